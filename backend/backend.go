@@ -7,33 +7,33 @@ import (
 )
 
 // Backend is a store that can hold locks: a Redis, an etcd cluster, a map in memory. It serves any
-// number of clients at once, and its methods may be called concurrently. If it is a [fmt.Stringer],
-// errors name the store by that; otherwise by its Go type.
+// number of clients at once, and its methods may be called concurrently. Errors name the store as
+// its String method does or, if it isn't a [fmt.Stringer], by its Go type.
 type Backend interface {
-	// Open returns a new session: the view of one client, which stands for one process. It does no
-	// I/O; a store that cannot be reached makes the steps fail, not Open. Sessions of one Backend
-	// are independent: what one does, another sees only through the store.
+	// Open returns a new session. A session belongs to one client, which stands for one process.
+	// Open does no I/O: if the store can't be reached, the steps fail, not Open. Sessions of one
+	// Backend are independent: they see each other's steps only through the store.
 	Open() Session
 
 	// Limits says what the store cannot do. It always returns the same value.
 	Limits() Limits
 }
 
-// Limits are a store's restrictions. The zero value is a store without any: leases of whole
-// milliseconds, from 1 ms.
+// Limits are a store's restrictions. The zero value is a store without restrictions: leases of
+// whole milliseconds, from 1 ms.
 type Limits struct {
-	// MinLease is the shortest lease that the store keeps. A shorter one never reaches it.
+	// MinLease is the shortest lease that the store keeps. No request has a shorter lease.
 	MinLease time.Duration
 
 	// LeaseStep is the unit in which the store counts leases. The lease of every request is a
 	// whole multiple of it. Zero means a millisecond.
 	LeaseStep time.Duration
 
-	// Kinds is which kinds of lock the store knows beside [Exclusive].
+	// Kinds is the set of kinds of lock that the store has besides [Exclusive].
 	Kinds Kinds
 
 	// Keeps says that the store can keep a released lock taken for a while: see
-	// [ReleaseRequest].Keep. It can then do so for all kinds that it has except Read.
+	// [ReleaseRequest].Keep. Then it can do so for all its kinds except Read.
 	Keeps bool
 }
 
@@ -44,10 +44,11 @@ type Limits struct {
 // returns an error of kind [Unknown], it may also happen later.
 //
 // The backend must not retry a step that may have been carried out, nor may the client library that
-// it uses: acquiring and releasing count, so a repeated request is a different request. The backend
-// doesn't log or undo either. The caller does each of these, once, for all stores. A step that
-// certainly wasn't carried out, such as a compare-and-swap that lost or a transaction that was
-// rolled back in a conflict, may be begun again, and is no error.
+// it uses: acquisitions and releases are counted, so a repeated request would count twice. The
+// backend doesn't log or undo steps either. The caller repeats, logs and undoes steps, in the same
+// way for all stores. The backend may begin a step again if the step certainly wasn't carried out.
+// Examples are a compare-and-swap that failed, and a transaction that was rolled back in a
+// conflict. Such a failure isn't an error.
 //
 // A lock's name is any text that isn't empty. A store may refuse some names: then every step
 // answers with an error of kind [Refused], before anything is done.
@@ -56,33 +57,34 @@ type Limits struct {
 // then, the error is of kind [Unknown]. A step that can't be interrupted may return later: the
 // caller doesn't wait for it.
 //
-// Errors are, or wrap, an [*Error] that says which of three kinds they are. Any other error counts
-// as [Unknown]. The result of a step that returns an error is ignored.
+// An error of a step is, or wraps, an [*Error] with one of three kinds. Any other error counts as
+// [Unknown]. A step's result is ignored if it returns an error.
 type Session interface {
 	// Acquire takes the lock for the request's owner if it is free. If that owner holds it already,
 	// Acquire counts one more hold. In both cases the lock expires after the request's lease,
-	// counted from now. If another holds it, nothing changes. A step never shortens a Read or
-	// Write, since its expiry may be one for several holds.
+	// counted from now. If another holds it, nothing changes. For Read and Write no step makes the
+	// end earlier, since several holds may share one end.
 	Acquire(ctx context.Context, req AcquireRequest) (AcquireResult, error)
 
-	// Release gives back one hold of the request's owner. With the last one the lock is free, and
-	// the store wakes the waiters (see [Notifier]). If holds are left, the lock expires after the
-	// request's lease, counted from now. If the owner holds nothing, nothing changes, and no waiter
-	// is woken.
+	// Release gives back one hold of the request's owner. With the last hold the lock becomes free,
+	// and the store wakes the waiters (see [Notifier]). If holds are left, the lock expires after
+	// the request's lease, counted from now. If the owner holds nothing, nothing changes, and no
+	// waiter is woken.
 	Release(ctx context.Context, req ReleaseRequest) (ReleaseResult, error)
 
-	// Renew lets the lock expire after the request's lease, counted from now, if the request's
+	// Renew makes the lock expire after the request's lease, counted from now, if the request's
 	// owner holds it. Otherwise nothing changes.
 	Renew(ctx context.Context, req RenewRequest) (RenewResult, error)
 
 	// ForceRelease frees the lock, whichever owner holds it and however often, and wakes the
 	// waiters. The line of a Fair lock stays, and the first in line gets the lock. For Permits it
-	// gives back all. For a Read it frees nothing while another writes. For a Write it frees
-	// nothing if there are only readers; otherwise it frees the Read of the Write's owner, too.
+	// gives back all permits of all owners. For a Read it frees nothing while an owner writes. For
+	// a Write it frees nothing if there are only readers. Otherwise it frees the Read of the
+	// Write's owner, too.
 	ForceRelease(ctx context.Context, req ForceReleaseRequest) (ForceReleaseResult, error)
 
-	// Look reports on the lock and changes nothing. What it reports was so at one moment between
-	// call and return.
+	// Look reports on the lock and changes nothing. Its report was true at one moment between call
+	// and return.
 	Look(ctx context.Context, req LookRequest) (LookResult, error)
 
 	// Close ends what the session started: its subscriptions, its own connections, its goroutines.
@@ -93,14 +95,14 @@ type Session interface {
 	Close() error
 }
 
-// Kind is a kind of lock. Every store knows [Exclusive], and of the others those that its [Limits]
-// declare. A session answers a request of any other kind with [UnknownKind], an error of kind
-// [Refused] that names the store and the kind.
+// Kind is a kind of lock. Every store has [Exclusive], and the kinds that its [Limits] declare. A
+// session answers a request of any other kind with [UnknownKind], an error of kind [Refused] that
+// names the store and the kind.
 //
-// Exclusive, Fenced and Fair are three ways to one lock: each excludes the others under the same
-// name. Read and Write are the sides of a read-write lock. Permits are those of a semaphore. A name
-// belongs to one of these three. A step of another kind answers [ErrConflict] at once, and leaves
-// the name untouched.
+// Exclusive, Fenced and Fair are three ways to use one lock: under the same name, each excludes the
+// others. Read and Write are the sides of a read-write lock. Permits belong to a semaphore. A name
+// belongs to one of these three: a lock, a read-write lock, or a semaphore. A step of a kind that
+// doesn't fit fails with [ErrConflict] at once, and changes nothing.
 type Kind uint8
 
 const (
@@ -110,8 +112,9 @@ const (
 	// Fenced is an Exclusive lock whose acquisitions are numbered: see [AcquireResult].Token.
 	Fenced
 
-	// Read is a lock with any number of owners, each of them once, while no other owner has it for
-	// writing. Acquiring it again makes sure that it lasts for the lease.
+	// Read is a lock with any number of owners, while no other owner has it for writing. Each owner
+	// holds it once. If an owner acquires it again, the owner still has it once, for at least the
+	// new lease.
 	Read
 
 	// Write is a lock with one owner at a time, which may hold it several times, while no other
@@ -119,16 +122,16 @@ const (
 	// release of the Write. An owner that only reads can't get the Write: there is no upgrade.
 	Write
 
-	// Fair is an Exclusive lock whose waiters stand in line, in order of arrival. When it becomes
-	// free the store itself gives it to the first of them: see [Liner].
+	// Fair is an Exclusive lock whose waiters stand in line, in order of arrival. When the lock
+	// becomes free, the store itself gives it to the first of them: see [Liner].
 	Fair
 
-	// Permits are some of a number of permits, which any number of owners share. An owner has as
-	// many as it asked for at once, or none.
+	// Permits are the permits of a semaphore. Any number of owners share them. One request gets all
+	// the permits that it asks for, or none.
 	Permits
 
-	// Latch is no kind of lock. Only a [SubscribeRequest] names it (see [Latcher]), and it is in no
-	// [Limits].
+	// Latch is no kind of lock, and is in no [Limits]. Only a [SubscribeRequest] names it: see
+	// [Latcher].
 	Latch
 )
 
@@ -154,7 +157,7 @@ func (k Kind) String() string {
 	}
 }
 
-// locks returns what a store has that knows the kind.
+// locks returns the name of the locks of this kind, such as "semaphores".
 func (k Kind) locks() string {
 	switch k {
 	case Permits:
@@ -165,10 +168,10 @@ func (k Kind) locks() string {
 	return k.String() + " locks"
 }
 
-// Kinds is a set of kinds of lock. Exclusive is in every one.
+// Kinds is a set of kinds of lock. Every set has Exclusive.
 type Kinds uint64
 
-// KindsOf returns the set of Exclusive and those given.
+// KindsOf returns the set of Exclusive and the given kinds.
 func KindsOf(kinds ...Kind) Kinds {
 	set := Kinds(0)
 	for _, k := range kinds {
@@ -183,106 +186,112 @@ func (s Kinds) Has(k Kind) bool { return k == Exclusive || s&(1<<k) != 0 }
 // AcquireRequest asks for a lock, once.
 type AcquireRequest struct {
 	Kind  Kind
-	Name  string        // of the lock; never empty
-	Owner string        // of the request; opaque, never empty, compared for equality only
+	Name  string        // name of the lock; never empty
+	Owner string        // opaque, never empty, only compared for equality
 	Lease time.Duration // positive, a multiple of Limits.LeaseStep, at least Limits.MinLease
 
 	// Reentry says that the owner believes it holds the lock already. Then the result must carry
-	// Count. Otherwise the step does the same, except for a Fair lock: without Reentry, an owner
-	// that holds it isn't counted once more. So an attempt may be repeated, and an owner that was
-	// given the lock while it asked has it once.
+	// Count. Apart from that, Reentry matters only for a Fair lock: without it, an owner that has
+	// the lock already gets no further hold. So a client may repeat an attempt. If the store gave
+	// the owner the lock just before the request, the owner has it once.
 	Reentry bool
 
-	// Waited is for how long the owner has waited for the lock. Place, unless it is zero, says that
-	// it goes on waiting if it isn't acquired now: it will ask again, or release, within that time.
+	// Waited is how long the owner has waited for the lock. Place, unless it is zero, says that the
+	// owner goes on waiting if it doesn't get the lock now. The owner will then ask again, or
+	// release, within the time Place.
 	//
-	// A Write that isn't acquired, with a Place, leaves a note that this owner has waited since now
-	// less Waited. The note ends with Place, unless the owner asks again; when the owner acquires
-	// the Write; and when it releases, even if it held nothing. While there is a note of an owner
-	// that waited for longer, a Read isn't acquired, though nobody writes; its result says how long
-	// the note lasts at most. So writers get their turn, however many read. An owner that reads or
-	// writes already ignores notes.
+	// If a Write with a Place isn't acquired, the store keeps a note of its owner, with the time
+	// when the wait began: now minus Waited. The note ends after Place, unless the owner asks
+	// again. It also ends when the owner acquires the Write, and when the owner releases, even if
+	// it held nothing. A Read isn't acquired while there is a note whose owner has waited longer,
+	// even if nobody writes. The result of that Read says how long the note lasts at most. So
+	// writers get their turn, however many owners read. Notes don't keep out an owner that reads or
+	// writes already.
 	//
-	// A Fair lock that isn't acquired, with a Place, puts the owner in line: at the end, or, if it
-	// is in line already, at its old place. The place ends with Place from now, unless it is kept
-	// for longer ([Liner]). Without a Place nothing changes. Waited, unless it is zero, says that
-	// the owner was given the lock and heard of it too late to keep it. In a store that gives locks
-	// for about a second, such an owner comes first if it isn't in line, and gets the lock at once
-	// if it is free. Other stores ignore it. Other kinds ignore both.
+	// If a Fair lock with a Place isn't acquired, the owner gets a place at the end of the line, or
+	// keeps the one that it has. The place ends after Place, counted from now, unless it is kept
+	// for longer (see [Liner]). Without a Place nothing changes. For a Fair lock, Waited, unless it
+	// is zero, says that the store gave the owner the lock, but the owner heard of it too late to
+	// keep it. If a store gives locks for about a second, such an owner comes first in line if it
+	// has no place, and gets the lock at once if that is free. Other stores ignore Waited for a
+	// Fair lock. Kinds other than Write and Fair ignore both fields.
 	Waited, Place time.Duration
 
-	// Permits is how many are asked for: 1 or more. Limit is how many there are in all; with 0 it
-	// is the number that the store was told last. Other kinds have neither.
+	// Permits is how many permits the request asks for: 1 or more. Limit is how many there are in
+	// all. A Limit of 0 stands for the limit that the store was told last. Both fields are 0 for
+	// other kinds.
 	Permits, Limit int
 }
 
 // AcquireResult is the answer to an [AcquireRequest].
 type AcquireResult struct {
-	// Acquired says whether the owner holds the lock now, once more than before.
+	// Acquired says whether the request has got the lock.
 	Acquired bool
 
-	// Count is how many holds the owner has in the store now. It is required of a re-entry that
-	// was acquired; otherwise it may be zero. It may be read in a step of its own just after the
+	// Count is how many holds the owner has in the store now. It is required if a re-entry was
+	// acquired, and may be zero otherwise. The backend may read it in a further step just after the
 	// acquisition.
 	Count int
 
-	// Remaining, if the lock was not acquired, is how long the present hold would last without
-	// renewal. It is negative if the hold never ends or the store doesn't know. If a note keeps a
-	// Read out, it is the rest of that note, and more than zero.
+	// Remaining, if the lock was not acquired, is how long the present hold lasts without renewal.
+	// It is negative if the hold never ends, or if the store doesn't know its end. If a note keeps
+	// a Read out, Remaining is how long that note lasts, and more than zero.
 	Remaining time.Duration
 
-	// Token is the number of a Fenced lock that was acquired. It is never zero. It is larger than
-	// that of every earlier acquisition of that name and kind that found the lock free, also if
-	// that one was lost or forced long ago. An owner that holds the lock already gets the number of
-	// its hold. Other kinds have none.
+	// Token is the fencing token of a Fenced lock that was acquired. It is never zero. It is larger
+	// than the tokens of all earlier holds of that name and kind, even of those that were lost or
+	// forced long ago. A re-entry returns the token of the present hold. For other kinds Token is
+	// zero.
 	Token uint64
 }
 
-// ReleaseRequest gives back one hold. For a Write it also removes the note that its owner left as
-// it waited, and wakes everybody if there was one. For a Fair lock whose owner holds nothing it
-// gives up the owner's place in line. For Permits it gives back all that the owner has.
+// ReleaseRequest gives back one hold. For a Write it also removes the note of an owner that waited,
+// and wakes all waiters if there was such a note. For a Fair lock whose owner holds nothing, it
+// gives up the owner's place in line. For Permits it gives back all permits of the owner.
 type ReleaseRequest struct {
 	Kind  Kind
 	Name  string
 	Owner string
-	Lease time.Duration // as in AcquireRequest; for the holds that are left
+	Lease time.Duration // as in AcquireRequest, if holds are left
 
-	Permits int // how many the owner has acquired; of the kind Permits only
+	Permits int // for Permits: how many the owner has acquired
 
-	// Keep, unless it is zero, is for how long from now the lock stays taken after its owner's last
-	// release. The outcome is then [Kept]. No waiter is woken, except those that only watch (see
-	// SubscribeRequest.Watches); waiters look again when they would have anyway. The time may be
-	// longer or shorter than the lease. When it is over, the lock is as one whose lease has run
-	// out.
+	// Keep, unless it is zero, is how long the lock stays taken after its owner's last release,
+	// counted from now. The outcome is then [Kept]. The store wakes no waiters, only subscribers
+	// that watch (see SubscribeRequest.Watches). The waiters look again at the time at which they
+	// would have looked anyway. Keep may be longer or shorter than the lease. When that time is
+	// over, the lock is like one whose lease has run out.
 	//
 	// Until then, an owner that no request can name holds the lock. Its former owner can't acquire
 	// or renew it. Late or repeated requests of the former owner change nothing, and leave no note
-	// and no place. Its next release with Keep finds the lock Kept and leaves it as it is; one
-	// without is NotHeld. A Look sees the lock held, and Kept. An Inspector names its former owner.
-	// A ForceRelease frees it. An owner that had a Write and reads, too, goes on reading; the Write
-	// is then kept at most for as long as the Read would last. Of Permits, others get what is left.
+	// and no place. If it releases again with Keep, the outcome is Kept, and nothing changes. If it
+	// releases without Keep, the outcome is NotHeld. A Look reports the lock as held, and as Kept.
+	// An Inspector names the former owner. A ForceRelease frees the lock. An owner that had a Write
+	// and also a Read goes on reading. Then the Write may stay kept until the Read would end, if
+	// that is later. Other owners can get the Permits that aren't kept.
 	//
-	// Keep is a whole number of milliseconds, even if leases are coarser. A store that counts in
-	// longer steps has the session end it in time. If that process dies, or the session is closed,
-	// it may end as late as a lease would. Keep is used only if Limits.Keeps. Read ignores it. An
-	// owner that holds nothing keeps nothing.
+	// Keep is a whole number of milliseconds, even if leases are coarser. In a store that counts
+	// leases in longer steps, the session ends the keep in time. If the session's process dies, or
+	// the session is closed, the keep may end as late as a lease would. Keep is used only if
+	// Limits.Keeps is set. Read ignores it. An owner that holds nothing keeps nothing.
 	Keep time.Duration
 
-	// AskWaiting asks for ReleaseResult.Waiting. A client asks if it has had the lock for a while
-	// and may want it again. The answer must not cost a round trip: a store that can't answer on
-	// the way doesn't.
+	// AskWaiting asks for ReleaseResult.Waiting. A client sets AskWaiting if it has had the lock
+	// for a while and may want it again. If the answer would cost a round trip, the store leaves it
+	// out.
 	AskWaiting bool
 }
 
-// ReleaseOutcome is what a release did.
+// ReleaseOutcome is the outcome of a release.
 type ReleaseOutcome uint8
 
-// What a release can do.
+// The outcomes of a release.
 const (
-	NotHeld ReleaseOutcome = iota // nothing: the owner holds nothing
-	Left                          // one hold was given back, others of the owner are left
+	NotHeld ReleaseOutcome = iota // nothing changed, since the owner holds nothing
+	Left                          // one hold was given back, and the owner has others left
 	Freed                         // the owner's last hold was given back
-	Kept                          // the same, and it stays taken for a while: see ReleaseRequest.Keep
+	// Kept: the last hold was given back, but the lock stays taken: see [ReleaseRequest].Keep.
+	Kept
 )
 
 // String returns the outcome in words.
@@ -302,18 +311,19 @@ func (o ReleaseOutcome) String() string {
 // ReleaseResult is the answer to a [ReleaseRequest].
 type ReleaseResult struct {
 	Outcome ReleaseOutcome
-	// Counted says that Waiting is known. It may be false whatever the request asked for.
+	// Counted says that Waiting is known. It may be false even if the request had AskWaiting.
 	Counted bool
-	// Waiting is how many other clients wait for the free lock, at least. This client lets them
-	// come first.
+	// Waiting is how many other clients, at least, wait for the lock that was freed. The client
+	// that released it lets them come first.
 	Waiting int
-	// Strangers is how many of them, as far as is known, don't hand a lock over inside, as clients
-	// of package dlock do, but have one turn at a time. This client should then do nearly the same,
-	// or it takes nearly all turns.
+	// Strangers is how many of the waiting clients, as far as is known, aren't clients of package
+	// dlock. A client of package dlock hands a lock over between its own callers, but a stranger
+	// gets one turn at a time. So a client should hand over less if strangers wait. Otherwise it
+	// would take nearly all turns.
 	Strangers int
 }
 
-// RenewRequest prolongs a hold.
+// RenewRequest asks to renew a hold.
 type RenewRequest struct {
 	Kind  Kind
 	Name  string
@@ -337,7 +347,7 @@ type ForceReleaseRequest struct {
 
 // ForceReleaseResult is the answer to a [ForceReleaseRequest].
 type ForceReleaseResult struct {
-	// Released says whether anybody held the lock.
+	// Released says whether the lock was held.
 	Released bool
 }
 
@@ -345,19 +355,21 @@ type ForceReleaseResult struct {
 type LookRequest struct {
 	Kind  Kind
 	Name  string
-	Owner string // may be empty: then Count is not asked for
+	Owner string // may be empty if Count isn't needed
 
-	Permits, Limit int // as in AcquireRequest; Permits may be zero where Owner is empty
+	Permits, Limit int // as in AcquireRequest; Permits may be zero if Owner is empty
 }
 
-// LookResult is the answer to a [LookRequest]. Read and Write are separate questions.
+// LookResult is the answer to a [LookRequest]. For Read it is about readers only, and for Write
+// about the writer only.
 type LookResult struct {
-	Held      bool          // by anybody, in this kind
-	Count     int           // the holds of the request's owner; how many permits it has
-	Remaining time.Duration // until the last of them expires: 0 if there is none, negative if it never does
-	Available int           // how many permits are free, of the request's limit; never negative
+	Held  bool // any owner holds the lock, in this kind
+	Count int  // number of holds, or permits, of the request's owner
+	// time until the last hold expires: 0 without a hold, negative if it never expires
+	Remaining time.Duration
+	Available int // number of the limit's permits that are free; never negative
 
-	// Kept says that a release keeps the lock taken ([ReleaseRequest].Keep): nobody is inside, and
-	// Remaining is how long that lasts. It is never set for Read and Permits.
+	// Kept says that the lock has been released, but stays taken: see [ReleaseRequest].Keep.
+	// Remaining is how long that lasts. Kept is never set for Read and Permits.
 	Kept bool
 }

@@ -1,75 +1,76 @@
 package backend
 
-// Capabilities are what a session can do beside its steps. A session lacks those that are nil or
-// zero, and each field says what is done without it.
+// Capabilities are what a session can do besides its steps. A field that is nil or zero is a
+// capability that the session doesn't have. The comment of each field says what happens then.
 type Capabilities struct {
-	// Notifier tells waiters that a lock has become free. Without it they poll.
+	// Notifier tells waiters that a lock has become free. Without it waiters poll.
 	Notifier Notifier
 
-	// BatchRenewer and Batcher take many steps for the price of few. Without them each step is a
-	// call of its own. They are two, since renewals are many in every program and often cheap to
-	// take together: some stores do only that.
+	// BatchRenewer and Batcher carry out many steps in few requests. Without them each step is a
+	// call of its own. They are separate because some stores can combine only renewals. Renewals
+	// are often cheap to combine, and every program has many of them.
 	BatchRenewer BatchRenewer
 	Batcher      Batcher
 
-	// Inspector and Lister are for people who look from outside: one says who has a lock, the other
-	// which locks there are. Without them nobody can ask.
+	// Inspector and Lister are for operators. An Inspector names the holders of a lock, and a
+	// Lister names the locks. Without them operators can't ask for holders and locks.
 	Inspector Inspector
 	Lister    Lister
 
-	// Liner and Latcher come with what they are for: a store has no [Fair] locks without a Liner,
-	// and no latches without a Latcher.
+	// Liner is required for [Fair] locks, and Latcher for latches.
 	Liner   Liner
 	Latcher Latcher
 
-	// Steps says what a step does when its context ends.
+	// Steps is the behaviour of a step when its context ends.
 	Steps Steps
 
-	// Settle, unless it is nil, returns when nothing is under way any more of steps that have
-	// returned. It is called once, after Close, and perhaps waited for in vain.
+	// A step may return while its request is still under way. Settle, unless it is nil, waits until
+	// no such request is left. It is called once, after Close. The caller may stop waiting for it.
 	Settle func()
 
-	// WhyNot, unless it is nil, returns why the store lacks a kind that its [Limits] don't declare,
-	// in words that go after a colon, or nothing. It is for a store that can't have it, so that there
-	// is more to say than that it hasn't been written.
+	// WhyNot, unless it is nil, returns why the store doesn't have a kind that its [Limits] don't
+	// declare. It returns text that can follow a colon, or "". Give a reason for a kind that the
+	// store can't have, not for one that isn't implemented yet.
 	WhyNot func(Kind) string
 }
 
-// Steps is what the steps of a session do when their context ends.
+// Steps is the behaviour of a session's steps when their context ends.
 type Steps uint8
 
-// What steps can do then. A caller never waits for a step for longer than it wants to.
+// The ways in which steps react to the end of their context. They determine whether a caller can
+// stop waiting for a step.
 const (
-	// StepsMayHang: they may return late, or never. Each gets a goroutine, which a caller can leave.
+	// StepsMayHang: they may return late, or never. Each gets a goroutine, which a caller can
+	// leave.
 	StepsMayHang Steps = iota
 
-	// StepsReturn: they return as soon as their context ends, though what they have sent may still be
-	// under way: then with an error of kind [Unknown]. That goes for batches, too. They are called in
-	// the goroutine of the caller.
+	// StepsReturn: they return as soon as their context ends. If their request may still be under
+	// way then, the error is of kind [Unknown]. The same is true of batches. They are called in the
+	// goroutine of the caller.
 	StepsReturn
 
-	// StepsNeverWait: they wait neither for another process nor for anything else, as in a store that
-	// keeps its locks in the memory of this process. They are called in the goroutine of the caller,
-	// and none is ever left.
+	// StepsNeverWait: they don't wait for another process or for anything else. A store in the
+	// memory of this process is an example. They are called in the goroutine of the caller, and the
+	// caller always waits for them.
 	StepsNeverWait
 )
 
-// Capable is a [Session] that says itself what it can do beside its steps. A session needs that if it
-// has something to say that isn't an interface, and if it wraps another session: what it doesn't
-// hand on is lost.
+// Capable is a [Session] that lists its capabilities itself. A session needs that in two cases: if
+// it sets a field of [Capabilities] that isn't an interface, and if it wraps another session. A
+// wrapper loses the capabilities that it doesn't pass on.
 //
-// A session that wraps another and lets its capabilities pass returns what [CapabilitiesOf] says of
-// the other. Steps that are taken by way of a capability go around it then. If it wants to see them,
-// it puts one of its own in place of each that isn't nil.
+// A wrapper passes all of them on if it returns [CapabilitiesOf] of the other session. Then calls
+// of these capabilities bypass the wrapper. To see these calls, the wrapper replaces each
+// capability that isn't nil with one of its own.
 type Capable interface {
 	Session
 
-	// Capabilities always returns the same.
+	// Capabilities returns what the session can do. It always returns the same value.
 	Capabilities() Capabilities
 }
 
-// CapabilitiesOf returns what a session can do beside its steps: what it says itself, if it is
-// [Capable], and else by which of the interfaces it implements.
+// CapabilitiesOf returns what a session can do besides its steps. A [Capable] session says so
+// itself. The capabilities of any other session follow from the interfaces that it implements.
 func CapabilitiesOf(s Session) Capabilities {
 	if c, ok := s.(Capable); ok {
 		return c.Capabilities()
@@ -91,7 +92,7 @@ func CapabilitiesOf(s Session) Capabilities {
 	return c
 }
 
-// Open opens a session of a store, and returns it with what it can do.
+// Open opens a session of a store, and returns it with its capabilities.
 func Open(b Backend) (Session, Capabilities) {
 	s := b.Open()
 	c := CapabilitiesOf(s)

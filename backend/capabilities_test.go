@@ -8,7 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// logged is a decorator as somebody would write it: it notes the steps, and lets capabilities pass.
+// logged is a decorator as a user might write it. It records the steps, and passes the capabilities
+// on.
 type logged struct {
 	backend.Backend
 	acquired []string
@@ -32,7 +33,7 @@ func (s loggedSession) Capabilities() backend.Capabilities {
 	return backend.CapabilitiesOf(s.Session)
 }
 
-// A session that wraps another can do what that can, as it says, and nothing that it keeps to itself.
+// A session that wraps another has the capabilities that it passes on, and no others.
 func TestCapabilitiesOfADecorator(t *testing.T) {
 	bare, can := backend.Open(membackend.New())
 	defer bare.Close()
@@ -61,7 +62,7 @@ func TestCapabilitiesOfADecorator(t *testing.T) {
 	}
 }
 
-// A store that was written for the first version says by its methods what it can do.
+// A store that was written for the first version declares its capabilities by its methods.
 func TestCapabilitiesByMethods(t *testing.T) {
 	settled := false
 	s, can := backend.Open(older{membackend.New(), &settled})

@@ -8,30 +8,35 @@ import (
 // ErrConflict is wrapped in the error of a step that found, under the lock's name, something that
 // is no lock, or a lock of another kind. Such an error is of kind [Refused], and nothing was
 // changed.
-var ErrConflict = errors.New("the name is in use for another kind of lock, or for something that is no lock")
+var ErrConflict = errors.New(
+	"the name is in use for another kind of lock, or for something that is no lock")
 
-// ErrLost says that somebody who had a lock has it no more. It is in the error of a write that is
-// refused because a later holder has a larger fencing token.
+// ErrLost says that a former holder no longer has the lock. It is wrapped in the error of a write
+// that is refused because a later holder has a larger fencing token.
 var ErrLost = errors.New("lost")
 
-// Errors about the number of permits. A step that returns one of them is of kind [Refused], and has changed nothing.
+// Errors about the number of permits. A step that returns one of them is of kind [Refused], and has
+// changed nothing.
 var (
-	// ErrNoLimit says that a step asks for permits without saying how many there are, and that the
-	// store doesn't know either.
-	ErrNoLimit = errors.New("nobody has said how many permits there are")
+	// ErrNoLimit says that a request for permits has no limit, and that the store knows none
+	// either.
+	ErrNoLimit = errors.New("the number of permits is not known")
 
-	// ErrTooMany says that a step asks for more permits than there are, so that it would wait
-	// forever.
+	// ErrTooMany says that a request asks for more permits than there are, so that it could never
+	// get them.
 	ErrTooMany = errors.New("more permits than there are")
 )
 
-// UnknownKind returns the error of a step that asks for a kind of lock which the store doesn't
-// have. It is of kind [Refused], and wraps [errors.ErrUnsupported].
+// UnknownKind returns the error of a step for a kind of lock that the store doesn't have. The error
+// is of kind [Refused], and wraps [errors.ErrUnsupported].
 func UnknownKind(store string, kind Kind) error {
-	return &Error{Kind: Refused, Err: fmt.Errorf("%s has no %s: %w", store, kind.locks(), errors.ErrUnsupported)}
+	return &Error{
+		Kind: Refused, Err: fmt.Errorf("%s has no %s: %w", store, kind.locks(),
+			errors.ErrUnsupported),
+	}
 }
 
-// ErrorKind says what an error tells about the step that returned it.
+// ErrorKind says whether a step that returned an error was carried out.
 type ErrorKind uint8
 
 // The kinds of error. When in doubt a backend must choose Unknown: it is always safe.
@@ -41,12 +46,13 @@ const (
 	// errors of a commit, unless the store says that it rolled back.
 	Unknown ErrorKind = iota
 
-	// Retry: the step was not carried out and never will be, but a later one may be. Examples are a
-	// failed connection, a store that is loading, and a store without a leader.
+	// Retry: the step was not carried out and never will be, but a repetition may succeed. Examples
+	// are a failed connection, a store that is loading, and a store without a leader.
 	Retry
 
-	// Refused: the step was not carried out and never will be, nor would another. Examples are a
-	// wrong password, a missing permission, a key of another type, and a closed client.
+	// Refused: the step was not carried out and never will be, and repeating it would not help.
+	// Examples are a wrong password, a missing permission, a key of another type, and a closed
+	// client.
 	Refused
 )
 

@@ -9,7 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// What a store is asked, and what it answers: package dlock does this for those who lock.
+// This shows the requests to a store and its answers. Package dlock makes such requests for its
+// callers.
 func Example() {
 	ctx := context.Background()
 	session := membackend.New().Open() // each client has a session of its own
@@ -23,10 +24,14 @@ func Example() {
 	res, err = session.Acquire(ctx, acquire)
 	fmt.Println("bob:", res.Acquired, err, "and it lasts for", res.Remaining.Round(time.Second))
 
-	renewed, err := session.Renew(ctx, backend.RenewRequest{Name: "orders:42", Owner: "alice", Lease: time.Minute})
+	renewed, err := session.Renew(ctx, backend.RenewRequest{
+		Name: "orders:42", Owner: "alice", Lease: time.Minute,
+	})
 	fmt.Println("alice still has it:", renewed.Held, err)
 
-	released, err := session.Release(ctx, backend.ReleaseRequest{Name: "orders:42", Owner: "alice", Lease: 30 * time.Second})
+	released, err := session.Release(ctx, backend.ReleaseRequest{
+		Name: "orders:42", Owner: "alice", Lease: 30 * time.Second,
+	})
 	fmt.Println("alice:", released.Outcome, err)
 	// Output:
 	// alice: true <nil>

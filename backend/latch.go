@@ -3,14 +3,15 @@ package backend
 import "context"
 
 // Latcher is an optional interface of a [Session] whose store has count-down latches. A latch has a
-// name of its own and a count. Without a count it is open. It has no lease: a count stays until it
-// is zero.
+// name and a count. A latch without a count is open. The count has no lease: it stays until it is
+// zero.
 //
-// Waiters subscribe with the kind [Latch] if the session is a [Notifier], and are woken when the
-// latch opens. The rest is as for a lock.
+// If the session is a [Notifier], waiters subscribe with the kind [Latch]. They are woken when the
+// latch opens. Apart from that, the rules for locks apply.
 type Latcher interface {
-	// Latch does a step, which is atomic like those of a Session. If the name holds something that
-	// is no latch, and the store can tell, the answer is [ErrConflict], and nothing changes.
+	// Latch carries out a step, which is atomic like those of a Session. If something other than a
+	// latch has the name, and the store can tell, Latch fails with [ErrConflict] and changes
+	// nothing.
 	Latch(ctx context.Context, req LatchRequest) (LatchResult, error)
 }
 
@@ -18,7 +19,7 @@ type Latcher interface {
 type LatchRequest struct {
 	Step  LatchStep
 	Name  string
-	Count int64 // of SetLatch: positive
+	Count int64 // for SetLatch: positive
 }
 
 // LatchStep is a step of a latch.
@@ -29,7 +30,7 @@ const (
 	// LookAtLatch changes nothing.
 	LookAtLatch LatchStep = iota
 
-	// SetLatch gives a count to a latch without one. It changes nothing if there is one.
+	// SetLatch gives a count to a latch that has none. It changes nothing if the latch has one.
 	SetLatch
 
 	// CountDown takes one from the count, and wakes the waiters if none is left. It changes nothing
@@ -39,6 +40,6 @@ const (
 
 // LatchResult is the answer to a [LatchRequest].
 type LatchResult struct {
-	Count int64 // after the step; 0: the latch is open
+	Count int64 // count after the step; 0 if the latch is open
 	Set   bool  // SetLatch has set the count
 }

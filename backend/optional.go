@@ -9,10 +9,10 @@ import (
 // become free. Without it waiters poll.
 type Notifier interface {
 	// Subscribe arranges for req.Wake to be called whenever any session releases or force-releases
-	// the named lock in the store. It returns when the subscription stands. A release after that
-	// must lead to a call of Wake, unless the message is lost, or another has the lock again by
-	// then. A store may lose messages; waiters look again now and then. The context is for the
-	// call: the subscription goes on when ctx ends.
+	// the named lock in the store. It returns when the subscription is active. A release after that
+	// must lead to a call of Wake, unless the message is lost, or another owner has the lock by
+	// then. A store may lose messages, since waiters also look again from time to time. The context
+	// is only for the call of Subscribe: the subscription goes on when ctx ends.
 	//
 	// If the subscription breaks, the session restores it by itself, and then calls Wake once,
 	// since a release may have gone unnoticed. Needless calls of Wake are allowed; each costs an
@@ -21,10 +21,9 @@ type Notifier interface {
 	// Wake doesn't block and may be called from any goroutine. It may be called a last time after
 	// Subscription.Close has returned.
 	//
-	// An error of kind [Refused] means that the store will never notify this client: it polls
-	// instead. After any other error Subscribe is called again later. There may be several
-	// subscriptions to one name at a time: a new one may be asked for while the last is being given
-	// up.
+	// An error of kind [Refused] means that the store will never notify this client, so the client
+	// polls. After any other error the client calls Subscribe again later. A name may have several
+	// subscriptions at the same time: the caller may begin a new one before it has closed the last.
 	Subscribe(ctx context.Context, req SubscribeRequest) (Subscription, error)
 }
 
@@ -33,36 +32,38 @@ type SubscribeRequest struct {
 	Kind Kind
 	Name string
 
-	// Deprecated: Owner is always empty, since a subscription is for all waiters of one client. A
-	// store has nothing to do with it.
+	// Deprecated: Owner is always empty, since a subscription is for all waiters of one client.
+	// Stores ignore it.
 	Owner string
 
-	// Wake is called with 0. Nobody looks at its parameter.
+	// Wake is called with 0. It ignores its parameter.
 	Wake func(Wakeup)
 
-	// Watches says that the subscriber doesn't wait for the lock, but watches who has it. A store
-	// that lets subscribers come one after the other doesn't count this one. Wake is then also
+	// Watches says that the subscriber doesn't wait for the lock, but watches its holders. A store
+	// that wakes one waiter at a time doesn't count this subscriber as a waiter. Wake is then also
 	// called when a release with Keep has kept an Exclusive or Fenced lock, and may be called when
 	// the lock is acquired.
 	Watches bool
 
-	// Granted is told of a Fair lock that was given to a waiter in line: see [Liner]. It is nil for
-	// other kinds. It is called like Wake. Wake then tells waiters to look again; it need not be
-	// called for a release that gives the lock to the first in line, or frees it while nobody is in
-	// line. Both may lead to Subscription.Close before they return.
+	// Granted is called when the store has given a Fair lock to a waiter in line: see [Liner]. It
+	// is nil for other kinds. The rules for calling Wake apply to it, too. For a Fair lock, Wake
+	// tells waiters to look again. Wake need not be called if a release gives the lock to the first
+	// in line, or frees it while nobody is in line. Both functions may call Subscription.Close
+	// before they return.
 	Granted func(Grant)
 
-	// Changed, unless it is nil, is told when the subscription breaks, and why, and with nil when
-	// it stands again. It is for people who look on: nobody waits for it, and it may come late. It
-	// is called like Wake.
+	// Changed, unless it is nil, is called with the reason when the subscription breaks, and with
+	// nil when it works again. It is for traces and logs, so it may be called late. The rules for
+	// calling Wake apply to it, too.
 	Changed func(broken error)
 }
 
-// Wakeup is the type of what [SubscribeRequest].Wake is called with, which is 0 and means nothing.
+// Wakeup is the type of the parameter of [SubscribeRequest].Wake. It is always 0, and means
+// nothing.
 type Wakeup uint8
 
-// What a Wakeup has meant once. Nobody looks at it: a client knows by itself how many of those who
-// wait in it may get in.
+// These are former meanings of a Wakeup. They no longer have an effect: a client itself decides how
+// many of its waiters ask again.
 //
 // Deprecated: call Wake with 0.
 const (
@@ -70,10 +71,10 @@ const (
 	WakeAll
 )
 
-// Subscription is a standing subscription.
+// Subscription is an active subscription.
 type Subscription interface {
-	// Close gives the subscription up. It doesn't wait for the store. It is called once, perhaps
-	// after the session's Close.
+	// Close ends the subscription. It doesn't wait for the store. It is called once, perhaps after
+	// the session's Close.
 	Close()
 }
 
@@ -85,69 +86,81 @@ type Prompt interface {
 	Prompt()
 }
 
-// Leavable was an optional interface of a [Session] whose steps return as soon as their context ends.
+// Leavable was an optional interface of a [Session] whose steps return as soon as their context
+// ends.
 //
-// Deprecated: say so with [StepsReturn], and have Settle called by way of [Capabilities].Settle.
+// Deprecated: say so with [StepsReturn], and put Settle into [Capabilities].Settle.
 type Leavable interface {
 	// Settle is [Capabilities].Settle.
 	Settle()
 }
 
-// Alerter was an optional interface of a [Session] whose store learns by itself that a lock was taken
-// from its holder.
+// Alerter was an optional interface of a [Session] whose store learns by itself that a lock was
+// taken from its holder.
 //
-// Deprecated: no client calls OnAlert any more. The holder of a lock that was taken away finds out
-// at its next renewal or, with a fixed lease, at the end of that. Leave it out.
+// Deprecated: no client calls OnAlert any more, so leave it out. The holder of a lock that was
+// taken away finds out at its next renewal. With a fixed lease it finds out when that ends.
 type Alerter interface {
 	// OnAlert isn't called.
 	OnAlert(alert func(name string))
 }
 
 // BatchRenewer is an optional interface of a [Session] that can renew many holds in few requests.
-// Without it every hold is renewed by its own call of Renew; these calls run concurrently.
+// Without it each hold is renewed by a call of Renew, and these calls run concurrently.
 type BatchRenewer interface {
-	// RenewBatch does what Renew does, for each request. It calls answer once for each, with the
-	// request's index, as soon as its answer is there, from any goroutine and concurrently. It
-	// returns after the last of these calls. If a store consists of several servers, one that hangs
-	// must not delay the answers of the others. The requests must not be changed or kept.
-	RenewBatch(ctx context.Context, reqs []RenewRequest, answer func(i int, res RenewResult, err error))
+	// RenewBatch does what Renew does, for each request. It calls answer once for each request,
+	// with its index, as soon as the store has answered that request. These calls may come from any
+	// goroutine, and concurrently. RenewBatch returns after the last of these calls. If a store
+	// consists of several servers, one that hangs must not delay the answers of the others. The
+	// requests must not be changed or kept.
+	RenewBatch(
+		ctx context.Context, reqs []RenewRequest, answer func(i int, res RenewResult, err error),
+	)
 }
 
 // Batcher is an optional interface of a [Session] that can acquire and release several locks in few
 // requests. Without it each lock gets its own call, and these calls run concurrently.
 //
-// Both methods do what Acquire or Release does, for each request: each is a step of its own, with
-// its own result or error. The requests are for different locks, and those of one server are
-// carried out in their order. Each method calls answer once for each request, with its index, as
-// soon as its answer is there, from any goroutine and concurrently. It returns after the last of
-// these calls. If a store consists of several servers, one that hangs must not delay the answers of
-// the others. The requests must not be changed or kept. A session with [StepsReturn] leaves a
-// batch as it leaves a step.
+// For each request, the methods do what Acquire or Release does. Each request is a step of its own,
+// with its own result or error. The requests are for different locks, and the requests to one
+// server are carried out in order. Each method calls answer once for each request, with its index,
+// as soon as the store has answered that request. These calls may come from any goroutine, and
+// concurrently. The method returns after the last of these calls. If a store consists of several
+// servers, one that hangs must not delay the answers of the others. The requests must not be
+// changed or kept. With [StepsReturn], a batch must return when its context ends, as a step must.
 type Batcher interface {
-	AcquireBatch(ctx context.Context, reqs []AcquireRequest, answer func(i int, res AcquireResult, err error))
-	ReleaseBatch(ctx context.Context, reqs []ReleaseRequest, answer func(i int, res ReleaseResult, err error))
+	AcquireBatch(
+		ctx context.Context, reqs []AcquireRequest,
+		answer func(i int, res AcquireResult, err error),
+	)
+	ReleaseBatch(
+		ctx context.Context, reqs []ReleaseRequest,
+		answer func(i int, res ReleaseResult, err error),
+	)
 }
 
 // Liner is an interface that a [Session] must implement if its store has [Fair] locks.
 //
-// All waiters for such a lock stand in line in the store, each with a place that ends unless it is
-// kept. Every step about the lock, except Look, first removes the places that are over. If the lock
-// is free at the end of the step, the store gives it to the first in line, whichever owner's step
-// it is. That owner then holds it once, for a short time that the store chooses: about a second, so
-// that a dead owner costs no more (but see [AcquireRequest].Waited). Its place is gone. If its
-// session has subscribed, Granted tells it, and the owner is inside without asking. It then renews,
-// or releases, or both.
+// All waiters for such a lock stand in line in the store. Each has a place, which ends unless it is
+// kept. Every step about the lock, except Look, first removes the places that have ended. If the
+// lock is free at the end of the step, the store gives it to the first in line, whoever made the
+// step. The first in line then holds it once, and its place is gone. The store chooses how long
+// that hold lasts: about a second, so that a dead owner doesn't block the others for longer. See
+// [AcquireRequest].Waited for an exception. If the owner's session has subscribed, Granted is
+// called, and the owner has the lock without a request. It then renews, or releases, or both.
 //
-// A store that can't remove very many places at once may leave those that aren't first for later.
-// Their owners get nothing meanwhile, unless their places are kept again.
+// If very many places have ended, a store may remove some of them later, but not those at the head
+// of the line. Until then it doesn't give their owners the lock, unless KeepPlaces restores the
+// places.
 //
-// So a step finds the lock free only if it has no line, or if the last hold ran out since the last
-// step. Then the next step gives the lock to the first in line, and takes it itself only if its own
-// owner is that.
+// So a step finds the lock free only if nobody is in line, or if the last hold ran out after the
+// last step. Then the step gives the lock to the first in line, and gets it itself only if its
+// owner is the first.
 type Liner interface {
-	// KeepPlaces looks at one lock for all owners of a client that wait for it: the places of those
-	// in line end with Place from now. An owner that is neither in line nor holds the lock has lost
-	// its place, and comes back: before all others, in the order of the request.
+	// KeepPlaces is for all owners of a client that wait for one lock. For the owners in line, it
+	// makes their places end after Place, counted from now. An owner that is not in line and
+	// doesn't hold the lock has lost its place. KeepPlaces puts it back, before all others. Several
+	// such owners come back in the order of the request.
 	KeepPlaces(ctx context.Context, req PlacesRequest) (PlacesResult, error)
 }
 
@@ -156,31 +169,32 @@ type PlacesRequest struct {
 	Kind   Kind
 	Name   string
 	Owners []string      // at least one, in order of arrival
-	Place  time.Duration // positive: how long their places last
+	Place  time.Duration // how long the places last; positive
 }
 
 // PlacesResult is the answer to a [PlacesRequest].
 type PlacesResult struct {
-	Holder    string        // which of these owners has the lock, or empty
+	Holder    string        // the one of these owners that holds the lock, or empty
 	Remaining time.Duration // how long the present hold lasts, as in AcquireResult
 }
 
-// Grant says that a lock was given to an owner in line.
+// Grant says that the store gave a lock to an owner in line.
 type Grant struct {
 	Owner string
 
-	// Since is an instant of this process's monotonic clock at which the owner surely didn't have
-	// the lock yet. Lease is for how long it has the lock, counted from Since. A store that knows
-	// its own clock only must translate that, and allow for how far the clocks may differ by now. A
-	// Lease of zero says that the owner has to ask: the store doesn't know whether it has the lock,
-	// or since when.
+	// Since is a time on this process's monotonic clock at which the owner certainly didn't have
+	// the lock yet. Lease is how long the owner has the lock, counted from Since. A store that
+	// knows only the time on its own clock must convert it, and allow for the difference between
+	// the clocks. If Lease is zero, the owner has to ask: it isn't known whether the owner has the
+	// lock, or since when.
 	Since time.Time
 	Lease time.Duration
 }
 
-// Explainer was an optional interface of a [Backend] that can say why it lacks a kind of lock.
+// Explainer was an optional interface of a [Backend] that can say why it doesn't have a kind of
+// lock.
 //
-// Deprecated: sessions say that, by way of [Capabilities].WhyNot.
+// Deprecated: sessions say that, with [Capabilities].WhyNot.
 type Explainer interface {
 	// WhyNot is [Capabilities].WhyNot.
 	WhyNot(kind Kind) string

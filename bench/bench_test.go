@@ -14,28 +14,29 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// The test binary is what measures, too: see launch.
+// The test binary also runs as the processes that measure: see launch.
 func TestMain(m *testing.M) {
 	if spec, ok := os.LookupEnv(trialVariable); ok {
 		os.Exit(runChild(spec))
 	}
-	flushes = "fsync=off" // a busy disk may take longer than a trial
+	flushes = "fsync=off" // otherwise a busy disk may take longer than a trial
 	os.Exit(m.Run())
 }
 
-// small returns a workload with little to do, to be measured quickly.
+// small returns a workload with small trials.
 func small(w workload) workload {
 	points := w.points
 	w.points, w.atLeast = nil, 0
 	for _, p := range points {
 		p.trial = p.trial.or(w.common)
 		p.trial.Duration = time.Second
-		if p.trial.Job == jobLoop && p.processes == 0 && w.id != "W1" { // nobody is in another's way
+		if p.trial.Job == jobLoop && p.processes == 0 && w.id != "W1" {
+			// the trial has no contention
 			p.trial.Duration = 300 * time.Millisecond
 		}
 		p.trial.Lease = 30 * time.Second // a busy machine may stop a process for seconds
 		if p.cause != "" {
-			p.trial.Duration, p.trial.Lease = 0, 2*time.Second // it must end
+			p.trial.Duration, p.trial.Lease = 0, 2*time.Second // the lease must expire
 		}
 		p.trial.Goroutines = min(p.trial.Goroutines, 4)
 		p.trial.Count = min(p.trial.Count, 20)
@@ -48,26 +49,29 @@ func small(w workload) workload {
 	return w
 }
 
-// needsServers skips the test if there are no servers, or fails it where they are required.
+// needsServers skips the test if there are no servers. If servers are required, it makes the test
+// fail.
 func needsServers(t *testing.T, res result) {
 	t.Helper()
 	switch {
 	case len(res.Missing) == 0:
 	case os.Getenv("DISTSYNC_REQUIRE_SERVERS") == "1":
 		t.Fatal(res.Missing)
-	case !slices.ContainsFunc(res.Points, func(p pointResult) bool { return len(p.Contenders) > 0 }):
+	case !slices.ContainsFunc(res.Points, func(p pointResult) bool {
+		return len(p.Contenders) > 0
+	}):
 		t.Skip("left out:", res.Missing)
 	default:
 		t.Log("left out:", res.Missing)
 	}
 }
 
-// Every contender does everything that it takes part in, and all figures are there.
+// Each contender completes all workloads in which it takes part, and all figures are there.
 func TestWorkloads(t *testing.T) {
 	for _, w := range workloads {
 		t.Run(w.id, func(t *testing.T) {
 			measured := func() (result, error) { return measure(newLab(""), small(w), 1, true) }
-			if w.id == "W18" { // it hardly does anything but wait: beside all others
+			if w.id == "W18" { // it waits most of the time, so it runs concurrently with the others
 				measured = begun(measured)
 			}
 			t.Parallel()
@@ -89,7 +93,7 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// begun calls a function at once, and returns one that waits for what it returns.
+// begun calls f in another goroutine, and returns a function that waits for the result of f.
 func begun(f func() (result, error)) func() (result, error) {
 	var res result
 	var err error
@@ -104,14 +108,16 @@ func begun(f func() (result, error)) func() (result, error) {
 	}
 }
 
-// idleFloor says whether those whom all on that store are compared with got nothing done, as may happen in so little time.
+// idleFloor says whether the floor of a store got nothing done, which may happen in such a short
+// time.
 func idleFloor(p pointResult, on store, ratioOf string) bool {
 	return slices.ContainsFunc(p.Contenders, func(s standing) bool {
-		return s.Store == on && (s.contender.role == floor || s.contender.role == solo) && s.Median[ratioOf] == 0
+		return s.Store == on && (s.contender.role == floor || s.contender.role == solo) &&
+			s.Median[ratioOf] == 0
 	})
 }
 
-// hasTwin says whether something at the point has sent what ours sends on that store.
+// hasTwin says whether the store has a twin with results at the point.
 func hasTwin(p pointResult, on store, ratioOf string) bool {
 	return slices.ContainsFunc(p.Contenders, func(s standing) bool {
 		return s.Store == on && s.contender.role == twin && s.Median[ratioOf] > 0
@@ -121,12 +127,14 @@ func hasTwin(p pointResult, on store, ratioOf string) bool {
 func checkFigures(t *testing.T, w workload, p pointResult, s standing) {
 	t.Helper()
 	if rate, ok := s.Median["rate"]; ok && rate == 0 && w.id != "W1" {
-		return // it may happen, in so little time, that others have the lock all the while
+		return // in such a short time, others may hold the lock throughout
 	}
 	for _, m := range w.metrics {
 		x, ok := s.Median[m.numbered(1)]
 		switch {
-		case m.key == "late" && (s.Store == onEtcd || p.point.cause != killed && p.point.cause != paused): // nobody knows when the lease ends, or it doesn't
+		case m.key == "late" &&
+			(s.Store == onEtcd || p.point.cause != killed && p.point.cause != paused):
+			// the end of the lease isn't known, or the lease doesn't expire
 		case m.key == "twin" && (s.contender.role != ours || !hasTwin(p, s.Store, w.ratioOf)):
 		case m.key == "ratio" && idleFloor(p, s.Store, w.ratioOf):
 		case m.key == "client" && s.contender.isJava():
@@ -140,7 +148,7 @@ func checkFigures(t *testing.T, w workload, p pointResult, s standing) {
 	}
 }
 
-// The page has the tables, once, and the charts are XML.
+// The page has the tables once, and the charts are valid XML.
 func checkPublished(t *testing.T, res result) {
 	t.Helper()
 	dir := t.TempDir()
@@ -167,7 +175,7 @@ func checkPublished(t *testing.T, res result) {
 		defer f.Close()
 		shape, shapes := "polyline", 0
 		if c.bars {
-			shape, shapes = "title", -1 // every bar has one, and the chart
+			shape, shapes = "title", -1 // each bar has a title, and so has the chart
 		}
 		for d := xml.NewDecoder(f); ; {
 			token, err := d.Token()
@@ -187,7 +195,7 @@ func checkPublished(t *testing.T, res result) {
 	}
 }
 
-// Where there is no Java, what needs it is left out, and the report says so.
+// Without Java, the Java contenders are left out, and the report says so.
 func TestWithoutJava(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	w := workload8
@@ -201,7 +209,10 @@ func TestWithoutJava(t *testing.T) {
 	}
 	var screen strings.Builder
 	res.print(&screen)
-	for where, text := range map[string]string{"screen": screen.String(), "page": res.markdown("")} {
+	for where, text := range map[string]string{
+		"screen": screen.String(),
+		"page":   res.markdown(""),
+	} {
 		if !strings.Contains(strings.ToLower(text), "left out: "+strings.ToLower(redissonName)) {
 			t.Errorf("the %s does not say what is missing:\n%s", where, text)
 		}
@@ -212,27 +223,35 @@ func TestWithoutJava(t *testing.T) {
 	}
 }
 
-// Commands are counted as clients send them, and what ours is compared with sends as many as ours.
+// Usage counts the commands that clients send. The contenders that are compared with ours send as
+// many as ours.
 func TestUsage(t *testing.T) {
 	const several = 3
 	for _, server := range []struct {
 		store   store
 		start   func(testservers.TB, ...string) *testservers.Server
-		pair    float64 // commands of a lock and an unlock
+		pair    float64 // commands for a lock and an unlock
 		members []string
 	}{
-		{onRedis, testservers.Redis, 2, []string{"bare go-redis", "our scripts, bare", "redsync", "redislock", "dlock"}},
-		{onValkey, testservers.Valkey, 2, []string{"bare go-redis", "bare valkey-go", "our scripts, bare", "dlock"}},
-		{onEtcd, testservers.Etcd, 2, []string{"bare Txn", "concurrency", "our steps, bare", "dlock"}},
-		{onPostgres, startPostgres, 2, []string{"two UPDATEs", "our functions, bare", "lease table", "dlock"}},
-		{onRedis, testservers.Redis, 2 * several, []string{"our scripts, one pipeline", "dlock, All"}},
-		{onValkey, testservers.Valkey, 2 * several, []string{"our scripts, one pipeline", "dlock, All"}},
+		{onRedis, testservers.Redis, 2,
+			[]string{"bare go-redis", "our scripts, bare", "redsync", "redislock", "dlock"}},
+		{onValkey, testservers.Valkey, 2,
+			[]string{"bare go-redis", "bare valkey-go", "our scripts, bare", "dlock"}},
+		{onEtcd, testservers.Etcd, 2,
+			[]string{"bare Txn", "concurrency", "our steps, bare", "dlock"}},
+		{onPostgres, startPostgres, 2,
+			[]string{"two UPDATEs", "our functions, bare", "lease table", "dlock"}},
+		{onRedis, testservers.Redis, 2 * several, []string{"our scripts, one pipeline"}},
+		{onRedis, testservers.Redis, 2, []string{"dlock, All"}}, // their names share a hash tag
+		{onValkey, testservers.Valkey, 2 * several, []string{"our scripts, one pipeline"}},
+		{onValkey, testservers.Valkey, 2, []string{"dlock, All"}}, // their names share a hash tag
 	} {
 		t.Run(string(server.store), func(t *testing.T) {
 			t.Parallel()
 			addr := server.start(t).Addr
 			for _, name := range server.members {
-				checkUsage(t, contenderBy(string(server.store)+"/"+name), place{addr: addr, names: several}, server.pair)
+				checkUsage(t, contenderBy(string(server.store)+"/"+name),
+					place{addr: addr, names: several}, server.pair)
 			}
 		})
 	}
@@ -241,7 +260,8 @@ func TestUsage(t *testing.T) {
 func checkUsage(t *testing.T, c contender, p place, want float64) {
 	t.Helper()
 	p.lease, p.kind = time.Minute, c.kind
-	// A keep-alive comes now and then, and the question of who else waits: the slower the machine, the more often.
+	// Keep-alives, and queries for other waiters, depend on the time. A slow machine has more of
+	// them.
 	c.scripted = append(slices.Clone(c.scripted), "ping", "pubsub|numsub", "pubsub|shardnumsub")
 	sys, err := c.open(p)
 	if err != nil {
@@ -265,15 +285,16 @@ func checkUsage(t *testing.T, c contender, p place, want float64) {
 		}
 		return u
 	}
-	before := use() // with what it takes to connect
+	before := use() // includes the commands for connecting
 	after := use()
-	// etcd's keep-alives can't be told from others.
+	// etcd counts its keep-alives together with commands.
 	off := func() float64 { return math.Abs((after.commands-before.commands)/n - want) }
 	for tries := 0; off() > 0.5 && tries < 10; tries++ {
 		before, after = after, use()
 	}
 	if off() > 0.5 {
-		t.Errorf("%s: %v commands for a lock and an unlock, want %v", c.key(), (after.commands-before.commands)/n, want)
+		t.Errorf("%s: %v commands for a lock and an unlock, want %v", c.key(),
+			(after.commands-before.commands)/n, want)
 	}
 	if after.cpu <= 0 || after.cpu < before.cpu {
 		t.Errorf("%s: the server's CPU was %v, then %v", c.key(), before.cpu, after.cpu)

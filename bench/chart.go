@@ -9,48 +9,60 @@ import (
 	"strings"
 )
 
-// A chart shows one metric of a workload: as lines over the points that have an x, or as bars, a
-// group for each point.
+// A chart shows one metric of a workload. It has lines over the points that have an x, or bars with
+// a group for each point.
 type chart struct {
 	name, title string
-	metric      string // its key
-	x           string // what the points' x is
+	metric      string // the key of the metric
+	x           string // the label of the x axis
 	bars        bool
 	logX, logY  bool
 }
 
-// The measures of a chart, in pixels.
+// The dimensions of a chart, in pixels.
 const (
 	chartWidth  = 860
 	plotLeft    = 70
-	plotRight   = 610 // the legend is beside it
+	plotRight   = 610 // the legend is to the right
 	plotTop     = 40
 	plotBottom  = 340
 	lineHeight  = 18
 	chartHeight = 400
 )
 
-// The page may be white or black: lines and letters are of a medium brightness.
+// ink is the colour of lines and letters. Its brightness is medium, since the page may be white or
+// black.
 const ink = "#808691"
 
-// A palette has colours for what contenders are there for, so that they have the same on all charts.
+// A palette has the colours of each role of contenders. A role has the same colours on all charts.
 type palette struct{ ours, peers, floors []string }
 
 var palettes = map[store]palette{
-	onRedis:  {[]string{"#e5484d", "#f2a0a2"}, []string{"#b8561c", "#e8913a"}, []string{"#a09088", "#6f625c"}},
-	onValkey: {[]string{"#3b82f6", "#93bdf5"}, []string{"#7c5cd6", "#b49cf0"}, []string{"#8894a8", "#5c6780"}},
-	onEtcd:   {[]string{"#2f9e44", "#8fce9b"}, []string{"#7a8f1f", "#b5c334"}, []string{"#8fa08f", "#617061"}},
+	onRedis: {
+		[]string{"#e5484d", "#f2a0a2"}, []string{"#b8561c", "#e8913a"},
+		[]string{"#a09088", "#6f625c"},
+	},
+	onValkey: {
+		[]string{"#3b82f6", "#93bdf5"}, []string{"#7c5cd6", "#b49cf0"},
+		[]string{"#8894a8", "#5c6780"},
+	},
+	onEtcd: {
+		[]string{"#2f9e44", "#8fce9b"}, []string{"#7a8f1f", "#b5c334"},
+		[]string{"#8fa08f", "#617061"},
+	},
 	onPostgres: {[]string{"#0e9aa7", "#7fd0d8"}, []string{"#c2549d", "#e39ccb"},
 		[]string{"#8b9a9c", "#5d6b6d"}},
 	onMemory: {[]string{"#3b82f6", "#93bdf5"}, []string{"#7c5cd6"}, []string{"#8894a8"}},
 }
 
-// Those of three servers are never beside the others.
+// The stores of three servers reuse palettes, since their contenders never share a chart with those
+// of other stores.
 func init() {
-	palettes[onThree], palettes[onTwo], palettes[onHanging] = palettes[onRedis], palettes[onValkey], palettes[onEtcd]
+	palettes[onThree], palettes[onTwo], palettes[onHanging] = palettes[onRedis], palettes[onValkey],
+		palettes[onEtcd]
 }
 
-// colour returns that of a contender, of whose store and kind some have been drawn.
+// colour returns a contender's colour. drawn counts the contenders of each store and role so far.
 func (c contender) colour(drawn map[string]int) string {
 	p := palettes[c.store]
 	kind, list := "floor", p.floors
@@ -65,17 +77,17 @@ func (c contender) colour(drawn map[string]int) string {
 	return list[(drawn[kind]-1)%len(list)]
 }
 
-// A line is what a chart shows of one contender.
+// A line is one contender's line or bars in a chart.
 type line struct {
 	name   string
 	colour string
-	dashed bool // none of ours
+	dashed bool // not a lock of this repository
 	at     []spot
 }
 
 type spot struct{ x, y float64 }
 
-// lines returns what the chart shows. For bars x is the number of the point.
+// lines returns the lines of the chart. For bars, x is the index of the point.
 func (c chart) lines(r result) (all []line) {
 	for i, p := range r.Points {
 		x := p.point.x
@@ -95,7 +107,9 @@ func (c chart) lines(r result) (all []line) {
 			at := slices.IndexFunc(all, func(l line) bool { return l.name == name })
 			if at < 0 {
 				at = len(all)
-				all = append(all, line{name: name, colour: colour, dashed: s.contender.role != ours})
+				all = append(all, line{
+					name: name, colour: colour, dashed: s.contender.role != ours,
+				})
 			}
 			all[at].at = append(all[at].at, spot{x, y})
 		}
@@ -106,7 +120,7 @@ func (c chart) lines(r result) (all []line) {
 // An axis maps figures to pixels.
 type axis struct {
 	low, high float64
-	from, to  float64 // pixels
+	from, to  float64 // in pixels
 	log       bool
 }
 
@@ -118,12 +132,13 @@ func (a axis) place(v float64) float64 {
 	return a.from + share*(a.to-a.from)
 }
 
-// newAxis returns an axis for figures, and where it is marked. A linear one begins at 0.
+// newAxis returns an axis for figures, and the positions of its marks. A linear axis begins at 0.
 func newAxis(figures []float64, log bool, from, to float64) (a axis, marks []float64) {
 	low, high := slices.Min(figures), slices.Max(figures)
 	a = axis{from: from, to: to, log: log}
 	if log {
-		a.low, a.high = math.Pow(10, math.Floor(math.Log10(low))), math.Pow(10, math.Ceil(math.Log10(high)))
+		a.low, a.high = math.Pow(10, math.Floor(math.Log10(low))),
+			math.Pow(10, math.Ceil(math.Log10(high)))
 		if a.high == a.low {
 			a.high *= 10
 		}
@@ -136,7 +151,7 @@ func newAxis(figures []float64, log bool, from, to float64) (a axis, marks []flo
 		high = 1
 	}
 	step := math.Pow(10, math.Floor(math.Log10(high)))
-	for _, finer := range []float64{2, 2.5} { // 5 and 2 of a power of ten
+	for _, finer := range []float64{2, 2.5} { // step becomes 1, 5 or 2 times a power of ten
 		if high/step < 4 {
 			step /= finer
 		}
@@ -148,17 +163,19 @@ func newAxis(figures []float64, log bool, from, to float64) (a axis, marks []flo
 	return a, marks
 }
 
-// drawing is an SVG under way.
+// drawing is an SVG under construction.
 type drawing struct{ strings.Builder }
 
 func (d *drawing) add(format string, args ...any) { fmt.Fprintf(d, format+"\n", args...) }
 
 func (d *drawing) text(x, y float64, anchor, text string) {
-	d.add(`<text x="%.1f" y="%.1f" text-anchor="%s">%s</text>`, x, y, anchor, html.EscapeString(text))
+	d.add(`<text x="%.1f" y="%.1f" text-anchor="%s">%s</text>`, x, y, anchor,
+		html.EscapeString(text))
 }
 
 func (d *drawing) stroke(x1, y1, x2, y2, width, opacity float64) {
-	d.add(`<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s" stroke-width="%g" opacity="%g"/>`, x1, y1, x2, y2, ink, width, opacity)
+	d.add(
+		`<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s" stroke-width="%g" opacity="%g"/>`, x1, y1, x2, y2, ink, width, opacity)
 }
 
 // draw returns the chart as SVG.
@@ -166,7 +183,8 @@ func (c chart) draw(r result) string {
 	lines := c.lines(r)
 	var d drawing
 	height := max(chartHeight, plotTop+lineHeight*(len(lines)+1))
-	d.add(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d" font-family="sans-serif" font-size="12" fill="%s">`,
+	d.add(
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d" font-family="sans-serif" font-size="12" fill="%s">`,
 		chartWidth, height, ink)
 	d.add(`<title>%s</title>`, html.EscapeString(c.title))
 	d.add(`<text x="%d" y="22" font-size="15">%s</text>`, plotLeft, html.EscapeString(c.title))
@@ -191,7 +209,8 @@ func (c chart) plot(d *drawing, r result, lines []line) {
 	}
 	for i, l := range lines {
 		top := float64(plotTop + i*lineHeight)
-		d.add(`<rect x="%d" y="%.1f" width="14" height="10" fill="%s" opacity="%g"/>`, plotRight+20, top, l.colour, l.opacity())
+		d.add(`<rect x="%d" y="%.1f" width="14" height="10" fill="%s" opacity="%g"/>`, plotRight+20,
+			top, l.colour, l.opacity())
 		d.text(plotRight+40, top+9, "start", l.name)
 	}
 	if c.bars {
@@ -202,7 +221,7 @@ func (c chart) plot(d *drawing, r result, lines []line) {
 	d.stroke(plotLeft, plotBottom, plotRight, plotBottom, 1.5, 1)
 }
 
-// opacity lets ours stand out.
+// opacity makes locks of this repository stand out.
 func (l line) opacity() float64 {
 	if l.dashed {
 		return 0.75
@@ -211,7 +230,10 @@ func (l line) opacity() float64 {
 }
 
 func (c chart) plotLines(d *drawing, lines []line, xs []float64, y axis) {
-	x := axis{low: slices.Min(xs), high: slices.Max(xs), from: plotLeft + 15, to: plotRight - 15, log: c.logX}
+	x := axis{
+		low: slices.Min(xs), high: slices.Max(xs), from: plotLeft + 15, to: plotRight - 15,
+		log: c.logX,
+	}
 	if x.high == x.low {
 		x.high = 2 * x.low
 	}
@@ -228,9 +250,11 @@ func (c chart) plotLines(d *drawing, lines []line, xs []float64, y axis) {
 		var points []string
 		for _, s := range l.at {
 			points = append(points, fmt.Sprintf("%.1f,%.1f", x.place(s.x), y.place(s.y)))
-			d.add(`<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`, x.place(s.x), y.place(s.y), l.colour)
+			d.add(`<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`, x.place(s.x), y.place(s.y),
+				l.colour)
 		}
-		d.add(`<polyline points="%s" fill="none" stroke="%s" stroke-width="%d"%s/>`, strings.Join(points, " "), l.colour, width, style)
+		d.add(`<polyline points="%s" fill="none" stroke="%s" stroke-width="%d"%s/>`,
+			strings.Join(points, " "), l.colour, width, style)
 	}
 }
 
@@ -239,7 +263,8 @@ func (c chart) plotBars(d *drawing, r result, lines []line, y axis) {
 	for i, p := range r.Points {
 		words := strings.SplitAfter(p.Label, ", ")
 		for n, part := range words {
-			d.text(plotLeft+group*(float64(i)+0.5), float64(plotBottom+16+14*n), "middle", strings.TrimSuffix(part, ", "))
+			d.text(plotLeft+group*(float64(i)+0.5), float64(plotBottom+16+14*n), "middle",
+				strings.TrimSuffix(part, ", "))
 		}
 	}
 	width := 0.85 * group / float64(len(lines))
@@ -247,13 +272,15 @@ func (c chart) plotBars(d *drawing, r result, lines []line, y axis) {
 		for _, s := range l.at {
 			left := plotLeft + group*(s.x+0.075) + width*float64(n)
 			top := y.place(s.y)
-			d.add(`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" opacity="%g"><title>%s: %s</title></rect>`,
-				left, top, width*0.9, plotBottom-top, l.colour, l.opacity(), html.EscapeString(l.name), short(s.y))
+			d.add(
+				`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" opacity="%g"><title>%s: %s</title></rect>`,
+				left, top, width*0.9, plotBottom-top, l.colour, l.opacity(),
+				html.EscapeString(l.name), short(s.y))
 		}
 	}
 }
 
-// short writes a figure in few letters.
+// short formats a figure with few characters.
 func short(v float64) string {
 	for _, unit := range []struct {
 		size float64

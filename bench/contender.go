@@ -10,25 +10,26 @@ import (
 type contender struct {
 	name  string
 	store store
-	in    []string // the workloads that it takes part in
+	in    []string // the ids of the workloads in which it takes part
 	role  role
 	open  func(place) (system, error)
-	kind  kind // of lock, where that isn't the workload's affair
-	most  int  // processes at a time; 0: any number
+	kind  kind // the kind of lock, if the trial doesn't determine it
+	most  int  // the most processes at a time; 0: no limit
 
-	// scripted are the commands that its scripts give within the server. They aren't counted:
+	// scripted are the commands that its scripts call in the server. They aren't counted, since
 	// clients don't send them.
 	scripted []string
 }
 
 func (c contender) key() string { return string(c.store) + "/" + c.name }
 
-// takesPart says whether a contender does a workload at a point.
+// takesPart says whether a contender takes part in a workload at a point.
 func (c contender) takesPart(w workload, p point) bool {
-	return slices.Contains(c.in, w.id) && (c.most == 0 || p.processes <= c.most) && (len(p.on) == 0 || slices.Contains(p.on, c.store))
+	return slices.Contains(c.in, w.id) && (c.most == 0 || p.processes <= c.most) &&
+		(len(p.on) == 0 || slices.Contains(p.on, c.store))
 }
 
-// kindIn returns which kind of lock a contender uses in a trial.
+// kindIn returns the kind of lock that a contender uses in a trial.
 func (c contender) kindIn(t trial) kind {
 	if c.kind != plainLocks {
 		return c.kind
@@ -36,30 +37,30 @@ func (c contender) kindIn(t trial) kind {
 	return t.Kind
 }
 
-// mostInside is how many permits there are.
+// mostInside is the number of permits.
 const mostInside = 16
 
-// role says what a contender is there for, other than for itself.
+// role is the purpose of a contender in the comparison.
 type role uint8
 
 const (
 	peer  role = iota
 	ours       // a lock of this repository
-	bare       // a client with no lock around it
-	floor      // one that others on the store are compared with
-	twin       // one that sends what ours sends: ours is compared with it, too
-	solo       // a floor that runs alone, in one goroutine, whatever the others do
+	bare       // a client without a lock package
+	floor      // the base of the ratios of other contenders of its store
+	twin       // sends the same requests as ours, as a second base for the ratios of ours
+	solo       // a floor with one goroutine in one process
 )
 
-// place is where a contender is to work.
+// place has a contender's server and options.
 type place struct {
 	addr  string
 	lease time.Duration
 	kind  kind
-	names int // of a lock that is several
+	names int // the number of names of a lock on several names
 }
 
-// A kind is which of our kinds of lock is used.
+// A kind is a kind of lock of this repository.
 type kind string
 
 const (
@@ -67,21 +68,21 @@ const (
 	fencedLocks kind = "fenced"
 	readLocks   kind = "read"
 	writeLocks  kind = "write"
-	bothSides   kind = "read-write" // a locker for writing that is a sharer, too
+	bothSides   kind = "read-write" // a locker for writing that is also a sharer
 	fairLocks   kind = "fair"
-	permits     kind = "permits" // one of many: see mostInside
-	oneLock     kind = "one"     // a plain one, whatever the others do
-	allOfThem   kind = "all"     // several plain ones as one
-	oneByOne    kind = "in turn" // several plain ones, one after the other
+	permits     kind = "permits" // one permit of mostInside
+	oneLock     kind = "one"     // a plain lock, whatever the other contenders use
+	allOfThem   kind = "all"     // several plain locks as one
+	oneByOne    kind = "in turn" // several plain locks, one after the other
 )
 
-// A system is a contender at work: the state of one process.
+// A system is a contender's state in one process.
 type system interface {
-	// locker returns a handle on a lock. Handles of different parties exclude each other; what
-	// serves many locks at once, such as a session of etcd, is one for each party.
+	// locker returns a handle on a lock. Handles of different parties exclude each other. Each
+	// party has its own state for many locks, such as a session of etcd.
 	locker(name string, party int) (locker, error)
 
-	// close ends it.
+	// close closes the system.
 	close()
 }
 
@@ -91,21 +92,22 @@ type locker interface {
 	Unlock() error
 }
 
-// A sharer is a locker that can also be had together with others.
+// A sharer is a locker that also has a shared side.
 type sharer interface {
 	locker
 	shared() locker
 }
 
-var contenders = slices.Concat(redisContenders, valkeyContenders, etcdContenders, postgresContenders, memoryContenders, quorumContenders)
+var contenders = slices.Concat(redisContenders, valkeyContenders, etcdContenders,
+	postgresContenders, memoryContenders, quorumContenders)
 
-// contenderBy returns a contender.
+// contenderBy returns the contender with the given key.
 func contenderBy(key string) contender {
 	i := slices.IndexFunc(contenders, func(c contender) bool { return c.key() == key })
 	return contenders[i]
 }
 
-// open lets the process's contender begin.
+// open starts the contender of this process.
 func (c *child) open() (system, error) {
 	who := contenderBy(c.Contender)
 	return who.open(place{addr: c.Addr, lease: c.Lease, kind: who.kindIn(c.trial), names: c.Count})

@@ -23,15 +23,15 @@ func allowedCPUs() (cpus []int) {
 	return cpus
 }
 
-// pinned runs f, and has the processes that it starts run on one CPU: they inherit that from the
-// thread which starts them.
+// pinned runs f, and pins the processes that f starts to one CPU. A process inherits the CPU of the
+// thread that starts it.
 func pinned(cpu int, f func() error) error {
 	if cpu == noCPU {
 		return f()
 	}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for ever: the thread ends with the goroutine
+		runtime.LockOSThread() // it isn't unlocked, so the thread ends with the goroutine
 		var set unix.CPUSet
 		set.Set(cpu)
 		if err := unix.SchedSetaffinity(0, &set); err != nil {
@@ -43,7 +43,7 @@ func pinned(cpu int, f func() error) error {
 	return <-done
 }
 
-// sockets counts the sockets that this process has open.
+// sockets returns the number of open sockets of this process.
 func sockets() (n int) {
 	const dir = "/proc/self/fd"
 	files, err := os.ReadDir(dir)
@@ -59,14 +59,15 @@ func sockets() (n int) {
 	return n
 }
 
-// cpuModel returns what the processor calls itself.
+// cpuModel returns the processor's model name.
 func cpuModel() string {
 	info, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		return runtime.GOARCH
 	}
 	for line := range strings.Lines(string(info)) {
-		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+		if name, value, ok := strings.Cut(line, ":"); ok &&
+			strings.TrimSpace(name) == "model name" {
 			return strings.TrimSpace(value)
 		}
 	}

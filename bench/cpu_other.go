@@ -4,7 +4,7 @@ package main
 
 import "runtime"
 
-// Elsewhere nothing is pinned, and no sockets are counted.
+// On other systems processes aren't pinned, and sockets aren't counted.
 
 func allowedCPUs() []int                 { return nil }
 func pinned(_ int, f func() error) error { return f() }

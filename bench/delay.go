@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A delay is a proxy for a server on which everything takes some time in each direction. It has
-// threads sleep, and not goroutines: an idle Go program sleeps for whole milliseconds.
+// A delay is a proxy for a server that delays all data in each direction. It makes threads sleep
+// instead of goroutines, because an idle Go program sleeps for whole milliseconds.
 type delay struct {
 	server   string
 	oneWay   time.Duration
 	listener net.Listener
-	threads  int // as many ran before
+	threads  int // GOMAXPROCS before newDelay
 	running  sync.WaitGroup
 
 	mu    sync.Mutex
@@ -27,7 +27,7 @@ func newDelay(server string, oneWay time.Duration) (*delay, error) {
 	if err != nil {
 		return nil, err
 	}
-	const enough = 64 // that those who sleep don't keep others from running
+	const enough = 64 // with fewer, sleeping threads would keep others from running
 	d := &delay{server: server, oneWay: oneWay, listener: l, threads: runtime.GOMAXPROCS(enough)}
 	d.running.Go(d.accept)
 	return d, nil
@@ -35,7 +35,7 @@ func newDelay(server string, oneWay time.Duration) (*delay, error) {
 
 func (d *delay) addr() string { return d.listener.Addr().String() }
 
-// close ends the proxy and all connections. By then nobody else must make any.
+// close ends the proxy and all connections. Clients must not connect any more.
 func (d *delay) close() {
 	d.listener.Close()
 	d.mu.Lock()
@@ -66,13 +66,13 @@ func (d *delay) accept() {
 	}
 }
 
-// A parcel is what is on its way.
+// A parcel has bytes under way.
 type parcel struct {
 	data []byte
 	due  time.Time
 }
 
-// carry takes what comes from one side to the other, late, until either ends.
+// carry passes bytes from one side to the other after the delay, until either side ends.
 func (d *delay) carry(from, to net.Conn) {
 	parcels := make(chan parcel, 1024)
 	d.running.Go(func() {
@@ -88,12 +88,12 @@ func (d *delay) carry(from, to net.Conn) {
 	})
 	for p := range parcels {
 		sleepUntil(p.due)
-		to.Write(p.data) // if it can't be, the other direction ends, too
+		to.Write(p.data) // if it fails, the other direction ends, too
 	}
 	to.Close()
 }
 
-// sleepUntil blocks the thread.
+// sleepUntil makes the thread sleep.
 func sleepUntil(due time.Time) {
 	for left := time.Until(due); left > 0; left = time.Until(due) {
 		tv := unix.NsecToTimeval(int64(left))

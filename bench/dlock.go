@@ -17,19 +17,19 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// dlockSystem is a client of ours. Every party has a Locker of its own.
+// dlockSystem is a client of this repository. Each party has its own Locker.
 type dlockSystem struct {
 	client     *dlock.Client
 	kind       kind
-	names      int // of a lock that is several
+	names      int // the number of names of a lock on several names
 	closeStore func()
 	acquire    []dlock.AcquireOption
 
 	mu   sync.Mutex
-	both map[string]*dlock.RWLocker // one for all parties of the process, as with a sync.RWMutex
+	both map[string]*dlock.RWLocker // by name: all parties of the process share one
 }
 
-// withFixedLeases has a client's locks end after a lease instead of being renewed.
+// withFixedLeases changes open, so that the client's locks have fixed leases. Those aren't renewed.
 func withFixedLeases(open func(place) (system, error)) func(place) (system, error) {
 	return func(p place) (system, error) {
 		sys, err := open(p)
@@ -42,7 +42,8 @@ func withFixedLeases(open func(place) (system, error)) func(place) (system, erro
 	}
 }
 
-// withRedis, withValkey, withEtcd and withMemory make clients of ours.
+// withRedis, withValkey, withEtcd and withMemory return functions that open a client of this
+// repository.
 
 func withRedis(opts ...dlock.Option) func(place) (system, error) {
 	return func(p place) (system, error) {
@@ -72,26 +73,43 @@ func withEtcd(opts ...dlock.Option) func(place) (system, error) {
 }
 
 func withMemory(opts ...dlock.Option) func(place) (system, error) {
-	return func(p place) (system, error) { return newDlock(membackend.New(), p, func() {}, opts), nil }
+	return func(p place) (system, error) {
+		return newDlock(membackend.New(), p, func() {}, opts), nil
+	}
 }
 
-// counting returns a Trace that counts whatever it is told of, and for how long it was.
+// counting returns a Trace that counts all events and sums their durations.
 func counting() *dlock.Trace {
 	var starts, ends, releases, steps, renewals, losses atomic.Uint64
 	var waited, held, took atomic.Int64
 	return &dlock.Trace{
-		AcquireStart: func(ctx context.Context, _ dlock.AcquireStart) context.Context { starts.Add(1); return ctx },
-		AcquireDone:  func(_ context.Context, e dlock.AcquireDone) { ends.Add(1); waited.Add(int64(e.Waited)) },
-		ReleaseDone:  func(_ context.Context, e dlock.ReleaseDone) { releases.Add(1); held.Add(int64(e.Held)) },
-		StepDone:     func(_ context.Context, e dlock.StepDone) { steps.Add(1); took.Add(int64(e.Took)) },
-		RenewDone:    func(e dlock.RenewDone) { renewals.Add(uint64(e.Locks)) },
-		Lost:         func(*dlock.Loss) { losses.Add(1) },
+		AcquireStart: func(ctx context.Context, _ dlock.AcquireStart) context.Context {
+			starts.Add(1)
+			return ctx
+		},
+		AcquireDone: func(_ context.Context, e dlock.AcquireDone) {
+			ends.Add(1)
+			waited.Add(int64(e.Waited))
+		},
+		ReleaseDone: func(_ context.Context, e dlock.ReleaseDone) {
+			releases.Add(1)
+			held.Add(int64(e.Held))
+		},
+		StepDone: func(_ context.Context, e dlock.StepDone) {
+			steps.Add(1)
+			took.Add(int64(e.Took))
+		},
+		RenewDone: func(e dlock.RenewDone) { renewals.Add(uint64(e.Locks)) },
+		Lost:      func(*dlock.Loss) { losses.Add(1) },
 	}
 }
 
 func newDlock(b backend.Backend, p place, closeStore func(), opts []dlock.Option) system {
 	opts = append([]dlock.Option{dlock.WithLease(p.lease)}, opts...)
-	return &dlockSystem{client: dlock.New(b, opts...), kind: p.kind, names: p.names, closeStore: closeStore, both: make(map[string]*dlock.RWLocker)}
+	return &dlockSystem{
+		client: dlock.New(b, opts...), kind: p.kind, names: p.names, closeStore: closeStore,
+		both: make(map[string]*dlock.RWLocker),
+	}
 }
 
 func (s *dlockSystem) locker(name string, _ int) (locker, error) {
@@ -133,7 +151,7 @@ type dlockRWLocker struct {
 
 func (l dlockRWLocker) shared() locker { return l.reader }
 
-// dlockPermit is one permit of many.
+// dlockPermit acquires one of mostInside permits.
 type dlockPermit struct {
 	s *dlock.Semaphore
 	h *dlock.Hold
@@ -157,4 +175,6 @@ type dlockLocker struct {
 }
 
 func (l dlockLocker) Lock(ctx context.Context) error { return l.l.LockContext(ctx, l.opts...) }
-func (l dlockLocker) Unlock() error                  { return l.l.UnlockContext(context.Background()) }
+func (l dlockLocker) Unlock() error {
+	return l.l.UnlockContext(context.Background())
+}

@@ -19,7 +19,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A cause is why a leader leads no longer.
+// A cause is the reason for the end of a lead.
 type cause string
 
 const (
@@ -30,38 +30,50 @@ const (
 )
 
 var workload18 = workload{
-	id: "W18", title: "Election: from a leader's end to the next one's lead running, three processes",
-	about: "The lease is 3 s, and renewed: a leader that ends at any moment has left between two thirds of it and all. “resigned” counts from the call of Resign; " +
-		"“killed” and “paused” from the signal to the process, and “after the lease” from when the server lets the key expire, to the millisecond; " +
-		"“store restarted” from when a server that was killed answers again, empty. “concurrency” is etcd's Election, with a session for each candidate.",
+	id:    "W18",
+	title: "Election: from a leader's end to the next one's lead running, three processes",
+	about: "The lease is 3 s, and renewed: a leader that ends at any moment has left between two " +
+		"thirds of it and all. “resigned” counts from the call of Resign; “killed” and “paused” " +
+		"from the signal to the process, and “after the lease” from when the server lets the key " +
+		"expire, to the millisecond; “store restarted” from when a server that was killed " +
+		"answers again, empty. “concurrency” is etcd's Election, with a session for each " +
+		"candidate.",
 	metrics: []metric{
-		{"p50", "p50 ms", 1}, {"longest", "longest ms", 1}, {"late", "after the lease, p50 ms", 1}, {"n", "leaders", 0},
+		{"p50", "p50 ms", 1}, {"longest", "longest ms", 1}, {"late", "after the lease, p50 ms", 1},
+		{"n", "leaders", 0},
 	},
 	stores:  []store{onRedis, onValkey, onEtcd},
 	common:  trial{Job: jobCampaign, Lease: 3 * time.Second},
 	atLeast: 3 * time.Second,
 	points: []point{
-		{label: string(resigned), cause: resigned, quick: true, trial: trial{Duration: 6 * time.Second}},
-		{label: string(killed), cause: killed, quick: true, trial: trial{Duration: 20 * time.Second}},
-		{label: string(paused), cause: paused, quick: true, trial: trial{Duration: 20 * time.Second}},
-		{label: string(restarted), cause: restarted, quick: true, on: []store{onRedis, onValkey}, trial: trial{Duration: 10 * time.Second}},
+		{label: string(resigned), cause: resigned, quick: true,
+			trial: trial{Duration: 6 * time.Second}},
+		{label: string(killed), cause: killed, quick: true,
+			trial: trial{Duration: 20 * time.Second}},
+		{label: string(paused), cause: paused, quick: true,
+			trial: trial{Duration: 20 * time.Second}},
+		{label: string(restarted), cause: restarted, quick: true, on: []store{onRedis, onValkey},
+			trial: trial{Duration: 10 * time.Second}},
 	},
-	run:    runElection,
-	charts: []chart{{name: "w18", title: "W18: from a leader's end to the next one's lead, p50 in ms", metric: "p50", bars: true, logY: true}},
+	run: runElection,
+	charts: []chart{{
+		name: "w18", title: "W18: from a leader's end to the next one's lead, p50 in ms",
+		metric: "p50", bars: true, logY: true,
+	}},
 }
 
-// A notice is what a candidate says of itself. It is told to resign with one, too.
+// A notice is a report of a candidate about itself, or an order to resign.
 type notice struct {
 	Of words
-	At time.Duration // by clock
+	At time.Duration // by the function clock
 }
 
 type words int32
 
 const (
 	leads   words = iota
-	ends          // its lead has returned
-	resigns       // it is about to
+	ends          // its function lead returns
+	resigns       // it is about to resign
 )
 
 func say(to *os.File, of words) error {
@@ -78,16 +90,16 @@ type elector interface {
 	election(name string) election
 }
 
-// An election is one candidate's.
+// An election is a candidate's handle on an election.
 type election interface {
-	// Run campaigns and leads, again and again, until ctx ends.
+	// Run campaigns and leads, repeatedly, until ctx ends.
 	Run(ctx context.Context, lead func(context.Context) error) error
 
-	// Resign has the lead end, and another lead before this one does again.
+	// Resign ends the term. This candidate leads again only after another has led.
 	Resign()
 }
 
-// campaign is a candidate until the parent wants no more of it.
+// campaign runs a candidate until the parent closes the pipe for orders.
 func campaign(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {
@@ -133,7 +145,7 @@ func campaign(c *child) (measured, error) {
 	return measured{}, err
 }
 
-// candidates are the processes that are in an election, as the parent sees them.
+// candidates are the processes of an election, as the parent sees them.
 type candidates struct {
 	lab     *lab
 	trial   trial
@@ -142,7 +154,7 @@ type candidates struct {
 	over    chan struct{}
 	readers sync.WaitGroup
 
-	leader *candidate // the latest one
+	leader *candidate // the latest leader
 	since  time.Duration
 }
 
@@ -151,7 +163,7 @@ type candidate struct {
 	orders *os.File
 }
 
-// said is a notice and whose it is.
+// said is a notice and the candidate that sent it.
 type said struct {
 	notice
 	by *candidate
@@ -161,7 +173,7 @@ func newCandidates(l *lab, t trial) *candidates {
 	return &candidates{lab: l, trial: t, notices: make(chan said), over: make(chan struct{})}
 }
 
-// join has one more process campaign.
+// join starts another candidate.
 func (c *candidates) join() error {
 	orders, toCandidate, err := os.Pipe()
 	if err != nil {
@@ -202,7 +214,7 @@ func (c *candidates) join() error {
 	return p.begin()
 }
 
-// end has all leave.
+// end makes all candidates leave.
 func (c *candidates) end() error {
 	close(c.over)
 	var errs []error
@@ -215,7 +227,7 @@ func (c *candidates) end() error {
 	return errors.Join(errs...)
 }
 
-// await returns what is said next that one waits for.
+// await returns the next notice that matches.
 func (c *candidates) await(what string, wanted func(said) bool) (said, error) {
 	if s, ok := c.listen(patience, wanted); ok {
 		return s, nil
@@ -223,7 +235,7 @@ func (c *candidates) await(what string, wanted func(said) bool) (said, error) {
 	return said{}, fmt.Errorf("never happened: %s", what)
 }
 
-// listen hears what is said for some time, or until it is what one waits for.
+// listen receives notices for the given time, or until one matches. It says whether one did.
 func (c *candidates) listen(d time.Duration, wanted func(said) bool) (s said, ok bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -242,7 +254,7 @@ func (c *candidates) listen(d time.Duration, wanted func(said) bool) (s said, ok
 	}
 }
 
-// awaitLeader waits for one who began to lead after a time.
+// awaitLeader waits for a leader whose lead began after the given time.
 func (c *candidates) awaitLeader(after time.Duration) error {
 	if c.since > after {
 		return nil
@@ -251,14 +263,14 @@ func (c *candidates) awaitLeader(after time.Duration) error {
 	return err
 }
 
-// A succession is what became of one leader's end.
+// A succession is the change from one leader to the next.
 type succession struct {
-	took   time.Duration // negative: the leader had lost the lead before
-	late   time.Duration // after the lease
-	lapsed bool          // the lease had to end, and it is known when it did
+	took   time.Duration // the time without a leader; negative: the lead was already lost
+	late   time.Duration // from the end of the old leader's lease
+	lapsed bool          // the end of the lease is known, and late is set
 }
 
-// runElection has candidates follow each other.
+// runElection makes candidates succeed each other.
 func runElection(l *lab, c contender, p point) (v values, err error) {
 	all := newCandidates(l, p.trial)
 	defer func() { err = errors.Join(err, all.end()) }()
@@ -273,7 +285,8 @@ func runElection(l *lab, c contender, p point) (v values, err error) {
 	var took, late []float64
 	deadline := clock() + p.trial.Duration
 	for first := true; first || clock() < deadline; first = false {
-		// Nothing tells when the others wait. The rest is for the end to come at any moment between renewals.
+		// No event tells when the others have begun to wait. The random time makes the end come at
+		// any moment between two renewals.
 		all.listen(200*time.Millisecond+rand.N(p.trial.Lease/3), func(said) bool { return false })
 		s, err := all.succeed(c, p.cause)
 		if err != nil {
@@ -290,10 +303,11 @@ func runElection(l *lab, c contender, p point) (v values, err error) {
 	if len(took) == 0 {
 		return nil, fmt.Errorf("nobody led until %s", p.cause)
 	}
-	return values{"p50": median(took), "longest": slices.Max(took), "late": median(late), "n": float64(len(took))}, nil
+	return values{"p50": median(took), "longest": slices.Max(took), "late": median(late),
+		"n": float64(len(took))}, nil
 }
 
-// succeed has the leader's lead end, and another begin.
+// succeed ends the leader's lead, and waits for the next leader.
 func (c *candidates) succeed(who contender, why cause) (succession, error) {
 	switch why {
 	case resigned:
@@ -312,8 +326,10 @@ func (c *candidates) resign() (s succession, err error) {
 	if err := say(old.orders, resigns); err != nil {
 		return s, err
 	}
-	// Another may say that it leads before this one is heard.
-	from, err := c.await("a resignation", func(s said) bool { return s.Of == resigns && s.by == old })
+	// Another candidate may report its lead first, so this waits for a notice of the old leader.
+	from, err := c.await("a resignation", func(s said) bool {
+		return s.Of == resigns && s.by == old
+	})
 	if err != nil {
 		return s, err
 	}
@@ -330,7 +346,7 @@ func (c *candidates) kill(who contender) (s succession, err error) {
 		return s, err
 	}
 	old.process.end()
-	old.orders.Close() // not earlier: it would end in good order
+	old.orders.Close() // if orders were closed earlier, the candidate would resign
 	if s, err = c.lapse(who, led, from); err != nil {
 		return s, err
 	}
@@ -347,14 +363,16 @@ func (c *candidates) pause(who contender) (s succession, err error) {
 	if err := errors.Join(err, old.cmd.Process.Signal(syscall.SIGCONT)); err != nil {
 		return s, err
 	}
-	_, err = c.await("the end of a lead that was paused", func(s said) bool { return s.Of == ends && s.by == old })
+	_, err = c.await("the end of a lead that was paused", func(s said) bool {
+		return s.Of == ends && s.by == old
+	})
 	return s, err
 }
 
-// lapse waits for the one who leads after one who is heard of no more.
+// lapse waits for the successor of a leader that has died or is paused.
 func (c *candidates) lapse(who contender, led, from time.Duration) (s succession, err error) {
 	var end time.Duration
-	if who.store != onEtcd { // which tells seconds
+	if who.store != onEtcd { // etcd tells the rest of a lease only in whole seconds
 		if end, s.lapsed, err = leaseEnd(c.trial.Server); err != nil {
 			return s, err
 		}
@@ -364,7 +382,7 @@ func (c *candidates) lapse(who contender, led, from time.Duration) (s succession
 	return s, err
 }
 
-// leaseEnd returns when the lock that is held there ends. There is one, or none.
+// leaseEnd returns when the only lock on the server expires, if there is one.
 func leaseEnd(addr string) (end time.Duration, ok bool, err error) {
 	text, err := testservers.Do(addr, "EVAL", `for _, key in ipairs(redis.call("keys", "*")) do
 	local at = redis.call("pexpiretime", key)
@@ -377,7 +395,8 @@ end`, "0")
 	return clock() + time.Until(time.UnixMilli(ms)), err == nil, err
 }
 
-// restart kills the server, and counts from when it is back.
+// restart replaces the server by an empty one, and measures from the return of the server to the
+// next lead.
 func (c *candidates) restart(who contender) (s succession, err error) {
 	led, from := c.since, clock()
 	if err := c.lab.restart(who.store); err != nil {
@@ -392,10 +411,10 @@ func (c *candidates) restart(who contender) (s succession, err error) {
 	return s, err
 }
 
-// election returns a candidate's. See [elector].
+// election implements [elector].
 func (s *dlockSystem) election(name string) election { return s.client.Election(name) }
 
-// concurrencyElection is a candidate in an election of etcd's own package.
+// concurrencyElection is a candidate in an election of etcd's concurrency package.
 type concurrencyElection struct {
 	s        *concurrencySystem
 	name     string
@@ -413,10 +432,11 @@ func (e *concurrencyElection) Resign() {
 	}
 }
 
-// Run campaigns and leads with a session, and with another when that one has ended.
+// Run campaigns and leads with a session. When that session has ended, it uses another.
 func (e *concurrencyElection) Run(ctx context.Context, lead func(context.Context) error) error {
 	for {
-		session, err := concurrency.NewSession(e.s.client, concurrency.WithTTL(e.s.ttl), concurrency.WithContext(ctx))
+		session, err := concurrency.NewSession(e.s.client, concurrency.WithTTL(e.s.ttl),
+			concurrency.WithContext(ctx))
 		if err != nil {
 			return err
 		}
@@ -428,8 +448,10 @@ func (e *concurrencyElection) Run(ctx context.Context, lead func(context.Context
 	}
 }
 
-// once leads once. It says whether the session has ended.
-func (e *concurrencyElection) once(ctx context.Context, session *concurrency.Session, lead func(context.Context) error) (lost bool, err error) {
+// once campaigns and leads once. It says whether the session has ended.
+func (e *concurrencyElection) once(
+	ctx context.Context, session *concurrency.Session, lead func(context.Context) error,
+) (lost bool, err error) {
 	one := concurrency.NewElection(session, e.name)
 	if err := one.Campaign(ctx, strconv.Itoa(os.Getpid())); err != nil {
 		return false, err

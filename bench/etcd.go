@@ -15,17 +15,25 @@ import (
 var etcdContenders = []contender{
 	{name: "bare Txn", store: onEtcd, in: []string{"W1"}, role: floor, open: openBareEtcd},
 	{name: "bare Txn", store: onEtcd, in: []string{"W2", "W3"}, role: bare, open: openBareEtcd},
-	{name: "bare Txn, alone", store: onEtcd, in: []string{"W2", "W3", "W11", "W13"}, role: solo, open: openBareEtcd},
+	{name: "bare Txn, alone", store: onEtcd, in: []string{"W2", "W3", "W11", "W13"}, role: solo,
+		open: openBareEtcd},
 	{name: "our steps, bare", store: onEtcd, in: []string{"W1"}, role: twin, open: openEtcdSteps},
-	{name: "message, round trip", store: onEtcd, in: []string{"W4"}, role: floor, open: openEtcdNotice},
-	{name: "concurrency", store: onEtcd, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W18"}, open: openConcurrency},
-	{name: "dlock", store: onEtcd, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W11", "W13", "W18"}, role: ours, open: withEtcd()},
-	{name: "dlock, fair", store: onEtcd, in: []string{"W3", "W4"}, kind: fairLocks, role: ours, open: withEtcd()},
-	{name: "dlock, no hand-over", store: onEtcd, in: []string{"W2", "W3"}, role: ours, open: withEtcd(dlock.WithHandover(0))},
+	{name: "message, round trip", store: onEtcd, in: []string{"W4"}, role: floor,
+		open: openEtcdNotice},
+	{name: "concurrency", store: onEtcd, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W18"},
+		open: openConcurrency},
+	{name: "dlock", store: onEtcd,
+		in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W11", "W13", "W18"}, role: ours,
+		open: withEtcd()},
+	{name: "dlock, fair", store: onEtcd, in: []string{"W3", "W4"}, kind: fairLocks, role: ours,
+		open: withEtcd()},
+	{name: "dlock, no hand-over", store: onEtcd, in: []string{"W2", "W3"}, role: ours,
+		open: withEtcd(dlock.WithHandover(0))},
 }
 
-// bareEtcd takes a lock with a Txn that creates its key and gives it back with one that deletes it,
-// on one lease for all locks. While the lock is another's it asks again and again.
+// bareEtcd acquires a lock with a Txn that creates its key, and releases it with a Txn that deletes
+// the key. All keys have the same lease. While another client holds the lock, it retries without a
+// pause.
 type bareEtcd struct {
 	client *clientv3.Client
 	lease  clientv3.LeaseID
@@ -47,7 +55,7 @@ func newBareEtcd(p place) (*bareEtcd, error) {
 		return nil, err
 	}
 	go func() {
-		for range alive { // they must be read
+		for range alive { // the channel must be drained
 		}
 	}()
 	return &bareEtcd{client, granted.ID}, nil
@@ -90,15 +98,15 @@ func (l *bareEtcdLocker) Unlock() error {
 	return err
 }
 
-// etcdSteps does what package etcdbackend does, with nothing around it: it creates the key on a lease of
-// its own and deletes it. The lease serves the next hold; where it has become older than a moment it
-// is kept alive before.
+// etcdSteps sends the requests of package etcdbackend, without the package. It acquires by creating
+// the key on a lease of its own, and releases by deleting the key. The lease then serves the next
+// hold. It is renewed before that if its last renewal was more than 0.9 s ago.
 type etcdSteps struct {
 	*bareEtcd
 	ttl int64
 
 	mu     sync.Mutex
-	leases []etcdLease // that no key is attached to
+	leases []etcdLease // leases without a key
 }
 
 type etcdLease struct {
@@ -118,7 +126,7 @@ func (s *etcdSteps) locker(name string, _ int) (locker, error) {
 	return &etcdStepsLocker{etcdSteps: s, bare: bareEtcdLocker{s.bareEtcd, name, rand.Text()}}, nil
 }
 
-// take returns a lease that has just begun.
+// take returns a lease that has just been granted or renewed.
 func (s *etcdSteps) take(ctx context.Context) (etcdLease, error) {
 	s.mu.Lock()
 	var l etcdLease
@@ -151,7 +159,7 @@ func (s *etcdSteps) put(l etcdLease) {
 type etcdStepsLocker struct {
 	*etcdSteps
 	bare  bareEtcdLocker
-	lease etcdLease // of the present hold
+	lease etcdLease // of the current hold
 }
 
 func (l *etcdStepsLocker) Lock(ctx context.Context) error {
@@ -175,7 +183,7 @@ func (l *etcdStepsLocker) Unlock() error {
 	return nil
 }
 
-// etcdNotice is bareEtcd, but waits for the key's deletion.
+// etcdNotice is like bareEtcd, but waits for the key's deletion.
 type etcdNotice struct{ *bareEtcd }
 
 func openEtcdNotice(p place) (system, error) {
@@ -192,7 +200,7 @@ func (s *etcdNotice) locker(name string, _ int) (locker, error) {
 
 type etcdNoticeLocker struct {
 	bareEtcdLocker
-	deleted clientv3.WatchChan // from when it first had to wait
+	deleted clientv3.WatchChan // nil before the first wait
 }
 
 func (l *etcdNoticeLocker) Lock(ctx context.Context) error {
@@ -201,18 +209,19 @@ func (l *etcdNoticeLocker) Lock(ctx context.Context) error {
 			return err
 		}
 		if l.deleted == nil {
-			l.deleted = l.client.Watch(l.client.Ctx(), l.name, clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+			l.deleted = l.client.Watch(l.client.Ctx(), l.name, clientv3.WithFilterPut(),
+				clientv3.WithCreatedNotify())
 		}
 		select {
-		case <-l.deleted: // or, for the first time, what says that the watch stands
+		case <-l.deleted: // the first event says that the watch exists
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// concurrencySystem is etcd's own package. The locks of a session don't exclude each other, so that
-// every party has one.
+// concurrencySystem is etcd's concurrency package. Locks of the same session don't exclude each
+// other, so each party has its own session.
 type concurrencySystem struct {
 	client *clientv3.Client
 	ttl    int
@@ -226,7 +235,8 @@ func openConcurrency(p place) (system, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &concurrencySystem{client: client, ttl: int(p.lease.Seconds()), sessions: make(map[int]*concurrency.Session)}, nil
+	return &concurrencySystem{client: client, ttl: int(p.lease.Seconds()),
+		sessions: make(map[int]*concurrency.Session)}, nil
 }
 
 func (s *concurrencySystem) locker(name string, party int) (locker, error) {
@@ -247,4 +257,6 @@ func (s *concurrencySystem) close() { s.client.Close() }
 type concurrencyLocker struct{ m *concurrency.Mutex }
 
 func (l concurrencyLocker) Lock(ctx context.Context) error { return l.m.Lock(ctx) }
-func (l concurrencyLocker) Unlock() error                  { return l.m.Unlock(context.Background()) }
+func (l concurrencyLocker) Unlock() error {
+	return l.m.Unlock(context.Background())
+}

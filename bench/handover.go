@@ -16,9 +16,10 @@ import (
 )
 
 var workload4 = workload{
-	id: "W4", title: "Hand-over to a waiter in another process: from the call of unlock to the waiter inside",
-	about: "The floor: a message that is published with the release, and then one round trip; “our scripts” are the same " +
-		"with the scripts that dlock sends. " +
+	id:    "W4",
+	title: "Hand-over to a waiter in another process: from the call of unlock to the waiter inside",
+	about: "The floor: a message that is published with the release, and then one round trip; " +
+		"“our scripts” are the same with the scripts that dlock sends. " +
 		"The long holds are measured on eight keys at once, since they mostly wait.",
 	metrics: []metric{
 		{"p50", "p50 µs", 0}, {"ratio", "p50 ÷ floor", 2}, {"twin", "p50 ÷ our scripts", 2},
@@ -28,15 +29,28 @@ var workload4 = workload{
 	ratioOf: "p50",
 	common:  trial{Lease: 30 * time.Second},
 	points: []point{
-		{label: "held 2–20 ms", quick: true, trial: trial{Duration: 4 * time.Second, Pairs: 1, Holds: [2]time.Duration{2 * time.Millisecond, 20 * time.Millisecond}}},
-		{label: "held 120–620 ms", quick: true, trial: trial{Duration: 12 * time.Second, Pairs: 8, Holds: [2]time.Duration{120 * time.Millisecond, 620 * time.Millisecond}}},
+		{label: "held 2–20 ms", quick: true,
+			trial: trial{
+				Duration: 4 * time.Second, Pairs: 1, Holds: [2]time.Duration{
+					2 * time.Millisecond, 20 * time.Millisecond,
+				},
+			}},
+		{label: "held 120–620 ms", quick: true,
+			trial: trial{
+				Duration: 12 * time.Second, Pairs: 8, Holds: [2]time.Duration{
+					120 * time.Millisecond, 620 * time.Millisecond,
+				},
+			}},
 	},
-	run:    runHandOver,
-	charts: []chart{{name: "w4", title: "W4: unlock to waiter inside, p50 in µs", metric: "p50", bars: true, logY: true}},
+	run: runHandOver,
+	charts: []chart{{
+		name: "w4", title: "W4: unlock to waiter inside, p50 in µs", metric: "p50", bars: true,
+		logY: true,
+	}},
 }
 
-// runHandOver has two processes pass locks to each other. Of each pair one always holds the lock
-// first, and the other waits for it.
+// runHandOver makes two processes pass locks to each other. In each pair one side always acquires
+// the lock first, and the other waits for it.
 func runHandOver(l *lab, _ contender, p point) (values, error) {
 	var holders, waiters, all []*os.File
 	defer func() {
@@ -68,7 +82,7 @@ func runHandOver(l *lab, _ contender, p point) (values, error) {
 		return nil, err
 	}
 	defer second.end()
-	for _, f := range all { // so that whoever reads notices when the other ends
+	for _, f := range all { // so that a reader notices the end of the process at the other end
 		f.Close()
 	}
 	all = nil
@@ -89,13 +103,13 @@ func runHandOver(l *lab, _ contender, p point) (values, error) {
 	}, nil
 }
 
-// pipes returns the ends of the pipes to the other process, for one pair.
+// pipes returns a pair's pipes to the other process.
 func pipes(pair int) (in, out *os.File, err error) {
 	const first = 3
 	files := make([]*os.File, 2)
 	for i := range files {
 		fd := first + 2*pair + i
-		if err := unix.SetNonblock(fd, true); err != nil { // else who reads has a thread wait
+		if err := unix.SetNonblock(fd, true); err != nil { // or reads would block threads
 			return nil, nil, err
 		}
 		files[i] = os.NewFile(uintptr(fd), "pipe")
@@ -103,7 +117,7 @@ func pipes(pair int) (in, out *os.File, err error) {
 	return files[0], files[1], nil
 }
 
-// inPairs runs f for each pair, with its lock and its pipes, and closes these at its end.
+// inPairs runs f for each pair, with the pair's lock and pipes, and closes the pipes at the end.
 func (c *child) inPairs(f func(pair int, l locker, in, out *os.File) error) error {
 	sys, err := c.open()
 	if err != nil {
@@ -137,7 +151,8 @@ func (c *child) inPairs(f func(pair int, l locker, in, out *os.File) error) erro
 	return errors.Join(errs...)
 }
 
-// handOver holds the locks, each for a while, with somebody waiting.
+// handOver acquires each lock, holds it while the other process waits, and tells that process when
+// it called Unlock.
 func handOver(c *child) (measured, error) {
 	return measured{}, c.inPairs(func(_ int, l locker, in, out *os.File) error {
 		deadline := time.Now().Add(c.Duration)
@@ -156,7 +171,7 @@ func handOver(c *child) (measured, error) {
 			if err := send(out, called); err != nil {
 				return err
 			}
-			if _, err := receive(in); err != nil { // the other is done
+			if _, err := receive(in); err != nil { // the other process has released the lock
 				return err
 			}
 		}
@@ -164,7 +179,8 @@ func handOver(c *child) (measured, error) {
 	})
 }
 
-// takeOver waits for the locks while the other holds them.
+// takeOver waits for each lock while the other process holds it. It measures the time from the call
+// of Unlock there to its own acquisition.
 func takeOver(c *child) (measured, error) {
 	took := make([]histogram, c.Pairs)
 	err := c.inPairs(func(pair int, l locker, in, out *os.File) error {
@@ -189,7 +205,7 @@ func takeOver(c *child) (measured, error) {
 			if inside < called {
 				return fmt.Errorf("inside %v before the other called unlock", called-inside)
 			}
-			if began < called { // else the machine was too slow to let it wait
+			if began < called { // otherwise it began too late to wait, on a slow machine
 				took[pair].add(inside - called)
 			}
 			if err := send(out, 0); err != nil {
@@ -213,20 +229,20 @@ func receive(from *os.File) (at time.Duration, err error) {
 	return at, err
 }
 
-// clock is the same in all processes, and is never set.
+// clock returns the monotonic time, which is the same in all processes.
 func clock() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		panic(err) // there is always one
+		panic(err) // this clock always exists
 	}
 	return time.Duration(now.Nano())
 }
 
-// processCPU returns how much CPU this process has used.
+// processCPU returns the CPU time that this process has used.
 func processCPU() time.Duration {
 	var used unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
-		panic(err) // there is always one
+		panic(err) // it never fails for this process
 	}
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// redissonName is the contender whose processes are Java programs, Party in contract/redisson.
+// redissonName is the contender whose processes are Java programs: class Party in
+// contract/redisson.
 const redissonName = "Redisson"
 
 const redissonVersion = "4.7.0"
@@ -18,7 +19,7 @@ const redissonVersion = "4.7.0"
 // isJava says whether a contender's processes are Java programs.
 func (c contender) isJava() bool { return strings.HasPrefix(c.name, redissonName) }
 
-// findJava finds out whether this machine can run them.
+// findJava checks whether this machine can run the Java programs.
 func (l *lab) findJava() error {
 	_, err := exec.LookPath("java")
 	if err == nil {
@@ -34,7 +35,8 @@ func (l *lab) findJava() error {
 // javaCommand returns the command that carries out a trial in Java.
 func (l *lab) javaCommand(t trial) (*exec.Cmd, error) {
 	args := []string{
-		"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", // it is to start quickly and stay small
+		// for a fast start and a small heap
+		"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 		"-cp", l.java, "Party",
 		t.Job, t.Addr, t.Name, millis(t.Lease),
@@ -42,7 +44,8 @@ func (l *lab) javaCommand(t trial) (*exec.Cmd, error) {
 	switch t.Job {
 	case jobLoop:
 		args = append(args, millis(t.Duration), millis(t.Inside), t.Shared,
-			string(contenderBy(t.Contender).kind), strconv.Itoa(t.Goroutines), strconv.Itoa(mostInside), strconv.Itoa(t.Count))
+			string(contenderBy(t.Contender).kind), strconv.Itoa(t.Goroutines),
+			strconv.Itoa(mostInside), strconv.Itoa(t.Count))
 	case jobAwait:
 		args = append(args, strconv.Itoa(t.Count))
 	default:

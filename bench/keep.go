@@ -12,11 +12,12 @@ import (
 
 var workload5 = workload{
 	id: "W5", title: "Locks held, each renewed, with a lease of 3 s",
-	about: "Beyond what the process needs when it is connected and has had some locks. CPU in percent of one. " +
-		"redsync and redislock don't renew.",
+	about: "Beyond what the process needs when it is connected and has had some locks. CPU in " +
+		"percent of one. redsync and redislock don't renew.",
 	metrics: []metric{
 		{"goroutines", "goroutines", 0}, {"heap", "heap B/lock", 0}, {"stack", "stack B/lock", 0},
-		{"client", "client CPU %", 2}, {"server", "server CPU %", 2}, {"commands", "commands/s", 0}, {"lost", "lost", 0},
+		{"client", "client CPU %", 2}, {"server", "server CPU %", 2}, {"commands", "commands/s", 0},
+		{"lost", "lost", 0},
 	},
 	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	common:  trial{Job: jobKeep, Duration: 6 * time.Second, Lease: 3 * time.Second},
@@ -28,13 +29,16 @@ var workload5 = workload{
 	},
 	run: runOne,
 	charts: []chart{
-		{name: "w5-client", title: "W5: client CPU, %", metric: "client", x: "locks", logX: true, logY: true},
-		{name: "w5-server", title: "W5: server CPU, %", metric: "server", x: "locks", logX: true, logY: true},
-		{name: "w5-heap", title: "W5: bytes of heap for a lock", metric: "heap", x: "locks", logX: true},
+		{name: "w5-client", title: "W5: client CPU, %", metric: "client", x: "locks", logX: true,
+			logY: true},
+		{name: "w5-server", title: "W5: server CPU, %", metric: "server", x: "locks", logX: true,
+			logY: true},
+		{name: "w5-heap", title: "W5: bytes of heap for a lock", metric: "heap", x: "locks",
+			logX: true},
 	},
 }
 
-// A footprint is what a process needs at a moment.
+// A footprint has the resources that a process uses at a moment.
 type footprint struct {
 	goroutines  int
 	heap, stack uint64
@@ -43,13 +47,13 @@ type footprint struct {
 
 func takeFootprint() footprint {
 	runtime.GC()
-	runtime.GC() // what finalizers and pools let go of
+	runtime.GC() // also frees objects that finalizers and pools have released
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return footprint{runtime.NumGoroutine(), m.HeapAlloc, m.StackInuse, sockets()}
 }
 
-// keep holds many locks.
+// keep holds many locks, and measures what that takes in the client and the server.
 func keep(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {
@@ -92,7 +96,7 @@ func lockNames(prefix string, n int) []string {
 	return names
 }
 
-// warmUp has the client make its connections.
+// warmUp makes the client open its connections.
 func warmUp(sys system, name string) error {
 	names := lockNames("warm:"+name, 10*atOnce)
 	lockers := make([]locker, len(names))
@@ -105,11 +109,11 @@ func warmUp(sys system, name string) error {
 	return nil
 }
 
-// atOnce is how many locks are taken at the same time where many are: one after the other would take
-// longer than a lease.
+// atOnce is the number of locks that are acquired concurrently. Acquiring them one after the other
+// would take longer than a lease.
 const atOnce = 16
 
-// lockEach locks all the names.
+// lockEach acquires all locks.
 func lockEach(sys system, names []string, lockers []locker) error {
 	errs := make([]error, atOnce)
 	var all sync.WaitGroup
@@ -127,7 +131,7 @@ func lockEach(sys system, names []string, lockers []locker) error {
 	return errors.Join(errs...)
 }
 
-// unlockEach unlocks all, and says how many had been lost.
+// unlockEach releases all locks, and returns how many were lost.
 func unlockEach(lockers []locker) (lost int) {
 	for _, l := range lockers {
 		if l.Unlock() != nil {
@@ -139,12 +143,14 @@ func unlockEach(lockers []locker) (lost int) {
 
 var workload6 = workload{
 	id: "W6", title: "Waiters on locks that are held, with a lease of 3 s",
-	about: "Beyond what the waiting goroutines need themselves, and what the first waiter of a client needs. " +
-		"“sockets” are beyond those of a client that has had some locks. " +
+	about: "Beyond what the waiting goroutines need themselves, and what the first waiter of a " +
+		"client needs. “sockets” are beyond those of a client that has had some locks. " +
 		"What commands the holder, another process, sends is left out: its lease is an hour.",
 	metrics: []metric{
-		{"goroutines", "goroutines", 0}, {"heap", "heap B/waiter", 0}, {"stack", "stack B/waiter", 0},
-		{"sockets", "sockets", 0}, {"commands", "commands/s", 1}, {"each", "commands/key and lease", 2},
+		{"goroutines", "goroutines", 0}, {"heap", "heap B/waiter", 0},
+		{"stack", "stack B/waiter", 0},
+		{"sockets", "sockets", 0}, {"commands", "commands/s", 1},
+		{"each", "commands/key and lease", 2},
 	},
 	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	common:  trial{Job: jobCrowd, Duration: 3 * time.Second, Lease: 3 * time.Second},
@@ -154,16 +160,20 @@ var workload6 = workload{
 		{label: "1,000 waiters, one key", quick: true, trial: trial{Count: 1000, Naming: oneName}},
 		{label: "10 keys, a waiter each", x: 10, trial: trial{Count: 10, Naming: ownNames}},
 		{label: "100 keys, a waiter each", x: 100, trial: trial{Count: 100, Naming: ownNames}},
-		{label: "1,000 keys, a waiter each", x: 1000, quick: true, trial: trial{Count: 1000, Naming: ownNames}},
+		{label: "1,000 keys, a waiter each", x: 1000, quick: true,
+			trial: trial{Count: 1000, Naming: ownNames}},
 	},
 	run: runCrowd,
 	charts: []chart{
-		{name: "w6", title: "W6: commands a second, a waiter on each of some held keys", metric: "commands", x: "keys", logX: true, logY: true},
-		{name: "w6-heap", title: "W6: bytes of heap for a waiter", metric: "heap", x: "keys", logX: true},
+		{name: "w6", title: "W6: commands a second, a waiter on each of some held keys",
+			metric: "commands", x: "keys", logX: true, logY: true},
+		{name: "w6-heap", title: "W6: bytes of heap for a waiter", metric: "heap", x: "keys",
+			logX: true},
 	},
 }
 
-// runCrowd has one process hold locks and another wait for them.
+// runCrowd makes one process hold locks and another wait for them, and returns what the waiting
+// takes.
 func runCrowd(l *lab, _ contender, p point) (values, error) {
 	holder := p.trial
 	holder.Job, holder.Lease = jobHolding, time.Hour
@@ -188,7 +198,7 @@ func runCrowd(l *lab, _ contender, p point) (values, error) {
 	return v, nil
 }
 
-// crowdNames returns the locks that are waited for, one for each waiter.
+// crowdNames returns the names of the locks, one for each waiter.
 func (c *child) crowdNames() []string {
 	if c.Naming == oneName {
 		names := make([]string, c.Count)
@@ -200,10 +210,10 @@ func (c *child) crowdNames() []string {
 	return lockNames(c.Name, c.Count)
 }
 
-// firstName is the lock that somebody waits for before the crowd does.
+// firstName is the lock for which one goroutine waits before the others start.
 func (c *child) firstName() string { return c.Name + ":first" }
 
-// holding holds the locks that others wait for.
+// holding holds the locks for which the process of crowd waits.
 func holding(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {
@@ -228,7 +238,7 @@ func holding(c *child) (measured, error) {
 	return measured{}, nil
 }
 
-// crowd waits for locks that are held.
+// crowd waits for held locks with many goroutines, and measures what the waiting takes.
 func crowd(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {
@@ -256,10 +266,10 @@ func crowd(c *child) (measured, error) {
 	firstCtx, cancelFirst := context.WithCancel(ctx)
 	firstErr := make(chan error, 1)
 	go func() { firstErr <- waitFor(firstCtx, sys, c.firstName(), c.Count) }()
-	time.Sleep(c.Duration / 6) // nothing tells when it waits
+	time.Sleep(c.Duration / 6) // no event tells when the call waits
 	before := takeFootprint()
 	close(start)
-	time.Sleep(c.Duration / 2) // nor when all of them do
+	time.Sleep(c.Duration / 2) // no event tells when all wait
 	if err := c.ready(); err != nil {
 		cancelFirst()
 		cancel()
@@ -289,7 +299,7 @@ func crowd(c *child) (measured, error) {
 	}}, nil
 }
 
-// waitFor waits for a lock until the context ends, which must be first.
+// waitFor waits for a lock until the context ends. It returns an error if Lock returns earlier.
 func waitFor(ctx context.Context, sys system, name string, party int) error {
 	l, err := sys.locker(name, party)
 	if err != nil {

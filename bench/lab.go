@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A store is a server that locks are kept in, or none.
+// A store is a kind of store of locks.
 type store string
 
 const (
@@ -19,37 +19,41 @@ const (
 	onValkey   store = "Valkey"
 	onEtcd     store = "etcd"
 	onPostgres store = "PostgreSQL"
-	onMemory   store = "memory" // of the process
+	onMemory   store = "memory" // in the process itself
 )
 
-// A lab has servers, and CPUs for them and for the processes that use them.
+// A lab has servers, and the CPUs for them and for their clients.
 type lab struct {
-	serverCPU, clientCPU int    // noCPU: any
-	profiles             string // a folder for them; "": none
+	serverCPU, clientCPU int    // noCPU: any CPU
+	profiles             string // the folder for profiles; "": no profiles
 
-	servers  map[store]string              // addresses
-	running  map[store]*testservers.Server // what is behind them, where it is one
-	java     string                        // the class path of Java programs; "": they can't take part
-	versions map[string]bool               // of all servers so far
+	servers map[store]string              // their addresses
+	running map[store]*testservers.Server // the single servers behind the addresses
+	// the class path of Java programs; "": they can't run
+	java     string
+	versions map[string]bool // of all servers so far
 	cleanups []func()
-	names    int // that were given out
-	launched int // processes that write profiles
+	names    int // the number of names given out
+	launched int // the number of processes that write profiles
 }
 
 const noCPU = -1
 
-// newLab chooses the CPUs: if servers and clients moved about, a round trip would take 20 µs while
-// they happen to share a core, and 60 µs while they don't.
+// newLab chooses the CPUs. If servers and clients could move between CPUs, a round trip would take
+// 20 µs while they share a core by chance, and 60 µs otherwise.
 func newLab(profiles string) *lab {
-	l := &lab{serverCPU: noCPU, clientCPU: noCPU, profiles: profiles, versions: make(map[string]bool)}
+	l := &lab{
+		serverCPU: noCPU, clientCPU: noCPU, profiles: profiles, versions: make(map[string]bool),
+	}
 	if cpus := allowedCPUs(); len(cpus) > 1 {
-		// Neighbours may be two halves of one core; the first and the last are not.
+		// Two CPUs with adjacent numbers may be threads of the same core. The first and the last
+		// aren't.
 		l.serverCPU, l.clientCPU = cpus[0], cpus[len(cpus)-1]
 	}
 	return l
 }
 
-// start starts the servers that this machine has, and says which it has not.
+// start starts servers, and returns which ones can't be started on this machine.
 func (l *lab) start(wanted ...store) (missing []string) {
 	l.servers, l.running = make(map[store]string), make(map[store]*testservers.Server)
 	for _, s := range wanted {
@@ -74,8 +78,9 @@ func (l *lab) startServer(s store) error {
 		case onValkey:
 			l.running[s] = testservers.Valkey(l)
 		case onEtcd:
-			// Its history would fill the disk.
-			l.running[s] = testservers.Etcd(l, "--auto-compaction-mode=periodic", "--auto-compaction-retention=1m",
+			// Without compaction etcd's history would fill the disk.
+			l.running[s] = testservers.Etcd(l, "--auto-compaction-mode=periodic",
+				"--auto-compaction-retention=1m",
 				"--quota-backend-bytes=8000000000")
 		case onPostgres:
 			l.running[s] = startPostgres(l)
@@ -90,12 +95,12 @@ func (l *lab) startServer(s store) error {
 	})
 }
 
-// restart kills a store's server, and starts an empty one at its address.
+// restart kills a store's server, and starts an empty one at the same address.
 func (l *lab) restart(s store) error {
 	return l.whereServersRun(func() { l.running[s].Restart() })
 }
 
-// whereServersRun calls f, and has the servers that it starts run where they should.
+// whereServersRun calls f, and pins the servers that f starts to the servers' CPU.
 func (l *lab) whereServersRun(f func()) error {
 	return pinned(l.serverCPU, func() (err error) {
 		defer func() {
@@ -118,14 +123,14 @@ func (l *lab) has(c contender) bool {
 	return ok && (l.java != "" || !c.isJava())
 }
 
-// newName returns a name that no lock had before.
+// newName returns a name that wasn't used before.
 func (l *lab) newName() string {
 	l.names++
 	return fmt.Sprintf("bench:%d", l.names)
 }
 
-// delayed returns the addresses of proxies for a store's servers, through which a round trip takes longer.
-// Call end when they aren't used any more.
+// delayed returns the addresses of proxies for a store's servers. A round trip through a proxy
+// takes longer. end must be called after their use.
 func (l *lab) delayed(s store, roundTrip time.Duration) (addr string, end func(), err error) {
 	if roundTrip == 0 {
 		return l.servers[s], func() {}, nil
@@ -133,7 +138,7 @@ func (l *lab) delayed(s store, roundTrip time.Duration) (addr string, end func()
 	var addrs []string
 	var proxies []*delay
 	end = func() {
-		for _, d := range slices.Backward(proxies) { // each knows how many threads ran before it
+		for _, d := range slices.Backward(proxies) { // each restores an older GOMAXPROCS
 			d.close()
 		}
 	}
@@ -148,7 +153,7 @@ func (l *lab) delayed(s store, roundTrip time.Duration) (addr string, end func()
 	return strings.Join(addrs, ","), end, nil
 }
 
-// stop ends the servers.
+// stop stops the servers.
 func (l *lab) stop() {
 	for _, f := range slices.Backward(l.cleanups) {
 		f()
@@ -156,11 +161,11 @@ func (l *lab) stop() {
 	l.cleanups = nil
 }
 
-// The rest is what package testservers wants of a test.
+// The methods below implement [testservers.TB].
 
 var _ testservers.TB = (*lab)(nil)
 
-// unusable is panicked with where a test would end.
+// unusable is the value of the panic that replaces the failure of a test.
 type unusable string
 
 func (l *lab) Helper()                      {}

@@ -15,9 +15,10 @@ import (
 )
 
 var workload10 = workload{
-	id: "W10", title: "Waiters on locks whose holder is dead: from the end of the lease to the waiter inside",
-	about: "One process waits for all, each of which ends at a time of its own. The end is what the server says, " +
-		"to the millisecond.",
+	id:    "W10",
+	title: "Waiters on locks whose holder is dead: from the end of the lease to the waiter inside",
+	about: "One process waits for all, each of which ends at a time of its own. The end is what " +
+		"the server says, to the millisecond.",
 	metrics: []metric{
 		{"p50", "p50 ms", 1}, {"longest", "longest ms", 1}, {"n", "locks", 0},
 	},
@@ -26,13 +27,17 @@ var workload10 = workload{
 	common: trial{Job: jobAwait, Lease: 30 * time.Second},
 	points: []point{{label: "a waiter each", quick: true, trial: trial{Count: 40}}},
 	run:    runLate,
-	charts: []chart{{name: "w10", title: "W10: from a lease's end to the waiter inside, p50 in ms", metric: "p50", bars: true}},
+	charts: []chart{{
+		name: "w10", title: "W10: from a lease's end to the waiter inside, p50 in ms",
+		metric: "p50", bars: true,
+	}},
 }
 
-// runLate has a process wait for locks that nobody renews or releases.
+// runLate makes a process wait for locks of dead holders, and measures how long after the end of
+// each lease the process gets the lock.
 func runLate(l *lab, _ contender, p point) (values, error) {
 	const (
-		first = 2 * time.Second // by then all are waited for
+		first = 2 * time.Second // by then the process waits for all locks
 		apart = 100 * time.Millisecond
 	)
 	waiter, err := l.launch(p.trial)
@@ -45,7 +50,8 @@ func runLate(l *lab, _ contender, p point) (values, error) {
 	}
 	ends := make([]time.Time, p.trial.Count)
 	for i, name := range lockNames(p.trial.Name, p.trial.Count) {
-		if ends[i], err = holdAndDie(p.trial.Server, name, first+time.Duration(i)*apart); err != nil {
+		if ends[i], err = holdAndDie(p.trial.Server, name,
+			first+time.Duration(i)*apart); err != nil {
 			return nil, err
 		}
 	}
@@ -69,10 +75,12 @@ func runLate(l *lab, _ contender, p point) (values, error) {
 		late = append(late, micros(d)/1000)
 		longest = max(longest, d)
 	}
-	return values{"p50": median(late), "longest": micros(longest) / 1000, "n": float64(len(late))}, nil
+	return values{"p50": median(late), "longest": micros(longest) / 1000, "n": float64(len(late))},
+		nil
 }
 
-// holdAndDie takes a lock as one who is never heard of again, and returns when the server will free it.
+// holdAndDie acquires a lock and never renews or releases it. It returns the time at which the
+// server frees the lock.
 func holdAndDie(addr, name string, lease time.Duration) (end time.Time, err error) {
 	call := redisson.Acquire(backend.AcquireRequest{Name: name, Owner: rand.Text(), Lease: lease})
 	args := append([]string{"EVAL", call.Script.Text, strconv.Itoa(len(call.Keys))}, call.Keys...)
@@ -91,7 +99,7 @@ func holdAndDie(addr, name string, lease time.Duration) (end time.Time, err erro
 	return time.UnixMilli(ms), err
 }
 
-// await waits for some locks at the same time, and says when it was inside.
+// await waits for several locks concurrently, and reports the time at which it acquired each.
 func await(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {

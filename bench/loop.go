@@ -16,22 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// naming says which locks the goroutines of a loop use.
+// naming says which names the goroutines of a loop lock.
 type naming string
 
 const (
-	oneName    naming = "one"   // all the same
-	ownNames   naming = "own"   // each its own, again and again
-	freshNames naming = "fresh" // another each time
+	oneName    naming = "one"   // all the same name
+	ownNames   naming = "own"   // each its own name
+	freshNames naming = "fresh" // a new name each time
 )
 
 var workload1 = workload{
 	id: "W1", title: "Uncontended lock and unlock",
-	about: "“own key”: each goroutine locks its own key again and again; “fresh keys”: a new name each time. " +
-		"“cancellable”: with a context that can end, as that of a request; else with one that can't.",
+	about: "“own key”: each goroutine locks its own key again and again; “fresh keys”: a new " +
+		"name each time. “cancellable”: with a context that can end, as that of a request; else " +
+		"with one that can't.",
 	metrics: []metric{
 		{"rate", "pairs/s", 0}, {"ratio", "÷ floor", 2}, {"twin", "÷ same steps, bare", 2},
-		{"p50", "p50 µs", 0}, {"p99", "p99 µs", 0}, {"allocs", "allocs/pair", 0}, {"bytes", "B/pair", 0},
+		{"p50", "p50 µs", 0}, {"p99", "p99 µs", 0}, {"allocs", "allocs/pair", 0},
+		{"bytes", "B/pair", 0},
 	},
 	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	ratioOf: "rate",
@@ -39,18 +41,22 @@ var workload1 = workload{
 	points: []point{
 		{label: "1 goroutine, own key", quick: true, trial: trial{Goroutines: 1, Endless: true}},
 		{label: "1 goroutine, own key, cancellable", trial: trial{Goroutines: 1}},
-		{label: "1 goroutine, fresh keys", trial: trial{Goroutines: 1, Naming: freshNames, Endless: true}},
+		{label: "1 goroutine, fresh keys",
+			trial: trial{Goroutines: 1, Naming: freshNames, Endless: true}},
 		{label: "64 goroutines, own key", quick: true, trial: trial{Goroutines: 64, Endless: true}},
 		{label: "64 goroutines, own key, cancellable", trial: trial{Goroutines: 64}},
-		{label: "64 goroutines, fresh keys", trial: trial{Goroutines: 64, Naming: freshNames, Endless: true}},
+		{label: "64 goroutines, fresh keys",
+			trial: trial{Goroutines: 64, Naming: freshNames, Endless: true}},
 	},
-	run:    runPairs,
-	charts: []chart{{name: "w1", title: "W1: uncontended pairs a second ÷ floor", metric: "ratio", bars: true}},
+	run: runPairs,
+	charts: []chart{{
+		name: "w1", title: "W1: uncontended pairs a second ÷ floor", metric: "ratio", bars: true,
+	}},
 }
 
-// runPairs has one process lock and unlock what nobody else does.
+// runPairs makes one process lock and unlock without contention.
 func runPairs(l *lab, c contender, p point) (values, error) {
-	if c.isJava() { // which has no other
+	if c.isJava() { // a Java program needs a section's file, even without contention
 		shared, remove, err := sharedSection()
 		if err != nil {
 			return nil, err
@@ -67,30 +73,36 @@ func runPairs(l *lab, c contender, p point) (values, error) {
 		return nil, err
 	}
 	v := reps[0].Values
-	if v == nil { // of Java
+	if v == nil { // from Java
 		v = make(values)
 	}
 	v["rate"] = float64(total(reps[0].Counts)) / p.trial.Duration.Seconds()
 	v["server"] = micros(used.cpu) / float64(max(reps[0].Entries, 1))
-	if reps[0].Pairs.total > 0 { // there are those who have none in so little time
-		v["p50"], v["p99"] = micros(reps[0].Pairs.quantile(0.5)), micros(reps[0].Pairs.quantile(0.99))
+	if reps[0].Pairs.total > 0 { // slow contenders may have no pairs
+		v["p50"], v["p99"] = micros(reps[0].Pairs.quantile(0.5)),
+			micros(reps[0].Pairs.quantile(0.99))
 	}
 	return v, nil
 }
 
 var contended = []metric{
-	{"rate", "locks/s", 0}, {"ratio", "÷ floor alone", 2}, {"jain", "Jain", 3}, {"starved", "starved", 0},
-	{"p99", "p99 wait ms", 3}, {"longest", "longest wait ms", 0}, {"commands", "commands/lock", 3}, {"clashes", "two inside", 0},
+	{"rate", "locks/s", 0}, {"ratio", "÷ floor alone", 2}, {"jain", "Jain", 3},
+	{"starved", "starved", 0},
+	{"p99", "p99 wait ms", 3}, {"longest", "longest wait ms", 0}, {"commands", "commands/lock", 3},
+	{"clashes", "two inside", 0},
 }
 
 var workload2 = workload{
 	id: "W2", title: "One key, one process, empty critical section",
-	about: "The floor is the bare client, uncontended, in one goroutine; without “alone” it is the bare client that asks again " +
-		"and again. “longest wait” counts waits that the end cut short, too. “two inside” is what exclusion forbids.",
+	about: "The floor is the bare client, uncontended, in one goroutine; without “alone” it is " +
+		"the bare client that asks again and again. “longest wait” counts waits that the end cut " +
+		"short, too. “two inside” is what exclusion forbids.",
 	metrics: contended,
 	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	ratioOf: "rate",
-	common:  trial{Job: jobLoop, Duration: 2 * time.Second, Lease: 30 * time.Second, Naming: oneName},
+	common: trial{
+		Job: jobLoop, Duration: 2 * time.Second, Lease: 30 * time.Second, Naming: oneName,
+	},
 	points: []point{
 		{label: "2 goroutines", x: 2, quick: true, processes: 1, trial: trial{Goroutines: 2}},
 		{label: "8 goroutines", x: 8, processes: 1, trial: trial{Goroutines: 8}},
@@ -99,50 +111,61 @@ var workload2 = workload{
 	},
 	run: runContended,
 	charts: []chart{
-		{name: "w2", title: "W2: acquisitions a second", metric: "rate", x: "goroutines", logX: true, logY: true},
-		{name: "w2-jain", title: "W2: Jain's fairness", metric: "jain", x: "goroutines", logX: true},
+		{name: "w2", title: "W2: acquisitions a second", metric: "rate", x: "goroutines",
+			logX: true, logY: true},
+		{name: "w2-jain", title: "W2: Jain's fairness", metric: "jain", x: "goroutines",
+			logX: true},
 	},
 }
 
 var workload3 = workload{
 	id: "W3", title: "One key, several processes of 8 goroutines each, empty critical section",
-	about: "As W2; “two inside” counts what the processes saw of each other in shared memory, and increments that were lost. " +
-		"Redisson's fair lock takes part with up to four JVMs, of 8 threads each.",
-	java:    true,
-	metrics: append(contended[:3:3], append([]metric{{"processes", "Jain, processes", 3}}, contended[3:]...)...),
+	about: "As W2; “two inside” counts what the processes saw of each other in shared memory, " +
+		"and increments that were lost. Redisson's fair lock takes part with up to four JVMs, of " +
+		"8 threads each.",
+	java: true,
+	metrics: append(contended[:3:3],
+		append([]metric{{"processes", "Jain, processes", 3}}, contended[3:]...)...),
 	stores:  []store{onRedis, onValkey, onEtcd, onPostgres},
 	ratioOf: "rate",
-	common:  trial{Job: jobLoop, Duration: 3 * time.Second, Lease: 30 * time.Second, Naming: oneName, Goroutines: 8},
+	common: trial{
+		Job: jobLoop, Duration: 3 * time.Second, Lease: 30 * time.Second, Naming: oneName,
+		Goroutines: 8,
+	},
 	points: []point{
 		{label: "1 process", x: 1, processes: 1},
 		{label: "2 processes", x: 2, processes: 2},
 		{label: "4 processes", x: 4, quick: true, processes: 4},
 		{label: "8 processes", x: 8, processes: 8},
 		{label: "16 processes", x: 16, processes: 16},
-		{label: "4 processes, 1 ms added to a round trip", quick: true, processes: 4, roundTrip: time.Millisecond},
+		{label: "4 processes, 1 ms added to a round trip", quick: true, processes: 4,
+			roundTrip: time.Millisecond},
 	},
 	run: runContended,
 	charts: []chart{
-		{name: "w3", title: "W3: acquisitions a second", metric: "rate", x: "processes", logX: true, logY: true},
-		{name: "w3-jain", title: "W3: Jain's fairness between processes", metric: "processes", x: "processes", logX: true},
+		{name: "w3", title: "W3: acquisitions a second", metric: "rate", x: "processes", logX: true,
+			logY: true},
+		{name: "w3-jain", title: "W3: Jain's fairness between processes", metric: "processes",
+			x: "processes", logX: true},
 	},
 }
 
-// sharedSection makes a file for the critical section of several processes.
+// sharedSection creates a file for the critical section of several processes.
 func sharedSection() (file string, remove func(), err error) {
 	f, err := os.CreateTemp("", "bench")
 	if err != nil {
 		return "", nil, err
 	}
 	remove = func() { os.Remove(f.Name()) }
-	if err := errors.Join(f.Truncate(int64(unsafe.Sizeof(criticalSection{}))), f.Close()); err != nil {
+	if err := errors.Join(f.Truncate(int64(unsafe.Sizeof(criticalSection{}))),
+		f.Close()); err != nil {
 		remove()
 		return "", nil, err
 	}
 	return f.Name(), remove, nil
 }
 
-// runContended has processes contend for one lock.
+// runContended makes processes contend for one lock.
 func runContended(l *lab, c contender, p point) (values, error) {
 	shared, remove, err := sharedSection()
 	if err != nil {
@@ -219,7 +242,7 @@ func summary(reps []measured, p point, commands float64, shared string) (values,
 	return v, nil
 }
 
-// loop has goroutines lock and unlock until the time is over.
+// loop makes goroutines lock and unlock until the time has elapsed.
 func loop(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {
@@ -235,7 +258,8 @@ func loop(c *child) (measured, error) {
 		return measured{}, err
 	}
 	warm := c.trial
-	warm.Name, warm.Duration = "warm:"+c.Name+":"+strconv.Itoa(os.Getpid()), min(c.Duration/4, 200*time.Millisecond)
+	warm.Name, warm.Duration = "warm:"+c.Name+":"+strconv.Itoa(os.Getpid()),
+		min(c.Duration/4, 200*time.Millisecond)
 	if _, err := loopFor(sys, warm, warmSection); err != nil {
 		return measured{}, err
 	}
@@ -251,8 +275,8 @@ type turner struct {
 	party   int
 	trial   trial
 	section *criticalSection
-	me      int64         // in the critical section
-	napped  *atomic.Int64 // when one of this process was last in it for longer
+	me      int64         // its number in the critical section
+	napped  *atomic.Int64 // when a goroutine of this process last napped
 
 	count, entries, reads, clashes int64
 	waits, writes, pairs           histogram
@@ -263,9 +287,12 @@ func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
 	turners := make([]*turner, t.Goroutines)
 	lockers := make([]locker, t.Goroutines)
 	var napped atomic.Int64
-	napped.Store(-int64(time.Second)) // the first one does
+	napped.Store(-int64(time.Second)) // so that the first goroutine naps
 	for i := range turners {
-		turners[i] = &turner{sys: sys, trial: t, section: section, me: int64(os.Getpid())<<16 + int64(i) + 1, napped: &napped}
+		turners[i] = &turner{
+			sys: sys, trial: t, section: section, me: int64(os.Getpid())<<16 + int64(i) + 1,
+			napped: &napped,
+		}
 		name := t.Name
 		switch t.Naming {
 		case oneName:
@@ -319,14 +346,15 @@ func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
 	return rep, nil
 }
 
-// loop locks and unlocks until the time, which began at start, is over.
+// loop locks and unlocks until the trial's duration has passed since start.
 func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
-	// Cheaper than time.Now, since it doesn't ask for the time of day.
+	// This is cheaper than time.Now, since it doesn't read the time of day.
 	now := func() time.Duration { return time.Since(start) }
 	for begin := now(); begin < t.trial.Duration; {
 		if t.trial.Naming == freshNames {
 			var err error
-			name := t.trial.Name + ":" + strconv.FormatInt(t.me, 10) + ":" + strconv.FormatInt(t.entries, 10)
+			name := t.trial.Name + ":" + strconv.FormatInt(t.me, 10) + ":" +
+				strconv.FormatInt(t.entries, 10)
 			if l, err = t.sys.locker(name, t.party); err != nil {
 				return err
 			}
@@ -337,7 +365,7 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 		t.longest = max(t.longest, inside-begin)
 		if err != nil {
 			if ctx.Err() != nil {
-				return nil // the time is over
+				return nil // the time has elapsed
 			}
 			return fmt.Errorf("lock: %w", err)
 		}
@@ -358,7 +386,7 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 			t.nap(inside)
 			t.clashes += t.section.leave(t.me)
 		}
-		// A lock may end with the context that it was taken with.
+		// A lock may end with the context of its Lock. Then a failed Unlock is no error.
 		if err := side.Unlock(); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("unlock: %w", err)
 		}
@@ -376,7 +404,7 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 	return nil
 }
 
-// side returns the side of a lock that is used next, and whether that is the one that is shared.
+// side returns the side of a lock to use next, and whether it is the shared side.
 func (t *turner) side(l locker) (side locker, shares bool) {
 	rw, ok := l.(sharer)
 	if !ok {
@@ -388,8 +416,8 @@ func (t *turner) side(l locker) (side locker, shares bool) {
 	return rw.shared(), true
 }
 
-// nap stays in the critical section for as long as a turn takes or, if that is nothing, for a moment,
-// now and then: on one CPU, two who are in it for nanoseconds would hardly ever meet.
+// nap stays in the critical section for the time of a turn. If that is 0, it sometimes stays for a
+// moment, because on one CPU two parties that stay for nanoseconds would hardly ever meet.
 func (t *turner) nap(now time.Duration) {
 	const every = 100 * time.Millisecond
 	if t.trial.Inside > 0 {
@@ -400,16 +428,17 @@ func (t *turner) nap(now time.Duration) {
 	}
 }
 
-// A criticalSection is where only one may be, on any of the processes that share it. It is ordinary
-// memory without any synchronization but the lock's.
+// A criticalSection may be entered by only one party at a time, of all processes that share it. It
+// is ordinary memory. Only the lock synchronizes the accesses.
 type criticalSection struct {
-	inside  int64 // who is; 0: nobody
-	count   int64 // of entries
+	inside  int64 // the party inside; 0: none
+	count   int64 // the number of entries
 	sharing atomic.Int64
 }
 
-// mapSection returns the critical section that is in a file, or else a new one. Neither is memory
-// that the race detector knows: it would not see that a lock in a store orders what is done there.
+// mapSection maps the critical section in a file, or creates a new one if file is empty. The race
+// detector doesn't watch mapped memory. So it reports no races here, although it doesn't know that
+// a lock in a store orders the accesses.
 func mapSection(file string) (*criticalSection, error) {
 	fd, flags := -1, unix.MAP_SHARED|unix.MAP_ANON
 	if file != "" {
@@ -420,7 +449,8 @@ func mapSection(file string) (*criticalSection, error) {
 		defer f.Close()
 		fd, flags = int(f.Fd()), unix.MAP_SHARED
 	}
-	memory, err := unix.Mmap(fd, 0, int(unsafe.Sizeof(criticalSection{})), unix.PROT_READ|unix.PROT_WRITE, flags)
+	memory, err := unix.Mmap(fd, 0, int(unsafe.Sizeof(criticalSection{})),
+		unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
 		return nil, err
 	}
@@ -431,7 +461,7 @@ func (s *criticalSection) unmap() error {
 	return unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)))
 }
 
-// enter and leave return 1 if somebody else is inside.
+// enter and leave return 1 if another party is inside.
 
 func (s *criticalSection) enter(me int64) (clashes int64) {
 	if s.inside != 0 || s.sharing.Load() != 0 {
@@ -442,7 +472,8 @@ func (s *criticalSection) enter(me int64) (clashes int64) {
 	return clashes
 }
 
-// share and unshare are for those who may be inside together. share returns 1 if somebody is alone there.
+// share and unshare are the entry and exit of parties that may be inside together. share returns 1
+// if an exclusive party is inside.
 
 func (s *criticalSection) share() (clashes int64) {
 	s.sharing.Add(1)
@@ -454,7 +485,7 @@ func (s *criticalSection) share() (clashes int64) {
 
 func (s *criticalSection) unshare() { s.sharing.Add(-1) }
 
-// crowd is share where no more than so many may be inside. It returns 1 if there are more.
+// crowd is like share, for a limited number of parties. It returns 1 if there are more than most.
 func (s *criticalSection) crowd(most int64) (clashes int64) {
 	if s.sharing.Add(1) > most {
 		clashes = 1

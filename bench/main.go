@@ -1,11 +1,12 @@
-// Bench measures the locks of this repository beside other Go packages for distributed locks, and
-// beside the floor: the same steps sent by the bare client with no package around them.
+// Bench compares the locks of this repository with other Go packages for distributed locks. It also
+// compares them with the floor: the same steps sent by the client alone, without a lock package.
 //
-//	go -C bench run . [-only W1,W3] [-on Redis] [-rounds 3] [-quick] [-json FILE] [-out DIR] [-profile DIR]
+//	go -C bench run . [-only W1,W3] [-on Redis] [-rounds 3] [-quick]
+//		[-json FILE] [-out DIR] [-profile DIR]
 //
-// It needs redis-server, valkey-server, etcd, PostgreSQL and, for Redisson, Java, and leaves out what
-// isn't there.
-// README.md says what is measured, and how to read it.
+// It needs redis-server, valkey-server, etcd, PostgreSQL and, for Redisson, Java. It leaves out the
+// contenders whose programs aren't installed. README.md describes the measurements, and how to read
+// the results.
 package main
 
 import (
@@ -27,10 +28,10 @@ func main() {
 	}
 }
 
-// config is what the command line says.
+// config has the options of the command line.
 type config struct {
 	only    []string
-	on      []store // none: all
+	on      []store // empty: all stores
 	rounds  int
 	quick   bool
 	json    string
@@ -47,9 +48,11 @@ func parse(args []string) (config, error) {
 	flags.IntVar(&c.rounds, "rounds", 3, "how often everything is measured; the median counts")
 	flags.BoolVar(&c.quick, "quick", false, "a fifth of the time, and fewer points of each chart")
 	flags.StringVar(&c.json, "json", "", "write all that was measured to `file`")
-	flags.StringVar(&c.out, "out", "", "write tables to performance-tables.md in `dir`, and charts to dir/performance")
-	flags.StringVar(&c.profile, "profile", "", "write profiles of CPU and allocations of each measuring process to `dir`")
-	flags.Parse(args) // exits on an error
+	flags.StringVar(&c.out, "out", "",
+		"write tables to performance-tables.md in `dir`, and charts to dir/performance")
+	flags.StringVar(&c.profile, "profile", "",
+		"write profiles of CPU and allocations of each measuring process to `dir`")
+	flags.Parse(args) // exits after an error
 	if flags.NArg() > 0 {
 		return c, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
@@ -65,7 +68,9 @@ func parse(args []string) (config, error) {
 		}
 	}
 	for _, s := range c.on {
-		if !slices.ContainsFunc(workloads, func(w workload) bool { return slices.Contains(w.stores, s) }) {
+		if !slices.ContainsFunc(workloads, func(w workload) bool {
+			return slices.Contains(w.stores, s)
+		}) {
 			return c, fmt.Errorf("no store %q", s)
 		}
 	}

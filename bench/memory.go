@@ -19,16 +19,19 @@ var memoryContenders = []contender{
 	{name: "channel", store: onMemory, in: []string{"W14"}, role: floor, open: openChannels},
 	{name: "x/sync/semaphore", store: onMemory, in: []string{"W14"}, open: openSemaphores},
 	{name: "dlock", store: onMemory, in: []string{"W7", "W14"}, role: ours, open: withMemory()},
-	{name: "dlock, no hand-over", store: onMemory, in: []string{"W7"}, role: ours, open: withMemory(dlock.WithHandover(0))},
+	{name: "dlock, no hand-over", store: onMemory, in: []string{"W7"}, role: ours,
+		open: withMemory(dlock.WithHandover(0))},
 }
 
-// mutexes are the locks of a process without any store.
+// mutexes are sync.Mutexes by name.
 type mutexes struct {
 	mu     sync.Mutex
 	byName map[string]*sync.Mutex
 }
 
-func openMutexes(place) (system, error) { return &mutexes{byName: make(map[string]*sync.Mutex)}, nil }
+func openMutexes(place) (system, error) {
+	return &mutexes{byName: make(map[string]*sync.Mutex)}, nil
+}
 
 func (s *mutexes) locker(name string, _ int) (locker, error) {
 	s.mu.Lock()
@@ -46,7 +49,7 @@ type mutexLocker struct{ *sync.Mutex }
 func (l mutexLocker) Lock(context.Context) error { l.Mutex.Lock(); return nil }
 func (l mutexLocker) Unlock() error              { l.Mutex.Unlock(); return nil }
 
-// channels is a semaphore without any store: what is in a channel are its permits.
+// channels is a semaphore: each element in the channel is an acquired permit.
 type channels chan struct{}
 
 func openChannels(place) (system, error) { return make(channels, mostInside), nil }
@@ -56,10 +59,12 @@ func (s channels) close()                             {}
 func (s channels) Lock(context.Context) error         { s <- struct{}{}; return nil }
 func (s channels) Unlock() error                      { <-s; return nil }
 
-// semaphores is that of golang.org/x/sync.
+// semaphores is the semaphore of golang.org/x/sync.
 type semaphores struct{ *semaphore.Weighted }
 
-func openSemaphores(place) (system, error) { return semaphores{semaphore.NewWeighted(mostInside)}, nil }
+func openSemaphores(place) (system, error) {
+	return semaphores{semaphore.NewWeighted(mostInside)}, nil
+}
 
 func (s semaphores) locker(string, int) (locker, error) { return s, nil }
 func (s semaphores) close()                             {}
@@ -70,7 +75,8 @@ var workload7 = workload{
 	id: "W7", title: "In memory: lock and unlock, one key, beside a sync.Mutex",
 	about: "Not pinned. 1 goroutine is uncontended.",
 	metrics: []metric{
-		{"ns", "ns/op", 0}, {"ratio", "× floor", 1}, {"allocs", "allocs/op", 1}, {"bytes", "B/op", 0},
+		{"ns", "ns/op", 0}, {"ratio", "× floor", 1}, {"allocs", "allocs/op", 1},
+		{"bytes", "B/op", 0},
 	},
 	stores:  []store{onMemory},
 	ratioOf: "ns",
@@ -82,10 +88,13 @@ var workload7 = workload{
 	},
 	common: trial{Job: jobMemory, Unpinned: true, Duration: time.Second, Lease: 30 * time.Second},
 	run:    runOne,
-	charts: []chart{{name: "w7", title: "W7: membackend, one key", metric: "ns", x: "goroutines", logX: true, logY: true}},
+	charts: []chart{{
+		name: "w7", title: "W7: membackend, one key", metric: "ns", x: "goroutines", logX: true,
+		logY: true,
+	}},
 }
 
-// runOne has one process carry out the trial, and takes its figures as they are.
+// runOne makes one process carry out the trial, and returns its figures unchanged.
 func runOne(l *lab, _ contender, p point) (values, error) {
 	reps, err := l.perform([]trial{p.trial}, func(f func() error) error { return f() })
 	if err != nil {
@@ -94,7 +103,7 @@ func runOne(l *lab, _ contender, p point) (values, error) {
 	return reps[0].Values, nil
 }
 
-// inMemory locks and unlocks without looking at a clock each time.
+// inMemory locks and unlocks without reading the clock for each lock.
 func inMemory(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {
@@ -126,8 +135,8 @@ func inMemory(c *child) (measured, error) {
 	}}, err
 }
 
-// lockAll has a goroutine lock and unlock each of the lockers until the time is over. It returns how
-// often that was, in all.
+// lockAll makes one goroutine for each locker lock and unlock until the time has elapsed. It
+// returns the total number of locks.
 func lockAll(lockers []locker, d time.Duration) (n int, err error) {
 	var over atomic.Bool
 	timer := time.AfterFunc(d, func() { over.Store(true) })

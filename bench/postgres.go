@@ -21,12 +21,13 @@ import (
 )
 
 const (
-	pgConns = 64   // of a pool
-	pgBatch = 1000 // locks that are renewed together
+	pgConns = 64   // the most connections of a pool
+	pgBatch = 1000 // the number of locks that are renewed together
 )
 
 var postgresContenders = []contender{
-	{name: "two UPDATEs", store: onPostgres, in: []string{"W1"}, role: floor, open: openBarePostgres},
+	{name: "two UPDATEs", store: onPostgres, in: []string{"W1"}, role: floor,
+		open: openBarePostgres},
 	{name: "two UPDATEs", store: onPostgres, in: []string{"W2", "W3"}, role: bare,
 		open: openBarePostgres},
 	{name: "two UPDATEs, alone", store: onPostgres, in: []string{"W2", "W3", "W11", "W13"},
@@ -40,8 +41,10 @@ var postgresContenders = []contender{
 		open: openPostgresNotice},
 	{name: "one UPDATE of 1,000 rows", store: onPostgres, in: []string{"W19"}, role: floor,
 		open: openBareRows},
-	{name: "postgresbackend", store: onPostgres, in: []string{"W19"}, role: ours, open: openRenewals},
-	{name: "dlock", store: onPostgres, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W11", "W13"},
+	{name: "postgresbackend", store: onPostgres, in: []string{"W19"}, role: ours,
+		open: openRenewals},
+	{name: "dlock", store: onPostgres,
+		in:   []string{"W1", "W2", "W3", "W4", "W5", "W6", "W11", "W13"},
 		role: ours, open: withPostgres()},
 	{name: "dlock, fair", store: onPostgres, in: []string{"W3", "W4"}, kind: fairLocks, role: ours,
 		open: withPostgres()},
@@ -51,9 +54,11 @@ var postgresContenders = []contender{
 
 var workload19 = workload{
 	id: "W19", title: "PostgreSQL: 1,000 renewals at once",
-	about: "A pair is one call that renews 1,000 locks, or one statement that updates as many rows.",
+	about: "A pair is one call that renews 1,000 locks, or one statement that updates as " +
+		"many rows.",
 	metrics: []metric{
-		{"p50", "p50 µs", 0}, {"ratio", "÷ floor", 2}, {"p99", "p99 µs", 0}, {"rate", "a second", 0},
+		{"p50", "p50 µs", 0}, {"ratio", "÷ floor", 2}, {"p99", "p99 µs", 0},
+		{"rate", "a second", 0},
 	},
 	stores:  []store{onPostgres},
 	ratioOf: "p50",
@@ -64,10 +69,10 @@ var workload19 = workload{
 	charts: []chart{{name: "w19", title: "W19: 1,000 renewals, p50 µs", metric: "p50", bars: true}},
 }
 
-// flushes has commits wait for the disk, as they should.
+// flushes makes commits wait for the disk, as in production.
 var flushes = "fsync=on"
 
-// startPostgres starts a server with the tables that contenders need.
+// startPostgres starts a server with the tables that the contenders need.
 func startPostgres(t testservers.TB, settings ...string) *testservers.Server {
 	s := testservers.Postgres(t, append(settings, flushes, "max_connections=400")...)
 	s.SQL(postgresbackend.Schema(postgresbackend.DefaultSchema) + `;
@@ -79,8 +84,8 @@ CREATE SEQUENCE versions CYCLE;`)
 	return s
 }
 
-// lookPostgres counts transactions that write as commands. The CPU is that of all of the server's
-// processes.
+// lookPostgres counts writing transactions as commands. The CPU time is that of all processes of
+// the server.
 func lookPostgres(addr string) (u usage, err error) {
 	answer, err := testservers.SQL(addr, `SELECT pg_snapshot_xmax(pg_current_snapshot()),
 		split_part(pg_read_file('postmaster.pid'), E'\n', 1);`)
@@ -95,15 +100,15 @@ func lookPostgres(addr string) (u usage, err error) {
 	return u, err
 }
 
-// cpuOf returns what a process and its children have used, where /proc says it.
+// cpuOf returns the CPU time of a process and its children, if there is a /proc.
 func cpuOf(pid string) (all time.Duration, err error) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
-		// After the name, which may have spaces and brackets, come the state and the parent.
+		// The state and the parent follow the name, which may contain spaces and brackets.
 		_, rest, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ")
 		fields := strings.Fields(rest)
 		own := filepath.Base(filepath.Dir(file)) == pid
@@ -112,7 +117,7 @@ func cpuOf(pid string) (all time.Duration, err error) {
 		}
 		sum := fields[11:13]
 		if own {
-			sum = fields[11:15] // with children that have ended
+			sum = fields[11:15] // includes children that have ended
 		}
 		for _, field := range sum {
 			ticks, err := strconv.Atoi(field)
@@ -125,7 +130,7 @@ func cpuOf(pid string) (all time.Duration, err error) {
 	return all, err
 }
 
-// postgresPool returns connections with pgx's own defaults.
+// postgresPool returns a pool with pgx's defaults, except for its size.
 func postgresPool(p place) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(testservers.PostgresURL(p.addr))
 	if err != nil {
@@ -145,8 +150,8 @@ func withPostgres(opts ...dlock.Option) func(place) (system, error) {
 	}
 }
 
-// barePostgres takes a lock with an UPDATE of its row, and gives it back with another: two commits
-// of one row each. While the lock is another's it asks again and again.
+// barePostgres acquires a lock with an UPDATE of its row, and releases it with another. Each is a
+// commit of one row. While another client holds the lock, it retries without a pause.
 type barePostgres struct{ pool *pgxpool.Pool }
 
 func openBarePostgres(p place) (system, error) {
@@ -160,7 +165,7 @@ func (s *barePostgres) locker(name string, _ int) (locker, error) {
 
 func (s *barePostgres) close() { s.pool.Close() }
 
-// exec carries out a statement, and says how many rows it concerned.
+// exec executes a statement, and returns the number of rows that it affected.
 func (s *barePostgres) exec(ctx context.Context, sql string, args ...any) (int64, error) {
 	tag, err := s.pool.Exec(ctx, sql, args...)
 	return tag.RowsAffected(), err
@@ -181,7 +186,8 @@ func (l *barePostgresLocker) Lock(ctx context.Context) error {
 
 // try makes one attempt.
 func (l *barePostgresLocker) try(ctx context.Context) (bool, error) {
-	n, err := l.exec(ctx, `UPDATE bare SET owner = $2 WHERE name = $1 AND owner IS NULL`, l.name, l.id)
+	n, err := l.exec(ctx, `UPDATE bare SET owner = $2 WHERE name = $1 AND owner IS NULL`, l.name,
+		l.id)
 	if n > 0 || err != nil {
 		return n > 0, err
 	}
@@ -195,7 +201,7 @@ func (l *barePostgresLocker) Unlock() error {
 		`UPDATE bare SET owner = NULL WHERE name = $1 AND owner = $2`, l.name, l.id))
 }
 
-// postgresFunctions sends what package postgresbackend sends, with nothing around it.
+// postgresFunctions calls the functions of package postgresbackend, without the package.
 type postgresFunctions struct {
 	barePostgres
 	lease time.Duration
@@ -243,8 +249,8 @@ func (l *postgresFunctionsLocker) Unlock() error {
 	return err
 }
 
-// advisory are PostgreSQL's own locks of sessions: whoever has one keeps a connection, and so does
-// whoever waits.
+// advisory uses PostgreSQL's own locks of sessions. Each holder and each waiter occupies a
+// connection.
 type advisory struct{ barePostgres }
 
 func openAdvisory(p place) (system, error) {
@@ -259,7 +265,7 @@ func (s *advisory) locker(name string, _ int) (locker, error) {
 type advisoryLocker struct {
 	*advisory
 	name string
-	conn *pgxpool.Conn // while it is held
+	conn *pgxpool.Conn // nil unless the lock is held
 }
 
 func (l *advisoryLocker) Lock(ctx context.Context) error {
@@ -287,9 +293,10 @@ func (l *advisoryLocker) Unlock() error {
 	return err
 }
 
-// leaseTable sends what package pglock sends: the number of a version from a sequence, and then a
-// transaction in which a row gets it; another such to give it back. Who finds the lock taken looks
-// again after a lease, to see whether the version is still the same.
+// leaseTable sends the statements of package pglock. To acquire, it takes a version number from a
+// sequence, and then a transaction gives the version to a row. To release, it sends another such
+// transaction. A client that finds the lock taken polls after a lease, to see whether the version
+// is still the same.
 type leaseTable struct {
 	barePostgres
 	lease time.Duration
@@ -307,7 +314,7 @@ func (s *leaseTable) locker(name string, _ int) (locker, error) {
 type leaseTableLocker struct {
 	*leaseTable
 	name    string
-	version int64 // of the hold, or that another's had
+	version int64 // of the client's own hold, or of the last hold that it saw
 }
 
 func (l *leaseTableLocker) Lock(ctx context.Context) error {
@@ -337,13 +344,15 @@ func (l *leaseTableLocker) Lock(ctx context.Context) error {
 func (l *leaseTableLocker) Unlock() error {
 	ctx := context.Background()
 	return pgx.BeginTxFunc(ctx, l.pool, pgx.TxOptions{}, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `UPDATE leases SET version = NULL WHERE name = $1 AND version = $2`,
+		tag, err := tx.Exec(ctx,
+			`UPDATE leases SET version = NULL WHERE name = $1 AND version = $2`,
 			l.name, l.version)
 		return one(tag.RowsAffected(), err)
 	})
 }
 
-// postgresNotice is barePostgres, but says that it has given the lock back, and waits for that.
+// postgresNotice is like barePostgres, but sends a message after a release, and waits for that
+// message.
 type postgresNotice struct{ barePostgres }
 
 func openPostgresNotice(p place) (system, error) {
@@ -356,11 +365,11 @@ func (s *postgresNotice) locker(name string, _ int) (locker, error) {
 	return &postgresNoticeLocker{barePostgresLocker: bare}, nil
 }
 
-func (s *postgresNotice) close() {} // connections that listen end with the process
+func (s *postgresNotice) close() {} // listening connections end with the process
 
 type postgresNoticeLocker struct {
 	barePostgresLocker
-	listens *pgxpool.Conn // from when it first had to wait
+	listens *pgxpool.Conn // nil before the first wait
 }
 
 func (l *postgresNoticeLocker) Lock(ctx context.Context) error {
@@ -394,7 +403,7 @@ func (l *postgresNoticeLocker) Unlock() error {
 	return err
 }
 
-// bareRows updates as many rows as are renewed together.
+// bareRows updates as many rows as there are locks in a batch of renewals.
 type bareRows struct{ barePostgres }
 
 func openBareRows(p place) (system, error) {
@@ -414,7 +423,7 @@ func (s *bareRows) Lock(ctx context.Context) error {
 
 func (s *bareRows) Unlock() error { return nil }
 
-// renewals has locks, and renews them all.
+// renewals holds locks, and renews them all together.
 type renewals struct {
 	pool    *pgxpool.Pool
 	session backend.Session

@@ -16,61 +16,60 @@ import (
 	"time"
 )
 
-// Everything is measured in processes of their own, so that nothing is left from what was measured
-// before. Such a process gets a trial in its environment. It says "ready" on its output when all is
-// set up, begins at a line on its input, and then writes its report. It ends at once if its input
-// does.
+// Each measurement runs in new processes, so that earlier measurements don't affect it. Such a
+// process gets a trial in its environment. It prints "ready" when it is set up, starts when it
+// reads a line, and then writes its report. It exits at once if its input ends.
 
 const trialVariable = "DISTSYNC_BENCH_TRIAL"
 
-// A trial is what one process is to do.
+// A trial is the task of one process.
 type trial struct {
 	Job       string
-	Contender string // its key
-	Addr      string // of the server to use
-	Server    string // its address, where Addr is that of a proxy
-	Name      string // of the lock, or what the names begin with
+	Contender string // the contender's key
+	Addr      string // the address of the server to use
+	Server    string // the server's own address, if Addr is a proxy
+	Name      string // the name of the lock, or the prefix of the names
 	Lease     time.Duration
 	Duration  time.Duration
-	Profile   string // what the names of the files for profiles begin with; "": none
+	Profile   string // the prefix of the profiles' file names; "": no profiles
 
 	Goroutines int
 	Naming     naming
-	Endless    bool   // the contexts never end
-	Unpinned   bool   // on any CPU: those who race need more than one
-	Shared     string // the file that the critical section of several processes is in
+	Endless    bool   // goroutines use contexts that never end
+	Unpinned   bool   // the process isn't pinned: a race needs more than one CPU
+	Shared     string // the file of the shared critical section
 
-	Count int // of locks, or of those who wait
-	Pairs int // of holder and waiter, who talk over pipes
+	Count int // the number of locks or waiters
+	Pairs int // the number of pairs of a holder and a waiter, which are connected by pipes
 	Holds [2]time.Duration
 
 	Kind   kind
-	Writes int           // of a hundred, where the kind has both sides
-	Inside time.Duration // what each turn in the critical section takes; 0: nothing
+	Writes int           // the percentage of writes, if the lock has both sides
+	Inside time.Duration // the time of each turn in the critical section; 0: none
 }
 
-// measured is what a process has measured.
+// measured has the measurements of a process.
 type measured struct {
 	Err     string
 	Counts  []int64 // acquisitions, by goroutine
-	Entries int64   // into the critical section, whenever
-	Reads   int64   // how many of these shared it
-	Clashes int64   // somebody else was inside
+	Entries int64   // entries into the critical section, including those after the duration
+	Reads   int64   // the shared entries
+	Clashes int64   // entries while another party was inside
 	Waits   histogram
-	Writes  histogram // the waits of those who didn't share it
-	Pairs   histogram // lock and unlock
+	Writes  histogram // the waits of exclusive parties
+	Pairs   histogram // durations of a lock and its unlock together
 	Longest time.Duration
-	Inside  []time.Time // when each of the locks was had
+	Inside  []time.Time // when each of the locks was acquired
 	Values  values
 }
 
-// values are figures by the name of their metric.
+// values are figures by the key of their metric.
 type values map[string]float64
 
-// patience is how long a process may take for what doesn't depend on the trial.
+// patience is how long a process may take in addition to the trial's duration.
 const patience = 2 * time.Minute
 
-// A process carries out a trial.
+// A process carries out a trial. This is the parent's view of it.
 type process struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
@@ -80,11 +79,11 @@ type process struct {
 	expired atomic.Bool
 }
 
-// launch starts a process, on the CPU for clients if it is to be pinned, with files that it finds from
-// descriptor 3 on.
+// launch starts a process. It pins the process to the clients' CPU, unless the trial is unpinned.
+// The process inherits files as descriptors from 3 on.
 func (l *lab) launch(t trial, files ...*os.File) (*process, error) {
 	if t.Profile != "" {
-		l.launched++ // some trials have several processes
+		l.launched++ // a trial may have several processes, each with its own profiles
 		t.Profile += fmt.Sprintf("-%d", l.launched)
 	}
 	spec, err := json.Marshal(t)
@@ -130,7 +129,7 @@ func (l *lab) command(t trial) (*exec.Cmd, error) {
 	return exec.Command(self), err
 }
 
-// ready waits until the process has set up all.
+// ready waits until the process is set up.
 func (p *process) ready() error {
 	line, err := p.out.ReadString('\n')
 	if err == nil && line == "ready\n" {
@@ -143,13 +142,13 @@ func (p *process) ready() error {
 	return p.failure(err)
 }
 
-// begin lets the process begin.
+// begin starts the trial in the process.
 func (p *process) begin() error {
 	_, err := io.WriteString(p.stdin, "go\n")
 	return err
 }
 
-// finish waits for the report, and for the end.
+// finish waits for the report and the end of the process.
 func (p *process) finish() (measured, error) {
 	var rep measured
 	err := json.NewDecoder(p.out).Decode(&rep)
@@ -163,11 +162,11 @@ func (p *process) finish() (measured, error) {
 	return rep, err
 }
 
-// end ends the process if it hasn't ended.
+// end waits for the end of the process. It closes the input, which makes the process exit.
 func (p *process) end() {
 	p.stdin.Close()
 	io.Copy(io.Discard, p.out)
-	p.cmd.Wait() // how it ended was in what it wrote
+	p.cmd.Wait() // the exit status isn't needed: the output told how the trial ended
 	p.watch.Stop()
 }
 
@@ -181,8 +180,8 @@ func (p *process) failure(err error) error {
 	return err
 }
 
-// perform carries out trials, each in a process, that begin together once all are ready. It calls
-// around with what is done between that and their end.
+// perform carries out each trial in a process. The trials start together once all processes are
+// ready. perform calls around with the function that runs the trials.
 func (l *lab) perform(trials []trial, around func(func() error) error) ([]measured, error) {
 	processes := make([]*process, len(trials))
 	reports := make([]measured, len(trials))
@@ -216,14 +215,14 @@ func (l *lab) perform(trials []trial, around func(func() error) error) ([]measur
 	return reports, err
 }
 
-// A child is the inside of such a process.
+// A child is the state of a trial in the process that carries it out.
 type child struct {
 	trial
 	started chan struct{}
 	stopped func() // ends the profiles
 }
 
-// runChild carries out a trial and returns the exit status.
+// runChild carries out a trial, and returns the exit status.
 func runChild(spec string) int {
 	c := &child{started: make(chan struct{}), stopped: func() {}}
 	if err := json.Unmarshal([]byte(spec), &c.trial); err != nil {
@@ -251,7 +250,7 @@ func runChild(spec string) int {
 	return 0
 }
 
-// listen waits for the word to begin, and after that for the end of the parent.
+// listen waits for the line that starts the trial, and then for the end of the parent.
 func (c *child) listen() {
 	in := bufio.NewReader(os.Stdin)
 	if _, err := in.ReadString('\n'); err != nil {
@@ -262,7 +261,7 @@ func (c *child) listen() {
 	os.Exit(2)
 }
 
-// ready says that all is set up, and returns when all others are, too.
+// ready reports that this process is ready, and returns when all processes are.
 func (c *child) ready() error {
 	fmt.Println("ready")
 	<-c.started
@@ -276,7 +275,7 @@ func (c *child) ready() error {
 	return err
 }
 
-// profile begins a CPU profile. The function that it returns ends it, and writes one of allocations.
+// profile starts a CPU profile. stop ends it, and writes the profile of allocations.
 func profile(prefix string) (stop func(), err error) {
 	cpu, err := os.Create(prefix + ".cpu.prof")
 	if err != nil {

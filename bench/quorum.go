@@ -18,8 +18,8 @@ import (
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
-// Three independent servers. The addresses of such a store are written one after the other, with commas
-// between them.
+// Stores of three independent servers. The address of such a store has the servers' addresses,
+// separated by commas.
 const (
 	onThree   store = "3 Redis"
 	onTwo     store = "3 Redis, one down"
@@ -28,10 +28,10 @@ const (
 
 var threes = []store{onThree, onTwo, onHanging}
 
-// addresses returns those of a store's servers.
+// addresses returns the addresses of a store's servers.
 func addresses(addr string) []string { return strings.Split(addr, ",") }
 
-// answering returns the addresses of a store's servers that answer.
+// answering returns the addresses of the servers that answer.
 func (s store) answering(addr string) []string {
 	all := addresses(addr)
 	if s == onTwo || s == onHanging {
@@ -40,7 +40,7 @@ func (s store) answering(addr string) []string {
 	return all
 }
 
-// isRESP says whether a store's servers are Redis or the like.
+// isRESP says whether a store's servers are Redis or compatible with it.
 func (s store) isRESP() bool { return s != onEtcd && s != onPostgres && s != onMemory }
 
 // startThree starts a store's servers and returns their addresses.
@@ -56,7 +56,8 @@ func (l *lab) startThree(s store) string {
 	return strings.Join(append(addrs, third.Addr), ",")
 }
 
-// refusing returns an address on which connections are refused: a port that nobody else can have, and nobody listens on.
+// refusing returns an address that refuses connections. Its port is bound, so it can't be used by
+// another program, but no socket listens on it.
 func refusing(l *lab) string {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
@@ -73,24 +74,30 @@ func refusing(l *lab) string {
 	return fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)
 }
 
-var quorumContenders = slices.Concat(contendersOn(onThree), contendersOn(onTwo), contendersOn(onHanging))
+var quorumContenders = slices.Concat(contendersOn(onThree), contendersOn(onTwo),
+	contendersOn(onHanging))
 
-// contendersOn returns those who take part on three servers.
+// contendersOn returns the contenders for a store of three servers.
 func contendersOn(s store) []contender {
 	all := []contender{
-		{name: "dlock, one store", store: s, in: []string{"W16", "W17"}, role: floor, open: onFirst(withRedis()), scripted: dlockScripts},
-		{name: "our steps, bare", store: s, in: []string{"W16"}, role: twin, open: openQuorumSteps(s), scripted: dlockScripts},
-		{name: "redsync", store: s, in: []string{"W16", "W17"}, open: openRedsync, scripted: compareAndDelete},
-		{name: "redsync, fail fast", store: s, in: []string{"W16", "W17"}, open: openRedsyncFast, scripted: compareAndDelete},
-		{name: "dlock, quorum", store: s, in: []string{"W16", "W17"}, role: ours, open: withQuorum(), scripted: dlockScripts},
+		{name: "dlock, one store", store: s, in: []string{"W16", "W17"}, role: floor,
+			open: onFirst(withRedis()), scripted: dlockScripts},
+		{name: "our steps, bare", store: s, in: []string{"W16"}, role: twin,
+			open: openQuorumSteps(s), scripted: dlockScripts},
+		{name: "redsync", store: s, in: []string{"W16", "W17"}, open: openRedsync,
+			scripted: compareAndDelete},
+		{name: "redsync, fail fast", store: s, in: []string{"W16", "W17"}, open: openRedsyncFast,
+			scripted: compareAndDelete},
+		{name: "dlock, quorum", store: s, in: []string{"W16", "W17"}, role: ours,
+			open: withQuorum(), scripted: dlockScripts},
 	}
-	if s == onHanging { // a lock and an unlock take redsync some twenty seconds if it waits for all
+	if s == onHanging { // waiting for all servers, redsync takes about 20 s for a pair
 		all = slices.DeleteFunc(all, func(c contender) bool { return c.name == "redsync" })
 	}
 	return all
 }
 
-// onFirst makes a client of the first server alone.
+// onFirst changes open, so that the client uses only the first server.
 func onFirst(open func(place) (system, error)) func(place) (system, error) {
 	return func(p place) (system, error) {
 		p.addr = addresses(p.addr)[0]
@@ -114,8 +121,9 @@ func withQuorum(opts ...dlock.Option) func(place) (system, error) {
 	}
 }
 
-// quorumSteps does what package quorumbackend does where nobody else wants the lock, with nothing around it: it asks one
-// server first, and then the others together; and it releases that one last. It knows which of them answer.
+// quorumSteps sends the requests of package quorumbackend for a lock without contention, without
+// the package. It acquires at one server first, and then at the others concurrently. It releases at
+// the first server last. It knows which servers answer.
 type quorumSteps struct{ servers []*redisScripts }
 
 func openQuorumSteps(on store) func(place) (system, error) {
@@ -160,7 +168,7 @@ func (l quorumStepsLocker) Unlock() error {
 	return errors.Join(l.others((*redisScriptsLocker).Unlock), l[0].Unlock())
 }
 
-// others does something in all servers but the first, and returns when it is done in all.
+// others calls do concurrently for all servers but the first, and waits for all calls.
 func (l quorumStepsLocker) others(do func(*redisScriptsLocker) error) error {
 	errs := make(chan error, len(l))
 	for _, one := range l[1:] {
@@ -173,39 +181,58 @@ func (l quorumStepsLocker) others(do func(*redisScriptsLocker) error) error {
 	return err
 }
 
-const aboutThree = "Three servers, on one CPU together; “one store” has the first of them alone. The one that is down refuses connections; " +
-	"the one that hangs takes them, and never answers. redsync waits for all three by default, and with WithFailFast for two. Without that, a lock and " +
-	"an unlock take it seconds where one is down, and some twenty where one hangs, which isn't measured. All go through go-redis as it comes."
+const aboutThree = "Three servers, on one CPU together; “one store” has the first of them alone. " +
+	"The one that is down refuses connections; the one that hangs takes them, and never answers. " +
+	"redsync waits for all three by default, and with WithFailFast for two. Without that, a lock " +
+	"and an unlock take it seconds where one is down, and some twenty where one hangs, which " +
+	"isn't measured. All go through go-redis as it comes."
 
 var workload16 = workload{
 	id: "W16", title: "Three servers: lock and unlock, uncontended",
-	about: aboutThree + " “our steps, bare” is the order of ours: one server first, then the others together; and that one last.",
+	about: aboutThree + " “our steps, bare” is the order of ours: one server first, then the " +
+		"others together; and that one last.",
 	metrics: []metric{
-		{"p50", "p50 µs", 0}, {"ratio", "÷ one store", 2}, {"twin", "÷ our steps, bare", 2}, {"p99", "p99 µs", 0}, {"rate", "pairs/s", 0}, {"client", "client CPU µs", 0}, {"server", "servers' CPU µs", 0}, {"allocs", "allocs/pair", 0},
+		{"p50", "p50 µs", 0}, {"ratio", "÷ one store", 2}, {"twin", "÷ our steps, bare", 2},
+		{"p99", "p99 µs", 0}, {"rate", "pairs/s", 0}, {"client", "client CPU µs", 0},
+		{"server", "servers' CPU µs", 0}, {"allocs", "allocs/pair", 0},
 	},
 	stores:  threes,
 	ratioOf: "p50",
-	common:  trial{Job: jobLoop, Duration: 2 * time.Second, Lease: 30 * time.Second, Naming: ownNames, Endless: true},
+	common: trial{
+		Job: jobLoop, Duration: 2 * time.Second, Lease: 30 * time.Second, Naming: ownNames,
+		Endless: true,
+	},
 	points: []point{
 		{label: "1 goroutine", quick: true, trial: trial{Goroutines: 1}},
-		{label: "1 goroutine, 1 ms added to a round trip", on: []store{onThree}, roundTrip: time.Millisecond, trial: trial{Goroutines: 1}},
+		{label: "1 goroutine, 1 ms added to a round trip", on: []store{onThree},
+			roundTrip: time.Millisecond, trial: trial{Goroutines: 1}},
 		{label: "64 goroutines, own keys", trial: trial{Goroutines: 64}},
 	},
-	run:    runPairs,
-	charts: []chart{{name: "w16", title: "W16: three servers ÷ one store, p50", metric: "ratio", bars: true, logY: true}},
+	run: runPairs,
+	charts: []chart{{
+		name: "w16", title: "W16: three servers ÷ one store, p50", metric: "ratio", bars: true,
+		logY: true,
+	}},
 }
 
 var workload17 = workload{
 	id: "W17", title: "Three servers: one key, empty critical section",
-	about:   aboutThree,
-	metrics: append([]metric{{"rate", "locks/s", 0}, {"ratio", "÷ one store", 2}}, workload3.metrics[2:]...),
+	about: aboutThree,
+	metrics: append([]metric{{"rate", "locks/s", 0}, {"ratio", "÷ one store", 2}},
+		workload3.metrics[2:]...),
 	stores:  threes,
 	ratioOf: "rate",
-	common:  trial{Job: jobLoop, Duration: 3 * time.Second, Lease: 30 * time.Second, Naming: oneName},
+	common: trial{
+		Job: jobLoop, Duration: 3 * time.Second, Lease: 30 * time.Second, Naming: oneName,
+	},
 	points: []point{
-		{label: "64 goroutines in one process", quick: true, processes: 1, trial: trial{Goroutines: 64}},
+		{label: "64 goroutines in one process", quick: true, processes: 1,
+			trial: trial{Goroutines: 64}},
 		{label: "8 goroutines in each of 4 processes", processes: 4, trial: trial{Goroutines: 8}},
 	},
-	run:    runContended,
-	charts: []chart{{name: "w17", title: "W17: three servers, locks a second", metric: "rate", bars: true, logY: true}},
+	run: runContended,
+	charts: []chart{{
+		name: "w17", title: "W17: three servers, locks a second", metric: "rate", bars: true,
+		logY: true,
+	}},
 }

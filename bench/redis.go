@@ -18,47 +18,72 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// What scripts do within the server.
+// The commands that scripts call in the server.
 var (
 	compareAndDelete = []string{"get", "del"}
-	dlockScripts     = []string{"exists", "hexists", "hincrby", "pexpire", "pttl", "del", "publish", "hget", "hset", "hdel", "hlen", "hmget", "hgetall", "get", "set", "time", "incr", "persist",
-		"zadd", "zrem", "zscore", "zcard", "zcount", "zincrby", "zrange", "zrangebyscore", "zremrangebyscore", "lpop", "lpush", "rpush", "lrange", "lrem", "llen", "lindex", "pexpireat", "incrby", "hkeys"}
+	dlockScripts     = []string{"exists", "hexists", "hincrby", "pexpire", "pttl", "del", "publish",
+		"hget", "hset", "hdel", "hlen", "hmget", "hgetall", "get", "set", "time", "incr", "persist",
+		"zadd", "zrem", "zscore", "zcard", "zcount", "zincrby", "zrange", "zrangebyscore",
+		"zremrangebyscore", "lpop", "lpush", "rpush", "lrange", "lrem", "llen", "lindex",
+		"pexpireat", "incrby", "hkeys"}
 	redislockScripts = []string{"set", "getrange", "get", "del"}
 	noticeScripts    = []string{"get", "del", "publish"}
 )
 
 var redisContenders = []contender{
-	{name: "bare go-redis", store: onRedis, in: []string{"W1", "W12"}, role: floor, open: openBareRedis, scripted: compareAndDelete},
-	{name: "bare go-redis", store: onRedis, in: []string{"W2", "W3"}, role: bare, open: openBareRedis, scripted: compareAndDelete},
-	{name: "bare go-redis, alone", store: onRedis, in: []string{"W2", "W3", "W11", "W13"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
-	{name: "our scripts, bare", store: onRedis, in: []string{"W1", "W12"}, role: twin, open: openRedisScripts, scripted: dlockScripts},
-	{name: "message, round trip", store: onRedis, in: []string{"W4"}, role: floor, open: openRedisNotice, scripted: noticeScripts},
-	{name: "our scripts, message", store: onRedis, in: []string{"W4"}, role: twin, open: openRedisScriptsNotice, scripted: dlockScripts},
-	{name: "redsync", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedsync, scripted: compareAndDelete},
-	{name: "redislock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedislock, scripted: redislockScripts},
-	{name: "dlock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12", "W13", "W18"}, role: ours, open: withRedis(), scripted: dlockScripts},
-	{name: "dlock, one lock", store: onRedis, in: []string{"W15"}, kind: oneLock, role: floor, open: withRedis(), scripted: dlockScripts},
-	{name: "our scripts, one pipeline", store: onRedis, in: []string{"W15"}, role: twin, open: openRedisPipelines, scripted: dlockScripts},
-	{name: "dlock, one after the other", store: onRedis, in: []string{"W15"}, kind: oneByOne, role: ours, open: withRedis(), scripted: dlockScripts},
-	{name: "dlock, All", store: onRedis, in: []string{"W15"}, kind: allOfThem, role: ours, open: withRedis(), scripted: dlockScripts},
-	{name: "dlock, traced", store: onRedis, in: []string{"W1"}, role: ours, open: withRedis(dlock.WithTrace(counting())), scripted: dlockScripts},
-	{name: "dlock, no hand-over", store: onRedis, in: []string{"W2", "W3", "W9"}, role: ours, open: withRedis(dlock.WithHandover(0)), scripted: dlockScripts},
-	{name: "dlock, fixed leases", store: onRedis, in: []string{"W9"}, role: ours, open: withFixedLeases(withRedis()), scripted: dlockScripts},
-	{name: "dlock, fair", store: onRedis, in: []string{"W3", "W4"}, kind: fairLocks, role: ours, open: withRedis(), scripted: dlockScripts},
+	{name: "bare go-redis", store: onRedis, in: []string{"W1", "W12"}, role: floor,
+		open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare go-redis", store: onRedis, in: []string{"W2", "W3"}, role: bare,
+		open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare go-redis, alone", store: onRedis, in: []string{"W2", "W3", "W11", "W13"},
+		role: solo, open: openBareRedis, scripted: compareAndDelete},
+	{name: "our scripts, bare", store: onRedis, in: []string{"W1", "W12"}, role: twin,
+		open: openRedisScripts, scripted: dlockScripts},
+	{name: "message, round trip", store: onRedis, in: []string{"W4"}, role: floor,
+		open: openRedisNotice, scripted: noticeScripts},
+	{name: "our scripts, message", store: onRedis, in: []string{"W4"}, role: twin,
+		open: openRedisScriptsNotice, scripted: dlockScripts},
+	{name: "redsync", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"}, open: openRedsync,
+		scripted: compareAndDelete},
+	{name: "redislock", store: onRedis, in: []string{"W1", "W2", "W3", "W4", "W6"},
+		open: openRedislock, scripted: redislockScripts},
+	{name: "dlock", store: onRedis,
+		in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12", "W13",
+			"W18"}, role: ours, open: withRedis(), scripted: dlockScripts},
+	{name: "dlock, one lock", store: onRedis, in: []string{"W15"}, kind: oneLock, role: floor,
+		open: withRedis(), scripted: dlockScripts},
+	{name: "our scripts, one pipeline", store: onRedis, in: []string{"W15"}, role: twin,
+		open: openRedisPipelines, scripted: dlockScripts},
+	{name: "dlock, one after the other", store: onRedis, in: []string{"W15"}, kind: oneByOne,
+		role: ours, open: withRedis(), scripted: dlockScripts},
+	{name: "dlock, All", store: onRedis, in: []string{"W15"}, kind: allOfThem, role: ours,
+		open: withRedis(), scripted: dlockScripts},
+	{name: "dlock, traced", store: onRedis, in: []string{"W1"}, role: ours,
+		open: withRedis(dlock.WithTrace(counting())), scripted: dlockScripts},
+	{name: "dlock, no hand-over", store: onRedis, in: []string{"W2", "W3", "W9"}, role: ours,
+		open: withRedis(dlock.WithHandover(0)), scripted: dlockScripts},
+	{name: "dlock, fixed leases", store: onRedis, in: []string{"W9"}, role: ours,
+		open: withFixedLeases(withRedis()), scripted: dlockScripts},
+	{name: "dlock, fair", store: onRedis, in: []string{"W3", "W4"}, kind: fairLocks, role: ours,
+		open: withRedis(), scripted: dlockScripts},
 	{name: redissonName, store: onRedis, in: []string{"W8", "W10"}, scripted: dlockScripts},
-	{name: redissonName + ", fair", store: onRedis, in: []string{"W3"}, kind: fairLocks, most: 4, scripted: dlockScripts},
-	{name: redissonName + ", permits", store: onRedis, in: []string{"W13"}, kind: permits, scripted: dlockScripts},
-	{name: redissonName + ", MultiLock", store: onRedis, in: []string{"W15"}, kind: allOfThem, scripted: dlockScripts},
+	{name: redissonName + ", fair", store: onRedis, in: []string{"W3"}, kind: fairLocks, most: 4,
+		scripted: dlockScripts},
+	{name: redissonName + ", permits", store: onRedis, in: []string{"W13"}, kind: permits,
+		scripted: dlockScripts},
+	{name: redissonName + ", MultiLock", store: onRedis, in: []string{"W15"}, kind: allOfThem,
+		scripted: dlockScripts},
 }
 
-// bareRedis takes a lock with SET NX and gives it back with compare-and-delete. While the lock is
-// another's it asks again and again.
+// bareRedis acquires a lock with SET NX, and releases it with compare-and-delete. While another
+// client holds the lock, it retries without a pause.
 type bareRedis struct {
 	rdb   *redis.Client
 	lease time.Duration
 }
 
-var deleteScript = redis.NewScript(`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
+var deleteScript = redis.NewScript(
+	`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
 
 func openBareRedis(p place) (system, error) {
 	return &bareRedis{redis.NewClient(&redis.Options{Addr: p.addr}), p.lease}, nil
@@ -88,10 +113,10 @@ func (l *bareRedisLocker) Unlock() error {
 	return one(deleteScript.Run(context.Background(), l.rdb, l.keys, l.id).Int())
 }
 
-// errGone says that the lock was no longer held when it was released.
+// errGone means that the lock was no longer held at its release.
 var errGone = errors.New("the lock was not held any more")
 
-// one is nil if n is 1 and there is no error.
+// one returns errGone unless n is 1. It returns err if that isn't nil.
 func one[N int | int64](n N, err error) error {
 	if err == nil && n != 1 {
 		return errGone
@@ -99,7 +124,7 @@ func one[N int | int64](n N, err error) error {
 	return err
 }
 
-// redisScripts sends the scripts of package redisbackend, with nothing around them.
+// redisScripts calls the scripts of package redisbackend, without the package.
 type redisScripts struct {
 	rdb   *redis.Client
 	lease time.Duration
@@ -118,7 +143,7 @@ func newRedisScripts(p place) (*redisScripts, error) {
 	return s, nil
 }
 
-// scriptCalls returns how a lock is acquired and released.
+// scriptCalls returns the calls that acquire and release a lock.
 func scriptCalls(k kind, name, owner string, lease time.Duration) [2]redisson.Call {
 	acquire := backend.AcquireRequest{Name: name, Owner: owner, Lease: lease}
 	release := backend.ReleaseRequest{Name: name, Owner: owner, Lease: lease}
@@ -126,27 +151,35 @@ func scriptCalls(k kind, name, owner string, lease time.Duration) [2]redisson.Ca
 	case fencedLocks:
 		return [2]redisson.Call{redisson.AcquireFenced(acquire), redisson.Release(release)}
 	case readLocks:
-		return [2]redisson.Call{redisson.AcquireRead(acquire), redisson.Dialect{}.ReleaseRead(release)}
+		return [2]redisson.Call{
+			redisson.AcquireRead(acquire), redisson.Dialect{}.ReleaseRead(release),
+		}
 	case writeLocks:
-		return [2]redisson.Call{redisson.AcquireWrite(acquire), redisson.Dialect{}.ReleaseWrite(release)}
+		return [2]redisson.Call{
+			redisson.AcquireWrite(acquire), redisson.Dialect{}.ReleaseWrite(release),
+		}
 	case fairLocks:
 		acquire.Kind, release.Kind = backend.Fair, backend.Fair
 		acquire.Place = 3 * time.Second
-		return [2]redisson.Call{redisson.Dialect{}.AcquireFair(acquire), redisson.Dialect{}.ReleaseFair(release)}
+		return [2]redisson.Call{
+			redisson.Dialect{}.AcquireFair(acquire), redisson.Dialect{}.ReleaseFair(release),
+		}
 	case permits:
 		if len(owner) > 12 {
-			owner = owner[:12] // as much as is in an id
+			owner = owner[:12] // the length of a permit's id
 		}
 		acquire.Owner, release.Owner = owner, owner
 		acquire.Kind, release.Kind = backend.Permits, backend.Permits
 		acquire.Permits, acquire.Limit, release.Permits = 1, mostInside, 1
-		return [2]redisson.Call{redisson.Dialect{}.AcquirePermits(acquire), redisson.Dialect{}.ReleasePermits(release)}
+		return [2]redisson.Call{
+			redisson.Dialect{}.AcquirePermits(acquire), redisson.Dialect{}.ReleasePermits(release),
+		}
 	default:
 		return [2]redisson.Call{redisson.Acquire(acquire), redisson.Release(release)}
 	}
 }
 
-// granted says whether a reply is that to an acquisition of that kind, which nobody else is in the way of.
+// granted says whether a reply grants an acquisition of the given kind.
 func granted(k kind, reply any, null bool) bool {
 	words, _ := reply.([]any)
 	return null || k != plainLocks && len(words) > 0
@@ -195,8 +228,8 @@ func (l *redisScriptsLocker) send(ctx context.Context, call redisson.Call) *redi
 	return l.rdb.EvalSha(ctx, call.Script.SHA1, call.Keys, args...)
 }
 
-// redisNotice is bareRedis, but waits for a message that says that the lock is free. It is no lock
-// to use: nothing helps it if a message is lost.
+// redisNotice is like bareRedis, but waits for a message of the release. It is no usable lock:
+// after a lost message, it waits forever.
 type redisNotice struct{ *bareRedis }
 
 var noticeScript = redis.NewScript(`if redis.call("get", KEYS[1]) == ARGV[1] then
@@ -211,7 +244,8 @@ func openRedisNotice(p place) (system, error) {
 }
 
 func (s *redisNotice) locker(name string, _ int) (locker, error) {
-	return &redisNoticeLocker{s.bareRedis, []string{name}, rand.Text(), notices{rdb: s.rdb, channel: name}}, nil
+	return &redisNoticeLocker{s.bareRedis, []string{name}, rand.Text(),
+		notices{rdb: s.rdb, channel: name}}, nil
 }
 
 type redisNoticeLocker struct {
@@ -236,15 +270,15 @@ func (l *redisNoticeLocker) Unlock() error {
 	return one(noticeScript.Run(context.Background(), l.rdb, l.keys, l.id).Int())
 }
 
-// notices are what is published on a channel.
+// notices are the messages on a channel.
 type notices struct {
 	rdb     *redis.Client
 	channel string
-	sub     *redis.PubSub // from when they were first awaited
+	sub     *redis.PubSub // nil before the first wait
 }
 
-// await returns when a lock may be free: after a message or, for the first time, when they are
-// subscribed to.
+// await waits until the lock may be free. The first time it subscribes and returns. After that it
+// waits for a message.
 func (n *notices) await(ctx context.Context) error {
 	if n.sub == nil {
 		n.sub = n.rdb.Subscribe(context.Background(), n.channel)
@@ -255,7 +289,7 @@ func (n *notices) await(ctx context.Context) error {
 	return err
 }
 
-// redisScriptsNotice is redisNotice with the scripts of package redisbackend.
+// redisScriptsNotice is like redisNotice, with the scripts of package redisbackend.
 type redisScriptsNotice struct{ *redisScripts }
 
 func openRedisScriptsNotice(p place) (system, error) {
@@ -287,7 +321,7 @@ func (l *redisScriptsNoticeLocker) Lock(ctx context.Context) error {
 	}
 }
 
-// redsyncSystem is redsync, on one server or several.
+// redsyncSystem is redsync, on one or several servers.
 type redsyncSystem struct {
 	clients []*redis.Client
 	sync    *redsync.Redsync
@@ -296,10 +330,13 @@ type redsyncSystem struct {
 
 func openRedsync(p place) (system, error) { return newRedsync(p), nil }
 
-func openRedsyncFast(p place) (system, error) { return newRedsync(p, redsync.WithFailFast(true)), nil }
+func openRedsyncFast(p place) (system, error) {
+	return newRedsync(p, redsync.WithFailFast(true)), nil
+}
 
 func newRedsync(p place, opts ...redsync.Option) *redsyncSystem {
-	s := &redsyncSystem{opts: append(opts, redsync.WithExpiry(p.lease), redsync.WithTries(math.MaxInt))}
+	s := &redsyncSystem{opts: append(opts, redsync.WithExpiry(p.lease),
+		redsync.WithTries(math.MaxInt))}
 	var pools []syncredis.Pool
 	for _, addr := range addresses(p.addr) {
 		rdb := redis.NewClient(&redis.Options{Addr: addr})
@@ -309,7 +346,7 @@ func newRedsync(p place, opts ...redsync.Option) *redsyncSystem {
 	return s
 }
 
-// locker returns a mutex that, unlike redsync's default, doesn't give up after 32 attempts.
+// locker returns a mutex that doesn't give up. By default, redsync gives up after 32 attempts.
 func (s *redsyncSystem) locker(name string, _ int) (locker, error) {
 	return redsyncLocker{s.sync.NewMutex(name, s.opts...)}, nil
 }
@@ -332,15 +369,16 @@ func (l redsyncLocker) Unlock() error {
 	return err
 }
 
-// redislockSystem is redislock. It has no default of how to wait; its documentation shows pauses of
-// 100 ms.
+// redislockSystem is redislock with pauses of 100 ms, as its documentation shows. By default,
+// redislock doesn't wait.
 type redislockSystem struct {
 	rdb    *redis.Client
 	client *redislock.Client
 	lease  time.Duration
 }
 
-var redislockOptions = &redislock.Options{RetryStrategy: redislock.LinearBackoff(100 * time.Millisecond)}
+var redislockOptions = &redislock.Options{RetryStrategy: redislock.LinearBackoff(
+	100 * time.Millisecond)}
 
 func openRedislock(p place) (system, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: p.addr})
@@ -359,7 +397,8 @@ type redislockLocker struct {
 	held *redislock.Lock
 }
 
-// Lock asks again where Obtain gives up after a lease, as it does where the context has no deadline.
+// Lock calls Obtain again whenever Obtain has given up. If the context has no deadline, Obtain
+// gives up after a lease.
 func (l *redislockLocker) Lock(ctx context.Context) (err error) {
 	for {
 		l.held, err = l.client.Obtain(ctx, l.name, l.lease, redislockOptions)

@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 )
 
-// A report is what becomes of a run.
+// A report has the results of a run.
 type report struct {
 	Machine string
 	Results []result
@@ -27,7 +27,7 @@ func (r report) writeJSON(file string) error {
 	return os.WriteFile(file, append(text, '\n'), 0o666)
 }
 
-// rows returns the table of a point, without its head. Columns are those of the workload's metrics.
+// rows returns a point's table without its head. The columns are the workload's metrics.
 func (r result) rows(p pointResult) (rows [][]string) {
 	for _, s := range p.Contenders {
 		row := []string{string(s.Store), s.Name}
@@ -39,7 +39,7 @@ func (r result) rows(p pointResult) (rows [][]string) {
 	return rows
 }
 
-// format returns a figure as text, with commas between thousands.
+// format formats a metric's figures, with commas between thousands.
 func (m metric) format(v values) string {
 	all := []string{m.text(v, m.numbered(1))}
 	for n := 2; m.numbered(n) != m.key; n++ {
@@ -51,10 +51,10 @@ func (m metric) format(v values) string {
 	return strings.Join(all, " / ")
 }
 
-// numbered returns the key of one of several figures, or the only one.
+// numbered returns the key of the nth of several figures, or the only key.
 func (m metric) numbered(n int) string { return strings.Replace(m.key, "#", strconv.Itoa(n), 1) }
 
-// text is format for one key.
+// text formats the figure with the given key.
 func (m metric) text(v values, key string) string {
 	x, ok := v[key]
 	if !ok {
@@ -62,7 +62,7 @@ func (m metric) text(v values, key string) string {
 	}
 	decimals := m.decimals
 	if x >= 100 && decimals > 0 {
-		decimals = 0 // nobody needs so many digits
+		decimals = 0 // more digits have no use
 	}
 	text := strconv.FormatFloat(x, 'f', decimals, 64)
 	whole, fraction, _ := strings.Cut(text, ".")
@@ -75,7 +75,7 @@ func (m metric) text(v values, key string) string {
 	return whole
 }
 
-// print writes the tables for a screen.
+// print writes the tables for a terminal.
 func (r result) print(to io.Writer) {
 	fmt.Fprintf(to, "\n== %s  %s\n", r.ID, r.Title)
 	for _, missing := range r.Missing {
@@ -95,7 +95,7 @@ func (r result) print(to io.Writer) {
 	}
 }
 
-// markdown returns the same for a page, with the charts that are beside it in a folder.
+// markdown returns the tables for a page, with the charts in the given folder.
 func (r result) markdown(folder string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", r.About)
@@ -104,7 +104,8 @@ func (r result) markdown(folder string) string {
 		fmt.Fprintf(&b, "\nLeft out: %s\n", text)
 	}
 	for _, p := range r.Points {
-		fmt.Fprintf(&b, "\n**%s**\n\n| | | %s |\n|---|---|%s\n", p.Label, strings.Join(r.Metrics, " | "), strings.Repeat("---:|", len(r.Metrics)))
+		fmt.Fprintf(&b, "\n**%s**\n\n| | | %s |\n|---|---|%s\n", p.Label,
+			strings.Join(r.Metrics, " | "), strings.Repeat("---:|", len(r.Metrics)))
 		for _, row := range r.rows(p) {
 			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
 		}
@@ -119,8 +120,8 @@ func (r result) markdown(folder string) string {
 	return b.String()
 }
 
-// publish writes tables between the markers of a page, which it makes if there is none, and charts
-// beside it.
+// publish writes the tables between the markers of a page, and the charts next to it. It creates
+// the page if there is none.
 func (r report) publish(dir string) error {
 	const folder = "performance"
 	path := filepath.Join(dir, folder+"-tables.md")
@@ -139,7 +140,8 @@ func (r report) publish(dir string) error {
 	for _, res := range r.Results {
 		page = between(page, res.ID, fmt.Sprintf("%s: %s", res.ID, res.Title), res.markdown(folder))
 		for _, c := range res.workload.charts {
-			if err := os.WriteFile(filepath.Join(dir, folder, c.name+".svg"), []byte(c.draw(res)), 0o666); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, folder, c.name+".svg"), []byte(c.draw(res)),
+				0o666); err != nil {
 				return err
 			}
 		}
@@ -147,10 +149,11 @@ func (r report) publish(dir string) error {
 	return os.WriteFile(path, []byte(page), 0o666)
 }
 
-// between replaces what is between the markers of that name. If there are none they are added at the
-// end, under a heading.
+// between replaces the text between the markers of that name. If there are no markers, it adds them
+// at the end, under a heading.
 func between(page, name, heading, text string) string {
-	begin, end := fmt.Sprintf("<!-- bench:%s -->\n", name), fmt.Sprintf("<!-- /bench:%s -->\n", name)
+	begin, end := fmt.Sprintf("<!-- bench:%s -->\n", name),
+		fmt.Sprintf("<!-- /bench:%s -->\n", name)
 	head, rest, ok := strings.Cut(page, begin)
 	if ok {
 		if _, tail, ok := strings.Cut(rest, end); ok {

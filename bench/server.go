@@ -15,9 +15,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A usage is what a server has done so far.
+// A usage has the totals of a server's work.
 type usage struct {
-	commands float64 // that clients sent
+	commands float64 // that clients have sent
 	cpu      time.Duration
 }
 
@@ -39,7 +39,7 @@ func look(c contender, addr string) (u usage, err error) {
 	return u, nil
 }
 
-// usageOf returns what a contender's server does while something is done.
+// usageOf returns the usage of a contender's server during do.
 func usageOf(c contender, addr string, do func() error) (usage, error) {
 	before, err := look(c, addr)
 	if err != nil {
@@ -66,7 +66,8 @@ func (u *usage) addRESP(addr string, scripted []string) error {
 				return err
 			}
 			u.cpu += time.Duration(seconds * float64(time.Second))
-		case ok && command != "info" && command != "flushall" && !slices.Contains(scripted, command):
+		case ok && command != "info" && command != "flushall" &&
+			!slices.Contains(scripted, command):
 			calls, _, _ := strings.Cut(strings.TrimPrefix(value, "calls="), ",")
 			n, err := strconv.ParseFloat(calls, 64)
 			if err != nil {
@@ -78,7 +79,8 @@ func (u *usage) addRESP(addr string, scripted []string) error {
 	return nil
 }
 
-// lookEtcd counts messages that the server got as commands: those on streams are some, too.
+// lookEtcd counts as commands all messages that the server has received, including those on
+// streams.
 func lookEtcd(addr string) (u usage, err error) {
 	res, err := http.Get("http://" + addr + "/metrics")
 	if err != nil {
@@ -105,7 +107,7 @@ func lookEtcd(addr string) (u usage, err error) {
 	return u, lines.Err()
 }
 
-// serverVersion returns what a server calls itself.
+// serverVersion returns a server's product and version.
 func serverVersion(s store, addr string) (string, error) {
 	if s == onPostgres {
 		version, err := testservers.SQL(addr, `SHOW server_version;`)
@@ -135,7 +137,8 @@ func serverVersion(s store, addr string) (string, error) {
 	return string(name) + " " + version, nil
 }
 
-// flush empties a server. The names in an etcd and a PostgreSQL are never used twice, and leases end.
+// flush empties a server. It does nothing for etcd and PostgreSQL, whose locks have new names each
+// time and expire.
 func flush(s store, addr string) error {
 	if !s.isRESP() {
 		return nil
@@ -148,8 +151,8 @@ func flush(s store, addr string) error {
 	return nil
 }
 
-// usageDuring returns the CPU that this process and its contender's server use for some time, as
-// shares of one CPU, and how many commands the server gets in a second.
+// usageDuring returns the CPU time that this process and its contender's server use during d, as
+// shares of one CPU, and the number of commands per second.
 func (c *child) usageDuring(d time.Duration) (client, server, commands float64, err error) {
 	who := contenderBy(c.Contender)
 	before, err := look(who, c.Server)
@@ -171,7 +174,7 @@ func (c *child) usageDuring(d time.Duration) (client, server, commands float64, 
 
 func goVersion() string { return runtime.Version() }
 
-// packageVersions returns those of the packages that are compared.
+// packageVersions returns the versions of the compared packages.
 func packageVersions() (all []string) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -179,8 +182,10 @@ func packageVersions() (all []string) {
 	}
 	for _, m := range info.Deps {
 		switch m.Path {
-		case "github.com/redis/go-redis/v9", "github.com/valkey-io/valkey-go", "go.etcd.io/etcd/client/v3",
-			"github.com/go-redsync/redsync/v4", "github.com/bsm/redislock", "github.com/jackc/pgx/v5":
+		case "github.com/redis/go-redis/v9", "github.com/valkey-io/valkey-go",
+			"go.etcd.io/etcd/client/v3",
+			"github.com/go-redsync/redsync/v4", "github.com/bsm/redislock",
+			"github.com/jackc/pgx/v5":
 			all = append(all, fmt.Sprintf("%s %s", m.Path, m.Version))
 		}
 	}

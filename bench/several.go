@@ -14,26 +14,36 @@ import (
 )
 
 var workload15 = workload{
-	id: "W15", title: "Several locks of one server, all or none: uncontended, one goroutine, its own names",
-	about: "All names are in one slot. “one lock” is a single lock of ours, at every point; “one after the other” locks all of them in turn. " +
-		"“our scripts, one pipeline” is the same steps sent by the bare client. Redisson takes part with its MultiLock.",
+	id:    "W15",
+	title: "Several locks of one server, all or none: uncontended, one goroutine, its own names",
+	about: "All names are in one slot. “one lock” is a single lock of ours, at every point; “one " +
+		"after the other” locks all of them in turn. “our scripts, one pipeline” is the same " +
+		"steps sent by the bare client. Redisson takes part with its MultiLock.",
 	metrics: []metric{
-		{"p50", "p50 µs", 0}, {"ratio", "÷ one lock", 2}, {"twin", "÷ our scripts, one pipeline", 2}, {"p99", "p99 µs", 0}, {"client", "client CPU µs", 0}, {"server", "server CPU µs", 0},
+		{"p50", "p50 µs", 0}, {"ratio", "÷ one lock", 2},
+		{"twin", "÷ our scripts, one pipeline", 2}, {"p99", "p99 µs", 0},
+		{"client", "client CPU µs", 0}, {"server", "server CPU µs", 0},
 	},
 	stores:  []store{onRedis, onValkey},
 	ratioOf: "p50",
 	java:    true,
-	common:  trial{Job: jobLoop, Duration: 2 * time.Second, Lease: 30 * time.Second, Naming: ownNames, Goroutines: 1, Endless: true},
+	common: trial{
+		Job: jobLoop, Duration: 2 * time.Second, Lease: 30 * time.Second, Naming: ownNames,
+		Goroutines: 1, Endless: true,
+	},
 	points: []point{
 		{label: "2 names", quick: true, trial: trial{Count: 2}},
 		{label: "10 names", quick: true, trial: trial{Count: 10}},
-		{label: "10 names, 1 ms added to a round trip", roundTrip: time.Millisecond, trial: trial{Count: 10}},
+		{label: "10 names, 1 ms added to a round trip", roundTrip: time.Millisecond,
+			trial: trial{Count: 10}},
 	},
-	run:    runPairs,
-	charts: []chart{{name: "w15", title: "W15: all of some locks ÷ one lock, p50", metric: "ratio", bars: true}},
+	run: runPairs,
+	charts: []chart{{
+		name: "w15", title: "W15: all of some locks ÷ one lock, p50", metric: "ratio", bars: true,
+	}},
 }
 
-// severalNames returns names that are in one slot of a cluster.
+// severalNames returns names in the same slot of a cluster.
 func severalNames(prefix string, n int) []string { return lockNames("{"+prefix+"}", n) }
 
 // inTurn are lockers that are locked one after the other, and unlocked in the opposite order.
@@ -64,14 +74,17 @@ func (l inTurn) Unlock() error {
 	return errors.Join(errs...)
 }
 
-// pipelines sends the scripts of several locks in one pipeline, with nothing around them. While one of
-// them is another's it gives the others back and asks again.
+// pipelines calls the scripts of several locks in one pipeline, without a lock package. If another
+// client holds one of the locks, it releases the others and retries.
 type pipelines struct {
 	acquire, release []redisson.Call
-	send             func(context.Context, []redisson.Call) (replies []any, err error) // nil for null
+	// a null reply is returned as nil
+	send func(context.Context, []redisson.Call) (replies []any, err error)
 }
 
-func newPipelines(names []string, lease time.Duration, send func(context.Context, []redisson.Call) ([]any, error)) *pipelines {
+func newPipelines(
+	names []string, lease time.Duration, send func(context.Context, []redisson.Call) ([]any, error),
+) *pipelines {
 	p := &pipelines{send: send}
 	for _, name := range names {
 		calls := scriptCalls(plainLocks, name, rand.Text(), lease)
@@ -110,7 +123,7 @@ func (p *pipelines) Unlock() error {
 	return err
 }
 
-// redisPipelines are those of one client.
+// redisPipelines are the pipelines of a go-redis client.
 type redisPipelines struct {
 	*redisScripts
 	names int
@@ -145,7 +158,7 @@ func (s *redisPipelines) sendAll(ctx context.Context, calls []redisson.Call) ([]
 	return replies, nil
 }
 
-// valkeyPipelines is redisPipelines by way of valkey-go.
+// valkeyPipelines are the pipelines of a valkey-go client.
 type valkeyPipelines struct {
 	*valkeyScripts
 	names int
@@ -175,11 +188,14 @@ func (s *valkeyPipelines) sendAll(ctx context.Context, calls []redisson.Call) ([
 	return replies, nil
 }
 
-// several returns a locker for several names: all at once, or one after the other.
+// several returns a locker for several names. It locks all at once, or one after the other,
+// depending on the kind.
 func (s *dlockSystem) several(name string) locker {
 	names := severalNames(name, s.names)
 	if s.kind == oneByOne {
-		return newInTurn(names, func(name string) locker { return dlockLocker{s.client.Locker(name), s.acquire} })
+		return newInTurn(names, func(name string) locker {
+			return dlockLocker{s.client.Locker(name), s.acquire}
+		})
 	}
 	all := make([]*dlock.Locker, len(names))
 	for i, name := range names {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A histogram counts durations in buckets that are 1/64 wide, relative to what is in them.
+// A histogram counts durations in buckets. A bucket's width is about 1/64 of its durations.
 type histogram struct {
 	counts []int64
 	total  int64
@@ -22,7 +22,7 @@ func bucket(d time.Duration) int {
 	return exp<<stepBits + int(n>>exp)
 }
 
-// middle returns a duration in the middle of a bucket.
+// middle returns the duration in the middle of a bucket.
 func middle(bucket int) time.Duration {
 	exp := max(bucket>>stepBits-1, 0)
 	low := uint64(bucket-exp<<stepBits) << exp
@@ -47,7 +47,8 @@ func (h *histogram) merge(other histogram) {
 	}
 }
 
-// quantile returns what the share q of all durations doesn't exceed, or 0 if there are none.
+// quantile returns a duration that the share q of all durations doesn't exceed. It returns 0 if
+// there are no durations.
 func (h *histogram) quantile(q float64) time.Duration {
 	left := int64(math.Ceil(q * float64(h.total)))
 	for b, n := range h.counts {
@@ -82,7 +83,8 @@ func (h *histogram) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// jain returns Jain's index of fairness: 1 if all have the same, 1/n if one has all.
+// jain returns Jain's fairness index. It is 1 if all shares are equal, and 1/n if one of n parties
+// has all.
 func jain(shares []int64) float64 {
 	var sum, squares float64
 	for _, s := range shares {
@@ -95,7 +97,7 @@ func jain(shares []int64) float64 {
 	return sum * sum / (float64(len(shares)) * squares)
 }
 
-// median returns the middle one of some figures, without those that are none.
+// median returns the median of the figures that aren't NaN.
 func median(figures []float64) float64 {
 	figures = slices.DeleteFunc(slices.Clone(figures), math.IsNaN)
 	if len(figures) == 0 {

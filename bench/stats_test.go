@@ -33,7 +33,8 @@ func TestHistogram(t *testing.T) {
 		q    float64
 		want time.Duration
 	}{
-		{empty, 0.5, 0}, {h, 0.5, 499 * time.Microsecond}, {h, 0.99, 991 * time.Microsecond}, {h, 1, time.Hour}, {h, 0.001, 0},
+		{empty, 0.5, 0}, {h, 0.5, 499 * time.Microsecond}, {h, 0.99, 991 * time.Microsecond},
+		{h, 1, time.Hour}, {h, 0.001, 0},
 		{read, 0.99, 991 * time.Microsecond},
 	} {
 		if got := c.of.quantile(c.q); math.Abs(float64(got-c.want)) > float64(c.want)/100 {
@@ -45,7 +46,7 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// A bucket holds what is in it to one in 128, and the next one follows it.
+// The middle of a bucket differs from its durations by at most 1/128, and buckets are contiguous.
 func TestBucket(t *testing.T) {
 	last := -1
 	for d := time.Duration(0); d < time.Hour; d += d/300 + 1 {
@@ -92,16 +93,23 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// Ratios are those of one round, to the floor and the twin of the same store.
+// Ratios relate results of the same round to the floor and the twin of the same store.
 func TestCompare(t *testing.T) {
 	at := func(s store, r role, rate float64) standing {
-		return standing{Store: s, contender: contender{role: r}, Rounds: []values{{"rate": 1}, {"rate": rate}}}
+		return standing{
+			Store: s, contender: contender{role: r}, Rounds: []values{{"rate": 1}, {"rate": rate}},
+		}
 	}
-	all := []standing{at(onRedis, floor, 100), at(onRedis, twin, 80), at(onRedis, ours, 60), at(onEtcd, floor, 10), at(onEtcd, peer, 5)}
+	all := []standing{
+		at(onRedis, floor, 100), at(onRedis, twin, 80), at(onRedis, ours, 60),
+		at(onEtcd, floor, 10), at(onEtcd, peer, 5),
+	}
 	failed := standing{Store: onRedis, Rounds: []values{{}, {}}}
 	compare(workload{ratioOf: "rate"}, append(all, failed))
 	for i, want := range []values{
-		{"rate": 100, "ratio": 1}, {"rate": 80, "ratio": 0.8}, {"rate": 60, "ratio": 0.6, "twin": 0.75}, {"rate": 10, "ratio": 1}, {"rate": 5, "ratio": 0.5},
+		{"rate": 100, "ratio": 1}, {"rate": 80, "ratio": 0.8},
+		{"rate": 60, "ratio": 0.6, "twin": 0.75}, {"rate": 10, "ratio": 1},
+		{"rate": 5, "ratio": 0.5},
 	} {
 		got := all[i].Rounds[1]
 		if len(got) != len(want) || got["ratio"] != want["ratio"] || got["twin"] != want["twin"] {
@@ -116,7 +124,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Two that are inside together are noticed: by each other, or by the count.
+// A critical section notices two parties inside, by their numbers or by the count of entries.
 func TestCriticalSection(t *testing.T) {
 	var s criticalSection
 	if n := s.enter(1) + s.leave(1) + s.enter(2) + s.leave(2); n != 0 || s.count != 2 {
@@ -127,7 +135,7 @@ func TestCriticalSection(t *testing.T) {
 	}
 }
 
-// openSystem is a lock that anybody has at any time.
+// openSystem is a lock that never excludes.
 type openSystem struct{}
 
 func (s openSystem) locker(string, int) (locker, error) { return s, nil }
@@ -135,9 +143,9 @@ func (openSystem) close()                               {}
 func (openSystem) Lock(context.Context) error           { return nil }
 func (openSystem) Unlock() error                        { return nil }
 
-// A lock that doesn't exclude is found out, and one that does isn't accused.
+// A lock that doesn't exclude is found out, and a lock that excludes has no clashes.
 func TestExclusion(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as where it is used
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as in the benchmark
 	closed, err := openMutexes(place{})
 	if err != nil {
 		t.Fatal(err)
@@ -150,20 +158,31 @@ func TestExclusion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rep, err := loopFor(c.sys, trial{Name: "x", Naming: oneName, Goroutines: 4, Duration: 100 * time.Millisecond}, section)
+		rep, err := loopFor(c.sys,
+			trial{Name: "x", Naming: oneName, Goroutines: 4, Duration: 100 * time.Millisecond},
+			section)
 		if err != nil {
 			t.Fatal(err)
 		}
 		clash := rep.Clashes > 0 || rep.Entries != section.count
 		if clash != c.clash || rep.Entries == 0 {
-			t.Errorf("%T: %d clashes, %d entries, count %d", c.sys, rep.Clashes, rep.Entries, section.count)
+			t.Errorf("%T: %d clashes, %d entries, count %d", c.sys, rep.Clashes, rep.Entries,
+				section.count)
 		}
 	}
 }
 
 func TestFormat(t *testing.T) {
 	m := metric{key: "x", decimals: 2}
-	for x, want := range map[float64]string{0: "0.00", 1.236: "1.24", -5: "-5.00", 123.4: "123", 1234.5: "1,234", 1234567: "1,234,567", 12345: "12,345"} {
+	for x, want := range map[float64]string{
+		0:       "0.00",
+		1.236:   "1.24",
+		-5:      "-5.00",
+		123.4:   "123",
+		1234.5:  "1,234",
+		1234567: "1,234,567",
+		12345:   "12,345",
+	} {
 		if got := m.format(values{"x": x}); got != want {
 			t.Errorf("%v is written %q, want %q", x, got, want)
 		}
@@ -172,7 +191,9 @@ func TestFormat(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	of := metric{key: "share#"}
-	if got := of.format(values{"share": 9, "share1": 60, "share2": 40, "share4": 1}); got != "60 / 40" {
+	if got := of.format(values{
+		"share": 9, "share1": 60, "share2": 40, "share4": 1,
+	}); got != "60 / 40" {
 		t.Errorf("several are written %q", got)
 	}
 	if got := of.format(values{}); got != "–" {
@@ -184,7 +205,15 @@ func TestFormat(t *testing.T) {
 }
 
 func TestShort(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 0.25: "0.25", 64: "64", 1000: "1k", 2500: "2.5k", 1e6: "1M", 1834567: "1.83M"} {
+	for v, want := range map[float64]string{
+		0:       "0",
+		0.25:    "0.25",
+		64:      "64",
+		1000:    "1k",
+		2500:    "2.5k",
+		1e6:     "1M",
+		1834567: "1.83M",
+	} {
 		if got := short(v); got != want {
 			t.Errorf("short(%v) = %q, want %q", v, got, want)
 		}
@@ -206,7 +235,8 @@ func TestAxis(t *testing.T) {
 	} {
 		a, marks := newAxis(c.figures, c.log, 100, 200)
 		if a.low != c.low || a.high != c.high || len(marks) != c.marks {
-			t.Errorf("%v: %v to %v, marks %v; want %v to %v, %d marks", c.figures, a.low, a.high, marks, c.low, c.high, c.marks)
+			t.Errorf("%v: %v to %v, marks %v; want %v to %v, %d marks", c.figures, a.low, a.high,
+				marks, c.low, c.high, c.marks)
 		}
 		for _, f := range c.figures {
 			if at := a.place(f); at < 100 || at > 200 {
@@ -216,7 +246,7 @@ func TestAxis(t *testing.T) {
 	}
 }
 
-// What is written between markers replaces what was there, and nothing else.
+// between replaces only the text between the markers.
 func TestBetween(t *testing.T) {
 	page := between("# Page\n", "W1", "First", "old\n")
 	page = between(page, "W2", "Second", "other\n") + "tail\n"
@@ -228,7 +258,7 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// What goes through a delay arrives, in order, and not before its time.
+// A delay passes bytes in order, and no earlier than their time.
 func TestDelay(t *testing.T) {
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -15,36 +15,55 @@ import (
 
 var valkeylockScripts = []string{"get", "set", "pexpireat", "del"}
 
-// The floor on Valkey is that of Redis: go-redis, whose connections are pooled, so that what is
-// gained by sending the requests of many goroutines together is seen.
+// valkeyContenders have the same floor as on Redis: go-redis with a pool of connections. So their
+// ratios show the gain of sending the requests of many goroutines together.
 var valkeyContenders = []contender{
-	{name: "bare go-redis", store: onValkey, in: []string{"W1", "W12"}, role: floor, open: openBareRedis, scripted: compareAndDelete},
-	{name: "bare go-redis, alone", store: onValkey, in: []string{"W2", "W3", "W11", "W13"}, role: solo, open: openBareRedis, scripted: compareAndDelete},
-	{name: "bare valkey-go", store: onValkey, in: []string{"W1", "W2", "W3"}, role: bare, open: openBareValkey, scripted: compareAndDelete},
-	{name: "our scripts, bare", store: onValkey, in: []string{"W1", "W12"}, role: twin, open: openValkeyScripts, scripted: dlockScripts},
-	{name: "message, round trip", store: onValkey, in: []string{"W4"}, role: floor, open: openValkeyNotice, scripted: noticeScripts},
-	{name: "valkeylock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"}, open: openValkeylock, scripted: valkeylockScripts},
-	{name: "dlock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12", "W13", "W18"}, role: ours, open: withValkey(), scripted: dlockScripts},
-	{name: "dlock, one lock", store: onValkey, in: []string{"W15"}, kind: oneLock, role: floor, open: withValkey(), scripted: dlockScripts},
-	{name: "our scripts, one pipeline", store: onValkey, in: []string{"W15"}, role: twin, open: openValkeyPipelines, scripted: dlockScripts},
-	{name: "dlock, one after the other", store: onValkey, in: []string{"W15"}, kind: oneByOne, role: ours, open: withValkey(), scripted: dlockScripts},
-	{name: "dlock, All", store: onValkey, in: []string{"W15"}, kind: allOfThem, role: ours, open: withValkey(), scripted: dlockScripts},
-	{name: "dlock, no hand-over", store: onValkey, in: []string{"W2", "W3", "W9"}, role: ours, open: withValkey(dlock.WithHandover(0)), scripted: dlockScripts},
-	{name: "dlock, fixed leases", store: onValkey, in: []string{"W9"}, role: ours, open: withFixedLeases(withValkey()), scripted: dlockScripts},
-	{name: "dlock, fair", store: onValkey, in: []string{"W3", "W4"}, kind: fairLocks, role: ours, open: withValkey(), scripted: dlockScripts},
+	{name: "bare go-redis", store: onValkey, in: []string{"W1", "W12"}, role: floor,
+		open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare go-redis, alone", store: onValkey, in: []string{"W2", "W3", "W11", "W13"},
+		role: solo, open: openBareRedis, scripted: compareAndDelete},
+	{name: "bare valkey-go", store: onValkey, in: []string{"W1", "W2", "W3"}, role: bare,
+		open: openBareValkey, scripted: compareAndDelete},
+	{name: "our scripts, bare", store: onValkey, in: []string{"W1", "W12"}, role: twin,
+		open: openValkeyScripts, scripted: dlockScripts},
+	{name: "message, round trip", store: onValkey, in: []string{"W4"}, role: floor,
+		open: openValkeyNotice, scripted: noticeScripts},
+	{name: "valkeylock", store: onValkey, in: []string{"W1", "W2", "W3", "W4", "W5", "W6"},
+		open: openValkeylock, scripted: valkeylockScripts},
+	{name: "dlock", store: onValkey,
+		in: []string{"W1", "W2", "W3", "W4", "W5", "W6", "W8", "W9", "W10", "W11", "W12", "W13",
+			"W18"}, role: ours, open: withValkey(), scripted: dlockScripts},
+	{name: "dlock, one lock", store: onValkey, in: []string{"W15"}, kind: oneLock, role: floor,
+		open: withValkey(), scripted: dlockScripts},
+	{name: "our scripts, one pipeline", store: onValkey, in: []string{"W15"}, role: twin,
+		open: openValkeyPipelines, scripted: dlockScripts},
+	{name: "dlock, one after the other", store: onValkey, in: []string{"W15"}, kind: oneByOne,
+		role: ours, open: withValkey(), scripted: dlockScripts},
+	{name: "dlock, All", store: onValkey, in: []string{"W15"}, kind: allOfThem, role: ours,
+		open: withValkey(), scripted: dlockScripts},
+	{name: "dlock, no hand-over", store: onValkey, in: []string{"W2", "W3", "W9"}, role: ours,
+		open: withValkey(dlock.WithHandover(0)), scripted: dlockScripts},
+	{name: "dlock, fixed leases", store: onValkey, in: []string{"W9"}, role: ours,
+		open: withFixedLeases(withValkey()), scripted: dlockScripts},
+	{name: "dlock, fair", store: onValkey, in: []string{"W3", "W4"}, kind: fairLocks, role: ours,
+		open: withValkey(), scripted: dlockScripts},
 	{name: redissonName, store: onValkey, in: []string{"W8", "W10"}, scripted: dlockScripts},
-	{name: redissonName + ", fair", store: onValkey, in: []string{"W3"}, kind: fairLocks, most: 4, scripted: dlockScripts},
-	{name: redissonName + ", permits", store: onValkey, in: []string{"W13"}, kind: permits, scripted: dlockScripts},
-	{name: redissonName + ", MultiLock", store: onValkey, in: []string{"W15"}, kind: allOfThem, scripted: dlockScripts},
+	{name: redissonName + ", fair", store: onValkey, in: []string{"W3"}, kind: fairLocks, most: 4,
+		scripted: dlockScripts},
+	{name: redissonName + ", permits", store: onValkey, in: []string{"W13"}, kind: permits,
+		scripted: dlockScripts},
+	{name: redissonName + ", MultiLock", store: onValkey, in: []string{"W15"}, kind: allOfThem,
+		scripted: dlockScripts},
 }
 
-// bareValkey is bareRedis by way of valkey-go.
+// bareValkey is like bareRedis, with valkey-go.
 type bareValkey struct {
 	client valkey.Client
 	lease  string // in milliseconds
 }
 
-var valkeyDelete = valkey.NewLuaScript(`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
+var valkeyDelete = valkey.NewLuaScript(
+	`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
 
 func openBareValkey(p place) (system, error) { return newBareValkey(p) }
 
@@ -77,7 +96,8 @@ func (l *bareValkeyLocker) Lock(ctx context.Context) error {
 
 // try makes one attempt.
 func (l *bareValkeyLocker) try(ctx context.Context) (bool, error) {
-	set := l.client.B().Arbitrary("SET").Keys(l.keys...).Args(l.args[0], "NX", "PX", l.lease).Build()
+	set := l.client.B().Arbitrary("SET").Keys(l.keys...).Args(l.args[0], "NX", "PX", l.lease).
+		Build()
 	err := l.client.Do(ctx, set).Error()
 	if valkey.IsValkeyNil(err) {
 		return false, nil
@@ -89,7 +109,7 @@ func (l *bareValkeyLocker) Unlock() error {
 	return one(valkeyDelete.Exec(context.Background(), l.client, l.keys, l.args).AsInt64())
 }
 
-// valkeyScripts is redisScripts by way of valkey-go.
+// valkeyScripts is like redisScripts, with valkey-go.
 type valkeyScripts struct {
 	client valkey.Client
 	lease  time.Duration
@@ -120,7 +140,8 @@ func (s *valkeyScripts) locker(name string, _ int) (locker, error) {
 func (s *valkeyScripts) close() { s.client.Close() }
 
 func (s *valkeyScripts) build(call redisson.Call) valkey.Completed {
-	return s.client.B().Evalsha().Sha1(call.Script.SHA1).Numkeys(int64(len(call.Keys))).Key(call.Keys...).Arg(call.Args...).Build()
+	return s.client.B().Evalsha().Sha1(call.Script.SHA1).Numkeys(int64(len(call.Keys))).
+		Key(call.Keys...).Arg(call.Args...).Build()
 }
 
 type valkeyScriptsLocker struct {
@@ -149,7 +170,7 @@ func (l *valkeyScriptsLocker) send(ctx context.Context, call redisson.Call) valk
 	return l.client.Do(ctx, l.build(call))
 }
 
-// valkeyNotice is redisNotice by way of valkey-go.
+// valkeyNotice is like redisNotice, with valkey-go.
 type valkeyNotice struct{ *bareValkey }
 
 var valkeyNoticeScript = valkey.NewLuaScript(`if redis.call("get", KEYS[1]) == ARGV[1] then
@@ -174,7 +195,7 @@ func (s *valkeyNotice) locker(name string, _ int) (locker, error) {
 
 type valkeyNoticeLocker struct {
 	*bareValkeyLocker
-	free chan struct{} // from when it first had to wait
+	free chan struct{} // nil before the first wait
 }
 
 func (l *valkeyNoticeLocker) Lock(ctx context.Context) error {
@@ -202,7 +223,7 @@ func (l *valkeyNoticeLocker) await(ctx context.Context) error {
 
 func (l *valkeyNoticeLocker) subscribe(ctx context.Context) error {
 	l.free = make(chan struct{}, 1)
-	conn, _ := l.client.Dedicate() // until the client is closed
+	conn, _ := l.client.Dedicate() // the client's Close also closes conn
 	conn.SetPubSubHooks(valkey.PubSubHooks{OnMessage: func(valkey.PubSubMessage) {
 		select {
 		case l.free <- struct{}{}:
@@ -216,10 +237,10 @@ func (l *valkeyNoticeLocker) Unlock() error {
 	return one(valkeyNoticeScript.Exec(context.Background(), l.client, l.keys, l.args).AsInt64())
 }
 
-// valkeylockSystem is valkeylock with one key for a lock, as the others have, where its default is
-// three, and without messages about its own changes, which is the faster of its two ways. An attempt
-// may take longer than its default of 20 ms: after one that took too long on a busy machine it would
-// wait for a message that never comes.
+// valkeylockSystem is valkeylock with one key for each lock, as the other contenders have, instead
+// of its default of three. It gets no messages about its own changes, which is the faster of its
+// two modes. An attempt may take longer than the default of 20 ms. Otherwise, after an attempt that
+// took too long on a busy machine, it would wait for a message that never comes.
 type valkeylockSystem struct{ valkeylock.Locker }
 
 func openValkeylock(p place) (system, error) {
@@ -254,7 +275,7 @@ func (l *valkeylockLocker) Lock(ctx context.Context) (err error) {
 	return err
 }
 
-// Unlock says whether the lock was still held: valkeylock itself does not.
+// Unlock reports a lost lock, which valkeylock itself doesn't.
 func (l *valkeylockLocker) Unlock() error {
 	lost := l.held.Err() != nil
 	l.cancel()

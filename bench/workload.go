@@ -10,46 +10,48 @@ import (
 	"time"
 )
 
-// A workload is something that all contenders do, under several conditions.
+// A workload is a task for all contenders, under several conditions.
 type workload struct {
 	id, title string
 	about     string
 	metrics   []metric // the columns of its table
 	stores    []store
 	java      bool          // Java programs take part
-	common    trial         // what is so at all points
-	atLeast   time.Duration // that a trial takes, even if there is little time
+	common    trial         // the defaults of all points
+	atLeast   time.Duration // the least duration of a trial, even with -quick
 	points    []point
 	run       func(*lab, contender, point) (values, error)
-	ratioOf   string // the metric that is divided by the floor's and the twin's
+	ratioOf   string // the key of the metric that is divided by the floor's and the twin's
 	charts    []chart
 }
 
-// A metric is something that is measured.
+// A metric is a quantity that is measured.
 type metric struct {
-	key      string // among values; with a # for a number: one of each process
+	key      string // in values; a # stands for the number of a process
 	title    string
 	decimals int
 }
 
-// A point is one condition.
+// A point is one condition of a workload.
 type point struct {
 	label string
-	x     float64 // its place in charts; 0: in none
-	quick bool    // it is measured even if there is little time
+	x     float64 // the point's x in charts; 0: charts leave the point out
+	quick bool    // it is measured even with -quick
 	trial trial
 
-	processes int           // of the contender
-	jvms      int           // beside them, with Redisson
-	roundTrip time.Duration // injected
-	cause     cause         // of a leader's end
-	on        []store       // the only ones; none: all of the workload's
+	processes int           // the number of the contender's processes
+	jvms      int           // the number of JVMs with Redisson, in addition
+	roundTrip time.Duration // added to each round trip
+	cause     cause         // of the end of a lead
+	on        []store       // only on these stores; empty: on all of the workload's
 }
 
-var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6, workload7, workload8, workload9, workload10, workload11, workload12, workload13, workload14, workload15, workload16, workload17, workload18,
+var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6,
+	workload7, workload8, workload9, workload10, workload11, workload12, workload13, workload14,
+	workload15, workload16, workload17, workload18,
 	workload19}
 
-// jobs are what processes can do.
+// jobs are the functions that processes can run.
 var jobs map[string]func(*child) (measured, error)
 
 const (
@@ -64,7 +66,7 @@ const (
 	jobCampaign = "campaign"
 )
 
-func init() { // not at the declaration: the jobs use what uses them
+func init() { // a direct initialization would be circular
 	jobs = map[string]func(*child) (measured, error){
 		jobLoop:     loop,
 		jobHolder:   handOver,
@@ -78,25 +80,25 @@ func init() { // not at the declaration: the jobs use what uses them
 	}
 }
 
-// A result is what became of a workload.
+// A result is the result of a workload.
 type result struct {
 	ID, Title, About string
 	Metrics          []string
 	Points           []pointResult
-	Missing          []string // servers, or Redisson
+	Missing          []string // the servers, and perhaps Redisson, that can't be started
 	Failures         []string
 
 	workload workload
 }
 
-// A pointResult is what became of all contenders at one point.
+// A pointResult has the results of all contenders at one point.
 type pointResult struct {
 	Label      string
 	Contenders []standing
 	point      point
 }
 
-// A standing is how a contender did at a point.
+// A standing is a contender's result at a point.
 type standing struct {
 	Store  store
 	Name   string
@@ -106,8 +108,8 @@ type standing struct {
 	contender contender
 }
 
-// measure measures a workload in rounds: A B C A B C, so that a machine that is busy with something
-// else for a while hits all alike.
+// measure measures a workload in rounds. Each round measures all contenders, one after the other,
+// so that other load on the machine affects all alike.
 func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 	res := result{ID: w.id, Title: w.title, About: w.about, workload: w}
 	for _, m := range w.metrics {
@@ -131,7 +133,9 @@ func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 		at := pointResult{Label: p.label, point: p}
 		for _, c := range contenders {
 			if l.has(c) && c.takesPart(w, p) {
-				at.Contenders = append(at.Contenders, standing{Store: c.store, Name: c.name, contender: c})
+				at.Contenders = append(at.Contenders, standing{
+					Store: c.store, Name: c.name, contender: c,
+				})
 			}
 		}
 		for range rounds {
@@ -139,7 +143,8 @@ func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 				s := &at.Contenders[i]
 				v, err := measureOnce(l, w, s.contender, p)
 				if err != nil {
-					res.Failures = append(res.Failures, fmt.Sprintf("%s, %s: %v", p.label, s.contender.key(), err))
+					res.Failures = append(res.Failures,
+						fmt.Sprintf("%s, %s: %v", p.label, s.contender.key(), err))
 					v = values{}
 				}
 				s.Rounds = append(s.Rounds, v)
@@ -154,16 +159,18 @@ func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 	return res, nil
 }
 
-// measureOnce has one contender do its part, on a store that nobody else uses.
+// measureOnce makes one contender carry out one trial, on a store without other users.
 func measureOnce(l *lab, w workload, c contender, p point) (values, error) {
 	addr, end, err := l.delayed(c.store, p.roundTrip)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	p.trial.Contender, p.trial.Addr, p.trial.Server, p.trial.Name = c.key(), addr, l.servers[c.store], l.newName()
+	p.trial.Contender, p.trial.Addr, p.trial.Server, p.trial.Name = c.key(), addr,
+		l.servers[c.store], l.newName()
 	if l.profiles != "" {
-		name := strings.NewReplacer("/", "-", " ", "-", ",", "").Replace(w.id + " " + p.label + " " + c.key())
+		name := strings.NewReplacer("/", "-", " ", "-", ",", "").
+			Replace(w.id + " " + p.label + " " + c.key())
 		p.trial.Profile = filepath.Join(l.profiles, name)
 	}
 	if err := flush(c.store, p.trial.Server); err != nil {
@@ -173,11 +180,12 @@ func measureOnce(l *lab, w workload, c contender, p point) (values, error) {
 		p.trial.Goroutines, p.processes = 1, 1
 	}
 	v, err := w.run(l, c, p)
-	maps.DeleteFunc(v, func(_ string, x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) // of nothing
+	// remove ratios and shares without a base
+	maps.DeleteFunc(v, func(_ string, x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
 	return v, err
 }
 
-// compare adds the ratios of the latest round.
+// compare adds the ratios to the floor and to the twin, for the last round.
 func compare(w workload, all []standing) {
 	if w.ratioOf == "" {
 		return
@@ -218,7 +226,7 @@ func medians(rounds []values) values {
 	return all
 }
 
-// or returns the trial with what it leaves open taken from another.
+// or returns the trial with its empty fields set from common.
 func (t trial) or(common trial) trial {
 	t.Job, t.Unpinned = common.Job, common.Unpinned
 	if t.Duration == 0 {
@@ -242,13 +250,15 @@ func (t trial) or(common trial) trial {
 	return t
 }
 
-// describe says on what machine, and with what, all is measured.
+// describe describes the machine and the versions of the programs.
 func describe(l *lab) string {
 	parts := []string{cpuModel(), goVersion()}
 	if l.serverCPU == noCPU {
-		parts = append(parts, "one CPU, or none that can be chosen: servers and clients share it, so latencies mean little")
+		parts = append(parts, "one CPU, or none that can be chosen: servers and clients share "+
+			"it, so latencies mean little")
 	} else {
-		parts = append(parts, fmt.Sprintf("servers on CPU %d, clients on CPU %d", l.serverCPU, l.clientCPU))
+		parts = append(parts, fmt.Sprintf("servers on CPU %d, clients on CPU %d", l.serverCPU,
+			l.clientCPU))
 	}
 	parts = append(parts, packageVersions()...)
 	parts = append(parts, slices.Sorted(maps.Keys(l.versions))...)

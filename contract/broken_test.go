@@ -11,13 +11,18 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/apart"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	apart.SideBySide(6)
+	goleak.VerifyTestMain(m)
+}
 
-// storeFaults are ways in which a store can be wrong. Each must be caught by the case that is named, so
-// that no case is there in vain; and, where model is set, by the random sequences too.
-var storeFaults = slices.Concat(plainFaults, kindFaults, turnFaults, inspectFaults, keepFaults, latchFaults)
+// storeFaults are ways in which a store can be wrong. Each must be caught by the case that is
+// named, so that no case is there in vain; and, where model is set, by the random sequences too.
+var storeFaults = slices.Concat(plainFaults, kindFaults, turnFaults, inspectFaults, keepFaults,
+	latchFaults)
 
 // plainFaults are those that are told by the cases for plain locks.
 var plainFaults = []storeFault{
@@ -152,9 +157,10 @@ var lockerFaults = []storeFault{
 	{"broken connection: says Retry", "a connection that breaks in a line", false},
 }
 
-// TestFaultsAreCaught runs the suite on broken stores, in another process since a test that is meant
-// to fail can't be run in this one.
+// TestFaultsAreCaught runs the suite on broken stores, in another process since a test that is
+// meant to fail can't be run in this one.
 func TestFaultsAreCaught(t *testing.T) {
+	t.Parallel()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal("the test's own program is not to be found:", err)
@@ -191,22 +197,28 @@ func TestFaultsAreCaught(t *testing.T) {
 		}
 	}
 	for _, f := range lockerFaults {
-		if name := strings.ReplaceAll(f.fault+"/locker/"+f.caughtBy, " ", "_"); !slices.Contains(failed, name) {
+		if name := strings.ReplaceAll(f.fault+"/locker/"+f.caughtBy, " ",
+			"_"); !slices.Contains(failed, name) {
 			t.Errorf("a store in which %q passes the case %q for Lockers", f.fault, f.caughtBy)
 		}
 	}
 	for _, f := range partFaults {
-		if name := strings.ReplaceAll(f.fault+"/"+f.caughtBy, " ", "_"); !slices.Contains(failed, name) {
+		if name := strings.ReplaceAll(f.fault+"/"+f.caughtBy, " ", "_"); !slices.Contains(failed,
+			name) {
 			t.Errorf("a store in which %q passes the case %q", f.fault, f.caughtBy)
 		}
 	}
 	for _, c := range partCases {
-		if !slices.ContainsFunc(partFaults, func(f storeFault) bool { return f.caughtBy == c.name }) {
+		if !slices.ContainsFunc(partFaults, func(f storeFault) bool {
+			return f.caughtBy == c.name
+		}) {
 			t.Errorf("no fault shows that the case %q can fail", c.name)
 		}
 	}
 	for _, c := range slices.Concat(stepCases, kindCases) {
-		if !slices.ContainsFunc(storeFaults, func(f storeFault) bool { return f.caughtBy == c.name }) {
+		if !slices.ContainsFunc(storeFaults, func(f storeFault) bool {
+			return f.caughtBy == c.name
+		}) {
 			t.Errorf("no fault shows that the case %q can fail", c.name)
 		}
 	}
@@ -224,13 +236,19 @@ func TestBroken(t *testing.T) {
 		}
 		seen[f.fault] = true
 		t.Run(f.fault, func(t *testing.T) {
-			h := Harness{NewStore: func(t *testing.T) Store { return newFakeStore(t, f.fault).store() }, Virtual: true}
+			h := Harness{NewStore: func(t *testing.T) Store {
+				return newFakeStore(t, f.fault).store()
+			}, Virtual: true}
 			t.Run("steps", func(t *testing.T) { runCaught(t, h, f.fault) })
 			if f.model {
 				t.Run("model", func(t *testing.T) { runModel(t, h) })
 			}
-			if slices.ContainsFunc(lockerFaults, func(other storeFault) bool { return other.fault == f.fault }) {
-				t.Run("locker", func(t *testing.T) { runCases(t, h, slices.Concat(fragileLockerCases, fragileLineCases)) })
+			if slices.ContainsFunc(lockerFaults, func(other storeFault) bool {
+				return other.fault == f.fault
+			}) {
+				t.Run("locker", func(t *testing.T) {
+					runCases(t, h, slices.Concat(fragileLockerCases, fragileLineCases))
+				})
 			}
 		})
 	}
@@ -254,7 +272,8 @@ func runCaught(t *testing.T, h Harness, fault string) {
 			continue
 		}
 		kind, name := backend.Exclusive, f.caughtBy
-		for _, k := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits} {
+		for _, k := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Fair,
+			backend.Permits} {
 			if rest, ok := strings.CutPrefix(f.caughtBy, "as "+k.String()+"/"); ok {
 				kind, name = k, rest
 			}
@@ -285,7 +304,9 @@ func pick(cases []testCase, names ...string) []testCase {
 
 // TestWhole runs the same store without a fault, so that the faults are what is caught.
 func TestWhole(t *testing.T) {
-	h := Harness{NewStore: func(t *testing.T) Store { return newFakeStore(t, "").store() }, Virtual: true}
+	h := Harness{NewStore: func(t *testing.T) Store {
+		return newFakeStore(t, "").store()
+	}, Virtual: true}
 	t.Run("steps", func(t *testing.T) { runSteps(t, h) })
 	t.Run("model", func(t *testing.T) { runModel(t, h) })
 	t.Run("locker", func(t *testing.T) {

@@ -7,18 +7,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Case is a case of the suite, as far as a [Harness] chooses by it.
+// Case describes a case of the suite, for [Harness].Choose.
 type Case struct {
 	Part string // "steps", "model", "locker", "locker without hand-over" or "histories"
 	Name string // as in "acquire/held" or "a dead holder"; empty for "model"
 
-	// As is the kind of lock that a case about plain locks is run again for, and else Exclusive.
+	// As is the kind of lock for which a case about plain locks is repeated. It is Exclusive for
+	// all other cases.
 	As backend.Kind
 
 	Tags Tags
 }
 
-// String returns what go test calls the case, but for the name of the test that calls [Run].
+// String returns go test's name of the case, without the name of the test that calls [Run].
 func (c Case) String() string {
 	path := []string{c.Part}
 	if c.As != backend.Exclusive {
@@ -30,59 +31,63 @@ func (c Case) String() string {
 	return strings.Join(path, "/")
 }
 
-// as is what the cases are run below that are run again for a kind.
+// as returns the name of the parent test of the cases that are repeated for a kind.
 func as(k backend.Kind) string { return "as " + k.String() }
 
-// Tags say what cases have in common.
+// Tags are properties that cases have in common.
 type Tags uint32
 
-// What a [Harness] may choose by. There are others, by which the suite chooses itself.
+// Tags by which a [Harness] may choose cases. The suite uses the unexported tags for its own
+// choice.
 const (
-	// Essential cases are those in which most depends on the store: all that takes the steps of a
-	// session one by one, with a few of the others. What is run again for another kind of lock, or
-	// for clients that don't hand locks on, isn't among them.
+	// Essential cases are those that depend most on the store: all cases that call the steps of a
+	// session directly, and a few of the others. Cases that are repeated for another kind of lock,
+	// or for clients without hand-over, aren't essential.
 	Essential Tags = 1 << iota
 
-	// Exclusion is looked at: what they find wrong is that two had a lock at once. How slow the
-	// machine was is no excuse for that.
+	// Exclusion cases check that two holders never have the lock at once. They aren't run again
+	// after a failure, so they must pass on a slow machine, too.
 	Exclusion
 
-	// PartHangs: they need Store.Parts. HoldStays is the one of them in which a lock is held while
-	// each of the parts hangs.
+	// PartHangs cases need Store.Parts. HoldStays marks the one in which a lock stays held while
+	// the parts hang one after the other.
 	PartHangs
 	HoldStays
 
 	// InLine cases are about the line of a Fair lock.
 	InLine
 
-	// Forced cases free locks by force at any moment, or lose all data, beside clients that use
-	// them.
+	// Forced cases free locks by force, or lose all data, at any moment while clients use the
+	// locks.
 	Forced
 
-	forReaders    // they hold of a reader that is the only one, too
-	forPermits    // they hold of the only permit of a semaphore, too
-	woken         // somebody has to be woken by the store
-	notInLine     // they don't hold where all waiters stand in line, and nothing passes inside a client
-	differs       // a store may do otherwise for each kind of lock
-	readersDiffer // a store may do otherwise for readers
-	seenInLine    // a line has a case of its own for it
-	ofClient      // it is dlock alone that does it, whatever the store
+	forReaders // these cases also run for Read locks, with a single reader
+	forPermits // these cases also run for a semaphore with a single permit
+	woken      // in these cases the store has to wake a waiter
+	// these cases fail for Fair locks: all waiters stand in line, and no client hands the lock over
+	notInLine
+	differs       // a store may behave differently for each kind of lock
+	readersDiffer // a store may behave differently for readers
+	seenInLine    // Fair locks have a case of their own instead
+	ofClient      // these cases depend on dlock alone, and are the same for every store
 )
 
-// Has says whether a case has one of these tags.
+// Has says whether at least one of these tags is set in t.
 func (t Tags) Has(one Tags) bool { return t&one != 0 }
 
-// tagged returns those of the cases that have one of the tags.
+// tagged returns the cases that have one of the tags.
 func tagged(cases []testCase, tags Tags) []testCase {
-	return slices.DeleteFunc(slices.Clone(cases), func(c testCase) bool { return !c.tags.Has(tags) })
+	return slices.DeleteFunc(slices.Clone(cases), func(c testCase) bool {
+		return !c.tags.Has(tags)
+	})
 }
 
-// untagged returns the others.
+// untagged returns the cases that have none of the tags.
 func untagged(cases []testCase, tags Tags) []testCase {
 	return slices.DeleteFunc(slices.Clone(cases), func(c testCase) bool { return c.tags.Has(tags) })
 }
 
-// tag returns the cases with more tags.
+// tag returns copies of the cases with these tags added.
 func tag(tags Tags, cases []testCase) []testCase {
 	cases = slices.Clone(cases)
 	for i := range cases {
@@ -91,7 +96,7 @@ func tag(tags Tags, cases []testCase) []testCase {
 	return cases
 }
 
-// chooses says whether the harness wants a case.
+// chooses says whether the harness selects a case.
 func (h Harness) chooses(c testCase) bool {
 	if h.Choose == nil {
 		return true

@@ -10,8 +10,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A harness is asked about every case of every part, each by a name of its own, and no store is made
-// for what it leaves out.
+// A harness is asked about every case of every part, each by a name of its own, and no store is
+// made for what it leaves out.
 func TestChooseNone(t *testing.T) {
 	asked := make(map[string]Case)
 	var tags Tags

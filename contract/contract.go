@@ -1,6 +1,6 @@
-// Package contract is the test suite that every store for distributed locks passes. If you write a
-// backend (see package [github.com/seed951563bd/distsync/backend]), call [Run] in a test: a failure
-// names the rule that was broken.
+// Package contract is the test suite for stores of distributed locks. If you write a backend, with
+// the interfaces of package [github.com/seed951563bd/distsync/backend], call [Run] in a test. A
+// failure names the rule that the backend breaks.
 //
 //	func TestContract(t *testing.T) {
 //		contract.Run(t, contract.Harness{
@@ -13,36 +13,37 @@
 //		})
 //	}
 //
-// The fields of [Store] make a store lose its data or its connections, among others. Cases that need
-// a missing field are skipped, and say so. A store declares its kinds of lock in [backend.Limits]:
-// cases for other kinds are skipped, except one that checks that the store refuses them.
+// With the fields of [Store] the suite can make a store lose its data or its connections, for
+// example. Cases that need a missing field are skipped, and say so. A store declares its kinds of
+// lock in [backend.Limits]. Cases for other kinds are skipped, except one which checks that the
+// store refuses them.
 //
 // The suite has these parts:
 //
-//   - "steps" checks each step of a session on its own, sentence by sentence of the comments in package
-//     backend.
-//   - "model" runs random steps by several owners and compares every answer with a plain model of what a
-//     name can hold.
+//   - "steps" checks each step of a session on its own, sentence by sentence of the comments in
+//     package backend.
+//   - "model" runs random steps by several owners and compares every answer with a plain model of
+//     what a name can hold.
 //   - "locker" checks that a [dlock.Locker] keeps its promises on this store, and that the trace of
-//     its client adds up in each case.
-//   - "histories" has random users of several clients make calls, with faults of all kinds in between.
-//     It looks for an order of their calls in which one lock could have given these answers. If there
-//     is none, the history is written into a folder whose path is printed, or into the artifacts of
-//     go test -artifacts; DISTSYNC_HISTORY_SEED repeats it.
+//     its client is consistent in each case.
+//   - "histories" lets several clients make random calls, with faults of all kinds in between. Then
+//     it looks for an order of these calls in which a single lock could have given all the answers.
+//     If there is none, the history is written into a folder whose path is printed, or into the
+//     artifacts of go test -artifacts. DISTSYNC_HISTORY_SEED repeats the run.
 //
-// Cases about a lock with one holder are run for plain locks, and again for each other such kind: "as
-// fenced", "as write" and "as fair"; some also "as read", and "as permits" for a semaphore with one
-// permit. Each kind has cases of its own, too: tokens; readers beside readers, and notes of writers;
-// permits, their number, and that all come back; the order of a line, and its places. If the store
-// can keep a released lock taken, that is tested, and so are an [backend.Inspector] and a
-// [backend.Lister].
+// Cases about a lock with one holder run for plain locks, and again for each other kind with one
+// holder: "as fenced", "as write" and "as fair". Some also run "as read", and "as permits" for a
+// semaphore with one permit. Each kind has cases of its own, too. These are about fencing tokens,
+// several readers at once, the notes of writers, the number of permits, and the order and the
+// places of a line. There are also cases for a store that can keep a released lock taken, for a
+// [backend.Inspector] and for a [backend.Lister].
 //
-// In real time leases go on while a machine does something else. A case that fails while the machine
-// stood still for a moment, or while many more wanted its processors than it has, is run again, twice
-// at most, and the first failures are only printed. That isn't done for cases that look whether two
-// have a lock at once, nor for "model" and "histories".
+// In real time, leases also run out while a busy machine doesn't run the test. So a case that fails
+// is run again, twice at most, if the machine stood still for a moment or its processors were
+// overloaded. The failures before the last run are only printed. Cases that look for two holders at
+// once, and the parts "model" and "histories", aren't run again.
 //
-// All cases are run, or those that [Harness].Choose chooses by their part, name and tags.
+// By default all cases are run. [Harness].Choose can select cases by their part, name and tags.
 //
 // Tests run one after the other, since each checks at its end that no goroutine is left behind.
 package contract
@@ -64,86 +65,86 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Harness makes stores for the suite.
+// Harness makes stores for the suite, and says how to test them.
 type Harness struct {
-	// NewStore returns an empty store for one test, and cleans up with t.Cleanup: after that no
+	// NewStore returns an empty store for one test. It cleans up with t.Cleanup, and after that no
 	// goroutine may be left. The suite calls it once per test, and not concurrently. If Virtual is
-	// set, it is called inside the bubble of that test.
+	// set, the call is inside the bubble of that test.
 	NewStore func(t *testing.T) Store
 
-	// Virtual says that the store's time is that of the process, so that every test can run in a
+	// Virtual says that the store uses the clock of the process. Then every test can run in a
 	// bubble of testing/synctest, in which time costs nothing. The whole store must then be in the
 	// process: a goroutine that waits for a real network, or for a sync.Mutex, stops the bubble's
-	// clock. Otherwise real time passes.
+	// clock. If Virtual isn't set, the tests run in real time.
 	Virtual bool
 
 	// Lingering names goroutines that the store's client library leaves behind for some time after
-	// it was closed. No test waits for them. It is nil for most.
+	// a client was closed. No test waits for these goroutines. Lingering is nil for most stores.
 	Lingering []goleak.Option
 
-	// Choose, unless it is nil, says which cases are run. It is asked before anything of a case is
-	// done, always in the same order, and nothing is printed of those that it leaves out. A store
-	// that is looked at beside a sibling may do with a part of the suite, or with its [Essential]
-	// cases; a store that is being written may begin with its "steps".
+	// Choose, unless it is nil, says which cases run. It is called before each case, always in the
+	// same order. Nothing is printed about cases that it leaves out. For a variant of a store that
+	// is tested in full, the [Essential] cases may be enough. While you write a store, begin with
+	// the part "steps".
 	Choose func(c Case) bool
 
-	part          string         // of the suite
-	again         bool           // the cases have been run in another way
-	clientOptions []dlock.Option // of the clients in the cases for Lockers, beside their own
-	untraced      bool           // they tell nobody what they do: otherwise it is looked whether that adds up
-	kind          backend.Kind   // of the locks in cases that run for several
-	lacking       *bool          // set if the store doesn't have that kind
+	part          string         // part of the suite
+	again         bool           // the cases are repeated, for another kind or without hand-over
+	clientOptions []dlock.Option // further options of the clients in the cases for Lockers
+	// the clients have no trace; otherwise each case checks that the trace is consistent
+	untraced bool
+	kind     backend.Kind // kind of lock, in cases that run for several kinds
+	lacking  *bool        // set to true by the first case if the store doesn't have this kind
 }
 
 // Store is one store as the suite uses it.
 type Store struct {
-	// Backend returns a backend on this store. Each call returns what another process would have,
-	// with its own connection. The cleanup of NewStore's t closes what it opens.
+	// Backend returns a backend on this store. Each call stands for another process, and returns a
+	// backend with its own connection. A cleanup of NewStore's t closes that connection.
 	Backend func() backend.Backend
 
-	// The fields below are optional. Where one is nil the tests that need it are skipped, and say
-	// so.
+	// The fields below are optional. If one is nil, the tests that need it are skipped, and say so.
 
-	// PutForeign puts something that is no lock in the place of the lock of this name. It is called
-	// for several names, and may put something else each time.
+	// PutForeign stores other data where the store keeps the lock of this name. It is called for
+	// several names, and may store different data each time.
 	PutForeign func(name string)
 
-	// ForeignIntact says whether the thing that PutForeign put there is still there, unchanged.
+	// ForeignIntact says whether PutForeign's data is still there, unchanged.
 	ForeignIntact func(name string) bool
 
 	// Wipe loses all data at once, like a server that restarts without persistence. The store's
-	// counters (revisions, versions, ids) begin anew, so deleting everything is not enough if they
-	// go on counting. Connections may break or not.
+	// counters (revisions, versions, ids) must begin anew too, so deleting everything may not be
+	// enough. Connections may break or not.
 	Wipe func()
 
 	// BreakSubscriptions cuts every client's connection for notifications. The backends should
 	// reconnect.
 	BreakSubscriptions func()
 
-	// OwnersApart says that only the session that acquired a lock knows an owner's holds, since no
-	// two clients have the same owner. Cases in which two sessions act for one owner are skipped
-	// then, or use one session.
+	// OwnersApart says that only the session that acquired a lock knows the owner's hold. Then the
+	// suite skips cases in which two sessions act for one owner, or uses one session for them.
+	// Clients of package dlock work with such a store, because they never share an owner.
 	OwnersApart bool
 
-	// Fragile returns a backend as Backend does, and a Strike that harms its connection to the
-	// store. Only with it can the suite find a backend that repeats steps which may have been
-	// carried out, or says that they were not. If the store is a server, put a proxy of package
-	// faults in between; see the example.
+	// Fragile returns a backend as Backend does, and a Strike that disturbs its connection to the
+	// store. Without Fragile the suite doesn't notice if a backend repeats a step that was perhaps
+	// carried out, or reports such a step as not carried out. If the store is a server, put a proxy
+	// of package faults in between, as in the example.
 	Fragile func() (backend.Backend, Strike)
 
-	// Parts are for a store of several parts that goes on without any one of them. Each hangs one
-	// part until resume is called, like a stopped process: it answers nothing, closes no
-	// connection, and may carry out later what it was asked meanwhile.
+	// Parts has a function for each part of a store that works while any one of its parts is down.
+	// The function makes its part hang, like a stopped process, until resume is called. Until then
+	// the part answers no request and closes no connection. It may carry out the requests later.
 	Parts []func() (resume func())
 }
 
-// Strike hits the nth request, from 0, of those that a backend sends from now on; a step may take
-// several. End says whether there was such a request. If there was none, it calls the blow off. A
-// request that was held back is carried out before end returns. If a harness doesn't have a blow,
-// end says false.
+// Strike makes a fault hit the nth request, counted from 0, that a backend sends from now on. A
+// step may take several requests. The function end says whether the fault has hit a request. If
+// not, end cancels the fault. If the fault held the request back, the store carries that request
+// out before end returns. If a harness doesn't support a kind of fault, end returns false.
 //
-// It is the method Strike of [faults.Proxy]. A store inside the process may let a commit fail
-// before or after it has happened.
+// The method Strike of [faults.Proxy] is a Strike. For a store inside the process, a Strike may
+// instead make a step return an error before or after its commit.
 type Strike func(blow faults.Blow, n int) (end func() (struck bool))
 
 // Run runs the suite as subtests of t.
@@ -170,18 +171,17 @@ func Run(t *testing.T, h Harness) {
 }
 
 const (
-	// caseLimit is how long a case may take before the suite gives up on it. A case that only
-	// waits for the store fails by itself at that point, since the context of its env ends; one
-	// that hangs in code that looks at no context ends the process, as go test -timeout does,
-	// because there is no other way to stop it.
+	// caseLimit is the time limit of a case. At the limit, the context of the case's env ends. So a
+	// case that only waits for the store fails. A case that hangs without regard to its context
+	// can't be stopped, so it ends the process, as go test -timeout does.
 	caseLimit = 2 * time.Minute
 
-	// virtualCaseLimit is when the env's context ends in a bubble, where waiting is free.
+	// virtualCaseLimit is the time limit of a case in a bubble, where waiting costs nothing.
 	virtualCaseLimit = 24 * time.Hour
 )
 
-// runWithoutHandover runs again the cases for Lockers in which a lock may be handed on inside a client,
-// for clients that don't do that: all of them where time costs nothing.
+// runWithoutHandover repeats cases for Lockers with clients that have no hand-over. In virtual time
+// it repeats all cases, in real time only those about waiting.
 func runWithoutHandover(t *testing.T, h Harness) {
 	h.again = true
 	h.clientOptions, h.untraced = []dlock.Option{dlock.WithHandover(0)}, true
@@ -194,25 +194,25 @@ func runWithoutHandover(t *testing.T, h Harness) {
 	runCases(t, h, waitCases)
 }
 
-// testCase is one test of the suite.
+// testCase is one case of the suite.
 type testCase struct {
 	name string
-	rule string // what a store, or a Locker on it, must do; shown when the test fails
+	rule string // what a store, or a Locker on it, must do; printed when the test fails
 	tags Tags
 	run  func(e *env)
 }
 
-// env is what a case has at hand: a test, and a store of its own.
+// env is the environment of a case: a test, and a store of its own.
 type env struct {
 	*testing.T
-	ctx   context.Context // ends with the case, or when it takes too long
+	ctx   context.Context // ends with the case, or at its time limit
 	rule  string
 	h     Harness
 	store Store
-	kind  backend.Kind // that the case is run for: [backend.Exclusive], but where it says otherwise
+	kind  backend.Kind // kind of lock that the case runs for; [backend.Exclusive] by default
 
 	pulse   *pulse
-	excused *atomic.Bool // set when the machine was the excuse for what went wrong; nil: it is none
+	excused *atomic.Bool // set when a slow machine excuses a failure; nil: no failure is excused
 
 	clients []*faultyBackend
 
@@ -225,11 +225,11 @@ func runCases(t *testing.T, h Harness, cases []testCase) {
 	}
 }
 
-// runCase runs one case and what every case is checked for: that it ends, and that it leaves no
-// goroutine behind. It sets excused, if that isn't nil, where the machine may be at fault for what was wrong.
+// runCase runs one case, and checks that it ends and leaves no goroutine behind. If excused isn't
+// nil, runCase sets it when the machine may have caused a failure.
 func runCase(t *testing.T, h Harness, c testCase, excused *atomic.Bool) {
 	watchdog := time.AfterFunc(2*caseLimit, func() {
-		panic(fmt.Sprintf("%s hangs\nrule: %s", t.Name(), c.rule))
+		panic(fmt.Sprintf("%s hangs; the rule of this case: %s", t.Name(), c.rule))
 	})
 	defer watchdog.Stop()
 	if h.Virtual {
@@ -237,7 +237,8 @@ func runCase(t *testing.T, h Harness, c testCase, excused *atomic.Bool) {
 		return
 	}
 	allowed := append(slices.Clone(h.Lingering), goleak.IgnoreCurrent())
-	t.Cleanup(func() { checkLeaks(t, c.rule, allowed) }) // the first cleanup is the last to run
+	// cleanups run in reverse order, so this one runs last
+	t.Cleanup(func() { checkLeaks(t, c.rule, allowed) })
 	e := newEnv(t, h, c.rule)
 	if excused != nil {
 		e.pulse, e.excused = startPulse(), excused
@@ -246,13 +247,15 @@ func runCase(t *testing.T, h Harness, c testCase, excused *atomic.Bool) {
 	c.run(e)
 }
 
-// inBubble is synctest.Test, but for two things: a skip inside is a skip outside, and the panic about
-// goroutines that are left in the bubble becomes a failure of this test alone.
+// inBubble is synctest.Test with two differences. If f skips its test, t is skipped, too. If
+// goroutines are left in the bubble, only this test fails: the panic of synctest is recovered.
 func inBubble(t *testing.T, rule string, f func(t *testing.T)) {
 	var inner *testing.T
 	defer func() {
 		if p := recover(); p != nil {
-			t.Errorf("%v: goroutines wait for what will never come, or were left behind\nrule: %s", p, rule)
+			t.Errorf("%v: goroutines wait for what will never come, or were "+
+				"left behind; the rule of this case: %s",
+				p, rule)
 		}
 	}()
 	synctest.Test(t, func(t *testing.T) {
@@ -264,22 +267,22 @@ func inBubble(t *testing.T, rule string, f func(t *testing.T)) {
 	}
 }
 
-// checkLeaks fails t if goroutines are left but for those allowed.
+// checkLeaks fails t if goroutines are left, other than the allowed ones.
 func checkLeaks(t *testing.T, rule string, allowed []goleak.Option) {
-	// goleak itself looks for less than two seconds, which a busy machine exceeds.
+	// goleak itself retries for less than two seconds, which isn't enough on a busy machine.
 	var err error
 	for range 10 {
 		if err = goleak.Find(allowed...); err == nil {
 			return
 		}
 	}
-	t.Errorf("goroutines left behind: %v\nrule: %s", err, rule)
+	t.Errorf("goroutines left behind: %v; the rule of this case: %s", err, rule)
 }
 
 func newEnv(t *testing.T, h Harness, rule string) *env {
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("rule: %s", rule)
+			t.Logf("the rule of this case: %s", rule)
 		}
 	})
 	limit := caseLimit
@@ -301,7 +304,7 @@ func newEnv(t *testing.T, h Harness, rule string) *env {
 	return e
 }
 
-// session opens a session on a backend of its own, as another process would, and closes it when the
+// session opens a session on a backend of its own, as another process would. It is closed when the
 // case ends.
 func (e *env) session() backend.Session {
 	e.Helper()
@@ -314,9 +317,9 @@ func (e *env) session() backend.Session {
 	return s
 }
 
-// lease returns a lease for tests in which leases are renewed or run out: long enough not to run out
-// where the test is merely slow in between, short enough to be waited for. In a bubble it is 30 s,
-// otherwise a second or what the store can do.
+// lease returns a lease for tests in which leases are renewed or expire. It is long enough for a
+// test that is a little slow, and short enough to wait for. In a bubble it is 30 s, otherwise a
+// second, or the shortest lease of the store if that is longer.
 func (e *env) lease() time.Duration {
 	if e.h.Virtual {
 		return e.legal(30 * time.Second)
@@ -324,10 +327,11 @@ func (e *env) lease() time.Duration {
 	return e.legal(time.Second)
 }
 
-// longLease returns a lease that doesn't run out during the case, however slow the machine.
+// longLease returns a lease that doesn't expire during the case, however slow the machine.
 func (e *env) longLease() time.Duration { return e.legal(time.Hour) }
 
-// shortLease returns a lease to be waited for. It may be over before the next step is sent.
+// shortLease returns a lease for tests that wait until it expires. It may expire before the next
+// step is sent.
 func (e *env) shortLease() time.Duration { return e.legal(100 * time.Millisecond) }
 
 // legal returns the shortest lease of at least d that the store's limits allow.
@@ -345,16 +349,16 @@ func (e *env) leaseStep() time.Duration {
 	return time.Millisecond
 }
 
-// sleep lets d pass. Its use is to let leases run out; for everything else there is eventually.
+// sleep lets d pass, so that leases expire. For everything else use eventually.
 func (e *env) sleep(d time.Duration) { time.Sleep(d) }
 
-// eventually waits until cond says true, and fails the test if that takes longer than any working
-// store on a busy machine could.
+// eventually waits until cond returns true. It fails the test if that takes longer than any working
+// store on a busy machine could need.
 func (e *env) eventually(what string, cond func() bool) {
 	e.Helper()
 	limit := 30 * time.Second
 	if e.h.Virtual {
-		limit = 5 * time.Minute // must cover lease, which is longer there
+		limit = 5 * time.Minute // must be longer than lease, which is longer in a bubble
 	}
 	start := time.Now()
 	for pause := time.Millisecond; !cond(); pause = min(2*pause, 50*time.Millisecond) {
@@ -365,7 +369,7 @@ func (e *env) eventually(what string, cond func() bool) {
 	}
 }
 
-// skipWithout skips the case if the harness lacks something.
+// skipWithout skips the case unless has is set. In the message, what names the missing ability.
 func (e *env) skipWithout(has bool, what string) {
 	e.Helper()
 	if !has {

@@ -40,7 +40,8 @@ func ExampleStore() {
 			return contract.Store{
 				Backend: func() backend.Backend { return connect(addr) },
 				Fragile: func() (backend.Backend, contract.Strike) {
-					proxy, err := faults.NewProxy(addr, faults.RESP) // faults.Bytes is for protocols that it doesn't know
+					// faults.Bytes is for protocols that it doesn't know
+					proxy, err := faults.NewProxy(addr, faults.RESP)
 					if err != nil {
 						t.Fatal(err)
 					}

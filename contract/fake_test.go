@@ -21,8 +21,8 @@ type fakeStore struct {
 	done  chan struct{} // closed when the test ends, as the client of the store is
 
 	mu       sync.Mutex
-	foreign  map[string]bool      // what is no lock; true while unchanged
-	owners   map[string]string    // who acquired each lock last
+	foreign  map[string]bool      // values that are no lock; true while unchanged
+	owners   map[string]string    // the last to acquire each lock
 	opened   map[string]*fake     // in which session
 	counts   map[string]bool      // which locks were re-entered
 	noted    map[string]time.Time // when each lock's lease is said to end
@@ -33,13 +33,14 @@ type fakeStore struct {
 	subs     []*fakeSub
 	limits   int
 	batches  int
-	waited   bool                          // whether anybody has waited, when a release was asked that
-	seen     map[string]backend.Inspection // what Inspect has reported of each lock last
-	kinds    *fakeKinds
-	turns    *fakeTurns
-	keeps    *fakeKeeps
-	busy     atomic.Int32
-	counted  atomic.Int32 // CountDowns of latches
+	// whether anybody has waited, when a release was asked that
+	waited  bool
+	seen    map[string]backend.Inspection // what Inspect has reported of each lock last
+	kinds   *fakeKinds
+	turns   *fakeTurns
+	keeps   *fakeKeeps
+	busy    atomic.Int32
+	counted atomic.Int32 // CountDowns of latches
 }
 
 type memSession interface {
@@ -78,9 +79,12 @@ func newFakeStore(t *testing.T, fault string) *fakeStore {
 
 func (st *fakeStore) store() Store {
 	return Store{
-		Backend:            func() backend.Backend { return st },
-		PutForeign:         func(name string) { st.with(func() { st.foreign[name] = true }) },
-		ForeignIntact:      func(name string) (intact bool) { st.with(func() { intact = st.foreign[name] }); return intact },
+		Backend:    func() backend.Backend { return st },
+		PutForeign: func(name string) { st.with(func() { st.foreign[name] = true }) },
+		ForeignIntact: func(name string) (intact bool) {
+			st.with(func() { intact = st.foreign[name] })
+			return intact
+		},
 		Wipe:               st.wipe,
 		BreakSubscriptions: st.breakSubscriptions,
 		Fragile:            st.fragile,
@@ -190,7 +194,7 @@ func (st *fakeStore) owner(owner string) string {
 	return owner
 }
 
-// lastOwner returns who acquired the lock last, and so holds it if anybody does.
+// lastOwner returns the last owner that acquired the lock. If the lock is held, it is the holder.
 func (st *fakeStore) lastOwner(name string) (owner string) {
 	st.with(func() { owner = st.owners[name] })
 	return owner
@@ -242,8 +246,8 @@ func (st *fakeStore) check(name string) error {
 	return &backend.Error{Kind: backend.Refused, Err: backend.ErrConflict}
 }
 
-// over is what becomes of a step whose context is over: with carryOut it is carried out and an error
-// returned nevertheless.
+// over is the result of a step whose context is over. With carryOut the step is carried out, and an
+// error is returned nevertheless.
 func (st *fakeStore) over(ctx context.Context) (carryOut bool, err error) {
 	if ctx.Err() == nil {
 		return false, nil
@@ -269,8 +273,8 @@ type fake struct {
 
 type holdID struct{ name, owner string }
 
-// impostor returns who has a lock, if it bears the version that another's hold had which this session
-// began; else that other.
+// impostor returns the holder of a lock if the lock has the version of another hold that this
+// session began. Otherwise it returns the owner of that other hold.
 func (s *fake) impostor(name, owner string) string {
 	version, ok := s.began.Load(holdID{name, owner})
 	last := s.st.lastOwner(name)
@@ -281,7 +285,9 @@ func (s *fake) impostor(name, owner string) string {
 	return last
 }
 
-func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+func (s *fake) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
 	st := s.st
 	st.busy.Add(1)
 	defer st.busy.Add(-1)
@@ -302,7 +308,9 @@ func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res bac
 	}
 	req.Name, req.Owner = st.name(req.Name, req.Owner), st.owner(req.Owner)
 	req.Lease = st.lease(req.Lease)
-	before, _ := s.in.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner})
+	before, _ := s.in.Look(ctx, backend.LookRequest{
+		Kind: req.Kind, Name: req.Name, Owner: req.Owner,
+	})
 	switch again := before.Count > 0; st.fault {
 	case "acquire takes what another holds":
 		if before.Held && !again {
@@ -315,7 +323,9 @@ func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res bac
 		}
 	case "acquire prolongs what another holds":
 		if before.Held && !again {
-			s.in.Renew(ctx, backend.RenewRequest{Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: req.Lease})
+			s.in.Renew(ctx, backend.RenewRequest{
+				Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: req.Lease,
+			})
 		}
 	case "re-entry compares versions only":
 		if req.Reentry {
@@ -337,13 +347,17 @@ func (s *fake) Acquire(ctx context.Context, req backend.AcquireRequest) (res bac
 		st.inherit(req.Name, before, again)
 	case "re-entry doesn't count":
 		if again {
-			s.in.Renew(ctx, backend.RenewRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+			s.in.Renew(ctx, backend.RenewRequest{
+				Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease,
+			})
 			return backend.AcquireResult{Acquired: true, Count: before.Count}, nil
 		}
 	case "re-entry in two steps":
 		if again {
 			time.Sleep(time.Millisecond)
-			now, _ := s.in.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner})
+			now, _ := s.in.Look(ctx, backend.LookRequest{
+				Kind: req.Kind, Name: req.Name, Owner: req.Owner,
+			})
 			if now.Count != before.Count {
 				return backend.AcquireResult{Acquired: true, Count: now.Count}, nil
 			}
@@ -437,10 +451,14 @@ func (st *fakeStore) inherit(name string, before backend.LookResult, again bool)
 
 // endAt frees a lock when a lease is over that should have been replaced.
 func (s *fake) endAt(name string, rest time.Duration) {
-	time.AfterFunc(rest, func() { s.st.back.ForceRelease(context.Background(), backend.ForceReleaseRequest{Name: name}) })
+	time.AfterFunc(rest, func() {
+		s.st.back.ForceRelease(context.Background(), backend.ForceReleaseRequest{Name: name})
+	})
 }
 
-func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
+func (s *fake) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (res backend.ReleaseResult, err error) {
 	st := s.st
 	if st.fault == "close ends Release" && s.closed.Load() {
 		return res, &backend.Error{Kind: backend.Refused, Err: errors.New("closed")}
@@ -456,7 +474,9 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 	}
 	req.Name, req.Owner = st.name(req.Name, req.Owner), st.owner(req.Owner)
 	req.Lease = st.lease(req.Lease)
-	before, _ := st.back.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner})
+	before, _ := st.back.Look(ctx, backend.LookRequest{
+		Kind: req.Kind, Name: req.Name, Owner: req.Owner,
+	})
 	switch mine := before.Count > 0; st.fault {
 	case "release forgets the owner":
 		req.Owner = st.lastOwner(req.Name)
@@ -464,7 +484,9 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 		req.Owner = s.impostor(req.Name, req.Owner)
 	case "release by another prolongs":
 		if !mine {
-			st.back.Renew(ctx, backend.RenewRequest{Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: req.Lease})
+			st.back.Renew(ctx, backend.RenewRequest{
+				Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: req.Lease,
+			})
 		}
 	case "release doesn't free":
 		if before.Count == 1 {
@@ -481,7 +503,9 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 		req.Lease = before.Remaining
 	case "release of a free lock leaves one":
 		if !before.Held {
-			st.back.Acquire(ctx, backend.AcquireRequest{Kind: req.Kind, Name: req.Name, Owner: "nobody", Lease: req.Lease})
+			st.back.Acquire(ctx, backend.AcquireRequest{
+				Kind: req.Kind, Name: req.Name, Owner: "nobody", Lease: req.Lease,
+			})
 			return res, nil
 		}
 	case "leases of releases don't last":
@@ -517,7 +541,7 @@ func (s *fake) Release(ctx context.Context, req backend.ReleaseRequest) (res bac
 	return res, err
 }
 
-// waiting is what a release says of those who wait.
+// waiting is how many waiters a release tells of.
 func (s *fake) waiting(name string) int {
 	all, own, elsewhere := 0, 0, 0
 	for _, sub := range s.st.standing() {
@@ -553,7 +577,9 @@ func (s *fake) waiting(name string) int {
 }
 
 // releaseBadly releases the last hold, but wakes in its own way.
-func (s *fake) releaseBadly(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
+func (s *fake) releaseBadly(
+	ctx context.Context, req backend.ReleaseRequest,
+) (res backend.ReleaseResult, err error) {
 	subs := s.st.standing()
 	switch s.st.fault {
 	case "release wakes too early":
@@ -573,7 +599,9 @@ func (s *fake) releaseBadly(ctx context.Context, req backend.ReleaseRequest) (re
 	return s.in.Release(ctx, req)
 }
 
-func (s *fake) Renew(ctx context.Context, req backend.RenewRequest) (res backend.RenewResult, err error) {
+func (s *fake) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (res backend.RenewResult, err error) {
 	st := s.st
 	if carryOut, err := st.over(ctx); err != nil {
 		if carryOut {
@@ -586,15 +614,21 @@ func (s *fake) Renew(ctx context.Context, req backend.RenewRequest) (res backend
 	}
 	req.Name, req.Owner = st.name(req.Name, req.Owner), st.owner(req.Owner)
 	req.Lease = st.lease(req.Lease)
-	before, _ := s.in.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner})
+	before, _ := s.in.Look(ctx, backend.LookRequest{
+		Kind: req.Kind, Name: req.Name, Owner: req.Owner,
+	})
 	switch mine := before.Count > 0; st.fault {
 	case "renew revives a free lock":
 		if !before.Held {
-			s.in.Acquire(ctx, backend.AcquireRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+			s.in.Acquire(ctx, backend.AcquireRequest{
+				Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease,
+			})
 		}
 	case "renew counts":
 		if mine {
-			s.in.Acquire(ctx, backend.AcquireRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+			s.in.Acquire(ctx, backend.AcquireRequest{
+				Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease,
+			})
 		}
 	case "renew compares versions only":
 		req.Owner = s.impostor(req.Name, req.Owner)
@@ -613,7 +647,11 @@ func (s *fake) Renew(ctx context.Context, req backend.RenewRequest) (res backend
 	return s.in.Renew(ctx, req)
 }
 
-func (s *fake) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(i int, res backend.RenewResult, err error)) {
+func (s *fake) RenewBatch(
+	ctx context.Context, reqs []backend.RenewRequest, answer func(
+		i int, res backend.RenewResult, err error,
+	),
+) {
 	st := s.st
 	var others int
 	st.with(func() { others = st.batches; st.batches++ })
@@ -621,7 +659,9 @@ func (s *fake) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answ
 	if st.fault == "batch doesn't wait for answers" {
 		told := answer
 		var all sync.WaitGroup
-		answer = func(i int, res backend.RenewResult, err error) { all.Go(func() { told(i, res, err) }) }
+		answer = func(i int, res backend.RenewResult, err error) {
+			all.Go(func() { told(i, res, err) })
+		}
 		defer func() {
 			done := make(chan struct{})
 			go func() { all.Wait(); close(done) }()
@@ -685,7 +725,11 @@ func (s *fake) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answ
 	}
 }
 
-func (s *fake) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(i int, res backend.AcquireResult, err error)) {
+func (s *fake) AcquireBatch(
+	ctx context.Context, reqs []backend.AcquireRequest, answer func(
+		i int, res backend.AcquireResult, err error,
+	),
+) {
 	refused := false
 	for i, req := range reqs {
 		switch s.st.fault {
@@ -714,7 +758,11 @@ func (s *fake) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, 
 	}
 }
 
-func (s *fake) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(i int, res backend.ReleaseResult, err error)) {
+func (s *fake) ReleaseBatch(
+	ctx context.Context, reqs []backend.ReleaseRequest, answer func(
+		i int, res backend.ReleaseResult, err error,
+	),
+) {
 	for i, req := range reqs {
 		switch s.st.fault {
 		case "releases have one owner":
@@ -732,7 +780,9 @@ func (s *fake) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, 
 	}
 }
 
-func (s *fake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (res backend.ForceReleaseResult, err error) {
+func (s *fake) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (res backend.ForceReleaseResult, err error) {
 	st := s.st
 	if carryOut, err := st.over(ctx); err != nil {
 		if carryOut {
@@ -752,7 +802,9 @@ func (s *fake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest
 	req.Name = st.name(req.Name, "")
 	switch st.fault {
 	case "force gives back one hold":
-		rel, err := s.in.Release(ctx, backend.ReleaseRequest{Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: time.Hour})
+		rel, err := s.in.Release(ctx, backend.ReleaseRequest{
+			Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: time.Hour,
+		})
 		return backend.ForceReleaseResult{Released: rel.Outcome != backend.NotHeld}, err
 	case "force doesn't wake":
 		for _, sub := range st.standing() {
@@ -766,7 +818,9 @@ func (s *fake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest
 	return s.in.ForceRelease(ctx, req)
 }
 
-func (s *fake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (res backend.PlacesResult, err error) {
+func (s *fake) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (res backend.PlacesResult, err error) {
 	if _, err := s.st.over(ctx); err != nil {
 		return res, err
 	}
@@ -776,7 +830,9 @@ func (s *fake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (res b
 	return s.in.KeepPlaces(ctx, req)
 }
 
-func (s *fake) Look(ctx context.Context, req backend.LookRequest) (res backend.LookResult, err error) {
+func (s *fake) Look(
+	ctx context.Context, req backend.LookRequest,
+) (res backend.LookResult, err error) {
 	st := s.st
 	if _, err := st.over(ctx); err != nil {
 		return res, err
@@ -790,7 +846,9 @@ func (s *fake) Look(ctx context.Context, req backend.LookRequest) (res backend.L
 	req.Name, req.Owner = st.name(req.Name, req.Owner), st.owner(req.Owner)
 	switch st.fault {
 	case "look prolongs":
-		s.in.Renew(ctx, backend.RenewRequest{Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: 20 * time.Hour})
+		s.in.Renew(ctx, backend.RenewRequest{
+			Kind: req.Kind, Name: req.Name, Owner: st.lastOwner(req.Name), Lease: 20 * time.Hour,
+		})
 	case "look tells anybody's count":
 		req.Owner = st.lastOwner(req.Name)
 	}
@@ -816,7 +874,8 @@ func (s *fake) Close() error {
 	switch st.fault {
 	case "close releases":
 		s.names.Range(func(name, owner any) bool {
-			s.in.ForceRelease(context.Background(), backend.ForceReleaseRequest{Name: name.(string)})
+			s.in.ForceRelease(context.Background(),
+				backend.ForceReleaseRequest{Name: name.(string)})
 			return true
 		})
 	case "close keeps subscriptions":
@@ -856,7 +915,9 @@ type lateSub struct{}
 
 func (lateSub) Close() {}
 
-func (s *fake) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *fake) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	st := s.st
 	if st.fault == "ended context spoils the session" && s.spoilt.Load() {
 		return nil, &backend.Error{Kind: backend.Retry, Err: errors.New("spoilt")}
@@ -867,7 +928,8 @@ func (s *fake) Subscribe(ctx context.Context, req backend.SubscribeRequest) (bac
 	}
 	sub := &fakeSub{s: s, name: req.Name, wake: req.Wake}
 	req.Wake = func(w backend.Wakeup) {
-		if !sub.muted.Load() && (st.fault != "subscription ends with its context" || ctx.Err() == nil) {
+		if !sub.muted.Load() &&
+			(st.fault != "subscription ends with its context" || ctx.Err() == nil) {
 			sub.wake(w)
 		}
 	}
@@ -908,8 +970,8 @@ func (sub *fakeSub) Close() {
 	case "closed subscription goes on":
 		return
 	case "closing ends the next subscription":
-		// As when the names of those who are subscribed are kept without saying by whom, and the
-		// store is told a little later.
+		// This happens if the store keeps the names of subscriptions without their subscribers, and
+		// is told a little later.
 		time.AfterFunc(time.Millisecond, func() {
 			for _, other := range st.standing() {
 				if other.s == sub.s && other.name == sub.name {

@@ -11,7 +11,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-func (s *fake) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+func (s *fake) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
 	if _, err := s.st.over(ctx); err != nil {
 		return backend.Inspection{}, err
 	}
@@ -37,7 +39,9 @@ func (s *fake) Inspect(ctx context.Context, req backend.InspectRequest) (backend
 // prolong renews whatever somebody has of a lock.
 func (s *fake) prolong(ctx context.Context, i backend.Inspection) {
 	for _, h := range i.Holders {
-		s.in.Renew(ctx, backend.RenewRequest{Kind: h.Kind, Name: i.Name, Owner: h.Owner, Lease: never, Permits: h.Count})
+		s.in.Renew(ctx, backend.RenewRequest{
+			Kind: h.Kind, Name: i.Name, Owner: h.Owner, Lease: never, Permits: h.Count,
+		})
 	}
 }
 
@@ -51,7 +55,8 @@ func (s *fake) misreport(ctx context.Context, i *backend.Inspection) {
 			h.Count = 1
 		case st.fault == "inspect tells readers the last end" && h.Kind == backend.Read:
 			h.Remaining = s.lastRead(i)
-		case st.fault == "inspect doesn't tell owners of permits apart" && h.Kind == backend.Permits:
+		case st.fault == "inspect doesn't tell owners of permits apart" &&
+			h.Kind == backend.Permits:
 			h.Owner = "somebody"
 		case st.fault == "inspect ends owners at NUL":
 			h.Owner, _, _ = strings.Cut(h.Owner, "\x00")
@@ -72,7 +77,9 @@ func (s *fake) misreport(ctx context.Context, i *backend.Inspection) {
 		var each []backend.Holder
 		for _, h := range i.Holders {
 			for range h.Count {
-				each = append(each, backend.Holder{Owner: h.Owner, Kind: h.Kind, Count: 1, Remaining: h.Remaining})
+				each = append(each, backend.Holder{
+					Owner: h.Owner, Kind: h.Kind, Count: 1, Remaining: h.Remaining,
+				})
 			}
 		}
 		i.Holders = each
@@ -94,7 +101,9 @@ func (s *fake) misreport(ctx context.Context, i *backend.Inspection) {
 		})
 	case "inspect keeps places":
 		if len(i.Line) > 0 {
-			s.in.KeepPlaces(ctx, backend.PlacesRequest{Kind: backend.Fair, Name: i.Name, Owners: i.Line, Place: time.Hour})
+			s.in.KeepPlaces(ctx, backend.PlacesRequest{
+				Kind: backend.Fair, Name: i.Name, Owners: i.Line, Place: time.Hour,
+			})
 		}
 	}
 }
@@ -107,7 +116,9 @@ func (s *fake) lastRead(i *backend.Inspection) (last time.Duration) {
 	return last
 }
 
-func (s *fake) List(ctx context.Context, req backend.ListRequest) (res backend.ListResult, err error) {
+func (s *fake) List(
+	ctx context.Context, req backend.ListRequest,
+) (res backend.ListResult, err error) {
 	st := s.st
 	if _, err := st.over(ctx); err != nil {
 		return res, err
@@ -141,7 +152,8 @@ func (s *fake) List(ctx context.Context, req backend.ListRequest) (res backend.L
 		i := &res.Locks[j]
 		switch st.fault {
 		case "list says who, and no more":
-			i.Holders, i.Line, i.Limit = []backend.Holder{{Owner: i.Holders[0].Owner, Kind: i.Holders[0].Kind}}, nil, 0
+			i.Holders, i.Line, i.Limit = []backend.Holder{{Owner: i.Holders[0].Owner,
+				Kind: i.Holders[0].Kind}}, nil, 0
 		case "list prolongs":
 			s.prolong(ctx, *i)
 		}
@@ -156,7 +168,9 @@ func (s *fake) List(ctx context.Context, req backend.ListRequest) (res backend.L
 	case "list has what was there once":
 		st.with(func() {
 			for name := range st.owners {
-				res.Locks = append(res.Locks, backend.Inspection{Name: name, Holders: []backend.Holder{{Owner: "a"}}})
+				res.Locks = append(res.Locks, backend.Inspection{
+					Name: name, Holders: []backend.Holder{{Owner: "a"}},
+				})
 			}
 		})
 	case "list has free locks":

@@ -51,7 +51,9 @@ type fakeKeeps struct {
 }
 
 func newFakeKeeps(fault string) *fakeKeeps {
-	return &fakeKeeps{fault: fault, acquired: make(map[holdID]bool), kinds: make(map[string]backend.Kind)}
+	return &fakeKeeps{
+		fault: fault, acquired: make(map[holdID]bool), kinds: make(map[string]backend.Kind),
+	}
 }
 
 func (st *fakeKeeps) with(f func()) {
@@ -67,26 +69,36 @@ type keepFake struct {
 	closed atomic.Bool
 }
 
-func (s *keepFake) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *keepFake) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	res, err := s.memSession.Acquire(ctx, req)
 	s.st.with(func() {
 		id := holdID{req.Name, req.Owner}
 		s.st.acquired[id] = s.st.acquired[id] || res.Acquired
-		if _, kept := s.st.kinds[req.Name]; kept && s.st.fault == "keeping forgets tokens" && res.Token != 0 {
+		if _, kept := s.st.kinds[req.Name]; kept && s.st.fault == "keeping forgets tokens" &&
+			res.Token != 0 {
 			res.Token = 1
 		}
 	})
 	return res, err
 }
 
-func (s *keepFake) Release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
+func (s *keepFake) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (res backend.ReleaseResult, err error) {
 	st, id := s.st, holdID{req.Name, req.Owner}
 	if req.Keep == 0 {
 		st.with(func() { delete(st.acquired, id) })
 		return s.memSession.Release(ctx, req)
 	}
-	before, _ := s.memSession.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Permits: req.Permits, Limit: 1000})
-	acquire := backend.AcquireRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease, Permits: req.Permits, Limit: 1000}
+	before, _ := s.memSession.Look(ctx, backend.LookRequest{
+		Kind: req.Kind, Name: req.Name, Owner: req.Owner, Permits: req.Permits, Limit: 1000,
+	})
+	acquire := backend.AcquireRequest{
+		Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease, Permits: req.Permits,
+		Limit: 1000,
+	}
 	plain := req
 	plain.Keep = 0
 	switch st.fault {
@@ -160,28 +172,38 @@ func (s *keepFake) Release(ctx context.Context, req backend.ReleaseRequest) (res
 	switch st.fault {
 	case "what is kept is kept anew":
 		if before.Kept {
-			s.memSession.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: req.Kind, Name: req.Name})
+			s.memSession.ForceRelease(ctx, backend.ForceReleaseRequest{
+				Kind: req.Kind, Name: req.Name,
+			})
 			s.memSession.Acquire(ctx, acquire)
 			return s.memSession.Release(ctx, req)
 		}
 	case "keeping a write ends its owner's read":
 		if req.Kind == backend.Write {
-			s.memSession.Release(ctx, backend.ReleaseRequest{Kind: backend.Read, Name: req.Name, Owner: req.Owner})
+			s.memSession.Release(ctx, backend.ReleaseRequest{
+				Kind: backend.Read, Name: req.Name, Owner: req.Owner,
+			})
 		}
 	}
 	return res, err
 }
 
-func (s *keepFake) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *keepFake) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	if s.st.fault == "whoever watches isn't told of keeping" {
 		req.Watches = false
 	}
 	return s.memSession.Subscribe(ctx, req)
 }
 
-func (s *keepFake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+func (s *keepFake) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	if s.st.fault == "force leaves what is kept" {
-		if res, _ := s.memSession.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Limit: 1}); res.Kept {
+		if res, _ := s.memSession.Look(ctx, backend.LookRequest{
+			Kind: req.Kind, Name: req.Name, Limit: 1,
+		}); res.Kept {
 			return backend.ForceReleaseResult{}, nil
 		}
 	}
@@ -199,7 +221,9 @@ func (s *keepFake) Look(ctx context.Context, req backend.LookRequest) (backend.L
 	return res, err
 }
 
-func (s *keepFake) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+func (s *keepFake) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
 	res, err := s.memSession.Inspect(ctx, req)
 	if s.st.fault == "what is kept is inspected as held" {
 		for i := range res.Holders {

@@ -9,14 +9,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// fakeKinds is what the sessions of a fakeStore remember together, for its faults in what sets kinds apart.
+// fakeKinds is the state that the sessions of a fakeStore share, for faults in the differences
+// between kinds.
 type fakeKinds struct {
 	fault string
 
 	mu      sync.Mutex
-	readers map[string][]string       // who has acquired a Read, by name of the lock
-	writer  map[string]string         // who has acquired the Write last
-	waiting map[string][]string       // who has left a note
+	readers map[string][]string       // those that have acquired a Read, by name of the lock
+	writer  map[string]string         // the last to acquire the Write
+	waiting map[string][]string       // those that have left a note
 	places  map[holdID]time.Time      // when the first note of each ends
 	owed    []backend.ReleaseRequest  // that were refused
 	counts  map[holdID]int            // the Reads of each
@@ -87,7 +88,9 @@ func (s *kindsFake) check(k backend.Kind, name string) (err error) {
 	return err
 }
 
-func (s *kindsFake) look(ctx context.Context, k backend.Kind, name, owner string) backend.LookResult {
+func (s *kindsFake) look(
+	ctx context.Context, k backend.Kind, name, owner string,
+) backend.LookResult {
 	res, _ := s.memSession.Look(ctx, backend.LookRequest{Kind: k, Name: name, Owner: owner})
 	return res
 }
@@ -96,7 +99,9 @@ func (s *kindsFake) force(ctx context.Context, k backend.Kind, name string) {
 	s.memSession.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: k, Name: name})
 }
 
-func (s *kindsFake) Acquire(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+func (s *kindsFake) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
 	if err := s.check(req.Kind, req.Name); err != nil {
 		return res, err
 	}
@@ -130,7 +135,7 @@ func (s *kindsFake) Acquire(ctx context.Context, req backend.AcquireRequest) (re
 	return res, nil
 }
 
-// draw draws a token for who hasn't got one.
+// draw draws a token for an owner that hasn't got one.
 func (s *kindsFake) draw(req backend.AcquireRequest) (token uint64) {
 	s.st.with(func() {
 		id := holdID{req.Name, req.Owner}
@@ -167,8 +172,11 @@ func (s *kindsFake) number(req backend.AcquireRequest, res *backend.AcquireResul
 }
 
 // beforeRead is what goes wrong before a Read is acquired, or instead.
-func (s *kindsFake) beforeRead(ctx context.Context, req *backend.AcquireRequest) (res backend.AcquireResult, done bool) {
-	read, write := s.look(ctx, backend.Read, req.Name, req.Owner), s.look(ctx, backend.Write, req.Name, req.Owner)
+func (s *kindsFake) beforeRead(
+	ctx context.Context, req *backend.AcquireRequest,
+) (res backend.AcquireResult, done bool) {
+	read, write := s.look(ctx, backend.Read, req.Name, req.Owner),
+		s.look(ctx, backend.Write, req.Name, req.Owner)
 	switch s.st.fault {
 	case "read is exclusive":
 		if read.Held && read.Count == 0 {
@@ -193,7 +201,9 @@ func (s *kindsFake) beforeRead(ctx context.Context, req *backend.AcquireRequest)
 		}
 		s.force(ctx, backend.Write, req.Name)
 	case "read keeps the shorter lease":
-		s.memSession.Release(ctx, backend.ReleaseRequest{Kind: backend.Read, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+		s.memSession.Release(ctx, backend.ReleaseRequest{
+			Kind: backend.Read, Name: req.Name, Owner: req.Owner, Lease: req.Lease,
+		})
 		if read.Count > 0 {
 			req.Waited = never
 		}
@@ -214,8 +224,13 @@ func (s *kindsFake) beforeRead(ctx context.Context, req *backend.AcquireRequest)
 		req.Waited = 0
 	case "notes bar who is inside":
 		if read.Count > 0 {
-			res, _ := s.memSession.Acquire(ctx, backend.AcquireRequest{Kind: backend.Read, Name: req.Name, Owner: "probe", Lease: req.Lease, Waited: req.Waited})
-			s.memSession.Release(ctx, backend.ReleaseRequest{Kind: backend.Read, Name: req.Name, Owner: "probe", Lease: req.Lease})
+			res, _ := s.memSession.Acquire(ctx, backend.AcquireRequest{
+				Kind: backend.Read, Name: req.Name, Owner: "probe", Lease: req.Lease,
+				Waited: req.Waited,
+			})
+			s.memSession.Release(ctx, backend.ReleaseRequest{
+				Kind: backend.Read, Name: req.Name, Owner: "probe", Lease: req.Lease,
+			})
 			return res, !res.Acquired
 		}
 	}
@@ -223,9 +238,12 @@ func (s *kindsFake) beforeRead(ctx context.Context, req *backend.AcquireRequest)
 }
 
 // afterRead is what goes wrong when a Read was acquired, or wasn't.
-func (s *kindsFake) afterRead(ctx context.Context, req backend.AcquireRequest, res *backend.AcquireResult) {
+func (s *kindsFake) afterRead(
+	ctx context.Context, req backend.AcquireRequest, res *backend.AcquireResult,
+) {
 	if !res.Acquired {
-		if write := s.look(ctx, backend.Write, req.Name, ""); s.st.fault == "barred reads are told half of it" && !write.Held {
+		if write := s.look(ctx, backend.Write, req.Name,
+			""); s.st.fault == "barred reads are told half of it" && !write.Held {
 			res.Remaining /= 2
 		}
 		return
@@ -246,9 +264,13 @@ func (s *kindsFake) afterRead(ctx context.Context, req backend.AcquireRequest, r
 }
 
 // renewAll prolongs what several owners read.
-func (s *kindsFake) renewAll(ctx context.Context, name string, owners []string, lease time.Duration) {
+func (s *kindsFake) renewAll(
+	ctx context.Context, name string, owners []string, lease time.Duration,
+) {
 	for _, owner := range owners {
-		s.memSession.Renew(ctx, backend.RenewRequest{Kind: backend.Read, Name: name, Owner: owner, Lease: lease})
+		s.memSession.Renew(ctx, backend.RenewRequest{
+			Kind: backend.Read, Name: name, Owner: owner, Lease: lease,
+		})
 	}
 }
 
@@ -263,7 +285,9 @@ func (s *kindsFake) beforeWrite(ctx context.Context, req *backend.AcquireRequest
 	case "readers become writers":
 		s.st.with(func() {
 			if read.Count > 0 && !s.others(req.Name, req.Owner) {
-				s.memSession.Release(ctx, backend.ReleaseRequest{Kind: backend.Read, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+				s.memSession.Release(ctx, backend.ReleaseRequest{
+					Kind: backend.Read, Name: req.Name, Owner: req.Owner, Lease: req.Lease,
+				})
 			}
 		})
 	case "notes are not left":
@@ -281,14 +305,18 @@ func (s *kindsFake) beforeWrite(ctx context.Context, req *backend.AcquireRequest
 			}
 		})
 	case "notes forget since when":
-		s.memSession.Release(ctx, backend.ReleaseRequest{Kind: backend.Write, Name: req.Name, Owner: "nobody", Lease: req.Lease})
+		s.memSession.Release(ctx, backend.ReleaseRequest{
+			Kind: backend.Write, Name: req.Name, Owner: "nobody", Lease: req.Lease,
+		})
 		if s.look(ctx, backend.Write, req.Name, req.Owner).Count == 0 {
-			s.memSession.Release(ctx, backend.ReleaseRequest{Kind: backend.Write, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+			s.memSession.Release(ctx, backend.ReleaseRequest{
+				Kind: backend.Write, Name: req.Name, Owner: req.Owner, Lease: req.Lease,
+			})
 		}
 	}
 }
 
-// others says whether anybody else has read a lock. The caller has s.st.mu.
+// others says whether another owner has read a lock. The caller has s.st.mu.
 func (s *kindsFake) others(name, owner string) bool {
 	for _, other := range s.st.readers[name] {
 		if other != owner {
@@ -302,7 +330,9 @@ func (s *kindsFake) others(name, owner string) bool {
 func ghost(owner string) string { return owner + ", its ghost" }
 
 // afterWrite is what goes wrong when a Write was acquired, or wasn't.
-func (s *kindsFake) afterWrite(ctx context.Context, req backend.AcquireRequest, res *backend.AcquireResult) {
+func (s *kindsFake) afterWrite(
+	ctx context.Context, req backend.AcquireRequest, res *backend.AcquireResult,
+) {
 	s.st.with(func() {
 		if res.Acquired {
 			s.st.writer[req.Name] = req.Owner
@@ -314,7 +344,9 @@ func (s *kindsFake) afterWrite(ctx context.Context, req backend.AcquireRequest, 
 	case res.Acquired && res.Count > 1 && s.st.fault == "many notes keep a writer out":
 		s.st.with(func() {
 			if len(s.st.waiting[req.Name]) > 3 {
-				undo := backend.ReleaseRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease}
+				undo := backend.ReleaseRequest{
+					Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease,
+				}
 				s.memSession.Release(ctx, undo)
 				*res = backend.AcquireResult{Remaining: req.Lease}
 			}
@@ -328,7 +360,9 @@ func (s *kindsFake) afterWrite(ctx context.Context, req backend.AcquireRequest, 
 	}
 }
 
-func (s *kindsFake) Release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
+func (s *kindsFake) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (res backend.ReleaseResult, err error) {
 	if err := s.check(req.Kind, req.Name); err != nil {
 		return res, err
 	}
@@ -382,18 +416,22 @@ func (s *kindsFake) Release(ctx context.Context, req backend.ReleaseRequest) (re
 		delete(s.st.kinds, req.Name)
 	})
 	if s.st.fault == "write takes its owner's read along" && req.Kind == backend.Write {
-		s.memSession.Release(ctx, backend.ReleaseRequest{Kind: backend.Read, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+		s.memSession.Release(ctx, backend.ReleaseRequest{
+			Kind: backend.Read, Name: req.Name, Owner: req.Owner, Lease: req.Lease,
+		})
 	}
 	return res, err
 }
 
-// giveUpAll takes back the notes of all who wait.
+// giveUpAll takes back the notes of all waiters.
 func (s *kindsFake) giveUpAll(ctx context.Context, req backend.ReleaseRequest) {
 	var waiting []string
 	s.st.with(func() { waiting = s.st.waiting[req.Name] })
 	for _, owner := range waiting {
 		if s.look(ctx, backend.Write, req.Name, owner).Count == 0 {
-			s.memSession.Release(ctx, backend.ReleaseRequest{Kind: backend.Write, Name: req.Name, Owner: owner, Lease: req.Lease})
+			s.memSession.Release(ctx, backend.ReleaseRequest{
+				Kind: backend.Write, Name: req.Name, Owner: owner, Lease: req.Lease,
+			})
 		}
 	}
 }
@@ -404,13 +442,17 @@ func (s *kindsFake) mute() (unmute func()) {
 	return func() { s.st.with(func() { s.st.silent = false }) }
 }
 
-func (s *kindsFake) Renew(ctx context.Context, req backend.RenewRequest) (res backend.RenewResult, err error) {
+func (s *kindsFake) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (res backend.RenewResult, err error) {
 	if err := s.check(req.Kind, req.Name); err != nil {
 		return res, err
 	}
 	req.Name = s.name(req.Kind, req.Name)
 	res, err = s.memSession.Renew(ctx, req)
-	if req.Kind == backend.Read && (s.st.fault == "renewal of a read is everybody's" || s.st.fault == "readers have one expiry") {
+	if req.Kind == backend.Read &&
+		(s.st.fault == "renewal of a read is everybody's" ||
+			s.st.fault == "readers have one expiry") {
 		var readers []string
 		s.st.with(func() { readers = s.st.readers[req.Name] })
 		s.renewAll(ctx, req.Name, readers, req.Lease)
@@ -418,7 +460,9 @@ func (s *kindsFake) Renew(ctx context.Context, req backend.RenewRequest) (res ba
 	return res, err
 }
 
-func (s *kindsFake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (res backend.ForceReleaseResult, err error) {
+func (s *kindsFake) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (res backend.ForceReleaseResult, err error) {
 	if err := s.check(req.Kind, req.Name); err != nil {
 		return res, err
 	}
@@ -443,13 +487,18 @@ func (s *kindsFake) ForceRelease(ctx context.Context, req backend.ForceReleaseRe
 		}
 	}
 	res, err = s.memSession.ForceRelease(ctx, req)
-	if s.st.fault == "force of a write leaves its owner's read" && req.Kind == backend.Write && res.Released && own {
-		s.memSession.Acquire(ctx, backend.AcquireRequest{Kind: backend.Read, Name: req.Name, Owner: owner, Lease: time.Hour})
+	if s.st.fault == "force of a write leaves its owner's read" && req.Kind == backend.Write &&
+		res.Released && own {
+		s.memSession.Acquire(ctx, backend.AcquireRequest{
+			Kind: backend.Read, Name: req.Name, Owner: owner, Lease: time.Hour,
+		})
 	}
 	return res, err
 }
 
-func (s *kindsFake) Look(ctx context.Context, req backend.LookRequest) (res backend.LookResult, err error) {
+func (s *kindsFake) Look(
+	ctx context.Context, req backend.LookRequest,
+) (res backend.LookResult, err error) {
 	if err := s.check(req.Kind, req.Name); err != nil {
 		return res, err
 	}
@@ -457,7 +506,9 @@ func (s *kindsFake) Look(ctx context.Context, req backend.LookRequest) (res back
 	return s.memSession.Look(ctx, req)
 }
 
-func (s *kindsFake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (res backend.PlacesResult, err error) {
+func (s *kindsFake) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (res backend.PlacesResult, err error) {
 	if err := s.check(req.Kind, req.Name); err != nil {
 		return res, err
 	}
@@ -465,7 +516,9 @@ func (s *kindsFake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (
 	return s.memSession.KeepPlaces(ctx, req)
 }
 
-func (s *kindsFake) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *kindsFake) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	if err := s.check(req.Kind, req.Name); err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ func (l *fakeLink) strike(blow faults.Blow, n int) (end func() bool) {
 	}
 }
 
-// strikes says whether the present request is the one that is struck.
+// strikes says whether the fault applies to the present request.
 func (l *fakeLink) strikes() (faults.Blow, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,15 +59,19 @@ func (l *fakeLink) strikes() (faults.Blow, bool) {
 
 var errBroken = errors.New("the connection broke")
 
-// send sends a request, which may be struck; a fault of the backend is what it makes of that.
-func send[Req, Res any](ctx context.Context, l *fakeLink, req Req, do func(context.Context, Req) (Res, error)) (res Res, err error) {
+// send sends a request, to which the fault may apply. How that looks to the caller is up to the
+// backend.
+func send[Req, Res any](
+	ctx context.Context, l *fakeLink, req Req, do func(context.Context, Req) (Res, error),
+) (res Res, err error) {
 	blow, struck := l.strikes()
 	if !struck {
 		return do(ctx, req)
 	}
 	kind := backend.Unknown
 	switch {
-	case l.fault == "broken connection: says Retry", l.fault == "late request: says Retry" && blow == faults.HoldRequest:
+	case l.fault == "broken connection: says Retry",
+		l.fault == "late request: says Retry" && blow == faults.HoldRequest:
 		kind = backend.Retry
 	case l.fault == "broken connection: says Refused":
 		kind = backend.Refused
@@ -98,55 +102,81 @@ type fragileFake struct {
 	l *fakeLink
 }
 
-func (s fragileFake) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s fragileFake) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	return send(ctx, s.l, req, s.fake.Acquire)
 }
 
-func (s fragileFake) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s fragileFake) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	return send(ctx, s.l, req, s.fake.Release)
 }
 
-func (s fragileFake) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s fragileFake) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	return send(ctx, s.l, req, s.fake.Renew)
 }
 
-func (s fragileFake) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+func (s fragileFake) RenewBatch(
+	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
+) {
 	for i, req := range reqs {
 		res, err := s.Renew(ctx, req)
 		answer(i, res, err)
 	}
 }
 
-func (s fragileFake) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
+func (s fragileFake) AcquireBatch(
+	ctx context.Context, reqs []backend.AcquireRequest, answer func(
+		int, backend.AcquireResult, error,
+	),
+) {
 	for i, req := range reqs {
 		res, err := s.Acquire(ctx, req)
 		answer(i, res, err)
 	}
 }
 
-func (s fragileFake) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
+func (s fragileFake) ReleaseBatch(
+	ctx context.Context, reqs []backend.ReleaseRequest, answer func(
+		int, backend.ReleaseResult, error,
+	),
+) {
 	for i, req := range reqs {
 		res, err := s.Release(ctx, req)
 		answer(i, res, err)
 	}
 }
 
-func (s fragileFake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+func (s fragileFake) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	return send(ctx, s.l, req, s.fake.ForceRelease)
 }
 
-func (s fragileFake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+func (s fragileFake) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (backend.PlacesResult, error) {
 	return send(ctx, s.l, req, s.fake.KeepPlaces)
 }
 
-func (s fragileFake) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+func (s fragileFake) Look(
+	ctx context.Context, req backend.LookRequest,
+) (backend.LookResult, error) {
 	return send(ctx, s.l, req, s.fake.Look)
 }
 
-func (s fragileFake) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+func (s fragileFake) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
 	return send(ctx, s.l, req, s.fake.Inspect)
 }
 
-func (s fragileFake) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
+func (s fragileFake) List(
+	ctx context.Context, req backend.ListRequest,
+) (backend.ListResult, error) {
 	return send(ctx, s.l, req, s.fake.List)
 }

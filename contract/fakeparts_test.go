@@ -95,21 +95,27 @@ func (s *partedSession) await(ctx context.Context, fault string) error {
 	}
 }
 
-func (s *partedSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *partedSession) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if err := s.await(ctx, "attempts wait for all parts"); err != nil {
 		return backend.AcquireResult{}, err
 	}
 	return s.Session.Acquire(ctx, req)
 }
 
-func (s *partedSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *partedSession) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	if err := s.await(ctx, "renewals wait for all parts"); err != nil {
 		return backend.RenewResult{}, err
 	}
 	return s.Session.Renew(ctx, req)
 }
 
-func (s *partedSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *partedSession) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	if s.st.hit("a release leaves what hangs") != nil {
 		return backend.ReleaseResult{Outcome: backend.Freed}, nil
 	}
@@ -119,7 +125,9 @@ func (s *partedSession) Release(ctx context.Context, req backend.ReleaseRequest)
 	return s.Session.Release(ctx, req)
 }
 
-func (s *partedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *partedSession) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	wake := req.Wake
 	req.Wake = func(w backend.Wakeup) {
 		if s.st.hit("a release wakes by the part that hangs") == nil {
@@ -133,7 +141,9 @@ func (s *partedSession) Subscribe(ctx context.Context, req backend.SubscribeRequ
 // there is none.
 func runParts(t *testing.T, fault string) {
 	cases := partCases
-	if i := slices.IndexFunc(partFaults, func(f storeFault) bool { return f.fault == fault }); i >= 0 {
+	if i := slices.IndexFunc(partFaults, func(f storeFault) bool {
+		return f.fault == fault
+	}); i >= 0 {
 		cases = pick(partCases, partFaults[i].caughtBy)
 	}
 	newStore := func(*testing.T) Store {

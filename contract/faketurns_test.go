@@ -12,19 +12,22 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// fakeTurns is what the sessions of a fakeStore remember together, for its faults in permits and fair locks.
+// fakeTurns is what the sessions of a fakeStore remember together, for its faults in permits and
+// fair locks.
 type fakeTurns struct {
 	fault string
 	steps atomic.Int32 // under way
 
-	mu      sync.Mutex
-	told    map[string]int            // the first limit of each name, or one that should be forgotten
-	workers map[string]map[string]int // who has asked for permits, and for how many
-	waiting map[string][]string       // who has asked for a place
-	kept    map[holdID]bool           // who held a lock as its place was to be kept
-	ears    map[string][]*turnsEar    // who wants to hear of grants
-	overdue map[string]string         // to whom a lock was given since a hold ran out, and nobody was told
-	quiet   bool                      // nobody is woken
+	mu sync.Mutex
+	// the first limit of each name, or one that should be forgotten
+	told    map[string]int
+	workers map[string]map[string]int // those that have asked for permits, and for how many
+	waiting map[string][]string       // those that have asked for a place
+	kept    map[holdID]bool           // those that held a lock as their place was to be kept
+	ears    map[string][]*turnsEar    // those that want to hear of grants
+	// owners that were given a lock after a hold ran out, and weren't told
+	overdue map[string]string
+	quiet   bool // nobody is woken
 }
 
 func newFakeTurns(fault string) *fakeTurns {
@@ -63,12 +66,18 @@ func (s *turnsFake) begin() (end func()) {
 	}
 }
 
-func (s *turnsFake) look(ctx context.Context, k backend.Kind, name, owner string) backend.LookResult {
-	res, _ := s.memSession.Look(ctx, backend.LookRequest{Kind: k, Name: name, Owner: owner, Limit: 1000})
+func (s *turnsFake) look(
+	ctx context.Context, k backend.Kind, name, owner string,
+) backend.LookResult {
+	res, _ := s.memSession.Look(ctx, backend.LookRequest{
+		Kind: k, Name: name, Owner: owner, Limit: 1000,
+	})
 	return res
 }
 
-func (s *turnsFake) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *turnsFake) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	defer s.begin()()
 	switch req.Kind {
 	case backend.Permits:
@@ -80,7 +89,9 @@ func (s *turnsFake) Acquire(ctx context.Context, req backend.AcquireRequest) (ba
 	}
 }
 
-func (s *turnsFake) acquirePermits(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+func (s *turnsFake) acquirePermits(
+	ctx context.Context, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
 	st := s.st
 	before := s.look(ctx, backend.Permits, req.Name, req.Owner)
 	has := before.Count == req.Permits
@@ -171,7 +182,9 @@ func (s *turnsFake) acquirePermits(ctx context.Context, req backend.AcquireReque
 }
 
 // keptOut is what goes wrong when permits aren't acquired.
-func (s *turnsFake) keptOut(ctx context.Context, req backend.AcquireRequest, res *backend.AcquireResult) {
+func (s *turnsFake) keptOut(
+	ctx context.Context, req backend.AcquireRequest, res *backend.AcquireResult,
+) {
 	now := s.look(ctx, backend.Permits, req.Name, req.Owner)
 	switch s.st.fault {
 	case "permits in part":
@@ -199,11 +212,15 @@ func (st *fakeTurns) having(name string) (workers map[string]int) {
 // renewAll prolongs everybody's permits.
 func (s *turnsFake) renewAll(ctx context.Context, name string, lease time.Duration) {
 	for owner, n := range s.st.having(name) {
-		s.memSession.Renew(ctx, backend.RenewRequest{Kind: backend.Permits, Name: name, Owner: owner, Lease: lease, Permits: n})
+		s.memSession.Renew(ctx, backend.RenewRequest{
+			Kind: backend.Permits, Name: name, Owner: owner, Lease: lease, Permits: n,
+		})
 	}
 }
 
-func (s *turnsFake) acquireFair(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+func (s *turnsFake) acquireFair(
+	ctx context.Context, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
 	st := s.st
 	before := s.look(ctx, backend.Fair, req.Name, req.Owner)
 	place := req.Place
@@ -219,7 +236,9 @@ func (s *turnsFake) acquireFair(ctx context.Context, req backend.AcquireRequest)
 		req.Reentry = true
 	case "fair attempts shorten":
 		if before.Count > 0 && !req.Reentry {
-			s.memSession.Renew(ctx, backend.RenewRequest{Kind: backend.Fair, Name: req.Name, Owner: req.Owner, Lease: req.Lease})
+			s.memSession.Renew(ctx, backend.RenewRequest{
+				Kind: backend.Fair, Name: req.Name, Owner: req.Owner, Lease: req.Lease,
+			})
 		}
 	case "fair re-entries are not counted":
 		req.Reentry = false
@@ -269,12 +288,18 @@ func (st *fakeTurns) late(name string) (owner string) {
 }
 
 func (s *turnsFake) giveUp(ctx context.Context, name, owner string) backend.ReleaseResult {
-	res, _ := s.memSession.Release(ctx, backend.ReleaseRequest{Kind: backend.Fair, Name: name, Owner: owner, Lease: time.Hour})
+	res, _ := s.memSession.Release(ctx, backend.ReleaseRequest{
+		Kind: backend.Fair, Name: name, Owner: owner, Lease: time.Hour,
+	})
 	return res
 }
 
-func (s *turnsFake) keep(ctx context.Context, name string, place time.Duration, owners ...string) backend.PlacesResult {
-	res, _ := s.memSession.KeepPlaces(ctx, backend.PlacesRequest{Kind: backend.Fair, Name: name, Owners: owners, Place: place})
+func (s *turnsFake) keep(
+	ctx context.Context, name string, place time.Duration, owners ...string,
+) backend.PlacesResult {
+	res, _ := s.memSession.KeepPlaces(ctx, backend.PlacesRequest{
+		Kind: backend.Fair, Name: name, Owners: owners, Place: place,
+	})
 	return res
 }
 
@@ -311,7 +336,9 @@ func (s *turnsFake) holder(ctx context.Context, name string, among []string) str
 	return ""
 }
 
-func (s *turnsFake) Release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
+func (s *turnsFake) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (res backend.ReleaseResult, err error) {
 	defer s.begin()()
 	st := s.st
 	before := s.look(ctx, req.Kind, req.Name, req.Owner)
@@ -344,7 +371,9 @@ func (s *turnsFake) Release(ctx context.Context, req backend.ReleaseRequest) (re
 	return s.memSession.Release(ctx, req)
 }
 
-func (s *turnsFake) releasePermits(ctx context.Context, req backend.ReleaseRequest, before backend.LookResult) (res backend.ReleaseResult, err error) {
+func (s *turnsFake) releasePermits(
+	ctx context.Context, req backend.ReleaseRequest, before backend.LookResult,
+) (res backend.ReleaseResult, err error) {
 	part := before.Count > 0 && before.Count != req.Permits
 	switch s.st.fault {
 	case "a part of permits is kept":
@@ -356,20 +385,25 @@ func (s *turnsFake) releasePermits(ctx context.Context, req backend.ReleaseReque
 		defer s.mute(false)
 	case "release gives back everybody's permits":
 		if before.Count > 0 {
-			s.memSession.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Permits, Name: req.Name})
+			s.memSession.ForceRelease(ctx, backend.ForceReleaseRequest{
+				Kind: backend.Permits, Name: req.Name,
+			})
 			return backend.ReleaseResult{Outcome: backend.Freed}, nil
 		}
 	}
 	res, err = s.memSession.Release(ctx, req)
 	if s.st.fault == "a permit leaks" && res.Outcome == backend.Freed && req.Permits > 1 {
 		s.memSession.Acquire(ctx, backend.AcquireRequest{
-			Kind: backend.Permits, Name: req.Name, Owner: ghost(req.Owner), Lease: never, Permits: 1, Limit: 1000,
+			Kind: backend.Permits, Name: req.Name, Owner: ghost(req.Owner), Lease: never,
+			Permits: 1, Limit: 1000,
 		})
 	}
 	return res, err
 }
 
-func (s *turnsFake) Renew(ctx context.Context, req backend.RenewRequest) (res backend.RenewResult, err error) {
+func (s *turnsFake) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (res backend.RenewResult, err error) {
 	defer s.begin()()
 	if req.Kind != backend.Permits {
 		return s.memSession.Renew(ctx, req)
@@ -391,7 +425,10 @@ func (s *turnsFake) Renew(ctx context.Context, req backend.RenewRequest) (res ba
 	case "renewal of permits is everybody's", "permits have one expiry":
 		s.renewAll(ctx, req.Name, req.Lease)
 	case "a renewal tells of its owner's limit again":
-		again := backend.AcquireRequest{Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease, Permits: req.Permits}
+		again := backend.AcquireRequest{
+			Kind: req.Kind, Name: req.Name, Owner: req.Owner, Lease: req.Lease,
+			Permits: req.Permits,
+		}
 		s.st.with(func() { again.Limit = s.st.told[req.Name+" of "+req.Owner] })
 		if count == req.Permits {
 			s.memSession.Acquire(ctx, again)
@@ -400,12 +437,16 @@ func (s *turnsFake) Renew(ctx context.Context, req backend.RenewRequest) (res ba
 	return s.memSession.Renew(ctx, req)
 }
 
-func (s *turnsFake) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (res backend.ForceReleaseResult, err error) {
+func (s *turnsFake) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (res backend.ForceReleaseResult, err error) {
 	defer s.begin()()
 	switch st := s.st; {
 	case st.fault == "force takes one owner's permits" && req.Kind == backend.Permits:
 		for owner, n := range st.having(req.Name) {
-			rel, _ := s.memSession.Release(ctx, backend.ReleaseRequest{Kind: backend.Permits, Name: req.Name, Owner: owner, Permits: n})
+			rel, _ := s.memSession.Release(ctx, backend.ReleaseRequest{
+				Kind: backend.Permits, Name: req.Name, Owner: owner, Permits: n,
+			})
 			if rel.Outcome == backend.Freed {
 				return backend.ForceReleaseResult{Released: true}, nil
 			}
@@ -416,7 +457,9 @@ func (s *turnsFake) ForceRelease(ctx context.Context, req backend.ForceReleaseRe
 	return s.memSession.ForceRelease(ctx, req)
 }
 
-func (s *turnsFake) Look(ctx context.Context, req backend.LookRequest) (res backend.LookResult, err error) {
+func (s *turnsFake) Look(
+	ctx context.Context, req backend.LookRequest,
+) (res backend.LookResult, err error) {
 	res, err = s.memSession.Look(ctx, req)
 	switch s.st.fault {
 	case "available is less than none":
@@ -430,14 +473,17 @@ func (s *turnsFake) Look(ctx context.Context, req backend.LookRequest) (res back
 	case "what ran out moves nobody":
 		var owner string
 		s.st.with(func() { owner = s.st.overdue[req.Name] })
-		if owner != "" && s.look(ctx, backend.Fair, req.Name, owner).Count > 0 && req.Kind == backend.Fair {
+		if owner != "" && s.look(ctx, backend.Fair, req.Name, owner).Count > 0 &&
+			req.Kind == backend.Fair {
 			return backend.LookResult{}, err
 		}
 	}
 	return res, err
 }
 
-func (s *turnsFake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (res backend.PlacesResult, err error) {
+func (s *turnsFake) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (res backend.PlacesResult, err error) {
 	defer s.begin()()
 	st := s.st
 	var known []string
@@ -447,14 +493,19 @@ func (s *turnsFake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (
 	switch st.fault {
 	case "keep loses places", "who comes back comes last":
 		for _, owner := range req.Owners {
-			if st.fault == "keep loses places" && s.look(ctx, backend.Fair, req.Name, owner).Count == 0 {
+			if st.fault == "keep loses places" &&
+				s.look(ctx, backend.Fair, req.Name, owner).Count == 0 {
 				s.giveUp(ctx, req.Name, owner)
 			}
-			s.memSession.Acquire(ctx, backend.AcquireRequest{Kind: backend.Fair, Name: req.Name, Owner: owner, Lease: time.Second, Place: req.Place})
+			s.memSession.Acquire(ctx, backend.AcquireRequest{
+				Kind: backend.Fair, Name: req.Name, Owner: owner, Lease: time.Second,
+				Place: req.Place,
+			})
 		}
 	case "keep doesn't prolong":
 		if !slices.ContainsFunc(req.Owners, func(owner string) bool { return !inLine(owner) }) {
-			return backend.PlacesResult{Holder: s.holder(ctx, req.Name, req.Owners), Remaining: s.look(ctx, backend.Fair, req.Name, "").Remaining}, nil
+			return backend.PlacesResult{Holder: s.holder(ctx, req.Name, req.Owners),
+				Remaining: s.look(ctx, backend.Fair, req.Name, "").Remaining}, nil
 		}
 	case "places that are kept never end":
 		req.Place = never
@@ -462,11 +513,14 @@ func (s *turnsFake) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (
 		req.Owners = slices.Clone(req.Owners)
 		slices.Reverse(req.Owners)
 	case "nobody comes back":
-		req.Owners = slices.DeleteFunc(slices.Clone(req.Owners), func(owner string) bool { return !inLine(owner) })
+		req.Owners = slices.DeleteFunc(slices.Clone(req.Owners), func(owner string) bool {
+			return !inLine(owner)
+		})
 	case "keep makes places for holders":
 		st.with(func() {
 			for _, owner := range req.Owners {
-				st.kept[holdID{req.Name, owner}] = s.look(ctx, backend.Fair, req.Name, owner).Count > 0
+				st.kept[holdID{req.Name, owner}] = s.look(ctx, backend.Fair, req.Name, owner).
+					Count > 0
 			}
 		})
 	case "keep leaves what is free":
@@ -490,7 +544,9 @@ type turnsEar struct {
 	granted func(backend.Grant)
 }
 
-func (s *turnsFake) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *turnsFake) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	wake := req.Wake
 	req.Wake = func(w backend.Wakeup) {
 		if !s.muted() {
@@ -535,7 +591,9 @@ func (s *turnsFake) tell(name string, x *turnsEar, g backend.Grant) {
 	case "grants promise too much":
 		g.Lease *= 3
 	case "grants last":
-		s.memSession.Renew(context.Background(), backend.RenewRequest{Kind: backend.Fair, Name: name, Owner: g.Owner, Lease: never})
+		s.memSession.Renew(context.Background(), backend.RenewRequest{
+			Kind: backend.Fair, Name: name, Owner: g.Owner, Lease: never,
+		})
 	case "who comes takes what ran out", "what ran out moves nobody":
 		if alone {
 			st.with(func() { st.overdue[name] = g.Owner })

@@ -11,7 +11,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/history"
 )
 
-const historyRule = "whatever clients do at once, and whatever fails, their answers are those of one lock for each name, of whatever kind"
+const historyRule = "whatever clients do at once, and whatever fails, their answers are those of " +
+	"one lock for each name, of whatever kind"
 
 // historyClients are the clients whose histories are checked.
 var historyClients = []struct {
@@ -22,12 +23,12 @@ var historyClients = []struct {
 	{"asking the store", []dlock.Option{dlock.WithHandover(0)}},
 }
 
-// A scenario is what random users of a lock have to live with.
+// A scenario sets the conditions under which random users use a lock.
 type scenario struct {
 	name   string
 	faulty bool          // steps fail in all ways
-	forced bool          // some force the lock, and the store loses its data
-	length time.Duration // where time is real
+	forced bool          // some users force the lock, and the store loses its data
+	length time.Duration // length of the run in real time
 }
 
 var scenarios = []scenario{
@@ -37,7 +38,7 @@ var scenarios = []scenario{
 	{name: "forced and faults", faulty: true, forced: true, length: 300 * time.Millisecond},
 }
 
-// testCase returns what a harness can choose a scenario by.
+// testCase returns the case of a scenario, for a harness to choose.
 func (s scenario) testCase(client string) testCase {
 	tags := Essential | Exclusion
 	if s.forced {
@@ -59,8 +60,8 @@ func runHistories(t *testing.T, h Harness) {
 	}
 }
 
-// runHistory lets random users loose, and checks what they saw. In a bubble that is cheap, and done
-// several times.
+// runHistory runs random users, and checks their history. A run in a bubble costs little, so there
+// are several.
 func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 	runs := 1
 	if h.Virtual {
@@ -73,12 +74,12 @@ func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 		if t.Failed() || t.Skipped() {
 			return
 		}
-		// Outside of the bubble, where the search has all the time that it needs.
+		// The search runs after the case, so that the case's watchdog doesn't limit its time.
 		hl.recorder.Verify(t, hl.seed, hl.rules)
 	}
 }
 
-// historyLab is where one history is made.
+// historyLab has what is needed to record one history.
 type historyLab struct {
 	*lab
 	scenario scenario
@@ -96,7 +97,8 @@ func (l *historyLab) run(lab *lab) {
 	l.recorder = history.New()
 	lease := l.legal(l.lease() / 2)
 	l.workload = history.Workload{
-		Seed: l.seed, Locks: l.locks(), Users: len(l.locks()) + 1, Lease: lease, Pace: lease, Rounds: 20,
+		Seed: l.seed, Locks: l.locks(), Users: len(l.locks()) + 1, Lease: lease, Pace: lease,
+		Rounds: 20,
 		Length: time.Hour, Forces: l.scenario.forced,
 	}
 	l.rules = history.Rules{Late: max(2*time.Millisecond, l.leaseStep()), Blink: l.leaseStep()}
@@ -104,7 +106,7 @@ func (l *historyLab) run(lab *lab) {
 		l.rules.Calm, l.rules.Renewed, l.rules.Prompt = true, true, l.promptness()
 	}
 	if !l.h.Virtual {
-		// It is for others to say how late a lease may end.
+		// Late is generous here, because other cases check how late a lease may end.
 		l.rules.Late = time.Minute
 		l.workload.Length, l.workload.Pace = l.scenario.length, 150*time.Millisecond
 	}
@@ -121,7 +123,8 @@ func (l *historyLab) run(lab *lab) {
 	l.settleDown()
 }
 
-// locks returns those that users contend for: a plain one, and two of other kinds that the store knows, chosen by chance.
+// locks returns the locks that users contend for: a plain one, and up to two of other kinds that
+// the store supports, chosen at random.
 func (l *historyLab) locks() []history.Lock {
 	others := []history.Lock{
 		{Name: "numbered", Kind: backend.Fenced},
@@ -133,26 +136,29 @@ func (l *historyLab) locks() []history.Lock {
 	others = slices.DeleteFunc(others, func(lock history.Lock) bool {
 		return !known.Has(lock.Kind) || lock.Kind == backend.Write && !known.Has(backend.Read)
 	})
-	rand.New(rand.NewPCG(l.seed, 1<<33)).Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	rand.New(rand.NewPCG(l.seed, 1<<33)).Shuffle(len(others), func(i, j int) {
+		others[i], others[j] = others[j], others[i]
+	})
 	if len(others) == 0 {
 		return []history.Lock{{Name: "a"}, {Name: "b"}}
 	}
 	return append([]history.Lock{{Name: "a"}}, others[:min(2, len(others))]...)
 }
 
-// promptness returns for how long a waiter may leave a lock free.
+// promptness returns for how long a waiter may leave a free lock unused.
 func (l *historyLab) promptness() time.Duration {
 	if backend.CapabilitiesOf(l.session()).Notifier != nil {
-		// A client that may hand the lock on asks the store a little later than others.
+		// A client with hand-over may ask the store a little later.
 		return 10*time.Millisecond + 2*dlock.DefaultHandover
 	}
-	return 1200 * time.Millisecond // it polls, at least once a second or so
+	return 1200 * time.Millisecond // the client polls, about once a second
 }
 
-// client returns a client whose steps fail as the scenario says.
+// client returns a client with a recorder. Its steps fail at random if the scenario is faulty.
 func (l *historyLab) client(lease time.Duration) *dlock.Client {
-	// What the client doesn't hear is heard by the recorder.
-	p := l.processOn(newFaults(l.recorder.Watch(l.store.Backend())), append([]dlock.Option{dlock.WithLease(lease)}, l.opts...)...)
+	// The recorder is below the faults, so it also sees answers that the client doesn't get.
+	p := l.processOn(newFaults(l.recorder.Watch(l.store.Backend())),
+		append([]dlock.Option{dlock.WithLease(lease)}, l.opts...)...)
 	if l.scenario.faulty {
 		dice := rand.New(rand.NewPCG(l.seed, uint64(len(l.processes))))
 		p.on(which{}, randomFault(dice, p.faultyBackend, l.workload.Pace))
@@ -161,7 +167,7 @@ func (l *historyLab) client(lease time.Duration) *dlock.Client {
 	return p.Client
 }
 
-// randomFault is any fault, or, mostly, none.
+// randomFault returns a fault that is chosen anew for each step. Most steps get none.
 func randomFault(r *rand.Rand, f *faultyBackend, lease time.Duration) fault {
 	return func(x *transit) error {
 		f.mu.Lock()
@@ -193,7 +199,7 @@ func randomFault(r *rand.Rand, f *faultyBackend, lease time.Duration) fault {
 	}
 }
 
-// meddle makes the faults that strike all clients at once, until the users are done.
+// meddle causes the faults that affect all clients at once, until the users are done.
 func (l *historyLab) meddle(users *call) {
 	dice := rand.New(rand.NewPCG(l.seed, 1<<32))
 	for !users.over() {
@@ -217,7 +223,8 @@ func (l *historyLab) meddle(users *call) {
 	}
 }
 
-// settleDown ends the faults. Whatever they have left behind is taken back.
+// settleDown ends the faults. Then it waits until every lock is free in the store: the clients give
+// back what late requests have acquired.
 func (l *historyLab) settleDown() {
 	for _, p := range l.processes {
 		p.heal()
@@ -225,17 +232,20 @@ func (l *historyLab) settleDown() {
 	for _, lock := range l.workload.Locks {
 		for _, kind := range lock.Kinds() {
 			l.eventually(lock.Name+" is free in the store", func() bool {
-				res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: kind, Name: lock.Name, Limit: lock.Permits})
+				res, err := l.other.Look(l.ctx, backend.LookRequest{
+					Kind: kind, Name: lock.Name, Limit: lock.Permits,
+				})
 				return err == nil && !res.Held
 			})
 		}
 	}
-	if n := l.recorder.Count(); n < 200 && l.h.Virtual { // elsewhere it is as many as there was time for
+	if n := l.recorder.Count(); n < 200 && l.h.Virtual {
+		// in real time the number depends on the machine
 		l.Errorf("only %d calls", n)
 	}
 }
 
-// heal ends all faults that rules make.
+// heal ends all faults, and lets wake-ups and grants through again.
 func (f *faultyBackend) heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -36,6 +36,7 @@ var historyFaults = []string{
 // TestHistoriesTellFaults runs the histories on broken stores, in another process since a test that
 // is meant to fail can't be run in this one.
 func TestHistoriesTellFaults(t *testing.T) {
+	t.Parallel()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal("the test's own program is not to be found:", err)
@@ -50,7 +51,8 @@ func TestHistoriesTellFaults(t *testing.T) {
 		t.Fatalf("the histories on broken stores did not end in order\n%.5000s", out)
 	}
 	for _, fault := range historyFaults {
-		if !strings.Contains(string(out), "--- FAIL: TestBrokenHistories/"+strings.ReplaceAll(fault, " ", "_")+" (") {
+		if !strings.Contains(string(out),
+			"--- FAIL: TestBrokenHistories/"+strings.ReplaceAll(fault, " ", "_")+" (") {
 			t.Errorf("a store in which %q passes", fault)
 		}
 	}
@@ -63,8 +65,10 @@ func TestBrokenHistories(t *testing.T) {
 	}
 	for _, fault := range historyFaults {
 		t.Run(fault, func(t *testing.T) {
-			h := Harness{NewStore: func(t *testing.T) Store { return newFakeStore(t, fault).store() }, Virtual: true}
-			for range 5 { // what happens is random, and perhaps not what shows the fault
+			h := Harness{NewStore: func(t *testing.T) Store {
+				return newFakeStore(t, fault).store()
+			}, Virtual: true}
+			for range 5 { // a run is random, and may not show the fault
 				for _, s := range scenarios {
 					if !t.Failed() {
 						t.Run(s.name, func(t *testing.T) { runHistory(t, h, s, nil) })
@@ -77,5 +81,7 @@ func TestBrokenHistories(t *testing.T) {
 
 // TestWholeHistories runs the same store without a fault, so that the faults are what is told.
 func TestWholeHistories(t *testing.T) {
-	runHistories(t, Harness{NewStore: func(t *testing.T) Store { return newFakeStore(t, "").store() }, Virtual: true})
+	runHistories(t, Harness{NewStore: func(t *testing.T) Store {
+		return newFakeStore(t, "").store()
+	}, Virtual: true})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// allCases: what dlock.All does with several locks of a store.
+// allCases are about dlock.All with several locks of a store.
 var allCases = []testCase{
 	{name: "several locks",
 		rule: "are had all or none, and the wait for one is a wait with nothing in hand",
@@ -30,7 +30,7 @@ var allCases = []testCase{
 
 var threeNames = []string{"a", "b", "c"}
 
-// all returns Lockers for names, together.
+// all returns one Locker for several names together.
 func (p *process) all(names ...string) *dlock.MultiLocker {
 	var lockers []*dlock.Locker
 	for _, name := range names {
@@ -39,21 +39,24 @@ func (p *process) all(names ...string) *dlock.MultiLocker {
 	return dlock.All(lockers...)
 }
 
-// wantOnly fails the test unless of three names those are held that are given.
+// wantOnly fails the test unless, of threeNames, exactly the given names are held.
 func (l *lab) wantOnly(when string, held ...string) {
 	l.Helper()
 	for _, name := range threeNames {
 		if is := l.look(name, "").Held; is != slices.Contains(held, name) {
-			l.Fatalf("%s: %q is held: %v; of %q only %q should be", when, name, is, threeNames, held)
+			l.Fatalf("%s: %q is held: %v; of %q only %q should be", when, name, is, threeNames,
+				held)
 		}
 	}
 }
 
-// eventuallyOnly waits for that.
+// eventuallyOnly waits until, of threeNames, exactly the given names are held.
 func (l *lab) eventuallyOnly(held ...string) {
 	l.Helper()
 	l.eventually(fmt.Sprintf("of %q only %q are held", threeNames, held), func() bool {
-		return !slices.ContainsFunc(threeNames, func(name string) bool { return l.look(name, "").Held != slices.Contains(held, name) })
+		return !slices.ContainsFunc(threeNames, func(name string) bool {
+			return l.look(name, "").Held != slices.Contains(held, name)
+		})
 	})
 }
 
@@ -81,7 +84,9 @@ func allOrNone(l *lab) {
 		}
 		return ""
 	}
-	for wait := 10 * time.Millisecond; wait < caseLimit/4; wait *= 2 { // until the machine is fast enough to have an answer by then, and to have given back what it tried before
+	for wait := 10 * time.Millisecond; wait < caseLimit/4; wait *= 2 {
+		// A slow machine may need a longer wait. The wait is long enough once the store answers
+		// within it and the releases of earlier attempts have been carried out.
 		err = all.LockContext(l.ctx, dlock.Wait(wait))
 		if !errors.Is(err, dlock.ErrUnavailable) && named() == "b" {
 			break
@@ -94,7 +99,7 @@ func allOrNone(l *lab) {
 	}
 	c := l.start("LockContext", func() error { return all.LockContext(l.ctx) })
 	c.waits()
-	l.eventuallyOnly("b") // what it has tried is given back
+	l.eventuallyOnly("b") // the call gives back the locks that it had acquired
 	l.noError(l.give("b", "another"), "another gives b")
 	c.ok()
 	l.wantOnly("locked", threeNames...)
@@ -118,13 +123,19 @@ func allLost(l *lab) {
 	l.wantOnly("released")
 }
 
-// allWithoutAnswer loses what one of the locks is answered, or asked.
+// allWithoutAnswer checks that either all locks are acquired or all are free, although the request
+// for one of them gets no answer.
 func allWithoutAnswer(l *lab) {
-	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "not sent": notSent} {
+	for what, f := range map[string]fault{
+		"reply lost":   replyLost,
+		"request lost": requestLost,
+		"not sent":     notSent,
+	} {
 		p := l.process()
 		p.plain = true
 		p.next(1, which{kind: acquireStep, name: "b"}, f)
-		if ok, err := p.all(threeNames...).TryLock(l.ctx); ok || !errors.Is(err, dlock.ErrUnavailable) {
+		if ok, err := p.all(threeNames...).TryLock(l.ctx); ok ||
+			!errors.Is(err, dlock.ErrUnavailable) {
 			l.Errorf("%s, TryLock: %v, %v", what, ok, err)
 		}
 		l.eventuallyOnly()
@@ -139,7 +150,8 @@ func allWithoutAnswer(l *lab) {
 	}
 }
 
-// allWhereOneHangs: the others aren't kept for longer than a moment.
+// allWhereOneHangs checks that, while the request for one lock hangs, the other locks are soon free
+// again.
 func allWhereOneHangs(l *lab) {
 	p := l.process()
 	r := p.on(which{kind: acquireStep, name: "b"}, hangsPolitely)

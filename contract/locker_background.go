@@ -8,8 +8,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// backgroundCases: what a client goes on with when nobody waits for it, and what it must not believe
-// meanwhile. Leases are of an hour where the end of one would hide that nothing was done.
+// backgroundCases are about a client's work in the background, and about what the client believes
+// in the meantime. Leases last an hour in cases where an expired lease would hide that the work
+// wasn't done.
 var backgroundCases = []testCase{
 	{name: "an unlock that failed", rule: "goes on in the background until the store has answered",
 		tags: forReaders, run: locker(failedUnlock)},
@@ -54,7 +55,8 @@ func failedUnlock(l *lab) {
 		l.lock(lk)
 		r := p.on(which{kind: releaseStep, name: what}, f)
 		ctx, cancel := context.WithTimeout(l.ctx, 20*time.Millisecond)
-		l.wantError(lk.UnlockContext(ctx), "UnlockContext while the store fails", context.DeadlineExceeded)
+		l.wantError(lk.UnlockContext(ctx), "UnlockContext while the store fails",
+			context.DeadlineExceeded)
 		cancel()
 		sent := r.hits()
 		l.eventually("it goes on", func() bool { return r.hits() >= sent+3 })
@@ -83,14 +85,16 @@ func unlockBehindReentry(l *lab) {
 	l.eventually("the re-entry is sent", func() bool { return r.hits() == 1 })
 	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
-	l.wantError(lk.UnlockContext(short), "UnlockContext behind a re-entry that hangs", context.DeadlineExceeded)
+	l.wantError(lk.UnlockContext(short), "UnlockContext behind a re-entry that hangs",
+		context.DeadlineExceeded)
 	l.wantHeld("a", "while the re-entry hangs")
 	close(fails)
 	l.wantError(reentry.result(), "the re-entry")
 	l.eventuallyFree("a")
 }
 
-// unlocksBehindReentry: several are counted down behind the step that they wait for, and the last of them frees the lock.
+// unlocksBehindReentry makes several unlocks wait for a re-entry. Once the re-entry is answered,
+// each unlock takes one hold off the count, and the last one frees the lock.
 func unlocksBehindReentry(l *lab) {
 	p := l.process()
 	lk, ctx := p.Locker("a"), l.ctxOf()
@@ -146,11 +150,13 @@ func lateLongReentry(l *lab) {
 	_, err := lk.TryLock(ctx, dlock.FixedLease(l.longLease()))
 	l.wantError(err, "a re-entry without an answer", errFault)
 	if err := lk.UnlockContext(ctx); err != nil {
-		l.wantError(err, "UnlockContext", dlock.ErrLost) // on a busy machine
+		l.wantError(err, "UnlockContext", dlock.ErrLost) // on a busy machine the hold may be lost
 	}
 	l.sleep(2 * short)
 	close(open)
-	l.eventually("the re-entry is carried out, late", func() bool { return p.steps(which{kind: reentryStep})[0].carriedOut })
+	l.eventually("the re-entry is carried out, late", func() bool {
+		return p.steps(which{kind: reentryStep})[0].carriedOut
+	})
 	l.eventuallyFree("a")
 }
 
@@ -180,11 +186,14 @@ func doubtfulAttempt(l *lab) {
 			l.wantError(err, "a longer re-entry", dlock.ErrLost) // on a busy machine
 			continue
 		}
-		close(open) // and in the store the hold has the short lease again
-		l.eventually("the attempt is carried out, late", func() bool { return p.steps(which{kind: acquireStep, name: name})[0].carriedOut })
+		close(open) // in the store, the late attempt gives the hold the short lease again
+		l.eventually("the attempt is carried out, late", func() bool {
+			return p.steps(which{kind: acquireStep, name: name})[0].carriedOut
+		})
 		l.lock(q.Locker(name))
 		if !isOver(lk.Lost(ctx)) {
-			l.Errorf("%s in doubt: another has the lock, and the holder believes in a lease that a late attempt has shortened", name)
+			l.Errorf("%s in doubt: another has the lock, and the holder believes in a lease that "+
+				"a late attempt has shortened", name)
 		}
 	}
 }
@@ -206,7 +215,11 @@ func fixedLeaseEndsHere(l *lab) {
 }
 
 func alwaysFailingSubscription(l *lab) {
-	for what, f := range map[string]fault{"request lost": requestLost, "not sent": notSent, "none": nil} {
+	for what, f := range map[string]fault{
+		"request lost": requestLost,
+		"not sent":     notSent,
+		"none":         nil,
+	} {
 		faulty := newFaults(l.store.Backend())
 		faulty.hideNotify = f == nil
 		p := l.processOn(faulty, dlock.WithLease(l.longLease()))
@@ -217,7 +230,7 @@ func alwaysFailingSubscription(l *lab) {
 		wait := l.start("a waiter", func() error { return p.Locker(what).LockContext(l.ctx) })
 		l.eventually("it polls", func() bool { return p.looks(what) >= 5 })
 		if l.h.Virtual {
-			l.sleep(10 * time.Minute) // and goes on, at least once a second
+			l.sleep(10 * time.Minute) // it goes on polling, at least once a second
 		}
 		begin := time.Now()
 		l.noError(l.give(what, "other:1"), "release")
@@ -233,7 +246,9 @@ func renewalsEnd(l *lab) {
 	p.on(which{kind: renewStep}, hangsPolitely)
 	l.noError(lk.LockContext(ctx), "LockContext")
 	l.eventuallyOver("the lock is lost", lk.Lost(ctx))
-	l.eventually("no renewal is under way", func() bool { return p.underWay(which{kind: renewStep}) == 0 })
+	l.eventually("no renewal is under way", func() bool {
+		return p.underWay(which{kind: renewStep}) == 0
+	})
 	l.wantError(lk.UnlockContext(ctx), "UnlockContext", dlock.ErrLost)
 
 	q := l.process(dlock.WithLease(lease))
@@ -244,7 +259,7 @@ func renewalsEnd(l *lab) {
 			return err
 		}
 		select {
-		case <-open: // whatever its context says
+		case <-open: // this fault ignores the context of the step
 		case <-x.f.ended:
 		}
 		return nil
@@ -253,7 +268,8 @@ func renewalsEnd(l *lab) {
 	l.eventuallyOver("the lock is lost", lk.Lost(ctx))
 	close(open)
 	l.sleep(lease * 5 / 4)
-	l.wantError(lk.UnlockContext(ctx), "UnlockContext, after renewals were answered too late", dlock.ErrLost)
+	l.wantError(lk.UnlockContext(ctx), "UnlockContext, after renewals were answered too late",
+		dlock.ErrLost)
 }
 
 func slowRenewals(l *lab) {
@@ -327,7 +343,9 @@ func closeInUnlock(l *lab) {
 	l.lock(lk)
 	r := p.next(1, which{kind: releaseStep}, replyLost)
 	unlock := l.start("UnlockContext", func() error { return lk.UnlockContext(l.ctx) })
-	l.eventually("its first release is lost", func() bool { return r.hits() == 1 && p.underWay(which{kind: releaseStep}) == 0 })
+	l.eventually("its first release is lost", func() bool {
+		return r.hits() == 1 && p.underWay(which{kind: releaseStep}) == 0
+	})
 	l.noError(p.Client.Close(), "Close")
 	unlock.ok()
 	l.wantFree("a", "after the unlock")

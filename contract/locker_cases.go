@@ -7,8 +7,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// lockerCases are the cases for a Locker on a store. Some come from what bit the users of other
-// libraries: those cite the issue.
+// lockerCases are the cases for a Locker on a store. A case that comes from a bug of another
+// library cites the issue.
 var lockerCases = slices.Concat(
 	mutexCases,
 	reentryCases,
@@ -28,11 +28,13 @@ var lockerCases = slices.Concat(
 	partCases,
 )
 
-// runLocker runs the cases for Lockers: those about an exclusive lock for each kind that is one, and for readers
-// those that aren't about how often something is held, or by whom alone. It is the same code in dlock for all of them,
-// so where time is dear only those are run again that a store's part could break.
+// runLocker runs the cases for Lockers. Cases about an exclusive lock run for each kind of
+// exclusive lock. Readers get the cases that are neither about counts of holds nor about exclusion.
+// dlock has the same code for all kinds, so in real time only the cases that depend on the store
+// are repeated.
 func runLocker(t *testing.T, h Harness) {
-	ofKinds, again, ofReaders, ofFair := kindLockerCases, lockerCases, tagged(lockerCases, forReaders), inLineCases
+	ofKinds, again, ofReaders, ofFair := kindLockerCases, lockerCases,
+		tagged(lockerCases, forReaders), inLineCases
 	if !h.Virtual {
 		ofKinds = untagged(kindLockerCases, ofClient)
 		again = tagged(lockerCases, differs)
@@ -47,5 +49,6 @@ func runLocker(t *testing.T, h Harness) {
 	runKind(t, h, backend.Fair, ofFair)
 }
 
-// inLineCases are those that hold where all waiters stand in line, and nothing passes inside a client.
+// inLineCases are the cases that also apply to Fair locks, for which all waiters stand in line and
+// no client hands the lock over.
 var inLineCases = untagged(lockerCases, notInLine)

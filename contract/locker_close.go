@@ -9,12 +9,14 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// closingCases: the end of a client. That no goroutine is left is checked after every case.
+// closingCases are about the end of a client. After every case the suite checks that no goroutine
+// is left.
 var closingCases = []testCase{
 	{name: "Close with waiters", rule: "every waiter gets ErrClosed, and Lock panics with it",
 		run: locker(closeWaiters)},
 	{name: "Close with holders",
-		rule: "Lost is closed, the context of Do ends with cause ErrClosed, and nothing is released",
+		rule: "Lost is closed, the context of Do ends with cause ErrClosed, and nothing is " +
+			"released",
 		tags: forReaders, run: locker(closeHolders)},
 	{name: "unlock after Close", rule: "releases, once, and Unlock doesn't panic",
 		run: locker(unlockAfterClose)},
@@ -39,12 +41,20 @@ func closeWaiters(l *lab) {
 	second := func(_ any, err error) error { return err }
 	calls := []*call{
 		l.start("LockContext", func() error { return p.Locker("a").LockContext(l.ctx) }),
-		l.start("the next LockContext", func() error { return p.Locker("a").LockContext(context.Background()) }),
-		l.start("LockContext of an owner", func() error { return p.Locker("a").LockContext(l.ctxOf()) }),
+		l.start("the next LockContext", func() error {
+			return p.Locker("a").LockContext(context.Background())
+		}),
+		l.start("LockContext of an owner", func() error {
+			return p.Locker("a").LockContext(l.ctxOf())
+		}),
 		l.start("LockContext behind a gate", func() error { return shared.LockContext(l.ctx) }),
-		l.start("TryLock with Wait", func() error { return second(p.Locker("a").TryLock(l.ctx, dlock.Wait(time.Hour))) }),
+		l.start("TryLock with Wait", func() error {
+			return second(p.Locker("a").TryLock(l.ctx, dlock.Wait(time.Hour)))
+		}),
 		l.start("Do", func() error {
-			return p.Locker("a").Do(l.ctx, func(context.Context) error { return errors.New("fn was called") })
+			return p.Locker("a").Do(l.ctx, func(context.Context) error {
+				return errors.New("fn was called")
+			})
 		}),
 		l.start("Lock", func() error { return panicOf(p.Locker("a").Lock) }),
 		l.start("Lock behind a gate", func() error { return panicOf(shared.Lock) }),
@@ -59,7 +69,7 @@ func closeWaiters(l *lab) {
 	l.noError(l.give("a", "other:1"), "release")
 	l.settle()
 	if l.kind == backend.Fair {
-		l.eventuallyFree("a") // after whoever's place was left
+		l.eventuallyFree("a") // a place may be left, and its grant has to expire first
 	}
 	l.wantFree("a", "after Close and the release")
 	if n := p.subscriptions("a"); n != 0 {
@@ -106,7 +116,7 @@ func closeHolders(l *lab) {
 		l.Error("Lost, asked for after Close, is open")
 	}
 
-	// What is left ends with its lease.
+	// Closing a client doesn't release its holds: they end with their leases.
 	q := l.process(dlock.WithLease(l.lease()))
 	l.lock(q.Locker("c"))
 	l.noError(q.Client.Close(), "Close")
@@ -148,7 +158,8 @@ func unlockAfterClose(l *lab) {
 	l.wantFree("plain", "after Unlock after Close")
 	cancelled, cancel := context.WithCancel(l.ctx)
 	cancel()
-	l.noError(over.UnlockContext(cancelled), "UnlockContext after Close, with a context that is over")
+	l.noError(over.UnlockContext(cancelled),
+		"UnlockContext after Close, with a context that is over")
 
 	l.vanish("taken")
 	l.lock(q.Locker("taken"))
@@ -160,7 +171,7 @@ func unlockAfterClose(l *lab) {
 	defer cancel()
 	l.wantError(hangs.UnlockContext(short), "UnlockContext after Close while the store hangs")
 
-	// A hold that was over before Close.
+	// Here a hold is lost before Close. Its Unlock doesn't panic either.
 	r := l.process()
 	lost := r.Locker("lost")
 	l.lock(lost, dlock.FixedLease(l.shortLease()))
@@ -179,7 +190,9 @@ func afterClose(l *lab) {
 		"TryLock":     second(lk.TryLock(l.ctx)),
 		"TryLock with Wait, of an owner": second(lk.For(dlock.NewOwner()).
 			TryLock(l.ctx, dlock.Wait(time.Hour))),
-		"Do":                          lk.Do(l.ctx, func(context.Context) error { return errors.New("fn was called") }),
+		"Do": lk.Do(l.ctx, func(context.Context) error {
+			return errors.New("fn was called")
+		}),
 		"ForceUnlock":                 second(lk.ForceUnlock(l.ctx)),
 		"IsLocked":                    second(lk.IsLocked(l.ctx)),
 		"IsHeld":                      second(lk.IsHeld(l.ctx)),
@@ -217,13 +230,17 @@ func closeHanging(l *lab) {
 			l.start("TryLock", func() error { return second(p.Locker("b").TryLock(l.ctx)) }),
 			l.start("a re-entry", func() error { return deep.LockContext(l.ctx) }),
 			l.start("IsLocked", func() error { return second(p.Locker("c").IsLocked(l.ctx)) }),
-			l.start("ForceUnlock", func() error { return second(p.Locker("d").ForceUnlock(l.ctx)) }),
+			l.start("ForceUnlock", func() error {
+				return second(p.Locker("d").ForceUnlock(l.ctx))
+			}),
 		}
 		unlock := l.start("UnlockContext", func() error { return held.UnlockContext(l.ctx) })
 		for _, c := range append(calls, unlock) {
 			c.waits()
 		}
-		l.eventually("a renewal hangs, too", func() bool { return p.count(which{kind: renewStep}) > 0 })
+		l.eventually("a renewal hangs, too", func() bool {
+			return p.count(which{kind: renewStep}) > 0
+		})
 		closing := l.start("Close", p.Client.Close)
 		for _, c := range calls {
 			l.wantError(c.result(), c.what+", when the client is closed", dlock.ErrClosed)
@@ -242,7 +259,9 @@ func closeTakeBack(l *lab) {
 	p.on(which{kind: releaseStep}, notSent)
 	_, err := p.Locker("a").TryLock(l.ctx)
 	l.wantError(err, "TryLock without an answer", errFault)
-	l.eventually("it is being taken back", func() bool { return p.count(which{kind: releaseStep}) >= 2 })
+	l.eventually("it is being taken back", func() bool {
+		return p.count(which{kind: releaseStep}) >= 2
+	})
 	l.noError(p.Client.Close(), "Close")
 	n := p.count(which{kind: releaseStep})
 	l.sleep(100 * time.Millisecond)

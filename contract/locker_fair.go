@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// fairLockerCases: what sets a FairLocker apart.
+// fairLockerCases are about the properties that only a FairLocker has.
 var fairLockerCases = []testCase{
 	{name: "order of arrival",
 		rule: "goes for all who wait, in whatever client and by whatever call", tags: Essential,
@@ -22,8 +22,8 @@ var fairLockerCases = []testCase{
 	{name: "a lock that is given", rule: "is had without another word to the store",
 		run: ofKind(backend.Fair, fairGiven)},
 	{name: "a line and TryLock",
-		rule: "without a wait it fails where others wait, and leaves no place; with one it stands " +
-			"in line for so long", run: ofKind(backend.Fair, fairTryLock)},
+		rule: "without a wait it fails where others wait, and leaves no place; with one it " +
+			"stands in line for so long", run: ofKind(backend.Fair, fairTryLock)},
 	{name: "a free lock with a line", rule: "is the first one's, whoever asks first",
 		run: ofKind(backend.Fair, fairFirst)},
 	{name: "re-entry past a line",
@@ -86,13 +86,14 @@ var fairLockerCases = []testCase{
 		run:  ofKind(backend.Fair, fairAndOthers)},
 }
 
-// lineDelay is what one who died after the lock was given to him may cost the others, and placeLease how long a place lasts that isn't kept.
+// lineDelay is the longest delay of the other waiters by a waiter that dies after it was given the
+// lock. placeLease is how long a place lasts after the last request that kept it.
 const (
 	lineDelay  = 1500 * time.Millisecond
 	placeLease = 3 * time.Second
 )
 
-// inLine returns how many steps to stand in line a client has sent that were carried out.
+// inLine returns how many of the client's steps to stand in line were carried out.
 func (p *process) inLine(name string) (n int) {
 	for _, s := range p.steps(which{kind: acquireStep, name: name}) {
 		if s.place > 0 && s.carriedOut {
@@ -102,7 +103,7 @@ func (p *process) inLine(name string) (n int) {
 	return n
 }
 
-// inLine begins something that waits for a lock, and returns when the store has given it a place.
+// inLine starts f, which waits for a lock, and returns when the store has given it a place.
 func (l *lab) inLine(p *process, name, what string, f func() error) *call {
 	l.Helper()
 	before := p.inLine(name)
@@ -112,29 +113,35 @@ func (l *lab) inLine(p *process, name, what string, f func() error) *call {
 	return c
 }
 
-// waits begins to wait in line for a lock, and returns when the store has given it a place.
+// waits starts a call that waits in line for a lock, and returns when the store has given it a
+// place.
 func (l *lab) waits(p *process, name string) *call {
 	l.Helper()
-	return l.inLine(p, name, "a waiter for "+name, func() error { return p.Locker(name).LockContext(l.ctx) })
+	return l.inLine(p, name, "a waiter for "+name, func() error {
+		return p.Locker(name).LockContext(l.ctx)
+	})
 }
 
-// stands lets an owner of another process stand in line, and never come back.
+// stands puts an owner of another process in line. That owner never asks again.
 func (l *lab) stands(name, owner string, place time.Duration) {
 	l.Helper()
-	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.kind, Name: name, Owner: owner, Lease: l.longLease(), Place: place})
+	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{
+		Kind: l.kind, Name: name, Owner: owner, Lease: l.longLease(), Place: place,
+	})
 	l.noError(err, "Acquire")
 	if res.Acquired {
 		l.Fatalf("another process was to wait for %q, and has it", name)
 	}
 }
 
-// gives is give that must not fail.
+// gives is give, but fails the test on an error.
 func (l *lab) gives(name, owner string) {
 	l.Helper()
 	l.noError(l.give(name, owner), "release")
 }
 
-// has fails the test unless the lock is that one's of a client, once.
+// has fails the test unless lk holds its lock exactly once, and the store agrees that the lock is
+// held.
 func (l *lab) has(p *process, lk *dlock.Locker) {
 	l.Helper()
 	if n, err := lk.HoldCount(l.ctx); err != nil || n != 1 {
@@ -145,13 +152,16 @@ func (l *lab) has(p *process, lk *dlock.Locker) {
 	}
 }
 
-// leavesNothing fails the test if somebody is left in line for a lock that is free. Where time is real it may be one whose place
-// was being kept when the case took the lock away, for a moment.
+// leavesNothing fails the test if an owner is left in line for a free lock. In real time an owner
+// may be left for a moment, if a request to keep its place was under way when the case freed the
+// lock.
 func (l *lab) leavesNothing(name string) {
 	l.Helper()
 	l.eventuallyFree(name)
 	l.eventually("nobody is left in line for "+name, func() bool {
-		req := backend.AcquireRequest{Kind: l.kind, Name: name, Owner: "probe:1", Lease: l.longLease()}
+		req := backend.AcquireRequest{
+			Kind: l.kind, Name: name, Owner: "probe:1", Lease: l.longLease(),
+		}
 		res, err := l.other.Acquire(l.ctx, req)
 		l.noError(err, "Acquire")
 		if !res.Acquired && l.h.Virtual {
@@ -165,7 +175,7 @@ func (l *lab) leavesNothing(name string) {
 	}
 }
 
-// An order is that in which parties got in.
+// An order is the order in which parties acquired the lock.
 type order struct {
 	mu  sync.Mutex
 	got []int
@@ -177,7 +187,7 @@ func (o *order) add(i int) {
 	o.got = append(o.got, i)
 }
 
-// check fails the test unless n got in one after the other.
+// check fails the test unless n parties acquired the lock in the order of their numbers.
 func (o *order) check(l *lab, n int) {
 	l.Helper()
 	o.mu.Lock()
@@ -245,12 +255,14 @@ func fairGiven(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	p := l.process()
 	var sent []stepKind
-	// Where time is real somebody may look at that very moment.
+	// In real time a waiter may poll at the moment of the release, so there are several rounds.
 	for range 20 {
 		l.take("a", "other:1")
 		lk := p.Locker("a")
 		wait := l.inLine(p, "a", "a waiter", func() error { return lk.LockContext(l.ctx) })
-		l.eventually("it waits, subscribed", func() bool { return p.subscriptions("a") == 1 && p.underWay(which{}) == 0 })
+		l.eventually("it waits, subscribed", func() bool {
+			return p.subscriptions("a") == 1 && p.underWay(which{}) == 0
+		})
 		before := len(p.kinds())
 		begin := time.Now()
 		l.gives("a", "other:1")
@@ -281,7 +293,8 @@ func fairTryLock(l *lab) {
 			if l.tryLock(c.Locker("a")) {
 				l.Fatal("TryLock got what another has")
 			}
-			l.wantError(c.Locker("a").LockContext(l.ctx, dlock.Wait(0)), "LockContext with Wait(0)", dlock.ErrNotAcquired, dlock.ErrHeld)
+			l.wantError(c.Locker("a").LockContext(l.ctx, dlock.Wait(0)), "LockContext with Wait(0)",
+				dlock.ErrNotAcquired, dlock.ErrHeld)
 		}
 	}
 	for _, c := range []*process{p, q} {
@@ -293,7 +306,7 @@ func fairTryLock(l *lab) {
 	}
 	wait := 50 * time.Millisecond
 	if !l.h.Virtual {
-		wait = 300 * time.Millisecond // in which the store answers
+		wait = 300 * time.Millisecond // time for the store to answer
 	}
 	begin := time.Now()
 	if l.tryLock(q.Locker("a"), dlock.Wait(wait)) {
@@ -312,7 +325,7 @@ func fairTryLock(l *lab) {
 	first.ok()
 	patient.waits()
 	l.unlockAll("a")
-	patient.ok() // nobody else stood in between
+	patient.ok() // no earlier TryLock has left a place in front of it
 	if l.hasNotifier() {
 		l.took(begin, 0, "a line of two")
 	}
@@ -327,14 +340,17 @@ func fairFirst(l *lab) {
 	p, q := l.process(), l.process()
 	p.swallow(true)
 	lease := l.legal(300 * time.Millisecond)
-	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.kind, Name: "a", Owner: "dead:1", Lease: lease})
+	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{
+		Kind: l.kind, Name: "a", Owner: "dead:1", Lease: lease,
+	})
 	if err != nil || !res.Acquired {
 		l.Fatalf("Acquire: %+v, %v", res, err)
 	}
 	lk := p.Locker("a")
 	wait := l.start("a waiter", func() error { return lk.LockContext(l.ctx) })
 	l.eventually("it stands in line", func() bool { return p.inLine("a") > 0 || wait.over() })
-	for begin := time.Now(); time.Since(begin) < lease+50*time.Millisecond; l.sleep(5 * time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < lease+
+		50*time.Millisecond; l.sleep(5 * time.Millisecond) {
 		if l.tryLock(q.Locker("a")) {
 			l.Fatal("TryLock got a lock for which another stands in line")
 		}
@@ -348,7 +364,11 @@ func fairFirst(l *lab) {
 func fairReentry(l *lab) {
 	p, q := l.process(), l.process()
 	lk, ctx := p.Locker("a"), l.ctxOf()
-	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "not sent": notSent} {
+	for what, f := range map[string]fault{
+		"reply lost":   replyLost,
+		"request lost": requestLost,
+		"not sent":     notSent,
+	} {
 		p.next(2, which{kind: acquireStep}, f)
 		l.noError(lk.LockContext(ctx), "LockContext, "+what)
 		owner := p.owner("a")
@@ -377,7 +397,7 @@ func fairReentry(l *lab) {
 		l.unlockAll("a")
 		l.leavesNothing("a")
 	}
-	// Who was given the lock re-enters, and is counted.
+	// A waiter that was given the lock re-enters, and the re-entry is counted.
 	l.take("a", "other:1")
 	wait := l.inLine(p, "a", "an owner", func() error { return lk.LockContext(ctx) })
 	owner := p.owner("a")
@@ -451,7 +471,9 @@ func fairKeptInVain(l *lab) {
 	r.off()
 	begin := p.count(which{kind: keepStep})
 	l.eventually("places are kept again", func() bool {
-		return slices.ContainsFunc(p.steps(which{kind: keepStep})[begin:], func(s sentStep) bool { return s.answered && s.err == nil })
+		return slices.ContainsFunc(p.steps(which{kind: keepStep})[begin:], func(s sentStep) bool {
+			return s.answered && s.err == nil
+		})
 	})
 	l.gives("a", "other:1")
 	for _, c := range calls {
@@ -467,12 +489,16 @@ func fairGivenUp(l *lab) {
 		"its context is cancelled": func() (*call, func()) {
 			ctx, cancel := context.WithCancel(l.ctx)
 			name := "its context is cancelled"
-			return l.inLine(p, name, "a waiter", func() error { return p.Locker(name).LockContext(ctx) }), cancel
+			return l.inLine(p, name, "a waiter", func() error {
+				return p.Locker(name).LockContext(ctx)
+			}), cancel
 		},
 		"it has waited for long enough": func() (*call, func()) {
 			name := "it has waited for long enough"
 			wait := 300 * time.Millisecond
-			c := l.start("a waiter", func() error { return p.Locker(name).LockContext(l.ctx, dlock.Wait(wait)) })
+			c := l.start("a waiter", func() error {
+				return p.Locker(name).LockContext(l.ctx, dlock.Wait(wait))
+			})
 			l.eventually("it stands in line", func() bool { return p.inLine(name) > 0 })
 			return c, func() {}
 		},
@@ -480,7 +506,9 @@ func fairGivenUp(l *lab) {
 			ctx, cancel := context.WithCancel(l.ctxOf())
 			name := "in a Do"
 			return l.inLine(p, name, "a waiter", func() error {
-				return p.Locker(name).Do(ctx, func(context.Context) error { return errors.New("fn was called") })
+				return p.Locker(name).Do(ctx, func(context.Context) error {
+					return errors.New("fn was called")
+				})
 			}), cancel
 		},
 	} {
@@ -490,7 +518,8 @@ func fairGivenUp(l *lab) {
 		end()
 		l.wantError(first.result(), "a waiter of whom "+name, dlock.ErrHeld)
 		l.eventually("it gives up its place", func() bool {
-			return slices.ContainsFunc(p.steps(which{kind: releaseStep, name: name}), func(s sentStep) bool { return s.carriedOut })
+			return slices.ContainsFunc(p.steps(which{kind: releaseStep, name: name}),
+				func(s sentStep) bool { return s.carriedOut })
 		})
 		begin := time.Now()
 		l.gives(name, "other:1")
@@ -502,7 +531,7 @@ func fairGivenUp(l *lab) {
 		l.leavesNothing(name)
 	}
 
-	// The lock was given to it, and it hears nothing of that.
+	// The lock is given to the waiter, but the grant doesn't reach it.
 	p.swallow(true)
 	l.take("a", "other:1")
 	ctx, cancel := context.WithCancel(l.ctx)
@@ -512,7 +541,7 @@ func fairGivenUp(l *lab) {
 	l.gives("a", "other:1")
 	begin := time.Now()
 	cancel()
-	if first.result() == nil { // it has looked meanwhile
+	if first.result() == nil { // the waiter has polled, and got the lock
 		l.unlockAll("a")
 	}
 	next.ok()
@@ -536,9 +565,13 @@ func fairGivenUpLate(l *lab) {
 		"the place is kept late":                       {keepStep, hangs},
 		"the place is kept, and the answer comes late": {keepStep, replyHangs},
 		"keeping it failed, and comes late":            {keepStep, late2},
-		"giving it up fails":                           {releaseStep, func(<-chan struct{}) fault { return requestLost }},
-		"giving it up isn't answered":                  {releaseStep, func(<-chan struct{}) fault { return replyLost }},
-		"giving it up comes late":                      {releaseStep, hangs},
+		"giving it up fails": {releaseStep, func(<-chan struct{}) fault {
+			return requestLost
+		}},
+		"giving it up isn't answered": {releaseStep, func(<-chan struct{}) fault {
+			return replyLost
+		}},
+		"giving it up comes late": {releaseStep, hangs},
 	} {
 		p := l.process()
 		l.take(name, "other:1")
@@ -554,12 +587,17 @@ func fairGivenUpLate(l *lab) {
 		next := l.waits(q, name)
 		cancel()
 		l.wantError(first.result(), "a waiter that is cancelled, and "+name, context.Canceled)
-		l.eventually("it gives up its place", func() bool { return p.count(which{kind: releaseStep, name: name}) > 0 })
+		l.eventually("it gives up its place", func() bool {
+			return p.count(which{kind: releaseStep, name: name}) > 0
+		})
 		l.settle()
 		close(open)
-		l.eventually("nothing is under way", func() bool { return p.underWay(which{name: name}) == 0 })
+		l.eventually("nothing is under way", func() bool {
+			return p.underWay(which{name: name}) == 0
+		})
 		if l.h.Virtual {
-			l.sleep(500 * time.Millisecond) // until it is given up again
+			// time for the client to give back what a late request has acquired
+			l.sleep(500 * time.Millisecond)
 		}
 		l.gives(name, "other:1")
 		begin := time.Now()
@@ -573,13 +611,13 @@ func fairGivenUpLate(l *lab) {
 	}
 }
 
-// late2 is late.
+// late2 calls late. In fairGivenUpLate, which needs it, late is the name of a type.
 func late2(open <-chan struct{}) fault { return late(open) }
 
 func fairDeadPlaces(l *lab) {
 	q := l.process()
 	place := 300 * time.Millisecond
-	// They are over when the lock is given back.
+	// Here the places have expired when the lock is released.
 	l.take("a", "other:1")
 	for i := range 5 {
 		l.stands("a", "dead:"+strconv.Itoa(i), place)
@@ -595,7 +633,8 @@ func fairDeadPlaces(l *lab) {
 	l.unlockAll("a")
 	l.leavesNothing("a")
 
-	// They aren't: the first of them is given the lock, and when that is over so are the others.
+	// Here the places haven't expired when the lock is released. The first one gets the lock. By
+	// the end of that hold the other places have expired.
 	l.take("b", "other:1")
 	for i := range 5 {
 		l.stands("b", "dead:"+strconv.Itoa(i), place)
@@ -608,7 +647,7 @@ func fairDeadPlaces(l *lab) {
 	l.unlockAll("b")
 	l.leavesNothing("b")
 
-	// A client that dies with many places.
+	// Here a client with many places dies.
 	if l.h.Virtual {
 		dying := l.process()
 		l.take("c", "other:1")
@@ -626,7 +665,10 @@ func fairDeadPlaces(l *lab) {
 
 func fairKeptMeanwhile(l *lab) {
 	p, q := l.process(), l.process()
-	for what, slow := range map[string]func(<-chan struct{}) fault{"the answer comes late": replyHangs, "the step comes late": hangs} {
+	for what, slow := range map[string]func(<-chan struct{}) fault{
+		"the answer comes late": replyHangs,
+		"the step comes late":   hangs,
+	} {
 		l.take(what, "other:1")
 		lk := p.Locker(what)
 		wait := l.inLine(p, what, "a waiter", func() error { return lk.LockContext(l.ctx) })
@@ -635,13 +677,17 @@ func fairKeptMeanwhile(l *lab) {
 		l.eventually("its place is being kept", func() bool { return r.hits() == 1 })
 		l.gives(what, "other:1")
 		wait.ok()
-		// Its release is under way when that is answered.
+		// The release is under way when KeepPlaces is answered.
 		held := make(chan struct{})
 		r = p.next(1, which{kind: releaseStep, name: what}, hangs(held))
-		unlock := l.start("UnlockContext, and "+what, func() error { return lk.UnlockContext(l.ctx) })
+		unlock := l.start("UnlockContext, and "+what, func() error {
+			return lk.UnlockContext(l.ctx)
+		})
 		l.eventually("the release is sent", func() bool { return r.hits() == 1 })
 		close(open)
-		l.eventually("the look is answered", func() bool { return p.underWay(which{kind: keepStep}) == 0 })
+		l.eventually("the look is answered", func() bool {
+			return p.underWay(which{kind: keepStep}) == 0
+		})
 		l.settle()
 		close(held)
 		unlock.ok()
@@ -672,28 +718,39 @@ func fairDeadGranted(l *lab) {
 	for _, c := range calls {
 		c.ok()
 	}
-	// Where time is real the lease may be longer, too, and begins a little before.
+	// The grant to the dead waiter must end first. The store decides how long it lasts.
 	l.tookBetween(begin, 0, lineDelay, "getting in after a dead one was given the lock")
 	got.check(l, len(calls))
 	l.leavesNothing("a")
 }
 
 func fairUnanswered(l *lab) {
-	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "not sent": notSent} {
+	for what, f := range map[string]fault{
+		"reply lost":   replyLost,
+		"request lost": requestLost,
+		"not sent":     notSent,
+	} {
 		p, q := l.process(), l.process()
 		l.take(what, "other:1")
 		p.next(2, which{kind: acquireStep, name: what}, f)
 		var got order
 		enter := func(c *process, i int) *call {
 			return l.inLine(c, what, "waiter "+strconv.Itoa(i), func() error {
-				return c.Locker(what).Do(l.ctx, func(context.Context) error { got.add(i); return nil })
+				return c.Locker(what).Do(l.ctx, func(context.Context) error {
+					got.add(i)
+					return nil
+				})
 			})
 		}
 		first := enter(p, 0)
 		second := enter(q, 1)
-		l.eventually("the first is answered", func() bool { return p.count(which{kind: acquireStep}) >= 3 })
+		l.eventually("the first is answered", func() bool {
+			return p.count(which{kind: acquireStep}) >= 3
+		})
 		if what == "reply lost" {
-			l.eventually("each of its attempts to stand in line is carried out", func() bool { return p.inLine(what) >= 3 })
+			l.eventually("each of its attempts to stand in line is carried out", func() bool {
+				return p.inLine(what) >= 3
+			})
 		}
 		for _, s := range p.steps(which{kind: acquireStep}) {
 			if s.owner != p.owner(what) {
@@ -706,8 +763,12 @@ func fairUnanswered(l *lab) {
 		got.check(l, 2)
 		l.leavesNothing(what)
 	}
-	// Subscribing fails, too.
-	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "refused": refused} {
+	// Here requests to subscribe fail, instead of those to stand in line.
+	for what, f := range map[string]fault{
+		"reply lost":   replyLost,
+		"request lost": requestLost,
+		"refused":      refused,
+	} {
 		p := l.process()
 		name := "subscribing, " + what
 		p.next(2, which{kind: subscribeStep}, f)
@@ -779,7 +840,10 @@ func fairBroken(l *lab) {
 		var calls []*call
 		for i, c := range []*process{p, q} {
 			calls = append(calls, l.inLine(c, name, "waiter "+strconv.Itoa(i), func() error {
-				return c.Locker(name).Do(l.ctx, func(context.Context) error { got.add(i); return nil })
+				return c.Locker(name).Do(l.ctx, func(context.Context) error {
+					got.add(i)
+					return nil
+				})
 			}))
 			l.eventually("it is subscribed", func() bool { return c.subscriptions(name) == 1 })
 		}
@@ -807,12 +871,14 @@ func fairLateGrant(l *lab) {
 	lk, next := p.Locker("a"), q.Locker("a")
 	wait := l.inLine(p, "a", "the first", func() error { return lk.LockContext(l.ctx) })
 	second := l.inLine(q, "a", "the second", func() error { return next.LockContext(l.ctx) })
-	// The first is cut off: it hears nothing, and can't ask.
+	// The first is cut off: it hears nothing, and its requests don't reach the store.
 	var cut []*rule
 	for _, k := range []stepKind{acquireStep, keepStep, releaseStep} {
 		cut = append(cut, p.on(which{kind: k}, requestLost))
 	}
-	l.eventually("nothing is under way", func() bool { return p.underWay(which{kind: acquireStep}) == 0 })
+	l.eventually("nothing is under way", func() bool {
+		return p.underWay(which{kind: acquireStep}) == 0
+	})
 	l.gives("a", "other:1")
 	second.ok()
 	if grant.hits() == 0 {
@@ -821,7 +887,7 @@ func fairLateGrant(l *lab) {
 	wait.waits()
 	close(open)
 	l.sleep(20 * time.Millisecond)
-	wait.waits() // its time is over
+	wait.waits() // its grant has expired
 	l.has(q, next)
 	for _, r := range cut {
 		r.off()
@@ -838,7 +904,8 @@ func fairLateGrant(l *lab) {
 func fairStrayGrant(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	p, q := l.process(), l.process()
-	// It comes when the one that it is for has had the lock, and given it back, and others wait.
+	// The second copy of a grant arrives when its receiver has already released the lock, and
+	// others wait.
 	l.take("a", "other:1")
 	open := make(chan struct{})
 	r := p.next(1, which{kind: grantStep, name: "a"}, func(x *transit) error {
@@ -867,7 +934,7 @@ func fairStrayGrant(l *lab) {
 	l.unlockAll("a")
 	l.leavesNothing("a")
 
-	// It comes twice.
+	// The grant arrives twice.
 	l.take("b", "other:1")
 	p.next(1, which{kind: grantStep, name: "b"}, twice)
 	lk = p.Locker("b")
@@ -878,7 +945,7 @@ func fairStrayGrant(l *lab) {
 	l.unlock(lk)
 	l.leavesNothing("b")
 
-	// It comes when whom it is for has given up.
+	// The grant arrives when its receiver has given up.
 	l.take("c", "other:1")
 	gone := make(chan struct{})
 	p.next(1, which{kind: grantStep, name: "c"}, late(gone))
@@ -888,7 +955,7 @@ func fairStrayGrant(l *lab) {
 	second = l.waits(p, "c")
 	l.gives("c", "other:1")
 	cancel()
-	if wait.result() == nil { // it has looked meanwhile
+	if wait.result() == nil { // the waiter has polled, and got the lock
 		l.unlockAll("c")
 	}
 	second.ok()
@@ -916,7 +983,7 @@ func fairUnsure(l *lab) {
 	l.has(p, lk)
 	if l.h.Virtual {
 		l.sleep(2 * l.calm())
-		l.has(p, lk) // and isn't what was given, for a moment, alone
+		l.has(p, lk) // the client renews, so the hold outlives the grant's short lease
 	}
 	l.unlock(lk)
 	l.leavesNothing("a")
@@ -925,7 +992,8 @@ func fairUnsure(l *lab) {
 func fairShortGrant(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	for _, delayed := range []bool{false, true} {
-		if delayed && !l.h.Virtual { // then it may be too late, and can't ask
+		// in real time the grant may expire before it arrives, and the waiter can't ask for another
+		if delayed && !l.h.Virtual {
 			continue
 		}
 		p, q := l.process(), l.process()
@@ -970,13 +1038,19 @@ func fairShortGrant(l *lab) {
 func fairFixed(l *lab) {
 	p, q := l.process(), l.process()
 	short, long := l.legal(200*time.Millisecond), l.legal(2500*time.Millisecond)
-	for name, lease := range map[string]time.Duration{"shorter": short, "longer": long, "free": short} {
+	for name, lease := range map[string]time.Duration{
+		"shorter": short,
+		"longer":  long,
+		"free":    short,
+	} {
 		lk, next := p.Locker(name), q.Locker(name)
-		if name == "free" { // nobody gives it
+		if name == "free" { // the lock is free, so no grant is involved
 			l.lock(lk, dlock.FixedLease(lease))
 		} else {
 			l.take(name, "other:1")
-			wait := l.inLine(p, name, "a waiter with a lease", func() error { return lk.LockContext(l.ctx, dlock.FixedLease(lease)) })
+			wait := l.inLine(p, name, "a waiter with a lease", func() error {
+				return lk.LockContext(l.ctx, dlock.FixedLease(lease))
+			})
 			l.gives(name, "other:1")
 			wait.ok()
 		}
@@ -984,10 +1058,12 @@ func fairFixed(l *lab) {
 		second := l.start("the next", func() error { return next.LockContext(l.ctx) })
 		l.eventuallyOver("the lease is over", lk.Lost(l.ctx))
 		if p.limits().MinLease <= short {
-			l.tookBetween(begin, lease-lease/100-time.Millisecond, lease-lease/100+time.Millisecond, "a fixed lease, "+name)
+			l.tookBetween(begin, lease-lease/100-time.Millisecond, lease-lease/100+time.Millisecond,
+				"a fixed lease, "+name)
 		}
 		second.ok()
-		if passed := time.Since(begin); l.h.Virtual && (passed < lease-lease/100 || passed > max(lease, time.Second)+lineDelay) {
+		if passed := time.Since(begin); l.h.Virtual &&
+			(passed < lease-lease/100 || passed > max(lease, time.Second)+lineDelay) {
 			l.Errorf("%s: the next got in after %v, behind a lease of %v", name, passed, lease)
 		}
 		l.wantError(lk.UnlockContext(l.ctx), "UnlockContext", dlock.ErrLost)
@@ -995,10 +1071,12 @@ func fairFixed(l *lab) {
 		l.unlock(next)
 		l.leavesNothing(name)
 	}
-	// A lock that was given is given back before that is over.
+	// A lock that was given is released before the short lease of the grant has expired.
 	l.take("b", "other:1")
 	lk := p.Locker("b")
-	wait := l.inLine(p, "b", "a waiter with a lease", func() error { return lk.LockContext(l.ctx, dlock.FixedLease(long)) })
+	wait := l.inLine(p, "b", "a waiter with a lease", func() error {
+		return lk.LockContext(l.ctx, dlock.FixedLease(long))
+	})
 	l.gives("b", "other:1")
 	wait.ok()
 	l.unlock(lk)
@@ -1043,7 +1121,9 @@ func fairParkedLost(l *lab) {
 	shared := p.Locker("a")
 	l.lock(shared, dlock.FixedLease(l.shortLease()))
 	lost := shared.Lost(l.ctx)
-	second := l.start("a second Lock of the Locker", func() error { return shared.LockContext(l.ctx) })
+	second := l.start("a second Lock of the Locker", func() error {
+		return shared.LockContext(l.ctx)
+	})
 	l.eventuallyOver("the first hold is lost", lost)
 	begin := time.Now()
 	other := q.Locker("a")
@@ -1088,7 +1168,7 @@ func fairLost(l *lab) {
 	if l.store.Wipe == nil {
 		return
 	}
-	// All is lost, the line with it: whoever waited gets in, and who comes later is behind.
+	// The store loses everything, including the line. The waiter asks again, and acquires the lock.
 	h = l.acquire(lk)
 	next = l.waits(p, "a")
 	l.store.Wipe()
@@ -1105,8 +1185,12 @@ func fairForced(l *lab) {
 	l.lock(lk)
 	lost := lk.Lost(l.ctx)
 	first, second := p.Locker("a"), q.Locker("a")
-	next := l.inLine(p, "a", "a waiter of the same client", func() error { return first.LockContext(l.ctx) })
-	after := l.inLine(q, "a", "a waiter of another", func() error { return second.LockContext(l.ctx) })
+	next := l.inLine(p, "a", "a waiter of the same client", func() error {
+		return first.LockContext(l.ctx)
+	})
+	after := l.inLine(q, "a", "a waiter of another", func() error {
+		return second.LockContext(l.ctx)
+	})
 	force := func(c *process) {
 		l.Helper()
 		begin := time.Now()
@@ -1131,7 +1215,8 @@ func fairForced(l *lab) {
 	force(q)
 	after.ok()
 	l.has(q, second)
-	l.wantError(first.UnlockContext(l.ctx), "the unlock of the next who was forced out", dlock.ErrLost)
+	l.wantError(first.UnlockContext(l.ctx), "the unlock of the next who was forced out",
+		dlock.ErrLost)
 	l.unlock(second)
 	l.leavesNothing("a")
 }
@@ -1237,16 +1322,24 @@ func fairAndOthers(l *lab) {
 				l.Fatalf("a %v lock was acquired beside a %v one", other, ways[0])
 			}
 			for _, way := range []func(context.Context) error{
-				func(ctx context.Context) error { _, err := p.as(other).Locker("a").Acquire(ctx); return err },
-				func(ctx context.Context) error { _, err := p.as(other).Locker("a").TryLock(ctx); return err },
+				func(ctx context.Context) error {
+					_, err := p.as(other).Locker("a").Acquire(ctx)
+					return err
+				},
+				func(ctx context.Context) error {
+					_, err := p.as(other).Locker("a").TryLock(ctx)
+					return err
+				},
 			} {
-				l.wantError(way(h.Context()), "the other kind by the party that has the one", dlock.ErrConflict)
+				l.wantError(way(h.Context()), "the other kind by the party that has the one",
+					dlock.ErrConflict)
 			}
 			l.release(h)
 			l.eventuallyFree("a")
 		}
 	}
-	// In a line and outside of it: both get in, though nobody promises to wake the one for the other.
+	// One waiter stands in line, the other doesn't. Both get in, although a store needn't wake one
+	// of them when the other releases.
 	h := l.acquire(p.Locker("b"))
 	fair := l.inLine(q, "b", "a waiter in line", func() error {
 		lk := q.Locker("b")

@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A stepKind is what a client asks a store for. Re-entries count as a kind of their own.
+// A stepKind is a kind of step. Re-entries are a kind of their own.
 type stepKind uint8
 
 const (
@@ -26,37 +26,38 @@ const (
 	keepStep
 	inspectStep
 	listStep
-	grantStep // which the store sends
+	grantStep // sent by the store
 )
 
 func (k stepKind) String() string {
-	return [...]string{"any", "acquire", "re-entry", "release", "renew", "force-release", "look", "subscribe", "keep places", "inspect", "list", "grant"}[k]
+	return [...]string{"any", "acquire", "re-entry", "release", "renew", "force-release", "look",
+		"subscribe", "keep places", "inspect", "list", "grant"}[k]
 }
 
-// A sentStep is one step that a client sent, or a grant that it is sent.
+// A sentStep is a step that a client sent, or a grant that was sent to it.
 type sentStep struct {
 	kind    stepKind
 	name    string
 	owner   string
-	owners  []string      // of a step about several
-	lease   time.Duration // of places, where it keeps them
+	owners  []string      // the owners, if the step is about several
+	lease   time.Duration // of KeepPlaces: how long the places last
 	place   time.Duration
 	permits int
 	limit   int
 	at      time.Time
 
-	// What became of it, guarded by faultyBackend.mu.
+	// The outcome of the request, guarded by faultyBackend.mu.
 	carriedOut bool
 	answered   bool
 	err        error
 }
 
-// which names steps; zero fields mean any step, but no grant.
+// A which selects steps. A zero field matches any value, but a zero kind doesn't match grants.
 type which struct {
 	kind  stepKind
 	name  string
 	owner string
-	skip  int // let that many pass first
+	skip  int // number of steps to let pass first
 }
 
 func (w which) matches(s *sentStep) bool {
@@ -65,8 +66,8 @@ func (w which) matches(s *sentStep) bool {
 		(w.owner == "" || w.owner == s.owner || slices.Contains(s.owners, w.owner))
 }
 
-// A fault is what happens to a step on its way. It may carry the step out, once, and returns the
-// error that the client gets.
+// A fault acts on a step on its way. It decides whether and when the step is carried out, and
+// returns the error that the client gets.
 type fault func(x *transit) error
 
 // A transit is a step under way.
@@ -81,23 +82,23 @@ var errFault = errors.New("a fault that the test made")
 
 func failure(kind backend.ErrorKind) error { return &backend.Error{Kind: kind, Err: errFault} }
 
-// replyLost: carried out, and the client doesn't hear of it.
+// replyLost carries the step out, but the client doesn't get the reply.
 func replyLost(x *transit) error {
 	x.carryOut(x.ctx)
 	return failure(backend.Unknown)
 }
 
-// requestLost: not carried out, and the client doesn't know.
+// requestLost doesn't carry the step out, and the client doesn't know that.
 func requestLost(x *transit) error { return failure(backend.Unknown) }
 
-// notSent: not carried out, and the client knows.
+// notSent doesn't carry the step out, and the client knows that.
 func notSent(x *transit) error { return failure(backend.Retry) }
 
-// refused: not carried out, for good.
+// refused doesn't carry the step out, and the error is permanent.
 func refused(x *transit) error { return failure(backend.Refused) }
 
-// hangs: the request reaches the store only when open is closed; until then nothing is heard,
-// whatever the caller's context says.
+// hangs makes the request reach the store only when open is closed. Until then there is no answer,
+// even if the caller's context ends.
 func hangs(open <-chan struct{}) fault {
 	return func(x *transit) error {
 		select {
@@ -109,7 +110,7 @@ func hangs(open <-chan struct{}) fault {
 	}
 }
 
-// replyHangs: carried out at once, but the reply comes only when open is closed.
+// replyHangs carries the step out at once, but the reply arrives only when open is closed.
 func replyHangs(open <-chan struct{}) fault {
 	return func(x *transit) error {
 		err := x.carryOut(context.WithoutCancel(x.ctx))
@@ -122,7 +123,7 @@ func replyHangs(open <-chan struct{}) fault {
 	}
 }
 
-// hangsPolitely: nothing is heard until the caller's context ends, and nothing is carried out.
+// hangsPolitely gives no answer until the caller's context ends, and doesn't carry the step out.
 func hangsPolitely(x *transit) error {
 	select {
 	case <-x.ctx.Done():
@@ -131,8 +132,8 @@ func hangsPolitely(x *transit) error {
 	return failure(backend.Unknown)
 }
 
-// late: the client gets an error at once, and the store carries the request out when open is closed.
-// A subscription is not carried out: there would be nobody to close it.
+// late returns an error at once, and carries the request out when open is closed. It doesn't carry
+// a subscription out, because nothing would close that subscription.
 func late(open <-chan struct{}) fault {
 	return func(x *transit) error {
 		if x.step.kind == subscribeStep {
@@ -149,12 +150,13 @@ func late(open <-chan struct{}) fault {
 	}
 }
 
-// twice: it comes, and comes again.
+// twice carries the step out twice.
 func twice(x *transit) error {
 	return errors.Join(x.carryOut(x.ctx), x.carryOut(x.ctx))
 }
 
-// unsure: a grant by a store that can't say whether it is one still.
+// unsure takes the lease out of a grant, like a store that can't say whether the grant is still in
+// force.
 func unsure(x *transit) error {
 	x.f.mu.Lock()
 	x.step.lease = 0
@@ -162,7 +164,7 @@ func unsure(x *transit) error {
 	return x.carryOut(x.ctx)
 }
 
-// before does something else at the store first.
+// before makes another change in the store before the step.
 func before(other func()) fault {
 	return func(x *transit) error {
 		other()
@@ -170,7 +172,7 @@ func before(other func()) fault {
 	}
 }
 
-// after does something else at the store before the client hears of the step.
+// after makes another change in the store after the step, before the client gets the answer.
 func after(other func()) fault {
 	return func(x *transit) error {
 		err := x.carryOut(x.ctx)
@@ -179,16 +181,16 @@ func after(other func()) fault {
 	}
 }
 
-// A rule makes a fault of steps.
+// A rule applies a fault to the steps that it selects.
 type rule struct {
 	f     *faultyBackend
 	which which
 	what  fault
-	left  int // how many more; negative: all
+	left  int // number of further steps that get the fault; negative: all
 	hit   int
 }
 
-// off ends a rule.
+// off makes a rule apply to no more steps.
 func (r *rule) off() {
 	r.f.mu.Lock()
 	defer r.f.mu.Unlock()
@@ -202,27 +204,29 @@ func (r *rule) hits() int {
 	return r.hit
 }
 
-// faultyBackend is a backend that hands on what a client asks for, records it, and makes faults. It can
-// do what the store can, unless that is hidden. It also looks whether the client keeps its side of the
-// contract in package backend.
+// faultyBackend passes a client's steps on to a backend, records them, and injects faults. It has
+// the store's capabilities, unless they are hidden. It also checks that the client keeps its side
+// of the contract in package backend.
 type faultyBackend struct {
 	inner       backend.Backend
-	opened      backend.Session // the last of them, without faults
+	opened      backend.Session // the session that was opened last, without faults
 	hideNotify  bool
 	hideBatches bool
-	page        int           // the most locks that it is asked to list at a time; 0: as many as the client wants
-	ended       chan struct{} // closed at the end of the case: nothing hangs any longer
-	late        sync.WaitGroup
+	// the most locks that a page of List may have; 0: as many as the client asks for
+	page  int
+	ended chan struct{} // closed at the end of the case, to end all faults that hang
+	late  sync.WaitGroup
 
-	mu       sync.Mutex
-	rules    []*rule
-	sent     []*sentStep
-	batches  []int // the sizes of batches of renewals
-	deaf     bool  // swallow wake-ups and grants
-	subs     map[string]int
-	given    map[string]bool // owners that were released
-	permits  map[string]int  // for how many each owner has asked
-	plain    bool            // no re-entries: a released owner is never used again
+	mu      sync.Mutex
+	rules   []*rule
+	sent    []*sentStep
+	batches []int // the sizes of batches of renewals
+	deaf    bool  // drops wake-ups and grants
+	subs    map[string]int
+	given   map[string]bool // owners that were released
+	permits map[string]int  // number of permits that each owner has asked for
+	// the case has no re-entries, so a released owner must not be used again
+	plain    bool
 	closed   bool
 	breaches []string
 }
@@ -238,10 +242,10 @@ func newFaults(inner backend.Backend) *faultyBackend {
 	}
 }
 
-// on makes a fault of every such step, after those that an earlier rule takes.
+// on applies a fault to every selected step that no earlier rule takes.
 func (f *faultyBackend) on(w which, what fault) *rule { return f.next(-1, w, what) }
 
-// next makes a fault of the next n such steps.
+// next applies a fault to the next n selected steps.
 func (f *faultyBackend) next(n int, w which, what fault) *rule {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -250,7 +254,7 @@ func (f *faultyBackend) next(n int, w which, what fault) *rule {
 	return r
 }
 
-// steps returns the steps that were sent.
+// steps returns the selected steps that were sent.
 func (f *faultyBackend) steps(w which) []sentStep {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -263,7 +267,7 @@ func (f *faultyBackend) steps(w which) []sentStep {
 	return found
 }
 
-// count returns how many steps were sent.
+// count returns how many of the selected steps were sent.
 func (f *faultyBackend) count(w which) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -276,7 +280,7 @@ func (f *faultyBackend) count(w which) int {
 	return n
 }
 
-// underWay returns how many of the steps that were sent are not answered.
+// underWay returns how many of the selected steps were sent and aren't answered.
 func (f *faultyBackend) underWay(w which) (n int) {
 	for _, s := range f.steps(w) {
 		if !s.answered {
@@ -295,7 +299,7 @@ func (f *faultyBackend) kinds() []stepKind {
 	return kinds
 }
 
-// owner returns who the last acquisition of a name was for.
+// owner returns the owner of the last acquisition of a name.
 func (f *faultyBackend) owner(name string) string {
 	steps := f.steps(which{kind: acquireStep, name: name})
 	if len(steps) == 0 {
@@ -304,20 +308,21 @@ func (f *faultyBackend) owner(name string) string {
 	return steps[len(steps)-1].owner
 }
 
-// dies lets nothing through any more, as if the client's process were gone.
+// dies makes all later steps hang, and drops wake-ups and grants, as if the client's process were
+// gone.
 func (f *faultyBackend) dies() {
 	f.on(which{}, hangsPolitely)
 	f.swallow(true)
 }
 
-// swallow lets wake-ups and grants be lost, or not.
+// swallow sets whether wake-ups and grants are dropped.
 func (f *faultyBackend) swallow(on bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.deaf = on
 }
 
-// subscriptions returns how many subscriptions to a name stand.
+// subscriptions returns how many subscriptions to a name are open.
 func (f *faultyBackend) subscriptions(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -331,7 +336,7 @@ func (f *faultyBackend) batchSizes() []int {
 	return append([]int(nil), f.batches...)
 }
 
-// end lets go of everything that hangs, and waits for what was to come late.
+// end ends all faults that hang, and waits for the late steps.
 func (f *faultyBackend) end() {
 	f.mu.Lock()
 	over := f.rules
@@ -343,7 +348,7 @@ func (f *faultyBackend) end() {
 	close(f.ended)
 }
 
-// broken returns how the client broke its side of the contract.
+// broken returns the client's violations of the contract.
 func (f *faultyBackend) broken() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -381,7 +386,7 @@ func (f *faultyBackend) begin(ctx context.Context, s *sentStep) fault {
 	return nil
 }
 
-// check looks whether the client may send this. f.mu is held.
+// check records a breach if the client must not send this step. f.mu is held.
 func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 	if s.name == "" && s.kind != listStep {
 		f.breach("%v without a name", s.kind)
@@ -394,7 +399,8 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 			f.breach("%v without an owner", s.kind)
 		}
 		if s.lease <= 0 || s.lease < limits.MinLease || s.lease%step != 0 {
-			f.breach("%v with a lease of %v, which the store's limits %+v don't allow", s.kind, s.lease, limits)
+			f.breach("%v with a lease of %v, which the store's limits %+v don't allow", s.kind,
+				s.lease, limits)
 		}
 	}
 	switch {
@@ -402,11 +408,14 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
 	case s.kind == acquireStep && s.permits > 0:
 		f.permits[s.owner] = s.permits
-	case s.kind == releaseStep && f.permits[s.owner] == 0: // as below
+	// a late acquisition of this owner may follow: see below
+	case s.kind == releaseStep && f.permits[s.owner] == 0:
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
-		f.breach("%v of %d permits by %q, who has acquired %d", s.kind, s.permits, s.owner, f.permits[s.owner])
+		f.breach("%v of %d permits by %q, who has acquired %d", s.kind, s.permits, s.owner,
+			f.permits[s.owner])
 	}
-	// Where a call's context has ended, its step may begin after what was done next.
+	// An acquisition whose context has ended may follow the release: a call that has left may still
+	// send its request.
 	if s.kind == acquireStep && f.plain && f.given[s.owner] && ctx.Err() == nil {
 		f.breach("%s was released, and is used again", s.owner)
 	}
@@ -415,8 +424,12 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 	}
 }
 
-// through sends a step on its way.
-func through[Req, Res any](ctx context.Context, f *faultyBackend, s *sentStep, req Req, do func(context.Context, Req) (Res, error)) (Res, error) {
+// through sends a step, unless a fault takes it.
+func through[Req, Res any](
+	ctx context.Context, f *faultyBackend, s *sentStep, req Req, do func(
+		context.Context, Req,
+	) (Res, error),
+) (Res, error) {
 	var res Res
 	carryOut := func(ctx context.Context) error {
 		r, err := do(ctx, req)
@@ -468,25 +481,27 @@ func (f *faultyBackend) Open() backend.Session {
 	if f.hideBatches {
 		s.can.BatchRenewer, s.can.Batcher = nil, nil
 	}
-	s.can.Steps = backend.StepsMayHang // whatever the store's do: faults of them hang
+	s.can.Steps = backend.StepsMayHang // even if the store's steps don't hang, the faults may
 	return s
 }
 
 // Limits implements [backend.Backend].
 func (f *faultyBackend) Limits() backend.Limits { return f.inner.Limits() }
 
-// A faultySession is a session of a faultyBackend. It has the methods of most of what a store can do
-// beside its steps, and hands on those that the store has.
+// A faultySession is a session of a faultyBackend. It has the methods of most capabilities, but
+// reports only the capabilities that the store has.
 type faultySession struct {
 	f         *faultyBackend
 	inner     backend.Session
-	bare, can backend.Capabilities // of inner, and its own
+	bare, can backend.Capabilities // capabilities of inner, and of this session
 }
 
 // Capabilities implements [backend.Capable].
 func (s *faultySession) Capabilities() backend.Capabilities { return s.can }
 
-func (s *faultySession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *faultySession) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	return through(ctx, s.f, acquisition(req), req, s.inner.Acquire)
 }
 
@@ -501,44 +516,67 @@ func acquisition(req backend.AcquireRequest) *sentStep {
 	}
 }
 
-func (s *faultySession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *faultySession) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	return through(ctx, s.f, release(req), req, s.inner.Release)
 }
 
 func release(req backend.ReleaseRequest) *sentStep {
-	return &sentStep{kind: releaseStep, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
+	return &sentStep{
+		kind: releaseStep, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits,
+	}
 }
 
-func (s *faultySession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *faultySession) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	return through(ctx, s.f, renewal(req), req, s.inner.Renew)
 }
 
 func renewal(req backend.RenewRequest) *sentStep {
-	return &sentStep{kind: renewStep, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
+	return &sentStep{
+		kind: renewStep, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits,
+	}
 }
 
-func (s *faultySession) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+func (s *faultySession) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	return through(ctx, s.f, &sentStep{kind: forceStep, name: req.Name}, req, s.inner.ForceRelease)
 }
 
-func (s *faultySession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
-	step := &sentStep{kind: lookStep, name: req.Name, owner: req.Owner, permits: req.Permits, limit: req.Limit}
+func (s *faultySession) Look(
+	ctx context.Context, req backend.LookRequest,
+) (backend.LookResult, error) {
+	step := &sentStep{
+		kind: lookStep, name: req.Name, owner: req.Owner, permits: req.Permits, limit: req.Limit,
+	}
 	return through(ctx, s.f, step, req, s.inner.Look)
 }
 
 // KeepPlaces implements [backend.Liner].
-func (s *faultySession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	step := &sentStep{kind: keepStep, name: req.Name, owners: slices.Clone(req.Owners), lease: req.Place}
+func (s *faultySession) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (backend.PlacesResult, error) {
+	step := &sentStep{
+		kind: keepStep, name: req.Name, owners: slices.Clone(req.Owners), lease: req.Place,
+	}
 	return through(ctx, s.f, step, req, s.bare.Liner.KeepPlaces)
 }
 
 // Inspect implements [backend.Inspector].
-func (s *faultySession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
-	return through(ctx, s.f, &sentStep{kind: inspectStep, name: req.Name}, req, s.bare.Inspector.Inspect)
+func (s *faultySession) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
+	return through(ctx, s.f, &sentStep{kind: inspectStep, name: req.Name}, req,
+		s.bare.Inspector.Inspect)
 }
 
 // List implements [backend.Lister].
-func (s *faultySession) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
+func (s *faultySession) List(
+	ctx context.Context, req backend.ListRequest,
+) (backend.ListResult, error) {
 	if s.f.page > 0 {
 		req.Limit = min(req.Limit, s.f.page)
 	}
@@ -560,7 +598,9 @@ type faultyNotifier struct {
 	inner backend.Notifier
 }
 
-func (n faultyNotifier) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (n faultyNotifier) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	f := n.f
 	wake := req.Wake
 	req.Wake = func(w backend.Wakeup) {
@@ -574,9 +614,10 @@ func (n faultyNotifier) Subscribe(ctx context.Context, req backend.SubscribeRequ
 	if granted := req.Granted; granted != nil {
 		req.Granted = func(g backend.Grant) { f.grant(req.Name, g, granted) }
 	}
-	sub, err := through(ctx, f, &sentStep{kind: subscribeStep, name: req.Name}, req, n.inner.Subscribe)
+	sub, err := through(ctx, f, &sentStep{kind: subscribeStep, name: req.Name}, req,
+		n.inner.Subscribe)
 	if err != nil {
-		if sub != nil { // the reply was lost
+		if sub != nil { // the reply was lost, but the subscription is open
 			sub.Close()
 		}
 		return nil, err
@@ -585,7 +626,8 @@ func (n faultyNotifier) Subscribe(ctx context.Context, req backend.SubscribeRequ
 	return &faultySubscription{f, req.Name, sub}, nil
 }
 
-// grant sends a grant on its way. A fault of it keeps nobody waiting.
+// grant passes a grant on to the client, unless a fault takes it. A fault that hangs blocks neither
+// the store nor other grants.
 func (f *faultyBackend) grant(name string, g backend.Grant, granted func(backend.Grant)) {
 	s := &sentStep{kind: grantStep, name: name, owner: g.Owner, lease: g.Lease}
 	carryOut := func(context.Context) error {
@@ -627,7 +669,7 @@ func (s *faultySubscription) Close() {
 	s.f.subscribed(s.name, -1)
 }
 
-// RenewBatch hands on the requests that no fault is made of in one batch, and the others one by one.
+// RenewBatch sends requests without a fault in one batch, and requests with a fault one by one.
 func (s *faultySession) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {
@@ -637,22 +679,32 @@ func (s *faultySession) RenewBatch(
 	throughTogether(ctx, s.f, reqs, renewal, s.inner.Renew, s.bare.BatchRenewer.RenewBatch, answer)
 }
 
-// AcquireBatch and ReleaseBatch do the same.
+// AcquireBatch and ReleaseBatch treat faults like RenewBatch.
 func (s *faultySession) AcquireBatch(
-	ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error),
+	ctx context.Context, reqs []backend.AcquireRequest, answer func(
+		int, backend.AcquireResult, error,
+	),
 ) {
-	throughTogether(ctx, s.f, reqs, acquisition, s.inner.Acquire, s.bare.Batcher.AcquireBatch, answer)
+	throughTogether(ctx, s.f, reqs, acquisition, s.inner.Acquire, s.bare.Batcher.AcquireBatch,
+		answer)
 }
 
 func (s *faultySession) ReleaseBatch(
-	ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error),
+	ctx context.Context, reqs []backend.ReleaseRequest, answer func(
+		int, backend.ReleaseResult, error,
+	),
 ) {
 	throughTogether(ctx, s.f, reqs, release, s.inner.Release, s.bare.Batcher.ReleaseBatch, answer)
 }
 
-// throughTogether sends steps of a batch on their way.
-func throughTogether[Req, Res any](ctx context.Context, f *faultyBackend, reqs []Req, noted func(Req) *sentStep,
-	one func(context.Context, Req) (Res, error), batch func(context.Context, []Req, func(int, Res, error)), answer func(int, Res, error)) {
+// throughTogether sends the steps of a batch. Steps without a fault go in one batch, and the others
+// one by one.
+func throughTogether[Req, Res any](
+	ctx context.Context, f *faultyBackend, reqs []Req, noted func(Req) *sentStep,
+	one func(context.Context, Req) (Res, error), batch func(
+		context.Context, []Req, func(int, Res, error),
+	), answer func(int, Res, error),
+) {
 	var good []Req
 	var steps []*sentStep
 	var place []int

@@ -15,8 +15,8 @@ var fragileLockerCases = []testCase{
 			"behind", tags: differs, run: locker(breakingConnection)},
 }
 
-// breakingConnection strikes each request of some calls in turn. Leases are long, so that what is left
-// behind is found.
+// breakingConnection repeats some calls, and each time a fault hits another of their requests.
+// Leases are long, so that the case notices holds that are left behind.
 func breakingConnection(l *lab) {
 	l.skipWithout(l.store.Fragile != nil, "Fragile")
 	back, strike := l.store.Fragile()
@@ -43,7 +43,7 @@ var fragileLineCases = []testCase{
 			"behind", run: ofKind(backend.Fair, breakingLine)},
 }
 
-// breakingLine strikes each request of a wait in turn.
+// breakingLine repeats a wait in line, and each time a fault hits another of its requests.
 func breakingLine(l *lab) {
 	l.skipWithout(l.store.Fragile != nil, "Fragile")
 	back, strike := l.store.Fragile()
@@ -71,8 +71,8 @@ func breakingLine(l *lab) {
 	}
 }
 
-// tryOnce is a TryLock and, if that has the lock, an unlock. Nobody else has it, so it may fail, but not
-// say so.
+// tryOnce calls TryLock and, if that acquires the lock, unlocks. No other party has the lock, so
+// TryLock may fail, but must not report that another has it.
 func (l *lab) tryOnce(p *process, name string) {
 	l.Helper()
 	lk := p.Locker(name)
@@ -93,10 +93,13 @@ func (l *lab) nest(p, q *process, name string) {
 		l.noError(lk.LockContext(ctx), name+": LockContext")
 	}
 	for held := 3; held > 0; held-- {
-		res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: l.kind, Name: name, Owner: p.owner(name)})
+		res, err := l.other.Look(l.ctx, backend.LookRequest{
+			Kind: l.kind, Name: name, Owner: p.owner(name),
+		})
 		l.noError(err, "Look")
 		if res.Count < held || isOver(lk.Lost(ctx)) {
-			l.Fatalf("%s: held %d times, and the store counts %d; lost: %v", name, held, res.Count, isOver(lk.Lost(ctx)))
+			l.Fatalf("%s: held %d times, and the store counts %d; lost: %v", name, held, res.Count,
+				isOver(lk.Lost(ctx)))
 		}
 		if l.tryLock(q.Locker(name)) {
 			l.Fatalf("%s: another got in", name)

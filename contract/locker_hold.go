@@ -9,11 +9,13 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// holdCases: Acquire and its Hold, for code that can't be one function.
+// holdCases are about Acquire and its Hold, for code that acquires and releases in different
+// functions.
 var holdCases = []testCase{
 	{name: "Acquire",
-		rule: "two that are acquired with one Locker are two contenders, and neither is a plain call",
-		run:  locker(acquireTwice)},
+		rule: "two that are acquired with one Locker are two contenders, and neither is a " +
+			"plain call",
+		run: locker(acquireTwice)},
 	{name: "Acquire and re-entry",
 		rule: "the context of a Hold carries it, in any goroutine, until it is released",
 		tags: differs, run: locker(acquireReenters)},
@@ -33,7 +35,7 @@ var holdCases = []testCase{
 		run:  locker(nestedHolds)},
 }
 
-// acquire is Acquire that must not fail.
+// acquire calls Acquire, and fails the test on an error.
 func (l *lab) acquire(lk *dlock.Locker, opts ...dlock.AcquireOption) *dlock.Hold {
 	l.Helper()
 	h, err := lk.Acquire(l.ctx, opts...)
@@ -41,7 +43,7 @@ func (l *lab) acquire(lk *dlock.Locker, opts ...dlock.AcquireOption) *dlock.Hold
 	return h
 }
 
-// release is Release that must not fail.
+// release calls Release, and fails the test on an error.
 func (l *lab) release(h *dlock.Hold) {
 	l.Helper()
 	l.noError(h.Release(l.ctx), "Release")
@@ -59,7 +61,8 @@ func acquireTwice(l *lab) {
 	if l.tryLock(lk) {
 		l.Fatal("a plain call got in beside a Hold")
 	}
-	l.wantError(lk.UnlockContext(l.ctx), "a plain unlock while a Hold has the lock", dlock.ErrNotHeld)
+	l.wantError(lk.UnlockContext(l.ctx), "a plain unlock while a Hold has the lock",
+		dlock.ErrNotHeld)
 	l.wantHeld("a", "after that")
 	second := l.start("a second Acquire", func() error {
 		h, err := lk.Acquire(l.ctx)
@@ -85,7 +88,9 @@ func acquireReenters(l *lab) {
 	h := l.acquire(lk)
 	inner, err := same.Acquire(h.Context())
 	l.noError(err, "Acquire with the context of a Hold")
-	l.start("a re-entry in another goroutine", func() error { return same.LockContext(h.Context()) }).ok()
+	l.start("a re-entry in another goroutine", func() error {
+		return same.LockContext(h.Context())
+	}).ok()
 	l.noError(lk.Do(inner.Context(), func(ctx context.Context) error {
 		if n, err := lk.HoldCount(ctx); err != nil || n != 4 {
 			l.Errorf("HoldCount within: %d, %v; want 4", n, err)
@@ -149,7 +154,8 @@ func releaseOnce(l *lab) {
 		l.Error("the context of a Hold goes on after Release")
 	}
 	next := l.acquire(lk)
-	l.wantError(h.Release(l.ctx), "the second Release, while another has the lock", dlock.ErrNotHeld)
+	l.wantError(h.Release(l.ctx), "the second Release, while another has the lock",
+		dlock.ErrNotHeld)
 	l.wantHeld("a", "after that")
 	l.release(next)
 }
@@ -169,8 +175,10 @@ func lostHold(l *lab) {
 	l.wantError(h.Release(l.ctx), "Release of what was lost", dlock.ErrLost)
 	l.wantError(h.Release(l.ctx), "the second Release", dlock.ErrNotHeld)
 	l.wantHeld("a", "after the Release of who was lost")
-	if again, ok := h.Token(); again != token || ok != numbered || numbered != (l.kind == backend.Fenced) {
-		l.Errorf("the token of a %v lock is %d, %v, and %d, %v after a loss", l.kind, token, numbered, again, ok)
+	if again, ok := h.Token(); again != token || ok != numbered ||
+		numbered != (l.kind == backend.Fenced) {
+		l.Errorf("the token of a %v lock is %d, %v, and %d, %v after a loss", l.kind, token,
+			numbered, again, ok)
 	}
 	l.release(next)
 }
@@ -208,14 +216,14 @@ func nestedHolds(l *lab) {
 	if n, err := y.HoldCount(inner.Context()); err != nil || n != 1 {
 		l.Errorf("HoldCount of the one between: %d, %v; want 1", n, err)
 	}
-	l.release(outer) // in whatever order
+	l.release(outer) // Holds may be released in any order
 	l.wantHeld("x", "while the inner Hold is left")
 	l.release(between)
 	l.release(inner)
 	l.wantFree("x", "in the end")
 	l.wantFree("y", "in the end")
 
-	// An owner inside goes before what is around it.
+	// WithOwner inside a Do takes precedence over the hold of the Do.
 	l.noError(x.Do(l.ctx, func(ctx context.Context) error {
 		_, err := x.Acquire(dlock.WithOwner(ctx, dlock.NewOwner()), dlock.Wait(0))
 		l.wantError(err, "Acquire by an owner that is named within a Do", dlock.ErrNotAcquired)

@@ -11,11 +11,11 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// kindLockerCases are the cases for Lockers about what sets kinds apart.
+// kindLockerCases are about the differences between kinds of Lockers.
 var kindLockerCases = slices.Concat(fencedLockerCases, sharedNameCases, rwLockerCases,
 	tag(InLine, fairLockerCases), tag(InLine, fragileLineCases), semaphoreCases, sideCases)
 
-// ofKind makes a case of what it does in a lab for one kind of lock.
+// ofKind makes a case of a function that runs in a lab for this kind of lock.
 func ofKind(k backend.Kind, run func(*lab)) func(*env) {
 	return func(e *env) {
 		if lengthens(k) {
@@ -151,7 +151,8 @@ func tokenEach(l *lab) {
 	}
 	for i, token := range tokens[1:] {
 		if token <= tokens[i] {
-			l.Fatalf("the tokens in the order of acquisition: %d; want each larger than the one before", tokens)
+			l.Fatalf("the tokens in the order of acquisition: %d; want each larger than the "+
+				"one before", tokens)
 		}
 	}
 }
@@ -213,14 +214,16 @@ func noToken(l *lab) {
 
 func fencedAndPlain(l *lab) {
 	p, q := l.process(), l.process()
-	for _, ways := range [][2]backend.Kind{{backend.Fenced, backend.Exclusive}, {backend.Exclusive, backend.Fenced}} {
+	for _, ways := range [][2]backend.Kind{{backend.Fenced, backend.Exclusive},
+		{backend.Exclusive, backend.Fenced}} {
 		mine, others := p.as(ways[0]).Locker("a"), ways[1]
 		h := l.acquire(mine)
 		if l.tryLock(p.as(others).Locker("a")) || l.tryLock(q.as(others).Locker("a")) {
 			l.Fatalf("a %v lock was acquired beside a %v one", others, ways[0])
 		}
 		_, err := p.as(others).Locker("a").Acquire(h.Context())
-		l.wantError(err, "Acquire of the other kind by the party that has the one", dlock.ErrConflict)
+		l.wantError(err, "Acquire of the other kind by the party that has the one",
+			dlock.ErrConflict)
 		wait := l.start("a waiter for the other kind", func() error {
 			lk := q.as(others).Locker("a")
 			return errors.Join(lk.LockContext(l.ctx), lk.UnlockContext(l.ctx))
@@ -256,18 +259,22 @@ func nameTwice(l *lab) {
 			mine := p.as(k).Locker("a")
 			l.lock(mine)
 			for _, other := range pairs[1-i] {
-				for _, lk := range []*dlock.Locker{p.as(other).Locker("a"), q.as(other).Locker("a")} {
+				for _, lk := range []*dlock.Locker{p.as(other).Locker("a"),
+					q.as(other).Locker("a")} {
 					for what, err := range map[string]error{
 						"LockContext":       lk.LockContext(l.ctx),
 						"TryLock":           second(lk.TryLock(l.ctx)),
 						"TryLock with Wait": second(lk.TryLock(l.ctx, dlock.Wait(time.Hour))),
 						"Acquire":           second(lk.Acquire(l.ctx)),
-						"Do":                lk.Do(l.ctx, func(context.Context) error { return errors.New("fn was called") }),
-						"ForceUnlock":       second(lk.ForceUnlock(l.ctx)),
-						"IsLocked":          second(lk.IsLocked(l.ctx)),
-						"TTL":               second(lk.TTL(l.ctx)),
+						"Do": lk.Do(l.ctx, func(context.Context) error {
+							return errors.New("fn was called")
+						}),
+						"ForceUnlock": second(lk.ForceUnlock(l.ctx)),
+						"IsLocked":    second(lk.IsLocked(l.ctx)),
+						"TTL":         second(lk.TTL(l.ctx)),
 					} {
-						l.wantError(err, what+" of a "+other.String()+" lock where there is a "+k.String()+" one", dlock.ErrConflict)
+						l.wantError(err, what+" of a "+other.String()+" lock where there is a "+
+							k.String()+" one", dlock.ErrConflict)
 					}
 					l.wantPanicError("Lock", dlock.ErrConflict, lk.Lock)
 				}
@@ -280,7 +287,7 @@ func nameTwice(l *lab) {
 	}
 }
 
-// plainStore is a store that knows plain locks only.
+// plainStore is a store that has plain locks only.
 type plainStore struct{ backend.Backend }
 
 func (st plainStore) Limits() backend.Limits {
@@ -300,21 +307,27 @@ func only(k backend.Kind) error {
 	return backend.UnknownKind("the store of this case", k)
 }
 
-func (s plainSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s plainSession) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if err := only(req.Kind); err != nil {
 		return backend.AcquireResult{}, err
 	}
 	return s.Session.Acquire(ctx, req)
 }
 
-func (s plainSession) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+func (s plainSession) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	if err := only(req.Kind); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
 	return s.Session.ForceRelease(ctx, req)
 }
 
-func (s plainSession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+func (s plainSession) Look(
+	ctx context.Context, req backend.LookRequest,
+) (backend.LookResult, error) {
 	if err := only(req.Kind); err != nil {
 		return backend.LookResult{}, err
 	}
@@ -333,10 +346,12 @@ func kindMissing(l *lab) {
 			"TryLock":           second(lk.TryLock(l.ctx)),
 			"TryLock with Wait": second(lk.TryLock(l.ctx, dlock.Wait(time.Hour))),
 			"Acquire":           second(lk.Acquire(l.ctx)),
-			"Do":                lk.Do(l.ctx, func(context.Context) error { return errors.New("fn was called") }),
-			"ForceUnlock":       second(lk.ForceUnlock(l.ctx)),
-			"IsLocked":          second(lk.IsLocked(l.ctx)),
-			"TTL":               second(lk.TTL(l.ctx)),
+			"Do": lk.Do(l.ctx, func(context.Context) error {
+				return errors.New("fn was called")
+			}),
+			"ForceUnlock": second(lk.ForceUnlock(l.ctx)),
+			"IsLocked":    second(lk.IsLocked(l.ctx)),
+			"TTL":         second(lk.TTL(l.ctx)),
 		} {
 			l.wantError(err, what+" of a "+k.String()+" lock", errors.ErrUnsupported)
 		}
@@ -346,8 +361,10 @@ func kindMissing(l *lab) {
 	for what, err := range map[string]error{
 		"Acquire":           second(s.Acquire(l.ctx, 1)),
 		"Acquire with Wait": second(s.Acquire(l.ctx, 1, dlock.Wait(time.Hour))),
-		"Do":                s.Do(l.ctx, 1, func(context.Context) error { return errors.New("fn was called") }),
-		"Available":         second(s.Available(l.ctx)),
+		"Do": s.Do(l.ctx, 1, func(context.Context) error {
+			return errors.New("fn was called")
+		}),
+		"Available": second(s.Available(l.ctx)),
 	} {
 		l.wantError(err, what+" of permits", errors.ErrUnsupported)
 	}
@@ -355,9 +372,11 @@ func kindMissing(l *lab) {
 	l.wantFree("b", "after that")
 }
 
-// A pair is written by who has the write lock, one after the other, and read by who has the read lock.
+// A pair is written by holders of the write lock, one field after the other, and read by holders of
+// the read lock.
 type pair struct {
-	mu   sync.Mutex // for the race detector, which doesn't know that readers exclude writers in between
+	// for the race detector, which doesn't see that the distributed lock orders readers and writers
+	mu   sync.Mutex
 	x, y int
 }
 

@@ -15,19 +15,19 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A lab is what a case for a Locker has at hand: its env, and a session of another process to look at
-// the store and to meddle with it.
+// A lab has what a case for a Locker needs: an env, and a session of another process that reads and
+// changes the store.
 type lab struct {
 	*env
 	other backend.Session
 }
 
-// locker makes a case of what it does in a lab.
+// locker makes a case of a function that runs in a lab.
 func locker(run func(*lab)) func(*env) {
 	return func(e *env) { run(&lab{e, e.session()}) }
 }
 
-// A process is a client of the store, and what stands between the two.
+// A process is a client of the store, with a faultyBackend in between.
 type process struct {
 	*dlock.Client
 	*faultyBackend
@@ -52,8 +52,8 @@ func lockerOf(c *dlock.Client, k backend.Kind, name string) *dlock.Locker {
 	}
 }
 
-// process returns a client with a lease that doesn't run out during the case where time is real. It is closed when the case
-// ends.
+// process returns a client. In real time its lease doesn't expire during the case. The client is
+// closed when the case ends.
 func (l *lab) process(opts ...dlock.Option) *process {
 	l.Helper()
 	return l.processOn(newFaults(l.store.Backend()), opts...)
@@ -62,7 +62,9 @@ func (l *lab) process(opts ...dlock.Option) *process {
 func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 	l.Helper()
 	told := newLedger()
-	own := []dlock.Option{dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler))}
+	own := []dlock.Option{
+		dlock.WithLease(l.calm()), dlock.WithLogger(slog.New(slog.DiscardHandler)),
+	}
 	if !l.h.untraced {
 		own = append(own, told.trace())
 	}
@@ -85,7 +87,7 @@ func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 	return p
 }
 
-// calm returns a lease that plays no part in the case.
+// calm returns a lease for cases in which leases play no part.
 func (l *lab) calm() time.Duration {
 	if l.h.Virtual {
 		return l.lease()
@@ -93,8 +95,8 @@ func (l *lab) calm() time.Duration {
 	return l.longLease()
 }
 
-// brisk returns a lease that is renewed during the case. On a busy machine a renewal takes its time, so it is
-// not as short as one that is to run out.
+// brisk returns a lease that is renewed during the case. In real time it is longer than the one
+// that lease returns, because a renewal may be slow on a busy machine.
 func (l *lab) brisk() time.Duration {
 	if l.h.Virtual {
 		return l.lease()
@@ -102,8 +104,8 @@ func (l *lab) brisk() time.Duration {
 	return l.legal(2500 * time.Millisecond)
 }
 
-// settle lets happen what happens by itself. In a bubble it is exact; elsewhere it is a guess, and
-// nothing may fail because it was too short.
+// settle waits until goroutines have done their work. In a bubble the wait is exact. In real time
+// it is a guess, so a case must not fail because the wait was too short.
 func (l *lab) settle() {
 	if l.h.Virtual {
 		synctest.Wait()
@@ -112,7 +114,7 @@ func (l *lab) settle() {
 	time.Sleep(20 * time.Millisecond)
 }
 
-// A call is something that goes on in a goroutine of its own.
+// A call is a function that runs in a goroutine of its own.
 type call struct {
 	lab  *lab
 	what string
@@ -120,7 +122,8 @@ type call struct {
 	err  error
 }
 
-// start begins a call. f must not touch the test; what it returns is for [call.result].
+// start begins a call of f. f must not use the test, because it runs in another goroutine.
+// [call.result] returns its error.
 func (l *lab) start(what string, f func() error) *call {
 	c := &call{lab: l, what: what, done: make(chan struct{})}
 	go func() {
@@ -158,7 +161,7 @@ func (c *call) ok() {
 	c.lab.noError(c.result(), c.what)
 }
 
-// waits fails the test if the call is over.
+// waits fails the test if the call has returned.
 func (c *call) waits() {
 	c.lab.Helper()
 	c.lab.settle()
@@ -188,7 +191,7 @@ func (l *lab) wantError(err error, what string, targets ...error) {
 	}
 }
 
-// not fails the test if err is the target.
+// not fails the test if err wraps the target.
 func (l *lab) not(err error, what string, target error) {
 	l.Helper()
 	if errors.Is(err, target) {
@@ -196,7 +199,7 @@ func (l *lab) not(err error, what string, target error) {
 	}
 }
 
-// tryLock is TryLock that must not fail.
+// tryLock calls TryLock, and fails the test on an error.
 func (l *lab) tryLock(lk *dlock.Locker, opts ...dlock.AcquireOption) bool {
 	l.Helper()
 	ok, err := lk.TryLock(l.ctx, opts...)
@@ -204,7 +207,7 @@ func (l *lab) tryLock(lk *dlock.Locker, opts ...dlock.AcquireOption) bool {
 	return ok
 }
 
-// lock acquires, and unlock releases, without an error.
+// lock acquires, and unlock releases. They fail the test on an error.
 func (l *lab) lock(lk *dlock.Locker, opts ...dlock.AcquireOption) {
 	l.Helper()
 	l.noError(lk.LockContext(l.ctx, opts...), "LockContext")
@@ -215,13 +218,13 @@ func (l *lab) unlock(lk *dlock.Locker) {
 	l.noError(lk.UnlockContext(l.ctx), "UnlockContext")
 }
 
-// pass locks and unlocks, as code does that knows only sync.Locker.
+// pass locks and unlocks, like code that has only a sync.Locker.
 func pass(lk sync.Locker) {
 	lk.Lock()
 	defer lk.Unlock()
 }
 
-// wantPanic fails the test if f doesn't panic, and returns what it panicked with.
+// wantPanic fails the test if f doesn't panic, and returns the value of the panic.
 func (l *lab) wantPanic(what string, f func()) (value any) {
 	l.Helper()
 	defer func() {
@@ -240,7 +243,7 @@ func (l *lab) wantPanicError(what string, target error, f func()) {
 	l.wantError(err, what+" panicked", target)
 }
 
-// look asks the store.
+// look asks the store about a lock.
 func (l *lab) look(name, owner string) backend.LookResult {
 	l.Helper()
 	req := backend.LookRequest{Kind: l.kind, Name: name, Owner: owner}
@@ -249,7 +252,7 @@ func (l *lab) look(name, owner string) backend.LookResult {
 	if owner == "" || !l.store.OwnersApart {
 		return res
 	}
-	for _, f := range l.clients { // one of them knows the owner
+	for _, f := range l.clients { // with OwnersApart only the owner's own session knows its hold
 		if own, err := f.opened.Look(l.ctx, req); err == nil && own.Count > 0 {
 			return own
 		}
@@ -260,7 +263,9 @@ func (l *lab) look(name, owner string) backend.LookResult {
 // wantFree fails the test if the lock isn't free in the store now.
 func (l *lab) wantFree(name, when string) {
 	l.Helper()
-	if l.kind == backend.Fair { // what keeps the place of who has got in may come late, and is taken back at once
+	if l.kind == backend.Fair {
+		// A KeepPlaces that arrives late may name a waiter that already has the lock. The client
+		// removes such a place at once.
 		if !l.h.Virtual {
 			l.eventuallyFree(name)
 			return
@@ -286,7 +291,7 @@ func (l *lab) eventuallyFree(name string) {
 	l.eventually(name+" is free in the store", func() bool { return !l.look(name, "").Held })
 }
 
-// vanish lets a lock vanish from the store, as a failover or a deletion does.
+// vanish deletes a lock from the store, as a failover or an operator does.
 func (l *lab) vanish(name string) {
 	l.Helper()
 	res, err := l.other.ForceRelease(l.ctx, backend.ForceReleaseRequest{Kind: l.kind, Name: name})
@@ -296,7 +301,7 @@ func (l *lab) vanish(name string) {
 	}
 }
 
-// keeper returns the kind of lock that another process must have to keep those of the case out.
+// keeper returns the kind of lock with which another process keeps the case's own kind out.
 func (l *lab) keeper() backend.Kind {
 	if l.kind == backend.Read {
 		return backend.Write
@@ -304,19 +309,23 @@ func (l *lab) keeper() backend.Kind {
 	return l.kind
 }
 
-// take lets another process acquire a lock for good.
+// take acquires a lock for another process, with a lease that doesn't expire.
 func (l *lab) take(name, owner string) {
 	l.Helper()
-	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.keeper(), Name: name, Owner: owner, Lease: l.longLease()})
+	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{
+		Kind: l.keeper(), Name: name, Owner: owner, Lease: l.longLease(),
+	})
 	l.noError(err, "Acquire")
 	if !res.Acquired {
 		l.Fatalf("another process can't acquire %q: %+v", name, res)
 	}
 }
 
-// give lets the other process release it. It may be called from a fault, so it returns an error.
+// give releases the other process's lock. A fault may call it, so it returns an error.
 func (l *lab) give(name, owner string) error {
-	res, err := l.other.Release(context.WithoutCancel(l.ctx), backend.ReleaseRequest{Kind: l.keeper(), Name: name, Owner: owner, Lease: l.longLease()})
+	res, err := l.other.Release(context.WithoutCancel(l.ctx), backend.ReleaseRequest{
+		Kind: l.keeper(), Name: name, Owner: owner, Lease: l.longLease(),
+	})
 	if err == nil && res.Outcome != backend.Freed {
 		err = fmt.Errorf("another process released %q: %v", name, res.Outcome)
 	}
@@ -349,7 +358,7 @@ func (l *lab) eventuallyOver(what string, c <-chan struct{}) {
 	}
 }
 
-// took fails the test if, in a bubble, it isn't exactly that long since begin.
+// took fails the test unless the time since begin is exactly want. In real time it does nothing.
 func (l *lab) took(begin time.Time, want time.Duration, what string) {
 	l.Helper()
 	if got := time.Since(begin); l.h.Virtual && got != want {
@@ -357,8 +366,8 @@ func (l *lab) took(begin time.Time, want time.Duration, what string) {
 	}
 }
 
-// tookBetween is took with some play, for what has jitter. Where time is real only the lower
-// bound counts.
+// tookBetween fails the test unless the time since begin is between from and to, for times with
+// jitter. In real time only the lower bound counts.
 func (l *lab) tookBetween(begin time.Time, from, to time.Duration, what string) {
 	l.Helper()
 	got := time.Since(begin)
@@ -367,7 +376,7 @@ func (l *lab) tookBetween(begin time.Time, from, to time.Duration, what string) 
 	}
 }
 
-// A presence notices two who are inside at once.
+// A presence detects two holders at once.
 type presence struct {
 	mu     sync.Mutex
 	inside string
@@ -375,7 +384,7 @@ type presence struct {
 	visits int
 }
 
-// enter and leave are called by whoever has the lock.
+// enter and leave are called by holders of the lock.
 func (p *presence) enter(who string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -392,14 +401,14 @@ func (p *presence) leave() {
 	p.inside = ""
 }
 
-// check returns the first clash.
+// check returns an error if two holders were inside at once.
 func (p *presence) check() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.clash
 }
 
-// beliefs are the times at which somebody could rely on having the lock, on one clock.
+// beliefs are the times, on one clock, during which a holder could rely on the lock.
 type beliefs struct {
 	mu    sync.Mutex
 	begin time.Time
@@ -408,10 +417,10 @@ type beliefs struct {
 
 type span struct {
 	who      string
-	from, to time.Duration // both are moments at which it was valid
+	from, to time.Duration // at both moments the hold was valid
 }
 
-// hold does the work of who has the lock. valid says whether he may still rely on it.
+// hold does the work of a holder. valid says whether the holder may still rely on the lock.
 func (b *beliefs) hold(who string, valid func() bool, work func()) {
 	now := func() time.Duration { return time.Since(b.begin) }
 	s := span{who: who, from: now()}
@@ -420,7 +429,7 @@ func (b *beliefs) hold(who string, valid func() bool, work func()) {
 	}
 	s.to = s.from
 	work()
-	if at := now(); valid() { // the moment first: it is valid then, too
+	if at := now(); valid() { // at was read before the check, so the hold was valid at that time
 		s.to = at
 	}
 	b.mu.Lock()
@@ -428,11 +437,13 @@ func (b *beliefs) hold(who string, valid func() bool, work func()) {
 	b.spans = append(b.spans, s)
 }
 
-// check returns an error if two relied on it at once.
+// check returns an error if two holders relied on the lock at once.
 func (b *beliefs) check() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	spans := slices.SortedFunc(slices.Values(b.spans), func(x, y span) int { return cmp.Compare(x.from, y.from) })
+	spans := slices.SortedFunc(slices.Values(b.spans), func(x, y span) int {
+		return cmp.Compare(x.from, y.from)
+	})
 	var last span
 	for i, s := range spans {
 		if i > 0 && s.from < last.to {

@@ -9,18 +9,22 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A ledger keeps account of what a client tells: of calls that acquire, and of holds, each of which ends once.
+// A ledger counts the acquiring calls and the holds that a client's trace reports. Each hold must
+// end once.
 type ledger struct {
-	mu     sync.Mutex
-	calls  int            // that acquire, under way
-	holds  map[string]int // not ended, by name and holder: several where one hold of the store is several here; negative while of one that ends at once only the end was told
+	mu    sync.Mutex
+	calls int // acquiring calls under way
+	// Number of holds that haven't ended, by name and holder. One hold of the store may be several
+	// holds of the client. The number is negative for a moment if a hold ends at once and its end
+	// is reported before its begin.
+	holds  map[string]int
 	losses []*dlock.Loss
 	wrong  []string
 }
 
 func newLedger() *ledger { return &ledger{holds: make(map[string]int)} }
 
-// trace returns an option that has the client tell the ledger.
+// trace returns an option that connects the client's trace to the ledger.
 func (x *ledger) trace() dlock.Option {
 	return dlock.WithTrace(&dlock.Trace{
 		AcquireStart: func(ctx context.Context, e dlock.AcquireStart) context.Context {
@@ -42,7 +46,8 @@ func (x *ledger) trace() dlock.Option {
 		ReleaseDone: func(_ context.Context, e dlock.ReleaseDone) {
 			x.note(func() {
 				switch e.Outcome {
-				case dlock.UnlockReleased, dlock.UnlockHandedOn, dlock.UnlockFailed, dlock.UnlockForsaken:
+				case dlock.UnlockReleased, dlock.UnlockHandedOn, dlock.UnlockFailed,
+					dlock.UnlockForsaken:
 					x.count(e.Name, e.HolderID, -1)
 				}
 				if e.Held < 0 || e.Took < 0 {
@@ -54,7 +59,8 @@ func (x *ledger) trace() dlock.Option {
 			x.note(func() {
 				x.losses = append(x.losses, l)
 				x.count(l.Name, l.Holder, -1)
-				if l.Held < 0 || l.Unconfirmed < 0 || l.Paused < 0 || l.At.IsZero() || l.Reason == dlock.LossTaken && l.TakenBy == "" {
+				if l.Held < 0 || l.Unconfirmed < 0 || l.Paused < 0 || l.At.IsZero() ||
+					l.Reason == dlock.LossTaken && l.TakenBy == "" {
 					x.wrong = append(x.wrong, fmt.Sprintf("told of a loss: %+v", *l))
 				}
 			})
@@ -68,7 +74,7 @@ func (x *ledger) note(f func()) {
 	f()
 }
 
-// count notes that a hold began, or ended. x.mu is held.
+// count adds n to the number of holds of a name and a holder. x.mu is held.
 func (x *ledger) count(name, holder string, n int) {
 	hold := name + " by " + holder
 	if x.holds[hold] += n; x.holds[hold] == 0 {
@@ -76,7 +82,7 @@ func (x *ledger) count(name, holder string, n int) {
 	}
 }
 
-// lossesOf returns the losses of a name that it was told of.
+// lossesOf returns the losses of a name that the trace reported.
 func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
 	x.note(func() {
 		for _, l := range x.losses {
@@ -88,18 +94,20 @@ func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
 	return losses
 }
 
-// settled returns what doesn't add up, now that the client is closed.
+// settled returns what is wrong with the counts. It is for a client that is closed.
 func (x *ledger) settled() (wrong []string) {
 	x.note(func() {
 		wrong = append(wrong, x.wrong...)
 		if x.calls != 0 || len(x.holds) > 0 {
-			wrong = append(wrong, fmt.Sprintf("told of %d calls that began and didn't end, and that holds began so much more often than they ended: %v", x.calls, x.holds))
+			wrong = append(wrong, fmt.Sprintf("told of %d calls that began and didn't end, and "+
+				"that holds began so much more often than they ended: %v", x.calls, x.holds))
 		}
 	})
 	return wrong
 }
 
-// settles waits until everything adds up: calls may return a moment after Close.
+// settles waits until the counts are right, and returns what is still wrong after 30 s. It waits
+// because calls may return a moment after Close.
 func (x *ledger) settles() (wrong []string) {
 	for begin := time.Now(); time.Since(begin) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
 		if wrong = x.settled(); len(wrong) == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// loadCases: many at once, and what it costs.
+// loadCases are about many locks and callers at once, and about the cost of locks.
 var loadCases = []testCase{
 	{name: "a counter guarded only by the lock",
 		rule: "no increment is lost, by several clients and goroutines, some cancelled at random",
@@ -26,7 +26,7 @@ func counter(l *lab) {
 	count, want := 0, 0
 	while := time.Hour
 	if !l.h.Virtual {
-		while = 5 * time.Second // or fewer: a store may take its time
+		while = 5 * time.Second // the store may be slow, so fewer increments are enough
 	}
 	begin := time.Now()
 	type user struct {
@@ -96,8 +96,8 @@ func counter(l *lab) {
 	l.eventuallyFree("a")
 }
 
-// manyHolds: as many as the store can do in a while, since one may take its time for each step, and may
-// not take two at once.
+// manyHolds acquires as many locks as it can in a limited time, because some stores are slow and
+// carry out one step after the other.
 func manyHolds(l *lab) {
 	const least = 20
 	holds, while, lease := 10_000, time.Hour, l.lease()
@@ -113,12 +113,14 @@ func manyHolds(l *lab) {
 		lks = append(lks, lk)
 	}
 	holds = len(lks)
-	l.eventually("held locks have no goroutine each", func() bool { // renewals may, for a moment
+	// a renewal may have a goroutine for a moment
+	l.eventually("held locks have no goroutine each", func() bool {
 		return runtime.NumGoroutine()-before <= max(holds/10, least/2)
 	})
 	l.eventually("all are renewed", func() bool {
 		last := strconv.Itoa(holds - 1)
-		return p.count(which{kind: renewStep}) >= holds && p.count(which{kind: renewStep, name: last}) > 0
+		return p.count(which{kind: renewStep}) >= holds &&
+			p.count(which{kind: renewStep, name: last}) > 0
 	})
 	if sizes := p.batchSizes(); len(sizes) > 0 {
 		if n := p.count(which{kind: renewStep}); n < min(20, holds/10)*len(sizes) {

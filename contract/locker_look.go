@@ -13,18 +13,18 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// holderCases: who has a lock, as anybody can ask.
+// holderCases are about calls that return the holders of a lock.
 var holderCases = []testCase{
 	{name: "the holder of a lock",
-		rule: "is who has it, by the id that its Hold has, also after a re-entry, a hand-over, and " +
-			"in another client", tags: differs | forReaders | readersDiffer,
+		rule: "is who has it, by the id that its Hold has, also after a re-entry, a " +
+			"hand-over, and in another client", tags: differs | forReaders | readersDiffer,
 		run: locker(holderOfLock)},
 	{name: "the locks of a store",
 		rule: "are listed by the beginnings of their names, as Inspect knows each",
 		tags: differs | forReaders, run: locker(locksOfStore)},
 }
 
-// sideCases: who has a lock that several may have.
+// sideCases are about the holders of a lock that several parties may hold.
 var sideCases = []testCase{
 	{name: "the holders of a read-write lock",
 		rule: "are listed by its two sides, readers who share a hold as one",
@@ -37,20 +37,20 @@ var sideCases = []testCase{
 		run: ofKind(backend.Permits, lossReasons)},
 }
 
-// reasonCases: why a lock was lost.
+// reasonCases are about the reported reasons of losses.
 var reasonCases = []testCase{
 	{name: "a loss has a reason",
 		rule: "and the context, the Hold, its release and a Trace all say the same",
 		tags: forReaders, run: locker(lossReasons)},
 }
 
-// needInspector skips the case for stores that can't say who has a lock.
+// needInspector skips the case for stores that can't name holders.
 func (l *lab) needInspector() {
 	l.Helper()
 	l.skipWithout(backend.CapabilitiesOf(l.other).Inspector != nil, "backend.Inspector")
 }
 
-// holder is Holder that must not fail.
+// holder calls Holder, and fails the test on an error.
 func (l *lab) holder(lk *dlock.Locker) dlock.Holder {
 	l.Helper()
 	h, err := lk.Holder(l.ctx)
@@ -58,7 +58,7 @@ func (l *lab) holder(lk *dlock.Locker) dlock.Holder {
 	return h
 }
 
-// holders is Holders that must not fail, sorted.
+// holders calls Holders, fails the test on an error, and sorts the holders by id.
 func (l *lab) holders(of interface {
 	Holders(context.Context) ([]dlock.Holder, error)
 }) []dlock.Holder {
@@ -69,7 +69,7 @@ func (l *lab) holders(of interface {
 	return all
 }
 
-// inspect is Inspect that must not fail.
+// inspect calls Inspect, and fails the test on an error.
 func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	l.Helper()
 	info, err := p.Inspect(l.ctx, name)
@@ -80,14 +80,17 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder fails the test unless the Hold, which a process has, has the lock, this often, as whoever asks is told.
+// wantHolder fails the test unless the process that has h, and each of the askers, sees h as the
+// lock's only holder, with this count.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {
 		lk := p.Locker(h.Name())
 		got := l.holder(lk)
-		if got.ID != h.HolderID() || got.Client != has.ID() || got.Kind != seenAs(l.kind) || got.Count != count || got.Remaining <= 0 || got.Remaining > l.longLease() {
-			l.Fatalf("%s: Holder is %+v; want %q of %q, %v, count %d", when, got, h.HolderID(), has.ID(), seenAs(l.kind), count)
+		if got.ID != h.HolderID() || got.Client != has.ID() || got.Kind != seenAs(l.kind) ||
+			got.Count != count || got.Remaining <= 0 || got.Remaining > l.longLease() {
+			l.Fatalf("%s: Holder is %+v; want %q of %q, %v, count %d", when, got, h.HolderID(),
+				has.ID(), seenAs(l.kind), count)
 		}
 		if all := l.holders(lk); len(all) != 1 || !alike(all[0], got) {
 			l.Fatalf("%s: Holders are %+v, and Holder is %+v", when, all, got)
@@ -98,7 +101,7 @@ func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, as
 	}
 }
 
-// alike says whether it is the same holder, at two times.
+// alike says whether two reports, which may be of different times, are about the same holder.
 func alike(a, b dlock.Holder) bool {
 	a.Remaining, b.Remaining = 0, 0
 	return a == b
@@ -150,7 +153,7 @@ func holderOfLock(l *lab) {
 	l.wantError(err, "Inspect of an empty name")
 }
 
-// ended returns a context that is over.
+// ended returns a context that has ended.
 func ended() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -180,16 +183,24 @@ func locksOfStore(l *lab) {
 		slices.Sort(names)
 		return slices.Compact(names)
 	}
-	for prefix, want := range map[string]string{"jobs/": "jobs/1 jobs/2 jobs/3", "jobs*": "jobs*", "jobs": "jobs* jobs/1 jobs/2 jobs/3", "": "jobs* jobs/1 jobs/2 jobs/3 other", "none": ""} {
+	for prefix, want := range map[string]string{
+		"jobs/": "jobs/1 jobs/2 jobs/3",
+		"jobs*": "jobs*",
+		"jobs":  "jobs* jobs/1 jobs/2 jobs/3",
+		"":      "jobs* jobs/1 jobs/2 jobs/3 other",
+		"none":  "",
+	} {
 		if got := strings.Join(listed(prefix), " "); got != want {
 			l.Errorf("Locks(%q) are %q; want %q", prefix, got, want)
 		}
 	}
-	for range p.Locks(l.ctx, "") { // who has seen enough is shown no more
+	for range p.Locks(l.ctx, "") { // Locks must stop when the loop ends early
 		break
 	}
 	l.release(holds["jobs/2"])
-	l.eventually("what was released is listed no more", func() bool { return !slices.Contains(listed("jobs/"), "jobs/2") })
+	l.eventually("what was released is listed no more", func() bool {
+		return !slices.Contains(listed("jobs/"), "jobs/2")
+	})
 	for _, err := range p.Locks(ended(), "") {
 		l.wantError(err, "Locks with a context that is over", context.Canceled)
 	}
@@ -222,7 +233,8 @@ func holdersOfSides(l *lab) {
 		if writer != nil {
 			writes = writer.HolderID()
 		}
-		if h := l.holder(theirs.Writer()); h.ID != writes || writer != nil && h.Kind != backend.Write {
+		if h := l.holder(theirs.Writer()); h.ID != writes ||
+			writer != nil && h.Kind != backend.Write {
 			l.Fatalf("%s: %+v writes; want %q", when, h, writes)
 		}
 	}
@@ -272,7 +284,8 @@ func holdersOfPermits(l *lab) {
 	counts("at first")
 	a, b := l.permits(mine, 2), l.permits(theirs, 1)
 	counts("while two have some", 1, 2)
-	if info := l.inspect(p, "a"); info.Kind != backend.Permits || info.Limit != 5 || len(info.Holders) != 2 {
+	if info := l.inspect(p, "a"); info.Kind != backend.Permits || info.Limit != 5 ||
+		len(info.Holders) != 2 {
 		l.Errorf("Inspect says %+v; want 5 permits, and who has some", info)
 	}
 	l.release(a)
@@ -293,9 +306,9 @@ func holdersOfPermits(l *lab) {
 type doom struct {
 	opts    []dlock.AcquireOption
 	strike  func(name string)
-	reasons []dlock.LossReason // it may be any of these
-	by      string             // of a LossTaken
-	err     error              // that Err wraps
+	reasons []dlock.LossReason // any of these may be reported
+	by      string             // the owner in a LossTaken
+	err     error              // wrapped by Err
 }
 
 func lossReasons(l *lab) {
@@ -310,7 +323,7 @@ func lossReasons(l *lab) {
 			l.take(name, "other:1")
 		}
 	}, reasons: []dlock.LossReason{dlock.LossTaken}, by: "other:1"}
-	if !knows || l.kind == backend.Permits { // of which nobody takes another's
+	if !knows || l.kind == backend.Permits { // a loss of permits names no other owner
 		taken.reasons, taken.by = []dlock.LossReason{dlock.LossGone}, ""
 	}
 	l.struck(p, told, map[string]doom{
@@ -340,15 +353,18 @@ func lossReasons(l *lab) {
 	})
 	if l.store.Wipe != nil {
 		var once sync.Once
-		wiped := doom{strike: func(string) { once.Do(l.store.Wipe) }, reasons: []dlock.LossReason{dlock.LossGone}}
-		if !l.h.Virtual { // a store may take longer to come back than the lease
+		wiped := doom{
+			strike:  func(string) { once.Do(l.store.Wipe) },
+			reasons: []dlock.LossReason{dlock.LossGone},
+		}
+		if !l.h.Virtual { // a store may be away for longer than the lease
 			wiped.reasons = append(wiped.reasons, dlock.LossExpired)
 		}
 		l.struck(p, told, map[string]doom{"wiped": wiped})
 	}
 }
 
-// forces lets a client force a lock, or permits.
+// forces makes a client force-release a lock, or permits.
 func (l *lab) forces(p *process, name string) (forced bool) {
 	l.Helper()
 	var err error
@@ -361,7 +377,7 @@ func (l *lab) forces(p *process, name string) (forced bool) {
 	return forced
 }
 
-// gets acquires a lock, or the one permit that there is.
+// gets acquires a lock, or the only permit of a semaphore.
 func (l *lab) gets(p *process, name string, opts ...dlock.AcquireOption) *dlock.Hold {
 	l.Helper()
 	if l.kind == backend.Permits {
@@ -370,7 +386,8 @@ func (l *lab) gets(p *process, name string, opts ...dlock.AcquireOption) *dlock.
 	return l.acquire(p.Locker(name), opts...)
 }
 
-// struck takes a lock for each doom, and another as code does that has no Hold, and looks what is said of their losses.
+// struck acquires two locks for each doom: one with Acquire and, except for permits, one with a
+// plain Locker. It makes each doom strike, and then checks the reports of the losses.
 func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	l.Helper()
 	holds, plain, began := make(map[string]*dlock.Hold), make(map[string]*dlock.Locker), time.Now()
@@ -394,41 +411,53 @@ func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	for name, d := range dooms {
 		l.mourn(p, told, holds[name], d, began)
 		if lk := plain[name]; lk != nil {
-			// Who asks about it before the store has said who has it isn't told that.
-			l.eventually(lk.Name()+": a Trace is told", func() bool { return len(told.lossesOf(lk.Name())) > 0 })
+			// The loss has the new holder's name only when the store has reported that name. So the
+			// case waits for the Trace before it unlocks.
+			l.eventually(lk.Name()+": a Trace is told", func() bool {
+				return len(told.lossesOf(lk.Name())) > 0
+			})
 			if !isOver(lk.Lost(l.ctx)) {
 				l.Errorf("%s: it is lost, and Lost is open", lk.Name())
 			}
 			err := lk.UnlockContext(l.ctx)
 			loss, ok := errors.AsType[*dlock.Loss](err)
-			if all := told.lossesOf(lk.Name()); !ok || !slices.Contains(d.reasons, loss.Reason) || len(all) != 1 || all[0] != loss {
-				l.Errorf("%s: the unlock says %v, and a Trace was told of %v; want both to be lost, %v", lk.Name(), err, all, d.reasons)
+			if all := told.lossesOf(lk.Name()); !ok || !slices.Contains(d.reasons, loss.Reason) ||
+				len(all) != 1 || all[0] != loss {
+				l.Errorf("%s: the unlock says %v, and a Trace was told of %v; want both to be "+
+					"lost, %v", lk.Name(), err, all, d.reasons)
 			}
 		}
 	}
 }
 
-// mourn checks what is said of a hold that is being lost.
+// mourn checks the reports about a hold that gets lost.
 func (l *lab) mourn(p *process, told *ledger, h *dlock.Hold, d doom, began time.Time) {
 	l.Helper()
 	name := h.Name()
 	l.eventuallyOver(name+": the context ends", h.Context().Done())
 	cause := context.Cause(h.Context())
 	loss, ok := errors.AsType[*dlock.Loss](cause)
-	if e, isError := errors.AsType[*dlock.Error](cause); !ok || !isError || e.Op != "hold" || e.Name != name || !errors.Is(cause, dlock.ErrLost) {
-		l.Fatalf("%s: the cause is %v (%[2]T); want an Error of the hold that wraps a Loss", name, cause)
+	if e, isError := errors.AsType[*dlock.Error](cause); !ok || !isError || e.Op != "hold" ||
+		e.Name != name || !errors.Is(cause, dlock.ErrLost) {
+		l.Fatalf("%s: the cause is %v (%[2]T); want an Error of the hold that wraps a Loss", name,
+			cause)
 	}
 	if !slices.Contains(d.reasons, loss.Reason) {
 		l.Errorf("%s: lost, %v: %v; want %v", name, loss.Reason, loss, d.reasons)
 	}
 	took := time.Since(began)
-	if loss.Name != name || loss.Kind != l.kind || loss.Holder != h.HolderID() || loss.Held < 0 || loss.Held > took || loss.Unconfirmed < 0 || loss.Unconfirmed > took || loss.At.Before(began) || loss.At.After(time.Now()) {
-		l.Errorf("%s: %+v, which isn't true of %q, %v after all began", name, *loss, h.HolderID(), took)
+	if loss.Name != name || loss.Kind != l.kind || loss.Holder != h.HolderID() || loss.Held < 0 ||
+		loss.Held > took || loss.Unconfirmed < 0 || loss.Unconfirmed > took ||
+		loss.At.Before(began) || loss.At.After(time.Now()) {
+		l.Errorf("%s: %+v, which isn't true of %q, %v after all began", name, *loss, h.HolderID(),
+			took)
 	}
-	if loss.Reason == dlock.LossTaken && loss.TakenBy != d.by || loss.Reason != dlock.LossTaken && loss.TakenBy != "" {
+	if loss.Reason == dlock.LossTaken && loss.TakenBy != d.by ||
+		loss.Reason != dlock.LossTaken && loss.TakenBy != "" {
 		l.Errorf("%s: lost to %q; want %q", name, loss.TakenBy, d.by)
 	}
-	if d.err != nil && !errors.Is(loss.Err, d.err) || d.err == nil && loss.Err != nil && loss.Reason != dlock.LossExpired {
+	if d.err != nil && !errors.Is(loss.Err, d.err) ||
+		d.err == nil && loss.Err != nil && loss.Reason != dlock.LossExpired {
 		l.Errorf("%s: the store said %v; want %v", name, loss.Err, d.err)
 	}
 	for what, err := range map[string]error{"Err": h.Err(), "Release": h.Release(l.ctx)} {

@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// lossCases: renewal, and losing a lock.
+// lossCases are about renewals, and about losing a lock.
 var lossCases = []testCase{
 	{name: "a late unlock after loss frees nobody",
 		rule: "it says ErrLost, and the next holder keeps the lock", tags: forReaders,
@@ -57,7 +57,7 @@ var lossCases = []testCase{
 		tags: Essential | differs | forReaders | readersDiffer, run: locker(wiped)},
 }
 
-// lateUnlock: etcd's Unlock returns nil after the lease was revoked.
+// lateUnlock is about a bug of etcd's Mutex: its Unlock returns nil after the lease was revoked.
 func lateUnlock(l *lab) {
 	p, q := l.process(), l.process()
 	for name, how := range map[string]dlock.AcquireOption{
@@ -83,10 +83,10 @@ func lateUnlock(l *lab) {
 			if held, err := next.IsHeld(l.ctx); err != nil || !held {
 				l.Errorf("IsHeld of the next holder, after the late unlock: %v, %v", held, err)
 			}
-			// Unlock, which can't return an error, doesn't panic for a hold that it had.
 			l.unlock(next)
 		}
 	}
+	// Unlock, which returns no error, doesn't panic if the hold was lost.
 	lk := p.Locker("a")
 	l.lock(lk, dlock.FixedLease(l.shortLease()))
 	l.eventuallyOver("the lock is lost", lk.Lost(l.ctx))
@@ -120,7 +120,7 @@ func lostChannel(l *lab) {
 	if !isOver(lk.Lost(l.ctx)) {
 		l.Error("Lost after the unlock is open")
 	}
-	// It may be asked for after the loss.
+	// Lost may also be called after the loss.
 	l.lock(lk, dlock.FixedLease(l.shortLease()))
 	l.sleep(l.shortLease())
 	if !isOver(lk.Lost(l.ctx)) {
@@ -146,7 +146,7 @@ func lostOrNotHeld(l *lab) {
 	err = lk.UnlockContext(ctx)
 	l.wantError(err, "an unlock more than ten leases after the loss", dlock.ErrNotHeld)
 	l.not(err, "an unlock more than ten leases after the loss", dlock.ErrLost)
-	// A Locker remembers as long as it lives: its gate is shut.
+	// A Locker knows of its lost hold until it is unlocked, however long that takes.
 	l.wantError(plain.UnlockContext(l.ctx), "the unlock of a Locker", dlock.ErrLost)
 	l.wantError(plain.UnlockContext(l.ctx), "its second unlock", dlock.ErrNotHeld)
 }
@@ -169,15 +169,16 @@ func fixedLease(l *lab) {
 	l.wantError(lk.UnlockContext(l.ctx), "the unlock", dlock.ErrLost)
 }
 
-// watched: redis/rueidis#923 (renewals drift by the sum of all delays), redisson/redisson#7272 (renewals go on after
-// the unlock).
+// watched looks for two bugs of other libraries. In redis/rueidis#923 renewals drift by the sum of
+// all delays. In redisson/redisson#7272 renewals go on after the unlock.
 func watched(l *lab) {
 	lease := l.brisk()
 	p := l.process(dlock.WithLease(lease))
 	lk, ctx := p.Locker("a"), l.ctxOf()
 	l.noError(lk.LockContext(ctx), "LockContext")
 	owner, lost := p.owner("a"), lk.Lost(ctx)
-	short, long := l.acquire(l.process(dlock.WithLease(l.longLease())).Locker("short"), dlock.RenewedLease(lease)), l.acquire(p.Locker("long"), dlock.RenewedLease(l.longLease()))
+	short, long := l.acquire(l.process(dlock.WithLease(l.longLease())).Locker("short"),
+		dlock.RenewedLease(lease)), l.acquire(p.Locker("long"), dlock.RenewedLease(l.longLease()))
 	length := lease * 5 / 4
 	if l.h.Virtual {
 		length = 100 * lease
@@ -189,19 +190,24 @@ func watched(l *lab) {
 			l.Fatalf("after %v: %+v", time.Since(begin), res)
 		}
 		if l.h.Virtual && res.Remaining < lease*6/10 {
-			l.Fatalf("after %v only %v are left of a lease of %v", time.Since(begin), res.Remaining, lease)
+			l.Fatalf("after %v only %v are left of a lease of %v", time.Since(begin), res.Remaining,
+				lease)
 		}
 	}
-	// Three renewals a lease, and some play for the grid that makes batches.
+	// There are three renewals in each lease. The bounds leave some room, because the client moves
+	// renewals to common times to send them in batches.
 	leases := int(length / lease)
-	if n := p.count(which{kind: renewStep, name: "a"}); n < 2*leases || l.h.Virtual && n > 5*leases {
+	if n := p.count(which{kind: renewStep, name: "a"}); n < 2*leases ||
+		l.h.Virtual && n > 5*leases {
 		l.Errorf("renewed %d times in %v, with a lease of %v", n, length, lease)
 	}
 	if left := l.look("short", "").Remaining; isOver(short.Lost()) || left > lease+2*l.leaseStep() {
-		l.Errorf("with a lease of its own of %v, of a client with %v, a lock has %v left: %v", lease, l.longLease(), left, short.Err())
+		l.Errorf("with a lease of its own of %v, of a client with %v, a lock has %v left: %v",
+			lease, l.longLease(), left, short.Err())
 	}
 	if left := l.look("long", "").Remaining; isOver(long.Lost()) || left < l.longLease()/2 {
-		l.Errorf("with a lease of its own of %v, of a client with %v, a lock has %v left: %v", l.longLease(), lease, left, long.Err())
+		l.Errorf("with a lease of its own of %v, of a client with %v, a lock has %v left: %v",
+			l.longLease(), lease, left, long.Err())
 	}
 	l.release(short)
 	l.release(long)
@@ -215,7 +221,8 @@ func watched(l *lab) {
 	}
 }
 
-// renewalHiccup: hashicorp/consul#830, cozy/cozy-stack#4911.
+// renewalHiccup is about hashicorp/consul#830, where one failed request counts as a loss, and about
+// cozy/cozy-stack#4911.
 func renewalHiccup(l *lab) {
 	lease := l.brisk()
 	p := l.process(dlock.WithLease(lease))
@@ -224,12 +231,17 @@ func renewalHiccup(l *lab) {
 		r  *rule
 	}
 	var holds []hold
-	for name, what := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "not sent": notSent, "refused": refused} {
+	for name, what := range map[string]fault{
+		"reply lost":   replyLost,
+		"request lost": requestLost,
+		"not sent":     notSent,
+		"refused":      refused,
+	} {
 		lk := p.Locker(name)
 		l.lock(lk)
 		holds = append(holds, hold{lk, p.next(2, which{kind: renewStep, name: name}, what)})
 	}
-	// One hangs: it is sent again beside the first.
+	// The first renewal of this lock hangs. Meanwhile the client sends another one.
 	open := make(chan struct{})
 	hung := p.Locker("hangs")
 	l.lock(hung)
@@ -261,7 +273,11 @@ func renewalsFail(l *lab) {
 	waiter := l.process()
 	var lks []*dlock.Locker
 	begin := time.Now()
-	for name, what := range map[string]fault{"request lost": requestLost, "not sent": notSent, "refused": refused} {
+	for name, what := range map[string]fault{
+		"request lost": requestLost,
+		"not sent":     notSent,
+		"refused":      refused,
+	} {
 		p.on(which{kind: renewStep, name: name}, what)
 		lk := p.Locker(name)
 		l.lock(lk)
@@ -272,7 +288,9 @@ func renewalsFail(l *lab) {
 		l.took(begin, lease-lease/100, "losing the lock, "+lk.Name())
 	}
 	for _, lk := range lks {
-		l.start("the next", func() error { return waiter.Locker(lk.Name()).LockContext(l.ctx) }).ok()
+		l.start("the next", func() error {
+			return waiter.Locker(lk.Name()).LockContext(l.ctx)
+		}).ok()
 		l.wantError(lk.UnlockContext(l.ctx), "UnlockContext, "+lk.Name(), dlock.ErrLost)
 		l.wantHeld(lk.Name(), "after the late unlock")
 	}
@@ -288,7 +306,7 @@ func renewalsHang(l *lab) {
 	l.lock(lk)
 	l.eventuallyOver("the lock is lost", lk.Lost(l.ctx))
 	l.took(begin, lease-lease/100, "losing the lock")
-	close(open) // no answer brings it back
+	close(open) // a late answer doesn't bring the hold back
 	l.settle()
 	if !isOver(lk.Lost(l.ctx)) {
 		l.Error("a late answer brought a lost lock back")
@@ -296,7 +314,8 @@ func renewalsHang(l *lab) {
 	l.eventuallyFree("a")
 	l.wantError(lk.UnlockContext(l.ctx), "UnlockContext", dlock.ErrLost)
 
-	// The same where the first renewal is answered, but late: its lease counts from when it was sent.
+	// Here the first renewal is answered, but late. The renewed lease counts from the moment at
+	// which the renewal was sent.
 	if l.h.Virtual {
 		slow := make(chan struct{})
 		q := l.process(dlock.WithLease(lease))
@@ -313,13 +332,15 @@ func renewalsHang(l *lab) {
 		l.wantError(lk.UnlockContext(l.ctx), "UnlockContext", dlock.ErrLost)
 	}
 
-	// The reply to an acquisition took its time: the lease counts from when it was sent.
+	// Here the acquisition is answered late. Its lease counts from the moment at which it was sent.
 	slow := make(chan struct{})
 	q := l.process()
 	r := q.next(1, which{kind: acquireStep}, replyHangs(slow))
 	lk = q.Locker("b")
 	begin = time.Now()
-	c := l.start("LockContext", func() error { return lk.LockContext(l.ctx, dlock.FixedLease(lease)) })
+	c := l.start("LockContext", func() error {
+		return lk.LockContext(l.ctx, dlock.FixedLease(lease))
+	})
 	l.eventually("it is sent", func() bool { return r.hits() == 1 })
 	l.sleep(lease / 2)
 	close(slow)
@@ -460,7 +481,7 @@ func doReturns(l *lab) {
 		l.Errorf("the cause inside Do is %v", err)
 	}
 	l.wantFree("a", "after Do")
-	// Many at once on one Locker are many contenders, and no gate is in their way.
+	// Calls of Do on one Locker compete for the lock, because each call is a party of its own.
 	var inside presence
 	var calls []*call
 	for range 5 {
@@ -492,7 +513,8 @@ func doLost(l *lab) {
 	err := lk.Do(l.ctx, func(ctx context.Context) error {
 		l.eventuallyOver("the context ends", ctx.Done())
 		l.took(begin, lease-lease/100, "losing the lock")
-		if !errors.Is(context.Cause(ctx), dlock.ErrLost) || !errors.Is(ctx.Err(), context.Canceled) {
+		if !errors.Is(context.Cause(ctx), dlock.ErrLost) ||
+			!errors.Is(ctx.Err(), context.Canceled) {
 			l.Errorf("the context ended with %v, cause %v", ctx.Err(), context.Cause(ctx))
 		}
 		child, cancel := context.WithCancel(ctx)
@@ -501,7 +523,7 @@ func doLost(l *lab) {
 		if !errors.Is(context.Cause(child), dlock.ErrLost) {
 			l.Errorf("the cause of a context made from it is %v", context.Cause(child))
 		}
-		// What is over locks nothing any more.
+		// The context of a Do whose hold has expired can't be used to lock again.
 		l.eventuallyFree("a")
 		_, err := p.Locker("a").TryLock(context.WithoutCancel(ctx))
 		l.wantError(err, "TryLock with the context of a Do that is lost", dlock.ErrLost)
@@ -517,8 +539,10 @@ func doLost(l *lab) {
 	if !errors.Is(err, dlock.ErrLost) {
 		l.Errorf("Do, lost, whose fn returned nil: %v", err)
 	}
-	// Lost, and fn didn't look.
-	err = p.Locker("c").Do(l.ctx, func(context.Context) error { l.sleep(l.shortLease()); return nil }, dlock.FixedLease(l.shortLease()))
+	// Here fn doesn't notice the loss.
+	err = p.Locker("c").Do(l.ctx,
+		func(context.Context) error { l.sleep(l.shortLease()); return nil },
+		dlock.FixedLease(l.shortLease()))
 	if !errors.Is(err, dlock.ErrLost) {
 		l.Errorf("Do, lost while fn didn't look: %v", err)
 	}
@@ -536,7 +560,7 @@ func doReleaseFails(l *lab) {
 	}
 }
 
-// lockAfterLoss: hashicorp/consul#4902.
+// lockAfterLoss is about hashicorp/consul#4902, where a lock can't be locked again after a loss.
 func lockAfterLoss(l *lab) {
 	p := l.process()
 	lk, ctx := p.Locker("a"), l.ctxOf()
@@ -558,7 +582,8 @@ func lockAfterLoss(l *lab) {
 	}
 }
 
-// cutOffWaiter is about what etcd-io/etcd#19597 is: a waiter whose session has died returns only when its predecessor leaves.
+// cutOffWaiter is about etcd-io/etcd#19597, where a waiter whose session has expired returns only
+// when its predecessor leaves.
 func cutOffWaiter(l *lab) {
 	p := l.process()
 	l.take("a", "other:1")

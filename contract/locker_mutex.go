@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// mutexCases: a Locker is a mutex.
+// mutexCases check that a Locker is a mutex.
 var mutexCases = []testCase{
 	{name: "an uncontended Lock and Unlock", rule: "cost two steps and nothing else",
 		tags: differs | forReaders, run: locker(uncontended)},
@@ -46,8 +46,8 @@ var mutexCases = []testCase{
 		rule: "is an error, or a panic where there is none to return, and reaches no store",
 		tags: forReaders, run: locker(badInput)},
 	{name: "leases below the store's limits",
-		rule: "WithLease panics; Lease is rounded up in the store, while the client lets go at its " +
-			"own", tags: forReaders, run: locker(leaseLimits)},
+		rule: "WithLease panics; Lease is rounded up in the store, while the client lets go " +
+			"at its own", tags: forReaders, run: locker(leaseLimits)},
 	{name: "something else under the name",
 		rule: "every call says ErrConflict at once, and nothing is touched",
 		tags: differs | forReaders | readersDiffer, run: locker(conflict)},
@@ -77,7 +77,8 @@ func uncontended(l *lab) {
 	l.wantFree("a", "after Unlock")
 	l.noError(lk.Do(l.ctx, func(context.Context) error { return nil }), "Do")
 	l.settle()
-	if got, want := p.kinds(), []stepKind{acquireStep, releaseStep, acquireStep, releaseStep}; !slices.Equal(got, want) {
+	if got, want := p.kinds(), []stepKind{acquireStep, releaseStep, acquireStep,
+		releaseStep}; !slices.Equal(got, want) {
 		l.Errorf("with a Do that is %v, want %v", got, want)
 	}
 }
@@ -163,7 +164,8 @@ func unlockUnlocked(l *lab) {
 	l.wantPanicError("Unlock of a new Locker", dlock.ErrNotHeld, lk.Unlock)
 	l.wantError(lk.UnlockContext(l.ctx), "UnlockContext of a new Locker", dlock.ErrNotHeld)
 	lk.Lock()
-	l.wantError(p.Locker("a").UnlockContext(l.ctx), "UnlockContext of another Locker", dlock.ErrNotHeld)
+	l.wantError(p.Locker("a").UnlockContext(l.ctx), "UnlockContext of another Locker",
+		dlock.ErrNotHeld)
 	l.wantHeld("a", "after the unlock of another Locker")
 	lk.Unlock()
 	l.wantPanicError("the second Unlock", dlock.ErrNotHeld, lk.Unlock)
@@ -180,9 +182,11 @@ func sharedPastLease(l *lab) {
 	lk := p.Locker("a")
 	l.lock(lk, dlock.FixedLease(l.shortLease()))
 	lost := lk.Lost(l.ctx)
-	second := l.start("the second goroutine's LockContext", func() error { return lk.LockContext(l.ctx) })
+	second := l.start("the second goroutine's LockContext", func() error {
+		return lk.LockContext(l.ctx)
+	})
 	l.eventuallyOver("the first hold is lost", lost)
-	l.sleep(2 * l.shortLease()) // time enough to get in
+	l.sleep(2 * l.shortLease()) // time enough for second to acquire the lock
 	second.waits()
 	l.wantFree("a", "while the first goroutine hasn't unlocked")
 	l.wantError(lk.UnlockContext(l.ctx), "the late unlock", dlock.ErrLost)
@@ -258,7 +262,7 @@ func tryLockLost(l *lab) {
 		l.Fatalf("TryLock with a Wait of a Locker whose hold was lost: %v, %v", ok, err)
 	}
 	l.wantError(lk.UnlockContext(l.ctx), "its unlock", dlock.ErrLost)
-	// A new hold after a loss, on the same object: hashicorp/consul#4902.
+	// The Locker can be locked again after a loss, unlike the lock of hashicorp/consul#4902.
 	if !l.tryLock(lk) {
 		l.Fatal("after the unlock it can't be locked")
 	}
@@ -272,8 +276,10 @@ func twoLockers(l *lab) {
 	p := l.process()
 	first, second := p.Locker("a"), p.Locker("a")
 	l.lock(first, dlock.FixedLease(l.shortLease()))
-	wait := l.start("the other Locker's LockContext", func() error { return second.LockContext(l.ctx) })
-	wait.ok() // when the lease is over, without the first one's Unlock
+	wait := l.start("the other Locker's LockContext", func() error {
+		return second.LockContext(l.ctx)
+	})
+	wait.ok() // succeeds when the lease has expired, although the first hasn't unlocked
 	l.wantError(first.UnlockContext(l.ctx), "the late unlock", dlock.ErrLost)
 	l.wantHeld("a", "after the first Locker's late unlock")
 	if held, err := second.IsHeld(l.ctx); err != nil || !held {
@@ -287,7 +293,7 @@ func boundedWait(l *lab) {
 	l.take("a", "other:1")
 	wait := 30 * time.Millisecond
 	if !l.h.Virtual {
-		wait = 500 * time.Millisecond // in which the store answers
+		wait = 500 * time.Millisecond // time for the store to answer
 	}
 	lk := p.Locker("a")
 
@@ -304,17 +310,20 @@ func boundedWait(l *lab) {
 	l.tookBetween(begin, wait, wait, "LockContext with Wait")
 
 	begin = time.Now()
-	err = lk.Do(l.ctx, func(context.Context) error { return errors.New("fn was called") }, dlock.Wait(wait))
+	err = lk.Do(l.ctx, func(context.Context) error {
+		return errors.New("fn was called")
+	}, dlock.Wait(wait))
 	l.wantError(err, "Do with Wait", dlock.ErrNotAcquired)
 	l.tookBetween(begin, wait, wait, "Do with Wait")
 
 	before := p.count(which{kind: acquireStep})
-	l.wantError(lk.LockContext(l.ctx, dlock.Wait(0)), "LockContext with Wait(0)", dlock.ErrNotAcquired)
+	l.wantError(lk.LockContext(l.ctx, dlock.Wait(0)), "LockContext with Wait(0)",
+		dlock.ErrNotAcquired)
 	if n := p.count(which{kind: acquireStep}) - before; n != 1 {
 		l.Errorf("LockContext with Wait(0) asked %d times, want once", n)
 	}
 
-	// One context ends before the wait: it is the context's error then.
+	// If the context ends before the Wait does, the error is that of the context.
 	ctx, cancel := context.WithTimeout(l.ctx, wait)
 	defer cancel()
 	err = lk.LockContext(ctx, dlock.Wait(time.Hour))
@@ -337,7 +346,8 @@ func boundedWait(l *lab) {
 func names(l *lab) {
 	p, q := l.process(), l.process()
 	odd := []string{
-		"a", "A", " ", "a b", "a:b", "a/b", "/a", "../a", "a\\b", "a\n", "\x00", "\xff\xfe", "%s", "*", "a*", "[a]", "ключ", "🔒",
+		"a", "A", " ", "a b", "a:b", "a/b", "/a", "../a", "a\\b", "a\n", "\x00", "\xff\xfe", "%s",
+		"*", "a*", "[a]", "ключ", "🔒",
 		strings.Repeat("n", 1000), "a.b", "#", "?", "'", `"`,
 	}
 	for _, name := range odd {
@@ -376,14 +386,16 @@ func badInput(l *lab) {
 		"TTL without a name":           second(empty.TTL(l.ctx)),
 		"a lease of 0":                 lk.LockContext(l.ctx, dlock.FixedLease(0)),
 		"a negative lease":             lk.LockContext(l.ctx, dlock.FixedLease(-time.Second)),
-		"a lease under 1 ms":           second(lk.TryLock(l.ctx, dlock.FixedLease(time.Millisecond-1))),
-		"a renewed lease of 0":         lk.LockContext(l.ctx, dlock.RenewedLease(0)),
-		"a lease under 1 ms in Do":     lk.Do(l.ctx, fn, dlock.FixedLease(time.Microsecond)),
-		"a negative wait":              second(lk.TryLock(l.ctx, dlock.Wait(-1))),
-		"a negative wait in Do":        lk.Do(l.ctx, fn, dlock.Wait(-time.Second)),
+		"a lease under 1 ms": second(
+			lk.TryLock(l.ctx, dlock.FixedLease(time.Millisecond-1))),
+		"a renewed lease of 0":     lk.LockContext(l.ctx, dlock.RenewedLease(0)),
+		"a lease under 1 ms in Do": lk.Do(l.ctx, fn, dlock.FixedLease(time.Microsecond)),
+		"a negative wait":          second(lk.TryLock(l.ctx, dlock.Wait(-1))),
+		"a negative wait in Do":    lk.Do(l.ctx, fn, dlock.Wait(-time.Second)),
 	} {
 		l.wantError(err, what)
-		for _, target := range []error{dlock.ErrNotAcquired, dlock.ErrNotHeld, dlock.ErrLost, dlock.ErrClosed, dlock.ErrConflict} {
+		for _, target := range []error{dlock.ErrNotAcquired, dlock.ErrNotHeld, dlock.ErrLost,
+			dlock.ErrClosed, dlock.ErrConflict} {
 			l.not(err, what, target)
 		}
 	}
@@ -395,13 +407,15 @@ func badInput(l *lab) {
 	l.wantPanic("WithOwner with the zero Owner", func() { dlock.WithOwner(l.ctx, dlock.Owner{}) })
 	l.wantPanic("New without a backend", func() { dlock.New(nil) })
 	b := l.store.Backend()
-	l.wantPanic("New with a lease under 1 ms", func() { dlock.New(b, dlock.WithLease(time.Microsecond)) })
+	l.wantPanic("New with a lease under 1 ms", func() {
+		dlock.New(b, dlock.WithLease(time.Microsecond))
+	})
 	l.wantPanic("New with a negative lease", func() { dlock.New(b, dlock.WithLease(-time.Second)) })
 	l.wantPanic("New with an empty id", func() { dlock.New(b, dlock.WithClientID("")) })
 	if n := p.count(which{}); n != 0 {
 		l.Errorf("bad input reached the store: %v", p.kinds())
 	}
-	// The Locker isn't spoilt.
+	// The Locker can still be used.
 	if !l.tryLock(lk) {
 		l.Error("after bad input the lock isn't free")
 	}
@@ -415,10 +429,10 @@ func leaseLimits(l *lab) {
 			dlock.New(l.store.Backend(), dlock.WithLease(limits.MinLease-time.Millisecond))
 		})
 	}
-	// The decorator checks that what reaches the store is within its limits.
+	// faultyBackend checks that each request is within the store's limits.
 	whole := 7 * time.Millisecond
 	if !l.h.Virtual {
-		whole = 507 * time.Millisecond // an answer that took longer than that would be none
+		whole = 507 * time.Millisecond // an answer must arrive within the lease to count
 	}
 	lease := whole + 300*time.Microsecond
 	lk := p.Locker("a")
@@ -436,10 +450,11 @@ func leaseLimits(l *lab) {
 
 	renewed := p.Locker("b")
 	l.lock(renewed, dlock.RenewedLease(time.Second+300*time.Microsecond))
-	if got, want := p.steps(which{kind: acquireStep, name: "b"})[0].lease, l.legal(time.Second); got != want {
+	if got, want := p.steps(which{kind: acquireStep, name: "b"})[0].lease, l.legal(
+		time.Second); got != want {
 		l.Errorf("the store is asked for a renewed lease of %v, want %v", got, want)
 	}
-	renewed.UnlockContext(l.ctx) // on a busy machine it may have been lost
+	renewed.UnlockContext(l.ctx) // on a busy machine the hold may be lost
 }
 
 func (p *process) limits() backend.Limits { return p.inner.Limits() }
@@ -454,10 +469,12 @@ func conflict(l *lab) {
 		"LockContext":       lk.LockContext(l.ctx),
 		"TryLock":           second(lk.TryLock(l.ctx)),
 		"TryLock with Wait": second(lk.TryLock(l.ctx, dlock.Wait(time.Hour))),
-		"Do":                lk.Do(l.ctx, func(context.Context) error { return errors.New("fn was called") }),
-		"ForceUnlock":       second(lk.ForceUnlock(l.ctx)),
-		"IsLocked":          second(lk.IsLocked(l.ctx)),
-		"TTL":               second(lk.TTL(l.ctx)),
+		"Do": lk.Do(l.ctx, func(context.Context) error {
+			return errors.New("fn was called")
+		}),
+		"ForceUnlock": second(lk.ForceUnlock(l.ctx)),
+		"IsLocked":    second(lk.IsLocked(l.ctx)),
+		"TTL":         second(lk.TTL(l.ctx)),
 	} {
 		l.wantError(err, what, dlock.ErrConflict)
 	}
@@ -551,7 +568,8 @@ func queries(l *lab) {
 	l.lock(lk)
 	want("held", lk, "locked true, held true, count 1, something left")
 	want("held by another client", other, "locked true, held false, count 0, something left")
-	want("held by another Locker", p.Locker("a"), "locked true, held false, count 0, something left")
+	want("held by another Locker", p.Locker("a"),
+		"locked true, held false, count 0, something left")
 	if l.h.Virtual {
 		ttl, err := other.TTL(l.ctx)
 		l.noError(err, "TTL")
@@ -562,7 +580,8 @@ func queries(l *lab) {
 	l.vanish("a")
 	want("vanished from the store", lk, free)
 	l.take("a", "other:1")
-	want("taken by another while we believe in it", lk, "locked true, held false, count 0, something left")
+	want("taken by another while we believe in it", lk,
+		"locked true, held false, count 0, something left")
 	if err := lk.UnlockContext(l.ctx); err == nil {
 		l.Error("the unlock of a lock that another has: no error")
 	}
@@ -585,7 +604,8 @@ func queries(l *lab) {
 }
 
 func numbers(l *lab) {
-	// Two clients with one id, as a host name given by mistake: nothing of one may be the other's.
+	// Two clients have the same id, such as a host name that was given twice by mistake. Still
+	// neither may own the other's holds.
 	p := l.process(dlock.WithClientID("host"))
 	q := l.process(dlock.WithClientID("host"))
 	if p.ID() != "host" {

@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// onceCases: what stays taken when it is given back.
+// onceCases are about locks that stay taken after their release.
 var onceCases = []testCase{
 	{name: "AtLeast",
 		rule: "the lock stays taken after the unlock until its time is over, or it is forced",
@@ -23,8 +23,9 @@ var onceCases = []testCase{
 		rule: "whether it was carried out or not, the lock stays taken for as long",
 		run:  locker(atLeastUnanswered)},
 	{name: "Once",
-		rule: "it runs once for an occasion, again if it failed, and who comes meanwhile is told so",
-		run:  locker(onlyOnce)},
+		rule: "it runs once for an occasion, again if it failed, and who comes meanwhile is " +
+			"told so",
+		run: locker(onlyOnce)},
 	{name: "Once with Wait",
 		rule: "others wait: after a failure one of them runs it, and after a success none",
 		run:  locker(onceWaiting)},
@@ -78,8 +79,9 @@ func atLeastEnds(l *lab) {
 	}
 }
 
-// atLeastOfAPeriod is what replicas do that have a job each second, or each few: each tries at the
-// beginning of a period. A busy machine may be late once, and not each time.
+// atLeastOfAPeriod is about a job that runs once in each period, in one of two replicas. After a
+// run of one replica, the other replica must get the lock at the beginning of the next period. On a
+// busy machine this may fail in some periods, but not in eight.
 func atLeastOfAPeriod(l *lab) {
 	l.needKeeps()
 	p, q := l.process(), l.process()
@@ -165,7 +167,9 @@ func onceWaiting(l *lab) {
 		p := l.process()
 		for range 3 {
 			all = append(all, l.start("Once with Wait", func() error {
-				_, err := p.Client.Locker("a").Once(l.ctx, l.longLease(), func(context.Context) error {
+				_, err := p.Client.Locker("a").Once(l.ctx, l.longLease(), func(
+					context.Context,
+				) error {
 					time.Sleep(20 * time.Millisecond)
 					if runs.Add(1) < 3 {
 						return failure

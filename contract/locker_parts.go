@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// partCases are those for a store that is made of several parts, while one of them hangs.
+// partCases are about a store of several parts, while one of them hangs.
 var partCases = []testCase{
 	{name: "a hold while a part hangs",
 		rule: "whichever part hangs, one after the other, what is renewed isn't lost, and nobody " +
@@ -22,11 +22,12 @@ var partCases = []testCase{
 		rule: "whichever part hangs, a release wakes those who wait", tags: PartHangs | differs,
 		run: locker(waiterBesideAPart)},
 	{name: "a release while a part hangs",
-		rule: "whichever part hangs during a release, the next gets in, also when that part is back " +
-			"and the holder is gone", tags: PartHangs | differs, run: locker(releaseBesideAPart)},
+		rule: "whichever part hangs during a release, the next gets in, also when that part " +
+			"is back and the holder is gone", tags: PartHangs | differs,
+		run: locker(releaseBesideAPart)},
 }
 
-// eachPart does something while each of the store's parts hangs, one after the other.
+// eachPart calls f while each of the store's parts hangs, one after the other.
 func (l *lab) eachPart(lease time.Duration, f func(name string)) {
 	l.Helper()
 	l.skipWithout(len(l.store.Parts) > 0, "Parts")
@@ -41,15 +42,15 @@ func (l *lab) eachPart(lease time.Duration, f func(name string)) {
 		f(fmt.Sprint("part ", i+1))
 		resume()
 		running = false
-		l.sleep(lease) // for what is renewed to be seen by all parts again
+		l.sleep(lease) // time for renewals to restore the holds in the part that hung
 		if l.Failed() {
 			l.FailNow()
 		}
 	}
 }
 
-// steady returns a lease that outlasts what a part that hangs costs. A store may have to choose
-// another leader first, which takes seconds.
+// steady returns a lease that is longer than the delay that a hanging part causes. A store may have
+// to elect another leader first, which takes seconds.
 func (l *lab) steady() time.Duration {
 	if l.h.Virtual {
 		return l.lease()
@@ -57,8 +58,8 @@ func (l *lab) steady() time.Duration {
 	return l.legal(8 * time.Second)
 }
 
-// soon runs what must not wait until somebody looks by itself. In a bubble it says how long that
-// took; else it need only end.
+// soon runs a function that must not wait for a poll. In a bubble it checks the time. In real time
+// the function need only end.
 func (l *lab) soon(what string, f func()) {
 	l.Helper()
 	begin := time.Now()
@@ -68,9 +69,9 @@ func (l *lab) soon(what string, f func()) {
 	}
 }
 
-// unlocks unlocks beside a part that hangs, and says whether the store has answered. In real time
-// the store may say nothing: it may take longer to choose another leader than an unlock waits. Then
-// the client goes on by itself.
+// unlocks unlocks while a part of the store hangs, and says whether the store has answered. In real
+// time there may be no answer, since electing another leader may take longer than an unlock waits.
+// Then the client goes on with the release in the background.
 func (l *lab) unlocks(lk *dlock.Locker) (answered bool) {
 	l.Helper()
 	err := lk.UnlockContext(l.ctx)
@@ -81,7 +82,7 @@ func (l *lab) unlocks(lk *dlock.Locker) (answered bool) {
 	return true
 }
 
-// unanswered says whether that is the error of such an unlock.
+// unanswered says whether err is the error of an unlock without an answer.
 func (l *lab) unanswered(err error) bool {
 	return !l.h.Virtual && errors.Is(err, dlock.ErrUnavailable)
 }
@@ -149,7 +150,7 @@ func waiterBesideAPart(l *lab) {
 
 func releaseBesideAPart(l *lab) {
 	q := l.process()
-	l.eachPart(0, func(name string) { // here only those that find it hanging are looked at
+	l.eachPart(0, func(name string) { // no need to wait for holds that were there before
 		lk := q.Locker(name)
 		l.lock(lk)
 		l.soon(name+" hangs: a release, and the next", func() {
@@ -164,7 +165,7 @@ func releaseBesideAPart(l *lab) {
 		mine, its := p.Locker(name), q.Locker(name)
 		l.lock(mine)
 		resume := hang()
-		if !l.unlocks(mine) { // a client that is closed gives nothing back
+		if !l.unlocks(mine) { // a closed client gives up its releases, so wait first
 			l.eventually(name+" has given its lock back", func() bool {
 				res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: l.kind, Name: name})
 				return err == nil && !res.Held

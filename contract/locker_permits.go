@@ -15,7 +15,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// semaphoreCases: a Semaphore.
+// semaphoreCases are about a Semaphore.
 var semaphoreCases = []testCase{
 	{name: "permits",
 		rule: "are had all at once or not at all, and no more than there are, in any client",
@@ -87,11 +87,11 @@ var semaphoreCases = []testCase{
 		rule: "under one name are ErrConflict at once, and nothing is touched",
 		run:  ofKind(backend.Permits, permitsConflict)},
 	{name: "many who use permits",
-		rule: "of several clients, some cancelled at random: never more inside than there are, and " +
-			"all come back", tags: Essential, run: ofKind(backend.Permits, permitsCrowd)},
+		rule: "of several clients, some cancelled at random: never more inside than there " +
+			"are, and all come back", tags: Essential, run: ofKind(backend.Permits, permitsCrowd)},
 }
 
-// permits is Acquire that must not fail.
+// permits calls Acquire, and fails the test on an error.
 func (l *lab) permits(s *dlock.Semaphore, n int, opts ...dlock.AcquireOption) *dlock.Hold {
 	l.Helper()
 	h, err := s.Acquire(l.ctx, n, opts...)
@@ -99,21 +99,21 @@ func (l *lab) permits(s *dlock.Semaphore, n int, opts ...dlock.AcquireOption) *d
 	return h
 }
 
-// noPermits fails the test if so many permits can be had now.
+// noPermits fails the test if n permits are available now.
 func (l *lab) noPermits(s *dlock.Semaphore, n int, when string) {
 	l.Helper()
 	_, err := s.Acquire(l.ctx, n, dlock.Wait(0))
 	l.wantError(err, fmt.Sprintf("Acquire of %d, %s", n, when), dlock.ErrNotAcquired, dlock.ErrHeld)
 }
 
-// waitsFor begins to wait for permits, and gives them back.
+// waitsFor starts a call that waits for permits, and then gives them back.
 func (l *lab) waitsFor(s *dlock.Semaphore, n int) *call {
 	return l.start(fmt.Sprintf("a waiter for %d", n), func() error {
 		return s.Do(l.ctx, n, func(context.Context) error { return nil })
 	})
 }
 
-// available is Available that must not fail.
+// available fails the test unless Available returns want.
 func (l *lab) available(s *dlock.Semaphore, want int, when string) {
 	l.Helper()
 	n, err := s.Available(l.ctx)
@@ -126,15 +126,18 @@ func (l *lab) available(s *dlock.Semaphore, want int, when string) {
 // manyPermits is a limit that is never reached.
 const manyPermits = 1000
 
-// out asks the store how many permits are out.
+// out asks the store how many permits are taken.
 func (l *lab) out(name string) int {
 	l.Helper()
-	res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: backend.Permits, Name: name, Limit: manyPermits})
+	res, err := l.other.Look(l.ctx, backend.LookRequest{
+		Kind: backend.Permits, Name: name, Limit: manyPermits,
+	})
 	l.noError(err, "Look")
 	return manyPermits - res.Available
 }
 
-// wantOut fails the test if the store hasn't given out so many permits, and eventuallyOut waits until it has.
+// wantOut fails the test unless that many permits are taken in the store. eventuallyOut waits until
+// they are.
 func (l *lab) wantOut(name string, want int, when string) {
 	l.Helper()
 	if n := l.out(name); n != want {
@@ -144,13 +147,17 @@ func (l *lab) wantOut(name string, want int, when string) {
 
 func (l *lab) eventuallyOut(name string, want int) {
 	l.Helper()
-	l.eventually(fmt.Sprintf("%d permits of %s are out", want, name), func() bool { return l.out(name) == want })
+	l.eventually(fmt.Sprintf("%d permits of %s are out", want, name), func() bool {
+		return l.out(name) == want
+	})
 }
 
-// takePermits lets another process acquire permits, and givePermits lets it give them back.
+// takePermits acquires permits for another process, and givePermits gives them back.
 func (l *lab) takePermits(name, owner string, n, limit int, lease time.Duration) {
 	l.Helper()
-	req := backend.AcquireRequest{Kind: backend.Permits, Name: name, Owner: owner, Lease: lease, Permits: n, Limit: limit}
+	req := backend.AcquireRequest{
+		Kind: backend.Permits, Name: name, Owner: owner, Lease: lease, Permits: n, Limit: limit,
+	}
 	res, err := l.other.Acquire(l.ctx, req)
 	l.noError(err, "Acquire")
 	if !res.Acquired {
@@ -160,7 +167,9 @@ func (l *lab) takePermits(name, owner string, n, limit int, lease time.Duration)
 
 func (l *lab) givePermits(name, owner string, n int) {
 	l.Helper()
-	req := backend.ReleaseRequest{Kind: backend.Permits, Name: name, Owner: owner, Lease: l.longLease(), Permits: n}
+	req := backend.ReleaseRequest{
+		Kind: backend.Permits, Name: name, Owner: owner, Lease: l.longLease(), Permits: n,
+	}
 	res, err := l.other.Release(l.ctx, req)
 	l.noError(err, "Release")
 	if res.Outcome != backend.Freed {
@@ -209,7 +218,8 @@ func permitsUncontended(l *lab) {
 	l.noError(s.Do(l.ctx, 3, func(context.Context) error { return nil }), "Do")
 	l.available(s, 3, "in the end")
 	l.settle()
-	if got, want := p.kinds(), []stepKind{acquireStep, releaseStep, acquireStep, releaseStep, lookStep}; !slices.Equal(got, want) {
+	if got, want := p.kinds(), []stepKind{acquireStep, releaseStep, acquireStep, releaseStep,
+		lookStep}; !slices.Equal(got, want) {
 		l.Errorf("Acquire and Release, Do, and Available sent %v, want %v", got, want)
 	}
 	sent := p.steps(which{kind: acquireStep})
@@ -255,18 +265,22 @@ func permitsBadInput(l *lab) {
 		err    error
 		target error
 	}{
-		"no permits":                        {second(s.Acquire(l.ctx, 0)), nil},
-		"fewer than no permits":             {second(s.Acquire(l.ctx, -1)), nil},
-		"fewer than no permits in Do":       {s.Do(l.ctx, -3, fn), nil},
-		"no permits of 0":                   {second(told.Acquire(l.ctx, 0)), nil},
-		"more than there are":               {second(s.Acquire(l.ctx, 4)), dlock.ErrTooMany},
-		"more than there are, in Do":        {s.Do(l.ctx, 5, fn), dlock.ErrTooMany},
-		"more than there are, Wait(0)":      {second(s.Acquire(l.ctx, 1<<30, dlock.Wait(0))), dlock.ErrTooMany},
-		"without a name":                    {second(empty.Acquire(l.ctx, 1)), nil},
-		"without a name, in Do":             {empty.Do(l.ctx, 1, fn), nil},
-		"Available without a name":          {second(empty.Available(l.ctx)), nil},
-		"without a function":                {s.Do(l.ctx, 1, nil), nil},
-		"a lease of 0":                      {second(s.Acquire(l.ctx, 1, dlock.FixedLease(0))), nil},
+		"no permits":                  {second(s.Acquire(l.ctx, 0)), nil},
+		"fewer than no permits":       {second(s.Acquire(l.ctx, -1)), nil},
+		"fewer than no permits in Do": {s.Do(l.ctx, -3, fn), nil},
+		"no permits of 0":             {second(told.Acquire(l.ctx, 0)), nil},
+		"more than there are":         {second(s.Acquire(l.ctx, 4)), dlock.ErrTooMany},
+		"more than there are, in Do":  {s.Do(l.ctx, 5, fn), dlock.ErrTooMany},
+		"more than there are, Wait(0)": {
+			second(s.Acquire(l.ctx, 1<<30, dlock.Wait(0))), dlock.ErrTooMany,
+		},
+		"without a name":           {second(empty.Acquire(l.ctx, 1)), nil},
+		"without a name, in Do":    {empty.Do(l.ctx, 1, fn), nil},
+		"Available without a name": {second(empty.Available(l.ctx)), nil},
+		"without a function":       {s.Do(l.ctx, 1, nil), nil},
+		"a lease of 0": {
+			second(s.Acquire(l.ctx, 1, dlock.FixedLease(0))), nil,
+		},
 		"a negative wait":                   {second(s.Acquire(l.ctx, 1, dlock.Wait(-1))), nil},
 		"a context that is over":            {second(s.Acquire(over, 1)), context.Canceled},
 		"a context that is over, in Do":     {s.Do(over, 1, fn), context.Canceled},
@@ -276,7 +290,8 @@ func permitsBadInput(l *lab) {
 		if c.target != nil {
 			l.wantError(c.err, what, c.target)
 		}
-		for _, target := range []error{dlock.ErrNotAcquired, dlock.ErrHeld, dlock.ErrLost, dlock.ErrClosed, dlock.ErrConflict, dlock.ErrTooMany, dlock.ErrNoLimit} {
+		for _, target := range []error{dlock.ErrNotAcquired, dlock.ErrHeld, dlock.ErrLost,
+			dlock.ErrClosed, dlock.ErrConflict, dlock.ErrTooMany, dlock.ErrNoLimit} {
 			if target != c.target {
 				l.not(c.err, what, target)
 			}
@@ -297,8 +312,10 @@ func permitsNoLimit(l *lab) {
 		"Acquire":              second(told.Acquire(l.ctx, 1)),
 		"Acquire with Wait":    second(told.Acquire(l.ctx, 1, dlock.Wait(time.Hour))),
 		"Acquire with Wait(0)": second(told.Acquire(l.ctx, 1, dlock.Wait(0))),
-		"Do":                   told.Do(l.ctx, 1, func(context.Context) error { return errors.New("fn was called") }),
-		"Available":            second(told.Available(l.ctx)),
+		"Do": told.Do(l.ctx, 1, func(context.Context) error {
+			return errors.New("fn was called")
+		}),
+		"Available": second(told.Available(l.ctx)),
 	} {
 		l.wantError(err, what+" where nobody has said how many there are", dlock.ErrNoLimit)
 		l.not(err, what, dlock.ErrUnavailable)
@@ -331,7 +348,7 @@ func permitsResized(l *lab) {
 	wait := l.waitsFor(old, 1)
 	wait.waits()
 	l.release(two)
-	wait.waits() // two are out
+	wait.waits() // two of two are still taken
 	l.noPermits(shrunk, 1, "of 1 with 2 out")
 	l.release(first)
 	wait.ok()
@@ -362,7 +379,10 @@ func permitsMore(l *lab) {
 }
 
 func permitsWithin(l *lab) {
-	for what, p := range map[string]*process{"": l.process(), " with goroutines as owners": l.process(dlock.WithGoroutineOwners())} {
+	for what, p := range map[string]*process{
+		"":                           l.process(),
+		" with goroutines as owners": l.process(dlock.WithGoroutineOwners()),
+	} {
 		name := "a" + what
 		s := p.Semaphore(name, 4)
 		outer := l.permits(s, 1)
@@ -378,21 +398,24 @@ func permitsWithin(l *lab) {
 			l.noError(err, "Acquire within that")
 			l.wantOut(name, 4, "within two acquisitions and the context of "+what)
 			_, err = s.Acquire(second.Context(), 1, dlock.Wait(0))
-			l.wantError(err, "Acquire of a fifth of four permits, in the context of the others", dlock.ErrNotAcquired)
-			l.noError(first.Release(ctx), "Release") // in whatever order
+			l.wantError(err, "Acquire of a fifth of four permits, in the context of the others",
+				dlock.ErrNotAcquired)
+			l.noError(first.Release(ctx), "Release") // Holds may be released in any order
 			l.noError(second.Release(l.ctx), "Release")
 			l.wantOut(name, 1, "after that")
 		}
-		// The context of what is given back is that of nobody here.
+		// The context of a Hold that has ended names no hold, so it can be used to acquire again.
 		after := context.WithoutCancel(outer.Context())
 		l.release(outer)
 		h, err := s.Acquire(after, 4)
 		l.noError(err, "Acquire within the context of a Hold that is over")
 		l.release(h)
-		// Nor does it matter to a lock.
+		// A lock ignores that its context has a hold of permits.
 		l.noError(s.Do(l.ctx, 1, func(ctx context.Context) error {
 			lk := p.Client.Locker("lock" + what)
-			return errors.Join(lk.LockContext(ctx), s.Do(ctx, 1, func(context.Context) error { return nil }), lk.UnlockContext(ctx))
+			return errors.Join(lk.LockContext(ctx), s.Do(ctx, 1, func(context.Context) error {
+				return nil
+			}), lk.UnlockContext(ctx))
 		}), "a lock and permits within permits")
 		l.wantOut(name, 0, "in the end")
 	}
@@ -405,7 +428,7 @@ func permitsInTurn(l *lab) {
 	var mu sync.Mutex
 	var order []int
 	var calls []*call
-	// They get in one at a time, since every other asks for all.
+	// Every second waiter asks for all permits, so no two waiters have permits at the same time.
 	for i := range 8 {
 		n := 4
 		if i%2 == 1 {
@@ -420,21 +443,24 @@ func permitsInTurn(l *lab) {
 			})
 		}))
 		if i == 0 {
-			l.eventually("the first waiter asks", func() bool { return p.count(which{kind: acquireStep}) > 0 })
+			l.eventually("the first waiter asks", func() bool {
+				return p.count(which{kind: acquireStep}) > 0
+			})
 		}
 		l.settle()
 	}
 	for _, c := range calls {
-		c.waits() // though one is left, and asked for
+		c.waits() // although one permit is available, and some ask for one
 	}
 	l.noPermits(s, 1, "while others of the client wait")
-	one := l.permits(l.process().Semaphore("a", 4), 1) // which is another client's right
+	// another client doesn't have to wait for them
+	one := l.permits(l.process().Semaphore("a", 4), 1)
 	l.release(one)
 	l.givePermits("a", "other:1", 3)
 	for _, c := range calls {
 		c.ok()
 	}
-	// Where time is real two who come one after the other may change places before they queue.
+	// In real time, two calls that come one after the other may change places before they queue.
 	if l.h.Virtual && !slices.IsSorted(order) || len(order) != len(calls) || order[0] != 0 {
 		l.Errorf("the waiters got in in the order %v", order)
 	}
@@ -446,7 +472,7 @@ func permitsWait(l *lab) {
 	l.takePermits("a", "other:1", 2, 3, l.longLease())
 	wait := 30 * time.Millisecond
 	if !l.h.Virtual {
-		wait = 300 * time.Millisecond // in which the store answers
+		wait = 300 * time.Millisecond // time for the store to answer
 	}
 	s := p.Semaphore("a", 3)
 	begin := time.Now()
@@ -456,7 +482,9 @@ func permitsWait(l *lab) {
 	l.tookBetween(begin, wait, wait, "Acquire with Wait")
 
 	begin = time.Now()
-	err = s.Do(l.ctx, 2, func(context.Context) error { return errors.New("fn was called") }, dlock.Wait(wait))
+	err = s.Do(l.ctx, 2, func(context.Context) error {
+		return errors.New("fn was called")
+	}, dlock.Wait(wait))
 	l.wantError(err, "Do with Wait", dlock.ErrNotAcquired)
 	l.tookBetween(begin, wait, wait, "Do with Wait")
 
@@ -468,13 +496,15 @@ func permitsWait(l *lab) {
 	ctx, cancel := context.WithTimeout(l.ctx, wait)
 	defer cancel()
 	_, err = s.Acquire(ctx, 2, dlock.Wait(time.Hour))
-	l.wantError(err, "Acquire whose context ends before its Wait", context.DeadlineExceeded, dlock.ErrHeld)
+	l.wantError(err, "Acquire whose context ends before its Wait", context.DeadlineExceeded,
+		dlock.ErrHeld)
 	l.not(err, "Acquire whose context ends before its Wait", dlock.ErrNotAcquired)
 
-	// One is left, but others come first.
+	// One permit is left, but a call that asks for two is ahead in the queue.
 	long := l.waitsFor(s, 2)
 	l.eventually("it asks", func() bool {
-		return p.underWay(which{kind: acquireStep}) > 0 || p.count(which{kind: acquireStep}) > before+1
+		return p.underWay(which{kind: acquireStep}) > 0 ||
+			p.count(which{kind: acquireStep}) > before+1
 	})
 	long.waits()
 	l.noPermits(s, 1, "while another of the client waits for two")
@@ -512,7 +542,7 @@ func permitsHandedOn(l *lab) {
 		l.release(h)
 		i := slices.IndexFunc(turns, func(t *turn) bool {
 			if l.h.Virtual {
-				return true // the first
+				return true // the first waiter
 			}
 			return t.call.over()
 		})
@@ -527,12 +557,13 @@ func permitsHandedOn(l *lab) {
 		h = turns[i].hold
 		turns = slices.Delete(turns, i, i+1)
 	}
-	if n := p.count(which{}) - before; n != 0 && l.h.Virtual { // elsewhere one who waits may look for himself
+	if n := p.count(which{}) - before; n != 0 && l.h.Virtual {
+		// in real time a waiter may poll
 		l.Errorf("handing permits on four times sent %v", p.kinds()[before:])
 	}
 	l.wantOut("a", 3, "after they were handed on")
 
-	// Who asks for another number gets them by way of the store.
+	// A call for another number of permits is handed nothing. It gets its permit from the store.
 	one := l.start("a waiter for another number", func() error {
 		h, err := s.Acquire(l.ctx, 1)
 		if err != nil {
@@ -603,7 +634,8 @@ func permitsWake(l *lab) {
 	l.givePermits("a", "other:1", 4)
 	l.eventually("all are inside at once", func() bool { return len(inside) == cap(inside) })
 	if l.hasNotifier() {
-		l.tookBetween(begin, 0, 2*dlock.DefaultHandover, "letting four in after four were given back")
+		l.tookBetween(begin, 0, 2*dlock.DefaultHandover,
+			"letting four in after four were given back")
 	}
 	l.wantOut("a", 4, "with four inside")
 	close(leave)
@@ -694,14 +726,16 @@ func permitsThousand(l *lab) {
 		l.Errorf("%d waiters got permits of two", got)
 	}
 	l.eventually("the subscription is gone", func() bool { return p.subscriptions("a") == 0 })
-	l.eventually("what the cancelled had under way is taken back", func() bool { return l.out("a") <= 2 })
+	l.eventually("what the cancelled had under way is taken back", func() bool {
+		return l.out("a") <= 2
+	})
 }
 
 func permitsOfTheDead(l *lab) {
-	p := l.process() // with a lease that doesn't matter
+	p := l.process() // its lease plays no part
 	for _, deaf := range []bool{true, false} {
 		if !deaf && !l.h.Virtual {
-			continue // it is told nothing, either way
+			continue // in real time no notification arrives in either case
 		}
 		name := strconv.FormatBool(deaf)
 		p.swallow(deaf)
@@ -711,10 +745,11 @@ func permitsOfTheDead(l *lab) {
 		s := p.Semaphore(name, 3)
 		one := l.permits(s, 1)
 		l.waitsFor(s, 2).ok()
-		l.tookBetween(begin, lease*9/10, lease+lease/5+10*time.Millisecond, "the wait for permits of the dead")
+		l.tookBetween(begin, lease*9/10, lease+lease/5+10*time.Millisecond,
+			"the wait for permits of the dead")
 		l.release(one)
 	}
-	// A client that dies: its process is gone, and nobody renews.
+	// Here a client dies. Its process is gone, and nothing renews its permits.
 	p.swallow(false)
 	dying := l.process(dlock.WithLease(l.lease()))
 	l.permits(dying.Semaphore("a", 3), 1)
@@ -767,7 +802,7 @@ func permitsFixed(l *lab) {
 	two := l.permits(s, 2, dlock.FixedLease(l.longLease()))
 	l.eventuallyOver("the short one is over", one.Lost())
 	l.took(begin, short-short/100, "permits with a fixed lease")
-	wait := l.waitsFor(s, 1) // as soon as the store says so, too
+	wait := l.waitsFor(s, 1) // the store may end the lease a little later
 	wait.ok()
 	if isOver(two.Lost()) {
 		l.Error("permits with a long lease ended with one that had a short one")
@@ -820,7 +855,11 @@ func permitsNotRenewed(l *lab) {
 	p, q := l.process(dlock.WithLease(lease)), l.process()
 	var holds []*dlock.Hold
 	begin := time.Now()
-	for name, what := range map[string]fault{"request lost": requestLost, "not sent": notSent, "hangs": hangsPolitely} {
+	for name, what := range map[string]fault{
+		"request lost": requestLost,
+		"not sent":     notSent,
+		"hangs":        hangsPolitely,
+	} {
 		p.on(which{kind: renewStep, name: name}, what)
 		holds = append(holds, l.permits(p.Semaphore(name, 3), 2))
 	}
@@ -839,7 +878,11 @@ func permitsNotRenewed(l *lab) {
 
 func permitsWithoutAnswer(l *lab) {
 	p, q := l.process(dlock.WithLease(l.longLease())), l.process()
-	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "not sent": notSent} {
+	for what, f := range map[string]fault{
+		"reply lost":   replyLost,
+		"request lost": requestLost,
+		"not sent":     notSent,
+	} {
 		s := p.Semaphore(what, 5)
 		p.next(2, which{kind: acquireStep, name: what}, f)
 		h := l.permits(s, 2)
@@ -850,13 +893,13 @@ func permitsWithoutAnswer(l *lab) {
 		l.wantOut(what, 0, "after a release that was tried again, "+what)
 		l.wantError(h.Release(l.ctx), "the second Release", dlock.ErrNotHeld)
 
-		// One attempt, and nobody asks again.
+		// Acquire makes one attempt, and the client doesn't ask again.
 		p.next(1, which{kind: acquireStep, name: what}, f)
 		_, err := s.Acquire(l.ctx, 3, dlock.Wait(0))
 		l.wantError(err, "Acquire with Wait(0), "+what, errFault)
 		l.eventuallyOut(what, 0)
 
-		// A release in vain goes on in the background, and gives back no other's.
+		// A release that fails goes on in the background, and gives back no other party's permits.
 		h = l.permits(s, 2)
 		r := p.on(which{kind: releaseStep, name: what}, f)
 		ctx, cancel := context.WithTimeout(l.ctx, 20*time.Millisecond)
@@ -879,7 +922,10 @@ func permitsLate(l *lab) {
 	p := l.process(dlock.WithLease(l.longLease()))
 	p.plain = true
 	leave := map[string]func(s *dlock.Semaphore, r *rule) error{
-		"Wait(0)": func(s *dlock.Semaphore, _ *rule) error { _, err := s.Acquire(l.ctx, 2, dlock.Wait(0)); return err },
+		"Wait(0)": func(s *dlock.Semaphore, _ *rule) error {
+			_, err := s.Acquire(l.ctx, 2, dlock.Wait(0))
+			return err
+		},
 		"cancelled": func(s *dlock.Semaphore, r *rule) error {
 			ctx, cancel := context.WithCancel(l.ctx)
 			defer cancel()
@@ -901,8 +947,10 @@ func permitsLate(l *lab) {
 		if err == nil {
 			l.Fatalf("%s without an answer: no error", name)
 		}
-		// The store has been asked to release the number; now comes the acquisition.
-		l.eventually("it is taken back", func() bool { return p.count(which{kind: releaseStep, name: name}) >= 2 })
+		// The acquisition arrives after the store was asked to release its owner.
+		l.eventually("it is taken back", func() bool {
+			return p.count(which{kind: releaseStep, name: name}) >= 2
+		})
 		close(open)
 		l.eventually("the acquisition is carried out, late", func() bool {
 			return p.steps(which{kind: acquireStep, name: name})[0].carriedOut
@@ -910,7 +958,8 @@ func permitsLate(l *lab) {
 		l.eventuallyOut(name, 0)
 		l.release(l.permits(p.Semaphore(name, 3), 3))
 	}
-	// A release that is carried out when the permits are another's gives nothing back.
+	// A release may be carried out late, when another owner has the permits. It must give nothing
+	// back.
 	s := p.Semaphore("a", 2)
 	open := make(chan struct{})
 	h := l.permits(s, 2)
@@ -931,7 +980,8 @@ func permitsTwice(l *lab) {
 	s := p.Semaphore("a", 4)
 	h := l.permits(s, 2)
 	l.takePermits("a", "other:1", 2, 4, l.longLease())
-	// The first attempt of the next is granted, and answered only when it has been handed what it waits for.
+	// The first attempt of the next waiter is granted. Its answer comes only after the waiter was
+	// handed permits.
 	open := make(chan struct{})
 	r := p.next(1, which{kind: acquireStep, name: "a"}, hangs(open))
 	got := make(chan *dlock.Hold, 2)
@@ -954,7 +1004,7 @@ func permitsTwice(l *lab) {
 	l.release(<-got)
 	l.eventuallyOut("a", 0)
 
-	// The same, and nobody else waits.
+	// Here the same happens, but no other call waits.
 	h = l.permits(s, 2)
 	l.takePermits("a", "other:1", 2, 4, l.longLease())
 	open = make(chan struct{})
@@ -965,7 +1015,9 @@ func permitsTwice(l *lab) {
 	l.givePermits("a", "other:1", 2)
 	close(open)
 	first.ok()
-	l.eventually("what it asked for is answered", func() bool { return p.underWay(which{kind: acquireStep}) == 0 })
+	l.eventually("what it asked for is answered", func() bool {
+		return p.underWay(which{kind: acquireStep}) == 0
+	})
 	l.eventuallyOut("a", 2)
 	l.release(<-got)
 	l.eventuallyOut("a", 0)
@@ -975,15 +1027,18 @@ func permitsGivenUp(l *lab) {
 	p := l.process()
 	l.takePermits("a", "other:1", 2, 3, l.longLease())
 	s := p.Semaphore("a", 3)
-	// Who asks for more than is left leaves: the next gets in, though nothing was given back.
+	// A call that asks for more than is left gives up. The next call gets the one permit that it
+	// asks for, though nothing was given back.
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
 	large := l.start("a waiter for two", func() error { _, err := s.Acquire(ctx, 2); return err })
 	asked := 1
 	if l.hasNotifier() {
-		asked = 2 // again, once it listens
+		asked = 2 // it asks again after it has subscribed
 	}
-	l.eventually("it waits, and knows why", func() bool { return p.count(which{kind: acquireStep}) >= asked && p.underWay(which{}) == 0 })
+	l.eventually("it waits, and knows why", func() bool {
+		return p.count(which{kind: acquireStep}) >= asked && p.underWay(which{}) == 0
+	})
 	large.waits()
 	small := l.waitsFor(s, 1)
 	small.waits()
@@ -995,7 +1050,7 @@ func permitsGivenUp(l *lab) {
 	l.givePermits("a", "other:1", 2)
 	l.wantOut("a", 0, "after that")
 
-	// It leaves while an attempt is under way.
+	// The call gives up while its attempt is under way.
 	open := make(chan struct{})
 	r := p.next(1, which{kind: acquireStep}, hangs(open))
 	ctx, cancel = context.WithCancel(l.ctx)
@@ -1043,7 +1098,8 @@ func permitsClose(l *lab) {
 	l.wantError(err, "Acquire after Close", dlock.ErrClosed)
 	_, err = s.Available(l.ctx)
 	l.wantError(err, "Available after Close", dlock.ErrClosed)
-	l.wantError(s.Do(l.ctx, 1, func(context.Context) error { return errors.New("fn was called") }), "Do after Close", dlock.ErrClosed)
+	l.wantError(s.Do(l.ctx, 1, func(context.Context) error { return errors.New("fn was called") }),
+		"Do after Close", dlock.ErrClosed)
 	if n := p.count(which{}); n != sent {
 		l.Errorf("after Close %v was sent", p.kinds()[sent:])
 	}
@@ -1058,8 +1114,10 @@ func permitsConflict(l *lab) {
 			"Acquire":              second(s.Acquire(l.ctx, 1)),
 			"Acquire with Wait":    second(s.Acquire(l.ctx, 1, dlock.Wait(time.Hour))),
 			"Acquire with Wait(0)": second(s.Acquire(l.ctx, 1, dlock.Wait(0))),
-			"Do":                   s.Do(l.ctx, 1, func(context.Context) error { return errors.New("fn was called") }),
-			"Available":            second(s.Available(l.ctx)),
+			"Do": s.Do(l.ctx, 1, func(context.Context) error {
+				return errors.New("fn was called")
+			}),
+			"Available": second(s.Available(l.ctx)),
 		} {
 			l.wantError(err, what+" of permits where there is "+where, dlock.ErrConflict)
 		}
@@ -1094,7 +1152,8 @@ func permitsConflict(l *lab) {
 				"IsLocked":    second(lk.IsLocked(l.ctx)),
 				"TTL":         second(lk.TTL(l.ctx)),
 			} {
-				l.wantError(err, what+" of a "+k.String()+" lock where there are permits", dlock.ErrConflict)
+				l.wantError(err, what+" of a "+k.String()+" lock where there are permits",
+					dlock.ErrConflict)
 			}
 		}
 		l.wantOut(name, 2, "after another kind was asked for")

@@ -11,14 +11,14 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// reentryCases: who owns a lock, and how often.
+// reentryCases are about owners and counts of holds.
 var reentryCases = []testCase{
 	{name: "an owner's holds are counted",
 		rule: "an owner re-enters, and the lock is free after as many unlocks", tags: differs,
 		run: locker(counted)},
 	{name: "a re-entry is flagged",
-		rule: "it is one step that says so, with the number of the hold; a partial release is one " +
-			"step", run: locker(flagged)},
+		rule: "it is one step that says so, with the number of the hold; a partial release " +
+			"is one step", run: locker(flagged)},
 	{name: "WithOwner",
 		rule: "a context's owner is one party in any goroutine, and excludes every other",
 		run:  locker(withOwner)},
@@ -32,16 +32,17 @@ var reentryCases = []testCase{
 	{name: "Do in the name of an owner",
 		rule: "Do with an owner's context holds in that owner's name", run: locker(doWithOwner)},
 	{name: "goroutine owners",
-		rule: "with that option a goroutine re-enters, excludes other goroutines, and alone unlocks",
-		run:  locker(goroutines)},
+		rule: "with that option a goroutine re-enters, excludes other goroutines, and alone " +
+			"unlocks",
+		run: locker(goroutines)},
 	{name: "the key vanishes between lock and re-entry",
 		rule: "the re-entry is told that the lock was lost, and leaves nothing behind",
 		tags: differs, run: locker(vanishedReentry)},
 	{name: "the key vanishes before a partial unlock",
 		rule: "the partial unlock is told that the lock was lost", run: locker(vanishedPartial)},
 	{name: "re-entry and last release of one owner overlap",
-		rule: "steps that count are made one at a time, and a number is dead once its last release " +
-			"has begun", run: locker(overlap)},
+		rule: "steps that count are made one at a time, and a number is dead once its last " +
+			"release has begun", run: locker(overlap)},
 	{name: "the same client id twice",
 		rule: "two clients with one id exclude each other, and neither frees the other's lock",
 		run:  locker(sameID)},
@@ -58,10 +59,11 @@ var reentryCases = []testCase{
 		tags: forReaders, run: locker(watchedReentry)},
 }
 
-// ctxOf returns a context of the case in the name of a new owner.
+// ctxOf returns a context of the case with a new owner.
 func (l *lab) ctxOf() context.Context { return dlock.WithOwner(l.ctx, dlock.NewOwner()) }
 
-// counted: etcd's Mutex and redislock let an owner in twice, and its first unlock frees the lock.
+// counted is about a bug of etcd's Mutex and of redislock: an owner acquires the lock twice, and
+// its first unlock frees it.
 func counted(l *lab) {
 	p, q := l.process(), l.process()
 	ctx := l.ctxOf()
@@ -107,7 +109,10 @@ func flagged(l *lab) {
 	l.noError(lk.LockContext(ctx), "LockContext")
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 	l.settle()
-	want := []stepKind{acquireStep, reentryStep, reentryStep, releaseStep, releaseStep, releaseStep, acquireStep, releaseStep}
+	want := []stepKind{
+		acquireStep, reentryStep, reentryStep, releaseStep, releaseStep, releaseStep, acquireStep,
+		releaseStep,
+	}
 	if got := p.kinds(); !slices.Equal(got, want) {
 		l.Fatalf("sent %v\nwant %v", got, want)
 	}
@@ -117,7 +122,8 @@ func flagged(l *lab) {
 			l.Errorf("step %d, %v, asks for a lease of %v, want %v", i, s.kind, s.lease, l.calm())
 		}
 		if hold := i / 6; s.owner != steps[hold*6].owner {
-			l.Errorf("step %d, %v, is by %q, and the hold is %q's", i, s.kind, s.owner, steps[hold*6].owner)
+			l.Errorf("step %d, %v, is by %q, and the hold is %q's", i, s.kind, s.owner,
+				steps[hold*6].owner)
 		}
 	}
 	if steps[0].owner == steps[6].owner {
@@ -177,7 +183,8 @@ func forOwner(l *lab) {
 	if ok, err := lk.For(dlock.NewOwner()).TryLock(l.ctx); err != nil || ok {
 		l.Fatalf("For another owner: %v, %v", ok, err)
 	}
-	l.wantPanicError("Unlock of a plain Locker while an owner is inside", dlock.ErrNotHeld, lk.Unlock)
+	l.wantPanicError("Unlock of a plain Locker while an owner is inside", dlock.ErrNotHeld,
+		lk.Unlock)
 	for range 4 {
 		l.wantHeld("a", "before the last Unlock")
 		mine.Unlock()
@@ -223,7 +230,9 @@ func doOwns(l *lab) {
 		}); err != nil {
 			return err
 		}
-		if err := l.start("a re-entry in another goroutine", func() error { return same.LockContext(ctx) }).result(); err != nil {
+		if err := l.start("a re-entry in another goroutine", func() error {
+			return same.LockContext(ctx)
+		}).result(); err != nil {
 			return err
 		}
 		if err := same.UnlockContext(ctx); err != nil {
@@ -235,15 +244,17 @@ func doOwns(l *lab) {
 		if ok, err := q.Locker("a").TryLock(ctx); ok || err != nil {
 			l.Errorf("TryLock by another client, with the context of Do: %v, %v", ok, err)
 		}
-		// Another name: the context owns nothing there.
+		// For another name, the context of Do names no hold.
 		if err := another.LockContext(ctx); err != nil {
 			return err
 		}
 		if ok, err := p.Locker("b").TryLock(ctx); ok || err != nil {
-			l.Errorf("TryLock of another name with the context of Do, while it is held: %v, %v", ok, err)
+			l.Errorf("TryLock of another name with the context of Do, while it is held: %v, %v", ok,
+				err)
 		}
 		if ok, err := another.TryLock(ctx); ok || err != nil {
-			l.Errorf("a plain Locker was locked twice with the context of a Do of another name: %v, %v", ok, err)
+			l.Errorf("a plain Locker was locked twice with the context of a Do of another "+
+				"name: %v, %v", ok, err)
 		}
 		return another.UnlockContext(l.ctx)
 	})
@@ -252,9 +263,10 @@ func doOwns(l *lab) {
 	if kept.Err() == nil {
 		l.Error("the context of Do goes on after Do")
 	}
-	// What is left of the context is a hold that is over: it locks and unlocks nothing.
+	// The context of a Do that has ended names no hold, so it neither locks nor unlocks.
 	after := context.WithoutCancel(kept)
-	l.wantError(lk.UnlockContext(after), "an unlock with the context of a Do that is over", dlock.ErrNotHeld)
+	l.wantError(lk.UnlockContext(after), "an unlock with the context of a Do that is over",
+		dlock.ErrNotHeld)
 	_, err = lk.TryLock(after)
 	l.wantError(err, "TryLock with the context of a Do that is over", dlock.ErrNotHeld)
 	l.wantFree("a", "after that")
@@ -277,19 +289,21 @@ func doWithOwner(l *lab) {
 	if n, err := lk.HoldCount(ctx); err != nil || n != 1 {
 		l.Errorf("HoldCount after Do: %d, %v", n, err)
 	}
-	if err := lk.Do(other, func(context.Context) error { return nil }, dlock.Wait(0)); !errors.Is(err, dlock.ErrNotAcquired) {
+	if err := lk.Do(other, func(context.Context) error { return nil },
+		dlock.Wait(0)); !errors.Is(err, dlock.ErrNotAcquired) {
 		l.Errorf("Do of another owner: %v", err)
 	}
 	l.noError(p.Locker("b").LockContext(ctx), "LockContext")
 	l.noError(lk.Do(ctx, func(inside context.Context) error {
-		// For other names the context of Do says what the one outside does.
+		// For other names, the owner in the context of Do is the one in the outer context.
 		if ok, err := p.Locker("b").TryLock(inside); err != nil || !ok {
-			l.Errorf("TryLock of what the owner holds of another name, with the context of Do: %v, %v", ok, err)
+			l.Errorf("TryLock of what the owner holds of another name, with the context of "+
+				"Do: %v, %v", ok, err)
 		}
 		if err := p.Locker("b").UnlockContext(inside); err != nil {
 			return err
 		}
-		// And an owner that is named inside goes before the hold of the Do.
+		// WithOwner inside a Do takes precedence over the hold of the Do.
 		if ok, err := lk.TryLock(dlock.WithOwner(inside, dlock.NewOwner())); err != nil || ok {
 			l.Errorf("TryLock of another owner inside Do: %v, %v", ok, err)
 		}
@@ -298,7 +312,8 @@ func doWithOwner(l *lab) {
 	l.noError(p.Locker("b").UnlockContext(ctx), "UnlockContext")
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 	l.noError(lk.Do(ctx, func(context.Context) error {
-		// The owner's own context counts inside, too: its hold is the owner's.
+		// The owner's own context works inside the Do, too, because the owner has the hold of the
+		// Do.
 		if ok, err := lk.TryLock(ctx); err != nil || !ok {
 			l.Errorf("TryLock of the owner inside its Do: %v, %v", ok, err)
 		}
@@ -316,7 +331,9 @@ func goroutines(l *lab) {
 	if n, err := lk.HoldCount(l.ctx); err != nil || n != 3 {
 		l.Fatalf("HoldCount: %d, %v", n, err)
 	}
-	err := l.start("another goroutine's unlock", func() error { return lk.UnlockContext(l.ctx) }).result()
+	err := l.start("another goroutine's unlock", func() error {
+		return lk.UnlockContext(l.ctx)
+	}).result()
 	l.wantError(err, "another goroutine's unlock", dlock.ErrNotHeld)
 	l.start("another goroutine's TryLock", func() error {
 		ok, err := lk.TryLock(l.ctx)
@@ -336,7 +353,7 @@ func goroutines(l *lab) {
 	other.ok()
 	l.wantFree("a", "in the end")
 	l.noError(lk.Do(l.ctx, func(ctx context.Context) error {
-		pass(lk) // the goroutine is inside
+		pass(lk) // pass needs no context: the goroutine has the lock
 		return l.start("a re-entry with the context of Do in another goroutine", func() error {
 			return lk.Do(ctx, func(context.Context) error { return nil })
 		}).result()
@@ -361,7 +378,7 @@ func vanishedReentry(l *lab) {
 			l.Error("Lost is open after a re-entry was told so")
 		}
 		if !taken {
-			l.eventuallyFree(name) // the re-entry had begun a fresh hold
+			l.eventuallyFree(name) // the re-entry had begun a new hold
 		}
 		l.wantError(lk.UnlockContext(ctx), "the unlock", dlock.ErrLost)
 		l.wantError(lk.UnlockContext(ctx), "one unlock too many", dlock.ErrNotHeld)
@@ -388,11 +405,13 @@ func vanishedPartial(l *lab) {
 	}
 	l.wantError(lk.UnlockContext(ctx), "the last unlock", dlock.ErrLost)
 
-	// The same when a re-entry, of whose answer nobody knew, brought it back.
+	// Here a re-entry without an answer has brought the lock back.
 	l.noError(lk.LockContext(ctx), "LockContext")
 	l.noError(lk.LockContext(ctx), "the re-entry")
 	l.vanish("a")
-	_, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.kind, Name: "a", Owner: p.owner("a"), Lease: l.calm()})
+	_, err := l.other.Acquire(l.ctx, backend.AcquireRequest{
+		Kind: l.kind, Name: "a", Owner: p.owner("a"), Lease: l.calm(),
+	})
 	l.noError(err, "Acquire")
 	l.wantError(lk.UnlockContext(ctx), "the partial unlock that freed the lock", dlock.ErrLost)
 	l.wantError(lk.UnlockContext(ctx), "the last unlock", dlock.ErrLost)
@@ -404,7 +423,7 @@ func overlap(l *lab) {
 	lk := p.Locker("a")
 	ctx := l.ctxOf()
 
-	// The unlock comes while a re-entry is under way: it waits for that.
+	// An unlock during a re-entry waits for the re-entry's answer.
 	l.noError(lk.LockContext(ctx), "LockContext")
 	open := make(chan struct{})
 	r := p.next(1, which{kind: reentryStep}, hangs(open))
@@ -422,7 +441,7 @@ func overlap(l *lab) {
 		l.Fatalf("the store counts %d holds, want 1", n)
 	}
 
-	// The re-entry comes while the last release is under way: it must not have that number any more.
+	// A re-entry during the last release must not use the same owner string again.
 	first := p.owner("a")
 	open = make(chan struct{})
 	r = p.next(1, which{kind: releaseStep}, hangs(open))
@@ -441,7 +460,7 @@ func overlap(l *lab) {
 	}
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 
-	// Many at once.
+	// Now several goroutines lock and unlock at once.
 	var calls []*call
 	const goroutines, rounds = 8, 10
 	for range goroutines {
@@ -463,7 +482,8 @@ func overlap(l *lab) {
 	for _, c := range calls {
 		c.ok()
 	}
-	l.eventuallyFree("a") // a place of one who got in otherwise may be left for a moment
+	// if the lock is Fair, the place of an owner that re-entered may be left for a moment
+	l.eventuallyFree("a")
 }
 
 func sameID(l *lab) {
@@ -480,7 +500,8 @@ func sameID(l *lab) {
 	}
 	wait := l.start("the other client", func() error { return b.LockContext(ctx) })
 	wait.waits()
-	l.wantError(q.Locker("a").UnlockContext(l.ctx), "an unlock by the other client", dlock.ErrNotHeld)
+	l.wantError(q.Locker("a").UnlockContext(l.ctx), "an unlock by the other client",
+		dlock.ErrNotHeld)
 	l.noError(a.LockContext(ctx), "a re-entry")
 	l.noError(a.UnlockContext(ctx), "UnlockContext")
 	wait.waits()
@@ -553,16 +574,16 @@ func joins(l *lab) {
 	for range 3 {
 		mine = append(mine, wait("the same owner, behind another", ctx))
 	}
-	// Should the queue stand in another order, the owners change places.
+	// The owners may have queued in another order. Then they change roles.
 	l.noError(l.give("a", "other:1"), "release")
 	l.eventually("an owner is in", func() bool { return mine[0].over() || theirs.over() })
-	if l.kind == backend.Read || theirs.over() { // readers get in together
+	if l.kind == backend.Read || theirs.over() { // all readers get in at once
 		theirs.ok()
 		l.noError(lk.UnlockContext(other), "UnlockContext")
 		theirs = nil
 	}
 	for _, c := range mine {
-		c.ok() // although nobody has unlocked
+		c.ok() // although the owner hasn't unlocked
 	}
 	if theirs != nil {
 		theirs.waits()
@@ -585,7 +606,7 @@ func oneLease(l *lab) {
 	ctx := l.ctxOf()
 	long, longer := l.legal(10*time.Minute), l.legal(20*time.Minute)
 
-	// A lease on a re-entry into a watched hold is ignored.
+	// If a hold is renewed, the FixedLease of a re-entry is ignored.
 	lk := p.Locker("watched")
 	l.noError(lk.LockContext(ctx), "LockContext")
 	l.noError(lk.LockContext(ctx, dlock.FixedLease(l.shortLease())), "a leased re-entry")
@@ -600,7 +621,7 @@ func oneLease(l *lab) {
 	}
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 
-	// A fixed hold is prolonged by a re-entry, but never shortened.
+	// A re-entry may lengthen a fixed hold, but never shortens it.
 	lk = p.Locker("fixed")
 	l.noError(lk.LockContext(ctx, dlock.FixedLease(long)), "LockContext")
 	l.noError(lk.LockContext(ctx, dlock.FixedLease(l.shortLease())), "a shorter re-entry")

@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// replyCases: what becomes of a lock when the client doesn't know whether a step was carried out.
+// replyCases are about steps of which the client doesn't know whether they were carried out.
 var replyCases = []testCase{
 	{name: "an acquisition without an answer",
 		rule: "the caller ends up as the holder or the lock is free, never a third state",
@@ -56,9 +56,14 @@ var replyCases = []testCase{
 		run:  locker(everyFault)},
 }
 
-// lostAcquire: redis/rueidis#1010 (a command cancelled in the pipeline acquires later).
+// lostAcquire is about redis/rueidis#1010, where a command that was cancelled in the pipeline
+// acquires the lock later.
 func lostAcquire(l *lab) {
-	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "not sent": notSent} {
+	for what, f := range map[string]fault{
+		"reply lost":   replyLost,
+		"request lost": requestLost,
+		"not sent":     notSent,
+	} {
 		p, q := l.process(), l.process()
 		p.next(2, which{kind: acquireStep}, f)
 		lk := p.Locker(what)
@@ -69,7 +74,8 @@ func lostAcquire(l *lab) {
 		}
 		for _, s := range sent {
 			if s.owner != sent[0].owner {
-				l.Errorf("%s: the attempts of one acquisition have the numbers %q and %q", what, sent[0].owner, s.owner)
+				l.Errorf("%s: the attempts of one acquisition have the numbers %q and %q", what,
+					sent[0].owner, s.owner)
 			}
 		}
 		if n, err := lk.HoldCount(l.ctx); err != nil || n != 1 {
@@ -79,7 +85,8 @@ func lostAcquire(l *lab) {
 			l.Errorf("%s: another got in", what)
 		}
 		l.unlock(lk)
-		l.wantFree(what, "after the unlock, "+what) // the release drains
+		// the unlock repeats the release until the store counts no hold
+		l.wantFree(what, "after the unlock, "+what)
 		l.lock(q.Locker(what))
 		l.settle()
 		l.wantHeld(what, "after the next owner got in, "+what)
@@ -99,7 +106,7 @@ func lostTryLock(l *lab) {
 	l.eventuallyFree("a")
 	next := q.Locker("a")
 	l.lock(next)
-	// The taking back goes on for a lease, and concerns nobody else.
+	// The take-back goes on for a lease. It must not affect the next holder.
 	if l.h.Virtual {
 		l.sleep(2 * l.calm())
 	}
@@ -115,7 +122,10 @@ func lateAcquire(l *lab) {
 	p := l.process()
 	p.plain = true
 	leave := map[string]func(lk *dlock.Locker, r *rule) error{
-		"TryLock": func(lk *dlock.Locker, _ *rule) error { _, err := lk.TryLock(l.ctx); return err },
+		"TryLock": func(lk *dlock.Locker, _ *rule) error {
+			_, err := lk.TryLock(l.ctx)
+			return err
+		},
 		"LockContext, cancelled": func(lk *dlock.Locker, r *rule) error {
 			ctx, cancel := context.WithCancel(l.ctx)
 			defer cancel()
@@ -125,8 +135,9 @@ func lateAcquire(l *lab) {
 			return c.result()
 		},
 		"LockContext, its Wait over": func(lk *dlock.Locker, r *rule) error {
-			for { // the wait may be over before it has asked
-				if err := lk.LockContext(l.ctx, dlock.Wait(20*time.Millisecond)); err == nil || r.hits() > 0 {
+			for { // the wait may end before the first request
+				if err := lk.LockContext(l.ctx, dlock.Wait(20*time.Millisecond)); err == nil ||
+					r.hits() > 0 {
 					return err
 				}
 			}
@@ -140,8 +151,10 @@ func lateAcquire(l *lab) {
 		if err == nil {
 			l.Fatalf("%s without an answer: no error", name)
 		}
-		// The store has been asked to release the number; now comes the acquisition.
-		l.eventually("it is taken back", func() bool { return p.count(which{kind: releaseStep, name: name}) >= 2 })
+		// The acquisition arrives after the store was asked to release its owner.
+		l.eventually("it is taken back", func() bool {
+			return p.count(which{kind: releaseStep, name: name}) >= 2
+		})
 		close(open)
 		l.eventually("the acquisition is carried out, late", func() bool {
 			return p.steps(which{kind: acquireStep, name: name})[0].carriedOut
@@ -163,9 +176,11 @@ func answerPastLease(l *lab) {
 		}
 		return err
 	})
-	l.eventually("it is carried out", func() bool { return r.hits() == 1 && p.steps(which{kind: acquireStep})[0].carriedOut })
+	l.eventually("it is carried out", func() bool {
+		return r.hits() == 1 && p.steps(which{kind: acquireStep})[0].carriedOut
+	})
 	l.eventuallyFree("a")
-	l.take("a", "other:1") // its lease is over: somebody else may have it
+	l.take("a", "other:1") // the first lease has expired, so another owner may get the lock
 	close(open)
 	err := c.result()
 	l.wantError(err, "TryLock, answered after its lease")
@@ -173,26 +188,32 @@ func answerPastLease(l *lab) {
 	l.wantHeld("a", "after the answer that came too late")
 	l.noError(l.give("a", "other:1"), "release")
 
-	// A call that waits goes on, as another acquisition. If it has left the step before, it has asked
-	// again under the same number, since it knew of no answer.
+	// After the late answer LockContext goes on with another owner string. Requests that it sent
+	// before the answer came have the first owner string.
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep}, replyHangs(open))
 	before := p.count(which{kind: acquireStep})
-	c = l.start("LockContext", func() error { return lk.LockContext(l.ctx, dlock.FixedLease(l.shortLease())) })
-	l.eventually("it is carried out", func() bool { return r.hits() == 1 && p.steps(which{kind: acquireStep})[before].carriedOut })
+	c = l.start("LockContext", func() error {
+		return lk.LockContext(l.ctx, dlock.FixedLease(l.shortLease()))
+	})
+	l.eventually("it is carried out", func() bool {
+		return r.hits() == 1 && p.steps(which{kind: acquireStep})[before].carriedOut
+	})
 	l.eventuallyFree("a")
 	asked := p.count(which{kind: acquireStep}) - before
 	close(open)
 	c.ok()
 	sent := p.steps(which{kind: acquireStep})[before:]
 	if len(sent) < 2 || asked == 1 && sent[0].owner == sent[1].owner {
-		l.Errorf("after an answer that came too late: %d attempts, and the first two have the same number", len(sent))
+		l.Errorf("after an answer that came too late: %d attempts, and the first two have the "+
+			"same number", len(sent))
 	}
 	if err := lk.UnlockContext(l.ctx); err != nil {
-		l.wantError(err, "the unlock", dlock.ErrLost) // on a busy machine
+		l.wantError(err, "the unlock", dlock.ErrLost) // on a busy machine the hold may be lost
 	}
 
-	// In the store the lease may go on for longer than the client believes.
+	// Here the store grants the lock when the lease has already ended for the client. The client
+	// must take the acquisition back.
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep, name: "b"}, hangs(open))
 	c = l.start("TryLock", func() error {
@@ -218,7 +239,8 @@ func joinedInFlight(l *lab) {
 	r := p.next(1, which{kind: acquireStep}, hangs(open))
 	first := l.start("the first attempt", func() error { return lk.LockContext(ctx) })
 	l.eventually("it is sent", func() bool { return r.hits() == 1 })
-	if ok, err := lk.TryLock(ctx); err != nil || !ok { // out of turn
+	// TryLock doesn't wait for the attempt of the other call
+	if ok, err := lk.TryLock(ctx); err != nil || !ok {
 		l.Fatalf("TryLock: %v, %v", ok, err)
 	}
 	close(open)
@@ -231,7 +253,8 @@ func joinedInFlight(l *lab) {
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 	l.eventuallyFree("a")
 
-	// The attempt under way is the one that the store grants, while the owner's other call is told nothing yet.
+	// Here the store grants the attempt under way, and the answer is delayed. The owner's other
+	// call acquires in the meantime.
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep, name: "b"}, replyHangs(open))
 	lk = p.Locker("b")
@@ -251,7 +274,7 @@ func joinedInFlight(l *lab) {
 	l.eventuallyFree("b")
 }
 
-// vanishOnce waits until the lock is held in the store, and lets it vanish.
+// vanishOnce waits until the store has the lock, and deletes it.
 func (l *lab) vanishOnce(name string) {
 	l.Helper()
 	l.eventually(name+" is held in the store", func() bool { return l.look(name, "").Held })
@@ -262,7 +285,7 @@ func cancelledAcquire(l *lab) {
 	p := l.process()
 	p.plain = true
 	lk := p.Locker("a")
-	// Carried out, and the answer comes after the caller has left.
+	// Here the acquisition is carried out, and its answer comes after the caller has left.
 	open := make(chan struct{})
 	r := p.next(1, which{kind: acquireStep}, replyHangs(open))
 	ctx, cancel := context.WithCancel(l.ctx)
@@ -275,7 +298,8 @@ func cancelledAcquire(l *lab) {
 	close(open)
 	l.eventuallyFree("a")
 
-	// Cancelled while it waits: nothing is left, and nothing comes of the next release.
+	// Here the call is cancelled while it waits. Nothing may be left, and the next release must not
+	// give it the lock.
 	l.take("b", "other:1")
 	ctx, cancel = context.WithCancel(l.ctx)
 	defer cancel()
@@ -290,7 +314,11 @@ func cancelledAcquire(l *lab) {
 }
 
 func lostReentry(l *lab) {
-	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "not sent": notSent} {
+	for what, f := range map[string]fault{
+		"reply lost":   replyLost,
+		"request lost": requestLost,
+		"not sent":     notSent,
+	} {
 		p := l.process()
 		lk, ctx := p.Locker(what), l.ctxOf()
 		l.noError(lk.LockContext(ctx), "LockContext")
@@ -329,7 +357,8 @@ func lateReentry(l *lab) {
 		if taken {
 			l.lock(q.Locker("a"))
 		}
-		// Now the number is dead, and the re-entry would begin a hold of its own.
+		// Now the store has no hold of this owner string, so the late re-entry would begin a new
+		// hold.
 		owner, before := p.owner("a"), p.count(which{kind: releaseStep})
 		close(open)
 		if taken {
@@ -340,7 +369,9 @@ func lateReentry(l *lab) {
 			}
 			continue
 		}
-		l.eventually("the number is released again", func() bool { return p.count(which{kind: releaseStep}) > before })
+		l.eventually("the number is released again", func() bool {
+			return p.count(which{kind: releaseStep}) > before
+		})
 		l.eventuallyFree("a")
 		l.sleep(10 * time.Millisecond)
 		l.eventuallyFree("a")
@@ -357,19 +388,25 @@ func doubtfulLease(l *lab) {
 	_, err := lk.TryLock(ctx, dlock.FixedLease(short))
 	l.wantError(err, "a re-entry without an answer", errFault)
 	if err := lk.LockContext(ctx, dlock.FixedLease(long)); err != nil {
-		l.wantError(err, "a longer re-entry", dlock.ErrLost) // on a busy machine
+		// on a busy machine the hold may be lost
+		l.wantError(err, "a longer re-entry", dlock.ErrLost)
 		return
 	}
-	close(open) // and in the store the hold has the short lease again
+	close(open) // in the store, the late re-entry gives the hold its short lease again
 	next := q.Locker("a")
 	l.lock(next)
 	if !isOver(lk.Lost(ctx)) {
-		l.Error("another has the lock, and the holder believes in a lease that a late re-entry has shortened")
+		l.Error("another has the lock, and the holder believes in a lease that a late re-entry " +
+			"has shortened")
 	}
 }
 
 func lostPartial(l *lab) {
-	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "not sent": notSent} {
+	for what, f := range map[string]fault{
+		"reply lost":   replyLost,
+		"request lost": requestLost,
+		"not sent":     notSent,
+	} {
 		p := l.process()
 		lk, ctx := p.Locker(what), l.ctxOf()
 		for range 3 {
@@ -393,9 +430,14 @@ func lostPartial(l *lab) {
 	}
 }
 
-// lostRelease: what Redisson's redisson_unlock_latch is for.
+// lostRelease makes a client repeat releases that may have been carried out. Redisson has its
+// redisson_unlock_latch for such releases.
 func lostRelease(l *lab) {
-	for what, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost, "not sent": notSent} {
+	for what, f := range map[string]fault{
+		"reply lost":   replyLost,
+		"request lost": requestLost,
+		"not sent":     notSent,
+	} {
 		p, q := l.process(), l.process()
 		lk := p.Locker(what)
 		l.lock(lk)
@@ -419,10 +461,12 @@ func lateRelease(l *lab) {
 	lk := p.Locker("a")
 	l.lock(lk)
 	p.next(1, which{kind: releaseStep}, late(open))
-	l.unlock(lk) // the second release is answered
-	l.lock(lk)   // the same Locker, again
+	l.unlock(lk) // the first release is late, but the second is answered
+	l.lock(lk)   // this is the same Locker as before
 	close(open)
-	l.eventually("the late release is carried out", func() bool { return p.steps(which{kind: releaseStep})[0].carriedOut })
+	l.eventually("the late release is carried out", func() bool {
+		return p.steps(which{kind: releaseStep})[0].carriedOut
+	})
 	l.wantHeld("a", "after a late release of an earlier hold of the same Locker")
 	l.unlock(lk)
 	open = make(chan struct{})
@@ -432,7 +476,9 @@ func lateRelease(l *lab) {
 	l.unlock(lk)
 	l.lock(q.Locker("a"))
 	close(open)
-	l.eventually("the late release is carried out", func() bool { return p.steps(which{kind: releaseStep})[before].carriedOut })
+	l.eventually("the late release is carried out", func() bool {
+		return p.steps(which{kind: releaseStep})[before].carriedOut
+	})
 	l.wantHeld("a", "after a late release of an earlier owner")
 }
 
@@ -446,7 +492,8 @@ func hangingRelease(l *lab) {
 	defer cancel()
 	err := lk.UnlockContext(ctx)
 	l.wantError(err, "UnlockContext while the store hangs", context.DeadlineExceeded)
-	l.wantError(lk.UnlockContext(l.ctx), "the next UnlockContext: the caller has it no more", dlock.ErrNotHeld)
+	l.wantError(lk.UnlockContext(l.ctx), "the next UnlockContext: the caller has it no more",
+		dlock.ErrNotHeld)
 	if !isOver(lk.Lost(l.ctx)) {
 		l.Error("Lost is open after an unlock that failed")
 	}
@@ -462,7 +509,7 @@ func hangingRelease(l *lab) {
 		}
 	}
 
-	// Without a limit of the caller's it is 5 s, or what is left of the lease.
+	// If the caller sets no limit, an unlock waits 5 s, or until the lease ends.
 	if !l.h.Virtual {
 		return
 	}
@@ -479,7 +526,8 @@ func hangingRelease(l *lab) {
 	p.on(which{kind: releaseStep, name: "c"}, requestLost)
 	begin = time.Now()
 	l.wantError(lk.UnlockContext(l.ctx), "UnlockContext while the store fails")
-	l.took(begin, 3*time.Second-30*time.Millisecond, "UnlockContext, with less than 5 s left, while the store fails")
+	l.took(begin, 3*time.Second-30*time.Millisecond,
+		"UnlockContext, with less than 5 s left, while the store fails")
 }
 
 func backgroundUnlock(l *lab) {
@@ -491,7 +539,7 @@ func backgroundUnlock(l *lab) {
 	r := p.next(1, which{kind: reentryStep}, hangs(open))
 	reentry := l.start("a re-entry", func() error { return lk.LockContext(ctx) })
 	l.eventually("the re-entry is sent", func() bool { return r.hits() == 1 })
-	// The unlock waits for that, until its caller can't.
+	// The unlock waits for the re-entry until its own context ends.
 	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
 	l.wantError(lk.UnlockContext(short), "UnlockContext behind a re-entry that hangs")
@@ -500,7 +548,7 @@ func backgroundUnlock(l *lab) {
 	l.noError(lk.LockContext(ctx), "the next lock of the same owner")
 	owner := p.owner("a")
 	if l.h.Virtual {
-		l.sleep(lease / 2) // the unlock in the background has given up waiting, and begins anew
+		l.sleep(lease / 2) // the unlock in the background has given up waiting, and starts again
 	}
 	close(open)
 	l.wantError(reentry.result(), "the re-entry into what is lost by now", dlock.ErrLost)
@@ -513,8 +561,8 @@ func backgroundUnlock(l *lab) {
 	}
 }
 
-// unlockOverContext: blnkfinance/blnk#354 and others: what was released with the context of a request
-// that is over stayed locked.
+// unlockOverContext is about blnkfinance/blnk#354 and other issues, where a lock that was released
+// with the context of a finished request stayed locked.
 func unlockOverContext(l *lab) {
 	p := l.process()
 	over, cancel := context.WithCancel(l.ctx)
@@ -534,7 +582,8 @@ func unlockOverContext(l *lab) {
 	l.wantFree("a", "after that")
 
 	ended, cancel := context.WithCancel(l.ctx)
-	l.noError(lk.Do(ended, func(context.Context) error { cancel(); return nil }), "Do whose context ends inside")
+	l.noError(lk.Do(ended, func(context.Context) error { cancel(); return nil }),
+		"Do whose context ends inside")
 	l.wantFree("a", "after that")
 }
 
@@ -546,7 +595,7 @@ func lateRenewal(l *lab) {
 	r := p.next(1, which{kind: renewStep}, late(open))
 	l.eventually("it is renewed", func() bool { return r.hits() == 1 })
 	if err := lk.UnlockContext(l.ctx); err != nil {
-		l.wantError(err, "UnlockContext", dlock.ErrLost) // on a busy machine
+		l.wantError(err, "UnlockContext", dlock.ErrLost) // on a busy machine the hold may be lost
 	}
 	l.eventuallyFree("a")
 	l.lock(q.Locker("a"))
@@ -556,7 +605,8 @@ func lateRenewal(l *lab) {
 	if res := l.look("a", q.owner("a")); res.Count != 1 || res.Remaining < left-l.lease()/2 {
 		l.Errorf("a late renewal of an earlier owner changed the hold: %+v", res)
 	}
-	// A renewal's reply that comes after the unlock and the next lock of the same Locker is nothing to it.
+	// The reply to a renewal comes after the unlock, and after the next lock of the same Locker. It
+	// must not affect the next hold.
 	open = make(chan struct{})
 	mine := p.Locker("b")
 	l.lock(mine)
@@ -575,7 +625,8 @@ func lateRenewal(l *lab) {
 	l.unlock(mine)
 }
 
-// everyFault puts each fault to each step of: lock, re-enter, unlock, unlock, by two clients in turn.
+// everyFault applies each fault to each step of one client, while another client contends for the
+// lock. In each visit a client locks, re-enters, and unlocks twice.
 func everyFault(l *lab) {
 	lease := l.lease()
 	kinds := []stepKind{acquireStep, reentryStep, releaseStep, renewStep}
@@ -597,11 +648,14 @@ func everyFault(l *lab) {
 				"late":           late,
 				"hangs politely": func(<-chan struct{}) fault { return hangsPolitely },
 			} {
-				trials = append(trials, trial{kind.String() + ", " + how + ", after " + string(rune('0'+skip)), kind, skip, what})
+				trials = append(trials, trial{
+					kind.String() + ", " + how + ", after " + string(rune('0'+skip)), kind, skip,
+					what,
+				})
 			}
 		}
 	}
-	// Independent names, all at once: where time is real that saves it.
+	// The names are independent, so all trials run at once, which saves real time.
 	p, q := l.process(dlock.WithLease(lease)), l.process(dlock.WithLease(lease))
 	var calls []*call
 	for _, tr := range trials {

@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// rwLockerCases: the two sides of an RWLocker.
+// rwLockerCases are about the two sides of an RWLocker.
 var rwLockerCases = []testCase{
 	{name: "readers and writers",
 		rule: "any number read together, in any client, and a writer is alone",
@@ -68,13 +68,17 @@ var rwLockerCases = []testCase{
 		rule: "leave nothing behind, and keep nobody from what they shared",
 		run:  ofKind(backend.Write, leavingReaders)},
 	{name: "a pair guarded by a read-write lock",
-		rule: "no reader sees it torn, and no write is lost, by several clients, some cancelled at " +
-			"random", tags: Essential | Exclusion, run: ofKind(backend.Write, tornPair)},
+		rule: "no reader sees it torn, and no write is lost, by several clients, some " +
+			"cancelled at random", tags: Essential | Exclusion,
+		run: ofKind(backend.Write, tornPair)},
 }
 
 func readersAndWriters(l *lab) {
 	p, q := l.process(), l.process()
-	readers := []*dlock.Locker{p.as(backend.Read).Locker("a"), p.as(backend.Read).Locker("a"), q.as(backend.Read).Locker("a")}
+	readers := []*dlock.Locker{
+		p.as(backend.Read).Locker("a"), p.as(backend.Read).Locker("a"),
+		q.as(backend.Read).Locker("a"),
+	}
 	w := q.Locker("a")
 	for _, r := range readers {
 		if !l.tryLock(r) {
@@ -105,7 +109,7 @@ func readersAndWriters(l *lab) {
 	}
 	l.unlock(w)
 	for _, r := range reads {
-		r.ok() // together
+		r.ok() // all three get in together
 	}
 	for _, r := range readers {
 		l.unlock(r)
@@ -116,7 +120,8 @@ func readersAndWriters(l *lab) {
 
 func plainReads(l *lab) {
 	rw := l.process().RWLocker("a")
-	if r, w := rw.Reader(), rw.Writer(); rw.Name() != "a" || r != rw.Reader() || w != rw.Writer() || r != rw.RLocker() {
+	if r, w := rw.Reader(), rw.Writer(); rw.Name() != "a" || r != rw.Reader() || w != rw.Writer() ||
+		r != rw.RLocker() {
 		l.Error("the sides of an RWLocker aren't always the same Lockers")
 	}
 	const goroutines = 5
@@ -145,7 +150,8 @@ func plainReads(l *lab) {
 func wrongSide(l *lab) {
 	rw := l.process().RWLocker("a")
 	l.lock(rw.Reader())
-	l.wantError(rw.Writer().UnlockContext(l.ctx), "an unlock of the writing side while somebody reads", dlock.ErrNotHeld)
+	l.wantError(rw.Writer().UnlockContext(l.ctx),
+		"an unlock of the writing side while somebody reads", dlock.ErrNotHeld)
 	l.as(backend.Read).wantHeld("a", "after that")
 	l.unlock(rw.Reader())
 	l.lock(rw.Writer())
@@ -165,7 +171,8 @@ func bothSides(l *lab) {
 	if l.tryLock(rw.Writer()) {
 		l.Fatal("a plain call writes while another reads")
 	}
-	l.wantError(rw.Writer().LockContext(l.ctx, dlock.Wait(0)), "a plain Lock while a plain RLock has it", dlock.ErrNotAcquired)
+	l.wantError(rw.Writer().LockContext(l.ctx, dlock.Wait(0)),
+		"a plain Lock while a plain RLock has it", dlock.ErrNotAcquired)
 	l.unlock(rw.Reader())
 	l.lock(rw.Writer())
 	if l.tryLock(rw.Reader()) {
@@ -189,7 +196,8 @@ func rwQueries(l *lab) {
 		ttl, err := lk.TTL(ctx)
 		l.noError(err, "TTL")
 		if is != locked || held != (count > 0) || n != count || (ttl > 0) != locked {
-			l.Errorf("%s: locked %v, held %v, %d times, for %v; want %v, %d times", when, is, held, n, ttl, locked, count)
+			l.Errorf("%s: locked %v, held %v, %d times, for %v; want %v, %d times", when, is, held,
+				n, ttl, locked, count)
 		}
 	}
 	expect(rw.Reader(), ctx, "the reading side of what is free", false, 0)
@@ -243,7 +251,7 @@ func readersJoin(l *lab) {
 		write.waits()
 		unlock()
 	}
-	// What is left was locked by a Locker that nobody has any more.
+	// The last reader locked through a Locker that no longer exists, so nothing can unlock it.
 	write.waits()
 	if n := p.count(which{kind: releaseStep}); n != 0 {
 		l.Errorf("%d releases while somebody of the client reads", n)
@@ -274,7 +282,7 @@ func readersAskAnew(l *lab) {
 	l.as(backend.Read).wantFree("a", "in the end")
 }
 
-// keptOut waits until a new reader is kept out: a writer has left its note.
+// keptOut waits until a new reader is kept out because a writer has left its note.
 func (l *lab) keptOut(r *dlock.Locker) {
 	l.Helper()
 	l.eventually("a new reader is kept out", func() bool {
@@ -296,7 +304,8 @@ func writerFirst(l *lab) {
 	for _, c := range []*process{q, r, p} {
 		lk := c.as(backend.Read).Locker("a")
 		if c == p {
-			l.sleep(2 * dlock.DefaultHandover) // joins are for those who come sooner
+			// for this long a new reader may join the other readers of its client
+			l.sleep(2 * dlock.DefaultHandover)
 		}
 		l.keptOut(lk)
 		late = append(late, lk)
@@ -327,7 +336,7 @@ func writerFirst(l *lab) {
 	for _, c := range reads {
 		c.ok()
 	}
-	// Elsewhere the writer may be kept from asking again for longer than its note lasts.
+	// In real time the writer's next request may come after its note has expired.
 	if l.h.Virtual && early.Load() {
 		l.Error("a late reader got in before the writer")
 	}
@@ -349,7 +358,7 @@ func writerAmongReaders(l *lab) {
 						return err
 					}
 					reads.Add(1)
-					time.Sleep(rand.N(8 * time.Millisecond)) // so that somebody always reads
+					time.Sleep(rand.N(8 * time.Millisecond)) // so that there is always a reader
 					if err := lk.UnlockContext(l.ctx); err != nil {
 						return err
 					}
@@ -380,14 +389,18 @@ func writerGivesUp(l *lab) {
 	for what, giveUp := range map[string]func() (wait *call, end func()){
 		"its context is cancelled": func() (*call, func()) {
 			ctx, cancel := context.WithCancel(l.ctx)
-			return l.start("the writer", func() error { return q.Locker("a").LockContext(ctx) }), cancel
+			return l.start("the writer", func() error {
+				return q.Locker("a").LockContext(ctx)
+			}), cancel
 		},
 		"it has waited for long enough": func() (*call, func()) {
 			wait := 2 * time.Second
 			if l.h.Virtual {
 				wait = 100 * time.Millisecond
 			}
-			return l.start("the writer", func() error { return q.Locker("a").LockContext(l.ctx, dlock.Wait(wait)) }), func() {}
+			return l.start("the writer", func() error {
+				return q.Locker("a").LockContext(l.ctx, dlock.Wait(wait))
+			}), func() {}
 		},
 	} {
 		l.lock(reader)
@@ -396,16 +409,17 @@ func writerGivesUp(l *lab) {
 			l.keptOut(late)
 		} else {
 			l.settle()
-			l.sleep(5 * time.Millisecond) // the reader is the later one
+			l.sleep(5 * time.Millisecond) // so that the reader comes later than the writer
 		}
 		read := l.start("a late reader", func() error { return late.LockContext(l.ctx) })
-		if l.h.Virtual { // elsewhere the writer may be kept from asking again for longer than its note lasts
+		if l.h.Virtual {
+			// in real time the writer's next request may come after its note has expired
 			read.waits()
 		}
 		end()
 		l.wantError(wait.result(), "a writer of whom "+what)
 		begin := time.Now()
-		read.ok() // though nobody has unlocked
+		read.ok() // although the other reader hasn't unlocked
 		l.tookBetween(begin, 0, 20*time.Millisecond, "letting a reader in after a writer gave up")
 		l.unlock(late)
 		l.unlock(reader)
@@ -414,10 +428,15 @@ func writerGivesUp(l *lab) {
 
 func writerDiesWaiting(l *lab) {
 	r := l.process()
-	_, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: backend.Read, Name: "a", Owner: "other:1", Lease: l.longLease()})
+	_, err := l.other.Acquire(l.ctx, backend.AcquireRequest{
+		Kind: backend.Read, Name: "a", Owner: "other:1", Lease: l.longLease(),
+	})
 	l.noError(err, "Acquire")
 	place := l.legal(300 * time.Millisecond)
-	req := backend.AcquireRequest{Kind: backend.Write, Name: "a", Owner: "dead:1", Lease: l.longLease(), Waited: time.Hour, Place: place}
+	req := backend.AcquireRequest{
+		Kind: backend.Write, Name: "a", Owner: "dead:1", Lease: l.longLease(), Waited: time.Hour,
+		Place: place,
+	}
 	res, err := l.other.Acquire(l.ctx, req)
 	l.noError(err, "Acquire")
 	if res.Acquired {
@@ -438,12 +457,16 @@ func upgrade(l *lab) {
 	refusals := func(ctx context.Context, who string) {
 		l.Helper()
 		for what, err := range map[string]error{
-			"LockContext":           rw.Writer().LockContext(ctx),
-			"TryLock":               second(rw.Writer().TryLock(ctx)),
-			"TryLock with Wait":     second(rw.Writer().TryLock(ctx, dlock.Wait(time.Hour))),
-			"Acquire":               second(rw.Writer().Acquire(ctx)),
-			"Do":                    rw.Writer().Do(ctx, func(context.Context) error { return errors.New("fn was called") }),
-			"another RWLocker's Do": p.RWLocker("a").Writer().Do(ctx, func(context.Context) error { return errors.New("fn was called") }),
+			"LockContext":       rw.Writer().LockContext(ctx),
+			"TryLock":           second(rw.Writer().TryLock(ctx)),
+			"TryLock with Wait": second(rw.Writer().TryLock(ctx, dlock.Wait(time.Hour))),
+			"Acquire":           second(rw.Writer().Acquire(ctx)),
+			"Do": rw.Writer().Do(ctx, func(context.Context) error {
+				return errors.New("fn was called")
+			}),
+			"another RWLocker's Do": p.RWLocker("a").Writer().Do(ctx, func(context.Context) error {
+				return errors.New("fn was called")
+			}),
 		} {
 			l.wantError(err, what+" of the writing side by "+who, dlock.ErrUpgrade)
 		}
@@ -491,7 +514,7 @@ func readUnderWrite(l *lab) {
 	l.as(backend.Read).wantFree("a", "in the end")
 	l.wantFree("a", "in the end")
 
-	// With contexts of Do.
+	// The same works with the contexts of Do.
 	l.noError(rw.Writer().Do(l.ctx, func(ctx context.Context) error {
 		return rw.Reader().Do(ctx, func(ctx context.Context) error {
 			return rw.Writer().Do(ctx, func(ctx context.Context) error {
@@ -509,8 +532,12 @@ func downgrade(l *lab) {
 	ctx := l.ctxOf()
 	l.noError(rw.Writer().LockContext(ctx), "Lock")
 	l.noError(rw.Reader().LockContext(ctx), "RLock")
-	wait := l.start("a reader of another client", func() error { return other.Reader().LockContext(l.ctx) })
-	same := l.start("a reader of the same client", func() error { return rw.Reader().LockContext(l.ctx) })
+	wait := l.start("a reader of another client", func() error {
+		return other.Reader().LockContext(l.ctx)
+	})
+	same := l.start("a reader of the same client", func() error {
+		return rw.Reader().LockContext(l.ctx)
+	})
 	wait.waits()
 	same.waits()
 	begin := time.Now()
@@ -539,7 +566,9 @@ func downgrade(l *lab) {
 func deadReader(l *lab) {
 	p, q := l.process(), l.process()
 	short := l.legal(l.shortLease() * 3)
-	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: backend.Read, Name: "a", Owner: "dead:1", Lease: short})
+	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{
+		Kind: backend.Read, Name: "a", Owner: "dead:1", Lease: short,
+	})
 	l.noError(err, "Acquire")
 	if !res.Acquired {
 		l.Fatal("a reader was refused")
@@ -551,15 +580,17 @@ func deadReader(l *lab) {
 	write := l.start("the writer", func() error { return w.LockContext(l.ctx) })
 	write.waits()
 	l.sleep(time.Until(begin.Add(short + l.leaseStep())))
-	write.waits() // for who reads on
+	write.waits() // the living reader keeps the writer out
 	begin = time.Now()
 	l.unlock(reader)
 	write.ok()
 	l.tookBetween(begin, 0, 20*time.Millisecond, "letting a writer in after the last reader alive")
 	l.unlock(w)
 
-	// Alone it ends by itself.
-	_, err = l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: backend.Read, Name: "b", Owner: "dead:1", Lease: l.shortLease()})
+	// A dead reader that is alone is gone when its lease expires.
+	_, err = l.other.Acquire(l.ctx, backend.AcquireRequest{
+		Kind: backend.Read, Name: "b", Owner: "dead:1", Lease: l.shortLease(),
+	})
 	l.noError(err, "Acquire")
 	l.lock(q.Locker("b"))
 }
@@ -576,7 +607,11 @@ func lostRead(l *lab) {
 	}
 	of, plain := rw.Reader().Lost(ctx), rw.Reader().Lost(l.ctx)
 	l.as(backend.Read).vanish("a")
-	for what, lost := range map[string]<-chan struct{}{"the owner": of, "the plain calls": plain, "the Hold": h.Lost()} {
+	for what, lost := range map[string]<-chan struct{}{
+		"the owner":       of,
+		"the plain calls": plain,
+		"the Hold":        h.Lost(),
+	} {
 		l.eventuallyOver(what+" is told", lost)
 	}
 	l.eventuallyOver("the context of the Hold ends", h.Context().Done())
@@ -597,7 +632,7 @@ func readerLeaves(l *lab) {
 	l.noError(rw.Reader().LockContext(ctx), "RLock of an owner")
 	h := l.as(backend.Read).acquire(rw.Reader())
 	lost := rw.Reader().Lost(ctx)
-	rw.RUnlock() // the one that asked the store
+	rw.RUnlock() // this reader's request has acquired the shared hold
 	l.release(h)
 	l.sleep(lease * 5 / 4)
 	if isOver(lost) {
@@ -645,7 +680,8 @@ func forceSides(l *lab) {
 	}
 	force(rw.Reader(), false)
 	force(rw.Writer(), false)
-	mine, theirs := l.as(backend.Read).acquire(rw.Reader()), l.as(backend.Read).acquire(other.Reader())
+	mine, theirs := l.as(backend.Read).acquire(rw.Reader()),
+		l.as(backend.Read).acquire(other.Reader())
 	force(other.Writer(), false)
 	force(other.Reader(), true)
 	if !isOver(theirs.Lost()) {
@@ -659,7 +695,7 @@ func forceSides(l *lab) {
 	force(rw.Writer(), true)
 	l.wantError(other.Writer().UnlockContext(l.ctx), "Unlock of who was forced out", dlock.ErrLost)
 
-	// With the write goes what its owner reads.
+	// If the write is forced, the reads under it end, too.
 	ctx := l.ctxOf()
 	l.noError(rw.Writer().LockContext(ctx), "Lock")
 	l.noError(rw.Reader().LockContext(ctx), "RLock")
@@ -682,7 +718,7 @@ func readWithoutAnswer(l *lab) {
 		name := blow.what
 		lk := p.as(backend.Read).Locker(name)
 		p.next(1, which{kind: acquireStep, name: name}, blow.do)
-		l.lock(lk) // asks again
+		l.lock(lk) // the client asks again
 		if l.tryLock(q.Locker(name)) {
 			l.Fatalf("%s: a writer got in beside a reader", name)
 		}
@@ -723,7 +759,8 @@ func closeWithReaders(l *lab) {
 	l.eventually("nobody reads", func() bool { return !l.as(backend.Read).look("a", "").Held })
 }
 
-// leavingReaders is about a Trace, too: a hold that ends with one who only got in to leave has ended.
+// leavingReaders ends the contexts of most waiting readers at the moment at which their client gets
+// the lock. The lab also checks that the Trace reports the end of their shared hold.
 func leavingReaders(l *lab) {
 	rounds := 200
 	if !l.h.Virtual {
@@ -782,7 +819,11 @@ func tornPair(l *lab) {
 					}
 					lk, work := rw.Reader(), guarded.read
 					if (u+round)%3 == 0 {
-						lk, work = rw.Writer(), func() error { guarded.write(); writes.Add(1); return nil }
+						lk, work = rw.Writer(), func() error {
+							guarded.write()
+							writes.Add(1)
+							return nil
+						}
 					}
 					err := lk.LockContext(ctx)
 					cancel()

@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// waitCases: waiting, and the wake-ups that must not be lost.
+// waitCases are about waiting, and about wake-ups that must not be lost.
 var waitCases = []testCase{
 	{name: "first come, first served",
 		rule: "the waiters of one client get in in the order in which they came",
@@ -85,7 +85,9 @@ func fifo(l *lab) {
 			return lk.UnlockContext(l.ctx)
 		}))
 		if i == 0 {
-			l.eventually("the first waiter asks", func() bool { return p.count(which{kind: acquireStep}) > 0 })
+			l.eventually("the first waiter asks", func() bool {
+				return p.count(which{kind: acquireStep}) > 0
+			})
 		}
 		l.settle()
 	}
@@ -93,15 +95,16 @@ func fifo(l *lab) {
 	for _, c := range calls {
 		c.ok()
 	}
-	// Where time is real two who come one after the other may change places before they queue.
+	// In real time, two calls that come one after the other may change places before they queue.
 	if l.h.Virtual && !slices.IsSorted(order) || len(order) != waiters || order[0] != 0 {
 		l.Errorf("the waiters got in in the order %v", order)
 	}
 }
 
-// looks returns how often a client has looked whether a lock is free, or for whom.
+// looks counts the client's requests whose answers show whether a lock is free.
 func (p *process) looks(name string) int {
-	return p.count(which{kind: acquireStep, name: name}) + p.count(which{kind: keepStep, name: name})
+	return p.count(which{kind: acquireStep, name: name}) +
+		p.count(which{kind: keepStep, name: name})
 }
 
 // hasNotifier says whether the store can notify.
@@ -110,7 +113,7 @@ func (l *lab) hasNotifier() bool {
 	return ok
 }
 
-// releaseBeforeSubscribe: redisson/redisson#763.
+// releaseBeforeSubscribe is about redisson/redisson#763, where waiters don't get a released lock.
 func releaseBeforeSubscribe(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	for what, moment := range map[string]func(func()) fault{
@@ -118,16 +121,18 @@ func releaseBeforeSubscribe(l *lab) {
 		"after it did, and before that is confirmed": after,
 	} {
 		p := l.process()
-		p.swallow(true) // whatever the store says meanwhile
+		p.swallow(true) // drops the store's notifications
 		l.take(what, "other:1")
 		var failed error
 		p.next(1, which{kind: subscribeStep}, moment(func() { failed = l.give(what, "other:1") }))
 		begin := time.Now()
-		l.start("a waiter, with a release "+what, func() error { return p.Locker(what).LockContext(l.ctx) }).ok()
+		l.start("a waiter, with a release "+what, func() error {
+			return p.Locker(what).LockContext(l.ctx)
+		}).ok()
 		l.took(begin, 0, "a wait, with a release "+what)
 		l.noError(failed, "the release")
 	}
-	// The subscribing fails, and the release comes just then.
+	// Here the release comes while a subscription fails.
 	p := l.process()
 	l.take("a", "other:1")
 	var failed error
@@ -135,7 +140,9 @@ func releaseBeforeSubscribe(l *lab) {
 		failed = l.give("a", "other:1")
 		return failure(backend.Retry)
 	})
-	l.start("a waiter, with a release when it subscribes in vain", func() error { return p.Locker("a").LockContext(l.ctx) }).ok()
+	l.start("a waiter, with a release when it subscribes in vain", func() error {
+		return p.Locker("a").LockContext(l.ctx)
+	}).ok()
 	l.noError(failed, "the release")
 }
 
@@ -143,7 +150,8 @@ func releaseDuringAttempt(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	p := l.process()
 	l.take("a", "other:1")
-	// The answer to the second attempt, after the subscription, is held up until the lock is free and that was told.
+	// Here the answer to the second attempt, after the subscription, is delayed until the lock is
+	// free and the client was notified of that.
 	failed := make(chan error, 1)
 	second := which{kind: acquireStep, skip: 1}
 	if l.kind == backend.Fair {
@@ -174,25 +182,30 @@ func lostWakeup(l *lab) {
 }
 
 func deadHolder(l *lab) {
-	p := l.process() // with a lease that doesn't matter
+	p := l.process() // its lease plays no part
 	for _, deaf := range []bool{false, true} {
 		name := strconv.FormatBool(deaf)
 		p.swallow(deaf)
 		lease := l.shortLease()
 		begin := time.Now()
-		res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{Kind: l.keeper(), Name: name, Owner: "dead:1", Lease: lease})
+		res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{
+			Kind: l.keeper(), Name: name, Owner: "dead:1", Lease: lease,
+		})
 		if err != nil || !res.Acquired {
 			l.Fatalf("Acquire: %+v, %v", res, err)
 		}
 		lk := p.Locker(name)
 		l.start("a waiter behind a dead holder", func() error { return lk.LockContext(l.ctx) }).ok()
-		l.tookBetween(begin, lease*9/10, lease+lease/5+10*time.Millisecond, "the wait for a dead holder")
+		l.tookBetween(begin, lease*9/10, lease+lease/5+10*time.Millisecond,
+			"the wait for a dead holder")
 		l.unlock(lk)
 	}
-	// A client that dies: its process is gone, and nobody renews.
+	// Here a client dies. Its process is gone, and nothing renews its hold.
 	dying := l.process(dlock.WithLease(l.lease()))
 	l.lock(dying.Locker("a"))
-	wait := l.start("a waiter behind a client that dies", func() error { return p.Locker("a").LockContext(l.ctx) })
+	wait := l.start("a waiter behind a client that dies", func() error {
+		return p.Locker("a").LockContext(l.ctx)
+	})
 	wait.waits()
 	begin := time.Now()
 	dying.on(which{}, hangsPolitely)
@@ -253,11 +266,11 @@ func failingSubscription(l *lab) {
 	}
 }
 
-// unlockAll frees a lock whoever has it.
+// unlockAll frees a lock by force.
 func (l *lab) unlockAll(name string) {
 	l.Helper()
 	if l.kind == backend.Fair {
-		l.settle() // a place that is being kept while its owner is struck comes back
+		l.settle() // a late KeepPlaces could restore the place of an owner that is forced out
 	}
 	_, err := l.other.ForceRelease(l.ctx, backend.ForceReleaseRequest{Kind: l.kind, Name: name})
 	l.noError(err, "ForceRelease")
@@ -275,13 +288,14 @@ func noNotifier(l *lab) {
 	l.noError(l.give("a", "other:1"), "release")
 	wait.ok()
 
-	// The longer the wait, the rarer the polls.
+	// The polls become rarer as the wait goes on.
 	begin = time.Now()
 	lk := p.Locker("a")
 	wait = l.start("the next waiter", func() error { return lk.LockContext(l.ctx) })
 	l.sleep(l.shortLease() * 5)
 	passed := time.Since(begin)
-	// From 10 ms, doubled each time, with jitter: after n polls (2^n - 1) * 5 ms have passed.
+	// The pauses grow from 10 ms, doubled each time, with jitter. After n polls at least (2^n - 1)
+	// * 5 ms have passed.
 	limit := 2
 	for gap := 5 * time.Millisecond; gap < passed; gap *= 2 {
 		limit++
@@ -298,13 +312,15 @@ func localWake(l *lab) {
 	p.swallow(true)
 	first, second := p.Locker("a"), p.Locker("a")
 	l.lock(first)
-	wait := l.start("a waiter of the same client", func() error { return second.LockContext(l.ctx) })
+	wait := l.start("a waiter of the same client", func() error {
+		return second.LockContext(l.ctx)
+	})
 	wait.waits()
 	begin := time.Now()
 	l.unlock(first)
 	wait.ok()
 	l.took(begin, 0, "handing the lock on inside a client")
-	// A loss wakes it, too.
+	// A loss wakes the waiter, too.
 	if l.h.Virtual {
 		lossy := l.process()
 		lossy.swallow(true)
@@ -312,7 +328,9 @@ func localWake(l *lab) {
 		l.lock(holder)
 		lost := holder.Lost(l.ctx)
 		l.sleep(l.calm() / 4)
-		wait = l.start("a waiter of the same client", func() error { return next.LockContext(l.ctx) })
+		wait = l.start("a waiter of the same client", func() error {
+			return next.LockContext(l.ctx)
+		})
 		wait.waits()
 		l.vanish("b")
 		l.eventuallyOver("the loss", lost)
@@ -320,7 +338,7 @@ func localWake(l *lab) {
 		wait.ok()
 		l.took(begin, 0, "getting in after a loss inside the client")
 	}
-	// And a ForceUnlock.
+	// A ForceUnlock wakes the waiter, too.
 	wait = l.start("a waiter of the same client", func() error { return first.LockContext(l.ctx) })
 	wait.waits()
 	if _, err := p.Locker("a").ForceUnlock(l.ctx); err != nil {
@@ -333,7 +351,8 @@ func localWake(l *lab) {
 
 func passOn(l *lab) {
 	p := l.process()
-	// The head leaves while its attempt is under way, and the wake-up that it would have answered has come.
+	// The first waiter leaves while its attempt is under way. That attempt was its response to the
+	// wake-up, so the next waiter must try.
 	l.take("a", "other:1")
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
@@ -345,7 +364,9 @@ func passOn(l *lab) {
 	open := make(chan struct{})
 	defer close(open)
 	r := p.next(1, which{kind: acquireStep}, hangs(open))
-	l.eventually("what was sent before is answered", func() bool { return p.underWay(which{kind: acquireStep}) == r.hits() })
+	l.eventually("what was sent before is answered", func() bool {
+		return p.underWay(which{kind: acquireStep}) == r.hits()
+	})
 	l.noError(l.give("a", "other:1"), "release")
 	l.eventually("the first waiter tries again", func() bool { return r.hits() == 1 })
 	cancel()
@@ -353,13 +374,16 @@ func passOn(l *lab) {
 	second.ok()
 	l.unlockAll("a")
 
-	// The head leaves just like that: the next must try before it waits, since the message is gone.
+	// Here the first waiter leaves while no attempt is under way. The next waiter must try before
+	// it waits, because the notification is lost.
 	p.swallow(true)
 	l.take("b", "other:1")
 	ctx, cancel = context.WithCancel(l.ctx)
 	defer cancel()
 	first = l.start("the first waiter", func() error { return p.Locker("b").LockContext(ctx) })
-	l.eventually("it asks", func() bool { return p.count(which{kind: acquireStep, name: "b"}) >= 1 })
+	l.eventually("it asks", func() bool {
+		return p.count(which{kind: acquireStep, name: "b"}) >= 1
+	})
 	l.settle()
 	second = l.start("the second waiter", func() error { return p.Locker("b").LockContext(l.ctx) })
 	second.waits()
@@ -421,7 +445,7 @@ func randomCancel(l *lab) {
 	}
 }
 
-// thousandWaiters: redis/rueidis#602.
+// thousandWaiters is about redis/rueidis#602, where waiters may retry without a pause.
 func thousandWaiters(l *lab) {
 	p := l.process()
 	l.take("a", "other:1")
@@ -479,7 +503,7 @@ func thousandWaiters(l *lab) {
 	l.eventually("the subscription is gone", func() bool { return p.subscriptions("a") == 0 })
 }
 
-// contextEnds: go-redsync/redsync#164.
+// contextEnds is about go-redsync/redsync#164, where the error doesn't tell that the context ended.
 func contextEnds(l *lab) {
 	p := l.process(dlock.WithLease(l.longLease()))
 	l.take("a", "other:1")
@@ -502,10 +526,19 @@ func contextEnds(l *lab) {
 			<-c.done
 			return err
 		},
-		"LockContext of an owner":    func(ctx context.Context) error { return lk.LockContext(dlock.WithOwner(ctx, dlock.NewOwner())) },
-		"TryLock with Wait":          func(ctx context.Context) error { _, err := lk.TryLock(ctx, dlock.Wait(time.Hour)); return err },
-		"Do":                         func(ctx context.Context) error { return lk.Do(ctx, func(context.Context) error { return nil }) },
-		"LockContext of a new owner": func(ctx context.Context) error { return lk.For(dlock.NewOwner()).LockContext(ctx) },
+		"LockContext of an owner": func(ctx context.Context) error {
+			return lk.LockContext(dlock.WithOwner(ctx, dlock.NewOwner()))
+		},
+		"TryLock with Wait": func(ctx context.Context) error {
+			_, err := lk.TryLock(ctx, dlock.Wait(time.Hour))
+			return err
+		},
+		"Do": func(ctx context.Context) error {
+			return lk.Do(ctx, func(context.Context) error { return nil })
+		},
+		"LockContext of a new owner": func(ctx context.Context) error {
+			return lk.For(dlock.NewOwner()).LockContext(ctx)
+		},
 	}
 	for what, way := range ways {
 		ctx, cancel := context.WithTimeout(l.ctx, 10*time.Millisecond)
@@ -523,7 +556,7 @@ func contextEnds(l *lab) {
 		}
 	}
 	l.noError(l.give("a", "other:1"), "release")
-	l.eventuallyFree("a") // an attempt of one who was cancelled may come late
+	l.eventuallyFree("a") // an attempt of a cancelled call may be carried out late
 	l.lock(lk)
 	l.unlock(lk)
 }
@@ -536,7 +569,9 @@ func contextOver(l *lab) {
 	second := func(_ any, err error) error { return err }
 	for what, err := range map[string]error{
 		"LockContext": lk.LockContext(ctx),
-		"Do":          lk.Do(ctx, func(context.Context) error { return errors.New("fn was called") }),
+		"Do": lk.Do(ctx, func(context.Context) error {
+			return errors.New("fn was called")
+		}),
 		"TryLock":     second(lk.TryLock(ctx)),
 		"ForceUnlock": second(lk.ForceUnlock(ctx)),
 		"IsLocked":    second(lk.IsLocked(ctx)),
@@ -564,7 +599,8 @@ func cancelWhileHanging(l *lab) {
 	open := make(chan struct{})
 	var rules []*rule
 	for _, kind := range []stepKind{acquireStep, reentryStep, releaseStep, lookStep, forceStep} {
-		rules = append(rules, p.on(which{kind: kind}, hangs(open))) // whatever the context says
+		// these steps hang even after the context has ended
+		rules = append(rules, p.on(which{kind: kind}, hangs(open)))
 	}
 	second := func(_ any, err error) error { return err }
 	type way struct {
@@ -576,17 +612,27 @@ func cancelWhileHanging(l *lab) {
 	defer cancel()
 	for _, w := range []way{
 		{"LockContext", func(ctx context.Context) error { return p.Locker("a").LockContext(ctx) }},
-		{"LockContext of an owner", func(ctx context.Context) error { return p.Locker("b").For(dlock.NewOwner()).LockContext(ctx) }},
+		{"LockContext of an owner", func(ctx context.Context) error {
+			return p.Locker("b").For(dlock.NewOwner()).LockContext(ctx)
+		}},
 		{"TryLock", func(ctx context.Context) error { return second(p.Locker("c").TryLock(ctx)) }},
-		{"TryLock with Wait", func(ctx context.Context) error { return second(p.Locker("d").TryLock(ctx, dlock.Wait(time.Hour))) }},
+		{"TryLock with Wait", func(ctx context.Context) error {
+			return second(p.Locker("d").TryLock(ctx, dlock.Wait(time.Hour)))
+		}},
 		{"Do", func(ctx context.Context) error {
-			return p.Locker("e").Do(ctx, func(context.Context) error { return errors.New("fn was called") })
+			return p.Locker("e").Do(ctx, func(context.Context) error {
+				return errors.New("fn was called")
+			})
 		}},
 		{"a re-entry", func(ctx context.Context) error { return deep.LockContext(ctx) }},
 		{"UnlockContext", held.UnlockContext},
-		{"IsLocked", func(ctx context.Context) error { return second(p.Locker("f").IsLocked(ctx)) }},
+		{"IsLocked", func(ctx context.Context) error {
+			return second(p.Locker("f").IsLocked(ctx))
+		}},
 		{"TTL", func(ctx context.Context) error { return second(p.Locker("f").TTL(ctx)) }},
-		{"ForceUnlock", func(ctx context.Context) error { return second(p.Locker("g").ForceUnlock(ctx)) }},
+		{"ForceUnlock", func(ctx context.Context) error {
+			return second(p.Locker("g").ForceUnlock(ctx))
+		}},
 	} {
 		calls = append(calls, l.start(w.what, func() error { return w.do(ctx) }))
 	}
@@ -606,23 +652,24 @@ func cancelWhileHanging(l *lab) {
 	for _, c := range calls {
 		l.wantError(c.result(), c.what+", cancelled", context.Canceled)
 	}
-	free.ok() // a partial unlock succeeds for the caller whatever the network did
+	free.ok() // a partial unlock succeeds for the caller, whatever happens in the network
 	l.took(begin, 0, "returning after the context ended")
 	for _, r := range rules {
 		r.off()
 	}
-	close(open) // and now the server carries it all out
+	close(open) // now the store carries out all requests that hung
 	l.unlock(deep)
 	l.unlock(deep)
 	l.unlock(partial)
 	for _, name := range []string{"a", "b", "c", "d", "e", "g", "held", "deep", "partial"} {
 		l.eventuallyFree(name)
 	}
-	// Nobody can stop a Lock, but what hangs for one name is nothing to another.
+	// The requests that hung for other names don't affect a new name.
 	l.lock(p.Locker("h"))
 }
 
-// refusedForGood: valkeylock waits for ever where the server answers NOREPLICAS to each attempt.
+// refusedForGood is about valkeylock, which waits forever if the server answers NOREPLICAS to each
+// attempt.
 func refusedForGood(l *lab) {
 	p := l.process()
 	l.take("a", "other:1")
@@ -632,8 +679,10 @@ func refusedForGood(l *lab) {
 	next := l.start("the next waiter", func() error { return p.Locker("a").LockContext(l.ctx) })
 	wait.waits()
 	r, keeping := p.on(which{kind: acquireStep}, refused), p.on(which{kind: keepStep}, refused)
-	l.eventually("what was sent before is answered", func() bool { return p.underWay(which{}) == 0 })
-	if l.kind != backend.Fair { // of which those who wait for that lock hear without asking
+	l.eventually("what was sent before is answered", func() bool {
+		return p.underWay(which{}) == 0
+	})
+	if l.kind != backend.Fair { // the waiters of a Fair lock would be granted it without a request
 		l.noError(l.give("a", "other:1"), "release")
 	}
 	l.wantError(wait.result(), "a waiter whose store begins to refuse", errFault)
@@ -643,7 +692,9 @@ func refusedForGood(l *lab) {
 		"LockContext":       lk.LockContext(l.ctx),
 		"TryLock":           second(lk.TryLock(l.ctx)),
 		"TryLock with Wait": second(lk.TryLock(l.ctx, dlock.Wait(time.Hour))),
-		"Do":                lk.Do(l.ctx, func(context.Context) error { return errors.New("fn was called") }),
+		"Do": lk.Do(l.ctx, func(context.Context) error {
+			return errors.New("fn was called")
+		}),
 	} {
 		l.wantError(err, what+", refused", errFault)
 		l.not(err, what+", refused", dlock.ErrNotAcquired)
@@ -665,7 +716,7 @@ func refusedForGood(l *lab) {
 func failsForAWhile(l *lab) {
 	p := l.process()
 	for _, what := range []fault{requestLost, notSent} {
-		// A call that can wait goes on.
+		// A call that may wait tries again.
 		p.next(3, which{kind: acquireStep}, what)
 		lk := p.Locker("a")
 		l.start("Lock", func() error { lk.Lock(); return nil }).ok()
@@ -673,12 +724,14 @@ func failsForAWhile(l *lab) {
 		p.next(3, which{kind: acquireStep}, what)
 		l.start("LockContext", func() error { return lk.LockContext(l.ctx) }).ok()
 		l.unlock(lk)
-		// Its end says both: that it is over, and what failed.
+		// The error of a call that ends says why it ended, and what failed.
 		r := p.on(which{kind: acquireStep}, what)
 		ctx, cancel := context.WithTimeout(l.ctx, 100*time.Millisecond)
-		l.wantError(lk.LockContext(ctx), "LockContext while the store fails", context.DeadlineExceeded, errFault)
+		l.wantError(lk.LockContext(ctx), "LockContext while the store fails",
+			context.DeadlineExceeded, errFault)
 		cancel()
-		l.wantError(lk.LockContext(l.ctx, dlock.Wait(100*time.Millisecond)), "LockContext with Wait while the store fails", dlock.ErrNotAcquired, errFault)
+		l.wantError(lk.LockContext(l.ctx, dlock.Wait(100*time.Millisecond)),
+			"LockContext with Wait while the store fails", dlock.ErrNotAcquired, errFault)
 		ok, err := lk.TryLock(l.ctx, dlock.Wait(100*time.Millisecond))
 		l.wantError(err, "TryLock with Wait while the store fails", errFault)
 		if ok {
@@ -687,7 +740,7 @@ func failsForAWhile(l *lab) {
 		r.off()
 		l.eventuallyFree("a")
 	}
-	// Lock, which can't return an error, outlasts even a refusal.
+	// Lock can't return an error, so it tries again even after a refusal.
 	r := p.on(which{kind: acquireStep}, refused)
 	lk := p.Locker("b")
 	lock := l.start("Lock", func() error { lk.Lock(); return nil })

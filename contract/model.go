@@ -14,10 +14,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-const modelRule = "every sequence of steps gets the answers that the tables in package backend's comment give"
+const modelRule = "every sequence of steps gets the answers that the tables in package backend's " +
+	"comment give"
 
 // runModel runs random sequences of steps on the store and compares each answer with a model of the
-// lock. A sequence that goes wrong is shrunk to a short one, and printed with its answers.
+// lock. A sequence with a wrong answer is shrunk to a short one, and printed with its answers.
 func runModel(t *testing.T, h Harness) {
 	if !h.chooses(testCase{tags: Essential | Exclusion}) {
 		return
@@ -25,7 +26,8 @@ func runModel(t *testing.T, h Harness) {
 	if h.Virtual {
 		rapid.Check(t, func(rt *rapid.T) {
 			steps := drawSteps(rt, virtualTimes)
-			// rapid must stay outside the bubble: it reads the clock and unwinds by panics.
+			// rapid must stay outside the bubble, since it reads the clock and uses panics to end a
+			// run.
 			var err error
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t, h, modelRule)
@@ -37,12 +39,15 @@ func runModel(t *testing.T, h Harness) {
 		})
 		return
 	}
-	// Real time is dear: sequences are run for a few seconds. But once one has failed rapid looks for
-	// a shorter one that fails as well, and has to be told the truth about each.
+	// In real time all sequences together are limited to a few seconds. After a failure there is no
+	// limit, because rapid then looks for a shorter sequence that fails, and needs the true result
+	// of each.
 	runCase(t, h, testCase{rule: modelRule, run: func(e *env) {
 		times := modelTimes{
 			leases: []time.Duration{e.shortLease(), e.longLease(), 2 * e.longLease()},
-			pauses: []time.Duration{e.shortLease() / 4, e.shortLease() * 3 / 4, e.shortLease() * 5 / 4},
+			pauses: []time.Duration{
+				e.shortLease() / 4, e.shortLease() * 3 / 4, e.shortLease() * 5 / 4,
+			},
 			waits:  []time.Duration{0, time.Hour},
 			places: []time.Duration{e.shortLease(), e.longLease()},
 		}
@@ -62,18 +67,20 @@ func runModel(t *testing.T, h Harness) {
 	}}, nil)
 }
 
-// modelTimes are the times that sequences are made with.
+// modelTimes are the durations that the steps of a sequence may have.
 type modelTimes struct {
 	leases, pauses []time.Duration
-	waits          []time.Duration // for how long somebody has waited
-	places         []time.Duration // for how long a note lasts, or a place in line
+	waits          []time.Duration // how long an owner has waited already
+	places         []time.Duration // how long a writer's note lasts, or a place in line
 }
 
-// In virtual time leases end one after the other, and pauses end around them.
+// virtualTimes are for virtual time: leases end at different times, and pauses end shortly before
+// or after them.
 var virtualTimes = modelTimes{
 	leases: []time.Duration{10 * time.Second, 30 * time.Second, 100 * time.Second},
 	pauses: []time.Duration{
-		time.Millisecond, time.Second, 9990 * time.Millisecond, 10 * time.Second, 10010 * time.Millisecond,
+		time.Millisecond, time.Second, 9990 * time.Millisecond, 10 * time.Second,
+		10010 * time.Millisecond,
 		20 * time.Second, 31 * time.Second, 69 * time.Second, 101 * time.Second,
 	},
 	waits:  []time.Duration{0, 500 * time.Millisecond, 5 * time.Second, time.Minute},
@@ -89,8 +96,8 @@ type modelStep struct {
 	lease         time.Duration
 	keep, pause   time.Duration
 	waited, place time.Duration
-	limit         int      // of permits
-	owners        []string // whose places are kept
+	limit         int      // number of permits that there are
+	owners        []string // owners whose places are kept
 }
 
 type modelOp int
@@ -104,20 +111,23 @@ const (
 	opForce
 	opKeep
 	opPause // some time passes
-	opAwait // time passes until the leases of all holds of a name are over
+	opAwait // time passes until all leases of a name have expired
 )
 
 func (s modelStep) String() string {
 	switch s.op {
 	case opAcquire:
 		if s.kind == backend.Permits {
-			return fmt.Sprintf("%s: Acquire(%d of %d permits %s, %v)", s.owner, s.permits(), s.limit, s.name, s.lease)
+			return fmt.Sprintf("%s: Acquire(%d of %d permits %s, %v)", s.owner, s.permits(),
+				s.limit, s.name, s.lease)
 		}
-		return fmt.Sprintf("%s: Acquire(%v %s, %v, waited %v, place %v)", s.owner, s.kind, s.name, s.lease, s.waited, s.place)
+		return fmt.Sprintf("%s: Acquire(%v %s, %v, waited %v, place %v)", s.owner, s.kind, s.name,
+			s.lease, s.waited, s.place)
 	case opReenter:
 		return fmt.Sprintf("%s: Acquire(%v %s, %v, re-entry)", s.owner, s.kind, s.name, s.lease)
 	case opRelease:
-		return fmt.Sprintf("%s: Release(%v %s, %v, keep %v)", s.owner, s.kind, s.name, s.lease, s.keep)
+		return fmt.Sprintf("%s: Release(%v %s, %v, keep %v)", s.owner, s.kind, s.name, s.lease,
+			s.keep)
 	case opRenew:
 		return fmt.Sprintf("%s: Renew(%v %s, %v)", s.owner, s.kind, s.name, s.lease)
 	case opLook:
@@ -139,18 +149,32 @@ func (s modelStep) String() string {
 // GoString makes rapid's own listing of the sequence readable.
 func (s modelStep) GoString() string { return s.String() }
 
-// drawSteps draws a sequence. The simplest values come first, since failures shrink towards them.
+// drawSteps draws a sequence. The simplest values come first, because rapid shrinks a failure
+// towards the first values.
 func drawSteps(rt *rapid.T, times modelTimes) []modelStep {
 	ops := []modelOp{
-		opAcquire, opAcquire, opAcquire, opReenter, opReenter, opRelease, opRelease, opRelease, opRelease,
+		opAcquire, opAcquire, opAcquire, opReenter, opReenter, opRelease, opRelease, opRelease,
+		opRelease,
 		opRenew, opRenew, opLook, opLook, opForce, opPause, opPause, opAwait,
 	}
-	// Mostly a name is used for one kind of lock or another.
+	// Each name is mostly used for one lock: plain, read-write, Fair, or a semaphore.
 	kinds := map[string][]backend.Kind{
-		"lock":  {backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Read, backend.Write},
-		"other": {backend.Read, backend.Write, backend.Read, backend.Write, backend.Read, backend.Write, backend.Read, backend.Write, backend.Exclusive},
-		"line":  {backend.Fair, backend.Fair, backend.Fair, backend.Fair, backend.Fair, backend.Fair, backend.Exclusive},
-		"sem":   {backend.Permits, backend.Permits, backend.Permits, backend.Permits, backend.Permits, backend.Permits, backend.Exclusive, backend.Read},
+		"lock": {
+			backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Exclusive,
+			backend.Exclusive, backend.Exclusive, backend.Read, backend.Write,
+		},
+		"other": {
+			backend.Read, backend.Write, backend.Read, backend.Write, backend.Read, backend.Write,
+			backend.Read, backend.Write, backend.Exclusive,
+		},
+		"line": {
+			backend.Fair, backend.Fair, backend.Fair, backend.Fair, backend.Fair, backend.Fair,
+			backend.Exclusive,
+		},
+		"sem": {
+			backend.Permits, backend.Permits, backend.Permits, backend.Permits, backend.Permits,
+			backend.Permits, backend.Exclusive, backend.Read,
+		},
 	}
 	names := rapid.SampledFrom([][]string{{"lock", "other"}, {"line", "sem"}}).Draw(rt, "names")
 	step := rapid.Custom(func(rt *rapid.T) modelStep {
@@ -180,8 +204,8 @@ func drawSteps(rt *rapid.T, times modelTimes) []modelStep {
 	return slices.Concat(rapid.SliceOfN(rapid.SliceOfN(step, 1, 20), 1, 20).Draw(rt, "steps")...)
 }
 
-// alone returns the kind of lock that the owner of a step has alone: Fenced, or for the first of
-// them Exclusive. An owner doesn't mix the two.
+// alone returns the kind of exclusive lock that the owner of a step uses. It is Exclusive for the
+// first owner, and Fenced for the others. No owner uses both kinds.
 func (s modelStep) alone() backend.Kind {
 	if s.owner == modelOwners[0] {
 		return backend.Exclusive
@@ -189,30 +213,33 @@ func (s modelStep) alone() backend.Kind {
 	return backend.Fenced
 }
 
-// drawFair makes a step of one about a Fair lock.
+// drawFair makes a step about a Fair lock out of another step.
 func (s *modelStep) drawFair(rt *rapid.T) {
 	switch rapid.SampledFrom([]int{0, 0, 0, 1, 1, 2}).Draw(rt, "variant") {
-	case 1: // without a place
+	case 1: // doesn't ask for a place
 		s.place = 0
 	case 2:
 		s.op = opKeep
-		s.owners = rapid.SampledFrom([][]string{{"a"}, {"b"}, {"c"}, {"a", "b"}, {"c", "a"}, {"b", "c"}, {"c", "b", "a"}}).Draw(rt, "owners")
+		s.owners = rapid.SampledFrom(
+			[][]string{{"a"}, {"b"}, {"c"}, {"a", "b"}, {"c", "a"}, {"b", "c"}, {"c", "b", "a"}}).
+			Draw(rt, "owners")
 	}
 }
 
-// permits returns how many the owner of a step asks for: each of them always the same.
+// permits returns the number of permits that the owner of a step asks for. It is always the same
+// for an owner.
 func (s modelStep) permits() int { return 1 + slices.Index(modelOwners[:], s.owner) }
 
 // modelRun is one sequence on a store.
 type modelRun struct {
 	e        *env
-	prefix   string // of the names in the store
+	prefix   string // prefix of the names in the store
 	sessions map[string]backend.Session
 
-	// objects holds what each name may hold, given the answers so far. That is more than one thing only
-	// where something ended at about the time of a step.
+	// objects has the possible states of each name, given the answers so far. A name has several
+	// states only if a lease ended at about the time of a step.
 	objects map[string][]object
-	tokens  map[string]uint64 // the largest of each name
+	tokens  map[string]uint64 // the largest token of each name
 	trace   strings.Builder
 }
 
@@ -231,8 +258,8 @@ func newModelRun(e *env, prefix string) *modelRun {
 	return r
 }
 
-// run runs the sequence, or as much of it as there is time for, and returns an error that tells it up
-// to the answer that was wrong.
+// run runs the sequence, or as many steps as there is time for. Its error lists the steps and
+// answers up to the wrong one.
 func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 	defer r.sessions["a"].Close()
 	defer r.sessions["b"].Close()
@@ -268,7 +295,8 @@ func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 			err = r.step(s)
 		}
 		if err != nil {
-			return fmt.Errorf("a store gave a wrong answer to the last of these steps:\n%s%w", &r.trace, err)
+			return fmt.Errorf("a store gave a wrong answer to the last of these steps:\n%s%w",
+				&r.trace, err)
 		}
 	}
 	return nil
@@ -278,7 +306,8 @@ func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 func (r *modelRun) step(s modelStep) error {
 	slack := 2 * time.Millisecond
 	if !r.e.h.Virtual {
-		slack = 10 * time.Millisecond // a server reads its clock some time before it uses it
+		// a server may read its clock some time before it carries the step out
+		slack = 10 * time.Millisecond
 	}
 	t := moment{before: time.Now(), slack: max(slack, r.e.leaseStep())}
 	got, err := r.do(s)
@@ -292,7 +321,8 @@ func (r *modelRun) step(s modelStep) error {
 	var next []object
 	var wants []string
 	for _, o := range r.objects[s.name] {
-		// How late a lease ends is only checked in virtual time: in real time there is opAwait.
+		// In virtual time the model also limits how late a lease may end. In real time only opAwait
+		// checks that leases end.
 		for _, now := range o.passing(t, r.e.h.Virtual) {
 			for _, want := range now.apply(s, t) {
 				complaint := want.compare(got, r.tokens[s.name])
@@ -318,12 +348,12 @@ func (r *modelRun) step(s modelStep) error {
 	return nil
 }
 
-// await waits until the leases of all that a name holds are over, and for the store to notice it.
+// await waits until all leases of a name have expired, and until the store shows that.
 func (r *modelRun) await(s modelStep) error {
 	var last time.Time
 	for _, o := range r.objects[s.name] {
 		if o.line != (line{}) {
-			return nil // it goes on with those
+			return nil // the lock would not get free, but go to the owners in line
 		}
 		if end := o.latest(); end.After(last) {
 			last = end
@@ -331,16 +361,19 @@ func (r *modelRun) await(s modelStep) error {
 	}
 	rest := time.Until(last)
 	if limit := 2 * r.e.lease(); rest > limit && !r.e.h.Virtual {
-		return nil // that would take too long
+		return nil // the wait would take too long
 	}
 	fmt.Fprintf(&r.trace, "  %v\n", s)
 	r.e.sleep(rest)
 	kinds := []backend.Kind{backend.Exclusive, backend.Read, backend.Write}
 	if slices.ContainsFunc(r.objects[s.name], func(o object) bool { return o.told != 0 }) {
-		kinds = []backend.Kind{backend.Permits} // the name may stay a semaphore's
+		// the store may remember the limit, so that the name stays a semaphore's
+		kinds = []backend.Kind{backend.Permits}
 	}
 	for _, k := range kinds {
-		if err := r.awaitFree(modelStep{op: opLook, kind: k, name: s.name, owner: s.owner, limit: 9}); err != nil {
+		if err := r.awaitFree(modelStep{
+			op: opLook, kind: k, name: s.name, owner: s.owner, limit: 9,
+		}); err != nil {
 			return err
 		}
 	}
@@ -364,22 +397,27 @@ func (r *modelRun) awaitFree(look modelStep) error {
 			return err
 		}
 		if time.Since(start) > 30*time.Second {
-			return fmt.Errorf("30 s later, asked for a %v lock: %s; want: free", look.kind, got.text)
+			return fmt.Errorf("30 s later, asked for a %v lock: %s; want: free", look.kind,
+				got.text)
 		}
 	}
 }
 
-// answer is what a store says to a step.
+// answer is a store's answer to a step.
 type answer struct {
 	text      string
 	remaining time.Duration
 	token     uint64
 }
 
-// do carries out a step in the store and words the answer.
+// do carries out a step in the store, and returns the store's answer in words.
 func (r *modelRun) do(s modelStep) (got answer, err error) {
 	got, err = r.ask(s)
-	for text, refused := range map[string]error{otherKind: backend.ErrConflict, noLimit: backend.ErrNoLimit, tooMany: backend.ErrTooMany} {
+	for text, refused := range map[string]error{
+		otherKind: backend.ErrConflict,
+		noLimit:   backend.ErrNoLimit,
+		tooMany:   backend.ErrTooMany,
+	} {
 		if errors.Is(err, refused) && backend.KindOf(err) == backend.Refused {
 			return answer{text: text}, nil
 		}
@@ -395,12 +433,15 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 	}
 	switch s.op {
 	case opAcquire, opReenter:
-		req := backend.AcquireRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Waited: s.waited, Place: s.place, Permits: permits, Limit: limit}
+		req := backend.AcquireRequest{
+			Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Waited: s.waited,
+			Place: s.place, Permits: permits, Limit: limit,
+		}
 		if s.op == opReenter {
 			req.Reentry, req.Waited, req.Place = true, 0, 0
 		}
 		if s.kind == backend.Fair {
-			req.Waited = 0 // which says something else there, not to all stores
+			req.Waited = 0 // for Fair locks Waited has another meaning, and not all stores use it
 		}
 		res, err := session.Acquire(ctx, req)
 		switch {
@@ -411,10 +452,14 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 		}
 		return answer{text: "acquired", token: res.Token}, err
 	case opRelease:
-		res, err := session.Release(ctx, backend.ReleaseRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Permits: permits, Keep: s.keep})
+		res, err := session.Release(ctx, backend.ReleaseRequest{
+			Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Permits: permits, Keep: s.keep,
+		})
 		return answer{text: res.Outcome.String()}, err
 	case opRenew:
-		res, err := session.Renew(ctx, backend.RenewRequest{Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Permits: permits})
+		res, err := session.Renew(ctx, backend.RenewRequest{
+			Kind: s.kind, Name: name, Owner: owner, Lease: s.lease, Permits: permits,
+		})
 		if !res.Held {
 			return answer{text: "not held"}, err
 		}
@@ -433,10 +478,13 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 		res, err := backend.CapabilitiesOf(session).Liner.KeepPlaces(ctx, req)
 		return answer{text: "holder " + res.Holder, remaining: res.Remaining}, err
 	default: // opLook
-		res, err := session.Look(ctx, backend.LookRequest{Kind: s.kind, Name: name, Owner: owner, Permits: permits, Limit: limit})
+		res, err := session.Look(ctx, backend.LookRequest{
+			Kind: s.kind, Name: name, Owner: owner, Permits: permits, Limit: limit,
+		})
 		switch {
 		case s.kind == backend.Permits:
-			return answer{text: permitsSeen(res.Held, res.Count, res.Available), remaining: res.Remaining}, err
+			return answer{text: permitsSeen(res.Held, res.Count, res.Available),
+				remaining: res.Remaining}, err
 		case res == backend.LookResult{}:
 			return answer{text: "free"}, err
 		case !res.Held:

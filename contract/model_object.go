@@ -9,10 +9,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// modelOwners are the owners of the sequences, by their places in an object.
+// modelOwners are the owners of the sequences, by their indexes in an object.
 var modelOwners = [...]string{"a", "b", "c"}
 
-// id returns the owner of a step as the store knows it: nobody is the same in two of the locks that a name can be.
+// id returns the owner string of a step. An owner has a different one for each of the locks that a
+// name can be.
 func (s modelStep) id() string {
 	switch s.kind {
 	case backend.Read, backend.Write:
@@ -26,21 +27,23 @@ func (s modelStep) id() string {
 	}
 }
 
-// kept is who has what the owner of a step has given back to be kept: nobody.
+// kept returns the owner, in the model, of a lock that is kept. It is none of the owners of the
+// sequences.
 func (s modelStep) kept() string { return s.id() + ", kept" }
 
-// lockSeen words what a look tells of a lock that is held.
+// lockSeen returns the words for a look's answer about a held lock.
 func lockSeen(count int, kept bool) string {
 	return fmt.Sprintf("held, count %d, kept %v", count, kept)
 }
 
-// ending is when something ends: between two moments, since it is not known when exactly the store carried out the
-// step that set it. It is none if it is zero.
+// ending is the range of time in which something ends. It is a range because the test doesn't know
+// exactly when the store carried out the step that set the end. The zero ending means that nothing
+// is there to end.
 type ending struct{ earliest, latest time.Time }
 
 func (x ending) none() bool { return x == ending{} }
 
-// hold is the model of a hold that excludes others. It is none if its count is 0.
+// hold is the model of a hold that excludes others. If its count is 0 there is no hold.
 type hold struct {
 	kind  backend.Kind
 	owner string
@@ -49,36 +52,37 @@ type hold struct {
 	token uint64
 }
 
-// note is the model of what a writer that waits has left.
+// note is the model of a waiting writer's note.
 type note struct{ since, ends ending }
 
-// object is the model of what a name holds. All fields can be compared.
+// object is the model of a name's lock. All fields are comparable.
 type object struct {
 	alone   hold
 	readers [len(modelOwners)]ending
 	notes   [len(modelOwners)]note
 	permits [len(modelOwners)]ending
-	kept    [len(modelOwners)]bool // whether these are kept
-	told    int                    // how many permits there are, as was last said; 0: never
+	kept    [len(modelOwners)]bool // whether the permits are released and kept
+	told    int                    // the limit that the store was told last; 0: none
 	line    line
-	freed   ending // when the hold ended that those in line wait for
+	freed   ending // when the last hold ended, if the line waits for the lock
 }
 
-// moment is when a step was carried out: between two moments. slack is how much the store's clock may be off, or coarse.
+// moment is the range of time in which a step was carried out. slack is how inexact the store's
+// clock may be.
 type moment struct {
 	before, after time.Time
 	slack         time.Duration
 }
 
-// mayBeOver says whether something may be over.
+// mayBeOver says whether a hold, note or place with this ending may have ended.
 func (t moment) mayBeOver(x ending) bool {
 	return !x.none() && !t.after.Before(x.earliest.Add(-t.slack))
 }
 
-// in returns the moment that is later by d.
+// in returns the ending that comes d after the moment.
 func (t moment) in(d time.Duration) ending { return ending{t.before.Add(d), t.after.Add(d)} }
 
-// longer returns the one that ends later.
+// longer returns the later of two endings.
 func (x ending) longer(y ending) ending {
 	if y.earliest.After(x.earliest) {
 		x.earliest = y.earliest
@@ -89,7 +93,7 @@ func (x ending) longer(y ending) ending {
 	return x
 }
 
-// holds returns the longest of all holds.
+// holds returns the ending of the longest hold.
 func (o object) holds() ending {
 	x := o.alone.ends
 	for _, r := range o.readers {
@@ -101,13 +105,13 @@ func (o object) holds() ending {
 	return x
 }
 
-// latest returns when all holds must be over.
+// latest returns the time by which all holds must have ended.
 func (o object) latest() time.Time { return o.holds().latest }
 
-// reads says whether anybody does.
+// reads says whether any owner reads.
 func (o object) reads() bool { return o.readers != [len(modelOwners)]ending{} }
 
-// lockOf says which of the locks that a name can be a kind belongs to.
+// lockOf returns one kind for all kinds of the same lock.
 func lockOf(k backend.Kind) backend.Kind {
 	switch k {
 	case backend.Read, backend.Write:
@@ -119,7 +123,7 @@ func lockOf(k backend.Kind) backend.Kind {
 	}
 }
 
-// lock says which of them an object is that isn't free.
+// lock returns what lockOf returns for the object's holds. The object must not be free.
 func (o object) lock() backend.Kind {
 	switch {
 	case o.works():
@@ -131,11 +135,12 @@ func (o object) lock() backend.Kind {
 	}
 }
 
-// free says whether nobody holds anything.
+// free says whether there are no holds.
 func (o object) free() bool { return o.alone.count == 0 && !o.reads() && !o.works() }
 
-// passing returns what may be left of the object at that moment. With strict, what must be over is. A reader's hold may
-// end late, while others read: then it keeps nobody out who would get in otherwise.
+// passing returns the states that the object may be in at that moment. If strict is set, holds
+// whose leases have surely expired have ended. But a reader's hold may end late while others read,
+// because it excludes no call that the other holds admit.
 func (o object) passing(t moment, strict bool) []object {
 	all := []object{o}
 	over := func(x, last ending, end func(*object)) {
@@ -163,7 +168,9 @@ func (o object) passing(t moment, strict bool) []object {
 		over(o.notes[i].ends, o.notes[i].ends, func(p *object) { p.notes[i] = note{} })
 	}
 	for i := range o.permits {
-		over(o.permits[i], o.permits[i], func(p *object) { p.permits[i], p.kept[i] = ending{}, false })
+		over(o.permits[i], o.permits[i], func(p *object) {
+			p.permits[i], p.kept[i] = ending{}, false
+		})
 	}
 	if o.line == (line{}) {
 		return all
@@ -179,28 +186,30 @@ func (o object) passing(t moment, strict bool) []object {
 	return moved
 }
 
-// outcome is one of the things that a step may do.
+// outcome is a possible outcome of a step.
 type outcome struct {
 	text     string
 	next     object
-	numbered bool // it has a token
-	fresh    bool // which is a new one
+	numbered bool // the answer has a token
+	fresh    bool // the token is a new one
 
-	// What is left is told, unless the store doesn't know.
+	// The bounds of the remaining time. Unless known is set, the store may report none.
 	remaining *[2]time.Duration
 	known     bool
 }
 
-// What a step answers that found another's hold, or another kind of lock.
+// The answers of a step that found another's hold, or another kind of lock.
 const heldByOther, otherKind = "refused", "conflict"
 
-// compare returns what is wrong with an answer, or nothing.
+// compare returns "" if the answer is right. Otherwise it returns what the answer should have been.
 func (w outcome) compare(got answer, last uint64) string {
 	switch {
 	case got.text != w.text:
 		return w.text
-	case w.remaining != nil && (w.known || got.remaining >= 0) && (got.remaining < w.remaining[0] || got.remaining > w.remaining[1]):
-		return fmt.Sprintf("%s, Remaining %v to %v, not %v", w.text, w.remaining[0], w.remaining[1], got.remaining)
+	case w.remaining != nil && (w.known || got.remaining >= 0) &&
+		(got.remaining < w.remaining[0] || got.remaining > w.remaining[1]):
+		return fmt.Sprintf("%s, Remaining %v to %v, not %v", w.text, w.remaining[0], w.remaining[1],
+			got.remaining)
 	case w.fresh && got.token <= last:
 		return fmt.Sprintf("%s, a token larger than %d, not %d", w.text, last, got.token)
 	case w.numbered && !w.fresh && got.token != w.next.alone.token:
@@ -211,25 +220,29 @@ func (w outcome) compare(got answer, last uint64) string {
 	return ""
 }
 
-// left returns what a step may say to be left of something. What should be over, and isn't since the store is late to end it, has some
-// time left, too.
+// left returns the bounds of the remaining time that a step may report. A store that ends a hold
+// late may report some time left for this hold, too.
 func (t moment) left(x ending) *[2]time.Duration {
-	return &[2]time.Duration{x.earliest.Sub(t.after) - t.slack, max(x.latest.Sub(t.before), 0) + t.slack}
+	return &[2]time.Duration{
+		x.earliest.Sub(t.after) - t.slack, max(x.latest.Sub(t.before), 0) + t.slack,
+	}
 }
 
-// apply returns what the object may answer to a step, as modelRun.do words it, and what it is afterwards.
+// apply returns the possible answers to a step, in the words of modelRun.do, each with the object
+// after the step.
 func (o object) apply(s modelStep, t moment) (results []outcome) {
 	if !o.free() && lockOf(s.kind) != o.lock() {
 		all := []outcome{{text: otherKind, next: o}}
 		if t.mayBeOver(o.holds()) && (s.op == opAcquire || s.op == opReenter) {
-			all = append(all, outcome{text: heldByOther, next: o}) // it ended before it was looked at
+			// the hold may have ended after the refusal, before the store read the kind
+			all = append(all, outcome{text: heldByOther, next: o})
 		}
 		return all
 	}
 	i := slices.Index(modelOwners[:], s.owner)
 	var all []outcome
 	if o.told != 0 && lockOf(s.kind) != backend.Permits {
-		// The store may remember how many permits there are, and then the name stays a semaphore's.
+		// The store may remember how many permits there are. Then the name stays a semaphore's.
 		defer func() { results = append(results, outcome{text: otherKind, next: o}) }()
 	}
 	switch {
@@ -260,7 +273,8 @@ func (o object) apply(s modelStep, t moment) (results []outcome) {
 	return all
 }
 
-// share lets a Write and the Read of its owner end together, or each by itself: a store may keep one expiry for both.
+// share allows a Write and the Read of its owner to end together, or each at its own time. A store
+// may keep one expiry for both.
 func (o *object) share() {
 	if o.alone.kind != backend.Write || o.alone.count == 0 {
 		return
@@ -273,7 +287,7 @@ func (o *object) share() {
 	}
 }
 
-// last gives a hold a lease, at that moment.
+// last gives a hold a lease that begins at t. A Write doesn't end earlier than before.
 func (h *hold) last(lease time.Duration, t moment) {
 	x := t.in(lease)
 	if h.kind == backend.Write {
@@ -298,7 +312,9 @@ func (o object) acquire(s modelStep, i int, t moment) []outcome {
 		}
 		return []outcome{w}
 	}
-	w := outcome{numbered: s.kind == backend.Fenced, fresh: s.kind == backend.Fenced && !mine, next: o}
+	w := outcome{
+		numbered: s.kind == backend.Fenced, fresh: s.kind == backend.Fenced && !mine, next: o,
+	}
 	h := &w.next.alone
 	if !mine {
 		*h = hold{kind: s.kind, owner: s.id()}
@@ -313,9 +329,10 @@ func (o object) acquire(s modelStep, i int, t moment) []outcome {
 	return []outcome{w}
 }
 
-// leave leaves a note, or renews it.
+// leave records that a writer leaves its note, or renews it.
 func (n *note) leave(s modelStep, t moment) {
-	if s.op == opReenter { // without a place: whether the note of before is left isn't said
+	// a re-entry asks for no place, and the store may keep or remove an earlier note
+	if s.op == opReenter {
 		if !n.ends.none() {
 			n.ends.earliest = t.before
 		}
@@ -323,7 +340,7 @@ func (n *note) leave(s modelStep, t moment) {
 	}
 	since := t.in(-s.waited)
 	if !n.ends.none() {
-		// The earlier of the two.
+		// The writer has waited since the earlier of the two times.
 		if n.since.earliest.Before(since.earliest) {
 			since.earliest = n.since.earliest
 		}
@@ -366,8 +383,8 @@ func (o object) acquireRead(s modelStep, i int, t moment) []outcome {
 	return []outcome{in, out}
 }
 
-// bars returns when the last note ends that bars a Read for sure, and the last that may: an owner's own, and one
-// that is about as old.
+// bars returns the ends of the notes that bar a Read. must counts only the notes that surely bar
+// it. may also counts those that may bar it: the owner's own, and those about as old as the Read.
 func (o object) bars(i int, arrived ending, t moment) (must, may ending) {
 	for j, n := range o.notes {
 		if n.ends.none() {

@@ -8,13 +8,13 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// What a step about permits answers that is refused.
+// The answers to a step about permits that is refused for good.
 const noLimit, tooMany = "no limit", "too many"
 
-// works says whether anybody has permits.
+// works says whether any owner has permits.
 func (o object) works() bool { return o.permits != [len(modelOwners)]ending{} }
 
-// out returns how many permits anybody has: each owner as many as modelStep.permits says.
+// out returns how many permits are taken. Each owner takes as many as modelStep.permits says.
 func (o object) out() (n int) {
 	for i, x := range o.permits {
 		if !x.none() {
@@ -24,7 +24,7 @@ func (o object) out() (n int) {
 	return n
 }
 
-// permitsSeen words what a look tells of permits.
+// permitsSeen returns the words for a look's answer about permits.
 func permitsSeen(held bool, count, available int) string {
 	return fmt.Sprintf("held %v, count %d, available %d", held, count, available)
 }
@@ -54,13 +54,15 @@ func (o object) applyPermits(s modelStep, i int, t moment) []outcome {
 	default: // opForce
 		w.text = "was free"
 		if o.works() {
-			w.text, w.next.permits, w.next.kept = "released", [len(modelOwners)]ending{}, [len(modelOwners)]bool{}
+			w.text, w.next.permits, w.next.kept = "released", [len(modelOwners)]ending{},
+				[len(modelOwners)]bool{}
 		}
 	}
 	return []outcome{w}
 }
 
-// limited is apply for the steps that need a limit. Where nothing is out the store may have forgotten what it was told.
+// limited is apply for the steps that need a limit. If no permits are taken the store may have
+// forgotten the limit.
 func (o object) limited(s modelStep, i int, t moment) (all []outcome) {
 	limit := s.limit
 	if limit == 0 {
@@ -104,10 +106,10 @@ func (o object) acquirePermits(s modelStep, limit, i int, t moment) []outcome {
 	out := outcome{text: heldByOther, next: o, remaining: t.left(o.firstPermits())}
 	told := out
 	told.next.told = limit
-	return []outcome{told, out} // whether who isn't let in is heard isn't said
+	return []outcome{told, out} // the store may remember the limit of a call that it refuses
 }
 
-// firstPermits returns when the first of those that are out end.
+// firstPermits returns the ending of the permits that end first.
 func (o object) firstPermits() (first ending) {
 	for _, x := range o.permits {
 		switch {
@@ -126,16 +128,16 @@ func (o object) firstPermits() (first ending) {
 	return first
 }
 
-// line is the model of those who wait for a Fair lock, in order.
+// line is the model of a Fair lock's waiters, in order.
 type line [len(modelOwners)]place
 
-// place is none if its owner is empty.
+// A place is an owner's place in line. Without an owner it is empty.
 type place struct {
 	owner string
 	ends  ending
 }
 
-// leave takes an owner out, if he is in.
+// leave removes an owner's place, if it has one.
 func (l *line) leave(owner string) {
 	rest := slices.DeleteFunc(slices.Clone(l[:]), func(p place) bool { return p.owner == owner })
 	*l = line{}
@@ -146,7 +148,7 @@ func (l *line) index(owner string) int {
 	return slices.IndexFunc(l[:], func(p place) bool { return p.owner == owner })
 }
 
-// stand keeps an owner's place, or makes one at the end.
+// stand prolongs an owner's place, or adds one at the end.
 func (l *line) stand(owner string, ends ending) {
 	if i := l.index(owner); i >= 0 {
 		l[i].ends = l[i].ends.longer(ends)
@@ -155,7 +157,7 @@ func (l *line) stand(owner string, ends ending) {
 	l[l.index("")] = place{owner, ends}
 }
 
-// keep keeps places. Who has none comes first.
+// keep keeps places. Owners without a place get one at the front.
 func (l *line) keep(owners []string, ends ending) {
 	var back []place
 	for _, owner := range owners {
@@ -169,31 +171,36 @@ func (l *line) keep(owners []string, ends ending) {
 	copy(l[:], all)
 }
 
-// Who is given the lock has it for about a second: between these.
+// A grant lasts for about a second: at least shortest, and at most longest.
 const shortest, longest = 500 * time.Millisecond, 5 * time.Second
 
-// settle gives the lock to the first in line if it is free, between two moments.
+// settle grants the lock to the first in line if the lock is free. x is when it became free.
 func (o object) settle(x ending) object {
 	if o.alone.count > 0 || o.line == (line{}) {
 		return o
 	}
 	first := o.line[0].owner
 	o.line.leave(first)
-	o.alone = hold{kind: backend.Fair, owner: first, count: 1, ends: ending{x.earliest.Add(shortest), x.latest.Add(longest)}}
+	o.alone = hold{
+		kind: backend.Fair, owner: first, count: 1, ends: ending{
+			x.earliest.Add(shortest), x.latest.Add(longest),
+		},
+	}
 	o.freed = ending{}
 	return o
 }
 
-// moved returns what may have become of an object in which nobody's hold is over: places are over, or perhaps; and when a hold has run
-// out the store may have given the lock to the first in line, and to the next if that one was dead, or may leave it to the
-// next step.
+// moved returns the possible states of an object whose ended holds have been removed. Places may
+// have expired. When a hold has expired the store may have granted the lock to the first in line,
+// and to the next if that owner was dead. The store may also leave the grant to the next step.
 func (o object) moved(t moment, strict bool) (all []object) {
-	for left := range 1 << len(o.line) { // who has left the line
+	for left := range 1 << len(o.line) { // each set of owners whose places may have expired
 		p, possible, finally := o, true, true
 		for i, at := range o.line {
 			switch {
 			case left>>i&1 == 0:
-				finally = finally && !(strict && at.owner != "" && t.before.After(at.ends.latest.Add(t.slack)))
+				finally = finally &&
+					!(strict && at.owner != "" && t.before.After(at.ends.latest.Add(t.slack)))
 			case at.owner != "" && t.mayBeOver(at.ends):
 				p.line.leave(at.owner)
 			default:
@@ -206,14 +213,16 @@ func (o object) moved(t moment, strict bool) (all []object) {
 		if finally {
 			all = append(all, p)
 		}
-		if p.alone.count == 0 && p.line != (line{}) && !p.freed.none() && !p.line[0].ends.latest.Before(p.freed.earliest.Add(-t.slack)) {
+		if p.alone.count == 0 && p.line != (line{}) && !p.freed.none() &&
+			!p.line[0].ends.latest.Before(p.freed.earliest.Add(-t.slack)) {
 			all = append(all, p.settle(ending{p.freed.earliest, t.after}).passing(t, strict)...)
 		}
 	}
 	return all
 }
 
-// applyInLine is apply for a Fair lock, and for others of its name while anybody is in line.
+// applyInLine is apply for a Fair lock, and for other kinds of lock while owners stand in line for
+// the name.
 func (o object) applyInLine(s modelStep, i int, t moment) []outcome {
 	if s.kind != backend.Fair {
 		return o.applyBeside(s, i, t)
@@ -255,7 +264,7 @@ func (o object) applyInLine(s modelStep, i int, t moment) []outcome {
 	return []outcome{w}
 }
 
-// keepPlaces is KeepPlaces.
+// keepPlaces is apply for KeepPlaces.
 func (o object) keepPlaces(s modelStep, t moment) outcome {
 	var owners []string
 	holder := ""
@@ -274,8 +283,8 @@ func (o object) keepPlaces(s modelStep, t moment) outcome {
 	return outcome{text: "holder " + holder, next: o, remaining: t.left(o.alone.ends)}
 }
 
-// applyBeside is apply for a lock that isn't Fair while anybody is in line: it may give the lock to the first as a step about a
-// Fair one does, or leave the line alone.
+// applyBeside is apply for a lock that isn't Fair, while owners stand in line. The step may grant
+// the lock to the first in line, as a step about a Fair lock does, or ignore the line.
 func (o object) applyBeside(s modelStep, i int, t moment) (all []outcome) {
 	now := ending{t.before, t.after}
 	var plain []outcome
@@ -283,7 +292,9 @@ func (o object) applyBeside(s modelStep, i int, t moment) (all []outcome) {
 	case opAcquire, opReenter:
 		plain = o.acquire(s, i, t)
 		if given := o.settle(now); o.alone.count == 0 {
-			plain = append(plain, outcome{text: heldByOther, next: given, remaining: t.left(given.alone.ends)})
+			plain = append(plain, outcome{
+				text: heldByOther, next: given, remaining: t.left(given.alone.ends),
+			})
 		}
 	case opRelease:
 		plain = o.release(s, i, t)

@@ -6,8 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// withOnePermit returns the store with sessions for cases about locks in general: who asks for Permits and doesn't say how
-// many asks for the one permit that there is.
+// withOnePermit returns the store for cases about locks in general. Its semaphores have one permit.
+// A request for Permits without a number asks for this permit.
 func (st Store) withOnePermit() Store {
 	open, fragile := st.Backend, st.Fragile
 	st.Backend = func() backend.Backend { return onePermitBackend{open()} }
@@ -27,7 +27,8 @@ func (b onePermitBackend) Open() backend.Session {
 	return onePermit{s, can}
 }
 
-// onePermit is a session that fills in the numbers where there are none.
+// onePermit is a session whose requests are for the only permit of a semaphore, unless they name a
+// number of permits.
 type onePermit struct {
 	backend.Session
 	bare backend.Capabilities
@@ -45,7 +46,7 @@ func (s onePermit) Capabilities() backend.Capabilities {
 	return can
 }
 
-// The numbers of requests that name none.
+// The functions below fill in the permits and the limit that a request leaves out.
 
 func acquiresOne(req backend.AcquireRequest) backend.AcquireRequest {
 	if req.Permits == 0 {
@@ -64,7 +65,7 @@ func renewsOne(req backend.RenewRequest) backend.RenewRequest {
 	return req
 }
 
-// each returns what a function makes of each of the requests.
+// each returns the function's result for each request.
 func each[Req any](reqs []Req, f func(Req) Req) []Req {
 	filled := make([]Req, len(reqs))
 	for i, req := range reqs {
@@ -73,15 +74,21 @@ func each[Req any](reqs []Req, f func(Req) Req) []Req {
 	return filled
 }
 
-func (s onePermit) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s onePermit) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	return s.Session.Acquire(ctx, acquiresOne(req))
 }
 
-func (s onePermit) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s onePermit) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	return s.Session.Release(ctx, releasesOne(req))
 }
 
-func (s onePermit) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s onePermit) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	return s.Session.Renew(ctx, renewsOne(req))
 }
 
@@ -99,13 +106,17 @@ func (s onePermit) RenewBatch(
 }
 
 func (s onePermit) AcquireBatch(
-	ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error),
+	ctx context.Context, reqs []backend.AcquireRequest, answer func(
+		int, backend.AcquireResult, error,
+	),
 ) {
 	s.bare.Batcher.AcquireBatch(ctx, each(reqs, acquiresOne), answer)
 }
 
 func (s onePermit) ReleaseBatch(
-	ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error),
+	ctx context.Context, reqs []backend.ReleaseRequest, answer func(
+		int, backend.ReleaseResult, error,
+	),
 ) {
 	s.bare.Batcher.ReleaseBatch(ctx, each(reqs, releasesOne), answer)
 }

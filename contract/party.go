@@ -9,21 +9,23 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// party is one owner who uses one session, for one kind of lock. Its methods fail the test on an error, or if the answer
-// isn't the one that their name says; so they are for the goroutine of the test only.
+// party is one owner that uses one session, for one kind of lock. Its methods fail the test on an
+// error, or if the answer isn't the one that the method's name says. So only the goroutine of the
+// test may call them, except where a method's comment allows it.
 type party struct {
 	e     *env
 	s     backend.Session
 	owner string
 	kind  backend.Kind
 
-	permits, limit int // how many it asks for, and how many there are; of the kind Permits only
+	permits, limit int // for Permits: the number it asks for, and the limit
 }
 
 // party returns an owner on a session of its own.
 func (e *env) party(owner string) party { return e.at(e.session(), owner) }
 
-// beside returns an owner of whom p's session must know: one on a session of its own, if the store lets it.
+// beside returns another owner for p's kind of lock. With OwnersApart it uses p's session, so that
+// this session knows the owner's holds. Otherwise it has a session of its own.
 func (e *env) beside(p party, owner string) party {
 	if e.store.OwnersApart {
 		return e.at(p.s, owner).as(p.kind)
@@ -36,8 +38,8 @@ func (e *env) at(s backend.Session, owner string) party {
 	return party{e: e, s: s, owner: owner}.as(e.kind)
 }
 
-// as returns the same owner on the same session, for another kind of lock. As Permits that is the one permit of a
-// semaphore that has one.
+// as returns the same owner on the same session, for another kind of lock. For Permits it asks for
+// the only permit of a semaphore.
 func (p party) as(k backend.Kind) party {
 	p.kind, p.permits, p.limit = k, 0, 0
 	if k == backend.Permits {
@@ -46,35 +48,40 @@ func (p party) as(k backend.Kind) party {
 	return p
 }
 
-// of returns the same owner on the same session, who asks for this many permits of so many; of 0 it doesn't say.
+// of returns the same owner on the same session, for this many permits of a limit. If a number is
+// 0, the requests don't have it.
 func (p party) of(permits, limit int) party {
 	p.kind, p.permits, p.limit = backend.Permits, permits, limit
 	return p
 }
 
-// request returns what a party asks for.
+// request returns the party's request to acquire a lock.
 func (p party) request(name string, lease time.Duration) backend.AcquireRequest {
-	return backend.AcquireRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits, Limit: p.limit}
+	return backend.AcquireRequest{
+		Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits, Limit: p.limit,
+	}
 }
 
 func (p party) String() string { return fmt.Sprintf("owner %.40q", p.owner) }
 
-// acquires takes a lock that is free, or counts one hold more.
+// acquires takes a lock that is free, or adds a hold to the owner's.
 func (p party) acquires(name string, lease time.Duration) backend.AcquireResult {
 	p.e.Helper()
 	req := p.request(name, lease)
-	req.Reentry = p.kind == backend.Fair // which else isn't counted once more
+	// an Acquire of a Fair lock only adds a hold if it is a re-entry
+	req.Reentry = p.kind == backend.Fair
 	res, err := p.s.Acquire(p.e.ctx, req)
 	if err != nil {
 		p.e.Fatalf("Acquire(%.40q) by %v: %v", name, p, err)
 	}
 	if !res.Acquired {
-		p.e.Fatalf("Acquire(%.40q) by %v: not acquired, lasts %v; want acquired", name, p, res.Remaining)
+		p.e.Fatalf("Acquire(%.40q) by %v: not acquired, lasts %v; want acquired", name, p,
+			res.Remaining)
 	}
 	return res
 }
 
-// reenters acquires a lock that the owner believes to hold, and then holds count times.
+// reenters sends a re-entry. The owner must then have count holds.
 func (p party) reenters(name string, lease time.Duration, count int) backend.AcquireResult {
 	p.e.Helper()
 	req := p.request(name, lease)
@@ -84,13 +91,14 @@ func (p party) reenters(name string, lease time.Duration, count int) backend.Acq
 		p.e.Fatalf("Acquire(%.40q) by %v, a re-entry: %v", name, p, err)
 	}
 	if !res.Acquired || res.Count != count {
-		p.e.Fatalf("Acquire(%.40q) by %v, a re-entry: acquired %v, count %d; want acquired, count %d",
+		p.e.Fatalf("Acquire(%.40q) by %v, a re-entry: acquired %v, count %d; want acquired, "+
+			"count %d",
 			name, p, res.Acquired, res.Count, count)
 	}
 	return res
 }
 
-// refused tries to acquire a lock that another holds.
+// refused tries to acquire a lock that another owner holds.
 func (p party) refused(name string, lease time.Duration) backend.AcquireResult {
 	p.e.Helper()
 	var res backend.AcquireResult
@@ -103,7 +111,8 @@ func (p party) refused(name string, lease time.Duration) backend.AcquireResult {
 			p.e.Fatalf("Acquire(%.40q) by %v: %v", name, p, err)
 		}
 		if res.Acquired {
-			p.e.Fatalf("Acquire(%.40q) by %v: acquired; want refused, since another holds it", name, p)
+			p.e.Fatalf("Acquire(%.40q) by %v: acquired; want refused, since another holds it", name,
+				p)
 		}
 	}
 	return res
@@ -112,7 +121,9 @@ func (p party) refused(name string, lease time.Duration) backend.AcquireResult {
 // releases gives back a hold.
 func (p party) releases(name string, lease time.Duration, want backend.ReleaseOutcome) {
 	p.e.Helper()
-	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits})
+	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{
+		Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits,
+	})
 	if err != nil {
 		p.e.Fatalf("Release(%.40q) by %v: %v", name, p, err)
 	}
@@ -121,17 +132,19 @@ func (p party) releases(name string, lease time.Duration, want backend.ReleaseOu
 	}
 }
 
-// renew renews a hold and returns whether it was one.
+// renew renews a hold and says whether there was one.
 func (p party) renew(name string, lease time.Duration) bool {
 	p.e.Helper()
-	res, err := p.s.Renew(p.e.ctx, backend.RenewRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits})
+	res, err := p.s.Renew(p.e.ctx, backend.RenewRequest{
+		Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits,
+	})
 	if err != nil {
 		p.e.Fatalf("Renew(%.40q) by %v: %v", name, p, err)
 	}
 	return res.Held
 }
 
-// renews renews a hold, or finds that there is none.
+// renews renews a hold, and fails the test unless renew returns want.
 func (p party) renews(name string, lease time.Duration, want bool) {
 	p.e.Helper()
 	if held := p.renew(name, lease); held != want {
@@ -139,7 +152,7 @@ func (p party) renews(name string, lease time.Duration, want bool) {
 	}
 }
 
-// forces frees a lock, or finds it free.
+// forces frees a lock by force, and fails the test unless the answer is want.
 func (p party) forces(name string, want bool) {
 	p.e.Helper()
 	res, err := p.s.ForceRelease(p.e.ctx, backend.ForceReleaseRequest{Kind: p.kind, Name: name})
@@ -151,7 +164,8 @@ func (p party) forces(name string, want bool) {
 	}
 }
 
-// look reports on a lock. How many permits aren't out is told by [party.available].
+// look returns the store's report on a lock. To check how many permits are available, use
+// [party.available].
 func (p party) look(name string) backend.LookResult {
 	p.e.Helper()
 	res := p.lookAll(name)
@@ -161,45 +175,51 @@ func (p party) look(name string) backend.LookResult {
 
 func (p party) lookAll(name string) backend.LookResult {
 	p.e.Helper()
-	res, err := p.s.Look(p.e.ctx, backend.LookRequest{Kind: p.kind, Name: name, Owner: p.owner, Permits: p.permits, Limit: p.limit})
+	res, err := p.s.Look(p.e.ctx, backend.LookRequest{
+		Kind: p.kind, Name: name, Owner: p.owner, Permits: p.permits, Limit: p.limit,
+	})
 	if err != nil {
 		p.e.Fatalf("Look(%.40q) by %v: %v", name, p, err)
 	}
 	return res
 }
 
-// has checks that the party holds the lock this often. With 0 another must hold it.
+// has checks that the party has count holds of the lock. If count is 0, another must hold it.
 func (p party) has(name string, count int) {
 	p.e.Helper()
 	if res := p.look(name); !res.Held || res.Count != count {
-		p.e.Fatalf("Look(%.40q) by %v: held %v, count %d; want held, count %d", name, p, res.Held, res.Count, count)
+		p.e.Fatalf("Look(%.40q) by %v: held %v, count %d; want held, count %d", name, p, res.Held,
+			res.Count, count)
 	}
 }
 
-// seesFree checks that nobody holds the lock.
+// seesFree checks that the lock is free.
 func (p party) seesFree(name string) {
 	p.e.Helper()
 	if res := p.look(name); res != (backend.LookResult{}) {
-		p.e.Fatalf("Look(%.40q) by %v: %+v; want a free lock, which is the zero value", name, p, res)
+		p.e.Fatalf("Look(%.40q) by %v: %+v; want a free lock, which is the zero value", name, p,
+			res)
 	}
 }
 
-// awaitFree waits until the lease of a lock has run out.
+// awaitFree waits until a lock is free because its lease has expired.
 func (p party) awaitFree(name string) {
 	p.e.Helper()
 	p.e.eventually(fmt.Sprintf("lock %.40q free", name), func() bool { return !p.look(name).Held })
 	p.seesFree(name)
 }
 
-// lasts checks that the lock expires after lease, counted from a moment between since and now.
+// lasts checks that the lock expires one lease after a moment between since and now.
 func (p party) lasts(name string, lease time.Duration, since time.Time) {
 	p.e.Helper()
-	p.e.checkRemaining(fmt.Sprintf("Look(%.40q) by %v", name, p), p.look(name).Remaining, lease, since)
+	p.e.checkRemaining(fmt.Sprintf("Look(%.40q) by %v", name, p), p.look(name).Remaining, lease,
+		since)
 }
 
-// checkRemaining checks what a step has said to be left of a lease that began between since and now.
-// A busy machine makes the answer smaller, never larger, and it is measured how much; but a server that isn't let run
-// between its look at the clock and the step counts from earlier.
+// checkRemaining checks a step's answer about the rest of a lease that began between since and now.
+// A busy machine makes the answer smaller, but never larger. The check allows for the time that has
+// passed. In real time it allows for 100 ms more, because a server may be interrupted after it has
+// read its clock.
 func (e *env) checkRemaining(step string, remaining, lease time.Duration, since time.Time) {
 	e.Helper()
 	unit := e.leaseStep()
@@ -208,18 +228,19 @@ func (e *env) checkRemaining(step string, remaining, lease time.Duration, since 
 		atLeast -= 100 * time.Millisecond
 	}
 	if remaining < atLeast || remaining > atMost {
-		e.Fatalf("%s: Remaining %v; want %v to %v, of a lease of %v", step, remaining, atLeast, atMost, lease)
+		e.Fatalf("%s: Remaining %v; want %v to %v, of a lease of %v", step, remaining, atLeast,
+			atMost, lease)
 	}
 }
 
-// A term is what is known of the end of a hold: the lease that it has, and since when.
+// A term is the end of a hold: its lease, and the time from which the lease counts.
 type term struct {
 	lease time.Duration
 	since time.Time
 }
 
-// after returns the term of a hold of this kind that was given a lease once more. It is that lease, whatever it was
-// before; but a Read or Write lasts no shorter than it did.
+// after returns the term of a hold of this kind after another step has given it a lease. A Read or
+// Write keeps the longer of the two leases. Other kinds get the new one.
 func (x term) after(k backend.Kind, lease time.Duration, since time.Time) term {
 	if lengthens(k) && x.lease > lease {
 		return x
@@ -227,10 +248,10 @@ func (x term) after(k backend.Kind, lease time.Duration, since time.Time) term {
 	return term{lease, since}
 }
 
-// lengthens says whether a hold of this kind never ends earlier than it would have.
+// lengthens says whether a step never shortens the lease of a hold of this kind.
 func lengthens(k backend.Kind) bool { return k == backend.Read || k == backend.Write }
 
-// parallel calls f with 0 to n-1 at once, and fails the test if any of them returned an error.
+// parallel calls f with 0 to n-1 at once, and fails the test if any call returned an error.
 func (e *env) parallel(n int, f func(i int) error) {
 	e.Helper()
 	errs := make([]error, n)
@@ -244,7 +265,7 @@ func (e *env) parallel(n int, f func(i int) error) {
 	}
 }
 
-// bell counts wake-ups and can be waited for.
+// bell counts wake-ups, and lets a test wait for one.
 type bell struct {
 	rung  chan struct{}
 	mu    sync.Mutex
@@ -270,7 +291,7 @@ func (b *bell) calls() int {
 	return b.count
 }
 
-// reset forgets a ringing that nobody has waited for.
+// reset drops a wake-up that no call of wait has received.
 func (b *bell) reset() {
 	select {
 	case <-b.rung:
@@ -278,8 +299,8 @@ func (b *bell) reset() {
 	}
 }
 
-// wait waits for a ringing; it returns an error if there is none for longer than any working store on
-// a busy machine could take.
+// wait waits for a wake-up. It returns an error if there is none for longer than any working store
+// on a busy machine could take.
 func (b *bell) wait() error {
 	if !rings(b.rung) {
 		return errors.New("nobody called Wake")
@@ -298,7 +319,7 @@ func rings(c <-chan struct{}) bool {
 	}
 }
 
-// waits is wait for the goroutine of the test.
+// waits calls wait, and fails the test on an error. Only the goroutine of the test may call it.
 func (b *bell) waits(e *env, after string) {
 	e.Helper()
 	if err := b.wait(); err != nil {
@@ -310,7 +331,10 @@ func (b *bell) waits(e *env, after string) {
 func (p party) subscribe(name string) (*bell, backend.Subscription) {
 	p.e.Helper()
 	b := newBell()
-	sub, err := backend.CapabilitiesOf(p.s).Notifier.Subscribe(p.e.ctx, backend.SubscribeRequest{Kind: p.kind, Name: name, Wake: b.ring})
+	sub, err := backend.CapabilitiesOf(p.s).
+		Notifier.Subscribe(p.e.ctx, backend.SubscribeRequest{
+		Kind: p.kind, Name: name, Wake: b.ring,
+	})
 	if err != nil {
 		p.e.Fatalf("Subscribe(%.40q): %v", name, err)
 	}

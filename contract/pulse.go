@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// A pulse tells whether the machine stands still at times: a goroutine that wakes up again and again
-// notes how late it was, and how many others want to run.
+// A pulse measures whether the machine stands still at times. Its goroutine wakes up regularly, and
+// notes how late it was and how many threads want to run.
 type pulse struct {
 	mu    sync.Mutex
-	due   time.Time     // the next beat
-	worst time.Duration // how late one was
-	crowd int           // the most that wanted a processor, for each processor
+	due   time.Time     // when the next beat is due
+	worst time.Duration // the longest delay of a beat
+	crowd int           // the largest number of threads that wanted a processor, for each processor
 	stop  chan struct{}
 	ended chan struct{}
 }
@@ -25,17 +25,17 @@ type pulse struct {
 const (
 	beat = 10 * time.Millisecond
 
-	// stoodStill is how late a beat is of a machine that can't be expected to do anything in time. Cases allow for more, but the processes of
-	// a store may have waited for ten times as long as this one did.
+	// stoodStill is the shortest delay of a beat that excuses a failure. Cases allow for longer
+	// delays than that, but a store's processes may have waited ten times as long as this process.
 	stoodStill = 20 * time.Millisecond
 
-	// crowded is how many want each processor of a machine on which a store can't be expected to
-	// answer in time. A process that sleeps most of the time, as this one, is let in before others, and
-	// is in time all the while.
+	// crowded is the smallest number of threads for each processor that excuses a failure: with so
+	// many, a store may not answer in time. The delay alone doesn't show such a load, because the
+	// system prefers processes that sleep most of the time, such as this process.
 	crowded = 5
 )
 
-// crowd returns how many want each processor at the moment, or 0 where the system doesn't say.
+// crowd returns how many threads want each processor at the moment, or 0 if the system doesn't say.
 func crowd() int {
 	loadavg, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -44,8 +44,8 @@ func crowd() int {
 	return running(string(loadavg)) / runtime.NumCPU()
 }
 
-// running returns how many want a processor, as Linux says it: "11.90 14.36 14.54 16/193 2924" are 16
-// of 193 threads.
+// running returns how many threads want a processor, from the contents of Linux's /proc/loadavg. In
+// "11.90 14.36 14.54 16/193 2924" it is 16, of 193 threads.
 func running(loadavg string) int {
 	fields := strings.Fields(loadavg)
 	if len(fields) < 4 {
@@ -86,19 +86,19 @@ func (p *pulse) end() {
 	<-p.ended
 }
 
-// latest returns how late the machine was at its worst, and how crowded.
+// latest returns the longest delay and the highest load so far.
 func (p *pulse) latest() (late time.Duration, crowd int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return max(p.worst, time.Since(p.due)), p.crowd
 }
 
-// mostRuns is how often a case is run before a machine that stands still is no excuse any more.
+// mostRuns is how often a case may run, if a slow machine excuses its failures.
 const mostRuns = 3
 
-// runIn runs a case as a subtest, if the harness chooses it. In real time leases end while a machine
-// does something else, so what goes wrong while it stood still is only printed, and the case run again.
-// Where nothing hangs on the time, what is found has happened.
+// runIn runs a case as a subtest, if the harness chooses it. In real time, leases also expire while
+// a machine does something else. So if the machine stood still or was overloaded, failures are only
+// printed, and the case runs again. The last run counts in any case.
 func (c testCase) runIn(t *testing.T, h Harness) {
 	if !h.chooses(c) {
 		return
@@ -117,7 +117,7 @@ func (c testCase) runIn(t *testing.T, h Harness) {
 	t.Run(c.name, func(t *testing.T) { runCase(t, h, c, nil) })
 }
 
-// late says whether the machine is an excuse for what has gone wrong, and notes that it was one.
+// late says whether the slow machine excuses a failure, and notes that it did.
 func (e *env) late() bool {
 	e.Helper()
 	if e.excused == nil {
@@ -127,13 +127,14 @@ func (e *env) late() bool {
 	if late < stoodStill && crowd < crowded {
 		return false
 	}
-	e.Logf("the machine has stood still for %v, and %d wanted each processor: once more, as it may be "+
-		"that which was wrong", late, crowd)
+	e.Logf("the machine has stood still for %v, and %d wanted each processor: once more, as it "+
+		"may be that which was wrong", late, crowd)
 	e.excused.Store(true)
 	return true
 }
 
-// Errorf, Error, Fatalf and Fatal are as those of a test, but for what is excused.
+// Errorf, Error, Fatalf and Fatal are those of a test. But if the failure is excused, the first two
+// only log it, and the others skip the rest of the case.
 
 func (e *env) Errorf(format string, args ...any) {
 	e.Helper()

@@ -71,8 +71,8 @@ func TestRunning(t *testing.T) {
 	}
 }
 
-// What went wrong while the machine stood still, or had too much to do, is excused if it goes well
-// the next time.
+// A failure while the machine stood still, or was overloaded, is excused if the next attempt
+// succeeds.
 func TestExcuse(t *testing.T) {
 	for name, fail := range map[string]func(e *env){
 		"Error":   func(e *env) { e.standStill(); e.Error("wrong") },
@@ -112,7 +112,8 @@ func TestNoExcuse(t *testing.T) {
 		t.Errorf("it passes:\n%s", out)
 	}
 	for _, want := range []string{
-		"--- SKIP: TestNoExcuse/again_and_again ", "--- SKIP: TestNoExcuse/again_and_again#01 ", "--- FAIL: TestNoExcuse/again_and_again#02 ",
+		"--- SKIP: TestNoExcuse/again_and_again ", "--- SKIP: TestNoExcuse/again_and_again#01 ",
+		"--- FAIL: TestNoExcuse/again_and_again#02 ",
 		"--- FAIL: TestNoExcuse/in_time", "--- FAIL: TestNoExcuse/exclusion ",
 	} {
 		if !strings.Contains(string(out), want) {

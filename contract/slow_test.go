@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -24,7 +25,9 @@ type slowSession struct {
 	st slowStore
 }
 
-func slowly[Req, Res any](ctx context.Context, st slowStore, req Req, do func(context.Context, Req) (Res, error)) (res Res, err error) {
+func slowly[Req, Res any](
+	ctx context.Context, st slowStore, req Req, do func(context.Context, Req) (Res, error),
+) (res Res, err error) {
 	select {
 	case st.busy <- struct{}{}:
 	case <-ctx.Done():
@@ -35,23 +38,33 @@ func slowly[Req, Res any](ctx context.Context, st slowStore, req Req, do func(co
 	return do(ctx, req)
 }
 
-func (s slowSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s slowSession) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	return slowly(ctx, s.st, req, s.in.Acquire)
 }
 
-func (s slowSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s slowSession) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	return slowly(ctx, s.st, req, s.in.Release)
 }
 
-func (s slowSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s slowSession) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	return slowly(ctx, s.st, req, s.in.Renew)
 }
 
-func (s slowSession) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+func (s slowSession) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	return slowly(ctx, s.st, req, s.in.ForceRelease)
 }
 
-func (s slowSession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+func (s slowSession) Look(
+	ctx context.Context, req backend.LookRequest,
+) (backend.LookResult, error) {
 	return slowly(ctx, s.st, req, s.in.Look)
 }
 
@@ -59,6 +72,9 @@ func (s slowSession) Close() error { return s.in.Close() }
 
 // A store is no worse for being slow.
 func TestSlowStore(t *testing.T) {
+	if apart.Run(t, 1) {
+		return
+	}
 	h := Harness{NewStore: func(*testing.T) Store {
 		st := slowStore{membackend.New(), 60 * time.Millisecond, make(chan struct{}, 1)}
 		return Store{Backend: func() backend.Backend { return st }}
@@ -79,13 +95,18 @@ type farSession struct {
 	backend.Notifier
 }
 
-func (s farSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s farSession) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	time.Sleep(60 * time.Millisecond)
 	return s.Session.Acquire(context.WithoutCancel(ctx), req)
 }
 
-// What is sent before a case goes on may come after what it does then.
+// A request that is sent before a case goes on may arrive after the case's later requests.
 func TestFarStore(t *testing.T) {
+	if apart.Run(t, 1) {
+		return
+	}
 	h := Harness{NewStore: func(*testing.T) Store {
 		st := farStore{membackend.New()}
 		return Store{Backend: func() backend.Backend { return st }}
@@ -93,10 +114,14 @@ func TestFarStore(t *testing.T) {
 	runCases(t, h, waitCases)
 }
 
-// A store that counts in seconds and is half of one late to end a lease says of it what it says of one with half a second left.
+// A store that counts in seconds and is half of one late to end a lease says of it what it says of
+// one with half a second left.
 func TestModelOfALateStore(t *testing.T) {
 	end := time.Now()
-	now := moment{before: end.Add(544 * time.Millisecond), after: end.Add(545 * time.Millisecond), slack: time.Second}
+	now := moment{
+		before: end.Add(544 * time.Millisecond), after: end.Add(545 * time.Millisecond),
+		slack: time.Second,
+	}
 	held := object{permits: [len(modelOwners)]ending{1: {end, end}}, told: 4}
 	look := modelStep{op: opLook, kind: backend.Permits, owner: "a", name: "sem", limit: 4}
 	got := answer{text: permitsSeen(true, 0, 2), remaining: 500 * time.Millisecond}

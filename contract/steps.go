@@ -42,7 +42,7 @@ var acquireCases = []testCase{
 			a.acquires("lock", lease)
 			for _, other := range []time.Duration{lease, 2 * lease, e.legal(lease / 2)} {
 				res := b.refused("lock", other)
-				if res.Remaining >= 0 { // negative: the store doesn't know
+				if res.Remaining >= 0 { // a negative Remaining means that the store doesn't know
 					e.checkRemaining("Acquire", res.Remaining, lease, start)
 				}
 			}
@@ -80,7 +80,8 @@ var acquireCases = []testCase{
 		rule: "The result of a re-entry carries Count; otherwise Reentry changes nothing",
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			a.reenters("lock", lease, 1) // the lock was free, whatever a believed
+			// the lock was free, although the request claims to re-enter
+			a.reenters("lock", lease, 1)
 			a.reenters("lock", lease, 2)
 			a.acquires("lock", lease)
 			a.reenters("lock", lease, 4)
@@ -158,8 +159,8 @@ var releaseCases = []testCase{
 			b.has("lock", 1)
 		}},
 	{name: "release/lease",
-		rule: "If holds are left after Release, the lock expires after the request's lease; a Write " +
-			"not earlier than before",
+		rule: "If holds are left after Release, the lock expires after the request's lease; " +
+			"a Write not earlier than before",
 		run: func(e *env) {
 			a, short := e.party("a"), e.legal(e.longLease()/4)
 			for range 5 {
@@ -171,8 +172,8 @@ var releaseCases = []testCase{
 
 var renewCases = []testCase{
 	{name: "renew/held",
-		rule: "Renew lets the owner's lock expire after the request's lease, longer or shorter, and " +
-			"changes nothing else; a Write expires not earlier than before",
+		rule: "Renew lets the owner's lock expire after the request's lease, longer or " +
+			"shorter, and changes nothing else; a Write expires not earlier than before",
 		run: func(e *env) {
 			a, b, short := e.party("a"), e.party("b"), e.legal(e.longLease()/4)
 			a.acquires("lock", short)
@@ -274,7 +275,8 @@ var lookCases = []testCase{
 
 var leaseCases = []testCase{
 	{name: "lease/runs out",
-		rule: "When the lease has run out the lock is free, and the hold is gone with all its counts",
+		rule: "When the lease has run out the lock is free, and the hold is gone with all " +
+			"its counts",
 		tags: forPermits,
 		run: func(e *env) {
 			a, b, long := e.party("a"), e.party("b"), e.longLease()
@@ -299,7 +301,9 @@ var leaseCases = []testCase{
 			a, b := e.party("a"), e.party("b")
 			a.acquires("lock", e.shortLease())
 			e.eventually("the lock acquired by another", func() bool {
-				res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: b.owner, Lease: e.longLease(), Reentry: true})
+				res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{
+					Kind: e.kind, Name: "lock", Owner: b.owner, Lease: e.longLease(), Reentry: true,
+				})
 				if err != nil {
 					e.Fatal(err)
 				}
@@ -326,17 +330,19 @@ var leaseCases = []testCase{
 		run: func(e *env) {
 			a, b := e.party("a"), e.party("b")
 			unit := e.leaseStep()
-			for i, lease := range []time.Duration{e.legal(1), e.legal(1) + unit, e.shortLease() + 7*unit} {
+			for i, lease := range []time.Duration{e.legal(1), e.legal(1) + unit,
+				e.shortLease() + 7*unit} {
 				name := fmt.Sprint("lock", i)
 				start := time.Now()
 				a.acquires(name, lease)
 				for b.look(name).Held {
 					if time.Since(start) > lease+30*time.Second {
-						e.Fatalf("a lock with a lease of %v was held after %v", lease, time.Since(start))
+						e.Fatalf("a lock with a lease of %v was held after %v", lease,
+							time.Since(start))
 					}
 					time.Sleep(max(lease/50, time.Millisecond))
 				}
-				// The store's clock may be coarse, or run a little faster than ours.
+				// The store's clock may be coarse, or run a little faster than the test's.
 				if elapsed := time.Since(start); elapsed < lease-lease/50-2*time.Millisecond {
 					e.Fatalf("a lock with a lease of %v was free after %v", lease, elapsed)
 				}
@@ -350,7 +356,9 @@ var leaseCases = []testCase{
 		rule: "A hold that was re-entered outlives its first lease",
 		run: func(e *env) {
 			prolong(e, func(a party, name string) bool {
-				res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: e.longLease(), Reentry: true})
+				res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{
+					Kind: e.kind, Name: name, Owner: a.owner, Lease: e.longLease(), Reentry: true,
+				})
 				if err != nil {
 					e.Fatal(err)
 				}
@@ -361,7 +369,9 @@ var leaseCases = []testCase{
 		rule: "A hold that was released in part outlives its first lease",
 		run: func(e *env) {
 			prolong(e, func(a party, name string) bool {
-				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: e.longLease()})
+				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{
+					Kind: e.kind, Name: name, Owner: a.owner, Lease: e.longLease(),
+				})
 				if err != nil {
 					e.Fatal(err)
 				}
@@ -369,8 +379,8 @@ var leaseCases = []testCase{
 			})
 		}},
 	{name: "lease/cut short",
-		rule: "A hold with a long lease ends early if a later request sets a short one; a Read or " +
-			"Write doesn't",
+		rule: "A hold with a long lease ends early if a later request sets a short one; a " +
+			"Read or Write doesn't",
 		run: func(e *env) {
 			a, long, short := e.party("a"), e.longLease(), e.shortLease()
 			for _, name := range []string{"acquire", "renew", "release"} {
@@ -414,7 +424,7 @@ var leaseCases = []testCase{
 		}},
 }
 
-// leases checks that a step gives a hold of the lock the leases that it asks for.
+// leases checks that a step gives a hold the lease that it asks for.
 func (e *env) leases(a party, step func(lease time.Duration)) {
 	e.Helper()
 	var x term
@@ -427,7 +437,8 @@ func (e *env) leases(a party, step func(lease time.Duration)) {
 	}
 }
 
-// leaseBefore returns a lease for a hold that is to have a short one then: a long one where it can become shorter.
+// leaseBefore returns the first lease of a hold to which a later step gives a short lease. The
+// first lease is long, unless a step never shortens leases of this kind.
 func (e *env) leaseBefore(short time.Duration) time.Duration {
 	if lengthens(e.kind) {
 		return short
@@ -435,9 +446,9 @@ func (e *env) leaseBefore(short time.Duration) time.Duration {
 	return e.longLease()
 }
 
-// prolong checks that a step lets a hold outlive the lease that it had before. The hold, counted
-// twice, has a short lease, so on a slow machine it may be over before the step: then it is tried
-// again with a longer one.
+// prolong checks that a step makes a hold outlive its earlier lease. The hold has a short lease,
+// and a count of 2. On a slow machine the lease may expire before the step. Then prolong tries
+// again with a longer lease.
 func prolong(e *env, step func(a party, name string) (held bool)) {
 	e.Helper()
 	a, b := e.party("a"), e.party("b")
@@ -448,7 +459,7 @@ func prolong(e *env, step func(a party, name string) (held bool)) {
 		a.acquires(name, lease)
 		a.acquires(name, lease)
 		if step(a, name) {
-			// Long enough that the first lease is surely over in the store, too.
+			// After the sleep the first lease would surely have expired, even by the store's clock.
 			e.sleep(lease + lease/2 + e.leaseStep())
 			b.refused(name, lease)
 			if a.look(name).Count == 0 {
@@ -457,24 +468,28 @@ func prolong(e *env, step func(a party, name string) (held bool)) {
 			return
 		}
 		if elapsed := time.Since(start); elapsed < lease-lease/50-2*time.Millisecond {
-			e.Fatalf("%v after an Acquire with a lease of %v the step did not find the hold", elapsed, lease)
+			e.Fatalf("%v after an Acquire with a lease of %v the step did not find the hold",
+				elapsed, lease)
 		}
 		lease *= 2
 	}
 }
 
-// oddNames are names and owners that a store could confuse with each other or with its own.
+// oddNames are names and owners that a store could confuse with each other or with its own names.
 var oddNames = []string{
-	"lock", "Lock", "LOCK", "lock ", " lock", "lock:1", "lock:", ":", "lock1", "lock/1", "/", "a/../lock", ".", "..",
+	"lock", "Lock", "LOCK", "lock ", " lock", "lock:1", "lock:", ":", "lock1", "lock/1", "/",
+	"a/../lock", ".", "..",
 	"{lock}", "{lock", "lock}", "{}", "{a}{b}", "x{lock}y",
-	"*", "l?ck", "[a-z]", `\`, `"`, `'`, "`", "a\nb", "a\r\nb", "\n", "\t", "a\x00b", "a", "ab", "\xff\xfe", "%s", "%2F",
+	"*", "l?ck", "[a-z]", `\`, `"`, `'`, "`", "a\nb", "a\r\nb", "\n", "\t", "a\x00b", "a", "ab",
+	"\xff\xfe", "%s", "%2F",
 	"mode", "count", "owner", "0", "1", "-1", "nil", "null", "true",
 	"é", "e\u0301", "замок", "锁", "🔒", "\u202elock",
 	strings.Repeat("n", 1000), strings.Repeat("n", 999), strings.Repeat("锁", 333),
 }
 
-// oddLocks returns the odd names that the store takes for a lock. It may refuse some, if every step
-// does so, and before anything is done: a cluster must where the braces don't fit its slots.
+// oddLocks returns the odd names that the store accepts as names of locks. If the store refuses a
+// name, every step must refuse that name, and change nothing. A cluster must refuse names whose
+// braces would put a lock's keys into different slots.
 func (e *env) oddLocks(kind backend.Kind) []string {
 	e.Helper()
 	s := e.session()
@@ -485,9 +500,12 @@ func (e *env) oddLocks(kind backend.Kind) []string {
 			names = append(names, name)
 			continue
 		}
-		_, second := s.Acquire(e.ctx, backend.AcquireRequest{Kind: kind, Name: name, Owner: "a", Lease: e.longLease()})
+		_, second := s.Acquire(e.ctx, backend.AcquireRequest{
+			Kind: kind, Name: name, Owner: "a", Lease: e.longLease(),
+		})
 		if backend.KindOf(err) != backend.Refused || backend.KindOf(second) != backend.Refused {
-			e.Fatalf("the name %.40q: Look answers %v, and Acquire %v; want no error, or twice one of kind Refused", name, err, second)
+			e.Fatalf("the name %.40q: Look answers %v, and Acquire %v; want no error, or twice "+
+				"one of kind Refused", name, err, second)
 		}
 	}
 	if len(names) < len(oddNames)/2 {
@@ -498,7 +516,8 @@ func (e *env) oddLocks(kind backend.Kind) []string {
 
 var nameCases = []testCase{
 	{name: "names/of locks",
-		rule: "Any name that is taken names a lock of its own: case, blanks and all characters count",
+		rule: "Any name that is taken names a lock of its own: case, blanks and all " +
+			"characters count",
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			names := e.oddLocks(e.kind)
@@ -540,7 +559,7 @@ var nameCases = []testCase{
 				owner.releases("lock", lease, backend.Left)
 				owner.releases("lock", lease, backend.Freed)
 			}
-			// Each against all others, with one step.
+			// Each odd owner tries to release the lock of one holder.
 			holder := e.at(s, "lock:1")
 			holder.acquires("lock", lease)
 			for _, name := range oddNames {
@@ -555,7 +574,8 @@ var nameCases = []testCase{
 			lease := e.longLease()
 			s := e.session()
 			pairs := []struct{ name, owner string }{
-				{"ab", "c"}, {"a", "bc"}, {"a:b", "d"}, {"b", "a"}, {"c", "ab"}, {"bc", "a:b"}, {"a:", "b"}, {"{a}:b", "c"}, {"d", "d"},
+				{"ab", "c"}, {"a", "bc"}, {"a:b", "d"}, {"b", "a"}, {"c", "ab"}, {"bc", "a:b"},
+				{"a:", "b"}, {"{a}:b", "c"}, {"d", "d"},
 			}
 			for _, p := range pairs {
 				e.at(s, p.owner).reenters(p.name, lease, 1)
@@ -572,7 +592,7 @@ var nameCases = []testCase{
 			lease := e.longLease()
 			back := e.store.Backend()
 			first, second, third := e.party("a"), e.party("a"), e.at(back.Open(), "a")
-			fourth := e.at(back.Open(), "a") // of the same Backend as the third
+			fourth := e.at(back.Open(), "a") // on the same Backend as the third
 			e.Cleanup(func() { third.s.Close(); fourth.s.Close() })
 			first.reenters("lock", lease, 1)
 			second.reenters("lock", lease, 2)
@@ -604,7 +624,9 @@ var concurrencyCases = []testCase{
 			for range rounds {
 				won := make([]bool, len(parties))
 				e.parallel(len(parties), func(i int) error {
-					res, err := parties[i].s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: parties[i].owner, Lease: lease})
+					res, err := parties[i].s.Acquire(e.ctx, backend.AcquireRequest{
+						Kind: e.kind, Name: "lock", Owner: parties[i].owner, Lease: lease,
+					})
 					won[i] = res.Acquired
 					return err
 				})
@@ -627,7 +649,9 @@ var concurrencyCases = []testCase{
 				seen := make([]bool, k+1)
 				counts := make([]int, k)
 				e.parallel(k, func(i int) error {
-					res, err := sessions[i%3].Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: "a", Lease: lease, Reentry: true})
+					res, err := sessions[i%3].Acquire(e.ctx, backend.AcquireRequest{
+						Kind: e.kind, Name: "lock", Owner: "a", Lease: lease, Reentry: true,
+					})
 					if err == nil && !res.Acquired {
 						err = errors.New("re-entry: not acquired")
 					}
@@ -635,7 +659,8 @@ var concurrencyCases = []testCase{
 					return err
 				})
 				a.has("lock", k)
-				// Count may be read a step later, so two can see the same one, but none can see none.
+				// A store may read the count after the step. So two calls may see the same count,
+				// but no call may see 0.
 				for _, n := range counts {
 					if n < 1 || n > k {
 						e.Fatalf("Count %d; want 1 to %d", n, k)
@@ -647,7 +672,9 @@ var concurrencyCases = []testCase{
 				}
 				var freed, left atomic.Int32
 				e.parallel(k, func(i int) error {
-					res, err := sessions[i%3].Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: "a", Lease: lease})
+					res, err := sessions[i%3].Release(e.ctx, backend.ReleaseRequest{
+						Kind: e.kind, Name: "lock", Owner: "a", Lease: lease,
+					})
 					switch res.Outcome {
 					case backend.Freed:
 						freed.Add(1)
@@ -657,7 +684,8 @@ var concurrencyCases = []testCase{
 					return err
 				})
 				if freed.Load() != 1 || left.Load() != k-1 {
-					e.Fatalf("%d releases: %d freed the lock and %d left holds; want 1 and %d", k, freed.Load(), left.Load(), k-1)
+					e.Fatalf("%d releases: %d freed the lock and %d left holds; want 1 and %d", k,
+						freed.Load(), left.Load(), k-1)
 				}
 				a.seesFree("lock")
 			}
@@ -669,7 +697,8 @@ var concurrencyCases = []testCase{
 			const parties, rounds = 8, 15
 			lease := e.longLease()
 			var inside atomic.Int32
-			counter := 0 // guarded by the lock; inside tells the race detector so
+			// guarded by the lock; the variable inside makes the order visible to the race detector
+			counter := 0
 			sessions := make([]backend.Session, parties)
 			for i := range sessions {
 				sessions[i] = e.session()
@@ -678,22 +707,31 @@ var concurrencyCases = []testCase{
 				s, owner := sessions[i], fmt.Sprint("owner", i)
 				for range rounds {
 					for start := time.Now(); ; {
-						res, err := s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: owner, Lease: lease})
+						res, err := s.Acquire(e.ctx, backend.AcquireRequest{
+							Kind: e.kind, Name: "lock", Owner: owner, Lease: lease,
+						})
 						if err != nil {
 							return err
 						}
 						if res.Acquired {
 							break
 						}
-						// Those who don't have it try what they must not be able to do.
-						if res, err := s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Outcome != backend.NotHeld {
-							return fmt.Errorf("Release by %s, who doesn't hold the lock: %v, %v", owner, res.Outcome, err)
+						// Owners without the lock try steps that must fail.
+						if res, err := s.Release(e.ctx, backend.ReleaseRequest{
+							Kind: e.kind, Name: "lock", Owner: owner, Lease: lease,
+						}); err != nil || res.Outcome != backend.NotHeld {
+							return fmt.Errorf("Release by %s, who doesn't hold the lock: %v, %v",
+								owner, res.Outcome, err)
 						}
-						if res, err := s.Renew(e.ctx, backend.RenewRequest{Kind: e.kind, Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Held {
-							return fmt.Errorf("Renew by %s, who doesn't hold the lock: %v, %v", owner, res.Held, err)
+						if res, err := s.Renew(e.ctx, backend.RenewRequest{
+							Kind: e.kind, Name: "lock", Owner: owner, Lease: lease,
+						}); err != nil || res.Held {
+							return fmt.Errorf("Renew by %s, who doesn't hold the lock: %v, %v",
+								owner, res.Held, err)
 						}
 						if time.Since(start) > 30*time.Second {
-							return fmt.Errorf("%s waits too long for others to release the lock", owner)
+							return fmt.Errorf("%s waits too long for others to release the lock",
+								owner)
 						}
 						time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
 					}
@@ -702,12 +740,18 @@ var concurrencyCases = []testCase{
 					}
 					counter++
 					time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
-					if res, err := s.Renew(e.ctx, backend.RenewRequest{Kind: e.kind, Name: "lock", Owner: owner, Lease: lease}); err != nil || !res.Held {
-						return fmt.Errorf("Renew by %s, who holds the lock: %v, %v", owner, res.Held, err)
+					if res, err := s.Renew(e.ctx, backend.RenewRequest{
+						Kind: e.kind, Name: "lock", Owner: owner, Lease: lease,
+					}); err != nil || !res.Held {
+						return fmt.Errorf("Renew by %s, who holds the lock: %v, %v", owner,
+							res.Held, err)
 					}
 					inside.Add(-1)
-					if res, err := s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: owner, Lease: lease}); err != nil || res.Outcome != backend.Freed {
-						return fmt.Errorf("Release by %s, who holds the lock: %v, %v", owner, res.Outcome, err)
+					if res, err := s.Release(e.ctx, backend.ReleaseRequest{
+						Kind: e.kind, Name: "lock", Owner: owner, Lease: lease,
+					}); err != nil || res.Outcome != backend.Freed {
+						return fmt.Errorf("Release by %s, who holds the lock: %v, %v", owner,
+							res.Outcome, err)
 					}
 				}
 				return nil
@@ -723,11 +767,15 @@ var concurrencyCases = []testCase{
 			e.parallel(100, func(i int) error {
 				name, owner := fmt.Sprint("lock", i), fmt.Sprint("owner", i)
 				for range 5 {
-					res, err := s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: owner, Lease: lease, Reentry: true})
+					res, err := s.Acquire(e.ctx, backend.AcquireRequest{
+						Kind: e.kind, Name: name, Owner: owner, Lease: lease, Reentry: true,
+					})
 					if err != nil || !res.Acquired || res.Count != 1 {
 						return fmt.Errorf("Acquire(%s): %+v, %v", name, res, err)
 					}
-					rel, err := s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: name, Owner: owner, Lease: lease})
+					rel, err := s.Release(e.ctx, backend.ReleaseRequest{
+						Kind: e.kind, Name: name, Owner: owner, Lease: lease,
+					})
 					if err != nil || rel.Outcome != backend.Freed {
 						return fmt.Errorf("Release(%s): %v, %v", name, rel.Outcome, err)
 					}
@@ -739,8 +787,8 @@ var concurrencyCases = []testCase{
 
 var contextCases = []testCase{
 	{name: "context/ended",
-		rule: "A step whose context is over already tells the truth: done, or not done (Retry), or " +
-			"perhaps (Unknown)", tags: forReaders | forPermits,
+		rule: "A step whose context is over already tells the truth: done, or not done " +
+			"(Retry), or perhaps (Unknown)", tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, lease := e.party("a"), e.longLease()
 			over, cancel := context.WithCancel(e.ctx)
@@ -748,42 +796,57 @@ var contextCases = []testCase{
 			late, cancel := context.WithDeadline(e.ctx, time.Now().Add(-time.Hour))
 			defer cancel()
 
-			// truth checks what a step did: err is what it returned, and done what the store says.
+			// truth compares the error of a step with the state of the store. done says whether the
+			// store shows the effect of the step.
 			truth := func(step string, err error, done bool) {
 				e.Helper()
 				switch {
 				case err == nil && !done:
 					e.Fatalf("%s returned no error; want it done", step)
 				case err != nil && backend.KindOf(err) == backend.Refused:
-					e.Fatalf("%s: error %q is of kind Refused; but another step could be carried out", step, err)
+					e.Fatalf("%s: error %q is of kind Refused; but another step could be "+
+						"carried out", step, err)
 				case err != nil && backend.KindOf(err) == backend.Retry && done:
-					e.Fatalf("%s: error %q is of kind Retry, but the step was carried out", step, err)
+					e.Fatalf("%s: error %q is of kind Retry, but the step was carried out", step,
+						err)
 				}
 			}
 			for i, ctx := range []context.Context{over, late} {
 				name := func(step string) string { return fmt.Sprint(step, i) }
-				_, err := a.s.Acquire(ctx, backend.AcquireRequest{Kind: e.kind, Name: name("acquire"), Owner: a.owner, Lease: lease})
+				_, err := a.s.Acquire(ctx, backend.AcquireRequest{
+					Kind: e.kind, Name: name("acquire"), Owner: a.owner, Lease: lease,
+				})
 				truth("Acquire", err, a.look(name("acquire")).Held)
 
 				a.acquires(name("release"), lease)
-				_, err = a.s.Release(ctx, backend.ReleaseRequest{Kind: e.kind, Name: name("release"), Owner: a.owner, Lease: lease})
+				_, err = a.s.Release(ctx, backend.ReleaseRequest{
+					Kind: e.kind, Name: name("release"), Owner: a.owner, Lease: lease,
+				})
 				truth("Release", err, !a.look(name("release")).Held)
 
 				a.acquires(name("force"), lease)
-				_, err = a.s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: e.kind, Name: name("force")})
+				_, err = a.s.ForceRelease(ctx, backend.ForceReleaseRequest{
+					Kind: e.kind, Name: name("force"),
+				})
 				truth("ForceRelease", err, !a.look(name("force")).Held)
 
 				a.acquires(name("renew"), lease)
-				_, err = a.s.Renew(ctx, backend.RenewRequest{Kind: e.kind, Name: name("renew"), Owner: a.owner, Lease: 2 * lease})
-				truth("Renew", err, a.look(name("renew")).Remaining > lease+lease/2) // what is left may be rounded up
+				_, err = a.s.Renew(ctx, backend.RenewRequest{
+					Kind: e.kind, Name: name("renew"), Owner: a.owner, Lease: 2 * lease,
+				})
+				// The bound leaves room, since the remaining time may be rounded up.
+				truth("Renew", err, a.look(name("renew")).Remaining > lease+lease/2)
 
-				if res, err := a.s.Look(ctx, backend.LookRequest{Kind: e.kind, Name: name("renew"), Owner: a.owner}); err == nil && !res.Held {
+				if res, err := a.s.Look(ctx, backend.LookRequest{
+					Kind: e.kind, Name: name("renew"), Owner: a.owner,
+				}); err == nil && !res.Held {
 					e.Fatal("Look returned no error and a free lock; want held, or an error")
 				} else if err != nil && backend.KindOf(err) == backend.Refused {
-					e.Fatalf("Look: error %q is of kind Refused; but another step could be carried out", err)
+					e.Fatalf("Look: error %q is of kind Refused; but another step could be "+
+						"carried out", err)
 				}
 			}
-			a.acquires("afterwards", lease) // the session has survived it
+			a.acquires("afterwards", lease) // the session still works
 		}},
 	{name: "context/ends meanwhile",
 		rule: "A step whose context ends meanwhile tells the truth, too",
@@ -799,16 +862,20 @@ var contextCases = []testCase{
 					t := time.AfterFunc(time.Duration(rand.IntN(300))*time.Microsecond, cancel)
 					defer t.Stop()
 				}
-				res, err := a.s.Acquire(ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: lease})
+				res, err := a.s.Acquire(ctx, backend.AcquireRequest{
+					Kind: e.kind, Name: name, Owner: a.owner, Lease: lease,
+				})
 				cancel()
 				held := b.look(name).Held
 				switch {
 				case err == nil && (!res.Acquired || !held):
-					e.Fatalf("Acquire: acquired %v, no error; afterwards held %v", res.Acquired, held)
+					e.Fatalf("Acquire: acquired %v, no error; afterwards held %v", res.Acquired,
+						held)
 				case err != nil && backend.KindOf(err) == backend.Retry && held:
 					e.Fatalf("Acquire: error %q is of kind Retry, but the lock was acquired", err)
 				case err != nil && backend.KindOf(err) == backend.Refused:
-					e.Fatalf("Acquire: error %q is of kind Refused; but another step could be carried out", err)
+					e.Fatalf("Acquire: error %q is of kind Refused; but another step could be "+
+						"carried out", err)
 				}
 			}
 		}},

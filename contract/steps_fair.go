@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// queuer returns an owner on a session of its own, or skips the case for stores without Fair locks.
+// queuer returns an owner on a session of its own. For stores without Fair locks it skips the case.
 func (e *env) queuer(owner string) party {
 	e.Helper()
 	e.need(backend.Fair)
@@ -23,35 +23,38 @@ func (e *env) queuer(owner string) party {
 	return p
 }
 
-// stands asks for the lock, which another has, and stands in line for it.
+// stands asks for a lock that another owner has, and so gets a place in line for it.
 func (p party) stands(name string, place time.Duration) {
 	p.e.Helper()
 	if res := p.asks(name, 0, place); res.Acquired {
-		p.e.Fatalf("Acquire(%.40q) by %v: acquired; want a place in line, since another holds it", name, p)
+		p.e.Fatalf("Acquire(%.40q) by %v: acquired; want a place in line, since another holds it",
+			name, p)
 	}
 }
 
-// keep keeps the places of owners of the session of p.
+// keep keeps the places of owners of p's session.
 func (p party) keep(name string, place time.Duration, owners ...string) backend.PlacesResult {
 	p.e.Helper()
-	res, err := backend.CapabilitiesOf(p.s).Liner.KeepPlaces(p.e.ctx, backend.PlacesRequest{Kind: backend.Fair, Name: name, Owners: owners, Place: place})
+	res, err := backend.CapabilitiesOf(p.s).Liner.KeepPlaces(p.e.ctx, backend.PlacesRequest{
+		Kind: backend.Fair, Name: name, Owners: owners, Place: place,
+	})
 	if err != nil {
 		p.e.Fatalf("KeepPlaces(%.40q, %.40q): %v", name, owners, err)
 	}
 	return res
 }
 
-// ear is what a session hears of a lock that is given to those who stand in line.
+// ear records the grants that a session is notified of.
 type ear struct {
 	s    backend.Session
 	rung chan struct{}
 
 	mu     sync.Mutex
 	grants []backend.Grant
-	taken  map[string]bool // whose were expected
+	taken  map[string]bool // owners whose grants the case expected
 }
 
-// listens subscribes the session of p, if it is a Notifier.
+// listens subscribes p's session to a lock's grants. If the session is no Notifier, it returns nil.
 func (p party) listens(name string) *ear {
 	p.e.Helper()
 	n := backend.CapabilitiesOf(p.s).Notifier
@@ -59,7 +62,9 @@ func (p party) listens(name string) *ear {
 		return nil
 	}
 	x := &ear{s: p.s, rung: make(chan struct{}, 1), taken: make(map[string]bool)}
-	sub, err := n.Subscribe(p.e.ctx, backend.SubscribeRequest{Kind: p.kind, Name: name, Wake: func(backend.Wakeup) {}, Granted: x.granted})
+	sub, err := n.Subscribe(p.e.ctx, backend.SubscribeRequest{
+		Kind: p.kind, Name: name, Wake: func(backend.Wakeup) {}, Granted: x.granted,
+	})
 	if err != nil {
 		p.e.Fatalf("Subscribe(%.40q): %v", name, err)
 	}
@@ -77,7 +82,8 @@ func (x *ear) granted(g backend.Grant) {
 	}
 }
 
-// take returns the first grant to an owner. Others to it are no surprise then.
+// take removes and returns the first grant to an owner. From then on silent accepts further grants
+// to it.
 func (x *ear) take(owner string) (backend.Grant, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -91,7 +97,8 @@ func (x *ear) take(owner string) (backend.Grant, bool) {
 	return g, true
 }
 
-// silent checks that nobody was said to have the lock whose turn it wasn't. Who has to ask may be told so at any time.
+// silent checks that there was no grant out of turn. A grant without a lease only tells an owner to
+// ask, so it is allowed at any time.
 func (x *ear) silent(e *env) {
 	e.Helper()
 	if x == nil {
@@ -101,12 +108,13 @@ func (x *ear) silent(e *env) {
 	defer x.mu.Unlock()
 	for _, g := range x.grants {
 		if g.Lease != 0 && !x.taken[g.Owner] {
-			e.Fatalf("Granted was called for %.40q, whose turn it isn't, or who is of another session", g.Owner)
+			e.Fatalf("Granted was called for %.40q, whose turn it isn't, or who is of another "+
+				"session", g.Owner)
 		}
 	}
 }
 
-// hears waits until the session of p is told of a grant to p.
+// hears waits until p's session is notified of a grant to p.
 func (p party) hears(x *ear) backend.Grant {
 	p.e.Helper()
 	for {
@@ -119,18 +127,23 @@ func (p party) hears(x *ear) backend.Grant {
 	}
 }
 
-// patience is for how long a grant must last at least. Who takes longer for a step between hearing of it and renewing has
-// a machine that is too slow for that.
+// patience is the shortest time for which a grant must last. If the steps from the grant to the
+// renewal take longer, the machine is too slow for the case.
 const patience = 500 * time.Millisecond
 
-// turn waits until p has the lock, which it stands in line for and which was given away after since, and renews it. It says
-// whether that was in time: an owner that was given the lock has it for a short time only.
+// turn waits until p, which stands in line, has the lock. Then it renews the hold. since is a time
+// before the grant. inTime says whether the renewal came before the end of the grant, which is
+// short.
 func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
 	p.e.Helper()
 	if x == nil {
-		p.e.eventually(fmt.Sprintf("the lock acquired by %v, whose turn it is", p), func() bool { return p.asks(name, 0, p.e.longLease()).Acquired })
+		p.e.eventually(fmt.Sprintf("the lock acquired by %v, whose turn it is", p), func() bool {
+			return p.asks(name, 0, p.e.longLease()).Acquired
+		})
 	} else if g := p.hears(x); g.Lease == 0 {
-		p.e.eventually(fmt.Sprintf("the lock acquired by %v, who was told to ask", p), func() bool { return p.asks(name, 0, p.e.longLease()).Acquired })
+		p.e.eventually(fmt.Sprintf("the lock acquired by %v, who was told to ask", p), func() bool {
+			return p.asks(name, 0, p.e.longLease()).Acquired
+		})
 	}
 	held := p.renew(name, p.e.longLease())
 	if elapsed := time.Since(since); !held && elapsed < patience {
@@ -142,12 +155,12 @@ func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
 	return held
 }
 
-// attempts counts what env.inTime has tried.
+// attempts counts the attempts of env.inTime.
 var attempts atomic.Int64
 
-// inTime repeats what must be done while somebody has the lock for a short time, until the machine
-// was fast enough. Each time the name is another, and no other case has it: in a cluster what one
-// case was told may come when the next listens.
+// inTime repeats steps that must happen during a short grant, until the machine is fast enough.
+// Each attempt has a name that no other case uses, because in a cluster a message for one case may
+// arrive after the next case has subscribed.
 func (e *env) inTime(attempt func(name string) (inTime bool)) {
 	e.Helper()
 	for range 20 {
@@ -158,7 +171,7 @@ func (e *env) inTime(attempt func(name string) (inTime bool)) {
 	e.Fatalf("the machine was never fast enough: a step took more than %v each time", patience)
 }
 
-// queue is several owners, each on a session of its own, and what they hear of a lock.
+// queue has several owners that line up for a lock. heard has the ear of each owner's session.
 type queue struct {
 	e     *env
 	name  string
@@ -166,7 +179,7 @@ type queue struct {
 	heard []*ear
 }
 
-// lineUp lets owners listen, and stand in line for a lock that another has.
+// lineUp subscribes owners to a lock that another has, and makes them stand in line for it.
 func (e *env) lineUp(name string, place time.Duration, all ...party) *queue {
 	e.Helper()
 	q := &queue{e: e, name: name}
@@ -179,7 +192,8 @@ func (e *env) lineUp(name string, place time.Duration, all ...party) *queue {
 	return q
 }
 
-// listen adds an owner that is to be told. A session has one subscription for all of its owners.
+// listen adds an owner that must be notified of its grant. A session has one subscription for all
+// of its owners.
 func (q *queue) listen(p party) {
 	q.e.Helper()
 	x := (*ear)(nil)
@@ -194,8 +208,8 @@ func (q *queue) listen(p party) {
 	q.all, q.heard = append(q.all, p), append(q.heard, x)
 }
 
-// turns has the owners of these indexes get the lock one after the other, each as soon as the one before has released.
-// The first of them was given it after since.
+// turns checks that the owners with these indexes get the lock one after the other, each as soon as
+// the one before has released. since is a time before the first grant.
 func (q *queue) turns(since time.Time, order ...int) (inTime bool) {
 	q.e.Helper()
 	for _, i := range order {
@@ -219,7 +233,10 @@ var fairCases = []testCase{
 		run: func(e *env) {
 			a, lease := e.queuer("a"), e.longLease()
 			b, c := e.queuer("b"), e.queuer("c")
-			all := []party{b, c, e.at(b.s, "d").as(backend.Fair), e.at(a.s, "e").as(backend.Fair), e.queuer("f")}
+			all := []party{
+				b, c, e.at(b.s, "d").as(backend.Fair), e.at(a.s, "e").as(backend.Fair),
+				e.queuer("f"),
+			}
 			e.inTime(func(name string) bool {
 				a.acquires(name, lease)
 				q := e.lineUp(name, lease, all...)
@@ -235,10 +252,11 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/again",
-		rule: "An owner that holds the lock isn't counted again without Reentry, and is once more " +
-			"with it; each lasts no shorter than the lease",
+		rule: "An owner that holds the lock isn't counted again without Reentry, and is " +
+			"once more with it; each lasts no shorter than the lease",
 		run: func(e *env) {
-			a, b, lease, shorter := e.queuer("a"), e.queuer("b"), e.longLease(), e.legal(e.longLease()/2)
+			a, b, lease, shorter := e.queuer("a"), e.queuer("b"), e.longLease(),
+				e.legal(e.longLease()/2)
 			start := time.Now()
 			for _, l := range []time.Duration{lease, lease, shorter, 2 * lease} {
 				if res := a.asks("lock", 0, lease, l); !res.Acquired {
@@ -257,7 +275,7 @@ var fairCases = []testCase{
 			a.releases("lock", lease, backend.Left)
 			a.releases("lock", lease, backend.Left)
 			a.releases("lock", lease, backend.Freed)
-			b.acquires("lock", lease) // a has no place either
+			b.acquires("lock", lease) // b gets it at once, so a has no place either
 			b.releases("lock", lease, backend.Freed)
 			b.seesFree("lock")
 		}},
@@ -272,7 +290,8 @@ var fairCases = []testCase{
 				start := time.Now()
 				a.releases(name, lease, backend.Freed)
 				if res := b.asks(name, 0, lease); !res.Acquired {
-					return time.Since(start) < patience && fails(e, "%v, whose turn it is, was refused", b)
+					return time.Since(start) < patience &&
+						fails(e, "%v, whose turn it is, was refused", b)
 				}
 				b.has(name, 1)
 				b.lasts(name, lease, start)
@@ -304,7 +323,7 @@ var fairCases = []testCase{
 			a.acquires("lock", lease)
 			told := func(step string, remaining time.Duration, lease time.Duration) {
 				e.Helper()
-				if remaining >= 0 { // negative: the store doesn't know
+				if remaining >= 0 { // a negative Remaining means that the store doesn't know
 					e.checkRemaining(step, remaining, lease, start)
 				}
 			}
@@ -325,17 +344,19 @@ var fairCases = []testCase{
 				a.acquires(name, e.shortLease())
 				heard := b.listens(name)
 				if b.asks(name, 0, lease).Acquired {
-					continue // the short lease was over
+					continue // the short lease had expired
 				}
 				e.eventually("the lock given to the first in line", func() bool {
 					acquired := c.asks(name, 0, place).Acquired
 					if b.look(name).Count == 1 {
 						return true
 					}
-					if acquired && heard != nil { // what b was given may have run out
+					if acquired && heard != nil { // b's grant may have expired
 						b.hears(heard)
 					}
-					return acquired && (heard != nil || fails(e, "%v got the lock before %v, who stands in line", c, b))
+					return acquired &&
+						(heard != nil ||
+							fails(e, "%v got the lock before %v, who stands in line", c, b))
 				})
 			}
 		}},
@@ -349,21 +370,28 @@ var fairCases = []testCase{
 				"Acquire":              func(name string) { c.asks(name, 0, 0) },
 				"Acquire with Place":   func(name string) { c.asks(name, 0, lease) },
 				"Acquire by the first": func(name string) { b.asks(name, 0, lease) },
-				"Release":              func(name string) { c.releases(name, lease, backend.NotHeld) },
-				"Renew":                func(name string) { c.renews(name, lease, false) },
-				"KeepPlaces":           func(name string) { b.keep(name, lease, "b") },
-				"Release by the first": func(name string) { a.releases(name, lease, backend.NotHeld) },
+				"Release": func(name string) {
+					c.releases(name, lease, backend.NotHeld)
+				},
+				"Renew":      func(name string) { c.renews(name, lease, false) },
+				"KeepPlaces": func(name string) { b.keep(name, lease, "b") },
+				"Release by the first": func(name string) {
+					a.releases(name, lease, backend.NotHeld)
+				},
 				"ForceRelease": func(name string) {
-					c.s.ForceRelease(e.ctx, backend.ForceReleaseRequest{Kind: backend.Fair, Name: name})
+					c.s.ForceRelease(e.ctx, backend.ForceReleaseRequest{
+						Kind: backend.Fair, Name: name,
+					})
 				},
 			} {
 				a.acquires(what, e.shortLease())
 				heard := b.listens(what)
 				if b.asks(what, 0, lease).Acquired {
-					continue // the short lease was over
+					continue // the short lease had expired
 				}
 				all = append(all, func() {
-					e.eventually("the lock given to the first in line, after a hold that ran out, by "+what, func() bool {
+					e.eventually("the lock given to the first in line, after a hold that ran "+
+						"out, by "+what, func() bool {
 						if b.look(what).Count == 1 {
 							return true
 						}
@@ -384,15 +412,16 @@ var fairCases = []testCase{
 			}
 		}},
 	{name: "fair/dead heir",
-		rule: "Who was given the lock and doesn't renew it has it for a short time, about a second, " +
-			"and then the next in line gets it",
+		rule: "Who was given the lock and doesn't renew it has it for a short time, about a " +
+			"second, and then the next in line gets it",
 		run: func(e *env) {
 			a, dead, c, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.longLease()
 			a.acquires("lock", lease)
 			q := e.lineUp("lock", lease, dead, c)
 			start := time.Now()
 			a.releases("lock", lease, backend.Freed)
-			if left, atMost := dead.look("lock").Remaining, e.legal(time.Second)+4*time.Second; left > atMost {
+			if left, atMost := dead.look("lock").
+				Remaining, e.legal(time.Second)+4*time.Second; left > atMost {
 				e.Fatalf("who was given the lock has it for %v; want about a second", left)
 			}
 			e.eventually("the lock given to the next in line, after one who is dead", func() bool {
@@ -410,10 +439,11 @@ var fairCases = []testCase{
 			dead.releases("lock", lease, backend.NotHeld)
 		}},
 	{name: "fair/place ends",
-		rule: "A place ends with Place unless it is kept, and then its owner gets nothing; one that " +
-			"is kept doesn't",
+		rule: "A place ends with Place unless it is kept, and then its owner gets nothing; " +
+			"one that is kept doesn't",
 		run: func(e *env) {
-			a, dead, c, d, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.queuer("d"), e.longLease()
+			a, dead, c, d, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.queuer("d"),
+				e.longLease()
 			e.inTime(func(name string) bool {
 				a.acquires(name, lease)
 				forgotten := dead.listens(name)
@@ -429,7 +459,7 @@ var fairCases = []testCase{
 				forgotten.silent(e)
 				return true
 			})
-			// The only one in line.
+			// Here the dead owner is the only one in line.
 			a.acquires("lock", lease)
 			dead.stands("lock", e.shortLease())
 			e.sleep(e.shortLease() + e.shortLease()/2 + e.leaseStep())
@@ -440,14 +470,15 @@ var fairCases = []testCase{
 		rule: "Who is in line and asks again keeps its place, which lasts for Place from now, or " +
 			"for longer if it was kept for longer",
 		run: func(e *env) {
-			a, b, c, d, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.queuer("d"), e.longLease()
+			a, b, c, d, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.queuer("d"),
+				e.longLease()
 			e.inTime(func(name string) bool {
 				a.acquires(name, lease)
 				b.stands(name, e.shortLease())
 				q := e.lineUp(name, lease, b, c, d)
 				b.stands(name, lease)
-				c.stands(name, e.shortLease()) // it is kept for longer
-				d.asks(name, 0, 0)             // nor does that take it away
+				c.stands(name, e.shortLease()) // this doesn't shorten the life of the place
+				d.asks(name, 0, 0)             // this doesn't give up the place
 				e.sleep(e.shortLease() + e.shortLease()/2 + e.leaseStep())
 				start := time.Now()
 				a.releases(name, lease, backend.Freed)
@@ -457,7 +488,8 @@ var fairCases = []testCase{
 	{name: "fair/given up",
 		rule: "Release by an owner that holds nothing gives up its place, and no other's",
 		run: func(e *env) {
-			a, b, c, d, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.queuer("d"), e.longLease()
+			a, b, c, d, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.queuer("d"),
+				e.longLease()
 			e.inTime(func(name string) bool {
 				start := time.Now()
 				a.acquires(name, lease)
@@ -473,7 +505,7 @@ var fairCases = []testCase{
 				if !c.turn(name, q.heard[0], start) {
 					return false
 				}
-				b.stands(name, lease) // now it comes last
+				b.stands(name, lease) // now b is last in line
 				start = time.Now()
 				c.releases(name, lease, backend.Freed)
 				if !d.turn(name, q.heard[1], start) {
@@ -496,12 +528,16 @@ var fairCases = []testCase{
 				q := e.lineUp(name, lease, b, c)
 				start := time.Now()
 				a.releases(name, lease, backend.Freed)
-				res, err := b.s.Release(e.ctx, backend.ReleaseRequest{Kind: backend.Fair, Name: name, Owner: "b", Lease: lease})
+				res, err := b.s.Release(e.ctx, backend.ReleaseRequest{
+					Kind: backend.Fair, Name: name, Owner: "b", Lease: lease,
+				})
 				switch {
 				case err != nil:
 					e.Fatalf("Release: %v", err)
 				case res.Outcome != backend.Freed:
-					return time.Since(start) < patience && fails(e, "Release by %v, who was given the lock: %v; want freed", b, res.Outcome)
+					return time.Since(start) < patience &&
+						fails(e, "Release by %v, who was given the lock: %v; want freed", b,
+							res.Outcome)
 				case !c.turn(name, q.heard[1], start):
 					return false
 				}
@@ -523,10 +559,11 @@ var fairCases = []testCase{
 				q := e.lineUp(name, short, b, c, d)
 				c.keep(name, lease, "c")
 				if res := b.keep(name, lease, "d", "b"); res.Holder != "" {
-					e.Fatalf("KeepPlaces of %v and %v: Holder %q; want none of them", b, d, res.Holder)
+					e.Fatalf("KeepPlaces of %v and %v: Holder %q; want none of them", b, d,
+						res.Holder)
 				}
 				if time.Since(start) >= short-short/50-2*time.Millisecond {
-					short *= 2 // the places may have been over before they were kept
+					short *= 2 // the places may have expired before they were kept
 					return false
 				}
 				e.sleep(short + short/2 + e.leaseStep())
@@ -588,7 +625,8 @@ var fairCases = []testCase{
 				q := e.lineUp(name, lease, b)
 				for range 2 {
 					if res := a.keep(name, lease, "b", "a"); res.Holder != "a" {
-						e.Fatalf("KeepPlaces: Holder %q; want the holder, who is among the owners", res.Holder)
+						e.Fatalf("KeepPlaces: Holder %q; want the holder, who is among the owners",
+							res.Holder)
 					}
 				}
 				if res := c.keep(name, lease, "c"); res.Holder != "" {
@@ -600,7 +638,8 @@ var fairCases = []testCase{
 				a.releases(name, lease, backend.Freed)
 				res := a.keep(name, lease, "b")
 				if elapsed := time.Since(start); res.Holder != "b" && elapsed < patience {
-					e.Fatalf("KeepPlaces: Holder %q; want the one who was just given the lock", res.Holder)
+					e.Fatalf("KeepPlaces: Holder %q; want the one who was just given the lock",
+						res.Holder)
 				}
 				if !q.turns(start, 0) {
 					return false
@@ -610,8 +649,8 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/keep what is free",
-		rule: "If the lock is free when places are to be kept, the first of those who then are in " +
-			"line has it",
+		rule: "If the lock is free when places are to be kept, the first of those who then " +
+			"are in line has it",
 		run: func(e *env) {
 			b, c, lease := e.queuer("b"), e.queuer("c"), e.longLease()
 			e.inTime(func(name string) bool {
@@ -624,7 +663,8 @@ var fairCases = []testCase{
 					e.Fatalf("KeepPlaces of a free lock: Holder %q; want the first", res.Holder)
 				}
 				if atMost := e.legal(time.Second) + 4*time.Second; res.Remaining > atMost {
-					e.Fatalf("KeepPlaces of a free lock: Remaining %v; want about a second", res.Remaining)
+					e.Fatalf("KeepPlaces of a free lock: Remaining %v; want about a second",
+						res.Remaining)
 				}
 				c.stands(name, lease)
 				return q.turns(start, 0, 1)
@@ -646,11 +686,13 @@ var fairCases = []testCase{
 				switch {
 				case g.Lease < 0:
 					e.Fatalf("Granted with a lease of %v", g.Lease)
-				case g.Lease == 0: // it has to ask
+				case g.Lease == 0: // b is told to ask
 				case g.Since.After(released):
-					e.Fatalf("Granted says that the lock was free until %v after it was given away", g.Since.Sub(released))
+					e.Fatalf("Granted says that the lock was free until %v after it was given away",
+						g.Since.Sub(released))
 				case left.Held && g.Since.Add(g.Lease).After(now.Add(left.Remaining+e.leaseStep())):
-					e.Fatalf("Granted promises the lock for %v longer than the store keeps it", g.Since.Add(g.Lease).Sub(now.Add(left.Remaining)))
+					e.Fatalf("Granted promises the lock for %v longer than the store keeps it",
+						g.Since.Add(g.Lease).Sub(now.Add(left.Remaining)))
 				}
 				unheard.silent(e)
 				return left.Held
@@ -680,7 +722,7 @@ var fairCases = []testCase{
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
-			// Many at once, so that subscriptions, grants and closings overlap.
+			// Ten locks are tried at once, so that subscriptions, grants and closings overlap.
 			e.parallel(10, func(i int) error {
 				name := fmt.Sprint("lock", i)
 				for round := range 10 {
@@ -688,8 +730,10 @@ var fairCases = []testCase{
 						return err
 					}
 					x := &ear{rung: make(chan struct{}, 1), taken: make(map[string]bool)}
-					sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
-						Kind: backend.Fair, Name: name, Wake: func(backend.Wakeup) {}, Granted: x.granted,
+					sub, err := backend.CapabilitiesOf(b.s).
+						Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
+						Kind: backend.Fair, Name: name, Wake: func(backend.Wakeup) {},
+						Granted: x.granted,
 					})
 					if err != nil {
 						return fmt.Errorf("Subscribe(%s): %w", name, err)
@@ -697,18 +741,22 @@ var fairCases = []testCase{
 					req := b.request(name, lease)
 					req.Place = lease
 					if res, err := b.s.Acquire(e.ctx, req); err != nil || res.Acquired {
-						return fmt.Errorf("Acquire(%s): %+v, %w; want a place in line", name, res, err)
+						return fmt.Errorf("Acquire(%s): %+v, %w; want a place in line", name, res,
+							err)
 					}
 					if err := a.gives(name, lease); err != nil {
 						return err
 					}
 					for told := false; !told; _, told = x.take("b") {
 						if !rings(x.rung) {
-							return fmt.Errorf("round %d: %s was given away when Subscribe had returned, and nobody called Granted", round, name)
+							return fmt.Errorf("round %d: %s was given away when Subscribe had "+
+								"returned, and nobody called Granted", round, name)
 						}
 					}
 					sub.Close()
-					if _, err := b.s.Release(e.ctx, backend.ReleaseRequest{Kind: backend.Fair, Name: name, Owner: "b", Lease: lease}); err != nil {
+					if _, err := b.s.Release(e.ctx, backend.ReleaseRequest{
+						Kind: backend.Fair, Name: name, Owner: "b", Lease: lease,
+					}); err != nil {
 						return err
 					}
 				}
@@ -721,21 +769,26 @@ var fairCases = []testCase{
 			e.needNotifier()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			var calls atomic.Int32
-			sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
-				Kind: backend.Fair, Name: "lock", Wake: func(backend.Wakeup) {}, Granted: func(backend.Grant) { calls.Add(1) },
+			sub, err := backend.CapabilitiesOf(b.s).
+				Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
+				Kind: backend.Fair, Name: "lock", Wake: func(backend.Wakeup) {},
+				Granted: func(backend.Grant) { calls.Add(1) },
 			})
 			if err != nil {
 				e.Fatalf("Subscribe: %v", err)
 			}
 			sub.Close()
-			// Another subscription of the same session tells when the grants have been noticed.
+			// The grants reach another subscription of the same session. If the closed one were
+			// still open, they would reach it, too.
 			heard := b.listens("lock")
 			for range 5 {
 				a.acquires("lock", lease)
 				b.stands("lock", lease)
 				a.releases("lock", lease, backend.Freed)
 				b.hears(heard)
-				b.s.Release(e.ctx, backend.ReleaseRequest{Kind: backend.Fair, Name: "lock", Owner: "b", Lease: lease})
+				b.s.Release(e.ctx, backend.ReleaseRequest{
+					Kind: backend.Fair, Name: "lock", Owner: "b", Lease: lease,
+				})
 			}
 			if n := calls.Load(); n > 1 {
 				e.Fatalf("Granted of a closed subscription was called %d times", n)
@@ -759,14 +812,17 @@ var fairCases = []testCase{
 			for _, x := range heard {
 				b.hears(x)
 			}
-			// One after the other: a store may have but one line for names that differ in braces alone, as Redisson does.
+			// The names are used one after the other. A store may have one line for all names that
+			// differ only in braces, as Redisson does.
 			for _, name := range e.oddLocks(b.kind) {
 				x := b.listens(name)
 				a.acquires(name, lease)
 				b.stands(name, lease)
 				a.releases(name, lease, backend.Freed)
 				b.hears(x)
-				b.s.Release(e.ctx, backend.ReleaseRequest{Kind: backend.Fair, Name: name, Owner: "b", Lease: lease})
+				b.s.Release(e.ctx, backend.ReleaseRequest{
+					Kind: backend.Fair, Name: name, Owner: "b", Lease: lease,
+				})
 			}
 		}},
 	{name: "fair/told after a break",
@@ -777,8 +833,11 @@ var fairCases = []testCase{
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			for i := range 3 {
 				name := fmt.Sprint("lock", i)
-				rung, x := newBell(), &ear{rung: make(chan struct{}, 1), taken: make(map[string]bool)}
-				sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
+				rung, x := newBell(), &ear{
+					rung: make(chan struct{}, 1), taken: make(map[string]bool),
+				}
+				sub, err := backend.CapabilitiesOf(b.s).
+					Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
 					Kind: backend.Fair, Name: name, Wake: rung.ring, Granted: x.granted,
 				})
 				if err != nil {
@@ -822,8 +881,8 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/and plain",
-		rule: "Fair, Exclusive and Fenced are ways to one lock: each excludes the others, sees it, " +
-			"and frees it by force",
+		rule: "Fair, Exclusive and Fenced are ways to one lock: each excludes the others, " +
+			"sees it, and frees it by force",
 		run: func(e *env) {
 			fair, lease := e.queuer("a"), e.longLease()
 			for _, k := range e.locks()[0] {
@@ -849,17 +908,19 @@ var fairCases = []testCase{
 				fair.stands(name, lease)
 				plain.has(name, 1)
 				plain.releases(name, lease, backend.Freed)
-				e.eventually("a Fair lock given to who stood in line while the name had another kind", func() bool {
+				e.eventually("a Fair lock given to who stood in line while the name had "+
+					"another kind", func() bool {
 					return fair.keep(name, lease, "a").Holder == "a"
 				})
 			}
 		}},
 	{name: "fair/owners",
-		rule: "Those in line are told apart by equality only: case, blanks and all characters count",
+		rule: "Those in line are told apart by equality only: case, blanks and all " +
+			"characters count",
 		run: func(e *env) {
 			a, lease := e.queuer("holder"), e.longLease()
 			s := e.session()
-			done := 0 // of the names
+			done := 0 // number of odd names that have had their turn
 			e.inTime(func(name string) bool {
 				a.acquires(name, lease)
 				heard := e.at(s, "").as(backend.Fair).listens(name)
@@ -882,8 +943,8 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/at once",
-		rule: "Two never hold the lock at once, and all who stand in line get it, with steps of all " +
-			"kinds going on", tags: Exclusion,
+		rule: "Two never hold the lock at once, and all who stand in line get it, with steps " +
+			"of all kinds going on", tags: Exclusion,
 		run: func(e *env) {
 			const sessions, owners, rounds = 3, 3, 6
 			lease := e.longLease()
@@ -928,8 +989,12 @@ var fairCases = []testCase{
 			e.lineUp("lock", lease, b)
 			e.store.BreakSubscriptions()
 			a.releases("lock", lease, backend.Freed)
-			e.eventually("KeepPlaces names the holder", func() bool { return b.keep("lock", lease, "b").Holder == "b" })
-			e.eventually("the lock acquired by who was given it", func() bool { return b.asks("lock", 0, lease).Acquired })
+			e.eventually("KeepPlaces names the holder", func() bool {
+				return b.keep("lock", lease, "b").Holder == "b"
+			})
+			e.eventually("the lock acquired by who was given it", func() bool {
+				return b.asks("lock", 0, lease).Acquired
+			})
 			b.has("lock", 1)
 		}},
 	{name: "fair/wiped",
@@ -942,11 +1007,16 @@ var fairCases = []testCase{
 			b.stands("lock", lease)
 			e.store.Wipe()
 			e.eventually("KeepPlaces names the holder, after Wipe", func() bool {
-				res, err := backend.CapabilitiesOf(b.s).Liner.KeepPlaces(e.ctx, backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"b"}, Place: lease})
+				res, err := backend.CapabilitiesOf(b.s).
+					Liner.KeepPlaces(e.ctx, backend.PlacesRequest{
+					Kind: backend.Fair, Name: "lock", Owners: []string{"b"}, Place: lease,
+				})
 				return err == nil && res.Holder == "b"
 			})
 			e.eventually("a step of the former holder without an error", func() bool {
-				_, err := a.s.Look(e.ctx, backend.LookRequest{Kind: backend.Fair, Name: "lock", Owner: "a"})
+				_, err := a.s.Look(e.ctx, backend.LookRequest{
+					Kind: backend.Fair, Name: "lock", Owner: "a",
+				})
 				return err == nil
 			})
 			a.renews("lock", lease, false)
@@ -959,12 +1029,17 @@ var fairCases = []testCase{
 			cancel()
 			a.acquires("lock", lease)
 			for range 5 {
-				res, err := backend.CapabilitiesOf(b.s).Liner.KeepPlaces(over, backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"a", "b"}, Place: lease})
+				res, err := backend.CapabilitiesOf(b.s).
+					Liner.KeepPlaces(over, backend.PlacesRequest{
+					Kind: backend.Fair, Name: "lock", Owners: []string{"a", "b"}, Place: lease,
+				})
 				switch {
 				case err == nil && res.Holder != "a":
-					e.Fatalf("KeepPlaces returned no error, and the holder %q; want \"a\", or an error", res.Holder)
+					e.Fatalf("KeepPlaces returned no error, and the holder %q; want \"a\", or "+
+						"an error", res.Holder)
 				case err != nil && backend.KindOf(err) == backend.Refused:
-					e.Fatalf("KeepPlaces: error %q is of kind Refused; but another step could be carried out", err)
+					e.Fatalf("KeepPlaces: error %q is of kind Refused; but another step could be "+
+						"carried out", err)
 				}
 			}
 			if res := b.keep("lock", lease, "b", "a"); res.Holder != "a" {
@@ -973,15 +1048,18 @@ var fairCases = []testCase{
 		}},
 }
 
-// fails fails the test.
+// fails fails the test. Its result is only for use in expressions.
 func fails(e *env, format string, args ...any) bool {
 	e.Helper()
 	e.Fatalf(format, args...)
 	return false
 }
 
-// queuesUntil stands in line until p has the lock, or gives up if it doesn't get it at once. It may be called from any goroutine.
-func (p party) queuesUntil(name string, lease time.Duration, givesUp bool) (acquired bool, err error) {
+// queuesUntil makes p stand in line until it has the lock. If givesUp is set, p gives up its place
+// unless it gets the lock at once. Any goroutine may call queuesUntil.
+func (p party) queuesUntil(
+	name string, lease time.Duration, givesUp bool,
+) (acquired bool, err error) {
 	req := p.request(name, lease)
 	req.Place = lease
 	for start := time.Now(); ; {
@@ -990,13 +1068,18 @@ func (p party) queuesUntil(name string, lease time.Duration, givesUp bool) (acqu
 		case err != nil || res.Acquired:
 			return res.Acquired, err
 		case givesUp:
-			_, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease})
+			_, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{
+				Kind: p.kind, Name: name, Owner: p.owner, Lease: lease,
+			})
 			return false, err
 		case time.Since(start) > 30*time.Second:
 			return false, fmt.Errorf("%v waits too long for its turn", p)
 		}
 		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
-		if _, err := backend.CapabilitiesOf(p.s).Liner.KeepPlaces(p.e.ctx, backend.PlacesRequest{Kind: p.kind, Name: name, Owners: []string{p.owner}, Place: lease}); err != nil {
+		if _, err := backend.CapabilitiesOf(p.s).
+			Liner.KeepPlaces(p.e.ctx, backend.PlacesRequest{
+			Kind: p.kind, Name: name, Owners: []string{p.owner}, Place: lease,
+		}); err != nil {
 			return false, err
 		}
 	}

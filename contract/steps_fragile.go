@@ -10,13 +10,15 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 )
 
-// fragileCases: what a step says when its connection breaks, or its request comes late. The rule is the
-// same for each: it was carried out at most once, and an error doesn't say otherwise than it was.
+// fragileCases are about a step's result when its connection breaks, or its request arrives late.
+// The rule is the same for all: a step is carried out at most once, and its error is true.
 var fragileCases = []testCase{
 	fragileCase("acquire", fragileStep{
 		tags: forReaders | forPermits,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.Acquire(ctx, backend.AcquireRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease()})
+			res, err := a.s.Acquire(ctx, backend.AcquireRequest{
+				Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease(),
+			})
 			return res.Acquired, err
 		},
 		times: func(e *env, res backend.LookResult) int { return res.Count },
@@ -24,7 +26,9 @@ var fragileCases = []testCase{
 	fragileCase("re-entry", fragileStep{
 		holds: 1,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.Acquire(ctx, backend.AcquireRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease(), Reentry: true})
+			res, err := a.s.Acquire(ctx, backend.AcquireRequest{
+				Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease(), Reentry: true,
+			})
 			return res.Acquired && res.Count == 2, err
 		},
 		times: func(e *env, res backend.LookResult) int { return res.Count - 1 },
@@ -32,7 +36,9 @@ var fragileCases = []testCase{
 	fragileCase("release of one of several", fragileStep{
 		holds: 3,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.Release(ctx, backend.ReleaseRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease()})
+			res, err := a.s.Release(ctx, backend.ReleaseRequest{
+				Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease(),
+			})
 			return res.Outcome == backend.Left, err
 		},
 		times: func(e *env, res backend.LookResult) int { return 3 - res.Count },
@@ -41,7 +47,9 @@ var fragileCases = []testCase{
 		tags:  forReaders | forPermits,
 		holds: 1,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.Release(ctx, backend.ReleaseRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease()})
+			res, err := a.s.Release(ctx, backend.ReleaseRequest{
+				Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease(),
+			})
 			return res.Outcome == backend.Freed, err
 		},
 		times: func(e *env, res backend.LookResult) int { return 1 - res.Count },
@@ -50,7 +58,9 @@ var fragileCases = []testCase{
 		tags:  forReaders | forPermits,
 		holds: 1,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.Renew(ctx, backend.RenewRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: 2 * a.e.longLease()})
+			res, err := a.s.Renew(ctx, backend.RenewRequest{
+				Kind: a.kind, Name: name, Owner: a.owner, Lease: 2 * a.e.longLease(),
+			})
 			return res.Held, err
 		},
 		times: renewed,
@@ -60,8 +70,12 @@ var fragileCases = []testCase{
 		holds: 1,
 		need:  (*env).needBatchRenewer,
 		do: func(ctx context.Context, a party, name string) (held bool, err error) {
-			reqs := []backend.RenewRequest{{Kind: a.kind, Name: name, Owner: a.owner, Lease: 2 * a.e.longLease()}}
-			backend.CapabilitiesOf(a.s).BatchRenewer.RenewBatch(ctx, reqs, func(_ int, res backend.RenewResult, failed error) {
+			reqs := []backend.RenewRequest{{
+				Kind: a.kind, Name: name, Owner: a.owner, Lease: 2 * a.e.longLease(),
+			}}
+			backend.CapabilitiesOf(a.s).BatchRenewer.RenewBatch(ctx, reqs, func(
+				_ int, res backend.RenewResult, failed error,
+			) {
 				held, err = res.Held, failed
 			})
 			return held, err
@@ -84,7 +98,7 @@ var fragileCases = []testCase{
 	}),
 }
 
-// renewed says whether a lease was doubled.
+// renewed returns 1 if the lease was doubled, otherwise 0.
 func renewed(e *env, res backend.LookResult) int {
 	if res.Remaining > e.longLease()+time.Minute {
 		return 1
@@ -92,19 +106,20 @@ func renewed(e *env, res backend.LookResult) int {
 	return 0
 }
 
-// A fragileStep is a step that is struck.
+// A fragileStep is a step to which a fault is applied.
 type fragileStep struct {
 	tags  Tags
-	need  func(*env) // skips
-	holds int        // of its owner before
+	need  func(*env) // skips the case if the store lacks something
+	holds int        // number of holds that the owner has before the step
 	do    func(ctx context.Context, a party, name string) (done bool, err error)
-	times func(e *env, after backend.LookResult) int // how often it was carried out
+	times func(e *env, after backend.LookResult) int // how often the step was carried out
 }
 
 func fragileCase(name string, step fragileStep) testCase {
 	return testCase{name: "fragile/" + name,
-		rule: "A step whose connection breaks, or whose request comes late, is not repeated by the backend, and tells the truth: " +
-			"done, or not done and never to be (Retry), or perhaps (Unknown)",
+		rule: "A step whose connection breaks, or whose request comes late, is not repeated by " +
+			"the backend, and tells the truth: done, or not done and never to be (Retry), or " +
+			"perhaps (Unknown)",
 		tags: step.tags,
 		run: func(e *env) {
 			e.skipWithout(e.store.Fragile != nil, "Fragile")
@@ -115,21 +130,22 @@ func fragileCase(name string, step fragileStep) testCase {
 			a := e.at(back.Open(), "a")
 			e.Cleanup(func() { a.s.Close() })
 			f := &fragile{e, a, e.party("b"), strike, step}
-			for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply, faults.HoldRequest} {
+			for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply,
+				faults.HoldRequest} {
 				f.each(blow)
 			}
 		}}
 }
 
-// fragile is what a case of a struck step has at hand.
+// fragile has what a case needs about a step that a fault hits.
 type fragile struct {
 	e      *env
-	a, b   party // a is struck, and b sees what comes of it
+	a, b   party // the fault hits a's request, and b reads the result
 	strike Strike
 	step   fragileStep
 }
 
-// each strikes each of the requests of the step in turn.
+// each repeats the step. Each time it makes the fault hit another request of the step.
 func (f *fragile) each(blow faults.Blow) {
 	f.e.Helper()
 	const most = 20
@@ -141,20 +157,24 @@ func (f *fragile) each(blow faults.Blow) {
 			continue
 		}
 		if n == 0 && blow != faults.HoldRequest {
-			f.e.Fatalf("the harness is wrong: a step takes no request that Strike(%v, 0) strikes", blow)
+			f.e.Fatalf("the harness is wrong: a step takes no request that Strike(%v, 0) strikes",
+				blow)
 		}
 		break
 	}
 	for _, verdict := range verdicts {
-		verdict() // nothing has changed since
+		verdict() // late requests must not have changed the state after the first verdict
 	}
 }
 
-// once strikes one request of the step, and judges. The verdict can be asked for again later.
+// once makes a fault hit one request of the step, and judges the result. Calling verdict judges it
+// again.
 func (f *fragile) once(name string, blow faults.Blow, n int) (verdict func(), struck bool) {
 	f.e.Helper()
 	f.e.eventually("a step without an error, after a connection broke", func() bool {
-		_, err := f.a.s.Look(f.e.ctx, backend.LookRequest{Kind: f.e.kind, Name: name, Owner: f.a.owner})
+		_, err := f.a.s.Look(f.e.ctx, backend.LookRequest{
+			Kind: f.e.kind, Name: name, Owner: f.a.owner,
+		})
 		return err == nil
 	})
 	for range f.step.holds {
@@ -166,10 +186,14 @@ func (f *fragile) once(name string, blow faults.Blow, n int) (verdict func(), st
 	return verdict, struck
 }
 
-// do takes the step, and ends the blow when it has returned, or should have. Its context is cancelled a
-// little later where the request is late, and has no deadline: a server could be told of that. Where a
-// connection breaks the step returns by itself, and is waited for: a server may be slow to answer.
-func (f *fragile) do(name string, blow faults.Blow, end func() bool) (done, struck bool, err error) {
+// do takes the step, and ends the fault when the step has returned, or should have. If the fault
+// holds the request back, do cancels the step's context a little later. The context has no
+// deadline, since a backend could pass a deadline on to the server. If the connection breaks, the
+// step must return without being cancelled, and do waits longer, since a server may be slow to
+// answer.
+func (f *fragile) do(
+	name string, blow faults.Blow, end func() bool,
+) (done, struck bool, err error) {
 	f.e.Helper()
 	patience := 5 * time.Second
 	if blow == faults.HoldRequest {
@@ -197,13 +221,15 @@ func (f *fragile) do(name string, blow faults.Blow, end func() bool) (done, stru
 	return done, end(), err
 }
 
-// judge looks what came of a step, and whether it has told the truth.
+// judge finds out whether a step was carried out, and whether its result is true.
 func (f *fragile) judge(name string, done bool, err error) {
 	f.e.Helper()
 	var after backend.LookResult
 	f.e.eventually("the lock can be looked at", func() (ok bool) {
 		var failed error
-		after, failed = f.b.s.Look(f.e.ctx, backend.LookRequest{Kind: f.e.kind, Name: name, Owner: f.a.owner})
+		after, failed = f.b.s.Look(f.e.ctx, backend.LookRequest{
+			Kind: f.e.kind, Name: name, Owner: f.a.owner,
+		})
 		return failed == nil
 	})
 	times := f.step.times(f.e, after)
@@ -211,9 +237,11 @@ func (f *fragile) judge(name string, done bool, err error) {
 	case times < 0 || times > 1:
 		f.e.Fatalf("%s: the step was carried out %d times; want at most once", name, times)
 	case err == nil && (!done || times != 1):
-		f.e.Fatalf("%s: no error; the answer says done %v; and it was carried out %d times", name, done, times)
+		f.e.Fatalf("%s: no error; the answer says done %v; and it was carried out %d times", name,
+			done, times)
 	case err != nil && kind == backend.Refused:
-		f.e.Fatalf("%s: error %q is of kind Refused; but another step could be carried out", name, err)
+		f.e.Fatalf("%s: error %q is of kind Refused; but another step could be carried out", name,
+			err)
 	case err != nil && kind == backend.Retry && times > 0:
 		f.e.Fatalf("%s: error %q is of kind Retry, but the step was carried out", name, err)
 	}

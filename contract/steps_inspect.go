@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 )
 
-// watcher returns a party on a session of its own that asks who has what, or skips the case for stores that can't say.
+// watcher returns a party on a session of its own that can inspect locks, or skips the case for
+// stores that can't.
 func (e *env) watcher() party {
 	e.Helper()
 	p := e.party("nobody")
@@ -20,7 +21,8 @@ func (e *env) watcher() party {
 	return p
 }
 
-// lister returns a party on a session of its own that asks which locks there are, or skips the case for stores that can't say.
+// lister returns a party on a session of its own that can list locks, or skips the case for stores
+// that can't.
 func (e *env) lister() party {
 	e.Helper()
 	p := e.party("nobody")
@@ -28,21 +30,22 @@ func (e *env) lister() party {
 	return p
 }
 
-// A share is what somebody has of a lock.
+// A share is one holder's part of a lock.
 type share struct {
 	party
 	count int
 	term
 }
 
-// A view is what is to be seen of a lock.
+// A view is a lock as an Inspector should report it.
 type view struct {
 	shares []share
-	line   []string // of owners
+	line   []string // owners in line
 	limit  int
 }
 
-// seenAs is what a lock, or what somebody has of one, is reported to be: the three ways to a plain lock aren't told apart.
+// seenAs is the kind that an Inspector reports for a lock or a holder. An Inspector doesn't tell
+// the three kinds of a plain lock apart.
 func seenAs(k backend.Kind) backend.Kind {
 	if k == backend.Fenced || k == backend.Fair {
 		return backend.Exclusive
@@ -50,12 +53,13 @@ func seenAs(k backend.Kind) backend.Kind {
 	return k
 }
 
-// seen checks what a step has reported of a lock. Who has permits is told apart by how many they are: a store may not
-// know who it is.
+// seen checks a step's report of a lock. It tells owners of permits apart by their number of
+// permits, because some stores don't know the owners.
 func (e *env) seen(step string, got backend.Inspection, name string, want view) {
 	e.Helper()
 	step = fmt.Sprintf("%s of %.40q", step, name)
-	if got.Name != name || got.More != 0 || len(got.Holders) != len(want.shares) || got.Free() != (len(want.shares) == 0) {
+	if got.Name != name || got.More != 0 || len(got.Holders) != len(want.shares) ||
+		got.Free() != (len(want.shares) == 0) {
 		e.Fatalf("%s: %+v; want %d holders, and no more", step, got, len(want.shares))
 	}
 	if limit := got.Limit; limit != want.limit && (limit != 0 || len(want.shares) > 0) {
@@ -69,10 +73,12 @@ func (e *env) seen(step string, got backend.Inspection, name string, want view) 
 		e.Fatalf("%s: %+v; want the writer before the readers", step, got.Holders)
 	}
 	holders := slices.SortedFunc(slices.Values(got.Holders), func(a, b backend.Holder) int {
-		return cmp.Or(cmp.Compare(b.Kind, a.Kind), inOrder(a.Kind, a.Owner, b.Owner, a.Count, b.Count))
+		return cmp.Or(cmp.Compare(b.Kind, a.Kind),
+			inOrder(a.Kind, a.Owner, b.Owner, a.Count, b.Count))
 	})
 	shares := slices.SortedFunc(slices.Values(want.shares), func(a, b share) int {
-		return cmp.Or(cmp.Compare(b.kind, a.kind), inOrder(a.kind, a.owner, b.owner, a.count, b.count))
+		return cmp.Or(cmp.Compare(b.kind, a.kind),
+			inOrder(a.kind, a.owner, b.owner, a.count, b.count))
 	})
 	owners := make(map[string]bool)
 	for i, x := range shares {
@@ -81,10 +87,13 @@ func (e *env) seen(step string, got backend.Inspection, name string, want view) 
 			e.Fatalf("%s: %+v; want %.40q, %v, count %d", step, h, x.owner, kind, x.count)
 		}
 		if kind == backend.Permits && owners[h.Owner] {
-			e.Fatalf("%s: %+v; want each owner's permits together, and no two owners to be the same", step, got.Holders)
+			e.Fatalf(
+				"%s: %+v; want each owner's permits together, and no two owners to be the same",
+				step, got.Holders)
 		}
 		owners[h.Owner] = true
-		e.checkRemaining(fmt.Sprintf("%s, what %.40q has", step, x.owner), h.Remaining, x.lease, x.since)
+		e.checkRemaining(fmt.Sprintf("%s, what %.40q has", step, x.owner), h.Remaining, x.lease,
+			x.since)
 		if kind == backend.Read {
 			kind = backend.Write
 		}
@@ -103,20 +112,22 @@ func inOrder(k backend.Kind, a, b string, n, m int) int {
 
 func (p party) inspect(name string) backend.Inspection {
 	p.e.Helper()
-	i, err := backend.CapabilitiesOf(p.s).Inspector.Inspect(p.e.ctx, backend.InspectRequest{Name: name})
+	i, err := backend.CapabilitiesOf(p.s).
+		Inspector.Inspect(p.e.ctx, backend.InspectRequest{Name: name})
 	if err != nil {
 		p.e.Fatalf("Inspect(%.40q): %v", name, err)
 	}
 	return i
 }
 
-// inspects checks what there is under a name.
+// inspects checks Inspect's report on a name.
 func (p party) inspects(name string, want view) {
 	p.e.Helper()
 	p.e.seen("Inspect", p.inspect(name), name, want)
 }
 
-// list returns all locks of a prefix, from pages of this size, and does something between each two of them.
+// list returns all locks whose names begin with a prefix, from pages of this size. It calls the
+// function between before each page but the first.
 func (p party) list(prefix string, limit int, between func()) (locks []backend.Inspection) {
 	p.e.Helper()
 	for req := (backend.ListRequest{Prefix: prefix, Limit: limit}); ; between() {
@@ -136,11 +147,14 @@ func (p party) list(prefix string, limit int, between func()) (locks []backend.I
 	}
 }
 
-// lists checks which locks there are of a prefix, from pages of this size.
+// lists checks that List, in pages of this size, reports the wanted locks for a prefix, and no
+// others.
 func (p party) lists(prefix string, limit int, want ...string) {
 	p.e.Helper()
-	if got, want := namesOf(p.list(prefix, limit, func() {})), slices.Sorted(slices.Values(want)); !slices.Equal(got, want) {
-		p.e.Fatalf("List(%.40q) in pages of %d: %d locks, %.40q; want %d, %.40q", prefix, limit, len(got), got, len(want), want)
+	if got, want := namesOf(p.list(prefix, limit, func() {})), slices.Sorted(
+		slices.Values(want)); !slices.Equal(got, want) {
+		p.e.Fatalf("List(%.40q) in pages of %d: %d locks, %.40q; want %d, %.40q", prefix, limit,
+			len(got), got, len(want), want)
 	}
 }
 
@@ -162,7 +176,8 @@ func (e *env) declared(kinds ...backend.Kind) []backend.Kind {
 // allKinds returns the kinds that the store has.
 func (e *env) allKinds() []backend.Kind { return slices.Concat(e.locks()...) }
 
-// sample takes a lock of each kind that the store has, under the kind's name after a prefix, and returns what is to be seen of each.
+// sample acquires a lock of each kind that the store has. A lock's name is the prefix and the
+// kind's name. sample returns the expected report on each lock.
 func (e *env) sample(prefix string, lease time.Duration) map[string]view {
 	e.Helper()
 	all, s := make(map[string]view), e.session()
@@ -179,7 +194,9 @@ func (e *env) sample(prefix string, lease time.Duration) map[string]view {
 			a, b = a.of(2, 5), b.of(1, 5)
 			a.acquires(name, lease)
 			b.acquires(name, lease)
-			v = view{shares: []share{{a, 2, term{lease, start}}, {b, 1, term{lease, start}}}, limit: 5}
+			v = view{
+				shares: []share{{a, 2, term{lease, start}}, {b, 1, term{lease, start}}}, limit: 5,
+			}
 		default:
 			a.acquires(name, lease)
 			a.acquires(name, lease)
@@ -196,7 +213,8 @@ func (e *env) sample(prefix string, lease time.Duration) map[string]view {
 	return all
 }
 
-// same checks that a sample is as it was, for those who have it and for others, and gives it back.
+// same checks that the locks of a sample are unchanged, for their holders and for others. Then it
+// releases them.
 func (e *env) same(sample map[string]view) {
 	e.Helper()
 	for name, v := range sample {
@@ -220,8 +238,8 @@ func (e *env) same(sample map[string]view) {
 
 var inspectCases = []testCase{
 	{name: "inspect/free",
-		rule: "Inspect says of a lock that nobody has that it is free: one that was never used, was " +
-			"released, or was forced",
+		rule: "Inspect says of a lock that nobody has that it is free: one that was never " +
+			"used, was released, or was forced",
 		run: func(e *env) {
 			w, a, lease := e.watcher(), e.party("a"), e.longLease()
 			for _, k := range e.allKinds() {
@@ -236,12 +254,13 @@ var inspectCases = []testCase{
 			}
 		}},
 	{name: "inspect/plain",
-		rule: "Inspect says who has a plain lock, whichever way it was acquired, how often, and for " +
-			"how long it lasts",
+		rule: "Inspect says who has a plain lock, whichever way it was acquired, how often, " +
+			"and for how long it lasts",
 		run: func(e *env) {
 			w, s, lease := e.watcher(), e.session(), e.longLease()
 			for _, k := range e.declared(backend.Exclusive, backend.Fenced, backend.Fair) {
-				a, b, name, start := e.at(s, "a").as(k), e.at(w.s, "b").as(k), k.String(), time.Now()
+				a, b, name, start := e.at(s, "a").as(k), e.at(w.s, "b").as(k), k.String(),
+					time.Now()
 				a.acquires(name, lease)
 				w.inspects(name, view{shares: []share{{a, 1, term{lease, start}}}})
 				start = time.Now()
@@ -273,7 +292,7 @@ var inspectCases = []testCase{
 				all = append(all, share{p, 1, x})
 				w.inspects("lock", view{shares: all})
 			}
-			all[0].acquires("lock", 2*lease) // again: that is no other
+			all[0].acquires("lock", 2*lease) // a repeated Read adds no holder
 			all[0].lease = 2 * lease
 			w.inspects("lock", view{shares: all})
 			all[1].releases("lock", lease, backend.Freed)
@@ -291,7 +310,7 @@ var inspectCases = []testCase{
 			w.inspects("lock", view{shares: []share{{a, 2, x}}})
 			a.as(backend.Read).acquires("lock", lease)
 			b.stands("lock", lease)
-			for range 10 { // in whatever order a store finds them
+			for range 10 { // a store may read the holders in any order
 				w.inspects("lock", view{shares: []share{{a, 2, x}, {a.as(backend.Read), 1, x}}})
 			}
 			a.releases("lock", lease, backend.Left)
@@ -299,11 +318,11 @@ var inspectCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			w.inspects("lock", view{shares: []share{{a.as(backend.Read), 1, x}}})
 			a.as(backend.Read).releases("lock", lease, backend.Freed)
-			w.inspects("lock", view{}) // the note is no hold
+			w.inspects("lock", view{}) // the note that is left is no hold
 		}},
 	{name: "inspect/permits",
-		rule: "Inspect says for each owner how many permits it has, and how many there are, as the " +
-			"store was told last",
+		rule: "Inspect says for each owner how many permits it has, and how many there are, " +
+			"as the store was told last",
 		run: func(e *env) {
 			w, a, lease, start := e.watcher(), e.worker("a").of(2, 9), e.longLease(), time.Now()
 			b, c := e.at(a.s, "b").of(3, 9), e.at(a.s, "c").of(1, 12)
@@ -314,12 +333,15 @@ var inspectCases = []testCase{
 			w.inspects("lock", view{shares: []share{{a, 2, x}, {b, 3, x}}, limit: 9})
 			who := func(count int) string {
 				holders := w.inspect("lock").Holders
-				return holders[slices.IndexFunc(holders, func(h backend.Holder) bool { return h.Count == count })].Owner
+				return holders[slices.IndexFunc(holders, func(h backend.Holder) bool {
+					return h.Count == count
+				})].Owner
 			}
 			before := who(3)
 			e.at(w.s, "b").of(3, 9).renews("lock", 2*lease, true)
 			if now := who(3); now != before {
-				e.Fatalf("Inspect: the permits of %q are %q's after a renewal by another session of the same owner; want the same", before, now)
+				e.Fatalf("Inspect: the permits of %q are %q's after a renewal by another session "+
+					"of the same owner; want the same", before, now)
 			}
 			y := term{2 * lease, start}
 			w.inspects("lock", view{shares: []share{{a, 2, x}, {b, 3, y}}, limit: 9})
@@ -353,10 +375,11 @@ var inspectCases = []testCase{
 			is("owner 7", "owner 9", "owner 3", "owner 1")
 		}},
 	{name: "inspect/over",
-		rule: "What is over isn't there for Inspect, and it prolongs nothing: holds, permits, places",
+		rule: "What is over isn't there for Inspect, and it prolongs nothing: holds, " +
+			"permits, places",
 		run: func(e *env) {
 			w, p, short, long := e.watcher(), e.party("a"), e.shortLease(), e.longLease()
-			seen := make(map[string]view) // at last
+			seen := make(map[string]view) // the reports when the short leases have expired
 			for _, k := range e.allKinds() {
 				p.as(k).acquires(k.String(), short)
 				seen[k.String()] = view{}
@@ -376,15 +399,18 @@ var inspectCases = []testCase{
 			}
 			e.eventually("Inspect finds nothing that is over", func() bool {
 				over := 0
-				for name, want := range seen { // all of them, all the time
-					if i := w.inspect(name); len(i.Holders) != len(want.shares) || len(i.Line) != len(want.line) {
+				// each round inspects all names: if that prolonged leases, they would never end
+				for name, want := range seen {
+					if i := w.inspect(name); len(i.Holders) != len(want.shares) ||
+						len(i.Line) != len(want.line) {
 						over++
 					}
 				}
 				return over == 0
 			})
 			for name, want := range seen {
-				if len(want.shares) > 0 { // else the store may know of a limit
+				// a free semaphore isn't compared: the store may know its limit
+				if len(want.shares) > 0 {
 					w.inspects(name, want)
 				}
 			}
@@ -401,7 +427,8 @@ var inspectCases = []testCase{
 			e.same(sample)
 		}},
 	{name: "inspect/most",
-		rule: "Inspect lists MostHolders of those who have a lock, and says how many more there are",
+		rule: "Inspect lists MostHolders of those who have a lock, and says how many more " +
+			"there are",
 		run: func(e *env) {
 			e.need(backend.Read)
 			const n = backend.MostHolders + 5
@@ -409,7 +436,8 @@ var inspectCases = []testCase{
 			e.parallel(20, func(worker int) error {
 				for i := worker; i < n; i += 20 {
 					p := e.at(s, fmt.Sprint("reader ", i)).as(backend.Read)
-					if res, err := p.s.Acquire(e.ctx, p.request("lock", lease)); err != nil || !res.Acquired {
+					if res, err := p.s.Acquire(e.ctx, p.request("lock", lease)); err != nil ||
+						!res.Acquired {
 						return fmt.Errorf("Acquire: %+v, %v", res, err)
 					}
 				}
@@ -418,25 +446,30 @@ var inspectCases = []testCase{
 			i := w.inspect("lock")
 			readers := make(map[string]bool)
 			for _, h := range i.Holders {
-				if h.Count != 1 || h.Kind != backend.Read || !strings.HasPrefix(h.Owner, "reader ") {
+				if h.Count != 1 || h.Kind != backend.Read ||
+					!strings.HasPrefix(h.Owner, "reader ") {
 					e.Fatalf("Inspect of a lock with many readers: %+v", h)
 				}
 				readers[h.Owner] = true
 			}
-			if len(readers) != backend.MostHolders || len(i.Holders) != backend.MostHolders || i.More != n-backend.MostHolders {
-				e.Fatalf("Inspect of a lock with %d readers: %d of them, of %d names, and %d more; want %d", n, len(i.Holders), len(readers), i.More, backend.MostHolders)
+			if len(readers) != backend.MostHolders || len(i.Holders) != backend.MostHolders ||
+				i.More != n-backend.MostHolders {
+				e.Fatalf("Inspect of a lock with %d readers: %d of them, of %d names, and %d "+
+					"more; want %d", n, len(i.Holders), len(readers), i.More, backend.MostHolders)
 			}
 		}},
 	{name: "inspect/conflict",
 		rule: "Inspect of something that is no lock answers ErrConflict, of kind Refused, and " +
 			"leaves it",
 		run: func(e *env) {
-			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil, "PutForeign and ForeignIntact")
+			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil,
+				"PutForeign and ForeignIntact")
 			w := e.watcher()
 			for kind := range 4 {
 				name := fmt.Sprint("foreign", kind)
 				e.store.PutForeign(name)
-				i, err := backend.CapabilitiesOf(w.s).Inspector.Inspect(e.ctx, backend.InspectRequest{Name: name})
+				i, err := backend.CapabilitiesOf(w.s).
+					Inspector.Inspect(e.ctx, backend.InspectRequest{Name: name})
 				if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
 					e.Errorf("Inspect: %+v, error %v; want ErrConflict, of kind Refused", i, err)
 				}
@@ -489,7 +522,8 @@ var inspectCases = []testCase{
 			a.acquires("lock", lease)
 			a.acquires("lock", lease)
 			e.unbroken(func(p party) error {
-				i, err := backend.CapabilitiesOf(p.s).Inspector.Inspect(e.ctx, backend.InspectRequest{Name: "lock"})
+				i, err := backend.CapabilitiesOf(p.s).
+					Inspector.Inspect(e.ctx, backend.InspectRequest{Name: "lock"})
 				if err == nil {
 					e.seen("Inspect", i, "lock", view{shares: []share{{a, 2, term{lease, start}}}})
 				}
@@ -498,7 +532,8 @@ var inspectCases = []testCase{
 		}},
 }
 
-// unbroken lets a party look from a connection on which each request in turn is lost, or its reply.
+// unbroken repeats look. Each time a fault loses another of its requests, or the reply to it. The
+// error of look must not be of kind Refused.
 func (e *env) unbroken(look func(p party) error) {
 	e.Helper()
 	e.skipWithout(e.store.Fragile != nil, "Fragile")
@@ -507,15 +542,19 @@ func (e *env) unbroken(look func(p party) error) {
 	e.Cleanup(func() { p.s.Close() })
 	for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply} {
 		for n := 0; ; n++ {
-			e.eventually("a look without an error, after a connection broke", func() bool { return look(p) == nil })
+			e.eventually("a look without an error, after a connection broke", func() bool {
+				return look(p) == nil
+			})
 			end := strike(blow, n)
 			err := look(p)
 			if backend.KindOf(err) == backend.Refused {
-				e.Fatalf("%v, %d: error %q is of kind Refused; but another look could be had", blow, n, err)
+				e.Fatalf("%v, %d: error %q is of kind Refused; but another look could be had", blow,
+					n, err)
 			}
 			if struck := end(); !struck {
 				if n == 0 {
-					e.Fatalf("the harness is wrong: a look takes no request that Strike(%v, 0) strikes", blow)
+					e.Fatalf("the harness is wrong: a look takes no request that Strike(%v, 0) "+
+						"strikes", blow)
 				}
 				break
 			}
@@ -525,7 +564,9 @@ func (e *env) unbroken(look func(p party) error) {
 
 // begun returns the names that begin with a prefix.
 func begun(names []string, prefix string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !strings.HasPrefix(name, prefix) })
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return !strings.HasPrefix(name, prefix)
+	})
 }
 
 var listCases = []testCase{
@@ -542,8 +583,10 @@ var listCases = []testCase{
 			}
 			l.lists("", 1000, names...)
 			for _, prefix := range []string{
-				"l", "lock", "lock:", "lo*", "l?", "l?ck", "*", "?", "[", "[a-z]", "[^x]", `\`, `\*`, "{", "{lock}", "{a}", "a", "/", "a/", "/*", "..",
-				"a\x00", "\x00", "\n", "é", "e", "зам", "锁", "🔒", "%", "%s", "nn", strings.Repeat("n", 1000), "none",
+				"l", "lock", "lock:", "lo*", "l?", "l?ck", "*", "?", "[", "[a-z]", "[^x]", `\`,
+				`\*`, "{", "{lock}", "{a}", "a", "/", "a/", "/*", "..",
+				"a\x00", "\x00", "\n", "é", "e", "зам", "锁", "🔒", "%", "%s", "nn",
+				strings.Repeat("n", 1000), "none",
 			} {
 				l.lists(prefix, 1000, begun(names, prefix)...)
 			}
@@ -555,7 +598,8 @@ var listCases = []testCase{
 			for _, name := range names {
 				e.at(s, "a").acquires(name, e.longLease())
 			}
-			for _, prefix := range []string{"\xff", "\xff\xfe", "\xc3", "\xe9\x94", "\xf0\x9f\x94"} {
+			for _, prefix := range []string{"\xff", "\xff\xfe", "\xc3", "\xe9\x94",
+				"\xf0\x9f\x94"} {
 				l.lists(prefix, 1000, begun(names, prefix)...)
 			}
 		}},
@@ -571,7 +615,8 @@ var listCases = []testCase{
 			for _, limit := range []int{1, 2, 7, 59, 60, 61, 100_000} {
 				l.lists("lock ", limit, names...)
 			}
-			l.lists("lock 1", 3, "lock 1", "lock 10", "lock 11", "lock 12", "lock 13", "lock 14", "lock 15", "lock 16", "lock 17", "lock 18", "lock 19")
+			l.lists("lock 1", 3, "lock 1", "lock 10", "lock 11", "lock 12", "lock 13", "lock 14",
+				"lock 15", "lock 16", "lock 17", "lock 18", "lock 19")
 		}},
 	{name: "list/changes",
 		rule: "A lock that somebody has all the time from the first page to the last is listed, " +
@@ -597,7 +642,8 @@ var listCases = []testCase{
 				got := namesOf(locks)
 				for _, name := range stay {
 					if !slices.Contains(got, name) {
-						e.Fatalf("List in pages of %d: %q is missing, which was held all the time", limit, name)
+						e.Fatalf("List in pages of %d: %q is missing, which was held all the time",
+							limit, name)
 					}
 				}
 				for i := range n {
@@ -625,8 +671,8 @@ var listCases = []testCase{
 			}
 		}},
 	{name: "list/free",
-		rule: "List returns no lock that is free: released, forced, or run out, whatever the store " +
-			"keeps of it",
+		rule: "List returns no lock that is free: released, forced, or run out, whatever " +
+			"the store keeps of it",
 		run: func(e *env) {
 			l, s, lease := e.lister(), e.session(), e.longLease()
 			for _, k := range e.allKinds() {
@@ -638,12 +684,15 @@ var listCases = []testCase{
 				a.releases("released, "+k.String(), lease, backend.Freed)
 				b.forces("forced, "+k.String(), true)
 			}
-			e.eventually("List finds no lock", func() bool { return len(l.list("", 5, func() {})) == 0 })
+			e.eventually("List finds no lock", func() bool {
+				return len(l.list("", 5, func() {})) == 0
+			})
 		}},
 	{name: "list/foreign",
 		rule: "List goes on where there is something that is no lock, and leaves it",
 		run: func(e *env) {
-			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil, "PutForeign and ForeignIntact")
+			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil,
+				"PutForeign and ForeignIntact")
 			l, a := e.lister(), e.party("a")
 			for i := range 8 {
 				a.acquires(fmt.Sprint("lock", i), e.longLease())

@@ -8,46 +8,53 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// needKeeps skips the case for stores that can't keep what is released.
+// needKeeps skips the case for stores that can't keep released locks.
 func (e *env) needKeeps() {
 	e.Helper()
 	e.skipWithout(e.limits().Keeps, "release with Keep")
 }
 
-// keeps gives back a hold and has it kept, if it is the last.
+// keeps releases a hold with Keep, which keeps the lock if it was the last hold.
 func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcome) {
 	p.e.Helper()
 	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{
-		Kind: p.kind, Name: name, Owner: p.owner, Lease: p.e.longLease(), Permits: p.permits, Keep: keep, AskWaiting: true,
+		Kind: p.kind, Name: name, Owner: p.owner, Lease: p.e.longLease(), Permits: p.permits,
+		Keep: keep, AskWaiting: true,
 	})
 	if err != nil {
 		p.e.Fatalf("Release(%.40q) by %v, keep %v: %v", name, p, keep, err)
 	}
 	if res.Outcome != want || res.Counted {
-		p.e.Fatalf("Release(%.40q) by %v, keep %v: %+v; want %v, and nothing about who waits", name, p, keep, res, want)
+		p.e.Fatalf("Release(%.40q) by %v, keep %v: %+v; want %v, and nothing about who waits", name,
+			p, keep, res, want)
 	}
 }
 
-// isKept checks that a lock is kept for so long, counted from a moment between since and now.
+// isKept checks that a lock is kept, and for this long from a moment between since and now.
 func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.Helper()
 	res := p.look(name)
-	// Of permits it isn't said.
+	// A look at permits doesn't report Kept.
 	if !res.Held || res.Count != 0 || res.Kept != (p.kind != backend.Permits) {
 		p.e.Fatalf("Look(%.40q) by %v: %+v; want held by nobody, and kept", name, p, res)
 	}
 	p.e.checkRemaining("Look", res.Remaining, keep, since)
 }
 
-// keepCases are the cases for a release with Keep, of all kinds of lock that one has alone, and of the only permit.
+// keepCases are the cases for a release with Keep. They run for the kinds of lock that have one
+// holder, and for the only permit of a semaphore.
 var keepCases = []testCase{
 	{name: "keep/kept",
-		rule: "A last release with Keep lets nobody have the lock: it is kept for that long, be it " +
-			"longer or shorter than the lease; until then Look doesn't say so", tags: forPermits,
+		rule: "A last release with Keep lets nobody have the lock: it is kept for that " +
+			"long, be it longer or shorter than the lease; until then Look doesn't say so",
+		tags: forPermits,
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			for name, keep := range map[string]time.Duration{"longer": 2 * lease, "shorter": e.legal(lease / 2)} {
+			for name, keep := range map[string]time.Duration{
+				"longer":  2 * lease,
+				"shorter": e.legal(lease / 2),
+			} {
 				a.acquires(name, lease)
 				if b.look(name).Kept {
 					e.Fatal("Look: Kept, of a lock that somebody holds")
@@ -58,7 +65,7 @@ var keepCases = []testCase{
 					p.isKept(name, keep, start)
 				}
 				res := b.refused(name, lease)
-				if res.Remaining >= 0 { // negative: the store doesn't know
+				if res.Remaining >= 0 { // a negative Remaining means that the store doesn't know
 					e.checkRemaining("Acquire", res.Remaining, keep, start)
 				}
 			}
@@ -124,8 +131,8 @@ var keepCases = []testCase{
 			open.isKept("lock", 2*e.longLease(), start)
 		}},
 	{name: "keep/inspect",
-		rule: "Inspect says who has given back what is kept, as far as the store knows owners, and " +
-			"that it is kept",
+		rule: "Inspect says who has given back what is kept, as far as the store knows " +
+			"owners, and that it is kept",
 		run: func(e *env) {
 			e.needKeeps()
 			a, lease := e.party("a"), e.longLease()
@@ -139,7 +146,8 @@ var keepCases = []testCase{
 				if err != nil {
 					e.Fatalf("Inspect: %v", err)
 				}
-				if len(i.Holders) != 1 || i.Kind != seenAs(e.kind) || i.Holders[0].Kept != kept || i.Holders[0].Count != 1 ||
+				if len(i.Holders) != 1 || i.Kind != seenAs(e.kind) || i.Holders[0].Kept != kept ||
+					i.Holders[0].Count != 1 ||
 					e.kind != backend.Permits && i.Holders[0].Owner != a.owner {
 					e.Fatalf("Inspect: %+v; want %v held once by %v, kept %v", i, e.kind, a, kept)
 				}
@@ -167,11 +175,15 @@ var keepCases = []testCase{
 				a.acquires("lock", lease)
 				a.keeps("lock", lease, backend.Kept)
 				b.forces("lock", true)
-				e.eventually("Wake called after a forced release", func() bool { return rung.calls() > i })
+				e.eventually("Wake called after a forced release", func() bool {
+					return rung.calls() > i
+				})
 			}
-			// A Wake without reason may come once in a while, as when it is first told how many permits there are.
+			// A Wake without reason may come once in a while, for example when the session learns
+			// the limit.
 			if n := rung.calls(); n > rounds+2 {
-				e.Fatalf("Wake was called %d times, for %d forced releases of what was kept", n, rounds)
+				e.Fatalf("Wake was called %d times, for %d forced releases of what was kept", n,
+					rounds)
 			}
 		}},
 	fragileCase("release with Keep", fragileStep{
@@ -179,7 +191,10 @@ var keepCases = []testCase{
 		need:  (*env).needKeeps,
 		holds: 1,
 		do: func(ctx context.Context, a party, name string) (bool, error) {
-			res, err := a.s.Release(ctx, backend.ReleaseRequest{Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease(), Keep: 2 * a.e.longLease()})
+			res, err := a.s.Release(ctx, backend.ReleaseRequest{
+				Kind: a.kind, Name: name, Owner: a.owner, Lease: a.e.longLease(),
+				Keep: 2 * a.e.longLease(),
+			})
 			return res.Outcome == backend.Kept, err
 		},
 		times: func(e *env, res backend.LookResult) int {
@@ -191,7 +206,7 @@ var keepCases = []testCase{
 	}),
 }
 
-// keepCountCases are those for holds that are counted.
+// keepCountCases are about counted holds.
 var keepCountCases = []testCase{
 	{name: "keep/count",
 		rule: "A release with Keep that leaves holds is as any: they last for the lease, and " +
@@ -227,11 +242,11 @@ var keepCountCases = []testCase{
 		}},
 }
 
-// keepKindCases are those about a kind, or all of them at once.
+// keepKindCases are about a single kind, or about all kinds at once.
 var keepKindCases = []testCase{
 	{name: "keep/watched",
-		rule: "A release with Keep that keeps an Exclusive or a Fenced lock calls Wake of whoever " +
-			"watches it",
+		rule: "A release with Keep that keeps an Exclusive or a Fenced lock calls Wake of " +
+			"whoever watches it",
 		run: func(e *env) {
 			e.needNotifier()
 			e.needKeeps()
@@ -241,33 +256,45 @@ var keepKindCases = []testCase{
 					continue
 				}
 				name, rung := k.String(), newBell()
-				sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
+				sub, err := backend.CapabilitiesOf(b.s).
+					Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
 					Name: name, Wake: rung.ring, Watches: true,
 				})
 				if err != nil {
 					e.Fatalf("Subscribe(%s): %v", name, err)
 				}
-				waits, sub2 := b.subscribe(name) // beside it, in the same session
+				waits, sub2 := b.subscribe(name) // a second subscription in the same session
 				for range 10 {
 					a.as(k).acquires(name, lease)
-					e.eventually("silence", func() bool { before := rung.calls(); e.sleep(20 * time.Millisecond); return rung.calls() == before })
+					e.eventually("silence", func() bool {
+						before := rung.calls()
+						e.sleep(20 * time.Millisecond)
+						return rung.calls() == before
+					})
 					before := rung.calls()
 					a.as(k).keeps(name, lease, backend.Kept)
-					e.eventually("Wake called after a release that keeps the lock", func() bool { return rung.calls() > before })
+					e.eventually("Wake called after a release that keeps the lock", func() bool {
+						return rung.calls() > before
+					})
 					b.forces(name, true)
 				}
-				e.eventually("Wake called of whoever waits, too, after a forced release", func() bool { return waits.calls() > 0 })
+				e.eventually("Wake called of whoever waits, too, after a forced release",
+					func() bool { return waits.calls() > 0 })
 				sub.Close()
 				sub2.Close()
 			}
 		}},
 	{name: "keep/runs out",
-		rule: "What is kept is free when that time is over, and not earlier; then all begins anew, " +
-			"for who had it as for others, and who stands in line is given it",
+		rule: "What is kept is free when that time is over, and not earlier; then all " +
+			"begins anew, for who had it as for others, and who stands in line is given it",
 		run: func(e *env) {
 			e.needKeeps()
-			kinds := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write, backend.Fair, backend.Permits}
-			kinds = slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
+			kinds := []backend.Kind{
+				backend.Exclusive, backend.Fenced, backend.Write, backend.Fair, backend.Permits,
+			}
+			kinds = slices.DeleteFunc(kinds, func(k backend.Kind) bool {
+				return !e.limits().Kinds.Has(k)
+			})
 			a, b, keep, lease := e.party("a"), e.party("b"), e.shortLease(), e.longLease()
 			since := make(map[backend.Kind]time.Time)
 			for _, k := range kinds {
@@ -295,19 +322,20 @@ var keepKindCases = []testCase{
 				a.releases(name, lease, backend.Freed)
 			}
 			if e.limits().Kinds.Has(backend.Fair) {
-				e.eventually("the lock given to who stands in line, when it is kept no more", func() bool {
-					return b.keep("line", lease, "b").Holder == "b"
-				})
+				e.eventually("the lock given to who stands in line, when it is kept no more",
+					func() bool {
+						return b.keep("line", lease, "b").Holder == "b"
+					})
 			}
 		}},
 	{name: "keep/time",
-		rule: "What is kept for a time that no lease may have is free before the next lease would " +
-			"be over",
+		rule: "What is kept for a time that no lease may have is free before the next " +
+			"lease would be over",
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			keep := max(e.limits().MinLease, e.leaseStep()) / 2
-			keep = max(keep, time.Millisecond) // where a lease may be as short as that, too
+			keep = max(keep, time.Millisecond) // the shortest lease may be a millisecond, too
 			for try := 1; ; try++ {
 				a.acquires("lock", lease)
 				start := time.Now()
@@ -328,7 +356,8 @@ var keepKindCases = []testCase{
 		run: func(e *env) {
 			e.need(backend.Fenced)
 			e.needKeeps()
-			a, b, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced), e.longLease()
+			a, b, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced),
+				e.longLease()
 			first := a.acquires("lock", lease).Token
 			a.keeps("lock", lease, backend.Kept)
 			b.forces("lock", true)
@@ -337,12 +366,14 @@ var keepKindCases = []testCase{
 			}
 		}},
 	{name: "keep/other kinds",
-		rule: "What an Exclusive, Fenced or Fair lock has kept excludes the others, and is kept to " +
-			"them, too",
+		rule: "What an Exclusive, Fenced or Fair lock has kept excludes the others, and is " +
+			"kept to them, too",
 		run: func(e *env) {
 			e.needKeeps()
 			kinds := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair}
-			kinds = slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
+			kinds = slices.DeleteFunc(kinds, func(k backend.Kind) bool {
+				return !e.limits().Kinds.Has(k)
+			})
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for _, k := range kinds {
 				name := k.String()
@@ -356,8 +387,8 @@ var keepKindCases = []testCase{
 			}
 		}},
 	{name: "keep/line",
-		rule: "Who stands in line for a Fair lock isn't given what is kept; to ask late doesn't get " +
-			"its former owner in line",
+		rule: "Who stands in line for a Fair lock isn't given what is kept; to ask late " +
+			"doesn't get its former owner in line",
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
@@ -378,8 +409,8 @@ var keepKindCases = []testCase{
 			a.seesFree("lock")
 		}},
 	{name: "keep/late look",
-		rule: "A place that a late KeepPlaces gave to whoever has had what is kept is gone with the " +
-			"next release, which finds it Kept",
+		rule: "A place that a late KeepPlaces gave to whoever has had what is kept is gone " +
+			"with the next release, which finds it Kept",
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
@@ -392,8 +423,8 @@ var keepKindCases = []testCase{
 			b.releases("lock", lease, backend.Freed)
 		}},
 	{name: "keep/turn",
-		rule: "Who has a Fair lock since his turn came, and has not asked for it since, can have it " +
-			"kept",
+		rule: "Who has a Fair lock since his turn came, and has not asked for it since, can " +
+			"have it kept",
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
@@ -420,8 +451,8 @@ var keepKindCases = []testCase{
 			c.has("lock", 1)
 		}},
 	{name: "keep/write",
-		rule: "While a Write is kept nobody else reads or writes; what its owner reads stays, and " +
-			"may be read again; and its owner leaves no note",
+		rule: "While a Write is kept nobody else reads or writes; what its owner reads " +
+			"stays, and may be read again; and its owner leaves no note",
 		run: func(e *env) {
 			e.needKeeps()
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
@@ -455,8 +486,8 @@ var keepKindCases = []testCase{
 			b.acquires("lock", lease)
 		}},
 	{name: "keep/permits",
-		rule: "Permits that are kept stay out, for just as long; others are given, but not to their " +
-			"owner",
+		rule: "Permits that are kept stay out, for just as long; others are given, but not " +
+			"to their owner",
 		run: func(e *env) {
 			e.need(backend.Permits)
 			e.needKeeps()
@@ -465,7 +496,8 @@ var keepKindCases = []testCase{
 			a.keeps("sem", 2*lease, backend.Kept)
 			if w := backend.CapabilitiesOf(a.s).Inspector; w != nil {
 				i, err := w.Inspect(e.ctx, backend.InspectRequest{Name: "sem"})
-				if err != nil || len(i.Holders) != 1 || !i.Holders[0].Kept || i.Holders[0].Count != 2 {
+				if err != nil || len(i.Holders) != 1 || !i.Holders[0].Kept ||
+					i.Holders[0].Count != 2 {
 					e.Fatalf("Inspect: %+v, %v; want 2 permits that are kept", i, err)
 				}
 			}

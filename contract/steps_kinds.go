@@ -13,15 +13,16 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// runSteps runs the cases for the steps of a session: those about an exclusive lock for each kind that is one,
-// those that hold for a reader among no others, and for a permit that is the only one, and those about the kinds.
+// runSteps runs the cases for the steps of a session. Cases about an exclusive lock run for each
+// exclusive kind. Some run for a single reader, and for the only permit of a semaphore. Then there
+// are the cases about each kind.
 func runSteps(t *testing.T, h Harness) {
 	runCases(t, h, tag(Essential, stepCases))
 	runCases(t, h, tag(Essential, kindCases))
 	for _, k := range []backend.Kind{backend.Fenced, backend.Write} {
 		runKind(t, h, k, stepCases)
 	}
-	// Nobody has to be woken where the lock is given to those who wait.
+	// A store that grants the lock to the waiters of a line need not wake them.
 	runKind(t, h, backend.Fair, untagged(stepCases, woken))
 	runKind(t, h, backend.Read, tagged(stepCases, forReaders))
 	runKind(t, h, backend.Permits, tagged(stepCases, forPermits))
@@ -32,7 +33,7 @@ func runKind(t *testing.T, h Harness, k backend.Kind, cases []testCase) {
 	t.Run(as(k), func(t *testing.T) {
 		h.kind, h.lacking, h.again = k, new(bool), true
 		for _, c := range cases {
-			if *h.lacking { // which the first case has found
+			if *h.lacking { // found out by the first case
 				t.Skipf("the store of this harness has no %v locks", k)
 			}
 			c.runIn(t, h)
@@ -48,27 +49,41 @@ func (e *env) need(kinds ...backend.Kind) {
 	}
 }
 
-// kindCases are the cases about what sets kinds apart, and what a name holds that is used for several.
-var kindCases = slices.Concat(undeclaredCases, wholeLeaseCases, fencedCases, readCases, writeCases, noteCases, rwNotifierCases, permitsCases, tag(InLine, fairCases), conflictCases, inspectCases, listCases, keepKindCases, latchCases)
+// kindCases are about the differences between kinds, and about names that are used for several
+// kinds.
+var kindCases = slices.Concat(undeclaredCases, wholeLeaseCases, fencedCases, readCases, writeCases,
+	noteCases, rwNotifierCases, permitsCases, tag(InLine, fairCases), conflictCases, inspectCases,
+	listCases, keepKindCases, latchCases)
 
-// steps calls each step once, for the lock of this name, and returns their errors. Those that are no error must be
-// of steps that found nothing.
+// steps calls each step once, for the lock of this name, and returns their errors. A step may also
+// return no error and report that it found nothing.
 func (p party) steps(name string) map[string]error {
 	ctx, lease := p.e.ctx, p.e.longLease()
 	errs := make(map[string]error)
 	_, errs["Acquire"] = p.s.Acquire(ctx, p.request(name, lease))
-	_, errs["Release"] = p.s.Release(ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits})
-	renewal := backend.RenewRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits}
+	_, errs["Release"] = p.s.Release(ctx, backend.ReleaseRequest{
+		Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits,
+	})
+	renewal := backend.RenewRequest{
+		Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits,
+	}
 	_, errs["Renew"] = p.s.Renew(ctx, renewal)
-	_, errs["ForceRelease"] = p.s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: p.kind, Name: name})
-	_, errs["Look"] = p.s.Look(ctx, backend.LookRequest{Kind: p.kind, Name: name, Owner: p.owner, Permits: p.permits, Limit: p.limit})
-	_, errs["Look without an owner"] = p.s.Look(ctx, backend.LookRequest{Kind: p.kind, Name: name, Limit: p.limit})
+	_, errs["ForceRelease"] = p.s.ForceRelease(ctx,
+		backend.ForceReleaseRequest{Kind: p.kind, Name: name})
+	_, errs["Look"] = p.s.Look(ctx, backend.LookRequest{
+		Kind: p.kind, Name: name, Owner: p.owner, Permits: p.permits, Limit: p.limit,
+	})
+	_, errs["Look without an owner"] = p.s.Look(ctx, backend.LookRequest{
+		Kind: p.kind, Name: name, Limit: p.limit,
+	})
 	if backend.CapabilitiesOf(p.s).BatchRenewer != nil {
 		_, batch := renewBatch(p.e, ctx, p.s, []backend.RenewRequest{renewal})
 		errs["RenewBatch"] = batch[0]
 	}
 	if l := backend.CapabilitiesOf(p.s).Liner; l != nil && p.kind == backend.Fair {
-		_, errs["KeepPlaces"] = l.KeepPlaces(ctx, backend.PlacesRequest{Kind: p.kind, Name: name, Owners: []string{p.owner}, Place: lease})
+		_, errs["KeepPlaces"] = l.KeepPlaces(ctx, backend.PlacesRequest{
+			Kind: p.kind, Name: name, Owners: []string{p.owner}, Place: lease,
+		})
 	}
 	return errs
 }
@@ -81,20 +96,26 @@ var undeclaredCases = []testCase{
 			a, lease := e.party("a"), e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
-			for _, k := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits, backend.Kind(200)} {
+			for _, k := range []backend.Kind{backend.Fenced, backend.Read, backend.Write,
+				backend.Fair, backend.Permits, backend.Kind(200)} {
 				if e.limits().Kinds.Has(k) {
 					continue
 				}
 				for _, name := range []string{"lock", "free"} {
 					errs := a.as(k).steps(name)
 					if n := backend.CapabilitiesOf(a.s).Notifier; n != nil {
-						_, errs["Subscribe"] = n.Subscribe(e.ctx, backend.SubscribeRequest{Kind: k, Name: name, Wake: func(backend.Wakeup) {}})
+						_, errs["Subscribe"] = n.Subscribe(e.ctx, backend.SubscribeRequest{
+							Kind: k, Name: name, Wake: func(backend.Wakeup) {},
+						})
 					}
 					for step, err := range errs {
 						if err == nil || backend.KindOf(err) != backend.Refused {
-							e.Errorf("%s of a %v lock, which isn't declared: error %v; want one of kind Refused", step, k, err)
-						} else if e.limits().Kinds != 0 && !errors.Is(err, errors.ErrUnsupported) { // it is older than kinds are
-							e.Errorf("%s of a %v lock, which isn't declared: error %q; want one that wraps errors.ErrUnsupported", step, k, err)
+							e.Errorf("%s of a %v lock, which isn't declared: error %v; want one "+
+								"of kind Refused", step, k, err)
+						} else if e.limits().Kinds != 0 && !errors.Is(err, errors.ErrUnsupported) {
+							// a backend that declares no kinds may be older than this rule
+							e.Errorf("%s of a %v lock, which isn't declared: error %q; want one "+
+								"that wraps errors.ErrUnsupported", step, k, err)
 						}
 					}
 				}
@@ -123,7 +144,7 @@ var wholeLeaseCases = []testCase{
 			for _, k := range kinds {
 				a.as(k).releases(k.String(), lease, backend.Freed)
 			}
-			e.sleep(4 * e.leaseStep()) // more than what is left of a lease may seem less
+			e.sleep(4 * e.leaseStep()) // the store's unit of time may hide a smaller loss
 			for _, k := range kinds {
 				start := time.Now()
 				a.as(k).acquires(k.String(), lease)
@@ -138,7 +159,8 @@ var fencedCases = []testCase{
 			"finds the lock free, however it became so",
 		run: func(e *env) {
 			e.need(backend.Fenced)
-			a, b, plain, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced), e.party("c"), e.longLease()
+			a, b, plain, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced),
+				e.party("c"), e.longLease()
 			for _, name := range []string{"lock", "other"} {
 				var last uint64
 				grows := func(res backend.AcquireResult) {
@@ -162,11 +184,12 @@ var fencedCases = []testCase{
 			}
 		}},
 	{name: "fenced/token of a re-entry",
-		rule: "Whoever holds a Fenced lock already gets the Token that its hold has, for as long as " +
-			"it holds it",
+		rule: "Whoever holds a Fenced lock already gets the Token that its hold has, for as " +
+			"long as it holds it",
 		run: func(e *env) {
 			e.need(backend.Fenced)
-			a, b, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced), e.longLease()
+			a, b, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced),
+				e.longLease()
 			again := e.at(e.session(), "a").as(backend.Fenced)
 			for range 2 {
 				first := a.acquires("lock", lease)
@@ -174,12 +197,14 @@ var fencedCases = []testCase{
 				a.renews("lock", lease, true)
 				for i, p := range []party{a, again, a} {
 					if res := p.reenters("lock", lease, i+2); res.Token != first.Token {
-						e.Fatalf("re-entry %d has the token %d, and the hold %d", i+1, res.Token, first.Token)
+						e.Fatalf("re-entry %d has the token %d, and the hold %d", i+1, res.Token,
+							first.Token)
 					}
 				}
 				a.releases("lock", lease, backend.Left)
 				if res := a.reenters("lock", lease, 4); res.Token != first.Token {
-					e.Fatalf("after a release in part a re-entry has the token %d, and the hold %d", res.Token, first.Token)
+					e.Fatalf("after a release in part a re-entry has the token %d, and the hold %d",
+						res.Token, first.Token)
 				}
 				a.forces("lock", true)
 			}
@@ -216,7 +241,8 @@ var fencedCases = []testCase{
 			})
 			for i, token := range tokens[1:] {
 				if token <= tokens[i] {
-					e.Fatalf("tokens in the order of acquisition: %d; want each larger than the one before", tokens)
+					e.Fatalf("tokens in the order of acquisition: %d; want each larger than the "+
+						"one before", tokens)
 				}
 			}
 		}},
@@ -229,7 +255,8 @@ var fencedCases = []testCase{
 			for _, ways := range [][2]party{{fenced, plain}, {plain, fenced}} {
 				holder, other := ways[0], ways[1]
 				start := time.Now()
-				if res := holder.acquires("lock", lease); (res.Token != 0) != (holder.kind == backend.Fenced) {
+				if res := holder.acquires("lock",
+					lease); (res.Token != 0) != (holder.kind == backend.Fenced) {
 					e.Fatalf("the token of a %v lock is %d", holder.kind, res.Token)
 				}
 				if res := other.refused("lock", lease); res.Remaining >= 0 {
@@ -244,7 +271,9 @@ var fencedCases = []testCase{
 					rung, sub := other.subscribe("lock")
 					rung.reset()
 					holder.releases("lock", lease, backend.Freed)
-					rung.waits(e, fmt.Sprintf("a release of a %v lock, for a subscription to the %v one,", holder.kind, other.kind))
+					rung.waits(e,
+						fmt.Sprintf("a release of a %v lock, for a subscription to the %v one,",
+							holder.kind, other.kind))
 					sub.Close()
 				} else {
 					holder.releases("lock", lease, backend.Freed)
@@ -258,7 +287,7 @@ var fencedCases = []testCase{
 		}},
 }
 
-// insists acquires as soon as nobody else holds the lock. It may be called from any goroutine.
+// insists tries until it acquires the lock. It may be called from any goroutine.
 func (p party) insists(name string, lease time.Duration) (backend.AcquireResult, error) {
 	for start := time.Now(); ; {
 		res, err := p.s.Acquire(p.e.ctx, p.request(name, lease))
@@ -274,14 +303,17 @@ func (p party) insists(name string, lease time.Duration) (backend.AcquireResult,
 
 // gives releases the last hold. It may be called from any goroutine.
 func (p party) gives(name string, lease time.Duration) error {
-	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits})
+	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{
+		Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits,
+	})
 	if err == nil && res.Outcome != backend.Freed {
 		err = fmt.Errorf("Release by %v, who holds the lock: %v", p, res.Outcome)
 	}
 	return err
 }
 
-// reader and writer return an owner on a session of its own, or skip the case for stores without read-write locks.
+// reader and writer return an owner on a session of its own, or skip the case for stores without
+// read-write locks.
 func (e *env) reader(owner string) party {
 	e.Helper()
 	e.need(backend.Read, backend.Write)
@@ -290,7 +322,8 @@ func (e *env) reader(owner string) party {
 
 func (e *env) writer(owner string) party { e.Helper(); return e.reader(owner).as(backend.Write) }
 
-// keptOut is a Write, or a Read, that isn't acquired, as the others' holds last until x at the latest.
+// keptOut checks that an Acquire is refused. If the store reports when the other holds end, that
+// must be x.
 func (p party) keptOut(name string, x term) {
 	p.e.Helper()
 	if res := p.refused(name, p.e.longLease()); res.Remaining >= 0 {
@@ -330,7 +363,7 @@ var readCases = []testCase{
 			w.keptOut("lock", term{lease, start})
 			b.acquires("lock", 2*lease)
 			w.keptOut("lock", term{2 * lease, start})
-			w.seesFree("lock") // as a Write
+			w.seesFree("lock") // a Look for a Write reports a free lock
 			w.releases("lock", lease, backend.NotHeld)
 			w.renews("lock", lease, false)
 			b.releases("lock", lease, backend.Freed)
@@ -341,10 +374,11 @@ var readCases = []testCase{
 			w.has("lock", 1)
 		}},
 	{name: "read/lease",
-		rule: "A Read lasts no shorter than it did before, whatever the steps of its owner, or of " +
-			"others, ask for",
+		rule: "A Read lasts no shorter than it did before, whatever the steps of its " +
+			"owner, or of others, ask for",
 		run: func(e *env) {
-			a, b, short, lease := e.reader("a"), e.reader("b"), e.legal(e.longLease()/2), e.longLease()
+			a, b, short, lease := e.reader("a"), e.reader("b"), e.legal(e.longLease()/2),
+				e.longLease()
 			start := time.Now()
 			a.acquires("lock", lease)
 			for _, step := range []func(){
@@ -361,7 +395,8 @@ var readCases = []testCase{
 			for i, step := range []func(l time.Duration){
 				func(l time.Duration) { a.acquires("lock", l) },
 				func(l time.Duration) { a.renews("lock", l, true) },
-				func(l time.Duration) { b.acquires("lock", l) }, // Look tells until when the last of them lasts
+				// Look reports when the last of the Reads ends
+				func(l time.Duration) { b.acquires("lock", l) },
 			} {
 				l := time.Duration(i+2) * lease
 				start = time.Now()
@@ -375,8 +410,10 @@ var readCases = []testCase{
 		rule: "A reader whose lease has run out keeps no writer out once the others have left, " +
 			"though they were still reading then",
 		run: func(e *env) {
-			dead, b, c, w, lease := e.reader("dead"), e.reader("b"), e.reader("c"), e.writer("w"), e.longLease()
-			for _, last := range []party{b, c} { // who came before it, and after
+			dead, b, c, w, lease := e.reader("dead"), e.reader("b"), e.reader("c"), e.writer("w"),
+				e.longLease()
+			// b acquired before the dead reader, and c after it
+			for _, last := range []party{b, c} {
 				b.acquires("lock", lease)
 				dead.acquires("lock", e.shortLease())
 				c.acquires("lock", lease)
@@ -393,8 +430,10 @@ var readCases = []testCase{
 				last.releases("lock", lease, backend.Freed)
 				e.eventually("a writer in, after a dead reader", func() bool {
 					res := w.asks("lock", 0, 0)
-					if atMost := e.shortLease() + e.leaseStep(); !res.Acquired && res.Remaining > atMost {
-						e.Fatalf("kept out for %v by what lasts for %v at most", res.Remaining, atMost)
+					if atMost := e.shortLease() + e.leaseStep(); !res.Acquired &&
+						res.Remaining > atMost {
+						e.Fatalf("kept out for %v by what lasts for %v at most", res.Remaining,
+							atMost)
 					}
 					return res.Acquired
 				})
@@ -405,8 +444,8 @@ var readCases = []testCase{
 			}
 		}},
 	{name: "read/all end",
-		rule: "When the leases of all readers have run out a writer gets in, though nobody looked " +
-			"in between",
+		rule: "When the leases of all readers have run out a writer gets in, though nobody " +
+			"looked in between",
 		run: func(e *env) {
 			a, b, w := e.reader("a"), e.reader("b"), e.writer("w")
 			a.acquires("lock", e.shortLease())
@@ -418,8 +457,9 @@ var readCases = []testCase{
 		}},
 	{name: "read/renew", rule: "Renew prolongs the Read of its owner, and no other's",
 		run: func(e *env) {
-			a, b, c, w, lease := e.reader("a"), e.reader("b"), e.reader("c"), e.writer("w"), e.longLease()
-			for i := 0; ; i++ { // the short lease may be over before it is renewed
+			a, b, c, w, lease := e.reader("a"), e.reader("b"), e.reader("c"), e.writer("w"),
+				e.longLease()
+			for i := 0; ; i++ { // the short lease may expire before the renewal
 				name := fmt.Sprint("lock", i)
 				short := e.shortLease() << i
 				start := time.Now()
@@ -431,7 +471,8 @@ var readCases = []testCase{
 				}
 				if !a.renew(name, lease) {
 					if elapsed := time.Since(start); elapsed < short-short/50-2*time.Millisecond {
-						e.Fatalf("%v after an Acquire with a lease of %v Renew did not find the Read", elapsed, short)
+						e.Fatalf("%v after an Acquire with a lease of %v Renew did not find "+
+							"the Read", elapsed, short)
 					}
 					continue
 				}
@@ -439,7 +480,9 @@ var readCases = []testCase{
 				a.has(name, 1)
 				w.refused(name, lease)
 				a.releases(name, lease, backend.Freed)
-				e.eventually("a writer in, as the other's Read is over", func() bool { return w.asks(name, 0, 0).Acquired })
+				e.eventually("a writer in, as the other's Read is over", func() bool {
+					return w.asks(name, 0, 0).Acquired
+				})
 				return
 			}
 		}},
@@ -466,7 +509,9 @@ var readCases = []testCase{
 			s, lease := e.reader("a").s, e.longLease()
 			var all []party
 			for _, name := range oddNames {
-				if name != "mode" { // what Redisson notes beside the readers, who all have a colon
+				// Redisson has a field of this name beside the readers, whose fields all have a
+				// colon
+				if name != "mode" {
 					all = append(all, e.at(s, name).as(backend.Read))
 				}
 			}
@@ -512,7 +557,8 @@ var readCases = []testCase{
 			}
 			for i, res := range renewAll(e, a.s, reqs) {
 				if want := i < 5; res.Held != want {
-					e.Errorf("RenewBatch: request %d, %+v: held %v; want %v", i, reqs[i], res.Held, want)
+					e.Errorf("RenewBatch: request %d, %+v: held %v; want %v", i, reqs[i], res.Held,
+						want)
 				}
 			}
 			a.lasts("read", 2*lease, start)
@@ -527,7 +573,8 @@ var readCases = []testCase{
 			const parties, rounds = 8, 12
 			lease := e.longLease()
 			var reading, writing atomic.Int32
-			pair := [2]int{} // guarded by the lock; the writers' order tells the race detector so
+			// guarded by the lock; mu is for the race detector, which doesn't see the lock
+			pair := [2]int{}
 			var mu sync.RWMutex
 			all := make([]party, parties)
 			for i := range all {
@@ -586,10 +633,11 @@ var writeCases = []testCase{
 			w.acquires("lock", lease)
 			w.acquires("lock", lease)
 			a.keptOut("lock", term{lease, start})
-			if res := a.asks("lock", 3*lease, 3*lease); res.Acquired { // however long it waits
+			// the Read is refused, however long it has waited and may wait
+			if res := a.asks("lock", 3*lease, 3*lease); res.Acquired {
 				e.Fatal("a Read was acquired while another writes")
 			}
-			a.seesFree("lock") // as a Read
+			a.seesFree("lock") // a Look for a Read reports a free lock
 			a.renews("lock", lease, false)
 			a.releases("lock", lease, backend.NotHeld)
 			w.has("lock", 2)
@@ -668,8 +716,8 @@ var writeCases = []testCase{
 			a.as(backend.Write).acquires("lock", lease)
 		}},
 	{name: "write/force",
-		rule: "ForceRelease of a Write ends it, and what its owner reads; and nothing while others " +
-			"only read",
+		rule: "ForceRelease of a Write ends it, and what its owner reads; and nothing while " +
+			"others only read",
 		run: func(e *env) {
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			a.as(backend.Write).forces("lock", false)
@@ -691,8 +739,11 @@ var writeCases = []testCase{
 		run: func(e *env) {
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			w.acquires("lock", e.shortLease())
-			w.as(backend.Read).asks("lock", 0, 0, e.shortLease()) // unless the Write is over by now, it is under that
-			e.eventually("another writes", func() bool { return a.as(backend.Write).asks("lock", 0, 0).Acquired })
+			// unless the Write has expired already, this Read is under it
+			w.as(backend.Read).asks("lock", 0, 0, e.shortLease())
+			e.eventually("another writes", func() bool {
+				return a.as(backend.Write).asks("lock", 0, 0).Acquired
+			})
 			w.renews("lock", lease, false)
 			w.as(backend.Read).renews("lock", lease, false)
 			w.releases("lock", lease, backend.NotHeld)
@@ -702,7 +753,9 @@ var writeCases = []testCase{
 			w.acquires("written", lease)
 			w.as(backend.Read).asks("written", 0, 0, e.shortLease())
 			e.eventually("the owner of the Write reads no more", func() bool {
-				res, err := w.s.Look(e.ctx, backend.LookRequest{Kind: backend.Read, Name: "written", Owner: w.owner})
+				res, err := w.s.Look(e.ctx, backend.LookRequest{
+					Kind: backend.Read, Name: "written", Owner: w.owner,
+				})
 				if err != nil || res.Held != (res.Count > 0) {
 					e.Fatalf("Look: %+v, %v; nobody but the owner can read", res, err)
 				}
@@ -712,8 +765,11 @@ var writeCases = []testCase{
 		}},
 }
 
-// asks tries to acquire, as somebody who has waited and may go on waiting. A lease is the long one if it isn't given.
-func (p party) asks(name string, waited, place time.Duration, lease ...time.Duration) backend.AcquireResult {
+// asks tries to acquire, as an owner that has waited already and may go on waiting. The default
+// lease is the long one.
+func (p party) asks(
+	name string, waited, place time.Duration, lease ...time.Duration,
+) backend.AcquireResult {
 	p.e.Helper()
 	req := p.request(name, p.e.longLease())
 	req.Waited, req.Place = waited, place
@@ -727,7 +783,7 @@ func (p party) asks(name string, waited, place time.Duration, lease ...time.Dura
 	return res
 }
 
-// queues is a Write that is kept out and leaves a note.
+// queues checks that a Write is refused. The Write leaves a note.
 func (p party) queues(name string, waited, place time.Duration) {
 	p.e.Helper()
 	if res := p.asks(name, waited, place); res.Acquired {
@@ -735,37 +791,41 @@ func (p party) queues(name string, waited, place time.Duration) {
 	}
 }
 
-// barred is a Read that is kept out by a note, which ends after place at the latest.
+// barred checks that a Read is refused because of a note, which ends after place at the latest.
 func (p party) barred(name string, waited, place time.Duration) {
 	p.e.Helper()
 	res := p.asks(name, waited, 0)
 	if res.Acquired {
-		p.e.Fatalf("Acquire(%.40q, read) by %v, waited %v: acquired; want it kept out by a writer that waits", name, p, waited)
+		p.e.Fatalf("Acquire(%.40q, read) by %v, waited %v: acquired; want it kept out by a "+
+			"writer that waits", name, p, waited)
 	}
 	if atMost := place + p.e.leaseStep(); res.Remaining <= 0 || res.Remaining > atMost {
-		p.e.Fatalf("Acquire(%.40q, read) by %v: Remaining %v; want what is left of a note, more than zero and %v at most", name, p, res.Remaining, atMost)
+		p.e.Fatalf("Acquire(%.40q, read) by %v: Remaining %v; want what is left of a note, more "+
+			"than zero and %v at most", name, p, res.Remaining, atMost)
 	}
 }
 
-// admitted is a Read that no note keeps out.
+// admitted checks that a Read is acquired, although there may be notes.
 func (p party) admitted(name string, waited time.Duration) {
 	p.e.Helper()
 	if res := p.asks(name, waited, 0); !res.Acquired {
-		p.e.Fatalf("Acquire(%.40q, read) by %v, waited %v: kept out, Remaining %v; want it acquired", name, p, waited, res.Remaining)
+		p.e.Fatalf(
+			"Acquire(%.40q, read) by %v, waited %v: kept out, Remaining %v; want it acquired", name,
+			p, waited, res.Remaining)
 	}
 	p.has(name, 1)
 }
 
 var noteCases = []testCase{
 	{name: "note/bars",
-		rule: "A Read isn't acquired while there is a note of a Write that has waited for longer, " +
-			"though nobody writes; the result says what is left of it",
+		rule: "A Read isn't acquired while there is a note of a Write that has waited for " +
+			"longer, though nobody writes; the result says what is left of it",
 		run: func(e *env) {
 			a, c, w, other := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other")
 			place := e.legal(e.longLease() / 4)
 			a.acquires("lock", e.longLease())
 			w.queues("lock", 0, place)
-			e.sleep(2 * e.leaseStep()) // w is the older one by the coarsest clock
+			e.sleep(2 * e.leaseStep()) // so that w is the older one even by the coarsest clock
 			c.barred("lock", 0, place)
 			c.has("lock", 0)
 			c.releases("lock", e.longLease(), backend.NotHeld)
@@ -773,7 +833,7 @@ var noteCases = []testCase{
 			a.releases("lock", e.longLease(), backend.Freed)
 			a.seesFree("lock")
 			c.barred("lock", 0, place)
-			// Writers aren't barred.
+			// A note doesn't bar writers.
 			other.acquires("lock", e.longLease())
 			other.releases("lock", e.longLease(), backend.Freed)
 			c.barred("lock", 0, place)
@@ -806,8 +866,8 @@ var noteCases = []testCase{
 			a.barred("written", 0, place)
 		}},
 	{name: "note/ends",
-		rule: "A note ends with Place, and not before; without Place there is none, and other kinds " +
-			"leave none",
+		rule: "A note ends with Place, and not before; without Place there is none, and " +
+			"other kinds leave none",
 		run: func(e *env) {
 			a, c, w := e.reader("a"), e.reader("c"), e.writer("w")
 			a.acquires("lock", e.longLease())
@@ -827,7 +887,9 @@ var noteCases = []testCase{
 			place := e.shortLease()
 			start := time.Now()
 			w.queues("lock", time.Hour, place)
-			e.eventually("a reader in, after a writer that doesn't ask again", func() bool { return c.asks("lock", 0, 0).Acquired })
+			e.eventually("a reader in, after a writer that doesn't ask again", func() bool {
+				return c.asks("lock", 0, 0).Acquired
+			})
 			if elapsed := time.Since(start); elapsed < place-place/50-2*time.Millisecond {
 				e.Fatalf("a note of %v was over after %v", place, elapsed)
 			}
@@ -849,18 +911,21 @@ var noteCases = []testCase{
 			c.admitted("lock", 3*time.Hour)
 		}},
 	{name: "note/given up",
-		rule: "Release of a Write takes back the note that its owner has left, also where it held " +
-			"nothing, and no other's",
+		rule: "Release of a Write takes back the note that its owner has left, also where " +
+			"it held nothing, and no other's",
 		run: func(e *env) {
-			a, c, w, other, place := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other"), e.longLease()
+			a, c, w, other, place := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other"),
+				e.longLease()
 			a.acquires("lock", e.longLease())
 			w.queues("lock", time.Hour, place)
 			other.queues("lock", 3*time.Hour, place)
 			other.releases("lock", e.longLease(), backend.NotHeld)
 			c.barred("lock", 0, place)
-			w.as(backend.Read).releases("lock", e.longLease(), backend.NotHeld) // not of a Write
+			// the release of a Read doesn't remove the note that its owner has left for a Write
+			w.as(backend.Read).releases("lock", e.longLease(), backend.NotHeld)
 			c.barred("lock", 0, place)
-			c.admitted("lock", 2*time.Hour) // before w, and after other
+			// c has waited longer than w, and less than other, whose note is gone
+			c.admitted("lock", 2*time.Hour)
 			c.releases("lock", e.longLease(), backend.Freed)
 			w.releases("lock", e.longLease(), backend.NotHeld)
 			c.admitted("lock", 0)
@@ -894,7 +959,8 @@ var noteCases = []testCase{
 		}},
 	{name: "note/acquired", rule: "A note ends when its owner acquires the Write",
 		run: func(e *env) {
-			a, c, w, other, place := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other"), e.longLease()
+			a, c, w, other, place := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other"),
+				e.longLease()
 			a.acquires("lock", e.longLease())
 			w.queues("lock", 2*time.Hour, place)
 			a.releases("lock", e.longLease(), backend.Freed)
@@ -904,7 +970,7 @@ var noteCases = []testCase{
 			other.queues("lock", time.Hour, place)
 			w.forces("lock", true)
 			c.barred("lock", 0, place)
-			c.admitted("lock", 90*time.Minute) // the other's is left
+			c.admitted("lock", 90*time.Minute) // other's note is left
 		}},
 	{name: "note/of several",
 		rule: "Of several notes that bar a Read the result tells when the last ends",
@@ -921,11 +987,11 @@ var noteCases = []testCase{
 		}},
 }
 
-// rwNotifierCases tell who is woken by what becomes of a read-write lock.
+// rwNotifierCases are about the events of a read-write lock that wake waiters.
 var rwNotifierCases = []testCase{
 	{name: "notifier/write",
-		rule: "The last release of a Write calls Wake, also where its owner goes on reading; and so " +
-			"does a forced one",
+		rule: "The last release of a Write calls Wake, also where its owner goes on reading; " +
+			"and so does a forced one",
 		run: func(e *env) {
 			e.needNotifier()
 			a, w, lease := e.reader("a"), e.writer("w"), e.longLease()
@@ -953,8 +1019,8 @@ var rwNotifierCases = []testCase{
 			}
 		}},
 	{name: "notifier/last reader",
-		rule: "The release of the last Read calls Wake, and so does a forced release of those who " +
-			"read",
+		rule: "The release of the last Read calls Wake, and so does a forced release of " +
+			"those who read",
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
@@ -1001,13 +1067,14 @@ var conflictCases = []testCase{
 			"free: a step of another answers ErrConflict, of kind Refused, and leaves it",
 		run: func(e *env) {
 			lease := e.longLease()
-			a, b := e.party("a"), e.party("b") // nobody has the same owner for two
+			a, b := e.party("a"), e.party("b") // no owner uses two kinds of lock
 			locks := e.locks()
 			e.skipWithout(len(locks) > 1, "locks but those of one owner")
 			for i, held := range locks {
 				for _, k := range held {
 					name := k.String()
-					holder, others := a.as(k), slices.Concat(slices.Delete(slices.Clone(locks), i, i+1)...)
+					holder, others := a.as(k),
+						slices.Concat(slices.Delete(slices.Clone(locks), i, i+1)...)
 					start := time.Now()
 					holder.acquires(name, lease)
 					for _, other := range others {
@@ -1017,7 +1084,9 @@ var conflictCases = []testCase{
 					holder.lasts(name, lease, start)
 					holder.releases(name, lease, backend.Freed)
 					if k == backend.Permits {
-						continue // the store may remember how many there are, for ever, so that the name stays a semaphore's
+						// the store may remember the limit forever, so that the name stays a
+						// semaphore's
+						continue
 					}
 					for _, other := range others {
 						b.as(other).acquires(name, lease)
@@ -1027,8 +1096,8 @@ var conflictCases = []testCase{
 			}
 		}},
 	{name: "kinds/after another",
-		rule: "A name whose holds have all run out is free for locks of any kind; but one of which " +
-			"permits were out may stay a semaphore's",
+		rule: "A name whose holds have all run out is free for locks of any kind; but one " +
+			"of which permits were out may stay a semaphore's",
 		run: func(e *env) {
 			a, b := e.party("a"), e.party("b")
 			locks := e.locks()
@@ -1052,17 +1121,22 @@ var conflictCases = []testCase{
 					if err != nil && !errors.Is(err, backend.ErrConflict) {
 						e.Fatal(err)
 					}
-					return err == nil && res.Acquired // or it ended between the refusal and the look at what refused
+					// Acquire may be refused without an error if the lock ended after the refusal,
+					// before the store read its kind.
+					return err == nil && res.Acquired
 				})
 				b.as(p.then).has(name, 1)
 			}
 		}},
 }
 
-// locks returns the kinds that the store declares, by which lock they are of.
+// locks returns the kinds that the store declares. Kinds of the same lock are in one slice.
 func (e *env) locks() (locks [][]backend.Kind) {
-	for _, kinds := range [][]backend.Kind{{backend.Exclusive, backend.Fenced, backend.Fair}, {backend.Read, backend.Write}, {backend.Permits}} {
-		declared := slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
+	for _, kinds := range [][]backend.Kind{{backend.Exclusive, backend.Fenced, backend.Fair},
+		{backend.Read, backend.Write}, {backend.Permits}} {
+		declared := slices.DeleteFunc(kinds, func(k backend.Kind) bool {
+			return !e.limits().Kinds.Has(k)
+		})
 		if len(declared) > 0 {
 			locks = append(locks, declared)
 		}
@@ -1070,12 +1144,14 @@ func (e *env) locks() (locks [][]backend.Kind) {
 	return locks
 }
 
-// conflict checks that every step of p finds another kind of lock.
+// conflict checks that every step of p returns ErrConflict, because the name has another kind of
+// lock.
 func (e *env) conflict(p party, name string) {
 	e.Helper()
 	for step, err := range p.steps(name) {
 		if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
-			e.Errorf("%s of a %v lock by %v, where the name has another kind: error %v; want ErrConflict, of kind Refused", step, p.kind, p, err)
+			e.Errorf("%s of a %v lock by %v, where the name has another kind: error %v; want "+
+				"ErrConflict, of kind Refused", step, p.kind, p, err)
 		}
 	}
 }

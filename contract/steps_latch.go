@@ -23,10 +23,12 @@ func (e *env) latcher() latcher {
 	return latcher{e, s}
 }
 
-// does takes a step, and fails the test if the answer is another.
+// does takes a step, and fails the test unless the answer is want.
 func (l latcher) does(step backend.LatchStep, name string, n int64, want backend.LatchResult) {
 	l.e.Helper()
-	res, err := backend.CapabilitiesOf(l.s).Latcher.Latch(l.e.ctx, backend.LatchRequest{Step: step, Name: name, Count: n})
+	res, err := backend.CapabilitiesOf(l.s).Latcher.Latch(l.e.ctx, backend.LatchRequest{
+		Step: step, Name: name, Count: n,
+	})
 	if err != nil || res != want {
 		l.e.Fatalf("step %d of latch %.40q, %d: %+v, %v; want %+v", step, name, n, res, err, want)
 	}
@@ -79,7 +81,9 @@ var latchCases = []testCase{
 			e.parallel(10, func(i int) error {
 				s := backend.CapabilitiesOf([]backend.Session{a.s, b.s}[i%2]).Latcher
 				for range n / 10 {
-					if _, err := s.Latch(e.ctx, backend.LatchRequest{Step: backend.CountDown, Name: "latch"}); err != nil {
+					if _, err := s.Latch(e.ctx, backend.LatchRequest{
+						Step: backend.CountDown, Name: "latch",
+					}); err != nil {
 						return fmt.Errorf("CountDown: %w", err)
 					}
 				}
@@ -95,7 +99,8 @@ var latchCases = []testCase{
 			for round := range 30 {
 				name := fmt.Sprint("latch", round)
 				e.parallel(1+many, func(i int) error {
-					s, req := backend.CapabilitiesOf([]backend.Session{a.s, b.s}[i%2]).Latcher, backend.LatchRequest{Name: name}
+					s, req := backend.CapabilitiesOf([]backend.Session{a.s, b.s}[i%2]).Latcher,
+						backend.LatchRequest{Name: name}
 					switch i {
 					case 0:
 						req.Step, req.Count = backend.SetLatch, n
@@ -105,36 +110,44 @@ var latchCases = []testCase{
 					_, err := s.Latch(e.ctx, req)
 					return err
 				})
-				res, err := backend.CapabilitiesOf(a.s).Latcher.Latch(e.ctx, backend.LatchRequest{Name: name})
+				res, err := backend.CapabilitiesOf(a.s).
+					Latcher.Latch(e.ctx, backend.LatchRequest{Name: name})
 				if err != nil || res.Count < n-many || res.Count > n {
 					e.Fatalf("a count of %d, %v; want at least %d", res.Count, err, n-many)
 				}
 			}
 		}},
 	{name: "latch/locks",
-		rule: "A latch is no lock: one by its name is either refused by both with ErrConflict, or " +
-			"apart",
+		rule: "A latch is no lock: one by its name is either refused by both with " +
+			"ErrConflict, or apart",
 		run: func(e *env) {
 			a, p, lease := e.latcher(), e.party("p"), e.longLease()
 			a.sets("latch", 2)
-			res, err := p.s.Acquire(e.ctx, backend.AcquireRequest{Name: "latch", Owner: "p", Lease: lease})
+			res, err := p.s.Acquire(e.ctx, backend.AcquireRequest{
+				Name: "latch", Owner: "p", Lease: lease,
+			})
 			if err != nil && !errors.Is(err, backend.ErrConflict) || err == nil && !res.Acquired {
 				e.Fatalf("Acquire of a latch: %+v, %v", res, err)
 			}
 			a.counts("latch", 2)
 			p.acquires("lock", lease)
-			got, err := backend.CapabilitiesOf(a.s).Latcher.Latch(e.ctx, backend.LatchRequest{Step: backend.SetLatch, Name: "lock", Count: 1})
+			got, err := backend.CapabilitiesOf(a.s).Latcher.Latch(e.ctx, backend.LatchRequest{
+				Step: backend.SetLatch, Name: "lock", Count: 1,
+			})
 			if err != nil && !errors.Is(err, backend.ErrConflict) || err == nil && !got.Set {
 				e.Fatalf("SetLatch of a lock: %+v, %v", got, err)
 			}
-			_, err = backend.CapabilitiesOf(a.s).Latcher.Latch(e.ctx, backend.LatchRequest{Step: backend.CountDown, Name: "lock"})
+			_, err = backend.CapabilitiesOf(a.s).Latcher.Latch(e.ctx, backend.LatchRequest{
+				Step: backend.CountDown, Name: "lock",
+			})
 			if err != nil && !errors.Is(err, backend.ErrConflict) {
 				e.Fatalf("CountDown of a lock: %v", err)
 			}
 			p.has("lock", 1)
 		}},
 	{name: "latch/notifier",
-		rule: "The CountDown that opens a latch calls Wake; a release of a lock by that name needn't",
+		rule: "The CountDown that opens a latch calls Wake; a release of a lock by that name " +
+			"needn't",
 		run: func(e *env) {
 			e.needNotifier()
 			a, b := e.latcher(), e.latcher()
@@ -142,21 +155,27 @@ var latchCases = []testCase{
 				name := fmt.Sprint("latch", i)
 				for round := range 10 {
 					la := backend.CapabilitiesOf(a.s).Latcher
-					if res, err := la.Latch(e.ctx, backend.LatchRequest{Step: backend.SetLatch, Name: name, Count: 1}); err != nil || !res.Set {
+					if res, err := la.Latch(e.ctx, backend.LatchRequest{
+						Step: backend.SetLatch, Name: name, Count: 1,
+					}); err != nil || !res.Set {
 						return fmt.Errorf("SetLatch: %+v, %w", res, err)
 					}
 					rung := newBell()
-					sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
+					sub, err := backend.CapabilitiesOf(b.s).
+						Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
 						Kind: backend.Latch, Name: name, Watches: true, Wake: rung.ring,
 					})
 					if err != nil {
 						return fmt.Errorf("Subscribe: %w", err)
 					}
-					if res, err := la.Latch(e.ctx, backend.LatchRequest{Step: backend.CountDown, Name: name}); err != nil || res.Count != 0 {
+					if res, err := la.Latch(e.ctx, backend.LatchRequest{
+						Step: backend.CountDown, Name: name,
+					}); err != nil || res.Count != 0 {
 						return fmt.Errorf("CountDown: %+v, %w", res, err)
 					}
 					if err := rung.wait(); err != nil {
-						return fmt.Errorf("round %d: after a CountDown that was sent when Subscribe had returned: %w", round, err)
+						return fmt.Errorf("round %d: after a CountDown that was sent when "+
+							"Subscribe had returned: %w", round, err)
 					}
 					sub.Close()
 				}
@@ -171,7 +190,8 @@ var latchCases = []testCase{
 			a, b := e.latcher(), e.latcher()
 			a.sets("latch", 1)
 			rung := newBell()
-			sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
+			sub, err := backend.CapabilitiesOf(b.s).
+				Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
 				Kind: backend.Latch, Name: "latch", Watches: true, Wake: rung.ring,
 			})
 			if err != nil {
@@ -186,8 +206,8 @@ var latchCases = []testCase{
 // latchLockerCases are about a [dlock.Latch].
 var latchLockerCases = []testCase{
 	{name: "latch",
-		rule: "those who wait for a latch go on when it has been counted down, in any client, and " +
-			"not before", run: locker(latchOpens)},
+		rule: "those who wait for a latch go on when it has been counted down, in any " +
+			"client, and not before", run: locker(latchOpens)},
 }
 
 func latchOpens(l *lab) {

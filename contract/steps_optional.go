@@ -78,11 +78,16 @@ var notifierCases = []testCase{
 			for range 50 {
 				a.acquires("lock", lease)
 				rung.reset()
-				go a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: a.owner, Lease: lease})
+				go a.s.Release(e.ctx, backend.ReleaseRequest{
+					Kind: e.kind, Name: "lock", Owner: a.owner, Lease: lease,
+				})
 				for acquired := false; !acquired; {
-					// A Wake without reason may come first, but the last one must find it free.
+					// A Wake without reason may come first. After the last Wake the lock must be
+					// free.
 					rung.waits(e, "a release")
-					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: b.owner, Lease: lease})
+					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{
+						Kind: e.kind, Name: "lock", Owner: b.owner, Lease: lease,
+					})
 					if err != nil {
 						e.Fatal(err)
 					}
@@ -97,23 +102,32 @@ var notifierCases = []testCase{
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			// Many at once, so that subscriptions, releases and closings overlap. Every other one only watches.
+			// Twenty locks are tried at once, so that subscriptions, releases and closings overlap.
+			// Half of the subscriptions only watch.
 			e.parallel(20, func(i int) error {
 				name := fmt.Sprint("lock", i)
 				for round := range 15 {
-					if res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: lease}); err != nil || !res.Acquired {
+					if res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{
+						Kind: e.kind, Name: name, Owner: a.owner, Lease: lease,
+					}); err != nil || !res.Acquired {
 						return fmt.Errorf("Acquire(%s): %+v, %v", name, res, err)
 					}
 					rung := newBell()
-					sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: name, Wake: rung.ring, Watches: i%2 == 1})
+					sub, err := backend.CapabilitiesOf(b.s).
+						Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
+						Kind: e.kind, Name: name, Wake: rung.ring, Watches: i%2 == 1,
+					})
 					if err != nil {
 						return fmt.Errorf("Subscribe(%s): %w", name, err)
 					}
-					if res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: name, Owner: a.owner, Lease: lease}); err != nil || res.Outcome != backend.Freed {
+					if res, err := a.s.Release(e.ctx, backend.ReleaseRequest{
+						Kind: e.kind, Name: name, Owner: a.owner, Lease: lease,
+					}); err != nil || res.Outcome != backend.Freed {
 						return fmt.Errorf("Release(%s): %v, %v", name, res.Outcome, err)
 					}
 					if err := rung.wait(); err != nil {
-						return fmt.Errorf("round %d: after a release of %s, sent when Subscribe had returned: %w", round, name, err)
+						return fmt.Errorf("round %d: after a release of %s, sent when Subscribe "+
+							"had returned: %w", round, name, err)
 					}
 					sub.Close()
 				}
@@ -129,8 +143,9 @@ var notifierCases = []testCase{
 			first, sub := b.subscribe("lock")
 			sub.Close()
 			before := first.calls()
-			// Another subscription tells when the releases have been noticed: one of the same session,
-			// whose messages come the same way, and one of another.
+			// Two other subscriptions show when the notifications of the releases have arrived. One
+			// is of the same session, whose messages come the same way. The other is of another
+			// session.
 			again, sub := b.subscribe("lock")
 			defer sub.Close()
 			witness, sub2 := c.subscribe("lock")
@@ -148,15 +163,17 @@ var notifierCases = []testCase{
 			}
 		}},
 	{name: "notifier/waiting",
-		rule: "Release says, if it is asked and says anything, how many sessions other than its own " +
-			"are subscribed", tags: forReaders | forPermits | woken,
+		rule: "Release says, if it is asked and says anything, how many sessions other than " +
+			"its own are subscribed", tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
 			waiting := func(ask bool) backend.ReleaseResult {
 				e.Helper()
 				a.acquires("lock", lease)
-				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: "a", Lease: lease, AskWaiting: ask})
+				res, err := a.s.Release(e.ctx, backend.ReleaseRequest{
+					Kind: e.kind, Name: "lock", Owner: "a", Lease: lease, AskWaiting: ask,
+				})
 				if err != nil || res.Outcome != backend.Freed {
 					e.Fatalf("Release: %v, %v; want freed", res.Outcome, err)
 				}
@@ -168,7 +185,8 @@ var notifierCases = []testCase{
 					e.Fatalf("%s: Release says that nobody else waits", when)
 				}
 				if res := waiting(false); res.Counted {
-					e.Fatalf("%s: Release says that %d others wait, and was not asked", when, res.Waiting)
+					e.Fatalf("%s: Release says that %d others wait, and was not asked", when,
+						res.Waiting)
 				}
 			}
 			nobody := func(when string) {
@@ -192,14 +210,16 @@ var notifierCases = []testCase{
 			subB.Close()
 			others("another session is subscribed, and one was")
 			subC.Close()
-			e.eventually("nobody else waits when the others have closed their subscriptions", func() bool {
-				return waiting(true).Waiting == 0
-			})
+			e.eventually("nobody else waits when the others have closed their subscriptions",
+				func() bool {
+					return waiting(true).Waiting == 0
+				})
 			_, own = a.subscribe("lock")
 			defer own.Close()
-			e.eventually("nobody else waits when only the session itself is subscribed again", func() bool {
-				return waiting(true).Waiting == 0
-			})
+			e.eventually("nobody else waits when only the session itself is subscribed again",
+				func() bool {
+					return waiting(true).Waiting == 0
+				})
 		}},
 	{name: "notifier/context", rule: "A subscription outlives the context of the call that made it",
 		tags: woken,
@@ -208,7 +228,10 @@ var notifierCases = []testCase{
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			ctx, cancel := context.WithCancel(e.ctx)
 			rung := newBell()
-			sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(ctx, backend.SubscribeRequest{Kind: e.kind, Name: "lock", Wake: rung.ring})
+			sub, err := backend.CapabilitiesOf(b.s).
+				Notifier.Subscribe(ctx, backend.SubscribeRequest{
+				Kind: e.kind, Name: "lock", Wake: rung.ring,
+			})
 			cancel()
 			if err != nil {
 				e.Fatalf("Subscribe: %v", err)
@@ -232,7 +255,8 @@ var notifierCases = []testCase{
 				sub.Close()
 				rung, sub := b.subscribe("lock")
 				if i%2 == 0 {
-					e.sleep(2 * time.Millisecond) // a closing that takes effect late must not hit the next
+					// if closing takes effect late, it must not hit the next subscription
+					e.sleep(2 * time.Millisecond)
 				}
 				a.acquires("lock", lease)
 				rung.reset()
@@ -257,7 +281,10 @@ var notifierCases = []testCase{
 						}
 						var err error
 						bells[i] = newBell()
-						subs[i], err = backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
+						subs[i], err = backend.CapabilitiesOf(b.s).
+							Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
+							Kind: e.kind, Name: fmt.Sprint("lock", i), Wake: bells[i].ring,
+						})
 						if err != nil {
 							return err
 						}
@@ -284,7 +311,10 @@ var notifierCases = []testCase{
 			subs := make([]backend.Subscription, names)
 			e.parallel(names, func(i int) (err error) {
 				bells[i] = newBell()
-				subs[i], err = backend.CapabilitiesOf(b.s).Notifier.Subscribe(e.ctx, backend.SubscribeRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Wake: bells[i].ring})
+				subs[i], err = backend.CapabilitiesOf(b.s).
+					Notifier.Subscribe(e.ctx, backend.SubscribeRequest{
+					Kind: e.kind, Name: fmt.Sprint("lock", i), Wake: bells[i].ring,
+				})
 				return err
 			})
 			for i := range names {
@@ -322,11 +352,15 @@ var notifierCases = []testCase{
 			over, cancel := context.WithCancel(e.ctx)
 			cancel()
 			for range 20 {
-				sub, err := backend.CapabilitiesOf(b.s).Notifier.Subscribe(over, backend.SubscribeRequest{Kind: e.kind, Name: "lock", Wake: newBell().ring})
+				sub, err := backend.CapabilitiesOf(b.s).
+					Notifier.Subscribe(over, backend.SubscribeRequest{
+					Kind: e.kind, Name: "lock", Wake: newBell().ring,
+				})
 				if err == nil {
 					sub.Close()
 				} else if backend.KindOf(err) == backend.Refused {
-					e.Fatalf("Subscribe: error %q is of kind Refused; but another could succeed", err)
+					e.Fatalf("Subscribe: error %q is of kind Refused; but another could succeed",
+						err)
 				}
 			}
 			rung, sub := b.subscribe("lock")
@@ -337,8 +371,8 @@ var notifierCases = []testCase{
 			rung.waits(e, "a release")
 		}},
 	{name: "notifier/broken",
-		rule: "When a broken subscription stands again Wake is called, and later releases call it " +
-			"again", tags: forReaders | forPermits | woken,
+		rule: "When a broken subscription stands again Wake is called, and later releases " +
+			"call it again", tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
@@ -353,7 +387,8 @@ var notifierCases = []testCase{
 						bells, subs = append(bells, rung), append(subs, sub)
 					}
 				}
-				// No message of before is still under way: whatever rings after the break is due to it.
+				// The bells are reset while no earlier message is under way. So whatever rings
+				// after the break is due to the break.
 				for _, name := range names {
 					a.acquires(name, lease)
 				}
@@ -392,7 +427,9 @@ var notifierCases = []testCase{
 				a.releases("lock", lease, backend.Freed)
 				for acquired := false; !acquired; {
 					rung.waits(e, "a break of the connection and a release")
-					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: b.owner, Lease: lease})
+					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{
+						Kind: e.kind, Name: "lock", Owner: b.owner, Lease: lease,
+					})
 					if err != nil {
 						e.Fatal(err)
 					}
@@ -404,12 +441,17 @@ var notifierCases = []testCase{
 }
 
 // renewBatch calls RenewBatch and checks that each request is answered exactly once.
-func renewBatch(e *env, ctx context.Context, s backend.Session, reqs []backend.RenewRequest) ([]backend.RenewResult, []error) {
+func renewBatch(
+	e *env, ctx context.Context, s backend.Session, reqs []backend.RenewRequest,
+) ([]backend.RenewResult, []error) {
 	e.Helper()
 	var mu sync.Mutex
 	returned := false
-	answers, results, errs := make([]int, len(reqs)), make([]backend.RenewResult, len(reqs)), make([]error, len(reqs))
-	backend.CapabilitiesOf(s).BatchRenewer.RenewBatch(ctx, reqs, func(i int, res backend.RenewResult, err error) {
+	answers, results, errs := make([]int, len(reqs)), make([]backend.RenewResult, len(reqs)),
+		make([]error, len(reqs))
+	backend.CapabilitiesOf(s).BatchRenewer.RenewBatch(ctx, reqs, func(
+		i int, res backend.RenewResult, err error,
+	) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -427,13 +469,14 @@ func renewBatch(e *env, ctx context.Context, s backend.Session, reqs []backend.R
 	returned = true
 	for i, n := range answers {
 		if n != 1 {
-			e.Fatalf("RenewBatch: request %d of %d was answered %d times; want once", i, len(reqs), n)
+			e.Fatalf("RenewBatch: request %d of %d was answered %d times; want once", i, len(reqs),
+				n)
 		}
 	}
 	return results, errs
 }
 
-// renewAll is renewBatch without errors.
+// renewAll is renewBatch, but fails the test on an error.
 func renewAll(e *env, s backend.Session, reqs []backend.RenewRequest) []backend.RenewResult {
 	e.Helper()
 	results, errs := renewBatch(e, e.ctx, s, reqs)
@@ -463,7 +506,8 @@ var batchCases = []testCase{
 			}
 			for i, res := range renewAll(e, a.s, reqs) {
 				if want := i == 1 || i >= 3; res.Held != want {
-					e.Fatalf("RenewBatch: request %d, %+v: held %v; want %v", i, reqs[i], res.Held, want)
+					e.Fatalf("RenewBatch: request %d, %+v: held %v; want %v", i, reqs[i], res.Held,
+						want)
 				}
 			}
 			a.lasts("mine", 2*lease, start)
@@ -481,13 +525,17 @@ var batchCases = []testCase{
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			reqs := make([]backend.RenewRequest, n)
 			for i := range reqs {
-				reqs[i] = backend.RenewRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Owner: "a", Lease: lease}
+				reqs[i] = backend.RenewRequest{
+					Kind: e.kind, Name: fmt.Sprint("lock", i), Owner: "a", Lease: lease,
+				}
 			}
-			owners := []party{a, b, {}} // the third of every three is free
+			owners := []party{a, b, {}} // every third lock is free
 			e.parallel(20, func(worker int) error {
 				for i := worker; i < n; i += 20 {
 					if p := owners[i%3]; p.s != nil {
-						if res, err := p.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: reqs[i].Name, Owner: p.owner, Lease: lease}); err != nil || !res.Acquired {
+						if res, err := p.s.Acquire(e.ctx, backend.AcquireRequest{
+							Kind: e.kind, Name: reqs[i].Name, Owner: p.owner, Lease: lease,
+						}); err != nil || !res.Acquired {
 							return fmt.Errorf("Acquire: %+v, %v", res, err)
 						}
 					}
@@ -534,12 +582,16 @@ var batchCases = []testCase{
 				e.at(s, owner).acquires(name, lease)
 				reqs = append(reqs,
 					backend.RenewRequest{Kind: e.kind, Name: name, Owner: owner, Lease: 2 * lease},
-					backend.RenewRequest{Kind: e.kind, Name: name, Owner: oddNames[(i+2)%len(oddNames)], Lease: 3 * lease})
+					backend.RenewRequest{
+						Kind: e.kind, Name: name, Owner: oddNames[(i+2)%len(oddNames)],
+						Lease: 3 * lease,
+					})
 			}
 			start := time.Now()
 			for i, res := range renewAll(e, s, reqs) {
 				if want := i%2 == 0; res.Held != want {
-					e.Fatalf("RenewBatch: %.40q by %.40q: held %v; want %v", reqs[i].Name, reqs[i].Owner, res.Held, want)
+					e.Fatalf("RenewBatch: %.40q by %.40q: held %v; want %v", reqs[i].Name,
+						reqs[i].Owner, res.Held, want)
 				}
 			}
 			for _, name := range names {
@@ -554,12 +606,16 @@ var batchCases = []testCase{
 			var reqs []backend.RenewRequest
 			for i := range 50 {
 				a.acquires(fmt.Sprint("lock", i), lease)
-				reqs = append(reqs, backend.RenewRequest{Kind: e.kind, Name: fmt.Sprint("lock", i), Owner: "a", Lease: lease})
+				reqs = append(reqs, backend.RenewRequest{
+					Kind: e.kind, Name: fmt.Sprint("lock", i), Owner: "a", Lease: lease,
+				})
 			}
 			e.parallel(10, func(int) error {
 				var held atomic.Int32
 				var failed atomic.Pointer[error]
-				backend.CapabilitiesOf(a.s).BatchRenewer.RenewBatch(e.ctx, reqs, func(_ int, res backend.RenewResult, err error) {
+				backend.CapabilitiesOf(a.s).BatchRenewer.RenewBatch(e.ctx, reqs, func(
+					_ int, res backend.RenewResult, err error,
+				) {
 					if res.Held {
 						held.Add(1)
 					}
@@ -577,8 +633,8 @@ var batchCases = []testCase{
 			})
 		}},
 	{name: "batch/context over",
-		rule: "RenewBatch answers each request exactly once though its context is over, and tells " +
-			"the truth", tags: forReaders | forPermits,
+		rule: "RenewBatch answers each request exactly once though its context is over, " +
+			"and tells the truth", tags: forReaders | forPermits,
 		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
@@ -592,13 +648,16 @@ var batchCases = []testCase{
 			results, errs := renewBatch(e, over, a.s, reqs)
 			for i, err := range errs {
 				if err != nil && backend.KindOf(err) == backend.Refused {
-					e.Fatalf("RenewBatch: error %q is of kind Refused; but another could succeed", err)
+					e.Fatalf("RenewBatch: error %q is of kind Refused; but another could succeed",
+						err)
 				}
 				if want := i == 0; err == nil && results[i].Held != want {
-					e.Fatalf("RenewBatch: request %d: held %v; want %v, or an error", i, results[i].Held, want)
+					e.Fatalf("RenewBatch: request %d: held %v; want %v, or an error", i,
+						results[i].Held, want)
 				}
 			}
-			renewed := a.look("lock").Remaining > lease+lease/2 // it may be rounded up
+			// the bound leaves room, since the remaining time may be rounded up
+			renewed := a.look("lock").Remaining > lease+lease/2
 			if errs[0] == nil && !renewed {
 				e.Fatal("RenewBatch returned no error; want the hold renewed")
 			}
@@ -621,15 +680,20 @@ var batchCases = []testCase{
 				{Kind: e.kind, Name: "other", Owner: "a", Lease: 2 * lease},
 			}
 			var answering, answered atomic.Int32
-			backend.CapabilitiesOf(a.s).BatchRenewer.RenewBatch(ctx, reqs, func(int, backend.RenewResult, error) {
+			backend.CapabilitiesOf(a.s).BatchRenewer.RenewBatch(ctx, reqs, func(
+				int, backend.RenewResult, error,
+			) {
 				if answering.Add(1) == 1 {
 					cancel()
-					e.sleep(20 * time.Millisecond) // time enough for who doesn't wait for this, and for the other
+					// A wrong RenewBatch would return in this time, without waiting for this call
+					// or the other.
+					e.sleep(20 * time.Millisecond)
 				}
 				answered.Add(1)
 			})
 			if begun, n := answering.Load(), answered.Load(); begun != 2 || n != 2 {
-				e.Fatalf("RenewBatch has returned with %d calls of answer under way, and %d over; want 2 that are over", begun-n, n)
+				e.Fatalf("RenewBatch has returned with %d calls of answer under way, and %d "+
+					"over; want 2 that are over", begun-n, n)
 			}
 		}},
 }
@@ -707,13 +771,14 @@ var closeCases = []testCase{
 				}
 				return p.s
 			}
-			use().Close() // what the client starts once for all is none of ours
+			use().Close() // so that goroutines that the client starts only once don't count
 			before := runtime.NumGoroutine()
 			for range sessions {
 				use().Close()
 			}
-			// A client may keep a connection more, and a server that lives in this process a
-			// goroutine for it. A session that leaves one leaves one each time.
+			// A client may keep one more connection, and a server in this process one more
+			// goroutine for it. The bound allows for that, but not for one goroutine for each
+			// session.
 			e.eventually("goroutines ended after Session.Close", func() bool {
 				return runtime.NumGoroutine() < before+sessions/2
 			})
@@ -729,10 +794,14 @@ var closeCases = []testCase{
 					wg.Go(func() {
 						name := fmt.Sprint("lock", i)
 						for ctx.Err() == nil {
-							// Any answer will do: the session is being closed.
-							s.Acquire(ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: "a", Lease: e.longLease()})
+							// The session is being closed, so any answer is allowed.
+							s.Acquire(ctx, backend.AcquireRequest{
+								Kind: e.kind, Name: name, Owner: "a", Lease: e.longLease(),
+							})
 							if n := backend.CapabilitiesOf(s).Notifier; n != nil && i%2 == 0 {
-								n.Subscribe(ctx, backend.SubscribeRequest{Kind: e.kind, Name: name, Wake: func(backend.Wakeup) {}})
+								n.Subscribe(ctx, backend.SubscribeRequest{
+									Kind: e.kind, Name: name, Wake: func(backend.Wakeup) {},
+								})
 							}
 							time.Sleep(time.Millisecond)
 						}
@@ -753,15 +822,16 @@ var mishapCases = []testCase{
 		rule: "Every step that finds something that is no lock answers ErrConflict, of kind " +
 			"Refused, and leaves it",
 		run: func(e *env) {
-			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil, "PutForeign and ForeignIntact")
-			for kind := range 4 { // of data, if the harness has several
+			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil,
+				"PutForeign and ForeignIntact")
+			for kind := range 4 { // the harness may have several kinds of data
 				e.conflicts(fmt.Sprint("foreign", kind))
 			}
 			e.party("b").acquires("another name", e.longLease())
 		}},
 	{name: "wipe",
-		rule: "After the store has lost its data every lock is free, and former holders start from " +
-			"nothing",
+		rule: "After the store has lost its data every lock is free, and former holders " +
+			"start from nothing",
 		run: func(e *env) {
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -772,7 +842,9 @@ var mishapCases = []testCase{
 			e.store.Wipe()
 			for _, p := range []party{a, b} {
 				e.eventually("a step without an error after Wipe", func() bool {
-					_, err := p.s.Look(e.ctx, backend.LookRequest{Kind: e.kind, Name: "released", Owner: p.owner})
+					_, err := p.s.Look(e.ctx, backend.LookRequest{
+						Kind: e.kind, Name: "released", Owner: p.owner,
+					})
 					return err == nil
 				})
 			}
@@ -794,12 +866,15 @@ var mishapCases = []testCase{
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			names := []string{"renewed", "released", "re-entered"}
-			// Both do the same after a loss, so that the locks of both bear the same numbers.
+			// Both parties do the same after a loss of data. So the store gives the same numbers to
+			// the locks of both.
 			for _, p := range []party{a, b} {
 				e.store.Wipe()
 				for _, p := range []party{a, b} {
 					e.eventually("a step without an error after Wipe", func() bool {
-						_, err := p.s.Look(e.ctx, backend.LookRequest{Kind: e.kind, Name: "renewed"})
+						_, err := p.s.Look(e.ctx, backend.LookRequest{
+							Kind: e.kind, Name: "renewed",
+						})
 						return err == nil
 					})
 				}
@@ -809,7 +884,9 @@ var mishapCases = []testCase{
 			}
 			a.renews("renewed", 2*lease, false)
 			a.releases("released", lease, backend.NotHeld)
-			if res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "re-entered", Owner: a.owner, Lease: lease, Reentry: true}); err != nil || res.Acquired {
+			if res, err := a.s.Acquire(e.ctx, backend.AcquireRequest{
+				Kind: e.kind, Name: "re-entered", Owner: a.owner, Lease: lease, Reentry: true,
+			}); err != nil || res.Acquired {
 				e.Fatalf("a re-entry into what another holds: acquired %v, %v", res.Acquired, err)
 			}
 			for _, name := range names {
@@ -820,7 +897,8 @@ var mishapCases = []testCase{
 			b.reenters("re-entered", lease, 2)
 		}},
 	{name: "wipe/notifier",
-		rule: "After the store has lost its data releases call Wake again, with no new subscription",
+		rule: "After the store has lost its data releases call Wake again, with no new " +
+			"subscription",
 		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
@@ -830,13 +908,18 @@ var mishapCases = []testCase{
 			defer sub.Close()
 			a.acquires("lock", lease)
 			e.store.Wipe()
-			// Releases may go unnoticed until the subscription stands again, but not for ever.
+			// The subscription may miss releases until it is open again. But a later release must
+			// reach it.
 			e.eventually("Wake after a release after Wipe", func() bool {
 				rung.reset()
-				if _, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: "lock", Owner: "a", Lease: lease}); err != nil {
+				if _, err := a.s.Acquire(e.ctx, backend.AcquireRequest{
+					Kind: e.kind, Name: "lock", Owner: "a", Lease: lease,
+				}); err != nil {
 					return false
 				}
-				if _, err := a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: "lock", Owner: "a", Lease: lease}); err != nil {
+				if _, err := a.s.Release(e.ctx, backend.ReleaseRequest{
+					Kind: e.kind, Name: "lock", Owner: "a", Lease: lease,
+				}); err != nil {
 					return false
 				}
 				select {
@@ -849,7 +932,7 @@ var mishapCases = []testCase{
 		}},
 }
 
-// conflicts puts something that is no lock under a name and checks every step.
+// conflicts stores other data under a name and checks every step.
 func (e *env) conflicts(name string) {
 	e.Helper()
 	a, lease := e.party("a"), e.longLease()
@@ -869,13 +952,21 @@ func (e *env) conflicts(name string) {
 		}
 	}
 	for range 2 {
-		_, err := a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: "a", Lease: lease})
+		_, err := a.s.Acquire(e.ctx, backend.AcquireRequest{
+			Kind: e.kind, Name: name, Owner: "a", Lease: lease,
+		})
 		check("Acquire", err)
-		_, err = a.s.Acquire(e.ctx, backend.AcquireRequest{Kind: e.kind, Name: name, Owner: "a", Lease: lease, Reentry: true})
+		_, err = a.s.Acquire(e.ctx, backend.AcquireRequest{
+			Kind: e.kind, Name: name, Owner: "a", Lease: lease, Reentry: true,
+		})
 		check("Acquire, a re-entry", err)
-		_, err = a.s.Release(e.ctx, backend.ReleaseRequest{Kind: e.kind, Name: name, Owner: "a", Lease: lease})
+		_, err = a.s.Release(e.ctx, backend.ReleaseRequest{
+			Kind: e.kind, Name: name, Owner: "a", Lease: lease,
+		})
 		check("Release", err)
-		_, err = a.s.Renew(e.ctx, backend.RenewRequest{Kind: e.kind, Name: name, Owner: "a", Lease: lease})
+		_, err = a.s.Renew(e.ctx, backend.RenewRequest{
+			Kind: e.kind, Name: name, Owner: "a", Lease: lease,
+		})
 		check("Renew", err)
 		_, err = a.s.ForceRelease(e.ctx, backend.ForceReleaseRequest{Kind: e.kind, Name: name})
 		check("ForceRelease", err)
@@ -893,7 +984,8 @@ func (e *env) conflicts(name string) {
 		})
 		check("RenewBatch", errs[0])
 		if errs[1] != nil || !results[1].Held {
-			e.Fatalf("RenewBatch, the request beside the conflict: held %v, %v; want held", results[1].Held, errs[1])
+			e.Fatalf("RenewBatch, the request beside the conflict: held %v, %v; want held",
+				results[1].Held, errs[1])
 		}
 		a.lasts(name+" lock", 2*lease, start)
 	}

@@ -17,7 +17,8 @@ func (e *env) worker(owner string) party {
 	return e.party(owner).as(backend.Permits)
 }
 
-// available checks how many permits aren't out, of a limit; of 0: of as many as the store was told.
+// available checks how many permits of a limit are available. A limit of 0 stands for the limit
+// that the store was told last.
 func (p party) available(name string, limit, want int) {
 	p.e.Helper()
 	if res := p.of(p.permits, limit).lookAll(name); res.Available != want {
@@ -25,29 +26,34 @@ func (p party) available(name string, limit, want int) {
 	}
 }
 
-// waits is kept out, since too few permits are left; none of those who have any loses it before x.
+// waits checks that an Acquire is refused, because too few permits are left, and that the reported
+// time is that of x.
 func (p party) waits(name string, x term) {
 	p.e.Helper()
 	p.keptOut(name, x)
 	if res := p.look(name); !res.Held || res.Count != 0 {
-		p.e.Fatalf("Look(%.40q) by %v, who was kept out: %+v; want held by others, count 0", name, p, res)
+		p.e.Fatalf("Look(%.40q) by %v, who was kept out: %+v; want held by others, count 0", name,
+			p, res)
 	}
 }
 
-// refusedAs gets an error that says that there will never be as many permits.
+// refusedAs checks that an Acquire returns this error, of kind Refused.
 func (p party) refusedAs(name string, want error) {
 	p.e.Helper()
-	if _, err := p.s.Acquire(p.e.ctx, p.request(name, p.e.longLease())); !errors.Is(err, want) || backend.KindOf(err) != backend.Refused {
-		p.e.Fatalf("Acquire(%.40q) by %v, %d of %d: error %v; want %v, of kind Refused", name, p, p.permits, p.limit, err, want)
+	if _, err := p.s.Acquire(p.e.ctx, p.request(name, p.e.longLease())); !errors.Is(err, want) ||
+		backend.KindOf(err) != backend.Refused {
+		p.e.Fatalf("Acquire(%.40q) by %v, %d of %d: error %v; want %v, of kind Refused", name, p,
+			p.permits, p.limit, err, want)
 	}
 }
 
 var permitsCases = []testCase{
 	{name: "permits/count",
-		rule: "Owners have as many permits as they asked for, all together no more than the limit; " +
-			"who doesn't get all gets none",
+		rule: "Owners have as many permits as they asked for, all together no more than the " +
+			"limit; who doesn't get all gets none",
 		run: func(e *env) {
-			a, b, c, d, lease := e.worker("a"), e.worker("b"), e.worker("c"), e.worker("d"), e.longLease()
+			a, b, c, d, lease := e.worker("a"), e.worker("b"), e.worker("c"), e.worker("d"),
+				e.longLease()
 			a.available("lock", 5, 5)
 			a.seesFree("lock")
 			start := time.Now()
@@ -70,8 +76,8 @@ var permitsCases = []testCase{
 			d.available("another name", 5, 5)
 		}},
 	{name: "permits/again",
-		rule: "Whoever has as many permits as it asks for has them once, for the lease of its last " +
-			"attempt",
+		rule: "Whoever has as many permits as it asks for has them once, for the lease of " +
+			"its last attempt",
 		run: func(e *env) {
 			a, b, short := e.worker("a").of(2, 5), e.worker("b").of(3, 5), e.legal(e.longLease()/4)
 			a.acquires("lock", short)
@@ -82,16 +88,17 @@ var permitsCases = []testCase{
 			})
 			e.at(e.session(), "a").of(2, 5).acquires("lock", e.longLease())
 			b.acquires("lock", e.longLease())
-			a.acquires("lock", e.longLease()) // though none is left
+			a.acquires("lock", e.longLease()) // a has these permits already
 			a.releases("lock", e.longLease(), backend.Freed)
 			a.releases("lock", e.longLease(), backend.NotHeld)
 			b.available("lock", 5, 2)
 		}},
 	{name: "permits/remaining",
-		rule: "Permits that aren't acquired say when the first of those that are out end; Look says " +
-			"when the last do",
+		rule: "Permits that aren't acquired say when the first of those that are out end; " +
+			"Look says when the last do",
 		run: func(e *env) {
-			a, b, c, lease := e.worker("a").of(1, 3), e.worker("b").of(2, 3), e.worker("c").of(1, 3), e.longLease()
+			a, b, c, lease := e.worker("a").of(1, 3), e.worker("b").of(2, 3),
+				e.worker("c").of(1, 3), e.longLease()
 			start := time.Now()
 			a.acquires("lock", 2*lease)
 			b.acquires("lock", lease)
@@ -120,7 +127,8 @@ var permitsCases = []testCase{
 		}},
 	{name: "permits/release", rule: "Release gives back all permits of its owner, and no other's",
 		run: func(e *env) {
-			a, b, c, lease := e.worker("a").of(3, 5), e.worker("b").of(2, 5), e.worker("c").of(3, 5), e.longLease()
+			a, b, c, lease := e.worker("a").of(3, 5), e.worker("b").of(2, 5),
+				e.worker("c").of(3, 5), e.longLease()
 			a.acquires("lock", lease)
 			b.acquires("lock", lease)
 			c.releases("lock", lease, backend.NotHeld)
@@ -140,7 +148,8 @@ var permitsCases = []testCase{
 		rule: "Renew lets the permits of its owner expire after the request's lease, longer or " +
 			"shorter, and no other's",
 		run: func(e *env) {
-			a, b, c, short := e.worker("a").of(2, 5), e.worker("b").of(3, 5), e.worker("c").of(2, 5), e.legal(e.longLease()/4)
+			a, b, c, short := e.worker("a").of(2, 5), e.worker("b").of(3, 5),
+				e.worker("c").of(2, 5), e.legal(e.longLease()/4)
 			c.renews("lock", short, false)
 			c.seesFree("lock")
 			a.acquires("lock", short)
@@ -150,17 +159,20 @@ var permitsCases = []testCase{
 				a.renews("lock", l, true)
 				c.renews("lock", l, false)
 				a.has("lock", 2)
-				c.waits("lock", term{short, start}) // those of b
+				c.waits("lock", term{short, start}) // b's permits end first
 			})
 		}},
 	{name: "permits/each end by themselves",
 		rule: "When the lease of its permits has run out an owner has none, and others get them, " +
 			"whatever else is out",
 		run: func(e *env) {
-			dead, b, c, lease := e.worker("dead").of(2, 4), e.worker("b").of(2, 4), e.worker("c").of(2, 4), e.longLease()
+			dead, b, c, lease := e.worker("dead").of(2, 4), e.worker("b").of(2, 4),
+				e.worker("c").of(2, 4), e.longLease()
 			b.acquires("lock", lease)
 			dead.acquires("lock", e.shortLease())
-			e.eventually("permits of a dead worker acquired by another", func() bool { return c.asks("lock", 0, 0).Acquired })
+			e.eventually("permits of a dead worker acquired by another", func() bool {
+				return c.asks("lock", 0, 0).Acquired
+			})
 			dead.renews("lock", lease, false)
 			dead.releases("lock", lease, backend.NotHeld)
 			dead.has("lock", 0)
@@ -168,18 +180,21 @@ var permitsCases = []testCase{
 			c.has("lock", 2)
 			dead.refused("lock", lease)
 
-			// Those that are renewed outlive what they had before.
-			for i := 0; ; i++ { // the short lease may be over before it is renewed
+			// Renewed permits outlive their earlier leases.
+			for i := 0; ; i++ { // the short lease may expire before the renewal
 				name, short, start := fmt.Sprint("renewed", i), e.shortLease()<<i, time.Now()
 				dead.acquires(name, short)
 				b.acquires(name, short)
 				if !b.renew(name, lease) {
 					if elapsed := time.Since(start); elapsed < short-short/50-2*time.Millisecond {
-						e.Fatalf("%v after an Acquire with a lease of %v Renew did not find the permits", elapsed, short)
+						e.Fatalf("%v after an Acquire with a lease of %v Renew did not find the "+
+							"permits", elapsed, short)
 					}
 					continue
 				}
-				e.eventually("those that weren't renewed are over", func() bool { return c.of(2, 4).lookAll(name).Available == 2 })
+				e.eventually("those that weren't renewed are over", func() bool {
+					return c.of(2, 4).lookAll(name).Available == 2
+				})
 				b.has(name, 2)
 				return
 			}
@@ -190,7 +205,9 @@ var permitsCases = []testCase{
 			a, b, c := e.worker("a").of(2, 4), e.worker("b").of(2, 4), e.worker("c").of(4, 4)
 			a.acquires("lock", e.shortLease())
 			b.acquires("lock", 2*e.shortLease())
-			e.eventually("all permits acquired", func() bool { return c.asks("lock", 0, 0).Acquired })
+			e.eventually("all permits acquired", func() bool {
+				return c.asks("lock", 0, 0).Acquired
+			})
 			c.has("lock", 4)
 			a.refused("lock", e.longLease())
 		}},
@@ -199,7 +216,8 @@ var permitsCases = []testCase{
 			"step that finds it, and then it has none",
 		run: func(e *env) {
 			a, b, lease := e.worker("a"), e.worker("b").of(5, 5), e.longLease()
-			// As if one of four had got lost. It is the same to a store.
+			// The owner has three permits and asks for four. To a store this is as if one of four
+			// had got lost.
 			for what, step := range map[string]func(name string){
 				"renewed":  func(name string) { a.of(4, 5).renews(name, lease, false) },
 				"released": func(name string) { a.of(4, 5).releases(name, lease, backend.NotHeld) },
@@ -224,10 +242,11 @@ var permitsCases = []testCase{
 			}
 		}},
 	{name: "permits/force",
-		rule: "ForceRelease gives back all permits, whoever has them, and says whether anybody had " +
-			"any",
+		rule: "ForceRelease gives back all permits, whoever has them, and says whether " +
+			"anybody had any",
 		run: func(e *env) {
-			a, b, c, lease := e.worker("a").of(2, 5), e.worker("b").of(1, 5), e.worker("c").of(5, 5), e.longLease()
+			a, b, c, lease := e.worker("a").of(2, 5), e.worker("b").of(1, 5),
+				e.worker("c").of(5, 5), e.longLease()
 			c.forces("lock", false)
 			a.acquires("lock", lease)
 			b.acquires("lock", lease)
@@ -287,16 +306,20 @@ var permitsCases = []testCase{
 			a.available("lock", 0, 9)
 		}},
 	{name: "permits/never told",
-		rule: "Without a limit a store that was told of none answers ErrNoLimit, of kind Refused, " +
-			"and has changed nothing",
+		rule: "Without a limit a store that was told of none answers ErrNoLimit, of kind " +
+			"Refused, and has changed nothing",
 		run: func(e *env) {
 			a, lease := e.worker("a"), e.longLease()
 			for range 2 {
 				a.of(1, 0).refusedAs("lock", backend.ErrNoLimit)
 				for _, owner := range []string{"a", ""} {
-					_, err := a.s.Look(e.ctx, backend.LookRequest{Kind: backend.Permits, Name: "lock", Owner: owner, Permits: 1})
-					if !errors.Is(err, backend.ErrNoLimit) || backend.KindOf(err) != backend.Refused {
-						e.Fatalf("Look without a limit: error %v; want ErrNoLimit, of kind Refused", err)
+					_, err := a.s.Look(e.ctx, backend.LookRequest{
+						Kind: backend.Permits, Name: "lock", Owner: owner, Permits: 1,
+					})
+					if !errors.Is(err, backend.ErrNoLimit) ||
+						backend.KindOf(err) != backend.Refused {
+						e.Fatalf("Look without a limit: error %v; want ErrNoLimit, of kind Refused",
+							err)
 					}
 				}
 			}
@@ -304,12 +327,13 @@ var permitsCases = []testCase{
 			a.of(1, 0).refusedAs("another name", backend.ErrNoLimit)
 		}},
 	{name: "permits/too many",
-		rule: "Who asks for more permits than there are gets ErrTooMany, of kind Refused, at once, " +
-			"and has changed nothing",
+		rule: "Who asks for more permits than there are gets ErrTooMany, of kind Refused, " +
+			"at once, and has changed nothing",
 		run: func(e *env) {
 			a, b, lease := e.worker("a"), e.worker("b"), e.longLease()
 			a.of(3, 2).refusedAs("lock", backend.ErrTooMany)
-			a.of(1, 0).refusedAs("lock", backend.ErrNoLimit) // who is refused tells nothing
+			// a refused request doesn't tell the store a limit
+			a.of(1, 0).refusedAs("lock", backend.ErrNoLimit)
 			a.of(2, 2).seesFree("lock")
 			b.of(2, 3).acquires("lock", lease)
 			a.of(4, 3).refusedAs("lock", backend.ErrTooMany)
@@ -326,13 +350,15 @@ var permitsCases = []testCase{
 			a.refusedAs("lock", backend.ErrConflict)
 			other := a.as(backend.Exclusive)
 			other.acquires("another name", lease)
-			other.releases("another name", lease, backend.Freed) // its next hold may take less
+			// after a hold, the session may send a cheaper request, which must find the conflict,
+			// too
+			other.releases("another name", lease, backend.Freed)
 			a.refusedAs("lock", backend.ErrConflict)
 			b.has("lock", 1)
 		}},
 	{name: "permits/owners",
-		rule: "Owners of permits are told apart by equality only: case, blanks and all characters " +
-			"count",
+		rule: "Owners of permits are told apart by equality only: case, blanks and all " +
+			"characters count",
 		run: func(e *env) {
 			s, n, lease := e.worker("a").s, len(oddNames), e.longLease()
 			for i, name := range oddNames {
@@ -375,7 +401,8 @@ var permitsCases = []testCase{
 			}
 			for i, res := range renewAll(e, a.s, reqs) {
 				if want := i < 4; res.Held != want {
-					e.Errorf("RenewBatch: request %d, %+v: held %v; want %v", i, reqs[i], res.Held, want)
+					e.Errorf("RenewBatch: request %d, %+v: held %v; want %v", i, reqs[i], res.Held,
+						want)
 				}
 			}
 			a.of(3, 9).lasts("lock", 4*lease, start)
@@ -386,8 +413,8 @@ var permitsCases = []testCase{
 			a.seesFree("free")
 		}},
 	{name: "permits/at once",
-		rule: "There are never more permits out than there are, and never less for long, with steps " +
-			"of all kinds going on", tags: Exclusion,
+		rule: "There are never more permits out than there are, and never less for long, " +
+			"with steps of all kinds going on", tags: Exclusion,
 		run: func(e *env) {
 			const parties, rounds, limit = 8, 12, 5
 			lease := e.longLease()
@@ -419,8 +446,8 @@ var permitsCases = []testCase{
 			all[0].available("lock", limit, limit)
 		}},
 	{name: "notifier/permits",
-		rule: "Permits that are given back call Wake, by whatever step; and so does a request that " +
-			"names a larger limit than the store was told before",
+		rule: "Permits that are given back call Wake, by whatever step; and so does a " +
+			"request that names a larger limit than the store was told before",
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.worker("a"), e.worker("b"), e.worker("c"), e.longLease()
@@ -437,12 +464,20 @@ var permitsCases = []testCase{
 				b.of(3, 5).acquires("lock", lease)
 				wakes("a release", func() { b.of(3, 5).releases("lock", lease, backend.Freed) })
 				b.of(3, 5).acquires("lock", lease)
-				wakes("a renewal that found a part of a hold", func() { b.of(4, 5).renews("lock", lease, false) })
+				wakes("a renewal that found a part of a hold", func() {
+					b.of(4, 5).renews("lock", lease, false)
+				})
 				b.of(3, 5).acquires("lock", lease)
-				wakes("a release that found a part of a hold", func() { b.of(4, 5).releases("lock", lease, backend.NotHeld) })
+				wakes("a release that found a part of a hold", func() {
+					b.of(4, 5).releases("lock", lease, backend.NotHeld)
+				})
 				b.of(1, 5).acquires("lock", lease)
-				wakes("an attempt that found a part of a hold", func() { b.of(4, 5).acquires("lock", lease) })
-				wakes("an attempt that named a larger limit", func() { c.of(1, 6).acquires("lock", lease) })
+				wakes("an attempt that found a part of a hold", func() {
+					b.of(4, 5).acquires("lock", lease)
+				})
+				wakes("an attempt that named a larger limit", func() {
+					c.of(1, 6).acquires("lock", lease)
+				})
 				wakes("a forced release", func() { a.forces("lock", true) })
 			}
 		}},

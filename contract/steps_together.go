@@ -17,14 +17,18 @@ func (e *env) needBatcher() backend.Batcher {
 	return b
 }
 
-// A replied is what a request of a batch was answered.
+// A replied is the answer to one request of a batch.
 type replied[Res any] struct {
 	res Res
 	err error
 }
 
 // allAtOnce takes steps together, and checks that each request is answered exactly once.
-func allAtOnce[Req, Res any](e *env, ctx context.Context, what string, batch func(context.Context, []Req, func(int, Res, error)), reqs []Req) []replied[Res] {
+func allAtOnce[Req, Res any](
+	e *env, ctx context.Context, what string, batch func(
+		context.Context, []Req, func(int, Res, error),
+	), reqs []Req,
+) []replied[Res] {
 	e.Helper()
 	var mu sync.Mutex
 	returned := false
@@ -79,7 +83,8 @@ var togetherCases = []testCase{
 			wantNoErrors(e, "AcquireBatch", got)
 			for i, o := range got {
 				if o.res.Acquired != (i > 0) {
-					e.Fatalf("AcquireBatch: request %d: acquired %v; want %v", i, o.res.Acquired, i > 0)
+					e.Fatalf("AcquireBatch: request %d: acquired %v; want %v", i, o.res.Acquired,
+						i > 0)
 				}
 			}
 			e.checkRemaining("AcquireBatch", got[0].res.Remaining, lease, start)
@@ -112,7 +117,8 @@ var togetherCases = []testCase{
 				{Kind: e.kind, Name: "free", Owner: "a", Lease: lease},
 			})
 			wantNoErrors(e, "ReleaseBatch", got)
-			for i, want := range []backend.ReleaseOutcome{backend.NotHeld, backend.Freed, backend.Left, backend.Freed, backend.NotHeld} {
+			for i, want := range []backend.ReleaseOutcome{backend.NotHeld, backend.Freed,
+				backend.Left, backend.Freed, backend.NotHeld} {
 				if o := got[i].res.Outcome; o != want {
 					e.Fatalf("ReleaseBatch: request %d: %v; want %v", i, o, want)
 				}
@@ -128,22 +134,29 @@ var togetherCases = []testCase{
 		run: func(e *env) {
 			const n = 250
 			b, other, lease := e.needBatcher(), e.party("b"), e.longLease()
-			acquires, releases := make([]backend.AcquireRequest, n), make([]backend.ReleaseRequest, n)
+			acquires, releases := make([]backend.AcquireRequest, n),
+				make([]backend.ReleaseRequest, n)
 			for i := range n {
 				name := fmt.Sprint("lock", i)
 				if i%10 == 0 {
 					other.acquires(name, lease)
 				}
-				acquires[i] = backend.AcquireRequest{Kind: e.kind, Name: name, Owner: "a", Lease: lease}
-				releases[i] = backend.ReleaseRequest{Kind: e.kind, Name: name, Owner: "a", Lease: lease}
+				acquires[i] = backend.AcquireRequest{
+					Kind: e.kind, Name: name, Owner: "a", Lease: lease,
+				}
+				releases[i] = backend.ReleaseRequest{
+					Kind: e.kind, Name: name, Owner: "a", Lease: lease,
+				}
 			}
 			got := allAtOnce(e, e.ctx, "AcquireBatch", b.AcquireBatch, acquires)
 			wantNoErrors(e, "AcquireBatch", got)
 			freed := allAtOnce(e, e.ctx, "ReleaseBatch", b.ReleaseBatch, releases)
 			wantNoErrors(e, "ReleaseBatch", freed)
 			for i := range n {
-				if want := i%10 > 0; got[i].res.Acquired != want || (freed[i].res.Outcome == backend.Freed) != want {
-					e.Fatalf("request %d: acquired %v, then %v; want acquired %v, and then freed", i, got[i].res.Acquired, freed[i].res.Outcome, want)
+				if want := i%10 > 0; got[i].res.Acquired != want ||
+					(freed[i].res.Outcome == backend.Freed) != want {
+					e.Fatalf("request %d: acquired %v, then %v; want acquired %v, and then freed",
+						i, got[i].res.Acquired, freed[i].res.Outcome, want)
 				}
 			}
 			allAtOnce(e, e.ctx, "AcquireBatch", b.AcquireBatch, nil)
@@ -161,16 +174,19 @@ var togetherCases = []testCase{
 				bell, sub := e.party("b").subscribe(name)
 				defer sub.Close()
 				rung = append(rung, bell)
-				reqs = append(reqs, backend.ReleaseRequest{Kind: e.kind, Name: name, Owner: "a", Lease: lease})
+				reqs = append(reqs, backend.ReleaseRequest{
+					Kind: e.kind, Name: name, Owner: "a", Lease: lease,
+				})
 			}
-			wantNoErrors(e, "ReleaseBatch", allAtOnce(e, e.ctx, "ReleaseBatch", b.ReleaseBatch, reqs))
+			wantNoErrors(e, "ReleaseBatch",
+				allAtOnce(e, e.ctx, "ReleaseBatch", b.ReleaseBatch, reqs))
 			for i, bell := range rung {
 				bell.waits(e, "the release of "+reqs[i].Name)
 			}
 		}},
 	{name: "together/context over",
-		rule: "AcquireBatch and ReleaseBatch answer each request exactly once though their context " +
-			"is over, and tell the truth",
+		rule: "AcquireBatch and ReleaseBatch answer each request exactly once though their " +
+			"context is over, and tell the truth",
 		run: func(e *env) {
 			b, a, lease := e.needBatcher(), e.party("a"), e.longLease()
 			a.acquires("mine", lease)
@@ -180,19 +196,25 @@ var togetherCases = []testCase{
 				e.Helper()
 				switch {
 				case err == nil && said != done:
-					e.Fatalf("%s says that it was carried out: %v; and it was: %v", what, said, done)
+					e.Fatalf("%s says that it was carried out: %v; and it was: %v", what, said,
+						done)
 				case err != nil && backend.KindOf(err) == backend.Refused:
-					e.Fatalf("%s: error %q is of kind Refused; but another could succeed", what, err)
+					e.Fatalf("%s: error %q is of kind Refused; but another could succeed", what,
+						err)
 				case err != nil && backend.KindOf(err) == backend.Retry && done:
 					e.Fatalf("%s: error %q is of kind Retry, but it was carried out", what, err)
 				}
 			}
-			for i, o := range allAtOnce(e, over, "AcquireBatch", b.AcquireBatch, []backend.AcquireRequest{
-				{Kind: e.kind, Name: "free 0", Owner: "a", Lease: lease}, {Kind: e.kind, Name: "free 1", Owner: "a", Lease: lease},
-			}) {
-				truth("AcquireBatch", o.err, o.res.Acquired, a.look(fmt.Sprint("free ", i)).Count == 1)
+			for i, o := range allAtOnce(e, over, "AcquireBatch", b.AcquireBatch,
+				[]backend.AcquireRequest{
+					{Kind: e.kind, Name: "free 0", Owner: "a", Lease: lease},
+					{Kind: e.kind, Name: "free 1", Owner: "a", Lease: lease},
+				}) {
+				truth("AcquireBatch", o.err, o.res.Acquired,
+					a.look(fmt.Sprint("free ", i)).Count == 1)
 			}
-			o := allAtOnce(e, over, "ReleaseBatch", b.ReleaseBatch, []backend.ReleaseRequest{{Kind: e.kind, Name: "mine", Owner: "a", Lease: lease}})[0]
+			o := allAtOnce(e, over, "ReleaseBatch", b.ReleaseBatch,
+				[]backend.ReleaseRequest{{Kind: e.kind, Name: "mine", Owner: "a", Lease: lease}})[0]
 			truth("ReleaseBatch", o.err, o.res.Outcome == backend.Freed, !a.look("mine").Held)
 		}},
 }

@@ -27,8 +27,8 @@ type ableSession struct {
 
 func (s ableSession) Capabilities() backend.Capabilities { return s.can }
 
-// The suite puts sessions of its own around a store's. They can do what the store can and nothing else,
-// since a client on them would otherwise be one on another store.
+// The suite puts sessions of its own around a store's. They have exactly the store's capabilities:
+// otherwise a client would be tested on a different store.
 func TestWrappersKeepCapabilities(t *testing.T) {
 	batcher := struct{ backend.Batcher }{} // which nobody calls
 	lacking := map[string]func(backend.Capabilities) backend.Capabilities{
@@ -57,12 +57,14 @@ func TestWrappersKeepCapabilities(t *testing.T) {
 				field := has.Type().Field(i).Name
 				if name == "faults" && field == "Steps" {
 					if wrapped.Steps != backend.StepsMayHang {
-						t.Error("the steps of a session with faults may hang, and it doesn't say so")
+						t.Error("the steps of a session with faults may hang, and it " +
+							"doesn't say so")
 					}
 					continue
 				}
 				if has.Field(i).IsZero() != keeps.Field(i).IsZero() {
-					t.Errorf("of a store that lacks %s, %s: %s is zero: %v, want %v", what, name, field,
+					t.Errorf("of a store that lacks %s, %s: %s is zero: %v, want %v", what, name,
+						field,
 						keeps.Field(i).IsZero(), has.Field(i).IsZero())
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
 // An acquisition is one acquiring call under way.
@@ -16,55 +17,57 @@ type acquisition struct {
 	waiting
 }
 
-// A call is what was asked for, which doesn't change.
+// A call is what a caller asked for. It doesn't change.
 type call struct {
-	kind     backend.Kind
+	kind     protocol.Kind
 	name     string
 	party    party
 	o        acquireOptions
-	bound    *hold         // what its context is for: it re-enters that, or nothing
-	partners bool          // others may call in the name of its party, and re-enter what that gets
-	budget   time.Duration // how long the call may wait; 0: nobody knows
-	quiet    bool          // the call ends by itself, and returns why: nothing need be logged
+	bound    *hold         // the hold in the caller's context: to re-enter, or to read under
+	partners bool          // other calls may have the same party, and re-enter its hold
+	budget   time.Duration // the longest time that the call may wait; 0: not known
+	quiet    bool          // the wait is bounded and ends with an error, so failures aren't logged
 	began    instant
-	excluded func() // see caller
+	excluded func() // called once the store has said that another has the lock; may be nil
 }
 
-// inquiry is what has come of asking the store. All attempts of an acquisition share one owner string, so
-// that an attempt without an answer which the store carries out late is part of the same hold.
+// An inquiry is the state of an acquisition's requests to the store. An acquisition repeats its
+// attempts with one owner string until it abandons the claim. So an attempt that the store carries
+// out late belongs to the same claim.
 type inquiry struct {
-	h        *hold   // what the attempts ask for
-	within   *hold   // what the call re-enters: what its context is for, or what its party had when it began
-	attempt  uint64  // the number of its own latest
-	sent     instant // when that was sent
-	seen     uint64  // how many attempts this client had sent before the call waited
-	answered bool    // the store said during the call that another has the lock
-	here     bool    // it is another call of this client that has it
-	via      Via     // how it got what it has
-	failure  error   // why the last attempt failed; nil if it was answered
+	h        *hold   // the hold that the attempts ask for
+	within   *hold   // the hold that the call re-enters: that of its context or of its party
+	attempt  uint64  // the number of the latest attempt
+	sent     instant // when that attempt was sent
+	seen     uint64  // how many acquiring requests this client had sent before the call waited
+	answered bool    // the store said, or this client knew, that another holder has the lock
+	here     bool    // the other holder is a call of this client
+	via      Via     // how the call got the lock
+	failure  error   // the error of the latest attempt; nil if it was answered
 	tries    backoff
 	polls    backoff
-	reports  backoff // of failures, in the log
-	report   instant // when the next is due
+	reports  backoff // pauses between logged failures
+	report   instant // when the next failure may be logged
 }
 
-// waiting is an acquisition's place in the queue, guarded by Client.mu.
+// waiting is an acquisition's place in a queue. Client.mu guards it.
 type waiting struct {
-	in         *queue // nil if it isn't in one
+	in         *queue // nil if the call isn't in a queue
 	prev, next *acquisition
-	signal     chan struct{} // look again: to ask the store, joined, or handed the lock
-	alarm      alarm         // when it looks again at the latest
-	since      instant       // when it began to wait; 0: it has asked only
-	fresh      bool          // to try
-	late       bool          // it was given the lock, too late to renew that
+	signal     chan struct{} // wakes the call, so that it checks for changes
+	alarm      alarm         // wakes the call for its next look
+	since      instant       // when the call began; 0: it hasn't waited yet
+	fresh      bool          // the call makes an attempt as its next move
+	late       bool          // the store gave the call the lock, but too late to renew it
 	trying     bool          // an attempt is under way
-	joined     bool          // the same party got in elsewhere: it can re-enter
-	handed     *hold         // what it was handed by whoever had it before, or joined
-	cut        func()        // ends the attempt under way, if a joined one need not wait for it
+	joined     bool          // another call got the lock for this party: this one can re-enter
+	handed     *hold         // the hold that the call was handed or has joined
+	cut        func()        // ends the attempt under way if the call joins or is handed a hold
 }
 
-// newAcquisition returns an acquisition, perhaps one that is over: nothing refers to that once its
-// call has returned. A signal may be left in it, and one too many does no harm.
+// newAcquisition returns an acquisition. It may be a reused one. Nothing else refers to the
+// acquisition of a call that has returned. A reused signal channel may still have a signal, which
+// does no harm.
 func (c *Client) newAcquisition() *acquisition {
 	if a, ok := c.acquisitions.Get().(*acquisition); ok {
 		return a
@@ -72,17 +75,17 @@ func (c *Client) newAcquisition() *acquisition {
 	return new(acquisition)
 }
 
-// errAgain says that what the call began with has changed: the hold that it wanted to re-enter is
-// gone, or there is one now.
+// errAgain says that the call must begin again. For example, the hold that the call wanted to
+// re-enter is gone, or its party has got a hold meanwhile.
 var errAgain = errors.New("again")
 
-// acquire gets the lock for a caller: re-enters what it holds, or acquires and waits. What it
-// returns instead of a hold is the reason, not yet wrapped.
+// acquire gets the lock for a caller. It re-enters the caller's hold, or acquires the lock and
+// waits for it. Its error isn't wrapped yet.
 func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOptions) (h *hold, err error) {
 	return c.carryOut(ctx, c.newCall(ctx, l, who, o))
 }
 
-// newCall returns what a caller asks for.
+// newCall returns the acquisition for a caller's request.
 func (c *Client) newCall(ctx context.Context, l *Locker, who caller, o acquireOptions) *acquisition {
 	a := c.newAcquisition()
 	*a = acquisition{
@@ -95,7 +98,7 @@ func (c *Client) newCall(ctx context.Context, l *Locker, who caller, o acquireOp
 	return a
 }
 
-// carryOut gets what a call asks for, and tells of it.
+// carryOut acquires the lock for a call, and reports that to the traces.
 func (c *Client) carryOut(ctx context.Context, a *acquisition) (h *hold, err error) {
 	over, told := false, false
 	ctx = c.begins(ctx, a)
@@ -107,27 +110,28 @@ func (c *Client) carryOut(ctx context.Context, a *acquisition) (h *hold, err err
 	return h, err
 }
 
-// leaveCall sees to what is left of a call that is over, and was told, unless something panicked.
+// leaveCall cleans up after a call. over says that acquireInTime has returned, told that the traces
+// were told. If either is false, something panicked.
 func (c *Client) leaveCall(ctx context.Context, a *acquisition, h *hold, over, told bool) {
 	switch {
 	case !over: // a step panicked, or ended its goroutine
 		c.forgo(a)
 		c.acquired(ctx, a, nil, errPanicked)
-	case !told && h != nil: // a Trace did, and nobody hears what he has got
+	case !told && h != nil: // a Trace panicked, so the caller doesn't get its hold
 		c.letGo(h)
 	default:
 		c.acquisitions.Put(a)
 	}
 }
 
-// letGo gives back what a call has got that will never return it.
+// letGo releases a hold that the caller will never get.
 func (c *Client) letGo(h *hold) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.backgroundLocked(func() { c.release(context.Background(), h) })
 }
 
-// mayTake notes how long a call may wait, if that is bounded.
+// mayTake records how long the call may wait, if its wait is bounded.
 func (a *acquisition) mayTake(ctx context.Context) {
 	a.budget = a.o.wait
 	a.quiet = a.o.bounded
@@ -139,7 +143,7 @@ func (a *acquisition) mayTake(ctx context.Context) {
 	}
 }
 
-// forgo gives up whatever a call has that will never return.
+// forgo releases everything that a call has or has asked for. The call panicked and never returns.
 func (c *Client) forgo(a *acquisition) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -158,7 +162,7 @@ func (c *Client) forgo(a *acquisition) {
 	c.abandonLocked(a)
 }
 
-// acquireInTime tries until it has the lock or the call cannot go on.
+// acquireInTime tries until the call has the lock or can't go on.
 func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, error) {
 	for {
 		if err := c.over(ctx); err != nil {
@@ -184,7 +188,7 @@ func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, erro
 // firstBackoff is the first pause after an attempt that failed.
 const firstBackoff = 50 * time.Millisecond
 
-// acquireOnce re-enters, joins, or acquires afresh, and waits for that if it may.
+// acquireOnce re-enters, joins or acquires the lock. If the call may wait, it waits for the lock.
 func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error) {
 	own, err := c.own(a)
 	a.via = ViaStore
@@ -193,7 +197,7 @@ func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error)
 		return nil, err
 	case own != nil && own.kind != a.kind:
 		return c.readUnder(ctx, own, a)
-	case own != nil && rules[a.kind].shared:
+	case own != nil && a.kind.Shared():
 		a.via = ViaReentry
 		return own, c.reenterShared(ctx, own, a)
 	case own != nil:
@@ -209,11 +213,11 @@ func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error)
 	return c.queueUp(ctx, a)
 }
 
-// own returns what the party of a call has of the lock already, or nil if the call is to acquire it: a hold to
-// re-enter, or the write to read under. A call that began as a re-entry doesn't become anything else: it
-// is an error if that hold is over.
+// own returns the party's hold on the lock, which the call re-enters or reads under. If own returns
+// nil, the call must acquire the lock. It returns an error if the hold in the caller's context has
+// ended, or if the hold that the call wanted to re-enter was lost.
 func (c *Client) own(a *acquisition) (*hold, error) {
-	if a.variable() != nil || rules[a.kind].many {
+	if a.variable() != nil || a.kind.Many() {
 		return nil, nil
 	}
 	c.mu.Lock()
@@ -238,7 +242,8 @@ func (c *Client) own(a *acquisition) (*hold, error) {
 	return nil, nil
 }
 
-// ownLocked returns what a party has, or why it can't have another side of it.
+// ownLocked returns the hold of a call's party, or nil. It returns an error if the party has a hold
+// that rules out the kind the call asks for.
 func (c *Client) ownLocked(a *acquisition) (*hold, error) {
 	o := c.objectLocked(a.kind, a.name)
 	if h := c.currentLocked(o, a.kind, a.party); h != nil || o == nil {
@@ -247,18 +252,18 @@ func (c *Client) ownLocked(a *acquisition) (*hold, error) {
 	alone := o.alone
 	switch {
 	case alone != nil && alone.party == a.party && c.checkLocked(alone):
-		if !rules[a.kind].shared {
+		if !a.kind.Shared() {
 			return nil, errOtherKind
 		}
 		return alone, nil
-	case !rules[a.kind].shared && o.reader(a.party) != nil && c.checkLocked(o.reader(a.party)):
+	case !a.kind.Shared() && o.reader(a.party) != nil && c.checkLocked(o.reader(a.party)):
 		return nil, ErrUpgrade
 	default:
 		return nil, nil
 	}
 }
 
-// whyOver says how the hold that a context is for has ended, if it has.
+// whyOver returns the error with which a context's hold has ended, or nil.
 func (c *Client) whyOver(h *hold) error {
 	if h == nil {
 		return nil
@@ -271,16 +276,17 @@ func (c *Client) whyOver(h *hold) error {
 	return h.overError()
 }
 
-// variable returns the Locker whose plain call it is, or nil.
+// variable returns the Locker's variable if this is a plain call, or nil.
 func (c *call) variable() *variable {
 	v, _ := c.party.(*variable)
 	return v
 }
 
-// single says that the call may not wait.
+// single reports whether the call mustn't wait. Such a call makes one attempt.
 func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
 
-// retries says whether the call goes on after an error, if only to find that its time is over.
+// retries reports whether the call goes on after an error. A call that mustn't wait goes on only if
+// its context has ended or the client is closed. Its next step then returns that reason.
 func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
 	if isFinal(err) {
 		return false
@@ -291,7 +297,8 @@ func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
 	return backend.KindOf(err) != backend.Refused && (!a.single() || c.over(ctx) != nil)
 }
 
-// final returns the error of a call that ends with err.
+// final returns the error that the caller of a call gets if the call ends with err. It wraps an
+// error of the store with ErrUnavailable.
 func (c *Client) final(a *acquisition, err error) error {
 	if isFinal(err) {
 		return err
@@ -302,7 +309,7 @@ func (c *Client) final(a *acquisition, err error) error {
 	return unavailable(err)
 }
 
-// isFinal says whether an error of an attempt is this package's own, and ends the call.
+// isFinal reports whether an attempt's error is one of this package's errors that end the call.
 func isFinal(err error) bool {
 	switch err {
 	case errHeld, errHeldHere, errNotUnlocked, errOtherKind, ErrUpgrade, ErrLost, ErrNotHeld, ErrClosed:
@@ -312,18 +319,18 @@ func isFinal(err error) bool {
 	return lost
 }
 
-// fail notes why an attempt failed. One that was cut short by the call's own end says nothing that
-// the attempts before it, if there were any, did not.
+// fail records why an attempt failed. If the end of the call cut the attempt short, the attempt's
+// error counts only if there is no answer or earlier failure to report.
 func (a *acquisition) fail(cut bool, err error) {
 	if !cut || !a.answered && a.failure == nil {
 		a.failure = err
 	}
 }
 
-// errHeld is how a call ends that may not wait for whoever has the lock.
+// errHeld is the error of a call that mustn't wait and finds the lock held.
 var errHeld = fmt.Errorf("%w: %w", ErrNotAcquired, ErrHeld)
 
-// heldHere is ErrHeld where the client knows that it has the lock itself, and says so.
+// heldHere is an ErrHeld whose text says that this client has the lock.
 type heldHere struct{}
 
 func (heldHere) Error() string {
@@ -332,11 +339,11 @@ func (heldHere) Error() string {
 
 func (heldHere) Is(target error) bool { return target == ErrHeld }
 
-// errHeldHere is errHeld, and tells where the lock is.
+// errHeldHere is errHeld for a lock that this client has.
 var errHeldHere = fmt.Errorf("%w: %w", ErrNotAcquired, heldHere{})
 
-// isHeld says whether a call ended with errHeld, and not with an error of the caller's that wraps
-// it, such as the cause of its context.
+// isHeld reports whether a call ended with errHeld. A caller's error that wraps errHeld, such as
+// the cause of its context, doesn't count.
 func isHeld(err error) bool {
 	if end, ok := err.(endError); ok {
 		err = end.error
@@ -344,19 +351,19 @@ func isHeld(err error) bool {
 	return isErrHeld(err)
 }
 
-// isErrHeld says whether that is what an attempt has come to.
+// isErrHeld reports whether an attempt found the lock held by another.
 func isErrHeld(err error) bool { return err == errHeld || err == errHeldHere }
 
-// errWaited is the cause of a context whose wait is over. No caller ever sees it, so that none can
-// bring it back as the cause of a context of its own.
+// errWaited is the cause of a context whose wait has run out. No caller ever sees it, so it can't
+// be the cause of a caller's context.
 var errWaited = errors.New("the wait is over")
 
-// An endError ended a wait: no further attempt follows.
+// An endError is the error of a wait that is over. No further attempt follows.
 type endError struct{ error }
 
 func (e endError) Unwrap() error { return e.error }
 
-// over returns why a call cannot go on, or nil.
+// over returns the reason why a call cannot go on, or nil.
 func (c *Client) over(ctx context.Context) error {
 	if c.ctx.Err() != nil {
 		return ErrClosed
@@ -370,8 +377,9 @@ func (c *Client) over(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// giveUp returns the error of a call that ends because of why, with what is known of the lock. That
-// another holds it is known only if the store said so during the call.
+// giveUp returns the error of a call that ends because of the error why. It adds what is known
+// about the lock. The error says that another holds the lock only if the store said so, or this
+// client knew it, during the call.
 func (a *acquisition) giveUp(why error) error {
 	waited := why == errWaited
 	if waited {
@@ -399,7 +407,7 @@ func (a *acquisition) giveUp(why error) error {
 	}
 }
 
-// waitContext returns a context that ends with the call's wait, cause errWaited.
+// waitContext returns a context that ends with the cause errWaited when the call's wait runs out.
 func waitContext(ctx context.Context, o acquireOptions) (context.Context, context.CancelFunc) {
 	if !o.bounded || o.wait == 0 {
 		return ctx, func() {}
@@ -407,13 +415,13 @@ func waitContext(ctx context.Context, o acquireOptions) (context.Context, contex
 	return context.WithTimeoutCause(ctx, o.wait, errWaited)
 }
 
-// Pauses between two reports of one call that the store doesn't answer.
+// Pauses between two log messages of a call that the store doesn't answer.
 const (
 	firstReport   = time.Second
 	longestReport = time.Minute
 )
 
-// report logs a failed attempt of a call that goes on trying for as long as that takes, now and then.
+// report logs failed attempts now and then, for a call whose wait is unbounded.
 func (c *Client) report(a *acquisition, err error) {
 	now := c.now()
 	if a.quiet || now < a.report {
@@ -423,7 +431,7 @@ func (c *Client) report(a *acquisition, err error) {
 	c.warn("cannot lock yet", "name", a.name, "err", err)
 }
 
-// tryNow makes the one attempt of a call that doesn't wait, out of turn.
+// tryNow makes the only attempt of a call that doesn't wait. The call doesn't enter the queue.
 func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
 	if err := c.known(a); err != nil {
 		return nil, err
@@ -432,36 +440,36 @@ func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
 	return c.tried(a, err)
 }
 
-// tried returns what the one attempt of a call that doesn't wait has come to.
+// tried returns the result of the only attempt of a call that doesn't wait.
 func (c *Client) tried(a *acquisition, err error) (*hold, error) {
 	if err == nil {
 		return a.h, nil
 	}
 	c.abandon(a)
 	if err == errHeld && c.joins(a) {
-		err = errAgain // held by another goroutine in the same party's name
+		err = errAgain // another goroutine with the same party holds it
 	}
 	return nil, err
 }
 
-// known says what keeps a call out that is known without asking the store.
+// known returns an error if the client knows without the store that the call can't have the lock.
 func (c *Client) known(a *acquisition) error {
 	c.mu.Lock()
 	defer c.unlock()
 	var but party
 	if v := a.variable(); v == nil {
 		but = a.party
-	} else if v.hold != nil && !c.checkLocked(v.hold) && v.hold.state == lost {
-		return errNotUnlocked
+	} else if h := v.hold; h != nil && !c.checkLocked(h) && h.state == lost && v.hold == h {
+		return errNotUnlocked // not for a reading Locker, whose hold is nil after a loss
 	}
 	o := c.objectLocked(a.kind, a.name)
-	if c.heldLocked(o, a, but) || rules[a.kind].many && o != nil && o.queue != nil {
+	if c.heldLocked(o, a, but) || a.kind.Many() && o != nil && o.queue != nil {
 		return a.heldBy(o)
 	}
 	return nil
 }
 
-// heldBy returns errHeld, or the one that says that this client has the lock.
+// heldBy returns errHeld, or errHeldHere if this client has the lock.
 func (a *acquisition) heldBy(o *object) error {
 	if o.hasForItself(a.kind) {
 		return errHeldHere
@@ -469,54 +477,55 @@ func (a *acquisition) heldBy(o *object) error {
 	return errHeld
 }
 
-// hasForItself says whether this client has a lock, as one of that kind, so that whoever asks for
-// it might have re-entered it.
-func (o *object) hasForItself(kind backend.Kind) bool {
+// hasForItself reports whether this client has an exclusive hold of that kind. If so, a call that
+// was refused has another party. With the same party it would have re-entered the hold.
+func (o *object) hasForItself(kind protocol.Kind) bool {
 	return o != nil && o.alone != nil && o.alone.kind == kind && o.alone.state == live
 }
 
-// joins says whether the party of a call has the lock by now.
+// joins reports whether the party of a call has got the lock by now.
 func (c *Client) joins(a *acquisition) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	return c.reentersLocked(a)
 }
 
-// readsLocked says whether the party of a call reads already, by another call that was faster.
+// readsLocked reports whether the party reads already, because another of its calls was faster.
 func (c *Client) readsLocked(a *acquisition) bool {
-	return rules[a.kind].shared && a.variable() == nil &&
+	return a.kind.Shared() && a.variable() == nil &&
 		c.currentLocked(c.objectLocked(a.kind, a.name), a.kind, a.party) != nil
 }
 
-// reentersLocked says whether a call can re-enter what its party has, or is kept out by that.
+// reentersLocked reports whether the party of a call has a hold. The call either re-enters that
+// hold or is kept out by it.
 func (c *Client) reentersLocked(a *acquisition) bool {
-	if a.variable() != nil || rules[a.kind].many {
+	if a.variable() != nil || a.kind.Many() {
 		return false
 	}
 	h, err := c.ownLocked(a)
 	return h != nil || err != nil
 }
 
-// attempt asks the store for the lock once. A nil error means that a.h is held now. If it is
-// errHeld, remaining is how long the present hold would last.
+// attempt asks the store for the lock once. If it returns nil, a.h is held now. If it returns
+// errHeld, remaining is how long the present hold lasts without renewal.
 func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
 	at := c.attempting(a)
 	res, err := c.acquireStep(ctx, at.h.claim, a.o.lease, at.req)
 	return c.attempted(ctx, a, at, res, err)
 }
 
-// An attempt is one that is under way.
+// An attempt is an acquiring request that is under way.
 type attempt struct {
 	h      *hold
 	lease  time.Duration
 	sent   instant
-	forced uint64 // how many locks this client had forced before
-	late   bool   // it was given the lock too late
+	forced uint64 // how many locks this client had forced when the attempt was sent
+	late   bool   // the store had given the call the lock before, but too late
 	place  time.Duration
-	req    backend.AcquireRequest // made under the mutex: the claim may be granted from now on
+	req    backend.AcquireRequest // made under the mutex, since the claim may change later
 }
 
-// attempting notes that an attempt goes out now.
+// attempting records that an attempt is sent now, and returns it.
 func (c *Client) attempting(a *acquisition) attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -538,7 +547,8 @@ func (c *Client) attempting(a *acquisition) attempt {
 	return at
 }
 
-// attempted notes what an attempt was answered.
+// attempted processes the answer to an attempt. If the lock was granted, and this client has forced
+// a lock meanwhile, it asks the store whether the claim still exists.
 func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res backend.AcquireResult, err error) (time.Duration, error) {
 	remaining, err := c.answered(a, at, res, err)
 	if err == nil && c.forced.Load() != at.forced {
@@ -547,7 +557,8 @@ func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res 
 	return remaining, err
 }
 
-// answered notes the answer to an attempt to get h.
+// answered processes the answer to an attempt. If it returns a nil error, the call has got a.h, or
+// was handed a.handed.
 func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
 	h, sent := at.h, at.sent
 	c.mu.Lock()
@@ -563,34 +574,34 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 			h.claim.Unanswered(a.o.asked())
 		}
 		if c.closed && backend.KindOf(err) == backend.Refused {
-			err = both(ErrClosed, err) // the session is closed, too
+			err = both(ErrClosed, err) // the client has closed the session
 		}
 		return 0, err
-	case a.handed == h: // the store gave it away, and said so, before the answer to this came
+	case a.handed == h: // the store gave the call the lock and said so before this answer came
 		if res.Acquired && c.checkLocked(h) {
 			h.claim.Granted(sent, a.o.asked())
 		}
 		return 0, nil
 	case !res.Acquired:
-		h.claim.noted = h.claim.noted || (rules[a.kind].notes || rules[a.kind].placed) && !a.single()
+		h.claim.noted = h.claim.noted || (a.kind.Notes() || a.kind.Placed()) && !a.single()
 		return res.Remaining, errHeld
 	}
 	h.claim.Granted(sent, a.o.asked())
-	h.claim.noted = rules[a.kind].placed // until it is granted: who is late has had his turn
+	h.claim.noted = a.kind.Placed() // a grant counts as a place until the call accepts it
 	if h.claim.more != nil {
 		h.claim.more.token = res.Token
 	}
 	if err := c.unusableLocked(a); err != nil {
-		h.claim.Stray() // it may be in the store, and nobody has it
+		h.claim.Stray() // the store may have the claim, but no call has it
 		return 0, err
 	}
 	if c.readsLocked(a) {
 		c.supersedeLocked(h.claim)
-		c.takeBackLocked(h.claim) // with two holds, nobody could say which of them an unlock is for
+		c.takeBackLocked(h.claim) // with two holds, an unlock wouldn't know which to release
 		return 0, errAgain
 	}
 	if a.handed != nil {
-		spare := c.grantLocked(h, sent) // goes to whoever is next, or back
+		spare := c.grantLocked(h, sent) // the call needs only the hold that it was handed
 		c.backgroundLocked(func() { c.release(c.ctx, spare) })
 		a.h = nil
 		return 0, nil
@@ -605,29 +616,30 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	return 0, nil
 }
 
-// unusableLocked says why an acquisition that the store has just granted cannot be used, if so.
+// unusableLocked returns an error if the client can't use the grant it has just got from the store,
+// or nil.
 func (c *Client) unusableLocked(a *acquisition) error {
 	switch v := a.variable(); {
 	case c.closed:
 		return ErrClosed
 	case !a.h.valid(c.now()):
 		return errLate
-	case rules[a.kind].numbered && a.h.claim.token() == 0:
+	case a.kind.Numbered() && a.h.claim.token() == 0:
 		return errNoToken
 	case c.overtakenLocked(a):
 		return errAgain
-	case v != nil && v.hold != nil && v.hold.state != released && !rules[a.kind].shared:
-		if rules[a.kind].placed {
-			c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // the store wouldn't have granted what is held
+	case v != nil && v.hold != nil && v.hold.state != released && !a.kind.Shared():
+		if a.kind.Placed() {
+			c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // the store grants only a free lock
 		}
-		return errAgain // the Locker was locked meanwhile, and that hold is lost, or will soon be found to be
+		return errAgain // the Locker was locked meanwhile, and that hold has been lost
 	default:
 		return nil
 	}
 }
 
-// confirm asks the store whether it still has a claim that may be lost, until it has said so. Whoever holds the claim by then is
-// told, by way of lost.
+// confirm asks the store whether it still has a claim that may be lost. It repeats the question
+// until the store answers. If the claim is lost, confirm calls lost, which tells the holders.
 func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
 	if c.confirmed(ctx, cl, lost) {
 		return
@@ -641,7 +653,8 @@ func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
 	})
 }
 
-// confirmed asks once, and says whether it is clear now.
+// confirmed asks the store once, and calls lost if the claim is lost. It returns false if the store
+// must be asked again.
 func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bool {
 	c.mu.Lock()
 	req := cl.lookRequest()
@@ -649,8 +662,8 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 	res, err := step(ctx, c, backend.Session.Look, req)
 	c.mu.Lock()
 	defer c.unlock()
-	if cl.kind != req.Kind {
-		return false // it has been downgraded, and what was asked about given back
+	if backend.Kind(cl.kind) != req.Kind {
+		return false // the claim was downgraded, and the write in question was released
 	}
 	if isDisplaced(err) {
 		res, err = backend.LookResult{}, nil
@@ -661,14 +674,15 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.Until()
 }
 
-// attemptRequestLocked asks for the lock. A call that goes on waiting may leave a note of that.
+// attemptRequestLocked returns the request for the lock. If the call may wait, the request also
+// leaves a writer's note or takes a place in the line of a fair lock.
 func (c *Client) attemptRequestLocked(a *acquisition, at attempt) backend.AcquireRequest {
 	req := at.h.claim.acquireRequest(at.lease, false)
-	switch r := rules[a.kind]; {
+	switch {
 	case a.single():
-	case r.family == readWrites:
+	case a.kind.Family() == protocol.ReadWrites:
 		req.Waited, req.Place = c.now()-a.began, a.placeLease()
-	case r.placed:
+	case a.kind.Placed():
 		req.Place = at.place
 		if at.late {
 			req.Waited = c.now() - a.began
@@ -677,22 +691,24 @@ func (c *Client) attemptRequestLocked(a *acquisition, at attempt) backend.Acquir
 	return req
 }
 
-// placeLease returns for how long the store is to know that a call waits, if nothing more is heard of it.
+// placeLease returns how long the store keeps the note of a waiting writer that doesn't ask again.
+// For other calls it returns 0.
 func (a *acquisition) placeLease() time.Duration {
-	if !rules[a.kind].notes {
+	if !a.kind.Notes() {
 		return 0
 	}
 	return min(longestPlace, max(a.o.lease, shortestPlace))
 }
 
-// A place in the store ends with a few seconds when nobody renews it, and is renewed each time that a third of it
-// has passed.
+// A note in the store lasts as long as the lease of its call, within these limits. The lead renews
+// it each time a third of that time has passed.
 const (
 	longestPlace  = 3 * time.Second
 	shortestPlace = 300 * time.Millisecond
 )
 
-// claimForLocked makes what an acquisition asks for, under an owner string of its own.
+// claimForLocked makes the claim that an acquisition asks for, with an owner string of its own. It
+// returns the hold that will rest on the claim.
 func (c *Client) claimForLocked(a *acquisition) *hold {
 	all := new(struct {
 		hold   hold
@@ -702,19 +718,20 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 	o := c.objectLocked(a.kind, a.name)
 	if o == nil {
 		o = &all.object
-		o.name, o.family = a.name, rules[a.kind].family
+		o.name, o.family = a.name, a.kind.Family()
 	}
 	cl := &all.claim
 	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked(a.o.note)
 	cl.Want(a.o.lease, !a.o.fixed)
-	if a.kind != backend.Exclusive {
+	if backend.Kind(a.kind) != backend.Exclusive {
 		cl.more = &more{permit: permit{many: a.o.permits, limit: a.o.limit}, noted: a.o.noted}
 	}
 	all.hold.rest(a.party, a.kind, cl)
 	return &all.hold
 }
 
-// abandon ends what an acquisition asked for without having it: no attempt for it follows.
+// abandon gives up the claim that an acquisition asked for and didn't get. No further attempt for
+// it follows.
 func (c *Client) abandon(a *acquisition) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -731,9 +748,10 @@ func (c *Client) abandonLocked(a *acquisition) {
 	a.h = nil
 }
 
-// reenter counts one hold more. Steps that count are made one at a time.
+// reenter adds one to the count of a hold, in the store and here. It first waits until no other
+// counting step of the hold is under way.
 func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
-	a.answered = false // by another, before its own party got in
+	a.answered = false // another had the lock before this party got it
 	select {
 	case h.slot <- struct{}{}:
 		defer func() { <-h.slot }()
@@ -774,15 +792,16 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	return c.failReentryLocked(h, asked, res, err)
 }
 
-// prolongLocked notes an answer that granted the lease asked for in a counting step; lease is what the next renewal asks for.
+// prolongLocked records that the store granted a counting step. asked is the lease that the step
+// asked for. lease is the lease that the next renewal asks for.
 func (c *Client) prolongLocked(h *hold, sent instant, lease, asked time.Duration) {
 	cl := h.claim
 	cl.StepGranted(sent, lease, asked)
 	c.scheduleLocked(&cl.alarm, c.nextLook(cl, sent))
 }
 
-// failReentryLocked returns what a re-entry that isn't counted any more says, and notes what it told
-// us of the hold.
+// failReentryLocked returns the error of a re-entry that isn't counted. It records what the answer
+// says about the hold.
 func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.AcquireResult, err error) error {
 	cl := h.claim
 	if err != nil && backend.KindOf(err) == backend.Unknown || err == nil && res.Acquired {
@@ -795,7 +814,7 @@ func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.Acq
 	case h.state == live && err != nil && !isDisplaced(err):
 		return err
 	}
-	// The store says that the hold is gone, or our own clock said so meanwhile.
+	// The store says that the hold is gone, or the hold expired meanwhile.
 	w := gone
 	if err != nil && !isDisplaced(err) {
 		w = c.ranOutLocked(cl, c.now())

@@ -1,7 +1,6 @@
 package dlock
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -13,17 +12,12 @@ import (
 
 // answering returns a store whose answers to acquisitions the function changes.
 func answering(change func(*backend.AcquireResult)) backend.Backend {
-	return &hooked{
-		Backend: membackend.New(),
-		acquire: func(
-			ctx context.Context, _ backend.AcquireRequest,
-			do func(context.Context) (backend.AcquireResult, error),
-		) (backend.AcquireResult, error) {
-			res, err := do(ctx)
-			change(&res)
-			return res, err
-		},
-	}
+	store := newScript(membackend.New())
+	store.acquire.set(func(s *acquireStep) {
+		s.do()
+		change(&s.res)
+	})
+	return store
 }
 
 // An answer that comes when its lease is over is no lock: the store is asked again.

@@ -9,38 +9,41 @@ import (
 	"strings"
 )
 
-// MultiLocker is several locks as one: a call gets all of them or none. It implements
-// [sync.Locker]. The locks may be of any kind, client and store. Its calls act as the calls of its
-// Lockers would: what [Locker] says of plain calls and of owners is true of each lock, and an
-// owner's holds are re-entered.
+// MultiLocker treats several locks as one. A call gets all of them or none. It implements
+// [sync.Locker]. The locks may be of any kind, client and store. Its calls act like those of its
+// Lockers. The rules of [Locker] for plain calls and owners apply to each lock, so an owner's holds
+// are re-entered.
 //
-// It never waits while it has some of the locks. So programs that want the same locks in different
-// orders don't wait for each other. It tries all of them at once. If it can't get one, it gives the
-// others back, waits for that one alone as a Locker does (for a fair lock in line), and then tries
-// the others again. So it keeps no place while it waits for another lock: a call for many contended
-// locks gets them late, and perhaps never if two fair locks always have a line.
+// It never waits while it holds some of the locks. So programs that want the same locks in
+// different orders can't deadlock. It tries all of them at once. If it can't get one, it releases
+// the others and waits for that one alone, as a Locker does. For a fair lock it waits in line. Once
+// it has that lock, it tries the others again. While it waits for one lock, it has no place in the
+// line of another. So a call for many contended locks gets them late. If two fair locks always have
+// a line, it may never get them.
 //
-// Locks on one server are acquired, and released, with one write and one reply, each by its own
-// request. Locks on several servers aren't acquired at one moment, but are all held when the call
-// returns. A store that doesn't answer about one lock delays the others for a second at most.
+// Redis, Valkey and PostgreSQL get the requests for the locks on one server in one batch. Other
+// stores get one request for each lock, all at the same time. Releases are sent in the same way.
+// Locks on several servers aren't acquired at one moment, but are all held when the call returns. A
+// store that doesn't answer about one lock delays the others for a second at most.
 //
-// Each lock is acquired with the defaults of its Locker (see [Locker.With]), except for the wait,
-// which is one for all: the shortest of them.
+// Each lock is acquired with the defaults of its Locker (see [Locker.With]), except for [Wait]. The
+// shortest of these waits is the wait for all locks together.
 //
-// Two Lockers for one lock are an error, also of different kinds, such as both sides of an
-// [RWLocker]. If they are of two clients that isn't noticed, and the lock is never acquired.
+// Two Lockers for one lock are an error, even if they are of different kinds, such as both sides of
+// an [RWLocker]. If the two Lockers belong to two clients, the mistake isn't noticed, and the lock
+// is never acquired.
 //
-// A [Trace], the log and the counters have each attempt at each lock. A MultiLocker is safe for
-// concurrent use.
+// Each attempt at each lock appears in a [Trace], the log and the counters. A MultiLocker is safe
+// for concurrent use.
 type MultiLocker struct {
-	lockers []*Locker // as they were given
-	order   []int     // in which they are tried
-	err     error     // why it can't be used
+	lockers []*Locker // in the order of the call of All
+	order   []int     // the order in which the locks are tried
+	err     error     // why the MultiLocker can't be used; nil if it can
 }
 
-// All returns a MultiLocker for these locks. It does no I/O. If there are none, or one is nil, or
-// two are for the same lock of one client, every call returns an error that says so, and Lock and
-// Unlock panic with it.
+// All returns a MultiLocker for these locks. All does no I/O. The MultiLocker can't be used if
+// there are no Lockers, if one is nil, or if two are for the same lock of one client. Then every
+// call returns an error that says so, and Lock and Unlock panic with it.
 func All(lockers ...*Locker) *MultiLocker {
 	m := &MultiLocker{lockers: slices.Clone(lockers), order: make([]int, len(lockers))}
 	m.err = unfit(lockers)
@@ -48,10 +51,12 @@ func All(lockers ...*Locker) *MultiLocker {
 		m.order[i] = i
 	}
 	if m.err == nil {
-		// By name, which every process knows: those who want the same locks get in each other's way at the first of them.
+		// The order is by name, since all processes know the names. So calls that want the same
+		// locks conflict at the first of them.
 		slices.SortStableFunc(m.order, func(i, j int) int {
 			a, b := lockers[i], lockers[j]
-			return cmp.Or(strings.Compare(a.name, b.name), cmp.Compare(rules[a.kind].family, rules[b.kind].family))
+			return cmp.Or(strings.Compare(a.name, b.name),
+				cmp.Compare(a.kind.Family(), b.kind.Family()))
 		})
 	}
 	return m
@@ -59,7 +64,7 @@ func All(lockers ...*Locker) *MultiLocker {
 
 var errNoLockers = errors.New("there are no Lockers")
 
-// unfit says what speaks against locking these together.
+// unfit returns the reason why these Lockers can't be locked together, or nil.
 func unfit(lockers []*Locker) error {
 	if len(lockers) == 0 {
 		return errNoLockers
@@ -82,7 +87,7 @@ func unfit(lockers []*Locker) error {
 	return nil
 }
 
-// usable returns the error of a call of one that can't be used.
+// usable returns nil, or the error of every call if the MultiLocker can't be used.
 func (m *MultiLocker) usable(op string) error {
 	switch {
 	case m == nil:
@@ -106,8 +111,8 @@ func (m *MultiLocker) name() string {
 	return strings.Join(names, ", ")
 }
 
-// Lock waits until it has all locks, which are then renewed until [MultiLocker.Unlock]. It keeps
-// trying, and panics, as [Locker.Lock] does; the [*Error] names the lock that it is about.
+// Lock waits until it has all locks. They are then renewed until [MultiLocker.Unlock]. It keeps
+// trying, and panics, as [Locker.Lock] does. The [*Error] of a panic names the lock that caused it.
 func (m *MultiLocker) Lock() {
 	if err := m.usable("lock"); err != nil {
 		panic(err)
@@ -129,7 +134,7 @@ func (m *MultiLocker) Lock() {
 	}
 }
 
-// Unlock releases all locks, each as [Locker.Unlock] does. If one of these panics, the others are
+// Unlock releases all locks, each as [Locker.Unlock] does. If one of them panics, the others are
 // released first.
 func (m *MultiLocker) Unlock() {
 	if err := m.usable("unlock"); err != nil {
@@ -149,9 +154,10 @@ func (m *MultiLocker) Unlock() {
 	}
 }
 
-// LockContext waits until it has all locks, as long as ctx and [Wait] allow, for all together. They
-// are renewed until they are unlocked, unless [FixedLease] is given. After an error none is held.
-// The errors are those of [Locker.LockContext], and name the lock that was the cause.
+// LockContext waits for all locks, at most as long as ctx and [Wait] allow for all of them
+// together. The locks are renewed until they are unlocked, unless [FixedLease] is given. After an
+// error the call holds none of them. The errors are those of [Locker.LockContext], and name the
+// lock that was the cause.
 func (m *MultiLocker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	_, err := m.acquire(ctx, "lock", false, acquireOptions{}, opts)
 	return err
@@ -169,8 +175,8 @@ func (m *MultiLocker) TryLock(ctx context.Context, opts ...AcquireOption) (bool,
 }
 
 // UnlockContext releases the locks, or one hold of an owner on each of them, all at the same time:
-// see [Locker.UnlockContext]. An error names its lock; several are joined. The other locks are
-// released all the same.
+// see [Locker.UnlockContext]. An error names its lock. Several errors are joined. One failure
+// doesn't stop the release of the other locks.
 func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 	if err := m.usable("unlock"); err != nil {
 		return err
@@ -180,15 +186,15 @@ func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 }
 
 // Acquire waits for the locks as [MultiLocker.LockContext] does, and returns one Hold of them all.
-// It acts for the owner or hold of ctx, as [Locker.Acquire] does; otherwise the Hold is an owner of
-// its own.
+// It acts for the owner or hold of ctx, as [Locker.Acquire] does. If ctx has neither, the Hold is
+// an owner of its own.
 //
-// The Hold is lost when the first of its locks is: its context ends with that loss as its cause.
-// The others stay held until its Release. Calls with its context re-enter each of the locks. Its
-// Until is the earliest of its locks. Its Name and HolderID are those of all, joined by ", ". Its
-// Token, and [Token] of its context, are those of the last Locker given to [All] that has one; to
-// get another, acquire that lock with the context. Its Release gives all back at the same time, and
-// joins the errors.
+// The Hold is lost when the first of its locks is lost. Then its context ends with that loss as its
+// cause. The other locks stay held until its Release. Calls with its context re-enter each of the
+// locks. Its Until is the earliest Until of its locks. Its Name and HolderID are those of all
+// locks, joined by ", ". Its Token, and [Token] of its context, come from the last Locker given to
+// [All] that has tokens. To get the token of another lock, acquire that lock with the context. Its
+// Release releases all locks at the same time, and joins the errors.
 func (m *MultiLocker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	t, err := m.acquire(ctx, "acquire", true, acquireOptions{}, opts)
 	if err != nil {
@@ -197,9 +203,12 @@ func (m *MultiLocker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold
 	return t.handle(ctx), nil
 }
 
-// Do acquires the locks as [MultiLocker.Acquire] does, calls fn with the context of the hold, and releases them, also when fn panics or ends
-// its goroutine. The errors are those of [Locker.Do].
-func (m *MultiLocker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
+// Do acquires the locks as [MultiLocker.Acquire] does, calls fn with the context of the hold, and
+// releases the locks. It releases them even if fn panics or ends its goroutine. The errors are
+// those of [Locker.Do].
+func (m *MultiLocker) Do(
+	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
+) error {
 	if err := m.usable("do"); err != nil {
 		return err
 	}
@@ -213,9 +222,11 @@ func (m *MultiLocker) Do(ctx context.Context, fn func(context.Context) error, op
 	return t.run(ctx, fn)
 }
 
-// TryDo is [MultiLocker.Do] for work that is skipped while another has one of the locks: see
+// TryDo is [MultiLocker.Do] for work that is skipped while another holder has one of the locks: see
 // [Locker.TryDo].
-func (m *MultiLocker) TryDo(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) (ran bool, err error) {
+func (m *MultiLocker) TryDo(
+	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
+) (ran bool, err error) {
 	if err := m.usable("trydo"); err != nil {
 		return false, err
 	}
@@ -232,8 +243,11 @@ func (m *MultiLocker) TryDo(ctx context.Context, fn func(context.Context) error,
 	return true, t.run(ctx, fn)
 }
 
-// acquire gets the locks, for a party of its own or for whoever calls.
-func (m *MultiLocker) acquire(ctx context.Context, op string, alone bool, o acquireOptions, opts []AcquireOption) (*together, error) {
+// acquire gets the locks for the caller. If alone is set, a caller that names no owner gets a new
+// one.
+func (m *MultiLocker) acquire(
+	ctx context.Context, op string, alone bool, o acquireOptions, opts []AcquireOption,
+) (*together, error) {
 	if err := m.usable(op); err != nil {
 		return nil, err
 	}
@@ -244,7 +258,8 @@ func (m *MultiLocker) acquire(ctx context.Context, op string, alone bool, o acqu
 	return t, nil
 }
 
-// wanted returns the locks as a caller wants them, or a party of its own where nobody else is named.
+// wanted returns the parts of a call, one for each lock. If alone is set, and the context names no
+// owner, their party is a new owner.
 func (m *MultiLocker) wanted(ctx context.Context, alone bool) *together {
 	t := &together{parts: make([]*part, len(m.order)), given: make([]*part, len(m.order))}
 	parts := make([]part, len(m.order))
@@ -264,7 +279,7 @@ func (m *MultiLocker) wanted(ctx context.Context, alone bool) *together {
 	return t
 }
 
-// unlock gives back one hold of whoever calls on each of the locks, and returns how that went.
+// unlock releases one hold of the caller on each of the locks, and returns the results.
 func (m *MultiLocker) unlock(ctx context.Context) []*part {
 	t := m.wanted(ctx, false)
 	var found []*part
@@ -275,14 +290,15 @@ func (m *MultiLocker) unlock(ctx context.Context) []*part {
 	}
 	releaseParts(ctx, found, false)
 	for _, p := range t.parts {
-		if p.err == errAgain { // it was given back just now by another call, which knew it first
+		if p.err == errAgain { // another call has just released it
 			p.err = p.locker.unlockAs(ctx, p.who)
 		}
 	}
 	return t.given
 }
 
-// toUnlock returns what an unlock of a caller gives back, lost or not, or why there is nothing.
+// toUnlock returns the hold that an unlock of the caller releases, even if the hold is lost. If
+// there is none, it returns the reason.
 func (l *Locker) toUnlock(who caller) (*hold, error) {
 	switch {
 	case l.name == "":

@@ -19,112 +19,10 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// A relay is a store some way off: each step takes a moment, and may be meddled with. It takes several at once, each on a way of its own, unless
-// it is simple.
-type relay struct {
-	backend.Backend
-	simple bool
-	wire   time.Duration // how long a step takes, at most
-
-	mu      sync.Mutex
-	meddle  func(ctx context.Context, op, name string, do func()) error // nil: do
-	batches int
-}
-
-func (b *relay) Open() backend.Session {
-	if s := (relayed{b.Backend.Open(), b}); !b.simple {
-		return relayedTogether{s}
-	} else {
-		return s
-	}
-}
-
-// set changes how steps are meddled with.
-func (b *relay) set(f func(ctx context.Context, op, name string, do func()) error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.meddle = f
-}
-
-type relayed struct {
-	backend.Session
-	b *relay
-}
-
-func (s relayed) step(ctx context.Context, op, name string, do func()) error {
-	s.b.mu.Lock()
-	f := s.b.meddle
-	s.b.mu.Unlock()
-	if s.b.wire > 0 {
-		time.Sleep(s.b.wire/2 + rand.N(s.b.wire/2))
-	}
-	if f == nil {
-		do()
-		return nil
-	}
-	return f(ctx, op, name, do)
-}
-
-func (s relayed) Acquire(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
-	if e := s.step(ctx, "acquire", req.Name, func() { res, err = s.Session.Acquire(context.Background(), req) }); e != nil {
-		return backend.AcquireResult{}, e
-	}
-	return res, err
-}
-
-func (s relayed) Release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
-	if e := s.step(ctx, "release", req.Name, func() { res, err = s.Session.Release(context.Background(), req) }); e != nil {
-		return backend.ReleaseResult{}, e
-	}
-	return res, err
-}
-
-func (s relayed) Renew(ctx context.Context, req backend.RenewRequest) (res backend.RenewResult, err error) {
-	if e := s.step(ctx, "renew", req.Name, func() { res, err = s.Session.Renew(context.Background(), req) }); e != nil {
-		return backend.RenewResult{}, e
-	}
-	return res, err
-}
-
-func (s relayed) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
-}
-
-func (s relayed) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	return s.Session.(backend.Liner).KeepPlaces(ctx, req)
-}
-
-type relayedTogether struct{ relayed }
-
-func (s relayedTogether) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
-	s.batch(len(reqs), func(i int) {
-		res, err := s.Acquire(ctx, reqs[i])
-		answer(i, res, err)
-	})
-}
-
-func (s relayedTogether) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
-	s.batch(len(reqs), func(i int) {
-		res, err := s.Release(ctx, reqs[i])
-		answer(i, res, err)
-	})
-}
-
-func (s relayedTogether) batch(n int, step func(int)) {
-	s.b.mu.Lock()
-	s.b.batches++
-	s.b.mu.Unlock()
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() { step(i) })
-	}
-	all.Wait()
-}
-
 // An allLab is what a test of All has at hand.
 type allLab struct {
 	*testing.T
-	relay    *relay // nil where the steps of the store never wait
+	relay    *script // nil where the steps of the store never wait
 	store    backend.Backend
 	c, other *Client // the other on the same store, with nothing in between
 	ledger   ledger
@@ -140,7 +38,8 @@ func withAll(t *testing.T, run func(*allLab), opts ...Option) {
 				l := &allLab{T: t}
 				mem := membackend.New()
 				if l.store = mem; kind != "prompt" {
-					l.relay = &relay{Backend: mem, simple: kind == "apart", wire: 2 * time.Millisecond}
+					l.relay = newScript(mem).together(kind == "together")
+					l.relay.wire = 2 * time.Millisecond
 					l.store = l.relay
 				}
 				l.c = New(l.store, append([]Option{quiet(), l.ledger.trace()}, opts...)...)
@@ -149,7 +48,8 @@ func withAll(t *testing.T, run func(*allLab), opts ...Option) {
 				if l.relay != nil {
 					l.relay.set(nil)
 				}
-				time.Sleep(3 * DefaultLease) // what has to be taken back is, and what was lost is forgotten
+				// so that take-backs are over, and losses are forgotten
+				time.Sleep(3 * DefaultLease)
 				l.eventuallyIdle(l.c)
 				l.c.Close()
 				l.other.Close()
@@ -168,15 +68,6 @@ func (l *allLab) eventuallyIdle(c *Client) {
 
 // all returns the Lockers of the tested client together.
 func (l *allLab) all(names ...string) *MultiLocker { return All(lockers(l.c, names...)...) }
-
-// lockers returns a Locker of a client for each of the names.
-func lockers(c *Client, names ...string) []*Locker {
-	var all []*Locker
-	for _, name := range names {
-		all = append(all, c.Locker(name))
-	}
-	return all
-}
 
 // holds says which of a, b and c are held in the store.
 func (l *allLab) holds() string {
@@ -201,7 +92,8 @@ func (l *allLab) wantHeld(when, want string) {
 	}
 }
 
-// wantErr fails the test if err isn't an *Error of that operation, about that lock, with these inside.
+// wantErr fails the test if err isn't an *Error of that operation, about that lock, with these
+// inside.
 func (l *allLab) wantErr(what string, err error, op, name string, inside ...error) {
 	l.Helper()
 	e, ok := errors.AsType[*Error](err)
@@ -213,8 +105,10 @@ func (l *allLab) wantErr(what string, err error, op, name string, inside ...erro
 			l.Errorf("%s: %v; want one that is %q", what, err, target)
 		}
 	}
-	for _, other := range []error{ErrHeld, ErrUnavailable, ErrNotAcquired, ErrLost, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, other) && !slices.ContainsFunc(inside, func(e error) bool { return errors.Is(e, other) }) {
+	for _, other := range []error{ErrHeld, ErrUnavailable, ErrNotAcquired, ErrLost,
+		context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, other) &&
+			!slices.ContainsFunc(inside, func(e error) bool { return errors.Is(e, other) }) {
 			l.Errorf("%s: %v; which should not be %q", what, err, other)
 		}
 	}
@@ -240,9 +134,11 @@ func TestAllOrNone(t *testing.T) {
 			l.Errorf("TryLock where one is held = %v, %v", ok, err)
 		}
 		l.wantHeld("not locked", "b")
-		l.wantErr("Wait(0)", m.LockContext(l.Context(), Wait(0)), "lock", "b", ErrNotAcquired, ErrHeld)
+		l.wantErr("Wait(0)", m.LockContext(l.Context(), Wait(0)), "lock", "b", ErrNotAcquired,
+			ErrHeld)
 		began := time.Now()
-		l.wantErr("Wait", m.LockContext(l.Context(), Wait(time.Second)), "lock", "b", ErrNotAcquired, ErrHeld)
+		l.wantErr("Wait", m.LockContext(l.Context(), Wait(time.Second)), "lock", "b",
+			ErrNotAcquired, ErrHeld)
 		if took := time.Since(began); took != time.Second {
 			l.Errorf("a wait of a second took %v", took)
 		}
@@ -351,7 +247,10 @@ func TestAllOfBadInput(t *testing.T) {
 				"trylock": func() error { _, err := test.m.TryLock(ctx); return err },
 				"acquire": func() error { _, err := test.m.Acquire(ctx); return err },
 				"do": func() error {
-					return test.m.Do(ctx, func(context.Context) error { t.Error("it was called"); return nil })
+					return test.m.Do(ctx, func(context.Context) error {
+						t.Error("it was called")
+						return nil
+					})
 				},
 			}
 			if test.is == nil {
@@ -360,12 +259,15 @@ func TestAllOfBadInput(t *testing.T) {
 			for op, call := range calls {
 				err := call()
 				e, ok := errors.AsType[*Error](err)
-				if !ok || e.Op != op && op != "unlock" || e.Name != test.name && op != "unlock" || !strings.Contains(err.Error(), test.says) || test.is != nil && !errors.Is(err, test.is) {
+				if !ok || e.Op != op && op != "unlock" || e.Name != test.name && op != "unlock" ||
+					!strings.Contains(err.Error(), test.says) ||
+					test.is != nil && !errors.Is(err, test.is) {
 					t.Errorf("%s: %v", op, err)
 				}
 			}
 			defer func() {
-				if err, _ := recover().(error); err == nil || !strings.Contains(err.Error(), test.says) {
+				if err, _ := recover().(error); err == nil ||
+					!strings.Contains(err.Error(), test.says) {
 					t.Errorf("Lock panicked with %v", err)
 				}
 			}()
@@ -390,16 +292,17 @@ func TestAllOfBadInput(t *testing.T) {
 	empty(t, c)
 }
 
-// Whoever held a part while waiting for another would stand still here for ever.
+// A call that held a part while it waits for another would stand still here for ever.
 func TestAllInOppositeOrders(t *testing.T) {
 	const programs, rounds, names = 8, 20, 10
 	for _, stores := range []int{1, 2, names} { // with several, names are no order that all share
 		for _, simple := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%d stores, apart %v", stores, simple), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					relays := make([]*relay, stores)
+					relays := make([]*script, stores)
 					for i := range relays {
-						relays[i] = &relay{Backend: membackend.New(), simple: simple, wire: 2 * time.Millisecond}
+						relays[i] = newScript(membackend.New()).together(!simple)
+						relays[i].wire = 2 * time.Millisecond
 					}
 					var inside, visits atomic.Int64
 					var all sync.WaitGroup
@@ -442,7 +345,7 @@ func TestAllInOppositeOrders(t *testing.T) {
 					if n := visits.Load(); n != programs*rounds {
 						t.Errorf("%d visits", n)
 					}
-					// One visit takes about 5 ms. What is lost in conflicts is bounded.
+					// One visit takes about 5 ms. The time that conflicts cost is bounded.
 					if took := time.Since(began); took > programs*rounds*100*time.Millisecond {
 						t.Errorf("%d visits took %v", programs*rounds, took)
 					} else {
@@ -454,79 +357,6 @@ func TestAllInOppositeOrders(t *testing.T) {
 	}
 }
 
-// A store that hangs for one of the names keeps nobody from the others.
-func TestAllWhereTheStoreHangsForOne(t *testing.T) {
-	withAll(t, func(l *allLab) {
-		if l.relay == nil {
-			return
-		}
-		hang := func(ctx context.Context, op, name string, do func()) error {
-			if name == "b" {
-				select {
-				case <-ctx.Done():
-				case <-time.After(5 * time.Second): // the store's client gives up
-				}
-				return &backend.Error{Kind: backend.Unknown, Err: errors.New("timeout")}
-			}
-			do()
-			return nil
-		}
-		l.relay.set(hang)
-		began := time.Now()
-		ok, err := l.all(abc...).TryLock(l.Context())
-		if ok {
-			l.Error("TryLock has got what the store didn't answer about")
-		}
-		l.wantErr("TryLock", err, "trylock", "b", ErrUnavailable)
-		if took := time.Since(began); took > longestRound+time.Second {
-			l.Errorf("it took %v", took)
-		}
-		l.wantHeld("after it", "")
-
-		done := make(chan error)
-		go func() {
-			done <- l.all(abc...).Do(l.Context(), func(context.Context) error { l.wantHeld("at last", "abc"); return nil })
-		}()
-		time.Sleep(longestRound + time.Second)
-		for range 10 {
-			l.wantHeld("while it hangs", "")
-			time.Sleep(time.Second)
-		}
-		l.relay.set(nil)
-		if err := <-done; err != nil {
-			l.Error(err)
-		}
-		l.relay.set(hang)
-		began = time.Now()
-		l.wantErr("a wait", l.all(abc...).LockContext(l.Context(), Wait(5*time.Second)), "lock", "b", ErrNotAcquired, ErrUnavailable)
-		if took := time.Since(began); took != 5*time.Second {
-			l.Errorf("a wait of 5 s took %v", took)
-		}
-	})
-}
-
-// What hangs when another lock was refused isn't waited for: the rest is given back.
-func TestAllGivesBackAtOnce(t *testing.T) {
-	withAll(t, func(l *allLab) {
-		if l.relay == nil {
-			return
-		}
-		mustTry(l.T, l.other.Locker("a"))
-		l.relay.set(func(ctx context.Context, op, name string, do func()) error {
-			if name == "b" {
-				time.Sleep(10 * time.Second)
-			}
-			do()
-			return nil
-		})
-		go l.all(abc...).LockContext(l.Context(), Wait(time.Minute))
-		time.Sleep(100 * time.Millisecond)
-		l.wantHeld("a was refused, and b not answered", "a")
-		time.Sleep(time.Minute)
-		l.other.Locker("a").ForceUnlock(l.Context())
-	})
-}
-
 // An attempt whose reply is lost is taken back, and so are the others.
 func TestAllWhereAReplyIsLost(t *testing.T) {
 	for _, op := range []string{"acquire", "release"} {
@@ -536,12 +366,13 @@ func TestAllWhereAReplyIsLost(t *testing.T) {
 					return
 				}
 				var lost atomic.Bool
-				l.relay.set(func(ctx context.Context, o, name string, do func()) error {
-					do()
-					if o == op && name == "b" && !lost.Swap(true) {
-						return &backend.Error{Kind: backend.Unknown, Err: errors.New("the connection was cut")}
+				l.relay.set(func(s *anyStep) {
+					s.do()
+					if s.op == op && s.name == "b" && !lost.Swap(true) {
+						s.fail(&backend.Error{
+							Kind: backend.Unknown, Err: errors.New("the connection was cut"),
+						})
 					}
-					return nil
 				})
 				if op == "acquire" {
 					ok, err := l.all(abc...).TryLock(l.Context())
@@ -553,7 +384,10 @@ func TestAllWhereAReplyIsLost(t *testing.T) {
 					l.wantHeld("after it", "")
 					lost.Store(false)
 				}
-				if err := l.all(abc...).Do(l.Context(), func(context.Context) error { l.wantHeld("inside", "abc"); return nil }); err != nil {
+				if err := l.all(abc...).Do(l.Context(), func(context.Context) error {
+					l.wantHeld("inside", "abc")
+					return nil
+				}); err != nil {
 					l.Error(err)
 				}
 				time.Sleep(2 * DefaultLease)
@@ -571,17 +405,20 @@ func TestAllIsLostIfOneIs(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(h.Context())
 		defer cancel()
-		if h.Err() != nil || ctx.Err() != nil || isClosed(h.Lost()) {
+		if h.Err() != nil || ctx.Err() != nil || over(h.Lost()) {
 			l.Fatal("it is lost from the start")
 		}
 		if _, err := l.other.Locker("b").ForceUnlock(l.Context()); err != nil {
 			l.Fatal(err)
 		}
 		time.Sleep(DefaultLease / 2)
-		if !isClosed(h.Lost()) || ctx.Err() == nil {
+		if !over(h.Lost()) || ctx.Err() == nil {
 			l.Error("nobody was told")
 		}
-		for what, err := range map[string]error{"cause": context.Cause(h.Context()), "Err": h.Err()} {
+		for what, err := range map[string]error{
+			"cause": context.Cause(h.Context()),
+			"Err":   h.Err(),
+		} {
 			loss, ok := errors.AsType[*Loss](err)
 			if !ok || loss.Name != "b" || !errors.Is(err, ErrLost) {
 				l.Errorf("%s: %v", what, err)
@@ -596,21 +433,6 @@ func TestAllIsLostIfOneIs(t *testing.T) {
 	})
 }
 
-// pass locks and unlocks.
-func pass(l sync.Locker) {
-	l.Lock()
-	defer l.Unlock()
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 func TestAHoldOfSeveral(t *testing.T) {
 	withAll(t, func(l *allLab) {
 		m := All(l.c.FencedLocker("b"), l.c.FencedLocker("a"), l.c.Locker("c"))
@@ -620,7 +442,8 @@ func TestAHoldOfSeveral(t *testing.T) {
 		if err != nil {
 			l.Fatal(err)
 		}
-		if h.Name() != "b, a, c" || strings.Count(h.HolderID(), ", ") != 2 || !strings.HasPrefix(h.HolderID(), l.c.ID()+":") {
+		if h.Name() != "b, a, c" || strings.Count(h.HolderID(), ", ") != 2 ||
+			!strings.HasPrefix(h.HolderID(), l.c.ID()+":") {
 			l.Errorf("Name %q, HolderID %q", h.Name(), h.HolderID())
 		}
 		inside := h.Context()
@@ -639,18 +462,21 @@ func TestAHoldOfSeveral(t *testing.T) {
 		if err := a.Release(l.Context()); err != nil {
 			l.Error(err)
 		}
-		if left := time.Until(h.Until()); left > protocol.Promised(time.Minute) || left < 50*time.Second {
+		if left := time.Until(h.Until()); left > protocol.Promised(time.Minute) ||
+			left < 50*time.Second {
 			l.Errorf("Until is in %v", left)
 		}
 		l.wantHeld("meanwhile", "abc")
 		if err := h.Release(inside); err != nil {
 			l.Error(err)
 		}
-		if inside.Err() == nil || isClosed(h.Lost()) || !errors.Is(h.Err(), ErrNotHeld) {
-			l.Errorf("after Release: Err of the context %v, of the Hold %v, lost %v", inside.Err(), h.Err(), isClosed(h.Lost()))
+		if inside.Err() == nil || over(h.Lost()) || !errors.Is(h.Err(), ErrNotHeld) {
+			l.Errorf("after Release: Err of the context %v, of the Hold %v, lost %v", inside.Err(),
+				h.Err(), over(h.Lost()))
 		}
 		l.wantHeld("after it", "")
-		l.wantErr("with the context of what was given back", l.c.Locker("c").LockContext(inside), "lock", "c", context.Canceled, ErrNotHeld)
+		l.wantErr("with the context of what was given back", l.c.Locker("c").LockContext(inside),
+			"lock", "c", context.Canceled, ErrNotHeld)
 
 		// The earliest counts.
 		short := New(l.store, quiet(), WithLease(time.Second))
@@ -696,9 +522,16 @@ func TestAllReenters(t *testing.T) {
 
 		err := m.Do(l.Context(), func(ctx context.Context) error {
 			return errors.Join(
-				m.Do(ctx, func(ctx context.Context) error { return b.Do(ctx, func(context.Context) error { return nil }) }),
+				m.Do(ctx, func(ctx context.Context) error {
+					return b.Do(ctx, func(
+						context.Context,
+					) error {
+						return nil
+					})
+				}),
 				m.LockContext(ctx), b.LockContext(ctx), b.UnlockContext(ctx), m.UnlockContext(ctx),
-				l.all("b", "d").Do(ctx, func(ctx context.Context) error { // one that is held, and another
+				l.all("b", "d").Do(ctx, func(ctx context.Context) error {
+					// one that is held, and another
 					return m.Do(ctx, func(context.Context) error { return nil })
 				}))
 		})
@@ -734,8 +567,11 @@ func TestAllOfReadersAndWriters(t *testing.T) {
 		for _, name := range []string{"r", "w"} {
 			l.other.RWLocker(name).Reader().ForceUnlock(l.Context())
 		}
-		err := rw.Reader().Do(l.Context(), func(ctx context.Context) error { return All(rw.Writer(), l.c.Locker("a")).LockContext(ctx) })
-		if e, ok := errors.AsType[*Error](err); !ok || e.Name != "r" || !errors.Is(err, ErrUpgrade) {
+		err := rw.Reader().Do(l.Context(), func(ctx context.Context) error {
+			return All(rw.Writer(), l.c.Locker("a")).LockContext(ctx)
+		})
+		if e, ok := errors.AsType[*Error](err); !ok || e.Name != "r" ||
+			!errors.Is(err, ErrUpgrade) {
 			l.Errorf("from reading to writing: %v", err)
 		}
 		l.wantHeld("after it", "")
@@ -752,7 +588,8 @@ func TestUnlockOfAllByAnother(t *testing.T) {
 		l.wantHeld("unlocked by another goroutine", "")
 
 		m.Lock()
-		l.wantErr("another MultiLocker", l.all(abc...).UnlockContext(l.Context()), "unlock", "a", ErrNotHeld)
+		l.wantErr("another MultiLocker", l.all(abc...).UnlockContext(l.Context()), "unlock", "a",
+			ErrNotHeld)
 		l.wantHeld("another tried to unlock it", "abc")
 		if err := m.lockers[1].UnlockContext(l.Context()); err != nil {
 			l.Error(err)
@@ -760,7 +597,8 @@ func TestUnlockOfAllByAnother(t *testing.T) {
 		func() {
 			defer func() {
 				err, _ := recover().(error)
-				l.wantErr("Unlock of what isn't all locked any more", err, "unlock", "b", ErrNotHeld)
+				l.wantErr("Unlock of what isn't all locked any more", err, "unlock", "b",
+					ErrNotHeld)
 			}()
 			m.Unlock()
 		}()
@@ -770,7 +608,10 @@ func TestUnlockOfAllByAnother(t *testing.T) {
 
 func TestAllWhereFnPanics(t *testing.T) {
 	withAll(t, func(l *allLab) {
-		for what, leave := range map[string]func(){"panic": func() { panic("oops") }, "Goexit": runtime.Goexit} {
+		for what, leave := range map[string]func(){
+			"panic":  func() { panic("oops") },
+			"Goexit": runtime.Goexit,
+		} {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -790,7 +631,8 @@ func TestAllWhereFnPanics(t *testing.T) {
 func TestAllWhereTheContextEnds(t *testing.T) {
 	withAll(t, func(l *allLab) {
 		b := l.other.Locker("b")
-		for after := time.Duration(0); after < 40*time.Millisecond; after += 500 * time.Microsecond {
+		for after := time.Duration(
+			0); after < 40*time.Millisecond; after += 500 * time.Microsecond {
 			mustTry(l.T, b)
 			time.AfterFunc(20*time.Millisecond, b.Unlock)
 			ctx, cancel := context.WithTimeout(l.Context(), after)
@@ -824,7 +666,7 @@ func TestAllWhereAClientIsClosed(t *testing.T) {
 			l.Fatal(err)
 		}
 		second.Close()
-		if cause := context.Cause(h.Context()); !errors.Is(cause, ErrClosed) || !isClosed(h.Lost()) {
+		if cause := context.Cause(h.Context()); !errors.Is(cause, ErrClosed) || !over(h.Lost()) {
 			l.Errorf("one of the clients was closed: cause %v", cause)
 		}
 		if err := h.Release(l.Context()); err != nil {
@@ -844,7 +686,8 @@ func TestAllWhereAClientIsClosed(t *testing.T) {
 			synctest.Wait()
 			select {
 			case err := <-done:
-				if e, ok := errors.AsType[*Error](err); !ok || e.Name != "b" || !errors.Is(err, ErrClosed) {
+				if e, ok := errors.AsType[*Error](err); !ok || e.Name != "b" ||
+					!errors.Is(err, ErrClosed) {
 					l.Errorf("waiting for %s: %v", waitsFor, err)
 				}
 			default:
@@ -857,7 +700,7 @@ func TestAllWhereAClientIsClosed(t *testing.T) {
 	})
 }
 
-// Goroutines of one client take turns, and whoever waits gets all at once.
+// Goroutines of one client take turns, and a waiter gets all at once.
 func TestAllWithinOneClient(t *testing.T) {
 	withAll(t, func(l *allLab) {
 		var inside, n int
@@ -888,12 +731,14 @@ func TestAllWithinOneClient(t *testing.T) {
 	})
 }
 
-// What a call for several locks gives back again, since it hasn't got all, doesn't stay taken. What it was given does.
+// A lock that a call for several gives back, since it hasn't got all, doesn't stay taken. A lock
+// that it keeps does.
 func TestAllThatStaysTaken(t *testing.T) {
 	withAll(t, func(l *allLab) {
 		m := l.all("a", "b", "c")
 		mustTry(l.T, l.other.Locker("b"))
-		l.wantErr("one is held", m.LockContext(l.Context(), AtLeast(time.Hour), Wait(time.Second)), "lock", "b", ErrNotAcquired, ErrHeld)
+		l.wantErr("one is held", m.LockContext(l.Context(), AtLeast(time.Hour), Wait(time.Second)),
+			"lock", "b", ErrNotAcquired, ErrHeld)
 		synctest.Wait()
 		l.wantHeld("given up", "b")
 		l.other.Locker("b").ForceUnlock(l.Context())
@@ -903,7 +748,8 @@ func TestAllThatStaysTaken(t *testing.T) {
 			l.Fatal(err)
 		}
 		time.Sleep(10 * time.Millisecond)
-		if left, err := l.other.Locker("a").TTL(l.Context()); err != nil || left < time.Hour-time.Second {
+		if left, err := l.other.Locker("a").TTL(l.Context()); err != nil ||
+			left < time.Hour-time.Second {
 			l.Errorf("the store keeps it for %v if the holder dies now, %v", left, err)
 		}
 		time.Sleep(time.Minute)
@@ -919,7 +765,8 @@ func TestAllThatStaysTaken(t *testing.T) {
 	})
 }
 
-// What a call for several locks gives back may pass to another of the client, who can rely on it for no longer than the store keeps it.
+// A lock that a call for several gives back may pass to another call of the client, which can rely
+// on it for no longer than the store keeps it.
 func TestAllThatGivesBackWhatWasToStayTaken(t *testing.T) {
 	withAll(t, func(l *allLab) {
 		mustTry(l.T, l.other.Locker("b"))
@@ -935,11 +782,10 @@ func TestAllThatGivesBackWhatWasToStayTaken(t *testing.T) {
 			}
 			waited <- h
 		}()
-		l.relay.set(func(ctx context.Context, op, name string, do func()) error {
-			if do(); name == "b" {
+		l.relay.set(func(s *anyStep) {
+			if s.do(); s.name == "b" {
 				time.Sleep(8 * time.Millisecond)
 			}
-			return nil
 		})
 		err := l.all("a", "b").LockContext(l.Context(), AtLeast(time.Hour), Wait(time.Second))
 		l.wantErr("one is held", err, "lock", "b", ErrNotAcquired, ErrHeld)
@@ -954,7 +800,8 @@ func TestAllThatGivesBackWhatWasToStayTaken(t *testing.T) {
 	})
 }
 
-// What an owner had before isn't changed by a call for several locks that fails: neither does it stay taken, nor doesn't it.
+// A call for several locks that fails doesn't change what its owner had before: it neither stays
+// taken nor becomes free by that.
 func TestAllThatFailsLeavesWhatAnOwnerHas(t *testing.T) {
 	withAll(t, func(l *allLab) {
 		ctx := WithOwner(l.Context(), NewOwner())
@@ -971,8 +818,10 @@ func TestAllThatFailsLeavesWhatAnOwnerHas(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			ttl, err := l.other.Locker("a").TTL(context.Background())
-			if h := heldOf(l.c, "a"); err != nil || time.Until(l.c.epoch.Add(h.claim.Until())) > ttl {
-				l.Errorf("held for %v more, where the store keeps it for %v, %v", h.claim.Until()-l.c.now(), ttl, err)
+			if h := heldOf(l.c, "a"); err != nil ||
+				time.Until(l.c.epoch.Add(h.claim.Until())) > ttl {
+				l.Errorf("held for %v more, where the store keeps it for %v, %v",
+					h.claim.Until()-l.c.now(), ttl, err)
 			}
 			must(l.T, a.UnlockContext(ctx))
 			if want := map[bool]string{false: "b", true: "ab"}[keeps]; l.holds() != want {
@@ -987,12 +836,11 @@ func TestAllThatFailsLeavesWhatAnOwnerHas(t *testing.T) {
 
 // slowToAnswer has the store answer late where it is asked for locks of these names.
 func (l *allLab) slowToAnswer(by map[string]time.Duration) {
-	l.relay.set(func(_ context.Context, op, name string, do func()) error {
-		do()
-		if op == "acquire" {
-			time.Sleep(by[name])
+	l.relay.set(func(s *anyStep) {
+		s.do()
+		if s.op == "acquire" {
+			time.Sleep(by[s.name])
 		}
-		return nil
 	})
 }
 
@@ -1021,7 +869,7 @@ func TestAllBesidePlainReaders(t *testing.T) {
 				var all sync.WaitGroup
 				all.Go(func() { reads(rw, 0, 70*time.Millisecond) })
 				all.Go(func() { reads(rw, 40*time.Millisecond, 60*time.Millisecond) })
-				time.Sleep(20 * time.Millisecond) // what the first has is joined no more
+				time.Sleep(20 * time.Millisecond) // nobody joins the first reader's hold any more
 				both := All(rw.Reader(), l.c.Locker("b"))
 				ok, err := both.TryLock(l.Context(), lease)
 				if ok == isHeld || err != nil {
@@ -1050,7 +898,9 @@ func TestAllBesideAnOwnersRead(t *testing.T) {
 			return
 		}
 		mustTry(l.T, l.other.Locker("b"))
-		l.slowToAnswer(map[string]time.Duration{"a": 10 * time.Millisecond, "b": 100 * time.Millisecond})
+		l.slowToAnswer(map[string]time.Duration{
+			"a": 10 * time.Millisecond, "b": 100 * time.Millisecond,
+		})
 		ctx, rw := WithOwner(l.Context(), NewOwner()), l.c.RWLocker("a")
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -1082,13 +932,10 @@ func TestAllWhoseWaitEndsDuringAnAttempt(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			l.other.Locker("a").ForceUnlock(context.Background())
 			l.other.Locker("b").ForceUnlock(context.Background())
-			l.relay.set(func(ctx context.Context, op, name string, do func()) error {
-				if op == "acquire" && name == "b" {
-					<-ctx.Done()
-					return ctx.Err()
+			l.relay.set(func(s *anyStep) {
+				if s.op == "acquire" && s.name == "b" {
+					s.hang()
 				}
-				do()
-				return nil
 			})
 		}()
 		ok, err := m.TryLock(l.Context(), Wait(300*time.Millisecond))
@@ -1129,29 +976,24 @@ func TestAllWhereATracePanics(t *testing.T) {
 // Several steps are sent together only if there are several.
 func TestAllSendsTogether(t *testing.T) {
 	withAll(t, func(l *allLab) {
-		if l.relay == nil || l.relay.simple {
+		if l.relay == nil || !l.relay.atOnce {
 			return
 		}
 		l.all(abc...).Lock()
-		l.relay.mu.Lock()
-		if l.relay.batches != 1 {
-			l.Errorf("%d batches for three names", l.relay.batches)
+		if n := l.relay.batches.Load(); n != 1 {
+			l.Errorf("%d batches for three names", n)
 		}
-		l.relay.mu.Unlock()
 		l.all(abc...).lockers[0].ForceUnlock(l.Context())
 		l.all(abc...).lockers[1].ForceUnlock(l.Context())
 		l.all(abc...).lockers[2].ForceUnlock(l.Context())
 		pass(l.all(abc...))
-		l.relay.mu.Lock()
-		if l.relay.batches != 3 {
-			l.Errorf("%d batches for a pair and a lock of three names", l.relay.batches)
+		if n := l.relay.batches.Load(); n != 3 {
+			l.Errorf("%d batches for a pair and a lock of three names", n)
 		}
-		l.relay.mu.Unlock()
 	})
 }
 
-// What an owner had before it asked for several locks is lost while one of these is asked for: that
-// is what the error says.
+// An owner's earlier lock is lost while it asks for several: the error says so.
 func TestAllWhileWhatItReentersIsLost(t *testing.T) {
 	withAll(t, func(l *allLab) {
 		if l.relay == nil {
@@ -1159,13 +1001,12 @@ func TestAllWhileWhatItReentersIsLost(t *testing.T) {
 		}
 		ctx := WithOwner(l.Context(), NewOwner())
 		must(l.T, l.c.Locker("a").LockContext(ctx))
-		l.relay.set(func(_ context.Context, op, name string, do func()) error {
-			do()
-			if op == "acquire" && name == "b" {
+		l.relay.set(func(s *anyStep) {
+			s.do()
+			if s.op == "acquire" && s.name == "b" {
 				time.Sleep(10 * time.Millisecond)
 				l.c.Locker("a").ForceUnlock(l.Context())
 			}
-			return nil
 		})
 		ok, err := l.all("a", "b").TryLock(ctx)
 		l.wantErr("TryLock", err, "trylock", "a", ErrLost)
@@ -1178,5 +1019,148 @@ func TestAllWhileWhatItReentersIsLost(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		l.wantHeld("after all that", "")
+	})
+}
+
+// The state at the beginning of a wait is old at its end: the Locker was unlocked meanwhile, and
+// another has the lock.
+func TestAllForgetsThatALockerWasNotUnlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		c, other := New(mem, quiet()), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+		run := func(try func(l *Locker) (bool, error)) {
+			l := c.Locker("a")
+			l.Lock()
+			if _, err := other.Locker("a").ForceUnlock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			o := other.Locker("a")
+			o.Lock()
+			time.Sleep(DefaultLease) // it is found to be lost
+			// somebody of this client waits before, and leads
+			first := make(chan error)
+			go func() { first <- c.Locker("a").LockContext(t.Context(), Wait(5*time.Minute)) }()
+			time.Sleep(time.Second)
+			type res struct {
+				ok  bool
+				err error
+			}
+			done := make(chan res)
+			go func() { ok, err := try(l); done <- res{ok, err} }()
+			time.Sleep(time.Second)
+			if err := l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
+				t.Fatal(err)
+			}
+			r := <-done
+			if r.ok || r.err != nil {
+				t.Errorf("TryLock: %v, %v; another has the lock, and the Locker was unlocked a "+
+					"minute ago", r.ok, r.err)
+			}
+			o.Unlock()
+			<-first
+			c.Locker("a").ForceUnlock(t.Context())
+			time.Sleep(time.Second)
+		}
+		run(func(l *Locker) (bool, error) { return l.TryLock(t.Context(), Wait(time.Minute)) })
+		run(func(l *Locker) (bool, error) {
+			return All(l, c.Locker("b")).TryLock(t.Context(), Wait(time.Minute))
+		})
+	})
+}
+
+// The same of a failure, where the store has said since then that another has the lock.
+func TestAllForgetsAFailureOfBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, multi := range []bool{false, true} {
+			mem := membackend.New()
+			r := newScript(mem).together(true)
+			c, other := New(r, quiet()), New(mem, quiet())
+			o := other.Locker("a")
+			o.Lock()
+			first := make(chan error)
+			go func() { first <- c.Locker("a").LockContext(t.Context(), Wait(5*time.Minute)) }()
+			time.Sleep(time.Second)
+			failed := false
+			r.set(func(s *anyStep) {
+				if s.op == "acquire" && s.name == "a" && !failed {
+					failed = true
+					s.fail(&backend.Error{Kind: backend.Retry, Err: errors.New("once")})
+				}
+			})
+			var ok bool
+			var err error
+			if multi {
+				ok, err = All(c.Locker("a"), c.Locker("b")).TryLock(t.Context(), Wait(time.Minute))
+			} else {
+				ok, err = c.Locker("a").TryLock(t.Context(), Wait(time.Minute))
+			}
+			if ok || err != nil {
+				t.Errorf("multi %v: after a minute in which the store says that another has "+
+					"it: %v, %v", multi, ok, err)
+			}
+			o.Unlock()
+			<-first
+			c.Close()
+			other.Close()
+			r.set(nil)
+		}
+	})
+}
+
+// The context ends just when a round has been cut short: the error says so, and nothing of a wait.
+func TestAllContextEndsAsARoundIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newScript(membackend.New())
+		ctx, cancel := context.WithCancel(t.Context())
+		c := New(r, quiet(), WithTrace(&Trace{AcquireDone: func(_ context.Context, e AcquireDone) {
+			if e.Outcome != OutcomeAcquired {
+				cancel() // something else was tired of it, just now
+			}
+		}}))
+		defer c.Close()
+		r.set(func(s *anyStep) {
+			if s.op == "acquire" && s.name == "b" {
+				s.hang()
+			}
+		})
+		err := All(c.Locker("a"), c.Locker("b")).LockContext(ctx)
+		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrNotAcquired) {
+			t.Errorf("%v; the context was canceled, and there was no wait", err)
+		}
+		r.set(nil)
+	})
+}
+
+// Lost is final: Err of a Hold of several locks says so after its Release, too.
+func TestAllHoldStaysLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := membackend.New()
+		c, other := New(mem, quiet()), New(mem, quiet())
+		defer c.Close()
+		defer other.Close()
+		single, err := c.Locker("x").Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := All(c.Locker("a"), c.Locker("b")).Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		other.Locker("b").ForceUnlock(t.Context())
+		other.Locker("x").ForceUnlock(t.Context())
+		time.Sleep(DefaultLease)
+		if !errors.Is(h.Err(), ErrLost) || !errors.Is(single.Err(), ErrLost) {
+			t.Fatal(h.Err(), single.Err())
+		}
+		h.Release(t.Context())
+		single.Release(t.Context())
+		if err := single.Err(); !errors.Is(err, ErrLost) {
+			t.Errorf("single: after the Release Err is %v", err)
+		}
+		if err := h.Err(); !errors.Is(err, ErrLost) {
+			t.Errorf("several: after the Release Err is %v", err)
+		}
 	})
 }

@@ -8,22 +8,27 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Where a store takes many requests for the price of few, attempts at several locks go there together, and last releases do. Before that and after it
-// each goes its own way, the one that it has alone.
+// Some stores handle many requests at the price of a few. To such a store the client sends the
+// attempts at several locks in one batch, and also the last releases. What comes before and after
+// these requests is done for each lock by itself.
 
-// An answered is what a step of a batch has come to.
+// answered is the result of a step in a batch.
 type answered[Res any] struct {
 	res   Res
 	err   error
-	there bool // in time
+	there bool // the answer came in time
 }
 
-// inBatch takes steps together, and returns what each has come to. The caller leaves as from a
-// single step: those that have no answer by then have an unknown outcome. heard is called at each
-// answer, late at those that come after that, and told returns the context that a step is told
-// with.
-func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batcher, context.Context, []Req, func(int, Res, error)), reqs []Req,
-	told func(i int) context.Context, heard func(Res, error), late func(i int, res Res, err error)) []answered[Res] {
+// inBatch takes several steps together, and returns their results. If ctx ends first, inBatch
+// returns, and the steps without an answer have an unknown outcome. It calls heard for each answer
+// that comes before, and late for each that comes later. told returns the context of a step for
+// traces.
+func inBatch[Req, Res any](
+	ctx context.Context, c *Client,
+	do func(backend.Batcher, context.Context, []Req, func(int, Res, error)), reqs []Req,
+	told func(i int) context.Context, heard func(Res, error),
+	late func(i int, res Res, err error),
+) []answered[Res] {
 	all := make([]answered[Res], len(reqs))
 	if !c.begin() {
 		for i := range all {
@@ -82,18 +87,18 @@ func inBatch[Req, Res any](ctx context.Context, c *Client, do func(backend.Batch
 	return all
 }
 
-// A joint is a call that makes its attempt together with others.
+// A joint is a call that makes its attempt together with other calls.
 type joint struct {
 	part *part
 	a    *acquisition
-	ctx  context.Context // that it is told with
+	ctx  context.Context // for traces
 	at   attempt
 	h    *hold
-	over bool // as for leaveCall
+	over bool // over and told: see leaveCall
 	told bool
 }
 
-// attemptTogether makes the attempts at several locks of one client.
+// attemptTogether makes the attempts of a round at several locks of one client.
 func (c *Client) attemptTogether(r *round, parts []*part) {
 	all := make([]joint, len(parts))
 	defer func() {
@@ -107,7 +112,7 @@ func (c *Client) attemptTogether(r *round, parts []*part) {
 	defer alone.Wait()
 	var sent []*joint
 	for i, p := range parts {
-		p.err = errPanicked // unless this returns
+		p.err = errPanicked // stays if something panics
 		j := &all[i]
 		j.part, j.a, j.ctx = p, p.single(r), r
 		j.ctx = c.begins(r, j.a)
@@ -124,7 +129,8 @@ func (c *Client) attemptTogether(r *round, parts []*part) {
 	c.attemptBatch(r, sent)
 }
 
-// asksStore says whether a call makes an attempt: it may have, join or know something already.
+// asksStore reports whether a call asks the store. It doesn't if it can re-enter or join, or if the
+// client knows that another has the lock.
 func (c *Client) asksStore(ctx context.Context, a *acquisition) bool {
 	if c.over(ctx) != nil {
 		return false
@@ -133,7 +139,7 @@ func (c *Client) asksStore(ctx context.Context, a *acquisition) bool {
 	return own == nil && err == nil && !c.mayShare(a) && c.known(a) == nil
 }
 
-// attemptBatch sends attempts together.
+// attemptBatch sends attempts in one batch, and ends each call with its result.
 func (c *Client) attemptBatch(r *round, sent []*joint) {
 	reqs := make([]backend.AcquireRequest, len(sent))
 	for i, j := range sent {
@@ -141,8 +147,11 @@ func (c *Client) attemptBatch(r *round, sent []*joint) {
 		reqs[i] = j.at.req
 	}
 	heard := func(res backend.AcquireResult, err error) { r.heard(err == nil && res.Acquired) }
-	late := func(i int, res backend.AcquireResult, err error) { c.answeredLate(sent[i].at.h.claim, res, err) }
-	for i, got := range inBatch(r, c, backend.Batcher.AcquireBatch, reqs, func(i int) context.Context { return sent[i].ctx }, heard, late) {
+	late := func(i int, res backend.AcquireResult, err error) {
+		c.answeredLate(sent[i].at.h.claim, res, err)
+	}
+	for i, got := range inBatch(r, c, backend.Batcher.AcquireBatch, reqs,
+		func(i int) context.Context { return sent[i].ctx }, heard, late) {
 		j := sent[i]
 		_, err := c.attempted(j.ctx, j.a, j.at, got.res, got.err)
 		h, err := c.tried(j.a, err)
@@ -160,7 +169,7 @@ func (c *Client) attemptBatch(r *round, sent []*joint) {
 	}
 }
 
-// jointOver notes and tells how a call has ended.
+// jointOver records the result of a call, and tells the traces.
 func (c *Client) jointOver(j *joint, h *hold, err error) {
 	j.h, j.over = h, true
 	c.acquired(j.ctx, j.a, h, err)
@@ -168,7 +177,7 @@ func (c *Client) jointOver(j *joint, h *hold, err error) {
 	j.part.h, j.part.err = h, err
 }
 
-// A leaver is a hold whose last release goes to the store together with others.
+// A leaver is a hold whose last release is sent together with others.
 type leaver struct {
 	part  *part
 	d     departure
@@ -176,7 +185,8 @@ type leaver struct {
 	over  bool
 }
 
-// releaseBatch gives back those of the holds together for which that is possible, and the others each by itself.
+// releaseBatch releases in one batch the holds for which that is possible. The other holds are
+// released in requests of their own.
 func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	bounded, cancel := c.releaseContext(ctx, longest(ctx, parts), true)
 	defer cancel()
@@ -185,7 +195,7 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 		c.releaseApart(ctx, others, quiet)
 		return
 	}
-	if len(others) > 0 { // at the same time: the store may hang for the one or the others
+	if len(others) > 0 { // at the same time, since either may hang
 		var apart sync.WaitGroup
 		defer apart.Wait()
 		given := ctx
@@ -199,35 +209,39 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	}
 	var slow sync.WaitGroup
 	defer slow.Wait()
-	for i, got := range inBatch(ctx, c, backend.Batcher.ReleaseBatch, reqs, func(int) context.Context { return ctx },
+	for i, got := range inBatch(ctx, c, backend.Batcher.ReleaseBatch, reqs,
+		func(int) context.Context { return ctx },
 		func(backend.ReleaseResult, error) {}, func(int, backend.ReleaseResult, error) {}) {
 		l := all[i]
 		finish := func() {
-			err := c.depart(ctx, l.d, func() (backend.ReleaseResult, error) { return got.res, got.err })
+			err := c.depart(ctx, l.d, func() (backend.ReleaseResult, error) {
+				return got.res, got.err
+			})
 			l.over = true
 			l.part.err = c.left(ctx, l, err, quiet)
 		}
 		if got.err == nil && (got.res.Outcome == backend.Freed || got.res.Outcome == backend.Kept) {
 			finish()
 		} else {
-			slow.Go(finish) // it asks again
+			slow.Go(finish) // finish asks the store again
 		}
 	}
 }
 
-// hasLeft sees to what is left of a release in a batch that is over.
+// hasLeft cleans up after a hold's release in a batch.
 func (c *Client) hasLeft(ctx context.Context, l *leaver, quiet bool) {
 	h := l.part.h
 	if h.slot != nil {
 		defer func() { <-h.slot }()
 	}
-	if !l.over { // a step or a Trace panicked
+	if !l.over { // something panicked
 		c.releasedLast(h, l.d.q, l.d.began, backend.ReleaseResult{}, errUnanswered)
 		c.left(ctx, l, errPanicked, quiet)
 	}
 }
 
-// longest returns which of several holds says how long giving them back may take.
+// longest returns the hold that bounds how long the release of several holds may take. That is the
+// hold from which ctx comes, or else the hold whose promise lasts longest.
 func longest(ctx context.Context, parts []*part) *hold {
 	h := parts[0].h
 	for _, p := range parts {
@@ -241,7 +255,8 @@ func longest(ctx context.Context, parts []*part) *hold {
 	return h
 }
 
-// leaveTogether begins the last releases that can go together, if there are several, and returns the other holds.
+// leaveTogether begins the last releases that can be sent together, if there are at least two, and
+// returns them. It also returns the other holds.
 func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -260,15 +275,17 @@ func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 		return nil, parts
 	}
 	for _, l := range all {
-		l.part.err = errPanicked // unless it returns
+		l.part.err = errPanicked // stays if something panics
 		l.d = c.departLocked(l.part.h, c.releasesLocked(l.part.h), now)
 	}
 	return all, others
 }
 
-// goesWithOthers says whether the next release of a hold is its last, and nothing has to come before. If so it has taken the slot.
+// goesWithOthers reports whether a hold can be released in a batch: its next release is its last,
+// and no other step must come first. If it returns true, it has taken the hold's slot, if there is
+// one.
 func (h *hold) goesWithOthers(now instant) bool {
-	if rules[h.kind].shared || !h.valid(now) || h.count != 1 || h.inner() != nil {
+	if h.kind.Shared() || !h.valid(now) || h.count != 1 || h.inner() != nil {
 		return false
 	}
 	select {
@@ -279,7 +296,7 @@ func (h *hold) goesWithOthers(now instant) bool {
 	}
 }
 
-// left tells how the release of a hold went, and returns its error.
+// left tells the traces how the release of a hold went, and returns its error.
 func (c *Client) left(ctx context.Context, l *leaver, err error, quiet bool) error {
 	h := l.part.h
 	err = c.explained(h, err)
@@ -290,7 +307,8 @@ func (c *Client) left(ctx context.Context, l *leaver, err error, quiet bool) err
 		}
 		return err
 	}
-	e := ReleaseDone{Name: h.claim.object.name, Kind: h.kind, HolderID: h.claim.owner, Held: l.d.began - l.since, Took: c.now() - l.d.began, Err: err}
+	e := ReleaseDone{Name: h.claim.object.name, Kind: backend.Kind(h.kind), HolderID: h.claim.owner,
+		Held: l.d.began - l.since, Took: c.now() - l.d.began, Err: err}
 	switch tell := c.ended(h, &e, false); {
 	case !quiet:
 		return c.gaveUp(ctx, e, tell, debug)

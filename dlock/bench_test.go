@@ -41,10 +41,14 @@ func BenchmarkLockContext(b *testing.B) {
 	}
 }
 
-// A hand-over takes as long among many who wait as among few.
+// A hand-over takes as long among many waiters as among few.
 func BenchmarkHandover(b *testing.B) {
 	for name, lock := range map[string]func(c *dlock.Client, shared *dlock.Locker){
-		"own Lockers": func(c *dlock.Client, _ *dlock.Locker) { l := c.Locker("x"); l.Lock(); defer l.Unlock() },
+		"own Lockers": func(c *dlock.Client, _ *dlock.Locker) {
+			l := c.Locker("x")
+			l.Lock()
+			defer l.Unlock()
+		},
 		"Do": func(c *dlock.Client, _ *dlock.Locker) {
 			c.Locker("x").Do(context.Background(), func(context.Context) error { return nil })
 		},
@@ -69,7 +73,8 @@ func BenchmarkHandover(b *testing.B) {
 					c.Close()
 					b.StartTimer()
 				}
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*waiters), "ns/hand-over")
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*waiters),
+					"ns/hand-over")
 			})
 		}
 	}

@@ -6,18 +6,18 @@ import (
 	"github.com/seed951563bd/distsync/internal/goroutine"
 )
 
-// callers are the places in the program that lock. There are few, so that a number is enough for
-// each hold to know its own.
+// callers numbers the places in the program that acquire locks. There are few such places. So a
+// hold has only the number of its place, and not the text.
 type callers struct {
 	mu    sync.Mutex
 	sites map[string]site
 	names []string
 }
 
-// A site is the number of such a place; 0 if it isn't known.
+// A site is the number of a place that acquires locks, or 0 if the place isn't known.
 type site uint32
 
-// note returns where the call comes from that is being made.
+// note returns the site of the present call.
 func (c *callers) note() site {
 	if c == nil {
 		return 0
@@ -40,7 +40,7 @@ func (c *callers) note() site {
 	return s
 }
 
-// at returns the name of a place, or nothing.
+// at returns the file and line of a site, or "".
 func (c *callers) at(s site) string {
 	if c == nil || s == 0 {
 		return ""

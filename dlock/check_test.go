@@ -3,6 +3,7 @@ package dlock
 import (
 	"flag"
 	"fmt"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"math/rand/v2"
 	"runtime/debug"
 	"sync/atomic"
@@ -56,7 +57,7 @@ func (c *Client) check(now instant) error {
 		return err
 	}
 	if c.closed {
-		return nil // who has something may give it back, and that is all
+		return nil // a closed client only gives back what it has
 	}
 	for cl := range c.troubles {
 		if cl.dead {
@@ -65,7 +66,7 @@ func (c *Client) check(now instant) error {
 	}
 	for f, table := range c.objects {
 		for name, o := range table {
-			if o.name != name || o.family != family(f) || !o.listed {
+			if o.name != name || o.family != protocol.Family(f) || !o.listed {
 				return fmt.Errorf("%q is listed as %q", o.name, name)
 			}
 			if err := c.checkObject(o, now); err != nil {
@@ -106,7 +107,7 @@ func (c *Client) checkObject(o *object, now instant) error {
 		}
 	}
 	for cl, n := range resting {
-		if rules[cl.kind].shared && cl.more.holds != n {
+		if cl.kind.Shared() && cl.more.holds != n {
 			return fmt.Errorf("%d holds rest on %s, and it counts %d", n, cl.owner, cl.more.holds)
 		}
 	}
@@ -139,7 +140,7 @@ func (c *Client) checkHold(o *object, h *hold, now instant) error {
 		return fmt.Errorf("relied on until %v, and asked for until %v", cl.Until(), cl.Horizon())
 	case v != nil && v.hold == nil:
 		return fmt.Errorf("its Locker isn't locked")
-	case v != nil && v.hold != h && !rules[h.kind].shared:
+	case v != nil && v.hold != h && !h.kind.Shared():
 		return fmt.Errorf("its Locker is locked for another hold")
 	case now < cl.Until() && (cl.alarm.place == 0 || cl.alarm.at > cl.Until()):
 		return fmt.Errorf("nobody looks at it before its time is over")
@@ -147,7 +148,7 @@ func (c *Client) checkHold(o *object, h *hold, now instant) error {
 	return nil
 }
 
-// checkBeside says whether those who have a lock may have it beside each other.
+// checkBeside says whether the holders of a lock may have it beside each other.
 func (o *object) checkBeside() error {
 	permits := 0
 	var before *claim
@@ -180,8 +181,8 @@ func (o *object) checkBeside() error {
 	return nil
 }
 
-// checkQueue says whether a queue counts those who are in it, and somebody asks the store, or will
-// be woken to do so.
+// checkQueue says whether a queue counts the calls that are in it, and one of them asks the store,
+// or will be woken to do so.
 func (c *Client) checkQueue(o *object, q *queue) error {
 	var before *acquisition
 	length, partners, writers, parked, leads := 0, 0, 0, 0, false
@@ -194,14 +195,15 @@ func (c *Client) checkQueue(o *object, q *queue) error {
 			return fmt.Errorf("a call asks for %s, which is over", a.h.claim.owner)
 		case a.handed != nil || a.joined:
 			return fmt.Errorf("a call waits for what it has")
-		case a.trying && !q.placed && a.variable() == nil && q.lead != a: // a Locker may be locked by now
+		case a.trying && !q.placed && a.variable() == nil && q.lead != a:
+			// a Locker may be locked by now
 			return fmt.Errorf("a call asks that doesn't lead")
 		}
 		leads = leads || q.lead == a
 		if a.partners {
 			partners++
 		}
-		if !rules[a.kind].shared {
+		if !a.kind.Shared() {
 			writers++
 		}
 		if a.parked() {
@@ -220,7 +222,7 @@ func (c *Client) checkQueue(o *object, q *queue) error {
 	case a == nil:
 	case !leads:
 		return fmt.Errorf("a call leads that isn't in the queue")
-	case a.parked() || o.exhausts(a): // whoever gives back what keeps it out wakes it
+	case a.parked() || o.exhausts(a): // the release of what keeps it out wakes it
 	case !a.trying && !a.fresh && !q.woken && a.alarm.place == 0 && q.releasing == 0:
 		return fmt.Errorf("nobody wakes the call that leads")
 	}

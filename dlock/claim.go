@@ -9,33 +9,34 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// A hold is what one party has: from the moment that it gets the lock until its last unlock begins,
-// or the lock is lost.
+// A hold is one party's hold on a claim. It begins when the party gets the lock. It ends when its
+// last unlock begins or the lock is lost.
 type hold struct {
-	claim *claim // on which it rests
+	claim *claim // on which the hold rests
 	party party
-	slot  chan struct{} // taken by the one who has a counting step under way; nil where there is only one such step
-	kind  backend.Kind
+	slot  chan struct{} // full while a counting step is under way; nil: the hold needs none
+	kind  protocol.Kind
 
-	// The rest is guarded by Client.mu.
+	// Client.mu guards the rest.
 	state       holdState
-	offered     bool          // to a waiter that has not taken it yet: nobody's to unlock
-	told        bool          // its end is to be told: see Trace
-	site        site          // where it was acquired
-	count       int32         // at most what the store counts; of a reader, how many calls
-	renewedFrom int32         // the count from which on it is renewed; 0: never
-	later       time.Duration // for how long its claim had been there when it began
-	watchers    *watchers     // who wants to know when it is over
+	offered     bool          // handed to a call that hasn't taken it yet; nobody can unlock it
+	told        bool          // a Trace is to be told of its end
+	site        site          // the place that acquired it
+	count       int32         // how many unlocks release it; the store's count may differ
+	renewedFrom int32         // the hold is renewed from this count on; 0: never
+	later       time.Duration // how much later than its claim the hold began
+	watchers    *watchers     // nil if nothing waits for its end
 }
 
-// watchers are who is told when a hold is over before it was released.
+// watchers are notified when a hold ends.
 type watchers struct {
-	over     []*notice              // given when it is lost
-	contexts map[*lifeline]struct{} // ended when it is lost or released
+	over     []*notice              // given when the hold is lost or the client is closed
+	contexts map[*lifeline]struct{} // end with the hold
 	loss     *Loss                  // nil if it isn't lost
 }
 
-// A notice tells of a loss. Several holds may give it, one after the other.
+// A notice reports that a hold was lost or the client was closed. If several holds share a notice,
+// the first of them that ends so gives it.
 type notice struct {
 	over  chan struct{} // closed when it is given
 	given bool
@@ -48,41 +49,42 @@ func (n *notice) give() {
 	}
 }
 
-// A claim is what the store has granted to one owner string. Each outermost acquisition has a claim
-// of its own, so that no late request of an earlier one can touch a later one. Holds of several
-// parties may rest on it: one after the other, see [Client.handOn], or, of readers, together.
+// A claim is what the store has granted, or is asked for, under one owner string. Each outermost
+// acquisition has its own claim, so that a late request of an earlier acquisition can't change a
+// later one. The holds of several parties may rest on one claim: holds of readers at the same time,
+// other holds one after the other (see [Client.handOn]).
 type claim struct {
 	object *object
 	owner  string // in the store
 
-	// The rest is guarded by Client.mu, but for what [protocol.Promise.Until] says.
+	// Client.mu guards the rest, except for the method [protocol.Promise.Until].
 	protocol.Promise
-	began   instant // when the request that the store granted was sent
+	began   instant // when the granted request was sent
 	alarm   alarm
-	kind    backend.Kind
-	handed  bool   // from one holder to another
-	back    bool   // it is being taken back
-	noted   bool   // the store may have a note that somebody waits for it
+	kind    protocol.Kind
+	handed  bool   // it has been handed from one holder to another
+	back    bool   // a take-back is under way
+	noted   bool   // the store may have a waiting call's note or place under its owner string
 	leaving bool   // its last release is under way
-	dead    bool   // its last release has begun, or it is lost: nothing re-enters, joins or renews it
-	after   uint32 // the number of the last attempt that this client had sent when the store granted it; it may overflow
-	more    *more  // what claims of plain locks have no use for: nil there
+	dead    bool   // its last release has begun, or it was lost: no re-entry, join or renewal
+	after   uint32 // number of this client's last attempt when the store granted it; may overflow
+	more    *more  // nil for plain locks
 }
 
-// more is what only claims of some kinds have.
+// more has the fields that only claims of some kinds need.
 type more struct {
-	token uint64 // that the store has given it; 0: none
+	token uint64 // the fencing token; 0: none
 
-	holds int    // of those who share it, that are not given back
-	joins uint64 // how often somebody joined it
-	lent  alarm  // when readers no longer share what was claimed for writing
-	under *hold  // the write that its holder reads under, while that lasts
-	inner *claim // of a write: what its holder reads, or has read
-	other *claim // while it is downgraded: its other side, which the store may have as well
+	holds int    // holds that share it and haven't been released
+	joins uint64 // the number of joins so far
+	lent  alarm  // rings when the loan of a write to readers ends
+	under *hold  // of a read: the hold of the write under which it was made; nil: none
+	inner *claim // of a write: the read under it, even one that has ended
+	other *claim // during a downgrade: the read or the write that the store may also have
 
 	permit // of a semaphore
 
-	noted bool // its owner string ends in a note, so that nobody joins it
+	noted bool // its owner string has the holder's note, so no other call joins it
 
 }
 
@@ -97,18 +99,18 @@ const (
 
 // Limits of the memory of lost holds.
 const (
-	maxLosses  = 1024 // lost holds of owners that are remembered
-	lossMemory = 10   // and for how many leases
+	maxLosses  = 1024 // how many lost holds are remembered for their unlocks
+	lossMemory = 10   // for how many leases each is remembered
 )
 
-// valid says whether the hold can be relied on at this instant.
+// valid reports whether the hold can be relied on now.
 func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim.Until() }
 
-// passes says whether a claim may pass from one holder to another, or be joined, the hand-over time
-// apart.
+// passes reports whether a claim may be handed over to another holder, or joined. The caller checks
+// the hand-over time.
 func (cl *claim) passes(now instant) bool { return !cl.dead && cl.Passes(now) }
 
-// suits says whether a claim is what an acquisition asks for, its kind apart.
+// suits reports whether a claim fits the request of an acquisition. The caller compares the kinds.
 func (cl *claim) suits(a *acquisition) bool {
 	return !a.o.fixed && !a.o.keeps && !a.o.noted && a.o.lease == cl.Lease()
 }
@@ -122,23 +124,23 @@ func (cl *claim) token() uint64 {
 }
 
 // newHold returns a party's hold on a claim.
-func newHold(p party, kind backend.Kind, cl *claim) *hold {
+func newHold(p party, kind protocol.Kind, cl *claim) *hold {
 	h := new(hold)
 	h.rest(p, kind, cl)
 	return h
 }
 
-func (h *hold) rest(p party, kind backend.Kind, cl *claim) {
+func (h *hold) rest(p party, kind protocol.Kind, cl *claim) {
 	h.claim, h.party, h.kind = cl, p, kind
-	if h.variable() == nil && !rules[kind].shared && !rules[kind].many {
+	if h.variable() == nil && !kind.Shared() && !kind.Many() {
 		h.slot = make(chan struct{}, 1)
 	}
 }
 
-// since returns when a party got what it has.
+// since returns when the hold began.
 func (h *hold) since() instant { return h.claim.began + h.later }
 
-// beginsLater notes that a hold on a claim that is there already begins now.
+// beginsLater records that a hold begins now on a claim that the client already had.
 func (h *hold) beginsLater(now instant) *hold {
 	h.later = max(now-h.claim.began, 0)
 	return h
@@ -150,7 +152,7 @@ func (h *hold) variable() *variable {
 	return v
 }
 
-// grantLocked makes a hold of an acquisition that the store has just answered, and returns it.
+// grantLocked records a hold whose claim the store has just granted, and returns it.
 func (c *Client) grantLocked(h *hold, sent instant) *hold {
 	cl := h.claim
 	cl.began = sent
@@ -159,7 +161,7 @@ func (c *Client) grantLocked(h *hold, sent instant) *hold {
 	c.supersedeLocked(cl)
 	o := c.openLocked(cl.object)
 	cl.object = o
-	if rules[cl.kind].shared {
+	if cl.kind.Shared() {
 		h = c.grantSharedLocked(o, h)
 	} else {
 		h.count = 1
@@ -172,17 +174,17 @@ func (c *Client) grantLocked(h *hold, sent instant) *hold {
 	return h
 }
 
-// supersedeLocked ends what this client had of a lock, if it can't be that the store has granted that claim
-// beside it.
+// supersedeLocked ends this client's claims that can't coexist with cl, which the store has just
+// granted.
 func (c *Client) supersedeLocked(cl *claim) {
 	for _, mine := range c.objectLocked(cl.kind, cl.object.name).rivals(cl) {
 		c.loseClaimLocked(mine, takenBy(cl.owner))
 	}
 }
 
-// rivals returns what this client has, or believes it has, and a store that grants that claim hasn't granted beside it.
+// rivals returns this client's claims that can't coexist with cl in the store. They may be invalid.
 func (o *object) rivals(cl *claim) (all []*claim) {
-	if o == nil || rules[cl.kind].many {
+	if o == nil || cl.kind.Many() {
 		return nil
 	}
 	if o.alone == nil || o.alone != cl.retain() {
@@ -190,21 +192,22 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 			all = append(all, mine)
 		}
 	}
-	if rules[cl.kind].shared {
+	if cl.kind.Shared() {
 		return all
 	}
 	for _, h := range o.readers() {
 		all = append(all, h.claim)
 	}
 	if o.reading != nil && o.reading.young != nil {
-		all = append(all, o.reading.young) // its last reader is just leaving
+		all = append(all, o.reading.young) // the claim of a reader that is leaving
 	}
 	return all
 }
 
-// overtakenLocked says whether this client has got the lock with an attempt whose answer was faster than the one to that acquisition's. Who of
-// the two has lost it isn't known, as the store may have granted it to either first. It will say so: the acquisition is repeated, and what this client
-// has is looked at.
+// overtakenLocked reports whether another attempt of this client got the lock, and was answered
+// before a's attempt. The store may have granted either attempt first. So the client doesn't know
+// which of the two claims was lost. The caller makes a new attempt, and overtakenLocked asks the
+// store about the other claim.
 func (c *Client) overtakenLocked(a *acquisition) (overtaken bool) {
 	now := c.now()
 	for _, mine := range c.objectLocked(a.kind, a.name).rivals(a.h.claim) {
@@ -216,7 +219,8 @@ func (c *Client) overtakenLocked(a *acquisition) (overtaken bool) {
 	return overtaken
 }
 
-// begunLocked says whether this client has got what an acquisition wants with an attempt that it sent after that instant.
+// begunLocked reports whether this client has got the lock that the acquisition wants, by an
+// attempt sent later than since.
 func (c *Client) begunLocked(a *acquisition, since instant) bool {
 	now := c.now()
 	return slices.ContainsFunc(a.in.object.rivals(a.h.claim), func(mine *claim) bool {
@@ -224,10 +228,11 @@ func (c *Client) begunLocked(a *acquisition, since instant) bool {
 	})
 }
 
-// installLocked makes h what this client has for itself, or one of those who have permits.
+// installLocked enters a hold in the client's tables. Waiting calls of the same party can then
+// re-enter the hold, unless it has permits.
 func (c *Client) installLocked(h *hold) {
 	h.claim.object.keep(h)
-	if rules[h.kind].many {
+	if h.kind.Many() {
 		return
 	}
 	if v := h.variable(); v != nil {
@@ -236,13 +241,13 @@ func (c *Client) installLocked(h *hold) {
 	c.joinLocked(h)
 }
 
-// currentLocked returns the hold of that kind that p has, or nil.
-func (c *Client) currentLocked(o *object, kind backend.Kind, p party) *hold {
+// currentLocked returns the hold of that kind that p has, or nil if it has none.
+func (c *Client) currentLocked(o *object, kind protocol.Kind, p party) *hold {
 	if o == nil {
 		return nil
 	}
 	h := o.alone
-	if rules[kind].shared {
+	if kind.Shared() {
 		h = o.reader(p)
 	}
 	if h == nil || h.party != p || h.kind != kind || !c.checkLocked(h) {
@@ -251,7 +256,7 @@ func (c *Client) currentLocked(o *object, kind backend.Kind, p party) *hold {
 	return h
 }
 
-// lossOf returns how a hold was lost, as the cause of its context, or nil.
+// lossOf returns the loss of a hold, as the cause of its context, or nil.
 func (c *Client) lossOf(h *hold) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -261,7 +266,7 @@ func (c *Client) lossOf(h *hold) error {
 	return h.ended()
 }
 
-// checkLocked says whether a hold can be relied on now, and ends it if its time is over.
+// checkLocked reports whether a hold can be relied on now. It ends an expired hold.
 func (c *Client) checkLocked(h *hold) bool {
 	now := c.now()
 	if h.valid(now) {
@@ -273,8 +278,8 @@ func (c *Client) checkLocked(h *hold) bool {
 	return false
 }
 
-// loseLocked ends a hold for good before it was released, and tells whoever wants to know: with it all
-// that share its claim.
+// loseLocked marks a hold as lost, and with it all holds that share its claim. It notifies their
+// watchers.
 func (c *Client) loseLocked(h *hold, w why) {
 	if h.state != live {
 		return
@@ -282,9 +287,9 @@ func (c *Client) loseLocked(h *hold, w why) {
 	c.loseClaimLocked(h.claim, w)
 }
 
-// loseClaimLocked ends a claim for good before it was released, with all that rest on it.
+// loseClaimLocked marks a claim as lost, with all holds that rest on it.
 func (c *Client) loseClaimLocked(cl *claim, w why) {
-	if cl.dead || c.closed { // who has it was told by Close
+	if cl.dead || c.closed { // Close has told its holders
 		return
 	}
 	cl.dead = true
@@ -294,7 +299,7 @@ func (c *Client) loseClaimLocked(cl *claim, w why) {
 	switch h := cl.object.alone; {
 	case h != nil && h.claim == cl:
 		c.loseHoldLocked(h, w)
-	case rules[cl.kind].many:
+	case cl.kind.Many():
 		c.loseHoldLocked(cl.more.holder, w)
 	default:
 		c.loseReadersLocked(cl, w)
@@ -303,7 +308,7 @@ func (c *Client) loseClaimLocked(cl *claim, w why) {
 		c.reportLossLocked(c.lastLosses[len(c.lastLosses)-1])
 	}
 	if c.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {
-		c.takeBackLocked(cl) // the store keeps it for longer than it is wanted
+		c.takeBackLocked(cl) // the store would keep it for too long
 	}
 	c.wakeLocked(cl)
 	if q := cl.object.line; q != nil {
@@ -320,9 +325,9 @@ func (c *Client) loseHoldLocked(h *hold, w why) {
 	switch v := h.variable(); {
 	case v == nil:
 		c.rememberLocked(h)
-	case rules[h.kind].shared:
+	case h.kind.Shared():
 		if v.hold == h {
-			v.hold = nil // others go on reading
+			v.hold = nil // other readers of the Locker go on
 		}
 		c.rememberLocked(h)
 	default:
@@ -345,13 +350,13 @@ func (c *Client) forsakeLocked(h *hold) {
 	c.unscheduleLocked(&h.claim.alarm)
 }
 
-// dropLocked takes a hold out of the tables.
+// dropLocked removes a hold from the client's tables.
 func (c *Client) dropLocked(h *hold) {
 	o := h.claim.object
 	switch {
-	case rules[h.kind].shared:
+	case h.kind.Shared():
 		c.forgetReaderLocked(o, h)
-	case rules[h.kind].many:
+	case h.kind.Many():
 		c.forgetPermitsLocked(o, h)
 	case o.alone == h:
 		o.alone = nil
@@ -360,7 +365,7 @@ func (c *Client) dropLocked(h *hold) {
 	c.tidyLocked(o)
 }
 
-// vacateLocked lets the next plain call have the Locker of a hold that is given back.
+// vacateLocked lets the next plain call use the Locker of a released hold.
 func (c *Client) vacateLocked(h *hold) {
 	v := h.variable()
 	if v == nil || v.hold != h {
@@ -379,13 +384,13 @@ func (c *Client) vacateLocked(h *hold) {
 	}
 }
 
-// tellLocked ends what hangs on a hold.
+// tellLocked gives the notices of a hold that has ended, and ends its contexts.
 func (c *Client) tellLocked(h *hold, cause error) {
 	h.noticeLocked()
 	c.endContextsLocked(h, cause)
 }
 
-// noticeLocked tells whoever wants to know that a hold is lost.
+// noticeLocked gives the notices of a hold that has ended.
 func (h *hold) noticeLocked() {
 	if h.watchers == nil {
 		return
@@ -395,7 +400,7 @@ func (h *hold) noticeLocked() {
 	}
 }
 
-// endContextsLocked ends the contexts that a hold is for.
+// endContextsLocked ends the contexts of a hold.
 func (c *Client) endContextsLocked(h *hold, cause error) {
 	if h.watchers == nil {
 		return
@@ -406,16 +411,16 @@ func (c *Client) endContextsLocked(h *hold, cause error) {
 	h.watchers.contexts = nil
 }
 
-// A lostKey is what an unlock of an owner names.
+// A lostKey is the key of the lost holds that one unlock may release.
 type lostKey struct {
 	lockKey
-	kind  backend.Kind
+	kind  protocol.Kind
 	party party
 }
 
 func (h *hold) lostKey() lostKey { return lostKey{h.claim.object.key(), h.kind, h.party} }
 
-// rememberLocked keeps a lost hold, so that its unlocks are told that it was lost.
+// rememberLocked remembers a lost hold, so that its unlocks can return the loss.
 func (c *Client) rememberLocked(h *hold) {
 	key := h.lostKey()
 	c.lost[key] = append(c.lost[key], h)
@@ -427,7 +432,7 @@ func (c *Client) rememberLocked(h *hold) {
 	c.scheduleLocked(&h.claim.alarm, c.now()+lossMemory*c.lease)
 }
 
-// forgetAllLocked drops all holds on a claim that rememberLocked kept.
+// forgetAllLocked forgets all remembered holds on a claim.
 func (c *Client) forgetAllLocked(cl *claim) {
 	c.forgot = true
 	for i := len(c.losses) - 1; i >= 0; i-- {
@@ -437,8 +442,8 @@ func (c *Client) forgetAllLocked(cl *claim) {
 	}
 }
 
-// forgetLocked drops what rememberLocked kept. If that isn't because it was unlocked, its unlock will
-// find nothing: c.forgot.
+// forgetLocked forgets a remembered hold. A later unlock of it finds nothing. If the hold is
+// forgotten before its unlock, the caller sets c.forgot.
 func (c *Client) forgetLocked(h *hold) {
 	if i := slices.Index(c.losses, h); i >= 0 {
 		c.losses = slices.Delete(c.losses, i, i+1)
@@ -446,7 +451,7 @@ func (c *Client) forgetLocked(h *hold) {
 	if !slices.ContainsFunc(c.losses, func(x *hold) bool { return x.claim == h.claim }) {
 		c.unscheduleLocked(&h.claim.alarm)
 	}
-	if v := h.variable(); v != nil { // its Locker remembers for as long as it is there
+	if v := h.variable(); v != nil { // the Locker goes on remembering this loss
 		v.owed += int(h.count)
 		h.count = 0
 	}
@@ -459,7 +464,7 @@ func (c *Client) forgetLocked(h *hold) {
 	}
 }
 
-// lastLossLocked returns the latest lost hold of p that isn't unlocked, or nil.
+// lastLossLocked returns a key's latest lost hold that still has to be unlocked, or nil.
 func (c *Client) lastLossLocked(key lostKey) *hold {
 	holds := c.lost[key]
 	if len(holds) == 0 {
@@ -471,33 +476,42 @@ func (c *Client) lastLossLocked(key lostKey) *hold {
 // Requests to the store, each about a claim.
 
 func (cl *claim) acquireRequest(lease time.Duration, reentry bool) backend.AcquireRequest {
-	req := backend.AcquireRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, Reentry: reentry}
+	req := backend.AcquireRequest{
+		Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner, Lease: lease,
+		Reentry: reentry,
+	}
 	req.Permits, req.Limit = cl.permits()
 	return req
 }
 
 func (cl *claim) releaseRequest(lease time.Duration, ask bool) backend.ReleaseRequest {
 	n, _ := cl.permits()
-	return backend.ReleaseRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, AskWaiting: ask, Permits: n}
+	return backend.ReleaseRequest{
+		Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner, Lease: lease,
+		AskWaiting: ask, Permits: n,
+	}
 }
 
 func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 	n, _ := cl.permits()
-	return backend.RenewRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner, Lease: lease, Permits: n}
+	return backend.RenewRequest{
+		Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner, Lease: lease,
+		Permits: n,
+	}
 }
 
-// lookRequest asks about the claim itself. A store that has lost it may no longer know how many
-// permits there are.
+// lookRequest asks about the claim itself. A store that has lost the claim may no longer know the
+// semaphore's limit. So the request gives the claim's own number of permits as the limit.
 func (cl *claim) lookRequest() backend.LookRequest {
-	req := backend.LookRequest{Kind: cl.kind, Name: cl.object.name, Owner: cl.owner}
-	n, limit := cl.permits()
-	req.Permits, req.Limit = n, max(n, limit)
+	req := backend.LookRequest{Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner}
+	n, _ := cl.permits()
+	req.Permits, req.Limit = n, n
 	return req
 }
 
-// permits returns how many permits a claim is for, and of how many.
+// permits returns the number of permits that a claim is for, and the semaphore's limit.
 func (cl *claim) permits() (n, limit int) {
-	if !rules[cl.kind].many {
+	if !cl.kind.Many() {
 		return 0, 0
 	}
 	return cl.more.many, cl.more.limit

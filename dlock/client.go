@@ -15,78 +15,80 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// Client makes Lockers on one store and manages their holds: one watchdog renews them all, and
-// waiters for one name share a queue. Most programs need one. It is safe for concurrent use.
+// Client makes Lockers on one store, and manages their holds. One watchdog renews all its holds.
+// Its calls that wait for one lock share a queue. Most programs need one Client. It is safe for
+// concurrent use.
 type Client struct {
 	session         backend.Session
 	notifier        backend.Notifier     // nil if the store has none
 	batches         backend.BatchRenewer // nil if the store has none
 	batcher         backend.Batcher      // nil if the store has none
 	prompt          bool                 // the store's steps never wait
-	leavable        bool                 // they can be left
-	settles         func()               // waits for what was left; nil if there is nothing
-	inspector       backend.Inspector    // nil if the store can't say who has a lock
+	leavable        bool                 // the store's steps return when their context ends
+	settles         func()               // waits for work that steps left behind; may be nil
+	inspector       backend.Inspector    // nil if the store can't say which client has a lock
 	latcher         backend.Latcher      // nil if the store has no latches
 	lister          backend.Lister       // nil if the store can't say which locks there are
-	liner           backend.Liner        // nil if those who wait can't stand in line in the store
+	liner           backend.Liner        // nil if the store has no lines
 	limits          backend.Limits
-	store           string                    // what errors call it
-	whyNot          func(backend.Kind) string // nil if it has nothing to say of the kinds of lock that it lacks
+	store           string                    // the name of the store in errors
+	whyNot          func(backend.Kind) string // nil if the store doesn't say why it lacks a kind
 	id              string
 	lease           time.Duration
 	handover        time.Duration
 	log             logbook
 	traces          []Trace
-	tracesSteps     bool // one of them wants to know of those
+	tracesSteps     bool // at least one trace observes steps
 	counts          counts
 	goroutineOwners bool
-	callers         *callers // nil: nobody asks
+	callers         *callers // nil unless WithCallers asks for them
 
 	epoch   time.Time       // instants count from here, on the monotonic clock
-	ctx     context.Context // ends with Close, cause ErrClosed
+	ctx     context.Context // ends with Close, with cause ErrClosed
 	end     context.CancelCauseFunc
-	running sync.WaitGroup // goroutines of ours
+	running sync.WaitGroup // goroutines of the client
 
-	acquisitions sync.Pool // of those that are over
+	acquisitions sync.Pool // finished acquisitions, for reuse
 	patientSteps atomic.Pointer[patience]
 	patient      atomic.Pointer[patience]
 	forced       atomic.Uint64 // how many locks this client has forced
 
-	// The mutex is never held across I/O or a wait, nor while anything of a caller's is called, its
-	// contexts among it. Functions that need it end in Locked.
+	// The mutex is never held during I/O, a wait, or a call of the caller's code, such as the
+	// methods of its contexts. The names of functions that need it end in Locked.
 	mu         sync.Mutex
 	closed     bool
-	number     uint64                       // of the last outermost acquisition
-	attempts   uint64                       // to acquire, that were sent
-	objects    [families]map[string]*object // by name: locks that somebody has here, or waits for
-	struckAt   instant                      // when it last forced a lock
-	lost       map[lostKey][]*hold          // of owners, not yet unlocked
-	losses     []*hold                      // the same, oldest first
-	troubles   map[*claim]why               // what speaks against claims that aren't lost yet
-	lastLosses []*Loss                      // oldest first
-	stalled    stall                        // the last
-	forgot     bool                         // some of these were dropped
-	spare      *queue                       // for the next that is needed
-	crowds     map[lockKey]*crowd           // other clients that are to come first
-	streaks    streaks                      // of late
+	number     uint64                                // of the last outermost acquisition
+	attempts   uint64                                // how many acquiring requests were sent
+	objects    [protocol.Families]map[string]*object // by name: locks with a hold or a waiting call
+	struckAt   instant                               // when this client last forced a lock
+	lost       map[lostKey][]*hold                   // lost holds that weren't unlocked yet
+	losses     []*hold                               // the same holds, oldest first
+	troubles   map[*claim]why                        // the troubles of claims that may be lost
+	lastLosses []*Loss                               // oldest first
+	stalled    stall                                 // the last stall
+	forgot     bool                                  // some lost holds were forgotten
+	spare      *queue                                // for reuse
+	crowds     map[lockKey]*crowd                    // other clients that are to get the lock first
+	streaks    streaks                               // the recent streaks
 	takeBacks  takeBacks
-	alarms     alarms      // by time: what is due
-	timer      *time.Timer // runs ring at the first of these
-	armed      instant     // when that will be
-	polls      bool        // a subscription was refused, and that was logged
-	ends       []func()    // of contexts and subscriptions: to be called once mu is free
-	tales      []func()    // of traces: to be called after these
-	records    []record    // to be logged after these
+	alarms     alarms      // by time
+	timer      *time.Timer // runs ring at the first alarm
+	armed      instant     // when the timer rings
+	polls      bool        // a subscription was refused, so the client polls; this was logged
+	ends       []func()    // end contexts and subscriptions; called once mu is free
+	tales      []func()    // calls of traces, made after ends
+	records    []record    // log records, written after tales
 }
 
 // An instant is a time on the client's monotonic clock.
 type instant = time.Duration
 
 // New returns a client of the store b. Close it when it is no longer needed. New does no I/O. It
-// panics if b is nil or an option is invalid: an empty client id, or a lease that is under 1 ms or
-// shorter than the store allows.
+// panics if b is nil or an option is invalid. A client id must not be empty. A lease must be at
+// least 1 ms, and not shorter than the store allows.
 func New(b backend.Backend, opts ...Option) *Client {
 	if b == nil {
 		panic("dlock: New: the backend is nil")
@@ -116,10 +118,11 @@ func New(b backend.Backend, opts ...Option) *Client {
 	if c.id == "" {
 		c.id = newID()
 	} else {
-		c.number = mathrand.Uint64N(1 << 62) // so that two clients that share an id by mistake don't share holds
+		c.number = mathrand.Uint64N(1 << 62) // clients may share an id, but no owner string
 	}
 	if c.lease < c.limits.MinLease {
-		panic(fmt.Sprintf("dlock: New: the lease %v is shorter than the store's minimum of %v", c.lease, c.limits.MinLease))
+		panic(fmt.Sprintf("dlock: New: the lease %v is shorter than the store's minimum of %v",
+			c.lease, c.limits.MinLease))
 	}
 	c.ctx, c.end = context.WithCancelCause(context.Background())
 	session, can := backend.Open(b)
@@ -130,7 +133,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 	return c
 }
 
-// nameOf returns what errors call a store.
+// nameOf returns the name of a store for errors.
 func nameOf(b backend.Backend) string {
 	if named, ok := b.(fmt.Stringer); ok {
 		return named.String()
@@ -138,55 +141,61 @@ func nameOf(b backend.Backend) string {
 	return fmt.Sprintf("%T", b)
 }
 
-// ID returns the client's id, by which the store knows its holders: that of [WithClientID], or
-// "HOST/PID/RANDOM".
+// ID returns the client's id, which is part of its holders' ids in the store. It is the id from
+// [WithClientID], or "HOST/PID/RANDOM".
 func (c *Client) ID() string { return c.id }
 
-// Lease returns the lease of locks that don't set their own: see [WithLease].
+// Lease returns the default lease of the client's locks: see [WithLease].
 func (c *Client) Lease() time.Duration { return c.lease }
 
-// Closed returns a channel that is closed when the client is: see [Client.Close].
+// Closed returns a channel that is closed by [Client.Close].
 func (c *Client) Closed() <-chan struct{} { return c.ctx.Done() }
 
 // Locker returns a Locker for the lock of that name. Each call returns a new one, and each is a
-// mutex of its own (see [Locker]). A name may be any text that isn't empty, and case matters;
-// stores may refuse some. It is checked when the Locker is used.
-func (c *Client) Locker(name string) *Locker { return newLocker(c, backend.Exclusive, name) }
+// mutex of its own (see [Locker]). A name may be any text that isn't empty. Case matters, and
+// stores may refuse some names. The name is checked when the Locker is used.
+func (c *Client) Locker(name string) *Locker {
+	return newLocker(c, protocol.Kind(backend.Exclusive), name)
+}
 
 // FencedLocker returns a Locker for the lock of that name whose acquisitions are numbered.
 // [Hold.Token], and [Token] of a hold's context, return the number. A resource that remembers the
 // largest number, and refuses smaller ones, is safe from a holder that was paused past its lease. A
-// re-entry has the number of its hold. LockContext and the other calls draw a number, too, but
+// re-entry has the number of its hold. LockContext and the other calls also draw a number, but
 // don't return it.
 //
-// It is the same lock as that of [Client.Locker] by the same name, so each excludes the other, but
-// acquisitions of the other have no number. It isn't handed over inside the client. An owner that
-// holds the lock as one of the two and asks for it as the other gets [ErrConflict]. If the store
-// has no fenced locks, every error wraps [errors.ErrUnsupported].
-func (c *Client) FencedLocker(name string) *Locker { return newLocker(c, backend.Fenced, name) }
+// [Client.Locker] with the same name makes another way to the same lock. The two Lockers exclude
+// each other, but acquisitions of the plain one have no number. A fenced lock isn't handed over
+// inside the client. An owner that holds the lock one way and asks for it the other way gets
+// [ErrConflict]. If the store has no fenced locks, every error wraps [errors.ErrUnsupported].
+func (c *Client) FencedLocker(name string) *Locker {
+	return newLocker(c, protocol.Kind(backend.Fenced), name)
+}
 
-// FairLocker returns a Locker for the lock of that name that goes to its waiters in order of
+// FairLocker returns a Locker for the lock of that name. The lock goes to its waiters in order of
 // arrival, over all processes. Each waiting call has a place in the store. The store itself gives
-// the lock to the first, in the step that frees it. [Locker.TryLock] without a wait fails while
-// others wait. A call that gives up leaves its place at once; the place of a dead process ends
-// after 3 s.
+// the lock to the first waiter, in the step that frees it. [Locker.TryLock] without a wait fails
+// while others wait. A call that gives up leaves its place at once. The place of a dead process
+// ends after 3 s.
 //
-// It is the same lock as that of [Client.Locker] by the same name, so each excludes the other. But
-// waiters for a plain lock don't stand in line, and may not be told of this one's release: don't
-// mix them. It isn't handed over inside the client. An owner that holds the lock as one of the two
-// and asks for it as the other gets [ErrConflict]. If the store has no fair locks, every error
-// wraps [errors.ErrUnsupported].
-func (c *Client) FairLocker(name string) *Locker { return newLocker(c, backend.Fair, name) }
+// [Client.Locker] with the same name makes another way to the same lock, and the two exclude each
+// other. Don't mix them. Waiters for a plain lock don't stand in line, and may not be told when a
+// fair holder releases it. A fair lock isn't handed over inside the client. An owner that holds the
+// lock one way and asks for it the other way gets [ErrConflict]. If the store has no fair locks,
+// every error wraps [errors.ErrUnsupported].
+func (c *Client) FairLocker(name string) *Locker {
+	return newLocker(c, protocol.Kind(backend.Fair), name)
+}
 
-// Close ends the client. Waiting calls return [ErrClosed]; a waiting [Locker.Lock] panics with it,
+// Close ends the client. Waiting calls return [ErrClosed]. A waiting [Locker.Lock] panics with it,
 // since it can't return an error. (End such goroutines first, or use LockContext.) [Locker.Lost]
-// channels are closed, contexts of [Locker.Do] end with that cause, and renewals stop.
+// channels are closed, contexts of [Locker.Do] end with the cause ErrClosed, and renewals stop.
 //
 // Close releases nothing, since a holder may still be in its critical section. Each lock ends with
-// its lease, or when its holder unlocks it, which still works. Close logs what is held. The store's
-// client stays open, and may be closed afterwards. Close returns once the goroutines of this client
-// have ended. It waits for a second at most for one that is stuck in the store's client. The error
-// is the session's. Further calls do nothing.
+// its lease, or when its holder unlocks it. Unlocking still works. Close logs which locks are held.
+// The store's client stays open, and may be closed afterwards. Close returns once the goroutines of
+// this client have ended. If one of them is stuck in the store's client, Close waits for a second
+// at most. Close returns the session's error. Further calls of Close do nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -209,14 +218,15 @@ func (c *Client) Close() error {
 	return err
 }
 
-// reportHeldLocked logs what is held still.
+// reportHeldLocked logs which locks are still held.
 func (c *Client) reportHeldLocked() {
 	const most = 10
 	var names []string
 	held := 0
 	for h := range c.holdsLocked() {
 		held++
-		if name := h.claim.object.name; h.valid(c.now()) && len(names) < most && !slices.Contains(names, name) {
+		if name := h.claim.object.name; h.valid(c.now()) && len(names) < most &&
+			!slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -225,7 +235,7 @@ func (c *Client) reportHeldLocked() {
 	}
 }
 
-// holdsLocked returns whatever anybody of this client has.
+// holdsLocked returns all holds of this client.
 func (c *Client) holdsLocked() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
 		for _, table := range c.objects {
@@ -240,7 +250,7 @@ func (c *Client) holdsLocked() iter.Seq[*hold] {
 	}
 }
 
-// holds returns what anybody has of a lock.
+// holds returns all holds on a lock.
 func (o *object) holds() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
 		if o.alone != nil && !yield(o.alone) {
@@ -259,7 +269,7 @@ func (o *object) holds() iter.Seq[*hold] {
 	}
 }
 
-// dismiss lets everybody who waits look that the client is closed.
+// dismiss wakes all waiting calls, so that they find the client closed.
 func (c *Client) dismiss() {
 	c.mu.Lock()
 	defer c.unlock()
@@ -274,11 +284,10 @@ func (c *Client) dismiss() {
 	}
 }
 
-// closePatience is how long Close waits for steps that are stuck in the store's client, or for a
-// logger.
+// closePatience is how long Close waits for steps that hang in the store's client, or for a logger.
 const closePatience = time.Second
 
-// settle waits for our goroutines.
+// settle waits for the client's goroutines.
 func (c *Client) settle() {
 	done := make(chan struct{})
 	go func() {
@@ -305,11 +314,11 @@ func (c *Client) backgroundLocked(f func()) {
 	}
 }
 
-// afterEvent, in tests, looks at the tables each time that a mutex is given back.
+// afterEvent, set in tests, checks the client's tables whenever its mutex is unlocked.
 var afterEvent func(*Client)
 
-// unlock unlocks c.mu and does what had to wait for that: first whoever is told that something is
-// over, all of them, then whoever looks on, then what is to be logged.
+// unlock unlocks c.mu, and then does everything that had to wait for that. It ends contexts and
+// subscriptions, then it calls traces, and then it logs.
 func (c *Client) unlock() {
 	if afterEvent != nil {
 		afterEvent(c)
@@ -329,13 +338,13 @@ func (c *Client) unlock() {
 // laterLocked calls end once c.mu is free.
 func (c *Client) laterLocked(end func()) { c.ends = append(c.ends, end) }
 
-// traceLocked calls tell after that.
+// traceLocked calls tell once c.mu is free, after all functions given to laterLocked.
 func (c *Client) traceLocked(tell func()) { c.tales = append(c.tales, tell) }
 
 func (c *Client) now() instant { return time.Since(c.epoch) }
 
-// nextOwnerLocked returns who the next outermost acquisition is, on the wire. No two are the same.
-// Stores take an owner apart at its last colon, so a note stands before that.
+// nextOwnerLocked returns the owner string of the next outermost acquisition. No two are the same.
+// Stores split an owner string at its last colon, so the note stands before that colon.
 func (c *Client) nextOwnerLocked(note string) string {
 	c.number++
 	owner := make([]byte, 0, 64)
@@ -347,19 +356,19 @@ func (c *Client) nextOwnerLocked(note string) string {
 	return string(strconv.AppendUint(owner, c.number, 10))
 }
 
-// stored returns the lease that the store is asked for where the caller asks for d.
+// stored returns the lease to ask the store for if the caller wants the lease d.
 func (c *Client) stored(d time.Duration) time.Duration {
 	d = max(d, c.limits.MinLease)
 	step := max(c.limits.LeaseStep, time.Millisecond)
 	return (d + step - 1) / step * step
 }
 
-// kept returns for how long the store is asked to keep what is released with d left.
+// kept rounds d up to whole milliseconds. d is how long a released lock must stay taken.
 func kept(d time.Duration) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// newID returns an id that no other client has, and that says where it runs.
+// newID returns a unique client id that says where the client runs.
 func newID() string {
 	host, err := os.Hostname()
 	if err != nil {

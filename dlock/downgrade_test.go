@@ -1,7 +1,6 @@
 package dlock
 
 import (
-	"context"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -30,33 +29,30 @@ func wantRead(t *testing.T, h *Hold, other *Client) {
 	}
 }
 
-// What is answered about the write of a lock that has become a read meanwhile says nothing about
-// the read.
+// An answer about the write of a lock that has become a read meanwhile says nothing about the read.
 func TestAnswersAboutAWriteThatIsNoMore(t *testing.T) {
 	const renewal = DefaultLease/3 - DefaultLease/3%(DefaultLease/16) // when the first one is sent
 	for name, c := range map[string]struct {
-		script   func(b *scripted, wait func())
+		script   func(b *script, wait func())
 		ask      func(c *Client)
 		handover time.Duration
 	}{
 		"of a renewal": {
-			func(b *scripted, wait func()) {
-				b.renew = func(req backend.RenewRequest, do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
-					if req.Kind == backend.Write {
+			func(b *script, wait func()) {
+				b.renew.set(func(s *renewStep) {
+					if s.req.Kind == backend.Write {
 						wait()
 					}
-					return do()
-				}
+				})
 			},
 			func(*Client) { time.Sleep(renewal) },
 			renewal + 100*time.Millisecond,
 		},
 		"of a look": {
-			func(b *scripted, wait func()) {
-				b.look = func(do func() (backend.LookResult, error)) (backend.LookResult, error) {
+			func(b *script, wait func()) {
+				b.look.set(func(s *lookStep) {
 					wait()
-					return do()
-				}
+				})
 			},
 			func(c *Client) { lookAt(c, "x") },
 			DefaultHandover,
@@ -64,7 +60,7 @@ func TestAnswersAboutAWriteThatIsNoMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &scripted{Backend: membackend.New()}
+				b := newScript(membackend.New())
 				var waits atomic.Int32
 				c.script(b, func() {
 					if waits.Add(1) == 1 {
@@ -87,42 +83,18 @@ func TestAnswersAboutAWriteThatIsNoMore(t *testing.T) {
 	}
 }
 
-// A downgrade whose read is granted later than that could be relied on asks again: the write is
-// renewed meanwhile.
-func TestADowngradeThatIsAnsweredTooLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &scripted{Backend: membackend.New()}
-		var asked atomic.Int32
-		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			res, err := do()
-			if req.Kind == backend.Read && asked.Add(1) == 1 {
-				time.Sleep(DefaultLease + time.Second)
-			}
-			return res, err
-		}
-		_, h := lending(t, b)
-		other := New(b.Backend, quiet())
-		defer other.Close()
-		time.Sleep(DefaultLease + 2*time.Second)
-		wantRead(t, h, other)
-		must(t, h.Release(t.Context()))
-		wantFree(t, other, "x")
-	})
-}
-
 // The readers leave between two attempts to downgrade, the first of which the store has carried
 // out.
 func TestReadersLeaveBetweenAttemptsToDowngrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &scripted{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		var asked atomic.Int32
-		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			res, err := do()
-			if req.Kind == backend.Read && asked.Add(1) == 1 {
-				err = errors.New("no answer")
+		b.acquire.set(func(s *acquireStep) {
+			s.do()
+			if s.req.Kind == backend.Read && asked.Add(1) == 1 {
+				s.fail(errors.New("no answer"))
 			}
-			return res, err
-		}
+		})
 		_, h := lending(t, b)
 		other := New(b.Backend, quiet())
 		defer other.Close()
@@ -140,15 +112,13 @@ func TestReadersLeaveBetweenAttemptsToDowngrade(t *testing.T) {
 // The store counts a write twice, since it didn't take a partial release, when it is downgraded:
 // all of it goes.
 func TestADowngradeOfAWriteThatTheStoreCountsTwice(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		ctx, rw := WithOwner(t.Context(), NewOwner()), c.RWLocker("x")
 		must(t, rw.Writer().LockContext(ctx))
 		must(t, rw.Writer().LockContext(ctx))
-		b.release = func(backend.ReleaseRequest, func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-			return backend.ReleaseResult{}, &backend.Error{Kind: backend.Retry, Err: errors.New("busy")}
-		}
+		b.release.fail(&backend.Error{Kind: backend.Retry, Err: errors.New("busy")})
 		must(t, rw.Writer().UnlockContext(ctx))
-		b.release = nil
+		b.release.set(nil)
 		reading := make(chan *Hold)
 		go func() {
 			h, err := rw.Reader().Acquire(t.Context())
@@ -168,32 +138,28 @@ func TestADowngradeOfAWriteThatTheStoreCountsTwice(t *testing.T) {
 // A read under a write is carried out after the write, and what was read under it, are released,
 // and while that is being taken back: the answer to the take-back may be older.
 func TestAReadUnderAWriteThatIsCarriedOutDuringItsTakeBack(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
 		must(t, rw.Writer().LockContext(ctx))
 		must(t, rw.Reader().LockContext(ctx))
 		must(t, rw.Reader().UnlockContext(ctx))
-		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			b.acquire = nil
+		b.acquire.set(func(s *acquireStep) {
+			b.acquire.set(nil)
 			time.Sleep(100 * time.Millisecond)
-			return b.Backend.Open().Acquire(context.Background(), req)
-		}
+		})
 		var released atomic.Int32
-		b.release = func(req backend.ReleaseRequest, do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-			if req.Kind != backend.Read {
-				return do()
+		b.release.set(func(s *releaseStep) {
+			if s.req.Kind != backend.Read {
+				return
 			}
 			switch released.Add(1) {
 			case 1:
-				return backend.ReleaseResult{}, &backend.Error{Kind: backend.Refused, Err: errors.New("refused")}
+				s.fail(&backend.Error{Kind: backend.Refused, Err: errors.New("refused")})
 			case 2:
-				res, err := do()
+				s.do()
 				time.Sleep(200 * time.Millisecond)
-				return res, err
-			default:
-				return do()
 			}
-		}
+		})
 		read := make(chan error)
 		go func() {
 			_, err := rw.Reader().TryLock(ctx)
@@ -202,7 +168,8 @@ func TestAReadUnderAWriteThatIsCarriedOutDuringItsTakeBack(t *testing.T) {
 		synctest.Wait()
 		must(t, rw.Writer().UnlockContext(ctx))
 		if err := <-read; err == nil {
-			must(t, rw.Reader().UnlockContext(ctx)) // it has read after all, with a claim of its own
+			// it has read after all, with a claim of its own
+			must(t, rw.Reader().UnlockContext(ctx))
 		}
 		time.Sleep(time.Second)
 		if n := released.Load(); n < 3 {

@@ -2,18 +2,19 @@ package dlock
 
 import "runtime"
 
-// A lock whose Hold or Locker nobody refers to any more can't be given back. It goes on being renewed, since a
-// program may mean to have it until it ends (client.Locker("leader").Lock() and nothing else), and is logged once,
-// since more often somebody has forgotten it.
+// If a Hold or Locker that has a lock is dropped, no code can release the lock any more. The client
+// goes on renewing the lock, since some programs want to have it until they end
+// (client.Locker("leader").Lock() and nothing else). Usually dropping it is a mistake, so the
+// client logs that once.
 
-// watchVariable has a Locker found that is dropped.
+// watchVariable makes the client notice when a Locker is dropped.
 func (c *Client) watchVariable(l *Locker) {
 	if !l.plain.watched.Swap(true) {
 		runtime.AddCleanup(l, c.droppedVariable, l.plain)
 	}
 }
 
-// droppedVariable logs that the plain calls of a Locker which is gone have the lock.
+// droppedVariable logs that a dropped Locker's plain calls have the lock.
 func (c *Client) droppedVariable(v *variable) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -22,19 +23,20 @@ func (c *Client) droppedVariable(v *variable) {
 	}
 }
 
-// droppedHold logs that a Hold and its context are gone, and what they were for isn't given back.
+// droppedHold logs that a Hold and its context were dropped without a release.
 func (c *Client) droppedHold(h *hold) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.reportDroppedLocked(h, "a Hold was dropped without a Release")
 }
 
-// reportDroppedLocked doesn't look at the clock: cleanups run outside the bubbles of testing/synctest, in
-// another time.
+// reportDroppedLocked logs a dropped hold. It doesn't read the clock, since cleanups run outside of
+// the bubbles of testing/synctest, and a bubble has a time of its own.
 func (c *Client) reportDroppedLocked(h *hold, what string) {
 	if c.closed || h.state != live {
 		return
 	}
 	cl := h.claim
-	c.warnLocked(what+": nobody can give the lock back", "name", cl.object.name, "kind", cl.kind.String(), "holder", cl.owner, "fixed", !cl.Renewed())
+	c.warnLocked(what+": nobody can give the lock back", "name", cl.object.name, "kind",
+		cl.kind.String(), "holder", cl.owner, "fixed", !cl.Renewed())
 }

@@ -10,60 +10,62 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
 // Election elects a leader among all candidates of a name, in any number of processes. The leader
-// holds the lock of [Client.FencedLocker] with that name, so each term has a number, and leaders
-// are promised what holders are. A leader that was paused past its lease, or whose store forgets,
-// finds that out when it next looks. Only a resource that compares numbers can refuse its late
-// writes.
+// holds the lock of [Client.FencedLocker] with that name. So each term has a number, and the
+// guarantees for holders apply to leaders. A leader that was paused past its lease, or whose store
+// loses its data, finds that out when it next checks. Only a resource that compares numbers can
+// refuse its late writes.
 //
 // An Election is one candidate. Making one is cheap and does no I/O. It is safe for concurrent use,
 // and must not be copied.
 type Election struct {
 	locker Locker
 	runs   atomic.Bool
-	term   atomic.Pointer[holdContext] // what lead was given; nil while it doesn't run
+	term   atomic.Pointer[holdContext] // the context of lead; nil while lead doesn't run
 	join   sync.Once
 	joined chan struct{}
 }
 
-// Election returns a candidate for the leader of that name. Each call returns a new one, and they
-// compete, also within one client. If the store has no fenced locks, every error wraps
+// Election returns a candidate for the leader of that name. Each call returns a new one. Candidates
+// compete even within one client. If the store has no fenced locks, every error wraps
 // [errors.ErrUnsupported].
 func (c *Client) Election(name string) *Election {
 	e := &Election{joined: make(chan struct{})}
-	e.locker.make(c, backend.Fenced, name)
+	e.locker.make(c, protocol.Kind(backend.Fenced), name)
 	return e
 }
 
 // Run campaigns until it has won, and then calls lead. The context of lead has the values of ctx.
-// It ends when the term does: when the lock is lost (the cause is a [*Loss], see [Hold.Context]),
-// after [Election.Resign] ([ErrResigned]), with ctx, and with the client ([ErrClosed]). Its Err
-// looks at the clock. [Token] of it is the number of the term, which is larger than all before.
-// However the term ends, the lock is renewed as long as possible, and given back only when lead has
-// returned: so let it return soon.
+// It ends with the term. That is when the lock is lost (the cause is a [*Loss], see
+// [Hold.Context]), after [Election.Resign] (the cause is [ErrResigned]), when ctx ends, or when the
+// client is closed ([ErrClosed]). Its Err checks the clock. Its [Token] is the number of the term,
+// which is larger than all earlier ones. However the term ends, the lock is renewed as long as
+// possible, and released only when lead has returned. So lead should return soon.
 //
-// If lead returns while it leads, Run gives the lock back and returns lead's result; nil says that
-// all is done. If the lock was lost before, or the leader resigned, Run campaigns again, whatever
-// lead returned; an error of lead that isn't about its context is logged. The same goes if only the
-// release finds that the lock was lost.
+// If lead returns before its term ends, Run releases the lock and returns lead's result, which may
+// be nil. If the lock was lost before lead returned, or the leader resigned, Run campaigns again,
+// whatever lead returned. It logs lead's error unless that is about the context. Run also campaigns
+// again if only the release finds that the lock was lost.
 //
-// When ctx ends, or the client is closed, Run gives the lock back once lead has returned. It
-// returns an [*Error] with the context's error and cause, or ErrClosed, and with lead's error if
-// that is about something else. If a signal has ended ctx, that is no failure: err != nil &&
-// ctx.Err() == nil tells failures apart.
+// When ctx ends, or the client is closed, Run releases the lock once lead has returned. It returns
+// an [*Error] with the context's error and cause, or ErrClosed, and with lead's error if that is
+// about something different. The end of ctx by a signal is no failure. So check for failures with
+// err != nil && ctx.Err() == nil.
 //
 // While the store can't be reached, or returns errors, Run goes on trying, and logs that now and
-// then. It returns where trying can't help: [ErrConflict] if the name holds something that is not a
-// lock, [errors.ErrUnsupported], an empty name, a nil lead, or another Run of this Election. If the
-// store hasn't confirmed the release, that error is joined with lead's, as in [Locker.Do]. If lead
-// panics, or ends its goroutine, the lock is given back. If lead has re-entered the lock and not
-// given that back, it is given back with the lock and logged: a goroutine that lead has started and
-// not waited for no longer has the lock.
+// then. It returns if trying can't help, for example with [ErrConflict] if the name belongs to data
+// that is not a lock, or with [errors.ErrUnsupported]. It also returns at once if the name is empty
+// or lead is nil, and during another Run of this Election. If the store hasn't confirmed the
+// release, the error of the release is joined with lead's, as in [Locker.Do]. If lead panics, or
+// ends its goroutine, the lock is released. If lead has re-entered the lock and not unlocked it
+// again, Run releases that, too, and logs it. A goroutine that lead has started and not waited for
+// no longer has the lock.
 //
-// A candidate is an owner of its own, whatever ctx says; lead re-enters the lock with its own
-// context.
+// A candidate is an owner of its own, whatever owner ctx names. lead re-enters the lock with its
+// own context.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context) error) error {
 	l := e.mustBeMade()
 	mustBeContext(ctx)
@@ -85,7 +87,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context) error
 	}
 }
 
-// campaign waits until the lock is had, or there is no point in it any more.
+// campaign waits until the candidate has the lock, or can't get it any more.
 func (e *Election) campaign(ctx context.Context) (stay, error) {
 	l := &e.locker
 	c := l.client
@@ -97,21 +99,21 @@ func (e *Election) campaign(ctx context.Context) (stay, error) {
 		case err == nil:
 			e.hasJoined()
 			return won, nil
-		case why != nil && !says(err, ctx):
-			return won, both(why, err) // what the store said came as ctx ended
-		case why != nil || isHopeless(err):
+		case says(err, ctx):
 			return won, err
+		case why != nil || isHopeless(err):
+			return won, both(why, err) // the store's answer may have come as ctx ended
 		}
 		c.warn("cannot campaign yet", "name", l.name, "err", err)
 		c.pause(ctx, tries.next(firstReport, longestReport))
 	}
 }
 
-// Joined returns a channel that is closed once this replica campaigns: [Election.Run] has been
-// called, and the store has said that this replica leads, or that another has the lock. It stays
-// closed. Report this as readiness to a load balancer or to Kubernetes, and not that the replica
-// leads. A replica that is ready only while it leads stops a rolling deploy: the old leader ends
-// only after the new replica is ready.
+// Joined returns a channel that is closed once this replica campaigns. By then [Election.Run] was
+// called, and the store has said that this replica leads, or that another has the lock. The channel
+// stays closed, even when Run has returned. Report this as readiness to a load balancer or to
+// Kubernetes, and not that the replica leads. A replica that is ready only while it leads stops a
+// rolling deploy, since the old leader ends only after the new replica is ready.
 func (e *Election) Joined() <-chan struct{} {
 	e.mustBeMade()
 	return e.joined
@@ -119,17 +121,17 @@ func (e *Election) Joined() <-chan struct{} {
 
 func (e *Election) hasJoined() { e.join.Do(func() { close(e.joined) }) }
 
-// says says whether an error tells that the client is closed, or how ctx has ended.
+// says reports whether an error already tells that the client is closed, or why ctx has ended.
 func says(err error, ctx context.Context) bool {
 	return errors.Is(err, ErrClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) && errors.Is(err, context.Cause(ctx))
 }
 
-// serve has lead do what it does while it leads, gives the lock back, and says whether that was all.
+// serve calls lead, and then releases the lock. over reports whether Run returns.
 func (e *Election) serve(won stay, lead func(ctx context.Context) error) (over bool, err error) {
 	l, c := won.locker, won.locker.client
 	var term *holdContext
 	var said error
-	early := false // before the term was over
+	early := false // lead returned before the term ended
 	won.whole = true
 	released := won.run(func(ctx context.Context) error {
 		term = ctx.(*holdContext)
@@ -166,17 +168,20 @@ func (e *Election) serve(won stay, lead func(ctx context.Context) error) (over b
 	return false, nil
 }
 
-// repeats says whether an error only says that the term was over.
+// repeats reports whether an error only says that the term has ended.
 func repeats(said error, term *holdContext) bool {
 	return errors.Is(said, term.Err()) || errors.Is(said, context.Cause(term)) || errors.Is(said, ErrLost)
 }
 
-// sitOut waits until another has what was given back, or for a third of a lease.
+// sitOut waits until another client has the released lock, for at most a third of a lease.
 func (e *Election) sitOut(before *stay) {
 	l, c := before.locker, before.locker.client
 	ctx, cancel := context.WithTimeout(before.ctx, c.lease/3)
 	defer cancel()
-	req := backend.LookRequest{Kind: l.kind, Name: l.name, Owner: before.hold.claim.owner} // who may have it still, in the store
+	// This owner may still have the lock in the store, so the look asks for its count.
+	req := backend.LookRequest{
+		Kind: backend.Kind(l.kind), Name: l.name, Owner: before.hold.claim.owner,
+	}
 	var looks backoff
 	for c.pause(ctx, looks.next(firstPoll, longestPoll)) {
 		if res, err := step(ctx, c, backend.Session.Look, req); err == nil && res.Held && res.Count == 0 {
@@ -185,8 +190,9 @@ func (e *Election) sitOut(before *stay) {
 	}
 }
 
-// IsLeader says whether this candidate leads now: lead of [Election.Run] runs, and its context
-// isn't over, by the clock. It asks nobody. The answer may be out of date a moment later.
+// IsLeader reports whether this candidate leads now. That means that the lead of [Election.Run] is
+// running, and its context hasn't ended by the clock. IsLeader doesn't ask the store. The answer
+// may be out of date a moment later.
 func (e *Election) IsLeader() bool {
 	e.mustBeMade()
 	term := e.term.Load()
@@ -194,8 +200,9 @@ func (e *Election) IsLeader() bool {
 }
 
 // Resign ends the context of lead, with the cause [ErrResigned], if this candidate leads. When lead
-// has returned, Run gives the lock back, and campaigns again when another has the lock, or after a
-// third of the client's lease. Resign doesn't wait for that, and does nothing unless lead runs.
+// has returned, Run releases the lock. It campaigns again when another has the lock, or after a
+// third of the client's lease. Resign doesn't wait for that. It does nothing unless lead is
+// running.
 func (e *Election) Resign() {
 	e.mustBeMade()
 	if term := e.term.Load(); term != nil && term.Err() == nil {
@@ -203,10 +210,11 @@ func (e *Election) Resign() {
 	}
 }
 
-// Leader asks the store who leads, in one round trip. It returns the id of that client (see
-// [WithClientID]), or nothing. The leader is the holder of the lock in the store. That includes one
-// that has resigned and whose lead hasn't returned; one that was killed, until its lease is over;
-// and the holder of a plain lock with that name. Errors are those of [Locker.Holder].
+// Leader asks the store who leads, in one round trip. It returns the id of the leading client (see
+// [WithClientID]), or "" if there is none. The leader is the holder of the lock in the store. That
+// includes a leader that has resigned and whose lead hasn't returned. It includes a leader that was
+// killed, until its lease has run out, and the holder of a plain lock with that name. Errors are
+// those of [Locker.Holder].
 func (e *Election) Leader(ctx context.Context) (string, error) {
 	l := e.mustBeMade()
 	holders, err := l.holders(ctx)
@@ -220,15 +228,17 @@ func leaderOf(holders []Holder) string {
 	return cmp.Or(holders[0].Client, holders[0].ID)
 }
 
-// Changes returns the leaders as they come and go, as [Election.Leader] does: first the present
-// one, then each new one, and "" for none. It is told of releases if the store can tell. It also
-// looks when the lease that it saw ends, and each third of the client's lease: a change is noticed
-// that late at most. It may miss a leader of a shorter time, leaders that come and go while the
-// body of the loop runs, and that the same client was elected again.
+// Changes returns the leaders as they come and go, as [Election.Leader] does. It begins with the
+// present one. Then it returns each new one, and "" when there is none. The store tells Changes of
+// releases if it can. Changes also asks the store at the end of the leader's lease, and each time a
+// third of the client's lease has passed. So it notices a change at most that third late. It may
+// miss leaders that lead for a shorter time, leaders that come and go while the body of the loop
+// runs, and the repeated election of one client.
 //
-// An error of the store is returned once when it begins, and the leader again once the store
-// answers. The last error says why the loop ends: the error of ctx, [ErrClosed], or one that no
-// waiting helps against, as in [Election.Run]. Watching needs no campaign.
+// While the store returns errors, Changes returns only the first of them. When the store answers
+// again, Changes returns the leader again. The last error says why the loop ends. It is the error
+// of ctx, [ErrClosed], or an error that waiting can't help against, as in [Election.Run]. Watching
+// needs no campaign.
 func (e *Election) Changes(ctx context.Context) iter.Seq2[string, error] {
 	l := e.mustBeMade()
 	mustBeContext(ctx)
@@ -246,21 +256,21 @@ func (e *Election) Changes(ctx context.Context) iter.Seq2[string, error] {
 	}
 }
 
-// A watch looks who leads.
+// A watch asks again and again who leads.
 type watch struct {
 	locker   *Locker
-	woken    <-chan struct{} // the lock was released
+	woken    <-chan struct{} // gets a value when the lock was released
 	pause    time.Duration   // until the next look
-	looks    backoff         // while nobody leads
+	looks    backoff         // pauses while there is no leader
 	failures backoff
 }
 
-// endsWith says whether no look can follow an error.
+// endsWith reports whether an error ends the watch.
 func (w *watch) endsWith(ctx context.Context, err error) bool {
 	return err != nil && (isHopeless(err) || w.locker.client.over(ctx) != nil)
 }
 
-// next waits until there is something else to say.
+// next waits until there is a change to report, and returns it.
 func (w *watch) next(ctx context.Context, last string, failed error) (string, error) {
 	for {
 		w.wait(ctx)
@@ -272,7 +282,7 @@ func (w *watch) next(ctx context.Context, last string, failed error) (string, er
 	}
 }
 
-// look asks who leads, and decides when to ask again.
+// look asks the store who leads, and sets the pause until the next look.
 func (w *watch) look(ctx context.Context) (string, error) {
 	third := longestPause(w.locker.client.lease)
 	bounded, cancel := context.WithTimeout(ctx, third)
@@ -298,11 +308,13 @@ func (w *watch) look(ctx context.Context) (string, error) {
 	return leaderOf(holders), nil
 }
 
-// wait waits until the next look, which a release brings on. After that somebody else will lead soon.
+// wait waits until the next look. A release shortens the wait, since there will soon be another
+// leader.
 func (w *watch) wait(ctx context.Context) {
 	c := w.locker.client
+	// This pause limits the number of looks if there are many releases.
 	if !c.pause(ctx, shortestWait) {
-		return // there may be very many releases
+		return
 	}
 	timer := time.NewTimer(w.pause - shortestWait)
 	defer timer.Stop()

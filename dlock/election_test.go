@@ -105,18 +105,6 @@ func (c *candidate) wantLeader(t *testing.T, want string) {
 	}
 }
 
-// clientsOf returns clients of a store, with ids a, b, and so on.
-func clientsOf(t *testing.T, store backend.Backend, n int, opts ...Option) []*Client {
-	t.Helper()
-	var all []*Client
-	for i := range n {
-		c := New(store, append([]Option{quiet(), WithClientID(string(rune('a' + i)))}, opts...)...)
-		t.Cleanup(func() { c.Close() })
-		all = append(all, c)
-	}
-	return all
-}
-
 func TestOneOfManyLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clients := clientsOf(t, membackend.New(), 3)
@@ -174,19 +162,28 @@ func TestHowRunEnds(t *testing.T) {
 		"done":                      {says: nil},
 		"an error":                  {says: errLead, want: []error{errLead}},
 		"an error like a context's": {says: context.Canceled, want: []error{context.Canceled}},
-		"ctx ends":                  {end: func(_ *candidate, cancel context.CancelFunc) { cancel() }, want: []error{context.Canceled}},
+		"ctx ends": {
+			end:  func(_ *candidate, cancel context.CancelFunc) { cancel() },
+			want: []error{context.Canceled},
+		},
 		"ctx ends, and lead says so": {
-			end: func(_ *candidate, cancel context.CancelFunc) { cancel() }, says: context.Canceled, want: []error{context.Canceled},
+			end: func(_ *candidate, cancel context.CancelFunc) { cancel() }, says: context.Canceled,
+			want: []error{context.Canceled},
 		},
 		"ctx ends, and lead fails": {
-			end: func(_ *candidate, cancel context.CancelFunc) { cancel() }, says: errLead, want: []error{context.Canceled, errLead},
+			end: func(_ *candidate, cancel context.CancelFunc) { cancel() }, says: errLead,
+			want: []error{context.Canceled, errLead},
 		},
 		"ctx ends after a resignation": {
-			end: func(c *candidate, cancel context.CancelFunc) { c.Resign(); cancel() }, says: ErrResigned, want: []error{context.Canceled}, not: []error{ErrResigned},
+			end:  func(c *candidate, cancel context.CancelFunc) { c.Resign(); cancel() },
+			says: ErrResigned, want: []error{context.Canceled}, not: []error{ErrResigned},
 		},
-		"the client is closed": {end: func(c *candidate, _ context.CancelFunc) { c.c.Close() }, want: []error{ErrClosed}},
+		"the client is closed": {end: func(c *candidate, _ context.CancelFunc) {
+			c.c.Close()
+		}, want: []error{ErrClosed}},
 		"the client is closed, and lead fails": {
-			end: func(c *candidate, _ context.CancelFunc) { c.c.Close() }, says: errLead, want: []error{ErrClosed, errLead},
+			end: func(c *candidate, _ context.CancelFunc) { c.c.Close() }, says: errLead,
+			want: []error{ErrClosed, errLead},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -223,7 +220,8 @@ func TestHowRunEnds(t *testing.T) {
 					}
 				}
 				mustTry(t, other.Locker("x"))
-				if e, ok := errors.AsType[*Error](err); test.end != nil && (!ok || e.Op != "run" || e.Name != "x") {
+				if e, ok := errors.AsType[*Error](err); test.end != nil &&
+					(!ok || e.Op != "run" || e.Name != "x") {
 					t.Errorf("Run = %#v", err)
 				}
 			})
@@ -231,11 +229,14 @@ func TestHowRunEnds(t *testing.T) {
 	}
 }
 
-// After a loss it makes no difference what lead returns: what it says last may be that a write of its was refused.
+// After a loss it makes no difference what lead returns: what it says last may be that a write of
+// its was refused.
 func TestALeaderThatHasLostCampaignsAgain(t *testing.T) {
 	for name, says := range map[string]func(ctx context.Context) error{
-		"nothing":       func(context.Context) error { return nil },
-		"the end":       func(ctx context.Context) error { return fmt.Errorf("query: %w", ctx.Err()) },
+		"nothing": func(context.Context) error { return nil },
+		"the end": func(ctx context.Context) error {
+			return fmt.Errorf("query: %w", ctx.Err())
+		},
 		"the cause":     context.Cause,
 		"ErrLost":       func(context.Context) error { return ErrLost },
 		"its own error": func(context.Context) error { return errLead },
@@ -352,7 +353,7 @@ func TestResign(t *testing.T) {
 	})
 }
 
-// Who is alone leads again after a third of a lease, and not before.
+// A candidate that is alone leads again after a third of a lease, and not before.
 func TestResignWithoutAnotherCandidate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
@@ -402,7 +403,8 @@ func TestResignWhileCampaigning(t *testing.T) {
 	})
 }
 
-// loseUnnoticed lets the lease of a lock be over, as in a process that stood still: no timer has run.
+// loseUnnoticed lets the lease of a lock be over, as in a process that stood still: no timer has
+// run.
 func loseUnnoticed(c *Client, name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -432,7 +434,7 @@ func TestALeaderThatWasPaused(t *testing.T) {
 	})
 }
 
-// Who has lost doesn't resign: it campaigns again at once.
+// A leader that has lost doesn't resign: it campaigns again at once.
 func TestResignAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
@@ -445,7 +447,8 @@ func TestResignAfterALoss(t *testing.T) {
 		if !errors.Is(context.Cause(r.ctx), ErrLost) {
 			t.Errorf("the cause is %v", context.Cause(r.ctx))
 		}
-		if _, err := c.FencedLocker("x").ForceUnlock(t.Context()); err != nil { // of what the store has still
+		if _, err := c.FencedLocker("x").ForceUnlock(t.Context()); err != nil {
+			// of what the store has still
 			t.Fatal(err)
 		}
 		r.leaves <- nil
@@ -480,7 +483,10 @@ func TestALeadThatIgnoresItsContext(t *testing.T) {
 
 // A lead that never comes back gives the lock back, and its Election can be used on.
 func TestALeadThatPanics(t *testing.T) {
-	for name, leave := range map[string]func(){"panic": func() { panic("lead") }, "Goexit": runtime.Goexit} {
+	for name, leave := range map[string]func(){
+		"panic":  func() { panic("lead") },
+		"Goexit": runtime.Goexit,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := New(membackend.New(), quiet())
@@ -504,7 +510,7 @@ func TestALeadThatPanics(t *testing.T) {
 	}
 }
 
-// What lead re-enters and doesn't give back goes with the term, and is logged: else nobody would
+// A re-entry that lead doesn't give back goes with the term, and is logged: otherwise nobody would
 // ever lead again.
 func TestALeadThatGivesBackLessThanItTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -538,7 +544,7 @@ func TestALeadThatGivesBackLessThanItTook(t *testing.T) {
 	})
 }
 
-// What lead does with its context is done by who leads, and nobody else is that.
+// Calls with lead's context are those of the leader, and no other candidate's.
 func TestACandidateIsAPartyOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
@@ -547,7 +553,10 @@ func TestACandidateIsAPartyOfItsOwn(t *testing.T) {
 		must(t, c.FencedLocker("x").Do(ctx, func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, time.Minute)
 			defer cancel()
-			err := c.Election("x").Run(ctx, func(context.Context) error { t.Error("leads beside its owner's lock"); return nil })
+			err := c.Election("x").Run(ctx, func(context.Context) error {
+				t.Error("leads beside its owner's lock")
+				return nil
+			})
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("Run = %v", err)
 			}
@@ -580,7 +589,7 @@ func TestElectionsThatCannotBe(t *testing.T) {
 		c, closed := New(store, quiet()), New(store, quiet())
 		defer c.Close()
 		closed.Close()
-		plain := New(limited{store, backend.Limits{}}, quiet())
+		plain := New(newScript(store).with(backend.Limits{}), quiet())
 		defer plain.Close()
 		permits := mustAcquire(t, c.Semaphore("permits", 1), 1)
 		defer permits.Release(t.Context())
@@ -598,8 +607,9 @@ func TestElectionsThatCannotBe(t *testing.T) {
 			"a context that is over":  {c.Election("x"), over, context.Canceled},
 		} {
 			began := time.Now()
-			if err := test.e.Run(test.ctx, lead); !errors.Is(err, test.want) {
-				t.Errorf("%s: Run = %v", name, err)
+			err := test.e.Run(test.ctx, lead)
+			if !errors.Is(err, test.want) || strings.Count(err.Error(), test.want.Error()) != 1 {
+				t.Errorf("%s: Run = %v, want it to say once %v", name, err, test.want)
 			}
 			if got, err := test.e.Leader(test.ctx); !errors.Is(err, test.want) || got != "" {
 				t.Errorf("%s: Leader = %q, %v", name, got, err)
@@ -627,14 +637,16 @@ func TestElectionsThatCannotBe(t *testing.T) {
 		must(t, cand.ends(t))
 		for name, use := range map[string]func(e *Election){
 			"IsLeader": func(e *Election) { e.IsLeader() }, "Resign": (*Election).Resign,
-			"Joined": func(e *Election) { e.Joined() },
-			"Run":    func(e *Election) { e.Run(t.Context(), lead) },
-			"Leader": func(e *Election) { e.Leader(t.Context()) }, "Changes": func(e *Election) { e.Changes(t.Context()) },
+			"Joined":  func(e *Election) { e.Joined() },
+			"Run":     func(e *Election) { e.Run(t.Context(), lead) },
+			"Leader":  func(e *Election) { e.Leader(t.Context()) },
+			"Changes": func(e *Election) { e.Changes(t.Context()) },
 		} {
 			for _, e := range []*Election{nil, new(Election)} {
 				func() {
 					defer func() {
-						if text, ok := recover().(string); !ok || !strings.Contains(text, "Election") {
+						if text, ok := recover().(string); !ok ||
+							!strings.Contains(text, "Election") {
 							t.Errorf("%s of one that wasn't made: %q", name, text)
 						}
 					}()
@@ -645,25 +657,24 @@ func TestElectionsThatCannotBe(t *testing.T) {
 	})
 }
 
-// Ready is whoever campaigns and was answered, whether it leads or not.
+// A replica has joined once it campaigns and was answered, whether it leads or not.
 func TestReplicasJoinOnceTheStoreHasAnswered(t *testing.T) {
 	joined := func(t *testing.T, c *candidate, want bool) {
 		t.Helper()
 		synctest.Wait()
-		if got := isClosed(c.Joined()); got != want {
+		if got := over(c.Joined()); got != want {
 			t.Errorf("joined: %t, want %t", got, want)
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		b := &hooked{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		var refuses atomic.Bool
 		refuses.Store(true)
-		b.acquire = func(ctx context.Context, req backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+		b.acquire.set(func(s *acquireStep) {
 			if refuses.Load() {
-				return backend.AcquireResult{}, errors.New("the store is away")
+				s.fail(errors.New("the store is away"))
 			}
-			return do(ctx)
-		}
+		})
 		clients := clientsOf(t, b, 3)
 		ctx, cancel := context.WithCancel(t.Context())
 		idle := &candidate{Election: clients[0].Election("x")}
@@ -706,23 +717,15 @@ func TestReplicasJoinOnceTheStoreHasAnswered(t *testing.T) {
 // A store that refuses, for whatever reason, may be put right.
 func TestACampaignGoesOnWhileTheStoreRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, log := &hooked{Backend: membackend.New()}, new(logs)
-		refuses := true
-		b.acquire = func(ctx context.Context, req backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			if refuses {
-				return backend.AcquireResult{}, &backend.Error{Kind: backend.Refused, Err: errors.New("WRONGPASS")}
-			}
-			return do(ctx)
-		}
+		b, log := newScript(membackend.New()), new(logs)
+		b.acquire.fail(&backend.Error{Kind: backend.Refused, Err: errors.New("WRONGPASS")})
 		c := New(b, WithLogger(log.logger()))
 		defer c.Close()
 		cand := campaigns(t.Context(), c)
 		time.Sleep(time.Hour)
 		cand.doesNotLead(t)
 		cand.goesOn(t)
-		b.mu.Lock()
-		refuses = false
-		b.mu.Unlock()
+		b.acquire.set(nil)
 		time.Sleep(longestReport)
 		cand.leads(t).leaves <- nil
 		must(t, cand.ends(t))
@@ -740,15 +743,23 @@ func TestACampaignThatEndsAsTheStoreRefuses(t *testing.T) {
 			end  func(cancel context.CancelCauseFunc)
 			want []error
 		}{
-			"cancelled":      {func(cancel context.CancelCauseFunc) { cancel(nil) }, []error{context.Canceled, ErrUnavailable, errNoPermission}},
-			"with its cause": {func(cancel context.CancelCauseFunc) { cancel(cause) }, []error{context.Canceled, cause, ErrUnavailable}},
+			"cancelled": {
+				func(cancel context.CancelCauseFunc) { cancel(nil) }, []error{
+					context.Canceled, ErrUnavailable, errNoPermission,
+				},
+			},
+			"with its cause": {
+				func(cancel context.CancelCauseFunc) { cancel(cause) }, []error{
+					context.Canceled, cause, ErrUnavailable,
+				},
+			},
 		} {
 			ctx, cancel := context.WithCancelCause(t.Context())
-			b := &hooked{Backend: membackend.New()}
-			b.acquire = func(context.Context, backend.AcquireRequest, func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+			b := newScript(membackend.New()).but(neverWaits) // or nobody waits for its answer
+			b.acquire.set(func(s *acquireStep) {
 				test.end(cancel)
-				return backend.AcquireResult{}, errNoPermission
-			}
+				s.fail(errNoPermission)
+			})
 			c := New(b, quiet())
 			err := c.Election("x").Run(ctx, func(context.Context) error { return nil })
 			for _, want := range test.want {
@@ -764,12 +775,14 @@ func TestACampaignThatEndsAsTheStoreRefuses(t *testing.T) {
 	})
 }
 
-// Whoever wins as its context ends doesn't begin to lead.
+// A candidate that wins as its context ends doesn't begin to lead.
 func TestALeaderWhoseContextEndsAsItWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		store := membackend.New()
-		c := New(store, quiet(), WithTrace(&Trace{AcquireDone: func(context.Context, AcquireDone) { cancel() }}))
+		c := New(store, quiet(), WithTrace(&Trace{AcquireDone: func(context.Context, AcquireDone) {
+			cancel()
+		}}))
 		other := New(store, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -784,20 +797,16 @@ func TestALeaderWhoseContextEndsAsItWins(t *testing.T) {
 	})
 }
 
-// A release that the store doesn't confirm is an error, as that of a Do is, of who was done; who campaigns again leaves it to the log.
+// If the store doesn't confirm a release, a leader that was done returns an error, as a Do does. A
+// leader that campaigns again leaves it to the log.
 func TestALeaderWhoseReleaseFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, log := &hooked{Backend: membackend.New()}, new(logs)
+		b, log := newScript(membackend.New()), new(logs)
 		c := New(b, WithLogger(log.logger()))
 		defer c.Close()
 		fails := func(fails bool) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.release = nil
-			if fails {
-				b.release = func(context.Context, backend.ReleaseRequest, func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-					return backend.ReleaseResult{}, errSevered
-				}
+			if b.release.set(nil); fails {
+				b.release.fail(errSevered)
 			}
 		}
 		cand := campaigns(t.Context(), c)
@@ -828,8 +837,8 @@ func TestALeaderWhoseReleaseFails(t *testing.T) {
 	})
 }
 
-// Many campaign, resign, are paused and give up, and there are never two, by what they see themselves; nothing is left
-// behind, and the end of each term is told once.
+// Many campaign, resign, are paused and give up, and there are never two, by what they see
+// themselves; nothing is left behind, and the end of each term is told once.
 func TestManyCandidates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const candidates, terms = 50, 400
@@ -885,7 +894,9 @@ func TestManyCandidates(t *testing.T) {
 					patience, cancel := context.WithTimeout(ctx, rand.N(20*time.Second))
 					err := e.Run(patience, lead(e))
 					cancel()
-					if err != nil && !errors.Is(err, errLead) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+					if err != nil && !errors.Is(err, errLead) &&
+						!errors.Is(err, context.DeadlineExceeded) &&
+						!errors.Is(err, context.Canceled) {
 						t.Errorf("Run = %v", err)
 					}
 				}
@@ -901,49 +912,6 @@ func TestManyCandidates(t *testing.T) {
 			t.Errorf("what has begun and not ended: %v, %d calls", told.open, told.calls)
 		}
 	})
-}
-
-// A watched store counts subscriptions, which it may be slow to make, and may hang where it is asked who has a lock.
-type watched struct {
-	*membackend.Backend
-	slow         time.Duration
-	hangs        atomic.Bool
-	begun, ended atomic.Int64
-}
-
-func (b *watched) Open() backend.Session { return &watchedSession{b.Backend.Open(), b} }
-
-type watchedSession struct {
-	backend.Session
-	b *watched
-}
-
-func (s *watchedSession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
-	if s.b.hangs.Load() {
-		<-ctx.Done()
-		return backend.Inspection{}, ctx.Err()
-	}
-	return s.Session.(backend.Inspector).Inspect(ctx, req)
-}
-
-func (s *watchedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	time.Sleep(s.b.slow)
-	sub, err := s.Session.(backend.Notifier).Subscribe(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	s.b.begun.Add(1)
-	return endedSubscription{sub, s.b}, nil
-}
-
-type endedSubscription struct {
-	backend.Subscription
-	b *watched
-}
-
-func (s endedSubscription) Close() {
-	s.b.ended.Add(1)
-	s.Subscription.Close()
 }
 
 // A viewer keeps what Changes returns.
@@ -1018,7 +986,8 @@ func TestChanges(t *testing.T) {
 		}
 		must(t, clients[1].Close())
 		time.Sleep(4 * time.Second)
-		late := views(ctx, clients[2].Election("x")) // whose looks don't fall together with the end of the lease
+		// whose looks don't fall together with the end of the lease
+		late := views(ctx, clients[2].Election("x"))
 		late.wants(t, "b")
 		left, err := clients[2].Locker("x").TTL(t.Context())
 		must(t, err)
@@ -1039,7 +1008,8 @@ func TestChanges(t *testing.T) {
 	})
 }
 
-// A holder of the plain lock by that name keeps others from leading: it leads, as far as can be seen.
+// A holder of the plain lock by that name keeps others from leading: it leads, as far as can be
+// seen.
 func TestALeaderByThePlainLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet(), WithClientID("a:b"))
@@ -1058,17 +1028,17 @@ func TestALeaderByThePlainLock(t *testing.T) {
 
 func TestChangesWhileTheStoreIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &severed{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		c := New(store, quiet(), WithClientID("a"))
 		l := c.Locker("x")
 		l.Lock()
 		v := views(t.Context(), c.Election("x"))
 		v.wants(t, "a")
 		for range 2 {
-			store.cut.Store(true)
+			store.cut(true)
 			time.Sleep(DefaultLease / 2)
 			v.wants(t, "error")
-			store.cut.Store(false)
+			store.cut(false)
 			time.Sleep(DefaultLease / 2)
 			v.wants(t, "a") // it leads still, but that wasn't known
 		}
@@ -1086,8 +1056,8 @@ func TestChangesWhileTheStoreIsDown(t *testing.T) {
 // A look that hangs is an error before long, and not of the caller's context.
 func TestChangesOfAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &watched{Backend: membackend.New()}
-		store.hangs.Store(true)
+		store := newScript(membackend.New())
+		store.inspect.hang()
 		c := New(store, quiet())
 		defer c.Close()
 		n := 0
@@ -1099,10 +1069,11 @@ func TestChangesOfAStoreThatHangs(t *testing.T) {
 				}
 				break
 			}
-			if !errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || time.Since(began) > DefaultLease/3 {
+			if !errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) ||
+				time.Since(began) > DefaultLease/3 {
 				t.Errorf("%v, after %v", err, time.Since(began))
 			}
-			store.hangs.Store(false)
+			store.inspect.set(nil)
 		}
 		if n != 2 {
 			t.Errorf("%d changes", n)
@@ -1113,7 +1084,8 @@ func TestChangesOfAStoreThatHangs(t *testing.T) {
 // Nobody tells of a release that comes before the store is listened to.
 func TestAReleaseBeforeChangesAreToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &watched{Backend: membackend.New(), slow: time.Second}
+		store := newScript(membackend.New())
+		store.subscribe.delay(time.Second, 0)
 		c := New(store, quiet(), WithClientID("a"))
 		defer c.Close()
 		h, err := c.Locker("x").Acquire(t.Context())
@@ -1121,7 +1093,7 @@ func TestAReleaseBeforeChangesAreToldOf(t *testing.T) {
 		v := views(t.Context(), c.Election("x"))
 		v.wants(t, "a")
 		must(t, h.Release(t.Context()))
-		time.Sleep(store.slow + shortestWait)
+		time.Sleep(time.Second + shortestWait)
 		v.wants(t, "")
 	})
 }
@@ -1132,7 +1104,9 @@ func TestChangesLookSeldom(t *testing.T) {
 		told := new(ledger)
 		store := membackend.New()
 		var looks atomic.Int64
-		c := New(store, quiet(), told.trace(), WithTrace(&Trace{StepDone: func(_ context.Context, e StepDone) {
+		c := New(store, quiet(), told.trace(), WithTrace(&Trace{StepDone: func(
+			_ context.Context, e StepDone,
+		) {
 			if e.Op == "inspect" {
 				looks.Add(1)
 			}
@@ -1157,7 +1131,7 @@ func TestChangesLookSeldom(t *testing.T) {
 // A consumer that has seen enough leaves nothing behind.
 func TestChangesThatNobodyWants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &watched{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		e := c.Election("x")
@@ -1181,14 +1155,15 @@ func TestChangesThatNobodyWants(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if n := store.begun.Load(); n != 1 || store.ended.Load() != n {
-			t.Errorf("%d subscriptions were made, %d given up", n, store.ended.Load())
+		if n, ended := store.subscribe.count(), store.unsubscribed.Load(); n != 1 || ended != 1 {
+			t.Errorf("%d subscriptions were made, %d given up", n, ended)
 		}
 		empty(t, c)
 	})
 }
 
-// Who waits is in when the lease of who died ends, also if that is just after it would have looked anyway.
+// A waiter gets in when the lease of a dead holder ends, also if that is just after it would have
+// looked anyway.
 func TestALeaseThatEndsJustAfterALook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()

@@ -25,17 +25,31 @@ func TestALossIsSaidOnce(t *testing.T) {
 		want    string // LOSS is what the loss says
 		is      error
 	}{
-		"the cause":         {context.Cause, `dlock: hold "x": LOSS`, ErrLost},
-		"the cause, inside": {func(ctx context.Context) error { return fmt.Errorf("%w: %w", errWork, context.Cause(ctx)) }, `at row 4: dlock: hold "x": LOSS`, errWork},
-		"the error of ctx":  {context.Context.Err, `context canceled; dlock: unlock "x": LOSS`, context.Canceled},
-		"its own":           {func(context.Context) error { return errWork }, `at row 4; dlock: unlock "x": LOSS`, errWork},
-		"nothing":           {func(context.Context) error { return nil }, `dlock: unlock "x": LOSS`, ErrLost},
+		"the cause": {context.Cause, `dlock: hold "x": LOSS`, ErrLost},
+		"the cause, inside": {
+			func(ctx context.Context) error {
+				return fmt.Errorf("%w: %w", errWork,
+					context.Cause(ctx))
+			}, `at row 4: dlock: hold "x": LOSS`, errWork,
+		},
+		"the error of ctx": {
+			context.Context.Err, `context canceled; dlock: unlock "x": LOSS`, context.Canceled,
+		},
+		"its own": {
+			func(context.Context) error { return errWork }, `at row 4; dlock: unlock "x": LOSS`,
+			errWork,
+		},
+		"nothing": {
+			func(context.Context) error { return nil }, `dlock: unlock "x": LOSS`, ErrLost,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := New(membackend.New(), quiet())
 				defer c.Close()
-				for what, do := range map[string]func(context.Context, func(context.Context) error, ...AcquireOption) error{
+				for what, do := range map[string]func(
+					context.Context, func(context.Context) error, ...AcquireOption,
+				) error{
 					"Do": c.Locker("x").Do, "Do of several": All(lockers(c, "x", "y")...).Do,
 				} {
 					err := do(t.Context(), func(ctx context.Context) error {
@@ -47,7 +61,8 @@ func TestALossIsSaidOnce(t *testing.T) {
 					if !ok {
 						t.Fatalf("%s = %v", what, err)
 					}
-					if want := strings.ReplaceAll(test.want, "LOSS", loss.Error()); err.Error() != want {
+					if want := strings.ReplaceAll(test.want, "LOSS",
+						loss.Error()); err.Error() != want {
 						t.Errorf("%s = %q, want %q", what, err, want)
 					}
 					var unlocks bool
@@ -56,7 +71,8 @@ func TestALossIsSaidOnce(t *testing.T) {
 						unlocks = unlocks || ok && e.Op == "unlock"
 					}
 					if !errors.Is(err, test.is) || !unlocks {
-						t.Errorf("%s = %#v, in which there is no unlock, or not %v", what, err, test.is)
+						t.Errorf("%s = %#v, in which there is no unlock, or not %v", what, err,
+							test.is)
 					}
 				}
 			})
@@ -101,7 +117,9 @@ func TestHeldByACallOfTheSameClient(t *testing.T) {
 			return c.Locker("x").Do(ctx, func(context.Context) error { return nil })
 		}, `dlock: do "x": context deadline exceeded; ` + here},
 		"several": {func(ctx context.Context, c, other *Client) error {
-			return All(lockers(c, "y", "x")...).Do(ctx, func(context.Context) error { return nil }, Wait(time.Second))
+			return All(lockers(c, "y", "x")...).Do(ctx, func(context.Context) error {
+				return nil
+			}, Wait(time.Second))
 		}, `dlock: do "x": not acquired in time: ` + here},
 		"another client": {func(ctx context.Context, c, other *Client) error {
 			return other.Locker("x").LockContext(ctx, Wait(time.Second))
@@ -125,14 +143,15 @@ func TestHeldByACallOfTheSameClient(t *testing.T) {
 	}
 }
 
-// What the store refuses for good ends a call at once, whichever step that is, and the error says
-// that trying again doesn't help. A refused subscription is no reason to end: whoever waits polls,
-// and it isn't asked for again.
+// A step that the store refuses for good ends the call at once, and the error says that trying
+// again doesn't help. A refused subscription is no reason to end: waiters poll, and it isn't asked
+// for again.
 func TestARefusalEndsTheCall(t *testing.T) {
-	for _, refused := range []string{"acquire", "re-entry", "release", "partial release", "subscribe"} {
+	for _, refused := range []string{"acquire", "re-entry", "release", "partial release",
+		"subscribe"} {
 		t.Run(refused, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &refusing{Backend: membackend.New()}
+				b := newScript(membackend.New())
 				c, other := New(b, quiet()), New(b.Backend, quiet())
 				defer c.Close()
 				defer other.Close()
@@ -157,83 +176,52 @@ func TestARefusalEndsTheCall(t *testing.T) {
 					must(t, other.Locker("x").LockContext(t.Context(), FixedLease(time.Minute)))
 					call = lock
 				}
-				b.refuses.Store(true)
-				b.subscribes = refused == "subscribe"
+				var requests atomic.Int64
+				refuse := func(s *anyStep) {
+					if s.op != "renew" {
+						requests.Add(1)
+						s.fail(errNoPermission)
+					}
+				}
+				if refused == "subscribe" {
+					b.subscribe.set(func(s *subscribeStep) { refuse(&s.anyStep) })
+				} else {
+					b.set(refuse)
+				}
 				began := time.Now()
 				err := call()
-				took, asked := time.Since(began), b.asked.Load()
+				took, asked := time.Since(began), requests.Load()
 				switch {
 				case refused == "subscribe":
 					if err != nil || took > time.Minute+longestPoll || asked != 1 {
 						t.Errorf("%d subscriptions, and after %v: %v", asked, took, err)
 					}
 				case refused == "partial release":
-					if err != nil || took > 0 || asked != 1 { // the last one gives back what the store counts too much
+					if err != nil || took > 0 || asked != 1 {
+						// the last one gives back what the store counts too much
 						t.Errorf("%d requests, and after %v: %v", asked, took, err)
 					}
 				default:
-					if !errors.Is(err, ErrUnavailable) || !errors.Is(err, errNoPermission) || took > 0 || asked != 1 {
+					if !errors.Is(err, ErrUnavailable) || !errors.Is(err, errNoPermission) ||
+						took > 0 || asked != 1 {
 						t.Errorf("%d requests, and after %v: %v", asked, took, err)
 					}
-					if want := "store unavailable: it refuses this for as long as nobody puts it right: NOPERM"; err != nil && !strings.HasSuffix(err.Error(), want) {
+					if want := "store unavailable: it refuses this for as long as nobody puts it " +
+						"right: NOPERM"; err != nil && !strings.HasSuffix(err.Error(), want) {
 						t.Errorf("%q doesn't say %q", err, want)
 					}
 				}
 				time.Sleep(2 * DefaultLease)
-				if more := b.asked.Load() - asked; refused == "release" && more > 1 || refused == "acquire" && more > 0 {
+				if more := requests.Load() - asked; refused == "release" && more > 1 ||
+					refused == "acquire" && more > 0 {
 					t.Errorf("%d more requests in the background", more)
 				}
-				b.refuses.Store(false)
+				b.set(nil)
+				b.subscribe.set(nil)
 				if refused == "re-entry" || refused == "partial release" || refused == "subscribe" {
 					must(t, unlock())
 				}
 			})
 		})
 	}
-}
-
-// A refusing store refuses steps from some moment on, or subscriptions.
-type refusing struct {
-	backend.Backend
-	refuses    atomic.Bool
-	subscribes bool         // it refuses those
-	asked      atomic.Int64 // how often it has refused
-}
-
-func (b *refusing) Open() backend.Session {
-	return refusingSession{b.Backend.Open(), b}
-}
-
-type refusingSession struct {
-	backend.Session
-	b *refusing
-}
-
-func (b *refusing) answer(subscribes bool) error {
-	if !b.refuses.Load() || b.subscribes != subscribes {
-		return nil
-	}
-	b.asked.Add(1)
-	return errNoPermission
-}
-
-func (s refusingSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	if err := s.b.answer(false); err != nil {
-		return backend.AcquireResult{}, err
-	}
-	return s.Session.Acquire(ctx, req)
-}
-
-func (s refusingSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	if err := s.b.answer(false); err != nil {
-		return backend.ReleaseResult{}, err
-	}
-	return s.Session.Release(ctx, req)
-}
-
-func (s refusingSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	if err := s.b.answer(true); err != nil {
-		return nil, err
-	}
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
 }

@@ -75,7 +75,8 @@ func ExampleLocker_TryLock() {
 	// false <nil>
 }
 
-// With Wait, TryLock waits for a while; with FixedLease, the lock is not renewed and ends by itself.
+// With Wait, TryLock waits for a while; with FixedLease, the lock is not renewed and ends by
+// itself.
 func ExampleLocker_TryLock_waitAndLease() {
 	store := membackend.New()
 	client, other := dlock.New(store), dlock.New(store)
@@ -83,7 +84,8 @@ func ExampleLocker_TryLock_waitAndLease() {
 	defer other.Close()
 	ctx := context.Background()
 
-	ok, err := client.Locker("import").TryLock(ctx, dlock.Wait(time.Second), dlock.FixedLease(50*time.Millisecond))
+	ok, err := client.Locker("import").TryLock(ctx, dlock.Wait(time.Second),
+		dlock.FixedLease(50*time.Millisecond))
 	fmt.Println(ok, err)
 
 	// Nobody unlocks it, and 50 ms later it is free.
@@ -94,8 +96,8 @@ func ExampleLocker_TryLock_waitAndLease() {
 	// true <nil>
 }
 
-// LockContext waits as long as its context allows. With Wait it waits no longer than that, and says so
-// with an error of its own.
+// LockContext waits as long as its context allows. With Wait it waits no longer than that, and says
+// so with an error of its own.
 func ExampleLocker_LockContext() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -119,8 +121,8 @@ func ExampleLocker_LockContext() {
 	// <nil>
 }
 
-// Do locks, runs the function and unlocks. What the function is given is a context that ends when the
-// lock is lost: whatever it passes that to stops too.
+// Do locks, runs the function and unlocks. The function is given a context that ends when the lock
+// is lost: whatever it passes that to stops too.
 func ExampleLocker_Do() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -132,8 +134,8 @@ func ExampleLocker_Do() {
 	})
 	fmt.Println(err)
 
-	// An operator frees the lock while work is going on. A lease that runs out because the store can't be
-	// reached has the same effect.
+	// An operator frees the lock while work is going on. A lease that runs out because the store
+	// can't be reached has the same effect.
 	err = l.Do(context.Background(), func(ctx context.Context) error {
 		if _, err := l.ForceUnlock(ctx); err != nil {
 			return err
@@ -150,8 +152,8 @@ func ExampleLocker_Do() {
 	// true
 }
 
-// A function that takes a lock can be called by one that has it: the context of Do says so. For locks of
-// another name it says nothing.
+// A function that takes a lock can be called by one that has it: the context of Do says so. For
+// locks of another name it says nothing.
 func ExampleLocker_Do_nested() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -193,8 +195,8 @@ func ExampleLocker_TryDo() {
 	// false <nil>
 }
 
-// Everything that is done with a context of WithOwner is one party, in whatever goroutine, and is not
-// kept out by what it holds itself. Each lock needs its unlock.
+// Everything that is done with a context of WithOwner is one party, in whatever goroutine, and is
+// not kept out by what it holds itself. Each lock needs its unlock.
 func ExampleWithOwner() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -227,7 +229,8 @@ func ExampleWithOwner() {
 	// true <nil>
 }
 
-// For makes a sync.Locker that its owner can lock again while having it, for code that can't pass a context on.
+// For makes a sync.Locker that its owner can lock again while having it, for code that can't pass a
+// context on.
 func ExampleLocker_For() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -249,8 +252,8 @@ func ExampleLocker_For() {
 	// depth 2
 }
 
-// UnlockContext says what Unlock can only log, or panic about. A context that is over doesn't keep it
-// from unlocking.
+// UnlockContext says what Unlock can only log, or panic about. A context that is over doesn't keep
+// it from unlocking.
 func ExampleLocker_UnlockContext() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -274,7 +277,8 @@ func ExampleLocker_UnlockContext() {
 	// dlock: unlock "orders:42": not held
 }
 
-// Lost tells a holder that the lock ended before its unlock. Get the channel while the lock is held.
+// Lost tells a holder that the lock ended before its unlock. Get the channel while the lock is
+// held.
 func ExampleLocker_Lost() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -319,8 +323,8 @@ func ExampleLocker_ForceUnlock() {
 	// false <nil>
 }
 
-// With WithGoroutineOwners the goroutine is the owner, as the thread is in Java. It is for code that is ported
-// from there.
+// With WithGoroutineOwners the goroutine is the owner, as the thread is in Java. It is for code
+// that is ported from there.
 func ExampleWithGoroutineOwners() {
 	client := dlock.New(membackend.New(), dlock.WithGoroutineOwners())
 	defer client.Close()
@@ -348,8 +352,9 @@ func ExampleWithGoroutineOwners() {
 	// false <nil>
 }
 
-// An HTTP handler that tells a lock that another has, 423 Locked, from a store that doesn't answer, 503
-// Service Unavailable. It answers after Do, and what was done is done, even if the unlock fails.
+// An HTTP handler that tells a lock that another has, 423 Locked, from a store that doesn't answer,
+// 503 Service Unavailable. It answers after Do, and what was done is done, even if the unlock
+// fails.
 func ExampleLocker_Do_handler() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -445,7 +450,8 @@ func ExampleClient_FencedLocker() {
 		largest = token
 		return true
 	}
-	paused, err := l.Acquire(ctx, dlock.FixedLease(time.Millisecond)) // and then it doesn't run for a while
+	// and then it doesn't run for a while
+	paused, err := l.Acquire(ctx, dlock.FixedLease(time.Millisecond))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -464,7 +470,7 @@ func ExampleClient_FencedLocker() {
 	// its release: true
 }
 
-// What is acquired in one function is released in another.
+// One function acquires, another releases.
 func ExampleLocker_Acquire() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -537,7 +543,7 @@ func ExampleSemaphore_Acquire() {
 	// <nil>
 }
 
-// Whoever came first is first served, whichever process he is in.
+// The first that came is served first, whichever process it is in.
 func ExampleClient_FairLocker() {
 	store := membackend.New()
 	here, there := dlock.New(store), dlock.New(store) // two processes
@@ -561,7 +567,7 @@ func ExampleClient_FairLocker() {
 	}
 	till.Unlock()
 	all.Wait()
-	// Who of them came first nobody knows here.
+	// The order in which they came isn't known here.
 
 	// Unordered output:
 	// customer 1
@@ -591,17 +597,19 @@ func ExampleLoss() {
 	// true
 }
 
-// Metrics of one's own: how long calls wait, and how many locks are lost, and why. Package oteldlock has them for OpenTelemetry.
+// Metrics of one's own: how long calls wait, and how many locks are lost, and why. Package
+// oteldlock has them for OpenTelemetry.
 func ExampleWithTrace() {
 	var waited atomic.Int64
 	lost := make(chan dlock.LossReason, 1)
-	client := dlock.New(membackend.New(), dlock.WithLogger(slog.New(slog.DiscardHandler)), dlock.WithTrace(&dlock.Trace{
-		AcquireDone: func(_ context.Context, e dlock.AcquireDone) {
-			waited.Add(int64(e.Waited))
-			fmt.Println(e.Name, e.Outcome, e.Via)
-		},
-		Lost: func(l *dlock.Loss) { lost <- l.Reason },
-	}))
+	client := dlock.New(membackend.New(), dlock.WithLogger(slog.New(slog.DiscardHandler)),
+		dlock.WithTrace(&dlock.Trace{
+			AcquireDone: func(_ context.Context, e dlock.AcquireDone) {
+				waited.Add(int64(e.Waited))
+				fmt.Println(e.Name, e.Outcome, e.Via)
+			},
+			Lost: func(l *dlock.Loss) { lost <- l.Reason },
+		}))
 	defer client.Close()
 
 	client.Locker("import").LockContext(context.Background(), dlock.FixedLease(10*time.Millisecond))
@@ -611,7 +619,7 @@ func ExampleWithTrace() {
 	// lost: lease
 }
 
-// Who has it, and what does this client have?
+// Holder says who has a lock, and Holds what this client has.
 func ExampleLocker_Holder() {
 	store := membackend.New()
 	client := dlock.New(store, dlock.WithClientID("web-7"))
@@ -639,7 +647,8 @@ func ExampleLocker_Holder() {
 	// orders:42 1 <nil>
 }
 
-// Of all processes that run this one leads. The others wait, and one of them goes on when it resigns, or dies.
+// Of all processes that run this one leads. The others wait, and one of them goes on when it
+// resigns, or dies.
 func ExampleElection() {
 	client := dlock.New(membackend.New(), dlock.WithClientID("billing-7f9c"))
 	defer client.Close()
@@ -729,7 +738,8 @@ func ExampleClient_Latch() {
 	// 0 <nil>
 }
 
-// A job that every replica starts at three o'clock, by a clock of its own, and that is to be done once.
+// A job that every replica starts at three o'clock, by a clock of its own, and that is to be done
+// once.
 func ExampleClient_Once() {
 	store := membackend.New()
 	client, other := dlock.New(store), dlock.New(store) // as two processes
@@ -741,7 +751,8 @@ func ExampleClient_Once() {
 		fmt.Println("making the report")
 		return nil
 	}
-	scheduled := "2026-11-22T03:00" // the same for all, whenever they come: not the time at which they do
+	// the same for all, whenever they come: not the time at which they do
+	scheduled := "2026-11-22T03:00"
 	for _, replica := range []*dlock.Client{client, other} {
 		ran, err := replica.Once(ctx, "report", scheduled, time.Hour, report)
 		switch {
@@ -789,8 +800,8 @@ func ExampleAtLeast() {
 	// 1m0s <nil>
 }
 
-// A transfer needs both accounts, whichever comes first: All takes both or none, and never waits for one while it has the
-// other, so that transfers in both directions don't wait for each other.
+// A transfer needs both accounts, whichever comes first: All takes both or none, and never waits
+// for one while it has the other, so that transfers in both directions don't wait for each other.
 func ExampleAll() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -819,8 +830,8 @@ func ExampleAll() {
 	// dlock: lock "account:alice, account:alice": "account:alice" is there twice
 }
 
-// A lease of its own: this job goes on through an outage of the store of some minutes, which other locks of the client, with leases of 30 s, are lost
-// in. It is renewed for as long as it is held.
+// A lease of its own: this job goes on through an outage of the store of some minutes, which other
+// locks of the client, with leases of 30 s, are lost in. It is renewed for as long as it is held.
 func ExampleRenewedLease() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -831,7 +842,8 @@ func ExampleRenewedLease() {
 		fmt.Println(err)
 		return
 	}
-	left, err := job.TTL(ctx) // if nobody renewed it any more: who crashes keeps others out for so long
+	// if nobody renewed it any more: who crashes keeps others out for so long
+	left, err := job.TTL(ctx)
 	fmt.Println(left.Round(time.Minute), err)
 	fmt.Println(job.UnlockContext(ctx))
 	// Output:
@@ -839,12 +851,14 @@ func ExampleRenewedLease() {
 	// <nil>
 }
 
-// With makes a Locker whose calls have options as defaults, for code that can't give any: Lock of a sync.Locker.
+// With makes a Locker whose calls have options as defaults, for code that can't give any: Lock of a
+// sync.Locker.
 func ExampleLocker_With() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
 
-	l := client.Locker("orders:42").With(dlock.RenewedLease(10*time.Second), dlock.Wait(time.Second))
+	l := client.Locker("orders:42").With(dlock.RenewedLease(10*time.Second),
+		dlock.Wait(time.Second))
 	var mu sync.Locker = l
 	mu.Lock() // which waits for as long as it takes
 	fmt.Println(client.Holds()[0].Lease)
@@ -860,15 +874,16 @@ func ExampleLocker_With() {
 	// <nil>
 }
 
-// An error that is logged says in attributes what it is about, by the names that the client's own records have. The whole sentence is
-// among them.
+// An error that is logged says in attributes what it is about, by the names that the client's own
+// records have. The whole sentence is among them.
 func ExampleError_LogValue() {
-	logger := slog.New(slog.NewJSONHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-		if len(groups) == 0 && a.Key == slog.TimeKey {
-			return slog.Attr{} // so that the output is the same each time
-		}
-		return a
-	}}))
+	logger := slog.New(slog.NewJSONHandler(os.Stdout,
+		&slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && a.Key == slog.TimeKey {
+				return slog.Attr{} // so that the output is the same each time
+			}
+			return a
+		}}))
 	store := membackend.New()
 	client, other := dlock.New(store), dlock.New(store)
 	defer client.Close()

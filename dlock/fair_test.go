@@ -16,101 +16,11 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// lined is a store whose messages about a line can be kept back, and whose looks can be counted and hung.
-type lined struct {
-	backend.Backend
-	mu      sync.Mutex
-	silent  bool // grants are lost
-	grants  []func()
-	defers  bool // grants are kept in grants instead
-	looks   atomic.Int64
-	steps   atomic.Int64
-	refuses atomic.Bool   // to look
-	hang    chan struct{} // looks wait for it before they are carried out
-}
-
-func (b *lined) Open() backend.Session { return &linedSession{b.Backend.Open(), b} }
-
-type linedSession struct {
-	backend.Session
-	b *lined
-}
-
-func (s *linedSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	s.b.steps.Add(1)
-	return s.Session.Acquire(ctx, req)
-}
-
-func (s *linedSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	s.b.steps.Add(1)
-	return s.Session.Release(ctx, req)
-}
-
-func (s *linedSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	s.b.steps.Add(1)
-	return s.Session.Renew(ctx, req)
-}
-
-func (s *linedSession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	s.b.looks.Add(1)
-	if s.b.refuses.Load() {
-		return backend.PlacesResult{}, &backend.Error{Kind: backend.Retry, Err: errors.New("no look")}
-	}
-	s.b.mu.Lock()
-	hang := s.b.hang
-	s.b.mu.Unlock()
-	if hang != nil {
-		<-hang
-	}
-	return s.Session.(backend.Liner).KeepPlaces(ctx, req)
-}
-
-func (s *linedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	if granted := req.Granted; granted != nil {
-		req.Granted = func(g backend.Grant) {
-			s.b.mu.Lock()
-			defer s.b.mu.Unlock()
-			switch {
-			case s.b.silent:
-			case s.b.defers:
-				s.b.grants = append(s.b.grants, func() { granted(g) })
-			default:
-				go granted(g)
-			}
-		}
-	}
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
-}
-
-func (b *lined) set(silent, defers bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.silent, b.defers = silent, defers
-}
-
-func (b *lined) deliver() {
-	b.mu.Lock()
-	grants := b.grants
-	b.grants = nil
-	b.mu.Unlock()
-	for _, g := range grants {
-		g()
-	}
-	synctest.Wait()
-}
-
-func fairClients(t *testing.T, store backend.Backend, n int) []*Client {
-	clients := make([]*Client, n)
-	for i := range clients {
-		clients[i] = New(store, quiet())
-		t.Cleanup(func() { clients[i].Close() })
-	}
-	return clients
-}
+var errNoLook = &backend.Error{Kind: backend.Retry, Err: errors.New("no look")}
 
 func TestFairLocksGoInTheOrderOfArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lined{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 3)
 		first := cs[0].FairLocker("x")
 		mustTry(t, first)
@@ -143,7 +53,7 @@ func TestFairLocksGoInTheOrderOfArrival(t *testing.T) {
 // Under load an acquisition costs two steps: one to stand in line, one to release.
 func TestFairLocksCostTwoSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lined{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 4)
 		const rounds = 50
 		var all sync.WaitGroup
@@ -163,10 +73,10 @@ func TestFairLocksCostTwoSteps(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n := store.steps.Load(); n > 2*16*rounds+20 {
+		if n := store.steps(); n > 2*16*rounds+20 {
 			t.Errorf("%d steps for %d acquisitions", n, 16*rounds)
 		}
-		if n := store.looks.Load(); n > 20 {
+		if n := store.places.count(); n > 20 {
 			t.Errorf("%d looks", n)
 		}
 		synctest.Wait()
@@ -179,7 +89,7 @@ func TestFairLocksCostTwoSteps(t *testing.T) {
 // Places are kept for as long as somebody waits, with one look a second for all of a client.
 func TestPlacesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lined{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 2)
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
@@ -187,12 +97,12 @@ func TestPlacesAreKept(t *testing.T) {
 		for range 100 {
 			all = append(all, wait(t.Context(), cs[1].FairLocker("x")))
 		}
-		steps, looks := store.steps.Load(), store.looks.Load()
+		steps, looks := store.steps(), store.places.count()
 		time.Sleep(60 * time.Second)
-		if n := store.looks.Load() - looks; n > 65 {
+		if n := store.places.count() - looks; n > 65 {
 			t.Errorf("%d looks in a minute", n)
 		}
-		if n := store.steps.Load() - steps; n > 10 {
+		if n := store.steps() - steps; n > 10 {
 			t.Errorf("%d other steps in a minute", n)
 		}
 		mustUnlock(t, t.Context(), holder)
@@ -203,7 +113,7 @@ func TestPlacesAreKept(t *testing.T) {
 	})
 }
 
-// What the store gives away is held for a short time and renewed before that is over.
+// A lock that the store grants is held for a short time, and renewed before that is over.
 func TestAGrantIsRenewed(t *testing.T) {
 	for name, opts := range map[string][]AcquireOption{
 		"watched":       nil,
@@ -211,7 +121,7 @@ func TestAGrantIsRenewed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &lined{Backend: membackend.New()}
+				store := newScript(membackend.New())
 				cs := fairClients(t, store, 2)
 				holder := cs[0].FairLocker("x")
 				mustTry(t, holder)
@@ -261,10 +171,10 @@ func TestAShortLeaseOfWhoWasGranted(t *testing.T) {
 	})
 }
 
-// Whoever gives up has left the line, and nobody waits for him.
+// A call that gives up has left the line, and no other waits for it.
 func TestWhoLeavesTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lined{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 2)
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
@@ -278,7 +188,8 @@ func TestWhoLeavesTheLine(t *testing.T) {
 		synctest.Wait()
 		mustUnlock(t, t.Context(), holder)
 		next.mustBeIn(t)
-		if ok, err := cs[1].FairLocker("x").TryLock(t.Context(), Wait(time.Second)); ok || err != nil {
+		if ok, err := cs[1].FairLocker("x").TryLock(t.Context(), Wait(time.Second)); ok ||
+			err != nil {
 			t.Errorf("TryLock = %v, %v", ok, err)
 		}
 		synctest.Wait()
@@ -287,15 +198,15 @@ func TestWhoLeavesTheLine(t *testing.T) {
 	})
 }
 
-// Who doesn't wait doesn't overtake who does.
+// A call without a wait doesn't overtake the waiters.
 func TestWhoDoesNotWaitStaysBehindTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lined{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 3)
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
 		w := wait(t.Context(), cs[1].FairLocker("x"))
-		store.set(true, false) // the store gives it to w, who doesn't hear of it
+		store.grants.set(vanish) // the store gives it to w, who doesn't hear of it
 		mustUnlock(t, t.Context(), holder)
 		if ok, err := cs[2].FairLocker("x").TryLock(t.Context()); ok || err != nil {
 			t.Errorf("TryLock = %v, %v", ok, err)
@@ -307,8 +218,8 @@ func TestWhoDoesNotWaitStaysBehindTheLine(t *testing.T) {
 	})
 }
 
-// What the store gives to the first in line lasts for a moment, and for the whole lease once a
-// third of that is over.
+// A lock that the store grants to the first in line lasts for a moment, and for the whole lease
+// once a third of that is over.
 func TestAGrantIsRenewedForTheWholeLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clients := fairClients(t, membackend.New(), 2)
@@ -329,11 +240,10 @@ func TestAGrantIsRenewedForTheWholeLease(t *testing.T) {
 	})
 }
 
-// Whoever is given a lock that is to stay taken, and gives up at that moment, has it stay taken for
-// nobody.
+// A call that gives up as it is granted a lock that is to stay taken keeps nobody out.
 func TestGivenUpAsItIsGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lined{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		clients := fairClients(t, store, 2)
 		for range 50 { // whether the grant or the end is noticed first is a matter of chance
 			first, err := clients[0].FairLocker("x").Acquire(t.Context())
@@ -345,12 +255,12 @@ func TestGivenUpAsItIsGranted(t *testing.T) {
 				got <- err
 			}()
 			synctest.Wait()
-			store.set(false, true)
+			store.grants.set(linger)
 			must(t, first.Release(t.Context()))
 			synctest.Wait()
 			cancel()
-			store.deliver()
-			store.set(false, false)
+			store.grants.deliver()
+			store.grants.set(arrive)
 			if err := <-got; !errors.Is(err, context.Canceled) {
 				t.Fatalf("Acquire = %v", err)
 			}
@@ -363,26 +273,26 @@ func TestGivenUpAsItIsGranted(t *testing.T) {
 	})
 }
 
-// A grant that comes late is refused; one of an owner who has gone is nobody's.
+// A grant that comes late is refused; a grant to an owner that has gone is nobody's.
 func TestLateGrants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lined{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 2)
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
 		late := wait(t.Context(), cs[1].FairLocker("x"))
 		ctx, cancel := context.WithCancel(t.Context())
 		quitter := wait(ctx, cs[1].FairLocker("x"))
-		store.set(false, true)
-		store.refuses.Store(true)
+		store.grants.set(linger)
+		store.places.fail(errNoLook)
 		mustUnlock(t, t.Context(), holder) // late has it for a second, then quitter
 		time.Sleep(1500 * time.Millisecond)
 		mustTryNot(t, cs[0].FairLocker("x"))
 		cancel()
 		<-quitter.in
-		store.refuses.Store(false)
-		store.deliver()
-		store.set(false, false)
+		store.places.set(nil)
+		store.grants.deliver()
+		store.grants.set(arrive)
 		if err := <-late.in; err != nil {
 			t.Fatal(err)
 		}
@@ -397,17 +307,11 @@ func TestLateGrants(t *testing.T) {
 	})
 }
 
-func mustTryNot(t *testing.T, l *Locker) {
-	t.Helper()
-	if ok, err := l.TryLock(t.Context()); ok || err != nil {
-		t.Errorf("TryLock = %v, %v", ok, err)
-	}
-}
-
-// A look that is under way when somebody leaves gives him his place back; that is taken back once more.
+// A look that is under way when a waiter leaves gives the waiter its place back. The client gives
+// that place up once more.
 func TestWhoLeavesDuringALook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lined{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 2)
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
@@ -415,9 +319,7 @@ func TestWhoLeavesDuringALook(t *testing.T) {
 		quitter := wait(ctx, cs[1].FairLocker("x"))
 		stays := wait(t.Context(), cs[1].FairLocker("x"))
 		hang := make(chan struct{})
-		store.mu.Lock()
-		store.hang = hang
-		store.mu.Unlock()
+		store.places.set(func(s *placesStep) { s.waitFor(hang) })
 		time.Sleep(1100 * time.Millisecond) // a look hangs
 		cancel()
 		<-quitter.in
@@ -440,7 +342,8 @@ func TestFairLocksReenter(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			done <- l.Do(t.Context(), func(ctx context.Context) error {
-				if err := cs[1].Locker("x").LockContext(ctx, Wait(time.Second)); !errors.Is(err, ErrConflict) {
+				if err := cs[1].Locker("x").
+					LockContext(ctx, Wait(time.Second)); !errors.Is(err, ErrConflict) {
 					t.Errorf("as another kind: %v", err)
 				}
 				if err := l.LockContext(ctx); err != nil {
@@ -462,7 +365,8 @@ func TestFairLocksReenter(t *testing.T) {
 	})
 }
 
-// What a Locker's plain call had is lost: the others of that Locker stand aside until it is unlocked.
+// A Locker's plain call has lost the lock: the other plain calls of that Locker stand aside until
+// it is unlocked.
 func TestFairPlainCallsOfALockerThatWasLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cs := fairClients(t, membackend.New(), 2)
@@ -519,7 +423,7 @@ func TestFairLocksAfterClose(t *testing.T) {
 			t.Errorf("who waited: %v", err)
 		}
 		mustUnlock(t, t.Context(), holder)
-		next.mustBeIn(t) // who waited has left the line
+		next.mustBeIn(t) // the closed client's waiter has left the line
 		mustUnlock(t, t.Context(), next.l)
 	})
 }
@@ -527,20 +431,20 @@ func TestFairLocksAfterClose(t *testing.T) {
 // While the store fails, everybody keeps trying, and gets in when it is back.
 func TestLinesOutliveAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lined{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 2)
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
 		w := wait(t.Context(), cs[1].FairLocker("x"))
 		bounded := wait(t.Context(), cs[1].FairLocker("x"), Wait(20*time.Second))
-		store.refuses.Store(true)
+		store.places.fail(errNoLook)
 		time.Sleep(10 * time.Second) // places are over by now
 		mustTryNot(t, cs[1].FairLocker("x"))
 		time.Sleep(11 * time.Second)
 		if err := <-bounded.in; !errors.Is(err, ErrUnavailable) {
 			t.Errorf("who waited while nothing was heard: %v", err)
 		}
-		store.refuses.Store(false)
+		store.places.set(nil)
 		time.Sleep(2 * time.Second)
 		mustUnlock(t, t.Context(), holder)
 		w.mustBeIn(t)
@@ -550,7 +454,7 @@ func TestLinesOutliveAnOutage(t *testing.T) {
 
 func TestFairLocksUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lined{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 3)
 		var all sync.WaitGroup
 		var inside atomic.Int32
@@ -560,7 +464,8 @@ func TestFairLocksUnderLoad(t *testing.T) {
 			all.Go(func() {
 				l := c.FairLocker("x")
 				for range 60 {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+r.IntN(60))*time.Millisecond)
+					ctx, cancel := context.WithTimeout(t.Context(),
+						time.Duration(1+r.IntN(60))*time.Millisecond)
 					if r.IntN(10) == 0 {
 						ctx, cancel = context.WithCancel(t.Context())
 					}
@@ -583,32 +488,6 @@ func TestFairLocksUnderLoad(t *testing.T) {
 	})
 }
 
-// farLine is [far] for all steps about a line, and what is said of it.
-type farLine struct{ far }
-
-func (b farLine) Open() backend.Session { return farLineSession{b.far.Open().(farSession)} }
-
-type farLineSession struct{ farSession }
-
-func (s farLineSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	time.Sleep(s.b.half)
-	defer time.Sleep(s.b.half)
-	return s.Session.Renew(context.WithoutCancel(ctx), req)
-}
-
-func (s farLineSession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	time.Sleep(s.b.half)
-	defer time.Sleep(s.b.half)
-	return s.Session.(backend.Liner).KeepPlaces(context.WithoutCancel(ctx), req)
-}
-
-func (s farLineSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	if granted := req.Granted; granted != nil {
-		req.Granted = func(g backend.Grant) { time.AfterFunc(s.b.half, func() { granted(g) }) }
-	}
-	return s.farSession.Subscribe(ctx, req)
-}
-
 // However far away the store is, waiters get a fair lock, and have it for as long as they want:
 // also where what they are given is over before they hear of that. Then their order may be another.
 func TestFairLockFarAway(t *testing.T) {
@@ -620,8 +499,13 @@ func TestFairLockFarAway(t *testing.T) {
 				holder := fairClients(t, store, 1)[0].FairLocker("x")
 				mustTry(t, holder)
 				var all []*tenant
-				t.Cleanup(func() { time.Sleep(time.Minute) }) // until nothing is on its way any more
-				for _, c := range fairClients(t, farLine{far{store, way, 0}}, 3) {
+				// until nothing is on its way any more
+				t.Cleanup(func() { time.Sleep(time.Minute) })
+				away := newScript(store).far(way, 0)
+				away.renew.delay(way, way)
+				away.places.delay(way, way)
+				away.grants.late = way
+				for _, c := range fairClients(t, away, 3) {
 					all = append(all, wait(t.Context(), c.FairLocker("x")))
 					time.Sleep(10 * time.Second)
 				}

@@ -45,7 +45,8 @@ func FuzzNames(f *testing.F) {
 			t.Errorf("lock %q, clients %q and %q: not exactly one gets it", name, idA, idB)
 		}
 		if other != "" && (!try(b, other) || try(a, other)) {
-			t.Errorf("lock %q beside %q, clients %q and %q: not exactly one gets it", other, name, idA, idB)
+			t.Errorf("lock %q beside %q, clients %q and %q: not exactly one gets it", other, name,
+				idA, idB)
 		}
 	})
 }
@@ -56,11 +57,15 @@ func FuzzBackend(f *testing.F) {
 	held, granted := []byte{0, 0, 0, 0}, []byte{0, 1, 1, 0}
 	for _, op := range []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9} {
 		f.Add([]byte{1, op, op}, slices.Repeat(granted, 20), int64(time.Second), int64(0))
-		f.Add([]byte{2, op, 0, 2, op, 2}, slices.Repeat(granted, 20), int64(time.Millisecond), int64(50*time.Millisecond))
-		f.Add([]byte{0, 5, op, 9, 2, 5, 2, 2}, append(slices.Repeat(granted, 2), slices.Repeat(held, 10)...), int64(1<<62), int64(-1))
+		f.Add([]byte{2, op, 0, 2, op, 2}, slices.Repeat(granted, 20), int64(time.Millisecond),
+			int64(50*time.Millisecond))
+		f.Add([]byte{0, 5, op, 9, 2, 5, 2, 2},
+			append(slices.Repeat(granted, 2), slices.Repeat(held, 10)...), int64(1<<62), int64(-1))
 	}
-	f.Add([]byte{1, 0, 8, 2}, slices.Repeat([]byte{0, 1, 0, 0}, 20), int64(time.Second), int64(0)) // a count that is too low
-	f.Add([]byte{0, 9, 2}, []byte{0, 1, 0x80, 0xff, 3, 0, 2, 255, 2, 1, 255, 7}, int64(-1), int64(1<<62))
+	// a count that is too low
+	f.Add([]byte{1, 0, 8, 2}, slices.Repeat([]byte{0, 1, 0, 0}, 20), int64(time.Second), int64(0))
+	f.Add([]byte{0, 9, 2}, []byte{0, 1, 0x80, 0xff, 3, 0, 2, 255, 2, 1, 255, 7}, int64(-1),
+		int64(1<<62))
 	f.Fuzz(func(t *testing.T, ops, answers []byte, lease, wait int64) {
 		if len(ops) > 30 || len(answers) > 400 {
 			t.Skip("more of the same")
@@ -80,7 +85,8 @@ func FuzzBackend(f *testing.F) {
 				case 0:
 					got, err = l.TryLock(ctx)
 				case 1:
-					got, err = l.TryLock(ctx, FixedLease(time.Duration(lease)), Wait(time.Duration(wait)))
+					got, err = l.TryLock(ctx, FixedLease(time.Duration(lease)),
+						Wait(time.Duration(wait)))
 				case 2:
 					err = l.UnlockContext(ctx)
 				case 3:
@@ -155,7 +161,9 @@ type fuzzedAnswer struct {
 
 var (
 	fuzzedCounts = []int{1, 2, 3, 0, -1, math.MaxInt, math.MinInt}
-	fuzzedTimes  = []time.Duration{0, time.Millisecond, time.Second, -1, -time.Hour, math.MaxInt64, math.MinInt64}
+	fuzzedTimes  = []time.Duration{
+		0, time.Millisecond, time.Second, -1, -time.Hour, math.MaxInt64, math.MinInt64,
+	}
 )
 
 func (b *fuzzedBackend) next(ctx context.Context, acquire bool) fuzzedAnswer {
@@ -165,13 +173,16 @@ func (b *fuzzedBackend) next(ctx context.Context, acquire bool) fuzzedAnswer {
 	b.answers = b.answers[n:]
 	a := fuzzedAnswer{
 		yes: raw[1]&1 == 1, kind: raw[1] >> 1,
-		n: fuzzedCounts[int(raw[2])%len(fuzzedCounts)], d: fuzzedTimes[int(raw[3])%len(fuzzedTimes)],
+		n: fuzzedCounts[int(raw[2])%len(fuzzedCounts)],
+		d: fuzzedTimes[int(raw[3])%len(fuzzedTimes)],
 	}
 	switch kind := raw[0] % 6; {
 	case n == 0 || kind == 1:
 		a.err = errors.New("no answer")
 	case kind == 2, kind == 3:
-		a.err = &backend.Error{Kind: backend.ErrorKind(kind - 1), Err: errors.New("not carried out")}
+		a.err = &backend.Error{
+			Kind: backend.ErrorKind(kind - 1), Err: errors.New("not carried out"),
+		}
 	case kind == 4:
 		a.err = &backend.Error{Kind: backend.ErrorKind(raw[1]), Err: context.Canceled}
 	case kind == 5:
@@ -197,27 +208,38 @@ func (b *fuzzedBackend) Open() backend.Session  { return b }
 func (b *fuzzedBackend) Limits() backend.Limits { return backend.Limits{} }
 func (b *fuzzedBackend) Close() error           { return nil }
 
-func (b *fuzzedBackend) Acquire(ctx context.Context, _ backend.AcquireRequest) (backend.AcquireResult, error) {
+func (b *fuzzedBackend) Acquire(
+	ctx context.Context, _ backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	a := b.next(ctx, true)
-	return backend.AcquireResult{Acquired: a.yes, Count: a.n, Remaining: a.d, Token: uint64(a.n)}, a.err
+	return backend.AcquireResult{Acquired: a.yes, Count: a.n, Remaining: a.d, Token: uint64(a.n)},
+		a.err
 }
 
-func (b *fuzzedBackend) Release(ctx context.Context, _ backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (b *fuzzedBackend) Release(
+	ctx context.Context, _ backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	a := b.next(ctx, false)
 	return backend.ReleaseResult{Outcome: backend.ReleaseOutcome(a.kind)}, a.err
 }
 
-func (b *fuzzedBackend) Renew(ctx context.Context, _ backend.RenewRequest) (backend.RenewResult, error) {
+func (b *fuzzedBackend) Renew(
+	ctx context.Context, _ backend.RenewRequest,
+) (backend.RenewResult, error) {
 	a := b.next(ctx, false)
 	return backend.RenewResult{Held: a.yes}, a.err
 }
 
-func (b *fuzzedBackend) ForceRelease(ctx context.Context, _ backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+func (b *fuzzedBackend) ForceRelease(
+	ctx context.Context, _ backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	a := b.next(ctx, false)
 	return backend.ForceReleaseResult{Released: a.yes}, a.err
 }
 
-func (b *fuzzedBackend) Look(ctx context.Context, _ backend.LookRequest) (backend.LookResult, error) {
+func (b *fuzzedBackend) Look(
+	ctx context.Context, _ backend.LookRequest,
+) (backend.LookResult, error) {
 	a := b.next(ctx, false)
 	return backend.LookResult{Held: a.yes, Count: a.n, Remaining: a.d}, a.err
 }

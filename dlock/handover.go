@@ -7,14 +7,15 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// A lock that is released for the last time, and for which a goroutine of the same client waits, is
-// handed on without a word to the store: the claim stays, and somebody else holds it. That goes on
-// for a bounded time, so that the clients of other processes get their turn, and so that nobody
-// enters for longer than that after the store has let the lock go unnoticed.
+// If the last release of a hold begins while another call of the client waits for the lock, the
+// client hands the lock over without the store. The claim stays, and gets another holder.
+// Hand-overs of one claim go on for a bounded time, so that the clients of other processes get
+// their turn. The bound also limits how long a lock can be handed over after the store has lost it
+// unnoticed.
 
-// handoverEnd returns until when a claim may be handed on. Where strangers wait, who don't hand on,
-// it isn't: each of their turns would be followed by many of ours. A client that is alone among
-// several of them hands on once.
+// handoverEnd returns until when a claim may be handed over. While strangers wait, which don't hand
+// locks over, this client doesn't either: it would have many turns for each of theirs. There is one
+// exception. If several strangers wait, and no other clients, the claim may be handed over once.
 func (c *Client) handoverEnd(cl *claim) instant {
 	cr := c.crowds[cl.object.key()]
 	if cr != nil && cr.strangers > 0 && (cl.handed || cr.mixed || cr.strangers == 1) {
@@ -23,8 +24,8 @@ func (c *Client) handoverEnd(cl *claim) instant {
 	return cl.began + c.handover
 }
 
-// passing returns what this client has and may hand on: what somebody has for himself, or what he has lent to
-// readers.
+// passing returns the claim that this client may hand over. That is the claim of the holder that
+// excludes all others, or the write that is lent to readers.
 func (o *object) passing() *claim {
 	switch {
 	case o == nil:
@@ -38,18 +39,21 @@ func (o *object) passing() *claim {
 	}
 }
 
-// passesTo says whether a claim is what an acquisition asks for, and may be handed to it. What was claimed for writing will do
-// for reading, too. What has been read under by its holder stays his: another's requests of that number couldn't be told from his.
+// passesTo reports whether a claim fits an acquisition, and may be handed to it. A write also fits
+// an acquisition for reading. But a write isn't handed over if its holder has read under it. The
+// store couldn't tell another party's reads under the same owner string from those of the old
+// holder.
 func (cl *claim) passesTo(a *acquisition) bool {
-	return rules[cl.kind].passes && (a.kind == cl.kind || rules[a.kind].shared) &&
-		(cl.more == nil || cl.more.inner == nil && cl.more.many == a.o.permits && cl.more.limit == a.o.limit) && cl.suits(a)
+	return cl.kind.Passes() && (a.kind == cl.kind || a.kind.Shared()) &&
+		(cl.more == nil || cl.more.inner == nil && cl.more.many == a.o.permits &&
+			cl.more.limit == a.o.limit) && cl.suits(a)
 }
 
-// handOn gives a hold that is to be released to whoever is next in the queue, and says whether it
-// did.
+// handOn hands a hold that is to be released to the next call in the queue. It returns false if
+// there is no such call.
 func (c *Client) handOn(h *hold) bool {
-	if rules[h.kind].shared {
-		return false // its readers share it
+	if h.kind.Shared() {
+		return false // readers share its claim
 	}
 	c.mu.Lock()
 	defer c.unlock()
@@ -59,11 +63,11 @@ func (c *Client) handOn(h *hold) bool {
 	}
 	h.state = released
 	h.count = 0
-	c.endContextsLocked(h, ErrNotHeld) // there are none, unless fn gave back more than it took
+	c.endContextsLocked(h, ErrNotHeld) // it has contexts only if fn released more than it took
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
-	if rules[a.kind].shared {
+	if a.kind.Shared() {
 		c.lendLocked(h)
 	} else {
 		c.inheritLocked(a, h.claim)
@@ -71,7 +75,8 @@ func (c *Client) handOn(h *hold) bool {
 	return true
 }
 
-// successorLocked returns whom a hold can be handed to instead of being released, or nil.
+// successorLocked returns the call to which a hold can be handed over, or nil if the hold must be
+// released.
 func (c *Client) successorLocked(h *hold) *acquisition {
 	if h.count != 1 || len(h.slot) > 0 || h.state != live { // or its owner goes on with it
 		return nil
@@ -79,32 +84,33 @@ func (c *Client) successorLocked(h *hold) *acquisition {
 	return c.nextLocked(h.claim, h)
 }
 
-// nextLocked returns to whom a claim can be handed on, which h has, or nil.
+// nextLocked returns the call to which a claim can be handed over, or nil. h is the hold that ends,
+// or nil.
 func (c *Client) nextLocked(cl *claim, h *hold) *acquisition {
 	q, now := c.queueLocked(cl), c.now()
 	if q == nil || now >= c.handoverEnd(cl) || !cl.passes(now) {
 		return nil
 	}
-	if a := q.nextLocked(h); a != nil && (!a.trying || rules[a.kind].many) && cl.passesTo(a) {
+	if a := q.nextLocked(h); a != nil && (!a.trying || a.kind.Many()) && cl.passesTo(a) {
 		return a
 	}
 	return nil
 }
 
-// inheritLocked makes a waiter the holder of a claim.
+// inheritLocked makes a waiting call the holder of a claim.
 func (c *Client) inheritLocked(a *acquisition, cl *claim) {
 	cl.handed = true
 	heir := newHold(a.party, a.kind, cl).beginsLater(c.now())
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
-	cl.object.keep(heir) // before the queue may be empty, and the object idle
+	cl.object.keep(heir) // first, since an object without a queue and a hold would be dropped
 	c.dequeueLocked(a)
 	c.installLocked(heir)
 	a.via = ViaHandover
 	c.handLocked(a, heir)
 }
 
-// handLocked tells a waiter that has left the queue what it has. If it is just asking the store itself, the answer may be lost, and it
-// needn't wait for that.
+// handLocked tells a call that has left the queue which hold it was handed. The answer to the
+// call's own attempt may be lost. So if such an attempt is under way, the alarm ends it soon.
 func (c *Client) handLocked(a *acquisition, h *hold) {
 	a.handed = h
 	a.notify()
@@ -113,8 +119,8 @@ func (c *Client) handLocked(a *acquisition, h *hold) {
 	}
 }
 
-// lendLocked lets readers who wait share what h has claimed for writing. When that can't be handed on any more, and they
-// are still reading, it becomes a claim for reading.
+// lendLocked lends the write of h to the waiting readers. If they still read when the hand-over
+// time ends, the write is downgraded to a read.
 func (c *Client) lendLocked(h *hold) {
 	cl, o := h.claim, h.claim.object
 	cl.handed = true
@@ -131,13 +137,14 @@ func (c *Client) lendLocked(h *hold) {
 	}
 }
 
-// passOnLocked gives what readers had been lent, and the last of them has given back, to who waits to write, if he is next.
+// passOnLocked is called when the last reader has left a lent write. It hands the write to the next
+// call in the queue if that call wants to write, and reports whether it did.
 func (c *Client) passOnLocked(cl *claim) bool {
-	if rules[cl.kind].shared {
+	if cl.kind.Shared() {
 		return false
 	}
 	a := c.nextLocked(cl, nil)
-	if a == nil || rules[a.kind].shared {
+	if a == nil || a.kind.Shared() {
 		return false
 	}
 	c.unscheduleLocked(&cl.more.lent)
@@ -146,16 +153,18 @@ func (c *Client) passOnLocked(cl *claim) bool {
 	return true
 }
 
-// lent is what was claimed for writing, and is being read under.
+// lent is a write that is lent to readers.
 type lent struct{ *claim }
 
-// ring lets the others in the store read, too, if readers of this client still do.
+// ring downgrades the write if readers of this client still have it. Then other clients can read,
+// too.
 func (l lent) ring(c *Client, _ instant) { c.backgroundLocked(func() { c.downgrade(l.claim) }) }
 
-// downgrade turns what was claimed for writing, and lent to readers, into a claim for reading: it asks for that under the same
-// number, and then gives the write back.
+// downgrade turns a lent write into a read. It asks the store for a read under the same owner
+// string. Then it releases the write.
 func (c *Client) downgrade(cl *claim) {
-	read := &claim{object: cl.object, kind: backend.Read, owner: cl.owner, more: new(more)}
+	read := &claim{object: cl.object, kind: protocol.Kind(backend.Read), owner: cl.owner,
+		more: new(more)}
 	read.Want(cl.Lease(), false)
 	var tries backoff
 	for {
@@ -163,7 +172,8 @@ func (c *Client) downgrade(cl *claim) {
 		if !ok {
 			return
 		}
-		res, err := step(c.ctx, c, backend.Session.Acquire, read.acquireRequest(c.stored(cl.Lease()), false))
+		res, err := step(c.ctx, c, backend.Session.Acquire,
+			read.acquireRequest(c.stored(cl.Lease()), false))
 		written, done := c.downgraded(cl, read, sent, res, err)
 		if written != nil {
 			c.giveBackWrite(cl, written)
@@ -174,7 +184,8 @@ func (c *Client) downgrade(cl *claim) {
 	}
 }
 
-// mayDowngrade says whether readers still share what they were lent.
+// mayDowngrade reports whether readers still share the lent write. If so, it records that the read
+// is asked for now.
 func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -190,9 +201,12 @@ func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
 	return sent, true
 }
 
-// downgraded notes the answer to the read that a downgrade has asked for, and says whether that was all. If it was
-// granted, what is left of the write is to be given back.
-func (c *Client) downgraded(cl, read *claim, sent instant, res backend.AcquireResult, err error) (written *claim, done bool) {
+// downgraded processes the answer to a downgrade's request for a read. done reports that there is
+// nothing left to ask. If the read was granted, downgraded returns the write, which must be
+// released.
+func (c *Client) downgraded(
+	cl, read *claim, sent instant, res backend.AcquireResult, err error,
+) (written *claim, done bool) {
 	c.mu.Lock()
 	defer c.unlock()
 	granted := err == nil && res.Acquired
@@ -203,7 +217,7 @@ func (c *Client) downgraded(cl, read *claim, sent instant, res backend.AcquireRe
 	switch {
 	case c.closed:
 		return nil, true
-	case cl.dead, now >= cl.Until(), err == nil && !granted: // else the store would have granted it
+	case cl.dead, now >= cl.Until(), err == nil && !granted: // otherwise it would have been granted
 		w := gone
 		if err != nil || granted {
 			w = c.ranOutLocked(cl, now)
@@ -230,8 +244,9 @@ func (c *Client) downgraded(cl, read *claim, sent instant, res backend.AcquireRe
 	return written, true
 }
 
-// giveBackWrite releases the write of a claim that is one for reading now. If there is none any more it was lost, perhaps before
-// the read was granted, and somebody else may have written in between.
+// giveBackWrite releases the write of a claim that is now a read. If the store no longer has the
+// write, the write was lost, perhaps before the read was granted. Then another client may have
+// written in between.
 func (c *Client) giveBackWrite(cl, written *claim) {
 	lease := c.stored(written.Lease())
 	sent := c.now()
@@ -253,29 +268,29 @@ func (c *Client) giveBackWrite(cl, written *claim) {
 	}
 }
 
-// take accepts the hold that a waiter was handed.
+// take accepts the hold that was handed to a waiting call.
 func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
-	c.abandon(a) // it may have asked for a claim of its own
+	c.abandon(a) // the call may have asked for a claim of its own
 	over := c.over(ctx)
 	c.mu.Lock()
 	defer c.unlock()
 	h := a.handed
 	a.handed = nil
 	c.unscheduleLocked(&a.alarm)
-	a.answered, a.failure = true, nil // this client had it: we know without asking
+	a.answered, a.failure = true, nil // this client had the lock, so the store wasn't asked
 	switch v := a.variable(); {
 	case h.state == forsaken:
 		c.leaveForsakenLocked(h)
 		return nil, ErrClosed
 	case over != nil:
 		if h.count == 1 {
-			h.claim.Forgo(c.now()) // nobody has acquired it
-			h.offered = true       // until it is given back
+			h.claim.Forgo(c.now()) // no call has it yet
+			h.offered = true       // until it is released
 		}
-		c.backgroundLocked(func() { c.release(context.Background(), h) }) // or take it back
+		c.backgroundLocked(func() { c.release(context.Background(), h) }) // it may take long
 		return nil, a.giveUp(over)
-	case v != nil && h.count == 0 && rules[a.kind].shared:
-		return h, nil // other readers of the same Locker have given this back, and it has theirs
+	case v != nil && h.count == 0 && a.kind.Shared():
+		return h, nil // another reader of the Locker released it; the call has that reader's
 	case c.checkLocked(h):
 		h.offered = false
 		return h, nil
@@ -285,8 +300,9 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 	return nil, errAgain
 }
 
-// postponeLocked keeps the queue, whose first is told when the last release of h is answered, from
-// asking before that: it would be faster than the other clients, which wait for the message.
+// postponeLocked delays the next look of the queue's lead until the last release is answered, at
+// most for a third of the lease. Otherwise the lead would be faster than other clients, which wait
+// for the store's message. postponeLocked returns the queue.
 func (c *Client) postponeLocked(cl *claim) *queue {
 	q := c.queueLocked(cl)
 	if q == nil {

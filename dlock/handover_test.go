@@ -13,95 +13,10 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// counted is a store that counts the steps it is asked for, and can do something before each.
-type counted struct {
-	hooked
-	acquires, releases int
-	owners             []string // of the acquisitions
-	before             func(ctx context.Context) error
-}
-
-func newCounted(b backend.Backend) *counted {
-	c := &counted{hooked: hooked{Backend: b}, before: func(context.Context) error { return nil }}
-	c.acquire = func(ctx context.Context, req backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-		c.mu.Lock()
-		c.acquires++
-		c.owners = append(c.owners, req.Owner)
-		c.mu.Unlock()
-		if err := c.before(ctx); err != nil {
-			return backend.AcquireResult{}, err
-		}
-		return do(ctx)
-	}
-	c.release = func(ctx context.Context, req backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-		c.mu.Lock()
-		c.releases++
-		c.mu.Unlock()
-		return do(ctx)
-	}
-	return c
-}
-
-func (c *counted) wantSteps(t *testing.T, acquires, releases int) {
-	t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.acquires != acquires || c.releases != releases {
-		t.Errorf("%d acquisitions and %d releases in the store, want %d and %d", c.acquires, c.releases, acquires, releases)
-	}
-}
-
-// A tenant locks in a goroutine of its own, and unlocks when it is told.
-type tenant struct {
-	l     *Locker
-	ctx   context.Context
-	in    chan error // what LockContext said
-	leave func() error
-}
-
-// wait starts a tenant, who queues up.
-func wait(ctx context.Context, l *Locker, opts ...AcquireOption) *tenant {
-	w := &tenant{l: l, ctx: ctx, in: make(chan error, 1)}
-	w.leave = func() error { return l.UnlockContext(ctx) }
-	go func() { w.in <- l.LockContext(ctx, opts...) }()
-	synctest.Wait()
-	return w
-}
-
-// isIn says whether the tenant has the lock.
-func (w *tenant) isIn(t *testing.T) bool {
-	t.Helper()
-	synctest.Wait()
-	select {
-	case err := <-w.in:
-		if err != nil {
-			t.Fatalf("LockContext: %v", err)
-		}
-		return true
-	default:
-		return false
-	}
-}
-
-// mustBeIn checks that the tenant has got in, without time having passed.
-func (w *tenant) mustBeIn(t *testing.T) {
-	t.Helper()
-	if !w.isIn(t) {
-		t.Fatal("the next in the queue has not got in")
-	}
-}
-
-func mustUnlock(t *testing.T, ctx context.Context, l *Locker) {
-	t.Helper()
-	if err := l.UnlockContext(ctx); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestHandoverAsksTheStoreOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		first := c.Locker("x")
@@ -129,8 +44,9 @@ func TestHandoverAsksTheStoreOnce(t *testing.T) {
 func TestHandoverIsBoundedSinceTheChainBegan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		store := newCounted(membackend.New())
-		c, other := New(store, quiet(), WithHandover(10*time.Millisecond)), New(store.Backend, quiet())
+		store := newScript(membackend.New())
+		c, other := New(store, quiet(), WithHandover(10*time.Millisecond)),
+			New(store.Backend, quiet())
 		defer c.Close()
 		defer other.Close()
 		first := c.Locker("x")
@@ -152,10 +68,9 @@ func TestHandoverIsBoundedSinceTheChainBegan(t *testing.T) {
 			mustUnlock(t, ctx, b.l)
 			foreigner.mustBeIn(t)
 		}
-		store.mu.Lock()
-		defer store.mu.Unlock()
-		if store.releases == 0 || store.acquires < 2 {
-			t.Errorf("%d acquisitions, %d releases: the lock was not released in the store", store.acquires, store.releases)
+		if store.release.count() == 0 || store.acquire.count() < 2 {
+			t.Errorf("%d acquisitions, %d releases: the lock was not released in the store",
+				store.acquire.count(), store.release.count())
 		}
 	})
 }
@@ -164,7 +79,8 @@ func TestHandoverIsBoundedSinceTheChainBegan(t *testing.T) {
 func TestTheChainBeginsWithTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		store := newCounted(slowed{membackend.New(), 6 * time.Millisecond})
+		store := newScript(membackend.New())
+		store.acquire.delay(6*time.Millisecond, 0)
 		c := New(store, quiet(), WithHandover(10*time.Millisecond))
 		defer c.Close()
 		l := c.Locker("x")
@@ -202,7 +118,7 @@ func TestAfterAChainTheNextDoesNotWaitForLong(t *testing.T) {
 	})
 }
 
-// The lock is forced elsewhere while this client has it: whoever waits here finds out.
+// The lock is forced elsewhere while this client has it: the next call here finds out.
 func TestTheNextAsksTheStoreIfNothingIsHandedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -225,12 +141,14 @@ func TestTheNextAsksTheStoreIfNothingIsHandedOn(t *testing.T) {
 	})
 }
 
-// With a slow message, whoever must let others go first waits for it, but not for ever.
+// If a message is slow, a client that must let others go first waits for it, but not for ever.
 func TestAfterAChainOthersHaveATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		mem := membackend.New()
-		c, other := New(mem, quiet()), New(slowed{mem, 3 * time.Millisecond}, quiet())
+		slow := newScript(mem)
+		slow.acquire.delay(3*time.Millisecond, 0)
+		c, other := New(mem, quiet()), New(slow, quiet())
 		defer c.Close()
 		defer other.Close()
 		first := c.Locker("x")
@@ -254,32 +172,9 @@ func TestAfterAChainOthersHaveATurn(t *testing.T) {
 	})
 }
 
-// slowed is a store whose acquisitions take some time to get there.
-type slowed struct {
-	backend.Backend
-	by time.Duration
-}
-
-func (b slowed) Open() backend.Session { return slowedSession{b.Backend.Open(), b.by} }
-
-type slowedSession struct {
-	backend.Session
-	by time.Duration
-}
-
-func (s slowedSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	time.Sleep(s.by)
-	return s.Session.Acquire(ctx, req)
-}
-
-func (s slowedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
-}
-
-// deaf is a notifier whose subscriptions are confirmed late.
-type deaf struct{}
-
-func (deaf) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (deaf) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -298,7 +193,7 @@ func TestNotHandedOn(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
-				store := newCounted(membackend.New())
+				store := newScript(membackend.New())
 				c := New(store, append(test.options, quiet())...)
 				defer c.Close()
 				l := c.Locker("x")
@@ -308,7 +203,7 @@ func TestNotHandedOn(t *testing.T) {
 				time.Sleep(time.Second)
 				w.mustBeIn(t)
 				mustUnlock(t, ctx, w.l)
-				if owners := slices.Compact(store.owners); len(owners) < 2 {
+				if owners := slices.Compact(store.owners()); len(owners) < 2 {
 					t.Errorf("acquired in the store as %v: it was handed on", owners)
 				}
 			})
@@ -319,7 +214,7 @@ func TestNotHandedOn(t *testing.T) {
 // The store may count more than we do, and a late request may shorten the lease.
 func TestADoubtfulHoldIsNotHandedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		ctx := WithOwner(t.Context(), NewOwner())
@@ -327,16 +222,16 @@ func TestADoubtfulHoldIsNotHandedOn(t *testing.T) {
 		if err := l.LockContext(ctx); err != nil {
 			t.Fatal(err)
 		}
-		store.before = func(context.Context) error { return errors.New("no answer") }
+		store.acquire.fail(errors.New("no answer"))
 		if ok, err := l.TryLock(ctx); ok || err == nil {
 			t.Fatalf("a re-entry without an answer: %v, %v", ok, err)
 		}
-		store.before = func(context.Context) error { return nil }
+		store.acquire.set(nil)
 		w := wait(t.Context(), c.Locker("x"))
 		mustUnlock(t, ctx, l)
 		time.Sleep(time.Second)
 		w.mustBeIn(t)
-		if owners := slices.Compact(store.owners); len(owners) != 2 {
+		if owners := slices.Compact(store.owners()); len(owners) != 2 {
 			t.Errorf("acquired in the store as %v, want two owners", owners)
 		}
 		w.leave()
@@ -345,7 +240,7 @@ func TestADoubtfulHoldIsNotHandedOn(t *testing.T) {
 
 func TestHandoverWhileAStepOfTheHoldIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		ctx := WithOwner(t.Context(), NewOwner())
@@ -355,7 +250,7 @@ func TestHandoverWhileAStepOfTheHoldIsUnderWay(t *testing.T) {
 		}
 		w := wait(t.Context(), c.Locker("x"))
 		goOn := make(chan struct{})
-		store.before = func(context.Context) error { <-goOn; return nil }
+		store.acquire.set(func(s *acquireStep) { s.waitFor(goOn) })
 		reentered := wait(ctx, l)
 		unlocked := make(chan error, 1)
 		go func() { unlocked <- l.UnlockContext(ctx) }()
@@ -377,17 +272,17 @@ func TestHandoverWhileAStepOfTheHoldIsUnderWay(t *testing.T) {
 	})
 }
 
-// What is in the network is an acquisition of its own.
+// A request that is under way is an acquisition of its own.
 func TestNothingIsHandedToOneWhoIsJustAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		goOn := make(chan struct{})
-		store.before = func(context.Context) error { <-goOn; return nil }
+		store.acquire.set(func(s *acquireStep) { s.waitFor(goOn) })
 		w := wait(ctx, c.Locker("x"))
-		store.before = func(context.Context) error { return nil }
+		store.acquire.set(nil)
 		l := c.Locker("x")
 		mustTry(t, l) // out of turn
 		mustUnlock(t, ctx, l)
@@ -401,7 +296,7 @@ func TestNothingIsHandedToOneWhoIsJustAsking(t *testing.T) {
 func TestEachTenureHasItsOwnLostChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c, other := New(store, quiet()), New(store.Backend, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -451,35 +346,7 @@ func TestHandedHoldsAreRenewed(t *testing.T) {
 	})
 }
 
-func TestForceUnlockStrikesWhoWasHandedTheLockMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx := t.Context()
-		c := New(forceDelay{membackend.New()}, quiet())
-		defer c.Close()
-		l := c.Locker("x")
-		mustTry(t, l)
-		w := wait(ctx, c.Locker("x"))
-		forced := make(chan error, 1)
-		go func() {
-			_, err := c.Locker("x").ForceUnlock(ctx)
-			forced <- err
-		}()
-		synctest.Wait()
-		mustUnlock(t, ctx, l)
-		w.mustBeIn(t)
-		if err := <-forced; err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-w.l.Lost(ctx):
-		default:
-			t.Error("who was handed a lock that was forced isn't told")
-		}
-		w.leave()
-	})
-}
-
-// An unlock too many within a Do is not an unlock of whoever has the lock by then.
+// An unlock too many within a Do doesn't unlock the lock of its next holder.
 func TestUnlockTooManyAfterAHandover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
@@ -507,10 +374,10 @@ func TestUnlockTooManyAfterAHandover(t *testing.T) {
 	})
 }
 
-// Who gives up at the moment at which it is handed the lock passes it on.
+// A call that gives up as it is handed the lock passes it on.
 func TestHandedToOneWhoGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		for range 100 {
@@ -535,7 +402,8 @@ func TestHandedToOneWhoGaveUp(t *testing.T) {
 	})
 }
 
-// What is handed to a waiter is lost before it looks: it goes on waiting, and has nothing to unlock.
+// A lock that was handed to a waiter is lost before the waiter looks: it goes on waiting, and has
+// nothing to unlock.
 func TestHandedAndLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
@@ -549,7 +417,9 @@ func TestHandedAndLost(t *testing.T) {
 		h := heldOf(c, "x")
 		c.loseLocked(h, gone)
 		c.unlock()
-		if _, err := c.take(ctx, &acquisition{call: call{name: "x", party: h.party}, waiting: waiting{handed: h}}); err != errAgain {
+		if _, err := c.take(ctx, &acquisition{
+			call: call{name: "x", party: h.party}, waiting: waiting{handed: h},
+		}); err != errAgain {
 			t.Errorf("taking what is lost: %v", err)
 		}
 		if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {
@@ -586,7 +456,7 @@ func unlockLost(t *testing.T, l *Locker) {
 func TestTheFirstHasItsTurnAfterSomebodyBehindItHasAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := membackend.New()
-		store := newCounted(mem)
+		store := newScript(mem)
 		c, other := New(store, quiet()), New(mem, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -595,12 +465,12 @@ func TestTheFirstHasItsTurnAfterSomebodyBehindItHasAsked(t *testing.T) {
 		holder := other.Locker("x")
 		mustTry(t, holder)
 		first := wait(t.Context(), l)
-		store.before = func(context.Context) error { time.Sleep(time.Millisecond); return nil }
+		store.acquire.delay(time.Millisecond, 0)
 		second := wait(t.Context(), c.Locker("x"))
 		unlockLost(t, l)
 		time.Sleep(2 * time.Millisecond) // the second is answered that the lock is held
 		synctest.Wait()
-		store.before = func(context.Context) error { return nil }
+		store.acquire.delay(0, 0)
 		mustUnlock(t, t.Context(), holder)
 		first.mustBeIn(t)
 		must(t, first.leave())
@@ -609,27 +479,21 @@ func TestTheFirstHasItsTurnAfterSomebodyBehindItHasAsked(t *testing.T) {
 	})
 }
 
-// An attempt without an answer may have got the lock: whoever made it asks again before anybody else,
-// also before the first in the queue, who couldn't ask until then.
+// An attempt without an answer may have got the lock. Its call asks again before all others, also
+// before the first in the queue, which couldn't ask until then.
 func TestAnAttemptInDoubtIsRepeatedBeforeOthersAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &hooked{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		c := New(b, quiet())
 		defer c.Close()
 		l := c.Locker("x")
 		lostBy(t, l)
 		first := wait(t.Context(), l)
-		attempts := 0
-		b.acquire = func(
-			ctx context.Context, _ backend.AcquireRequest,
-			do func(context.Context) (backend.AcquireResult, error),
-		) (backend.AcquireResult, error) {
-			res, err := do(ctx)
-			if attempts++; attempts == 1 {
-				return backend.AcquireResult{}, errSevered
+		b.acquire.set(func(s *acquireStep) {
+			if s.n == 1 {
+				s.lose()
 			}
-			return res, err
-		}
+		})
 		second := wait(t.Context(), c.Locker("x"))
 		unlockLost(t, l)
 		time.Sleep(firstBackoff)
@@ -644,22 +508,20 @@ func TestAnAttemptInDoubtIsRepeatedBeforeOthersAsk(t *testing.T) {
 func TestHandedWithAnAttemptInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
-		store.before = func(context.Context) error { return errors.New("no answer") }
+		store.acquire.fail(errors.New("no answer"))
 		w := wait(ctx, c.Locker("x"))
-		store.before = func(context.Context) error { return nil }
+		store.acquire.set(nil)
 		l := c.Locker("x")
 		mustTry(t, l) // out of turn
 		mustUnlock(t, ctx, l)
 		w.mustBeIn(t)
 		mustUnlock(t, ctx, w.l)
-		store.mu.Lock()
-		if n := store.releases; n < 2 {
+		if n := store.release.count(); n < 2 {
 			t.Errorf("%d releases: the doubtful attempt was not taken back", n)
 		}
-		store.mu.Unlock()
 		time.Sleep(2 * DefaultLease)
 		empty(t, c)
 	})
@@ -672,7 +534,8 @@ func TestHandoverToAnOwnerLetsItsOthersReenter(t *testing.T) {
 		l := c.Locker("x")
 		mustTry(t, l)
 		ctx := WithOwner(t.Context(), NewOwner())
-		a, stranger, b := wait(ctx, c.Locker("x")), wait(t.Context(), c.Locker("x")), wait(ctx, c.Locker("x"))
+		a, stranger, b := wait(ctx, c.Locker("x")), wait(t.Context(), c.Locker("x")),
+			wait(ctx, c.Locker("x"))
 		mustUnlock(t, t.Context(), l)
 		a.mustBeIn(t)
 		b.mustBeIn(t)
@@ -706,46 +569,14 @@ func TestCloseAtAHandover(t *testing.T) {
 	})
 }
 
-// far is a store that is half a round trip away, in both directions; its messages may be slower still.
-type far struct {
-	backend.Backend
-	half, message time.Duration
-}
-
-func (b far) Open() backend.Session { return farSession{b.Backend.Open(), b} }
-
-type farSession struct {
-	backend.Session
-	b far
-}
-
-func (s farSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	time.Sleep(s.b.half)
-	res, err := s.Session.Acquire(context.WithoutCancel(ctx), req)
-	time.Sleep(s.b.half)
-	return res, err
-}
-
-func (s farSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	time.Sleep(s.b.half)
-	res, err := s.Session.Release(context.WithoutCancel(ctx), req)
-	time.Sleep(s.b.half)
-	return res, err
-}
-
-func (s farSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	wake := req.Wake
-	req.Wake = func(w backend.Wakeup) { time.AfterFunc(s.b.half+s.b.message, func() { wake(w) }) }
-	time.Sleep(s.b.half)
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
-}
-
-// A message that comes when the lock has been taken again must not make the next in the queue ask the
-// store: while it asks nothing can be handed on, and the release in the store sends the next message.
+// A message that comes when the lock has been taken again must not make the next in the queue ask
+// the store: while it asks nothing can be handed on, and the release in the store sends the next
+// message.
 func TestStaleMessagesDoNotBreakChains(t *testing.T) {
-	for _, message := range []time.Duration{20 * time.Microsecond, 300 * time.Microsecond, 2 * time.Millisecond} {
+	for _, message := range []time.Duration{20 * time.Microsecond, 300 * time.Microsecond,
+		2 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newCounted(far{membackend.New(), 250 * time.Microsecond, message})
+			store := newScript(membackend.New()).far(250*time.Microsecond, message)
 			c := New(store, quiet())
 			defer c.Close()
 			const sections = 5000
@@ -769,8 +600,9 @@ func TestStaleMessagesDoNotBreakChains(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if store.acquires > sections/20 {
-				t.Errorf("messages %v late: %d acquisitions for %d turns of 100 us", message, store.acquires, sections)
+			if store.acquire.count() > sections/20 {
+				t.Errorf("messages %v late: %d acquisitions for %d turns of 100 us", message,
+					store.acquire.count(), sections)
 			}
 		})
 	}
@@ -780,18 +612,13 @@ func TestStaleMessagesDoNotBreakChains(t *testing.T) {
 func TestAfterAChainAnAnswerFromBeforeIsNotTrusted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		c.notifier = deaf{}
 		first := c.Locker("x")
 		mustTry(t, first)
-		asked := store.acquire
-		store.acquire = func(ctx context.Context, req backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			res, err := asked(ctx, req, do)
-			time.Sleep(3 * time.Millisecond) // until the answer is there
-			return res, err
-		}
+		store.acquire.delay(0, 3*time.Millisecond)
 		a, b := wait(ctx, c.Locker("x")), wait(ctx, c.Locker("x"))
 		mustUnlock(t, ctx, first)
 		a.mustBeIn(t)
@@ -813,7 +640,8 @@ func TestTheHeadDoesNotOvertakeTheRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		mem := membackend.New()
-		c, other := New(far{mem, 4 * time.Millisecond, 0}, quiet()), New(far{mem, 3 * time.Millisecond, 0}, quiet())
+		c, other := New(newScript(mem).far(4*time.Millisecond, 0), quiet()),
+			New(newScript(mem).far(3*time.Millisecond, 0), quiet())
 		defer c.Close()
 		defer other.Close()
 		first := c.Locker("x")
@@ -837,11 +665,11 @@ func TestTheHeadDoesNotOvertakeTheRelease(t *testing.T) {
 	})
 }
 
-// Where nobody is told of releases, whoever polls gets in now and then.
+// Where nobody is told of releases, a client that polls gets in now and then.
 func TestChainsDoNotStarveWhoPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		store := far{membackend.New(), 250 * time.Microsecond, 0}
+		store := newScript(membackend.New()).far(250*time.Microsecond, 0)
 		c, other := New(store, quiet()), New(store, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -859,7 +687,9 @@ func TestChainsDoNotStarveWhoPolls(t *testing.T) {
 		begin := time.Now()
 		const turns = 20
 		for range turns {
-			if err := other.Locker("x").Do(ctx, func(context.Context) error { return nil }); err != nil {
+			if err := other.Locker("x").Do(ctx, func(context.Context) error {
+				return nil
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -871,10 +701,10 @@ func TestChainsDoNotStarveWhoPolls(t *testing.T) {
 	})
 }
 
-// The last release finds that the lock was forced; whoever waits had counted on a hand-over.
+// The last release finds that the lock was forced; the waiter had counted on a hand-over.
 func TestWhoExpectsAHandoverIsToldThatThereIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c, other := New(store, quiet(), WithHandover(5*time.Second)), New(store.Backend, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -886,12 +716,9 @@ func TestWhoExpectsAHandoverIsToldThatThereIsNone(t *testing.T) {
 			}
 		}
 		w := wait(t.Context(), c.Locker("x"))
-		released := store.release
-		store.release = func(context.Context, backend.ReleaseRequest, func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-			return backend.ReleaseResult{}, errors.New("no answer")
-		}
+		store.release.fail(errors.New("no answer"))
 		mustUnlock(t, ctx, l) // leaves a doubt, so that nothing is handed on
-		store.release = released
+		store.release.set(nil)
 		if _, err := other.Locker("x").ForceUnlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -904,7 +731,7 @@ func TestWhoExpectsAHandoverIsToldThatThereIsNone(t *testing.T) {
 	})
 }
 
-// One who waits with a fixed lease, or in a client that hands nothing on, expects nothing.
+// A call that waits with a fixed lease, or in a client that hands nothing on, expects nothing.
 func TestWhoIsHandedNothingAsksAtOnce(t *testing.T) {
 	for name, opts := range map[string]struct {
 		client []Option

@@ -7,35 +7,35 @@ import (
 	"time"
 )
 
-// Hold is a lock that is held, from [Locker.Acquire] to [Hold.Release]. Use it where [Locker.Do]
-// doesn't fit, since the code can't be one function. It is safe for concurrent use. All of this is
-// also true of the Hold of several locks: see [MultiLocker.Acquire].
+// Hold is a lock that is held, from [Locker.Acquire] to [Hold.Release]. Use it where the code can't
+// be one function, which [Locker.Do] requires. It is safe for concurrent use. A Hold of several
+// locks works in the same way: see [MultiLocker.Acquire].
 //
-// A Hold that is dropped without a Release, along with its context, is logged when that is found,
-// and goes on being renewed.
+// If a Hold and its context are dropped without a Release, the client goes on renewing the lock. It
+// logs that when it finds out.
 type Hold struct {
 	stay
-	inside atomic.Pointer[holdContext] // once it is asked for: most never are
-	given  atomic.Bool                 // back
+	inside atomic.Pointer[holdContext] // made at the first call of Context
+	given  atomic.Bool                 // Release was called
 	watch  runtime.Cleanup
 }
 
-// stay is what an acquisition has brought about, and the context that it was made with. Of several locks that is
-// all in their own context.
+// A stay is a hold that was acquired, with the context of its call. For several locks, only ctx is
+// set. It is their common context, a *several.
 type stay struct {
 	locker *Locker
 	hold   *hold
 	ctx    context.Context
-	alone  bool // nobody else is its party: what its function leaves of it was forgotten
-	whole  bool // and is given back with it
+	alone  bool // its party makes no other calls, so only its function can have left a re-entry
+	whole  bool // re-entries that the function hasn't unlocked are released, too
 }
 
 // Acquire waits for the lock as [Locker.LockContext] does, and returns a Hold. If ctx names an
-// owner, or comes from another hold of this lock, Acquire re-enters that. Otherwise the Hold is an
-// owner of its own: two Holds of one Locker exclude each other, and are separate from the Locker's
-// plain calls. With Wait(0) it gives up with [ErrNotAcquired] if another has the lock. The errors
-// are those of LockContext. The context of the Hold ends with ctx, so bound only the wait with
-// [Wait].
+// owner, or comes from another hold of this lock, Acquire acts for it, and re-enters its hold.
+// Otherwise the Hold is an owner of its own. Two such Holds of one Locker exclude each other, and
+// are separate from the Locker's plain calls. With Wait(0), Acquire gives up with [ErrNotAcquired]
+// if another has the lock. The errors are those of LockContext. The context of the Hold ends with
+// ctx. To bound only the wait, use [Wait].
 func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	got, err := l.enter(ctx, acquireOptions{}, opts)
 	if err != nil {
@@ -44,7 +44,7 @@ func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, err
 	return newHandle(got), nil
 }
 
-// newHandle returns what a caller gets that has acquired something.
+// newHandle returns the Hold for an acquired stay.
 func newHandle(got stay) *Hold {
 	h := &Hold{stay: got}
 	h.watch = runtime.AddCleanup(h, got.locker.client.droppedHold, got.hold)
@@ -60,11 +60,11 @@ func newHandle(got stay) *Hold {
 //   - with the context that Acquire was given;
 //   - when the Hold is released.
 //
-// After a pause of the process the first call of its Err reports a loss; its Done channel, and
-// derived contexts, follow a moment later. The context carries the hold: Do, Acquire and
-// LockContext of the same lock re-enter it, in any goroutine, also within a hold of another lock.
-// Once the hold is over they return [ErrLost], or [ErrNotHeld] if it was given back. For other
-// locks the context is as the one that Acquire was given.
+// After a pause of the process the first call of its Err reports a loss. Its Done channel, and
+// derived contexts, follow a moment later. The context carries the hold. Do, Acquire and
+// LockContext of the same lock re-enter it, in any goroutine, even within a hold of another lock.
+// Once the hold has ended they return [ErrLost], or [ErrNotHeld] if it was released. For other
+// locks the context acts like the one that Acquire was given.
 func (h *Hold) Context() context.Context {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -83,14 +83,14 @@ func (h *Hold) Context() context.Context {
 	if h.given.Load() {
 		d.end()
 	}
-	h.watch.Stop() // who has the context has not dropped what it is for
+	h.watch.Stop() // a caller that has the context hasn't dropped the Hold
 	return d
 }
 
-// Release gives the lock back, and ends the context. It works even if ctx has ended. It tries for 5
-// s or the rest of the lease at most, and no longer than ctx allows. If the store hasn't answered
-// by then, the error says so, and the release continues in the background. It returns [ErrLost] if
-// the lock was lost, and [ErrNotHeld] if it was given back before.
+// Release releases the lock, and ends the context. It works even if ctx has ended. It tries for
+// five seconds or the rest of the lease at most, and no longer than ctx allows. If the store hasn't
+// answered by then, the error says so, and the release continues in the background. It returns
+// [ErrLost] if the lock was lost, and [ErrNotHeld] if it was released before.
 func (h *Hold) Release(ctx context.Context) error {
 	s := h.mustBeHeld()
 	mustBeContext(ctx)
@@ -116,9 +116,9 @@ func (h *Hold) alreadyGiven() error {
 }
 
 // Lost returns a channel that is closed when the lock is lost or the client is closed. A Release
-// never closes it. If the store says that it doesn't have the hold, [Hold.Err] returns that at
-// once. The channel, like that of the context, is closed after the store was asked who has the
-// lock: within a tenth of a second.
+// never closes it. If the store says that it doesn't have the hold, [Hold.Err] reports the loss at
+// once. The client then asks the store who has the lock. So this channel, like that of the context,
+// is closed up to a tenth of a second later.
 func (h *Hold) Lost() <-chan struct{} {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -127,9 +127,10 @@ func (h *Hold) Lost() <-chan struct{} {
 	return s.locker.client.lostChannel(s.hold)
 }
 
-// Err returns nil while the lock is held. Then it returns how that ended: an [*Error] that wraps a
-// [*Loss], and so [ErrLost]; [ErrClosed]; or [ErrNotHeld] once its last release has begun. It looks
-// at the clock, like the Err of the context.
+// Err returns nil while the lock is held. Afterwards it says how the hold ended. After a loss it
+// returns an [*Error] that wraps a [*Loss], and so [ErrLost]. If the client was closed, it returns
+// [ErrClosed]. Once its last release has begun, it returns [ErrNotHeld]. It checks the clock, like
+// the Err of the context.
 func (h *Hold) Err() error {
 	s, given := h.mustBeHeld(), h.given.Load()
 	if all := s.several(); all != nil {
@@ -138,7 +139,8 @@ func (h *Hold) Err() error {
 	return s.locker.stateOf(s.hold, given)
 }
 
-// stateOf returns how a hold that may have been given back has ended, or nil.
+// stateOf returns the error with which a hold has ended, or nil. given says that Release was
+// called.
 func (l *Locker) stateOf(h *hold, given bool) error {
 	c := l.client
 	c.mu.Lock()
@@ -156,10 +158,11 @@ func (l *Locker) stateOf(h *hold, given bool) error {
 }
 
 // Until returns until when the lock is surely held without further renewal, by this process's
-// monotonic clock: a hundredth of the lease before the store lets it end. Each renewal moves it. A
-// fair lock that the store gave to the first in line has a second or a few at first, whatever its
-// lease. Its first renewal, within a third of that, is for the whole lease. Code that must stop by
-// then looks at it again and again: a lock that is lost may be another's before.
+// monotonic clock. That time is a hundredth of the lease before the store lets it end. Each renewal
+// moves it. If the store gave a fair lock to the first in line, it is held for one to three seconds
+// at first, whatever its lease. The first renewal, within a third of that time, is for the whole
+// lease. Code that must stop by then calls Until again and again, since after a loss another may
+// have the lock earlier.
 func (h *Hold) Until() time.Time {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -168,9 +171,9 @@ func (h *Hold) Until() time.Time {
 	return s.locker.client.epoch.Add(s.hold.claim.Until())
 }
 
-// HolderID returns what the store knows this hold by: the client's id, a colon and a number. No two
-// acquisitions have the same. A hold that was handed over, or that readers of this client share,
-// has the id of the one that asked the store.
+// HolderID returns the id of this hold in the store. It consists of the client's id, a colon and a
+// number. No two acquisitions have the same id. A hold that was handed over, or that readers of
+// this client share, has the id of the acquisition that asked the store.
 func (h *Hold) HolderID() string {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -179,9 +182,9 @@ func (h *Hold) HolderID() string {
 	return s.hold.claim.owner
 }
 
-// Token returns the lock's fencing token, if the lock is one of a [Client.FencedLocker]. It is
-// never 0, and larger than any before for this lock. It stays the same after a loss, so that a
-// resource can refuse it.
+// Token returns the lock's fencing token, if the lock comes from a [Client.FencedLocker]. The token
+// is never 0, and larger than all earlier tokens of this lock. It stays the same after a loss, so
+// that a resource can refuse it.
 func (h *Hold) Token() (token uint64, ok bool) {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -194,7 +197,7 @@ func (h *Hold) Token() (token uint64, ok bool) {
 
 // token returns the fencing token of a hold, or 0. It needs no mutex.
 func (h *hold) token() uint64 {
-	if !rules[h.kind].numbered {
+	if !h.kind.Numbered() {
 		return 0
 	}
 	return h.claim.token()
@@ -232,19 +235,21 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 }
 
 // Do acquires the lock as [Locker.Acquire] does, calls fn with the context of the hold (see
-// [Hold.Context]), and releases it, also when fn panics or ends its goroutine.
+// [Hold.Context]), and releases it. It does so even if fn panics or ends its goroutine.
 //
 // If the lock was not acquired, the error is an [*Error] whose Op is "do". Otherwise it is fn's
-// error, joined with an *Error whose Op is "unlock" if the lock was lost meanwhile or the release
-// failed, even if fn returned nil. A loss wraps [ErrLost]: test for that first, since fn's error
-// may be that of its context. The release takes 5 s or the rest of the lease at most, whether or
-// not ctx has ended. If fn panics, the error of the release is logged.
+// error, joined with an *Error whose Op is "unlock" if the lock was lost while fn ran or the
+// release failed, even if fn returned nil. A loss wraps [ErrLost]. Test for that first, since fn's
+// error may be that of its context. The release takes 5 s or the rest of the lease at most, whether
+// or not ctx has ended. If fn panics, the error of the release is logged.
 //
-// If fn re-enters the lock with its context and doesn't give that back, the lock stays held, since
-// a goroutine that fn started may be inside. That is logged, unless an owner did it; give it back
-// with that context. To know whether fn ran, see [Locker.TryDo], or note it in fn: fn's error may
-// be such an error of another lock.
-func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) error {
+// If fn re-enters the lock with its context and doesn't unlock it again, the lock stays held, since
+// a goroutine that fn started may be inside. Do logs that, unless ctx names an owner. Unlock it
+// with the context that fn got. To know whether fn ran, see [Locker.TryDo], or record it in fn. The
+// error doesn't tell, since fn may return such an error of another lock.
+func (l *Locker) Do(
+	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
+) error {
 	l.mustBeMade()
 	if fn == nil {
 		return l.wrap("do", errNoFunction)
@@ -258,9 +263,11 @@ func (l *Locker) Do(ctx context.Context, fn func(context.Context) error, opts ..
 
 // TryDo is [Locker.Do] for work that is skipped while another has the lock. It acquires as
 // [Locker.TryLock] does, at once or within [Wait], and says whether fn ran. False with a nil error
-// means exactly one thing: another holds the lock. If fn ran, the error is as that of Do; otherwise
-// it is an [*Error] whose Op is "trydo".
-func (l *Locker) TryDo(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) (ran bool, err error) {
+// means exactly one thing: another holds the lock. If fn ran, the error is that of Do. Otherwise it
+// is an [*Error] whose Op is "trydo".
+func (l *Locker) TryDo(
+	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
+) (ran bool, err error) {
 	l.mustBeMade()
 	if fn == nil {
 		return false, l.wrap("trydo", errNoFunction)
@@ -275,18 +282,20 @@ func (l *Locker) TryDo(ctx context.Context, fn func(context.Context) error, opts
 	return true, got.run(fn)
 }
 
-// enter acquires the lock for somebody of its own, or for whom ctx names.
+// enter acquires the lock for the owner that ctx names, or otherwise for a new owner.
 func (l *Locker) enter(ctx context.Context, o acquireOptions, opts []AcquireOption) (stay, error) {
 	l.mustBeMade()
 	who := l.caller(ctx)
 	if who.party == party(l.plain) {
-		who = caller{party: NewOwner(), alone: true} // its hold is its own
+		who = caller{party: NewOwner(), alone: true} // no other call can share its hold
 	}
 	return l.enterAs(ctx, who, o, opts)
 }
 
-// enterAs acquires the lock for that party.
-func (l *Locker) enterAs(ctx context.Context, who caller, o acquireOptions, opts []AcquireOption) (stay, error) {
+// enterAs acquires the lock for a party.
+func (l *Locker) enterAs(
+	ctx context.Context, who caller, o acquireOptions, opts []AcquireOption,
+) (stay, error) {
 	h, err := l.acquire(ctx, who, o, opts)
 	if err != nil {
 		return stay{}, err
@@ -294,7 +303,7 @@ func (l *Locker) enterAs(ctx context.Context, who caller, o acquireOptions, opts
 	return stay{locker: l, hold: h, ctx: ctx, alone: who.alone}, nil
 }
 
-// run calls fn while the lock is held, and releases it.
+// run calls fn while the lock is held. Then it releases the lock.
 func (s *stay) run(fn func(context.Context) error) (err error) {
 	l := s.locker
 	ctx := l.client.inside(s.ctx, s.hold)
@@ -312,9 +321,9 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 	return err
 }
 
-// giveBack gives back what a function was called for, which is over. Where it has re-entered the
-// lock and not given that back, the lock goes on being held: perhaps by a goroutine that it has
-// started, so that this is only logged, unless the whole is to be given back.
+// giveBack releases the hold of a function that has returned. If the function has re-entered the
+// lock and not unlocked it again, a goroutine that it started may still need the lock. So giveBack
+// only logs that. If s.whole is set, it releases those re-entries, too.
 func (s *stay) giveBack(ctx context.Context) error {
 	c := s.locker.client
 	err := c.releaseWithin(ctx, s.hold)
@@ -324,7 +333,7 @@ func (s *stay) giveBack(ctx context.Context) error {
 	left := c.reportLeft(s.hold, s.whole)
 	for ; s.whole && left > 0; left-- {
 		if err := c.releaseWithin(ctx, s.hold); err == ErrNotHeld {
-			return nil // a goroutine that it has started has given it back just now
+			return nil // a goroutine of the function has just released it
 		} else if err != nil {
 			return err
 		}
@@ -332,8 +341,9 @@ func (s *stay) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// reportLeft logs, and returns, how often a hold whose function has returned is still to be given
-// back by its party, which nobody else is: what it reads under a write, too.
+// reportLeft is called when a function whose party makes no other calls has returned. It returns
+// how many releases of the hold are still due. It logs that number, together with the party's reads
+// under the write.
 func (c *Client) reportLeft(h *hold, released bool) (left int) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -355,7 +365,7 @@ func (c *Client) reportLeft(h *hold, released bool) (left int) {
 	return left
 }
 
-// withoutCancel is [context.WithoutCancel], for less where ctx never ends.
+// withoutCancel is [context.WithoutCancel]. It allocates nothing if ctx never ends.
 func withoutCancel(ctx context.Context) context.Context {
 	if ctx.Done() == nil {
 		return ctx
@@ -363,20 +373,20 @@ func withoutCancel(ctx context.Context) context.Context {
 	return context.WithoutCancel(ctx)
 }
 
-// holdContext is the context of a hold. Its Err looks at the clock, and so it is right even when no
-// timer has run since the process was paused. Nothing of this package refers to it but its Hold, so that one that is
-// dropped can be found.
+// holdContext is the context of a hold. Its Err checks the clock, so it is right even if no timer
+// has run since the process was paused. In this package, only its Hold refers to it, so that a
+// dropped Hold can be detected.
 type holdContext struct {
-	context.Context // ends with the caller's, with the hold, and when that is given back
+	context.Context // ends with the caller's context, with the hold, and at the release
 	id              identity
 	line            *lifeline
-	watch           runtime.Cleanup // that of a Hold: whether it is dropped
+	watch           runtime.Cleanup // of a Hold: notices that it was dropped
 }
 
-// A lifeline is how a hold ends a context.
+// A lifeline lets a hold end a context.
 type lifeline struct{ cancel context.CancelCauseFunc }
 
-// Err says whether the context is over.
+// Err returns an error if the context has ended.
 func (d *holdContext) Err() error {
 	if err := d.Context.Err(); err != nil || d.id.client.now() < d.id.hold.claim.Until() {
 		return err
@@ -387,7 +397,8 @@ func (d *holdContext) Err() error {
 	return d.Context.Err()
 }
 
-// Value returns what the caller's context does, and in whose name calls with this one are made.
+// Value returns the value in the caller's context. For the key of identities it returns the hold's
+// identity, so that calls with this context act for the hold.
 func (d *holdContext) Value(key any) any {
 	if key == (identityKey{}) {
 		return &d.id
@@ -395,7 +406,7 @@ func (d *holdContext) Value(key any) any {
 	return d.Context.Value(key)
 }
 
-// inside returns the context for what is done while h is held.
+// inside returns a context for work under h.
 func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 	id := identity{party: h.party, client: c, hold: h, outer: identityOf(ctx)}
 	ctx, cancel := withCancelCause(ctx)
@@ -413,7 +424,7 @@ func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 	return d
 }
 
-// end ends the context, since what it is for is given back.
+// end ends the context, because its hold is released.
 func (d *holdContext) end() {
 	d.watch.Stop()
 	d.line.cancel(nil)
@@ -425,7 +436,7 @@ func (d *holdContext) end() {
 	}
 }
 
-// watchedLocked returns who is told when a hold is over.
+// watchedLocked returns the watchers of a hold. It makes them if there are none.
 func (h *hold) watchedLocked() *watchers {
 	if h.watchers == nil {
 		h.watchers = new(watchers)
@@ -433,7 +444,7 @@ func (h *hold) watchedLocked() *watchers {
 	return h.watchers
 }
 
-// lostChannel returns a channel that is closed when a hold is lost.
+// lostChannel returns a channel that is closed when a hold is lost or the client is closed.
 func (c *Client) lostChannel(h *hold) <-chan struct{} {
 	c.mu.Lock()
 	defer c.unlock()
@@ -448,7 +459,7 @@ func (c *Client) lostChannel(h *hold) <-chan struct{} {
 	return t.over[0].over
 }
 
-// within says whether ctx comes from a hold.
+// within reports whether ctx comes from the hold.
 func (h *hold) within(ctx context.Context) bool {
 	for id := identityOf(ctx); id != nil; id = id.outer {
 		if id.hold == h {

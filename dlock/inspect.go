@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
 // HoldInfo is a lock that a client holds, as the client knows it.
@@ -20,29 +21,30 @@ type HoldInfo struct {
 	Kind     backend.Kind
 	HolderID string // see [Hold.HolderID]
 
-	// By says whose calls hold it. It is "locker" for plain calls of a Locker; "owner N" for an
-	// [Owner], where N is known in this process only, and each Do and Acquire without an owner has
-	// its own; "goroutine N", with the N of goroutine dumps; or "permits".
+	// By names the party that holds it. For plain calls of a Locker it is "locker". For an [Owner]
+	// it is "owner N", where N is known in this process only. Each Do and Acquire without an owner
+	// has its own N. For a goroutine it is "goroutine N", with the N of goroutine dumps. For
+	// permits it is "permits".
 	By string
 
-	// Caller is the file and line of the call that acquired it, as "/src/orders/ship.go:42", if
-	// [WithCallers] asks for that; else empty.
+	// Caller is the file and line of the call that acquired the lock, as "/src/orders/ship.go:42".
+	// It is empty unless [WithCallers] is set.
 	Caller string
 
-	Since   time.Time // when its request was sent, or it was handed over
+	Since   time.Time // when its request was sent, or when the lock was handed over
 	Until   time.Time // until when it is held at least: see [Hold.Until]
 	Renewed bool      // it has no fixed lease
 
-	// Lease is for how long the store is asked to keep it. While the store answers renewals, two
-	// thirds of it are always left.
+	// Lease is the lease that the store is asked for. While the store answers renewals, at least
+	// two thirds of it are left.
 	Lease time.Duration
 
 	Count   int    // how many unlocks release it
 	Permits int    // of a Semaphore
-	Token   uint64 // of a fenced lock; else 0
+	Token   uint64 // of a fenced lock; otherwise 0
 }
 
-// WaitInfo is a call of a client that waits.
+// WaitInfo is a waiting call of a client.
 type WaitInfo struct {
 	Name string
 	Kind backend.Kind
@@ -50,14 +52,14 @@ type WaitInfo struct {
 
 	Caller string // as in HoldInfo
 
-	Since time.Time // when it was called
-	Until time.Time // when it gives up, if that is known; else zero
+	Since time.Time // when the call began
+	Until time.Time // when it gives up; zero if that isn't known
 	Place int       // in this client's queue for the lock, from 1
 
 	Permits int // of a Semaphore
 }
 
-// Holds returns what the client holds now, the oldest first. It asks nobody.
+// Holds returns the client's present holds, the oldest first. It doesn't ask the store.
 func (c *Client) Holds() []HoldInfo {
 	c.mu.Lock()
 	var all []HoldInfo
@@ -76,13 +78,15 @@ func (c *Client) infoLocked(h *hold) HoldInfo {
 	cl := h.claim
 	permits, _ := cl.permits()
 	return HoldInfo{
-		Name: cl.object.name, Kind: h.kind, HolderID: cl.owner, By: called(h.party, h.kind), Caller: c.callers.at(h.site),
+		Name: cl.object.name, Kind: backend.Kind(h.kind), HolderID: cl.owner,
+		By: called(h.party, h.kind), Caller: c.callers.at(h.site),
 		Since: c.epoch.Add(h.since()), Until: c.epoch.Add(cl.Until()), Renewed: cl.Renewed(), Lease: cl.Lease(),
 		Count: int(h.count), Permits: permits, Token: cl.token(),
 	}
 }
 
-// Waits returns the calls of the client that wait for a lock, the oldest first. It asks nobody.
+// Waits returns the calls of the client that wait for a lock, the oldest first. It doesn't ask the
+// store.
 func (c *Client) Waits() []WaitInfo {
 	c.mu.Lock()
 	var all []WaitInfo
@@ -92,8 +96,12 @@ func (c *Client) Waits() []WaitInfo {
 				place := 0
 				for a := q.first; a != nil; a = a.next {
 					place++
-					w := WaitInfo{Name: a.name, Kind: a.kind, By: called(a.party, a.kind), Caller: c.callers.at(a.o.site), Since: c.epoch.Add(a.began), Place: place, Permits: a.o.permits}
-					if a.budget > 0 && a.began+a.budget > 0 { // else it never gives up
+					w := WaitInfo{
+						Name: a.name, Kind: backend.Kind(a.kind), By: called(a.party, a.kind),
+						Caller: c.callers.at(a.o.site), Since: c.epoch.Add(a.began),
+						Place: place, Permits: a.o.permits,
+					}
+					if a.budget > 0 && a.began+a.budget > 0 { // otherwise it never gives up
 						w.Until = c.epoch.Add(a.began + a.budget)
 					}
 					all = append(all, w)
@@ -108,11 +116,11 @@ func (c *Client) Waits() []WaitInfo {
 	return all
 }
 
-// called says who a party is.
-func called(p party, kind backend.Kind) string {
+// called returns the description of a party for [HoldInfo].By.
+func called(p party, kind protocol.Kind) string {
 	switch p := p.(type) {
 	case Owner:
-		if rules[kind].many {
+		if kind.Many() {
 			return "permits"
 		}
 		return fmt.Sprintf("owner %d", p.id)
@@ -123,7 +131,7 @@ func called(p party, kind backend.Kind) string {
 	}
 }
 
-// Stats counts what a client has done since it was made.
+// Stats has the counters of a client since it was made.
 type Stats struct {
 	// Acquisitions, by how the lock was acquired: see [Via].
 	FromStore, HandedOver, Reentered, Joined, Granted uint64
@@ -131,11 +139,11 @@ type Stats struct {
 	// Acquiring calls that failed: see [Outcome].
 	NotAcquired, Canceled, Failed uint64
 
-	Released            uint64 // unlocks, however they went
-	Lost                uint64 // holds, those with a fixed lease among them
-	Renewed, NotRenewed uint64 // renewals of single locks that the store answered, and did not
+	Released            uint64 // unlocks, whatever their outcome
+	Lost                uint64 // lost holds, also those with a fixed lease
+	Renewed, NotRenewed uint64 // renewals of single locks, with and without an answer
 
-	Closed bool // the client
+	Closed bool // whether the client is closed
 }
 
 type counter = atomic.Uint64
@@ -158,36 +166,37 @@ type Holder struct {
 	// of that, twelve bytes in hexadecimal.
 	ID string
 
-	// Client is the id of its client: see [WithClientID]. Empty if ID doesn't say.
+	// Client is the id of the holder's client: see [WithClientID]. It is empty if ID doesn't
+	// contain it.
 	Client string
 
 	// Note is the holder's note: see [HolderNote]. Empty if it has none.
 	Note string
 
-	Kind      backend.Kind  // Exclusive for all three ways to a plain lock
+	Kind      backend.Kind  // Exclusive for plain, fenced and fair locks
 	Count     int           // how often it holds the lock, or how many permits it has
-	Remaining time.Duration // how long it lasts if nobody renews it; negative if it never ends
+	Remaining time.Duration // how long it lasts without renewal; negative if it never ends
 
-	Kept bool // it has given the lock back, which stays taken: see [AtLeast] and [Client.Once]
+	Kept bool // its holder has released it, but it stays taken: see [AtLeast], [Client.Once]
 }
 
 // LockInfo is a lock as the store knows it.
 //
-// If nobody has the lock, the Kind means nothing, with one exception: Permits says that the name is
-// a semaphore's, and can't be used for another kind of lock. Redis and Valkey keep the number of a
-// semaphore, and can't tell it from another program's number.
+// If the lock has no holders, the Kind means nothing unless it is Permits. Then the name belongs to
+// a semaphore, and can't be used for another kind of lock. On Redis and Valkey a semaphore's limit
+// is a plain number, so the name may also be that of another program's key.
 type LockInfo struct {
 	Name    string
-	Kind    backend.Kind // Exclusive for all three ways to a plain lock, Write for a read-write lock, or Permits
+	Kind    backend.Kind // Exclusive for plain, fenced and fair locks; Write for read-write locks
 	Holders []Holder     // a writer before readers; the first thousand
-	More    int          // others that have it
+	More    int          // how many other holders there are
 	Line    []string     // the ids in line for a fair lock, in order; the first thousand
-	Limit   int          // of a semaphore: how many permits there are, as the store was told last; 0 if it doesn't know
+	Limit   int          // a semaphore's permits, as last told to the store; 0: not known
 }
 
-// Inspect asks the store who has the lock or the permits of that name, whatever its kind. Without
-// Holders it is free. Errors are those of [Locker.IsLocked]; from a store that can't say, one that
-// wraps [errors.ErrUnsupported].
+// Inspect asks the store who has the lock or the permits of that name, whatever its kind. A
+// LockInfo without Holders is a free lock. Errors are those of [Locker.IsLocked]. If the store
+// can't say, the error wraps [errors.ErrUnsupported].
 func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	mustBeContext(ctx)
 	if name == "" {
@@ -229,8 +238,8 @@ func newLockInfo(i backend.Inspection) LockInfo {
 // noteMark stands between a client's id and its note.
 const noteMark = " note="
 
-// partsOf returns the id of the client that an owner is of, and its note; nothing if it isn't
-// "CLIENT:NUMBER" or "CLIENT note=NOTE:NUMBER".
+// partsOf returns the client's id and the note in an owner string. Both are empty unless the string
+// is "CLIENT:NUMBER" or "CLIENT note=NOTE:NUMBER".
 func partsOf(owner string) (client, note string) {
 	i := strings.LastIndexByte(owner, ':')
 	if i < 0 {
@@ -246,11 +255,11 @@ func partsOf(owner string) (client, note string) {
 	return client, ""
 }
 
-// Locks asks the store for its locks whose names begin with prefix, in any order, in pages. A lock
-// that is held all the while is among them; others may be. It ends with the first error: that of
-// ctx, [ErrClosed], or the store's; from a store that can't list its locks, one that wraps
-// [errors.ErrUnsupported]. A list may take the store a while, but doesn't block it: on Redis and
-// Valkey it looks at every key (SCAN).
+// Locks asks the store page by page for its locks whose names begin with prefix, in any order. It
+// lists each lock that stays held until the list ends. It may also list locks that are acquired or
+// released meanwhile. The list ends with the first error, which is that of ctx, [ErrClosed], or the
+// store's. If the store can't list its locks, the error wraps [errors.ErrUnsupported]. A list may
+// take the store a while, but doesn't block it. On Redis and Valkey it looks at every key (SCAN).
 func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, error] {
 	mustBeContext(ctx)
 	return func(yield func(LockInfo, error) bool) {
@@ -271,7 +280,8 @@ func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, e
 	}
 }
 
-// likely says whether it is a lock, and not data that looks like one: a hash of one counter, that expires, on Redis.
+// likely reports whether this is a lock, and not data that looks like one. On Redis and Valkey a
+// hash with one counter and an expiry looks like a lock.
 func (i *LockInfo) likely() bool {
 	return i.Kind == backend.Permits || slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Client != "" })
 }
@@ -286,15 +296,15 @@ func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.Lis
 	if c.lister == nil {
 		return backend.ListResult{}, fmt.Errorf("%s can't list its locks: %w", c.store, errors.ErrUnsupported)
 	}
-	res, err := stepWithin(ctx, c, 0, nil, beside(c.lister.List), req) // it looks through all keys, and that takes as long as it takes
+	res, err := stepWithin(ctx, c, 0, nil, beside(c.lister.List), req) // a scan takes long
 	if err != nil {
 		return backend.ListResult{}, c.stepError(ctx, err)
 	}
 	return res, nil
 }
 
-// Holder asks the store who has the lock. It is the first of [Locker.Holders], or the zero Holder
-// if the lock is free.
+// Holder asks the store who has the lock. It returns the first of [Locker.Holders], or the zero
+// Holder if the lock is free.
 func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 	l.mustBeMade()
 	holders, err := l.holders(ctx)
@@ -305,10 +315,10 @@ func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 }
 
 // Holders asks the store who has the lock, in one round trip. For the reading side of an [RWLocker]
-// these are the readers, at most a thousand; for the writing side it is the writer. Readers that
-// got the lock from a writer of this client are one Holder of Kind Write, as the store knows it.
-// Errors are those of [Locker.IsLocked]; from a store that can't say, one that wraps
-// [errors.ErrUnsupported].
+// it returns the readers, at most a thousand. For the writing side it returns the writer. Readers
+// that got the lock from a writer of this client are one Holder of Kind Write, since the store
+// knows only the writer. Errors are those of [Locker.IsLocked]. If the store can't say, the error
+// wraps [errors.ErrUnsupported].
 func (l *Locker) Holders(ctx context.Context) ([]Holder, error) {
 	l.mustBeMade()
 	holders, err := l.holders(ctx)
@@ -324,23 +334,25 @@ func (l *Locker) holders(ctx context.Context) ([]Holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(info.Holders) > 0 && rules[info.Kind].family != rules[l.kind].family {
+	if len(info.Holders) > 0 && protocol.Kind(info.Kind).Family() != l.kind.Family() {
 		return nil, fmt.Errorf("%w: %s", ErrConflict, info.Kind)
 	}
 	return slices.DeleteFunc(info.Holders, func(h Holder) bool {
-		return rules[h.Kind].shared != rules[l.kind].shared && (lent == nil || h.ID != lent.owner)
+		return protocol.Kind(h.Kind).Shared() != l.kind.Shared() &&
+			(lent == nil || h.ID != lent.owner)
 	}), nil
 }
 
-// Holders asks the store who has permits, in one round trip: at most a thousand. Errors are those
-// of [Locker.IsLocked]; from a store that can't say, one that wraps [errors.ErrUnsupported].
+// Holders asks the store who has permits, in one round trip. It returns at most a thousand holders.
+// Errors are those of [Locker.IsLocked]. If the store can't say, the error wraps
+// [errors.ErrUnsupported].
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	l := s.mustBeMade()
 	holders, err := l.holders(ctx)
 	return holders, l.wrap("holder", err)
 }
 
-// ForceRelease takes back all permits of all holders, and says whether there were any. It is for
+// ForceRelease releases all permits of all holders, and reports whether there were any. It is for
 // operators: see [Locker.ForceUnlock].
 func (s *Semaphore) ForceRelease(ctx context.Context) (bool, error) {
 	l := s.mustBeMade()

@@ -38,12 +38,15 @@ func TestHoldsAndWaits(t *testing.T) {
 
 		var got []string
 		for _, h := range c.Holds() {
-			got = append(got, fmt.Sprint(h.Name, " ", h.Kind, " ", h.Since.Sub(begin), " ", h.Until.Sub(begin), " ", h.Renewed, " ", h.Lease, " ", h.Count, " ", h.Permits, " ", h.Token > 0))
+			got = append(got, fmt.Sprint(h.Name, " ", h.Kind, " ", h.Since.Sub(begin), " ",
+				h.Until.Sub(begin), " ", h.Renewed, " ", h.Lease, " ", h.Count, " ", h.Permits, " ",
+				h.Token > 0))
 			if client, _ := partsOf(h.HolderID); client != "me" {
 				t.Errorf("HolderID = %q", h.HolderID)
 			}
 		}
-		want := "[x fenced 0s 8.911s true 9s 2 0 true y read 1ms 8.911s true 9s 2 0 false z permits 2ms 8.912s true 9s 1 2 false]"
+		want := "[x fenced 0s 8.911s true 9s 2 0 true y read 1ms 8.911s true 9s 2 0 false z " +
+			"permits 2ms 8.912s true 9s 1 2 false]"
 		if fmt.Sprint(got) != want {
 			t.Errorf("Holds\n%v, want\n%v", got, want)
 		}
@@ -53,9 +56,11 @@ func TestHoldsAndWaits(t *testing.T) {
 			if !w.Until.IsZero() {
 				until = w.Until.Sub(begin)
 			}
-			got = append(got, fmt.Sprint(w.Name, " ", w.Kind, " ", w.By, " ", w.Since.Sub(begin), " ", until, " ", w.Place))
+			got = append(got, fmt.Sprint(w.Name, " ", w.Kind, " ", w.By, " ", w.Since.Sub(begin),
+				" ", until, " ", w.Place))
 		}
-		if want := "[x exclusive locker 2ms 0s 1 x exclusive locker 2ms 1m0.002s 2]"; fmt.Sprint(got) != want {
+		if want := "[x exclusive locker 2ms 0s 1 x exclusive locker 2ms 1m0.002s 2]"; fmt.Sprint(
+			got) != want {
 			t.Errorf("Waits\n%v, want\n%v", got, want)
 		}
 		must(t, x.UnlockContext(ctx))
@@ -109,7 +114,7 @@ func TestHolders(t *testing.T) {
 
 // A store that can't say says so.
 func TestAStoreThatCannotSay(t *testing.T) {
-	c := New(&hooked{Backend: membackend.New()}, quiet())
+	c := New(newScript(membackend.New()).but(onlySteps), quiet())
 	defer c.Close()
 	_, err := c.Locker("x").Holder(t.Context())
 	if !errors.Is(err, errors.ErrUnsupported) {
@@ -147,7 +152,8 @@ func TestForceReleaseOfPermits(t *testing.T) {
 func TestPartsOf(t *testing.T) {
 	for owner, want := range map[string][2]string{
 		"a:1": {"a"}, "a:b:12": {"a:b"}, "a": {}, "a:": {"a"}, "0123abcd": {}, "a:x": {},
-		"a note=b:1": {"a", "b"}, "a note=b note=c:1": {"a note=b", "c"}, "a note=b c:1": {"a note=b c"},
+		"a note=b:1": {"a", "b"}, "a note=b note=c:1": {"a note=b", "c"},
+		"a note=b c:1": {"a note=b c"},
 	} {
 		if client, note := partsOf(owner); client != want[0] || note != want[1] {
 			t.Errorf("partsOf(%q) = %q, %q, want %q", owner, client, note, want)
@@ -155,12 +161,15 @@ func TestPartsOf(t *testing.T) {
 	}
 }
 
-// What isn't held by anybody of this package, or Redisson, isn't listed: it may be somebody's data.
+// A key that no client of this package or of Redisson holds isn't listed: it may be somebody's
+// data.
 func TestLocksAreThoseOfClients(t *testing.T) {
 	store := membackend.New()
 	s := store.Open()
 	defer s.Close()
-	_, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: "hits", Owner: "front page", Lease: time.Minute})
+	_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+		Name: "hits", Owner: "front page", Lease: time.Minute,
+	})
 	must(t, err)
 	c := New(store, quiet())
 	defer c.Close()

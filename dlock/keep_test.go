@@ -15,24 +15,14 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// A witness is a store that writes down what is asked of it, and in front of whose releases and renewals other code may stand.
-type witness struct {
-	backend.Backend
-	mu       sync.Mutex
-	acquires []backend.AcquireRequest
-	renews   []backend.RenewRequest
-	releases []backend.ReleaseRequest
-	release  func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error)
-	renew    func(do func() (backend.RenewResult, error)) (backend.RenewResult, error)
-}
-
 // A renewal under way asks for less than a lock is to stay taken from now on, and may be carried
 // out after the one that asks for that.
 func TestALateRenewalOfWhatStaysTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
 		defer c.Close()
-		h, err := c.Locker("x").Acquire(t.Context(), AtLeast(time.Second)) // so that it may stay taken for longer
+		// so that it may stay taken for longer
+		h, err := c.Locker("x").Acquire(t.Context(), AtLeast(time.Second))
 		must(t, err)
 		cl := h.hold.claim
 		c.mu.Lock()
@@ -46,27 +36,25 @@ func TestALateRenewalOfWhatStaysTaken(t *testing.T) {
 		c.mu.Unlock()
 		c.renewed(cl, cl.kind, sent, time.Hour, backend.RenewResult{Held: true}, nil)
 		if left := time.Until(h.Until()); left > DefaultLease {
-			t.Errorf("believed in for %v, though a renewal for %v may come late", left, DefaultLease)
+			t.Errorf("believed in for %v, though a renewal for %v may come late", left,
+				DefaultLease)
 		}
 		must(t, h.Release(t.Context()))
 	})
 }
 
-// A re-entry under way asks for less than a lock is to stay taken from now on, and may be carried out
-// after the renewal that asks for that.
+// A re-entry under way asks for less than a lock is to stay taken from now on, and may be carried
+// out after the renewal that asks for that.
 func TestALateReentryOfWhatStaysTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newAround()
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		ctx := WithOwner(t.Context(), NewOwner())
 		l := c.Locker("x")
 		h, err := l.Acquire(ctx)
 		must(t, err)
-		store.hook(func(_ backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			time.Sleep(time.Second)
-			return do()
-		})
+		store.acquire.delay(time.Second, 0)
 		time.Sleep(time.Second)
 		again := wait(ctx, l)
 		c.keepFromNow(h.hold, time.Hour)
@@ -82,95 +70,6 @@ func TestALateReentryOfWhatStaysTaken(t *testing.T) {
 	})
 }
 
-func newWitness() *witness { return &witness{Backend: membackend.New()} }
-
-func (b *witness) Open() backend.Session { return &witnessed{b.Backend.Open(), b} }
-
-// asked returns the leases of the acquisitions, and how long the releases kept what they gave back, since it was last called.
-func (b *witness) asked() (leases, keeps []time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, req := range b.acquires {
-		leases = append(leases, req.Lease)
-	}
-	for _, req := range b.releases {
-		keeps = append(keeps, req.Keep)
-	}
-	b.acquires, b.releases = nil, nil
-	return leases, keeps
-}
-
-// onRelease has f stand in front of releases, or nothing.
-func (b *witness) onRelease(f func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.release = f
-}
-
-// closed fails the test if the end of some hold wasn't told.
-func (l *ledger) closed(t *testing.T) {
-	t.Helper()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.open) > 0 {
-		t.Errorf("holds whose end wasn't told: %v", l.open)
-	}
-}
-
-type witnessed struct {
-	backend.Session
-	b *witness
-}
-
-func (s *witnessed) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	s.b.mu.Lock()
-	s.b.acquires = append(s.b.acquires, req)
-	s.b.mu.Unlock()
-	return s.Session.Acquire(ctx, req)
-}
-
-func (s *witnessed) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	s.b.mu.Lock()
-	s.b.renews = append(s.b.renews, req)
-	f := s.b.renew
-	s.b.mu.Unlock()
-	do := func() (backend.RenewResult, error) { return s.Session.Renew(context.WithoutCancel(ctx), req) }
-	if f == nil {
-		return do()
-	}
-	return f(do)
-}
-
-func (s *witnessed) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	s.b.mu.Lock()
-	s.b.releases = append(s.b.releases, req)
-	f := s.b.release
-	s.b.mu.Unlock()
-	do := func() (backend.ReleaseResult, error) { return s.Session.Release(context.WithoutCancel(ctx), req) }
-	if f == nil {
-		return do()
-	}
-	return f(do)
-}
-
-func (s *witnessed) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
-}
-
-func (s *witnessed) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	return s.Session.(backend.Liner).KeepPlaces(ctx, req)
-}
-
-// noAnswer does what is asked, or not, and says nothing.
-func noAnswer[Res any](carriedOut bool) func(do func() (Res, error)) (Res, error) {
-	return func(do func() (Res, error)) (none Res, err error) {
-		if carriedOut {
-			do()
-		}
-		return none, errSevered
-	}
-}
-
 // keepable is a lock of one kind that can be kept, as a client sees it.
 type keepable struct {
 	acquire func(ctx context.Context, opts ...AcquireOption) (*Hold, error)
@@ -181,16 +80,26 @@ type keepable struct {
 // keepables are all of them, for one permit where there are permits.
 var keepables = map[string]func(*testing.T, *Client) keepable{
 	"exclusive": func(t *testing.T, c *Client) keepable { return keepableLocker(t, c.Locker("x")) },
-	"fenced":    func(t *testing.T, c *Client) keepable { return keepableLocker(t, c.FencedLocker("x")) },
-	"fair":      func(t *testing.T, c *Client) keepable { return keepableLocker(t, c.FairLocker("x")) },
-	"write":     func(t *testing.T, c *Client) keepable { return keepableLocker(t, c.RWLocker("x").Writer()) },
+	"fenced": func(t *testing.T, c *Client) keepable {
+		return keepableLocker(t, c.FencedLocker("x"))
+	},
+	"fair": func(t *testing.T, c *Client) keepable {
+		return keepableLocker(t, c.FairLocker("x"))
+	},
+	"write": func(t *testing.T, c *Client) keepable {
+		return keepableLocker(t, c.RWLocker("x").Writer())
+	},
 	"permits": func(t *testing.T, c *Client) keepable {
 		s := c.Semaphore("x", 1)
 		k := keepableLocker(t, &s.locker)
 		k.force = s.ForceRelease
-		k.acquire = func(ctx context.Context, opts ...AcquireOption) (*Hold, error) { return s.Acquire(ctx, 1, opts...) }
+		k.acquire = func(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
+			return s.Acquire(ctx, 1, opts...)
+		}
 		k.ttl = func() time.Duration {
-			res, err := s.locker.lookFor(t.Context(), backend.LookRequest{Kind: backend.Permits, Name: "x", Limit: 1})
+			res, err := s.locker.lookFor(t.Context(), backend.LookRequest{
+				Kind: backend.Permits, Name: "x", Limit: 1,
+			})
 			must(t, err)
 			return res.Remaining
 		}
@@ -223,11 +132,14 @@ func (k keepable) wantHeld(t *testing.T) {
 }
 
 // eachKeepable runs a test, in a bubble, with two clients and for each kind of lock.
-func eachKeepable(t *testing.T, test func(t *testing.T, store *witness, mine, others keepable, c *Client), opts ...Option) {
+func eachKeepable(
+	t *testing.T, test func(t *testing.T, store *script, mine, others keepable, c *Client),
+	opts ...Option,
+) {
 	for kind, of := range keepables {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := newWitness()
+				store := newScript(membackend.New())
 				c, other := New(store, append(opts, quiet())...), New(store.Backend, quiet())
 				defer c.Close()
 				defer other.Close()
@@ -241,7 +153,7 @@ func eachKeepable(t *testing.T, test func(t *testing.T, store *witness, mine, ot
 }
 
 func TestAtLeastStaysTakenAfterTheUnlock(t *testing.T) {
-	eachKeepable(t, func(t *testing.T, _ *witness, mine, others keepable, _ *Client) {
+	eachKeepable(t, func(t *testing.T, _ *script, mine, others keepable, _ *Client) {
 		h := mine.mustAcquire(t, AtLeast(10*time.Second))
 		time.Sleep(time.Second)
 		mustRelease(t, h)
@@ -261,7 +173,7 @@ func TestAtLeastStaysTakenAfterTheUnlock(t *testing.T) {
 func TestAtLeastStaysTakenAfterACrash(t *testing.T) {
 	const d = 100 * time.Second
 	for _, after := range []time.Duration{0, 40 * time.Second, 95 * time.Second} {
-		eachKeepable(t, func(t *testing.T, _ *witness, mine, others keepable, c *Client) {
+		eachKeepable(t, func(t *testing.T, _ *script, mine, others keepable, c *Client) {
 			h := mine.mustAcquire(t, AtLeast(d))
 			time.Sleep(after)
 			if err := h.Err(); err != nil {
@@ -281,35 +193,36 @@ func TestAtLeastStaysTakenAfterACrash(t *testing.T) {
 
 // Every request asks for what is left, and for no more than the lease when that is less.
 func TestAtLeastInRequests(t *testing.T) {
-	eachKeepable(t, func(t *testing.T, store *witness, mine, _ keepable, _ *Client) {
+	eachKeepable(t, func(t *testing.T, store *script, mine, _ keepable, _ *Client) {
 		began := time.Now()
 		const d = 100 * time.Second
 		h := mine.mustAcquire(t, AtLeast(d))
 		for time.Since(began) < 2*d {
 			time.Sleep(DefaultLease / 3)
-			store.mu.Lock()
-			if len(store.renews) == 0 {
+			renewals := store.renew.took()
+			if len(renewals) == 0 {
 				t.Fatalf("no renewal in a third of a lease, after %v", time.Since(began))
 			}
-			for _, req := range store.renews {
+			for _, req := range renewals {
 				left := d - time.Since(began)
-				if req.Lease < max(left, DefaultLease) || req.Lease > max(left+DefaultLease/3, DefaultLease) {
+				if req.Lease < max(left, DefaultLease) ||
+					req.Lease > max(left+DefaultLease/3, DefaultLease) {
 					t.Errorf("after %v a renewal asked for %v", time.Since(began), req.Lease)
 				}
 			}
-			store.renews = nil
-			store.mu.Unlock()
 		}
 		mustRelease(t, h)
-		if leases, keeps := store.asked(); !slices.Equal(leases, []time.Duration{d}) || !slices.Equal(keeps, []time.Duration{0}) {
-			t.Errorf("acquired for %v, released to be kept for %v; want %v, and not at all", leases, keeps, d)
+		if leases, keeps := store.asked(); !slices.Equal(leases, []time.Duration{d}) ||
+			!slices.Equal(keeps, []time.Duration{0}) {
+			t.Errorf("acquired for %v, released to be kept for %v; want %v, and not at all", leases,
+				keeps, d)
 		}
 	})
 }
 
 // An unlock after that time wakes others, as any does.
 func TestAnUnlockAfterAtLeastIsAnOrdinaryOne(t *testing.T) {
-	eachKeepable(t, func(t *testing.T, _ *witness, mine, others keepable, _ *Client) {
+	eachKeepable(t, func(t *testing.T, _ *script, mine, others keepable, _ *Client) {
 		h := mine.mustAcquire(t, AtLeast(time.Second))
 		in := make(chan *Hold)
 		go func() { in <- others.mustAcquire(t) }()
@@ -326,7 +239,7 @@ func TestAnUnlockAfterAtLeastIsAnOrdinaryOne(t *testing.T) {
 
 func TestAtLeastWithAFixedLease(t *testing.T) {
 	for _, lease := range []time.Duration{time.Second, 20 * time.Second} {
-		eachKeepable(t, func(t *testing.T, store *witness, mine, others keepable, _ *Client) {
+		eachKeepable(t, func(t *testing.T, store *script, mine, others keepable, _ *Client) {
 			const d = 10 * time.Second
 			h := mine.mustAcquire(t, FixedLease(lease), AtLeast(d))
 			if left := others.ttl(); left != max(d, lease) {
@@ -339,11 +252,9 @@ func TestAtLeastWithAFixedLease(t *testing.T) {
 			if err := h.Release(t.Context()); !errors.Is(err, ErrLost) {
 				t.Errorf("Release after the lease: %v", err)
 			}
-			store.mu.Lock()
-			if len(store.renews) > 0 {
-				t.Errorf("%d renewals of a fixed lease", len(store.renews))
+			if n := store.renew.count(); n > 0 {
+				t.Errorf("%d renewals of a fixed lease", n)
 			}
-			store.mu.Unlock()
 			h = mine.mustAcquire(t, AtLeast(d), FixedLease(lease))
 			mustRelease(t, h)
 			if left := others.ttl(); left != d {
@@ -353,16 +264,17 @@ func TestAtLeastWithAFixedLease(t *testing.T) {
 	}
 }
 
-// Whoever waits in the same client gets in when the time is over, and doesn't ask before.
+// A waiter in the same client gets in when the time is over, and doesn't ask before.
 func TestWhoWaitsInTheClientGetsInWhenTheTimeIsOver(t *testing.T) {
-	eachKeepable(t, func(t *testing.T, store *witness, mine, _ keepable, _ *Client) {
+	eachKeepable(t, func(t *testing.T, store *script, mine, _ keepable, _ *Client) {
 		began := time.Now()
 		h := mine.mustAcquire(t, AtLeast(5*time.Second))
 		var in sync.WaitGroup
 		for range 3 {
 			in.Go(func() {
 				h := mine.mustAcquire(t)
-				if waited := time.Since(began); waited < 5*time.Second || waited > 5*time.Second+50*time.Millisecond {
+				if waited := time.Since(began); waited < 5*time.Second ||
+					waited > 5*time.Second+50*time.Millisecond {
 					t.Errorf("got in after %v of five seconds", waited)
 				}
 				mustRelease(t, h)
@@ -384,7 +296,7 @@ func TestWhoWaitsInTheClientGetsInWhenTheTimeIsOver(t *testing.T) {
 // An attempt that is under way as the lock is released may be answered from before that.
 func TestAnAttemptUnderWayAsALockIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &hooked{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		began := time.Now()
@@ -397,17 +309,13 @@ func TestAnAttemptUnderWayAsALockIsKept(t *testing.T) {
 			in <- h
 		}()
 		time.Sleep(9 * time.Second)
-		store.mu.Lock()
-		store.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			res, err := do(ctx)
-			time.Sleep(time.Second)
-			return res, err
-		}
-		store.mu.Unlock()
-		time.Sleep(1500 * time.Millisecond) // a third of the lease has passed, and who waits looks whether anything got lost
+		store.acquire.delay(0, time.Second)
+		// a third of the lease has passed, and the waiter looks whether anything got lost
+		time.Sleep(1500 * time.Millisecond)
 		mustRelease(t, h)
 		mustRelease(t, <-in)
-		if waited := time.Since(began); waited < 15*time.Second || waited > 17*time.Second { // an answer takes a second
+		if waited := time.Since(began); waited < 15*time.Second || waited > 17*time.Second {
+			// an answer takes a second
 			t.Errorf("got in after %v of 15 s", waited)
 		}
 	})
@@ -426,7 +334,8 @@ func TestALockerWhoseLockIsKept(t *testing.T) {
 			in.Go(func() {
 				l.Lock()
 				defer l.Unlock()
-				if waited := time.Since(began); waited < 5*time.Second || waited > 5*time.Second+50*time.Millisecond {
+				if waited := time.Since(began); waited < 5*time.Second ||
+					waited > 5*time.Second+50*time.Millisecond {
 					t.Errorf("got in after %v of five seconds", waited)
 				}
 			})
@@ -438,11 +347,15 @@ func TestALockerWhoseLockIsKept(t *testing.T) {
 	})
 }
 
-// It isn't handed on, and whoever wants a lock to stay taken isn't handed one that the store doesn't keep for so long.
+// It isn't handed on. A call that wants a lock to stay taken isn't handed one that the store
+// doesn't keep for so long.
 func TestAtLeastAndHandingOn(t *testing.T) {
-	for name, d := range map[string][2]time.Duration{"to another": {5 * time.Second, 0}, "from another": {0, 5 * time.Second}} {
+	for name, d := range map[string][2]time.Duration{
+		"to another":   {5 * time.Second, 0},
+		"from another": {0, 5 * time.Second},
+	} {
 		t.Run(name, func(t *testing.T) {
-			eachKeepable(t, func(t *testing.T, store *witness, mine, others keepable, _ *Client) {
+			eachKeepable(t, func(t *testing.T, store *script, mine, others keepable, _ *Client) {
 				opts := func(d time.Duration) []AcquireOption {
 					if d == 0 {
 						return nil
@@ -469,7 +382,8 @@ func TestAtLeastAndHandingOn(t *testing.T) {
 	}
 }
 
-// Readers don't share what is to stay taken, and the writer of a lock that is kept reads on by itself.
+// Readers don't share what is to stay taken, and the writer of a lock that is kept reads on by
+// itself.
 func TestReadersAndALockThatIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet(), WithHandover(time.Hour))
@@ -487,23 +401,26 @@ func TestReadersAndALockThatIsKept(t *testing.T) {
 		synctest.Wait()
 		mustUnlock(t, owned, rw.Writer())
 		mustUnlock(t, owned, rw.Reader())
-		if waited := (<-in).Sub(began); waited < 5*time.Second || waited > 5*time.Second+50*time.Millisecond {
+		if waited := (<-in).Sub(began); waited < 5*time.Second ||
+			waited > 5*time.Second+50*time.Millisecond {
 			t.Errorf("a reader got in after %v of five seconds", waited)
 		}
 	})
 }
 
-// Of several that one party asked for the longest counts, whoever is unlocked first.
+// Of several times that one party asked for the longest counts, whichever hold is unlocked first.
 func TestAtLeastOnReentry(t *testing.T) {
-	for _, d := range [][2]time.Duration{{5 * time.Second, 50 * time.Second}, {50 * time.Second, 5 * time.Second}, {0, 50 * time.Second}} {
+	for _, d := range [][2]time.Duration{{5 * time.Second, 50 * time.Second},
+		{50 * time.Second, 5 * time.Second}, {0, 50 * time.Second}} {
 		for _, lease := range []time.Duration{0, 3 * time.Second} {
 			t.Run(fmt.Sprint(d, lease), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					store := newWitness()
+					store := newScript(membackend.New())
 					c, other := New(store, quiet()), New(store, quiet())
 					defer c.Close()
 					defer other.Close()
-					l, owned, began := c.FencedLocker("x"), WithOwner(t.Context(), NewOwner()), time.Now()
+					l, owned, began := c.FencedLocker("x"), WithOwner(t.Context(), NewOwner()),
+						time.Now()
 					var opts []AcquireOption
 					if lease > 0 {
 						opts = append(opts, FixedLease(lease))
@@ -521,16 +438,23 @@ func TestAtLeastOnReentry(t *testing.T) {
 					end := began.Add(max(d[0], time.Second+d[1]))
 					wantUntil := func() {
 						t.Helper()
-						if left, err := other.Locker("x").TTL(t.Context()); err != nil || left != time.Until(end) {
-							t.Errorf("it stays taken for %v, %v; want %v", left, err, time.Until(end))
+						if left, err := other.Locker("x").TTL(t.Context()); err != nil ||
+							left != time.Until(end) {
+							t.Errorf("it stays taken for %v, %v; want %v", left, err,
+								time.Until(end))
 						}
 					}
-					if left, err := other.Locker("x").TTL(t.Context()); err != nil || left < time.Until(end) {
-						t.Errorf("while it is held it would stay taken for %v, %v; want at least %v", left, err, time.Until(end))
+					if left, err := other.Locker("x").TTL(t.Context()); err != nil ||
+						left < time.Until(end) {
+						t.Errorf(
+							"while it is held it would stay taken for %v, %v; want at least %v",
+							left, err, time.Until(end))
 					}
 					mustUnlock(t, owned, l)
-					if left, err := other.Locker("x").TTL(t.Context()); err != nil || left < time.Until(end) {
-						t.Errorf("after one of two unlocks it stays taken for %v, %v; want at least %v", left, err, time.Until(end))
+					if left, err := other.Locker("x").TTL(t.Context()); err != nil ||
+						left < time.Until(end) {
+						t.Errorf("after one of two unlocks it stays taken for %v, %v; want at "+
+							"least %v", left, err, time.Until(end))
 					}
 					time.Sleep(time.Second)
 					mustUnlock(t, owned, l)
@@ -564,12 +488,12 @@ func TestAHoldThatForgoesStayingTaken(t *testing.T) {
 	})
 }
 
-// A renewal that was under way as a re-entry had the lock stay taken may shorten what the store keeps after that: the holder relies on no more than
-// that leaves.
+// A renewal that was under way as a re-entry had the lock stay taken may shorten what the store
+// keeps after that: the holder relies on no more than that leaves.
 func TestARenewalThatComesAfterAReentryWithAtLeast(t *testing.T) {
 	for _, answered := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newWitness()
+			store := newScript(membackend.New())
 			c, other := New(store, quiet()), New(store.Backend, quiet())
 			defer c.Close()
 			defer other.Close()
@@ -577,31 +501,27 @@ func TestARenewalThatComesAfterAReentryWithAtLeast(t *testing.T) {
 			l := c.Locker("x")
 			h, err := l.Acquire(ctx)
 			must(t, err)
-			renewals := 0
-			store.mu.Lock()
-			store.renew = func(do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
-				if renewals++; renewals > 1 {
-					return backend.RenewResult{}, errSevered
-				}
-				if answered {
+			store.renew.set(func(s *renewStep) {
+				switch {
+				case s.n > 1:
+					s.fail(errSevered)
+				case answered:
 					time.Sleep(3 * time.Second) // the re-entry is faster
-					return do()
+				default:
+					s.fail(errSevered)
+					s.doAfter(3 * time.Second)
 				}
-				time.AfterFunc(3*time.Second, func() { do() })
-				return backend.RenewResult{}, errSevered
-			}
-			store.mu.Unlock()
+			})
 			time.Sleep(11 * time.Second)
 			must(t, l.LockContext(ctx, AtLeast(time.Hour)))
 			time.Sleep(10 * time.Second)
 			left, err := other.Locker("x").TTL(t.Context())
 			must(t, err)
 			if until := time.Until(h.Until()); until > left {
-				t.Errorf("answered: %v: held for %v more, where the store keeps it for %v", answered, until, left)
+				t.Errorf("answered: %v: held for %v more, where the store keeps it for %v",
+					answered, until, left)
 			}
-			store.mu.Lock()
-			store.renew = nil
-			store.mu.Unlock()
+			store.renew.set(nil)
 			time.Sleep(10 * time.Second)
 			if err := h.Err(); err != nil {
 				t.Error(err)
@@ -612,7 +532,8 @@ func TestARenewalThatComesAfterAReentryWithAtLeast(t *testing.T) {
 	}
 }
 
-// The token of several locks may be asked for while one of them is re-entered, and is to stay taken.
+// The token of several locks may be asked for while one of them is re-entered, and is to stay
+// taken.
 func TestTokenOfSeveralDuringAReentry(t *testing.T) {
 	c := New(membackend.New(), quiet())
 	defer c.Close()
@@ -636,7 +557,7 @@ func TestTokenOfSeveralDuringAReentry(t *testing.T) {
 // A re-entry with AtLeast doesn't make the renewals of the hold rarer, or longer than they must be.
 func TestAtLeastOnReentryLeavesTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newWitness()
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		l, owned := c.Locker("x"), WithOwner(t.Context(), NewOwner())
@@ -644,16 +565,13 @@ func TestAtLeastOnReentryLeavesTheLease(t *testing.T) {
 		must(t, l.LockContext(owned, AtLeast(100*time.Second)))
 		mustUnlock(t, owned, l)
 		time.Sleep(100 * time.Second)
-		store.mu.Lock()
-		store.renews = nil
-		store.mu.Unlock()
+		store.renew.took()
 		time.Sleep(100 * time.Second)
-		store.mu.Lock()
-		defer store.mu.Unlock()
-		if n := len(store.renews); n < 9 || n > 12 {
+		renewals := store.renew.took()
+		if n := len(renewals); n < 9 || n > 12 {
 			t.Errorf("%d renewals in 100 s; want one in 10 s", n)
 		}
-		for _, req := range store.renews {
+		for _, req := range renewals {
 			if req.Lease != DefaultLease {
 				t.Errorf("a renewal for %v when the time is over", req.Lease)
 			}
@@ -663,26 +581,27 @@ func TestAtLeastOnReentryLeavesTheLease(t *testing.T) {
 
 // Whatever becomes of the releases, the lock is taken until the time is over, and not for longer.
 func TestAKeptLockWhoseReleasesGetLost(t *testing.T) {
-	for name, release := range map[string]func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error){
-		"no request arrives": noAnswer[backend.ReleaseResult](false),
-		"no answer arrives":  noAnswer[backend.ReleaseResult](true),
-		"requests are carried out late": func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-			go func() {
-				time.Sleep(3 * time.Second)
-				do()
-			}()
-			return backend.ReleaseResult{}, errSevered
+	for name, release := range map[string]func(*releaseStep){
+		"no request arrives": func(s *releaseStep) { s.fail(errSevered) },
+		"no answer arrives":  func(s *releaseStep) { s.lose() },
+		"requests are carried out late": func(s *releaseStep) {
+			s.fail(errSevered)
+			s.doAfter(3 * time.Second)
 		},
 	} {
-		for _, outage := range []time.Duration{time.Millisecond, 8 * time.Second, 30 * time.Second} {
+		for _, outage := range []time.Duration{time.Millisecond, 8 * time.Second,
+			30 * time.Second} {
 			t.Run(fmt.Sprint(name, outage), func(t *testing.T) {
-				eachKeepable(t, func(t *testing.T, store *witness, mine, others keepable, _ *Client) {
+				eachKeepable(t, func(
+					t *testing.T, store *script, mine, others keepable, _ *Client,
+				) {
 					const d = 20 * time.Second
 					began := time.Now()
 					h := mine.mustAcquire(t, AtLeast(d))
-					store.onRelease(release)
-					time.AfterFunc(outage, func() { store.onRelease(nil) })
-					if err := h.Release(t.Context()); (err == nil) != (outage < longestRelease) || err != nil && !errors.Is(err, ErrUnavailable) {
+					store.release.set(release)
+					time.AfterFunc(outage, func() { store.release.set(nil) })
+					if err := h.Release(t.Context()); (err == nil) != (outage < longestRelease) ||
+						err != nil && !errors.Is(err, ErrUnavailable) {
 						t.Errorf("Release: %v", err)
 					}
 					in := make(chan *Hold)
@@ -692,7 +611,8 @@ func TestAKeptLockWhoseReleasesGetLost(t *testing.T) {
 					if got < d {
 						t.Errorf("another got in after %v of %v", got, d)
 					}
-					if most := max(d, outage) + 12*time.Second; got > most { // nobody tells it, so it looks each 10 s
+					if most := max(d, outage) + 12*time.Second; got > most {
+						// nobody tells it, so it looks each 10 s
 						t.Errorf("another got in after %v; want %v at most", got, most)
 					}
 					time.Sleep(3 * time.Second)
@@ -706,10 +626,11 @@ func TestAKeptLockWhoseReleasesGetLost(t *testing.T) {
 	}
 }
 
-// The store counts twice what was asked for twice, since the first answer was lost. Then it takes two releases, and the second may never arrive.
+// The store counts twice what was asked for twice, since the first answer was lost. Then it takes
+// two releases, and the second may never arrive.
 func TestAKeptLockThatTheStoreCountsTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newWitness()
+		store := newScript(membackend.New())
 		c, other := New(store, quiet(), WithLease(time.Second)), New(store.Backend, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -718,15 +639,15 @@ func TestAKeptLockThatTheStoreCountsTwice(t *testing.T) {
 		h, err := c.Locker("x").Acquire(t.Context(), AtLeast(d))
 		must(t, err)
 		late := backend.AcquireRequest{Name: "x", Owner: h.HolderID(), Lease: d}
-		if res, err := store.Backend.Open().Acquire(t.Context(), late); err != nil || res.Count != 2 { // as an attempt that comes late
+		if res, err := store.Backend.Open().Acquire(t.Context(), late); err != nil ||
+			res.Count != 2 {
+			// as an attempt that comes late
 			t.Fatalf("%+v, %v", res, err)
 		}
-		n := 0
-		store.onRelease(func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-			if n++; n == 1 {
-				return do()
+		store.release.set(func(s *releaseStep) {
+			if s.n > 1 {
+				s.fail(errSevered)
 			}
-			return backend.ReleaseResult{}, errSevered
 		})
 		if err := h.Release(t.Context()); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("Release: %v", err)
@@ -740,17 +661,20 @@ func TestAKeptLockThatTheStoreCountsTwice(t *testing.T) {
 	})
 }
 
-// Who stands in line in the same client looks as soon as it is over, whether the store says something or not.
+// A waiter in line in the same client looks as soon as the time is over, whether the store says
+// something or not.
 func TestALineBehindAKeptLockIsLookedAtInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lined{Backend: membackend.New(), silent: true}
+		store := newScript(membackend.New())
+		store.grants.set(vanish)
 		c := New(store, quiet())
 		defer c.Close()
 		const d = 5 * time.Second
 		began, l := time.Now(), c.FairLocker("x")
 		h, err := l.Acquire(t.Context(), AtLeast(d))
 		must(t, err)
-		time.Sleep(300 * time.Millisecond) // so that who waits, and looks each second, wouldn't look just then
+		// so that the waiter, which looks each second, wouldn't look just then
+		time.Sleep(300 * time.Millisecond)
 		in := make(chan *Hold)
 		go func() {
 			h, err := l.Acquire(t.Context())
@@ -766,18 +690,19 @@ func TestALineBehindAKeptLockIsLookedAtInTime(t *testing.T) {
 	})
 }
 
-// An attempt whose answer was lost, and whose call gave up, has acquired nothing that is to stay taken.
+// An attempt whose answer was lost, and whose call gave up, has acquired nothing that is to stay
+// taken.
 func TestAnAttemptThatWasGivenUpKeepsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &hooked{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		c, other := New(store, quiet()), New(store.Backend, quiet())
 		defer c.Close()
 		defer other.Close()
-		store.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			do(ctx)
-			return backend.AcquireResult{}, errSevered
-		}
-		if _, err := c.Locker("x").TryLock(t.Context(), AtLeast(time.Hour)); !errors.Is(err, ErrUnavailable) {
+		store.acquire.set(func(s *acquireStep) {
+			s.lose()
+		})
+		if _, err := c.Locker("x").
+			TryLock(t.Context(), AtLeast(time.Hour)); !errors.Is(err, ErrUnavailable) {
 			t.Fatalf("TryLock: %v", err)
 		}
 		synctest.Wait()
@@ -791,7 +716,8 @@ func TestAnAttemptThatWasGivenUpKeepsNothing(t *testing.T) {
 func TestALineThatWasLeftAtItsEndKeepsNothing(t *testing.T) {
 	for range 20 { // either may come first
 		synctest.Test(t, func(t *testing.T) {
-			store := &lined{Backend: membackend.New(), defers: true}
+			store := newScript(membackend.New())
+			store.grants.set(linger)
 			c, other := New(store, quiet()), New(store.Backend, quiet())
 			defer c.Close()
 			defer other.Close()
@@ -803,7 +729,7 @@ func TestALineThatWasLeftAtItsEndKeepsNothing(t *testing.T) {
 			time.Sleep(1100 * time.Millisecond)
 			synctest.Wait()
 			c.mu.Lock() // so that both come at once
-			for _, grant := range store.grants {
+			for _, grant := range store.grants.kept {
 				go grant()
 			}
 			cancel()
@@ -820,7 +746,7 @@ func TestALineThatWasLeftAtItsEndKeepsNothing(t *testing.T) {
 	}
 }
 
-// Who is given a lock in line has it stay taken, too.
+// A lock that is granted to a waiter in line stays taken, too.
 func TestAtLeastOfWhoStoodInLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -846,7 +772,7 @@ func TestAtLeastOfWhoStoodInLine(t *testing.T) {
 
 // After Close an unlock keeps, too.
 func TestAtLeastAfterClose(t *testing.T) {
-	eachKeepable(t, func(t *testing.T, store *witness, mine, others keepable, c *Client) {
+	eachKeepable(t, func(t *testing.T, store *script, mine, others keepable, c *Client) {
 		h := mine.mustAcquire(t, AtLeast(50*time.Second))
 		c.Close()
 		time.Sleep(time.Second)
@@ -864,7 +790,7 @@ func TestAtLeastAfterClose(t *testing.T) {
 }
 
 func TestForceUnlockOfWhatIsKept(t *testing.T) {
-	eachKeepable(t, func(t *testing.T, _ *witness, mine, others keepable, c *Client) {
+	eachKeepable(t, func(t *testing.T, _ *script, mine, others keepable, c *Client) {
 		mustRelease(t, mine.mustAcquire(t, AtLeast(time.Hour)))
 		in := make(chan *Hold)
 		go func() { in <- mine.mustAcquire(t) }()
@@ -881,7 +807,7 @@ func TestForceUnlockOfWhatIsKept(t *testing.T) {
 	})
 }
 
-// Whoever looks from outside sees that nobody is inside.
+// A look from outside shows that nobody is inside.
 func TestHolderOfWhatIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -904,21 +830,25 @@ func TestHolderOfWhatIsKept(t *testing.T) {
 }
 
 func TestBadAtLeast(t *testing.T) {
-	store := newWitness()
+	store := newScript(membackend.New())
 	c := New(store, quiet())
 	defer c.Close()
-	noKeeps := New(limited{membackend.New(), backend.Limits{Kinds: backend.KindsOf(backend.Permits)}}, quiet())
+	noKeeps := New(newScript(membackend.New()).
+		with(backend.Limits{Kinds: backend.KindsOf(backend.Permits)}), quiet())
 	defer noKeeps.Close()
 	ctx := t.Context()
 	for _, d := range []time.Duration{0, -1, -time.Second, longestLease + 1} {
-		if err := c.Locker("x").LockContext(ctx, AtLeast(d)); err == nil || errors.Is(err, ErrUnavailable) {
+		if err := c.Locker("x").LockContext(ctx, AtLeast(d)); err == nil ||
+			errors.Is(err, ErrUnavailable) {
 			t.Errorf("AtLeast(%v): %v", d, err)
 		}
 	}
 	for name, err := range map[string]error{
-		"a read":                        c.RWLocker("x").Reader().LockContext(ctx, AtLeast(time.Second)),
-		"a store that can't":            noKeeps.Locker("x").LockContext(ctx, AtLeast(time.Second)),
-		"permits in a store that can't": noKeeps.Semaphore("x", 1).Do(ctx, 1, nil, AtLeast(time.Second)),
+		"a read": c.RWLocker("x").Reader().
+			LockContext(ctx, AtLeast(time.Second)),
+		"a store that can't": noKeeps.Locker("x").LockContext(ctx, AtLeast(time.Second)),
+		"permits in a store that can't": noKeeps.Semaphore("x", 1).
+			Do(ctx, 1, nil, AtLeast(time.Second)),
 	} {
 		if name == "permits in a store that can't" {
 			_, err = noKeeps.Semaphore("x", 1).Acquire(ctx, 1, AtLeast(time.Second))
@@ -932,16 +862,17 @@ func TestBadAtLeast(t *testing.T) {
 	}
 	must(t, c.Locker("x").LockContext(ctx, AtLeast(longestLease)))
 	must(t, c.Locker("y").LockContext(ctx, AtLeast(1)))
-	if leases, _ := store.asked(); !slices.Equal(leases, []time.Duration{longestLease, DefaultLease}) {
+	if leases, _ := store.asked(); !slices.Equal(leases,
+		[]time.Duration{longestLease, DefaultLease}) {
 		t.Errorf("leases of %v", leases)
 	}
 }
 
-// Each hold ends once, and who looks on hears of it.
+// Each hold ends once, and a Trace hears of it.
 func TestTraceOfWhatIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told ledger
-		c := New(newWitness(), quiet(), told.trace())
+		c := New(newScript(membackend.New()), quiet(), told.trace())
 		defer c.Close()
 		mustRelease(t, mustAcquire(t, c.Semaphore("s", 1), 1, AtLeast(time.Second)))
 		told.want(t, "lock permits acquired store", "unlock permits released")
@@ -956,82 +887,56 @@ func TestTraceOfWhatIsKept(t *testing.T) {
 		synctest.Wait()
 		l.Unlock()
 		<-done
-		told.want(t, "lock exclusive acquired store", "unlock exclusive released", "lock exclusive acquired store", "unlock exclusive released")
+		told.want(t, "lock exclusive acquired store", "unlock exclusive released",
+			"lock exclusive acquired store", "unlock exclusive released")
 		told.closed(t)
 	})
 }
 
-// What a loss says of a hold that has been promised for longer than the lease.
+// A loss names the time for which a hold was promised, which may be longer than the lease.
 func TestLossOfAHoldThatIsToStayTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newWitness()
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		h, err := c.Locker("x").Acquire(t.Context(), AtLeast(100*time.Second))
 		must(t, err)
 		time.Sleep(15 * time.Second)
-		store.mu.Lock()
-		store.renew = noAnswer[backend.RenewResult](false)
-		store.mu.Unlock()
+		store.renew.fail(errSevered)
 		time.Sleep(80 * time.Second)
 		must(t, h.Err())
 		<-h.Lost()
 		l, ok := errors.AsType[*Loss](h.Err())
-		if !ok || l.Reason != LossExpired || l.Unconfirmed < 85*time.Second || l.Unconfirmed > 100*time.Second || l.Held < 95*time.Second {
+		if !ok || l.Reason != LossExpired || l.Unconfirmed < 85*time.Second ||
+			l.Unconfirmed > 100*time.Second || l.Held < 95*time.Second {
 			t.Errorf("lost: %+v", l)
 		}
 	})
 }
 
-// A notary is a store that notes when each owner was first granted something.
-type notary struct {
-	backend.Backend
-	mu      sync.Mutex
-	granted map[string]time.Time
-}
-
-func (b *notary) Open() backend.Session { return notarySession{b.Backend.Open(), b} }
-
-// to returns when that was.
-func (b *notary) to(owner string) time.Time {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.granted[owner]
-}
-
-type notarySession struct {
-	backend.Session
-	b *notary
-}
-
-func (s notarySession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	res, err := s.Session.Acquire(ctx, req)
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	if _, known := s.b.granted[req.Owner]; err == nil && res.Acquired && !known {
-		s.b.granted[req.Owner] = time.Now()
-	}
-	return res, err
-}
-
-func (s notarySession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
-}
-
-// Nobody gets a lock before the time of whoever had it is over, whatever gets lost or comes late on the way.
+// Nobody gets a lock before its last holder's time is over, whatever gets lost or comes late on the
+// way.
 func TestRandomHistoriesOfLocksThatStayTaken(t *testing.T) {
 	for seed := range histories() {
 		for _, kind := range []string{"exclusive", "fenced", "write", "permits"} {
 			t.Run(fmt.Sprint(kind, seed), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { randomKeeps(t, uint64(seed), keepables[kind]) })
+				synctest.Test(t, func(t *testing.T) {
+					randomKeeps(t, uint64(seed), keepables[kind])
+				})
 			})
 		}
 	}
 }
 
 func randomKeeps(t *testing.T, seed uint64, of func(*testing.T, *Client) keepable) {
-	granted := &notary{Backend: membackend.New(), granted: make(map[string]time.Time)}
-	store := &moody{Backend: granted, random: rand.New(rand.NewPCG(seed, 1))}
+	notary := newScript(membackend.New())
+	granted := new(sync.Map) // when each owner was first granted something
+	notary.acquire.set(func(s *acquireStep) {
+		if s.do(); s.res.Acquired {
+			granted.LoadOrStore(s.req.Owner, time.Now())
+		}
+	})
+	store := &moody{Backend: notary, random: rand.New(rand.NewPCG(seed, 1))}
 	type turn struct {
 		granted time.Time // in the store
 		atLeast time.Duration
@@ -1061,8 +966,9 @@ func randomKeeps(t *testing.T, seed uint64, of func(*testing.T, *Client) keepabl
 						time.Sleep(upTo(2 * time.Second))
 						continue
 					}
+					at, _ := granted.Load(h.HolderID())
 					mu.Lock()
-					turns = append(turns, turn{granted.to(h.HolderID()), d})
+					turns = append(turns, turn{at.(time.Time), d})
 					mu.Unlock()
 					time.Sleep(upTo(8 * time.Second))
 					h.Release(t.Context())
@@ -1081,13 +987,12 @@ func randomKeeps(t *testing.T, seed uint64, of func(*testing.T, *Client) keepabl
 	if len(turns) == 0 {
 		t.Error("nobody got in")
 	}
-	granted.mu.Lock()
-	defer granted.mu.Unlock()
 	for _, x := range turns {
 		end := x.granted.Add(x.atLeast)
-		for owner, at := range granted.granted {
-			if at.After(x.granted) && at.Before(end) {
-				t.Errorf("%s was granted it %v before the time of another was over", owner, end.Sub(at))
+		for owner, at := range granted.Range {
+			if at := at.(time.Time); at.After(x.granted) && at.Before(end) {
+				t.Errorf("%s was granted it %v before the time of another was over", owner,
+					end.Sub(at))
 			}
 		}
 	}

@@ -2,11 +2,11 @@ package dlock
 
 import "github.com/seed951563bd/distsync/backend"
 
-// Kind is a kind of lock, or a side of one. Events, holds and losses have it. String returns it in
-// a word.
+// Kind is a kind of lock, or a side of one. Events, holds and losses have a Kind. String returns
+// its name.
 type Kind = backend.Kind
 
-// Kinds of lock, by what makes them.
+// Kinds of lock, with the calls that make them.
 const (
 	KindPlain   = backend.Exclusive // [Client.Locker]
 	KindFenced  = backend.Fenced    // [Client.FencedLocker], and [Client.Election]

@@ -8,19 +8,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Latch is a distributed count-down latch: processes count it down, and waiters go on when it is
-// zero. It is open while it has no count: before the first [Latch.Set], and again when it has been
-// counted down. On Redis and Valkey it is a Redisson RCountDownLatch, which Java programs may
-// share.
+// Latch is a distributed count-down latch. Processes count it down, and waiters go on when it is
+// zero. It is open while it has no count, which is before the first [Latch.Set], and again when it
+// has been counted down. On Redis and Valkey it is a Redisson RCountDownLatch, which Java programs
+// may share.
 //
-// A latch is no lock: nobody holds it, and it has no lease. The store doesn't know who should count
-// down. So if a process that should do so dies, the count stays, and the waiters wait until their
-// contexts end. Another process must count down in its stead. If work is to go on after a death,
-// use a lock for each part, or [Client.Once]. The store keeps a count until it is zero.
+// A latch is no lock. It has no holder and no lease. The store doesn't know which processes should
+// count down. So if one of them dies, the count stays, and the waiters wait until their contexts
+// end. Another process must count down in its stead. If work is to go on after a death, use a lock
+// for each part, or [Client.Once]. The store keeps a count until it is zero.
 //
-// An open latch can be set anew under the same name. A waiter that hasn't looked since the last
-// count ended then waits for the new one, too, and a late CountDown counts for it. So use a new
-// name for each occasion, such as "import:2026-11-22".
+// An open latch can be set anew under the same name. A waiter that has missed the end of the old
+// count then waits for the new one, too. A late CountDown takes one from the new count. So use a
+// new name for each occasion, such as "import:2026-11-22".
 //
 // Making a Latch is cheap and does no I/O. It is safe for concurrent use. If the store has no
 // latches, every error wraps [errors.ErrUnsupported].
@@ -40,8 +40,8 @@ func (c *Client) Latch(name string) *Latch {
 // Name returns the latch's name.
 func (l *Latch) Name() string { l.mustBeMade(); return l.name }
 
-// Set gives the latch a count, and says whether it did: false means that it has a count already,
-// which stays. So each participant may set it. An n below 1 is an error.
+// Set gives the latch a count, and reports whether it did. False means that the latch already has a
+// count, which stays. So each participant may call Set. An n below 1 is an error.
 //
 // Errors are those of [Locker.IsLocked]. After [ErrUnavailable] the count may have been set, or may
 // be set later.
@@ -58,8 +58,8 @@ func (l *Latch) Set(ctx context.Context, n int64) (bool, error) {
 // open, nothing changes.
 //
 // Errors are those of [Locker.IsLocked]. A step that certainly wasn't carried out is tried again,
-// for 5 s at most. After [ErrUnavailable] it may have counted, or may count later. Calling again
-// may then count twice, and open the latch too early: look at [Latch.Count].
+// for 5 s at most. After [ErrUnavailable] it may have counted, or may count later. A second call
+// may then count twice, and open the latch too early, so check [Latch.Count] first.
 func (l *Latch) CountDown(ctx context.Context) error {
 	l.mustBeMade()
 	mustBeContext(ctx)
@@ -75,15 +75,15 @@ func (l *Latch) CountDown(ctx context.Context) error {
 	}
 }
 
-// Count returns the count: 0 if the latch is open. Errors are those of [Locker.IsLocked].
+// Count returns the count, which is 0 if the latch is open. Errors are those of [Locker.IsLocked].
 func (l *Latch) Count(ctx context.Context) (int64, error) {
 	res, err := l.step(ctx, backend.LatchRequest{})
 	return res.Count, l.wrap("count", err)
 }
 
-// Wait waits until the latch is open, as long as ctx allows, also while the store can't be reached.
-// The store tells it, and it also looks now and then. An error is that of ctx, with the store's
-// last error; [ErrClosed]; or a refusal of the store.
+// Wait waits until the latch is open or ctx ends. It goes on waiting while the store can't be
+// reached. The store notifies it, and it also polls now and then. Its error is that of ctx together
+// with the last error of the store, or [ErrClosed], or the error with which the store refused.
 func (l *Latch) Wait(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("wait", l.wait(ctx))
@@ -132,7 +132,7 @@ func (l *Latch) step(
 	return res, nil
 }
 
-// usable says what speaks against using the latch at all.
+// usable returns an error if the latch can't be used at all.
 func (l *Latch) usable(ctx context.Context) error {
 	l.mustBeMade()
 	mustBeContext(ctx)

@@ -12,38 +12,6 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// latches is a store in front of whose latches other code stands.
-type latches struct {
-	*membackend.Backend
-	meddle atomic.Pointer[latchMeddling]
-}
-
-type latchMeddling func(ctx context.Context, req backend.LatchRequest, do func() (backend.LatchResult, error)) (backend.LatchResult, error)
-
-// set has f stand in front of steps, or nothing.
-func (b *latches) set(f latchMeddling) { b.meddle.Store(&f) }
-
-func (b *latches) Open() backend.Session { return latchSession{b.Backend.Open(), b} }
-
-type latchSession struct {
-	backend.Session
-	b *latches
-}
-
-func (s latchSession) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
-	do := func() (backend.LatchResult, error) {
-		return s.Session.(backend.Latcher).Latch(context.Background(), req)
-	}
-	if f := s.b.meddle.Load(); f != nil && *f != nil {
-		return (*f)(ctx, req, do)
-	}
-	return do()
-}
-
-func (s latchSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
-}
-
 // waitLatch waits for the latch x, and tells what comes of it and how long that took.
 func waitLatch(ctx context.Context, c *Client) <-chan onceResult {
 	done := make(chan onceResult, 1)
@@ -63,16 +31,15 @@ func setLatch(t *testing.T, l *Latch, n int64, want bool) {
 	}
 }
 
-// Those who wait go on at the moment at which the last counts down, and have asked seldom before.
+// The waiters go on at the moment at which the last counts down, and have asked seldom before.
 func TestLatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int32
-		store := &latches{Backend: membackend.New()}
-		store.set(func(_ context.Context, req backend.LatchRequest, do func() (backend.LatchResult, error)) (backend.LatchResult, error) {
-			if req.Step == backend.LookAtLatch {
+		store := newScript(membackend.New())
+		store.latch.set(func(s *latchStep) {
+			if s.req.Step == backend.LookAtLatch {
 				looks.Add(1)
 			}
-			return do()
 		})
 		c, other := New(store, quiet()), New(store.Backend, quiet())
 		defer c.Close()
@@ -94,7 +61,8 @@ func TestLatch(t *testing.T) {
 					t.Errorf("%+v", res)
 				}
 			}
-			if n := looks.Load(); n > 5 { // one, when it is told of changes, two in between, and the last
+			if n := looks.Load(); n > 5 {
+				// one, when it is told of changes, two in between, and the last
 				t.Errorf("%d looks", n)
 			}
 			if n, err := l.Count(t.Context()); n != 0 || err != nil {
@@ -104,7 +72,8 @@ func TestLatch(t *testing.T) {
 	})
 }
 
-// What wasn't carried out is tried again. What may have been isn't: it could open the latch too early.
+// A count that wasn't carried out is tried again. One that may have been isn't: it could open the
+// latch too early.
 func TestLatchCountsDownOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind    backend.ErrorKind
@@ -119,26 +88,27 @@ func TestLatchCountsDownOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &latches{Backend: membackend.New()}
+				store := newScript(membackend.New())
 				c := New(store, quiet())
 				defer c.Close()
 				setLatch(t, c.Latch("x"), 3, true)
 				first := true
-				store.set(func(_ context.Context, req backend.LatchRequest, do func() (backend.LatchResult, error)) (backend.LatchResult, error) {
-					if req.Step != backend.CountDown || !first {
-						return do()
+				store.latch.set(func(s *latchStep) {
+					if s.req.Step != backend.CountDown || !first {
+						return
 					}
 					first = false
 					if test.carries {
-						do()
+						s.do()
 					}
-					return backend.LatchResult{}, &backend.Error{Kind: test.kind, Err: errors.New("trouble")}
+					s.fail(&backend.Error{Kind: test.kind, Err: errors.New("trouble")})
 				})
 				err := c.Latch("x").CountDown(t.Context())
 				if !errors.Is(err, test.want) {
 					t.Errorf("CountDown: %v; want %v", err, test.want)
 				}
-				if e, ok := errors.AsType[*Error](err); err != nil && (!ok || e.Op != "countdown" || e.Name != "x") {
+				if e, ok := errors.AsType[*Error](err); err != nil &&
+					(!ok || e.Op != "countdown" || e.Name != "x") {
 					t.Errorf("CountDown: %v", err)
 				}
 				if n, err := c.Latch("x").Count(t.Context()); n != test.left || err != nil {
@@ -148,24 +118,24 @@ func TestLatchCountsDownOnce(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) { // and not for ever
-		store := &latches{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
-		store.set(func(context.Context, backend.LatchRequest, func() (backend.LatchResult, error)) (backend.LatchResult, error) {
-			return backend.LatchResult{}, &backend.Error{Kind: backend.Retry, Err: errors.New("down")}
-		})
+		store.latch.fail(&backend.Error{Kind: backend.Retry, Err: errors.New("down")})
 		began := time.Now()
-		if err := c.Latch("x").CountDown(t.Context()); !errors.Is(err, ErrUnavailable) || time.Since(began) != longestRelease {
+		if err := c.Latch("x").CountDown(t.Context()); !errors.Is(err, ErrUnavailable) ||
+			time.Since(began) != longestRelease {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})
 }
 
-// A wait ends with its context or its client, goes on while the store is away, and does without messages.
+// A wait ends with its context or its client, goes on while the store is away, and does without
+// messages.
 func TestLatchWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &latches{Backend: membackend.New()}
-		c, deafened := New(store, quiet()), New(mutesLatches{store}, quiet())
+		store := newScript(membackend.New())
+		c, deafened := New(store, quiet()), New(newScript(store).but(onlyLatches), quiet())
 		defer deafened.Close()
 		other := New(store.Backend, quiet())
 		defer other.Close()
@@ -176,21 +146,21 @@ func TestLatchWaits(t *testing.T) {
 		w := waitLatch(ctx, c)
 		time.Sleep(time.Second)
 		end(cause)
-		if res := <-w; !errors.Is(res.err, context.Canceled) || !errors.Is(res.err, cause) || res.waited != time.Second {
+		if res := <-w; !errors.Is(res.err, context.Canceled) || !errors.Is(res.err, cause) ||
+			res.waited != time.Second {
 			t.Errorf("its context is over: %+v", res)
 		}
 		w, late := waitLatch(t.Context(), c), waitLatch(t.Context(), deafened)
-		store.set(func(context.Context, backend.LatchRequest, func() (backend.LatchResult, error)) (backend.LatchResult, error) {
-			return backend.LatchResult{}, errSevered
-		})
+		store.latch.fail(errSevered)
 		time.Sleep(time.Minute)
-		store.set(nil)
+		store.latch.set(nil)
 		time.Sleep(time.Minute)
 		must(t, l.CountDown(t.Context()))
 		if res := <-w; res != (onceResult{waited: 2 * time.Minute}) {
 			t.Errorf("the store was away: %+v", res)
 		}
-		if res := <-late; res.err != nil || res.waited < 2*time.Minute || res.waited > 2*time.Minute+longestPoll*11/10 {
+		if res := <-late; res.err != nil || res.waited < 2*time.Minute ||
+			res.waited > 2*time.Minute+longestPoll*11/10 {
 			t.Errorf("no messages: %+v", res)
 		}
 		setLatch(t, l, 1, true)
@@ -203,7 +173,7 @@ func TestLatchWaits(t *testing.T) {
 	})
 }
 
-// What happens while the store is still asked to tell of it isn't told, and seen once it does.
+// A latch that opens while the subscription is under way is found open once that is there.
 func TestLatchThatOpensBeforeItIsToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := membackend.New()
@@ -211,11 +181,13 @@ func TestLatchThatOpensBeforeItIsToldOf(t *testing.T) {
 		defer other.Close()
 		l := other.Latch("x")
 		setLatch(t, l, 1, true)
-		slow := func(context.Context, backend.SubscribeRequest) (backend.Subscription, error) {
+		slow := newScript(mem)
+		slow.subscribe.set(func(s *subscribeStep) {
 			time.Sleep(10 * time.Second)
-			return endless{}, l.CountDown(t.Context())
-		}
-		c := New(mutes{mem, slow}, quiet())
+			must(t, l.CountDown(t.Context()))
+			s.pretend()
+		})
+		c := New(slow, quiet())
 		defer c.Close()
 		if res := <-waitLatch(t.Context(), c); res != (onceResult{waited: 10 * time.Second}) {
 			t.Errorf("%+v", res)
@@ -223,19 +195,8 @@ func TestLatchThatOpensBeforeItIsToldOf(t *testing.T) {
 	})
 }
 
-// mutesLatches is a store that tells of nothing.
-type mutesLatches struct{ *latches }
-
-func (b mutesLatches) Open() backend.Session {
-	s := latchSession{b.Backend.Open(), b.latches}
-	return struct {
-		backend.Session
-		backend.Latcher
-	}{s.Session, s}
-}
-
 func TestBadLatch(t *testing.T) {
-	store := silent{membackend.New()}
+	store := newScript(membackend.New()).but(onlySteps)
 	none, c := New(store, quiet()), New(membackend.New(), quiet())
 	defer none.Close()
 	defer c.Close()
@@ -262,7 +223,8 @@ func TestBadLatch(t *testing.T) {
 		}
 		for op, call := range calls {
 			err := call()
-			if e, ok := errors.AsType[*Error](err); !ok || e.Op != op || !errors.Is(err, test.want) || errors.Is(err, ErrUnavailable) {
+			if e, ok := errors.AsType[*Error](err); !ok || e.Op != op ||
+				!errors.Is(err, test.want) || errors.Is(err, ErrUnavailable) {
 				t.Errorf("%s: %s: %v", what, op, err)
 			}
 		}

@@ -9,38 +9,40 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// Who waits for a fair lock stands in line in the store: every call by itself, with a place that ends unless it is kept. So
-// nobody leads, and nothing passes inside the client. The store gives the lock to the first in line and says so; until then
-// one look at a time is made for all who wait here, which keeps their places.
+// Each call that waits for a fair lock has a place of its own in the store's line. So no call
+// leads, and the lock isn't handed over inside the client. The store gives the lock to the first in
+// line, and tells its client. A place ends unless it is renewed. The client renews the places of
+// all its waiting calls with one request, the look.
 
-// Places.
+// Times for places in line.
 const (
-	linePlace    = longestPlace  // how long a place lasts that isn't kept
-	keepInterval = linePlace / 3 // and when it is kept
+	linePlace    = longestPlace  // how long a place lasts without renewal
+	keepInterval = linePlace / 3 // how often places are renewed
 
-	longestTrip = 10 * time.Second // for how long an answer is awaited, at most
+	longestTrip = 10 * time.Second // longest wait for an answer
 )
 
-// keeping is how the places of a queue are kept.
+// keeping has the fields with which a queue keeps its places.
 type keeping struct {
-	look    alarm   // when that is to be done next
-	looking bool    // one is under way
-	soon    bool    // and another is to follow at once
-	looks   backoff // where nobody tells of grants
+	look    alarm   // of the next look
+	looking bool    // a look is under way
+	soon    bool    // another look follows the one under way at once
+	looks   backoff // pauses if the store doesn't tell of grants
 	fails   backoff
-	reports backoff // of failures, in the log
-	report  instant // when the next is due
+	reports backoff // pauses between failures in the log
+	report  instant // when the next failure may be logged
 
 	trip time.Duration // how long the last answer took
-	slow bool          // the last look was left without an answer
+	slow bool          // the last look had no answer in time
 }
 
-// A lineLook is the look at a line for all who wait.
+// A lineLook is the task of looking at a line on behalf of all its waiting calls.
 type lineLook struct{ *queue }
 
 func (l lineLook) ring(c *Client, _ instant) { c.lookAtLineLocked(l.queue) }
 
-// lookAtLineLocked keeps the places of all who wait in a queue, now.
+// lookAtLineLocked starts a look, which keeps the places of all calls in a queue. If a look is
+// under way, the new one follows it.
 func (c *Client) lookAtLineLocked(q *queue) {
 	if q.looking {
 		q.soon = true
@@ -48,14 +50,14 @@ func (c *Client) lookAtLineLocked(q *queue) {
 	}
 	claims := q.claims()
 	if len(claims) == 0 {
-		return // whoever comes is told by his own attempt
+		return // new calls make attempts of their own
 	}
 	q.looking, q.soon = true, false
 	c.unscheduleLocked(&q.look)
 	c.backgroundLocked(func() { c.keepPlaces(q, claims) })
 }
 
-// claims returns what those who wait ask for, and have a place for.
+// claims returns the claims of the waiting calls that have a place.
 func (q *queue) claims() []*claim {
 	var claims []*claim
 	for a := q.first; a != nil; a = a.next {
@@ -66,12 +68,13 @@ func (q *queue) claims() []*claim {
 	return claims
 }
 
-// keepPlaces makes a look.
+// keepPlaces makes one look, which renews the places of these claims, and schedules the next look.
 func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	c.mu.Lock()
 	place, patience := q.placeLasts(), q.patience()
 	c.unlock()
-	req := backend.PlacesRequest{Kind: claims[0].kind, Name: q.object.name, Place: place, Owners: make([]string, len(claims))}
+	req := backend.PlacesRequest{Kind: backend.Kind(claims[0].kind), Name: q.object.name,
+		Place: place, Owners: make([]string, len(claims))}
 	for i, cl := range claims {
 		req.Owners[i] = cl.owner
 	}
@@ -93,7 +96,7 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 		q.failure = err
 		c.reportLineLocked(q, err)
 		if backend.KindOf(err) == backend.Refused {
-			q.askLocked(claims) // each will hear why, and end with that
+			q.askLocked(claims) // each call ends with the error of its own attempt
 		}
 		c.scheduleLocked(&q.look, now+q.fails.next(firstBackoff, keepInterval))
 		return
@@ -103,7 +106,7 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	if a := q.waiting(res.Holder); a != nil {
 		lease := res.Remaining
 		if lease < 0 {
-			lease = keepInterval // it never ends, until it is renewed
+			lease = keepInterval // the store doesn't know it; the renewal comes sooner
 		}
 		c.grantedLocked(q, a, sent, lease)
 	}
@@ -116,14 +119,15 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	}
 }
 
-// placeLasts returns for how long places are asked for.
+// placeLasts returns how long a place is to last.
 func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 
-// patience returns for how long a look may take. Places outlast two lost answers in a row.
+// patience returns how long a look may take. If a look is lost, the next one still comes before the
+// places end, unless answers take about 2 s.
 func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
 
-// took notes how long the store took for an answer, or that none came in time. The second time in
-// a row it may be that the way there is so long.
+// took records how long an answer took, or that none came in time. If two answers in a row come too
+// late, took assumes a longer way to the store.
 func (q *queue) took(trip time.Duration, late bool, err error) {
 	switch {
 	case err == nil:
@@ -136,10 +140,10 @@ func (q *queue) took(trip time.Duration, late bool, err error) {
 	}
 }
 
-// far says whether a grant for so long is heard of too late to be renewed, every time.
+// far reports whether a grant with that lease would always arrive too late to be renewed.
 func (q *queue) far(lease time.Duration) bool { return q.trip >= protocol.Promised(lease)/2 }
 
-// askLocked has those who wait for some claims ask the store themselves.
+// askLocked makes the calls of some claims ask the store themselves.
 func (q *queue) askLocked(claims []*claim) {
 	for a := q.first; a != nil; a = a.next {
 		if a.h != nil && slices.Contains(claims, a.h.claim) {
@@ -150,7 +154,8 @@ func (q *queue) askLocked(claims []*claim) {
 	}
 }
 
-// lookedLocked notes that a look is over. It gave whoever had left the line meanwhile his place back, perhaps.
+// lookedLocked records what a look may have left in the store. If it may have restored the place of
+// a call that has left the line meanwhile, the place is taken back.
 func (c *Client) lookedLocked(claims []*claim, sent instant, place time.Duration, err error) {
 	unknown := err != nil && backend.KindOf(err) == backend.Unknown
 	for _, cl := range claims {
@@ -168,10 +173,10 @@ func (c *Client) lookedLocked(claims []*claim, sent instant, place time.Duration
 	}
 }
 
-// waitsLocked says whether anybody still waits in a queue.
+// waitsLocked reports whether a queue still has waiting calls.
 func (c *Client) waitsLocked(q *queue) bool { return q.first != nil && !c.closed }
 
-// waiting returns the acquisition of that owner, or nil.
+// waiting returns the acquisition with that owner string, or nil.
 func (q *queue) waiting(owner string) *acquisition {
 	for a := q.first; a != nil && owner != ""; a = a.next {
 		if a.h != nil && a.h.claim.owner == owner {
@@ -181,13 +186,14 @@ func (q *queue) waiting(owner string) *acquisition {
 	return nil
 }
 
-// ask lets a waiter ask the store.
+// ask makes a waiting call ask the store.
 func (a *acquisition) ask() {
 	a.fresh = true
 	a.notify()
 }
 
-// nextKeepLocked returns when to look again at a line whose lock is held for so long.
+// nextKeepLocked returns when to look at a line again. remaining is how long the present hold lasts
+// without renewal; negative: not known.
 func (c *Client) nextKeepLocked(q *queue, remaining time.Duration) instant {
 	wait := keepInterval
 	if c.notifier == nil || q.subscribed == failing || q.subscribed == denied {
@@ -199,7 +205,8 @@ func (c *Client) nextKeepLocked(q *queue, remaining time.Duration) instant {
 	return c.now() + max(wait, shortestWait)
 }
 
-// reportLineLocked logs, now and then, that a line can't be looked at, if somebody waits who won't say so himself.
+// reportLineLocked logs now and then that a look at a line fails. It logs nothing if all waiting
+// calls have bounded waits, since these return the error.
 func (c *Client) reportLineLocked(q *queue, err error) {
 	now := c.now()
 	if now < q.report || c.ctx.Err() != nil {
@@ -214,11 +221,11 @@ func (c *Client) reportLineLocked(q *queue, err error) {
 	}
 }
 
-// placeTurnLocked says what one who waits in line is to do.
+// placeTurnLocked returns the next move of a call in line.
 func (c *Client) placeTurnLocked(q *queue, a *acquisition) move {
 	switch {
 	case !a.fresh, a.barred():
-	case a.h != nil && a.h.claim.noted: // an attempt could put it last
+	case a.h != nil && a.h.claim.noted: // an attempt could move it to the end of the line
 		a.fresh = false
 		c.lookAtLineLocked(q)
 	default:
@@ -229,13 +236,14 @@ func (c *Client) placeTurnLocked(q *queue, a *acquisition) move {
 	return a.wait()
 }
 
-// barred says whether a plain call can't have the lock since what its Locker had before is lost, and not unlocked.
+// barred reports whether a plain call can't have the lock because its Locker has a lost hold that
+// wasn't unlocked.
 func (a *acquisition) barred() bool {
 	v := a.variable()
 	return v != nil && v.hold != nil && v.hold.state == lost
 }
 
-// placedLocked notes that the store has given a waiter a place.
+// placedLocked records that the store has given a waiting call a place.
 func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration) {
 	if a.barred() {
 		c.abandonLocked(a)
@@ -246,35 +254,37 @@ func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration)
 		c.subscribeLocked(q)
 	}
 	switch {
-	case q.subscribed == standing && a.sent <= q.stood: // it may have been given the lock before anybody listened, and the look since then didn't ask for it
+	case q.subscribed == standing && a.sent <= q.stood:
+		// The store may have given the call the lock before the subscription began. The last look
+		// didn't ask about this call, so another one does.
 		c.lookAtLineLocked(q)
 	case !q.looking:
 		c.hastenLocked(&q.look, c.nextKeepLocked(q, remaining))
 	}
 }
 
-// granted is told by the store who has the lock now.
+// granted is called when the store reports that it has given the lock to a place.
 func (c *Client) granted(q *queue, g backend.Grant) {
 	c.mu.Lock()
 	defer c.unlock()
 	if a := q.waiting(g.Owner); a != nil && !c.closed {
 		c.grantedLocked(q, a, g.Since.Sub(c.epoch), g.Lease)
-	} // else it is given back already
+	} // otherwise it has been released already
 }
 
-// grantedLocked lets a waiter in which the store has given the lock for so long, if it can renew
-// that before it is over. If it can't it has lost its place, or will have. A look gives the place
-// back; but where the store is so far away that the next grant would come too late again, the
-// waiter asks for the lock with its own lease, before all others.
+// grantedLocked makes a waiting call the holder of a lock that the store gave it for lease, if the
+// call can renew it in time. If the call can't, its place is or will be lost, and a look restores
+// it. But if the store is so far away that the next grant would also come too late, the call asks
+// for the lock with its own lease. Then the store may put it before all others.
 func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true
 	since, lease = min(since, c.now()), min(lease, longestLease)
 	end := since + protocol.Promised(lease)
 	switch {
-	case a.barred() && a.trying: // the answer says what becomes of it
+	case a.barred() && a.trying: // the answer to its attempt decides
 	case a.barred():
 		c.abandonLocked(a)
-	case lease <= 0 || since < c.struckAt || c.begunLocked(a, since): // what was forced may be that
+	case lease <= 0 || since < c.struckAt || c.begunLocked(a, since): // it may be the forced grant
 		c.lookAtLineLocked(q)
 	case c.now()+q.trip >= end && q.far(lease):
 		a.h.claim.noted, a.late = false, true
@@ -287,11 +297,12 @@ func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease ti
 	}
 }
 
-// admitLocked lets a waiter in whom the store has given the lock, for a short time. What he wanted it for begins now: counted from
-// the grant it could be over before he hears of that, each time.
+// admitLocked makes a waiting call the holder of the lock, which the store has given to it for a
+// short time. The time for which the call wanted the lock begins now. If it began with the grant,
+// it could already have passed when the call hears of the grant.
 func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration) {
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == live {
-		c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // the store can't have given away what is held
+		c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // the store gives away only a free lock
 		return
 	}
 	h, cl := a.h, a.h.claim
@@ -305,13 +316,13 @@ func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration)
 	a.via = ViaGranted
 	c.handLocked(a, c.grantLocked(h, since))
 	if a.o.keeps {
-		c.hastenLocked(&cl.alarm, c.now()) // until then the store knows nothing of that
+		c.hastenLocked(&cl.alarm, c.now()) // the store learns of the keep only by a renewal
 	}
 	h.offered = true
 }
 
-// leavePlacesLocked gives up the places of the plain calls of a Locker: what it had is lost, and nobody gets in before it is
-// unlocked.
+// leavePlacesLocked gives up the places of the plain calls of a Locker whose hold is lost. None of
+// these calls can get the lock before the lost hold is unlocked.
 func (c *Client) leavePlacesLocked(o *object, v *variable) {
 	if o.line == nil {
 		return
@@ -323,7 +334,8 @@ func (c *Client) leavePlacesLocked(o *object, v *variable) {
 	}
 }
 
-// returnLocked has the plain calls of a Locker that was unlocked stand in line, if they don't already.
+// returnLocked makes the plain calls of a Locker that was unlocked stand in line, if they have no
+// places.
 func (c *Client) returnLocked(q *queue, v *variable) {
 	for a := q.first; a != nil; a = a.next {
 		if a.variable() == v && (a.h == nil || !a.h.claim.noted) && !a.trying {

@@ -9,55 +9,57 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
 // Locker is a distributed lock that behaves like a [sync.Mutex]. It implements [sync.Locker].
 //
-// Calls that name no owner are plain calls: one hold at a time, from a lock to its unlock, by any
-// goroutine. A second Lock waits, in the same goroutine too. Once locked, a Locker stays shut until
-// it is unlocked, even after its hold was lost: otherwise a late unlock would release another
-// goroutine's hold. Another Locker for the same name, from any client, competes for the lock and
-// isn't shut by that.
+// Calls that name no owner are plain calls. They have one hold at a time, from a lock to its
+// unlock. Any goroutine may unlock it. A second Lock waits, in the same goroutine too. Once locked,
+// a Locker stays locked until it is unlocked, even after its hold was lost. Otherwise a late unlock
+// would release another goroutine's hold. Another Locker for the same name, from any client,
+// competes for the lock, and can get it after the loss.
 //
-// Making a Locker is cheap and does no I/O: in a handler make one per request.
+// Making a Locker is cheap and does no I/O. A handler can make one per request.
 //
 // A call whose context names an owner (see [WithOwner]), or comes from a [Hold] of the same lock,
 // such as that of a [Locker.Do], acts for that owner or hold, and re-enters it. Unlock with the
-// context that you locked with. With the context of a Hold that is over, both fail: [ErrLost] or
-// [ErrNotHeld].
+// context that you locked with. With the context of a Hold that has ended, locking and unlocking
+// fail with [ErrLost] or [ErrNotHeld].
 //
-// A Locker that is dropped while its plain calls have the lock is logged when that is found, and
-// the lock goes on being renewed. A Locker is safe for concurrent use. It must not be copied. Its
+// If a Locker is dropped while its plain calls have the lock, the client logs that when it notices,
+// and goes on renewing the lock. A Locker is safe for concurrent use. It must not be copied. Its
 // methods panic if it is nil or wasn't made by a [Client], or if their context is nil.
 type Locker struct {
 	client *Client
 	name   string
-	kind   backend.Kind
-	owner  Owner     // whose the plain calls are; zero: the variable's
-	plain  *variable // what the plain calls have
+	kind   protocol.Kind
+	owner  Owner     // the party of the plain calls; if zero, plain is the party
+	plain  *variable // the state of the plain calls
 
-	defaults []AcquireOption // of its acquiring calls; none as a rule
+	defaults []AcquireOption // for its acquiring calls; usually none
 }
 
-// A variable is what the plain calls of a Locker have: as a mutex does, it says whether it is locked, not by
-// whom. Nothing of this package refers to its Locker, so that one that is dropped can be found.
+// A variable is the state of a Locker's plain calls. Like a mutex, it knows whether it is locked,
+// but not by which caller. In this package it has no reference to its Locker, so that a dropped
+// Locker can be detected.
 type variable struct {
-	watched atomic.Bool // for being dropped
+	watched atomic.Bool // its Locker is watched for being dropped
 
 	// Guarded by Client.mu.
 	waiting int32 // plain calls in the queue
-	hold    *hold // from a lock to its unlock; of readers, while it isn't lost
-	owed    int   // unlocks that readers owe for what was lost, and the client has forgotten
+	hold    *hold // from a lock to its unlock; a reader's only until it is lost
+	owed    int   // unlocks that are due for forgotten lost holds of readers
 }
 
 // newLocker returns a Locker for a kind of lock.
-func newLocker(c *Client, kind backend.Kind, name string) *Locker {
+func newLocker(c *Client, kind protocol.Kind, name string) *Locker {
 	l := new(Locker)
 	l.make(c, kind, name)
 	return l
 }
 
-func (l *Locker) make(c *Client, kind backend.Kind, name string) {
+func (l *Locker) make(c *Client, kind protocol.Kind, name string) {
 	if c == nil || c.session == nil {
 		panic("dlock: a Client that is nil, or wasn't made by New")
 	}
@@ -73,8 +75,8 @@ func (l *Locker) mustBeMade() {
 // Name returns the lock's name.
 func (l *Locker) Name() string { l.mustBeMade(); return l.name }
 
-// For returns a Locker for the same lock whose plain calls act for o. It can be locked again while
-// o holds it, and is free after as many unlocks. It panics if o is zero.
+// For returns a Locker for the same lock whose plain calls act for o. That Locker can be locked
+// again while o holds the lock. The lock is free after as many unlocks. For panics if o is zero.
 func (l *Locker) For(o Owner) *Locker {
 	l.mustBeMade()
 	o.mustBeSomebody("For")
@@ -84,14 +86,14 @@ func (l *Locker) For(o Owner) *Locker {
 }
 
 // With returns a Locker for the same lock whose acquiring calls have these options as defaults.
-// They come after the defaults of l, and before a call's own options; the last one counts. If the
-// plain calls of l act for an owner, so do those of the new Locker. Otherwise they are separate, as
-// with another Locker of that name (see [Client.Locker]). So the order of With and [Locker.For]
-// makes no difference.
+// They come after the defaults of l, and before a call's own options. If an option is given twice,
+// the last one counts. If the plain calls of l act for an owner, so do those of the new Locker.
+// Otherwise they are separate, as with another Locker of that name (see [Client.Locker]). So the
+// order of With and [Locker.For] makes no difference.
 //
-// Lock has these defaults, too: use With where code wants a [sync.Locker] and the lock a
+// Lock has these defaults, too. Use With if code takes a [sync.Locker] and its lock needs a
 // [FixedLease] or a [RenewedLease]. Lock ignores [Wait], since it couldn't report that it has no
-// lock. TryLock with Wait as a default waits that long; Wait(0) has it not wait.
+// lock. TryLock with Wait as a default waits that long. With Wait(0) it doesn't wait.
 //
 // An invalid option (nil, a lease that is too short) makes the calls fail, and Lock panic. With
 // itself doesn't fail.
@@ -102,12 +104,12 @@ func (l *Locker) With(opts ...AcquireOption) *Locker {
 	return with
 }
 
-// Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. While the store
-// can't be reached or returns errors, it keeps trying and logs that now and then, also with an
-// error such as a wrong password. It panics where waiting can't help, with an [*Error]. That wraps
-// [ErrClosed] if the client is closed, [ErrConflict] if the name holds something else,
-// [ErrUpgrade], or [errors.ErrUnsupported] if the store lacks the kind of lock. Or it says that the
-// name is empty, or which option of [Locker.With] is invalid.
+// Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. If the store can't
+// be reached or returns errors, even one such as a wrong password, Lock keeps trying and logs that
+// now and then. If waiting can't help, Lock panics with an [*Error]. It wraps [ErrClosed] if the
+// client is closed, [ErrConflict] if the name belongs to other data, [ErrUpgrade], or
+// [errors.ErrUnsupported] if the store lacks the kind of lock. Or it says that the name is empty,
+// or which option of [Locker.With] is invalid.
 func (l *Locker) Lock() {
 	l.mustBeMade()
 	ctx := context.Background()
@@ -125,9 +127,10 @@ func (l *Locker) Lock() {
 	}
 }
 
-// isHopeless says whether a Lock can't go on after an error.
+// isHopeless reports whether a Lock can't go on after an error.
 func isHopeless(err error) bool {
-	for _, why := range []error{ErrClosed, ErrConflict, ErrUpgrade, errors.ErrUnsupported, errEmptyName} {
+	for _, why := range []error{ErrClosed, ErrConflict, ErrUpgrade, errors.ErrUnsupported,
+		errEmptyName} {
 		if errors.Is(err, why) {
 			return true
 		}
@@ -150,8 +153,8 @@ func (l *Locker) Unlock() {
 	}
 }
 
-// mayHaveLost says whether the plain calls' owner may have had a hold that was lost so long ago, or
-// with so many others, that nothing is known of it any more.
+// mayHaveLost reports whether the owner of the plain calls may have had a hold whose loss the
+// client has forgotten.
 func (l *Locker) mayHaveLost() bool {
 	c := l.client
 	c.mu.Lock()
@@ -160,7 +163,7 @@ func (l *Locker) mayHaveLost() bool {
 }
 
 // LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed
-// until it is unlocked, unless [FixedLease] is given. The default is to wait as long as ctx does.
+// until it is unlocked, unless [FixedLease] is given. Without Wait, only ctx limits the wait.
 //
 // Its errors are
 //
@@ -168,12 +171,12 @@ func (l *Locker) mayHaveLost() bool {
 //   - [ErrNotAcquired] after the wait;
 //   - [ErrLost] if the hold that the call re-enters is lost, or if the wait ends on a Locker whose
 //     last hold was lost and not unlocked;
-//   - [ErrNotHeld] with the context of a Do whose hold was given back;
+//   - [ErrNotHeld] with the context of a Do whose hold was released;
 //   - [ErrClosed] and [ErrConflict].
 //
 // An error that ended a wait also wraps [ErrHeld] if another had the lock, or [ErrUnavailable] and
-// the store's error. A store that refuses for good is ErrUnavailable at once. A call without any
-// bound logs, now and then, that the store is unavailable.
+// the store's error. If the store refuses for good, the call returns ErrUnavailable at once. A call
+// without any bound logs, now and then, that the store is unavailable.
 func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	l.mustBeMade()
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{}, opts)
@@ -182,11 +185,11 @@ func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 
 // TryLock takes the lock if that is possible now, or within [Wait]. False with a nil error means
 // exactly one thing: another holds it. (With an [RWLocker] it may also mean that a writer has
-// waited for longer than a reader, the caller or one of this client before it.) The lock is renewed
-// until it is unlocked, unless [FixedLease] is given. Errors are those of [Locker.LockContext], and
-// [ErrLost] if the last hold of this Locker was lost and not unlocked. A single attempt takes as
-// long as ctx and the store's client allow, but no longer than the lease, which counts here as 1 s
-// at least and 30 s at most.
+// waited for longer than the caller, or longer than an earlier reader of this client.) The lock is
+// renewed until it is unlocked, unless [FixedLease] is given. Errors are those of
+// [Locker.LockContext], and [ErrLost] if the last hold of this Locker was lost and not unlocked. A
+// single attempt takes as long as ctx and the store's client allow, but no longer than the lease,
+// which counts here as 1 s at least and 30 s at most.
 func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
 	l.mustBeMade()
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{bounded: true}, opts)
@@ -201,27 +204,28 @@ func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, erro
 // ctx allows. If the store hasn't answered by then, the error says so, the caller no longer has the
 // lock, and the release continues in the background.
 //
-// It returns [ErrNotHeld] if the caller never had the lock, and [ErrLost] if the hold was over
-// before. The client remembers at most 1,024 losses of owners, each for ten leases; after that the
+// It returns [ErrNotHeld] if the caller never had the lock, and [ErrLost] if the hold had ended
+// before. The client remembers at most 1,024 losses of owners, each for ten leases. After that the
 // error is ErrNotHeld. A Locker always remembers the losses of its plain calls.
 func (l *Locker) UnlockContext(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("unlock", l.unlock(ctx))
 }
 
-// ForceUnlock frees the lock in the store, whoever holds it, and says whether it was held. It is
-// for operators: the holder may still be in its critical section. A holder of this client is told
-// at once, one of another client at its next renewal, and one with a [FixedLease] at the end of
-// that. Until then two may act at once. ForceUnlock sends one request. After an error of the store
-// it is unknown whether that was carried out. If the name holds something that is no lock, the
-// error is [ErrConflict], and nothing changes.
+// ForceUnlock frees the lock in the store, whichever client holds it, and reports whether it was
+// held. It is for operators, since the holder may still be in its critical section. A holder in
+// this client is told at once. A holder in another client is told at its next renewal, or with a
+// [FixedLease] at the end of its lease. Until then two holders may act at once. ForceUnlock sends
+// one request. After an error of the store it is unknown whether that was carried out. The store
+// may yet carry it out, and then frees the lock of whoever has it by that time. If the name belongs
+// to data that is no lock, the error is [ErrConflict], and nothing changes.
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	released, err := l.force(ctx)
 	return released, l.wrap("forceunlock", err)
 }
 
-// force frees what the Locker is for, whoever has it.
+// force frees the Locker's lock, whichever client has it.
 func (l *Locker) force(ctx context.Context) (bool, error) {
 	if err := l.usable(ctx); err != nil {
 		return false, err
@@ -230,12 +234,12 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	for {
 		kind := l.storedKind()
 		mine := c.claimsOf(l, kind)
-		req := backend.ForceReleaseRequest{Kind: kind, Name: l.name}
+		req := backend.ForceReleaseRequest{Kind: backend.Kind(kind), Name: l.name}
 		res, err := step(ctx, c, backend.Session.ForceRelease, req)
 		if err != nil {
 			return false, c.stepError(ctx, err)
 		}
-		if res.Released || !rules[kind].shared { // readers whom nobody struck may be those under a write
+		if res.Released || !kind.Shared() { // otherwise our readers may share a lent write
 			c.struck(l, kind, mine)
 		}
 		if res.Released || l.storedKind() == kind {
@@ -244,24 +248,25 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	}
 }
 
-// claimsOf returns what this client has claimed of a Locker's lock, of that kind.
-func (c *Client) claimsOf(l *Locker, kind backend.Kind) []*claim {
+// claimsOf returns this client's claims on a Locker's lock that end if the lock is forced as that
+// kind.
+func (c *Client) claimsOf(l *Locker, kind protocol.Kind) []*claim {
 	c.mu.Lock()
 	defer c.unlock()
 	return c.claimsLocked(c.objectLocked(l.kind, l.name), kind)
 }
 
-// claimsLocked returns what this client has claimed of a lock of that kind: what goes if it is forced. What somebody who
-// has the lock alone reads as well goes with that, and not with what others read.
-func (c *Client) claimsLocked(o *object, kind backend.Kind) []*claim {
+// claimsLocked returns this client's claims on a lock that end if the lock is forced as that kind.
+// Reads under a write end with the write, not with the reads of others.
+func (c *Client) claimsLocked(o *object, kind protocol.Kind) []*claim {
 	var claims []*claim
-	if o != nil && rules[kind].many {
+	if o != nil && kind.Many() {
 		for h := range o.permitted() {
 			claims = append(claims, h.claim)
 		}
 		return claims
 	}
-	if o != nil && o.alone != nil && !rules[kind].shared {
+	if o != nil && o.alone != nil && !kind.Shared() {
 		claims = append(claims, o.alone.claim)
 	}
 	for _, h := range o.readers() {
@@ -269,23 +274,25 @@ func (c *Client) claimsLocked(o *object, kind backend.Kind) []*claim {
 			claims = append(claims, h.claim)
 		}
 	}
-	if o != nil && o.reading != nil && o.reading.young != nil && o.reading.young.goesWith(kind) && !slices.Contains(claims, o.reading.young) {
-		claims = append(claims, o.reading.young) // its last reader is just leaving
+	if o != nil && o.reading != nil && o.reading.young != nil && o.reading.young.goesWith(kind) &&
+		!slices.Contains(claims, o.reading.young) {
+		claims = append(claims, o.reading.young) // its last reader is leaving
 	}
 	return claims
 }
 
-// goesWith says whether a claim under which somebody reads ends if a lock of that kind is forced.
-func (cl *claim) goesWith(kind backend.Kind) bool {
-	if !rules[cl.kind].shared {
-		return !rules[kind].shared // it is lent
+// goesWith reports whether a reader's claim ends if a lock of that kind is forced.
+func (cl *claim) goesWith(kind protocol.Kind) bool {
+	if !cl.kind.Shared() {
+		return !kind.Shared() // it is a lent write
 	}
-	return rules[kind].shared == (cl.retain() == nil)
+	return kind.Shared() == (cl.retain() == nil)
 }
 
-// struck tells whom a forced lock was taken from: whoever holds what this client had
-// before. What was granted meanwhile may have been struck, too: the store knows.
-func (c *Client) struck(l *Locker, kind backend.Kind, mine []*claim) {
+// struck is called after a request that has forced a lock. It ends the claims in mine, which this
+// client had before the request. The client may have got other claims before the store carried out
+// the request, which then ended them, too. So the client asks the store about these.
+func (c *Client) struck(l *Locker, kind protocol.Kind, mine []*claim) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.forced.Add(1)
@@ -302,35 +309,36 @@ func (c *Client) struck(l *Locker, kind backend.Kind, mine []*claim) {
 	}
 }
 
-// forcedLocked ends a claim that this client has struck.
+// forcedLocked ends a claim because this client has forced the lock.
 func (c *Client) forcedLocked(cl *claim) { c.loseClaimLocked(cl, why{reason: LossForced}) }
 
 // IsLocked asks the store whether the lock is held, in one round trip. Its errors are that of ctx,
-// [ErrClosed], [ErrConflict] and the store's, as for the other questions.
+// [ErrClosed], [ErrConflict] and the store's. The other methods that ask the store have the same
+// errors.
 func (l *Locker) IsLocked(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	res, err := l.look(ctx)
 	return res.Held, l.wrap("islocked", err)
 }
 
-// TTL asks the store how long the lock lasts without renewal: 0 if it is free, negative if it never
-// ends or the store doesn't know.
+// TTL asks the store how long the lock lasts without renewal. The result is 0 if the lock is free.
+// It is negative if the lock never ends or the store doesn't know.
 func (l *Locker) TTL(ctx context.Context) (time.Duration, error) {
 	l.mustBeMade()
 	res, err := l.look(ctx)
 	return res.Remaining, l.wrap("ttl", err)
 }
 
-// IsHeld says whether the caller holds the lock, both by this client's own clock and in the store.
-// With an error the answer is false.
+// IsHeld reports whether the caller holds the lock, both by this client's own clock and in the
+// store. With an error the answer is false.
 func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	n, err := l.count(ctx)
 	return n > 0, l.wrap("isheld", err)
 }
 
-// HoldCount returns how many unlocks of the caller release the lock fully. It is 0 if the caller
-// doesn't hold it, by this client's own clock or in the store.
+// HoldCount returns how many unlocks by the caller release the lock fully. It is 0 if the caller
+// doesn't hold the lock, by this client's own clock or in the store.
 func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 	l.mustBeMade()
 	n, err := l.count(ctx)
@@ -339,7 +347,8 @@ func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 
 // Lost returns a channel that is closed when the caller's present hold is lost or the client is
 // closed. It is closed already if the caller doesn't hold the lock. An unlock never closes it.
-// Plain reads through one Locker can't be told apart: if one is lost, the others may be told, too.
+// Plain reads through one Locker can't be told apart, so if one is lost, the channels of the others
+// may be closed, too.
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	if h := l.present(l.caller(ctx)); h != nil {
@@ -350,8 +359,10 @@ func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	return over
 }
 
-// acquire gets the lock for a caller.
-func (l *Locker) acquire(ctx context.Context, who caller, o acquireOptions, opts []AcquireOption) (*hold, error) {
+// acquire gets the lock for a caller, with options.
+func (l *Locker) acquire(
+	ctx context.Context, who caller, o acquireOptions, opts []AcquireOption,
+) (*hold, error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, both(err, l.client.whyOver(who.hold))
 	}
@@ -368,7 +379,7 @@ func (l *Locker) acquire(ctx context.Context, who caller, o acquireOptions, opts
 	return h, err
 }
 
-// options applies the Locker's defaults and opts to what a call for the lock does otherwise, and checks the outcome.
+// options applies the Locker's defaults and opts to o, and checks the result.
 func (l *Locker) options(o acquireOptions, opts []AcquireOption) (acquireOptions, error) {
 	switch {
 	case len(opts) == 0:
@@ -381,7 +392,7 @@ func (l *Locker) options(o acquireOptions, opts []AcquireOption) (acquireOptions
 	if err == nil && o.keeps {
 		err = l.keeps()
 	}
-	if err == nil && o.noted && !rules[l.kind].shared {
+	if err == nil && o.noted && !l.kind.Shared() {
 		err = fmt.Errorf("a %v lock's holder has no note: %w", l.kind, errors.ErrUnsupported)
 	}
 	if err != nil {
@@ -390,12 +401,12 @@ func (l *Locker) options(o acquireOptions, opts []AcquireOption) (acquireOptions
 	return o, err
 }
 
-// An optionError says what is wrong with an option. No further call helps.
+// An optionError is the error of an invalid option. It ends the call.
 type optionError struct{ error }
 
 func (e optionError) Unwrap() error { return e.error }
 
-// unlock gives back one hold of whoever calls.
+// unlock releases one hold of the caller.
 func (l *Locker) unlock(ctx context.Context) error {
 	if l.name == "" {
 		return errEmptyName
@@ -414,7 +425,7 @@ func (l *Locker) unlockAs(ctx context.Context, who caller) error {
 	}
 }
 
-// unlockPlain gives back the hold of plain calls.
+// unlockPlain releases the hold of plain calls.
 func (l *Locker) unlockPlain(ctx context.Context) error {
 	for {
 		h, err := l.plainHold()
@@ -424,21 +435,23 @@ func (l *Locker) unlockPlain(ctx context.Context) error {
 		if err := l.client.giveUpHold(ctx, h); err != errAgain {
 			return err
 		}
-		if !rules[l.kind].shared {
+		if !l.kind.Shared() {
 			return ErrNotHeld
 		}
-		// Others have given back the rest of what was found, each his own: there is one more for this one.
+		// Other calls have released that hold to the end. This call releases another hold of the
+		// Locker.
 	}
 }
 
-// plainHold returns what a plain unlock gives back. Of several that read through one Locker those whose hold was lost
-// come first: whoever of them this is, what the others have stays.
+// plainHold returns the hold that a plain unlock releases. If several calls read through one
+// Locker, lost holds come first. So the other readers keep their holds, whichever of the calls
+// unlocks.
 func (l *Locker) plainHold() (*hold, error) {
 	c := l.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := c.objectLocked(l.kind, l.name)
-	if rules[l.kind].shared {
+	if l.kind.Shared() {
 		if h, err := c.plainSharedLocked(l.key(), l.kind, l.plain); h != nil || err != nil {
 			return h, err
 		}
@@ -455,23 +468,25 @@ func (l *Locker) plainHold() (*hold, error) {
 	}
 }
 
-func (l *Locker) key() lockKey { return lockKey{rules[l.kind].family, l.name} }
+func (l *Locker) key() lockKey { return lockKey{l.kind.Family(), l.name} }
 
 func (l *Locker) lostKey(p party) lostKey { return lostKey{l.key(), l.kind, p} }
 
-// usable says what speaks against using the Locker at all.
+// usable returns the reason why the Locker can't be used, or nil.
 func (l *Locker) usable(ctx context.Context) error {
 	mustBeContext(ctx)
 	if l.name == "" {
 		return errEmptyName
 	}
-	if c := l.client; !c.limits.Kinds.Has(l.kind) || rules[l.kind].placed && c.liner == nil {
-		return c.unknownKind(l.kind)
+	if c := l.client; !c.limits.Kinds.Has(backend.Kind(l.kind)) || l.kind.Placed() &&
+		c.liner == nil {
+		return c.unknownKind(backend.Kind(l.kind))
 	}
 	return l.client.over(ctx)
 }
 
-// unknownKind is the error of a call for a kind of lock that the store lacks, with the reason if there is one.
+// unknownKind returns the error of a call for a kind of lock that the store lacks, with the reason
+// if the store gives one.
 func (c *Client) unknownKind(k backend.Kind) error {
 	err := backend.UnknownKind(c.store, k)
 	if c.whyNot != nil {
@@ -482,42 +497,44 @@ func (c *Client) unknownKind(k backend.Kind) error {
 	return err
 }
 
-// keeps says why what is released can't be kept, if so.
+// keeps returns the reason why the lock can't be kept after its release, or nil.
 func (l *Locker) keeps() error {
 	switch {
-	case rules[l.kind].shared:
+	case l.kind.Shared():
 		return fmt.Errorf("a %v lock can't be kept: %w", l.kind, errors.ErrUnsupported)
 	case !l.client.limits.Keeps:
-		return fmt.Errorf("%s can't keep what is released: %w", l.client.store, errors.ErrUnsupported)
+		return fmt.Errorf("%s can't keep what is released: %w", l.client.store,
+			errors.ErrUnsupported)
 	default:
 		return nil
 	}
 }
 
-// look asks the store about the lock.
+// look asks the store about the lock. If the lock seems free, but a downgrade or a loan has changed
+// its kind in the store meanwhile, look asks again.
 func (l *Locker) look(ctx context.Context) (backend.LookResult, error) {
 	for {
 		kind := l.storedKind()
-		res, err := l.lookFor(ctx, backend.LookRequest{Kind: kind, Name: l.name})
+		res, err := l.lookFor(ctx, backend.LookRequest{Kind: backend.Kind(kind), Name: l.name})
 		if err != nil || res.Held || l.storedKind() == kind {
 			return res, err
 		}
 	}
 }
 
-// storedKind returns what the store knows of the Locker's side: readers of this client may just share what was claimed for
-// writing.
-func (l *Locker) storedKind() backend.Kind {
+// storedKind returns the kind that the Locker's lock has in the store. It is a write if readers of
+// this client share a lent write.
+func (l *Locker) storedKind() protocol.Kind {
 	if cl := l.lent(); cl != nil {
-		return backend.Write
+		return protocol.Kind(backend.Write)
 	}
 	return l.kind
 }
 
-// lent returns what readers of this client share that was claimed for writing, if the Locker is
-// that of readers. The store knows of a writer only.
+// lent returns the write that readers of this client share, if the Locker is for reading. The store
+// knows only a writer.
 func (l *Locker) lent() *claim {
-	if !rules[l.kind].shared {
+	if !l.kind.Shared() {
 		return nil
 	}
 	c := l.client
@@ -540,7 +557,7 @@ func (l *Locker) lookFor(ctx context.Context, req backend.LookRequest) (backend.
 	return res, nil
 }
 
-// stepError is the error of a single step: with the end of ctx, if that is why.
+// stepError returns the error of a single step. If the end of ctx is the reason, the error says so.
 func (c *Client) stepError(ctx context.Context, err error) error {
 	err = unavailable(err)
 	if why := c.over(ctx); why != nil {
@@ -549,7 +566,8 @@ func (c *Client) stepError(ctx context.Context, err error) error {
 	return err
 }
 
-// count returns the caller's own count, 0 if its hold isn't valid here and in the store.
+// count returns how many unlocks the caller owes. It is 0 unless the caller's hold is valid both in
+// this client and in the store.
 func (l *Locker) count(ctx context.Context) (int, error) {
 	if err := l.usable(ctx); err != nil {
 		return 0, err
@@ -561,13 +579,13 @@ func (l *Locker) count(ctx context.Context) (int, error) {
 			return 0, nil
 		}
 		res, err := l.lookFor(ctx, req)
-		if n, ok := l.counted(who, h, req.Kind, res); ok || err != nil {
+		if n, ok := l.counted(who, h, protocol.Kind(req.Kind), res); ok || err != nil {
 			return n, err
 		}
 	}
 }
 
-// asked returns the valid hold of a caller, or nil, and how to ask the store about it.
+// asked returns the valid hold of a caller, or nil, and the request that asks the store about it.
 func (l *Locker) asked(who caller) (*hold, backend.LookRequest) {
 	l.client.mu.Lock()
 	defer l.client.unlock()
@@ -578,8 +596,11 @@ func (l *Locker) asked(who caller) (*hold, backend.LookRequest) {
 	return h, h.claim.lookRequest()
 }
 
-// counted returns what a caller has, if the store has been asked about what its hold still rests on.
-func (l *Locker) counted(who caller, h *hold, kind backend.Kind, res backend.LookResult) (n int, ok bool) {
+// counted returns how many unlocks the caller owes, given the store's answer about its hold h. ok
+// is false if the claim has been downgraded since the request was made.
+func (l *Locker) counted(
+	who caller, h *hold, kind protocol.Kind, res backend.LookResult,
+) (n int, ok bool) {
 	c := l.client
 	c.mu.Lock()
 	defer c.unlock()
@@ -587,7 +608,7 @@ func (l *Locker) counted(who caller, h *hold, kind backend.Kind, res backend.Loo
 	case l.presentLocked(who) != h:
 		return 0, true
 	case h.claim.kind != kind:
-		return 0, false // it was downgraded meanwhile
+		return 0, false // the claim has been downgraded
 	case res.Count == 0:
 		return 0, true
 	default:
@@ -606,7 +627,7 @@ func (l *Locker) presentLocked(who caller) *hold {
 	if who.hold == nil || who.hold.kind != l.kind {
 		h := l.client.currentLocked(l.client.objectLocked(l.kind, l.name), l.kind, who.party)
 		if h != nil && h.offered {
-			return nil // its call has not returned, and may not take it
+			return nil // its call hasn't returned yet, and perhaps won't take the hold
 		}
 		return h
 	}
@@ -616,12 +637,12 @@ func (l *Locker) presentLocked(who caller) *hold {
 	return who.hold
 }
 
-// wrap makes an error of this package's; nil stays nil.
+// wrap makes err an error of this package. A nil error stays nil.
 func (l *Locker) wrap(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if rules[l.kind].shared {
+	if l.kind.Shared() {
 		op = "r" + op
 	}
 	return &Error{Op: op, Name: l.name, Err: err}

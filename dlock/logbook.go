@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// A logbook writes log records in a goroutine of its own, which runs while there are any: a logger
-// that is slow, or stands still, must not keep a lock from being renewed, or its loss from being
-// told.
+// A logbook writes log records in a goroutine of its own, which runs while there are records. A
+// logger that is slow or hangs must not delay renewals, or the report of a loss.
 type logbook struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
 	waiting []record
-	dropped int           // how many there was no room for
-	done    chan struct{} // closed when all is written; nil if nothing is being written
+	dropped int           // how many records were dropped for lack of room
+	done    chan struct{} // closed when all records are written; nil if the goroutine isn't running
 }
 
-// A record is what is to be logged.
+// A record is a message for the log.
 type record struct {
 	time  time.Time
 	level slog.Level
@@ -27,10 +26,10 @@ type record struct {
 	args  []any
 }
 
-// longestLogbook is how many records may wait for a logger that is too slow.
+// longestLogbook is how many records may wait for a slow logger.
 const longestLogbook = 1024
 
-// add has records written, in order.
+// add queues records, which are written in order.
 func (b *logbook) add(records ...record) {
 	if len(records) == 0 {
 		return
@@ -46,7 +45,7 @@ func (b *logbook) add(records ...record) {
 	}
 }
 
-// write writes until nothing is left, or the logger ends its goroutine.
+// write writes records until none is left, or until the logger ends this goroutine.
 func (b *logbook) write() {
 	over := false
 	defer func() {
@@ -69,7 +68,8 @@ func (b *logbook) write() {
 	}
 }
 
-// next returns what is to be written, or nil if that is all.
+// next returns the records to be written next. If there are none, it returns nil, and the goroutine
+// counts as ended.
 func (b *logbook) next() (records []record, dropped int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,7 +81,7 @@ func (b *logbook) next() (records []record, dropped int) {
 	return records, dropped
 }
 
-// stop notes that nothing is being written any more.
+// stop records that the goroutine has ended.
 func (b *logbook) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,8 +108,8 @@ func (b *logbook) log(r record) {
 	b.logger.Handler().Handle(ctx, entry)
 }
 
-// A sentence is an error in a record of ours, which is text whatever it is: what an [Error] says of the lock in attributes, see [Error.LogValue], the
-// record says itself.
+// A sentence is an error in a log record of this package. It is always logged as text, since the
+// record itself has the attributes that [Error.LogValue] would add.
 type sentence struct{ error }
 
 func (s sentence) Unwrap() error { return s.error }
@@ -126,20 +126,20 @@ func (b *logbook) written() <-chan struct{} {
 	return done
 }
 
-// warning returns a record for what somebody should look at.
+// warning returns a record at level Warn.
 func warning(msg string, args ...any) record {
 	return record{time.Now(), slog.LevelWarn, msg, args}
 }
 
-// debug logs what happens all the time, where somebody wants to know.
+// debug logs frequent events, at level Debug.
 func (c *Client) debug(msg string, args ...any) {
 	c.log.add(record{time.Now(), slog.LevelDebug, msg, args})
 }
 
-// warn logs. c.mu need not be held; where it is, use warnLocked.
+// warn logs a warning. c.mu need not be held. If it is, use warnLocked.
 func (c *Client) warn(msg string, args ...any) { c.log.add(warning(msg, args...)) }
 
-// warnLocked logs once c.mu is free, after whoever waits for that has been told.
+// warnLocked logs a warning once c.mu is free, after all ends and tales.
 func (c *Client) warnLocked(msg string, args ...any) {
 	c.records = append(c.records, warning(msg, args...))
 }

@@ -5,20 +5,22 @@ import (
 	"log/slog"
 )
 
-// What users log says in attributes what it is about, by the names that records of this package have: name, kind, holder, and so on.
+// Values that users log have attributes with the same names as this package's log records, such as
+// name, kind and holder.
 
-// mostLogged is how many of many names are logged.
+// mostLogged is how many names a list in the log has at most.
 const mostLogged = 10
 
-// LogValue returns the error as a group: msg, the whole sentence; op; name; and reason, a word for
-// what it wraps: "held" ([ErrHeld]), "unavailable", "not_held", "lost", "closed", "conflict",
-// "upgrade", "too_many", "no_limit" or "unsupported". For a [Loss], reason is that of the loss, and
-// the group also has the attributes of [Loss.LogValue].
+// LogValue returns the error as a group with msg (the whole text), op, name and reason. The reason
+// is a word for the wrapped error: "held" ([ErrHeld]), "unavailable", "not_held", "lost", "closed",
+// "conflict", "upgrade", "too_many", "no_limit" or "unsupported". For a [Loss], reason is that of
+// the loss, and the group also has the attributes of [Loss.LogValue].
 func (e *Error) LogValue() slog.Value {
 	if e == nil {
 		return slog.Value{}
 	}
-	attrs := []slog.Attr{slog.String("msg", e.Error()), slog.String("op", e.Op), slog.String("name", e.Name)}
+	attrs := []slog.Attr{slog.String("msg", e.Error()), slog.String("op", e.Op),
+		slog.String("name", e.Name)}
 	if l, ok := errors.AsType[*Loss](e.Err); ok {
 		attrs = append(attrs, l.attrs()...)
 	} else if reason := reasonOf(e.Err); reason != "" {
@@ -27,7 +29,7 @@ func (e *Error) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// reasons are what an error can be in a word, the most telling first.
+// reasons are the words for errors. The most specific come first.
 var reasons = []struct {
 	err  error
 	word string
@@ -44,7 +46,7 @@ var reasons = []struct {
 	{ErrHeld, "held"},
 }
 
-// reasonOf returns what an error is in a word, or nothing.
+// reasonOf returns the word for an error, or "".
 func reasonOf(err error) string {
 	for _, r := range reasons {
 		if errors.Is(err, r.err) {
@@ -65,10 +67,11 @@ func (l *Loss) LogValue() slog.Value {
 	return slog.GroupValue(append(attrs, l.attrs()...)...)
 }
 
-// attrs returns what there is to say of a loss, but for the lock's name.
+// attrs returns the attributes of a loss, without the lock's name.
 func (l *Loss) attrs() []slog.Attr {
 	attrs := []slog.Attr{
-		slog.String("kind", l.Kind.String()), slog.String("holder", l.Holder), slog.String("reason", l.Reason.String()),
+		slog.String("kind", l.Kind.String()), slog.String("holder", l.Holder),
+		slog.String("reason", l.Reason.String()),
 		slog.Duration("held", l.Held), slog.Duration("renewed", l.unconfirmed()),
 	}
 	switch {
@@ -82,7 +85,7 @@ func (l *Loss) attrs() []slog.Attr {
 	return attrs
 }
 
-// LogValue returns the lock's name and kind as a group. It asks nobody.
+// LogValue returns the lock's name and kind as a group. It doesn't ask the store.
 func (l *Locker) LogValue() slog.Value {
 	if l == nil {
 		return slog.Value{}
@@ -90,7 +93,7 @@ func (l *Locker) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("name", l.name), slog.String("kind", l.kind.String()))
 }
 
-// LogValue returns a group: the lock's name, and the kind "write". It asks nobody.
+// LogValue returns a group with the lock's name, and the kind "write". It doesn't ask the store.
 func (rw *RWLocker) LogValue() slog.Value {
 	if rw == nil {
 		return slog.Value{}
@@ -98,25 +101,28 @@ func (rw *RWLocker) LogValue() slog.Value {
 	return rw.writer.LogValue()
 }
 
-// LogValue returns a group: the semaphore's name, its kind, and permits, how many there are. It
-// asks nobody.
+// LogValue returns a group with the semaphore's name, its kind, and permits, its number of permits.
+// It doesn't ask the store.
 func (s *Semaphore) LogValue() slog.Value {
 	if s == nil {
 		return slog.Value{}
 	}
-	return slog.GroupValue(slog.String("name", s.locker.name), slog.String("kind", s.locker.kind.String()), slog.Int("permits", s.permits))
+	return slog.GroupValue(slog.String("name", s.locker.name),
+		slog.String("kind", s.locker.kind.String()), slog.Int("permits", s.permits))
 }
 
-// LogValue returns a group: the name and kind of the lock, and leads (see [Election.IsLeader]). It
-// asks nobody.
+// LogValue returns a group with the name and kind of the lock, and leads (see [Election.IsLeader]).
+// It doesn't ask the store.
 func (e *Election) LogValue() slog.Value {
 	if e == nil || e.locker.client == nil {
 		return slog.Value{}
 	}
-	return slog.GroupValue(slog.String("name", e.locker.name), slog.String("kind", e.locker.kind.String()), slog.Bool("leads", e.IsLeader()))
+	return slog.GroupValue(slog.String("name", e.locker.name),
+		slog.String("kind", e.locker.kind.String()), slog.Bool("leads", e.IsLeader()))
 }
 
-// LogValue returns a group: locks, how many there are, and names, the first ten. It asks nobody.
+// LogValue returns a group with locks, the number of locks, and names, the first ten. It doesn't
+// ask the store.
 func (m *MultiLocker) LogValue() slog.Value {
 	if m == nil {
 		return slog.Value{}
@@ -131,7 +137,8 @@ func severalValue(all []*Locker, more ...slog.Attr) slog.Value {
 			names = append(names, l.name)
 		}
 	}
-	return slog.GroupValue(append([]slog.Attr{slog.Int("locks", len(all)), slog.Any("names", names)}, more...)...)
+	return slog.GroupValue(append([]slog.Attr{slog.Int("locks", len(all)),
+		slog.Any("names", names)}, more...)...)
 }
 
 // LogValue returns the client's id as a group.
@@ -142,9 +149,10 @@ func (c *Client) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("id", c.id))
 }
 
-// LogValue returns a group: name, kind, holder, until (see [Hold.Until]) and, for a fenced lock,
-// token. For several locks it is locks, how many there are; names, the first ten; until and token.
-// It asks nobody, and doesn't say whether the lock is held: [Hold.Err] does.
+// LogValue returns a group with name, kind, holder, until (see [Hold.Until]) and, for a fenced
+// lock, token. For several locks the group has locks (their number), names (the first ten), until
+// and token. LogValue doesn't ask the store, and doesn't say whether the lock is held. [Hold.Err]
+// does.
 func (h *Hold) LogValue() slog.Value {
 	if h == nil || h.ctx == nil {
 		return slog.Value{}
@@ -160,16 +168,19 @@ func (h *Hold) LogValue() slog.Value {
 		}
 		return severalValue(lockers, more...)
 	}
-	attrs := []slog.Attr{slog.String("name", h.locker.name), slog.String("kind", h.hold.kind.String()), slog.String("holder", h.HolderID())}
+	attrs := []slog.Attr{slog.String("name", h.locker.name),
+		slog.String("kind", h.hold.kind.String()), slog.String("holder", h.HolderID())}
 	return slog.GroupValue(append(attrs, more...)...)
 }
 
-// LogValue returns a group: name, kind, holder, caller (By), since, until, fixed (whether the lease
-// is fixed), lease, count and, if there are any, permits and token.
+// LogValue returns a group with name, kind, holder, caller (By), since, until, fixed (whether the
+// lease is fixed), lease, count and, if there are any, permits and token.
 func (i HoldInfo) LogValue() slog.Value {
 	attrs := []slog.Attr{
-		slog.String("name", i.Name), slog.String("kind", i.Kind.String()), slog.String("holder", i.HolderID), slog.String("caller", i.By),
-		slog.Time("since", i.Since), slog.Time("until", i.Until), slog.Bool("fixed", !i.Renewed), slog.Duration("lease", i.Lease), slog.Int("count", i.Count),
+		slog.String("name", i.Name), slog.String("kind", i.Kind.String()),
+		slog.String("holder", i.HolderID), slog.String("caller", i.By),
+		slog.Time("since", i.Since), slog.Time("until", i.Until), slog.Bool("fixed", !i.Renewed),
+		slog.Duration("lease", i.Lease), slog.Int("count", i.Count),
 	}
 	if i.Permits > 0 {
 		attrs = append(attrs, slog.Int("permits", i.Permits))
@@ -180,10 +191,11 @@ func (i HoldInfo) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns a group: name, kind, caller (By), since, until if that is known, place and, if
-// there are any, permits.
+// LogValue returns a group with name, kind, caller (By), since, until if that is known, place and,
+// if there are any, permits.
 func (i WaitInfo) LogValue() slog.Value {
-	attrs := []slog.Attr{slog.String("name", i.Name), slog.String("kind", i.Kind.String()), slog.String("caller", i.By), slog.Time("since", i.Since)}
+	attrs := []slog.Attr{slog.String("name", i.Name), slog.String("kind", i.Kind.String()),
+		slog.String("caller", i.By), slog.Time("since", i.Since)}
 	if !i.Until.IsZero() {
 		attrs = append(attrs, slog.Time("until", i.Until))
 	}
@@ -194,8 +206,8 @@ func (i WaitInfo) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns a group: holder (ID), client if it is known, kind, count, left (Remaining), and
-// kept if it is. For the zero Holder it is nil.
+// LogValue returns a group with holder (ID), client if it is known, kind, count, left (Remaining),
+// and kept if it is set. For the zero Holder LogValue returns a nil value.
 func (h Holder) LogValue() slog.Value {
 	if h == (Holder{}) {
 		return slog.Value{}
@@ -204,21 +216,23 @@ func (h Holder) LogValue() slog.Value {
 	if h.Client != "" {
 		attrs = append(attrs, slog.String("client", h.Client))
 	}
-	attrs = append(attrs, slog.String("kind", h.Kind.String()), slog.Int("count", h.Count), slog.Duration("left", h.Remaining))
+	attrs = append(attrs, slog.String("kind", h.Kind.String()), slog.Int("count", h.Count),
+		slog.Duration("left", h.Remaining))
 	if h.Kept {
 		attrs = append(attrs, slog.Bool("kept", true))
 	}
 	return slog.GroupValue(attrs...)
 }
 
-// LogValue returns a group: name, kind, holders (the ids of the first ten), more (how many others),
-// waiting (the length of the line for a fair lock) and, for a semaphore, limit.
+// LogValue returns a group with name, kind, holders (the ids of the first ten), more (how many
+// others there are), waiting (the length of the line for a fair lock) and, for a semaphore, limit.
 func (i LockInfo) LogValue() slog.Value {
 	ids := []string{}
 	for _, h := range i.Holders[:min(len(i.Holders), mostLogged)] {
 		ids = append(ids, h.ID)
 	}
-	attrs := []slog.Attr{slog.String("name", i.Name), slog.String("kind", i.Kind.String()), slog.Any("holders", ids)}
+	attrs := []slog.Attr{slog.String("name", i.Name), slog.String("kind", i.Kind.String()),
+		slog.Any("holders", ids)}
 	if more := i.More + len(i.Holders) - len(ids); more > 0 {
 		attrs = append(attrs, slog.Int("more", more))
 	}

@@ -9,18 +9,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A lookout is how a call waits that looks into the store until it sees what it waits for. It is told
-// when to look again, and looks now and then besides: messages get lost, and leases end without one.
+// A lookout lets a call look into the store again and again, until it sees the expected state. The
+// store tells it when to look. It also polls now and then, since messages get lost, and leases end
+// without one.
 type lookout struct {
 	client   *Client
-	end      context.CancelFunc // of the listening
+	end      context.CancelFunc // ends the listening
 	woken    chan struct{}
-	told     atomic.Bool // the store tells of changes
-	polls    backoff     // while it doesn't
+	told     atomic.Bool // the store sends messages about changes
+	polls    backoff     // pauses between looks if it doesn't
 	failures backoff
 }
 
-// look out listens until close is called. Wake and Watches of the request are set here.
+// lookOut returns a lookout, which listens until its close is called or ctx ends. lookOut sets Wake
+// and Watches of the request.
 func (c *Client) lookOut(ctx context.Context, req backend.SubscribeRequest) *lookout {
 	ctx, end := context.WithCancel(ctx)
 	w := &lookout{client: c, end: end, woken: make(chan struct{}, 1)}
@@ -31,7 +33,7 @@ func (c *Client) lookOut(ctx context.Context, req backend.SubscribeRequest) *loo
 	req.Wake = func(backend.Wakeup) { w.wake() }
 	c.listen(ctx, req, func() {
 		w.told.Store(true)
-		w.wake() // what happened before isn't told
+		w.wake() // the store doesn't report earlier events
 	})
 	return w
 }
@@ -49,8 +51,9 @@ func (w *lookout) wake() {
 	}
 }
 
-// wait waits until the next look, after one that has seen something which lasts for so long; 0 or
-// less: nobody knows. It says whether there is to be a next look.
+// wait waits until the next look is due. remaining is how long the state that the last look saw
+// will last; 0 or less: not known. wait returns false if the call or the client has ended, so that
+// no look follows.
 func (w *lookout) wait(ctx context.Context, remaining time.Duration) bool {
 	w.failures.reset()
 	wait, jitter := longestPause(w.client.lease), longestJitter
@@ -64,7 +67,8 @@ func (w *lookout) wait(ctx context.Context, remaining time.Duration) bool {
 	return w.sleep(ctx, wait+rand.N(min(wait/10, jitter)+1))
 }
 
-// waitAfter waits until the next look after one that has failed.
+// waitAfter waits for the next look after a look that failed with err. It returns false if no look
+// follows.
 func (w *lookout) waitAfter(ctx context.Context, err error) bool {
 	return backend.KindOf(err) != backend.Refused &&
 		w.sleep(ctx, w.failures.next(firstBackoff, longestPause(w.client.lease)))

@@ -10,41 +10,43 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
 // Loss says how a lock was lost. It is an error that wraps [ErrLost]. [errors.AsType] finds it in
 // the cause of a hold's context, in [Hold.Err], and in the error of the unlock. The *[Error] around
-// it names the lock; the text of the Loss doesn't.
+// it names the lock. The text of the Loss doesn't.
 type Loss struct {
 	Name   string
 	Kind   backend.Kind
-	Holder string // what the store knew the holder by: see [Hold.HolderID]
+	Holder string // the holder's id in the store: see [Hold.HolderID]
 	Reason LossReason
 
-	// At is when the loss was found, and Held for how long the lock was held until then or, if that was over
-	// before, until the lease ended. Unconfirmed is for how long, at the loss, the store had not confirmed
-	// the hold.
+	// At is when the loss was found. Held is how long the lock was held until then or, if the lease
+	// ended before, until its end. Unconfirmed is how long before the loss the store had last
+	// confirmed the hold.
 	At                time.Time
 	Held, Unconfirmed time.Duration
 
-	TakenBy string        // of LossTaken: what the store knows the new holder by
-	Paused  time.Duration // of LossPaused: for how long the process stood still, at least
+	TakenBy string        // of LossTaken: the id of the new holder in the store
+	Paused  time.Duration // of LossPaused: how long the process stood still at least
 	Err     error         // of LossExpired: the store's last error
 
-	// Deprecated: Renewed is Unconfirmed, whose name says what it is.
+	// Deprecated: Use Unconfirmed, which has the same value and says what it means.
 	Renewed time.Duration
 
 	// Deprecated: By is TakenBy. The By of a [HoldInfo] is a caller in this process.
 	By string
 }
 
-// A Loss that a program has made itself, for a test say, may have the old names only.
+// A program may have made a Loss itself, for example in a test, with only the old fields. So the
+// methods of Loss read them, too.
 
 func (l *Loss) unconfirmed() time.Duration { return cmp.Or(l.Unconfirmed, l.Renewed) }
 
 func (l *Loss) takenBy() string { return cmp.Or(l.TakenBy, l.By) }
 
-// LossReason is why a lock was lost.
+// LossReason is the reason why a lock was lost.
 type LossReason uint8
 
 // Reasons for a [Loss].
@@ -52,9 +54,9 @@ const (
 	// LossExpired: the lease ran out, because the store didn't answer renewals, or refused them.
 	LossExpired LossReason = iota
 
-	// LossGone: the store doesn't have the hold, and nobody else is known to have the lock. Another
-	// client or an operator forced it, or the store lost its data. It is also the reason if you ask
-	// before the store has said who has the lock now.
+	// LossGone: the store doesn't have the hold, and no other holder is known. Another client or an
+	// operator forced the lock, or the store lost its data. It is also the reason until the store
+	// has said who has the lock now.
 	LossGone
 
 	// LossTaken: the store doesn't have the hold, and another has the lock.
@@ -104,14 +106,14 @@ func (l *Loss) Error() string {
 // Unwrap returns [ErrLost].
 func (l *Loss) Unwrap() error { return ErrLost }
 
-// why is what is known about a claim that is lost, or in danger.
+// why is the reason for which a claim is lost or in danger.
 type why struct {
 	reason LossReason
-	had    instant // when the store had it last, if that can't be told from the claim any more
+	had    instant // when the store last confirmed the claim; 0: as the claim records it
 	by     string
 	paused time.Duration
 	err    error
-	said   instant // when a log has last said that a renewal failed; 0: never
+	said   instant // when a failed renewal was last logged; 0: never
 }
 
 var gone = why{reason: LossGone}
@@ -119,7 +121,7 @@ var gone = why{reason: LossGone}
 // takenBy says that the store has given a lock to another.
 func takenBy(owner string) why { return why{reason: LossTaken, by: owner} }
 
-// ranOutLocked says why a claim's time is over.
+// ranOutLocked returns the reason why a claim has expired.
 func (c *Client) ranOutLocked(cl *claim, now instant) why {
 	w, known := c.troubles[cl]
 	stood := c.stoodStillLocked(cl, now)
@@ -136,13 +138,14 @@ func (c *Client) ranOutLocked(cl *claim, now instant) why {
 	return w
 }
 
-// shortestStall is what isn't noticed.
+// shortestStall is the length from which a stall counts.
 const shortestStall = 10 * time.Millisecond
 
-// A stall is a time in which what was due wasn't done: this process stood still.
+// A stall is a time in which the process stood still, so that alarms that were due didn't ring.
 type stall struct{ from, to instant }
 
-// stoodStillLocked returns for how long this process has stood still when a claim's time was over, if that explains why, or 0.
+// stoodStillLocked returns how long this process stood still as a claim expired. It returns 0 if no
+// stall explains why the claim expired.
 func (c *Client) stoodStillLocked(cl *claim, now instant) time.Duration {
 	for _, s := range [...]stall{{c.alarms.nextLocked(now), now}, c.stalled} {
 		if s.from < cl.Until() && cl.Until() <= s.to && s.to-s.from >= cl.Effective()/8 {
@@ -152,7 +155,7 @@ func (c *Client) stoodStillLocked(cl *claim, now instant) time.Duration {
 	return 0
 }
 
-// nextLocked returns when the first alarm was, or is, due, at the latest now.
+// nextLocked returns when the first alarm is due, or now if that is earlier.
 func (a *alarms) nextLocked(now instant) instant {
 	if len(a.heap) == 0 {
 		return now
@@ -160,7 +163,8 @@ func (a *alarms) nextLocked(now instant) instant {
 	return min(a.heap[0].at, now)
 }
 
-// troubledLocked notes what a renewal that failed, or the store, says about a claim. What is gone is gone.
+// troubledLocked records why a claim is in danger: a renewal has failed, or the store no longer has
+// the claim. A recorded LossGone stays.
 func (c *Client) troubledLocked(cl *claim, w why) {
 	if c.troubles[cl].reason == LossGone {
 		return
@@ -172,15 +176,16 @@ func (c *Client) troubledLocked(cl *claim, w why) {
 	c.troubles[cl] = w
 }
 
-// goneLocked ends a claim that the store says it doesn't have. Nobody relies on it from now on; those who have it are told as soon as
-// the store has said who has the lock, or hasn't for a moment.
+// goneLocked ends a claim that the store says it doesn't have. From now on the claim can't be
+// relied on. Its holders are told once the store has said who has the lock, or after a moment
+// without an answer.
 func (c *Client) goneLocked(cl *claim) {
-	if c.inspector == nil || rules[cl.kind].many {
+	if c.inspector == nil || cl.kind.Many() {
 		c.loseClaimLocked(cl, gone)
 		return
 	}
 	if c.troubles[cl].reason == LossGone {
-		return // and the store is being asked
+		return // the store is being asked already
 	}
 	had := cl.Confirmed(cl.began)
 	cl.Gone(c.now())
@@ -194,27 +199,30 @@ func (c *Client) goneLocked(cl *claim) {
 	})
 }
 
-// lookLocked has the store asked whether it still has a claim.
+// lookLocked makes the client ask the store whether it still has a claim.
 func (c *Client) lookLocked(cl *claim) {
 	c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.goneLocked) })
 }
 
-// inquiryPatience is how long it may take the store to say who has a lock that is lost.
+// inquiryPatience is how long the store may take to say who has a lost lock.
 const inquiryPatience = 100 * time.Millisecond
 
-// whoHas asks the store who has what it says that a claim hasn't any more.
+// whoHas asks the store who has the lock of a claim that the store has lost.
 func (c *Client) whoHas(ctx context.Context, cl *claim) why {
 	if c.inspector == nil {
 		return gone
 	}
 	ctx, cancel := context.WithTimeout(ctx, inquiryPatience)
 	defer cancel()
-	res, err := step(ctx, c, beside(c.inspector.Inspect), backend.InspectRequest{Name: cl.object.name})
+	res, err := step(ctx, c, beside(c.inspector.Inspect),
+		backend.InspectRequest{Name: cl.object.name})
 	if err != nil {
 		return gone
 	}
 	for _, h := range res.Holders {
-		if h.Owner != cl.owner && rules[h.Kind].family == cl.object.family && !rules[h.Kind].many && !(rules[h.Kind].shared && rules[cl.kind].shared) {
+		kind := protocol.Kind(h.Kind)
+		if h.Owner != cl.owner && kind.Family() == cl.object.family &&
+			!kind.Many() && !(kind.Shared() && cl.kind.Shared()) {
 			return takenBy(h.Owner)
 		}
 	}
@@ -226,7 +234,8 @@ func (c *Client) lossLocked(h *hold, w why) *Loss {
 	cl, now := h.claim, c.now()
 	unconfirmed := now - cmp.Or(w.had, cl.Confirmed(cl.began))
 	return &Loss{
-		Name: cl.object.name, Kind: h.kind, Holder: cl.owner, Reason: w.reason, Paused: w.paused, Err: w.err,
+		Name: cl.object.name, Kind: backend.Kind(h.kind), Holder: cl.owner, Reason: w.reason,
+		Paused: w.paused, Err: w.err,
 		At:          c.epoch.Add(now),
 		Held:        max(min(now, max(cl.Until(), h.since()))-h.since(), 0),
 		Unconfirmed: unconfirmed, Renewed: unconfirmed,
@@ -234,10 +243,10 @@ func (c *Client) lossLocked(h *hold, w why) *Loss {
 	}
 }
 
-// mostLosses is how many losses a client remembers for [Client.Losses].
+// mostLosses is the number of losses that a client remembers for [Client.Losses].
 const mostLosses = 64
 
-// lostLocked notes a loss, and returns it as what ends the contexts of the hold.
+// lostLocked records a loss. It returns the cause with which the contexts of the hold end.
 func (c *Client) lostLocked(h *hold, l *Loss) error {
 	h.watchedLocked().loss = l
 	c.counts.lost.Add(1)
@@ -252,13 +261,14 @@ func (c *Client) lostLocked(h *hold, l *Loss) error {
 	return &Error{Op: "hold", Name: l.Name, Err: l}
 }
 
-// reportLossLocked logs a loss. That a fixed lease ends is what it is for.
+// reportLossLocked logs a loss. The end of a fixed lease isn't a warning.
 func (c *Client) reportLossLocked(l *Loss) {
 	level := slog.LevelWarn
 	if l.Reason == LossLease {
 		level = slog.LevelInfo
 	}
-	args := []any{"name", l.Name, "kind", l.Kind.String(), "holder", l.Holder, "reason", l.Reason.String(), "held", l.Held, "renewed", l.unconfirmed()}
+	args := []any{"name", l.Name, "kind", l.Kind.String(), "holder", l.Holder, "reason",
+		l.Reason.String(), "held", l.Held, "renewed", l.unconfirmed()}
 	switch {
 	case l.takenBy() != "":
 		args = append(args, "by", l.takenBy())
@@ -270,7 +280,7 @@ func (c *Client) reportLossLocked(l *Loss) {
 	c.records = append(c.records, record{time.Now(), level, "lock lost", args})
 }
 
-// overError says how a hold that is not live any more ended.
+// overError returns the error with which a hold that isn't live has ended.
 func (h *hold) overError() error {
 	switch h.state {
 	case lost:
@@ -285,7 +295,8 @@ func (h *hold) overError() error {
 	}
 }
 
-// ended is overError for whom the hold itself is what it is about.
+// ended returns the error with which a hold has ended, for its callers. Unlike overError, it adds
+// the lock's name to a loss.
 func (h *hold) ended() error {
 	err := h.overError()
 	if h.state == lost {
@@ -294,7 +305,8 @@ func (h *hold) ended() error {
 	return err
 }
 
-// explained returns the error of a release with how the hold was lost, if it was.
+// explained returns the error of a release. If the hold was lost, and the reason is known, that is
+// the Loss.
 func (c *Client) explained(h *hold, err error) error {
 	if err != ErrLost {
 		return err
@@ -307,7 +319,7 @@ func (c *Client) explained(h *hold, err error) error {
 	return h.watchers.loss
 }
 
-// foundLost notes that a hold was lost as its last release has found.
+// foundLost records that the last release of a hold has found it lost.
 func (c *Client) foundLost(ctx context.Context, h *hold) {
 	w := c.whoHas(ctx, h.claim)
 	c.mu.Lock()
@@ -317,7 +329,8 @@ func (c *Client) foundLost(ctx context.Context, h *hold) {
 	c.reportLossLocked(l)
 }
 
-// Losses returns the last 64 losses of this client, the latest first, also those of fixed leases.
+// Losses returns the last 64 losses of this client, the latest first. They include losses of fixed
+// leases.
 func (c *Client) Losses() []Loss {
 	c.mu.Lock()
 	defer c.mu.Unlock()

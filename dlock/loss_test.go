@@ -3,9 +3,10 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,79 +16,66 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// severed is a store that can be cut off.
-type severed struct {
-	*membackend.Backend
-	cut atomic.Bool
-}
-
-func (b *severed) Open() backend.Session { return &severedSession{b.Backend.Open(), b} }
-
-var errSevered = &backend.Error{Kind: backend.Unknown, Err: errors.New("connection refused")}
-
-type severedSession struct {
-	backend.Session
-	b *severed
-}
-
-func (s *severedSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	if s.b.cut.Load() {
-		return backend.RenewResult{}, errSevered
-	}
-	return s.Session.Renew(ctx, req)
-}
-
-func (s *severedSession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
-	if s.b.cut.Load() {
-		return backend.Inspection{}, errSevered
-	}
-	return s.Session.(backend.Inspector).Inspect(ctx, req)
-}
-
-// A loss has a reason, and whoever asks hears the same of it.
+// A loss has a reason, and all that ask hear the same of it.
 func TestLossReasons(t *testing.T) {
 	for name, test := range map[string]struct {
-		lose func(t *testing.T, store *severed, c, other *Client)
+		lose func(t *testing.T, store *script, c, other *Client)
 		want Loss
 		text string
 		opts []AcquireOption
 	}{
 		"expired": {
-			lose: func(t *testing.T, store *severed, c, other *Client) { store.cut.Store(true) },
-			want: Loss{Reason: LossExpired, Held: 40 * time.Second, Unconfirmed: protocol.Promised(DefaultLease), Err: errSevered},
+			lose: func(t *testing.T, store *script, c, other *Client) { store.cut(true) },
+			want: Loss{
+				Reason: LossExpired, Held: 40 * time.Second,
+				Unconfirmed: protocol.Promised(DefaultLease), Err: errSevered,
+			},
 			text: `connection refused`,
 		},
 		"gone": {
-			lose: func(t *testing.T, store *severed, c, other *Client) { other.Locker("x").ForceUnlock(t.Context()) },
+			lose: func(t *testing.T, store *script, c, other *Client) {
+				other.Locker("x").ForceUnlock(t.Context())
+			},
 			want: Loss{Reason: LossGone, Held: 20 * time.Second, Unconfirmed: 10 * time.Second},
 			text: `the store has it no more, and had it 9.375s ago`,
 		},
 		"taken": {
-			lose: func(t *testing.T, store *severed, c, other *Client) {
+			lose: func(t *testing.T, store *script, c, other *Client) {
 				other.Locker("x").ForceUnlock(t.Context())
 				other.Locker("x").Lock()
 			},
-			want: Loss{Reason: LossTaken, Held: 20 * time.Second, Unconfirmed: 10 * time.Second, TakenBy: "other:1"},
+			want: Loss{
+				Reason: LossTaken, Held: 20 * time.Second, Unconfirmed: 10 * time.Second,
+				TakenBy: "other:1",
+			},
 			text: `another has it: "other:1"`,
 		},
 		"forced": {
-			lose: func(t *testing.T, store *severed, c, other *Client) { c.Locker("x").ForceUnlock(t.Context()) },
+			lose: func(t *testing.T, store *script, c, other *Client) {
+				c.Locker("x").ForceUnlock(t.Context())
+			},
 			want: Loss{Reason: LossForced, Held: 15 * time.Second, Unconfirmed: 5 * time.Second},
 			text: `this client has forced it`,
 		},
 		"paused": {
-			lose: func(t *testing.T, store *severed, c, other *Client) {
+			lose: func(t *testing.T, store *script, c, other *Client) {
 				c.mu.Lock()
 				defer c.mu.Unlock()
 				c.timer.Stop() // nothing runs until the end of the pause
 				time.AfterFunc(time.Minute, c.ring)
 			},
-			want: Loss{Reason: LossPaused, Held: 40 * time.Second, Unconfirmed: time.Minute + 5*time.Second, Paused: 55 * time.Second},
+			want: Loss{
+				Reason: LossPaused, Held: 40 * time.Second,
+				Unconfirmed: time.Minute + 5*time.Second, Paused: 55 * time.Second,
+			},
 			text: `the lease ran out while this process stood still for 55s`,
 		},
 		"lease": {
-			lose: func(t *testing.T, store *severed, c, other *Client) {},
-			want: Loss{Reason: LossLease, Held: protocol.Promised(20 * time.Second), Unconfirmed: protocol.Promised(20 * time.Second)},
+			lose: func(t *testing.T, store *script, c, other *Client) {},
+			want: Loss{
+				Reason: LossLease, Held: protocol.Promised(20 * time.Second),
+				Unconfirmed: protocol.Promised(20 * time.Second),
+			},
 			text: `its fixed lease ran out`,
 			opts: []AcquireOption{FixedLease(20 * time.Second)},
 		},
@@ -96,7 +84,7 @@ func TestLossReasons(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var l ledger
 				var log logs
-				store := &severed{Backend: membackend.New()}
+				store := newScript(membackend.New())
 				c := New(store, WithLogger(log.logger()), WithClientID("mine"), l.trace())
 				defer c.Close()
 				other := New(store, quiet(), WithClientID("other"))
@@ -112,11 +100,13 @@ func TestLossReasons(t *testing.T) {
 				}
 				until := h.Until()
 				time.Sleep(15 * time.Second)
-				if renewed := h.Until().Sub(until); test.opts == nil && (renewed <= 9*time.Second || renewed > 10*time.Second) {
+				if renewed := h.Until().Sub(until); test.opts == nil &&
+					(renewed <= 9*time.Second || renewed > 10*time.Second) {
 					t.Errorf("Until is %v later after a renewal", renewed)
 				}
 				test.lose(t, store, c, other)
 				<-ctx.Done()
+				synctest.Wait() // until all are told, in whatever order
 				got, ok := errors.AsType[*Loss](context.Cause(ctx))
 				if !ok {
 					t.Fatalf("the cause is %v", context.Cause(ctx))
@@ -124,25 +114,34 @@ func TestLossReasons(t *testing.T) {
 				want := test.want
 				want.Name, want.Holder, want.At = "x", h.HolderID(), got.At
 				// Renewals are made a little early, so that they are made together.
-				if late := 2 * time.Second; (got.Held-want.Held).Abs() < late && (got.Unconfirmed-want.Unconfirmed).Abs() < late && (got.Paused-want.Paused).Abs() < 6*time.Second {
+				if late := 2 * time.Second; (got.Held-want.Held).Abs() < late &&
+					(got.Unconfirmed-want.Unconfirmed).Abs() < late &&
+					(got.Paused-want.Paused).Abs() < 6*time.Second {
 					want.Held, want.Unconfirmed, want.Paused = got.Held, got.Unconfirmed, got.Paused
 				}
 				want.Renewed, want.By = want.Unconfirmed, want.TakenBy // the old names
 				if *got != want {
 					t.Errorf("lost: %+v, want %+v", *got, want)
 				}
-				for what, err := range map[string]error{"Cause": context.Cause(ctx), "Err": h.Err(), "Release": h.Release(t.Context())} {
-					if e, ok := errors.AsType[*Loss](err); !ok || e != got || !errors.Is(err, ErrLost) {
+				for what, err := range map[string]error{
+					"Cause":   context.Cause(ctx),
+					"Err":     h.Err(),
+					"Release": h.Release(t.Context()),
+				} {
+					if e, ok := errors.AsType[*Loss](err); !ok || e != got ||
+						!errors.Is(err, ErrLost) {
 						t.Errorf("%s: %v, want %v", what, err, got)
 					}
-					if part, _, _ := strings.Cut(test.text, " for 55s"); !strings.Contains(err.Error(), part) {
+					if part, _, _ := strings.Cut(test.text,
+						" for 55s"); !strings.Contains(err.Error(), part) {
 						t.Errorf("%s says %q, want %q", what, err, test.text)
 					}
 				}
 				if all := c.Losses(); len(all) != 1 || all[0] != *got {
 					t.Errorf("Losses = %+v", all)
 				}
-				l.want(t, "lock exclusive acquired store", "lost exclusive "+name, "unlock exclusive lost")
+				l.want(t, "lock exclusive acquired store", "lost exclusive "+name,
+					"unlock exclusive lost")
 				level := slog.LevelWarn
 				if name == "lease" {
 					level = slog.LevelInfo
@@ -164,7 +163,8 @@ func TestReleaseFindsALoss(t *testing.T) {
 		theirs, err := other.Locker("x").Acquire(t.Context())
 		must(t, err)
 		err = h.Release(t.Context())
-		if got, ok := errors.AsType[*Loss](err); !ok || got.Reason != LossTaken || got.TakenBy != theirs.HolderID() {
+		if got, ok := errors.AsType[*Loss](err); !ok || got.Reason != LossTaken ||
+			got.TakenBy != theirs.HolderID() {
 			t.Errorf("Release = %v", err)
 		}
 		l.want(t, "lock exclusive acquired store", "lost exclusive taken", "unlock exclusive lost")
@@ -174,10 +174,20 @@ func TestReleaseFindsALoss(t *testing.T) {
 	})
 }
 
-// Nobody relies on a lock that the store has given away while the store is asked to whom.
+// hangsWhenInspected returns a store that never says who has a lock, and tells when it is asked.
+func hangsWhenInspected() (store *script, isAsked <-chan struct{}) {
+	store, c := newScript(membackend.New()), make(chan struct{})
+	store.inspect.set(func(s *inspectStep) {
+		close(c)
+		s.hang()
+	})
+	return store, c
+}
+
+// Nobody relies on a lock that the store has given away while it is asked for the new holder.
 func TestNothingIsHeldWhileTheStoreIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowInspect{membackend.New(), make(chan struct{})}
+		store, asked := hangsWhenInspected()
 		c, other := New(store, quiet()), New(store, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -185,7 +195,7 @@ func TestNothingIsHeldWhileTheStoreIsAsked(t *testing.T) {
 		must(t, err)
 		ctx := h.Context()
 		other.Locker("x").ForceUnlock(t.Context())
-		<-store.asked
+		<-asked
 		if ctx.Err() == nil || h.Err() == nil || len(c.Holds()) > 0 {
 			t.Error("the lock is believed in")
 		}
@@ -196,42 +206,25 @@ func TestNothingIsHeldWhileTheStoreIsAsked(t *testing.T) {
 	})
 }
 
-// slowInspect is a store that never says who has a lock.
-type slowInspect struct {
-	*membackend.Backend
-	asked chan struct{} // closed when it is asked
-}
-
-func (b *slowInspect) Open() backend.Session { return &slowInspectSession{b.Backend.Open(), b} }
-
-type slowInspectSession struct {
-	backend.Session
-	b *slowInspect
-}
-
-func (s *slowInspectSession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
-	close(s.b.asked)
-	<-ctx.Done()
-	return backend.Inspection{}, ctx.Err()
-}
-
-// Renewals that fail are logged with the names of the locks and what is left of them, but for those that are over.
+// Renewals that fail are logged with the names of the locks and what is left of them, but for those
+// that are over.
 func TestFailedRenewalsAreNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logs
-		store := &severed{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		c := New(store, WithLogger(log.logger()))
 		defer c.Close()
 		c.Locker("x").Lock()
 		h, err := c.Locker("y").Acquire(t.Context())
 		must(t, err)
 		must(t, h.Release(t.Context()))
-		store.cut.Store(true)
+		store.cut(true)
 		time.Sleep(DefaultLease / 2)
 		synctest.Wait()
 		c.log.mu.Lock()
 		defer c.log.mu.Unlock()
-		if text := log.lines.String(); !strings.Contains(text, "names=[x] left=") || !strings.Contains(text, "connection refused") {
+		if text := log.lines.String(); !strings.Contains(text, "names=[x] left=") ||
+			!strings.Contains(text, "connection refused") {
 			t.Errorf("logged %s", text)
 		}
 	})
@@ -251,21 +244,11 @@ func TestRenewalsThatFailTogether(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log logs
-				b := &relay{Backend: membackend.New(), simple: true}
-				began, sent := time.Now(), atomic.Int64{}
-				b.set(func(ctx context.Context, op, _ string, do func()) error {
-					if op != "renew" {
-						do()
-						return nil
-					}
-					if sent.Add(1); time.Since(began) < test.hangs {
-						select {
-						case <-time.After(time.Until(began.Add(test.hangs))):
-						case <-ctx.Done():
-						}
-						return errSevered
-					}
-					return errSevered
+				b := newScript(membackend.New())
+				began := time.Now()
+				b.renew.set(func(s *renewStep) {
+					s.hangFor(time.Until(began.Add(test.hangs)))
+					s.fail(errSevered)
 				})
 				c := New(b, WithLogger(log.logger()))
 				defer c.Close()
@@ -276,7 +259,7 @@ func TestRenewalsThatFailTogether(t *testing.T) {
 				c.log.mu.Lock()
 				text := log.lines.String()
 				c.log.mu.Unlock()
-				if n := sent.Load(); n < 3 {
+				if n := b.renew.count(); n < 3 {
 					t.Errorf("%d renewals hang at once", n)
 				}
 				if n := strings.Count(text, "renewals failed"); n != test.want {
@@ -288,10 +271,11 @@ func TestRenewalsThatFailTogether(t *testing.T) {
 	}
 }
 
-// A renewal under way when the store says that it has a lock no more makes no difference to why that is lost.
+// A renewal under way when the store says that it has a lock no more makes no difference to why
+// that is lost.
 func TestWhatIsGoneIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowInspect{membackend.New(), make(chan struct{})}
+		store, asked := hangsWhenInspected()
 		c, other := New(store, quiet()), New(store, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -299,11 +283,12 @@ func TestWhatIsGoneIsGone(t *testing.T) {
 		must(t, err)
 		cl, ctx := h.hold.claim, h.Context()
 		other.Locker("x").ForceUnlock(t.Context())
-		<-store.asked
+		<-asked
 		c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, errSevered)
 		c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, nil)
 		<-ctx.Done()
-		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossGone || l.Unconfirmed > DefaultLease/2 {
+		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossGone ||
+			l.Unconfirmed > DefaultLease/2 {
 			t.Errorf("the cause is %+v", l)
 		}
 	})
@@ -331,23 +316,11 @@ func TestARenewalThatIsAnsweredTooLate(t *testing.T) {
 	})
 }
 
-// severedLines is a store with fair locks that can be cut off.
-type severedLines struct{ severed }
-
-func (b *severedLines) Open() backend.Session {
-	s := b.Backend.Open()
-	return &severedLine{severedSession{s, &b.severed}, s.(backend.Liner)}
-}
-
-type severedLine struct {
-	severedSession
-	backend.Liner
-}
-
-// A fixed lease that the store doesn't answer for any more, before it was over, didn't run out as it was meant to.
+// A fixed lease that the store doesn't answer for any more, before it was over, didn't run out as
+// it was meant to.
 func TestAGrantThatIsNotProlongedIsALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &severedLines{severed{Backend: membackend.New()}}
+		store := newScript(membackend.New())
 		c, other := New(store, quiet()), New(store, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -360,22 +333,24 @@ func TestAGrantThatIsNotProlongedIsALoss(t *testing.T) {
 			got <- h
 		}()
 		synctest.Wait()
-		store.cut.Store(true)
+		store.cut(true)
 		must(t, first.Release(t.Context()))
 		h := <-got
 		began := time.Now()
 		ctx := h.Context()
 		<-ctx.Done()
-		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossExpired || time.Since(began) > time.Minute {
+		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossExpired ||
+			time.Since(began) > time.Minute {
 			t.Errorf("after %v: %+v", time.Since(began), l)
 		}
 	})
 }
 
-// An unlock that finds that the lock was lost asks nobody who has it for longer than it may take itself.
+// An unlock that finds the lock lost asks for the new holder for no longer than it may take itself.
 func TestAnUnlockAsksForNoLongerThanItMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowInspect{membackend.New(), make(chan struct{})}
+		store := newScript(membackend.New())
+		store.inspect.hang()
 		c, other := New(store, quiet()), New(store, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -386,16 +361,18 @@ func TestAnUnlockAsksForNoLongerThanItMay(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err = h.Release(ctx)
-		if l, ok := errors.AsType[*Loss](err); !ok || l.Reason != LossGone || time.Since(began) > time.Millisecond {
+		if l, ok := errors.AsType[*Loss](err); !ok || l.Reason != LossGone ||
+			time.Since(began) > time.Millisecond {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})
 }
 
-// What somebody reads under his write, and the store has no more, isn't believed in again because of an answer that comes late.
+// A late answer doesn't revive a read under a write that the store has no more.
 func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowInspect{membackend.New(), make(chan struct{})}
+		store := newScript(membackend.New())
+		store.inspect.hang()
 		c := New(store, quiet())
 		defer c.Close()
 		ctx := WithOwner(t.Context(), NewOwner())
@@ -404,11 +381,14 @@ func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
 		r, err := rw.Reader().Acquire(ctx)
 		must(t, err)
 		c.mu.Lock()
-		write := c.objectLocked(backend.Write, "x").alone
+		write := c.objectLocked(protocol.Kind(backend.Write), "x").alone
 		c.goneLocked(r.hold.claim)
 		c.unlock()
 		a := c.newAcquisition()
-		*a = acquisition{call: call{kind: backend.Read, name: "x", party: write.party, o: acquireOptions{lease: DefaultLease}}}
+		*a = acquisition{call: call{
+			kind: protocol.Kind(backend.Read), name: "x", party: write.party,
+			o: acquireOptions{lease: DefaultLease},
+		}}
 		if _, err := c.readUnder(ctx, write, a); err != errAgain || r.Err() == nil {
 			t.Errorf("read again: %v; the hold says %v", err, r.Err())
 		}
@@ -419,6 +399,8 @@ func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
 // A store that has lost a lock may have something else under its name by then. Whatever finds that
 // finds a loss.
 func TestWhatIsSomethingElseByNowIsLost(t *testing.T) {
+	// A client counts a reader's calls itself. Its re-entry asks the store if the lease is fixed.
+	readers := []string{"a look", "a re-entry", "the last release"}
 	for name, find := range map[string]func(t *testing.T, ctx context.Context, l *Locker) error{
 		"a renewal": func(t *testing.T, ctx context.Context, l *Locker) error {
 			began := time.Now()
@@ -437,8 +419,12 @@ func TestWhatIsSomethingElseByNowIsLost(t *testing.T) {
 			}
 			return l.UnlockContext(ctx)
 		},
-		"a re-entry":        func(t *testing.T, ctx context.Context, l *Locker) error { return l.LockContext(ctx) },
-		"a partial release": func(t *testing.T, ctx context.Context, l *Locker) error { return l.UnlockContext(ctx) },
+		"a re-entry": func(t *testing.T, ctx context.Context, l *Locker) error {
+			return l.LockContext(ctx)
+		},
+		"a partial release": func(t *testing.T, ctx context.Context, l *Locker) error {
+			return l.UnlockContext(ctx)
+		},
 		"the last release": func(t *testing.T, ctx context.Context, l *Locker) error {
 			h := l.present(l.caller(ctx))
 			l.client.mu.Lock()
@@ -446,25 +432,43 @@ func TestWhatIsSomethingElseByNowIsLost(t *testing.T) {
 			l.client.mu.Unlock()
 			return l.UnlockContext(ctx)
 		},
+		"a release after Close": func(t *testing.T, ctx context.Context, l *Locker) error {
+			l.client.Close()
+			return l.UnlockContext(ctx)
+		},
 	} {
-		for kind, of := range map[string]func(c *Client) *Locker{
-			"plain": func(c *Client) *Locker { return c.Locker("x") },
-			"write": func(c *Client) *Locker { return c.RWLocker("x").Writer() },
+		for kind, test := range map[string]struct {
+			of   func(c *Client) *Locker
+			opts []AcquireOption
+		}{
+			"plain": {of: func(c *Client) *Locker { return c.Locker("x") }},
+			"write": {of: func(c *Client) *Locker { return c.RWLocker("x").Writer() }},
+			"read": {
+				func(c *Client) *Locker { return c.RWLocker("x").Reader() },
+				[]AcquireOption{FixedLease(DefaultLease)},
+			},
 		} {
+			if kind == "read" && !slices.Contains(readers, name) {
+				continue
+			}
 			t.Run(name+" "+kind, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					store := membackend.New()
 					c, other := New(store, quiet()), New(store, quiet())
 					defer c.Close()
 					defer other.Close()
-					ctx, l := WithOwner(t.Context(), NewOwner()), of(c)
-					must(t, l.LockContext(ctx))
-					must(t, l.LockContext(ctx))
+					ctx, l := WithOwner(t.Context(), NewOwner()), test.of(c)
+					must(t, l.LockContext(ctx, test.opts...))
+					must(t, l.LockContext(ctx, test.opts...))
 					store.Wipe()
 					theirs, err := other.Semaphore("x", 1).Acquire(t.Context(), 1)
 					must(t, err)
 					err = find(t, ctx, l)
-					if got, ok := errors.AsType[*Loss](err); !ok || got.Reason != LossGone {
+					got, ok := errors.AsType[*Loss](err)
+					switch closed := c.ctx.Err() != nil; {
+					case closed && !errors.Is(err, ErrLost): // no more is known by then
+						t.Errorf("%v, want %v", err, ErrLost)
+					case !closed && (!ok || got.Reason != LossGone):
 						t.Errorf("%v, want a loss of what is gone", err)
 					}
 					must(t, theirs.Err())
@@ -478,20 +482,15 @@ func TestWhatIsSomethingElseByNowIsLost(t *testing.T) {
 // A store that refuses to say whether it has a lock is asked once.
 func TestALookThatIsRefusedIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		looks := 0
-		store := &scripted{Backend: membackend.New()}
-		store.look = func(func() (backend.LookResult, error)) (backend.LookResult, error) {
-			looks++
-			return backend.LookResult{}, errNoPermission
-		}
+		store := newScript(membackend.New())
+		store.look.fail(errNoPermission)
 		c := New(store, quiet())
 		defer c.Close()
 		h, err := c.Locker("x").Acquire(t.Context())
 		must(t, err)
 		lookAt(c, "x")
 		time.Sleep(time.Minute)
-		synctest.Wait() // orders this read after the looks
-		if looks != 1 || h.Err() != nil {
+		if looks := store.look.count(); looks != 1 || h.Err() != nil {
 			t.Errorf("%d looks, and the lock: %v", looks, h.Err())
 		}
 		must(t, h.Release(t.Context()))
@@ -501,15 +500,14 @@ func TestALookThatIsRefusedIsNotRepeated(t *testing.T) {
 // A lock that is given back while the client looks at it isn't lost.
 func TestALockThatIsGivenBackDuringALookIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &scripted{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		h, err := c.Locker("x").Acquire(t.Context())
 		must(t, err)
-		store.look = func(do func() (backend.LookResult, error)) (backend.LookResult, error) {
+		store.look.set(func(s *lookStep) {
 			must(t, h.Release(t.Context()))
-			return do()
-		}
+		})
 		lookAt(c, "x")
 		synctest.Wait()
 		if len(c.Losses()) > 0 || len(c.troubles) > 0 {
@@ -522,9 +520,34 @@ func TestALockThatIsGivenBackDuringALookIsNotLost(t *testing.T) {
 func lookAt(c *Client, name string) {
 	c.mu.Lock()
 	defer c.unlock()
-	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits} {
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read,
+		backend.Permits} {
+		kind := protocol.Kind(kind)
 		for _, cl := range c.claimsLocked(c.objectLocked(kind, name), kind) {
 			c.lookLocked(cl)
 		}
 	}
+}
+
+func TestLossesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(membackend.New(), quiet(), WithLease(time.Second))
+		defer c.Close()
+		for i := range maxLosses + 100 {
+			ctx := WithOwner(t.Context(), NewOwner())
+			if err := c.Locker(fmt.Sprint(i)).
+				LockContext(ctx, FixedLease(time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		c.mu.Lock()
+		kept := len(c.losses)
+		c.mu.Unlock()
+		if kept != maxLosses {
+			t.Errorf("%d losses are remembered, not %d", kept, maxLosses)
+		}
+		time.Sleep(lossMemory * time.Second)
+		empty(t, c)
+	})
 }

@@ -51,7 +51,7 @@ func TestHolderNote(t *testing.T) {
 	})
 }
 
-// Readers who come right after one with a note must not rest on what ends with that.
+// Readers that come right after one with a note must not rest on its claim, which ends with it.
 func TestHolderNoteIsNotJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New())
@@ -69,7 +69,8 @@ func TestHolderNoteIsNotJoined(t *testing.T) {
 			synctest.Wait()
 		}
 		must(t, rw.Writer().UnlockContext(ctx))
-		if a, b := <-ids, <-ids; a == b || strings.Contains(a, " note=a") == strings.Contains(b, " note=a") {
+		if a, b := <-ids, <-ids; a == b ||
+			strings.Contains(a, " note=a") == strings.Contains(b, " note=a") {
 			t.Errorf("the readers have %q and %q", a, b)
 		}
 	})

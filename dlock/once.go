@@ -9,49 +9,54 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// Once runs fn for an occasion of a job, unless fn has succeeded for it, or is running, anywhere.
-// It is for jobs that every replica starts. The name is the job's. The occasion is the same for all
-// replicas: a date, the scheduled time, the id of a message. Once says whether fn ran:
+// Once runs fn for an occasion of a job, unless fn has succeeded for this occasion, or is running,
+// in any process. It is for jobs that every replica starts. The name is the job's. The occasion is
+// the same for all replicas, for example a date, the scheduled time, or the id of a message. Once
+// reports whether this call ran fn:
 //
 //	true, nil             it ran now, and succeeded
 //	false, nil            it has succeeded before, here or elsewhere
-//	false, ErrHeld        another is running it, or was when the store was asked
+//	false, ErrHeld        another call is running it, or was when the store was asked
 //	true, fn's error      it ran now, and failed: the next call runs it again
 //	true, another error   it ran now, and succeeded, but that couldn't be noted: it may run again
 //	false, another error  it wasn't tried: the store, or ctx, or the arguments didn't allow it
 //
-// Once never waits for another. Every call is an owner of its own, whatever ctx says, so within fn
-// the same occasion is ErrHeld. fn gets the context of a hold (see [Hold.Context]): its lock is
-// renewed while it runs, and the context ends if the lock is lost. If fn returns nil, the lock
-// stays taken for keep from then on, and other calls are told that fn has succeeded. If fn returns
-// an error, panics, or ends its goroutine, the lock is free at once.
+// Once never waits for another call. Every call is an owner of its own, whatever owner ctx names.
+// So within fn, a call for the same occasion returns ErrHeld. fn gets the context of a hold (see
+// [Hold.Context]): the lock is renewed while fn runs, and the context ends if the lock is lost. If
+// fn returns nil, the lock stays taken for keep from then on, and other calls are told that fn has
+// succeeded. If fn returns an error, panics, or ends its goroutine, the lock is free at once.
 //
-// fn runs at least once, and may run again in three cases, so it should allow for that:
+// fn runs at least once for an occasion. It must be able to run again, which may happen in three
+// cases:
 //
 //   - The process dies after fn's work and before the store has answered the release. Then fn runs
-//     again when the lease is over ([WithLease]).
-//   - The lock was lost while fn ran, so another may have begun. The error wraps [ErrLost], with
-//     the Op "unlock", also if fn returned nil.
+//     again when the lease has run out ([WithLease]).
+//   - The lock was lost while fn ran, so another call may have begun to run it. The error wraps
+//     [ErrLost], with the Op "unlock", even if fn returned nil.
 //   - The store didn't answer the release within 5 s. The release goes on in the background, and
 //     may come too late. The error wraps [ErrUnavailable], with the Op "unlock".
 //
 // After keep the occasion is forgotten, and a later call runs fn again. So keep must be longer than
-// any two replicas may be apart: by their clocks, by a late start, and by repeated calls after an
-// error. An hour is right for most jobs; a day costs no more than a key for that time.
+// the greatest time between the calls of any two replicas. Wrong clocks, late starts, and repeated
+// calls after an error add to that time. An hour is right for most jobs. A day costs no more than a
+// key in the store for that time.
 //
-// These are errors before fn runs: a keep that isn't positive, or above ten years; an empty
-// occasion; and a store that can't keep a lock taken, which wraps [errors.ErrUnsupported]. Errors
-// are [*Error] with the Op "once", except fn's own and those of the release.
+// Once fails before fn runs if keep isn't positive or is above ten years, if the occasion is empty,
+// or if the store can't keep a lock taken. In the last case the error wraps
+// [errors.ErrUnsupported]. Errors are [*Error] with the Op "once", except fn's own and those of the
+// release.
 //
-// The lock is a plain one, as that of [Client.Locker]. Its name is "once:NAME@OCCASION", such as
+// The lock is a plain one, like that of [Client.Locker]. Its name is "once:NAME@OCCASION", such as
 // "once:report@2026-11-22", with %25 and %40 for % and @ in the job's name, and %25, %7B and %7D
-// for %, { and } in the occasion. [Client.Locks] and [Client.Inspect] find it by that name, and say
-// with Kept that fn has succeeded. [Locker.ForceUnlock] has the occasion run again. Braces in the
-// job's name put all its occasions into one slot of a Redis Cluster.
+// for %, { and } in the occasion. [Client.Locks] and [Client.Inspect] find it by that name. Kept in
+// their results says that fn has succeeded. After [Locker.ForceUnlock] the occasion can run again.
+// Braces in the job's name put all its occasions into one slot of a Redis Cluster.
 func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Duration, fn func(context.Context) error) (ran bool, err error) {
-	l := newLocker(c, backend.Exclusive, onceName(name, occasion))
+	l := newLocker(c, protocol.Kind(backend.Exclusive), onceName(name, occasion))
 	switch {
 	case name == "":
 		err = errEmptyName
@@ -61,27 +66,28 @@ func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Dura
 	return l.once(ctx, err, keep, fn, nil)
 }
 
-// Once runs fn under the lock unless fn has succeeded within the last keep, or is running,
-// anywhere. It is [Client.Once] for a plain or fenced lock of any name, with options: its results,
-// crashes and keep are as there. The keep of the call that ran fn counts.
+// Once runs fn under the lock unless fn has succeeded within the last keep, or is running, in any
+// process. It is [Client.Once] for a plain or fenced lock of any name, with options. Results,
+// crashes and keep work as described there. The keep of the call that ran fn counts.
 //
-// With [Wait] others wait until fn has succeeded, which is false and no error, or until it is their
-// turn:
+// With [Wait], a call waits while another call runs fn. If fn succeeds there, the waiting call
+// returns false without an error:
 //
 //	ran, err := client.Locker("rates").Once(ctx, time.Minute, fetchRates, dlock.Wait(5*time.Second))
 //
-// Each of them is told when fn has succeeded or failed. After a failure one of them runs fn, in no
-// particular order; after a crash, when the lease is over. When the wait or ctx is over, the error
-// wraps [ErrHeld] if another is still running fn. The default is Wait(0): one attempt.
+// Each waiting call is told when fn has succeeded or failed. After a failure one of the waiting
+// calls, whichever is first, runs fn. After a crash one of them runs fn when the lease has run out.
+// If the wait or ctx ends while another call is still running fn, the error wraps [ErrHeld]. The
+// default is Wait(0): one attempt.
 //
-// The result of fn isn't kept here: before it returns, fn puts it where the others read it, such as
-// a cache or a database.
+// The lock doesn't store the result of fn. fn must write its result, before it returns, to a place
+// that the other callers read, such as a cache or a database.
 func (l *Locker) Once(ctx context.Context, keep time.Duration, fn func(context.Context) error, opts ...AcquireOption) (ran bool, err error) {
 	l.mustBeMade()
 	return l.once(ctx, nil, keep, fn, opts)
 }
 
-// once is Once, unless wrong says that the call can't be made.
+// once carries out both methods Once. wrong is an error in the caller's arguments, or nil.
 func (l *Locker) once(ctx context.Context, wrong error, keep time.Duration, fn func(context.Context) error, opts []AcquireOption) (ran bool, err error) {
 	mustBeContext(ctx)
 	if wrong == nil {
@@ -104,7 +110,7 @@ func (l *Locker) once(ctx context.Context, wrong error, keep time.Duration, fn f
 	})
 }
 
-// mayKeep says what speaks against doing something once.
+// mayKeep returns the reason why a Locker can't run fn once with this keep, or nil.
 func (l *Locker) mayKeep(keep time.Duration, fn func(context.Context) error) error {
 	if fn == nil {
 		return errNoFunction
@@ -112,7 +118,7 @@ func (l *Locker) mayKeep(keep time.Duration, fn func(context.Context) error) err
 	if err := checkKeep(keep); err != nil {
 		return err
 	}
-	if l.kind != backend.Exclusive && l.kind != backend.Fenced {
+	if l.kind.Family() != protocol.Locks || l.kind.Placed() {
 		return fmt.Errorf("there is no Once of a %v lock, but of plain and fenced ones: %w", l.kind, errors.ErrUnsupported)
 	}
 	return l.keeps()
@@ -120,8 +126,8 @@ func (l *Locker) mayKeep(keep time.Duration, fn func(context.Context) error) err
 
 var errNoOccasion = errors.New("the occasion is empty")
 
-// unlessKept acquires the lock for a party of its own. Without a hold and an error the lock is kept,
-// and so nobody is inside.
+// unlessKept acquires the lock for a new owner. If it returns neither a hold nor an error, fn has
+// succeeded and the lock is kept.
 func (l *Locker) unlessKept(ctx context.Context, opts []AcquireOption) (*hold, error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, err
@@ -136,7 +142,7 @@ func (l *Locker) unlessKept(ctx context.Context, opts []AcquireOption) (*hold, e
 	opts = append(slices.Clip(opts), Wait(0))
 	var (
 		w    *lookout
-		last error // what is known
+		last error // the store's last answer
 	)
 	defer func() { w.close() }()
 	for free := true; ; {
@@ -162,17 +168,17 @@ func (l *Locker) unlessKept(ctx context.Context, opts []AcquireOption) (*hold, e
 		}
 		if why := l.client.over(ctx); why != nil {
 			if last == nil && !errors.Is(err, errWaited) {
-				return nil, err // it says all of that
+				return nil, err // err already wraps why
 			}
 			return nil, gaveUp(why, last)
 		}
 		last, free = err, !res.Held
 		switch {
-		case free && !tries && err == ErrHeld: // it has just become so
+		case free && !tries && err == ErrHeld: // the lock has just become free
 			continue
 		case w == nil:
 			w = l.client.lookOut(ctx, backend.SubscribeRequest{
-				Kind: rules[l.kind].family.representative(), Name: l.name,
+				Kind: l.kind.Family().Representative(), Name: l.name,
 			})
 		}
 		if err == ErrHeld && w.wait(ctx, res.Remaining) || err != ErrHeld && w.waitAfter(ctx, err) {
@@ -185,7 +191,8 @@ func (l *Locker) unlessKept(ctx context.Context, opts []AcquireOption) (*hold, e
 	}
 }
 
-// gaveUp is the error of a call that has waited until it couldn't go on, with what it knew last.
+// gaveUp returns the error of a call that couldn't wait any longer. why is the reason. last is the
+// error of the call's last request to the store, or nil.
 func gaveUp(why, last error) error {
 	switch why {
 	case ErrClosed:
@@ -196,7 +203,7 @@ func gaveUp(why, last error) error {
 	return both(why, last)
 }
 
-// keep has the lock of a hold stay taken for so long from now.
+// keep makes the lock of a hold stay taken until d from now, even after the hold's release.
 func (c *Client) keep(h *hold, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,8 +212,11 @@ func (c *Client) keep(h *hold, d time.Duration) {
 }
 
 var (
-	onceNames     = strings.NewReplacer("%", "%25", "@", "%40")
-	onceOccasions = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D") // only the name's braces say anything
+	onceNames = strings.NewReplacer("%", "%25", "@", "%40")
+
+	// Braces choose the slot of a key in a Redis Cluster. The job's name may do that. The occasion
+	// must not, so its braces are escaped.
+	onceOccasions = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 )
 
 // onceName returns the name of the lock of a job and an occasion.

@@ -17,24 +17,24 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-func succeed(context.Context) error { return nil }
-
-// wantOnce calls Once for the occasion "now" of the job "job", and fails the test if that goes otherwise.
+// wantOnce calls Once for the occasion "now" of the job "job", and fails the test if that goes
+// otherwise.
 func wantOnce(t *testing.T, c *Client, fn func(context.Context) error, ran bool, want error) {
 	t.Helper()
 	did, err := c.Once(t.Context(), "job", "now", time.Minute, fn)
 	if did != ran || !errors.Is(err, want) {
 		t.Errorf("Once = %v, %v; want %v, %v", did, err, ran, want)
 	}
-	if e, ok := errors.AsType[*Error](err); want == ErrHeld && (!ok || e.Op != "once" || e.Name != "once:job@now") {
+	if e, ok := errors.AsType[*Error](err); want == ErrHeld &&
+		(!ok || e.Op != "once" || e.Name != "once:job@now") {
 		t.Errorf("the error is %+v; want an Error of once that names the lock", err)
 	}
 }
 
 // onces runs a test of two clients in a bubble.
-func onces(t *testing.T, test func(t *testing.T, store *witness, c, other *Client)) {
+func onces(t *testing.T, test func(t *testing.T, store *script, c, other *Client)) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newWitness()
+		store := newScript(membackend.New())
 		var told, others ledger
 		c, other := New(store, quiet(), told.trace()), New(store.Backend, quiet(), others.trace())
 		defer other.Close()
@@ -49,7 +49,7 @@ func onces(t *testing.T, test func(t *testing.T, store *witness, c, other *Clien
 }
 
 func TestOnce(t *testing.T) {
-	onces(t, func(t *testing.T, _ *witness, c, other *Client) {
+	onces(t, func(t *testing.T, _ *script, c, other *Client) {
 		wantOnce(t, c, func(ctx context.Context) error {
 			time.Sleep(2 * DefaultLease) // it is renewed
 			wantOnce(t, other, succeed, false, ErrHeld)
@@ -66,13 +66,14 @@ func TestOnce(t *testing.T) {
 	})
 }
 
-// Who calls within it isn't let in, in whosever name.
+// A call within it isn't let in, whichever owner it names.
 func TestOnceWithinOnce(t *testing.T) {
-	onces(t, func(t *testing.T, _ *witness, c, _ *Client) {
+	onces(t, func(t *testing.T, _ *script, c, _ *Client) {
 		owned := WithOwner(t.Context(), NewOwner())
 		ran, err := c.Once(owned, "job", "now", time.Minute, func(ctx context.Context) error {
 			for _, ctx := range []context.Context{ctx, owned} {
-				if ran, err := c.Once(ctx, "job", "now", time.Minute, succeed); ran || !errors.Is(err, ErrHeld) {
+				if ran, err := c.Once(ctx, "job", "now", time.Minute, succeed); ran ||
+					!errors.Is(err, ErrHeld) {
 					t.Errorf("Once within Once = %v, %v", ran, err)
 				}
 			}
@@ -87,9 +88,9 @@ func TestOnceWithinOnce(t *testing.T) {
 	})
 }
 
-// What fails can be done again at once, however it ends.
+// A function that fails can be run again at once, however it ends.
 func TestOnceThatFails(t *testing.T) {
-	onces(t, func(t *testing.T, _ *witness, c, other *Client) {
+	onces(t, func(t *testing.T, _ *script, c, other *Client) {
 		failure := errors.New("a failure")
 		wantOnce(t, c, func(context.Context) error { return failure }, true, failure)
 		var panicked any
@@ -103,18 +104,22 @@ func TestOnceThatFails(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			c.Once(t.Context(), "job", "now", time.Minute, func(context.Context) error { runtime.Goexit(); return nil })
+			c.Once(t.Context(), "job", "now", time.Minute, func(context.Context) error {
+				runtime.Goexit()
+				return nil
+			})
 		}()
 		<-ended
 		wantOnce(t, other, succeed, true, nil)
 	})
 }
 
-// It may have been done, and not be known to have been: whoever did it is told.
+// It may have been done, and not be known to have been: the call that did it returns ErrLost.
 func TestOnceThatIsLostMeanwhile(t *testing.T) {
-	onces(t, func(t *testing.T, _ *witness, c, other *Client) {
+	onces(t, func(t *testing.T, _ *script, c, other *Client) {
 		wantOnce(t, c, func(ctx context.Context) error {
-			if released, err := other.Locker("once:job@now").ForceUnlock(t.Context()); !released || err != nil {
+			if released, err := other.Locker("once:job@now").ForceUnlock(t.Context()); !released ||
+				err != nil {
 				t.Fatalf("ForceUnlock = %v, %v", released, err)
 			}
 			<-ctx.Done()
@@ -126,15 +131,23 @@ func TestOnceThatIsLostMeanwhile(t *testing.T) {
 
 // So, too, where the store is gone when it is done. It may come back in time.
 func TestOnceWhoseEndIsNotNoted(t *testing.T) {
-	for name, carriedOut := range map[string]bool{"no request arrives": false, "no answer arrives": true} {
+	for name, carriedOut := range map[string]bool{
+		"no request arrives": false,
+		"no answer arrives":  true,
+	} {
 		t.Run(name, func(t *testing.T) {
-			onces(t, func(t *testing.T, store *witness, c, other *Client) {
+			onces(t, func(t *testing.T, store *script, c, other *Client) {
 				began := time.Now()
 				wantOnce(t, c, func(ctx context.Context) error {
-					store.onRelease(noAnswer[backend.ReleaseResult](carriedOut))
+					store.release.set(func(s *releaseStep) {
+						if carriedOut {
+							s.do()
+						}
+						s.fail(errSevered)
+					})
 					return nil
 				}, true, ErrUnavailable)
-				store.onRelease(nil)
+				store.release.set(nil)
 				time.Sleep(5 * time.Second)
 				wantOnce(t, other, succeed, false, nil)
 				left, err := other.Locker("once:job@now").TTL(t.Context())
@@ -150,26 +163,27 @@ func TestOnceWhoseEndIsNotNoted(t *testing.T) {
 
 // It is kept from when it succeeded on, whenever the store hears of that.
 func TestOnceIsKeptFromItsSuccess(t *testing.T) {
-	onces(t, func(t *testing.T, store *witness, c, other *Client) {
-		store.onRelease(func(do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-			time.Sleep(2 * time.Second)
-			return do()
-		})
+	onces(t, func(t *testing.T, store *script, c, other *Client) {
+		store.release.delay(2*time.Second, 0)
 		began := time.Now()
-		wantOnce(t, c, func(context.Context) error { time.Sleep(10 * time.Second); return nil }, true, nil)
+		wantOnce(t, c, func(context.Context) error {
+			time.Sleep(10 * time.Second)
+			return nil
+		}, true, nil)
 		if took := time.Since(began); took != 12*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if left, err := other.Locker("once:job@now").TTL(t.Context()); err != nil || left < time.Minute-2*time.Second || left > time.Minute {
+		if left, err := other.Locker("once:job@now").TTL(t.Context()); err != nil ||
+			left < time.Minute-2*time.Second || left > time.Minute {
 			t.Errorf("it is kept for %v, %v", left, err)
 		}
-		store.onRelease(nil)
+		store.release.delay(0, 0)
 	})
 }
 
 // When the process dies in the middle it is done again once the lease is over, and not before.
 func TestOnceWhoseProcessDies(t *testing.T) {
-	onces(t, func(t *testing.T, _ *witness, c, other *Client) {
+	onces(t, func(t *testing.T, _ *script, c, other *Client) {
 		began, dead := make(chan struct{}), make(chan struct{})
 		go c.Once(t.Context(), "job", "now", time.Minute, func(context.Context) error {
 			close(began)
@@ -192,7 +206,7 @@ func TestOnceWhoseProcessDies(t *testing.T) {
 
 // A job that succeeds as its client is closed has succeeded.
 func TestOnceThatOutlivesItsClient(t *testing.T) {
-	onces(t, func(t *testing.T, _ *witness, c, other *Client) {
+	onces(t, func(t *testing.T, _ *script, c, other *Client) {
 		wantOnce(t, c, func(ctx context.Context) error {
 			c.Close()
 			if err := context.Cause(ctx); !errors.Is(err, ErrClosed) {
@@ -205,9 +219,9 @@ func TestOnceThatOutlivesItsClient(t *testing.T) {
 	})
 }
 
-// It is never handed to one who waits for the lock by its name.
+// It is never handed to a call that waits for the lock by its name.
 func TestOnceHandsNothingOn(t *testing.T) {
-	onces(t, func(t *testing.T, _ *witness, c, other *Client) {
+	onces(t, func(t *testing.T, _ *script, c, other *Client) {
 		done := make(chan time.Time)
 		wantOnce(t, c, func(context.Context) error {
 			go func() {
@@ -221,7 +235,8 @@ func TestOnceHandsNothingOn(t *testing.T) {
 		}, true, nil)
 		ended := time.Now()
 		wantOnce(t, other, succeed, false, nil)
-		if waited := (<-done).Sub(ended); waited < time.Minute || waited > time.Minute+50*time.Millisecond {
+		if waited := (<-done).Sub(ended); waited < time.Minute ||
+			waited > time.Minute+50*time.Millisecond {
 			t.Errorf("one who waited for the lock got it after %v of a minute", waited)
 		}
 	})
@@ -230,46 +245,61 @@ func TestOnceHandsNothingOn(t *testing.T) {
 // Whether it runs or has succeeded isn't guessed.
 func TestOnceThatCannotAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &hooked{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		c, other := New(store, quiet()), New(store.Backend, quiet())
 		defer c.Close()
 		defer other.Close()
 		wantOnce(t, other, succeed, true, nil)
-		store.look = func(context.Context, func(context.Context) (backend.LookResult, error)) (backend.LookResult, error) {
-			return backend.LookResult{}, errSevered
-		}
+		store.look.fail(errSevered)
 		ran, err := c.Once(t.Context(), "job", "now", time.Minute, succeed)
 		if ran || !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrHeld) {
 			t.Errorf("Once = %v, %v; want ErrUnavailable alone", ran, err)
 		}
-		store.acquire = func(context.Context, backend.AcquireRequest, func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			return backend.AcquireResult{}, errSevered
-		}
-		if ran, err := c.Once(t.Context(), "job", "now", time.Minute, succeed); ran || !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrHeld) {
+		store.acquire.fail(errSevered)
+		if ran, err := c.Once(t.Context(), "job", "now", time.Minute, succeed); ran ||
+			!errors.Is(err, ErrUnavailable) || errors.Is(err, ErrHeld) {
 			t.Errorf("Once = %v, %v; want ErrUnavailable alone", ran, err)
 		}
 	})
 }
 
 func TestBadOnce(t *testing.T) {
-	store := newWitness()
-	c, noKeeps := New(store, quiet()), New(limited{membackend.New(), backend.Limits{}}, quiet())
+	store := newScript(membackend.New())
+	c, noKeeps := New(store, quiet()),
+		New(newScript(membackend.New()).with(backend.Limits{}), quiet())
 	defer c.Close()
 	defer noKeeps.Close()
 	over, end := context.WithCancel(t.Context())
 	end()
 	for what, call := range map[string]func() (bool, error){
-		"no name":                func() (bool, error) { return c.Once(t.Context(), "", "now", time.Minute, succeed) },
-		"no occasion":            func() (bool, error) { return c.Once(t.Context(), "job", "", time.Minute, succeed) },
-		"no function":            func() (bool, error) { return c.Once(t.Context(), "job", "now", time.Minute, nil) },
-		"no keep":                func() (bool, error) { return c.Once(t.Context(), "job", "now", 0, succeed) },
-		"a negative keep":        func() (bool, error) { return c.Once(t.Context(), "job", "now", -1, succeed) },
-		"a very long keep":       func() (bool, error) { return c.Once(t.Context(), "job", "now", longestLease+1, succeed) },
-		"a store that can't":     func() (bool, error) { return noKeeps.Once(t.Context(), "job", "now", time.Minute, succeed) },
-		"a context that is over": func() (bool, error) { return c.Once(over, "job", "now", time.Minute, succeed) },
+		"no name": func() (bool, error) {
+			return c.Once(t.Context(), "", "now", time.Minute, succeed)
+		},
+		"no occasion": func() (bool, error) {
+			return c.Once(t.Context(), "job", "", time.Minute, succeed)
+		},
+		"no function": func() (bool, error) {
+			return c.Once(t.Context(), "job", "now", time.Minute, nil)
+		},
+		"no keep": func() (bool, error) {
+			return c.Once(t.Context(), "job", "now", 0, succeed)
+		},
+		"a negative keep": func() (bool, error) {
+			return c.Once(t.Context(), "job", "now", -1, succeed)
+		},
+		"a very long keep": func() (bool, error) {
+			return c.Once(t.Context(), "job", "now", longestLease+1, succeed)
+		},
+		"a store that can't": func() (bool, error) {
+			return noKeeps.Once(t.Context(), "job", "now", time.Minute, succeed)
+		},
+		"a context that is over": func() (bool, error) {
+			return c.Once(over, "job", "now", time.Minute, succeed)
+		},
 	} {
 		ran, err := call()
-		if e, ok := errors.AsType[*Error](err); ran || !ok || e.Op != "once" || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrHeld) {
+		if e, ok := errors.AsType[*Error](err); ran || !ok || e.Op != "once" ||
+			errors.Is(err, ErrUnavailable) || errors.Is(err, ErrHeld) {
 			t.Errorf("%s: %v, %v", what, ran, err)
 		}
 		if (what == "a store that can't") != errors.Is(err, errors.ErrUnsupported) {
@@ -286,7 +316,9 @@ func TestBadOnce(t *testing.T) {
 
 // No two have the same lock, and only the braces of the job's name say where a cluster keeps it.
 func TestNamesOfOnce(t *testing.T) {
-	parts := []string{"a", "@", "%", "%40", "a@b", "@@", "b", "{", "}", "{a}", "%7B", "a%", "25", ":", "a:b"}
+	parts := []string{
+		"a", "@", "%", "%40", "a@b", "@@", "b", "{", "}", "{a}", "%7B", "a%", "25", ":", "a:b",
+	}
 	names := make(map[string]string)
 	for _, name := range parts {
 		for _, occasion := range parts {
@@ -295,7 +327,8 @@ func TestNamesOfOnce(t *testing.T) {
 				t.Errorf("%q and %q have the lock %q of %s", name, occasion, got, before)
 			}
 			names[got] = fmt.Sprintf("%q and %q", name, occasion)
-			if strings.Count(got, "{") != strings.Count(name, "{") || strings.Count(got, "}") != strings.Count(name, "}") {
+			if strings.Count(got, "{") != strings.Count(name, "{") ||
+				strings.Count(got, "}") != strings.Count(name, "}") {
 				t.Errorf("%q and %q have the lock %q", name, occasion, got)
 			}
 		}
@@ -305,7 +338,8 @@ func TestNamesOfOnce(t *testing.T) {
 	}
 }
 
-// Five replicas with clocks that differ by up to two seconds start a job of 5 ms for each of 200 occasions, and it runs once for each.
+// Five replicas with clocks that differ by up to two seconds start a job of 5 ms for each of 200
+// occasions, and it runs once for each.
 func TestOnceOnEveryReplica(t *testing.T) {
 	const replicas, occasions, skew, period = 5, 200, 2 * time.Second, 10 * time.Second
 	synctest.Test(t, func(t *testing.T) {
@@ -327,7 +361,9 @@ func TestOnceOnEveryReplica(t *testing.T) {
 				began := time.Now()
 				for i := range occasions {
 					time.Sleep(time.Until(began.Add(time.Duration(i)*period + off + late[i])))
-					ran, err := c.Once(t.Context(), "job", fmt.Sprint(i), 2*skew, func(context.Context) error {
+					ran, err := c.Once(t.Context(), "job", fmt.Sprint(i), 2*skew, func(
+						context.Context,
+					) error {
 						runs[i].Add(1)
 						time.Sleep(5 * time.Millisecond)
 						return nil
@@ -351,35 +387,23 @@ func TestOnceOnEveryReplica(t *testing.T) {
 				t.Errorf("occasion %d: ran %d times", i, n)
 			}
 		}
-		if n := told[0].Load(); n != occasions || told[1].Load() == 0 || told[0].Load()+told[1].Load()+told[2].Load() != replicas*occasions {
-			t.Errorf("%d ran, %d had succeeded before, %d were running", n, told[1].Load(), told[2].Load())
+		if n := told[0].Load(); n != occasions || told[1].Load() == 0 ||
+			told[0].Load()+told[1].Load()+told[2].Load() != replicas*occasions {
+			t.Errorf("%d ran, %d had succeeded before, %d were running", n, told[1].Load(),
+				told[2].Load())
 		}
 	})
-}
-
-// rounded is a store that rounds leases up, as etcd does.
-type rounded struct{ backend.Backend }
-
-func (b rounded) Limits() backend.Limits {
-	l := b.Backend.Limits()
-	l.LeaseStep = time.Second
-	return l
 }
 
 // A lock is lost, and taken back, just as fn returns, and Once keeps it.
 func TestOnceLostAsItReturns(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			r := &relay{Backend: rounded{membackend.New()}, simple: true}
+			r := newScript(membackend.New())
+			r.limits.LeaseStep = time.Second // it rounds leases up, as etcd does
 			c := New(r, quiet(), WithLease(1500*time.Millisecond))
 			defer c.Close()
-			r.set(func(ctx context.Context, op, name string, do func()) error {
-				if op == "renew" {
-					return &backend.Error{Kind: backend.Retry, Err: errors.New("down")}
-				}
-				do()
-				return nil
-			})
+			r.renew.fail(&backend.Error{Kind: backend.Retry, Err: errors.New("down")})
 			c.Once(t.Context(), "job", "now", time.Hour, func(ctx context.Context) error {
 				<-ctx.Done()
 				return nil

@@ -25,7 +25,9 @@ type onceResult struct {
 }
 
 // waitOnce calls Once for the lock x, which waits for so long at most, and tells what comes of it.
-func waitOnce(ctx context.Context, c *Client, wait time.Duration, fn func(context.Context) error) <-chan onceResult {
+func waitOnce(
+	ctx context.Context, c *Client, wait time.Duration, fn func(context.Context) error,
+) <-chan onceResult {
 	done := make(chan onceResult, 1)
 	go func() {
 		began := time.Now()
@@ -43,13 +45,14 @@ func takes(d time.Duration, err error) func(context.Context) error {
 
 // Others wait until it is done, and are told at that moment, in the same client and in another.
 func TestOnceWithWait(t *testing.T) {
-	onces(t, func(t *testing.T, _ *witness, c, other *Client) {
+	onces(t, func(t *testing.T, _ *script, c, other *Client) {
 		all := []<-chan onceResult{waitOnce(t.Context(), c, 0, takes(3*time.Second, nil))}
 		for i := range 10 {
-			all = append(all, waitOnce(t.Context(), []*Client{c, other}[i%2], time.Minute, func(context.Context) error {
-				t.Error("it runs again")
-				return nil
-			}))
+			all = append(all, waitOnce(t.Context(), []*Client{c, other}[i%2], time.Minute,
+				func(context.Context) error {
+					t.Error("it runs again")
+					return nil
+				}))
 		}
 		for i, done := range all {
 			if res := <-done; res != (onceResult{ran: i == 0, waited: 3 * time.Second}) {
@@ -65,31 +68,22 @@ func TestOnceWithWait(t *testing.T) {
 // To wait costs next to nothing where the store tells of changes.
 func TestOnceWithWaitAsksSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var looks, tries atomic.Int32
-		store := &hooked{Backend: membackend.New()}
-		store.look = func(ctx context.Context, do func(context.Context) (backend.LookResult, error)) (backend.LookResult, error) {
-			looks.Add(1)
-			return do(ctx)
-		}
-		store.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			tries.Add(1)
-			return do(ctx)
-		}
+		store := newScript(membackend.New())
 		c, other := New(store.Backend, quiet()), New(store, quiet())
 		defer c.Close()
 		defer other.Close()
 		waitOnce(t.Context(), c, 0, takes(35*time.Second, nil))
 		<-waitOnce(t.Context(), other, time.Minute, succeed)
 		// One at first, one when it is told of changes, three in between, and the last.
-		if l, n := looks.Load(), tries.Load(); l > 6 || n != 1 {
+		if l, n := store.look.count(), store.acquire.count(); l > 6 || n != 1 {
 			t.Errorf("%d looks and %d attempts to acquire it; want 6 at most, and 1", l, n)
 		}
 	})
 }
 
-// After each failure one of those who wait runs it, at once, and one at a time.
+// After each failure one of the waiters runs it, at once, and one at a time.
 func TestOnceThatFailsWithOthersWaiting(t *testing.T) {
-	onces(t, func(t *testing.T, _ *witness, c, other *Client) {
+	onces(t, func(t *testing.T, _ *script, c, other *Client) {
 		failure := errors.New("a failure")
 		var running, runs atomic.Int32
 		fn := func(context.Context) error {
@@ -132,7 +126,7 @@ func TestOnceThatFailsWithOthersWaiting(t *testing.T) {
 // When the process dies in the middle the next one runs it, as soon as the lease is over, and the
 // rest wait for that one.
 func TestOnceWhoseProcessDiesWithOthersWaiting(t *testing.T) {
-	onces(t, func(t *testing.T, _ *witness, c, other *Client) {
+	onces(t, func(t *testing.T, _ *script, c, other *Client) {
 		dead := make(chan struct{})
 		began := time.Now()
 		first := waitOnce(t.Context(), c, 0, func(context.Context) error {
@@ -171,9 +165,9 @@ func TestOnceWhoseProcessDiesWithOthersWaiting(t *testing.T) {
 	})
 }
 
-// Whoever waits in vain is told why, and that another has it.
+// A call that waits in vain is told why, and that another has the lock.
 func TestOnceThatWaitsInVain(t *testing.T) {
-	onces(t, func(t *testing.T, store *witness, c, other *Client) {
+	onces(t, func(t *testing.T, store *script, c, other *Client) {
 		cause := errors.New("a cause")
 		ctx, end := context.WithCancelCause(t.Context())
 		closed := New(store.Backend, quiet())
@@ -190,14 +184,19 @@ func TestOnceThatWaitsInVain(t *testing.T) {
 			waited time.Duration
 			want   []error
 		}{
-			"its wait is over":         {waits, 20 * time.Second, []error{ErrHeld, ErrNotAcquired}},
-			"its context is over":      {ends, 10 * time.Second, []error{ErrHeld, context.Canceled, cause}},
-			"its client was closed":    {closes, 10 * time.Second, []error{ErrClosed}},
-			"one attempt, and no wait": {waitOnce(t.Context(), other, 0, succeed), 0, []error{ErrHeld}},
+			"its wait is over": {waits, 20 * time.Second, []error{ErrHeld, ErrNotAcquired}},
+			"its context is over": {
+				ends, 10 * time.Second, []error{ErrHeld, context.Canceled, cause},
+			},
+			"its client was closed": {closes, 10 * time.Second, []error{ErrClosed}},
+			"one attempt, and no wait": {
+				waitOnce(t.Context(), other, 0, succeed), 0, []error{ErrHeld},
+			},
 		} {
 			res := <-test.done
 			e, ok := errors.AsType[*Error](res.err)
-			if res.ran || res.waited != test.waited || !ok || e.Op != "once" || e.Name != "x" || errors.Is(res.err, errWaited) {
+			if res.ran || res.waited != test.waited || !ok || e.Op != "once" || e.Name != "x" ||
+				errors.Is(res.err, errWaited) {
 				t.Errorf("%s: %+v", what, res)
 			}
 			for _, want := range test.want {
@@ -209,45 +208,44 @@ func TestOnceThatWaitsInVain(t *testing.T) {
 	})
 }
 
-// Whoever was told that another has it says so, also if nothing is heard any more when its wait ends.
+// A call that was told that another has the lock says so, also if nothing is heard any more when
+// its wait ends.
 func TestOnceThatWaitsForALook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &hooked{Backend: membackend.New()}
-		store.look = func(ctx context.Context, _ func(context.Context) (backend.LookResult, error)) (backend.LookResult, error) {
-			<-ctx.Done()
-			return backend.LookResult{}, ctx.Err()
-		}
+		store := newScript(membackend.New())
+		store.look.hang()
 		c, other := New(store.Backend, quiet()), New(store, quiet())
 		defer c.Close()
 		defer other.Close()
 		runs := waitOnce(t.Context(), c, 0, takes(time.Minute, nil))
 		res := <-waitOnce(t.Context(), other, 5*time.Second, succeed)
 		<-runs
-		if res.ran || res.waited != 5*time.Second || !errors.Is(res.err, ErrHeld) || !errors.Is(res.err, ErrNotAcquired) {
+		if res.ran || res.waited != 5*time.Second || !errors.Is(res.err, ErrHeld) ||
+			!errors.Is(res.err, ErrNotAcquired) {
 			t.Errorf("%+v", res)
 		}
 	})
 }
 
-// Where no message comes it is noticed all the same: within a second where the store doesn't tell of
-// anything, else within a third of a lease.
+// Where no message comes it is noticed all the same: within a second where the store doesn't tell
+// of anything, else within a third of a lease.
 func TestOnceWithWaitThatIsNotTold(t *testing.T) {
 	for name, test := range map[string]struct {
 		store func(mem backend.Backend) backend.Backend
 		most  time.Duration
 	}{
 		"a store that never tells": {func(mem backend.Backend) backend.Backend {
-			return silent{mem}
+			return newScript(mem).but(onlySteps)
 		}, longestPoll},
 		"one that doesn't answer": {func(mem backend.Backend) backend.Backend {
-			return mutes{mem, func(context.Context, backend.SubscribeRequest) (backend.Subscription, error) {
-				return nil, errSevered
-			}}
+			store := newScript(mem)
+			store.subscribe.fail(errSevered)
+			return store
 		}, longestPoll},
 		"messages that are lost": {func(mem backend.Backend) backend.Backend {
-			return mutes{mem, func(context.Context, backend.SubscribeRequest) (backend.Subscription, error) {
-				return endless{}, nil
-			}}
+			store := newScript(mem)
+			store.subscribe.set(func(s *subscribeStep) { s.pretend() })
+			return store
 		}, DefaultLease / 3},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -259,7 +257,8 @@ func TestOnceWithWaitThatIsNotTold(t *testing.T) {
 				go c.Locker("x").Once(t.Context(), time.Hour, takes(25*time.Second, nil))
 				synctest.Wait()
 				res := <-waitOnce(t.Context(), other, time.Minute, succeed)
-				if late := res.waited - 25*time.Second; res.ran || res.err != nil || late < 0 || late > test.most*11/10 {
+				if late := res.waited - 25*time.Second; res.ran || res.err != nil || late < 0 ||
+					late > test.most*11/10 {
 					t.Errorf("%+v", res)
 				}
 			})
@@ -267,49 +266,19 @@ func TestOnceWithWaitThatIsNotTold(t *testing.T) {
 	}
 }
 
-// A mutes is a store that has something else than messages.
-type mutes struct {
-	backend.Backend
-	subscribe func(context.Context, backend.SubscribeRequest) (backend.Subscription, error)
-}
-
-func (b mutes) Open() backend.Session { return muted{b.Backend.Open(), b} }
-
-type muted struct {
-	backend.Session
-	b mutes
-}
-
-func (s muted) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	return s.b.subscribe(ctx, req)
-}
-
-func (s muted) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
-	return s.Session.(backend.Latcher).Latch(ctx, req)
-}
-
-type endless struct{}
-
-func (endless) Close() {}
-
-// A silent store has none of the optional interfaces.
-type silent struct{ backend.Backend }
-
-func (b silent) Open() backend.Session { return struct{ backend.Session }{b.Backend.Open()} }
-
-// While the store is away those who wait go on, and are in when it is back.
+// While the store is away the waiters go on, and are in when it is back.
 func TestOnceWithWaitWhileTheStoreIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := membackend.New()
-		r := &relay{Backend: mem, simple: true}
+		r := newScript(mem)
 		c, other := New(mem, quiet()), New(r, quiet())
 		defer c.Close()
 		defer other.Close()
-		for what, away := range map[string]func(context.Context, string, string, func()) error{
-			"it answers with errors": func(context.Context, string, string, func()) error {
-				return &backend.Error{Kind: backend.Retry, Err: errors.New("down")}
+		for what, away := range map[string]func(*anyStep){
+			"it answers with errors": func(s *anyStep) {
+				s.fail(&backend.Error{Kind: backend.Retry, Err: errors.New("down")})
 			},
-			"it doesn't answer": func(ctx context.Context, _, _ string, _ func()) error { <-ctx.Done(); return ctx.Err() },
+			"it doesn't answer": (*anyStep).hang,
 		} {
 			c.Locker("x").ForceUnlock(t.Context())
 			go c.Locker("x").Once(t.Context(), time.Hour, takes(5*time.Second, errSevered))
@@ -322,21 +291,25 @@ func TestOnceWithWaitWhileTheStoreIsAway(t *testing.T) {
 				t.Errorf("%s: %+v", what, res)
 			}
 			r.set(away)
-			if res := <-waitOnce(t.Context(), other, 5*time.Second, succeed); res.ran || !errors.Is(res.err, ErrUnavailable) ||
-				!errors.Is(res.err, ErrNotAcquired) || errors.Is(res.err, ErrHeld) || res.waited != 5*time.Second {
+			if res := <-waitOnce(t.Context(), other, 5*time.Second, succeed); res.ran ||
+				!errors.Is(res.err, ErrUnavailable) ||
+				!errors.Is(res.err, ErrNotAcquired) || errors.Is(res.err, ErrHeld) ||
+				res.waited != 5*time.Second {
 				t.Errorf("%s all the time: %+v", what, res)
 			}
 			r.set(nil)
 		}
-		r.set(func(context.Context, string, string, func()) error { return errNoPermission })
-		if res := <-waitOnce(t.Context(), other, time.Hour, succeed); res.ran || !errors.Is(res.err, ErrUnavailable) || res.waited != 0 {
+		r.set(func(s *anyStep) { s.fail(errNoPermission) })
+		if res := <-waitOnce(t.Context(), other, time.Hour, succeed); res.ran ||
+			!errors.Is(res.err, ErrUnavailable) || res.waited != 0 {
 			t.Errorf("a store that refuses: %+v", res)
 		}
 		r.set(nil)
 	})
 }
 
-// The lock may be a fenced one, whose number fn has. Other kinds are refused, and so is what is wrong.
+// The lock may be a fenced one, whose number fn has. Other kinds are refused, and so is what is
+// wrong.
 func TestOnceOfALocker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
@@ -359,30 +332,36 @@ func TestOnceOfALocker(t *testing.T) {
 		}
 		rw := c.RWLocker("rw")
 		for _, l := range []*Locker{c.FairLocker("x"), rw.Reader(), rw.Writer()} {
-			if ran, err := l.Once(t.Context(), time.Hour, succeed); ran || !errors.Is(err, errors.ErrUnsupported) {
+			if ran, err := l.Once(t.Context(), time.Hour, succeed); ran ||
+				!errors.Is(err, errors.ErrUnsupported) {
 				t.Errorf("Once of a %v lock: %v, %v", l.kind, ran, err)
 			}
 		}
 		for what, opts := range map[string][]AcquireOption{
-			"a negative wait": {Wait(-1)}, "a nil option": {nil}, "a short lease": {FixedLease(1)}, "a note": {HolderNote("a=b")},
+			"a negative wait": {Wait(-1)}, "a nil option": {nil}, "a short lease": {FixedLease(1)},
+			"a note": {HolderNote("a=b")},
 		} {
-			if ran, err := c.Locker("x").Once(t.Context(), time.Hour, succeed, opts...); ran || err == nil || errors.Is(err, ErrUnavailable) {
+			if ran, err := c.Locker("x").Once(t.Context(), time.Hour, succeed, opts...); ran ||
+				err == nil || errors.Is(err, ErrUnavailable) {
 				t.Errorf("%s: %v, %v", what, ran, err)
 			}
 		}
-		if ran, err := c.Locker("").Once(t.Context(), time.Hour, succeed, Wait(time.Hour)); ran || !errors.Is(err, errEmptyName) || errors.Is(err, ErrNotAcquired) {
+		if ran, err := c.Locker("").Once(t.Context(), time.Hour, succeed, Wait(time.Hour)); ran ||
+			!errors.Is(err, errEmptyName) || errors.Is(err, ErrNotAcquired) {
 			t.Errorf("no name: %v, %v", ran, err)
 		}
-		// What keeps a lock by the name of Client.Once is that one's success, and the other way round.
+		// A lock that stays taken by the name of Client.Once counts as the success of that, and the
+		// other way round.
 		c.Once(t.Context(), "job", "now", time.Hour, succeed)
-		if ran, err := c.Locker("once:job@now").Once(t.Context(), time.Hour, succeed); ran || err != nil {
+		if ran, err := c.Locker("once:job@now").Once(t.Context(), time.Hour, succeed); ran ||
+			err != nil {
 			t.Errorf("after Client.Once: %v, %v", ran, err)
 		}
 	})
 }
 
 // In random runs with failures and deaths it is done exactly once in each period, never by two at a
-// time, and everybody who had the time to wait knows that.
+// time, and each call that had the time to wait knows that.
 func TestOnceWithWaitAtRandom(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -410,7 +389,9 @@ func TestOnceWithWaitAtRandom(t *testing.T) {
 					all.Go(func() {
 						time.Sleep(late)
 						for {
-							ran, err := c.Locker(name).Once(t.Context(), time.Hour, func(context.Context) error {
+							ran, err := c.Locker(name).Once(t.Context(), time.Hour, func(
+								context.Context,
+							) error {
 								if running.Add(1) > 1 {
 									t.Errorf("two run %s", name)
 								}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// DefaultLease is the lease of locks that don't set their own, unless [WithLease] says otherwise.
-// They are renewed each third of it.
+// DefaultLease is the lease of locks, unless [WithLease] sets another. A lock is renewed each time
+// a third of its lease has passed.
 const DefaultLease = 30 * time.Second
 
 // Option configures a [Client].
@@ -17,10 +17,10 @@ type Option func(*Client) error
 
 // WithLease sets the lease of elections, of [Client.Once], and of locks without [FixedLease] and
 // [RenewedLease]. The lease is how long such a lock outlives a holder that crashes, and how long a
-// holder that is cut off from the store may believe in it. It is renewed each third of its length,
-// so it should be many round trips and well above the pauses of a process: seconds. The default is
-// [DefaultLease]. The minimum is 1 ms, or what the store allows. Fractions of a millisecond are
-// dropped.
+// holder that is cut off from the store may rely on the lock. The lease is renewed each time a
+// third of it has passed. Choose seconds: the lease should be as long as many round trips, and much
+// longer than the pauses of a process. The default is [DefaultLease]. The minimum is 1 ms, or what
+// the store allows. Fractions of a millisecond are dropped.
 func WithLease(d time.Duration) Option {
 	return func(c *Client) error {
 		if err := checkLease(d); err != nil {
@@ -31,21 +31,21 @@ func WithLease(d time.Duration) Option {
 	}
 }
 
-// DefaultHandover is for how long a lock may be handed over inside a process, unless [WithHandover]
-// says otherwise.
+// DefaultHandover is how long a lock may be handed over inside a process, unless [WithHandover]
+// sets another time.
 const DefaultHandover = 10 * time.Millisecond
 
 // WithHandover bounds for how long goroutines of this client may hand a lock over without asking
 // the store. If a lock was taken from the store less than d ago, and is renewed, an unlock passes
 // it to the goroutine of this client that has waited longest. That is a thousand times faster than
-// a round trip. After d it is released in the store, so that other processes get their turn: they
-// may wait for up to d longer. The default is [DefaultHandover]. [New] panics if d is negative or
-// above ten years.
+// a round trip. After d an unlock releases the lock in the store, so that other processes get their
+// turn. They may wait for up to d longer. The default is [DefaultHandover]. [New] panics if d is
+// negative or above ten years.
 //
 // A hand-over rests on the store's last answer. After a [Locker.ForceUnlock] by another client, or
 // if the store loses its data, a goroutine may still enter until d has passed, though another
-// client has the lock by then. An unlock that hands the lock over doesn't notice. With 0 nothing is
-// handed over, and every acquisition asks the store.
+// client has the lock by then. An unlock that hands the lock over doesn't notice this. With 0
+// nothing is handed over, and every acquisition asks the store.
 func WithHandover(d time.Duration) Option {
 	return func(c *Client) error {
 		switch {
@@ -59,10 +59,10 @@ func WithHandover(d time.Duration) Option {
 	}
 }
 
-// WithClientID sets the client's id, the first half of what the store knows a holder by. The
-// default is unique and says where the client runs: the host's name, the process id and 80 random
-// bits, with slashes in between. Any text that isn't empty will do. Clients with the same id still
-// exclude each other.
+// WithClientID sets the client's id, which is the first half of a holder's id in the store. The
+// default is unique and says where the client runs. It is the host's name, the process id and 80
+// random bits, with slashes in between. Any text that isn't empty will do. Clients with the same id
+// still exclude each other.
 func WithClientID(id string) Option {
 	return func(c *Client) error {
 		if id == "" {
@@ -73,10 +73,10 @@ func WithClientID(id string) Option {
 	}
 }
 
-// WithLogger sets the logger for what no call can return: renewals that fail, locks that are lost,
-// stores that can't be reached while a call waits without a deadline. The default is
-// [slog.Default]. One goroutine writes the records, in order, so a slow logger delays nothing. If
-// it can't keep up, records are dropped, and their number is logged.
+// WithLogger sets the logger for events that no call can return. These include renewals that fail,
+// locks that are lost, and stores that can't be reached while a call waits without a deadline. The
+// default is [slog.Default]. One goroutine writes the records, in order, so a slow logger delays
+// nothing. If it can't keep up, records are dropped, and their number is logged.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *Client) error {
 		if l == nil {
@@ -88,10 +88,11 @@ func WithLogger(l *slog.Logger) Option {
 }
 
 // WithGoroutineOwners makes the calling goroutine the owner of plain calls (those that name no
-// [Owner]), as the calling thread is in Java. A goroutine then re-enters what it holds, and must
-// unlock it itself. It is for code that was written that way; [WithOwner] is clearer, since
-// goroutines have no identity in Go. Each plain call then reads a stack trace, which takes 2 us and
-// more. The default is that plain calls belong to the Locker: see [Locker].
+// [Owner]), as the calling thread is in Java. A goroutine then re-enters the locks that it holds,
+// and must unlock them itself. The option is for code that was written for such locks. [WithOwner]
+// is clearer, since goroutines have no identity in Go. With this option each plain call reads a
+// stack trace, which takes 2 us and more. The default is that plain calls belong to the Locker: see
+// [Locker].
 func WithGoroutineOwners() Option {
 	return func(c *Client) error {
 		c.goroutineOwners = true
@@ -99,9 +100,9 @@ func WithGoroutineOwners() Option {
 	}
 }
 
-// WithCallers has the client note the file and line of each call that acquires or waits, for
-// [Client.Holds], [Client.Waits] and the debug page. So they show where a lock was taken. It costs
-// each such call about a microsecond. The default is not to.
+// WithCallers makes the client record the file and line of each call that acquires or waits, for
+// [Client.Holds], [Client.Waits] and the debug page. These then show where a lock was taken. The
+// recording takes about a microsecond for each such call. The default is off.
 func WithCallers() Option {
 	return func(c *Client) error {
 		c.callers = new(callers)
@@ -109,16 +110,16 @@ func WithCallers() Option {
 	}
 }
 
-// AcquireOption changes one acquiring call, or those of a Locker: see [Locker.With].
+// AcquireOption changes one acquiring call, or all acquiring calls of a Locker: see [Locker.With].
 type AcquireOption func(*acquireOptions)
 
 type acquireOptions struct {
 	lease   time.Duration
 	given   bool // the lease was given
-	fixed   bool // and it is not renewed
+	fixed   bool // the lease is not renewed
 	wait    time.Duration
 	bounded bool // the wait was given
-	endless bool // the call can't say that its wait is over: there is none
+	endless bool // the wait has no bound: the call can't return an error
 	atLeast time.Duration
 	keeps   bool // atLeast was given
 	note    string
@@ -129,100 +130,103 @@ type acquireOptions struct {
 	site site // of the call
 }
 
-// FixedLease sets a fixed lease: the lock isn't renewed, and ends by itself. Less than 1 ms, or
-// more than ten years, is an error of the call. Fractions of a millisecond are dropped. If the
-// caller's owner holds the lock already and that hold is renewed, d is ignored. If that hold has a
-// fixed lease, it becomes the longer of d and its rest. A re-entry without FixedLease into a hold
-// that has one is renewed until its unlock; then the hold ends after the rest of its lease. The
-// default is a renewed lease.
+// FixedLease sets a fixed lease, so the lock isn't renewed, and ends with the lease. Less than 1
+// ms, or more than ten years, is an error of the call. Fractions of a millisecond are dropped. If
+// the caller's owner holds the lock already and that hold is renewed, d is ignored. If that hold
+// has a fixed lease, the lease becomes d, unless more than d is left of it. If a call without
+// FixedLease re-enters a hold with a fixed lease, the hold is renewed until that call's unlock.
+// After that unlock the hold ends when the rest of its lease has passed. The default is a renewed
+// lease.
 //
-// A Locker whose plain calls had the lock waits for its unlock even after the lease has ended,
-// since the unlock may still come. See [RWLocker.Reader] for plain reads. For a lock that nobody is
-// to unlock use [Locker.Acquire], an [Owner], or a Locker for that one call.
+// If a Locker's plain call has the lock and the lease ends, the next plain call of that Locker
+// still waits for the unlock, which may yet come. See [RWLocker.Reader] for plain reads. For a lock
+// that is never unlocked use [Locker.Acquire], an [Owner], or a Locker for that one call.
 func FixedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, true }
 }
 
-// Lease is [FixedLease]. The default is none: a lock is renewed.
+// Lease is [FixedLease]. By default there is no fixed lease, and a lock is renewed.
 //
 // Deprecated: Use FixedLease, whose name says that the lock isn't renewed. Lease means the same. It
 // stays for one minor version.
 func Lease(d time.Duration) AcquireOption { return FixedLease(d) }
 
-// RenewedLease sets the lease of one acquisition, which is renewed each third of d until the
-// unlock. It is for one call what [WithLease] is for a client. A short lease lets others in soon
-// after the holder has died. A long one outlives an outage of the store, and tells later of a loss.
-// It should be many round trips and well above the pauses of a process. Less than 1 ms, or more
-// than ten years, is an error of the call. Fractions of a millisecond are dropped. If the store
-// allows no lease so short (2 s on etcd), it is as short as allowed.
+// RenewedLease sets the lease of one acquisition. It is renewed each time a third of d has passed,
+// until the unlock. It does for one call what [WithLease] does for a client. With a short lease,
+// others can acquire the lock soon after its holder has died. A long lease outlives an outage of
+// the store, but a loss is noticed later. The lease should be as long as many round trips, and much
+// longer than the pauses of a process. Less than 1 ms, or more than ten years, is an error of the
+// call. Fractions of a millisecond are dropped. If d is less than the store's shortest lease (2 s
+// on etcd), the lease is the store's shortest.
 //
 // A hold has one lease, that of the call that acquired it. If the caller's owner holds the lock
-// already and that hold is renewed, d is ignored. If that hold has a fixed lease, it is renewed
-// with the longer of d and its rest until this call's unlock; then it ends after that rest. A lock
-// is handed over to, and shared with, only calls of this client that want the same lease; others
-// ask the store. Reads are renewed at least as often as the client's lease says. The default is the
-// client's lease.
+// already and that hold is renewed, d is ignored. If that hold has a fixed lease, the hold is
+// renewed until this call's unlock, with a lease of d, or of the time that is left if that is
+// longer. After the unlock it isn't renewed, and ends with its lease. A lock is handed over to, and
+// shared with, only calls of this client that want the same lease. Other calls ask the store. Reads
+// are renewed at least as often as the client's lease says. The default is the client's lease.
 //
 // If [FixedLease] and RenewedLease are both given, the last one counts.
 func RenewedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, false }
 }
 
-// Wait bounds how long an acquiring call waits for the lock, counted from the call. When it is
-// over, [Locker.TryLock] returns false, and the others return [ErrNotAcquired]. The default is 0
-// for TryLock, and no bound for the others. [Locker.Lock] ignores it.
+// Wait bounds how long an acquiring call waits for the lock, counted from the call. When the wait
+// has run out, [Locker.TryLock] returns false, and other calls return [ErrNotAcquired]. The default
+// is 0 for TryLock, and no bound for other calls. [Locker.Lock] ignores it.
 //
-// With 0 there is a single attempt, which isn't bounded itself: if the store hangs, it takes as
-// long as the context or the store's client allow. So in a handler a short wait may be better. A
-// negative wait is an error of the call.
+// With 0 there is a single attempt, whose own time isn't bounded. If the store hangs, the attempt
+// takes as long as the context or the store's client allow. So in a handler a short wait may be
+// better. A negative wait is an error of the call.
 func Wait(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.wait, o.bounded = d, true }
 }
 
-// AtLeast has the lock stay taken until d after it was acquired, however early it is unlocked, and
-// also if its holder dies. It is for quick jobs that every replica starts: otherwise a replica
-// whose clock is late would find the lock free and run the job again. [Client.Once] is made for
-// that. Until d is over, requests and renewals ask the store for the rest of d at least. The last
-// unlock sets that rest, counted by the store, and wakes nobody. Waiters of this client find the
-// lock free at once when it is over, others within a third of the lease, or 10 s. Until then
-// [Locker.TryLock] of others is false, [Locker.TTL] says how long it lasts, and
-// [Locker.ForceUnlock] ends it. An unlock after d is an ordinary one. So is that of a call which
-// returns an error.
+// AtLeast makes the lock stay taken until d after it was acquired, however early it is unlocked,
+// and even if its holder dies. It is for quick jobs that every replica starts. Without it, a
+// replica whose clock is late would find the lock free and run the job again. For most such jobs
+// [Client.Once] is better, since it keeps the lock taken only after a success. Until d has passed,
+// requests and renewals ask the store for at least the rest of d. The last unlock makes the store
+// keep the lock for that rest, and wakes no waiter. When d has passed, waiters of this client find
+// the lock free at once. Those of other clients find it within a third of the lease, but after ten
+// seconds at most. Until d has passed, [Locker.TryLock] of others returns false, [Locker.TTL]
+// returns the rest, and [Locker.ForceUnlock] frees the lock. An unlock after d is an ordinary one.
+// A call that returns an error doesn't leave the lock taken.
 //
-// Such a hold isn't handed over inside the client. With [FixedLease] the lease is the longer of
-// both. Of several re-entries with AtLeast the longest counts. A fair lock that was given to a
-// waiter in line has its d from its first renewal on, which follows at once; so have the locks of a
-// [MultiLocker].
+// Such a hold isn't handed over inside the client. With [FixedLease] the lease is d if that is
+// longer. If several re-entries have AtLeast, the longest counts. If the store gave a fair lock to
+// a waiter in line, d begins with the first renewal (see [Hold.Until]). The same is true of the
+// locks of a [MultiLocker].
 //
-// The default is that a lock is free as soon as it is unlocked. Parts of a millisecond count as
-// one. A d that isn't positive, or is above ten years, is an error of the call. So is AtLeast on
-// the reading side of an [RWLocker], and with a store that can't keep a lock taken: the error wraps
-// [errors.ErrUnsupported], and nothing is acquired.
+// The default is that a lock is free as soon as it is unlocked. A fraction of a millisecond counts
+// as a whole one. A d that isn't positive, or is above ten years, is an error of the call. AtLeast
+// on the reading side of an [RWLocker], or with a store that can't keep a lock taken, is an error
+// that wraps [errors.ErrUnsupported]. In each case nothing is acquired.
 //
-// On etcd, which counts leases in seconds, the client that unlocked the lock ends d in time. If
-// that client is closed before, or its process dies, or d is longer than ten minutes, the lock may
-// stay taken for up to three seconds more.
+// On etcd, which counts leases in seconds, the client that unlocked the lock frees it in time when
+// d has passed. If that client is closed before, or its process dies, or d is longer than ten
+// minutes, the lock may stay taken for up to three seconds more.
 func AtLeast(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.atLeast, o.keeps = d, true }
 }
 
-// HolderNote has the store know this hold by an id with a note, for everybody who looks: see
-// [Holder.Note]. It is for the reading side of an [RWLocker]: its holders are then a list of
-// members with their notes. Such a hold is always asked of the store, and isn't shared with other
+// HolderNote adds a note to the id of this hold in the store, so that every client can see it: see
+// [Holder.Note]. It is for the reading side of an [RWLocker], whose holders are then a list of
+// members with their notes. Such a hold always comes from the store, and isn't shared with other
 // readers of this client. A re-entry, and a read under a write of the same owner, keep the existing
 // id.
 //
 // A note has 1 to 512 bytes, of letters, digits and -._~%&=+, which is what [net/url.Values.Encode]
-// returns. Anything else is an error of the call. So is a note for another side or kind, with an
-// error that wraps [errors.ErrUnsupported]. The default is no note.
+// returns. Anything else is an error of the call. A note for a writing side or for another kind of
+// lock is an error that wraps [errors.ErrUnsupported]. The default is no note.
 func HolderNote(note string) AcquireOption {
 	return func(o *acquireOptions) { o.note, o.noted = note, true }
 }
 
-// maxNote keeps ids of holders short enough for every store.
+// maxNote is the longest note. It keeps ids of holders short enough for every store.
 const maxNote = 512
 
-// checkNote says what is wrong with a note, if anything.
+// checkNote returns the error of an invalid note, or nil.
 func checkNote(note string) error {
 	switch {
 	case note == "":
@@ -235,8 +239,8 @@ func checkNote(note string) error {
 	return nil
 }
 
-// isNote says whether a text has only characters that a note may have. A colon isn't among them: it
-// is what an id is taken apart by.
+// isNote reports whether a text has only characters that a note may have. A colon isn't one of
+// them, since ids are split at colons.
 func isNote(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' ||
@@ -244,7 +248,7 @@ func isNote(text string) bool {
 	})
 }
 
-// options applies opts to what the call does by default, and checks the outcome.
+// options applies opts to o, which has the call's defaults, and checks the result.
 func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions, error) {
 	if len(opts) > 0 {
 		var err error
@@ -295,7 +299,7 @@ func (o acquireOptions) with(opts []AcquireOption) (acquireOptions, error) {
 	return o, nil
 }
 
-// asked returns the lease that the store is asked for.
+// asked returns the lease to ask the store for.
 func (o acquireOptions) asked() time.Duration { return max(o.lease, o.atLeast) }
 
 func checkKeep(d time.Duration) error {
@@ -308,7 +312,7 @@ func checkKeep(d time.Duration) error {
 	return nil
 }
 
-// longestLease keeps sums of leases and instants far from what a Duration holds.
+// longestLease keeps sums of leases and instants from overflowing a Duration.
 const longestLease = 10 * 365 * 24 * time.Hour
 
 func checkLease(d time.Duration) error {

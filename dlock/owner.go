@@ -7,7 +7,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/goroutine"
 )
 
-// Owner is an owner of locks: calls in its name are never excluded by its own holds. Make one with
+// Owner is an owner of locks. Calls in its name are never excluded by its own holds. Make one with
 // [NewOwner] for each sequential job, such as the handling of one message. The zero Owner is
 // invalid, and using it panics.
 type Owner struct{ id uint64 }
@@ -17,13 +17,13 @@ var owners atomic.Uint64
 // NewOwner returns an owner that differs from all others in this process.
 func NewOwner() Owner { return Owner{owners.Add(1)} }
 
-// WithOwner returns a context in which calls act for o, in any goroutine: they re-enter what o
-// holds, and unlocks pair with locks last in, first out. If a context names several, an owner or a
-// [Hold] (such as that of a [Locker.Do]), the innermost wins; a Hold counts for its own lock only.
-// WithOwner panics if o is zero.
+// WithOwner returns a context in which calls act for o, in any goroutine. They re-enter the locks
+// that o holds, and unlocks pair with locks last in, first out. If a context names several owners
+// or Holds (such as that of a [Locker.Do]), the innermost wins. A Hold counts for its own lock
+// only. WithOwner panics if o is zero.
 //
-// Goroutines that share an owner don't exclude each other. So don't use it in middleware around
-// whole requests, unless each request really is one owner.
+// Goroutines that share an owner don't exclude each other. So don't use WithOwner in middleware
+// around whole requests, unless each request really is one owner.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	o.mustBeSomebody("WithOwner")
 	return context.WithValue(ctx, identityKey{}, &identity{party: o, outer: identityOf(ctx)})
@@ -35,11 +35,11 @@ func (o Owner) mustBeSomebody(where string) {
 	}
 }
 
-// An identity is what a context says about who is calling: an owner, or a hold.
+// An identity is the owner or the hold in a context. Calls with the context are made in its name.
 type identity struct {
 	party  party
-	client *Client // of the hold
-	hold   *hold   // nil if it is an owner
+	client *Client // the hold's client
+	hold   *hold   // nil if the identity is an owner
 	outer  *identity
 }
 
@@ -51,22 +51,22 @@ func identityOf(ctx context.Context) *identity {
 	return id
 }
 
-// A party is who can hold a lock: an Owner, a goroutineOwner, or the *variable of plain calls.
+// A party can hold a lock: an Owner, a goroutineOwner, or the *variable of plain calls.
 type party any
 
 type goroutineOwner uint64
 
-// A caller is in whose name a call is made.
+// A caller is the party that makes a call, with what is known about the party and the call.
 type caller struct {
 	party party
-	hold  *hold // what its context is for; nil if it isn't that of a hold of this lock
-	alone bool  // nobody else is that party
+	hold  *hold // the hold in the call's context; nil if the context has no hold of this lock
+	alone bool  // the party makes no other calls
 
-	excluded func() // called once the store has said that another has the lock; nil: nobody asks
+	excluded func() // called when the store has said that another has the lock; may be nil
 }
 
-// caller returns in whose name a call with ctx is made: from the inside out, the first hold of this
-// lock or owner that the context names decides.
+// caller returns the caller for ctx. The innermost owner, or hold of this lock, in the context
+// decides.
 func (l *Locker) caller(ctx context.Context) caller {
 	mustBeContext(ctx)
 	for id := identityOf(ctx); id != nil; id = id.outer {
@@ -83,7 +83,7 @@ func mustBeContext(ctx context.Context) {
 	}
 }
 
-// self returns who makes the plain calls.
+// self returns the party of plain calls.
 func (l *Locker) self() party {
 	switch {
 	case l.owner != Owner{}:

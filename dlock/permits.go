@@ -2,24 +2,25 @@ package dlock
 
 import "iter"
 
-// Permits of a semaphore are held by many at once, each with a claim of his own. What is special about
-// them inside a client: it knows what it has out itself, and what the store has refused; and who waits may be
-// handed what is given back while an attempt of his own is under way, since that is no reason to do without.
+// Several holders can have permits of one semaphore at a time, each with a claim of its own. A
+// client treats permits specially in two ways. First, it knows how many permits it has itself, and
+// which request the store has refused. Second, a call may be handed released permits while its own
+// attempt is under way.
 
-// out is the permits that this client has: a list of claims.
+// out is the list of claims of permits that this client holds.
 type out struct {
 	first   *claim
 	permits int
 }
 
-// A permit is a claim's place in that list.
+// A permit is a claim's entry in the list out.
 type permit struct {
-	holder      *hold // nil if nobody has it
+	holder      *hold // nil if no hold has it
 	prev, next  *claim
-	many, limit int // how many permits are claimed, and of how many
+	many, limit int // the number of permits claimed, and the semaphore's limit
 }
 
-// permitted returns the holds of all who have permits.
+// permitted returns the holds of permits.
 func (o *object) permitted() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
 		for cl := o.out.first; cl != nil; {
@@ -32,7 +33,8 @@ func (o *object) permitted() iter.Seq[*hold] {
 	}
 }
 
-// keepPermits notes that somebody has permits, perhaps those that another had.
+// keepPermits records a hold of permits. If another hold had the permits before, the list already
+// has their claim.
 func (o *object) keepPermits(h *hold) {
 	cl := h.claim
 	if cl.more.holder == nil {
@@ -46,7 +48,7 @@ func (o *object) keepPermits(h *hold) {
 	cl.more.holder = h
 }
 
-// forgetPermitsLocked notes that permits are given back, or lost.
+// forgetPermitsLocked records that permits were released or lost.
 func (c *Client) forgetPermitsLocked(o *object, h *hold) {
 	m := h.claim.more
 	if m.holder != h {
@@ -65,12 +67,12 @@ func (c *Client) forgetPermitsLocked(o *object, h *hold) {
 	o.out.permits -= m.many
 }
 
-// exhausts says whether what this client has out leaves too few for a call.
+// exhausts reports whether this client's own holds leave too few permits for a call.
 func (o *object) exhausts(a *acquisition) bool {
 	return o.out.first != nil && a.o.limit > 0 && o.out.permits+a.o.permits > a.o.limit
 }
 
-// exhaustedLocked is exhausts with a look at the clock.
+// exhaustedLocked is like exhausts, but ends expired holds before it returns true.
 func (c *Client) exhaustedLocked(o *object, a *acquisition) bool {
 	if !o.exhausts(a) {
 		return false
@@ -81,13 +83,15 @@ func (c *Client) exhaustedLocked(o *object, a *acquisition) bool {
 	return o.exhausts(a)
 }
 
-// A refusal is what the store has said last to the lead of a queue: so many are too many.
+// A refusal records the store's last refusal of a queue's lead. The store had fewer permits left
+// than that call wanted.
 type refusal struct {
-	permits, limit int // 0: nothing that is known
+	permits, limit int // if permits is 0, there is no refusal
 	again          instant
 }
 
-// refuses says whether the store would say the same to another, if nothing has happened since.
+// refuses reports whether the store would refuse another call, too, if nothing has changed since.
 func (r refusal) refuses(a *acquisition) bool {
-	return r.permits > 0 && a.o.permits >= r.permits && (a.o.limit == r.limit || r.limit > 0 && a.o.limit > 0 && a.o.limit < r.limit)
+	return r.permits > 0 && a.o.permits >= r.permits &&
+		(a.o.limit == r.limit || r.limit > 0 && a.o.limit > 0 && a.o.limit < r.limit)
 }

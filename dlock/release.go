@@ -12,7 +12,7 @@ import (
 // background.
 const longestRelease = 5 * time.Second
 
-// releaseParty gives back the latest hold of p.
+// releaseParty makes one release of p's latest hold on a Locker's lock.
 func (c *Client) releaseParty(ctx context.Context, l *Locker, p party) error {
 	for {
 		h := c.latest(l, p)
@@ -25,7 +25,7 @@ func (c *Client) releaseParty(ctx context.Context, l *Locker, p party) error {
 	}
 }
 
-// latest returns what p would unlock, lost or not, or nil.
+// latest returns the hold that an unlock by p would release, held or lost, or nil.
 func (c *Client) latest(l *Locker, p party) *hold {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -35,10 +35,10 @@ func (c *Client) latest(l *Locker, p party) *hold {
 	return c.lastLossLocked(l.lostKey(p))
 }
 
-// presentHoldLocked returns what a party has on a Locker's lock, valid or not, or nil.
+// presentHoldLocked returns a party's hold on a Locker's lock, or nil. The hold may have expired.
 func (c *Client) presentHoldLocked(l *Locker, p party) *hold {
 	o := c.objectLocked(l.kind, l.name)
-	if rules[l.kind].shared || o == nil {
+	if l.kind.Shared() || o == nil {
 		return o.reader(p)
 	}
 	if h := o.alone; h != nil && h.party == p && h.kind == l.kind {
@@ -47,15 +47,17 @@ func (c *Client) presentHoldLocked(l *Locker, p party) *hold {
 	return nil
 }
 
-// releaseWithin gives back one hold of a Do, with its own context or one from inside it.
+// releaseWithin makes one release of the hold of a Do or a Hold. ctx is the caller's context, or a
+// context of the hold.
 func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
 	if err := c.giveUpHold(ctx, h); err != errAgain {
 		return err
 	}
-	return ErrNotHeld // it gave back more than it took
+	return ErrNotHeld // the function released more than it took
 }
 
-// releaseUntold gives back one hold. It is errAgain if the last one was given back before.
+// releaseUntold makes one release of a hold, without telling the traces. It returns errAgain if the
+// hold's last release has already begun.
 func (c *Client) releaseUntold(ctx context.Context, h *hold) error {
 	if c.handOn(h) {
 		return nil
@@ -63,9 +65,9 @@ func (c *Client) releaseUntold(ctx context.Context, h *hold) error {
 	return c.releaseToStore(ctx, h)
 }
 
-// releaseToStore gives back one hold that isn't handed on.
+// releaseToStore makes one release of a hold that isn't handed over.
 func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
-	if rules[h.kind].shared {
+	if h.kind.Shared() {
 		return c.releaseShared(ctx, h)
 	}
 	ctx, cancel := c.releaseContext(ctx, h, false)
@@ -83,7 +85,12 @@ func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
 		c.unlock()
 		return errAgain
 	case h.state == forsaken:
-		return c.releaseForsakenLocked(ctx, h)
+		tell, before := c.departForsakenLocked(h)
+		c.unlock()
+		if !tell {
+			return nil
+		}
+		return c.releaseForsaken(ctx, h, before)
 	case !h.valid(now):
 		if h.state == live {
 			c.loseLocked(h, c.ranOutLocked(h.claim, now))
@@ -92,14 +99,18 @@ func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
 		c.unlock()
 		return ErrLost
 	case h.count > 1:
-		return c.releaseOneLocked(ctx, h, now)
+		p := c.leavePartLocked(h, now)
+		c.unlock()
+		return c.releasePart(ctx, p)
 	default:
-		return c.releaseLastLocked(ctx, h, now)
+		d := c.departLocked(h, c.releasesLocked(h), now)
+		c.unlock()
+		return c.free(ctx, d)
 	}
 }
 
-// takeSlot waits for the step of the hold that is under way, if there is one, and says whether that
-// ended before ctx.
+// takeSlot waits until no other step of the hold is under way, and occupies the hold's slot. It
+// returns false if ctx ends first.
 func (h *hold) takeSlot(ctx context.Context) bool {
 	select {
 	case h.slot <- struct{}{}:
@@ -118,14 +129,16 @@ func (h *hold) takeSlot(ctx context.Context) bool {
 func (h *hold) budget(now instant) time.Duration {
 	left := h.claim.Until() - now
 	if left <= 0 {
-		return longestRelease // it is lost, and no store is asked
+		return longestRelease // the hold was lost, so the store isn't asked
 	}
 	return min(left, longestRelease)
 }
 
-// releaseContext returns a context in which to release. One that is over already doesn't keep
-// anybody from it, nor does that of a Do whose hold it is, which ends as the release begins.
-func (c *Client) releaseContext(ctx context.Context, h *hold, last bool) (context.Context, context.CancelFunc) {
+// releaseContext returns a context for a release. A context that has ended doesn't prevent the
+// release. Neither does the context of the hold itself, which ends when the release begins.
+func (c *Client) releaseContext(
+	ctx context.Context, h *hold, last bool,
+) (context.Context, context.CancelFunc) {
 	budget := longestRelease
 	switch {
 	case ctx.Err() != nil:
@@ -137,7 +150,7 @@ func (c *Client) releaseContext(ctx context.Context, h *hold, last bool) (contex
 		ctx = withoutCancel(ctx)
 	}
 	if c.prompt {
-		return ctx, func() {} // it takes no time
+		return ctx, func() {} // the store's steps take no time
 	}
 	budget = min(budget, h.budget(c.now()))
 	if ctx == context.Background() && budget == longestRelease {
@@ -146,31 +159,31 @@ func (c *Client) releaseContext(ctx context.Context, h *hold, last bool) (contex
 	return context.WithTimeoutCause(ctx, budget, errUnanswered)
 }
 
-// isLast says whether giving back one of a hold ends it.
+// isLast reports whether the next release of a hold is its last.
 func (c *Client) isLast(h *hold) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return h.count == 1
 }
 
-// releaseLater lets an unlock that must wait for a step of its own hold go on in the background. Why
-// is the reason that it doesn't wait any longer.
+// releaseLater continues an unlock in the background, where it waits for another step of its hold.
+// why is the reason why the caller doesn't wait any longer.
 func (c *Client) releaseLater(h *hold, why error) error {
 	c.mu.Lock()
 	defer c.unlock()
 	c.backgroundLocked(func() {
-		// Of this hold only: its owner may have taken another by then.
+		// Only this hold is released. Its owner may have another hold of the lock by now.
 		if err := c.release(context.Background(), h); err != nil && err != errAgain {
 			c.warn("late unlock", "name", h.claim.object.name, "err", err)
 		}
 	})
 	if h.count > 1 {
-		return nil // one of several: the caller has given it back
+		return nil // the hold goes on, and for the caller this unlock is done
 	}
 	return why
 }
 
-// releaseLostLocked gives back a hold that is lost.
+// releaseLostLocked makes one release of a hold that was lost.
 func (c *Client) releaseLostLocked(h *hold) {
 	h.count--
 	if h.count > 0 {
@@ -183,29 +196,42 @@ func (c *Client) releaseLostLocked(h *hold) {
 	}
 }
 
-// leaves notes that a hold doesn't rest on its claim any more, and says whether that was the last.
+// leaves records that a hold no longer rests on its claim. It returns true if no other hold rests
+// on the claim.
 func (h *hold) leaves() bool {
-	if !rules[h.kind].shared {
+	if !h.kind.Shared() {
 		return true
 	}
 	h.claim.more.holds--
 	return h.claim.more.holds == 0
 }
 
-// releaseOneLocked gives back one of several holds. Whatever becomes of the request, the caller has
-// given it back: if it wasn't carried out, the store counts more than we do, and the last release
-// drains that. It unlocks c.mu.
-func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) error {
+// A partial is a partial release that is under way.
+type partial struct {
+	h            *hold
+	began        instant
+	lease, asked time.Duration // see protocol.Promise.PartialRelease
+}
+
+// leavePartLocked begins a partial release of a hold.
+func (c *Client) leavePartLocked(h *hold, now instant) partial {
 	cl := h.claim
 	h.count--
 	lease, asked := cl.PartialRelease(now, h.count < h.renewedFrom)
 	if h.count < h.renewedFrom {
-		h.renewedFrom = 0 // what is left has a fixed lease
+		h.renewedFrom = 0 // the calls that still hold it have a fixed lease
 	}
 	cl.StepSent(now, asked, c.stored(asked))
-	c.unlock()
+	return partial{h, now, lease, asked}
+}
 
-	res, err := step(ctx, c, backend.Session.Release, cl.releaseRequest(c.stored(asked), false))
+// releasePart tells the store about a partial release. For the caller the release is done, even if
+// the store fails. If the request wasn't carried out, the store has a higher count than the client.
+// The last release makes up for the difference: see drain.
+func (c *Client) releasePart(ctx context.Context, p partial) error {
+	h, cl := p.h, p.h.claim
+	req := cl.releaseRequest(c.stored(p.asked), false)
+	res, err := step(ctx, c, backend.Session.Release, req)
 
 	c.mu.Lock()
 	defer c.unlock()
@@ -217,48 +243,44 @@ func (c *Client) releaseOneLocked(ctx context.Context, h *hold, now instant) err
 		return ErrLost
 	case err != nil && !isDisplaced(err):
 		if backend.KindOf(err) == backend.Unknown {
-			cl.Unanswered(asked)
+			cl.Unanswered(p.asked)
 		}
 		return nil
 	case res.Outcome != backend.Left:
-		c.loseLocked(h, gone) // the store had lost it, and the last re-entry began a fresh one
+		c.loseLocked(h, gone) // the store had lost the hold, and the re-entry began another one
 		return ErrLost
 	}
-	c.prolongLocked(h, now, lease, asked)
+	c.prolongLocked(h, p.began, p.lease, p.asked)
 	return nil
 }
 
-// releaseLastLocked gives back the last hold. From here on its number is dead: whatever happens,
-// nothing re-enters or renews it any more. It unlocks c.mu.
-func (c *Client) releaseLastLocked(ctx context.Context, h *hold, now instant) error {
-	return c.freeLocked(ctx, h, c.releasesLocked(h), now)
-}
-
-// releasesLocked notes that the last release of a hold begins.
+// releasesLocked records that the last release of a hold begins. From now on its owner string isn't
+// used for re-entries or renewals. releasesLocked returns the queue whose lead waits for the
+// answer, or nil.
 func (c *Client) releasesLocked(h *hold) *queue {
 	h.state = released
 	h.count = 0
 	q := c.postponeLocked(h.claim)
 	c.dropLocked(h)
-	c.endContextsLocked(h, ErrNotHeld) // there are none, unless fn gave back more than it took
+	c.endContextsLocked(h, ErrNotHeld) // it has contexts only if fn released more than it took
 	return q
 }
 
-// freeLocked releases the claim of a hold that was the last on it. It unlocks c.mu.
-func (c *Client) freeLocked(ctx context.Context, h *hold, q *queue, now instant) error {
-	d := c.departLocked(h, q, now)
-	c.unlock()
-	return c.depart(ctx, d, func() (backend.ReleaseResult, error) { return c.sendRelease(ctx, d.h.claim, d.lease, d.ask) })
+// free makes the last release of a claim.
+func (c *Client) free(ctx context.Context, d departure) error {
+	return c.depart(ctx, d, func() (backend.ReleaseResult, error) {
+		return c.sendRelease(ctx, d.h.claim, d.lease, d.ask)
+	})
 }
 
-// A departure is the last release of a claim, under way.
+// A departure is the last release of a claim, while it is under way.
 type departure struct {
 	h     *hold
-	q     *queue // as for releasedLast
+	q     *queue // see releasedLast
 	began instant
 	lease time.Duration
-	ask   bool   // the store is asked who waits
-	inner *claim // is to be released before, or it would be read for a moment by nobody; nil: nothing is
+	ask   bool   // the store is asked for the number of waiters
+	inner *claim // the read under a write, which is released first; nil: none
 }
 
 // departLocked begins the last release of the claim of a hold.
@@ -266,16 +288,20 @@ func (c *Client) departLocked(h *hold, q *queue, now instant) departure {
 	cl := h.claim
 	cl.dead, cl.leaving = true, true
 	delete(c.troubles, cl)
-	d := departure{h: h, q: q, began: now, lease: c.stored(cl.Lease()), ask: c.asksWhoWaitsLocked(cl, now)}
+	d := departure{h: h, q: q, began: now, lease: c.stored(cl.Lease()),
+		ask: c.asksWhoWaitsLocked(cl, now)}
 	cl.Sent(now, max(d.lease, c.stored(cl.Left(now))))
 	d.inner = c.endInnerLocked(h)
 	return d
 }
 
-// depart makes the last release of a claim, the first request of which is sent, or was, by the function.
-func (c *Client) depart(ctx context.Context, d departure, first func() (backend.ReleaseResult, error)) (err error) {
+// depart makes the last release of a claim. first returns the answer to the first request, which it
+// sends or has sent.
+func (c *Client) depart(
+	ctx context.Context, d departure, first func() (backend.ReleaseResult, error),
+) (err error) {
 	freed := backend.ReleaseResult{}
-	err = errUnanswered // unless a step panics
+	err = errUnanswered // stays if a step panics
 	defer func() { c.releasedLast(d.h, d.q, d.began, freed, err) }()
 	if d.inner != nil {
 		c.drainShared(ctx, d.inner)
@@ -288,9 +314,12 @@ func (c *Client) depart(ctx context.Context, d departure, first func() (backend.
 	return err
 }
 
-// releasedLast lets others have what was released, or may have been, or was lost: those who wait in q
-// since before then, if that isn't nil, or since then.
-func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.ReleaseResult, err error) {
+// releasedLast is called after a last release, whatever its result. It decides when waiting calls
+// of this client ask for the lock. q is the queue in which calls already waited when the release
+// began, or nil if none did.
+func (c *Client) releasedLast(
+	h *hold, q *queue, began instant, res backend.ReleaseResult, err error,
+) {
 	c.mu.Lock()
 	defer c.unlock()
 	cl := h.claim
@@ -305,7 +334,7 @@ func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.Rele
 	case res.Outcome == backend.Kept:
 		c.keptLocked(cl)
 	default:
-		c.wakeLocked(cl) // freed or not: nobody here has it any more
+		c.wakeLocked(cl) // even if the lock isn't free, this client no longer has it
 	}
 	c.vacateLocked(h)
 	if cl.Strays() || err != nil && err != ErrLost {
@@ -313,7 +342,8 @@ func (c *Client) releasedLast(h *hold, q *queue, began instant, res backend.Rele
 	}
 }
 
-// releasedLocked notes that a last release is over, and says what has become of its message.
+// releasedLocked records that a last release is over. It returns whether the store's message about
+// the release has come.
 func (q *queue) releasedLocked() message {
 	own := unheard
 	switch {
@@ -329,7 +359,8 @@ func (q *queue) releasedLocked() message {
 	return own
 }
 
-// keptLocked notes that what was claimed is released, but kept: who waits looks again when that is over, and not before.
+// keptLocked records that a claim was released, but its lock stays taken for a while. Waiting calls
+// look again after that time, and not before.
 func (c *Client) keptLocked(cl *claim) {
 	o := c.presentLocked(cl)
 	if o == nil {
@@ -337,23 +368,24 @@ func (c *Client) keptLocked(cl *claim) {
 	}
 	over := c.now() + kept(cl.Left(c.now())) + endJitter
 	if q := o.line; q != nil {
-		q.soon = q.soon || q.looking // that one may not have seen it
+		q.soon = q.soon || q.looking // the look under way may have missed the release
 		c.hastenLocked(&q.look, over)
 	}
 	switch q := o.queue; {
 	case q == nil || q.lead == nil:
-	case rules[cl.kind].many:
-		c.wakeQueueLocked(q) // it may not have asked so far, since this client had too many out itself
+	case cl.kind.Many():
+		c.wakeQueueLocked(q) // the lead may not have asked yet, for lack of permits
 	default:
 		if q.again == 0 || over < q.again {
-			q.again = over // what an attempt under way is answered may be from before
+			q.again = over // the answer to an attempt under way may be older
 		}
 		c.hastenLocked(&q.lead.alarm, over)
 	}
 }
 
-// lastRelease asks to give back all that is left of a claim, and to keep it for as long as that is wanted, also if the store counts
-// more than we do, and something is left.
+// lastRelease returns the request for the last release of a claim. If the lock is to stay taken,
+// the request asks the store to keep it. A release that is repeated, because the store has a higher
+// count, asks for that, too.
 func (c *Client) lastRelease(cl *claim, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
 	if left := cl.Left(c.now()); left > 0 {
@@ -363,21 +395,28 @@ func (c *Client) lastRelease(cl *claim, lease time.Duration, ask bool) backend.R
 	return req
 }
 
-// drain repeats a last release until the store holds nothing of that number any more. It says
-// how that ended if it was us who freed it.
-func (c *Client) drain(ctx context.Context, cl *claim, lease time.Duration, ask bool) (freed backend.ReleaseResult, err error) {
+// drain repeats a last release until the store holds nothing under the claim's owner string. It
+// returns the answer to the release that freed the lock.
+func (c *Client) drain(
+	ctx context.Context, cl *claim, lease time.Duration, ask bool,
+) (freed backend.ReleaseResult, err error) {
 	res, err := c.sendRelease(ctx, cl, lease, ask)
 	return c.drainOn(ctx, cl, lease, ask, res, err)
 }
 
-func (c *Client) sendRelease(ctx context.Context, cl *claim, lease time.Duration, ask bool) (backend.ReleaseResult, error) {
+func (c *Client) sendRelease(
+	ctx context.Context, cl *claim, lease time.Duration, ask bool,
+) (backend.ReleaseResult, error) {
 	return step(ctx, c, backend.Session.Release, c.lastRelease(cl, lease, ask))
 }
 
-// drainOn is drain after the first answer.
-func (c *Client) drainOn(ctx context.Context, cl *claim, lease time.Duration, ask bool, res backend.ReleaseResult, err error) (freed backend.ReleaseResult, _ error) {
+// drainOn continues drain after the first answer.
+func (c *Client) drainOn(
+	ctx context.Context, cl *claim, lease time.Duration, ask bool, res backend.ReleaseResult,
+	err error,
+) (freed backend.ReleaseResult, _ error) {
 	var tries backoff
-	sent := false // a release of ours may have been carried out
+	sent := false // an earlier release may have been carried out
 	for ; ; res, err = c.sendRelease(ctx, cl, lease, ask) {
 		if isDisplaced(err) {
 			res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil
@@ -401,10 +440,10 @@ func (c *Client) drainOn(ctx context.Context, cl *claim, lease time.Duration, as
 			sent = true
 		}
 		switch {
-		case c.prompt: // nothing is gained by waiting
+		case c.prompt: // waiting wouldn't help
 			return freed, unavailable(err)
 		case c.pause(ctx, tries.next(firstBackoff, longestPause(lease))):
-		case ctx.Err() == nil: // closed
+		case ctx.Err() == nil: // the client is closed
 			return c.releaseOnce(ctx, cl, lease, sent)
 		default:
 			return freed, undrained(ctx, err)
@@ -412,7 +451,7 @@ func (c *Client) drainOn(ctx context.Context, cl *claim, lease time.Duration, as
 	}
 }
 
-// undrained returns why a last release ends without the store's word.
+// undrained returns the error of a last release that ends without the store's answer.
 func undrained(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
@@ -427,7 +466,8 @@ func undrained(ctx context.Context, err error) error {
 	}
 }
 
-// leaveForsakenLocked counts one less after Close, and says whether the store is to be told.
+// leaveForsakenLocked takes one from the count of a hold after Close. It reports whether the store
+// must be told.
 func (c *Client) leaveForsakenLocked(h *hold) (tell bool) {
 	h.count--
 	if h.count <= 0 {
@@ -435,39 +475,43 @@ func (c *Client) leaveForsakenLocked(h *hold) (tell bool) {
 		c.dropLocked(h)
 		c.vacateLocked(h)
 	}
-	return !rules[h.kind].shared || h.count <= 0 && h.leaves()
+	return !h.kind.Shared() || h.count <= 0 && h.leaves()
 }
 
-// releaseForsakenLocked gives back one hold after Close, with one request. It unlocks c.mu.
-func (c *Client) releaseForsakenLocked(ctx context.Context, h *hold) error {
+// departForsakenLocked begins one release of a hold after Close. It reports whether the store must
+// be told, and returns the claims that must be released before the hold's own.
+func (c *Client) departForsakenLocked(h *hold) (tell bool, before []*claim) {
 	cl := h.claim
-	last := c.leaveForsakenLocked(h)
-	var before []*claim // are released with it
-	if last && h.count <= 0 {
-		cl.dead = true
-		if inner := c.endInnerLocked(h); inner != nil {
-			before = append(before, inner)
-		}
-		if cl.more != nil && cl.more.other != nil {
-			before = append(before, cl.more.other)
-		}
+	tell = c.leaveForsakenLocked(h)
+	if !tell || h.count > 0 {
+		return tell, nil
 	}
-	c.unlock()
-	if !last {
-		return nil
+	cl.dead = true
+	if inner := c.endInnerLocked(h); inner != nil {
+		before = append(before, inner)
 	}
+	if cl.more != nil && cl.more.other != nil {
+		before = append(before, cl.more.other)
+	}
+	return tell, before
+}
+
+// releaseForsaken releases a hold after Close, with one request for each claim.
+func (c *Client) releaseForsaken(ctx context.Context, h *hold, before []*claim) error {
 	ctx, cancel := c.releaseContext(ctx, h, true)
 	defer cancel()
 	for _, side := range before {
 		c.releaseOnce(ctx, side, c.stored(side.Lease()), false)
 	}
-	_, err := c.releaseOnce(ctx, cl, c.stored(cl.Lease()), false)
+	_, err := c.releaseOnce(ctx, h.claim, c.stored(h.claim.Lease()), false)
 	return err
 }
 
-// releaseOnce sends one release, whether the client is closed or not. If one was sent before, it is
-// no surprise that nothing is held.
-func (c *Client) releaseOnce(ctx context.Context, cl *claim, lease time.Duration, sent bool) (res backend.ReleaseResult, err error) {
+// releaseOnce sends one release, even if the client is closed. If sent is set, an earlier release
+// may have been carried out. Then it is no error if the store holds nothing.
+func (c *Client) releaseOnce(
+	ctx context.Context, cl *claim, lease time.Duration, sent bool,
+) (res backend.ReleaseResult, err error) {
 	if req := c.lastRelease(cl, lease, false); c.leavable {
 		res, err = here(ctx, c, backend.Session.Release, req)
 	} else {

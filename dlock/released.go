@@ -8,11 +8,12 @@ import (
 
 // Released returns a channel that gets a value after a release of the lock, in any process, until
 // ctx ends or the client is closed. It is for observers that don't want the lock. The channel holds
-// one value, so several releases may be one. It also gets a value each time that the store begins
-// to tell of releases: look then, since some may have been missed. It is never closed.
+// one value, which may stand for several releases. It also gets a value each time that the store
+// begins to send messages. Check the lock then, since releases may have been missed. The channel is
+// never closed.
 //
-// Messages get lost, and locks also end without one, so look now and then, too. A store that can't
-// tell of releases sends no value.
+// Messages get lost, and locks also end without a message, so poll now and then, too. With a store
+// that sends no messages, the channel never gets a value.
 func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	mustBeContext(ctx)
@@ -25,15 +26,15 @@ func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 	}
 	if l.client.notifier != nil {
 		l.client.listen(ctx, backend.SubscribeRequest{
-			Kind: rules[l.kind].family.representative(), Name: l.name, Watches: true,
+			Kind: l.kind.Family().Representative(), Name: l.name, Watches: true,
 			Wake: func(backend.Wakeup) { wake() },
 		}, wake)
 	}
 	return released
 }
 
-// listen has the store tell of releases, until ctx ends, and calls stands each time that it begins
-// to. It tries again where that fails, unless the store refuses.
+// listen makes the store send messages about releases until ctx ends. It calls stands when the
+// store has begun to send them. If subscribing fails, it tries again, unless the store refuses.
 func (c *Client) listen(ctx context.Context, req backend.SubscribeRequest, stands func()) {
 	c.mu.Lock()
 	defer c.unlock()

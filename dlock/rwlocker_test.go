@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,53 +17,21 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// tallied counts the steps that reach the store.
-type tallied struct {
-	backend.Backend
-	acquired, released, renewed atomic.Int64
-}
-
-func (b *tallied) Open() backend.Session { return talliedSession{b.Backend.Open(), b} }
-
-type talliedSession struct {
-	backend.Session
-	b *tallied
-}
-
-func (s talliedSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	s.b.acquired.Add(1)
-	return s.Session.Acquire(ctx, req)
-}
-
-func (s talliedSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	s.b.released.Add(1)
-	return s.Session.Release(ctx, req)
-}
-
-func (s talliedSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	s.b.renewed.Add(1)
-	return s.Session.Renew(ctx, req)
-}
-
-func (s talliedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
-}
-
 func TestReadersShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &tallied{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		c := New(b, quiet())
 		defer c.Close()
 		rw := c.RWLocker("x")
 		for range 10 {
 			rw.RLock()
 		}
-		if n := b.acquired.Load(); n != 1 {
+		if n := b.acquire.count(); n != 1 {
 			t.Errorf("%d acquisitions for ten readers who came at once", n)
 		}
 		time.Sleep(DefaultHandover)
 		rw.RLock()
-		if n := b.acquired.Load(); n != 2 {
+		if n := b.acquire.count(); n != 2 {
 			t.Errorf("%d acquisitions; want a second one after the hand-over time", n)
 		}
 		if n, err := rw.Reader().HoldCount(t.Context()); n != 11 || err != nil {
@@ -74,7 +40,7 @@ func TestReadersShare(t *testing.T) {
 		for range 10 {
 			rw.RUnlock()
 		}
-		if n := b.released.Load(); n != 1 {
+		if n := b.release.count(); n != 1 {
 			t.Errorf("%d releases when all but one have gone", n)
 		}
 		if held, err := rw.Reader().IsHeld(t.Context()); !held || err != nil {
@@ -175,7 +141,7 @@ func TestWritersAreNotStarved(t *testing.T) {
 	})
 }
 
-// Who gives up waiting to write keeps no reader out any more.
+// A writer that gives up its wait keeps no reader out any more.
 func TestAWriterThatGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -249,7 +215,7 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 			}
 			must(t, theirs.Writer().UnlockContext(t.Context()))
 		}
-		// What was read under a write, and given back, goes with the write.
+		// A read under a write that was given back goes with the write.
 		must(t, rw.Writer().LockContext(ctx))
 		must(t, rw.Reader().LockContext(ctx))
 		must(t, rw.Reader().UnlockContext(ctx))
@@ -264,14 +230,8 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 	})
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Error(err)
-	}
-}
-
-// Each who shares a hold that is lost is told, and nobody is told of another's unlock.
+// Each reader that shares a hold is told when it is lost, and no reader is told of another's
+// unlock.
 func TestALostReadIsToldToEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -305,7 +265,8 @@ func TestALostReadIsToldToEach(t *testing.T) {
 		plain := rw.Reader().Lost(t.Context())
 		time.Sleep(10 * DefaultLease)
 		if lost.Load() != 0 || inside.Load() != n-1 {
-			t.Fatalf("%d are inside and %d have lost it, and one has left", inside.Load(), lost.Load())
+			t.Fatalf("%d are inside and %d have lost it, and one has left", inside.Load(),
+				lost.Load())
 		}
 		if ok, err := other.RWLocker("x").Reader().ForceUnlock(t.Context()); !ok || err != nil {
 			t.Fatalf("ForceUnlock = %v, %v", ok, err)
@@ -326,8 +287,8 @@ func TestALostReadIsToldToEach(t *testing.T) {
 	})
 }
 
-// Of several plain readers whose holds are of different age it isn't known who gives something back: whoever stays is
-// protected, and told.
+// If the holds of several plain readers are of different age, it isn't known which of them unlocks.
+// Those that stay are protected, and told of a loss.
 func TestPlainReadersOfDifferentAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -359,8 +320,8 @@ func TestPlainReadersOfDifferentAge(t *testing.T) {
 	})
 }
 
-// Readers of one Locker overlap all the time, and each wants to know of a loss. What those have
-// asked for who have left takes no more room after a thousand of them, and who stays is told.
+// Readers of one Locker overlap all the time, and each wants to know of a loss. After a thousand of
+// them, the questions of those that have left take no more room. A reader that stays is told.
 func TestPlainReadersThatOverlapAllTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -388,14 +349,14 @@ func TestPlainReadersThatOverlapAllTheTime(t *testing.T) {
 		if n > 2*mostNotices {
 			t.Errorf("one reader is left, and %d channels to be closed", n)
 		}
-		if isClosed(early) || isClosed(late) {
+		if over(early) || over(late) {
 			t.Error("a channel is closed though nothing is lost")
 		}
 		if ok, err := other.RWLocker("x").Reader().ForceUnlock(t.Context()); !ok || err != nil {
 			t.Fatalf("ForceUnlock = %v, %v", ok, err)
 		}
 		time.Sleep(DefaultLease)
-		if !isClosed(early) || !isClosed(late) {
+		if !over(early) || !over(late) {
 			t.Error("a channel is open though all is lost")
 		}
 		if err := rw.Reader().UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
@@ -505,7 +466,8 @@ func TestAcquire(t *testing.T) {
 		if err := h.Release(t.Context()); !errors.Is(err, ErrLost) {
 			t.Errorf("Release of what was lost: %v", err)
 		}
-		if err := l.Do(h.Context(), func(context.Context) error { return nil }); !errors.Is(err, ErrLost) {
+		if err := l.Do(h.Context(), func(context.Context) error { return nil }); !errors.Is(err,
+			ErrLost) {
 			t.Errorf("Do with the context of what was lost: %v", err)
 		}
 		time.Sleep(lossMemory * DefaultLease)
@@ -517,7 +479,8 @@ func TestAcquire(t *testing.T) {
 func dropping(t *testing.T, log *logs, name string, drop func()) {
 	t.Helper()
 	drop()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().
+		Before(deadline); time.Sleep(time.Millisecond) {
 		runtime.GC()
 		if log.count("dropped", name) > 0 {
 			return
@@ -591,33 +554,6 @@ func TestNilAndZero(t *testing.T) {
 	}
 }
 
-// logs keeps what is logged.
-type logs struct {
-	mu    sync.Mutex
-	lines strings.Builder
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lines.Write(p)
-}
-
-func (l *logs) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-// count returns how many lines have that in their message, and are of that name.
-func (l *logs) count(msg, name string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := 0
-	for line := range strings.Lines(l.lines.String()) {
-		if strings.Contains(line, msg) && strings.Contains(line, "name="+name+" ") {
-			n++
-		}
-	}
-	return n
-}
-
 // Readers of one Locker give back what others of them have taken, and at the end all is given back.
 func TestPlainReadersOfOneLocker(t *testing.T) {
 	c := New(membackend.New(), quiet(), WithHandover(100*time.Microsecond))
@@ -628,7 +564,8 @@ func TestPlainReadersOfOneLocker(t *testing.T) {
 	for i := range 16 {
 		all.Go(func() {
 			for n := range 2000 {
-				if ctx, cancel := context.WithTimeout(t.Context(), 100*time.Microsecond); (n+i)%50 == 0 {
+				if ctx, cancel := context.WithTimeout(t.Context(),
+					100*time.Microsecond); (n+i)%50 == 0 {
 					if rw.Reader().LockContext(ctx) == nil {
 						rw.RUnlock()
 					}
@@ -664,23 +601,24 @@ func TestPlainReadersOfOneLocker(t *testing.T) {
 	empty(t, c)
 }
 
-// A read under a write is on its way when the write ends, and is carried out late; its caller never hears of it.
+// A read under a write is on its way when the write ends, and is carried out late; its caller never
+// hears of it.
 func TestAReadUnderAWriteThatIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &scripted{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		c := New(b, quiet())
 		defer c.Close()
 		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
 		must(t, rw.Writer().LockContext(ctx))
-		var late func() (backend.AcquireResult, error)
+		var late *acquireStep
 		asked, over := make(chan bool), make(chan bool)
-		b.acquire = func(req backend.AcquireRequest, _ func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			b.acquire = nil
-			late = func() (backend.AcquireResult, error) { return b.Backend.Open().Acquire(context.Background(), req) }
+		b.acquire.set(func(s *acquireStep) {
+			b.acquire.set(nil)
+			late = s
 			asked <- true
 			<-over
-			return backend.AcquireResult{}, errors.New("no answer")
-		}
+			s.fail(errors.New("no answer"))
+		})
 		done := make(chan error)
 		go func() {
 			_, err := rw.Reader().TryLock(ctx)
@@ -692,8 +630,8 @@ func TestAReadUnderAWriteThatIsLate(t *testing.T) {
 		if err := <-done; !errors.Is(err, ErrUnavailable) {
 			t.Errorf("the read: %v", err)
 		}
-		if res, err := late(); !res.Acquired || err != nil {
-			t.Fatalf("the late read: %+v, %v", res, err)
+		if late.do(); !late.res.Acquired {
+			t.Fatalf("the late read: %+v, %v", late.res, late.err)
 		}
 		time.Sleep(DefaultLease / 2)
 		if ok, err := rw.Writer().TryLock(t.Context()); !ok || err != nil {
@@ -702,20 +640,20 @@ func TestAReadUnderAWriteThatIsLate(t *testing.T) {
 	})
 }
 
-// A reader behind a writer whose first attempt is under way isn't let in by one that is out of turn.
+// A reader behind a writer whose first attempt is under way isn't let in by one that is out of
+// turn.
 func TestNoReaderIsLetInAheadOfAWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &scripted{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		c := New(b, quiet())
 		defer c.Close()
 		rw := c.RWLocker("x")
 		asked, over := make(chan bool), make(chan bool)
-		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			b.acquire = nil
+		b.acquire.set(func(s *acquireStep) {
+			b.acquire.set(nil)
 			asked <- true
 			<-over
-			return do()
-		}
+		})
 		var order []string
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -745,10 +683,11 @@ func TestNoReaderIsLetInAheadOfAWriter(t *testing.T) {
 	})
 }
 
-// Within the hand-over time a lock passes from writers to readers and back without a word to the store.
+// Within the hand-over time a lock passes from writers to readers and back without a word to the
+// store.
 func TestAWriteIsLentToReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &tallied{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		c, other := New(b, quiet()), New(b, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -785,7 +724,8 @@ func TestAWriteIsLentToReaders(t *testing.T) {
 						if err := rw.Writer().LockContext(ctx); !errors.Is(err, ErrUpgrade) {
 							t.Errorf("writing while reading: %v", err)
 						}
-						if ok, err := other.RWLocker("x").Reader().TryLock(t.Context()); ok || err != nil {
+						if ok, err := other.RWLocker("x").Reader().TryLock(t.Context()); ok ||
+							err != nil {
 							t.Errorf("a reader elsewhere: %v, %v", ok, err)
 						}
 					}
@@ -795,10 +735,11 @@ func TestAWriteIsLentToReaders(t *testing.T) {
 			})
 		}
 		time.Sleep(time.Millisecond)
-		acquired := b.acquired.Load()
+		acquired := b.acquire.count()
 		rw.Unlock()
 		all.Wait()
-		if n := b.acquired.Load() - acquired; n > 1+1 { // the reader elsewhere, and the writer, as he came
+		if n := b.acquire.count() - acquired; n > 1+1 {
+			// one by the reader elsewhere, and one by the writer when it came
 			t.Errorf("%d attempts while the lock passed through this client", n)
 		}
 		if len(order) != 2 || order[0] != "readers" {
@@ -812,7 +753,7 @@ func TestAWriteIsLentToReaders(t *testing.T) {
 	})
 }
 
-// Readers who stay for longer than the hand-over time let those elsewhere read, too.
+// Readers that stay for longer than the hand-over time let those elsewhere read, too.
 func TestALentWriteIsDowngraded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -856,11 +797,12 @@ func TestALentWriteIsDowngraded(t *testing.T) {
 	})
 }
 
-// The last reader of what was lent leaves while it is being downgraded: what that brings late is taken back.
+// The last reader of what was lent leaves while it is being downgraded: what that brings late is
+// taken back.
 func TestALentWriteIsGivenBackDuringItsDowngrade(t *testing.T) {
 	for _, answered := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			b := &scripted{Backend: membackend.New()}
+			b := newScript(membackend.New())
 			c := New(b, quiet())
 			defer c.Close()
 			rw := c.RWLocker("x")
@@ -874,18 +816,17 @@ func TestALentWriteIsGivenBackDuringItsDowngrade(t *testing.T) {
 			synctest.Wait()
 			asked, over := make(chan bool), make(chan bool)
 			var once atomic.Bool
-			b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-				if req.Kind != backend.Read || once.Swap(true) {
-					return do()
+			b.acquire.set(func(s *acquireStep) {
+				if s.req.Kind != backend.Read || once.Swap(true) {
+					return
 				}
 				asked <- true
 				<-over
-				res, err := b.Backend.Open().Acquire(context.Background(), req)
+				s.do()
 				if !answered {
-					err = errors.New("no answer")
+					s.fail(errors.New("no answer"))
 				}
-				return res, err
-			}
+			})
 			rw.Unlock()
 			h := <-reading
 			<-asked
@@ -894,7 +835,8 @@ func TestALentWriteIsGivenBackDuringItsDowngrade(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(DefaultLease / 2)
 			if ok, err := rw.Writer().TryLock(t.Context()); !ok || err != nil {
-				t.Errorf("writing after half a lease (the downgrade answered: %v): %v, %v", answered, ok, err)
+				t.Errorf("writing after half a lease (the downgrade answered: %v): %v, %v",
+					answered, ok, err)
 			}
 			rw.Unlock()
 			time.Sleep(2 * DefaultLease)
@@ -903,7 +845,7 @@ func TestALentWriteIsGivenBackDuringItsDowngrade(t *testing.T) {
 	}
 }
 
-// Each who shares a write that was lent is told when it is lost.
+// Each reader that shares a write that was lent is told when it is lost.
 func TestALentWriteIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -944,9 +886,9 @@ func TestALentWriteIsLost(t *testing.T) {
 	})
 }
 
-// lending makes a client lend what it has claimed for writing to one reader, and returns what the reader got and, through
-// b.acquire, lets the test answer the downgrade.
-func lending(t *testing.T, b *scripted, opts ...Option) (c *Client, h *Hold) {
+// lending makes a client lend what it has claimed for writing to one reader, and returns what the
+// reader got and, through b.acquire, lets the test answer the downgrade.
+func lending(t *testing.T, b *script, opts ...Option) (c *Client, h *Hold) {
 	t.Helper()
 	c = New(b, append([]Option{quiet()}, opts...)...)
 	t.Cleanup(func() { c.Close() })
@@ -963,11 +905,11 @@ func lending(t *testing.T, b *scripted, opts ...Option) (c *Client, h *Hold) {
 	return c, <-reading
 }
 
-// The reading side of a client answers for those of its readers who share what was claimed for
-// writing, and forces them. To others they are a writer.
+// The reading side of a client answers for those of its readers that share a claim for writing, and
+// forces them. To others they are a writer.
 func TestTheReadingSideOfWhatIsLent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &scripted{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		c, h := lending(t, b, WithHandover(time.Minute))
 		other := New(b.Backend, quiet())
 		defer other.Close()
@@ -980,7 +922,9 @@ func TestTheReadingSideOfWhatIsLent(t *testing.T) {
 				t.Errorf("%s: TTL = %v, %v", who, ttl, err)
 			}
 			holders, err := l.Holders(t.Context())
-			if err != nil || len(holders) > 0 != want || want && (len(holders) > 1 || holders[0].ID != h.HolderID() || holders[0].Kind != kind) {
+			if err != nil || len(holders) > 0 != want ||
+				want &&
+					(len(holders) > 1 || holders[0].ID != h.HolderID() || holders[0].Kind != kind) {
 				t.Errorf("%s: Holders = %+v, %v", who, holders, err)
 			}
 		}
@@ -990,11 +934,13 @@ func TestTheReadingSideOfWhatIsLent(t *testing.T) {
 		if ok, err := other.RWLocker("x").Reader().ForceUnlock(t.Context()); ok || err != nil {
 			t.Errorf("another's readers: ForceUnlock = %v, %v", ok, err)
 		}
-		if ok, err := c.RWLocker("x").Reader().ForceUnlock(t.Context()); !ok || err != nil || !over(h.Lost()) {
+		if ok, err := c.RWLocker("x").Reader().ForceUnlock(t.Context()); !ok || err != nil ||
+			!over(h.Lost()) {
 			t.Errorf("ForceUnlock = %v, %v; the reader has lost it: %v", ok, err, over(h.Lost()))
 		}
 		wantFree(t, other, "x")
-		wantSide("this client's readers when it is forced", c.RWLocker("x").Reader(), false, backend.Read)
+		wantSide("this client's readers when it is forced", c.RWLocker("x").Reader(), false,
+			backend.Read)
 	})
 }
 
@@ -1008,17 +954,9 @@ func TestTheReadingSideDuringADowngrade(t *testing.T) {
 				time.Sleep(2 * DefaultHandover)
 			}
 		}
-		b := &scripted{
-			Backend: membackend.New(),
-			look: func(do func() (backend.LookResult, error)) (backend.LookResult, error) {
-				wait(&lookedAt)
-				return do()
-			},
-			force: func(do func() (backend.ForceReleaseResult, error)) (backend.ForceReleaseResult, error) {
-				wait(&forced)
-				return do()
-			},
-		}
+		b := newScript(membackend.New())
+		b.look.set(func(*lookStep) { wait(&lookedAt) })
+		b.force.set(func(*forceStep) { wait(&forced) })
 		c, h := lending(t, b)
 		l := c.RWLocker("x").Reader()
 		if locked, err := l.IsLocked(t.Context()); !locked || err != nil {
@@ -1033,32 +971,32 @@ func TestTheReadingSideDuringADowngrade(t *testing.T) {
 	})
 }
 
-// A downgrade is answered late: what is relied on counts from when it was asked for, and not from a renewal of the write since.
+// A downgrade is answered late: what is relied on counts from when it was asked for, and not from a
+// renewal of the write since.
 func TestADowngradeThatIsAnsweredLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &scripted{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		var silent atomic.Bool
-		b.renew = func(_ backend.RenewRequest, do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+		b.renew.set(func(s *renewStep) {
 			if silent.Load() {
-				return backend.RenewResult{}, errors.New("no answer")
+				s.fail(errors.New("no answer"))
 			}
-			return do()
-		}
+		})
 		var asked atomic.Bool
-		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			if req.Kind != backend.Read || asked.Swap(true) {
-				return do()
+		b.acquire.set(func(s *acquireStep) {
+			if s.req.Kind != backend.Read || asked.Swap(true) {
+				return
 			}
-			res, err := do()
+			s.do()
 			time.Sleep(DefaultLease / 2) // the write is renewed meanwhile
 			silent.Store(true)
-			return res, err
-		}
+		})
 		_, h := lending(t, b)
 		began := time.Now()
 		<-h.Lost()
 		if held := time.Since(began); held > DefaultLease+DefaultHandover {
-			t.Errorf("it was relied on for %v after the store was asked for a lease of %v", held, DefaultLease)
+			t.Errorf("it was relied on for %v after the store was asked for a lease of %v", held,
+				DefaultLease)
 		}
 	})
 }
@@ -1067,16 +1005,15 @@ func TestADowngradeThatIsAnsweredLate(t *testing.T) {
 // The readers lose nothing, and it is asked for again.
 func TestADowngradeThatIsAnsweredAfterItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &scripted{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		var asked atomic.Int32
-		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			if req.Kind != backend.Read || asked.Add(1) > 1 {
-				return do()
+		b.acquire.set(func(s *acquireStep) {
+			if s.req.Kind != backend.Read || asked.Add(1) > 1 {
+				return
 			}
-			res, err := do()
+			s.do()
 			time.Sleep(protocol.Promised(DefaultLease) + time.Millisecond)
-			return res, err
-		}
+		})
 		_, h := lending(t, b)
 		other := New(b.Backend, quiet())
 		defer other.Close()
@@ -1095,25 +1032,26 @@ func TestADowngradeThatIsAnsweredAfterItsLease(t *testing.T) {
 	})
 }
 
-// An attempt to downgrade has no answer, the next one has; the first is carried out when all have left.
+// An attempt to downgrade has no answer, the next one has; the first is carried out when all have
+// left.
 func TestADowngradeThatIsCarriedOutTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		late := make(chan backend.AcquireRequest, 1)
+		late := make(chan *acquireStep, 1)
 		var asked atomic.Bool
-		b := &scripted{Backend: membackend.New()}
-		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			if req.Kind != backend.Read || asked.Swap(true) {
-				return do()
+		b := newScript(membackend.New())
+		b.acquire.set(func(s *acquireStep) {
+			if s.req.Kind != backend.Read || asked.Swap(true) {
+				return
 			}
-			late <- req
-			return backend.AcquireResult{}, errors.New("no answer")
-		}
+			late <- s
+			s.fail(errors.New("no answer"))
+		})
 		c, h := lending(t, b)
 		time.Sleep(time.Second)
 		must(t, h.Release(t.Context()))
-		res, err := b.Backend.Open().Acquire(context.Background(), <-late)
-		if !res.Acquired || err != nil {
-			t.Fatalf("the late attempt: %+v, %v", res, err)
+		first := <-late
+		if first.do(); !first.res.Acquired {
+			t.Fatalf("the late attempt: %+v, %v", first.res, first.err)
 		}
 		time.Sleep(DefaultLease / 2)
 		if ok, err := c.RWLocker("x").Writer().TryLock(t.Context()); !ok || err != nil {
@@ -1122,10 +1060,11 @@ func TestADowngradeThatIsCarriedOutTwice(t *testing.T) {
 	})
 }
 
-// The lock is forced while it is lent, and somebody else writes before it is downgraded: its readers are told.
+// The lock is forced while it is lent, and somebody else writes before it is downgraded: its
+// readers are told.
 func TestADowngradeOfWhatWasForced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &scripted{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		_, h := lending(t, b)
 		other := New(b.Backend, quiet())
 		defer other.Close()
@@ -1151,30 +1090,28 @@ func TestADowngradeOfWhatWasForced(t *testing.T) {
 // reader gives both back.
 func TestCloseDuringADowngrade(t *testing.T) {
 	const slow = 100 * time.Millisecond
-	for name, script := range map[string]func(b *scripted, closing *atomic.Bool){
-		"as the read is asked for": func(b *scripted, closing *atomic.Bool) {
-			b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-				res, err := do()
-				if req.Kind == backend.Read {
+	for name, script := range map[string]func(b *script, closing *atomic.Bool){
+		"as the read is asked for": func(b *script, closing *atomic.Bool) {
+			b.acquire.set(func(s *acquireStep) {
+				s.do()
+				if s.req.Kind == backend.Read {
 					closing.Store(true)
 					time.Sleep(slow)
 				}
-				return res, err
-			}
+			})
 		},
-		"as the write is given back": func(b *scripted, closing *atomic.Bool) {
-			b.release = func(req backend.ReleaseRequest, do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-				if req.Kind == backend.Write && !closing.Swap(true) {
+		"as the write is given back": func(b *script, closing *atomic.Bool) {
+			b.release.set(func(s *releaseStep) {
+				if s.req.Kind == backend.Write && !closing.Swap(true) {
 					time.Sleep(slow)
-					return backend.ReleaseResult{}, errors.New("no answer")
+					s.fail(errors.New("no answer"))
 				}
-				return do()
-			}
+			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &scripted{Backend: membackend.New()}
+				b := newScript(membackend.New())
 				var closing atomic.Bool
 				script(b, &closing)
 				c, h := lending(t, b)
@@ -1192,7 +1129,8 @@ func TestCloseDuringADowngrade(t *testing.T) {
 	}
 }
 
-// A reader gives back what it has with a context that takes the client's mutex to say whether it is over, or with none.
+// A reader gives back what it has with a context that takes the client's mutex to say whether it is
+// over, or with none.
 func TestAReaderUnlocksWithAnyContext(t *testing.T) {
 	c := New(membackend.New(), quiet())
 	defer c.Close()

@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -11,24 +12,9 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/membackend"
 )
-
-func mustAcquire(t *testing.T, s *Semaphore, n int, opts ...AcquireOption) *Hold {
-	t.Helper()
-	h, err := s.Acquire(t.Context(), n, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
-
-func mustRelease(t *testing.T, h *Hold) {
-	t.Helper()
-	if err := h.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
 
 func wantAvailable(t *testing.T, s *Semaphore, want int) {
 	t.Helper()
@@ -56,7 +42,8 @@ func TestPermits(t *testing.T) {
 		wantAvailable(t, s, 5)
 		three := mustAcquire(t, s, 3)
 		wantAvailable(t, s, 2)
-		if _, err := s.Acquire(t.Context(), 3, Wait(0)); !errors.Is(err, ErrHeld) || !errors.Is(err, ErrNotAcquired) {
+		if _, err := s.Acquire(t.Context(), 3, Wait(0)); !errors.Is(err, ErrHeld) ||
+			!errors.Is(err, ErrNotAcquired) {
 			t.Errorf("three more: %v", err)
 		}
 		two := mustAcquire(t, s, 2)
@@ -73,6 +60,43 @@ func TestPermits(t *testing.T) {
 	})
 }
 
+// Permits of a Semaphore that wasn't told how many there are, too, are lost once the store says so.
+// A store that has forgotten them may not know how many there are, either.
+func TestPermitsWithoutALimitAreLost(t *testing.T) {
+	for name, test := range map[string]struct {
+		find   func(c *Client)
+		within time.Duration
+	}{
+		"a renewal": {func(*Client) {}, DefaultLease / 2}, // it is due after a third
+		"a look":    {func(c *Client) { lookAt(c, "x") }, 0},
+	} {
+		for _, limit := range []int{5, 0} {
+			t.Run(fmt.Sprintf("%s of %d", name, limit), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := membackend.New()
+					c := New(store, quiet())
+					defer c.Close()
+					mustAcquire(t, c.Semaphore("x", 5), 1) // so the store knows how many there are
+					h := mustAcquire(t, c.Semaphore("x", limit), 2)
+					store.Wipe()
+					began := time.Now()
+					test.find(c)
+					<-h.Context().Done()
+					if told := time.Since(began); told > test.within {
+						t.Errorf("told after %v, want %v at most", told, test.within)
+					}
+					if err := h.Err(); !errors.Is(err, ErrLost) {
+						t.Error(err)
+					}
+					if err := h.Release(t.Context()); !errors.Is(err, ErrLost) {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
 func TestPermitsThatCanNeverBeHad(t *testing.T) {
 	c := New(membackend.New(), quiet())
 	defer c.Close()
@@ -81,11 +105,14 @@ func TestPermitsThatCanNeverBeHad(t *testing.T) {
 		if _, err := s.Acquire(t.Context(), n); !errors.Is(err, want) {
 			t.Errorf("Acquire(%d): %v", n, err)
 		}
-		if err := s.Do(t.Context(), n, func(context.Context) error { return nil }); !errors.Is(err, want) {
+		if err := s.Do(t.Context(), n, func(context.Context) error {
+			return nil
+		}); !errors.Is(err, want) {
 			t.Errorf("Do(%d): %v", n, err)
 		}
 	}
-	if _, err := c.Semaphore("y", 0).Acquire(t.Context(), 1); !errors.Is(err, ErrNoLimit) || errors.Is(err, ErrUnavailable) {
+	if _, err := c.Semaphore("y", 0).Acquire(t.Context(), 1); !errors.Is(err, ErrNoLimit) ||
+		errors.Is(err, ErrUnavailable) {
 		t.Errorf("of a semaphore that nobody has set up: %v", err)
 	}
 	if _, err := c.Semaphore("y", 0).Available(t.Context()); !errors.Is(err, ErrNoLimit) {
@@ -93,7 +120,8 @@ func TestPermitsThatCanNeverBeHad(t *testing.T) {
 	}
 	h := mustAcquire(t, s, 1)
 	defer h.Release(t.Context())
-	if _, err := c.Semaphore("x", 0).Acquire(t.Context(), 6); !errors.Is(err, ErrTooMany) || errors.Is(err, ErrUnavailable) {
+	if _, err := c.Semaphore("x", 0).Acquire(t.Context(), 6); !errors.Is(err, ErrTooMany) ||
+		errors.Is(err, ErrUnavailable) {
 		t.Errorf("more than the store was told: %v", err)
 	}
 	if _, err := c.Semaphore("", 1).Acquire(t.Context(), 1); !errors.Is(err, errEmptyName) {
@@ -140,10 +168,11 @@ func TestPermitsComeInTheOrderOfArrival(t *testing.T) {
 	})
 }
 
-// What is given back passes to who waits, without a word to the store, until the hand-over time is over.
+// Permits that are given back pass to a waiter, without a request to the store, until the hand-over
+// time is over.
 func TestPermitsAreHandedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &tallied{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		c := New(b, quiet())
 		defer c.Close()
 		s := c.Semaphore("x", 2)
@@ -153,17 +182,17 @@ func TestPermitsAreHandedOn(t *testing.T) {
 			mustRelease(t, h)
 			h = <-in
 		}
-		if n := b.released.Load(); n != 0 {
+		if n := b.release.count(); n != 0 {
 			t.Errorf("%d releases in the store", n)
 		}
-		if n := b.acquired.Load(); n > 3 {
+		if n := b.acquire.count(); n > 3 {
 			t.Errorf("%d acquisitions for two permits", n)
 		}
 		time.Sleep(DefaultHandover)
 		in := started(t.Context(), s, 1)
 		mustRelease(t, h)
 		mustRelease(t, <-in)
-		if n := b.released.Load(); n != 2 {
+		if n := b.release.count(); n != 2 {
 			t.Errorf("%d releases in the store after the hand-over time", n)
 		}
 		mustRelease(t, a)
@@ -172,7 +201,8 @@ func TestPermitsAreHandedOn(t *testing.T) {
 	})
 }
 
-// Whoever has asked for another number, of another whole or for another time isn't handed what doesn't fit.
+// A call that asks for another number, another limit or another time isn't handed permits that
+// don't fit.
 func TestPermitsThatDoNotFitAreNotHandedOn(t *testing.T) {
 	for name, want := range map[string]struct {
 		n, limit int
@@ -184,7 +214,7 @@ func TestPermitsThatDoNotFitAreNotHandedOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &tallied{Backend: membackend.New()}
+				b := newScript(membackend.New())
 				c := New(b, quiet())
 				defer c.Close()
 				s := c.Semaphore("x", 2)
@@ -193,7 +223,7 @@ func TestPermitsThatDoNotFitAreNotHandedOn(t *testing.T) {
 				mustRelease(t, h)
 				mustRelease(t, other)
 				mustRelease(t, <-in)
-				if n := b.released.Load(); n != 3 {
+				if n := b.release.count(); n != 3 {
 					t.Errorf("%d releases in the store, want 3", n)
 				}
 				empty(t, c)
@@ -202,38 +232,24 @@ func TestPermitsThatDoNotFitAreNotHandedOn(t *testing.T) {
 	}
 }
 
-// heldSession hangs all acquisitions but the first until they are let go.
-type heldSession struct {
-	backend.Session
-	hang chan struct{}
-	n    *atomic.Int64
+// hangsAfterOne returns a store that hangs all acquisitions but the first until they are let go.
+func hangsAfterOne() (*script, chan struct{}) {
+	b, hang := newScript(membackend.New()), make(chan struct{})
+	b.acquire.set(func(s *acquireStep) {
+		if s.n > 1 {
+			s.waitFor(hang)
+		}
+	})
+	return b, hang
 }
 
-func (s heldSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	if s.n.Add(1) > 1 {
-		<-s.hang
-	}
-	return s.Session.Acquire(ctx, req)
-}
-
-type heldBackend struct {
-	backend.Backend
-	hang chan struct{}
-	n    atomic.Int64
-}
-
-func (b *heldBackend) Open() backend.Session { return heldSession{b.Backend.Open(), b.hang, &b.n} }
-
-func (s heldSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
-}
-
-// Who is asking the store is handed what is given back meanwhile; what the store grants him then goes on, or back.
+// A call that is asking the store is handed permits that are given back meanwhile. Those that the
+// store grants then go on to another, or back.
 func TestPermitsAreHandedToWhoIsJustAsking(t *testing.T) {
 	for name, more := range map[string]bool{"nobody else waits": false, "another waits": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &heldBackend{Backend: membackend.New(), hang: make(chan struct{})}
+				b, hang := hangsAfterOne()
 				c := New(b, quiet(), WithHandover(time.Hour))
 				defer c.Close()
 				s := c.Semaphore("x", 2)
@@ -245,33 +261,34 @@ func TestPermitsAreHandedToWhoIsJustAsking(t *testing.T) {
 				}
 				mustRelease(t, h)
 				h = <-asking // though the store hasn't answered
-				close(b.hang)
+				close(hang)
 				if more {
 					mustRelease(t, <-behind)
 				}
 				mustRelease(t, h)
 				synctest.Wait()
 				wantAvailable(t, s, 2)
-				time.Sleep(2 * DefaultLease) // what the attempt may have brought about is taken back until then
+				// the attempt's permits, if it got any, are taken back by then
+				time.Sleep(2 * DefaultLease)
 				empty(t, c)
 			})
 		})
 	}
 }
 
-// The store grants permits to somebody who was handed others meanwhile: whoever is next of this
-// client has them, though its own attempt hangs.
+// The store grants permits to a call that was handed others meanwhile. The next call of this client
+// has them, though its own attempt hangs.
 func TestPermitsToSpareGoToWhoeverIsNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &heldBackend{Backend: membackend.New(), hang: make(chan struct{})}
+		b, hang := hangsAfterOne()
 		c := New(b, quiet(), WithHandover(time.Hour))
 		defer c.Close()
-		defer close(b.hang)
+		defer close(hang)
 		s := c.Semaphore("x", 2)
 		h := mustAcquire(t, s, 1)
 		asking, behind := started(t.Context(), s, 1), started(t.Context(), s, 1)
 		mustRelease(t, h)
-		b.hang <- struct{}{} // the first gets what it has asked for, too, and the other has no answer
+		hang <- struct{}{} // the first gets what it has asked for, too, and the other has no answer
 		h = <-asking
 		select {
 		case spare := <-behind:
@@ -299,7 +316,7 @@ func TestPermitsOfAnotherClientComeByMessage(t *testing.T) {
 		if took := time.Since(began); took > 100*time.Millisecond {
 			t.Errorf("they were woken after %v", took)
 		}
-		// Those who have a larger number let more in.
+		// A client with a larger number lets more in.
 		h = mustAcquire(t, other.Semaphore("x", 2), 2)
 		a = started(t.Context(), s, 1)
 		mustRelease(t, mustAcquire(t, other.Semaphore("x", 4), 1))
@@ -310,7 +327,7 @@ func TestPermitsOfAnotherClientComeByMessage(t *testing.T) {
 	})
 }
 
-// What is lost ends its holder's context; the others keep theirs.
+// A loss ends the context of its holder; the other holders keep their permits.
 func TestPermitsAreLostOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
@@ -350,7 +367,8 @@ func TestPermitsWithinPermits(t *testing.T) {
 				return err
 			}
 			wantAvailable(t, s, 0)
-			if err := s.Do(ctx, 1, func(context.Context) error { return nil }, Wait(time.Second)); !errors.Is(err, ErrHeld) {
+			if err := s.Do(ctx, 1, func(context.Context) error { return nil },
+				Wait(time.Second)); !errors.Is(err, ErrHeld) {
 				t.Errorf("a third of two: %v", err)
 			}
 			return h.Release(ctx)
@@ -412,7 +430,8 @@ func TestPermitsUnderLoad(t *testing.T) {
 			all.Go(func() {
 				for range 100 {
 					n := 1 + r.IntN(3)
-					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+r.IntN(50))*time.Millisecond)
+					ctx, cancel := context.WithTimeout(t.Context(),
+						time.Duration(1+r.IntN(50))*time.Millisecond)
 					h, err := s.Acquire(ctx, n)
 					cancel()
 					if err != nil {
@@ -451,6 +470,112 @@ func BenchmarkSemaphoreHandedOn(b *testing.B) {
 				b.Fatal(err)
 			}
 			h.Release(ctx)
+		}
+	})
+}
+
+// asked is an error that does something when it is looked at for the second time.
+type asked struct {
+	n    *atomic.Int32
+	then func()
+}
+
+func (e asked) Error() string { return "no" }
+
+func (e asked) As(any) bool {
+	if e.n.Add(1) == 2 {
+		e.then()
+	}
+	return false
+}
+
+// A call is handed permits as the store refuses it: it has them, and none are lost.
+func TestPermitsAreHandedToWhoIsJustRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newScript(membackend.New())
+		c := New(b, quiet(), WithHandover(time.Hour))
+		defer c.Close()
+		s := c.Semaphore("x", 2)
+		h := mustAcquire(t, s, 1)
+		var n atomic.Int32
+		b.acquire.fail(both(asked{&n, func() { mustRelease(t, h) }}, &backend.Error{
+			Kind: backend.Refused, Err: errMood,
+		}))
+		got, err := s.Acquire(t.Context(), 1)
+		if err != nil {
+			t.Error(err)
+		} else {
+			mustRelease(t, got)
+		}
+		synctest.Wait()
+		wantAvailable(t, s, 2)
+		time.Sleep(2 * DefaultLease)
+		empty(t, c)
+	})
+}
+
+// A call that was to look again in a moment leaves. The next in the queue looks again in a moment,
+// too.
+func TestWhoFollowsOneWhoLetsOthersComeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membackend.New()
+		c, other, third := New(store, quiet()), New(store, quiet()), New(store, quiet())
+		defer c.Close()
+		defer other.Close()
+		defer third.Close()
+		kept := mustAcquire(t, third.Semaphore("x", 2), 1)
+		s := c.Semaphore("x", 2)
+		h := mustAcquire(t, s, 1)
+		in := started(t.Context(), s, 1)
+		mustRelease(t, h)
+		h = <-in // it was handed on, so that its release asks who waits
+		large := started(t.Context(), other.Semaphore("x", 2), 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		quitter := started(ctx, s, 1)
+		time.Sleep(DefaultHandover)
+		follows := started(t.Context(), s, 1)
+		mustRelease(t, h)
+		cancel()
+		<-quitter
+		began := time.Now()
+		h = <-follows
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("it got in after %v", took)
+		}
+		mustRelease(t, h)
+		mustRelease(t, kept)
+		mustRelease(t, <-large)
+	})
+}
+
+// A call that is handed permits before its attempt is sent doesn't wait for a store that hangs.
+func TestPermitsAreHandedToWhoIsAboutToAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, hang := newScript(membackend.New()), make(chan struct{})
+		b.acquire.set(func(s *acquireStep) { s.waitFor(hang) })
+		c := New(b, quiet())
+		defer c.Close()
+		defer close(hang)
+		a := c.newAcquisition()
+		a.call = call{
+			kind: protocol.Kind(backend.Permits), name: "x", party: nobody, o: acquireOptions{
+				lease: time.Minute, permits: 1, limit: 1,
+			},
+		}
+		if !c.enqueue(a) || c.turn(a) != toTry {
+			t.Fatal("it doesn't try")
+		}
+		h := newHold(nobody, protocol.Kind(backend.Permits), a.h.claim)
+		c.mu.Lock()
+		c.dequeueLocked(a)
+		c.handLocked(a, h)
+		c.mu.Unlock()
+		done := make(chan struct{})
+		go func() { c.attemptUntilJoined(t.Context(), a); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(time.Second):
+			t.Error("it waits for the store")
 		}
 	})
 }

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// several is what is held of several locks together: the context for what is done meanwhile. Nothing of this package refers to it but its
-// Hold, so that one that is dropped can be found.
+// several is the context of a hold of several locks. In this package, only its Hold refers to it,
+// so that a dropped Hold can be detected.
 type several struct {
-	context.Context // ends with the caller's, with the first hold that is lost, and when they are given back
+	context.Context // ends with the caller's context, the first loss, and the release
 	*together
-	names []identity // of each hold; the last is the innermost
+	names []identity // one for each hold; the last is the innermost
 	line  *lifeline
 	end   context.CancelCauseFunc
 	lost  chan struct{}
-	watch runtime.Cleanup // that of a Hold: whether it is dropped
+	watch runtime.Cleanup // of a Hold: notices that it was dropped
 }
 
-// inside returns the context for what is done while all locks are held.
+// inside returns a context for work under all locks.
 func (t *together) inside(ctx context.Context) *several {
 	s := &several{together: t, names: make([]identity, len(t.given)), lost: make(chan struct{})}
 	outer := identityOf(ctx)
@@ -33,7 +33,7 @@ func (t *together) inside(ctx context.Context) *several {
 	s.Context, s.end = withCancelCause(ctx)
 	end, lost, once := s.end, s.lost, new(sync.Once)
 	s.line = &lifeline{func(cause error) {
-		if cause != ErrNotHeld { // somebody has given back more than he took
+		if cause != ErrNotHeld { // ErrNotHeld: a caller released more than it took
 			once.Do(func() { close(lost) })
 		}
 		end(cause)
@@ -44,7 +44,7 @@ func (t *together) inside(ctx context.Context) *several {
 	return s
 }
 
-// follow ends a context when a hold is over.
+// follow makes a context end when a hold ends.
 func (c *Client) follow(h *hold, line *lifeline) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -58,7 +58,7 @@ func (c *Client) follow(h *hold, line *lifeline) {
 	}
 }
 
-// unfollow is for who has given the hold back.
+// unfollow undoes follow. The caller has released the hold.
 func (c *Client) unfollow(h *hold, line *lifeline) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *Client) unfollow(h *hold, line *lifeline) {
 	}
 }
 
-// over ends the context, since what it is for is given back.
+// over ends the context, because its locks are released.
 func (s *several) over() {
 	s.watch.Stop()
 	s.end(nil)
@@ -76,7 +76,8 @@ func (s *several) over() {
 	}
 }
 
-// Err says whether the context is over. It looks at the clock, as that of a single hold does.
+// Err returns the reason why the context has ended, or nil. It checks the clock, like the Err of a
+// single hold's context.
 func (s *several) Err() error {
 	if err := s.Context.Err(); err != nil {
 		return err
@@ -91,7 +92,9 @@ func (s *several) Err() error {
 	return s.Context.Err()
 }
 
-// Value returns what the caller's context does, and in whose name calls with this one are made.
+// Value returns the value in the caller's context. For the key of identities it returns the
+// innermost of the holds' identities, and each identity leads to the next. So a call with this
+// context finds the hold of its lock.
 func (s *several) Value(key any) any {
 	if key == (identityKey{}) {
 		return &s.names[len(s.names)-1]
@@ -99,21 +102,21 @@ func (s *several) Value(key any) any {
 	return s.Context.Value(key)
 }
 
-// handle returns what a caller gets that has acquired several locks.
+// handle returns the Hold for a caller that has acquired several locks.
 func (t *together) handle(ctx context.Context) *Hold {
 	s := t.inside(ctx)
 	s.watch = runtime.AddCleanup(s, droppedParts, t.given)
 	return &Hold{stay: stay{ctx: s}}
 }
 
-// droppedParts logs that a Hold of several locks and its context are gone.
+// droppedParts logs that a Hold of several locks was dropped with its context.
 func droppedParts(parts []*part) {
 	for _, p := range parts {
 		p.locker.client.droppedHold(p.h)
 	}
 }
 
-// run calls fn while the locks are held, and releases them.
+// run calls fn while the locks are held. Then it releases them.
 func (t *together) run(ctx context.Context, fn func(context.Context) error) (err error) {
 	s := t.inside(ctx)
 	returned := false
@@ -126,7 +129,8 @@ func (t *together) run(ctx context.Context, fn func(context.Context) error) (err
 				p.locker.client.reportLeft(p.h, false)
 			}
 			if p.err != nil && !returned {
-				p.locker.client.warn("unlock, after a panic", "name", p.locker.name, "err", p.error("unlock"))
+				p.locker.client.warn("unlock, after a panic", "name", p.locker.name, "err",
+					p.error("unlock"))
 			}
 		}
 		err = withUnlock(err, joined("unlock", t.given))
@@ -136,14 +140,15 @@ func (t *together) run(ctx context.Context, fn func(context.Context) error) (err
 	return err
 }
 
-// notHeldAgain is what releaseWithin does: if it was given back before, more was given back than taken.
+// notHeldAgain turns errAgain into ErrNotHeld, as releaseWithin does. The hold was released before,
+// so the caller has released more than it took.
 func (p *part) notHeldAgain() {
 	if p.err == errAgain {
 		p.err = ErrNotHeld
 	}
 }
 
-// several returns what a Hold has if that is several locks, or nil.
+// several returns the context of a Hold of several locks, or nil.
 func (s *stay) several() *several {
 	if s.hold != nil {
 		return nil
@@ -151,7 +156,7 @@ func (s *stay) several() *several {
 	return s.ctx.(*several)
 }
 
-// release gives all locks back.
+// release releases all locks.
 func (s *several) release(ctx context.Context) error {
 	s.over()
 	releaseParts(ctx, s.parts, false)
@@ -161,7 +166,8 @@ func (s *several) release(ctx context.Context) error {
 	return joined("release", s.given)
 }
 
-// state returns how the first of the holds that is over has ended, or nil.
+// state returns the error of the first hold that was lost. If none was lost, it returns the error
+// of the first hold that has ended otherwise, or nil.
 func (s *several) state(given bool) error {
 	var first error
 	for _, p := range s.given {
@@ -174,7 +180,7 @@ func (s *several) state(given bool) error {
 	return first
 }
 
-// until returns until when all are surely held.
+// until returns until when all locks are held for sure.
 func (s *several) until() time.Time {
 	first := s.given[0].until()
 	for _, p := range s.given[1:] {
@@ -187,7 +193,7 @@ func (s *several) until() time.Time {
 
 func (p *part) until() time.Time { return p.locker.client.epoch.Add(p.h.claim.Until()) }
 
-// token returns that of the last hold that has one.
+// token returns the token of the last hold that has one.
 func (s *several) token() (token uint64) {
 	for _, p := range s.given {
 		token = cmp.Or(p.h.token(), token)
@@ -195,7 +201,7 @@ func (s *several) token() (token uint64) {
 	return token
 }
 
-// each returns what a function says of each part, in one line.
+// each joins the results of say for all parts.
 func (s *several) each(say func(*part) string) string {
 	words := make([]string, len(s.given))
 	for i, p := range s.given {

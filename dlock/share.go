@@ -7,21 +7,23 @@ import (
 	"slices"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// Readers of one client share what the store has granted to one of them: whoever comes while that is
-// young joins without a word to the store, unless a writer of this client waits. Later ones acquire
-// anew, so that the store can let a writer of another client go first. The last who leaves releases.
+// Readers of one client share the claim of one of them. While the claim is young, new readers join
+// it without the store, unless a writer of this client waits. Later readers acquire a claim of
+// their own, so that the store can let a writer of another client go first. The last reader of a
+// claim releases it.
 
-// reading is who in this client reads.
+// reading has the readers of this client.
 type reading struct {
-	holds map[party]*hold // the latest of each
-	lent  *claim          // what was claimed for writing, and is read under by them all; nil if nothing is
-	older []*hold         // of Lockers whose plain calls have a later one, too; oldest first
-	young *claim          // the latest, which those who come may join
+	holds map[party]*hold // the latest hold of each party
+	lent  *claim          // the write that is lent to the readers; nil if there is none
+	older []*hold         // earlier holds of parties that have a later one, too; oldest first
+	young *claim          // the latest claim, which new readers may join
 }
 
-// readers returns the holds of all who read.
+// readers returns the holds of all readers.
 func (o *object) readers() []*hold {
 	if o == nil || o.reading == nil {
 		return nil
@@ -29,12 +31,12 @@ func (o *object) readers() []*hold {
 	return slices.AppendSeq(slices.Clone(o.reading.older), maps.Values(o.reading.holds))
 }
 
-// plainSharedLocked returns what the next plain unlock of a reading Locker gives back, or nil. Who
-// of its readers that is isn't known: first what was lost, then what ends first, so that what
-// remains protects everybody who is still reading for as long as possible. A loss that the client
-// has forgotten is paid here, and the error says so: what others have got since then isn't given
-// back for it, however late its unlock comes.
-func (c *Client) plainSharedLocked(key lockKey, kind backend.Kind, v *variable) (*hold, error) {
+// plainSharedLocked returns the hold that the next plain unlock of a reading Locker releases, or
+// nil. It isn't known which of the Locker's readers unlocks. A lost hold comes first, then the hold
+// that ends first, so that the other readers keep the holds that last longest. If the client has
+// forgotten a lost hold, plainSharedLocked returns ErrLost for it. So a late unlock of a lost hold
+// doesn't release a later one.
+func (c *Client) plainSharedLocked(key lockKey, kind protocol.Kind, v *variable) (*hold, error) {
 	if h := c.lastLossLocked(lostKey{key, kind, v}); h != nil {
 		return h, nil
 	}
@@ -45,11 +47,11 @@ func (c *Client) plainSharedLocked(key lockKey, kind backend.Kind, v *variable) 
 	return c.objects[key.family][key.name].endsFirst(v), nil
 }
 
-// standing returns a valid hold for a call that has got h. Of plain readers of one Locker another
-// may have given that back, and then the call has one of theirs.
+// standing returns a valid hold for a call that has got h. Another plain reader of the same Locker
+// may have released h. Then the call gets one of the Locker's other holds.
 func (c *Client) standing(h *hold) *hold {
 	v := h.variable()
-	if v == nil || !rules[h.kind].shared {
+	if v == nil || !h.kind.Shared() {
 		return h
 	}
 	c.mu.Lock()
@@ -57,7 +59,7 @@ func (c *Client) standing(h *hold) *hold {
 	if h.state != released {
 		return h
 	}
-	for _, theirs := range c.objects[readWrites][h.claim.object.name].readers() {
+	for _, theirs := range c.objects[protocol.ReadWrites][h.claim.object.name].readers() {
 		if theirs.party == h.party && c.checkLocked(theirs) {
 			return theirs
 		}
@@ -65,7 +67,8 @@ func (c *Client) standing(h *hold) *hold {
 	return h
 }
 
-// endsFirst returns that hold of a Locker's plain calls which ends first by itself, or the oldest.
+// endsFirst returns the hold of a Locker's plain calls that expires first. If none expires, it is
+// the oldest.
 func (o *object) endsFirst(v *variable) *hold {
 	first := o.reader(v)
 	if first == nil {
@@ -87,10 +90,10 @@ func (o *object) reader(p party) *hold {
 	return o.reading.holds[p]
 }
 
-// calls returns how many calls are to be given back by the party of a hold.
+// calls returns how many unlocks the party of a hold still owes.
 func (o *object) calls(h *hold) int {
 	latest := o.reader(h.party)
-	if !rules[h.kind].shared || latest == nil {
+	if !h.kind.Shared() || latest == nil {
 		return int(h.count)
 	}
 	n := int(latest.count)
@@ -102,7 +105,8 @@ func (o *object) calls(h *hold) int {
 	return n
 }
 
-// forgetReaderLocked takes a hold out of those who read. Where it was a party's latest the one before is.
+// forgetReaderLocked removes a hold from the readers' holds. If h was its party's latest hold, the
+// party's hold before h becomes the latest.
 func (c *Client) forgetReaderLocked(o *object, h *hold) {
 	r := o.reading
 	if r == nil {
@@ -124,7 +128,7 @@ func (c *Client) forgetReaderLocked(o *object, h *hold) {
 	o.tidyReading()
 }
 
-// latestLocked makes a hold its party's latest.
+// latestLocked makes a hold the latest of its party.
 func (c *Client) latestLocked(o *object, h *hold) {
 	o.reading.holds[h.party] = h
 	if v := h.variable(); v != nil {
@@ -132,7 +136,7 @@ func (c *Client) latestLocked(o *object, h *hold) {
 	}
 }
 
-// retire lets nobody join a claim any more.
+// retire stops readers from joining a claim.
 func (o *object) retire(cl *claim) {
 	if o.reading != nil && o.reading.young == cl {
 		o.reading.young = nil
@@ -144,12 +148,13 @@ func (o *object) retire(cl *claim) {
 }
 
 func (o *object) tidyReading() {
-	if o.reading != nil && o.reading.young == nil && o.reading.lent == nil && len(o.reading.holds)+len(o.reading.older) == 0 {
+	if o.reading != nil && o.reading.young == nil && o.reading.lent == nil &&
+		len(o.reading.holds)+len(o.reading.older) == 0 {
 		o.reading = nil
 	}
 }
 
-// readLocked says whether anybody but that party validly reads.
+// readLocked reports whether a party other than but has a valid read.
 func (c *Client) readLocked(o *object, but party) bool {
 	for _, h := range o.readers() {
 		if h.party != but && c.checkLocked(h) {
@@ -159,9 +164,10 @@ func (c *Client) readLocked(o *object, but party) bool {
 	return false
 }
 
-// share returns a hold on what other readers of this client have, or nil if a call must ask the store.
+// share returns a hold on the claim of other readers of this client. It returns nil if the call
+// must ask the store, and errAgain if the call's party reads already.
 func (c *Client) share(a *acquisition) (*hold, error) {
-	if !rules[a.kind].shared {
+	if !a.kind.Shared() {
 		return nil, nil
 	}
 	c.mu.Lock()
@@ -179,7 +185,7 @@ func (c *Client) share(a *acquisition) (*hold, error) {
 	}
 }
 
-// sharedLocked returns what a reader may join, or nil.
+// sharedLocked returns the claim that a reader may join, or nil.
 func (c *Client) sharedLocked(a *acquisition) *claim {
 	o := c.objectLocked(a.kind, a.name)
 	if c.closed || o == nil || o.reading == nil || o.queue != nil && o.queue.writers > 0 {
@@ -192,9 +198,9 @@ func (c *Client) sharedLocked(a *acquisition) *claim {
 	return cl
 }
 
-// mayShare says whether a call may join other readers of this client.
+// mayShare reports whether a call may join other readers of this client.
 func (c *Client) mayShare(a *acquisition) bool {
-	if !rules[a.kind].shared {
+	if !a.kind.Shared() {
 		return false
 	}
 	c.mu.Lock()
@@ -202,11 +208,11 @@ func (c *Client) mayShare(a *acquisition) bool {
 	return c.sharedLocked(a) != nil
 }
 
-// joinReadersLocked counts one more reader on a claim.
+// joinReadersLocked adds a reading call to a claim, and returns its hold.
 func (c *Client) joinReadersLocked(o *object, cl *claim, a *acquisition) *hold {
 	h := o.reader(a.party)
 	if h == nil || h.claim != cl {
-		h = newHold(a.party, backend.Read, cl).beginsLater(c.now())
+		h = newHold(a.party, protocol.Kind(backend.Read), cl).beginsLater(c.now())
 	} else {
 		a.via = ViaReentry
 	}
@@ -215,7 +221,7 @@ func (c *Client) joinReadersLocked(o *object, cl *claim, a *acquisition) *hold {
 	return h
 }
 
-// restLocked counts one more of a reader's calls.
+// restLocked adds one call to a reader's hold.
 func (c *Client) restLocked(o *object, h *hold) {
 	if o.reading == nil {
 		o.reading = &reading{holds: make(map[party]*hold)}
@@ -231,8 +237,8 @@ func (c *Client) restLocked(o *object, h *hold) {
 	h.claim.more.joins++
 }
 
-// grantSharedLocked makes the hold of a reader whom the store has just answered, and lets those who
-// wait join.
+// grantSharedLocked turns a read that the store has just granted into a hold. It lets waiting
+// readers join.
 func (c *Client) grantSharedLocked(o *object, h *hold) *hold {
 	cl := h.claim
 	under := cl.retain()
@@ -241,21 +247,24 @@ func (c *Client) grantSharedLocked(o *object, h *hold) *hold {
 		o.reading.young = cl
 		c.admitReadersLocked(o, cl)
 	}
-	c.joinPartiesLocked(o.queue, func(a *acquisition) bool { return a.h != h && o.reader(a.party) != nil })
+	c.joinPartiesLocked(o.queue, func(a *acquisition) bool {
+		return a.h != h && o.reader(a.party) != nil
+	})
 	return h
 }
 
-// admitReadersLocked lets those who wait to read, and came before any that wait to write, join a claim.
+// admitReadersLocked lets waiting readers join a claim, if they came before all waiting writers.
 func (c *Client) admitReadersLocked(o *object, cl *claim) {
 	if c.handover == 0 {
 		return
 	}
 	for q := o.queue; q != nil && q.first != nil; {
 		a := q.first
-		for a != nil && (a.parked() || rules[a.kind].shared && (a.trying || a.h != nil && a.h.claim == cl)) {
-			a = a.next // who can't come, or is being answered
+		for a != nil && (a.parked() || a.kind.Shared() &&
+			(a.trying || a.h != nil && a.h.claim == cl)) {
+			a = a.next // it can't join, or waits for its own answer
 		}
-		if a == nil || !rules[a.kind].shared || !cl.suits(a) {
+		if a == nil || !a.kind.Shared() || !cl.suits(a) {
 			return
 		}
 		c.dequeueLocked(a)
@@ -269,8 +278,9 @@ func (c *Client) admitReadersLocked(o *object, cl *claim) {
 	}
 }
 
-// retain returns the live hold of the write under which a claim was made, or nil. While there is one the claim
-// is kept: another of the same number couldn't be told from it by a late request.
+// retain returns the live hold of the write under which a claim was made, or nil. While that hold
+// lives, the claim is kept, even without readers. Another claim would have the same owner string,
+// and a late request couldn't tell the two claims apart.
 func (cl *claim) retain() *hold {
 	if cl.more == nil || cl.more.under == nil || cl.more.under.state != live {
 		return nil
@@ -278,7 +288,8 @@ func (cl *claim) retain() *hold {
 	return cl.more.under
 }
 
-// endSharedLocked ends a shared claim on which nothing rests: its number is dead.
+// endSharedLocked ends a shared claim that has no holds any more. Its owner string isn't used
+// again.
 func (c *Client) endSharedLocked(cl *claim) {
 	cl.dead = true
 	delete(c.troubles, cl)
@@ -288,7 +299,7 @@ func (c *Client) endSharedLocked(cl *claim) {
 	c.tidyLocked(cl.object)
 }
 
-// loseReadersLocked ends whatever rests on a shared claim that is lost.
+// loseReadersLocked ends all holds on a shared claim that is lost.
 func (c *Client) loseReadersLocked(cl *claim, w why) {
 	o := cl.object
 	o.retire(cl)
@@ -303,7 +314,7 @@ func (c *Client) loseReadersLocked(cl *claim, w why) {
 	c.tidyLocked(o)
 }
 
-// releaseShared gives back one of a reader's calls.
+// releaseShared makes one release of a reader's hold.
 func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	c.mu.Lock()
 	cl := h.claim
@@ -312,7 +323,12 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 		c.unlock()
 		return errAgain
 	case h.state == forsaken:
-		return c.releaseForsakenLocked(ctx, h)
+		tell, before := c.departForsakenLocked(h)
+		c.unlock()
+		if !tell {
+			return nil
+		}
+		return c.releaseForsaken(ctx, h, before)
 	case !c.checkLocked(h):
 		c.releaseLostLocked(h)
 		c.unlock()
@@ -336,21 +352,55 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 		return nil
 	}
 	if cl.retain() != nil {
-		c.unscheduleLocked(&cl.alarm) // it is released with the write
+		c.unscheduleLocked(&cl.alarm) // the read is released with the write
 		c.unlock()
 		return nil
 	}
-	err := c.releaseClaimLocked(ctx, h)
+	if joins := cl.more.joins; c.mayBeJoinedLocked(cl) {
+		c.unlock()
+		runtime.Gosched() // another goroutine may be about to join
+		c.mu.Lock()
+		switch {
+		case cl.more.holds > 0 || cl.more.joins != joins:
+			c.unlock()
+			return nil
+		case cl.dead:
+			c.takeBackLocked(cl) // the claim has been lost
+			c.unlock()
+			return nil
+		}
+	}
+	q := c.postponeLocked(cl)
+	c.endSharedLocked(cl)
+	c.unlock()
+	return c.releaseRead(ctx, h, q)
+}
+
+// mayBeJoinedLocked reports whether a reader that comes now could join a claim that its last holder
+// has left.
+func (c *Client) mayBeJoinedLocked(cl *claim) bool {
+	now, reading := c.now(), cl.object.reading
+	return now < c.handoverEnd(cl) && cl.passes(now) && reading != nil && reading.young == cl
+}
+
+// releaseRead makes the last release of a shared claim whose last hold was h.
+func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
+	ctx, cancel := c.releaseContext(ctx, h, true)
+	defer cancel()
+	c.mu.Lock()
+	d := c.departLocked(h, q, c.now())
+	c.unlock()
+	err := c.free(ctx, d)
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.noticeLocked() // who began with it, and reads on with another, has lost it all the same
+		h.noticeLocked() // calls that began with h and now read with another hold lost h, too
 	}
 	return err
 }
 
-// bequeathLocked lets those who want to know when a party loses what it has hear of another hold that it has, now that
-// this one is given back: they may be reading still.
+// bequeathLocked passes the notices of a released hold to another hold of its party. A call that
+// watches such a notice may still be reading.
 func (c *Client) bequeathLocked(h *hold) {
 	heir := h.claim.object.reader(h.party)
 	if h.watchers == nil || heir == nil {
@@ -364,17 +414,18 @@ func (c *Client) bequeathLocked(h *hold) {
 	}
 }
 
-// mostNotices is how many notices a hold has before those who come later share one of them. Each
-// may be of somebody who reads still, and nobody knows of whom.
+// mostNotices is how many notices a hold has before later calls share one of them. It isn't known
+// which calls still read, so no notice can be dropped.
 const mostNotices = 8
 
-// noticeFor returns the notice for whoever is the first to ask about a hold: one of his own, or
-// that of a hold of the same party which has many already. What is lost of these two then counts as
-// lost for both.
+// noticeFor returns the notice for the first call that asks about a hold. If another hold of the
+// same party already has many notices, noticeFor returns one of these, and a loss of either hold
+// gives it. Otherwise it returns a new notice.
 func (h *hold) noticeFor() *notice {
-	if rules[h.kind].shared && h.state == live {
+	if h.kind.Shared() && h.state == live {
 		for _, other := range h.claim.object.readers() {
-			if other.party == h.party && other.watchers != nil && len(other.watchers.over) >= mostNotices {
+			if other.party == h.party && other.watchers != nil &&
+				len(other.watchers.over) >= mostNotices {
 				return other.watchers.over[0]
 			}
 		}
@@ -382,37 +433,9 @@ func (h *hold) noticeFor() *notice {
 	return &notice{over: make(chan struct{})}
 }
 
-// releaseClaimLocked releases a shared claim that its last holder has left, unless somebody joins it before
-// that is sent: who is about to, and only waits for a processor, is let go first. It unlocks c.mu.
-func (c *Client) releaseClaimLocked(ctx context.Context, h *hold) error {
-	cl := h.claim
-	if now := c.now(); now < c.handoverEnd(cl) && cl.passes(now) && cl.object.reading != nil && cl.object.reading.young == cl {
-		joins := cl.more.joins
-		c.unlock()
-		runtime.Gosched()
-		c.mu.Lock()
-		if cl.more.holds > 0 || cl.more.joins != joins {
-			c.unlock()
-			return nil
-		}
-		if cl.dead {
-			c.takeBackLocked(cl) // it was lost meanwhile
-			c.unlock()
-			return nil
-		}
-	}
-	q := c.postponeLocked(cl)
-	c.endSharedLocked(cl)
-	c.unlock()
-	ctx, cancel := c.releaseContext(ctx, h, true)
-	defer cancel()
-	c.mu.Lock()
-	return c.freeLocked(ctx, h, q, c.now())
-}
-
 // drainShared releases a shared claim that has ended.
 func (c *Client) drainShared(ctx context.Context, cl *claim) (err error) {
-	err = errUnanswered // unless the step panics
+	err = errUnanswered // stays if the step panics
 	defer func() {
 		c.mu.Lock()
 		defer c.unlock()
@@ -424,7 +447,8 @@ func (c *Client) drainShared(ctx context.Context, cl *claim) (err error) {
 	return err
 }
 
-// endRenewalLocked leaves what a reader has with the lease that it had before a re-entry that was to be renewed.
+// endRenewalLocked ends the renewal that a reader's re-entry began. The claim has a fixed lease
+// again.
 func (c *Client) endRenewalLocked(h *hold) {
 	cl, now := h.claim, c.now()
 	h.renewedFrom = 0
@@ -432,8 +456,8 @@ func (c *Client) endRenewalLocked(h *hold) {
 	c.scheduleLocked(&cl.alarm, c.nextLook(cl, now))
 }
 
-// A reader's re-entry is counted here. Only where what it has isn't renewed the store must be asked to keep it
-// for longer.
+// reenterShared counts a reader's re-entry in the client. If the claim isn't renewed, it first asks
+// the store to keep the claim for longer.
 func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) error {
 	c.mu.Lock()
 	if !c.checkLocked(h) {
@@ -464,7 +488,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	}
 	if !c.checkLocked(h) {
 		if h.state == released {
-			return errAgain // by another call of the same party, meanwhile
+			return errAgain // another call of the same party has released it
 		}
 		return h.overError()
 	}
@@ -478,8 +502,8 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	return nil
 }
 
-// readUnder reads under the write that the same party has. There is one claim for that, of the write's number, for as
-// long as the write lasts: reading again repeats what was asked for before.
+// readUnder reads under the write of the same party. As long as the write lasts, there is one claim
+// for its reads, with the write's owner string. Another read repeats the claim's request.
 func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold, error) {
 	c.mu.Lock()
 	inner, err := c.innerLocked(w, a)
@@ -496,7 +520,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	c.mu.Lock()
 	defer c.unlock()
 	if now := c.now(); inner.more.holds > 0 && now >= inner.Until() {
-		c.loseClaimLocked(inner, c.ranOutLocked(inner, now)) // no answer brings that back
+		c.loseClaimLocked(inner, c.ranOutLocked(inner, now)) // no answer could change that
 	}
 	switch {
 	case err != nil:
@@ -504,17 +528,17 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 			inner.Stray()
 		}
 		if inner.dead && inner.Strays() {
-			c.takeBackLocked(inner) // the write has ended, and with it what is to be released
+			c.takeBackLocked(inner) // the write has ended, so the read is released with it
 		}
 		return nil, err
 	case !res.Acquired:
-		c.loseLocked(w, gone) // else the store would have granted it
+		c.loseLocked(w, gone) // otherwise the store would have granted the read
 		return nil, errAgain
 	case c.closed:
 		return nil, ErrClosed
 	case inner.dead:
 		inner.Stray()
-		c.takeBackLocked(inner) // it may have been carried out after its release
+		c.takeBackLocked(inner) // the request may have been carried out after the release
 		return nil, errAgain
 	}
 	inner.Granted(sent, a.o.lease)
@@ -522,7 +546,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		return nil, errLate
 	}
 	first := inner.more.holds == 0
-	if first { // else somebody has it since then
+	if first { // otherwise another call's read already rests on it
 		inner.began, inner.after = sent, uint32(c.attempts)
 	}
 	inner.alarm.task = inner
@@ -538,14 +562,15 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	return h, nil
 }
 
-// innerLocked returns the claim with which the holder of a write reads.
+// innerLocked returns the claim for the reads of a write's holder.
 func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
 	if !c.checkLocked(w) {
 		return nil, errAgain
 	}
 	inner := w.inner()
 	if inner == nil {
-		inner = &claim{object: w.claim.object, kind: a.kind, owner: w.claim.owner, more: &more{under: w}}
+		inner = &claim{object: w.claim.object, kind: a.kind, owner: w.claim.owner,
+			more: &more{under: w}}
 		inner.Want(a.o.lease, false)
 		w.claim.more.inner = inner
 	}
@@ -555,8 +580,8 @@ func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
 	return inner, nil
 }
 
-// endInnerLocked notes that a write is over, and returns what its holder has read under it and doesn't any
-// more: that is to be released with it.
+// endInnerLocked records that a write has ended. If its holder has read under it and no longer
+// does, endInnerLocked returns the claim of those reads, which must be released with the write.
 func (c *Client) endInnerLocked(h *hold) *claim {
 	inner := h.inner()
 	if inner == nil {
@@ -570,7 +595,7 @@ func (c *Client) endInnerLocked(h *hold) *claim {
 	return inner
 }
 
-// inner returns what the holder of a write has read under it, or nil.
+// inner returns the claim for the reads under a write, or nil.
 func (h *hold) inner() *claim {
 	if h.claim.more == nil {
 		return nil

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
 func TestASharedLockerIsHandedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		l := c.Locker("x")
@@ -40,8 +41,8 @@ func TestASharedLockerIsHandedOn(t *testing.T) {
 	})
 }
 
-// Who waits for a Locker to be unlocked, and who waits for the lock with one of its own, get it in the
-// order of their arrival.
+// Callers that wait for a Locker to be unlocked, and callers with a Locker of their own, get the
+// lock in the order of their arrival.
 func TestASharedLockerIsFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -49,7 +50,9 @@ func TestASharedLockerIsFair(t *testing.T) {
 		defer c.Close()
 		l := c.Locker("x")
 		mustTry(t, l)
-		all := []*tenant{wait(ctx, l), wait(ctx, c.Locker("x")), wait(ctx, l), wait(ctx, c.Locker("x"))}
+		all := []*tenant{
+			wait(ctx, l), wait(ctx, c.Locker("x")), wait(ctx, l), wait(ctx, c.Locker("x")),
+		}
 		mustUnlock(t, ctx, l)
 		for i, w := range all {
 			w.mustBeIn(t)
@@ -99,7 +102,7 @@ func TestWhoGivesUpAtTheGateLeavesNothing(t *testing.T) {
 	})
 }
 
-// What is handed to a waiter that has not looked yet is nobody's to unlock.
+// Nobody can unlock a lock that was handed to a waiter which has not looked yet.
 func TestUnlockOfWhatIsOffered(t *testing.T) {
 	for name, ctx := range map[string]context.Context{
 		"plain": t.Context(),
@@ -112,7 +115,9 @@ func TestUnlockOfWhatIsOffered(t *testing.T) {
 			if err := l.LockContext(ctx); err != nil {
 				t.Fatal(err)
 			}
-			a := &acquisition{call: call{name: "x", party: l.caller(ctx).party, o: acquireOptions{lease: c.lease}}}
+			a := &acquisition{call: call{
+				name: "x", party: l.caller(ctx).party, o: acquireOptions{lease: c.lease},
+			}}
 			if a.variable() == nil {
 				a.party = NewOwner() // the owner itself would re-enter
 				ctx = WithOwner(ctx, a.party.(Owner))
@@ -159,12 +164,13 @@ func TestAReadThatIsOfferedIsNotHeld(t *testing.T) {
 		}
 		for range 100 {
 			a := &acquisition{call: call{
-				kind: backend.Read, name: "x", party: party(l.plain), o: acquireOptions{lease: c.lease},
+				kind: protocol.Kind(backend.Read), name: "x", party: party(l.plain),
+				o: acquireOptions{lease: c.lease},
 			}}
 			a.wait()
 			c.enqueue(a)
 			c.mu.Lock()
-			c.admitReadersLocked(c.objectLocked(backend.Read, "x"), first.hold.claim)
+			c.admitReadersLocked(c.objectLocked(protocol.Kind(backend.Read), "x"), first.hold.claim)
 			c.unlock()
 			free("before the call returns")
 			over, cancel := context.WithCancel(t.Context())
@@ -189,7 +195,7 @@ func TestAReadThatIsOfferedIsNotHeld(t *testing.T) {
 func TestAfterAShortChainNobodyYields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		c.notifier = deaf{}
@@ -205,7 +211,7 @@ func TestAfterAShortChainNobodyYields(t *testing.T) {
 			next.mustBeIn(t)
 			mustUnlock(t, ctx, l)
 		}
-		// Nor one that ends because the next wants a lock of his own.
+		// Nor does one that ends because the next call wants another lease.
 		l := c.Locker("x")
 		mustTry(t, l)
 		w, fixed := wait(ctx, c.Locker("x")), wait(ctx, c.Locker("x"), FixedLease(time.Minute))
@@ -223,7 +229,9 @@ func TestASharedLockerLetsOthersHaveATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		mem := membackend.New()
-		c, other := New(mem, quiet()), New(slowed{mem, 3 * time.Millisecond}, quiet())
+		slow := newScript(mem)
+		slow.acquire.delay(3*time.Millisecond, 0)
+		c, other := New(mem, quiet()), New(slow, quiet())
 		defer c.Close()
 		defer other.Close()
 		c.notifier = deaf{} // or it would be told at once, and win or not
@@ -262,21 +270,6 @@ func TestCloseWithWaitersAtTheGate(t *testing.T) {
 	})
 }
 
-// A closingSession is that of a store in memory whose client is closed as it is asked for a lock.
-type closingSession struct {
-	backend.Session
-	client *Client
-}
-
-func (closingSession) Capabilities() backend.Capabilities {
-	return backend.Capabilities{Steps: backend.StepsNeverWait}
-}
-
-func (s closingSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	s.client.Close()
-	return s.Session.Acquire(ctx, req)
-}
-
 // That the store's session is closed, too, is no reason to say anything else.
 func TestClosedWhileAsking(t *testing.T) {
 	for name, lock := range map[string]func(*Locker) error{
@@ -287,8 +280,9 @@ func TestClosedWhileAsking(t *testing.T) {
 		"LockContext": func(l *Locker) error { return l.LockContext(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := New(membackend.New(), quiet())
-			c.session = closingSession{c.session, c}
+			store := newScript(membackend.New()).but(neverWaits)
+			c := New(store, quiet())
+			store.acquire.set(func(*acquireStep) { c.Close() })
 			if err := lock(c.Locker("x")); !errors.Is(err, ErrClosed) {
 				t.Errorf("%v, want ErrClosed", err)
 			}

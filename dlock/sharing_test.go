@@ -11,138 +11,9 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/membackend"
 )
-
-// A scripted store is one in memory that does something around some of its steps.
-type scripted struct {
-	backend.Backend
-	acquire func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error)
-	release func(req backend.ReleaseRequest, do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error)
-	renew   func(req backend.RenewRequest, do func() (backend.RenewResult, error)) (backend.RenewResult, error)
-	force   func(do func() (backend.ForceReleaseResult, error)) (backend.ForceReleaseResult, error)
-	look    func(do func() (backend.LookResult, error)) (backend.LookResult, error)
-}
-
-func (b *scripted) Open() backend.Session { return scriptedSession{b.Backend.Open(), b} }
-
-type scriptedSession struct {
-	backend.Session
-	b *scripted
-}
-
-func (s scriptedSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	do := func() (backend.AcquireResult, error) { return s.Session.Acquire(ctx, req) }
-	if s.b.acquire == nil {
-		return do()
-	}
-	return s.b.acquire(req, do)
-}
-
-func (s scriptedSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	do := func() (backend.ReleaseResult, error) { return s.Session.Release(ctx, req) }
-	if s.b.release == nil {
-		return do()
-	}
-	return s.b.release(req, do)
-}
-
-func (s scriptedSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	do := func() (backend.RenewResult, error) { return s.Session.Renew(ctx, req) }
-	if s.b.renew == nil {
-		return do()
-	}
-	return s.b.renew(req, do)
-}
-
-func (s scriptedSession) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
-	do := func() (backend.ForceReleaseResult, error) { return s.Session.ForceRelease(ctx, req) }
-	if s.b.force == nil {
-		return do()
-	}
-	return s.b.force(do)
-}
-
-func (s scriptedSession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
-	do := func() (backend.LookResult, error) { return s.Session.Look(ctx, req) }
-	if s.b.look == nil {
-		return do()
-	}
-	return s.b.look(do)
-}
-
-func (s scriptedSession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
-	return s.Session.(backend.Inspector).Inspect(ctx, req)
-}
-
-func (s scriptedSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
-}
-
-// onScript runs a test with a client of a scripted store, and another of the same.
-func onScript(t *testing.T, test func(t *testing.T, b *scripted, c, other *Client), opts ...Option) {
-	synctest.Test(t, func(t *testing.T) {
-		store := membackend.New()
-		b := &scripted{Backend: store}
-		c, other := New(b, append(opts, quiet())...), New(store, quiet())
-		defer c.Close()
-		defer other.Close()
-		test(t, b, c, other)
-	})
-}
-
-// wantFree checks that another client gets to write at once.
-func wantFree(t *testing.T, other *Client, name string) {
-	t.Helper()
-	w := other.RWLocker(name).Writer()
-	if ok, err := w.TryLock(t.Context()); !ok || err != nil {
-		t.Errorf("nobody has the lock, and another gets it? %v, %v", ok, err)
-		return
-	}
-	must(t, w.UnlockContext(t.Context()))
-}
-
-// over says whether a channel is closed.
-func over(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// The client is closed between the store's answer to a ForceUnlock and what that means to its own holders.
-func TestForceUnlockOvertakenByClose(t *testing.T) {
-	for name, side := range map[string]func(*Client) *Locker{
-		"plain": func(c *Client) *Locker { return c.Locker("x") },
-		"read":  func(c *Client) *Locker { return c.RWLocker("x").Reader() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
-				l := side(c)
-				mustTry(t, l)
-				lost := l.Lost(t.Context())
-				b.force = func(do func() (backend.ForceReleaseResult, error)) (backend.ForceReleaseResult, error) {
-					c.prompt = true // as if the answer had come just before
-					res, err := do()
-					c.Close()
-					return res, err
-				}
-				c.prompt = true
-				if ok, err := l.ForceUnlock(t.Context()); !ok || err != nil {
-					t.Errorf("ForceUnlock = %v, %v", ok, err)
-				}
-				if !over(lost) {
-					t.Error("whoever had it isn't told")
-				}
-				if err := l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
-					t.Errorf("UnlockContext = %v, want ErrLost", err)
-				}
-			})
-		})
-	}
-}
 
 // Plain readers whose holds are of different age leave at the same time.
 func TestPlainReadersLeaveTogether(t *testing.T) {
@@ -171,7 +42,7 @@ func TestPlainReadersLeaveTogether(t *testing.T) {
 // A call that ends without anybody to hear of it gives back what it got by a plain read. Another's
 // unlock may have given back that very hold just before.
 func TestAPlainReadOfNobodyIsGivenBack(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw := c.RWLocker("x")
 		rw.RLock()
 		first := rw.Reader().plain.hold
@@ -188,12 +59,8 @@ func TestAPlainReadOfNobodyIsGivenBack(t *testing.T) {
 // Several goroutines begin to read as one owner, and the store grants each of them a read. The
 // owner has one hold: what was granted beside it is given back.
 func TestOneOwnerBeginsToReadTwiceAtOnce(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
-		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			res, err := do()
-			time.Sleep(time.Second)
-			return res, err
-		}
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
+		b.acquire.delay(0, time.Second)
 		ctx, l := WithOwner(t.Context(), NewOwner()), c.RWLocker("x").Reader()
 		var all sync.WaitGroup
 		for range 3 {
@@ -227,11 +94,8 @@ func TestOneOwnerBeginsToReadTwiceAtOnce(t *testing.T) {
 // One goroutine of an owner reads in a Do, and another begins and ends a read meanwhile: that is
 // none of the Do's business.
 func TestAnOwnerReadsBesideItsOwnDo(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
-		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			time.Sleep(10 * time.Millisecond)
-			return do()
-		}
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
+		b.acquire.delay(10*time.Millisecond, 0)
 		ctx, l := WithOwner(t.Context(), NewOwner()), c.RWLocker("x").Reader()
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -257,13 +121,13 @@ func TestAnOwnerReadsBesideItsOwnDo(t *testing.T) {
 // A call of an owner joins other readers while another of its calls waits for a read of another
 // lease: that one re-enters at once.
 func TestWhoJoinsTakesItsPartyAlong(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
 		rw.RLock()
-		b.acquire = func(backend.AcquireRequest, func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+		b.acquire.set(func(s *acquireStep) {
 			time.Sleep(time.Minute)
-			return backend.AcquireResult{}, errors.New("no answer")
-		}
+			s.fail(errors.New("no answer"))
+		})
 		waiting := wait(ctx, rw.Reader(), FixedLease(time.Hour))
 		must(t, rw.Reader().LockContext(ctx))
 		began := time.Now()
@@ -282,17 +146,16 @@ func TestWhoJoinsTakesItsPartyAlong(t *testing.T) {
 	})
 }
 
-// What an owner gets in another goroutine, as the other side of the lock, is found by a call that began when there was
-// nothing yet.
+// A call that began before finds what its owner gets in another goroutine, as the other side of the
+// lock.
 func TestTheOtherSideIsGotMeanwhile(t *testing.T) {
 	t.Run("while asking", func(t *testing.T) {
-		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		onScript(t, func(t *testing.T, b *script, c, other *Client) {
 			rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
-			b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-				b.acquire = nil
+			b.acquire.set(func(s *acquireStep) {
+				b.acquire.set(nil)
 				must(t, rw.Writer().LockContext(ctx))
-				return do()
-			}
+			})
 			if ok, err := rw.Reader().TryLock(ctx); !ok || err != nil {
 				t.Errorf("reading while the same owner writes: %v, %v", ok, err)
 			} else {
@@ -304,11 +167,17 @@ func TestTheOtherSideIsGotMeanwhile(t *testing.T) {
 		})
 	})
 	t.Run("before it waits", func(t *testing.T) {
-		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		onScript(t, func(t *testing.T, b *script, c, other *Client) {
 			rw, owner := c.RWLocker("x"), NewOwner()
 			ctx := WithOwner(t.Context(), owner)
-			for kind, side := range map[backend.Kind]*Locker{backend.Read: rw.Writer(), backend.Write: rw.Reader()} {
-				a := &acquisition{call: call{kind: kind, name: "x", party: owner, partners: true, o: acquireOptions{lease: c.lease}}}
+			for kind, side := range map[backend.Kind]*Locker{
+				backend.Read:  rw.Writer(),
+				backend.Write: rw.Reader(),
+			} {
+				a := &acquisition{call: call{
+					kind: protocol.Kind(kind), name: "x", party: owner, partners: true,
+					o: acquireOptions{lease: c.lease},
+				}}
 				if h, err := c.own(a); h != nil || err != nil {
 					t.Fatalf("before: %v, %v", h, err)
 				}
@@ -324,10 +193,11 @@ func TestTheOtherSideIsGotMeanwhile(t *testing.T) {
 	})
 }
 
-// Plain readers of one RWLocker with leases of different length: those who go on are protected by what lasts longest.
+// Plain readers of one RWLocker have leases of different length. The one that lasts longest
+// protects those that go on.
 func TestPlainReadersWithALease(t *testing.T) {
 	t.Run("that runs out", func(t *testing.T) {
-		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		onScript(t, func(t *testing.T, b *script, c, other *Client) {
 			l := c.RWLocker("x").Reader()
 			l.Lock()
 			mustTry(t, l, FixedLease(time.Second))
@@ -352,7 +222,7 @@ func TestPlainReadersWithALease(t *testing.T) {
 		})
 	})
 	t.Run("that is given back", func(t *testing.T) {
-		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		onScript(t, func(t *testing.T, b *script, c, other *Client) {
 			l := c.RWLocker("x").Reader()
 			l.Lock()
 			lost := l.Lost(t.Context())
@@ -368,7 +238,7 @@ func TestPlainReadersWithALease(t *testing.T) {
 		})
 	})
 	t.Run("that nobody unlocks", func(t *testing.T) {
-		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		onScript(t, func(t *testing.T, b *script, c, other *Client) {
 			l := c.RWLocker("x").Reader()
 			mustTry(t, l, FixedLease(time.Second))
 			time.Sleep(time.Hour)
@@ -386,7 +256,7 @@ func TestPlainReadersWithALease(t *testing.T) {
 		})
 	})
 	t.Run("that nobody need unlock", func(t *testing.T) {
-		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		onScript(t, func(t *testing.T, b *script, c, other *Client) {
 			l := c.RWLocker("x").Reader()
 			_, err := l.Acquire(t.Context(), FixedLease(time.Second))
 			must(t, err)
@@ -401,7 +271,7 @@ func TestPlainReadersWithALease(t *testing.T) {
 		})
 	})
 	t.Run("shorter than another", func(t *testing.T) {
-		onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+		onScript(t, func(t *testing.T, b *script, c, other *Client) {
 			l := c.RWLocker("x").Reader()
 			mustTry(t, l, FixedLease(time.Minute))
 			mustTry(t, l, FixedLease(time.Second))
@@ -418,7 +288,7 @@ func TestPlainReadersWithALease(t *testing.T) {
 }
 
 // A plain reader loses what it has, and unlocks so late that the client has forgotten the loss.
-// What others have got by the same RWLocker since then is theirs still.
+// Reads that others have got by the same RWLocker since then are theirs still.
 func TestALateUnlockOfALostRead(t *testing.T) {
 	for name, c := range map[string]struct {
 		others int // locks that are lost in the same outage
@@ -428,14 +298,13 @@ func TestALateUnlockOfALostRead(t *testing.T) {
 		"after an outage that cost many others": {maxLosses, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onScript(t, func(t *testing.T, b *scripted, client, other *Client) {
+			onScript(t, func(t *testing.T, b *script, client, other *Client) {
 				var down atomic.Bool
-				b.renew = func(_ backend.RenewRequest, do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
+				b.renew.set(func(s *renewStep) {
 					if down.Load() {
-						return backend.RenewResult{}, errors.New("no answer")
+						s.fail(errors.New("no answer"))
 					}
-					return do()
-				}
+				})
 				rw := client.RWLocker("x")
 				rw.RLock()
 				rw.RLock()
@@ -480,9 +349,9 @@ func TestALateUnlockOfALostRead(t *testing.T) {
 	}
 }
 
-// What was read under a write, and given back while that went on, is given back after Close, too.
+// A read under a write that was given back while the write went on is given back after Close, too.
 func TestAReadUnderAWriteAndClose(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
 		must(t, rw.Writer().LockContext(ctx))
 		must(t, rw.Reader().LockContext(ctx))
@@ -495,7 +364,7 @@ func TestAReadUnderAWriteAndClose(t *testing.T) {
 
 // To force readers takes nothing while somebody writes, and so nothing is lost.
 func TestReadersAreForcedWhileOneWrites(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
 		must(t, rw.Writer().LockContext(ctx))
 		must(t, rw.Reader().LockContext(ctx))
@@ -509,13 +378,14 @@ func TestReadersAreForcedWhileOneWrites(t *testing.T) {
 	})
 }
 
-// Who is let in with other readers lets the rest of its party in, wherever in the queue that is.
+// A waiter that is let in with other readers lets the rest of its party in, wherever in the queue
+// that is.
 func TestWhoIsLetInTakesItsPartyAlong(t *testing.T) {
 	for name, side := range map[string]func(*RWLocker) *Locker{
 		"to read": (*RWLocker).Reader, "to write": (*RWLocker).Writer,
 	} {
 		t.Run(name, func(t *testing.T) {
-			onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+			onScript(t, func(t *testing.T, b *script, c, other *Client) {
 				theirs := other.RWLocker("x")
 				theirs.Lock()
 				ctx := WithOwner(t.Context(), NewOwner())
@@ -528,11 +398,13 @@ func TestWhoIsLetInTakesItsPartyAlong(t *testing.T) {
 				first.mustBeIn(t)
 				select {
 				case err := <-second.in:
-					if name == "to read" && err != nil || name == "to write" && !errors.Is(err, ErrUpgrade) {
+					if name == "to read" && err != nil ||
+						name == "to write" && !errors.Is(err, ErrUpgrade) {
 						t.Errorf("the second call of the party: %v", err)
 					}
 				case <-time.After(time.Minute):
-					t.Error("the second call of the party waits, behind a writer that waits for the first")
+					t.Error("the second call of the party waits, behind a writer that waits for " +
+						"the first")
 				}
 				must(t, first.leave())
 				if name == "to read" {
@@ -548,10 +420,13 @@ func TestWhoIsLetInTakesItsPartyAlong(t *testing.T) {
 
 // A call that comes just as the client is closed doesn't join anybody.
 func TestNobodyJoinsAfterClose(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw := c.RWLocker("x")
 		rw.RLock()
-		a := &acquisition{call: call{kind: backend.Read, name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}}
+		a := &acquisition{call: call{
+			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
+			o: acquireOptions{lease: c.lease},
+		}}
 		c.Close()
 		if h, err := c.share(a); h != nil || err != nil {
 			t.Error("somebody has joined who will never be told that the client is closed")
@@ -560,28 +435,58 @@ func TestNobodyJoinsAfterClose(t *testing.T) {
 	})
 }
 
+// A call that finds other readers to join doesn't, if another call of its owner has got a read
+// meanwhile: an owner has one read, and the call re-enters that.
+func TestAnOwnerThatReadsByNowDoesNotJoin(t *testing.T) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
+		rw, owner := c.RWLocker("x"), NewOwner()
+		ctx := WithOwner(t.Context(), owner)
+		a := &acquisition{call: call{
+			kind: protocol.Kind(backend.Read), name: "x", party: owner,
+			o: acquireOptions{lease: c.lease},
+		}}
+		if h, err := c.own(a); h != nil || err != nil {
+			t.Fatalf("before: %v, %v", h, err)
+		}
+		must(t, rw.Reader().LockContext(ctx))
+		time.Sleep(2 * c.handover) // nobody joins that any more
+		rw.RLock()
+		if h, err := c.share(a); h != nil || err != errAgain {
+			t.Errorf("the owner has got another read: %v, %v", h, err)
+		}
+		must(t, rw.Reader().UnlockContext(ctx))
+		rw.RUnlock()
+		wantFree(t, other, "x")
+		empty(t, c)
+	})
+}
+
 // lastLeaves has the only plain reader leave as releaseShared does, as far as to where it lets
 // others go first.
 func lastLeaves(c *Client, rw *RWLocker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := c.objectLocked(backend.Read, rw.Name()).reader(party(rw.reader.plain))
+	h := c.objectLocked(protocol.Kind(backend.Read), rw.Name()).reader(party(rw.reader.plain))
 	c.dropLocked(h)
 	rw.reader.plain.hold = nil
 	h.state = released
 	h.claim.more.holds--
 }
 
-// Between the last reader's leaving and the release somebody may join: not if the lock was forced in that moment.
+// Between the last reader's leaving and the release somebody may join: not if the lock was forced
+// in that moment.
 func TestForcedWhileTheLastReaderLeaves(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw := c.RWLocker("x")
 		rw.RLock()
 		lastLeaves(c, rw)
 		if ok, err := rw.Reader().ForceUnlock(t.Context()); !ok || err != nil {
 			t.Fatalf("ForceUnlock = %v, %v", ok, err)
 		}
-		a := &acquisition{call: call{kind: backend.Read, name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}}
+		a := &acquisition{call: call{
+			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
+			o: acquireOptions{lease: c.lease},
+		}}
 		if h, err := c.share(a); h != nil || err != nil {
 			t.Error("somebody joins what this client itself has forced")
 		}
@@ -593,7 +498,7 @@ func TestForcedWhileTheLastReaderLeaves(t *testing.T) {
 // Between the last reader's leaving and the release this client gets to write: the read was lost,
 // and nobody joins it beside the write.
 func TestAWriterGetsInWhileTheLastReaderLeaves(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw := c.RWLocker("x")
 		rw.RLock()
 		lastLeaves(c, rw)
@@ -601,7 +506,10 @@ func TestAWriterGetsInWhileTheLastReaderLeaves(t *testing.T) {
 			t.Fatalf("ForceUnlock = %v, %v", ok, err)
 		}
 		mustTry(t, rw.Writer())
-		a := &acquisition{call: call{kind: backend.Read, name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}}
+		a := &acquisition{call: call{
+			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
+			o: acquireOptions{lease: c.lease},
+		}}
 		if h, err := c.share(a); h != nil || err != nil {
 			t.Error("somebody reads beside a writer")
 		}
@@ -612,11 +520,11 @@ func TestAWriterGetsInWhileTheLastReaderLeaves(t *testing.T) {
 }
 
 // Between the last reader's leaving and the release another joins and leaves: it releases what they
-// had, and nothing is left for the first to give back. What ends the first reader's context runs at
-// that moment.
+// had, and nothing is left for the first to give back. The end of the first reader's context brings
+// the other in at that moment.
 func TestAReaderComesAndGoesWhileTheLastReaderLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newCounted(membackend.New())
+		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
 		l := c.RWLocker("x").Reader()
@@ -642,19 +550,17 @@ func TestAReaderComesAndGoesWhileTheLastReaderLeaves(t *testing.T) {
 	})
 }
 
-// Two calls of an owner that writes begin to read at once, with different leases: what is to be renewed is.
+// Two calls of an owner that writes begin to read at once, with different leases: what is to be
+// renewed is.
 func TestReadsUnderAWriteWithDifferentLeases(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
 		must(t, rw.Writer().LockContext(ctx))
-		first := true
-		b.acquire = func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			if first {
-				first = false
+		b.acquire.set(func(s *acquireStep) {
+			if s.n == 1 {
 				time.Sleep(time.Second)
 			}
-			return do()
-		}
+		})
 		renewed := wait(ctx, rw.Reader())
 		must(t, rw.Reader().LockContext(ctx, FixedLease(2*time.Second)))
 		time.Sleep(time.Second)
@@ -671,15 +577,13 @@ func TestReadsUnderAWriteWithDifferentLeases(t *testing.T) {
 	})
 }
 
-// A re-entry whose hold is given back meanwhile by the same owner is an acquisition of its own, and no loss.
+// A re-entry whose hold is given back meanwhile by the same owner is an acquisition of its own, and
+// no loss.
 func TestAReadIsGivenBackDuringItsReentry(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		l, ctx := c.RWLocker("x").Reader(), WithOwner(t.Context(), NewOwner())
 		must(t, l.LockContext(ctx, FixedLease(time.Minute)))
-		b.renew = func(req backend.RenewRequest, do func() (backend.RenewResult, error)) (backend.RenewResult, error) {
-			time.Sleep(time.Second)
-			return do()
-		}
+		b.renew.delay(time.Second, 0)
 		again := wait(ctx, l)
 		must(t, l.UnlockContext(ctx))
 		if err := <-again.in; err != nil {
@@ -694,17 +598,17 @@ func TestAReadIsGivenBackDuringItsReentry(t *testing.T) {
 
 // A store that panics as it releases what was read under a write keeps nobody waiting for ever.
 func TestAPanicAsAReadUnderAWriteIsReleased(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		c.prompt = true // or the panic is in a goroutine of its own
 		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
 		must(t, rw.Writer().LockContext(ctx))
 		must(t, rw.Reader().LockContext(ctx))
 		must(t, rw.Reader().UnlockContext(ctx))
 		next := wait(t.Context(), c.RWLocker("x").Writer())
-		b.release = func(req backend.ReleaseRequest, do func() (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-			b.release = nil
+		b.release.set(func(s *releaseStep) {
+			b.release.set(nil)
 			panic("the store's client")
-		}
+		})
 		func() {
 			defer func() { recover() }()
 			rw.Writer().UnlockContext(ctx)
@@ -717,13 +621,16 @@ func TestAPanicAsAReadUnderAWriteIsReleased(t *testing.T) {
 	})
 }
 
-// Who was let in with others just as the client is closed doesn't keep what those give back.
+// A waiter that was let in with others as the client is closed doesn't keep what those give back.
 func TestLetInAsTheClientIsClosed(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		theirs := other.RWLocker("x")
 		theirs.Lock()
 		reader := wait(t.Context(), c.RWLocker("x").Reader())
-		a := &acquisition{call: call{kind: backend.Read, name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease}}}
+		a := &acquisition{call: call{
+			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
+			o: acquireOptions{lease: c.lease},
+		}}
 		a.wait()
 		c.enqueue(a)
 		theirs.Unlock()
@@ -740,10 +647,10 @@ func TestLetInAsTheClientIsClosed(t *testing.T) {
 	})
 }
 
-// Who reads on with a later hold of the same Locker is told that the one with which it began was lost, if that is
-// found as somebody else gives it back.
+// A reader that reads on with a later hold of the same Locker is told that its first hold was lost,
+// if that is found as another gives it back.
 func TestALossThatAnotherReaderFinds(t *testing.T) {
-	onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		l := c.RWLocker("x").Reader()
 		l.Lock()
 		lost := l.Lost(t.Context())
@@ -765,8 +672,8 @@ func TestALossThatAnotherReaderFinds(t *testing.T) {
 	})
 }
 
-// The answer to one call comes after another call of the same client has got the lock. The store granted it to both, as somebody forced it in
-// between: who has lost it only the store knows.
+// The answer to one call comes after another call of the same client has got the lock. The store
+// granted it to both, as somebody forced it in between. Only the store knows which has lost it.
 func TestAnswerOvertakenByAnother(t *testing.T) {
 	plain := func(c *Client) *Locker { return c.Locker("x") }
 	fenced := func(c *Client) *Locker { return c.FencedLocker("x") }
@@ -779,22 +686,24 @@ func TestAnswerOvertakenByAnother(t *testing.T) {
 		"a write":            {write, read},
 		"a write, the other": {write, write},
 	} {
-		for order, lateFirst := range map[string]bool{"the slow one first": true, "the slow one last": false} {
+		for order, lateFirst := range map[string]bool{
+			"the slow one first": true,
+			"the slow one last":  false,
+		} {
 			t.Run(name+"/"+order, func(t *testing.T) {
-				onScript(t, func(t *testing.T, b *scripted, c, other *Client) {
+				onScript(t, func(t *testing.T, b *script, c, other *Client) {
 					carryOut, tell := make(chan struct{}), make(chan struct{})
 					var once sync.Once
-					b.acquire = func(_ backend.AcquireRequest, do func() (backend.AcquireResult, error)) (res backend.AcquireResult, err error) {
+					b.acquire.set(func(s *acquireStep) {
 						first := false
 						once.Do(func() { first = true })
 						if !first {
-							return do()
+							return
 						}
 						<-carryOut
-						res, err = do()
+						s.do()
 						<-tell
-						return res, err
-					}
+					})
 					force := func() {
 						for _, side := range []func(*Client) *Locker{sides.late, sides.fast} {
 							side(other).ForceUnlock(t.Context())
@@ -832,7 +741,8 @@ func TestAnswerOvertakenByAnother(t *testing.T) {
 					case got.err != nil:
 						t.Errorf("the slow call: %v", got.err)
 					case lateFirst && (got.ok || hold.Context().Err() != nil):
-						t.Errorf("who was granted it last has lost it: %v; the other has it: %v", context.Cause(hold.Context()), got.ok)
+						t.Errorf("who was granted it last has lost it: %v; the other has it: %v",
+							context.Cause(hold.Context()), got.ok)
 					case !lateFirst && hold.Context().Err() == nil:
 						t.Error("who was granted it first, and lost it, isn't told")
 					}
@@ -841,8 +751,9 @@ func TestAnswerOvertakenByAnother(t *testing.T) {
 					} else if !errors.Is(err, ErrLost) {
 						t.Errorf("Release = %v, want ErrLost", err)
 					}
-					time.Sleep(time.Second) // what was taken back is
-					if free, err := sides.fast(other).TryLock(t.Context()); err != nil || !free && !got.ok {
+					time.Sleep(time.Second) // so that take-backs are over
+					if free, err := sides.fast(other).TryLock(t.Context()); err != nil ||
+						!free && !got.ok {
 						t.Errorf("nobody has it, and another gets it: %v, %v", free, err)
 					}
 				})

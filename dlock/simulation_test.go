@@ -15,11 +15,13 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-var simulations = flag.Int("simulations", 0, "how many random histories of each sort are run; 0: as many as usual")
+var simulations = flag.Int("simulations", 0,
+	"how many random histories of each sort are run; 0: as many as usual")
 
 // histories returns how many random histories of each sort are run.
 func histories() int {
@@ -29,12 +31,13 @@ func histories() int {
 	return depth.Of(4, 8, 100)
 }
 
-// A moody store is one in memory that answers late, or not at all, and carries out requests without an answer
-// later, or never. Messages get lost.
+// A moody store is one in memory that answers late, or not at all, and carries out requests without
+// an answer later, or never. Messages get lost.
 type moody struct {
 	backend.Backend
 	well atomic.Bool  // no faults any more
 	when atomic.Int64 // since then
+	cut  atomic.Int64 // until when subscriptions are cut
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -60,6 +63,11 @@ func (b *moody) roll(n int) int {
 	return b.random.IntN(n)
 }
 
+// cutFor returns for how long subscriptions are cut still.
+func (b *moody) cutFor() time.Duration {
+	return time.Duration(b.cut.Load() - time.Now().UnixNano())
+}
+
 func (b *moody) moment(most time.Duration) { time.Sleep(time.Duration(b.roll(int(most)) + 1)) }
 
 var errMood = errors.New("no answer")
@@ -76,7 +84,8 @@ func mood[Res any](b *moody, do func() (Res, error)) (res Res, err error) {
 		b.moment(time.Second)
 		return res, &backend.Error{Kind: backend.Unknown, Err: errMood}
 	case 1, 6: // carried out later
-		late := []time.Duration{10 * time.Millisecond, 200 * time.Millisecond, 5 * time.Second}[b.roll(3)]
+		late := []time.Duration{10 * time.Millisecond, 200 * time.Millisecond,
+			5 * time.Second}[b.roll(3)]
 		go func() {
 			b.moment(late)
 			do()
@@ -104,46 +113,75 @@ type moodySession struct {
 	b *moody
 }
 
-func (s moodySession) Acquire(_ context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	return mood(s.b, func() (backend.AcquireResult, error) { return s.Session.Acquire(context.Background(), req) })
+func (s moodySession) Acquire(
+	_ context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
+	return mood(s.b, func() (backend.AcquireResult, error) {
+		return s.Session.Acquire(context.Background(), req)
+	})
 }
 
-func (s moodySession) Release(_ context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	return mood(s.b, func() (backend.ReleaseResult, error) { return s.Session.Release(context.Background(), req) })
+func (s moodySession) Release(
+	_ context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
+	return mood(s.b, func() (backend.ReleaseResult, error) {
+		return s.Session.Release(context.Background(), req)
+	})
 }
 
-func (s moodySession) Renew(_ context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
-	return mood(s.b, func() (backend.RenewResult, error) { return s.Session.Renew(context.Background(), req) })
+func (s moodySession) Renew(
+	_ context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
+	return mood(s.b, func() (backend.RenewResult, error) {
+		return s.Session.Renew(context.Background(), req)
+	})
 }
 
 func (s moodySession) Look(_ context.Context, req backend.LookRequest) (backend.LookResult, error) {
-	return mood(s.b, func() (backend.LookResult, error) { return s.Session.Look(context.Background(), req) })
+	return mood(s.b, func() (backend.LookResult, error) {
+		return s.Session.Look(context.Background(), req)
+	})
 }
 
-func (s moodySession) KeepPlaces(_ context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+func (s moodySession) KeepPlaces(
+	_ context.Context, req backend.PlacesRequest,
+) (backend.PlacesResult, error) {
 	return mood(s.b, func() (backend.PlacesResult, error) {
 		return s.Session.(backend.Liner).KeepPlaces(context.Background(), req)
 	})
 }
 
-func (s moodySession) ForceRelease(_ context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
-	return mood(s.b, func() (backend.ForceReleaseResult, error) { return s.Session.ForceRelease(context.Background(), req) })
+func (s moodySession) ForceRelease(
+	_ context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
+	return mood(s.b, func() (backend.ForceReleaseResult, error) {
+		return s.Session.ForceRelease(context.Background(), req)
+	})
 }
 
-func (s moodySession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s moodySession) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	s.b.moment(time.Millisecond)
 	if !s.b.well.Load() && s.b.roll(10) == 0 {
 		return nil, &backend.Error{Kind: backend.Retry, Err: errMood}
 	}
 	wake := req.Wake
+	// messages during a cut are lost, and after it the waiters look again
+	again := func() { wake(0) }
 	req.Wake = func(w backend.Wakeup) {
-		if s.b.well.Load() || s.b.roll(10) > 0 {
+		switch left := s.b.cutFor(); {
+		case left > 0:
+			time.AfterFunc(left, again)
+		case s.b.well.Load() || s.b.roll(10) > 0:
 			wake(w)
 		}
 	}
 	if granted := req.Granted; granted != nil {
 		req.Granted = func(g backend.Grant) {
-			switch {
+			switch left := s.b.cutFor(); {
+			case left > 0:
+				time.AfterFunc(left, again)
 			case s.b.well.Load() || s.b.roll(10) > 1:
 				go granted(g)
 			case s.b.roll(2) == 0: // it comes late
@@ -165,9 +203,13 @@ type history struct {
 	ledgers []*ledger   // of these
 	shared  []*RWLocker // one a client, for plain calls
 	fairs   []*Locker   // the same
-	forces  bool        // somebody forces the lock now and then: then it excludes nobody for a while
-	closes  bool        // a client is closed in the middle
-	token   atomic.Uint64
+	// somebody forces the lock now and then: then it excludes nobody for a while
+	forces bool
+	closes bool // a client is closed in the middle
+	token  atomic.Uint64
+	many   int  // goroutines
+	acts   int  // of each
+	harsh  bool // processes stand still and subscriptions are cut now and then
 
 	checking sync.Mutex
 	free     time.Time             // when somebody last had the lock, or nobody waited
@@ -182,7 +224,8 @@ type validHold struct {
 	kind   backend.Kind
 }
 
-// check looks whether a writer is alone, as far as the clients believe, and whether somebody waits for nobody.
+// check looks whether a writer is alone, as far as the clients believe, and whether somebody waits
+// for nobody.
 func (h *history) check() {
 	if h.forces {
 		return
@@ -213,12 +256,12 @@ func (h *history) check() {
 	}
 }
 
-// holds returns who validly has the lock, and whether anybody waits for it.
+// holds returns the valid holds of the lock, and whether anybody waits for it.
 func (h *history) holds() (valid map[validHold]bool, waits bool) {
 	valid = make(map[validHold]bool)
 	for i, c := range h.clients {
 		c.mu.Lock()
-		for _, o := range c.objects[readWrites] {
+		for _, o := range c.objects[protocol.ReadWrites] {
 			waits = waits || waitsForStore(o)
 			holds := o.readers()
 			if o.alone != nil {
@@ -226,7 +269,7 @@ func (h *history) holds() (valid map[validHold]bool, waits bool) {
 			}
 			for _, x := range holds {
 				if x.valid(c.now()) {
-					valid[validHold{i, x.party, x.claim.owner, x.kind}] = true
+					valid[validHold{i, x.party, x.claim.owner, backend.Kind(x.kind)}] = true
 				}
 			}
 		}
@@ -235,7 +278,8 @@ func (h *history) holds() (valid map[validHold]bool, waits bool) {
 	return valid, waits
 }
 
-// waitsForStore says whether anybody waits for more than that his own Locker is unlocked: who has it may have lost it long ago, and stay.
+// waitsForStore says whether anybody waits for more than the unlock of its own Locker. The party
+// that is to unlock that may have lost the lock long ago, and stay.
 func waitsForStore(o *object) bool {
 	for q := range o.queues() {
 		for a := q.first; a != nil; a = a.next {
@@ -249,24 +293,27 @@ func waitsForStore(o *object) bool {
 
 const someSemaphore = 4 // permits
 
-// checkOthers looks whether other locks have one holder at most, and permits no more than there are.
+// checkOthers looks whether other locks have one holder at most, and permits no more than there
+// are.
 func (h *history) checkOthers() {
 	holders, permits := make(map[string][]validHold), 0
 	waits, now := make(map[lockKey]bool), time.Now()
 	for i, c := range h.clients {
 		c.mu.Lock()
 		h.checkAlarms(c)
-		for _, f := range []family{locks, semaphores} {
+		for _, f := range []protocol.Family{protocol.Locks, protocol.Semaphores} {
 			for _, o := range c.objects[f] {
 				waits[o.key()] = waits[o.key()] || waitsForStore(o)
 			}
 		}
-		for name, o := range c.objects[locks] {
+		for name, o := range c.objects[protocol.Locks] {
 			if o.alone != nil && o.alone.valid(c.now()) {
-				holders[name] = append(holders[name], validHold{i, o.alone.party, o.alone.claim.owner, o.alone.kind})
+				holders[name] = append(holders[name], validHold{
+					i, o.alone.party, o.alone.claim.owner, backend.Kind(o.alone.kind),
+				})
 			}
 		}
-		for _, o := range c.objects[semaphores] {
+		for _, o := range c.objects[protocol.Semaphores] {
 			for x := range o.permitted() {
 				if x.valid(c.now()) {
 					permits += x.claim.more.many
@@ -278,7 +325,9 @@ func (h *history) checkOthers() {
 	maps.DeleteFunc(h.idle, func(key lockKey, _ time.Time) bool { return !waits[key] })
 	for key := range waits {
 		switch {
-		case !waits[key], len(holders[key.name]) > 0, key.family == semaphores && permits > 0, !h.store.calm(now), h.idle[key] == time.Time{}:
+		case !waits[key], len(holders[key.name]) > 0, key.family == protocol.Semaphores &&
+			permits > 0,
+			!h.store.calm(now), h.idle[key] == time.Time{}:
 			h.idle[key] = now
 		case now.Sub(h.idle[key]) > 5*time.Second && !h.closes:
 			h.Errorf("somebody waits for %v, and nobody has it", key)
@@ -296,7 +345,8 @@ func (h *history) checkOthers() {
 	}
 }
 
-// checkAlarms looks whether a call that has returned, and may be another's by now, is to be woken. The client's mutex is held.
+// checkAlarms looks whether a call that has returned, and may be another's by now, is to be woken.
+// The client's mutex is held.
 func (h *history) checkAlarms(c *Client) {
 	for i, x := range c.alarms.heap {
 		if x.place != i+1 {
@@ -311,9 +361,25 @@ func (h *history) checkAlarms(c *Client) {
 // unlocked checks what an unlock has returned.
 func (h *history) unlocked(what string, err error) {
 	h.Helper()
-	if err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrUnavailable) && !(h.closes && errors.Is(err, ErrClosed)) {
+	if h.forgotten(err) {
+		return
+	}
+	if err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrUnavailable) &&
+		!(h.closes && errors.Is(err, ErrClosed)) {
 		h.Errorf("%s: %v", what, err)
 	}
+}
+
+// forgotten says whether an unlock finds nothing since a client has forgotten a loss: that was more
+// than ten leases ago.
+func (h *history) forgotten(err error) bool {
+	return h.harsh && errors.Is(err, ErrNotHeld) && slices.ContainsFunc(h.clients, func(
+		c *Client,
+	) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.forgot
+	})
 }
 
 // locked says whether a call has locked, and checks what it returned if not.
@@ -323,7 +389,8 @@ func (h *history) locked(what string, err error) bool {
 	case err == nil:
 		h.check()
 		return true
-	case errors.Is(err, ErrNotAcquired), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, ErrUnavailable),
+	case errors.Is(err, ErrNotAcquired), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, context.Canceled), errors.Is(err, ErrUnavailable),
 		errors.Is(err, ErrLost), errors.Is(err, ErrUpgrade), h.closes && errors.Is(err, ErrClosed):
 	default:
 		h.Errorf("%s: %v", what, err)
@@ -332,6 +399,9 @@ func (h *history) locked(what string, err error) bool {
 }
 
 func (h *history) stay(r *rand.Rand) {
+	if h.harsh && r.IntN(4) == 0 {
+		h.strike(r)
+	}
 	for range 1 + r.IntN(3) {
 		time.Sleep(time.Duration(r.IntN(15)) * time.Millisecond)
 		h.check()
@@ -343,13 +413,17 @@ func (h *history) stay(r *rand.Rand) {
 }
 
 // options returns how a call locks, and until when.
-func (h *history) options(ctx context.Context, r *rand.Rand) (context.Context, context.CancelFunc, []AcquireOption) {
+func (h *history) options(
+	ctx context.Context, r *rand.Rand,
+) (context.Context, context.CancelFunc, []AcquireOption) {
 	var opts []AcquireOption
 	switch r.IntN(8) {
 	case 0, 1:
 		opts = append(opts, FixedLease(time.Duration(1+r.IntN(4000))*time.Millisecond))
 	case 2:
-		opts = append(opts, RenewedLease([]time.Duration{500 * time.Millisecond, 3 * time.Second, 20 * time.Second}[r.IntN(3)]))
+		opts = append(opts,
+			RenewedLease([]time.Duration{500 * time.Millisecond, 3 * time.Second,
+				20 * time.Second}[r.IntN(3)]))
 	}
 	if r.IntN(4) == 0 {
 		opts = append(opts, Wait(time.Duration(r.IntN(3)*r.IntN(300))*time.Millisecond))
@@ -392,7 +466,7 @@ func (h *history) act(r *rand.Rand) {
 			h.stay(r)
 			h.unlocked("Unlock", rw.Writer().UnlockContext(ctx))
 		}
-	case 5: // somebody of his own, plainly
+	case 5: // reads or writes plainly, with a Locker of its own
 		own := c.RWLocker("x")
 		l := []*Locker{own.Reader(), own.Writer()}[r.IntN(2)]
 		if h.lock(ctx, r, l) {
@@ -426,10 +500,12 @@ func (h *history) owner(ctx context.Context, r *rand.Rand, rw *RWLocker) {
 			held, _ := rw.Reader().HoldCount(ctx)
 			if err := l.LockContext(ctx); err == nil {
 				mine = append(mine, l)
-				if lost := rw.Reader().UnlockContext(ctx); !errors.Is(lost, ErrLost) {
+				lost := rw.Reader().UnlockContext(ctx)
+				if !h.forgotten(lost) && !errors.Is(lost, ErrLost) {
 					h.Errorf("an owner writes who reads: %v, it had %d", lost, held)
 				}
-				mine = slices.Delete(mine, slices.Index(mine, rw.Reader()), slices.Index(mine, rw.Reader())+1)
+				mine = slices.Delete(mine, slices.Index(mine, rw.Reader()),
+					slices.Index(mine, rw.Reader())+1)
 			} else if !errors.Is(err, ErrUpgrade) {
 				h.locked("upgrade", err)
 			}
@@ -482,7 +558,8 @@ func (h *history) party(r *rand.Rand, c *Client, rw *RWLocker) {
 		side := l[r.IntN(3)]
 		all.Go(func() {
 			time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
-			bounded, cancel := context.WithTimeout(ctx, time.Duration(1+r.IntN(1000))*time.Millisecond)
+			bounded, cancel := context.WithTimeout(ctx,
+				time.Duration(1+r.IntN(1000))*time.Millisecond)
 			defer cancel()
 			err := side.LockContext(bounded)
 			if errors.Is(err, ErrUpgrade) {
@@ -511,7 +588,8 @@ func (h *history) handle(r *rand.Rand, rw *RWLocker) {
 		h.stay(r)
 		return nil
 	})
-	if err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrUnavailable) && bounded.Err() == nil && !(h.closes && errors.Is(err, ErrClosed)) {
+	if err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrUnavailable) &&
+		bounded.Err() == nil && !(h.closes && errors.Is(err, ErrClosed)) {
 		h.Errorf("reading within a hold: %v", err)
 	}
 	h.unlocked("Release", hold.Release(context.Background()))
@@ -522,7 +600,8 @@ func (h *history) handle(r *rand.Rand, rw *RWLocker) {
 
 // fenced has the numbered lock of another name, or the plain or the fair one.
 func (h *history) fenced(r *rand.Rand, c *Client) {
-	l := []*Locker{c.FencedLocker("f"), c.FencedLocker("f"), c.Locker("f"), c.FairLocker("f")}[r.IntN(4)]
+	l := []*Locker{c.FencedLocker("f"), c.FencedLocker("f"), c.Locker("f"),
+		c.FairLocker("f")}[r.IntN(4)]
 	bounded, cancel, opts := h.options(context.Background(), r)
 	defer cancel()
 	hold, err := l.Acquire(bounded, opts...)
@@ -533,7 +612,7 @@ func (h *history) fenced(r *rand.Rand, c *Client) {
 		if before := h.token.Swap(token); before >= token {
 			h.Errorf("token %d after %d", token, before)
 		}
-	} else if !ok && l.kind == backend.Fenced {
+	} else if !ok && l.kind.Numbered() {
 		h.Error("no token")
 	}
 	h.stay(r)
@@ -545,7 +624,8 @@ func (h *history) permits(r *rand.Rand, c *Client) {
 	bounded, cancel, opts := h.options(context.Background(), r)
 	defer cancel()
 	n := 1 + r.IntN(3)*r.IntN(2)
-	hold, err := c.Semaphore("s", max(n, someSemaphore-r.IntN(2)*r.IntN(3))).Acquire(bounded, n, opts...)
+	hold, err := c.Semaphore("s", max(n, someSemaphore-r.IntN(2)*r.IntN(3))).
+		Acquire(bounded, n, opts...)
 	if !h.locked("permits", err) {
 		return
 	}
@@ -599,20 +679,56 @@ func (h *history) fair(r *rand.Rand, c *Client, l *Locker) {
 	h.stay(r)
 	if r.IntN(3) == 0 && h.lock(hold.Context(), r, l) {
 		h.stay(r)
-		if err := l.UnlockContext(hold.Context()); !errors.Is(err, ErrNotHeld) || hold.Context().Err() == nil {
+		if err := l.UnlockContext(hold.Context()); !errors.Is(err, ErrNotHeld) ||
+			hold.Context().Err() == nil {
 			h.unlocked("a fair re-entry", err)
 		}
 	}
 	h.unlocked("a fair release", hold.Release(context.Background()))
 }
 
+// watch is how often it is looked at from outside: a short one is one of very many.
+func (h *history) watch() time.Duration {
+	if h.harsh {
+		return 20 * time.Millisecond
+	}
+	return 777 * time.Microsecond
+}
+
+// strike has a process stand still or cuts subscriptions.
+func (h *history) strike(r *rand.Rand) {
+	c := h.clients[r.IntN(len(h.clients))]
+	long := []time.Duration{20 * time.Millisecond, time.Second, 5 * time.Second}[r.IntN(3)]
+	if r.IntN(2) == 0 {
+		h.store.cut.Store(time.Now().Add(long).UnixNano())
+		return
+	}
+	time.AfterFunc(long, c.ring)
+	standStill(c, time.Duration(r.IntN(int(2*long))))
+}
+
+// begin makes the store and so many clients, which are closed at the end of the test.
+func (h *history) begin(seed uint64, clients int, opts []Option) {
+	h.idle = make(map[lockKey]time.Time)
+	h.store = &moody{Backend: membackend.New(), random: rand.New(rand.NewPCG(seed, 4))}
+	for range clients {
+		l := new(ledger)
+		c := New(h.store, slices.Concat(opts, []Option{quiet(), l.trace()})...)
+		h.Cleanup(func() { c.Close() })
+		h.clients = append(h.clients, c)
+		h.ledgers = append(h.ledgers, l)
+		h.shared = append(h.shared, c.RWLocker("x"))
+		h.fairs = append(h.fairs, c.FairLocker("q"))
+	}
+}
+
 // run runs a history, and looks at what is left of it.
 func (h *history) run(r *rand.Rand) {
 	var all sync.WaitGroup
-	for range 12 {
+	for range h.many {
 		r := rand.New(rand.NewPCG(r.Uint64(), 2))
 		all.Go(func() {
-			for range 40 {
+			for range h.acts {
 				h.act(r)
 			}
 		})
@@ -621,7 +737,7 @@ func (h *history) run(r *rand.Rand) {
 	var watch sync.WaitGroup
 	watch.Go(func() {
 		for watching.Err() == nil {
-			time.Sleep(777 * time.Microsecond)
+			time.Sleep(h.watch())
 			h.check()
 		}
 	})
@@ -643,8 +759,10 @@ func (h *history) run(r *rand.Rand) {
 	}
 	stop()
 	watch.Wait()
-	if !h.closes { // what is under way then isn't taken back
-		time.Sleep(25 * time.Second) // requests that come late are over, and what they did is taken back, before its lease is over
+	if !h.closes { // a closed client takes back nothing that is under way
+		// requests that come late are over, and what they did is taken back, before its lease is
+		// over
+		time.Sleep(25 * time.Second)
 		h.nothingIsLeft()
 	}
 	time.Sleep(lossMemory * time.Minute)
@@ -661,14 +779,16 @@ func (h *history) run(r *rand.Rand) {
 func (h *history) nothingIsLeft() {
 	fresh := New(h.store, quiet())
 	defer fresh.Close()
-	for _, l := range []*Locker{fresh.RWLocker("x").Reader(), fresh.RWLocker("x").Writer(), fresh.Locker("f"), fresh.FairLocker("q")} {
+	for _, l := range []*Locker{fresh.RWLocker("x").Reader(), fresh.RWLocker("x").Writer(),
+		fresh.Locker("f"), fresh.FairLocker("q")} {
 		if ok, err := l.TryLock(context.Background()); !ok || err != nil {
 			h.Errorf("something is left in the store: %v, %v", ok, err)
 			continue
 		}
 		must(h.T, l.UnlockContext(context.Background()))
 	}
-	if n, err := fresh.Semaphore("s", someSemaphore).Available(context.Background()); n != someSemaphore || err != nil {
+	if n, err := fresh.Semaphore("s", someSemaphore).
+		Available(context.Background()); n != someSemaphore || err != nil {
 		h.Errorf("%d permits of %d are left in the store: %v", n, someSemaphore, err)
 	}
 }
@@ -685,7 +805,8 @@ func (h *history) stuck() {
 				}
 				for q := range o.queues() {
 					for a := q.first; a != nil; a = a.next {
-						fmt.Printf("  waits: %v lead %v parked %v fresh %v trying %v h %v\n", a.kind, q.lead == a, a.parked(), a.fresh, a.trying, a.h)
+						fmt.Printf("  waits: %v lead %v parked %v fresh %v trying %v h %v\n",
+							a.kind, q.lead == a, a.parked(), a.fresh, a.trying, a.h)
 					}
 				}
 			}
@@ -694,8 +815,9 @@ func (h *history) stuck() {
 	}
 }
 
-// Random histories: a writer is alone as long as it believes in what it has, everybody gets in or is told why not, each unlock
-// finds what was locked, numbers grow, and nothing is left of anybody at the end.
+// Random histories: a writer is alone as long as it believes in what it has, everybody gets in or
+// is told why not, each unlock finds what was locked, numbers grow, and nothing is left of anybody
+// at the end.
 func TestRandomHistories(t *testing.T) {
 	for name, sort := range map[string]struct {
 		forces, closes bool
@@ -713,17 +835,11 @@ func TestRandomHistories(t *testing.T) {
 				t.Run(fmt.Sprint(seed), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						r := rand.New(rand.NewPCG(seed, 3))
-						h := &history{T: t, forces: sort.forces, closes: sort.closes, idle: make(map[lockKey]time.Time)}
-						h.store = &moody{Backend: membackend.New(), random: rand.New(rand.NewPCG(seed, 4))}
-						for range 3 {
-							l := new(ledger)
-							c := New(h.store, append(sort.opts, quiet(), l.trace(), WithLease([]time.Duration{3 * time.Second, time.Minute}[seed%2]))...)
-							defer c.Close()
-							h.clients = append(h.clients, c)
-							h.ledgers = append(h.ledgers, l)
-							h.shared = append(h.shared, c.RWLocker("x"))
-							h.fairs = append(h.fairs, c.FairLocker("q"))
+						h := &history{
+							T: t, forces: sort.forces, closes: sort.closes, many: 12, acts: 40,
 						}
+						h.begin(seed, 3, append(sort.opts,
+							WithLease([]time.Duration{3 * time.Second, time.Minute}[seed%2])))
 						h.run(r)
 					})
 				})

@@ -10,16 +10,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// step runs one step of the store so that the caller can leave when its context ends, when the
-// client is closed, or when it has taken too long, whatever the store's client does. What it leaves
-// behind has an unknown outcome. Where steps never wait that is not needed.
+// step runs one step of the store. The caller can leave when the context ends, when the client is
+// closed, or when the step has taken too long, even if the store's client hangs. The outcome of a
+// step that the caller has left is unknown. If the store's steps never wait, the caller can't
+// leave.
 func step[Req, Res any](ctx context.Context, c *Client, do doing[Req, Res], req Req) (Res, error) {
 	return stepWithin(ctx, c, patienceWith(c.lease), nil, do, req)
 }
 
-// acquireStep is a step that asks for a claim with that lease. What is granted when nobody waits
-// for it any more is taken back.
-func (c *Client) acquireStep(ctx context.Context, cl *claim, lease time.Duration, req backend.AcquireRequest) (backend.AcquireResult, error) {
+// acquireStep is a step that asks for a claim with a lease. If the store grants the claim after the
+// caller has left, answeredLate is called.
+func (c *Client) acquireStep(
+	ctx context.Context, cl *claim, lease time.Duration, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if c.prompt {
 		return step(ctx, c, backend.Session.Acquire, req)
 	}
@@ -27,17 +30,22 @@ func (c *Client) acquireStep(ctx context.Context, cl *claim, lease time.Duration
 	return stepWithin(ctx, c, patienceWith(lease), late, backend.Session.Acquire, req)
 }
 
-// doing is how a session takes a step.
+// doing is a function that makes a step of a session.
 type doing[Req, Res any] = func(backend.Session, context.Context, Req) (Res, error)
 
-// beside is how it takes one that not every session can: by way of one of its capabilities.
+// beside turns do, a step of one of the session's capabilities, into a doing.
 func beside[Req, Res any](do func(context.Context, Req) (Res, error)) doing[Req, Res] {
-	return func(_ backend.Session, ctx context.Context, req Req) (Res, error) { return do(ctx, req) }
+	return func(_ backend.Session, ctx context.Context, req Req) (Res, error) {
+		return do(ctx, req)
+	}
 }
 
-// stepWithin is step that is left after that time, unless that is 0. If it is answered then, late
-// hears of it, unless that is nil.
-func stepWithin[Req, Res any](ctx context.Context, c *Client, patience time.Duration, late func(Res, error), do doing[Req, Res], req Req) (Res, error) {
+// stepWithin is step with a time limit, after which the caller leaves the step. 0 means no limit.
+// If late isn't nil, it is called with an answer that comes after the caller has left.
+func stepWithin[Req, Res any](
+	ctx context.Context, c *Client, patience time.Duration, late func(Res, error),
+	do doing[Req, Res], req Req,
+) (Res, error) {
 	if !c.tracesSteps {
 		return untraced(ctx, c, patience, late, do, req)
 	}
@@ -47,7 +55,10 @@ func stepWithin[Req, Res any](ctx context.Context, c *Client, patience time.Dura
 	return res, err
 }
 
-func untraced[Req, Res any](ctx context.Context, c *Client, patience time.Duration, late func(Res, error), do doing[Req, Res], req Req) (Res, error) {
+func untraced[Req, Res any](
+	ctx context.Context, c *Client, patience time.Duration, late func(Res, error),
+	do doing[Req, Res], req Req,
+) (Res, error) {
 	if c.prompt {
 		return do(c.session, ctx, req)
 	}
@@ -64,7 +75,7 @@ func untraced[Req, Res any](ctx context.Context, c *Client, patience time.Durati
 	return aside(ctx, c, c.running.Done, late, do, req)
 }
 
-// begin counts what Close waits for, unless the client is closed.
+// begin counts a step for which Close waits. It returns false if the client is closed.
 func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,13 +85,15 @@ func (c *Client) begin() bool {
 	return !c.closed
 }
 
-// here runs a step that can be left.
+// here runs a step in the caller's goroutine. It is for stores whose steps return when their
+// context ends.
 func here[Req, Res any](ctx context.Context, c *Client, do doing[Req, Res], req Req) (Res, error) {
 	res, err := do(c.session, ctx, req)
 	return res, unanswered(ctx, err)
 }
 
-// unanswered returns the error of a step without what it says of the end of ctx, which isn't news.
+// unanswered returns the error of a step. It returns errUnanswered instead of the error of ctx,
+// since the caller knows that ctx has ended.
 func unanswered(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return &backend.Error{Kind: backend.KindOf(err), Err: errUnanswered}
@@ -88,9 +101,11 @@ func unanswered(ctx context.Context, err error) error {
 	return err
 }
 
-// aside runs a step in a goroutine, which calls done at its end, and returns early if ctx ends:
-// late hears of an answer that comes after that, unless it is nil.
-func aside[Req, Res any](ctx context.Context, c *Client, done func(), late func(Res, error), do doing[Req, Res], req Req) (Res, error) {
+// aside runs a step in a goroutine, which calls done at its end. It returns errUnanswered if ctx
+// ends before the answer. Then, if late isn't nil, late is called with the answer.
+func aside[Req, Res any](
+	ctx context.Context, c *Client, done func(), late func(Res, error), do doing[Req, Res], req Req,
+) (Res, error) {
 	type answer struct {
 		res Res
 		err error
@@ -102,7 +117,7 @@ func aside[Req, Res any](ctx context.Context, c *Client, done func(), late func(
 		answers <- answer{res, err}
 		if late != nil && left.Load() {
 			select {
-			case a := <-answers: // nobody has it
+			case a := <-answers: // the caller has left without it
 				late(a.res, a.err)
 			default:
 			}
@@ -123,8 +138,8 @@ func aside[Req, Res any](ctx context.Context, c *Client, done func(), late func(
 	}
 }
 
-// answeredLate notes the answer to a request for a claim that came when nobody waited for it any
-// more.
+// answeredLate records that the store granted a claim after the caller had left. If the claim has
+// been given up by then, answeredLate starts its take-back.
 func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
 	if err != nil || !res.Acquired {
 		return
@@ -137,26 +152,27 @@ func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
 	}
 }
 
-// Steps are waited for as long as their answers may be of use, which is a lease, but not for very
-// long where that is, nor for less than a slow store needs to say no.
+// The client waits for a step for as long as the answer may be useful: for a lease, within these
+// limits. A slow store may need longer than a short lease to refuse a request. A step about a very
+// long lease shouldn't hang for all of that lease.
 const (
 	shortestPatience = time.Second
 	longestPatience  = DefaultLease
 )
 
-// patienceWith returns for how long a step is waited for that has to do with that lease.
+// patienceWith returns how long to wait for a step that is about a lease.
 func patienceWith(lease time.Duration) time.Duration {
 	return min(max(lease, shortestPatience), longestPatience)
 }
 
-// bounded returns a context for a step, which ends with ctx, when the client is closed, and after
-// that time, unless it is 0.
+// bounded returns a context for a step. It ends with ctx, when the client is closed, and after d,
+// unless d is 0.
 func (c *Client) bounded(ctx context.Context, d time.Duration) (context.Context, func()) {
 	if end, ok := ctx.Deadline(); d == 0 || ok && time.Until(end) <= d {
 		return c.untilClosed(ctx)
 	}
 	if _, ok := ctx.(*patience); ok {
-		return c.untilClosed(ctx) // it ends in time
+		return c.untilClosed(ctx) // ctx ends in time
 	}
 	if ctx.Done() == nil && d == patienceWith(c.lease) {
 		p := c.patience(&c.patientSteps, d)
@@ -170,7 +186,7 @@ func (c *Client) bounded(ctx context.Context, d time.Duration) (context.Context,
 	return ctx, func() { stop(); cancel() }
 }
 
-// untilClosed returns a context that ends with ctx, and also when the client is closed.
+// untilClosed returns a context that ends with ctx, and when the client is closed.
 func (c *Client) untilClosed(ctx context.Context) (context.Context, func()) {
 	if p, ok := ctx.(*patience); ok {
 		return p.untilClosed, func() {}
@@ -186,8 +202,8 @@ func (c *Client) untilClosed(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel() }
 }
 
-// withCancelCause is [context.WithCancelCause] for contexts that are ended in any goroutine: that
-// doesn't hang because the context of a caller does.
+// withCancelCause is [context.WithCancelCause] for contexts that any goroutine may cancel. A cancel
+// doesn't hang even if a method of the caller's context hangs.
 func withCancelCause(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	if ctx.Done() != nil {
 		ctx = gate{ctx, ctx.Value(cancelKey)}
@@ -195,11 +211,12 @@ func withCancelCause(ctx context.Context) (context.Context, context.CancelCauseF
 	return context.WithCancelCause(ctx)
 }
 
-// A gate is a caller's context that is asked only once, by the caller, what a cancel asks the
-// parent of a context.
+// A gate wraps a caller's context. A context that is canceled asks its parent for one value. The
+// gate has already asked the caller's context for that value, so a cancel doesn't call the caller's
+// context.
 type gate struct {
 	context.Context
-	parent any // under cancelKey
+	parent any // the value for cancelKey
 }
 
 func (g gate) Value(key any) any {
@@ -209,7 +226,8 @@ func (g gate) Value(key any) any {
 	return g.Context.Value(key)
 }
 
-// cancelKey is the key for which a cancel asks. Package context doesn't say which that is.
+// cancelKey is the key of the value that a cancel asks for. Package context doesn't export it, so a
+// probe finds it.
 var cancelKey = func() any {
 	never, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -219,7 +237,7 @@ var cancelKey = func() any {
 	return p.asked
 }()
 
-// A probe notes for which key it was asked last.
+// A probe records the last key that it was asked for.
 type probe struct {
 	context.Context
 	asked any
@@ -230,7 +248,7 @@ func (p *probe) Value(key any) any {
 	return nil
 }
 
-// closing is the context of a client, with the values of a caller's.
+// closing is a context that ends with the client, with the values of a caller's context.
 type closing struct {
 	context.Context
 	caller context.Context
@@ -243,16 +261,16 @@ func (c closing) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// A patience is a context that ends when an unlock, or a step, has taken too long, with cause
-// errUnanswered. Those that begin at about the same time share one, and so need no timer each.
+// A patience is a context that ends when an unlock or a step has taken too long, with cause
+// errUnanswered. Calls that begin at about the same time share one, and so share its timer.
 type patience struct {
 	context.Context
-	untilClosed context.Context // ends when the client is closed, too
+	untilClosed context.Context // ends with this context or when the client is closed
 	end         instant
 }
 
-// patience returns a context that ends after that time, or up to an eighth of it earlier: the
-// latest of its sort, if it will do.
+// patience returns a context that ends after d, or up to an eighth of d earlier. If the context in
+// latest ends in time, it is that one. Otherwise the new context replaces it.
 func (c *Client) patience(latest *atomic.Pointer[patience], d time.Duration) *patience {
 	end := c.now() + d
 	if p := latest.Load(); p != nil && p.end >= end-d/8 {
@@ -269,7 +287,7 @@ func (c *Client) patience(latest *atomic.Pointer[patience], d time.Duration) *pa
 	return p
 }
 
-// ended returns why ctx is over: its error and, where they differ, its cause.
+// ended returns how ctx has ended: its error and, if different, its cause.
 func ended(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if cause == nil || errors.Is(cause, err) {
@@ -278,7 +296,7 @@ func ended(ctx context.Context) error {
 	return both(err, cause)
 }
 
-// pause waits for d, and says whether it did: not if ctx or the client ended meanwhile.
+// pause waits for d. It returns false if ctx or the client ended before that.
 func (c *Client) pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -291,14 +309,15 @@ func (c *Client) pause(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// longestPause returns for how long nothing is asked of the store by one who waits with that lease: long
-// leases are no reason to notice late that it is back, or that a message was lost.
+// longestPause returns the longest time between requests of a call that waits with a lease. Even
+// with long leases, the call soon notices that the store is back, or that a message was lost.
 func longestPause(lease time.Duration) time.Duration { return min(lease, DefaultLease) / 3 }
 
 // A backoff doubles from a first delay up to a limit.
 type backoff struct{ delay time.Duration }
 
-// next returns the next delay, with jitter: clients that failed together shouldn't return together.
+// next returns the next delay. It is partly random, so that clients that failed together don't come
+// back together.
 func (b *backoff) next(first, limit time.Duration) time.Duration {
 	b.delay = min(max(2*b.delay, first), max(limit, first))
 	return b.delay/2 + rand.N(b.delay/2+1)

@@ -8,13 +8,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// A stuck store doesn't return from some steps before it goes on, whatever becomes of their
-// contexts, and then carries them out. It takes several at once, unless it is simple.
+// stuck says which steps of a store don't return before they go on, whatever becomes of their
+// contexts. Then they are carried out.
 type stuck struct {
-	relay
 	next atomic.Int64  // how many acquisitions are to hang
 	goOn chan struct{} // lets them go on
 }
@@ -23,17 +23,15 @@ type stuck struct {
 func onStuck(t *testing.T, simple bool, test func(t *testing.T, b *stuck, c, direct *Client)) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := membackend.New()
-		b := &stuck{relay: relay{Backend: mem, simple: simple}, goOn: make(chan struct{})}
-		b.set(func(_ context.Context, op, _ string, do func()) error {
-			if op == "acquire" && b.next.Add(-1) >= 0 {
+		store, b := newScript(mem).together(!simple), &stuck{goOn: make(chan struct{})}
+		store.acquire.set(func(*acquireStep) {
+			if b.next.Add(-1) >= 0 {
 				<-b.goOn
 			}
-			do()
-			return nil
 		})
-		c, direct := New(b, quiet()), New(mem, quiet())
+		c, direct := New(store, quiet()), New(mem, quiet())
 		test(t, b, c, direct)
-		time.Sleep(2 * DefaultLease) // what is to be taken back is
+		time.Sleep(2 * DefaultLease) // so that take-backs are over
 		c.Close()
 		direct.Close()
 	})
@@ -54,7 +52,7 @@ func mustBeFree(t *testing.T, direct *Client, names ...string) {
 	}
 }
 
-// One step never returns, and the store is well: whoever waits gets in by a later attempt. When the
+// One step never returns, and the store is well: the waiter gets in by a later attempt. When the
 // step goes on at last, long after the lock was given back, what it has got is taken back.
 func TestAStepThatHangs(t *testing.T) {
 	type giveBack func() error
@@ -64,22 +62,30 @@ func TestAStepThatHangs(t *testing.T) {
 	locker := func(l *Locker, ctx context.Context) (giveBack, error) {
 		return func() error { return l.UnlockContext(ctx) }, l.LockContext(ctx)
 	}
-	for name, acquire := range map[string]func(t *testing.T, c *Client, hang func(n int64)) (giveBack, error){
+	for name, acquire := range map[string]func(
+		t *testing.T, c *Client, hang func(n int64),
+	) (giveBack, error){
 		"a lock": func(t *testing.T, c *Client, hang func(n int64)) (giveBack, error) {
 			hang(1)
 			return locker(c.Locker("x"), context.Background())
 		},
-		"a lock, with a context that may end": func(t *testing.T, c *Client, hang func(n int64)) (giveBack, error) {
+		"a lock, with a context that may end": func(
+			t *testing.T, c *Client, hang func(n int64),
+		) (giveBack, error) {
 			hang(1)
 			return locker(c.Locker("x"), t.Context())
 		},
-		"a lock, with a context that ends much later": func(t *testing.T, c *Client, hang func(n int64)) (giveBack, error) {
+		"a lock, with a context that ends much later": func(
+			t *testing.T, c *Client, hang func(n int64),
+		) (giveBack, error) {
 			hang(1)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
 			return locker(c.Locker("x"), ctx)
 		},
-		"a lock with a lease of its own": func(t *testing.T, c *Client, hang func(n int64)) (giveBack, error) {
+		"a lock with a lease of its own": func(
+			t *testing.T, c *Client, hang func(n int64),
+		) (giveBack, error) {
 			hang(1)
 			return hold(c.Locker("x").Acquire(t.Context(), RenewedLease(time.Hour)))
 		},
@@ -97,7 +103,9 @@ func TestAStepThatHangs(t *testing.T) {
 			hang(1)
 			return hold(c.RWLocker("x").Reader().Acquire(t.Context()))
 		},
-		"a read under a write": func(t *testing.T, c *Client, hang func(n int64)) (giveBack, error) {
+		"a read under a write": func(
+			t *testing.T, c *Client, hang func(n int64),
+		) (giveBack, error) {
 			ctx := WithOwner(t.Context(), NewOwner())
 			write, err := locker(c.RWLocker("x").Writer(), ctx)
 			must(t, err)
@@ -152,7 +160,8 @@ func TestAStepOfACallThatDoesNotWaitHangs(t *testing.T) {
 			if ok || !errors.Is(err, ErrUnavailable) {
 				t.Errorf("TryLock = %v, %v", ok, err)
 			}
-			if took, want := time.Since(began), patienceWith(lease); took < want*7/8 || took > want {
+			if took, want := time.Since(began), patienceWith(lease); took < want*7/8 ||
+				took > want {
 				t.Errorf("with a lease of %v it takes %v", lease, took)
 			}
 			time.Sleep(3 * time.Hour) // until nobody reckons with it
@@ -163,13 +172,16 @@ func TestAStepOfACallThatDoesNotWaitHangs(t *testing.T) {
 	}
 }
 
-// Those who wait behind a call whose step hangs get in, too.
+// Calls that wait behind one whose step hangs get in, too.
 func TestBehindAStepThatHangs(t *testing.T) {
 	onStuck(t, true, func(t *testing.T, b *stuck, c, direct *Client) {
 		b.next.Store(1)
 		var in atomic.Int64
 		for range 5 {
-			go c.Locker("x").Do(context.Background(), func(context.Context) error { in.Add(1); return nil })
+			go c.Locker("x").Do(context.Background(), func(context.Context) error {
+				in.Add(1)
+				return nil
+			})
 		}
 		time.Sleep(soon)
 		if n := in.Load(); n != 5 {
@@ -178,5 +190,102 @@ func TestBehindAStepThatHangs(t *testing.T) {
 		close(b.goOn)
 		time.Sleep(2 * longestPause(DefaultLease)) // it is being taken back already, now and then
 		mustBeFree(t, direct, "x")
+	})
+}
+
+// A step that panics, which net/http and others recover from, leaves nothing in the way of others.
+func TestAStepThatPanics(t *testing.T) {
+	for name, test := range map[string]struct {
+		acquires, releases int
+		call               func(l *Locker)
+	}{
+		"Lock":    {1, 0, (*Locker).Lock},
+		"TryLock": {1, 0, func(l *Locker) { l.TryLock(context.Background()) }},
+		"Unlock":  {0, 1, func(l *Locker) { l.Lock(); defer l.Unlock() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newScript(membackend.New()).but(neverWaits)
+				store.acquire.set(func(s *acquireStep) {
+					if s.n <= test.acquires {
+						panic("acquire")
+					}
+				})
+				store.release.set(func(s *releaseStep) {
+					if s.n <= test.releases {
+						panic("release")
+					}
+				})
+				c := New(store, quiet())
+				defer c.Close()
+				l := c.Locker("x")
+				func() {
+					defer func() {
+						if recover() == nil {
+							t.Fatal("no panic")
+						}
+					}()
+					test.call(l)
+				}()
+				w := wait(t.Context(), c.Locker("x"))
+				time.Sleep(time.Second)
+				w.mustBeIn(t)
+				w.leave()
+				mustTry(t, l)
+				l.Unlock()
+				time.Sleep(2 * DefaultLease)
+				empty(t, c)
+			})
+		})
+	}
+}
+
+// An attempt that is cut short because its owner got in elsewhere is logged as one that failed.
+func TestAnAttemptThatIsCutShortIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newScript(membackend.New())
+		b.acquire.set(func(s *acquireStep) {
+			if s.n == 1 {
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+		logger, lines := slowLogger(0)
+		c := New(b, logger)
+		defer c.Close()
+		ctx := WithOwner(t.Context(), NewOwner())
+		w := wait(ctx, c.Locker("x")) // asks, and has no answer yet
+		l := c.Locker("x")
+		if ok, err := l.TryLock(ctx); !ok || err != nil { // the same owner gets in
+			t.Fatal(ok, err)
+		}
+		w.mustBeIn(t)
+		w.leave()
+		mustUnlock(t, ctx, l)
+		if synctest.Wait(); lines.Load() > 0 {
+			t.Error("the store is well, nothing failed, and something is logged")
+		}
+	})
+}
+
+// An attempt that the call's own end cuts short doesn't hide why those before it failed.
+func TestLastErrorOutlivesAnAttemptCutShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("connection refused")
+		b := newScript(membackend.New())
+		b.acquire.set(func(s *acquireStep) {
+			if s.n == 1 {
+				s.fail(&backend.Error{Kind: backend.Retry, Err: down})
+				return
+			}
+			s.hang()
+		})
+		c := New(b, quiet())
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), patienceWith(c.lease)/2)
+		defer cancel()
+		err := c.Locker("x").LockContext(ctx)
+		if !errors.Is(err, down) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the store failed, and then hung: %v", err)
+		}
 	})
 }

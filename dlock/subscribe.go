@@ -6,12 +6,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A subscription is how a queue is told of releases.
+// A subscription is a queue's subscription to the store's messages about releases.
 type subscription struct {
 	subscribed subState
-	cancel     context.CancelFunc   // ends the subscribing; nil when that is over
-	sub        backend.Subscription // while it stands
-	stood      instant              // since when it stands
+	cancel     context.CancelFunc   // ends a call of Subscribe; nil when there is none
+	sub        backend.Subscription // the active subscription; nil until it is active
+	stood      instant              // when the subscription became active
 }
 
 type subState uint8
@@ -19,17 +19,20 @@ type subState uint8
 const (
 	unsubscribed subState = iota
 	subscribing
-	failing // and it goes on trying
-	denied
-	standing
+	failing  // the last try failed, and another follows
+	denied   // the store refuses, so the calls poll
+	standing // the subscription is active
 )
 
-// subscribeLocked asks to be woken when the name of a queue is released. That it stands counts as a
-// wake-up, so that an attempt is always made after it.
+// subscribeLocked subscribes a queue to the releases of its lock. The start of the subscription
+// counts as a wake-up, so an attempt always follows it.
 func (c *Client) subscribeLocked(q *queue) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	q.subscribed, q.cancel = subscribing, cancel
-	req := backend.SubscribeRequest{Kind: q.object.family.representative(), Name: q.object.name, Wake: func(backend.Wakeup) { c.told(q) }}
+	req := backend.SubscribeRequest{Kind: q.object.family.Representative(), Name: q.object.name,
+		Wake: func(backend.Wakeup) {
+			c.told(q)
+		}}
 	if q.placed {
 		req.Kind, req.Granted = backend.Fair, func(g backend.Grant) { c.granted(q, g) }
 	}
@@ -44,14 +47,15 @@ func (c *Client) subscribeLocked(q *queue) {
 				c.subscribed(ctx, q, sub)
 				return
 			}
-			if !c.unsubscribed(ctx, q, err) || !c.pause(ctx, b.next(firstBackoff, longestPause(c.lease))) {
+			if !c.unsubscribed(ctx, q, err) || !c.pause(ctx,
+				b.next(firstBackoff, longestPause(c.lease))) {
 				return
 			}
 		}
 	})
 }
 
-// told is a wake-up from the store.
+// told passes on a wake-up from the store to the calls of a queue.
 func (c *Client) told(q *queue) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -60,7 +64,8 @@ func (c *Client) told(q *queue) {
 	case q.placed:
 		c.lookAtLineLocked(q)
 	case q.releasing > 0:
-		// It is our own, or will be followed by the answer to ours, which says more.
+		// The message is about this client's own release, or came before the answer to that
+		// release. The answer is more precise, so the lead waits a moment for it.
 		q.heard = true
 		if q.lead != nil {
 			c.hearLocked(q, c.now()+shortestWait)
@@ -70,7 +75,8 @@ func (c *Client) told(q *queue) {
 	}
 }
 
-// subscribed notes that a subscription stands, or gives it up if nobody waits any more.
+// subscribed records that a subscription is active. If no call waits any more, it closes the
+// subscription.
 func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscription) {
 	over := ctx.Err() != nil
 	c.mu.Lock()
@@ -83,17 +89,17 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 		c.traceLocked(func() { c.subscriptionChanged(q, nil) })
 	}
 	q.sub, q.subscribed, q.stood = sub, standing, c.now()
-	c.laterLocked(q.cancel) // else the context stays for as long as somebody waits
+	c.laterLocked(q.cancel) // otherwise the context would stay as long as calls wait
 	q.cancel = nil
 	switch {
 	case q.placed:
 		c.lookAtLineLocked(q)
-	case q.lead == nil || !c.sitsOutLocked(q): // or it tries in a moment
+	case q.lead == nil || !c.sitsOutLocked(q): // otherwise the lead tries soon
 		c.wakeQueueLocked(q)
 	}
 }
 
-// unsubscribed notes that a subscription failed, and says whether to go on trying.
+// unsubscribed records that a subscription failed, and reports whether to try again.
 func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
 	c.mu.Lock()
 	defer c.unlock()
@@ -103,7 +109,7 @@ func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
 	retry := backend.KindOf(err) != backend.Refused
 	if q.subscribed == subscribing {
 		c.traceLocked(func() { c.subscriptionChanged(q, err) })
-		c.wakeQueueLocked(q) // it must poll from now on
+		c.wakeQueueLocked(q) // the lead must poll from now on
 		if q.placed {
 			c.lookAtLineLocked(q)
 		}
@@ -116,7 +122,7 @@ func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
 	return retry
 }
 
-// reportPollingLocked says once that the store refuses to notify this client.
+// reportPollingLocked logs once that the store refuses to notify this client.
 func (c *Client) reportPollingLocked(err error) {
 	if !c.polls {
 		c.polls = true

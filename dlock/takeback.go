@@ -7,37 +7,39 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A takeBack releases a claim that nobody has any more, until the store has answered. Where a
-// request without an answer may yet bring it about, it does so again and again until the latest of
-// them would have run out anyway, and once more after that. If the store doesn't answer for a minute
-// after that, or as long as the lease again, it ends all the same: a request that is carried out
-// still later leaves the lock with nobody for a lease, and at no time with two.
+// A takeBack releases a claim that no party has any more. It repeats the release until the store
+// has answered. A request without an answer may still bring the claim back. If there is one, the
+// takeBack repeats the release until even the latest such request would have expired, and once more
+// after that. If the store doesn't answer for another minute, or for another lease if that is
+// longer, the takeBack ends. A request that is carried out even later makes the lock unavailable
+// for a lease, and never gives it two holders.
 type takeBack struct {
 	alarm    alarm
 	claim    *claim
 	tries    backoff
-	patience backoff   // for an answer
-	next     *takeBack // that is due
+	patience backoff   // how long each attempt waits for an answer
+	next     *takeBack // next in takeBacks
 }
 
-// takeBacks are those that are due. During an outage they add up, and the store may not be able to
-// answer when it is over if all of them come at once: so they take turns, the latest first, and those
-// that were tried before last: where one node of several hangs, they are likely to be its.
+// takeBacks has the take-backs that are due. During an outage they accumulate, and all of them at
+// once could overload the store afterwards. So they take turns. The latest comes first. A take-back
+// that was tried before comes last, since it is probably about a node that hangs.
 type takeBacks struct {
 	first, last *takeBack
 	running     int
-	failing     backoff // since the store last answered one
-	resume      instant // no other begins before
+	failing     backoff // pauses since the store last answered a take-back
+	resume      instant // no take-back begins before this time
 	alarm       alarm
 }
 
 const (
-	mostTakeBacks       = 64          // under way at a time
-	firstPatience       = time.Second // for an answer; then twice that
-	longestIntermission = time.Second // between two rounds that fail
+	mostTakeBacks       = 64          // the limit for take-backs under way
+	firstPatience       = time.Second // the first wait for an answer; each later one is twice that
+	longestIntermission = time.Second // the longest pause while the store doesn't answer
 )
 
-// takeBackLocked begins to take a claim back. No request that could lock may follow for it.
+// takeBackLocked begins to release a claim in the background. The client must not ask for this
+// claim again.
 func (c *Client) takeBackLocked(cl *claim) {
 	if cl.back || c.closed {
 		return
@@ -48,7 +50,7 @@ func (c *Client) takeBackLocked(cl *claim) {
 	c.scheduleLocked(&t.alarm, c.now())
 }
 
-// ring makes the next attempt, in turn.
+// ring puts the takeBack in line for its turn.
 func (t *takeBack) ring(c *Client, now instant) {
 	all := &c.takeBacks
 	switch {
@@ -62,7 +64,7 @@ func (t *takeBack) ring(c *Client, now instant) {
 	all.ring(c, now)
 }
 
-// ring begins as many as may be under way.
+// ring starts as many take-backs as may be under way.
 func (all *takeBacks) ring(c *Client, now instant) {
 	for all.first != nil && all.running < mostTakeBacks {
 		if now < all.resume {
@@ -77,13 +79,13 @@ func (all *takeBacks) ring(c *Client, now instant) {
 	}
 }
 
-// releaseAgain makes one attempt.
+// releaseAgain makes one attempt of a takeBack.
 func (c *Client) releaseAgain(t *takeBack) {
 	ctx, cancel := context.WithTimeout(c.ctx, t.patience.next(firstPatience, longestRelease))
 	defer cancel()
 	sent := c.now()
 	c.mu.Lock()
-	req := c.lastRelease(t.claim, c.stored(t.claim.Lease()), false) // whoever had it may yet say how long it is to stay taken
+	req := c.lastRelease(t.claim, c.stored(t.claim.Lease()), false) // with the latest Keep
 	c.mu.Unlock()
 	res, err := step(ctx, c, backend.Session.Release, req)
 
@@ -106,8 +108,11 @@ func (c *Client) releaseAgain(t *takeBack) {
 	all.ring(c, now)
 }
 
-// tookBackLocked says what is to follow an attempt that was sent at that instant.
-func (c *Client) tookBackLocked(t *takeBack, sent instant, res backend.ReleaseResult, err error, answered bool) {
+// tookBackLocked processes the answer to an attempt that was sent at sent, and schedules the next
+// attempt if one is needed.
+func (c *Client) tookBackLocked(
+	t *takeBack, sent instant, res backend.ReleaseResult, err error, answered bool,
+) {
 	cl, now := t.claim, c.now()
 	switch {
 	case err == nil && res.Outcome == backend.Left:

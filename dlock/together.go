@@ -11,35 +11,37 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Several locks are acquired together in rounds. A round makes one attempt at each of those that aren't there yet, all at the same time; if one
-// isn't granted, all that are there are given back at once. Then the one that was refused is waited for, by the ways of a single lock and with
-// nothing else in hand, and with that the next round is made for the others.
+// Several locks are acquired together in rounds. A round makes one attempt at each lock that the
+// call doesn't have yet, all at the same time. If one attempt is refused, the call releases all its
+// locks at once. Then it waits for the refused lock alone, as a Locker does. When it has that lock,
+// it makes the next round, for the other locks.
 //
-// Those who get in each other's way again and again pause in between, for a time that is drawn by lot and grows. It is the first in an order by name
-// that is waited for if several are refused: so of all who want the same locks one has that, and the others wait for it.
+// Calls that repeatedly conflict with each other pause between their rounds. The pause is random
+// and grows. If several locks are refused, a call waits for the first of them in the order of
+// names. So of all calls that want the same locks, one gets that lock, and the others wait for it.
 
 // together is a call for several locks.
 type together struct {
-	parts []*part // in the order in which they are tried
-	given []*part // the same, in the order in which they were given
+	parts []*part // in the order of attempts
+	given []*part // the same parts, in the caller's order
 	tries backoff
 }
 
-// A part is one of several locks.
+// A part is one of the locks of a together.
 type part struct {
 	locker  *Locker
 	who     caller
 	o       acquireOptions
-	atLeast time.Duration // for how long it is to stay taken once all are there; 0: for no longer than it is held
-	within  *hold         // what the party had when the call began, or nil
-	refused bool          // another had it when the store was last heard of
-	h       *hold         // what it has; nil: nothing
-	err     error         // why it has nothing
+	atLeast time.Duration // how long the lock stays taken, held or not; 0: only while it is held
+	within  *hold         // the party's hold when the call began, or nil
+	refused bool          // another had the lock when the store last answered
+	h       *hold         // the call's hold, or nil
+	err     error         // why the call has no hold
 }
 
 func (p *part) error(op string) error { return p.locker.wrap(op, p.err) }
 
-// joined returns the errors of parts as one.
+// joined returns the joined errors of the parts.
 func joined(op string, parts []*part) error {
 	var errs []error
 	for _, p := range parts {
@@ -54,18 +56,21 @@ func joined(op string, parts []*part) error {
 }
 
 const (
-	// longestRound is how long some of the locks are kept for the answers about others.
+	// longestRound is how long the call keeps some of the locks while the attempts at others have
+	// no answer.
 	longestRound = time.Second
 
-	// shortestRound is how long the others have for their answers when one was refused, at least.
+	// shortestRound is the least time that the other attempts get after one was refused.
 	shortestRound = 20 * time.Millisecond
 
-	// What a conflict is followed by, at first and at most, before jitter.
+	// The first and the longest pause after a conflict. Up to half of each pause is left out, at
+	// random.
 	firstConflict   = time.Millisecond
 	longestConflict = 100 * time.Millisecond
 )
 
-// acquire gets all parts, and returns nil, or one that it didn't get, with why. None is held then.
+// acquire gets all parts and returns nil, or gets none and returns a part that it didn't get. The
+// part's err says why.
 func (t *together) acquire(ctx context.Context, o acquireOptions, opts []AcquireOption) *part {
 	if p := t.prepare(ctx, o, opts); p != nil {
 		return p
@@ -74,7 +79,7 @@ func (t *together) acquire(ctx context.Context, o acquireOptions, opts []Acquire
 	defer cancel()
 	over := false
 	defer func() {
-		if !over { // a step or a Trace panicked, or ended its goroutine
+		if !over { // a panic, or the goroutine ended
 			t.abandon()
 		}
 	}()
@@ -87,7 +92,8 @@ func (t *together) acquire(ctx context.Context, o acquireOptions, opts []Acquire
 	return failed
 }
 
-// prepare says what speaks against a part, before anything is tried.
+// prepare returns a part for which the call can't be made, or nil. acquire calls it before the
+// first attempt.
 func (t *together) prepare(ctx context.Context, o acquireOptions, opts []AcquireOption) *part {
 	for _, p := range t.parts {
 		c := p.locker.client
@@ -107,7 +113,8 @@ func (t *together) prepare(ctx context.Context, o acquireOptions, opts []Acquire
 	return nil
 }
 
-// agree has all parts wait for the shortest of the times that their Lockers have as defaults: the wait is one for all.
+// agree gives all parts the shortest of the waits that their Lockers have as defaults, since there
+// is one wait for all.
 func (t *together) agree() {
 	shortest := t.parts[0].o
 	for _, p := range t.parts {
@@ -120,7 +127,7 @@ func (t *together) agree() {
 	}
 }
 
-// watchVariables has Lockers found that are dropped with the MultiLocker.
+// watchVariables makes the clients notice when Lockers are dropped with the MultiLocker.
 func (t *together) watchVariables() {
 	for _, p := range t.parts {
 		if p.who.party == party(p.locker.plain) {
@@ -129,8 +136,9 @@ func (t *together) watchVariables() {
 	}
 }
 
-// keep has all stay taken for as long as that was asked for. Before that each could yet be given back: to another of the client
-// it would pass with a promise that nobody renews, and what an owner had before would stay taken.
+// keep makes all locks stay taken for the time that the caller asked for. acquire calls it when it
+// has all locks, not earlier. A call that must release some locks would otherwise leave them taken,
+// even those that its owner held before.
 func (t *together) keep() {
 	for _, p := range t.parts {
 		if p.atLeast > 0 {
@@ -139,7 +147,7 @@ func (t *together) keep() {
 	}
 }
 
-// keepFromNow has the lock of a hold stay taken, and lets the store know of that at once.
+// keepFromNow makes the lock of a hold stay taken, and tells the store at once.
 func (c *Client) keepFromNow(h *hold, d time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -152,7 +160,8 @@ func (c *Client) keepFromNow(h *hold, d time.Duration) {
 	c.hastenLocked(&cl.alarm, now)
 }
 
-// waitContext returns a context that ends with the wait, and when any of several clients is closed.
+// waitContext returns a context that ends with the wait. If there are several clients, it also ends
+// when one of them is closed.
 func (t *together) waitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := waitContext(ctx, t.parts[0].o)
 	var clients []*Client
@@ -160,7 +169,7 @@ func (t *together) waitContext(ctx context.Context) (context.Context, context.Ca
 		clients = append(clients, c)
 	}
 	if len(clients) == 1 {
-		return ctx, cancel // each call looks after its own
+		return ctx, cancel // each call watches its own client
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	ends := []func() bool{func() bool { end(nil); cancel(); return true }}
@@ -174,7 +183,7 @@ func (t *together) waitContext(ctx context.Context) (context.Context, context.Ca
 	}
 }
 
-// acquireInTime makes rounds until it has all or can't go on.
+// acquireInTime makes rounds until it has all parts, or can't go on.
 func (t *together) acquireInTime(ctx context.Context) *part {
 	for waited := false; ; waited = true {
 		began := time.Now()
@@ -188,7 +197,8 @@ func (t *together) acquireInTime(ctx context.Context) *part {
 			return t.blame(failed)
 		}
 		if waited {
-			c.pause(ctx, t.tries.next(max(firstConflict, min(time.Since(began), longestConflict)), longestConflict))
+			c.pause(ctx, t.tries.next(max(firstConflict, min(time.Since(began), longestConflict)),
+				longestConflict))
 		}
 		a := failed.newCall(ctx, failed.o)
 		failed.inform(a)
@@ -199,7 +209,8 @@ func (t *together) acquireInTime(ctx context.Context) *part {
 	}
 }
 
-// blame returns the part that a call has failed for: if a client was closed, one of that.
+// blame returns the part that caused a call's failure. If a client was closed, it is a part of that
+// client.
 func (t *together) blame(failed *part) *part {
 	if !errors.Is(failed.err, ErrClosed) {
 		return failed
@@ -213,7 +224,7 @@ func (t *together) blame(failed *part) *part {
 	return failed
 }
 
-// newCall returns a call for the part alone.
+// newCall returns an acquisition of this part alone.
 func (p *part) newCall(ctx context.Context, o acquireOptions) *acquisition {
 	a := p.locker.client.newCall(ctx, p.locker, p.who, o)
 	if a.within == nil {
@@ -222,7 +233,7 @@ func (p *part) newCall(ctx context.Context, o acquireOptions) *acquisition {
 	return a
 }
 
-// single returns a call that is a single attempt at the part.
+// single returns an acquisition that makes one attempt at the part.
 func (p *part) single(ctx context.Context) *acquisition {
 	o := p.o
 	o.bounded, o.wait = true, 0
@@ -231,25 +242,26 @@ func (p *part) single(ctx context.Context) *acquisition {
 	return a
 }
 
-// inform tells a call what is known of the part.
+// inform tells an acquisition how the last attempt at the part ended.
 func (p *part) inform(a *acquisition) {
 	if a.answered = isErrHeld(p.err); !a.answered {
 		a.failure = p.err
 	}
 }
 
-// hopeless says whether it makes no sense to wait for the part.
+// hopeless reports whether waiting for the part can't help.
 func (p *part) hopeless() bool {
-	return !isErrHeld(p.err) && p.err != errNotUnlocked && (isFinal(p.err) || backend.KindOf(p.err) == backend.Refused)
+	return !isErrHeld(p.err) && p.err != errNotUnlocked &&
+		(isFinal(p.err) || backend.KindOf(p.err) == backend.Refused)
 }
 
-// waits says whether a call goes on after the attempt at the part has failed.
+// waits reports whether a call waits for the part after the attempt at it has failed.
 func (p *part) waits() bool {
 	_, end := errors.AsType[endError](p.err)
 	return !end && !p.hopeless() && (!p.o.bounded || p.o.wait > 0)
 }
 
-// weight says how much the failure of the part says about the call.
+// weight returns how significant the part's failure is for the whole call.
 func (p *part) weight() int {
 	switch {
 	case p.err == nil:
@@ -257,42 +269,43 @@ func (p *part) weight() int {
 	case p.hopeless():
 		return 3
 	case errors.Is(p.err, ErrHeld) && !p.waits():
-		return 2 // that is sure, whatever became of the others
+		return 2 // this is certain, whatever the other answers were
 	default:
 		return 1
 	}
 }
 
-// refused returns the part which the last round has failed for, or nil.
+// refused returns the part whose failure in the last round weighs most, or nil if none failed.
 func (t *together) refused() *part {
-	p := slices.MaxFunc(t.parts, func(p, q *part) int { return p.weight() - q.weight() }) // the first of them
+	p := slices.MaxFunc(t.parts, func(p, q *part) int { return p.weight() - q.weight() })
 	if p.err == nil {
 		return nil
 	}
 	return p
 }
 
-// A round is one attempt at each part that isn't there yet.
+// A round makes one attempt at each part that has no hold yet.
 type round struct {
-	context.Context // that the attempts are made with
+	context.Context // for the attempts
 	cut             context.CancelCauseFunc
 	began           time.Time
 	patience        time.Duration
 
 	mu     sync.Mutex
-	left   int // without an answer
+	left   int // the number of attempts without an answer
 	failed bool
-	timer  *time.Timer // cuts it short; nil before the first answer, if nothing is there yet
-	end    time.Time   // at the latest
+	timer  *time.Timer // cuts the round short; nil before the first answer, unless there are holds
+	end    time.Time   // the latest end of the round
 }
 
-// bound has the round end in time, from now on.
+// bound sets the end of the round, counted from now.
 func (r *round) bound() {
 	r.end = time.Now().Add(r.patience)
 	r.timer = time.AfterFunc(r.patience, func() { r.cut(errWaited) })
 }
 
-// round makes an attempt at all parts that aren't there yet, and returns one that wasn't granted, or nil.
+// round makes one attempt at each part that has no hold yet. It returns a part that wasn't granted,
+// or nil.
 func (t *together) round(ctx context.Context) *part {
 	if t.keptOut(ctx) {
 		return t.refused()
@@ -309,7 +322,7 @@ func (t *together) round(ctx context.Context) *part {
 	r.Context, r.cut = context.WithCancelCause(ctx)
 	defer r.over()
 	if n := len(missing); 0 < n && n < len(t.parts) {
-		r.bound() // some are kept already
+		r.bound() // the call has holds that others wait for
 	}
 	var tasks []func()
 	for c, parts := range byClient(missing) {
@@ -323,28 +336,29 @@ func (t *together) round(ctx context.Context) *part {
 	return t.refused()
 }
 
-// keptOut says whether this process knows, without asking anybody, that it can't have all. Then nothing was asked for.
+// keptOut reports whether this process knows without the store that the call can't have all locks.
+// Then no request to the store has been sent.
 func (t *together) keptOut(ctx context.Context) bool {
 	for _, p := range t.parts {
-		p.err = nil // of the last round
+		p.err = nil // forget the error of the last round
 	}
 	for _, p := range t.parts {
 		if p.h != nil || p.who.hold != nil {
-			continue // it is there, or is re-entered, or isn't
+			continue // the call has it, or can re-enter it
 		}
 		c, a := p.locker.client, p.single(ctx)
 		if c.known(a) == nil {
 			c.acquisitions.Put(a)
 			continue
 		}
-		if p.h, p.err = c.carryOut(ctx, a); p.err != nil { // it says so, and tells
+		if p.h, p.err = c.carryOut(ctx, a); p.err != nil { // carryOut also tells the traces
 			return true
 		}
 	}
 	return false
 }
 
-// byClient groups parts by whose they are.
+// byClient groups parts by client.
 func byClient(parts []*part) iter.Seq2[*Client, []*part] {
 	return func(yield func(*Client, []*part) bool) {
 		for rest := parts; len(rest) > 0; {
@@ -370,7 +384,7 @@ func byClient(parts []*part) iter.Seq2[*Client, []*part] {
 	}
 }
 
-// atOnce runs all at the same time, and returns when they are over.
+// atOnce runs all tasks at the same time, and returns when they have ended.
 func atOnce(tasks []func()) {
 	if len(tasks) == 0 {
 		return
@@ -383,14 +397,14 @@ func atOnce(tasks []func()) {
 	tasks[0]()
 }
 
-// tasks returns what is to be done for a round at the store of a client, all at the same time.
+// tasks returns the work of a round for the parts of one client, as tasks to run at the same time.
 func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
 	switch {
 	case c.prompt:
 		return []func(){func() {
 			for _, p := range parts {
 				if r.attempt(p); p.err != nil {
-					return // the rest would be given back
+					return // the call would have to release the other locks at once
 				}
 			}
 		}}
@@ -405,12 +419,13 @@ func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
 
 // attempt makes the attempt at one part.
 func (r *round) attempt(p *part) {
-	p.err = errPanicked // unless it returns
+	p.err = errPanicked // stays if it panics
 	p.h, p.err = p.locker.client.carryOut(r, p.single(r))
 	r.heard(p.err == nil)
 }
 
-// heard notes an answer. Those that don't come for long after the first, or after one that was no, aren't waited for.
+// heard records an answer. After a first answer or a refusal, the round waits only briefly for
+// other answers.
 func (r *round) heard(granted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -440,7 +455,7 @@ func (r *round) over() {
 	r.cut(nil)
 }
 
-// settle looks what has become of a part in a round that is over.
+// settle sets a part's hold and error after a round.
 func (p *part) settle(ctx context.Context) {
 	_, cut := errors.AsType[endError](p.err)
 	c := p.locker.client
@@ -460,7 +475,8 @@ func (p *part) settle(ctx context.Context) {
 	}
 }
 
-// cutShort returns the error of an attempt that was cut short, by the end of its round or by that of the call, and why the latter has ended.
+// cutShort returns the error of an attempt that was cut short by the end of its round or of the
+// call. why is the reason why the call has ended, or nil.
 func (p *part) cutShort(why error) error {
 	switch {
 	case why == nil:
@@ -475,7 +491,8 @@ func (p *part) cutShort(why error) error {
 	return a.giveUp(why)
 }
 
-// giveBack gives back all that is there, at once: if ctx is over, or the client closed, without waiting for it.
+// giveBack releases all holds at once. If ctx has ended, or the client is closed, it doesn't wait
+// for the releases.
 func (t *together) giveBack(ctx context.Context) {
 	var held []*part
 	for _, p := range t.parts {
@@ -484,7 +501,7 @@ func (t *together) giveBack(ctx context.Context) {
 			p.h = nil
 		}
 	}
-	if t.parts[0].locker.client.over(ctx) == nil { // where there are several clients, ctx ends with each
+	if t.parts[0].locker.client.over(ctx) == nil { // ctx ends when any of several clients is closed
 		releaseParts(ctx, held, true)
 		return
 	}
@@ -493,10 +510,10 @@ func (t *together) giveBack(ctx context.Context) {
 	}
 }
 
-// letGoTogether gives back what nobody waits for any more.
+// letGoTogether releases holds. No caller waits for that.
 func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
 	c.mu.Lock()
-	here := c.closed || c.prompt // else it goes on after a Close, or takes no time
+	here := c.closed || c.prompt // otherwise in the background, which ends with Close
 	if !here {
 		c.backgroundLocked(func() { c.releaseTogether(ctx, parts, true) })
 	}
@@ -508,7 +525,7 @@ func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
 	}
 }
 
-// abandon gives back what a call has that will never return.
+// abandon releases the holds of a call that will never return.
 func (t *together) abandon() {
 	for _, p := range t.parts {
 		if p.h != nil {
@@ -517,8 +534,8 @@ func (t *together) abandon() {
 	}
 }
 
-// releaseParts gives back one hold on each part, all at the same time, and notes how that went. Quiet is for what nobody's call
-// gives back.
+// releaseParts makes one release of each part's hold, all at the same time, and records the
+// results. quiet says that the releases aren't a caller's unlock.
 func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	var tasks []func()
 	for c, parts := range byClient(parts) {
@@ -527,11 +544,12 @@ func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	atOnce(tasks)
 }
 
-// releaseTogether is releaseParts for those of one client. What is handed on to somebody who waits comes after the rest, or soon: he may want
-// that, too.
+// releaseTogether is releaseParts for the parts of one client. It hands holds over last, because
+// the call that gets one may also want the other locks. If the other releases hang, it waits for
+// them for at most shortestRound.
 func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool) {
 	var first, then []*part
-	for _, p := range slices.Backward(parts) { // so that who waits for the first finds the others free
+	for _, p := range slices.Backward(parts) { // the first lock last
 		if c.hasSuccessor(p.h) {
 			then = append(then, p)
 		} else {
@@ -539,11 +557,11 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 		}
 	}
 	if c.prompt {
-		defer c.releaseApart(ctx, then, quiet) // also if a Trace panics
+		defer c.releaseApart(ctx, then, quiet) // even if a Trace panics
 	} else if len(then) > 0 {
 		var last sync.WaitGroup
 		defer last.Wait()
-		soon, now := context.WithTimeout(ctx, shortestRound) // the store may hang for the others
+		soon, now := context.WithTimeout(ctx, shortestRound) // the releases of the others may hang
 		defer now()
 		last.Go(func() {
 			<-soon.Done()
@@ -557,9 +575,9 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 	}
 }
 
-// hasSuccessor says whether a hold is handed on when it is given back.
+// hasSuccessor reports whether a release would hand the hold over.
 func (c *Client) hasSuccessor(h *hold) bool {
-	if rules[h.kind].shared {
+	if h.kind.Shared() {
 		return false
 	}
 	c.mu.Lock()
@@ -567,11 +585,11 @@ func (c *Client) hasSuccessor(h *hold) bool {
 	return c.successorLocked(h) != nil
 }
 
-// releaseApart gives back holds each by itself.
+// releaseApart releases each hold in a request of its own.
 func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
 	var tasks []func()
 	for _, p := range parts {
-		p.err = errPanicked // unless it returns
+		p.err = errPanicked // stays if it panics
 		tasks = append(tasks, func() {
 			if quiet {
 				p.err = c.release(ctx, p.h)
@@ -585,6 +603,6 @@ func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
 		return
 	}
 	for _, task := range slices.Backward(tasks) {
-		defer task() // also if a Trace panics
+		defer task() // even if a Trace panics
 	}
 }

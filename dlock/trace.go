@@ -10,27 +10,27 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Trace has functions that are called when something happens in a client, like net/http/httptrace,
-// for metrics, spans and logs. Any of them may be nil. They are called in the goroutine in which it
-// happened, at any time and concurrently, and delay that goroutine, even one that renews locks. So
-// they must not block or panic (which may end the program), and must not use the client. Without a
-// Trace nothing is called or allocated.
+// Trace has functions that are called at events in a client. It is for metrics, spans and logs,
+// like net/http/httptrace. Any of the functions may be nil. They are called in the goroutine of the
+// event, at any time and concurrently. They delay that goroutine, even if it renews locks. So they
+// must not block, must not panic (which may end the program), and must not use the client. Without
+// a Trace no function is called, and nothing is allocated.
 //
-// A hold that AcquireDone told of, with Acquired and not [ViaReentry], ends with exactly one of
-// these: Lost, or ReleaseDone with [Released], [HandedOn], [ReleaseFailed] or [Forsaken]. Events of
-// several goroutines at about the same time come in any order: the end of a short hold may be told
-// before its beginning.
+// If AcquireDone reported a hold with the outcome Acquired, and not [ViaReentry], the hold ends
+// with exactly one of these events: Lost, or ReleaseDone with [Released], [HandedOn],
+// [ReleaseFailed] or [Forsaken]. Events of several goroutines at about the same time come in any
+// order. So the end of a short hold may be reported before its beginning.
 type Trace struct {
-	// AcquireStart is called when a call begins to acquire. It returns its context, or one derived
-	// from it, for a span. Steps of the store, and AcquireDone, get that context. The context of
-	// the Hold isn't derived from it.
+	// AcquireStart is called when an acquiring call begins. It returns ctx, or a context derived
+	// from ctx, for example with a span. The requests to the store, and AcquireDone, get the
+	// returned context. The context of the Hold isn't derived from it.
 	AcquireStart func(ctx context.Context, e AcquireStart) context.Context
 
-	// AcquireDone is called when such a call ends.
+	// AcquireDone is called when an acquiring call ends.
 	AcquireDone func(ctx context.Context, e AcquireDone)
 
-	// ReleaseDone is called when an unlock ends that had something to give back, and at
-	// [Client.Close] for what is held.
+	// ReleaseDone is called when an unlock of a hold has ended, and at [Client.Close] for each hold
+	// that is left.
 	ReleaseDone func(ctx context.Context, e ReleaseDone)
 
 	// Lost is called when a hold is lost, after its context has ended. The Loss may be kept, but
@@ -40,46 +40,46 @@ type Trace struct {
 	// RenewDone is called when a round of renewals ends.
 	RenewDone func(e RenewDone)
 
-	// StepDone is called when the store, or its client, has answered a step, or the caller has left
-	// it.
+	// StepDone is called when the store, or its client library, has answered a step, and when the
+	// caller has left a step without an answer.
 	StepDone func(ctx context.Context, e StepDone)
 
-	// Subscription is called when the client's subscription to releases breaks or can't be had, and
-	// when it stands again, as far as the store knows.
+	// Subscription is called when the client's subscription to releases breaks or can't be made. It
+	// is called again when, as far as the store knows, the subscription is active again.
 	Subscription func(e SubscriptionChange)
 }
 
-// AcquireStart is the beginning of a call that acquires.
+// AcquireStart is the beginning of an acquiring call.
 type AcquireStart struct {
 	Name    string
 	Kind    backend.Kind
 	Permits int // of a Semaphore
 }
 
-// AcquireDone is the end of a call that acquires.
+// AcquireDone is the end of an acquiring call.
 type AcquireDone struct {
 	Name     string
 	Kind     backend.Kind
 	Permits  int    // of a Semaphore
-	HolderID string // see [Hold.HolderID]; empty unless it was acquired
+	HolderID string // see [Hold.HolderID]; empty if the lock wasn't acquired
 	Outcome  Outcome
-	Via      Via           // if it was acquired
+	Via      Via           // meaningful if the lock was acquired
 	Waited   time.Duration // from the call to its end
-	Err      error         // nil if it was acquired
+	Err      error         // nil if the lock was acquired
 }
 
 // Outcome is how an acquiring call ended.
 type Outcome uint8
 
-// Outcomes of calls that acquire.
+// Outcomes of acquiring calls.
 const (
 	OutcomeAcquired Outcome = iota
-	OutcomeTimeout          // another has it, and the time to wait was over
+	OutcomeTimeout          // another has the lock, and the wait has run out
 	OutcomeCanceled         // the context ended
 	OutcomeFailed           // the store, or this package, returned an error
 )
 
-// Names of outcomes that say nothing where they are read.
+// Former names of the outcomes of acquiring calls. Without a prefix they are unclear in use.
 //
 // Deprecated: use the constants that begin with Outcome.
 const (
@@ -99,7 +99,7 @@ type Via uint8
 const (
 	ViaStore    Via = iota // the store was asked
 	ViaHandover            // another goroutine of this client handed it over
-	ViaReentry             // the caller's owner had it already
+	ViaReentry             // the caller's owner already had it
 	ViaJoined              // other readers of this client had it
 	ViaGranted             // the store gave it to the first in line
 	vias
@@ -117,27 +117,28 @@ type ReleaseDone struct {
 	HolderID string
 	Outcome  ReleaseOutcome
 	Held     time.Duration // from the acquisition to the beginning of the unlock
-	Took     time.Duration // the unlock
+	Took     time.Duration // how long the unlock took
 	Err      error
 }
 
 // ReleaseOutcome is how an unlock ended.
 type ReleaseOutcome uint8
 
-// UnlockOutcome is another name of ReleaseOutcome, which in package backend is something else.
+// UnlockOutcome is another name of ReleaseOutcome. It can't be confused with the ReleaseOutcome of
+// package backend, which is a different type.
 type UnlockOutcome = ReleaseOutcome
 
 // Outcomes of unlocks.
 const (
-	UnlockReleased    ReleaseOutcome = iota // in the store; it may stay taken for a while, see AtLeast
+	UnlockReleased    ReleaseOutcome = iota // in the store, where it may stay taken: see AtLeast
 	UnlockHandedOn                          // to another goroutine of this client
 	UnlockStillHeld                         // the owner has other holds of the lock
-	UnlockAlreadyLost                       // Lost was called for it
-	UnlockFailed                            // the store didn't confirm it; it goes on in the background
-	UnlockForsaken                          // the client was closed; it ends with its lease, or an unlock
+	UnlockAlreadyLost                       // Lost was called for the hold
+	UnlockFailed                            // the store didn't confirm it; the release goes on
+	UnlockForsaken                          // the client was closed; see Close
 )
 
-// Names of outcomes that say nothing where they are read.
+// Former names of the outcomes of unlocks. Without a prefix they are unclear in use.
 //
 // Deprecated: use the constants that begin with Unlock.
 const (
@@ -149,14 +150,15 @@ const (
 	Forsaken      = UnlockForsaken
 )
 
-// String returns the outcome in a word: "released", "handover", "held", "lost", "error" or "closed".
+// String returns the outcome in a word, which is "released", "handover", "held", "lost", "error" or
+// "closed".
 func (o ReleaseOutcome) String() string {
 	return [...]string{"released", "handover", "held", "lost", "error", "closed"}[o]
 }
 
 // RenewDone is the end of a round of renewals.
 type RenewDone struct {
-	Locks, Failed int // how many were to be renewed, and how many of them the store didn't answer
+	Locks, Failed int // how many were due, and how many of those failed
 	Took          time.Duration
 	Err           error // the first of the errors
 }
@@ -170,7 +172,7 @@ type StepDone struct {
 	Err  error
 }
 
-// SubscriptionChange says that a subscription broke or stands again.
+// SubscriptionChange says that a subscription broke or is active again.
 type SubscriptionChange struct {
 	Name string
 	Kind backend.Kind
@@ -178,8 +180,8 @@ type SubscriptionChange struct {
 	Err  error // why it broke
 }
 
-// WithTrace has the client call the functions of t. Several may be set; they are called in that
-// order. The default is none. Later changes of t make no difference.
+// WithTrace makes the client call the functions of t. If there are several traces, they are called
+// in the order of the options. The default is none. Later changes of t have no effect.
 func WithTrace(t *Trace) Option {
 	return func(c *Client) error {
 		if t == nil {
@@ -191,7 +193,7 @@ func WithTrace(t *Trace) Option {
 	}
 }
 
-// counts are what [Client.Stats] says.
+// counts has the counters of [Client.Stats].
 type counts struct {
 	acquired        [vias]counter
 	outcomes        [Failed + 1]counter
@@ -199,17 +201,17 @@ type counts struct {
 	renewed, failed counter
 }
 
-// begins tells that a call begins to acquire.
+// begins tells the traces that a call begins to acquire.
 func (c *Client) begins(ctx context.Context, a *acquisition) context.Context {
 	for i := range c.traces {
 		if f := c.traces[i].AcquireStart; f != nil {
-			ctx = f(ctx, AcquireStart{a.name, a.kind, a.o.permits})
+			ctx = f(ctx, AcquireStart{a.name, backend.Kind(a.kind), a.o.permits})
 		}
 	}
 	return ctx
 }
 
-// acquired tells how a call that acquires has ended.
+// acquired tells the traces, the log and the counters the outcome of an acquiring call.
 func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err error) {
 	outcome := outcomeOf(ctx, err)
 	if c.counts.outcomes[outcome].Add(1); outcome == Acquired {
@@ -224,7 +226,10 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 	if len(c.traces) == 0 && !debug {
 		return
 	}
-	e := AcquireDone{Name: a.name, Kind: a.kind, Permits: a.o.permits, Outcome: outcome, Via: a.via, Waited: c.now() - a.began, Err: err}
+	e := AcquireDone{
+		Name: a.name, Kind: backend.Kind(a.kind), Permits: a.o.permits, Outcome: outcome,
+		Via: a.via, Waited: c.now() - a.began, Err: err,
+	}
 	end := func() {}
 	if h != nil {
 		e.HolderID, end = h.claim.owner, c.tell(h, &e)
@@ -240,7 +245,8 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 	}
 }
 
-// tell notes that others hear of a hold. It returns what they are to hear next: if it has ended by now, of that.
+// tell records that the traces must be told of a hold's end. If the hold has ended already, tell
+// returns a function that tells them its end.
 func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -253,19 +259,22 @@ func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 		forsaken := c.forsakenLocked(h)
 		return func() { c.traceRelease(context.Background(), forsaken) }
 	case h.state == released:
-		e.Via = ViaReentry // other readers of the same Locker have given this back, and it has theirs
+		e.Via = ViaReentry // another reader of the Locker released h; this call has that one's hold
 	default:
 		h.told = true
 	}
 	return func() {}
 }
 
-// forsakenLocked is what is told of a hold that wasn't released before Close.
+// forsakenLocked returns the event for a hold that wasn't released before Close.
 func (c *Client) forsakenLocked(h *hold) ReleaseDone {
-	return ReleaseDone{h.claim.object.name, h.kind, h.claim.owner, UnlockForsaken, c.now() - h.since(), 0, ErrClosed}
+	return ReleaseDone{
+		Name: h.claim.object.name, Kind: backend.Kind(h.kind), HolderID: h.claim.owner,
+		Outcome: UnlockForsaken, Held: c.now() - h.since(), Err: ErrClosed,
+	}
 }
 
-// outcomeOf returns what an error of a call that acquires says.
+// outcomeOf returns the outcome for the error of an acquiring call.
 func outcomeOf(ctx context.Context, err error) Outcome {
 	switch {
 	case err == nil:
@@ -279,7 +288,7 @@ func outcomeOf(ctx context.Context, err error) Outcome {
 	}
 }
 
-// giveUpHold gives back one hold for a caller.
+// giveUpHold makes one release of a hold for a caller.
 func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
 	if len(c.traces) == 0 && !debug {
@@ -293,7 +302,7 @@ func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	return c.gaveUp(ctx, e, tell, debug)
 }
 
-// gaveUp tells how an unlock went.
+// gaveUp tells the traces, the log and the counters the outcome of an unlock.
 func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) error {
 	if e.Err == errAgain {
 		return e.Err
@@ -308,14 +317,14 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 	return e.Err
 }
 
-// release gives back one hold that nobody's call gives back, or not any more. Plain readers of one
-// Locker can't be told apart: another of them may have given it back, and it is one of those that
-// are left, then. It is errAgain if none is.
+// release makes one release of a hold outside of a caller's unlock. Plain readers of one Locker
+// can't be told apart. If another of them has released this hold, release releases one of their
+// other holds. It returns errAgain if there is none.
 func (c *Client) release(ctx context.Context, h *hold) error {
 	for {
 		err := c.releaseQuietly(ctx, h)
 		v := h.variable()
-		if err != errAgain || v == nil || !rules[h.kind].shared {
+		if err != errAgain || v == nil || !h.kind.Shared() {
 			return err
 		}
 		c.mu.Lock()
@@ -338,9 +347,13 @@ func (c *Client) releaseQuietly(ctx context.Context, h *hold) error {
 	return e.Err
 }
 
-// releaseTold gives back one hold, and says how that went and whether it is to be told.
+// releaseTold makes one release of a hold. It returns the event for the release, and whether the
+// traces must be told.
 func (c *Client) releaseTold(ctx context.Context, h *hold) (e ReleaseDone, tell bool) {
-	e = ReleaseDone{Name: h.claim.object.name, Kind: h.kind, HolderID: h.claim.owner, Err: errPanicked}
+	e = ReleaseDone{
+		Name: h.claim.object.name, Kind: backend.Kind(h.kind), HolderID: h.claim.owner,
+		Err: errPanicked,
+	}
 	c.mu.Lock()
 	since := h.since()
 	c.mu.Unlock()
@@ -351,7 +364,7 @@ func (c *Client) releaseTold(ctx context.Context, h *hold) (e ReleaseDone, tell 
 		}
 		e.Held, e.Took = began-since, c.now()-began
 		if tell = c.ended(h, &e, handed); tell && e.Err == errPanicked {
-			c.traceRelease(ctx, e) // nobody else will
+			c.traceRelease(ctx, e) // the caller can't, since this panics
 		}
 	}()
 	if handed = c.handOn(h); handed {
@@ -370,15 +383,16 @@ func (c *Client) traceRelease(ctx context.Context, e ReleaseDone) {
 	}
 }
 
-// ended says how a release of a hold went, and whether that is to be told: Close has told of what was held then. Of those that race only
-// one is the last.
+// ended sets the outcome of a hold's release, and reports whether the traces must be told. They
+// aren't told again if Close has told them. If several releases race, only one of them counts as
+// the last.
 func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
 	case errors.Is(e.Err, ErrLost):
 		e.Outcome = AlreadyLost
-		return h.watchers != nil && h.watchers.loss != nil // else Close has told of it
+		return h.watchers != nil && h.watchers.loss != nil // otherwise Close has told them
 	case !h.told, h.state != released && (e.Err == nil || e.Err == errPanicked):
 		e.Outcome = StillHeld
 		return !c.closed
@@ -391,7 +405,7 @@ func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 	return true
 }
 
-// traceLost tells of a loss.
+// traceLost tells the traces of a loss.
 func (c *Client) traceLost(l *Loss) {
 	for i := range c.traces {
 		if f := c.traces[i].Lost; f != nil {
@@ -400,7 +414,7 @@ func (c *Client) traceLost(l *Loss) {
 	}
 }
 
-// roundDone tells of a round of renewals.
+// roundDone tells the traces of a round of renewals.
 func (c *Client) roundDone(e RenewDone) {
 	c.counts.renewed.Add(uint64(e.Locks - e.Failed))
 	c.counts.failed.Add(uint64(e.Failed))
@@ -411,7 +425,7 @@ func (c *Client) roundDone(e RenewDone) {
 	}
 }
 
-// stepDone tells of a step that began at that instant.
+// stepDone tells the traces of a step that began at began.
 func (c *Client) stepDone(ctx context.Context, req any, began instant, err error) {
 	e := StepDone{Took: c.now() - began, Err: err}
 	switch r := req.(type) {
@@ -443,12 +457,12 @@ func (c *Client) stepDone(ctx context.Context, req any, began instant, err error
 	}
 }
 
-// subscriptionChanged tells that the subscription of a queue broke, or stands again.
+// subscriptionChanged tells the traces that the subscription of a queue broke, or is active again.
 func (c *Client) subscriptionChanged(q *queue, broken error) {
 	if len(c.traces) == 0 {
 		return
 	}
-	kind := q.object.family.representative()
+	kind := q.object.family.Representative()
 	if q.placed {
 		kind = backend.Fair
 	}

@@ -14,80 +14,9 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/membackend"
 )
-
-// A ledger is what a Trace is told, one line for each event, and of which holds the end wasn't told.
-type ledger struct {
-	mu    sync.Mutex
-	lines []string
-	open  map[string]int // by name and holder
-	calls int            // acquiring calls under way
-}
-
-func (l *ledger) note(hold string, n int, format string, args ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines = append(l.lines, fmt.Sprintf(format, args...))
-	if l.open == nil {
-		l.open = make(map[string]int)
-	}
-	if l.open[hold] += n; l.open[hold] == 0 {
-		delete(l.open, hold)
-	}
-}
-
-// trace returns a Trace that writes into the ledger.
-func (l *ledger) trace() Option {
-	return WithTrace(&Trace{
-		AcquireStart: func(ctx context.Context, e AcquireStart) context.Context {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.calls++
-			return ctx
-		},
-		AcquireDone: func(_ context.Context, e AcquireDone) {
-			n := 0
-			if e.Outcome == OutcomeAcquired && e.Via != ViaReentry {
-				n = 1
-			}
-			l.note(e.Name+e.HolderID, n, "lock %v %v %v", e.Kind, e.Outcome, e.Via)
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.calls--
-		},
-		ReleaseDone: func(_ context.Context, e ReleaseDone) {
-			n := 0
-			if e.Outcome == UnlockReleased || e.Outcome == UnlockHandedOn || e.Outcome == UnlockFailed || e.Outcome == UnlockForsaken {
-				n = -1
-			}
-			l.note(e.Name+e.HolderID, n, "unlock %v %v", e.Kind, e.Outcome)
-		},
-		Lost: func(e *Loss) { l.note(e.Name+e.Holder, -1, "lost %v %v", e.Kind, e.Reason) },
-	})
-}
-
-// want fails the test if these aren't the events since the last call.
-func (l *ledger) want(t *testing.T, lines ...string) {
-	t.Helper()
-	synctest.Wait()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if got, want := strings.Join(l.lines, "\n"), strings.Join(lines, "\n"); got != want {
-		t.Errorf("told of\n%s\nwant\n%s", got, want)
-	}
-	l.lines = nil
-}
-
-// balance fails the test if something was told to have begun that hasn't ended.
-func (l *ledger) balance(t *testing.T) {
-	t.Helper()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.open) > 0 || l.calls != 0 {
-		t.Errorf("begun and not ended: holds %v, %d calls", l.open, l.calls)
-	}
-}
 
 // traced runs a test in a bubble, with a client that is traced and another on the same store.
 func traced(t *testing.T, run func(t *testing.T, l *ledger, c, other *Client), opts ...Option) {
@@ -143,9 +72,10 @@ func TestTraceOfAHandover(t *testing.T) {
 		next.mustBeIn(t)
 		next.l.Unlock()
 		l.mu.Lock()
-		slices.Sort(l.lines) // who hands it on and who gets it tell of that at the same time
+		slices.Sort(l.lines) // both sides of a hand-over report at the same time
 		l.mu.Unlock()
-		l.want(t, "lock exclusive acquired handover", "lock exclusive acquired store", "unlock exclusive handover", "unlock exclusive released")
+		l.want(t, "lock exclusive acquired handover", "lock exclusive acquired store",
+			"unlock exclusive handover", "unlock exclusive released")
 	})
 }
 
@@ -156,7 +86,8 @@ func TestTraceOfReaders(t *testing.T) {
 		rw.RLock() // the same variable: one hold, counted twice
 		h, err := rw.Reader().Acquire(t.Context())
 		must(t, err)
-		l.want(t, "lock read acquired store", "lock read acquired reentry", "lock read acquired joined")
+		l.want(t, "lock read acquired store", "lock read acquired reentry",
+			"lock read acquired joined")
 		rw.RUnlock()
 		rw.RUnlock()
 		must(t, h.Release(t.Context()))
@@ -194,7 +125,8 @@ func TestTraceOfPermits(t *testing.T) {
 	})
 }
 
-// Steps are made with the context that AcquireStart returned, the context of a hold isn't that, and several traces are all told.
+// Steps are made with the context that AcquireStart returned, the context of a hold isn't that, and
+// several traces are all told.
 func TestTraceContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
@@ -209,27 +141,30 @@ func TestTraceContext(t *testing.T) {
 					seen = append(seen, fmt.Sprint(name, " done ", ctx.Value(key{}), " ", e.Waited))
 				},
 				StepDone: func(ctx context.Context, e StepDone) {
-					seen = append(seen, fmt.Sprint(name, " ", e.Op, " ", e.Name, " ", ctx.Value(key{}), " ", e.Took))
+					seen = append(seen, fmt.Sprint(name, " ", e.Op, " ", e.Name, " ",
+						ctx.Value(key{}), " ", e.Took))
 				},
 			})
 		}
-		store := &hooked{Backend: membackend.New()}
-		store.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			if ctx.Value(key{}) != "ab" {
-				t.Errorf("the store is called with %v", ctx.Value(key{}))
+		store := newScript(membackend.New())
+		store.acquire.set(func(s *acquireStep) {
+			if s.ctx.Value(key{}) != "ab" {
+				t.Errorf("the store is called with %v", s.ctx.Value(key{}))
 			}
 			time.Sleep(time.Millisecond)
-			return do(ctx)
-		}
+		})
 		c := New(store, quiet(), steps("a"), steps("b"))
 		defer c.Close()
-		must(t, c.Locker("x").Do(context.WithValue(t.Context(), key{}, ""), func(ctx context.Context) error {
+		must(t, c.Locker("x").Do(context.WithValue(t.Context(), key{}, ""), func(
+			ctx context.Context,
+		) error {
 			if ctx.Value(key{}) != "" {
 				t.Errorf("the context of the hold has %v", ctx.Value(key{}))
 			}
 			return nil
 		}))
-		want := "a acquire x ab 1ms,b acquire x ab 1ms,a done ab 1ms,b done ab 1ms,a release x  0s,b release x  0s"
+		want := "a acquire x ab 1ms,b acquire x ab 1ms,a done ab 1ms,b done ab 1ms,a release x  " +
+			"0s,b release x  0s"
 		if got := strings.Join(seen, ","); got != want {
 			t.Errorf("told of\n%s\nwant\n%s", got, want)
 		}
@@ -238,7 +173,7 @@ func TestTraceContext(t *testing.T) {
 
 func TestTraceOfRenewalsAndSubscriptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &deafStore{Backend: membackend.New()}
+		store := newScript(membackend.New())
 		var mu sync.Mutex
 		var rounds, failed int
 		var changes []string
@@ -263,7 +198,7 @@ func TestTraceOfRenewalsAndSubscriptions(t *testing.T) {
 			t.Errorf("%d renewals, %d of them failed", rounds, failed)
 		}
 		mu.Unlock()
-		store.deaf.Store(true)
+		store.subscribe.fail(&backend.Error{Kind: backend.Retry, Err: errors.New("deaf")})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		c.Locker("x").LockContext(ctx)
@@ -271,7 +206,7 @@ func TestTraceOfRenewalsAndSubscriptions(t *testing.T) {
 		defer cancel()
 		go func() {
 			time.Sleep(time.Second)
-			store.deaf.Store(false)
+			store.subscribe.set(nil)
 		}()
 		other := New(store, quiet())
 		defer other.Close()
@@ -281,42 +216,27 @@ func TestTraceOfRenewalsAndSubscriptions(t *testing.T) {
 		must(t, h.Release(t.Context()))
 		mu.Lock()
 		defer mu.Unlock()
-		if got, want := strings.Join(changes, ","), "x false deaf,y false deaf,y true <nil>"; got != want {
+		if got, want := strings.Join(changes,
+			","), "x false deaf,y false deaf,y true <nil>"; got != want {
 			t.Errorf("subscriptions: %s, want %s", got, want)
 		}
-		if s := c.Stats(); s.Renewed != uint64(rounds) || s.NotRenewed != 0 || s.FromStore != 1 || s.Canceled != 2 {
+		if s := c.Stats(); s.Renewed != uint64(rounds) || s.NotRenewed != 0 || s.FromStore != 1 ||
+			s.Canceled != 2 {
 			t.Errorf("Stats = %+v", s)
 		}
 	})
 }
 
-// deafStore can't be subscribed to for a while.
-type deafStore struct {
-	backend.Backend
-	deaf atomic.Bool
-}
-
-func (b *deafStore) Open() backend.Session { return &deafSession{b.Backend.Open(), b} }
-
-type deafSession struct {
-	backend.Session
-	b *deafStore
-}
-
-func (s *deafSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
-	if s.b.deaf.Load() {
-		return nil, &backend.Error{Kind: backend.Retry, Err: errors.New("deaf")}
-	}
-	return s.Session.(backend.Notifier).Subscribe(ctx, req)
-}
-
-// Acquisitions and releases are logged for those who want to know, and nothing is added to the log for others.
+// Acquisitions and releases are logged at the level of debugging, and add nothing to the log at
+// higher levels.
 func TestDebugLog(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 		t.Run(level.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var l logs
-				c := New(membackend.New(), WithLogger(slog.New(slog.NewTextHandler(&l, &slog.HandlerOptions{Level: level}))))
+				c := New(membackend.New(),
+					WithLogger(slog.New(slog.NewTextHandler(&l,
+						&slog.HandlerOptions{Level: level}))))
 				defer c.Close()
 				c.Locker("x").Do(t.Context(), func(context.Context) error { return nil })
 				synctest.Wait()
@@ -324,24 +244,13 @@ func TestDebugLog(t *testing.T) {
 				if level == slog.LevelDebug {
 					want = 1
 				}
-				if locked, unlocked := l.count(`"dlock: lock"`, "x"), l.count(`"dlock: unlock"`, "x"); locked != want || unlocked != want {
-					t.Errorf("logged %d and %d times, want %d: %s", locked, unlocked, want, l.lines.String())
+				if locked, unlocked := l.count(`"dlock: lock"`, "x"), l.count(`"dlock: unlock"`,
+					"x"); locked != want || unlocked != want {
+					t.Errorf("logged %d and %d times, want %d: %s", locked, unlocked, want,
+						l.lines.String())
 				}
 			})
 		})
-	}
-}
-
-// brokenBatches is a store whose batches of renewals all fail.
-type brokenBatches struct{ backend.Backend }
-
-func (b brokenBatches) Open() backend.Session { return brokenBatch{b.Backend.Open()} }
-
-type brokenBatch struct{ backend.Session }
-
-func (brokenBatch) RenewBatch(_ context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
-	for i := range reqs {
-		answer(i, backend.RenewResult{}, &backend.Error{Kind: backend.Retry, Err: errors.New("down")})
 	}
 }
 
@@ -349,7 +258,12 @@ func (brokenBatch) RenewBatch(_ context.Context, reqs []backend.RenewRequest, an
 func TestTraceOfABatchThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		steps := make(chan StepDone, 100)
-		c := New(brokenBatches{membackend.New()}, quiet(), WithTrace(&Trace{StepDone: func(_ context.Context, e StepDone) { steps <- e }}))
+		store := newScript(membackend.New())
+		store.renewsAtOnce = true
+		store.batch.fail(&backend.Error{Kind: backend.Retry, Err: errors.New("down")})
+		c := New(store, quiet(), WithTrace(&Trace{StepDone: func(_ context.Context, e StepDone) {
+			steps <- e
+		}}))
 		defer c.Close()
 		must(t, c.Locker("x").LockContext(t.Context()))
 		<-steps // acquire
@@ -360,7 +274,7 @@ func TestTraceOfABatchThatFails(t *testing.T) {
 	})
 }
 
-// What is held when a client is closed ends for a Trace, and only once.
+// A hold of a client that is closed ends for a Trace, and only once.
 func TestTraceOfClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l ledger
@@ -377,30 +291,15 @@ func TestTraceOfClose(t *testing.T) {
 	})
 }
 
-// slowReleases is a store whose releases wait until they are let go.
-type slowReleases struct {
-	backend.Backend
-	let chan struct{}
-}
-
-func (b slowReleases) Open() backend.Session { return slowRelease{b.Backend.Open(), b.let} }
-
-type slowRelease struct {
-	backend.Session
-	let chan struct{}
-}
-
-func (s slowRelease) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	<-s.let
-	return s.Session.Release(ctx, req)
-}
-
-// An unlock that is under way when the client is closed is told of: nobody else tells that the hold has ended.
+// An unlock that is under way when the client is closed is told of: nobody else tells that the hold
+// has ended.
 func TestTraceOfAnUnlockDuringClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l ledger
 		let := make(chan struct{})
-		c := New(slowReleases{membackend.New(), let}, quiet(), l.trace())
+		store := newScript(membackend.New())
+		store.release.set(func(s *releaseStep) { s.waitFor(let) })
+		c := New(store, quiet(), l.trace())
 		lk := c.Locker("x")
 		must(t, lk.LockContext(t.Context()))
 		unlocked := make(chan error)
@@ -430,7 +329,8 @@ func (h *closingLog) Enabled(ctx context.Context, level slog.Level) bool {
 	return false
 }
 
-// Of a lock that was got just before the client was closed it isn't told that it was got and nothing more.
+// Of a lock that was got just before the client was closed it isn't told that it was got and
+// nothing more.
 func TestTraceOfAnAcquisitionDuringClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l ledger
@@ -444,7 +344,7 @@ func TestTraceOfAnAcquisitionDuringClose(t *testing.T) {
 	})
 }
 
-// Lost is called once all that was lost has ended: whoever looks on keeps nobody from hearing of it.
+// Lost is called once all that was lost has ended: a Trace keeps nobody from hearing of it.
 func TestTraceOfALossKeepsNobodyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var contexts []context.Context
@@ -472,12 +372,15 @@ func TestTraceOfALossKeepsNobodyWaiting(t *testing.T) {
 	})
 }
 
-// Unlocks that don't wait for a step of their own hold go on in the background, and one of them may be the last.
+// Unlocks that don't wait for a step of their own hold go on in the background, and one of them may
+// be the last.
 func TestTraceOfUnlocksInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l ledger
 		let := make(chan struct{})
-		c := New(slowReleases{membackend.New(), let}, quiet(), l.trace())
+		store := newScript(membackend.New())
+		store.release.set(func(s *releaseStep) { s.waitFor(let) })
+		c := New(store, quiet(), l.trace())
 		defer c.Close()
 		ctx := WithOwner(t.Context(), NewOwner())
 		lk := c.Locker("x")
@@ -500,7 +403,8 @@ func TestTraceOfUnlocksInTheBackground(t *testing.T) {
 	})
 }
 
-// A reader who comes too late gives back what is left of another of the same Locker, who has given back what was meant for him.
+// Two readers of one Locker may swap their holds: one gives back the hold that was handed to the
+// other. If the other's context has ended by then, it gives back what is left of the first.
 func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l ledger
@@ -510,13 +414,17 @@ func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
 		lk := c.RWLocker("x").Reader()
 		must(t, lk.LockContext(t.Context(), FixedLease(time.Minute)))
 
-		// The next of this Locker is handed another hold, and its context ends before it has taken it.
+		// The next of this Locker is handed another hold, and its context ends before it has taken
+		// it.
 		a := c.newAcquisition()
-		*a = acquisition{call: call{kind: backend.Read, name: "x", party: party(lk.plain), o: acquireOptions{lease: DefaultLease}}, waiting: waiting{signal: a.signal}}
+		*a = acquisition{
+			call: call{kind: protocol.Kind(backend.Read), name: "x", party: party(lk.plain),
+				o: acquireOptions{lease: DefaultLease}}, waiting: waiting{signal: a.signal},
+		}
 		other, err := c.RWLocker("x").Reader().Acquire(t.Context())
 		must(t, err)
 		c.mu.Lock()
-		o := c.objectLocked(backend.Read, "x")
+		o := c.objectLocked(protocol.Kind(backend.Read), "x")
 		a.handed = c.joinReadersLocked(o, other.hold.claim, a)
 		handed := a.handed
 		c.unlock()
@@ -534,35 +442,11 @@ func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
 	})
 }
 
-// panickyReleases is a store whose next release panics.
-type panickyReleases struct {
-	backend.Backend
-	panics atomic.Bool
-}
-
-func (b *panickyReleases) Open() backend.Session { return &panickyRelease{b.Backend.Open(), b} }
-
-type panickyRelease struct {
-	backend.Session
-	b *panickyReleases
-}
-
-func (*panickyRelease) Capabilities() backend.Capabilities {
-	return backend.Capabilities{Steps: backend.StepsNeverWait}
-}
-
-func (s *panickyRelease) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	if s.b.panics.CompareAndSwap(true, false) {
-		panic("release")
-	}
-	return s.Session.Release(ctx, req)
-}
-
 // An unlock that panics in the store ends what it was to give back.
 func TestTraceOfAnUnlockThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l ledger
-		store := &panickyReleases{Backend: membackend.New()}
+		store := newScript(membackend.New()).but(neverWaits)
 		c := New(store, quiet(), l.trace())
 		defer c.Close()
 		ctx := WithOwner(t.Context(), NewOwner())
@@ -570,22 +454,31 @@ func TestTraceOfAnUnlockThatPanics(t *testing.T) {
 		must(t, lk.LockContext(ctx))
 		must(t, lk.LockContext(ctx))
 		for range 2 {
-			store.panics.Store(true)
+			store.release.set(func(s *releaseStep) {
+				if s.n == 1 {
+					panic("release")
+				}
+			})
 			func() {
 				defer func() { recover() }()
 				lk.UnlockContext(ctx)
 			}()
 		}
-		l.want(t, "lock exclusive acquired store", "lock exclusive acquired reentry", "unlock exclusive held", "unlock exclusive error")
+		l.want(t, "lock exclusive acquired store", "lock exclusive acquired reentry",
+			"unlock exclusive held", "unlock exclusive error")
 		l.balance(t)
 	})
 }
 
-// Nobody is left with a lock who doesn't know that he has it, since what looks on has panicked.
+// A call whose Trace panics leaves no lock behind: its caller doesn't know that it has one.
 func TestTraceThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l ledger
-		c := New(membackend.New(), quiet(), l.trace(), WithTrace(&Trace{AcquireDone: func(context.Context, AcquireDone) { panic("trace") }}))
+		c := New(membackend.New(), quiet(), l.trace(), WithTrace(&Trace{AcquireDone: func(
+			context.Context, AcquireDone,
+		) {
+			panic("trace")
+		}}))
 		defer c.Close()
 		func() {
 			defer func() { recover() }()
@@ -600,7 +493,7 @@ func TestTraceThatPanics(t *testing.T) {
 	})
 }
 
-// A writer may begin to read in one goroutine while he ends it in another.
+// A writer may begin to read in one goroutine while it ends a read in another.
 func TestTraceOfReadingUnderAWrite(t *testing.T) {
 	var l ledger
 	c := New(membackend.New(), quiet(), l.trace())
@@ -625,23 +518,25 @@ func TestTraceOfReadingUnderAWrite(t *testing.T) {
 // A timeout of the store's own is no end of the caller's context.
 func TestTraceOutcomeOfAStoresTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &relay{Backend: membackend.New()}
+		r := newScript(membackend.New()).together(true)
 		var got []Outcome
-		c := New(r, quiet(), WithTrace(&Trace{AcquireDone: func(_ context.Context, e AcquireDone) { got = append(got, e.Outcome) }}))
+		c := New(r, quiet(), WithTrace(&Trace{AcquireDone: func(_ context.Context, e AcquireDone) {
+			got = append(got, e.Outcome)
+		}}))
 		defer c.Close()
-		r.set(func(ctx context.Context, op, name string, do func()) error {
-			if op == "acquire" {
-				return &backend.Error{Kind: backend.Retry, Err: context.DeadlineExceeded} // of a node, or of a dial
+		r.set(func(s *anyStep) {
+			if s.op == "acquire" {
+				// of a node, or of a dial
+				s.fail(&backend.Error{Kind: backend.Retry, Err: context.DeadlineExceeded})
 			}
-			do()
-			return nil
 		})
 		ok, err := c.Locker("a").TryLock(context.Background())
 		if ok || !errors.Is(err, ErrUnavailable) {
 			t.Error(ok, err)
 		}
 		if len(got) != 1 || got[0] != OutcomeFailed {
-			t.Errorf("the outcomes are %v, want error: no context has ended; Stats: %+v", got, c.Stats())
+			t.Errorf("the outcomes are %v, want error: no context has ended; Stats: %+v", got,
+				c.Stats())
 		}
 	})
 }
@@ -649,7 +544,7 @@ func TestTraceOutcomeOfAStoresTimeout(t *testing.T) {
 // A step that is left is told, also one of a batch.
 func TestTraceStepsLeftInABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &relay{Backend: membackend.New()}
+		r := newScript(membackend.New()).together(true)
 		var acquires atomic.Int64
 		c := New(r, quiet(), WithTrace(&Trace{StepDone: func(_ context.Context, e StepDone) {
 			if e.Op == "acquire" {
@@ -658,13 +553,11 @@ func TestTraceStepsLeftInABatch(t *testing.T) {
 		}}))
 		defer c.Close()
 		over := make(chan struct{})
-		r.set(func(ctx context.Context, op, name string, do func()) error {
-			if op == "acquire" {
+		r.set(func(s *anyStep) {
+			if s.op == "acquire" {
 				<-over // whatever ctx says
-				return &backend.Error{Kind: backend.Unknown, Err: errors.New("timeout")}
+				s.fail(&backend.Error{Kind: backend.Unknown, Err: errors.New("timeout")})
 			}
-			do()
-			return nil
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -683,7 +576,8 @@ func TestTraceStepsLeftInABatch(t *testing.T) {
 		close(over)
 		synctest.Wait()
 		if together != 2 {
-			t.Errorf("%d of two steps of a batch that were left are told; at last %d", together, acquires.Load()-1)
+			t.Errorf("%d of two steps of a batch that were left are told; at last %d", together,
+				acquires.Load()-1)
 		}
 	})
 }
@@ -693,7 +587,7 @@ func TestTraceStepsOfABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
 		var without atomic.Int64
-		c := New(&relay{Backend: membackend.New()}, quiet(), WithTrace(&Trace{
+		c := New(newScript(membackend.New()).together(true), quiet(), WithTrace(&Trace{
 			AcquireStart: func(ctx context.Context, e AcquireStart) context.Context {
 				return context.WithValue(ctx, key{}, e.Name)
 			},
@@ -711,7 +605,8 @@ func TestTraceStepsOfABatch(t *testing.T) {
 		}
 		must(t, All(c.Locker("a"), c.Locker("b")).Do(t.Context(), nothing))
 		if n := without.Load(); n > 0 {
-			t.Errorf("%d steps of a batch are told with a context that isn't that of their AcquireStart", n)
+			t.Errorf("%d steps of a batch are told with a context that isn't that of their "+
+				"AcquireStart", n)
 		}
 	})
 }
@@ -737,7 +632,8 @@ func TestTraceAlreadyLostAfterClose(t *testing.T) {
 			}
 		}
 		if already > lost {
-			t.Errorf("the unlock (%v) is told as one that Lost has told of, and it hasn't: %v", err, ends)
+			t.Errorf("the unlock (%v) is told as one that Lost has told of, and it hasn't: %v", err,
+				ends)
 		}
 	})
 }

@@ -16,7 +16,8 @@ type tryer interface {
 	TryDo(ctx context.Context, fn func(context.Context) error, opts ...AcquireOption) (bool, error)
 }
 
-// tries runs a test for a Locker and for several together, while another client has the lock or hasn't.
+// tries runs a test for a Locker and for several together, while another client has the lock or
+// hasn't.
 func tries(t *testing.T, test func(t *testing.T, c *Client, l tryer, theirs *Locker)) {
 	for name, of := range map[string]func(c *Client) tryer{
 		"Locker":      func(c *Client) tryer { return c.Locker("x") },
@@ -37,9 +38,13 @@ func tries(t *testing.T, test func(t *testing.T, c *Client, l tryer, theirs *Loc
 
 func TestTryDo(t *testing.T) {
 	tries(t, func(t *testing.T, c *Client, l tryer, theirs *Locker) {
-		want := func(ctx context.Context, fn func(context.Context) error, ran bool, want error, opts ...AcquireOption) {
+		want := func(
+			ctx context.Context, fn func(context.Context) error, ran bool, want error,
+			opts ...AcquireOption,
+		) {
 			t.Helper()
-			if did, err := l.TryDo(ctx, fn, opts...); did != ran || !errors.Is(err, want) || want == nil && err != nil {
+			if did, err := l.TryDo(ctx, fn, opts...); did != ran || !errors.Is(err, want) ||
+				want == nil && err != nil {
 				t.Errorf("TryDo = %v, %v; want %v, %v", did, err, ran, want)
 			}
 		}

@@ -2,34 +2,36 @@ package dlock
 
 import "github.com/seed951563bd/distsync/backend"
 
-// A client that has just released a lock is back before the message of that has woken anybody
-// elsewhere, and one that the store tells first would be first every time. So who has had a turn lets
-// the others have theirs: it sits out as many releases as there are other clients that wait, less the
-// one that is followed by its own turn. A client that is alone with a lock never waits; and whoever is
-// counted, but doesn't come (a process that stands still, somebody who only listens), is waited for
-// now and then only.
+// A client that has just released a lock could ask for it again before the store's message wakes
+// others. And the client that the store notifies first would always get the lock. So a client that
+// has had a turn lets others have theirs. If n other clients wait, it lets n-1 of their releases
+// pass. After the next release its own turn comes. A client that is alone with a lock never waits.
+// Some clients are counted but don't come, because their process stands still, or they only listen.
+// The client waits for such clients only now and then.
 //
-// Strangers have one turn at a time, while a client hands a lock on inside: see handoverEnd. Where
-// both are, clients also let one release more pass.
+// Strangers are clients that release the lock after each turn. They don't hand it over between
+// their own callers as this client does: see handoverEnd. If strangers wait, this client lets more
+// or fewer releases pass.
 
-// A streak is how a client takes a lock again and again, with no more than a moment in between.
+// A streak is a run of turns that a client takes with only short pauses in between.
 type streak struct {
-	began instant // or since when it isn't known whether others wait
+	began instant // when it began, or when the store last said whether others wait
 	last  instant // when the last release began
-	turns int     // so far
+	turns int     // the number of turns so far
 }
 
 const (
 	longestPauseInStreak = 2 * shortestWait
-	shortStreak          = 4                 // turns, after which it is asked ...
-	longStreak           = 10 * shortestWait // ... or after that time
-	mostStreaks          = 128               // that are surely remembered; at most twice as many are
+	shortStreak          = 4                 // after this many turns the store is asked ...
+	longStreak           = 10 * shortestWait // ... or after this time
+	mostStreaks          = 128               // remembered for sure; up to twice as many are kept
 )
 
-// asksWhoWaitsLocked says whether a last release asks the store whether others wait for the lock: where
-// they do, or did a moment ago; after a chain; and now and then where this client has locked it just before.
+// asksWhoWaitsLocked reports whether a last release asks the store how many others wait for the
+// lock. It asks while a crowd is remembered, and after hand-overs. During a streak it asks now and
+// then.
 func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
-	if rules[cl.kind].shared || rules[cl.kind].placed {
+	if cl.kind.Shared() || cl.kind.Placed() {
 		return false
 	}
 	key := cl.object.key()
@@ -40,7 +42,8 @@ func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
 	}
 	s.turns++
 	since := now - s.began
-	ask := c.crowds[key] != nil || cl.handed || goesOn && (since >= longStreak || since >= shortestWait && s.turns > shortStreak)
+	long := goesOn && (since >= longStreak || since >= shortestWait && s.turns > shortStreak)
+	ask := c.crowds[key] != nil || cl.handed || long
 	if ask {
 		s.began = now
 	}
@@ -49,8 +52,8 @@ func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
 	return ask
 }
 
-// streaks are those of the names that were locked last, at least mostStreaks of them: others come
-// and go in between.
+// streaks has the streaks of the locks that were released last. It keeps at least mostStreaks of
+// them.
 type streaks struct{ young, old map[lockKey]streak }
 
 func newStreaks() streaks {
@@ -64,7 +67,7 @@ func (all *streaks) of(key lockKey) (s streak, known bool) {
 	return s, known
 }
 
-// note remembers a streak, and forgets many that are older.
+// note remembers a streak. It may forget many older ones.
 func (all *streaks) note(key lockKey, s streak) {
 	if _, known := all.young[key]; !known && len(all.young) >= mostStreaks {
 		all.young, all.old = all.old, all.young
@@ -73,32 +76,35 @@ func (all *streaks) note(key lockKey, s streak) {
 	all.young[key] = s
 }
 
-// A crowd is the other clients that wait for a lock which this client has had. It is forgotten when
-// nothing has been heard of it for a while.
+// A crowd is the set of other clients that wait for a lock which this client has had. It is
+// forgotten when there has been no news of it for a while.
 type crowd struct {
 	key   lockKey
-	skip  int     // how many releases are to pass
-	until instant // and until when, at the latest, if none does; 0: this client doesn't sit out
-	alarm alarm   // when it is forgotten
+	skip  int     // how many releases this client lets pass
+	until instant // until when this client sits out at most; 0: it doesn't sit out
+	alarm alarm   // when the crowd is forgotten
 
-	strangers int  // how many of them have one turn at a time: see backend.ReleaseResult
-	mixed     bool // and others hand the lock on, as we do
+	strangers int  // how many of the waiting clients are strangers: see backend.ReleaseResult
+	mixed     bool // some waiting clients hand the lock over, as this client does
 
-	vain   bool    // the attempt under way follows a wait for releases that didn't come
-	absent int     // how many of those who are counted haven't come
-	excuse instant // until when they aren't waited for
+	second bool // this client's next or present turn is the second in a row: see goesOnLocked
+
+	vain   bool    // the attempt under way follows a wait for a release that didn't come
+	absent int     // how many of the counted clients haven't come
+	excuse instant // until when this client doesn't wait for absent clients
 }
 
 const (
-	longestCrowd  = 2000 * shortestWait // for how long a crowd is remembered
-	longestExcuse = 20 * shortestWait   // and who didn't come
+	longestCrowd  = 2000 * shortestWait // how long a crowd is remembered
+	longestExcuse = 20 * shortestWait   // how long absent clients are remembered
 )
 
 // ring forgets a crowd.
 func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.key) }
 
-// freedLocked notes that a last release which began at that instant has freed the lock, for which
-// others may wait, and what has become of its own message.
+// freedLocked decides, when a last release has freed the lock, whether this client asks for it
+// again at once, or first lets other clients have turns. The release began at began. own is the
+// state of the store's message about it.
 func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult, own message) {
 	chain := cl.handed && began >= c.handoverEnd(cl) && c.queueLocked(cl) != nil
 	waiting := res.Waiting - c.absentLocked(cl.object.key())
@@ -106,12 +112,14 @@ func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult
 		waiting = max(waiting+besideStrangers(cl, res), 1)
 	}
 	switch {
+	case waiting > 0 && c.goesOnLocked(cl, res):
+		c.wakeLocked(cl)
 	case waiting > 0 && own == toCome:
 		c.standBackLocked(cl, waiting, res)
 	case waiting > 0:
 		c.standBackLocked(cl, waiting-1, res)
 	case chain && own != heard:
-		c.standBackLocked(cl, 0, res) // for those who can't be counted: its own message is the signal
+		c.standBackLocked(cl, 0, res) // others can't be counted: its own message is the signal
 	default:
 		if res.Counted && res.Waiting == 0 {
 			c.dispelLocked(cl.object.key())
@@ -120,26 +128,41 @@ func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult
 	}
 }
 
-// besideStrangers returns how many releases more, or fewer, pass where some who wait are strangers.
-// The numbers are those with which each side has a fair share, as measured.
+// goesOnLocked reports whether this client has a second turn at once. It has one every second time
+// if several other clients wait and all of them are strangers. A lock that can be handed over gets
+// no second turn: it is handed over instead.
+func (c *Client) goesOnLocked(cl *claim, res backend.ReleaseResult) bool {
+	cr := c.crowds[cl.object.key()]
+	if cl.kind.Passes() || cr == nil || res.Strangers < 2 || res.Strangers < res.Waiting ||
+		c.queueLocked(cl) == nil {
+		return false
+	}
+	cr.second = !cr.second
+	return cr.second
+}
+
+// besideStrangers returns how many more releases this client lets pass, or fewer if the number is
+// negative, because some waiting clients are strangers. These numbers were measured, and give each
+// side a fair share.
 func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	few := 2*res.Strangers <= res.Waiting
 	switch {
 	case few:
-		more = 1 // strangers are slower to come than others of ours
+		more = 1 // strangers come later than clients of this package
 	case res.Strangers == res.Waiting:
-		more = -1 // a stranger that has just had a turn often has the next
+		more = -1 // a stranger that has just had a turn often has the next one, too
 	}
-	switch rule := rules[cl.kind]; {
-	case rule.many:
-		more-- // others give permits back, too
-	case !rule.passes && !few:
-		more-- // it has one turn at a time, as they have, and comes later
+	switch {
+	case cl.kind.Many():
+		more-- // others also release permits
+	case !cl.kind.Passes() && !few:
+		more-- // this client also has one turn at a time, and comes later
 	}
 	return more
 }
 
-// absentLocked returns how many of those who wait for a lock aren't waited for.
+// absentLocked returns how many of the other waiting clients this client ignores, because they
+// didn't take their earlier turns.
 func (c *Client) absentLocked(key lockKey) int {
 	if cr := c.crowds[key]; cr != nil && c.now() < cr.excuse {
 		return cr.absent
@@ -147,7 +170,8 @@ func (c *Client) absentLocked(key lockKey) int {
 	return 0
 }
 
-// standBackLocked lets so many releases pass before this client asks for the lock again.
+// standBackLocked makes this client let a number of releases pass before it asks for the lock
+// again.
 func (c *Client) standBackLocked(cl *claim, releases int, res backend.ReleaseResult) {
 	key := cl.object.key()
 	cr := c.crowds[key]
@@ -163,17 +187,17 @@ func (c *Client) standBackLocked(cl *claim, releases int, res backend.ReleaseRes
 	c.sitOutLocked(cr, c.queueLocked(cl))
 }
 
-// A message is what has become of the message of a release of this client's.
+// A message says whether the store's message about this client's own release has come.
 type message uint8
 
 const (
 	unheard message = iota // this client doesn't listen
-	toCome
-	heard
+	toCome                 // it is expected
+	heard                  // it has come
 )
 
-// sitOutLocked has the first in the queue look again when it is this client's turn, or for a moment
-// nobody is heard of.
+// sitOutLocked makes the queue's lead look again when it is this client's turn, or when there has
+// been no news of others for a moment.
 func (c *Client) sitOutLocked(cr *crowd, q *queue) {
 	now := c.now()
 	cr.until = now + shortestWait
@@ -181,13 +205,13 @@ func (c *Client) sitOutLocked(cr *crowd, q *queue) {
 	if q == nil {
 		return
 	}
-	q.refusal = refusal{} // what was refused before may be granted then
+	q.refusal = refusal{} // the store may now grant a request that it refused before
 	if q.lead != nil {
 		c.hearLocked(q, cr.until)
 	}
 }
 
-// sitsOutLocked says whether a new first in the queue is to let others have a turn.
+// sitsOutLocked reports whether a new lead must let others have a turn.
 func (c *Client) sitsOutLocked(q *queue) bool {
 	cr := c.crowds[q.object.key()]
 	if cr == nil || c.now() >= cr.until {
@@ -197,19 +221,21 @@ func (c *Client) sitsOutLocked(q *queue) bool {
 	return true
 }
 
-// passLocked notes a message that the lock was released, and says whether it means others.
+// passLocked counts a release of the lock that the store has reported. It returns true if other
+// clients are to take the lock.
 func (c *Client) passLocked(q *queue) bool {
 	cr := c.crowds[q.object.key()]
 	if cr == nil || cr.skip == 0 {
 		return false
 	}
 	cr.skip--
-	q.again = 0 // others go on
+	q.again = 0 // others are having their turns
 	c.sitOutLocked(cr, q)
 	return true
 }
 
-// triesLocked notes that this client asks for the lock again, woken or not: it sits out no longer.
+// triesLocked records that this client asks for the lock again, and no longer sits out. woken says
+// that a message has woken it.
 func (c *Client) triesLocked(key lockKey, woken bool) {
 	if cr := c.crowds[key]; cr != nil {
 		cr.vain = !woken && cr.until > 0 && c.now() >= cr.until
@@ -217,7 +243,8 @@ func (c *Client) triesLocked(key lockKey, woken bool) {
 	}
 }
 
-// caughtUpLocked notes that this client got the lock: whoever was to come first has, or isn't coming.
+// caughtUpLocked records that this client got the lock. The others that were to come first have
+// come, or aren't coming.
 func (c *Client) caughtUpLocked(cl *claim) {
 	cr := c.crowds[cl.object.key()]
 	if cr == nil {
@@ -237,9 +264,9 @@ func (c *Client) dispelLocked(key lockKey) {
 	}
 }
 
-// hearLocked has the first in the queue look again when the store says that the lock was released, or
-// says that it will say so, but no later than at that instant, or when it was to look again anyway: its
-// own client's releases don't put that off. One that doesn't wait for long, sooner.
+// hearLocked makes the queue's lead look again when the store reports a release, or has subscribed
+// the client, but no later than until. If the lead was to look earlier, it still does, so that its
+// own client's releases don't delay it. A lead with a short wait looks sooner.
 func (c *Client) hearLocked(q *queue, until instant) {
 	if q.subscribed == unsubscribed && c.notifier != nil {
 		c.subscribeLocked(q)
@@ -248,7 +275,7 @@ func (c *Client) hearLocked(q *queue, until instant) {
 	if a.budget > 0 {
 		began := a.since
 		if began == 0 {
-			began = c.now() // it comes just now
+			began = c.now() // the call has just come
 		}
 		until = min(until, began+a.budget/newsShare)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,24 +12,18 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// listen subscribes another client to x, who is counted among those who wait and never comes.
-func listen(t *testing.T, b backend.Backend) backend.Subscription {
-	t.Helper()
-	sub, err := b.Open().(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "x", Wake: func(backend.Wakeup) {}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sub
-}
-
 // Each release of a client puts off when its own first waiter asks again, for as long as others are
-// subscribed and don't come: it never does if the client's TryLocks are less than 5 ms apart, though
-// the lock is free for most of the time.
+// subscribed and don't come: it never does if the client's TryLocks are less than 5 ms apart,
+// though the lock is free for most of the time.
 func TestReleasesDoNotPutOffTheirOwnWaiter(t *testing.T) {
-	for name, opts := range map[string][]AcquireOption{"Lease": {FixedLease(10 * time.Second)}, "WithHandover(0)": nil} {
+	for name, opts := range map[string][]AcquireOption{
+		"Lease":           {FixedLease(10 * time.Second)},
+		"WithHandover(0)": nil,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				mem := membackend.New()
@@ -70,7 +65,7 @@ func TestAMessageDuringAnAttemptAndARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		mem := membackend.New()
-		b := &hooked{Backend: mem}
+		b := newScript(mem)
 		c, other := New(b, quiet(), WithHandover(0)), New(mem, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -80,23 +75,20 @@ func TestAMessageDuringAnAttemptAndARelease(t *testing.T) {
 		w := wait(ctx, c.Locker("x"))
 		theirs := wait(ctx, other.Locker("x"))
 
-		b.mu.Lock()
-		b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-			do(ctx)
-			<-ctx.Done() // the reply is lost
-			return backend.ReleaseResult{}, ctx.Err()
-		}
+		b.release.set(func(s *releaseStep) {
+			s.do()
+			<-s.ctx.Done() // the reply is lost
+			s.fail(s.ctx.Err())
+		})
 		answered := make(chan struct{})
-		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			res, err := do(ctx)
+		b.acquire.set(func(s *acquireStep) {
+			s.do()
 			time.Sleep(2 * time.Millisecond)
 			if answered != nil {
 				close(answered)
 				answered = nil
 			}
-			return res, err
-		}
-		b.mu.Unlock()
+		})
 		unlocked := make(chan struct{})
 		go func() { l.UnlockContext(ctx); close(unlocked) }()
 		theirs.mustBeIn(t)
@@ -112,7 +104,8 @@ func TestAMessageDuringAnAttemptAndARelease(t *testing.T) {
 	})
 }
 
-// A wait that is shorter than a turn that is sat out never asks the store, and calls it unavailable.
+// A wait that is shorter than a turn that is sat out never asks the store, and calls it
+// unavailable.
 func TestAShortWaitDuringATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := membackend.New()
@@ -163,11 +156,8 @@ func TestAShortWaitDuringATurnThatNobodyTakes(t *testing.T) {
 // it was held, and says that nothing is known.
 func TestAWaitThatEndsDuringARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &hooked{Backend: membackend.New()}
-		b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-			time.Sleep(6 * time.Millisecond) // a round trip: shorter than the wait
-			return do(ctx)
-		}
+		b := newScript(membackend.New())
+		b.release.delay(6*time.Millisecond, 0) // a round trip: shorter than the wait
 		c := New(b, quiet())
 		defer c.Close()
 		l := c.Locker("x")
@@ -202,7 +192,8 @@ func TestClientsTakeTurns(t *testing.T) {
 		for _, goroutines := range []int{1, 4} {
 			t.Run(fmt.Sprint(name, ", goroutines ", goroutines), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					store := far{membackend.New(), 250 * time.Microsecond, 100 * time.Microsecond}
+					store := newScript(membackend.New()).
+						far(250*time.Microsecond, 100*time.Microsecond)
 					turns := make([]int, 5)
 					until := time.Now().Add(20 * time.Second)
 					var all sync.WaitGroup
@@ -265,13 +256,14 @@ func TestTurnsThatNobodyTakes(t *testing.T) {
 		most := turns * time.Millisecond
 		most += (most/longestExcuse + 2) * 2 * shortestWait
 		if took := time.Since(begin); took > most {
-			t.Errorf("%d turns beside others that never come took %v, want %v at the most", turns, took, most)
+			t.Errorf("%d turns beside others that never come took %v, want %v at the most", turns,
+				took, most)
 		}
 	})
 }
 
-// lettingPass returns a Locker that holds the lock, and a tenant of another client, which lets so many
-// releases pass from now on.
+// lettingPass returns a Locker that holds the lock, and a tenant of another client, which lets so
+// many releases pass from now on.
 func lettingPass(t *testing.T, store backend.Backend, releases int) (holder *Locker, w *tenant) {
 	t.Helper()
 	all := clientsOf(t, store, 2)
@@ -289,18 +281,15 @@ func lettingPass(t *testing.T, store backend.Backend, releases int) (holder *Loc
 // before that, and late: nobody else comes.
 func TestAMessageThatIsLetPassDuringAnAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &hooked{Backend: membackend.New()}
+		b := newScript(membackend.New())
 		holder, w := lettingPass(t, b, 1)
-		b.mu.Lock()
-		b.acquire = func(ctx context.Context, _ backend.AcquireRequest, do func(context.Context) (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			res, err := do(ctx)
-			if !res.Acquired {
+		b.acquire.set(func(s *acquireStep) {
+			s.do()
+			if !s.res.Acquired {
 				holder.Unlock()
 				time.Sleep(4 * shortestWait)
 			}
-			return res, err
-		}
-		b.mu.Unlock()
+		})
 		time.Sleep(7 * shortestWait)
 		w.mustBeIn(t)
 		w.leave()
@@ -324,29 +313,17 @@ func TestAReleaseThatIsLetPassBeginsTheWaitAnew(t *testing.T) {
 	})
 }
 
-// asking counts the releases that ask who waits.
-type asking struct {
-	backend.Backend
-	asked, releases *int
-}
-
-func (b asking) Open() backend.Session { return askingSession{b.Backend.Open(), b} }
-
-type askingSession struct {
-	backend.Session
-	b asking
-}
-
-func (s askingSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
-	*s.b.releases++
-	if req.AskWaiting {
-		*s.b.asked++
+// whoAsk returns how many releases there were, and how many of them asked who waits.
+func whoAsk(b *script) (asked, releases int) {
+	for _, req := range b.release.took() {
+		if releases++; req.AskWaiting {
+			asked++
+		}
 	}
-	time.Sleep(100 * time.Microsecond)
-	return s.Session.Release(ctx, req)
+	return asked, releases
 }
 
-// Who locks now and then asks nothing, and who locks again and again asks now and then.
+// A client that locks now and then asks nothing. One that locks again and again asks now and then.
 func TestWhoIsAloneHardlyAsks(t *testing.T) {
 	for name, test := range map[string]struct {
 		names       int
@@ -361,7 +338,8 @@ func TestWhoIsAloneHardlyAsks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := asking{membackend.New(), new(int), new(int)}
+				b := newScript(membackend.New())
+				b.release.delay(100*time.Microsecond, 0)
 				c := New(b, quiet())
 				defer c.Close()
 				for i := range 2000 {
@@ -371,8 +349,9 @@ func TestWhoIsAloneHardlyAsks(t *testing.T) {
 					l.Unlock()
 					time.Sleep(test.pause)
 				}
-				if share := float64(*b.asked) / float64(*b.releases); share > test.share {
-					t.Errorf("%d of %d releases ask who waits", *b.asked, *b.releases)
+				asked, releases := whoAsk(b)
+				if share := float64(asked) / float64(releases); share > test.share {
+					t.Errorf("%d of %d releases ask who waits", asked, releases)
 				}
 				if n := len(c.streaks.young) + len(c.streaks.old); n > 2*mostStreaks {
 					t.Errorf("%d streaks are remembered", n)
@@ -385,7 +364,8 @@ func TestWhoIsAloneHardlyAsks(t *testing.T) {
 // A name that is locked again and again is remembered though many others come in between each time.
 func TestAStreakBesideManyNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := asking{membackend.New(), new(int), new(int)}
+		b := newScript(membackend.New())
+		b.release.delay(100*time.Microsecond, 0)
 		c := New(b, quiet())
 		defer c.Close()
 		l := c.Locker("x")
@@ -396,13 +376,14 @@ func TestAStreakBesideManyNames(t *testing.T) {
 			}
 			pass(c.Locker(fmt.Sprint(i)))
 		}
-		if least := turns / (2 * shortStreak); *b.asked < least {
-			t.Errorf("%d of %d turns ask who waits, want %d", *b.asked, turns, least)
+		asked, _ := whoAsk(b)
+		if least := turns / (2 * shortStreak); asked < least {
+			t.Errorf("%d of %d turns ask who waits, want %d", asked, turns, least)
 		}
 	})
 }
 
-// Who waits for long enough lets others come first, also where the wait is bounded.
+// A waiter with enough time lets others come first, also where its wait is bounded.
 func TestABoundedWaitSitsOutATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := membackend.New()
@@ -418,15 +399,16 @@ func TestABoundedWaitSitsOutATurn(t *testing.T) {
 		began := time.Now()
 		mustTry(t, l, Wait(time.Second))
 		if took := time.Since(began); took != shortestWait {
-			t.Errorf("in after %v, beside one who is counted and doesn't come; want %v", took, shortestWait)
+			t.Errorf("in after %v, beside one who is counted and doesn't come; want %v", took,
+				shortestWait)
 		}
 		l.Unlock()
 	})
 }
 
-// A client hands a lock on inside, but not where strangers wait, who don't: then each waiter has a
-// turn of its own. If all who wait elsewhere are strangers, and several, every second one is handed
-// it.
+// A client hands a lock on inside, but not where strangers wait, which don't: then each waiter has
+// a turn of its own. If all that wait elsewhere are strangers, and several, every second waiter is
+// handed it.
 func TestHandoverBesideStrangers(t *testing.T) {
 	const waiters = 4
 	for _, c := range []struct{ waiting, strangers, releases int }{
@@ -435,13 +417,12 @@ func TestHandoverBesideStrangers(t *testing.T) {
 		t.Run(fmt.Sprintf("%d of %d", c.strangers, c.waiting), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				releases := 0
-				b := &hooked{Backend: membackend.New()}
-				b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
+				b := newScript(membackend.New())
+				b.release.set(func(s *releaseStep) {
 					releases++
-					res, err := do(ctx)
-					res.Counted, res.Waiting, res.Strangers = true, c.waiting, c.strangers
-					return res, err
-				}
+					s.do()
+					s.res.Counted, s.res.Waiting, s.res.Strangers = true, c.waiting, c.strangers
+				})
 				client := New(b, quiet(), WithHandover(time.Minute))
 				defer client.Close()
 				do := func() {
@@ -468,7 +449,54 @@ func TestHandoverBesideStrangers(t *testing.T) {
 	}
 }
 
-// How many releases a client lets pass depends on how many of those who wait are strangers, and on
+// A lock that isn't handed on, since each hold has its own number, is had twice in a row where one
+// that is handed on would be: alone among several strangers.
+func TestTwoTurnsBesideStrangers(t *testing.T) {
+	for _, c := range []struct {
+		waiting, strangers int
+		atOnce             []bool // of the turns that follow one of this client's
+	}{
+		{3, 3, []bool{true, false, true}}, {2, 2, []bool{true, false, true}},
+		{3, 2, []bool{false, false, false}}, {1, 1, []bool{false, false, false}},
+		{3, 0, []bool{false, false, false}},
+	} {
+		t.Run(fmt.Sprintf("%d of %d", c.strangers, c.waiting), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newScript(membackend.New())
+				b.release.set(func(s *releaseStep) {
+					s.do()
+					s.res.Counted, s.res.Waiting, s.res.Strangers = true, c.waiting, c.strangers
+				})
+				client := New(b, quiet())
+				defer client.Close()
+				must(t, doOnce(t.Context(), client, KindFenced)) // and learns who waits
+				var left time.Time
+				var atOnce []bool
+				var running sync.WaitGroup
+				for range len(c.atOnce) + 1 {
+					running.Go(func() {
+						must(t, client.FencedLocker("x").Do(t.Context(), func(
+							context.Context,
+						) error {
+							if !left.IsZero() {
+								atOnce = append(atOnce, time.Now().Equal(left))
+							}
+							time.Sleep(longestExcuse) // those who didn't come count again
+							left = time.Now()
+							return nil
+						}))
+					})
+				}
+				running.Wait()
+				if !slices.Equal(atOnce, c.atOnce) {
+					t.Errorf("turns follow at once: %v, want %v", atOnce, c.atOnce)
+				}
+			})
+		})
+	}
+}
+
+// How many releases a client lets pass depends on how many of the waiters are strangers, and on
 // whether it hands such a lock on inside.
 func TestReleasesThatPassBesideStrangers(t *testing.T) {
 	for _, c := range []struct {
@@ -476,30 +504,33 @@ func TestReleasesThatPassBesideStrangers(t *testing.T) {
 		waiting, strangers int
 		pass               int
 	}{
-		{KindPlain, 3, 0, 3}, {KindPlain, 3, 1, 4}, {KindPlain, 3, 2, 3}, {KindPlain, 3, 3, 2}, {KindPlain, 1, 1, 1},
+		{KindPlain, 3, 0, 3}, {KindPlain, 3, 1, 4}, {KindPlain, 3, 2, 3}, {KindPlain, 3, 3, 2},
+		{KindPlain, 1, 1, 1},
 		{KindWrite, 3, 1, 4}, {KindWrite, 3, 3, 2},
-		{KindFenced, 3, 0, 3}, {KindFenced, 3, 1, 4}, {KindFenced, 3, 2, 2}, {KindFenced, 3, 3, 1}, {KindFenced, 1, 1, 1},
-		{KindPermits, 3, 0, 3}, {KindPermits, 3, 1, 3}, {KindPermits, 3, 3, 1}, {KindPermits, 1, 1, 1},
+		{KindFenced, 3, 0, 3}, {KindFenced, 3, 1, 4}, {KindFenced, 3, 2, 2}, {KindFenced, 3, 3, 1},
+		{KindFenced, 1, 1, 1},
+		{KindPermits, 3, 0, 3}, {KindPermits, 3, 1, 3}, {KindPermits, 3, 3, 1},
+		{KindPermits, 1, 1, 1},
 	} {
 		t.Run(fmt.Sprintf("%v, %d of %d", c.kind, c.strangers, c.waiting), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &hooked{Backend: membackend.New()}
-				b.release = func(ctx context.Context, _ backend.ReleaseRequest, do func(context.Context) (backend.ReleaseResult, error)) (backend.ReleaseResult, error) {
-					res, err := do(ctx)
-					res.Counted, res.Waiting, res.Strangers = true, c.waiting, c.strangers
-					return res, err
-				}
+				b := newScript(membackend.New())
+				b.release.set(func(s *releaseStep) {
+					s.do()
+					s.res.Counted, s.res.Waiting, s.res.Strangers = true, c.waiting, c.strangers
+				})
 				client := New(b, quiet())
 				defer client.Close()
 				must(t, doOnce(t.Context(), client, c.kind))
-				key := lockKey{rules[c.kind].family, "x"}
+				key := lockKey{protocol.Kind(c.kind).Family(), "x"}
 				client.mu.Lock()
 				defer client.mu.Unlock()
 				cr := client.crowds[key]
 				if cr == nil {
 					t.Fatal("nobody is let pass")
 				}
-				// It doesn't listen, so the message of its own release isn't among those that it hears.
+				// It doesn't listen, so the message of its own release isn't among those that it
+				// hears.
 				if got := cr.skip + 1; got != c.pass {
 					t.Errorf("%d releases pass, want %d", got, c.pass)
 				}

@@ -6,49 +6,52 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// A queue is who in this client waits for one lock, first come first served. One of them talks to the
-// store, by itself and when it is woken: the first whose Locker isn't locked already. There is a
-// queue, and its subscription, only while somebody waits.
+// A queue holds the calls of this client that wait for one lock, in order of arrival. One of them
+// is the lead. It asks the store when it is woken, and also polls. The lead is the first call whose
+// Locker isn't locked. A queue and its subscription exist only while a call waits.
 type queue struct {
 	object      *object
 	first, last *acquisition
 	length      int
-	placed      bool         // who waits has a place in the store: nobody leads
-	partners    int          // how many whose party others may call for
-	writers     int          // how many want it for themselves, and not to share it
-	lead        *acquisition // who talks to the store; nil if nobody does
+	placed      bool         // each call has a place in the store, and there is no lead
+	partners    int          // the number of calls whose party may have other calls
+	writers     int          // the number of calls that want the lock exclusively
+	lead        *acquisition // the call that asks the store; nil: there is none
 	woken       bool         // something happened since the lead's last attempt was sent
-	again       instant      // when it looks again whatever that is answered; 0: it isn't bound to
+	again       instant      // when the lead looks again, whatever the answer; 0: not set
 	releasing   int          // last releases of this client that are under way
-	heard       bool         // and a message came since
+	heard       bool         // a message came while releasing was above 0
 	subscription
 	*keeping // nil if there are no places
 	overdue  alarm
-	refused  uint64 // the number of the last attempt that was answered
+	refused  uint64 // the number of the last attempt that the store refused; 0: none
 	refusal  refusal
-	failure  error // of the lead's last attempt; nil if it was answered
+	failure  error // the error of the lead's last attempt; nil if it was answered
 }
 
-// shortestWait is the least time between two looks at a lock that were not asked for by a wake-up.
+// shortestWait is the least time between two looks at a lock, unless a wake-up asks for one.
 const shortestWait = 5 * time.Millisecond
 
-// What is added to a wait so that clients which wait for the same moment don't come at the same
-// moment: for the end of a lease little, since there is one lead a client.
+// A random time is added to each wait, so that clients that wait for the same moment don't ask all
+// at once. These are the longest random times. endJitter is for the end of a lease. It is short,
+// since only the lead of each client asks.
 const (
 	longestJitter = 100 * time.Millisecond
 	endJitter     = 2 * time.Millisecond
 )
 
-// A lead that must poll begins with short pauses, and never lets a release wait for long.
+// The pauses of a lead that must poll. The first is short. The longest bounds how late the lead
+// notices a release.
 const (
 	firstPoll   = 10 * time.Millisecond
 	longestPoll = time.Second
 )
 
-// queueUp waits in the queue until the lock is acquired or handed on, the party has it in another
-// way, or the call cannot go on.
+// queueUp waits in the queue. It returns when the lock was acquired or handed over, when the party
+// has got the lock by another call, or when the call can't go on.
 func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 	if !c.enqueue(a) {
 		return nil, errAgain
@@ -64,7 +67,7 @@ func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 			return c.leave(ctx, a)
 		case toTry:
 			if ctx.Err() != nil {
-				return c.leave(ctx, a) // whoever follows tries
+				return c.leave(ctx, a) // the next lead tries
 			}
 			if h, err := c.tryInTurn(ctx, a); err != nil || h != nil {
 				return h, err
@@ -79,7 +82,8 @@ func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 	}
 }
 
-// enqueue puts an acquisition at the end of its queue, unless its party can re-enter by now.
+// enqueue puts an acquisition at the end of its queue. It returns false if the party has got the
+// lock by now, and can re-enter.
 func (c *Client) enqueue(a *acquisition) bool {
 	c.mu.Lock()
 	defer c.unlock()
@@ -87,14 +91,14 @@ func (c *Client) enqueue(a *acquisition) bool {
 		return false
 	}
 	o := c.objectLocked(a.kind, a.name)
-	if o == nil { // it will be the first to ask the store
+	if o == nil { // the call will be the first to ask the store
 		if a.h == nil {
 			a.h = c.claimForLocked(a)
 		}
 		o = c.openLocked(a.h.claim.object)
 	}
 	if c.knownHeldLocked(o, a) {
-		a.answered = true // we know without asking
+		a.answered = true // the client knows without asking that the lock is held
 	}
 	q := *o.waitsFor(a.kind)
 	if q == nil {
@@ -133,13 +137,13 @@ func (c *Client) enqueue(a *acquisition) bool {
 }
 
 // newQueueLocked makes an empty queue.
-func (c *Client) newQueueLocked(o *object, kind backend.Kind) *queue {
+func (c *Client) newQueueLocked(o *object, kind protocol.Kind) *queue {
 	q := c.spare
 	if q == nil {
 		q = new(queue)
 	}
 	c.spare = nil
-	*q = queue{object: o, placed: rules[kind].placed}
+	*q = queue{object: o, placed: kind.Placed()}
 	if q.placed {
 		q.keeping = new(keeping)
 		q.look.task = lineLook{q}
@@ -148,16 +152,17 @@ func (c *Client) newQueueLocked(o *object, kind backend.Kind) *queue {
 	return q
 }
 
-// knownHeldLocked says whether this client itself has what keeps anybody's call from a lock.
+// knownHeldLocked reports whether this client itself has the lock in such a way that a waiting call
+// can't have it.
 func (c *Client) knownHeldLocked(o *object, a *acquisition) bool {
-	if rules[a.kind].many {
+	if a.kind.Many() {
 		return o.exhausts(a)
 	}
 	now := c.now()
 	if o.alone != nil && o.alone.valid(now) {
 		return true
 	}
-	if rules[a.kind].shared || o.reading == nil {
+	if a.kind.Shared() || o.reading == nil {
 		return false
 	}
 	for _, h := range o.reading.holds {
@@ -168,7 +173,7 @@ func (c *Client) knownHeldLocked(o *object, a *acquisition) bool {
 	return false
 }
 
-// dequeueLocked takes an acquisition out of its queue, if it is in it.
+// dequeueLocked takes an acquisition out of its queue, if it is in one.
 func (c *Client) dequeueLocked(a *acquisition) {
 	q := a.in
 	if q == nil {
@@ -198,8 +203,9 @@ func (c *Client) dequeueLocked(a *acquisition) {
 	}
 }
 
-// leadLocked finds who is to talk to the store, and tells whoever hasn't so far. Every new lead tries
-// before it waits, but for one that is likely to be handed the lock, or is to let others have a turn.
+// leadLocked chooses the lead, and wakes a new one. A new lead waits before it tries if it is
+// likely to be handed the lock, if the store would refuse it, or if this client lets others have a
+// turn. Otherwise it tries at once.
 func (c *Client) leadLocked(q *queue) {
 	if q.placed || q.lead != nil && q.lead.committed() {
 		return
@@ -209,7 +215,7 @@ func (c *Client) leadLocked(q *queue) {
 		return
 	}
 	if before != nil && !before.trying {
-		c.abandonLocked(before) // its Locker was locked, and nobody repeats what it asked for
+		c.abandonLocked(before) // its Locker was locked, so it won't repeat its request
 	}
 	q.lead = a
 	if a == nil {
@@ -222,33 +228,36 @@ func (c *Client) leadLocked(q *queue) {
 	}
 }
 
-// nextLocked returns who comes next if that goes by order of arrival: the first whose Locker isn't
-// locked, or is by h, which this client has, or is being given back.
+// nextLocked returns the next call by order of arrival. That is the first whose Locker isn't
+// locked. A Locker also counts as not locked if its hold is h, or is being released.
 func (q *queue) nextLocked(h *hold) *acquisition {
 	for a := q.first; a != nil; a = a.next {
-		if v := a.variable(); v == nil || v.hold == nil || v.hold == h || v.hold.state == released || rules[a.kind].shared {
+		if v := a.variable(); v == nil || v.hold == nil || v.hold == h ||
+			v.hold.state == released || a.kind.Shared() {
 			return a
 		}
 	}
 	return nil
 }
 
-// committed says whether a lead must go on: it is asking, or may have got what it asked for, and nobody
-// else would ask for that again.
+// committed reports whether an acquisition must stay the lead. It must while its request is under
+// way. It also must if the store may have granted a request whose answer is missing, since no other
+// call would repeat that request.
 func (a *acquisition) committed() bool {
 	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
-// firstInLocked returns who is to talk to the store: the first, or else whoever does, or the first
-// whose Locker isn't locked, or nil.
+// firstInLocked returns the call that should be the lead. That is the first call, if it isn't
+// parked. Otherwise it is the present lead, if that isn't parked, or the first call that isn't
+// parked. If all are parked, it is nil.
 func (q *queue) firstInLocked() *acquisition {
 	switch v := q.first.variable(); {
 	case !q.first.parked():
 		return q.first
 	case int(v.waiting) == q.length:
-		return nil // all wait for that Locker
+		return nil // all calls come from that Locker
 	case q.lead != nil && !q.lead.parked():
-		return q.lead // rather than look through all that are parked
+		return q.lead // this saves a walk past all parked calls
 	}
 	for a := q.first; a != nil; a = a.next {
 		if !a.parked() {
@@ -258,13 +267,13 @@ func (q *queue) firstInLocked() *acquisition {
 	return nil
 }
 
-// countLocked notes that one more waits, or one less.
+// countLocked adds n, which is 1 or -1, to the counts to which a contributes.
 func (q *queue) countLocked(a *acquisition, n int) {
 	q.length += n
 	if a.partners {
 		q.partners += n
 	}
-	if !rules[a.kind].shared {
+	if !a.kind.Shared() {
 		q.writers += n
 	}
 	if v := a.variable(); v != nil {
@@ -272,18 +281,18 @@ func (q *queue) countLocked(a *acquisition, n int) {
 	}
 }
 
-// parked says whether an acquisition waits for its Locker to be unlocked.
+// parked reports whether an acquisition waits for its Locker to be unlocked.
 func (a *acquisition) parked() bool {
 	v := a.variable()
-	return v != nil && v.hold != nil && !rules[a.kind].shared
+	return v != nil && v.hold != nil && !a.kind.Shared()
 }
 
-// expectsLocked says whether a lead is likely to be handed the lock, and if so has it look again when
-// that is over.
+// expectsLocked reports whether a lead is likely to be handed the lock by a holder in this client.
+// If so, it makes the lead look again when the hand-over time ends.
 func (c *Client) expectsLocked(a *acquisition) bool {
 	o := a.in.object
-	if rules[a.kind].many {
-		return o.exhausts(a) // whoever gives back what this client has out wakes it
+	if a.kind.Many() {
+		return o.exhausts(a) // the client wakes the call when it releases permits
 	}
 	cl := o.passing()
 	if cl == nil || c.handover == 0 || !cl.passesTo(a) {
@@ -297,7 +306,8 @@ func (c *Client) expectsLocked(a *acquisition) bool {
 	return true
 }
 
-// refusedLocked says whether a new lead would be refused as the last was, and if so has it look again when that would have.
+// refusedLocked reports whether the store would refuse a new lead, as it has refused the last lead.
+// If so, it makes the new lead look again when the last lead would have looked.
 func (c *Client) refusedLocked(q *queue, a *acquisition) bool {
 	if q.woken || !q.refusal.refuses(a) {
 		return false
@@ -306,11 +316,12 @@ func (c *Client) refusedLocked(q *queue, a *acquisition) bool {
 	return true
 }
 
-// newsShare is the part of a bounded wait after which those who don't talk to the store want to know
-// whether the lock is held, which is what they say when the wait is over.
+// newsShare is the divisor for a part of a bounded wait: a quarter. After that part, a call that
+// isn't the lead finds out whether the lock is held, so that its error at the end can say so.
 const newsShare = 4
 
-// inquireLocked has the lead ask the store, unless it has asked since so many attempts.
+// inquireLocked makes the lead ask the store, unless the store has refused an attempt whose number
+// is above seen.
 func (q *queue) inquireLocked(seen uint64) {
 	if q.lead != nil && q.refused <= seen {
 		q.lead.fresh = true
@@ -318,7 +329,7 @@ func (q *queue) inquireLocked(seen uint64) {
 	}
 }
 
-// ring lets a lead try again, and one that isn't hear whether the lock is held.
+// ring makes a lead try again. For another call, it finds out whether the lock is held.
 func (a *acquisition) ring(c *Client, now instant) {
 	if a.handed != nil {
 		c.laterLocked(a.cut)
@@ -329,13 +340,13 @@ func (a *acquisition) ring(c *Client, now instant) {
 		a.fresh = true
 		a.notify()
 	case c.knownHeldLocked(q.object, a):
-		a.answered = true // we know without asking
+		a.answered = true // the client knows without asking that the lock is held
 	default:
 		q.inquireLocked(a.seen)
 	}
 }
 
-// watchLocked sees to it that somebody who waits for very long is noticed.
+// watchLocked starts the alarm that reports a call that waits for very long.
 func (c *Client) watchLocked(q *queue, a *acquisition) {
 	if a.since == 0 {
 		a.since = a.began
@@ -346,7 +357,8 @@ func (c *Client) watchLocked(q *queue, a *acquisition) {
 	}
 }
 
-// ring says once if somebody has waited for longer than a lease for what this client holds itself.
+// ring logs once that a call has waited for longer than a lease for a lock that this client itself
+// holds.
 func (q *queue) ring(c *Client, now instant) {
 	if began := q.first.since; began == 0 || now < began+c.lease {
 		c.scheduleLocked(&q.overdue, max(began, now-c.lease/2)+c.lease)
@@ -354,15 +366,17 @@ func (q *queue) ring(c *Client, now instant) {
 	}
 	switch {
 	case q.first.parked():
-		c.warnLocked("waiting for longer than a lease for a Locker that is locked", "name", q.object.name)
+		c.warnLocked("waiting for longer than a lease for a Locker that is locked", "name",
+			q.object.name)
 	case c.knownHeldLocked(q.object, q.first):
-		c.warnLocked("waiting for longer than a lease for a lock that this client holds itself", "name", q.object.name)
+		c.warnLocked("waiting for longer than a lease for a lock that this client holds itself",
+			"name", q.object.name)
 	default:
 		c.scheduleLocked(&q.overdue, now+c.lease)
 	}
 }
 
-// notify lets a waiter look at what has changed.
+// notify wakes a waiting call, so that it checks for changes.
 func (a *acquisition) notify() {
 	select {
 	case a.signal <- struct{}{}:
@@ -370,7 +384,7 @@ func (a *acquisition) notify() {
 	}
 }
 
-// slot returns where the object refers to a queue.
+// slot returns the object's field for the queue.
 func (q *queue) slot() **queue {
 	if q.placed {
 		return &q.object.line
@@ -399,7 +413,7 @@ func (c *Client) dissolveLocked(q *queue) {
 	}
 }
 
-// wakeLocked lets whoever is next for what was claimed try.
+// wakeLocked wakes the lead that waits for the lock of a claim, so that it tries.
 func (c *Client) wakeLocked(cl *claim) {
 	if q := c.queueLocked(cl); q != nil {
 		c.wakeQueueLocked(q)
@@ -414,17 +428,19 @@ func (c *Client) wakeQueueLocked(q *queue) {
 	}
 }
 
-// joinLocked takes everybody who waits in the name of the new hold's party out of the queue: they can
-// re-enter.
+// joinLocked takes all calls of the new hold's party out of the queue, since they can re-enter.
 func (c *Client) joinLocked(h *hold) {
 	if h.variable() == nil {
 		for q := range h.claim.object.queues() {
-			c.joinPartiesLocked(q, func(a *acquisition) bool { return a.h != h && a.party == h.party })
+			c.joinPartiesLocked(q, func(a *acquisition) bool {
+				return a.h != h && a.party == h.party
+			})
 		}
 	}
 }
 
-// joinPartiesLocked takes those out of a queue whose party has got in.
+// joinPartiesLocked takes out of a queue the calls for which isIn returns true, since their parties
+// have got the lock. It wakes these calls.
 func (c *Client) joinPartiesLocked(q *queue, isIn func(*acquisition) bool) {
 	if q == nil {
 		return
@@ -451,12 +467,12 @@ type move uint8
 const (
 	toWait move = iota
 	toTry
-	toTake  // what it was handed
-	toLeave // since it can re-enter
-	toEnd   // since the client is closed
+	toTake  // the call was handed a hold
+	toLeave // the call can re-enter
+	toEnd   // the client is closed
 )
 
-// turn says what a waiter is to do.
+// turn returns the next move of a waiting call.
 func (c *Client) turn(a *acquisition) move {
 	c.mu.Lock()
 	defer c.unlock()
@@ -477,8 +493,9 @@ func (c *Client) turn(a *acquisition) move {
 		c.watchLocked(q, a)
 		return a.wait()
 	}
-	// Cleared before the attempt and never after it: what happens from now on counts for the next.
-	stale, woken := !a.fresh && c.expectsLocked(a), q.woken // stale: the message of a release before the present hold
+	// These flags are cleared before the attempt, never after it, so that any later event counts
+	// for the next attempt. A wake-up is stale if it comes from a release before the present hold.
+	stale, woken := !a.fresh && c.expectsLocked(a), q.woken
 	a.fresh, q.woken = false, false
 	if stale {
 		return a.wait()
@@ -489,7 +506,7 @@ func (c *Client) turn(a *acquisition) move {
 	return toTry
 }
 
-// wait prepares a waiter for being told.
+// wait returns toWait. Before that, it makes the channel through which the call is woken.
 func (a *acquisition) wait() move {
 	if a.signal == nil {
 		a.signal = make(chan struct{}, 1)
@@ -497,7 +514,8 @@ func (a *acquisition) wait() move {
 	return toWait
 }
 
-// tryInTurn makes the lead's next attempt. Without a hold and an error, it is to be repeated.
+// tryInTurn makes the lead's next attempt. If it returns neither a hold nor an error, the call goes
+// on waiting.
 func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 	remaining, err := c.attemptUntilJoined(ctx, a)
 	switch {
@@ -510,7 +528,9 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 		c.keptOut(a, remaining)
 		return nil, nil
 	case err == errAgain, err == errLate, err == ErrClosed, backend.KindOf(err) == backend.Refused:
-		return nil, c.quit(a, err) // if it goes on, it is another acquisition, behind the others; nil if it was handed something just now
+		// A call that goes on does so as a new acquisition, at the end of the queue. If the call
+		// was just handed a hold, quit returns nil.
+		return nil, c.quit(a, err)
 	}
 	if c.failed(a, ctx.Err() != nil, err) {
 		c.report(a, err)
@@ -518,9 +538,9 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 	return nil, nil
 }
 
-// wasHanded says whether somebody has handed a call what it was just asking for.
+// wasHanded reports whether a call was handed the lock, or permits, during its own attempt.
 func (c *Client) wasHanded(a *acquisition) bool {
-	if !rules[a.kind].many && !rules[a.kind].placed {
+	if !a.kind.Many() && !a.kind.Placed() {
 		return false
 	}
 	c.mu.Lock()
@@ -528,14 +548,14 @@ func (c *Client) wasHanded(a *acquisition) bool {
 	return a.handed != nil
 }
 
-// failed notes that the lead's attempt failed, perhaps because it was cut short, and when it is to be
-// repeated. It is false if it is not.
+// failed records that the lead's attempt failed, and schedules the next one. cut says that the
+// attempt was cut short. failed returns false if there is no next attempt.
 func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	q := a.in
 	if q == nil || q.lead != a && !q.placed {
-		c.abandonLocked(a) // it was joined or handed something meanwhile, or its Locker was locked
+		c.abandonLocked(a) // it has joined or was handed a hold, or its Locker was locked
 		return false
 	}
 	a.answered = a.answered || q.refused > a.seen
@@ -545,9 +565,10 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	return true
 }
 
-// attemptUntilJoined makes an attempt that is left when the party gets in elsewhere.
+// attemptUntilJoined makes an attempt. It gives up the attempt if the party gets the lock by
+// another call.
 func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
-	if (a.variable() != nil && !rules[a.kind].placed) || c.prompt {
+	if (a.variable() != nil && !a.kind.Placed()) || c.prompt {
 		return c.attempt(ctx, a)
 	}
 	ctx, cancel := withCancelCause(ctx)
@@ -557,17 +578,17 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	a.cut = cut
 	handed := a.handed != nil
 	if a.joined {
-		c.laterLocked(cut) // it was, between its turn and now
+		c.laterLocked(cut) // it joined after turn was called
 	}
 	c.unlock()
 	if handed {
-		return 0, errAgain // the same
+		return 0, errAgain // it was handed a hold after turn was called
 	}
 	return c.attempt(ctx, a)
 }
 
-// keptOut notes that another has the lock, sees to it that the queue is told when that ends, and that
-// its lead looks again at the latest after some time.
+// keptOut records that another has the lock. It subscribes the queue to releases, and schedules the
+// lead's next look.
 func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -578,7 +599,7 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 		return
 	}
 	if q == nil || q.lead != a {
-		return // it was joined meanwhile, and will be told
+		return // the call has joined a hold, and is woken for that
 	}
 	if q.refused == 0 {
 		for w := q.first; w != nil; w = w.next {
@@ -595,15 +616,16 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	}
 }
 
-// exclude tells the caller, if it asks, that the store has said that another has the lock.
+// exclude tells the caller, if it wants to know, that the store has refused the lock because
+// another has it.
 func (a *acquisition) exclude() {
 	if a.excluded != nil {
 		a.excluded()
 	}
 }
 
-// nextAttemptLocked returns when a lead that was told that another has the lock, for so long, looks
-// again if it isn't woken.
+// nextAttemptLocked returns when the lead looks again if nothing wakes it. The store has said that
+// another has the lock for the remaining time.
 func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Duration) instant {
 	now := c.now()
 	wait, jitter := longestPause(a.o.lease), longestJitter
@@ -613,18 +635,21 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 	if c.notifier == nil || q.subscribed == failing || q.subscribed == denied {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
-	if remaining >= 0 && remaining < wait+min(wait/10, jitter) { // or it might end just before the look, and nobody be in for so long
+	// If the lease may end before the look, the lead looks when the lease ends. Otherwise no client
+	// would have the lock until the look.
+	if remaining >= 0 && remaining < wait+min(wait/10, jitter) {
 		wait, jitter = remaining+time.Millisecond, endJitter
 	}
 	wait = max(wait, shortestWait)
 	at := now + wait + rand.N(min(wait/10, jitter)+1)
 	if q.again > 0 {
-		at = min(at, max(now, q.again)) // what it was told may be from before a release that it let pass
+		// the answer may be older than a release that this client let pass
+		at = min(at, max(now, q.again))
 	}
 	return at
 }
 
-// leave ends the waiting because the call cannot go on, and returns why.
+// leave ends the wait of a call that can't go on, and returns the error.
 func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	over := c.over(ctx)
 	c.mu.Lock()
@@ -632,15 +657,16 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 		c.unlock()
 		return c.take(ctx, a)
 	}
-	if q := a.in; q != nil && a.attempt == 0 && (a.failure == errNotUnlocked || q.refused > a.seen) {
-		a.failure = nil // what it knew when it began is old
+	if q := a.in; q != nil && a.attempt == 0 && (a.failure == errNotUnlocked ||
+		q.refused > a.seen) {
+		a.failure = nil // what the call knew at its beginning is out of date
 	}
 	if q := a.in; q != nil && a.failure == nil {
 		a.failure = q.failure
 		a.answered = a.answered || q.refused > a.seen
 	}
 	if c.heldLocked(c.objectLocked(a.kind, a.name), a, nil) {
-		a.answered, a.failure = true, nil // we know without asking
+		a.answered, a.failure = true, nil // the client knows without asking that the lock is held
 		a.here = a.in != nil && a.in.object.hasForItself(a.kind)
 	}
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == lost {
@@ -655,8 +681,8 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	return nil, a.giveUp(over)
 }
 
-// leaveClosed tells the store that one who waited has gone with the client: else others would wait for him until his place is
-// over.
+// leaveClosed tells the store that a waiting call has ended because the client was closed.
+// Otherwise other calls would wait until its note or place expires.
 func (c *Client) leaveClosed(a *acquisition) {
 	c.mu.Lock()
 	var cl *claim
@@ -672,7 +698,8 @@ func (c *Client) leaveClosed(a *acquisition) {
 	c.releaseOnce(ctx, cl, c.stored(cl.Lease()), true)
 }
 
-// quit takes a waiter out of the queue for good, and returns err. Who is handed something just then stays, to take it.
+// quit takes a call out of the queue for good, and returns err. A call that was just handed a hold
+// stays, to take it. Then quit returns nil.
 func (c *Client) quit(a *acquisition, err error) error {
 	c.mu.Lock()
 	defer c.unlock()

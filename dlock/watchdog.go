@@ -8,27 +8,28 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// The watchdog is one timer per client, whatever the number of locks: it rings when the first of
-// all alarms is due, and starts what is to be done then. It does no I/O itself.
+// The watchdog is one timer per client, whatever the number of locks. It rings when the first alarm
+// is due, and starts the work for it. It does no I/O itself.
 
-// An alarm is when a task is due. It is part of the task, so that scheduling allocates nothing.
+// An alarm says when a task is due. It is part of the task, so that scheduling allocates nothing.
 type alarm struct {
 	at    instant
 	place int // in the heap, from 1; 0: not scheduled
 	task  task
 }
 
-// A task is what is done at an alarm.
+// A task has work to do when its alarm rings.
 type task interface {
 	ring(c *Client, now instant)
 }
 
-// alarms is a heap, for container/heap.
+// alarms has the alarms that are set, as a heap for container/heap.
 type alarms struct {
 	heap  []*alarm
-	batch []*claim // collected while ringing: to be renewed together
+	batch []*claim // claims collected during a ring, to be renewed together
 }
 
 func (a *alarms) Len() int           { return len(a.heap) }
@@ -52,7 +53,7 @@ func (a *alarms) Pop() any {
 	return x
 }
 
-// scheduleLocked lets an alarm ring at that instant, and not at the one it was scheduled for.
+// scheduleLocked sets the time of an alarm, and replaces any earlier time.
 func (c *Client) scheduleLocked(a *alarm, at instant) {
 	a.at = at
 	if a.place > 0 {
@@ -63,14 +64,14 @@ func (c *Client) scheduleLocked(a *alarm, at instant) {
 	c.armLocked()
 }
 
-// hastenLocked lets an alarm ring at that instant unless it rings before.
+// hastenLocked makes an alarm ring at the instant at, unless it rings earlier.
 func (c *Client) hastenLocked(a *alarm, at instant) {
 	if a.place == 0 || at < a.at {
 		c.scheduleLocked(a, at)
 	}
 }
 
-// unscheduleLocked lets an alarm never ring.
+// unscheduleLocked cancels an alarm.
 func (c *Client) unscheduleLocked(a *alarm) {
 	if a.place > 0 {
 		heap.Remove(&c.alarms, a.place-1)
@@ -94,7 +95,7 @@ func (c *Client) armLocked() {
 	c.armed = first
 }
 
-// ring does what is due.
+// ring runs all tasks that are due.
 func (c *Client) ring() {
 	c.mu.Lock()
 	defer c.unlock()
@@ -116,40 +117,41 @@ func (c *Client) ring() {
 	c.armLocked()
 }
 
-// ring looks at a claim: it is lost, forgotten, or to be renewed.
+// ring forgets the lost holds on a dead claim, ends an expired claim, and collects a claim that is
+// due for renewal.
 func (cl *claim) ring(c *Client, now instant) {
 	switch {
 	case cl.dead:
 		c.forgetAllLocked(cl)
 	case now >= cl.Until():
 		c.loseClaimLocked(cl, c.ranOutLocked(cl, now))
-	case cl.GoesOn() || rules[cl.kind].asserted:
+	case cl.GoesOn() || cl.kind.Asserted():
 		c.alarms.batch = append(c.alarms.batch, cl)
-		c.scheduleLocked(&cl.alarm, c.next(cl, now, 6)) // if it isn't answered by then
+		c.scheduleLocked(&cl.alarm, c.next(cl, now, 6)) // in case there is no answer by then
 	default:
 		c.scheduleLocked(&cl.alarm, cl.Until())
 	}
 }
 
-// nextLook returns when the watchdog looks at a claim that the store granted a request sent at that
-// instant.
+// nextLook returns when the watchdog looks at a claim next. The store granted the claim to a
+// request that was sent at sent.
 func (c *Client) nextLook(cl *claim, sent instant) instant {
 	switch {
 	case cl.GoesOn():
 		return c.next(cl, sent, 3)
-	case rules[cl.kind].asserted:
+	case cl.kind.Asserted():
 		return min(sent+c.lease/3, cl.Until())
 	default:
 		return cl.Until()
 	}
 }
 
-// next returns the time of the next renewal where it should be about such a part of a lease after that
-// instant.
+// next returns the time of the next renewal. It is about lease/part after the instant after, so
+// with part 3 a third of a lease.
 func (c *Client) next(cl *claim, after instant, part time.Duration) instant {
 	most := cl.Lease()
-	if rules[cl.kind].asserted {
-		most = c.lease // however much longer its own is
+	if cl.kind.Asserted() {
+		most = c.lease // even if the claim's own lease is longer
 	}
 	return cl.Next(after, part, most)
 }
@@ -171,20 +173,21 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 		var failed failures
 		c.renewAll(ctx, reqs, func(i int, res backend.RenewResult, err error) {
 			failed.add(batch[i], err)
-			c.renewed(batch[i], reqs[i].Kind, sent, leases[i], res, err)
+			c.renewed(batch[i], protocol.Kind(reqs[i].Kind), sent, leases[i], res, err)
 		})
 		if c.batches != nil && c.tracesSteps {
 			c.stepDone(ctx, reqs, sent, failed.first)
 		}
-		c.roundDone(RenewDone{Locks: len(batch), Failed: len(failed.claims), Took: c.now() - sent, Err: failed.first})
+		c.roundDone(RenewDone{Locks: len(batch), Failed: len(failed.claims), Took: c.now() - sent,
+			Err: failed.first})
 		c.reportRenewals(&failed, len(batch), sent)
 	})
 }
 
-// reportRenewals logs which locks couldn't be renewed with requests that were sent at that instant,
-// and how long they last, but for those that are over, or will be before they are renewed again,
-// and for those of which it was logged since the requests were sent: where a store hangs many fail
-// at once.
+// reportRenewals logs which locks couldn't be renewed, and how long their leases still last. The
+// requests were sent at sent. It leaves out locks that have ended, or will end before their next
+// renewal. If a store hangs, many renewals fail at once. So it also leaves out locks that were
+// logged after sent.
 func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
 	if len(failed.claims) == 0 || c.ctx.Err() != nil {
 		return
@@ -208,13 +211,16 @@ func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
 		}
 	}
 	if n > 0 {
-		c.warnLocked("renewals failed and will be repeated", "failed", n, "of", of, "names", names, "left", left, "err", failed.first)
+		c.warnLocked("renewals failed and will be repeated", "failed", n, "of", of, "names", names,
+			"left", left, "err", failed.first)
 	}
 }
 
-// renewAll renews in one batch or, where the store has no batches, one by one. It calls answer once
-// for each request.
-func (c *Client) renewAll(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+// renewAll renews all claims in one batch or, if the store has no batches, one by one. It calls
+// answer once for each request.
+func (c *Client) renewAll(
+	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
+) {
 	if c.batches != nil {
 		c.batches.RenewBatch(ctx, reqs, answer)
 		return
@@ -233,8 +239,11 @@ func (c *Client) renewAll(ctx context.Context, reqs []backend.RenewRequest, answ
 	all.Wait()
 }
 
-// renewed notes the answer to a renewal.
-func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.Duration, res backend.RenewResult, err error) {
+// renewed processes the answer to a renewal.
+func (c *Client) renewed(
+	cl *claim, kind protocol.Kind, sent instant, lease time.Duration, res backend.RenewResult,
+	err error,
+) {
 	c.mu.Lock()
 	defer c.unlock()
 	now := c.now()
@@ -243,9 +252,9 @@ func (c *Client) renewed(cl *claim, kind backend.Kind, sent instant, lease time.
 	}
 	switch {
 	case cl.dead, c.closed:
-		// Its last release has begun, or it is lost for good: no answer changes that.
+		// The claim's last release has begun, or the claim was lost. No answer changes that.
 	case cl.kind != kind:
-		// It was downgraded meanwhile, and what was asked about is given back.
+		// The claim has been downgraded. The request was for the write, which is released.
 	case isDisplaced(err):
 		c.goneLocked(cl)
 	case err != nil:

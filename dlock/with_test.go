@@ -28,8 +28,12 @@ func onlyLease(t *testing.T, c *Client) (lease time.Duration, renewed bool) {
 }
 
 // callsOf are the ways to acquire a Locker's lock, each of which calls inside while it is held.
-var callsOf = map[string]func(ctx context.Context, l *Locker, inside func(), opts ...AcquireOption) error{
-	"LockContext": func(ctx context.Context, l *Locker, inside func(), opts ...AcquireOption) error {
+var callsOf = map[string]func(
+	ctx context.Context, l *Locker, inside func(), opts ...AcquireOption,
+) error{
+	"LockContext": func(
+		ctx context.Context, l *Locker, inside func(), opts ...AcquireOption,
+	) error {
 		err := l.LockContext(ctx, opts...)
 		if err == nil {
 			inside()
@@ -69,16 +73,38 @@ func TestWith(t *testing.T) {
 		lease   time.Duration
 		renewed bool
 	}{
-		"a renewed lease":           {func(l *Locker) *Locker { return l.With(RenewedLease(short)) }, nil, short, true},
-		"a fixed one":               {func(l *Locker) *Locker { return l.With(FixedLease(long)) }, nil, long, false},
-		"none":                      {func(l *Locker) *Locker { return l.With() }, nil, DefaultLease, true},
-		"the call's wins":           {func(l *Locker) *Locker { return l.With(FixedLease(long)) }, []AcquireOption{RenewedLease(short)}, short, true},
-		"the call says another":     {func(l *Locker) *Locker { return l.With(FixedLease(long)) }, []AcquireOption{Wait(time.Minute)}, long, false},
-		"the last of several":       {func(l *Locker) *Locker { return l.With(FixedLease(long), RenewedLease(short)) }, nil, short, true},
-		"With on With":              {func(l *Locker) *Locker { return l.With(Wait(0), FixedLease(long)).With(RenewedLease(short)) }, nil, short, true},
-		"With on With keeps others": {func(l *Locker) *Locker { return l.With(FixedLease(long)).With(Wait(0)) }, nil, long, false},
-		"For after With":            {func(l *Locker) *Locker { return l.With(RenewedLease(short)).For(NewOwner()) }, nil, short, true},
-		"With after For":            {func(l *Locker) *Locker { return l.For(NewOwner()).With(RenewedLease(short)) }, nil, short, true},
+		"a renewed lease": {func(l *Locker) *Locker {
+			return l.With(RenewedLease(short))
+		}, nil, short, true},
+		"a fixed one": {func(l *Locker) *Locker {
+			return l.With(FixedLease(long))
+		}, nil, long, false},
+		"none": {func(l *Locker) *Locker {
+			return l.With()
+		}, nil, DefaultLease, true},
+		"the call's wins": {
+			func(l *Locker) *Locker { return l.With(FixedLease(long)) },
+			[]AcquireOption{RenewedLease(short)}, short, true,
+		},
+		"the call says another": {
+			func(l *Locker) *Locker { return l.With(FixedLease(long)) },
+			[]AcquireOption{Wait(time.Minute)}, long, false,
+		},
+		"the last of several": {func(l *Locker) *Locker {
+			return l.With(FixedLease(long), RenewedLease(short))
+		}, nil, short, true},
+		"With on With": {func(l *Locker) *Locker {
+			return l.With(Wait(0), FixedLease(long)).With(RenewedLease(short))
+		}, nil, short, true},
+		"With on With keeps others": {func(l *Locker) *Locker {
+			return l.With(FixedLease(long)).With(Wait(0))
+		}, nil, long, false},
+		"For after With": {func(l *Locker) *Locker {
+			return l.With(RenewedLease(short)).For(NewOwner())
+		}, nil, short, true},
+		"With after For": {func(l *Locker) *Locker {
+			return l.For(NewOwner()).With(RenewedLease(short))
+		}, nil, short, true},
 	} {
 		for call, acquire := range callsOf {
 			t.Run(name+", "+call, func(t *testing.T) {
@@ -88,8 +114,10 @@ func TestWith(t *testing.T) {
 					inside := false
 					must(t, acquire(t.Context(), c.with(client.Locker("x")), func() {
 						inside = true
-						if lease, renewed := onlyLease(t, client); lease != c.lease || renewed != c.renewed {
-							t.Errorf("the lease is %v, renewed %v; want %v, %v", lease, renewed, c.lease, c.renewed)
+						if lease, renewed := onlyLease(t, client); lease != c.lease ||
+							renewed != c.renewed {
+							t.Errorf("the lease is %v, renewed %v; want %v, %v", lease, renewed,
+								c.lease, c.renewed)
 						}
 					}, c.opts...))
 					if !inside {
@@ -102,7 +130,7 @@ func TestWith(t *testing.T) {
 	}
 }
 
-// What one With has added is nobody else's.
+// An option that one With has added counts for no other Locker.
 func TestWithIsApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
@@ -111,11 +139,13 @@ func TestWithIsApart(t *testing.T) {
 		opts := []AcquireOption{RenewedLease(time.Second), RenewedLease(2 * time.Second)}
 		base := l.With(opts...)
 		opts[1] = FixedLease(time.Millisecond)
-		short, long := base.With(RenewedLease(3*time.Second)), base.With(RenewedLease(4*time.Second))
+		short, long := base.With(RenewedLease(3*time.Second)),
+			base.With(RenewedLease(4*time.Second))
 		for _, w := range []struct {
 			l     *Locker
 			lease time.Duration
-		}{{l, DefaultLease}, {base, 2 * time.Second}, {short, 3 * time.Second}, {long, 4 * time.Second}} {
+		}{{l, DefaultLease}, {base, 2 * time.Second}, {short, 3 * time.Second},
+			{long, 4 * time.Second}} {
 			w.l.Lock()
 			if lease, _ := onlyLease(t, c); lease != w.lease {
 				t.Errorf("the lease is %v, want %v", lease, w.lease)
@@ -155,7 +185,11 @@ func TestWithIsAnotherContender(t *testing.T) {
 
 // Lock has a lease, and no end of its wait; and so has that of several locks.
 func TestLockWithDefaults(t *testing.T) {
-	for name, waits := range map[string]AcquireOption{"a wait": Wait(time.Second), "no wait": Wait(0), "one that is none": Wait(-1)} {
+	for name, waits := range map[string]AcquireOption{
+		"a wait":           Wait(time.Second),
+		"no wait":          Wait(0),
+		"one that is none": Wait(-1),
+	} {
 		for several, locker := range map[string]func(*Locker) sync.Locker{
 			"one":     func(l *Locker) sync.Locker { return l },
 			"several": func(l *Locker) sync.Locker { return All(l) },
@@ -166,7 +200,8 @@ func TestLockWithDefaults(t *testing.T) {
 					defer c.Close()
 					first := c.Locker("x")
 					first.Lock()
-					l, in := locker(c.Locker("x").With(waits, RenewedLease(3*time.Second))), make(chan struct{})
+					l, in := locker(c.Locker("x").With(waits, RenewedLease(3*time.Second))),
+						make(chan struct{})
 					go func() { l.Lock(); close(in) }()
 					time.Sleep(time.Hour)
 					select {
@@ -194,7 +229,11 @@ func TestTryLockWithAWait(t *testing.T) {
 		defer c.Close()
 		c.Locker("x").Lock()
 		l := c.Locker("x").With(Wait(time.Minute))
-		for want, opts := range map[time.Duration][]AcquireOption{time.Minute: nil, 0: {Wait(0)}, time.Second: {Wait(time.Second)}} {
+		for want, opts := range map[time.Duration][]AcquireOption{
+			time.Minute: nil,
+			0:           {Wait(0)},
+			time.Second: {Wait(time.Second)},
+		} {
 			began := time.Now()
 			if ok, err := l.TryLock(ctx, opts...); ok || err != nil {
 				t.Errorf("TryLock = %v, %v", ok, err)
@@ -204,23 +243,29 @@ func TestTryLockWithAWait(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		if err := l.LockContext(ctx); !errors.Is(err, ErrNotAcquired) || time.Since(began) != time.Minute {
+		if err := l.LockContext(ctx); !errors.Is(err, ErrNotAcquired) ||
+			time.Since(began) != time.Minute {
 			t.Errorf("LockContext: %v, after %v", err, time.Since(began))
 		}
 	})
 }
 
-// Several locks are acquired each with the defaults of its Locker, and wait together for the shortest time that any of them has.
+// Several locks are acquired each with the defaults of its Locker, and wait together for the
+// shortest time that any of them has.
 func TestAllWithDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, c := t.Context(), New(membackend.New(), quiet())
 		defer c.Close()
-		a, b := c.Locker("a").With(RenewedLease(2*time.Second), Wait(time.Minute)), c.RWLocker("b").Reader().With(FixedLease(24*time.Hour), Wait(time.Second))
+		a, b := c.Locker("a").With(RenewedLease(2*time.Second), Wait(time.Minute)),
+			c.RWLocker("b").Reader().With(FixedLease(24*time.Hour), Wait(time.Second))
 		h, err := All(a, b, c.FairLocker("c")).Acquire(ctx)
 		must(t, err)
 		for _, info := range c.Holds() {
 			want := map[string]HoldInfo{
-				"a": {Kind: backend.Exclusive, Lease: 2 * time.Second, Renewed: true}, "b": {Kind: backend.Read, Lease: 24 * time.Hour}, "c": {Kind: backend.Fair, Lease: DefaultLease, Renewed: true},
+				"a": {Kind: backend.Exclusive, Lease: 2 * time.Second, Renewed: true},
+				"b": {Kind: backend.Read, Lease: 24 * time.Hour}, "c": {
+					Kind: backend.Fair, Lease: DefaultLease, Renewed: true,
+				},
 			}[info.Name]
 			if info.Kind != want.Kind || info.Lease != want.Lease || info.Renewed != want.Renewed {
 				t.Errorf("%+v, want %+v", info, want)
@@ -231,33 +276,51 @@ func TestAllWithDefaults(t *testing.T) {
 			opts    []AcquireOption
 			waits   time.Duration
 		}{
-			"the shortest":           {[]*Locker{c.Locker("a").With(Wait(time.Minute)), c.Locker("b'").With(Wait(time.Second))}, nil, time.Second},
-			"the only":               {[]*Locker{c.Locker("a"), c.Locker("b'").With(Wait(time.Second))}, nil, time.Second},
-			"no wait":                {[]*Locker{c.Locker("a").With(Wait(time.Minute)), c.Locker("b'").With(Wait(0))}, nil, 0},
-			"the call's":             {[]*Locker{c.Locker("a").With(Wait(time.Second)), c.Locker("b'").With(Wait(0))}, []AcquireOption{Wait(time.Minute)}, time.Minute},
-			"one that is much later": {[]*Locker{c.Locker("b'"), c.Locker("a").With(Wait(time.Hour))}, nil, time.Hour},
+			"the shortest": {
+				[]*Locker{c.Locker("a").With(Wait(time.Minute)),
+					c.Locker("b'").With(Wait(time.Second))}, nil, time.Second,
+			},
+			"the only": {
+				[]*Locker{c.Locker("a"), c.Locker("b'").With(Wait(time.Second))}, nil, time.Second,
+			},
+			"no wait": {
+				[]*Locker{c.Locker("a").With(Wait(time.Minute)), c.Locker("b'").With(Wait(0))}, nil,
+				0,
+			},
+			"the call's": {
+				[]*Locker{c.Locker("a").With(Wait(time.Second)), c.Locker("b'").With(Wait(0))},
+				[]AcquireOption{Wait(time.Minute)}, time.Minute,
+			},
+			"one that is much later": {
+				[]*Locker{c.Locker("b'"), c.Locker("a").With(Wait(time.Hour))}, nil, time.Hour,
+			},
 		} {
 			began := time.Now()
-			if err := All(w.lockers...).LockContext(ctx, w.opts...); !errors.Is(err, ErrNotAcquired) || time.Since(began) != w.waits {
+			if err := All(w.lockers...).
+				LockContext(ctx, w.opts...); !errors.Is(err, ErrNotAcquired) ||
+				time.Since(began) != w.waits {
 				t.Errorf("%s: %v after %v, want %v", name, err, time.Since(began), w.waits)
 			}
 		}
 		began := time.Now()
-		if ok, err := All(c.Locker("a").With(Wait(time.Minute)), c.Locker("d").With(Wait(time.Minute))).TryLock(ctx); ok || err != nil || time.Since(began) != time.Minute {
+		if ok, err := All(c.Locker("a").With(Wait(time.Minute)),
+			c.Locker("d").With(Wait(time.Minute))).TryLock(ctx); ok || err != nil ||
+			time.Since(began) != time.Minute {
 			t.Errorf("TryLock of several = %v, %v, after %v", ok, err, time.Since(began))
 		}
 		must(t, h.Release(ctx))
 	})
 }
 
-// What a Locker can't have as a default is an error of its calls, and With isn't one of them.
+// An option that can't be a default is an error of the Locker's calls. With itself reports none.
 func TestWithWhatIsNoOption(t *testing.T) {
 	for name, opt := range map[string]AcquireOption{
-		"nil": nil, "no lease": RenewedLease(0), "no fixed lease": FixedLease(0), "a negative wait": Wait(-1), "a time to keep that is none": AtLeast(0),
+		"nil": nil, "no lease": RenewedLease(0), "no fixed lease": FixedLease(0),
+		"a negative wait": Wait(-1), "a time to keep that is none": AtLeast(0),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, store := t.Context(), newWitness()
+				ctx, store := t.Context(), newScript(membackend.New())
 				c := New(store, quiet())
 				defer c.Close()
 				l := c.Locker("x").With(RenewedLease(time.Second)).With(opt).For(NewOwner())
@@ -284,20 +347,14 @@ func TestWithWhatIsNoOption(t *testing.T) {
 	}
 }
 
-// recovered returns what a function panics with.
-func recovered(f func()) (what any) {
-	defer func() { what = recover() }()
-	f()
-	return nil
-}
-
 // Each side of a read-write lock may have defaults, and stays that side.
 func TestTheSidesOfAnRWLockerWithDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, c := t.Context(), New(membackend.New(), quiet())
 		defer c.Close()
 		rw := c.RWLocker("x")
-		one, two := rw.Reader().With(RenewedLease(time.Second)), rw.Reader().With(RenewedLease(time.Second))
+		one, two := rw.Reader().With(RenewedLease(time.Second)),
+			rw.Reader().With(RenewedLease(time.Second))
 		one.Lock()
 		mustTry(t, two)
 		if ok, err := rw.Writer().With(Wait(time.Second)).TryLock(ctx); ok || err != nil {

@@ -10,19 +10,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// How long the end of a test waits.
+// Limits on how long check waits at the end of a test.
 const (
-	patience     = 3 * time.Second  // for who is about to give a lock back
-	longPatience = 15 * time.Second // for a release that is repeated, after a pause that has grown while the store was down
+	patience = 3 * time.Second // for goroutines that are about to release their locks
+	// for repeated releases, whose pauses have grown while the store was down
+	longPatience = 15 * time.Second
 )
 
-// check fails the test if somebody has a lock, or waits for one, and that isn't over soon.
+// check fails the test if a lock is still held, or a call still waits for one, after a short time.
 func (s *Store) check() {
 	s.t.Helper()
 	s.Recover()
 	s.ResumeRenewals()
 	if s.t.Failed() || s.t.Skipped() {
-		return // so it may not have come to an end
+		return // the test perhaps stopped before its unlocks
 	}
 	began := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -40,7 +41,7 @@ func (s *Store) check() {
 	}
 }
 
-// left returns who has what, and who waits for what, and how long it may take them to go.
+// left describes the remaining holds and waiters. It also returns the time limit for their end.
 func (s *Store) left() (left []string, limit time.Duration) {
 	limit = patience
 	for _, i := range s.list() {
@@ -55,23 +56,23 @@ func (s *Store) left() (left []string, limit time.Duration) {
 	return append(left, s.waiters()...), limit
 }
 
-// list returns what is in the store, sorted by name.
+// list returns the locks in the store, sorted by name.
 func (s *Store) list() []backend.Inspection {
 	res, err := s.view.List(context.Background(), backend.ListRequest{Limit: math.MaxInt})
 	if err != nil {
-		panic(fmt.Sprintf("dlocktest: %v", err)) // membackend has no reason for that
+		panic(fmt.Sprintf("dlocktest: %v", err)) // membackend returns no error here
 	}
 	return res.Locks
 }
 
-// owes says whether somebody who has a lock wanted to give it back, and couldn't.
+// owes says whether a release by a holder of the lock has failed.
 func (s *Store) owes(i backend.Inspection) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(i.Holders, func(h backend.Holder) bool { return s.owed[h.Owner] })
 }
 
-// waiters says who waits.
+// waiters describes the clients that wait.
 func (s *Store) waiters() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

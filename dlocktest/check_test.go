@@ -11,8 +11,10 @@ import (
 	"github.com/seed951563bd/distsync/dlocktest"
 )
 
-// ending runs a test of the check at the end of another: use is what that other does.
-func ending(t *testing.T, use func(t *testing.T, r *recorder, store *dlocktest.Store), want ...[]string) {
+// ending runs use as a test with a Store, and returns the errors of the check at its end.
+func ending(
+	t *testing.T, use func(t *testing.T, r *recorder, store *dlocktest.Store), want ...[]string,
+) {
 	t.Helper()
 	everywhere(t, func(t *testing.T) {
 		r := new(recorder)
@@ -23,7 +25,7 @@ func ending(t *testing.T, use func(t *testing.T, r *recorder, store *dlocktest.S
 	})
 }
 
-// A test that leaves nothing is told nothing.
+// A test that leaves no lock and no waiter gets no error.
 func TestEndOfATestThatLeavesNothing(t *testing.T) {
 	ending(t, func(t *testing.T, r *recorder, store *dlocktest.Store) {
 		c := clientOf(t, store, "a")
@@ -35,7 +37,8 @@ func TestEndOfATestThatLeavesNothing(t *testing.T) {
 	})
 }
 
-// What is held at the end of a test is named, with who has it, and whether that client was closed.
+// The check reports a lock that is still held, with its holder, and whether the holder's client is
+// closed.
 func TestEndOfATestThatLeavesLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(recorder)
@@ -50,19 +53,28 @@ func TestEndOfATestThatLeavesLocks(t *testing.T) {
 		must(t, b.Close())
 		r.end()
 		r.wants(t,
-			[]string{"at the end of the test", `the lock "fair" is held by client "b", which is closed`},
+			[]string{
+				"at the end of the test", `the lock "fair" is held by client "b", which is closed`,
+			},
 			[]string{`the lock "plain" is held by client "a"`},
-			[]string{`the lock "rw" is held by`, `client "a" (read)`, `client "b", which is closed (read)`},
+			[]string{
+				`the lock "rw" is held by`, `client "a" (read)`,
+				`client "b", which is closed (read)`,
+			},
 			[]string{`the lock "slots" is held by client "b", which is closed (2 permits)`},
 		)
 	})
 }
 
-// Whoever waits at the end of a test is named, too: also one who stands in line, or would lead.
+// The check also reports waiters, even those in line and election candidates.
 func TestEndOfATestInWhichSomebodyWaits(t *testing.T) {
 	for name, wait := range map[string]func(c *dlock.Client, ctx context.Context) error{
-		"plain": func(c *dlock.Client, ctx context.Context) error { return c.FencedLocker("x").LockContext(ctx) },
-		"fair":  func(c *dlock.Client, ctx context.Context) error { return c.FairLocker("x").LockContext(ctx) },
+		"plain": func(c *dlock.Client, ctx context.Context) error {
+			return c.FencedLocker("x").LockContext(ctx)
+		},
+		"fair": func(c *dlock.Client, ctx context.Context) error {
+			return c.FairLocker("x").LockContext(ctx)
+		},
 		"election": func(c *dlock.Client, ctx context.Context) error {
 			return c.Election("x").Run(ctx, func(context.Context) error { return nil })
 		},
@@ -77,7 +89,9 @@ func TestEndOfATestInWhichSomebodyWaits(t *testing.T) {
 				go func() { waited <- wait(clientOf(t, store, "b"), ctx) }()
 				synctest.Wait()
 				r.end()
-				r.wants(t, []string{`the lock "x" is held by client "a"`}, []string{"at the end of the test", `client "b" waits for the lock "x"`})
+				r.wants(t, []string{`the lock "x" is held by client "a"`}, []string{
+					"at the end of the test", `client "b" waits for the lock "x"`,
+				})
 				cancel()
 				if err := <-waited; !errors.Is(err, context.Canceled) {
 					t.Errorf("the wait: %v", err)
@@ -87,14 +101,15 @@ func TestEndOfATestInWhichSomebodyWaits(t *testing.T) {
 	}
 }
 
-// Nobody waits who has given up, was closed, or only looks on.
+// A client that has given up, was closed, or only observes doesn't count as waiting.
 func TestEndOfATestInWhichNobodyWaitsAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(recorder)
 		store := dlocktest.New(r)
 		a, b, c := clientOf(t, store, "a"), clientOf(t, store, "b"), clientOf(t, store, "c")
 		held := acquire(t, a.FencedLocker("x"))
-		if err := b.Locker("x").LockContext(t.Context(), dlock.Wait(time.Second)); !errors.Is(err, dlock.ErrNotAcquired) {
+		if err := b.Locker("x").LockContext(t.Context(), dlock.Wait(time.Second)); !errors.Is(err,
+			dlock.ErrNotAcquired) {
 			t.Errorf("Lock = %v", err)
 		}
 		closed := make(chan error)
@@ -116,17 +131,19 @@ func TestEndOfATestInWhichNobodyWaitsAnyMore(t *testing.T) {
 	})
 }
 
-// What merely stays taken is no complaint.
+// The check accepts a lock that is only kept.
 func TestEndOfATestThatLeavesLocksTaken(t *testing.T) {
 	ending(t, func(t *testing.T, r *recorder, store *dlocktest.Store) {
 		c := clientOf(t, store, "a")
 		must(t, acquire(t, c.Locker("x"), dlock.AtLeast(time.Hour)).Release(t.Context()))
-		_, err := c.Once(t.Context(), "report", "today", time.Hour, func(context.Context) error { return nil })
+		_, err := c.Once(t.Context(), "report", "today", time.Hour, func(context.Context) error {
+			return nil
+		})
 		must(t, err)
 	})
 }
 
-// A goroutine that is about to give its lock back has time for that.
+// The check gives a goroutine time to release its lock.
 func TestEndOfATestThatIsAMomentEarly(t *testing.T) {
 	ending(t, func(t *testing.T, r *recorder, store *dlocktest.Store) {
 		h := acquire(t, clientOf(t, store, "a").Locker("x"))
@@ -137,8 +154,8 @@ func TestEndOfATestThatIsAMomentEarly(t *testing.T) {
 	})
 }
 
-// Faults end with the test, and what they have kept from being given back is then: an unlock that hangs, and one that has been repeated in
-// the background for so long that its pauses are long.
+// Faults end with the test. The check waits for releases that faults have delayed: an unlock that
+// hangs, and a release that has been repeated in the background with long pauses.
 func TestEndOfATestWhoseStoreIsDown(t *testing.T) {
 	t.Run("hangs", func(t *testing.T) {
 		ending(t, func(t *testing.T, r *recorder, store *dlocktest.Store) {
@@ -146,12 +163,12 @@ func TestEndOfATestWhoseStoreIsDown(t *testing.T) {
 			ctx := h.Context()
 			store.Hang(-1)
 			go h.Release(context.Background())
-			<-ctx.Done() // it has begun
+			<-ctx.Done() // the unlock has begun
 		})
 	})
 	t.Run("fails", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			for range 50 { // pauses are random
+			for range 50 { // the pauses are random
 				r := new(recorder)
 				store := dlocktest.New(r)
 				h := acquire(t, clientOf(t, store, "a").Locker("x"))
@@ -181,7 +198,8 @@ func TestEndOfATestWhoseStoreIsDown(t *testing.T) {
 	})
 }
 
-// Of a test that has failed, or was skipped, nothing is said, and nothing waited for; but its faults end.
+// For a test that has failed or was skipped, the check reports nothing and doesn't wait. But the
+// faults end.
 func TestEndOfATestThatHasFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, r := range []*recorder{{errors: []string{"failed"}}, {skipped: true}} {
@@ -202,7 +220,7 @@ func TestEndOfATestThatHasFailed(t *testing.T) {
 	})
 }
 
-// The check is the last thing that happens in a test, unless something was to happen after it: a client may be closed before or after.
+// The check runs after all later cleanups of the test. A client may be closed before or after it.
 func TestEndOfATestAndItsClients(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		r := new(recorder)

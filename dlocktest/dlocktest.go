@@ -13,20 +13,20 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// Store is a store for locks in the memory of this process, whose faults are called by name. Make
-// one with [New]. It is safe for concurrent use.
+// Store is a store for locks in the memory of this process. Its methods cause faults. Create one
+// with [New]. It is safe for concurrent use.
 type Store struct {
 	t    testing.TB
 	mem  *membackend.Backend
-	view memory // the store's own, which no fault touches
+	view memory // the store's own session, which has no faults
 
 	mu       sync.Mutex
-	faults   []fault           // of the next steps
-	hanging  chan struct{}     // closed when steps that hang go on; nil if none is to hang
-	paused   chan struct{}     // closed when renewals go on; nil if they do
-	sessions map[*session]bool // that are open
+	faults   []fault           // the faults of the next steps, in order
+	hanging  chan struct{}     // closed to end the hanging of steps; nil if no step hangs
+	paused   chan struct{}     // closed to resume renewals; nil if they aren't paused
+	sessions map[*session]bool // the open sessions
 	waits    map[*waiting]bool
-	owed     map[string]bool // owners of whom a release was not carried out
+	owed     map[string]bool // the owner strings whose releases have failed
 }
 
 // memory is a session of membackend.
@@ -39,18 +39,20 @@ type memory interface {
 	backend.Latcher
 }
 
-// New returns an empty store for the test t. Make clients as with any other store:
+// New returns an empty store for the test t. Create clients as for any other store, with
 // dlock.New(store).
 //
-// When the test and its later cleanups are over, all faults end. Then t fails if a lock is still
-// held or waited for, and the error says by whom. Releases in the background have three seconds for
-// that, or fifteen if a fault has delayed them. A lock that merely stays taken, after dlock.AtLeast
-// or dlock.Client.Once, doesn't count. A waiter for a Locker that was locked, lost and not unlocked
-// isn't seen, since it asks no store. A test that has failed already gets no further error. A test
-// that leaves a lock on purpose, as a process that crashes does, calls [Store.Wipe] at its end.
+// When the test has returned, and the cleanups that it registered after New have run, all faults
+// end. Then t fails if a lock is still held, or a call still waits for one, and the error names the
+// clients. Releases in the background may take three seconds, or fifteen if a fault has delayed
+// them. A lock that has no holder and stays taken, after dlock.AtLeast or dlock.Client.Once,
+// doesn't count. The check can't find a call that waits because its Locker has lost the lock and
+// wasn't unlocked. Such a call sends no request to the store. A test that has already failed gets
+// no further error. If a test leaves a lock on purpose, like a process that crashes, call
+// [Store.Wipe] at its end.
 //
-// In a bubble of testing/synctest call New inside, with the bubble's t: then all times are virtual.
-// With the t of the outer test the check would run outside of the bubble, and panic.
+// With testing/synctest, call New inside the bubble, with the bubble's t. Then all times are
+// virtual. With the t of the outer test, the check would run outside the bubble, and panic.
 func New(t testing.TB) *Store {
 	mem := membackend.New()
 	s := &Store{
@@ -74,15 +76,16 @@ func (s *Store) Open() backend.Session {
 	return session
 }
 
-// Limits implements [backend.Backend]: the store has no limits, and all kinds of lock.
+// Limits implements [backend.Backend]. The store supports all kinds of lock, without limits.
 func (s *Store) Limits() backend.Limits { return s.mem.Limits() }
 
-// Lose takes the lock of that name, of any kind, from all its holders: all readers, or all permits.
-// A waiter gets it next. As with any store nobody is told: a holder finds out at its next renewal,
-// which is a third of its lease later at most, or with a fixed lease at the end of that. Then the
-// context of a Do or Hold ends, with a dlock.Loss as its cause. The reason is LossGone, or LossTaken
-// if another has the lock by then. So wait for the context, in a bubble or with a client whose lease
-// is short. It is an error of the test if the lock is free.
+// Lose makes all holders lose the lock of that name, whatever its kind. If it has several readers,
+// or several permits, all of them are lost. A waiter gets the lock next. As with any store, the
+// holders aren't notified. A holder finds out at its next renewal, after at most a third of its
+// lease. With a fixed lease it finds out when that expires. Then the context of a Do or Hold ends,
+// with a dlock.Loss as its cause. The reason is LossGone, or LossTaken if another client has
+// acquired the lock meanwhile. So wait until that context ends. In a bubble that takes no real
+// time. Elsewhere, give the client a short lease. Lose fails t if the lock is free.
 func (s *Store) Lose(name string) {
 	s.t.Helper()
 	i := s.inspect(name)
@@ -91,18 +94,19 @@ func (s *Store) Lose(name string) {
 		return
 	}
 	kind := i.Kind
-	if i.Holders[0].Kind == backend.Read { // a writer would be first
+	if i.Holders[0].Kind == backend.Read { // a writer is listed first
 		kind = backend.Read
 	}
-	if _, err := s.view.ForceRelease(context.Background(), backend.ForceReleaseRequest{Kind: kind, Name: name}); err != nil {
+	if _, err := s.view.ForceRelease(context.Background(),
+		backend.ForceReleaseRequest{Kind: kind, Name: name}); err != nil {
 		s.t.Errorf("dlocktest: Lose(%q): %v", name, err)
 	}
 }
 
-// Wipe loses all locks, also those that stay taken, as a Redis does that restarts without its data.
-// As there, no holder is told: each goes on believing until its next renewal, a third of a lease
-// later at most, or with a fixed lease until that ends. Waiters get in meanwhile. Fencing tokens go
-// on growing.
+// Wipe loses all locks, even those that stay taken without a holder, like a Redis that restarts
+// without its data. The holders aren't notified. Each relies on its lock until its next renewal,
+// for at most a third of a lease, or until a fixed lease expires. Meanwhile waiters can get the
+// locks. Fencing tokens continue to increase.
 func (s *Store) Wipe() { s.mem.Wipe() }
 
 // Held fails t unless the lock of that name is held now, whatever its kind.
@@ -113,8 +117,8 @@ func (s *Store) Held(t testing.TB, name string) {
 	}
 }
 
-// Free fails t unless the lock of that name can be had now: the error says who has it, or that it
-// stays taken. Of a semaphore all permits must be back.
+// Free fails t unless the lock of that name is free now. The error names the holder, or says that
+// the lock stays taken. A semaphore is free if no permit is acquired.
 func (s *Store) Free(t testing.TB, name string) {
 	t.Helper()
 	if i := s.inspect(name); !i.Free() {
@@ -122,21 +126,21 @@ func (s *Store) Free(t testing.TB, name string) {
 	}
 }
 
-// inspect returns what a name holds.
+// inspect returns the store's data on the lock of that name.
 func (s *Store) inspect(name string) backend.Inspection {
 	i, err := s.view.Inspect(context.Background(), backend.InspectRequest{Name: name})
 	if err != nil {
-		panic(fmt.Sprintf("dlocktest: %v", err)) // membackend has no reason for that
+		panic(fmt.Sprintf("dlocktest: %v", err)) // membackend returns no error here
 	}
 	return i
 }
 
-// holders returns who has a lock, and hasn't given it back.
+// holders returns the holders of a lock, without the former holders of a kept lock.
 func holders(i backend.Inspection) []backend.Holder {
 	return slices.DeleteFunc(slices.Clone(i.Holders), func(h backend.Holder) bool { return h.Kept })
 }
 
-// describe says who has a lock.
+// describe names the holders of a lock.
 func (s *Store) describe(i backend.Inspection) string {
 	if i.Free() {
 		return fmt.Sprintf("nobody has the lock %q", i.Name)
@@ -144,7 +148,8 @@ func (s *Store) describe(i backend.Inspection) string {
 	held := holders(i)
 	if len(held) == 0 {
 		h := i.Holders[0]
-		return fmt.Sprintf("nobody has the lock %q, which stays taken for another %v: %s has given it back", i.Name, h.Remaining.Round(time.Millisecond), s.name(h.Owner))
+		return fmt.Sprintf("nobody has the lock %q, which stays taken for another %v: %s has "+
+			"given it back", i.Name, h.Remaining.Round(time.Millisecond), s.name(h.Owner))
 	}
 	who := make([]string, len(held))
 	for n, h := range held {
@@ -153,7 +158,7 @@ func (s *Store) describe(i backend.Inspection) string {
 	return fmt.Sprintf("the lock %q is held by %s", i.Name, strings.Join(who, ", "))
 }
 
-// manner says in what way somebody has a lock.
+// manner describes how a holder holds the lock.
 func manner(h backend.Holder) string {
 	switch {
 	case h.Kind == backend.Permits && h.Count == 1:
@@ -169,7 +174,7 @@ func manner(h backend.Holder) string {
 	}
 }
 
-// name says which client an owner is of.
+// name describes the client of an owner string.
 func (s *Store) name(owner string) string {
 	client := clientOf(owner)
 	s.mu.Lock()
@@ -182,7 +187,8 @@ func (s *Store) name(owner string) string {
 	return fmt.Sprintf("client %q, which is closed", client)
 }
 
-// clientOf returns the id of the client that an owner is of, which is followed by a colon and a number.
+// clientOf returns the id of an owner string's client. An owner string is that id, a colon and a
+// number.
 func clientOf(owner string) string {
 	if i := strings.LastIndexByte(owner, ':'); i >= 0 {
 		return owner[:i]

@@ -17,7 +17,7 @@ import (
 
 func quiet() dlock.Option { return dlock.WithLogger(slog.New(slog.DiscardHandler)) }
 
-// clientOf returns a client with that id, which is closed with the test.
+// clientOf returns a client with the given id. It is closed at the end of the test.
 func clientOf(t *testing.T, store *dlocktest.Store, id string, opts ...dlock.Option) *dlock.Client {
 	c := dlock.New(store, append(opts, quiet(), dlock.WithClientID(id))...)
 	t.Cleanup(func() { c.Close() })
@@ -38,19 +38,23 @@ func acquire(t *testing.T, l *dlock.Locker, opts ...dlock.AcquireOption) *dlock.
 	return h
 }
 
-// everywhere runs a test in real time and in a bubble.
+// everywhere runs a test both in real time and in a bubble.
 func everywhere(t *testing.T, test func(t *testing.T)) {
 	t.Run("real time", test)
 	t.Run("bubble", func(t *testing.T) { synctest.Test(t, test) })
 }
 
-// kinds are the ways to have the lock "x".
+// kinds are the ways to acquire the lock "x".
 var kinds = map[string]func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error){
-	"plain": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) { return c.Locker("x").Acquire(ctx) },
+	"plain": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) {
+		return c.Locker("x").Acquire(ctx)
+	},
 	"fenced": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) {
 		return c.FencedLocker("x").Acquire(ctx)
 	},
-	"fair": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) { return c.FairLocker("x").Acquire(ctx) },
+	"fair": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) {
+		return c.FairLocker("x").Acquire(ctx)
+	},
 	"write": func(c *dlock.Client, ctx context.Context) (*dlock.Hold, error) {
 		return c.RWLocker("x").Writer().Acquire(ctx)
 	},
@@ -65,22 +69,23 @@ var kinds = map[string]func(c *dlock.Client, ctx context.Context) (*dlock.Hold, 
 	},
 }
 
-// The holder of a lock of any kind loses it, and is told when it next renews, and no sooner. A
-// waiter has it next.
+// A holder of a lock of any kind loses it, and finds out at its next renewal, no earlier. A waiter
+// gets it next.
 func TestLose(t *testing.T) {
 	for name, acquire := range kinds {
 		if name == "fixed lease" {
-			continue // see TestLoseAFixedLease
+			continue // TestLoseAFixedLease tests it
 		}
 		next := acquire
 		if name == "read" {
-			next = kinds["write"] // who reads needn't wait
+			next = kinds["write"] // a reader wouldn't have to wait
 		}
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := dlocktest.New(t)
 				const long = time.Hour
-				a, b := clientOf(t, store, "a", dlock.WithLease(long)), clientOf(t, store, "b", dlock.WithLease(long))
+				a, b := clientOf(t, store, "a", dlock.WithLease(long)),
+					clientOf(t, store, "b", dlock.WithLease(long))
 				held, err := acquire(a, t.Context())
 				must(t, err)
 				store.Held(t, "x")
@@ -99,7 +104,8 @@ func TestLose(t *testing.T) {
 				if took := time.Since(began); took > 0 {
 					t.Errorf("the next has it after %v", took)
 				}
-				if <-held.Context().Done(); time.Since(began) < long/4 || time.Since(began) > long/3 {
+				if <-held.Context().Done(); time.Since(began) < long/4 ||
+					time.Since(began) > long/3 {
 					t.Errorf("the holder is told after %v", time.Since(began))
 				}
 				l, ok := errors.AsType[*dlock.Loss](context.Cause(held.Context()))
@@ -117,7 +123,7 @@ func TestLose(t *testing.T) {
 	}
 }
 
-// All who read lose it, in all clients, and all permits come back.
+// All readers of all clients lose the lock, and all permits are lost.
 func TestLoseWhatSeveralHave(t *testing.T) {
 	for _, kind := range []string{"read", "permits"} {
 		t.Run(kind, func(t *testing.T) {
@@ -147,11 +153,12 @@ func TestLoseWhatSeveralHave(t *testing.T) {
 	}
 }
 
-// Who reads under his own write loses both.
+// A client that reads under its own write loses both.
 func TestLoseAWriteAndAReadUnderIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
-		rw, ctx := clientOf(t, store, "a").RWLocker("x"), dlock.WithOwner(t.Context(), dlock.NewOwner())
+		rw, ctx := clientOf(t, store, "a").RWLocker("x"),
+			dlock.WithOwner(t.Context(), dlock.NewOwner())
 		w, err := rw.Writer().Acquire(ctx)
 		must(t, err)
 		r, err := rw.Reader().Acquire(ctx)
@@ -163,22 +170,25 @@ func TestLoseAWriteAndAReadUnderIt(t *testing.T) {
 	})
 }
 
-// To lose what nobody has is an error of the test, which says so, also where it merely stays taken.
+// Lose fails the test if the lock is free, even if it stays taken.
 func TestLoseWhatNobodyHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(recorder)
 		store := dlocktest.New(r)
 		store.Lose("x")
-		must(t, acquire(t, clientOf(t, store, "a").Locker("y"), dlock.AtLeast(time.Hour)).Release(t.Context()))
+		must(t, acquire(t, clientOf(t, store, "a").Locker("y"), dlock.AtLeast(time.Hour)).
+			Release(t.Context()))
 		store.Lose("y")
-		r.wants(t, []string{"Lose", `nobody has the lock "x"`}, []string{"Lose", `nobody has the lock "y"`, "stays taken for another 1h0m0s", `client "a"`})
+		r.wants(t, []string{"Lose", `nobody has the lock "x"`}, []string{
+			"Lose", `nobody has the lock "y"`, "stays taken for another 1h0m0s", `client "a"`,
+		})
 		if ok, err := clientOf(t, store, "b").Locker("y").TryLock(t.Context()); ok || err != nil {
 			t.Errorf("TryLock of what stays taken: %v, %v", ok, err)
 		}
 	})
 }
 
-// A holder with a fixed lease isn't told before that ends.
+// A holder with a fixed lease finds out when its lease expires, no earlier.
 func TestLoseAFixedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -196,14 +206,15 @@ func TestLoseAFixedLease(t *testing.T) {
 
 var errTest = errors.New("connection refused")
 
-// The next n steps fail, whichever clients send them, with the error that was given, and those after them don't.
+// The next n steps of any clients fail with the given error. Later steps succeed.
 func TestFail(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
 		store := dlocktest.New(t)
 		a, b := clientOf(t, store, "a").Locker("x"), clientOf(t, store, "b").Locker("x")
 		store.Fail(2, errTest)
 		for _, l := range []*dlock.Locker{a, b} {
-			if ok, err := l.TryLock(t.Context()); ok || !errors.Is(err, errTest) || !errors.Is(err, dlock.ErrUnavailable) {
+			if ok, err := l.TryLock(t.Context()); ok || !errors.Is(err, errTest) ||
+				!errors.Is(err, dlock.ErrUnavailable) {
 				t.Errorf("TryLock = %v, %v", ok, err)
 			}
 			store.Free(t, "x")
@@ -215,7 +226,8 @@ func TestFail(t *testing.T) {
 	})
 }
 
-// Without an error they fail with one that says that the store is down; with one that has a kind, as one of that kind.
+// Without an error, the steps fail with an error that says that the store is down. An error that
+// has a kind keeps it.
 func TestFailKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -230,11 +242,13 @@ func TestFailKinds(t *testing.T) {
 			{nil, backend.Retry, "the store is down"},
 			{errTest, backend.Retry, "connection refused"},
 			{refused, backend.Refused, "wrapped: connection refused"},
-			{&backend.Error{Kind: backend.Unknown, Err: errTest}, backend.Unknown, "connection refused"},
+			{&backend.Error{Kind: backend.Unknown, Err: errTest}, backend.Unknown,
+				"connection refused"},
 		} {
 			store.Fail(1, test.err)
 			_, err := s.Look(t.Context(), backend.LookRequest{Name: "x"})
-			if err == nil || backend.KindOf(err) != test.want || !strings.Contains(err.Error(), test.text) {
+			if err == nil || backend.KindOf(err) != test.want ||
+				!strings.Contains(err.Error(), test.text) {
 				t.Errorf("Fail(1, %v): %v, of kind %v", test.err, err, backend.KindOf(err))
 			}
 		}
@@ -244,7 +258,8 @@ func TestFailKinds(t *testing.T) {
 	})
 }
 
-// All steps fail while the store is down, until it recovers: then who waits gets in, and what was to be given back is.
+// All steps fail while the store is down. After Recover waiters get locks, and pending releases are
+// sent.
 func TestFailUntilRecover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -254,7 +269,8 @@ func TestFailUntilRecover(t *testing.T) {
 		if err := a.UnlockContext(t.Context()); !errors.Is(err, errTest) {
 			t.Errorf("Unlock = %v", err)
 		}
-		if err := b.LockContext(t.Context(), dlock.Wait(time.Second)); !errors.Is(err, dlock.ErrUnavailable) {
+		if err := b.LockContext(t.Context(), dlock.Wait(time.Second)); !errors.Is(err,
+			dlock.ErrUnavailable) {
 			t.Errorf("LockContext = %v", err)
 		}
 		for what, f := range map[string]func() error{
@@ -273,7 +289,7 @@ func TestFailUntilRecover(t *testing.T) {
 	})
 }
 
-// Steps that hang return with their context, and were not carried out.
+// Hanging steps return when their contexts end, and aren't carried out.
 func TestHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -281,7 +297,8 @@ func TestHang(t *testing.T) {
 		store.Hang(1)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if err := l.LockContext(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, dlock.ErrUnavailable) {
+		if err := l.LockContext(ctx); !errors.Is(err, context.DeadlineExceeded) ||
+			!errors.Is(err, dlock.ErrUnavailable) {
 			t.Errorf("LockContext = %v", err)
 		}
 		store.Free(t, "x")
@@ -290,7 +307,7 @@ func TestHang(t *testing.T) {
 	})
 }
 
-// Steps that hang are carried out when the store recovers.
+// Hanging steps are carried out at Recover.
 func TestHangUntilRecover(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -312,7 +329,8 @@ func TestHangUntilRecover(t *testing.T) {
 	})
 }
 
-// Of a step that hung for as long as it could the store doesn't say whether it was carried out, and of one that was never sent it does.
+// If a step hangs until its context ends, the error says that its outcome is unknown. If a step was
+// never sent, the error says that it wasn't carried out.
 func TestHangKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -322,26 +340,31 @@ func TestHangKinds(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		for _, want := range []backend.ErrorKind{backend.Unknown, backend.Retry} {
-			if _, err := s.Look(ctx, backend.LookRequest{Name: "x"}); !errors.Is(err, context.DeadlineExceeded) || backend.KindOf(err) != want {
+			if _, err := s.Look(ctx, backend.LookRequest{Name: "x"}); !errors.Is(err,
+				context.DeadlineExceeded) || backend.KindOf(err) != want {
 				t.Errorf("Look: %v, of kind %v; want %v", err, backend.KindOf(err), want)
 			}
 		}
 	})
 }
 
-// A renewal that hangs is carried out when renewals go on, and other steps never hang with it.
+// A hanging renewal is carried out at ResumeRenewals. Other steps don't hang.
 func TestRenewalsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
 		s := store.Open()
 		defer s.Close()
-		_, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: "x", Owner: "a:1", Lease: time.Minute})
+		_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+			Name: "x", Owner: "a:1", Lease: time.Minute,
+		})
 		must(t, err)
 		store.PauseRenewals()
-		store.Fail(1, errTest) // isn't for renewals
+		store.Fail(1, errTest) // a fault of Fail doesn't affect renewals
 		renewed := make(chan bool)
 		go func() {
-			res, err := s.Renew(t.Context(), backend.RenewRequest{Name: "x", Owner: "a:1", Lease: time.Hour})
+			res, err := s.Renew(t.Context(), backend.RenewRequest{
+				Name: "x", Owner: "a:1", Lease: time.Hour,
+			})
 			renewed <- res.Held && err == nil
 		}()
 		synctest.Wait()
@@ -362,7 +385,7 @@ func TestRenewalsThatHang(t *testing.T) {
 	})
 }
 
-// Faults that add up come one after the other.
+// Several faults take effect one after the other.
 func TestFaultsAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -378,14 +401,15 @@ func TestFaultsAddUp(t *testing.T) {
 			if i == 2 {
 				ctx = t.Context()
 			}
-			if _, err := s.Look(ctx, backend.LookRequest{Name: "x"}); !errors.Is(err, want) || want == nil && err != nil {
+			if _, err := s.Look(ctx, backend.LookRequest{Name: "x"}); !errors.Is(err, want) ||
+				want == nil && err != nil {
 				t.Errorf("step %d: %v; want %v", i, err, want)
 			}
 		}
 	})
 }
 
-// A client can be closed while its steps hang, and what it has can be given back after that.
+// A client can be closed while its steps hang, and its locks can be released after that.
 func TestCloseWhileStepsHang(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -394,7 +418,7 @@ func TestCloseWhileStepsHang(t *testing.T) {
 		store.Hang(-1)
 		failed := make(chan error)
 		go func() { failed <- c.Locker("y").LockContext(context.Background()) }()
-		time.Sleep(20 * time.Millisecond) // it may hang by then, or find the client closed
+		time.Sleep(20 * time.Millisecond) // by then, it hangs or finds the client closed
 		must(t, c.Close())
 		if err := <-failed; !errors.Is(err, dlock.ErrClosed) {
 			t.Errorf("Lock = %v", err)
@@ -407,8 +431,8 @@ func TestCloseWhileStepsHang(t *testing.T) {
 	})
 }
 
-// While renewals are paused a lock ends with its lease: its holder is told why, and who waits gets in. When they go on
-// it is held for as long as anybody wants.
+// While renewals are paused, a lock ends with its lease: its holder is notified of the reason, and
+// a waiter gets the lock. After ResumeRenewals a holder keeps its lock for as long as it wants.
 func TestPauseRenewals(t *testing.T) {
 	for name, acquire := range kinds {
 		if name == "fixed lease" {
@@ -421,11 +445,12 @@ func TestPauseRenewals(t *testing.T) {
 				held, err := acquire(a, t.Context())
 				must(t, err)
 				store.PauseRenewals()
-				store.PauseRenewals() // it may be said twice
+				store.PauseRenewals() // a second call has no effect
 				began := time.Now()
 				<-held.Context().Done()
 				l, ok := errors.AsType[*dlock.Loss](context.Cause(held.Context()))
-				if took := time.Since(began); !ok || l.Reason != dlock.LossExpired || took > dlock.DefaultLease || took < dlock.DefaultLease/2 {
+				if took := time.Since(began); !ok || l.Reason != dlock.LossExpired ||
+					took > dlock.DefaultLease || took < dlock.DefaultLease/2 {
 					t.Errorf("after %v: %v", took, context.Cause(held.Context()))
 				}
 				next, err := acquire(b, t.Context())
@@ -443,7 +468,8 @@ func TestPauseRenewals(t *testing.T) {
 	}
 }
 
-// A pause that is shorter than the lease costs nobody his lock: the renewals that hang are carried out then.
+// A pause that is shorter than the lease causes no loss, because the hanging renewals are carried
+// out at its end.
 func TestPauseRenewalsForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -457,7 +483,7 @@ func TestPauseRenewalsForAMoment(t *testing.T) {
 	})
 }
 
-// In real time leases run out, too.
+// In real time leases expire, too.
 func TestPauseRenewalsInRealTime(t *testing.T) {
 	store := dlocktest.New(t)
 	h := acquire(t, clientOf(t, store, "a", dlock.WithLease(100*time.Millisecond)).Locker("x"))
@@ -471,7 +497,7 @@ func TestPauseRenewalsInRealTime(t *testing.T) {
 	must(t, h.Release(t.Context()))
 }
 
-// When everything is wiped who waits gets in, and holders hear of it when they next renew.
+// After Wipe waiters get the locks, and holders find out at their next renewal.
 func TestWipe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -486,7 +512,7 @@ func TestWipe(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the next got in after %v", took)
 		}
-		must(t, held.Err()) // as it doesn't know
+		must(t, held.Err()) // it doesn't know yet
 		<-held.Lost()
 		if took := time.Since(began); took > dlock.DefaultLease/3 {
 			t.Errorf("the holder was told after %v", took)
@@ -499,16 +525,28 @@ func TestWipe(t *testing.T) {
 	})
 }
 
-// Held and Free say who has a lock, and how.
+// The errors of Held and Free name the holder and its kind of hold.
 func TestAssertions(t *testing.T) {
 	for name, test := range map[string]struct {
 		take func(t *testing.T, c *dlock.Client)
 		says []string
 	}{
-		"plain": {func(t *testing.T, c *dlock.Client) { c.Locker("x").Lock() }, []string{`client "web-1"`}},
-		"fair":  {func(t *testing.T, c *dlock.Client) { c.FairLocker("x").Lock() }, []string{`client "web-1"`}},
-		"write": {func(t *testing.T, c *dlock.Client) { c.RWLocker("x").Lock() }, []string{`client "web-1" (write)`}},
-		"read":  {func(t *testing.T, c *dlock.Client) { c.RWLocker("x").RLock() }, []string{`client "web-1" (read)`}},
+		"plain": {
+			func(t *testing.T, c *dlock.Client) { c.Locker("x").Lock() },
+			[]string{`client "web-1"`},
+		},
+		"fair": {
+			func(t *testing.T, c *dlock.Client) { c.FairLocker("x").Lock() },
+			[]string{`client "web-1"`},
+		},
+		"write": {
+			func(t *testing.T, c *dlock.Client) { c.RWLocker("x").Lock() },
+			[]string{`client "web-1" (write)`},
+		},
+		"read": {
+			func(t *testing.T, c *dlock.Client) { c.RWLocker("x").RLock() },
+			[]string{`client "web-1" (read)`},
+		},
 		"re-entry": {func(t *testing.T, c *dlock.Client) {
 			l := c.Locker("x").For(dlock.NewOwner())
 			l.Lock()
@@ -530,22 +568,26 @@ func TestAssertions(t *testing.T) {
 				test.take(t, clientOf(t, store, "web-1"))
 				store.Held(t, "x")
 				store.Free(r, "x")
-				r.wants(t, []string{"Held", `nobody has the lock "x"`}, append(test.says, "Free", `the lock "x" is held by`))
+				r.wants(t, []string{"Held", `nobody has the lock "x"`},
+					append(test.says, "Free", `the lock "x" is held by`))
 				store.Wipe()
 			})
 		})
 	}
 }
 
-// What stays taken is neither held nor free, and the assertions say who has given it back.
+// A kept lock is neither held nor free. The errors of the assertions name its former holder.
 func TestAssertionsOfWhatStaysTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(recorder)
 		store := dlocktest.New(t)
-		must(t, acquire(t, clientOf(t, store, "a").Locker("x"), dlock.AtLeast(time.Minute)).Release(t.Context()))
+		must(t, acquire(t, clientOf(t, store, "a").Locker("x"), dlock.AtLeast(time.Minute)).
+			Release(t.Context()))
 		store.Held(r, "x")
 		store.Free(r, "x")
-		r.wants(t, []string{"Held", `"x"`, `another 1m0s`, `client "a"`}, []string{"Free", `"x"`, `another 1m0s`, `client "a"`})
+		r.wants(t, []string{"Held", `"x"`, `another 1m0s`, `client "a"`}, []string{
+			"Free", `"x"`, `another 1m0s`, `client "a"`,
+		})
 		time.Sleep(time.Minute)
 		store.Free(t, "x")
 	})

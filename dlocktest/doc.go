@@ -1,8 +1,9 @@
 // Package dlocktest is for tests of code that uses locks of
-// [github.com/seed951563bd/distsync/dlock]: a store in memory, whose faults are called by name.
+// [github.com/seed951563bd/distsync/dlock]. It has a store in memory, and methods that cause
+// faults.
 //
-// A [Store] takes the place of a Redis in a test. The code under test is given a *dlock.Client, and can't tell the
-// difference:
+// A [Store] takes the place of a Redis in a test. The code under test gets a *dlock.Client, as in
+// production:
 //
 //	func TestShip(t *testing.T) {
 //		store := dlocktest.New(t)
@@ -12,40 +13,43 @@
 //		// ... the code under test is given client
 //	}
 //
-// At the end of the test the Store fails it if a lock is still held or waited for: so a test finds a
-// path that forgets to unlock.
+// At the end of the test, the Store makes the test fail if a lock is still held or waited for. So
+// the test finds code that forgets to unlock.
 //
-// # What can be tested with it
+// # Possible tests
 //
-// That a handler answers 423 while another has the lock: take the lock with a second client, as another
-// process would, and call the handler.
+// A handler answers 423 while another client holds the lock: acquire the lock with a second client,
+// as another process would, and call the handler.
 //
 //	other := dlock.New(store)
 //	defer other.Close()
 //	l := other.Locker("orders:42")
 //	l.Lock() // and l.Unlock() before the test ends
 //
-// That it answers 503 when the store is down: [Store.Fail] has steps fail, and [Store.Hang] has them hang. [Store.Recover] ends both.
+// The handler answers 503 when the store is down: [Store.Fail] makes steps fail, and [Store.Hang]
+// makes them hang. [Store.Recover] ends both.
 //
 //	store.Fail(-1, nil) // all steps, until Recover
 //
-// That a job stops when its lock is lost: [Store.Lose] takes a lock away. Its holder finds
-// out when it next renews, as with any store.
+// A job stops when its lock is lost: [Store.Lose] takes a lock away. Its holder finds out when it
+// next renews, as with any store.
 //
 //	store.Lose("import")
 //
-// That it also stops when the store is silent for so long that the lease ends: [Store.PauseRenewals].
+// The job also stops when the store is silent for so long that the lease ends: call
+// [Store.PauseRenewals].
 //
-// That nothing is done twice, or that it is noticed, when the store has forgotten a lock: [Store.Wipe].
+// When the store loses its data, two jobs must not do the same work, or must notice it: call
+// [Store.Wipe].
 //
-// That a lock is held while the job runs, and free after it: [Store.Held] and [Store.Free].
+// A lock is held while the job runs, and free after it: call [Store.Held] and [Store.Free].
 //
 // # Time
 //
-// Everything works in real time: if a lease is to run out, give the client a short one,
-// dlock.WithLease(200*time.Millisecond). In a bubble of testing/synctest waiting costs nothing, and
-// synctest.Wait returns when all goroutines wait. Make the Store and its clients inside the bubble, with
-// its t, and close the clients before it ends:
+// Everything works in real time: to let a lease run out, give the client a short one,
+// dlock.WithLease(200*time.Millisecond). In a bubble of testing/synctest, waiting costs nothing,
+// and synctest.Wait returns when all goroutines wait. Make the Store and its clients inside the
+// bubble, with its t, and close the clients before it ends:
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		store := dlocktest.New(t)
@@ -62,9 +66,9 @@
 //		}
 //	})
 //
-// # What it doesn't show
+// # Limits
 //
-// A Store is one machine that never fails by itself, and its clock is that of the test. Failovers of
-// servers, and faults of networks, are tested in this repository, on real servers: see
-// docs/reliability.md there.
+// A Store is like one machine that never fails by itself, and it uses the clock of the test. It
+// can't show failovers of servers and faults of networks. This repository tests those on real
+// servers: see its docs/reliability.md.
 package dlocktest

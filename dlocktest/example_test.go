@@ -13,14 +13,16 @@ import (
 	"github.com/seed951563bd/distsync/dlocktest"
 )
 
-// printer stands for the *testing.T of a test, which an example has not: it prints the errors.
+// printer takes the place of a test's *testing.T, which an example doesn't have. It prints the
+// errors.
 type printer struct{ recorder }
 
 var _ testing.TB = (*printer)(nil)
 
 func (p *printer) Errorf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-// handleShip is the code under test: a handler that says whether another is at the order, or the store can't be asked.
+// handleShip is the code under test. Its status says whether another client holds the order's lock,
+// or the store doesn't answer.
 func handleShip(client *dlock.Client) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := client.Locker("orders:42").Do(r.Context(), func(ctx context.Context) error {
@@ -37,7 +39,7 @@ func handleShip(client *dlock.Client) http.HandlerFunc {
 	}
 }
 
-// A handler answers 423 while another has the lock, and 503 when the store is down.
+// A handler answers 423 while another client holds the lock, and 503 when the store is down.
 func Example() {
 	t := new(printer) // in a test: its *testing.T
 	defer t.end()
@@ -69,7 +71,7 @@ func Example() {
 	// up again: 200
 }
 
-// Somebody forgets to unlock, and the test is told at its end.
+// The code forgets to unlock, and the test fails at its end.
 func ExampleNew() {
 	t := new(printer)
 	defer t.end()
@@ -90,7 +92,8 @@ func ExampleStore_Lose() {
 	t := new(printer)
 	defer t.end()
 	store := dlocktest.New(t)
-	client := dlock.New(store, dlock.WithLease(300*time.Millisecond)) // or 30 s, in a bubble of testing/synctest
+	// or 30 s, in a bubble of testing/synctest
+	client := dlock.New(store, dlock.WithLease(300*time.Millisecond))
 	defer client.Close()
 
 	works, done := make(chan bool), make(chan error)
@@ -127,7 +130,8 @@ func ExampleStore_Fail() {
 	// true <nil>
 }
 
-// A call returns with its context, though the store hangs, and says whose fault that is.
+// A call returns when its context ends, although the store hangs. The error says that the store is
+// the cause.
 func ExampleStore_Hang() {
 	t := new(printer)
 	defer t.end()
@@ -143,12 +147,14 @@ func ExampleStore_Hang() {
 	// Output: true true
 }
 
-// A holder that is cut off stops when its lease ends, and the next gets in.
+// A holder that is cut off from the store stops when its lease ends, and the next waiter gets the
+// lock.
 func ExampleStore_PauseRenewals() {
 	t := new(printer)
 	defer t.end()
 	store := dlocktest.New(t)
-	client := dlock.New(store, dlock.WithLease(100*time.Millisecond)) // or 30 s, in a bubble of testing/synctest
+	// or 30 s, in a bubble of testing/synctest
+	client := dlock.New(store, dlock.WithLease(100*time.Millisecond))
 	defer client.Close()
 	other := dlock.New(store)
 	defer other.Close()
@@ -169,7 +175,8 @@ func ExampleStore_PauseRenewals() {
 	// <nil>
 }
 
-// A store that has forgotten lets a second one in, and the first is told when it next renews.
+// A store that has lost its data grants the lock to a second client. The first finds out at its
+// next renewal.
 func ExampleStore_Wipe() {
 	t := new(printer)
 	defer t.end()

@@ -8,27 +8,28 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A fault is what happens to some steps instead of what they are for.
+// A fault makes some steps fail or hang.
 type fault struct {
-	steps int   // how many are left; negative: all
-	err   error // nil: they hang
+	steps int   // how many steps are left; negative: all
+	err   error // nil: the steps hang
 }
 
-// errFailed is what steps fail with if a test doesn't say.
+// errFailed is the default error of steps that fail.
 var errFailed = errors.New("dlocktest: the store is down")
 
-// Fail makes the next n steps fail with err, without being carried out. Steps of all clients of the
-// store are counted together. With n less than 0 all steps fail until [Store.Recover].
+// Fail makes the next n steps fail with err. They aren't carried out. The steps of all clients of
+// the store are counted together. If n is negative, all steps fail until [Store.Recover].
 //
 // A step is one request of a client: to acquire, release, renew, force-release or look at a lock,
-// to say who has it or which locks there are, or to keep places in line. Renewals, repeated
-// attempts and releases in the background count, too. Wake-ups are no steps, and go on.
+// to inspect or list locks, or to keep places in line. Renewals, repeated attempts and releases in
+// the background count, too. A message that wakes a waiter isn't a step, and is delivered in spite
+// of faults.
 //
-// Fail and Hang add up: a call affects the steps that follow those of the call before.
+// Several calls of Fail and Hang add up: each affects the steps after those of the previous call.
 //
-// An err that is, or wraps, a [backend.Error] is of its kind. Any other is of kind [backend.Retry]:
-// the step was not carried out, and the next may be. With a nil err the steps fail with an error
-// that says that the store is down.
+// An err that is or wraps a [backend.Error] keeps its kind. Any other err gets the kind
+// [backend.Retry]: the step was not carried out, and another attempt may succeed. If err is nil,
+// the error says that the store is down.
 func (s *Store) Fail(n int, err error) {
 	if err == nil {
 		err = errFailed
@@ -39,9 +40,9 @@ func (s *Store) Fail(n int, err error) {
 	s.add(fault{n, err})
 }
 
-// Hang makes the next n steps hang, counted like those of [Store.Fail]; with n less than 0 all.
-// They are carried out at [Store.Recover], or never if their context has ended by then, also
-// because the client was closed. A client can't know whether such a step was carried out.
+// Hang makes the next n steps hang, or all steps if n is negative. It counts steps as [Store.Fail]
+// does. Hanging steps are carried out at [Store.Recover]. A step is never carried out if its
+// context has ended by then, for example because its client was closed. Its client can't know that.
 func (s *Store) Hang(n int) { s.add(fault{n, nil}) }
 
 func (s *Store) add(f fault) {
@@ -56,8 +57,8 @@ func (s *Store) add(f fault) {
 	}
 }
 
-// Recover ends the faults of Fail and Hang: steps that hang are carried out now, and later steps
-// work.
+// Recover ends the faults of Fail and Hang. Hanging steps are carried out now, and later steps
+// succeed.
 func (s *Store) Recover() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,10 +69,10 @@ func (s *Store) Recover() {
 	}
 }
 
-// PauseRenewals makes renewals hang, and nothing else, until [Store.ResumeRenewals]. So each lock
-// ends with its lease. Its holder is told then, with reason LossExpired, and the next gets in. A
-// holder that is cut off sees the same. These renewals are not among the steps that [Store.Fail]
-// and [Store.Hang] count.
+// PauseRenewals makes all renewals hang, and no other steps, until [Store.ResumeRenewals]. So each
+// lock ends with its lease. Then its holder is notified, with the reason LossExpired, and the next
+// waiter gets the lock. The same happens to a holder that is cut off from its store. [Store.Fail]
+// and [Store.Hang] don't count these renewals.
 func (s *Store) PauseRenewals() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,8 +81,8 @@ func (s *Store) PauseRenewals() {
 	}
 }
 
-// ResumeRenewals ends the fault of PauseRenewals: renewals that hang are carried out now, unless
-// their clients have given them up.
+// ResumeRenewals ends the fault of PauseRenewals. Hanging renewals are carried out now, unless
+// their clients have stopped waiting for them.
 func (s *Store) ResumeRenewals() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,10 +92,11 @@ func (s *Store) ResumeRenewals() {
 	}
 }
 
-// undergo lets a step undergo its fault, if it has one. After an error it is not carried out.
+// undergo applies a step's fault, if it has one. If it returns an error, the step must not be
+// carried out.
 func (s *Store) undergo(ctx context.Context, renews bool) error {
 	if ctx.Err() != nil {
-		return nil // nothing is sent, and memory says so
+		return nil // memory returns the error
 	}
 	goesOn, err := s.next(renews)
 	if err != nil || goesOn == nil {
@@ -104,11 +106,14 @@ func (s *Store) undergo(ctx context.Context, renews bool) error {
 	case <-goesOn:
 		return nil
 	case <-ctx.Done():
-		return &backend.Error{Kind: backend.Unknown, Err: fmt.Errorf("dlocktest: the store hangs: %w", ctx.Err())}
+		return &backend.Error{
+			Kind: backend.Unknown, Err: fmt.Errorf("dlocktest: the store hangs: %w", ctx.Err()),
+		}
 	}
 }
 
-// next returns the fault of the next step: an error, or that it hangs until something is closed.
+// next returns the fault of the next step. It is an error, or a channel that is closed when the
+// step may continue.
 func (s *Store) next(renews bool) (goesOn <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,11 +14,12 @@ import (
 	"github.com/seed951563bd/distsync/dlocktest"
 )
 
-// The section "What is guaranteed, and what is not" of docs/guide.md, sentence by sentence, as far as
-// a Store can show it. The tests run in bubbles of testing/synctest, where times are exact and cost
-// nothing.
+// These tests check the section "What is guaranteed, and what is not" of docs/guide.md, sentence by
+// sentence, as far as a Store can show it. They run in bubbles of testing/synctest, where times are
+// exact and cost nothing.
 
-// guarantee runs a test of two clients that share a store, as two processes do. At its end nothing is held, and nobody waits.
+// guarantee runs a test of two clients that share a store, as two processes do. At its end no lock
+// may be held or waited for.
 func guarantee(t *testing.T, test func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client)) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -28,7 +29,7 @@ func guarantee(t *testing.T, test func(t *testing.T, store *dlocktest.Store, a, 
 
 const lease = dlock.DefaultLease
 
-// Quoted in docs/guide.md: a function that must stop when its lock is lost does.
+// docs/guide.md quotes this test: a function that must stop when its lock is lost does stop.
 func TestImportStopsWhenItsLockIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // leases and waits take no time in here
 		store := dlocktest.New(t) // at the end nothing may be held or waited for
@@ -46,7 +47,7 @@ func TestImportStopsWhenItsLockIsLost(t *testing.T) {
 	})
 }
 
-// importOrders stands for a user's function.
+// importOrders is an example of a user's function.
 func importOrders(ctx context.Context, client *dlock.Client) error {
 	return client.Locker("import").Do(ctx, func(ctx context.Context) error {
 		for ctx.Err() == nil {
@@ -56,8 +57,9 @@ func importOrders(ctx context.Context, client *dlock.Client) error {
 	})
 }
 
-// "If several clients believe that they hold a lock and each checks, at most one check succeeds": the second gets in when the first
-// has stopped believing, though nothing was heard of that.
+// "If several clients believe that they hold a lock and each checks, at most one check succeeds":
+// the second client acquires the lock only after the first has stopped believing, although the
+// first got no message.
 func TestAtMostOneCheckSucceeds(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		first := acquire(t, a.Locker("x"))
@@ -71,13 +73,13 @@ func TestAtMostOneCheckSucceeds(t *testing.T) {
 	})
 }
 
-// "A holder that is running is told that its lock is lost when its lease ends at the latest, even if the store never answers again":
-// Do's context ends, and Lost channels close.
+// "A holder that is running is told that its lock is lost when its lease ends at the latest, even
+// if the store never answers again": the context of Do ends, and Lost channels are closed.
 func TestToldWhenTheLeaseEnds(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		began := time.Now()
 		err := a.Locker("x").Do(t.Context(), func(ctx context.Context) error {
-			store.Hang(-1) // and never answers again
+			store.Hang(-1) // the store never answers again
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})
@@ -87,7 +89,7 @@ func TestToldWhenTheLeaseEnds(t *testing.T) {
 	})
 }
 
-// ... the unlock says so, too: UnlockContext returns it, and Unlock logs it.
+// ... and the unlock reports it, too: UnlockContext returns the loss, and Unlock logs it.
 func TestUnlockSaysThatTheLockWasLost(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		var log bytes.Buffer
@@ -111,20 +113,21 @@ func TestUnlockSaysThatTheLockWasLost(t *testing.T) {
 	})
 }
 
-// "After a pause, Err() of the very context that Do passed is right at once": it looks at the clock, and waits for no message.
+// "After a pause, Err() of the very context that Do passed is right at once": Err checks the clock,
+// and doesn't wait for a message.
 func TestErrIsRightAtOnce(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		h := acquire(t, a.Locker("x"))
 		ctx := h.Context()
 		store.PauseRenewals()
-		time.Sleep(time.Until(h.Until())) // nobody has been told at this moment
+		time.Sleep(time.Until(h.Until())) // no timer has fired yet
 		if ctx.Err() == nil {
 			t.Error("Err is nil when the lease is over")
 		}
 	})
 }
 
-// "A loss is final": also if the store still has the hold, and renews it after all.
+// "A loss is final", even if the store still has the hold and renews it later.
 func TestALossIsFinal(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		h := acquire(t, a.Locker("x"))
@@ -138,7 +141,7 @@ func TestALossIsFinal(t *testing.T) {
 	})
 }
 
-// "A crash frees the lock within its lease": a client that is closed renews nothing any more, and releases nothing either.
+// "A crash frees the lock within its lease": a closed client sends neither renewals nor releases.
 func TestACrashFreesTheLock(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		began := time.Now()
@@ -146,13 +149,14 @@ func TestACrashFreesTheLock(t *testing.T) {
 		must(t, a.Close())
 		store.Held(t, "x")
 		must(t, acquire(t, b.Locker("x")).Release(t.Context()))
-		if took := time.Since(began); took > lease+time.Second/10 { // for some milliseconds so that not all come at once
+		if took := time.Since(began); took > lease+time.Second/10 {
+			// some milliseconds more, because waiters try at random times
 			t.Errorf("the next got in after %v", took)
 		}
 	})
 }
 
-// "A waiter that is cancelled leaves nothing behind": in a line neither, though it was the first in it.
+// "A waiter that is cancelled leaves nothing behind", not even in a line of which it was the first.
 func TestAWaiterThatIsCancelledLeavesNothingBehind(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		held := acquire(t, a.FairLocker("x"))
@@ -171,10 +175,12 @@ func TestAWaiterThatIsCancelledLeavesNothingBehind(t *testing.T) {
 func TestARequestThatIsLostLeavesNothingBehind(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		store.Hang(1)
-		if err := a.Locker("x").LockContext(t.Context(), dlock.Wait(time.Second)); !errors.Is(err, dlock.ErrUnavailable) {
+		if err := a.Locker("x").LockContext(t.Context(), dlock.Wait(time.Second)); !errors.Is(err,
+			dlock.ErrUnavailable) {
 			t.Errorf("Lock = %v", err)
 		}
-		if ok, err := b.Locker("x").TryLock(t.Context(), dlock.FixedLease(time.Second)); !ok || err != nil {
+		if ok, err := b.Locker("x").TryLock(t.Context(), dlock.FixedLease(time.Second)); !ok ||
+			err != nil {
 			t.Errorf("TryLock = %v, %v", ok, err)
 		}
 		time.Sleep(time.Second)
@@ -196,12 +202,13 @@ func TestALateUnlockFreesNobodyElsesLock(t *testing.T) {
 	})
 }
 
-// "A request that the network delivers late never touches a later acquisition": the renewal of a lock that is another's by then.
+// "A request that the network delivers late never touches a later acquisition": here a renewal
+// arrives when another client holds the lock.
 func TestALateRequestTouchesNoLaterAcquisition(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		lost := acquire(t, a.Locker("x"))
 		store.PauseRenewals()
-		time.Sleep(lease / 2) // a renewal is on its way
+		time.Sleep(lease / 2) // a renewal is under way
 		store.Lose("x")
 		held := acquire(t, b.Locker("x"), dlock.FixedLease(time.Second))
 		store.ResumeRenewals()
@@ -211,12 +218,13 @@ func TestALateRequestTouchesNoLaterAcquisition(t *testing.T) {
 			t.Error("what was lost is held again")
 		}
 		time.Sleep(time.Second)
-		store.Free(t, "x") // it lasts as long as was asked for last
+		store.Free(t, "x") // the lease is that of the later acquisition
 	})
 }
 
-// "The process is paused past its lease between its last check and a write": the write may happen while another holds the lock. "Let the
-// resource refuse stale ones": it knows them by their tokens.
+// "The process is paused past its lease between its last check and a write": the write may happen
+// while another client holds the lock. "Let the resource refuse stale ones": the resource
+// recognizes them by their tokens.
 func TestAPausedHolderIsRefused(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		largest := uint64(0)
@@ -227,7 +235,7 @@ func TestAPausedHolderIsRefused(t *testing.T) {
 			return ok
 		}
 		paused := acquire(t, a.FencedLocker("account"))
-		must(t, paused.Err()) // its last check
+		must(t, paused.Err()) // the last check of the paused holder
 		store.PauseRenewals()
 		time.Sleep(lease)
 		store.ResumeRenewals()
@@ -247,23 +255,24 @@ func TestAHolderThatIgnoresItsContext(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		err := a.Locker("x").Do(t.Context(), func(context.Context) error {
 			store.Lose("x")
-			return b.Locker("x").Do(t.Context(), func(context.Context) error { return nil }) // both are inside
+			// now both functions run
+			return b.Locker("x").Do(t.Context(), func(context.Context) error { return nil })
 		})
-		if !errors.Is(err, dlock.ErrLost) { // who ignores his context hears of it then
+		if !errors.Is(err, dlock.ErrLost) { // a holder that ignores its context finds out here
 			t.Errorf("Do = %v", err)
 		}
 	})
 }
 
-// "Redis fails over to a replica that hadn't got the lock yet", or "loses data": "a second client can take it. The first finds out at its next renewal,
-// within a third of a lease as a rule."
+// "Redis fails over to a replica that hadn't got the lock yet", or "loses data": "a second client
+// can take it. The first finds out at its next renewal, within a third of a lease as a rule."
 func TestAStoreThatForgets(t *testing.T) {
 	guarantee(t, func(t *testing.T, store *dlocktest.Store, a, b *dlock.Client) {
 		first := acquire(t, a.Locker("x"))
 		store.Wipe()
 		began := time.Now()
 		second := acquire(t, b.Locker("x"))
-		must(t, first.Err()) // both believe
+		must(t, first.Err()) // both clients believe that they hold the lock
 		<-first.Lost()
 		if took := time.Since(began); took > lease/3 {
 			t.Errorf("the first was told after %v", took)
@@ -272,8 +281,8 @@ func TestAStoreThatForgets(t *testing.T) {
 	})
 }
 
-// "Somebody calls ForceUnlock: the next gets in; the holder is told at once if it is in the same client, otherwise at its next renewal;
-// with a fixed Lease when that ends."
+// "Somebody calls ForceUnlock: the next gets in; the holder is told at once if it is in the same
+// client, otherwise at its next renewal; with a fixed Lease when that ends."
 func TestForceUnlock(t *testing.T) {
 	for _, test := range []struct {
 		who    string
@@ -300,7 +309,8 @@ func TestForceUnlock(t *testing.T) {
 	}
 }
 
-// "Goroutines of the holder's process may enter for up to 10 ms more", but with WithHandover(0) none does.
+// "Goroutines of the holder's process may enter for up to 10 ms more", but with WithHandover(0)
+// none enters.
 func TestForceUnlockAndTheHoldersProcess(t *testing.T) {
 	for handover, enters := range map[time.Duration]bool{dlock.DefaultHandover: true, 0: false} {
 		guarantee(t, func(t *testing.T, store *dlocktest.Store, _, b *dlock.Client) {
@@ -315,10 +325,11 @@ func TestForceUnlockAndTheHoldersProcess(t *testing.T) {
 				ok, err := a.Locker("x").TryLock(t.Context(), dlock.Wait(time.Second))
 				entered <- ok && err == nil
 			}()
-			synctest.Wait() // it waits, beside a holder that has heard nothing yet
+			synctest.Wait() // it waits while the other holder doesn't know of the loss yet
 			holder.Release(t.Context())
 			if got := <-entered; got != enters {
-				t.Errorf("with a hand-over of %v another goroutine of that process entered: %v; want %v", handover, got, enters)
+				t.Errorf("with a hand-over of %v another goroutine of that process entered: %v; "+
+					"want %v", handover, got, enters)
 			}
 			must(t, next.Release(t.Context()))
 		})

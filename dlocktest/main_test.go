@@ -15,9 +15,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// recorder is a test that may fail: it records with what.
+// recorder is a testing.TB that records the test's errors.
 type recorder struct {
-	testing.TB // nil: what isn't below isn't called
+	testing.TB // nil, so any method that isn't defined below panics
 
 	mu       sync.Mutex
 	errors   []string
@@ -39,14 +39,14 @@ func (r *recorder) Skipped() bool { return r.skipped }
 
 func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
 
-// said returns with what the test has failed so far.
+// said returns the errors recorded so far.
 func (r *recorder) said() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.errors
 }
 
-// end ends the test, and returns with what it has failed by then.
+// end runs the cleanups of the test, and returns all recorded errors.
 func (r *recorder) end() []string {
 	for len(r.cleanups) > 0 {
 		last := r.cleanups[len(r.cleanups)-1]
@@ -56,7 +56,8 @@ func (r *recorder) end() []string {
 	return r.said()
 }
 
-// wants fails t unless a test has failed with exactly these errors, each of which is given in parts.
+// wants fails t unless the test has recorded exactly these errors. Each error is given as parts
+// that it must contain.
 func (r *recorder) wants(t *testing.T, errors ...[]string) {
 	t.Helper()
 	said := r.said()
@@ -72,14 +73,15 @@ func (r *recorder) wants(t *testing.T, errors ...[]string) {
 	}
 }
 
-// A Store whose faults nobody calls is a store as any other. What is left out here takes half of the time, and would find nothing in
-// a Store that it doesn't find in memory, which it is run on.
+// A Store without faults passes the contract tests. The cases that are left out take half of the
+// time, and would only test membackend, whose own tests run them.
 func TestContract(t *testing.T) {
 	contract.Run(t, contract.Harness{Virtual: true, NewStore: func(t *testing.T) contract.Store {
-		if strings.Contains(t.Name(), "/locker_without_hand-over/") || strings.Contains(t.Name(), "/histories/") {
+		if strings.Contains(t.Name(), "/locker_without_hand-over/") ||
+			strings.Contains(t.Name(), "/histories/") {
 			t.Skip("run on membackend")
 		}
-		r := new(recorder) // which never ends: what a case leaves behind is its own affair
+		r := new(recorder) // its cleanups never run, so locks that a case leaves cause no error
 		store := dlocktest.New(r)
 		t.Cleanup(func() { r.wants(t) })
 		return contract.Store{
@@ -89,12 +91,13 @@ func TestContract(t *testing.T) {
 	}})
 }
 
-// Whatever a session of memory can do beside, one of a Store can do, too, but for what isn't so of a
-// store that may hang.
+// A session of a Store has all capabilities of a membackend session, except those that don't hold
+// for a store that may hang.
 func TestCapabilities(t *testing.T) {
 	s, can := backend.Open(dlocktest.New(t))
 	defer s.Close()
-	if can.Notifier == nil || can.Inspector == nil || can.Lister == nil || can.Liner == nil || can.Latcher == nil {
+	if can.Notifier == nil || can.Inspector == nil || can.Lister == nil || can.Liner == nil ||
+		can.Latcher == nil {
 		t.Errorf("something is missing: %+v", can)
 	}
 	if can.BatchRenewer != nil || can.Batcher != nil || can.Steps != backend.StepsReturn {

@@ -6,17 +6,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// session is one client's view: membackend's, with faults. Its steps may wait, and it renews one by one, since one may hang and
-// the others not.
+// session is a client's session of membackend, with faults. Its steps may hang. It renews holds one
+// by one, since a single renewal may hang.
 type session struct {
 	memory
 	store *Store
 
-	client string // its id, once it has asked for a lock; guarded by store.mu
+	client string // the client's id, known after its first acquisition; guarded by store.mu
 }
 
-// through carries out a step, unless a fault keeps it from that.
-func through[Req, Res any](ctx context.Context, s *session, do func(context.Context, Req) (Res, error), req Req) (res Res, err error) {
+// through carries out a step, unless a fault prevents it.
+func through[Req, Res any](
+	ctx context.Context, s *session, do func(context.Context, Req) (Res, error), req Req,
+) (res Res, err error) {
 	_, renews := any(req).(backend.RenewRequest)
 	if err := s.store.undergo(ctx, renews); err != nil {
 		return res, err
@@ -24,14 +26,18 @@ func through[Req, Res any](ctx context.Context, s *session, do func(context.Cont
 	return do(ctx, req)
 }
 
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	s.store.mu.Lock()
 	s.client = clientOf(req.Owner)
 	s.store.mu.Unlock()
 	return through(ctx, s, s.memory.Acquire, req)
 }
 
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *session) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	res, err := through(ctx, s, s.memory.Release, req)
 	if err != nil {
 		s.store.mu.Lock()
@@ -41,11 +47,15 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	return res, err
 }
 
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *session) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	return through(ctx, s, s.memory.Renew, req)
 }
 
-func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+func (s *session) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	return through(ctx, s, s.memory.ForceRelease, req)
 }
 
@@ -53,11 +63,15 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	return through(ctx, s, s.memory.Look, req)
 }
 
-func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+func (s *session) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (backend.PlacesResult, error) {
 	return through(ctx, s, s.memory.KeepPlaces, req)
 }
 
-func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+func (s *session) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
 	return through(ctx, s, s.memory.Inspect, req)
 }
 
@@ -65,11 +79,14 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return through(ctx, s, s.memory.List, req)
 }
 
-func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
+func (s *session) Latch(
+	ctx context.Context, req backend.LatchRequest,
+) (backend.LatchResult, error) {
 	return through(ctx, s, s.memory.Latch, req)
 }
 
-// Capabilities implements [backend.Capable]. A step that is left is over.
+// Capabilities implements [backend.Capable]. Every step returns as soon as its context ends, even
+// while it hangs.
 func (s *session) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Notifier: s, Inspector: s, Lister: s, Liner: s, Latcher: s,
@@ -85,7 +102,8 @@ func (s *session) Close() error {
 	return s.memory.Close()
 }
 
-// waiting is that a client waits for a lock: it is woken when that is released.
+// waiting is the subscription of a client that waits for a lock. The client is woken when the lock
+// is released.
 type waiting struct {
 	backend.Subscription
 	s    *session
@@ -93,7 +111,9 @@ type waiting struct {
 }
 
 // Subscribe implements [backend.Notifier].
-func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *session) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	sub, err := s.memory.Subscribe(ctx, req)
 	if err != nil || req.Watches {
 		return sub, err

@@ -16,22 +16,32 @@ import (
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
-func status(err error) int {
+var charge = func(context.Context) error { return nil }
+
+func pay(ctx context.Context, lock *dlock.Locker) int {
+	var failed error
+	ran, err := lock.TryDo(ctx, func(ctx context.Context) error {
+		failed = charge(ctx)
+		return failed
+	}, dlock.Wait(500*time.Millisecond)) // for another holder, and for a store that is down
 	switch {
-	case errors.Is(err, dlock.ErrLost): // lost in the middle: another may have begun
+	case errors.Is(err, dlock.ErrLost): // in the middle of the work: another may have begun
 		return http.StatusInternalServerError
-	case errors.Is(err, dlock.ErrHeld): // another has it: skip, or come back later
+	case failed != nil:
+		return http.StatusInternalServerError
+	case ran: // an error: the unlock isn't confirmed, or the client was closed
+		return http.StatusOK
+	case err == nil: // another has the lock
 		return http.StatusLocked
-	case errors.Is(err, dlock.ErrUnavailable): // the store doesn't answer: nothing is known
+	default: // the store doesn't answer, or the client is closed
 		return http.StatusServiceUnavailable
-	case err != nil: // what your function returned
-		return http.StatusInternalServerError
 	}
-	return http.StatusOK
 }
 
 // withStore runs a test of two clients, in virtual time, whose store has faults.
-func withStore(t *testing.T, run func(t *testing.T, store *dlocktest.Store, one, two *dlock.Client)) {
+func withStore(
+	t *testing.T, run func(t *testing.T, store *dlocktest.Store, one, two *dlock.Client),
+) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -42,57 +52,87 @@ func withStore(t *testing.T, run func(t *testing.T, store *dlocktest.Store, one,
 	})
 }
 
-// Each error of a Do is told from the others as the page does it.
+// Each outcome of a TryDo is told from the others as the page does it.
 func TestBeforeProductionErrors(t *testing.T) {
 	withStore(t, func(t *testing.T, store *dlocktest.Store, one, two *dlock.Client) {
-		do := func(fn func(context.Context) error) int {
-			l := one.Locker("lock:orders:42")
-			return status(l.Do(t.Context(), fn, dlock.Wait(time.Second)))
-		}
-		nothing := func(context.Context) error { return nil }
-		expect := func(when string, got, want int) {
+		defer func(usual func(context.Context) error) { charge = usual }(charge)
+		lock := one.Locker("lock:orders:42")
+		expect := func(when string, want int, fn func(context.Context) error) {
 			t.Helper()
-			if got != want {
+			charge = fn
+			if got := pay(t.Context(), lock); got != want {
 				t.Errorf("%s: %d, want %d", when, got, want)
 			}
 		}
+		nothing := func(context.Context) error { return nil }
+		never := func(context.Context) error { t.Error("it runs"); return nil }
 
-		expect("all is well", do(nothing), http.StatusOK)
-		expect("the function fails", do(func(context.Context) error {
-			return errors.New("no stock")
-		}), http.StatusInternalServerError)
-		expect("it is lost", do(func(ctx context.Context) error {
+		expect("all is well", http.StatusOK, nothing)
+		expect("the function fails", http.StatusInternalServerError,
+			func(context.Context) error { return errors.New("no stock") })
+		expect("another lock is held", http.StatusInternalServerError,
+			func(context.Context) error { return dlock.ErrHeld })
+		expect("it is lost", http.StatusInternalServerError, func(ctx context.Context) error {
 			store.Lose("lock:orders:42")
 			<-ctx.Done()
 			return nil
-		}), http.StatusInternalServerError)
+		})
 
 		h, err := two.Locker("lock:orders:42").Acquire(t.Context())
 		check(t, err)
-		expect("another has it", do(nothing), http.StatusLocked)
+		expect("another has it", http.StatusLocked, never)
+		if ok, err := lock.TryLock(t.Context()); ok || err != nil {
+			t.Errorf("TryLock while another has it: %t, %v", ok, err)
+		}
 		check(t, h.Release(t.Context()))
 
 		store.Fail(-1, nil)
-		expect("the store is down", do(nothing), http.StatusServiceUnavailable)
+		expect("the store is down", http.StatusServiceUnavailable, never)
 		store.Recover()
 
-		err = one.Locker("lock:orders:42").Do(t.Context(), func(context.Context) error {
-			store.Fail(-1, nil)
-			return nil
-		})
+		goesDown := func(context.Context) error { store.Fail(-1, nil); return nil }
+		expect("the unlock isn't confirmed", http.StatusOK, goesDown)
+		store.Recover()
+		time.Sleep(time.Minute) // it goes on in the background
+
+		err = lock.Do(t.Context(), goesDown)
 		store.Recover()
 		at, ok := errors.AsType[*dlock.Error](err)
 		if !ok || at.Op != "unlock" || !errors.Is(err, dlock.ErrUnavailable) {
 			t.Errorf("an unlock that wasn't confirmed: %v", err)
 		}
-		time.Sleep(time.Minute) // it goes on in the background
+		time.Sleep(time.Minute)
+
+		check(t, one.Close())
+		expect("the client is closed", http.StatusServiceUnavailable, never)
 	})
+}
+
+// With the lease of 30 s, an outage of less than half a lease costs nothing, wherever it begins. An
+// outage of more than a lease costs the lock.
+func TestBeforeProductionOutages(t *testing.T) {
+	for begins := range 11 {
+		for _, lasts := range []time.Duration{14 * time.Second, 31 * time.Second} {
+			withStore(t, func(t *testing.T, store *dlocktest.Store, one, _ *dlock.Client) {
+				h, err := one.Locker("lock:orders:42").Acquire(t.Context())
+				check(t, err)
+				time.Sleep(time.Duration(begins) * time.Second)
+				store.Fail(-1, nil)
+				time.Sleep(lasts)
+				store.Recover()
+				if lost := h.Err() != nil; lost != (lasts > dlock.DefaultLease) {
+					t.Errorf("an outage of %v after %d s: %v", lasts, begins, h.Err())
+				}
+				_ = h.Release(t.Context())
+			})
+		}
+	}
 }
 
 var ship = func(context.Context) error { return nil }
 
 func handle(ctx context.Context, client *dlock.Client) (ran bool, err error) {
-	deadline, _ := ctx.Deadline() // that of the call
+	deadline, _ := ctx.Deadline() // that of the call, which Lambda always sets
 	lease := dlock.FixedLease(time.Until(deadline) + time.Second)
 	return client.Locker("lock:orders:42").TryDo(ctx, ship, lease)
 }
@@ -171,7 +211,9 @@ func TestBeforeProductionClose(t *testing.T) {
 		check(t, two.Locker("lock:orders:42").Do(t.Context(), ship)) // when the lease is over
 	})
 
-	shutDown := func(ctx context.Context, server *http.Server, client *dlock.Client, rdb *redis.Client) error {
+	shutDown := func(
+		ctx context.Context, server *http.Server, client *dlock.Client, rdb *redis.Client,
+	) error {
 		return errors.Join(server.Shutdown(ctx), client.Close(), rdb.Close()) // in this order
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:0"})

@@ -27,9 +27,12 @@ func etcdPlace(t *testing.T, addr string) place {
 			"etcdutl": "exec " + testservers.EtcdTool(t, "etcdutl") + ` "$@"`,
 		})},
 		empty: func(t *testing.T) {
-			wiretest.Must[*clientv3.DeleteResponse](t)(etcd(t, addr, "").Delete(t.Context(), "", clientv3.WithPrefix()))
+			wiretest.Must[*clientv3.DeleteResponse](t)(etcd(t, addr, "").
+				Delete(t.Context(), "", clientv3.WithPrefix()))
 		},
-		backend: func(t *testing.T, user string) backend.Backend { return etcdbackend.New(etcd(t, addr, user)) },
+		backend: func(t *testing.T, user string) backend.Backend {
+			return etcdbackend.New(etcd(t, addr, user))
+		},
 	}
 }
 
@@ -44,11 +47,13 @@ func etcd(t *testing.T, addr, user string) *clientv3.Client {
 	return client
 }
 
-// beside says whether some key begins as a lock's does, and then so. Each who waits has one, or leaves a note.
+// beside says whether some key has a lock's key as its beginning. Each waiter has such a key, or
+// leaves a note.
 func (p *place) beside(t *testing.T, name, part string) func() bool {
 	client := etcd(t, p.addr, "")
 	return func() bool {
-		res, err := client.Get(t.Context(), etcdbackend.DefaultPrefix+name+part, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		res, err := client.Get(t.Context(), etcdbackend.DefaultPrefix+name+part,
+			clientv3.WithPrefix(), clientv3.WithCountOnly())
 		return err == nil && res.Count > 0
 	}
 }
@@ -96,17 +101,21 @@ var etcdScenes = map[string]scene{
 		return func() { p.uses(t, "", plain("orders:42")) }
 	},
 	"permissions": func(t *testing.T, p *place) func() {
-		*p = etcdPlace(t, testservers.Etcd(t, "--bcrypt-cost", "4").Addr) // or comparing passwords is slow
+		// the default cost makes comparing passwords slow
+		*p = etcdPlace(t, testservers.Etcd(t, "--bcrypt-cost", "4").Addr)
 		return func() {
-			p.uses(t, "locks", plain("orders:42"), fenced("account:7"), read("prices"), write("prices"), fair("till:3"), permit("mailer", 4))
+			p.uses(t, "locks", plain("orders:42"), fenced("account:7"), read("prices"),
+				write("prices"), fair("till:3"), permit("mailer", 4))
 		}
 	},
 	"a snapshot": func(t *testing.T, p *place) func() {
 		p.dir = t.TempDir()
 		return func() {
 			largest := p.hold(t, backend.Fenced, "account:7", web+":18").Token
-			restored := etcdPlace(t, testservers.Etcd(t, "--data-dir", filepath.Join(p.dir, "restored")).Addr)
-			if token := restored.hold(t, backend.Fenced, "account:7", web+":19").Token; token <= largest {
+			restored := etcdPlace(t, testservers.Etcd(t, "--data-dir",
+				filepath.Join(p.dir, "restored")).Addr)
+			if token := restored.hold(t, backend.Fenced, "account:7", web+":19").
+				Token; token <= largest {
 				t.Errorf("token %d after %d", token, largest)
 			}
 		}

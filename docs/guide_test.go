@@ -26,7 +26,8 @@ import (
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
-// inMemory runs code of a document with a client and a context, in virtual time, and fails if something is held afterwards.
+// inMemory runs code of a document with a client and a context, in virtual time, and fails if
+// something is held afterwards.
 func inMemory(t *testing.T, code func(t *testing.T, ctx context.Context, client *dlock.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -279,7 +280,11 @@ func TestGuideOnce(t *testing.T) {
 	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
 		var runs atomic.Int32
 		fetched := 0
-		fetchRates := func(context.Context) error { fetched++; time.Sleep(3 * time.Second); return nil }
+		fetchRates := func(context.Context) error {
+			fetched++
+			time.Sleep(3 * time.Second)
+			return nil
+		}
 		var all sync.WaitGroup
 		for range 5 {
 			all.Go(func() {
@@ -348,7 +353,8 @@ func TestGuideSeenFromOutside(t *testing.T) {
 		if len(counted) != 1 {
 			t.Errorf("counted %v", counted)
 		}
-		if err := errors.Join(h.Release(ctx), l.UnlockContext(ctx)); !errors.Is(err, dlock.ErrLost) {
+		if err := errors.Join(h.Release(ctx), l.UnlockContext(ctx)); !errors.Is(err,
+			dlock.ErrLost) {
 			t.Error(err)
 		}
 	})
@@ -360,7 +366,8 @@ func TestGuidePostgres(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), testservers.PostgresURL(server.Addr))
 	check(t, err)
 	defer pool.Close()
-	for _, sql := range []string{postgresbackend.Schema("distsync"), `CREATE TABLE account AS SELECT 42 AS id, 7 AS balance`} {
+	for _, sql := range []string{postgresbackend.Schema("distsync"),
+		`CREATE TABLE account AS SELECT 42 AS id, 7 AS balance`} {
 		_, err := pool.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
 		check(t, err)
 	}
@@ -376,7 +383,9 @@ func TestGuidePostgres(t *testing.T) {
 	}
 }
 
-func guarded(ctx context.Context, pool *pgxpool.Pool, locks *postgresbackend.Backend, client *dlock.Client) error {
+func guarded(
+	ctx context.Context, pool *pgxpool.Pool, locks *postgresbackend.Backend, client *dlock.Client,
+) error {
 	hold, err := client.FencedLocker("account:42").Acquire(ctx)
 	if err != nil {
 		return err
@@ -394,7 +403,8 @@ func guarded(ctx context.Context, pool *pgxpool.Pool, locks *postgresbackend.Bac
 func TestGuideQuorum(t *testing.T) {
 	rdb1, rdb2, rdb3 := new(redis.Client), new(redis.Client), new(redis.Client)
 	for _, rdb := range []**redis.Client{&rdb1, &rdb2, &rdb3} {
-		*rdb = redis.NewClient(&redis.Options{Addr: "localhost:0"}) // to be made is all that is asked of it: New does no I/O
+		// to be made is all that is asked of it: New does no I/O
+		*rdb = redis.NewClient(&redis.Options{Addr: "localhost:0"})
 		defer (*rdb).Close()
 	}
 

@@ -18,13 +18,14 @@ var (
 	unslug   = regexp.MustCompile(`[^\pL\pN _-]`)
 )
 
-// What a document links to is there: the file, and the heading in it.
+// Links of documents lead to a file that exists, and to a heading that is in it.
 func TestLinks(t *testing.T) {
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".md" || !d.Type().IsRegular() {
 			return err
 		}
-		for _, m := range links.FindAllStringSubmatch(anyBlock.ReplaceAllString(contentOf(t, path), ""), -1) {
+		for _, m := range links.FindAllStringSubmatch(
+			anyBlock.ReplaceAllString(contentOf(t, path), ""), -1) {
 			link, err := url.Parse(m[1] + m[2])
 			if err != nil || link.Scheme != "" {
 				continue
@@ -35,7 +36,8 @@ func TestLinks(t *testing.T) {
 			}
 			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s links to what isn't there: %v", path, err)
-			} else if link.Fragment != "" && !slices.Contains(slugs(contentOf(t, target)), link.Fragment) {
+			} else if link.Fragment != "" &&
+				!slices.Contains(slugs(contentOf(t, target)), link.Fragment) {
 				t.Errorf("%s links to %s, where no heading is that", path, link)
 			}
 		}
@@ -62,7 +64,8 @@ func TestFoldersHavePages(t *testing.T) {
 // slugs returns the names that a page's headings have in links.
 func slugs(page string) (slugs []string) {
 	for _, m := range headings.FindAllStringSubmatch(anyBlock.ReplaceAllString(page, ""), -1) {
-		slugs = append(slugs, strings.ReplaceAll(unslug.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+		slugs = append(slugs, strings.ReplaceAll(unslug.ReplaceAllString(strings.ToLower(m[1]), ""),
+			" ", "-"))
 	}
 	return slugs
 }

@@ -1,4 +1,4 @@
-// Package docs_test runs what docs/operations.md tells its readers to run.
+// Package docs_test runs the commands of docs/operations.md.
 package docs_test
 
 import (
@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
@@ -19,7 +20,8 @@ var update = flag.Bool("update", false, "write what commands answer into operati
 
 const document = "operations.md"
 
-// stores are where the page is run. What it says is written as it is on the first of those that it calls alike.
+// stores are the stores that the page is run on. Where it treats several alike, its text is as the
+// first of them writes it.
 var stores = []struct {
 	name   string
 	page   string // what the page calls them
@@ -34,12 +36,12 @@ var stores = []struct {
 }
 
 func TestMain(m *testing.M) {
-	wiretest.SideBySide(6)
+	apart.SideBySide(6)
 	wiretest.VerifyTestMain(m)
 }
 
-// A console is a block of commands with what they answer, behind a mark that says on which store they are run, and how that
-// was set up.
+// A console is a block of commands with their output. The mark before it names the store and how
+// that was set up.
 type console struct{ store, scene, text string }
 
 var (
@@ -47,7 +49,8 @@ var (
 	fences   = regexp.MustCompile("(?m)^```(console|sh|shell|bash)\n")
 )
 
-// TestOperations runs all commands of the page on servers, and compares what they answer with what the page says.
+// TestOperations runs all commands of the page on servers, and compares what they answer with what
+// the page says.
 func TestOperations(t *testing.T) {
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -109,8 +112,8 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// TestAlarms compares the alarms of the page with the rules for Prometheus, whose own test looks at them
-// closer: they have the same names, and ask for the same metrics.
+// TestAlarms compares the alarms of the page with the rules for Prometheus, whose own test looks at
+// them closer: they have the same names, and ask for the same metrics.
 func TestAlarms(t *testing.T) {
 	page, err := os.ReadFile(document)
 	if err != nil {
@@ -123,10 +126,12 @@ func TestAlarms(t *testing.T) {
 	_, table, _ := strings.Cut(string(page), "## Alarms worth having")
 	table, _, _ = strings.Cut(table, "\n### ")
 	var explained, ruled []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(table, -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").
+		FindAllStringSubmatch(table, -1) {
 		explained = append(explained, "Distsync"+row[1])
 	}
-	for _, rule := range regexp.MustCompile(`(?m)- alert: (\w+)$`).FindAllStringSubmatch(string(rules), -1) {
+	for _, rule := range regexp.MustCompile(`(?m)- alert: (\w+)$`).
+		FindAllStringSubmatch(string(rules), -1) {
 		ruled = append(ruled, rule[1])
 	}
 	slices.Sort(explained)
@@ -141,12 +146,14 @@ func TestAlarms(t *testing.T) {
 		slices.Sort(all)
 		return slices.Compact(all)
 	}
-	if got, want := metrics(table), metrics(string(rules)); len(got) < 10 || !slices.Equal(got, want) {
+	if got, want := metrics(table), metrics(string(rules)); len(got) < 10 ||
+		!slices.Equal(got, want) {
 		t.Errorf("the page has alarms of %q, the rules of %q", got, want)
 	}
 }
 
-// TestRecords compares the records of the log that the page explains with those that package dlock writes.
+// TestRecords compares the records of the log that the page explains with those that package dlock
+// writes.
 func TestRecords(t *testing.T) {
 	page, err := os.ReadFile(document)
 	if err != nil {
@@ -155,7 +162,8 @@ func TestRecords(t *testing.T) {
 	_, table, _ := strings.Cut(string(page), "### What the log says")
 	written := records(t)
 	explained := make(map[string]bool)
-	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\| `").FindAllStringSubmatch(table, -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\| `").
+		FindAllStringSubmatch(table, -1) {
 		for _, record := range regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(row[1], -1) {
 			explained[record[1]] = true
 			if !written[record[1]] {
@@ -170,10 +178,11 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// records returns what package dlock logs, but for what it logs for debugging.
+// records returns the records that package dlock logs, except those of level debug.
 func records(t *testing.T) map[string]bool {
 	t.Helper()
-	logs := regexp.MustCompile(`(?:\bwarn|\bwarnLocked|\bwarning|\brecord)[({](?:time\.Now\(\), \w+, |what\+)?"(?:: )?([^"]+)"`)
+	logs := regexp.MustCompile(
+		`(?:\bwarn|\bwarnLocked|\bwarning|\brecord)[({](?:time\.Now\(\), \w+, |what\+)?"(?:: )?([^"]+)"`)
 	all := make(map[string]bool)
 	for _, match := range logs.FindAllStringSubmatch(sources(t, "../dlock"), -1) {
 		all[match[1]] = true
@@ -181,7 +190,8 @@ func records(t *testing.T) map[string]bool {
 	return all
 }
 
-// TestMetrics compares the metrics and labels of the page's alarms with those of package oteldlock, which Prometheus calls otherwise.
+// TestMetrics compares the metrics and labels of the page's alarms with those of package oteldlock,
+// which Prometheus calls otherwise.
 func TestMetrics(t *testing.T) {
 	page, err := os.ReadFile(document)
 	if err != nil {
@@ -194,7 +204,8 @@ func TestMetrics(t *testing.T) {
 		t.Error("the page has no metrics")
 	}
 	for _, name := range names {
-		metric := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_seconds"), "_total")
+		metric := strings.TrimSuffix(
+			strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_seconds"), "_total")
 		if !strings.Contains(source, `"`+strings.ReplaceAll(metric, "_", ".")+`"`) {
 			t.Errorf("package oteldlock has no %s", name)
 		}
@@ -229,7 +240,8 @@ func run(t *testing.T, dir string, env []string, block string) string {
 	for _, command := range commands(block) {
 		fmt.Fprintf(&script, "printf '%%s\\n' %s\n%s\n", quote("$ "+command), command)
 	}
-	// The output is a file, and not a pipe, so that the command lines of Redis know what comes to the reader's eyes.
+	// The output is a file, and not a pipe, so that the command lines of Redis know what comes to
+	// the reader's eyes.
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +262,8 @@ func run(t *testing.T, dir string, env []string, block string) string {
 	return string(text)
 }
 
-// commands returns what a block says to type. A line that ends in a backslash goes on in the next one.
+// commands returns what a block says to type. A line that ends in a backslash goes on in the next
+// one.
 func commands(block string) (all []string) {
 	goesOn := false
 	for line := range strings.Lines(block) {
@@ -271,7 +284,8 @@ func commands(block string) (all []string) {
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// What is another one each time: ids of permits, which are bytes, other ids, etcd's revisions, and numbers of four digits or more.
+// These vary from run to run: ids of permits, which are bytes; other ids; etcd's revisions; the
+// microseconds of TIME, which may be a short number; and numbers of four digits or more.
 var varying = []struct {
 	what *regexp.Regexp
 	as   string
@@ -279,7 +293,19 @@ var varying = []struct {
 	{regexp.MustCompile(`"(?:[^"\\\n]|\\.)*\\x(?:[^"\\\n]|\\.)*"`), "ID"},
 	{regexp.MustCompile(`\b[0-9a-f]{12,}\b`), "ID"},
 	{regexp.MustCompile(`(?i)(revision("? :)? |"said":)\d+`), "REVISION"},
+	{regexp.MustCompile(`(?m)^( *\d\) "\d{10}"\n *\d\) )"\d+"$`), `${1}"N"`},
 	{regexp.MustCompile(`\d{4,}`), "N"},
+}
+
+// TestShortMicroseconds: the answer to TIME may have any number of digits.
+func TestShortMicroseconds(t *testing.T) {
+	const page = "$ redis-cli TIME\n1) \"1795347924\"\n2) \"725832\"\n"
+	if !same(page, strings.Replace(page, "725832", "975", 1)) {
+		t.Error("975 µs are taken for another answer than 725832 µs")
+	}
+	if same(page, strings.Replace(page, `"725832"`, "(nil)", 1)) {
+		t.Error("(nil) is taken for 725832 µs")
+	}
 }
 
 func same(a, b string) bool { return blurred(a) == blurred(b) }
@@ -296,7 +322,8 @@ func programs(t *testing.T, texts map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range texts {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"),
+			0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

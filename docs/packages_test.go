@@ -23,11 +23,11 @@ import (
 	"testing"
 )
 
-// width is how many columns of code a page of documentation shows beside its index, on a screen that is not small. What is longer has
-// to be scrolled, declarations with the comments in them, too.
+// width is how many columns of code a page of documentation shows beside its index, on a screen
+// that is not small. Longer lines of declarations, and of comments in them, have to be scrolled.
 const width = 120
 
-// withoutOutput are the examples that are compiled, and not run: what they need can't be had in a process.
+// withoutOutput are the examples that are compiled, and not run: they need servers.
 var withoutOutput = map[string]string{
 	"contract.Example":                        "it is a test, which an example can't be",
 	"contract.ExampleStore":                   "it is a test, which an example can't be",
@@ -43,14 +43,15 @@ var withoutOutput = map[string]string{
 	"valkeybackend.ExampleWithShardedPubSub":  "it needs a cluster",
 }
 
-// A listing is a package as its readers find it.
+// A listing is a package's documentation.
 type listing struct {
 	*doc.Package
 	fset    *token.FileSet
 	written []*doc.Example // in files of tests, shown or not
 }
 
-// TestPackages looks at the documentation of all packages that others can import, and of all commands, in every module.
+// TestPackages looks at the documentation of all packages that others can import, and of all
+// commands, in every module.
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	dirs := public(t)
@@ -98,7 +99,8 @@ func public(t *testing.T) map[string]string {
 			if err != nil {
 				return err
 			}
-			dirs[path.Join(repository, filepath.ToSlash(relative))] = dir // modules are named after their folders
+			// modules are named after their folders
+			dirs[path.Join(repository, filepath.ToSlash(relative))] = dir
 		}
 		return nil
 	})
@@ -126,7 +128,8 @@ func list(t *testing.T, dir, importPath string, examples bool) listing {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasSuffix(name, "_test.go") && !bytes.Contains(source, []byte("\nfunc Example")) {
+		if strings.HasSuffix(name, "_test.go") &&
+			!bytes.Contains(source, []byte("\nfunc Example")) {
 			continue
 		}
 		file, err := parser.ParseFile(fset, name, source, parser.ParseComments)
@@ -143,7 +146,8 @@ func list(t *testing.T, dir, importPath string, examples bool) listing {
 	return listing{documentation, fset, written}
 }
 
-// begins checks that the first thing which one reads says what it is, and the next shows how to begin.
+// begins checks that the first thing which one reads says what it is, and the next shows how to
+// begin.
 func (p listing) begins(t *testing.T) {
 	t.Helper()
 	want := "Package " + p.Name + " "
@@ -154,7 +158,8 @@ func (p listing) begins(t *testing.T) {
 		t.Errorf("the package comment begins with %q, not with %q", synopsis, want)
 	}
 	if listed := new(doc.Package).Synopsis(p.Doc); strings.Contains(listed, "[") {
-		t.Errorf("lists of packages don't know the names in this one, and show their links as they are written: %s", listed)
+		t.Errorf("lists of packages don't know the names in this one, and show their links as "+
+			"they are written: %s", listed)
 	}
 	for _, block := range p.Parser().Parse(p.Doc).Content {
 		switch block.(type) {
@@ -185,8 +190,11 @@ func (p listing) shows(t *testing.T) {
 		examples = append(examples, typ.Examples...)
 	}
 	for _, e := range p.written {
-		if !slices.ContainsFunc(examples, func(shown *doc.Example) bool { return shown.Name == e.Name }) {
-			t.Errorf("Example%s is on no page: it isn't called after a function, type or method", e.Name)
+		if !slices.ContainsFunc(examples, func(shown *doc.Example) bool {
+			return shown.Name == e.Name
+		}) {
+			t.Errorf("Example%s is on no page: it isn't called after a function, type or method",
+				e.Name)
 		}
 	}
 	excuses := maps.Clone(withoutOutput)
@@ -223,7 +231,8 @@ func (p listing) values() []*doc.Value {
 	return values
 }
 
-// says checks that each name has a comment that begins with it, and that one of an option says what happens without it.
+// says checks that each name has a comment that begins with it, and that an option's comment names
+// its default.
 func (p listing) says(t *testing.T) {
 	t.Helper()
 	for _, f := range p.functions() {
@@ -250,7 +259,7 @@ func (p listing) says(t *testing.T) {
 	}
 }
 
-// fallback is how a comment says what is so without an option.
+// fallback matches the part of a comment that names an option's default.
 var fallback = regexp.MustCompile(`(?i)\b(default|without|unless)\b`)
 
 // named checks a comment.
@@ -316,7 +325,8 @@ func (p listing) links(t *testing.T, library *library, dir string) {
 				}
 			case *comment.DocLink:
 				name := strings.TrimPrefix(part.Recv+"."+part.Name, ".")
-				if part.ImportPath != "" && name != "" && !library.has(t, part.ImportPath, name, dir) {
+				if part.ImportPath != "" && name != "" &&
+					!library.has(t, part.ImportPath, name, dir) {
 					t.Errorf("%s: %s has no %s", about, part.ImportPath, name)
 				}
 			}

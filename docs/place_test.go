@@ -19,14 +19,14 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
-// Who holds and waits on the page.
+// The page's holders and waiters.
 const (
 	web  = "web-3/4711/Hq7sT2mWcXv0Kd9L"
 	job  = "job-1/17/p0RzJ5nYbE8uGw3A"
 	cron = "cron-2/9/Z4fQx6LkVt1oSi7C"
 )
 
-// lease is longer than any test waits: who gets in without a word was not told.
+// lease is longer than any test waits: a waiter that isn't told of a release doesn't get in.
 const lease = 10 * time.Minute
 
 // A place is a store to run commands on.
@@ -39,7 +39,7 @@ type place struct {
 	cluster func() place // another place
 }
 
-// A scene sets up what commands are run on, and may return what must be true after them.
+// A scene sets up the state for commands, and may return a check of the state after them.
 type scene func(t *testing.T, p *place) (after func())
 
 // play runs a block of commands.
@@ -66,7 +66,8 @@ func (p *place) hold(t *testing.T, kind backend.Kind, name, owner string) backen
 // permits has somebody hold some of ten permits.
 func (p *place) permits(t *testing.T, name, owner string, n int) {
 	t.Helper()
-	p.asks(t, backend.AcquireRequest{Kind: backend.Permits, Name: name, Owner: owner, Permits: n, Limit: 10}, true)
+	p.asks(t, backend.AcquireRequest{Kind: backend.Permits, Name: name, Owner: owner, Permits: n,
+		Limit: 10}, true)
 }
 
 // queue has somebody ask for a lock in vain, and wait for it, for so long.
@@ -75,7 +76,9 @@ func (p *place) queue(t *testing.T, kind backend.Kind, name, owner string, long 
 	p.asks(t, backend.AcquireRequest{Kind: kind, Name: name, Owner: owner, Place: long}, false)
 }
 
-func (p *place) asks(t *testing.T, req backend.AcquireRequest, acquired bool) backend.AcquireResult {
+func (p *place) asks(
+	t *testing.T, req backend.AcquireRequest, acquired bool,
+) backend.AcquireResult {
 	t.Helper()
 	s := p.backend(t, "").Open()
 	t.Cleanup(func() { s.Close() })
@@ -92,13 +95,16 @@ func (p *place) frees(t *testing.T, kind backend.Kind, name, owner string) {
 	t.Helper()
 	s := p.backend(t, "").Open()
 	defer s.Close()
-	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), backend.ReleaseRequest{Kind: kind, Name: name, Owner: owner, Lease: lease, Permits: 1}))
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), backend.ReleaseRequest{
+		Kind: kind, Name: name, Owner: owner, Lease: lease, Permits: 1,
+	}))
 }
 
 // client returns a client that polls for nothing.
 func (p *place) client(t *testing.T, user, id string, logger *slog.Logger) *dlock.Client {
 	t.Helper()
-	c := dlock.New(p.backend(t, user), dlock.WithClientID(id), dlock.WithLease(lease), dlock.WithLogger(logger))
+	c := dlock.New(p.backend(t, user), dlock.WithClientID(id), dlock.WithLease(lease),
+		dlock.WithLogger(logger))
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -168,7 +174,7 @@ func latch(prefix string) entry {
 	}
 }
 
-// waits has somebody wait, until it is seen that he does, and returns what waits for him to get in.
+// waits starts a waiter, and returns when it is seen to wait. The result waits for it to get in.
 func (p *place) waits(t *testing.T, e entry, seen func() bool) (in func()) {
 	t.Helper()
 	c := p.client(t, "", cron, slog.New(slog.DiscardHandler))
@@ -185,8 +191,8 @@ func (p *place) waits(t *testing.T, e entry, seen func() bool) (in func()) {
 	}
 }
 
-// hears returns what waits for somebody who listens to be woken, and for a lock to be there for him. A client that waits would get in
-// without a word, too, but later.
+// hears returns a function that waits until a listener is woken and finds the lock free. A waiting
+// client would get in without the message, too, but later.
 func (p *place) hears(t *testing.T, kind backend.Kind, name string) (heard func()) {
 	t.Helper()
 	s := p.backend(t, "").Open()
@@ -195,7 +201,8 @@ func (p *place) hears(t *testing.T, kind backend.Kind, name string) (heard func(
 	return func() {
 		t.Helper()
 		l.Wait()
-		p.asks(t, backend.AcquireRequest{Kind: kind, Name: name, Owner: cron + ":11", Permits: 1, Limit: 10}, true)
+		p.asks(t, backend.AcquireRequest{Kind: kind, Name: name, Owner: cron + ":11", Permits: 1,
+			Limit: 10}, true)
 	}
 }
 
@@ -208,11 +215,12 @@ func all(checks ...func()) func() {
 	}
 }
 
-// refused is in what servers say about users who may not.
+// refused is in what servers say about users that may not.
 var refused = regexp.MustCompile(`(?i)NOPERM|permission|can't run`)
 
-// uses has two clients of a user wait for each other, over and over, and no word of it logged. That a lock is lost is no matter: a fair one
-// is given for a second, in which a busy machine may stand still.
+// uses has two clients of a user wait for each other, over and over, and no word of it logged. That
+// a lock is lost is no matter: a fair one is given for a second, in which a busy machine may stand
+// still.
 func (p *place) uses(t *testing.T, user string, entries ...entry) {
 	t.Helper()
 	var log buffer
@@ -226,7 +234,8 @@ func (p *place) uses(t *testing.T, user string, entries ...entry) {
 			for range 4 {
 				all.Go(func() {
 					for range 5 {
-						if err := e(ctx, c); err != nil && (!errors.Is(err, dlock.ErrLost) || refused.MatchString(err.Error())) {
+						if err := e(ctx, c); err != nil &&
+							(!errors.Is(err, dlock.ErrLost) || refused.MatchString(err.Error())) {
 							t.Error(err)
 						}
 					}

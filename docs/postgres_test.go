@@ -18,9 +18,12 @@ func onPostgres(t *testing.T) place {
 	url := testservers.PostgresURL(server.Addr)
 	return place{
 		addr: server.Addr,
-		env:  []string{programs(t, map[string]string{"psql": "exec " + testservers.PostgresTool(t, "psql") + ` -X -d '` + url + `' "$@"`})},
+		env: []string{programs(t,
+			map[string]string{"psql": "exec " + testservers.PostgresTool(t, "psql") + ` -X -d '` +
+				url + `' "$@"`})},
 		empty: func(*testing.T) {
-			server.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
+			server.SQL(
+				`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
 		},
 		backend: func(t *testing.T, _ string) backend.Backend {
 			pool := wiretest.Must[*pgxpool.Pool](t)(pgxpool.New(t.Context(), url))
@@ -43,6 +46,8 @@ var postgresScenes = map[string]scene{
 	},
 	"a lock that won't go": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Exclusive, "orders:42", web+":17")
-		return func() { p.asks(t, backend.AcquireRequest{Name: "orders:42", Owner: job + ":1"}, true) }
+		return func() {
+			p.asks(t, backend.AcquireRequest{Name: "orders:42", Owner: job + ":1"}, true)
+		}
 	},
 }

@@ -23,7 +23,9 @@ const (
 )
 
 func onRedis(t *testing.T) place {
-	p := redisPlace(t, testservers.Redis(t).Addr, "redis-cli", func(t *testing.T, addr, user string) backend.Backend {
+	p := redisPlace(t, testservers.Redis(t).Addr, "redis-cli", func(
+		t *testing.T, addr, user string,
+	) backend.Backend {
 		opts := &redis.Options{Addr: addr}
 		if user != "" {
 			opts.Username, opts.Password = user, password
@@ -33,7 +35,9 @@ func onRedis(t *testing.T) place {
 		return redisbackend.New(client)
 	})
 	p.cluster = sync.OnceValue(func() place {
-		return redisPlace(t, testservers.RedisCluster(t, 1)[0].Addr, "redis-cli", func(t *testing.T, addr, user string) backend.Backend {
+		return redisPlace(t, testservers.RedisCluster(t, 1)[0].Addr, "redis-cli", func(
+			t *testing.T, addr, user string,
+		) backend.Backend {
 			opts := &redis.ClusterOptions{Addrs: []string{addr}}
 			if user != "" {
 				opts.Username, opts.Password = user, password
@@ -47,7 +51,9 @@ func onRedis(t *testing.T) place {
 }
 
 func onValkey(t *testing.T) place {
-	open := func(opts ...valkeybackend.Option) func(t *testing.T, addr, user string) backend.Backend {
+	open := func(
+		opts ...valkeybackend.Option,
+	) func(t *testing.T, addr, user string) backend.Backend {
 		return func(t *testing.T, addr, user string) backend.Backend {
 			to := valkey.ClientOption{InitAddress: []string{addr}}
 			if user != "" {
@@ -60,13 +66,16 @@ func onValkey(t *testing.T) place {
 	}
 	p := redisPlace(t, testservers.Valkey(t).Addr, "valkey-cli", open())
 	p.cluster = sync.OnceValue(func() place {
-		return redisPlace(t, testservers.ValkeyCluster(t, 1)[0].Addr, "valkey-cli", open(valkeybackend.WithShardedPubSub()))
+		return redisPlace(t, testservers.ValkeyCluster(t, 1)[0].Addr, "valkey-cli",
+			open(valkeybackend.WithShardedPubSub()))
 	})
 	return p
 }
 
 // redisPlace is a server with its command line, which is called redis-cli on the page.
-func redisPlace(t *testing.T, addr, program string, open func(t *testing.T, addr, user string) backend.Backend) place {
+func redisPlace(
+	t *testing.T, addr, program string, open func(t *testing.T, addr, user string) backend.Backend,
+) place {
 	return place{
 		addr: addr,
 		env:  commandLine(t, addr, program),
@@ -81,8 +90,8 @@ func redisPlace(t *testing.T, addr, program string, open func(t *testing.T, addr
 	}
 }
 
-// commandLine returns the environment in which redis-cli asks the server at addr, and answers as on a terminal where somebody reads it, which here
-// is a file.
+// commandLine returns the environment in which redis-cli asks the server at addr, and answers as on
+// a terminal where somebody reads it, which here is a file.
 func commandLine(t *testing.T, addr, program string) []string {
 	t.Helper()
 	_, port, err := net.SplitHostPort(addr)
@@ -90,7 +99,9 @@ func commandLine(t *testing.T, addr, program string) []string {
 		t.Fatal(err)
 	}
 	call := "exec " + testservers.Program(t, program) + " -p " + port
-	return []string{programs(t, map[string]string{"redis-cli": "[ -f /dev/stdout ] && " + call + ` --no-raw "$@"` + "\n" + call + ` "$@"`})}
+	return []string{programs(t,
+		map[string]string{"redis-cli": "[ -f /dev/stdout ] && " + call + ` --no-raw "$@"` + "\n" +
+			call + ` "$@"`})}
 }
 
 func admin(t *testing.T, addr string) *redis.Client {
@@ -108,7 +119,9 @@ func (p *place) listens(t *testing.T, channel string) func() bool {
 // stands says whether somebody stands in the line of a fair lock.
 func (p *place) stands(t *testing.T, name string) func() bool {
 	client := admin(t, p.addr)
-	return func() bool { return client.LLen(t.Context(), "redisson_lock_queue:{"+name+"}").Val() > 0 }
+	return func() bool {
+		return client.LLen(t.Context(), "redisson_lock_queue:{"+name+"}").Val() > 0
+	}
 }
 
 // redisScenes are those of the page.
@@ -142,7 +155,8 @@ var redisScenes = map[string]scene{
 	"a line": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Fair, "lock:till:3", web+":21")
 		p.queue(t, backend.Fair, "lock:till:3", job+":7", lease)
-		p.queue(t, backend.Fair, "lock:till:3", cron+":4", lease+time.Second) // so that he is behind, though he came in the same millisecond
+		// so that it is behind, though it came in the same millisecond
+		p.queue(t, backend.Fair, "lock:till:3", cron+":4", lease+time.Second)
 		return nil
 	},
 	"permits": func(t *testing.T, p *place) func() {
@@ -152,7 +166,8 @@ var redisScenes = map[string]scene{
 	},
 	"who waits": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Exclusive, "lock:orders:42", web+":17")
-		in := p.waits(t, plain("lock:orders:42"), p.listens(t, "redisson_lock__channel:{lock:orders:42}"))
+		in := p.waits(t, plain("lock:orders:42"),
+			p.listens(t, "redisson_lock__channel:{lock:orders:42}"))
 		return func() { p.frees(t, backend.Exclusive, "lock:orders:42", web+":17"); in() }
 	},
 	"a lock that won't go": func(t *testing.T, p *place) func() {
@@ -200,14 +215,19 @@ var redisScenes = map[string]scene{
 	"a line that stands still": func(t *testing.T, p *place) func() {
 		client, ctx := admin(t, p.addr), t.Context()
 		client.RPush(ctx, "redisson_lock_queue:{lock:till:3}", java)
-		client.ZAdd(ctx, "redisson_lock_timeout:{lock:till:3}", redis.Z{Score: float64(time.Now().Add(lease).UnixMilli()), Member: java})
-		return p.waits(t, fair("lock:till:3"), func() bool { return client.LLen(ctx, "redisson_lock_queue:{lock:till:3}").Val() > 1 })
+		client.ZAdd(ctx, "redisson_lock_timeout:{lock:till:3}", redis.Z{
+			Score: float64(time.Now().Add(lease).UnixMilli()), Member: java,
+		})
+		return p.waits(t, fair("lock:till:3"), func() bool {
+			return client.LLen(ctx, "redisson_lock_queue:{lock:till:3}").Val() > 1
+		})
 	},
 	"numbers": func(t *testing.T, p *place) func() {
 		p.hold(t, backend.Fenced, "lock:account:7", web+":18")
 		p.frees(t, backend.Fenced, "lock:account:7", web+":18")
 		return func() {
-			if token := p.hold(t, backend.Fenced, "lock:account:7", job+":9").Token; token <= 1999999999999999 {
+			if token := p.hold(t, backend.Fenced, "lock:account:7", job+":9").
+				Token; token <= 1999999999999999 {
 				t.Errorf("the next number is %d", token)
 			}
 		}
@@ -233,7 +253,9 @@ var redisScenes = map[string]scene{
 		return func() { p.uses(t, "locks", latch("latch:import:")) }
 	},
 	"a user who looks": func(t *testing.T, p *place) func() {
-		held := map[string]bool{"lock:orders:42": true, "lock:prices": true, "lock:till:3": true, "slots:mailer": true}
+		held := map[string]bool{
+			"lock:orders:42": true, "lock:prices": true, "lock:till:3": true, "slots:mailer": true,
+		}
 		p.hold(t, backend.Exclusive, "lock:orders:42", web+":17")
 		p.hold(t, backend.Read, "lock:prices", web+":19")
 		p.hold(t, backend.Fair, "lock:till:3", web+":21")
@@ -245,7 +267,8 @@ var redisScenes = map[string]scene{
 					t.Fatal(err)
 				}
 				delete(held, lock.Name)
-				if info, err := c.Inspect(t.Context(), lock.Name); err != nil || len(info.Holders) != 1 {
+				if info, err := c.Inspect(t.Context(), lock.Name); err != nil ||
+					len(info.Holders) != 1 {
 					t.Errorf("%s: %+v, %v", lock.Name, info, err)
 				}
 			}

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// snippets says of each document with Go or Java code where that stands word for word, as part of code that a test compiles and runs. Whole
-// programs stand nowhere else: they are run here.
+// snippets names, for each document with Go or Java code, the files with the same code, which tests
+// compile and run. Whole programs are in the document only: they are run here.
 var snippets = map[string][]string{
 	"../README.md":           {"readme_test.go"},
 	"../adapters/README.md":  {"../adapters/*/example_test.go"},
@@ -36,7 +36,7 @@ var (
 	indentation = regexp.MustCompile(`^[ \t]*`)
 )
 
-// A newcomer copies what he finds: all code in the documents compiles and runs as it is printed.
+// Newcomers copy code from the documents: all of it compiles and runs as it is printed.
 func TestSnippets(t *testing.T) {
 	documents := slices.Sorted(maps.Keys(snippets))
 	for _, document := range documents {
@@ -51,7 +51,8 @@ func TestSnippets(t *testing.T) {
 					t.Errorf("stands nowhere in %v:\n%s", snippets[document], block[2])
 				}
 			}
-			for _, code := range inlineCode.FindAllStringSubmatch(codeBlock.ReplaceAllString(text, ""), -1) {
+			for _, code := range inlineCode.FindAllStringSubmatch(
+				codeBlock.ReplaceAllString(text, ""), -1) {
 				if !sources.have(code[1] + "\n") {
 					t.Errorf("is no line of %v: %s", snippets[document], code[1])
 				}
@@ -59,7 +60,9 @@ func TestSnippets(t *testing.T) {
 		})
 	}
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && filepath.Ext(path) == ".md" && d.Type().IsRegular() && !slices.Contains(documents, filepath.ToSlash(relative(path))) && codeBlock.MatchString(contentOf(t, path)) {
+		if err == nil && filepath.Ext(path) == ".md" && d.Type().IsRegular() &&
+			!slices.Contains(documents, filepath.ToSlash(relative(path))) &&
+			codeBlock.MatchString(contentOf(t, path)) {
 			t.Errorf("%s has code, of which nothing says where it is tested", path)
 		}
 		return err
@@ -71,7 +74,8 @@ func TestSnippets(t *testing.T) {
 
 // relative returns a path that was found from the parent of this folder as it is from here.
 func relative(path string) string {
-	if rest, here := strings.CutPrefix(path, filepath.Join("..", "docs")+string(filepath.Separator)); here {
+	if rest, here := strings.CutPrefix(path,
+		filepath.Join("..", "docs")+string(filepath.Separator)); here {
 		return rest
 	}
 	return path
@@ -107,7 +111,7 @@ func dedentedSources(t *testing.T, patterns []string) (sources sourceLines) {
 	return sources
 }
 
-// have says whether some lines in a row are, but for their indentation, the code.
+// have says whether consecutive lines of the sources are the code, apart from indentation.
 func (s sourceLines) have(code string) bool {
 	code = dedent(strings.SplitAfter(code, "\n"))
 	n := strings.Count(code, "\n")
@@ -140,7 +144,7 @@ func dedent(lines []string) string {
 	return joined.String()
 }
 
-// runProgram runs a program as somebody would who has copied it, with Go and nothing else.
+// runProgram runs a program like a reader who has copied it, with only Go.
 func runProgram(t *testing.T, program string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "main.go")

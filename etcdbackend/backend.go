@@ -11,7 +11,7 @@ import (
 // DefaultPrefix is the prefix of the keys of locks unless [WithPrefix] sets another.
 const DefaultPrefix = "distsync/locks/"
 
-// Backend keeps locks in the etcd that a client is connected to. Make it with [New].
+// Backend keeps locks in the etcd of its client. Make it with [New].
 type Backend struct {
 	store *store
 }
@@ -23,28 +23,29 @@ type Option func(*options)
 
 type options struct {
 	prefix     string
-	checkEvery time.Duration // how long a silent stream of watches is trusted
+	checkEvery time.Duration // the time between two checks of a stream of watches
 }
 
-// WithPrefix sets a prefix of the keys of locks; the default is [DefaultPrefix]. All programs that
+// WithPrefix sets a prefix for the keys of locks. The default is [DefaultPrefix]. All programs that
 // share locks must use the same prefix, and no other data may have keys with it.
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a backend on an etcd client, which stays the caller's: close it after the client of
-// the locks. New panics if cli is nil.
+// New returns a backend on an etcd client. The caller closes that client, after the client of the
+// locks. New panics if cli is nil.
 //
-// Give the client all members as endpoints: it then goes on when one of them dies, and passes over
-// a learner. Set its DialKeepAliveTime to ten seconds, the least that gRPC knows, and its
+// Give the client all members as endpoints. Then it goes on when one of them dies, and skips a
+// learner. Set its DialKeepAliveTime to ten seconds, the least that gRPC allows, and its
 // DialKeepAliveTimeout to three. Then the client stops asking a member that hangs, or a machine
-// that fails without closing connections, until it is back. Otherwise one request after the other
-// goes there, and waits as long as it hangs, or for many minutes if it has vanished.
+// that fails without closing connections, until it is back. Otherwise some requests go on meeting
+// that member, and take longer. That lasts as long as the member hangs, or many minutes if the
+// machine has vanished.
 func New(cli *clientv3.Client, opts ...Option) *Backend {
 	if cli == nil {
 		panic("etcdbackend: nil client")
 	}
-	o := options{prefix: DefaultPrefix, checkEvery: 5 * time.Second}
+	o := options{prefix: DefaultPrefix, checkEvery: 2 * time.Second}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -56,10 +57,13 @@ func (b *Backend) Open() backend.Session {
 	return newSession(b.store)
 }
 
-// Limits says that etcd has all kinds of lock, and counts leases in whole seconds. The shortest is
-// 2 s by default: one and a half election timeouts, of a second each, rounded up.
+// Limits says that etcd has all kinds of lock, and counts leases in whole seconds. With etcd's
+// default election timeout of a second, the shortest lease is 2 s: one and a half election
+// timeouts, rounded up.
 func (b *Backend) Limits() backend.Limits {
-	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: kinds, Keeps: true}
+	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: kinds,
+		Keeps: true}
 }
 
-var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits, backend.Fair)
+var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits,
+	backend.Fair)

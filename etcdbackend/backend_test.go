@@ -44,8 +44,10 @@ func TestExamples(t *testing.T) {
 	endpoints = []string{addr}
 
 	Example()
-	if res := wiretest.Must[*clientv3.GetResponse](t)(cli.Get(t.Context(), key("orders:42"))); res.Header.Revision < 3 || res.Count != 0 {
-		t.Errorf("after the example there are %d keys of its lock, at revision %d; want that it was acquired and released", res.Count, res.Header.Revision)
+	if res := wiretest.Must[*clientv3.GetResponse](t)(
+		cli.Get(t.Context(), key("orders:42"))); res.Header.Revision < 3 || res.Count != 0 {
+		t.Errorf("after the example there are %d keys of its lock, at revision %d; want that it "+
+			"was acquired and released", res.Count, res.Header.Revision)
 	}
 	ExampleWithPrefix()
 	if get(t, cli, "shop/locks/orders:42") == nil {
@@ -66,7 +68,8 @@ func get(t *testing.T, cli *clientv3.Client, key string) *mvccpb.KeyValue {
 // leases returns how many leases there are, beside those that sessions keep for their next holds.
 func leases(t *testing.T, cli *clientv3.Client, sessions ...session) int {
 	t.Helper()
-	n := len(wiretest.Must[*clientv3.LeaseLeasesResponse](t)(cli.Leases(context.Background())).Leases)
+	n := len(wiretest.Must[*clientv3.LeaseLeasesResponse](t)(cli.Leases(context.Background())).
+		Leases)
 	for _, s := range sessions {
 		n -= etcdbackend.Idle(s)
 	}
@@ -86,28 +89,34 @@ func TestValue(t *testing.T) {
 	} {
 		s := open(t, cli, etcdbackend.WithPrefix("locks:"))
 		for n := 1; n <= 2; n++ {
-			if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(c.owner))); res.Count != n {
+			if res := wiretest.Must[backend.AcquireResult](t)(
+				s.Acquire(ctx, reenter(c.owner))); res.Count != n {
 				t.Errorf("%q: count %d, want %d", c.owner, res.Count, n)
 			}
 			kv := get(t, cli, "locks:n")
 			if want := fmt.Sprintf(c.want, n); kv == nil || string(kv.Value) != want {
 				t.Errorf("%q: value %v, want %s", c.owner, kv, want)
 			}
-			if ttl := wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(cli.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))); ttl.GrantedTTL != 31 {
+			if ttl := wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(
+				cli.TimeToLive(ctx, clientv3.LeaseID(kv.Lease))); ttl.GrantedTTL != 31 {
 				t.Errorf("%q: a lease of %d s, want 31", c.owner, ttl.GrantedTTL)
 			}
 		}
 		for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed} {
-			if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(c.owner))); res.Outcome != want {
+			if res := wiretest.Must[backend.ReleaseResult](t)(
+				s.Release(ctx, release(c.owner))); res.Outcome != want {
 				t.Errorf("%q: release: %v, want %v", c.owner, res.Outcome, want)
 			}
 		}
-		if get(t, cli, "locks:n") != nil || leases(t, cli, s) != 0 || etcdbackend.Remembered(s) != 0 {
+		if get(t, cli, "locks:n") != nil || leases(t, cli, s) != 0 ||
+			etcdbackend.Remembered(s) != 0 {
 			t.Errorf("%q: the key, a lease (%d) or what the session remembers (%d) is left",
 				c.owner, leases(t, cli, s), etcdbackend.Remembered(s))
 		}
 		s.Close()
-		testservers.Until(t, "Close gives back the leases", func() bool { return leases(t, cli) == 0 })
+		testservers.Until(t, "Close gives back the leases", func() bool {
+			return leases(t, cli) == 0
+		})
 	}
 }
 
@@ -115,9 +124,12 @@ func TestForeignValues(t *testing.T) {
 	t.Parallel()
 	cli := connect(t, testservers.Etcd(t).Addr)
 	for _, value := range []string{
-		"", "x", "1", "null", "[]", "{}", `"a"`, `{"owner":"a"}`, `{"count":1}`, `{"owner":"a","count":0}`,
-		`{"owner":"a","count":-1}`, `{"owner":"","count":1}`, `{"owner":"a","owner_base64":"//4=","count":1}`,
-		`{"owner":"a","count":1,"kind":"read"}`, `{"owner":"a","count":1} {}`, `{"owner":"a","count":"1"}`,
+		"", "x", "1", "null", "[]", "{}", `"a"`, `{"owner":"a"}`, `{"count":1}`,
+		`{"owner":"a","count":0}`,
+		`{"owner":"a","count":-1}`, `{"owner":"","count":1}`,
+		`{"owner":"a","owner_base64":"//4=","count":1}`,
+		`{"owner":"a","count":1,"kind":"read"}`, `{"owner":"a","count":1} {}`,
+		`{"owner":"a","count":"1"}`,
 		`{"OWNER":"a","count":1}`, `{"owner":"a","Count":1}`,
 	} {
 		wiretest.Must[*clientv3.PutResponse](t)(cli.Put(t.Context(), key("n"), value))
@@ -133,14 +145,17 @@ func TestForeignValues(t *testing.T) {
 			}
 		}
 	}
-	// What is written otherwise but says the same is a lock.
-	wiretest.Must[*clientv3.PutResponse](t)(cli.Put(t.Context(), key("n"), ` { "count": 2, "owner": "`+alice+`" } `))
+	// A value that is written in another way, but says the same, is a lock.
+	wiretest.Must[*clientv3.PutResponse](t)(
+		cli.Put(t.Context(), key("n"), ` { "count": 2, "owner": "`+alice+`" } `))
 	s := open(t, cli)
-	look := wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n", Owner: alice}))
+	look := wiretest.Must[backend.LookResult](t)(
+		s.Look(t.Context(), backend.LookRequest{Name: "n", Owner: alice}))
 	if !look.Held || look.Count != 2 || look.Remaining >= 0 {
 		t.Errorf("a lock without a lease: %+v", look)
 	}
-	if res := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), renew(alice))); !res.Held || get(t, cli, key("n")).Lease == 0 {
+	if res := wiretest.Must[backend.RenewResult](t)(
+		s.Renew(t.Context(), renew(alice))); !res.Held || get(t, cli, key("n")).Lease == 0 {
 		t.Errorf("renewing a lock without a lease: %+v, now %v", res, get(t, cli, key("n")))
 	}
 }
@@ -167,14 +182,16 @@ func TestNoLeaseIsLeft(t *testing.T) {
 	check("a renewal with another lease", 1)
 	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
 	check("a release of one of two", 1)
-	wiretest.Must[backend.ForceReleaseResult](t)(other.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
+	wiretest.Must[backend.ForceReleaseResult](t)(
+		other.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
 	check("a forced release", 0)
 	wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
 	if n := etcdbackend.Remembered(s) + etcdbackend.Remembered(other); n != 0 {
 		t.Errorf("%d holds are remembered", n)
 	}
 
-	// Of many who want a lock that is free one gets it. The others keep their leases for the next time.
+	// Of many that want a lock that is free one gets it. The others keep their leases for the next
+	// time.
 	for range 10 {
 		var all sync.WaitGroup
 		for i := range 10 {
@@ -199,7 +216,8 @@ func TestNoLeaseIsLeft(t *testing.T) {
 	}
 }
 
-// TestLateRequest: a request that was given up, and taken back, is carried out by the server after all.
+// TestLateRequest: a request that was given up, and taken back, is carried out by the server after
+// all.
 func TestLateRequest(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
@@ -267,7 +285,8 @@ func TestLateRequest(t *testing.T) {
 	if err := late(); err != nil {
 		t.Fatal(err)
 	}
-	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), reenter(alice))); res.Count != 2 {
+	if res := wiretest.Must[backend.AcquireResult](t)(
+		s.Acquire(t.Context(), reenter(alice))); res.Count != 2 {
 		t.Errorf("count %d after a late acquisition and another", res.Count)
 	}
 	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
@@ -287,7 +306,10 @@ func (c *catcher) install(cfg *clientv3.Config) {
 	cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(c.unary))
 }
 
-func (c *catcher) unary(ctx context.Context, method string, req, res any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (c *catcher) unary(
+	ctx context.Context, method string, req, res any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	txn, ok := req.(*pb.TxnRequest)
 	if !ok || txn.Success[0].GetRequestPut() == nil || !c.next.CompareAndSwap(true, false) {
 		return invoke(ctx, method, req, res, cc, opts...)
@@ -322,7 +344,8 @@ func TestKeyDeletedUnderLiveLease(t *testing.T) {
 	if res := wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))); res.Held {
 		t.Error("renewed another's lock")
 	}
-	if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice))); res.Outcome != backend.NotHeld {
+	if res := wiretest.Must[backend.ReleaseResult](t)(
+		s.Release(ctx, release(alice))); res.Outcome != backend.NotHeld {
 		t.Errorf("released another's lock: %v", res.Outcome)
 	}
 	if n := leases(t, cli); n != 1 {
@@ -330,10 +353,12 @@ func TestKeyDeletedUnderLiveLease(t *testing.T) {
 	}
 }
 
-// TestUnknownIsNotRepeated: the client library repeats what was cancelled by anybody but its caller.
+// TestUnknownIsNotRepeated: the client library repeats what was cancelled by anybody but its
+// caller.
 func TestUnknownIsNotRepeated(t *testing.T) {
 	t.Parallel()
-	for _, code := range []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Unknown, codes.Internal, codes.Aborted} {
+	for _, code := range []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable,
+		codes.Unknown, codes.Internal, codes.Aborted} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -368,7 +393,9 @@ func (f *fakeEtcd) Range(context.Context, *pb.RangeRequest) (*pb.RangeResponse, 
 	return &pb.RangeResponse{}, nil
 }
 
-func (f *fakeEtcd) LeaseGrant(context.Context, *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+func (f *fakeEtcd) LeaseGrant(
+	context.Context, *pb.LeaseGrantRequest,
+) (*pb.LeaseGrantResponse, error) {
 	return &pb.LeaseGrantResponse{ID: 1, TTL: 30}, nil
 }
 
@@ -388,12 +415,14 @@ func TestServerDown(t *testing.T) {
 		for _, s := range []session{s, fresh} {
 			err := step.Run(t.Context(), s)
 			if err == nil || backend.KindOf(err) == backend.Refused {
-				t.Errorf("%s: %v of kind %v, want another could succeed", step.Name, err, backend.KindOf(err))
+				t.Errorf("%s: %v of kind %v, want another could succeed", step.Name, err,
+					backend.KindOf(err))
 			}
 		}
 		err := step.Run(t.Context(), fresh)
 		wantKind(t, err, backend.Retry)
-		if err == nil || !regexp.MustCompile("connection error|broken pipe|connection reset").MatchString(err.Error()) {
+		if err == nil || !regexp.MustCompile("connection error|broken pipe|connection reset").
+			MatchString(err.Error()) {
 			t.Errorf("%s: %v; want the cause", step.Name, err)
 		}
 	}
@@ -434,8 +463,10 @@ func TestAuth(t *testing.T) {
 		wiretest.Must[*clientv3.AuthRoleAddResponse](t)(root.RoleAdd(ctx, user))
 		wiretest.Must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
 	}
-	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(ctx, "locker",
-		key(""), clientv3.GetPrefixRangeEnd(key("")), clientv3.PermissionType(clientv3.PermReadWrite)))
+	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(
+		root.RoleGrantPermission(ctx, "locker",
+			key(""), clientv3.GetPrefixRangeEnd(key("")),
+			clientv3.PermissionType(clientv3.PermReadWrite)))
 	nobody := open(t, connect(t, server.Addr))
 	wiretest.Must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
 	admin := connect(t, server.Addr, as("root", "secret"))
@@ -445,12 +476,14 @@ func TestAuth(t *testing.T) {
 		for who, s := range map[string]session{"nobody": nobody, "stranger": stranger} {
 			err := step.Run(ctx, s)
 			wantKind(t, err, backend.Refused)
-			if err == nil || !strings.Contains(err.Error(), "user name is empty") && !strings.Contains(err.Error(), "permission denied") {
+			if err == nil || !strings.Contains(err.Error(), "user name is empty") &&
+				!strings.Contains(err.Error(), "permission denied") {
 				t.Errorf("%s by %s: %v", step.Name, who, err)
 			}
 		}
 	}
-	if n := len(wiretest.Must[*clientv3.GetResponse](t)(admin.Get(ctx, "", clientv3.WithPrefix())).Kvs); n != 0 {
+	if n := len(wiretest.Must[*clientv3.GetResponse](t)(admin.Get(ctx, "", clientv3.WithPrefix())).
+		Kvs); n != 0 {
 		t.Errorf("%d keys were made by who may not", n)
 	}
 
@@ -460,13 +493,17 @@ func TestAuth(t *testing.T) {
 	wiretest.Must[backend.AcquireResult](t)(locker.Acquire(ctx, acquire(alice)))
 	wiretest.Must[backend.RenewResult](t)(locker.Renew(ctx, renew(alice)))
 	// This ends all tokens of the user, also those that the streams were opened with.
-	wiretest.Must[*clientv3.AuthUserChangePasswordResponse](t)(admin.UserChangePassword(ctx, "locker", "secret"))
+	wiretest.Must[*clientv3.AuthUserChangePasswordResponse](t)(
+		admin.UserChangePassword(ctx, "locker", "secret"))
 	testservers.Until(t, "renewals work with a new token", func() bool {
 		res, err := locker.Renew(ctx, renew(alice))
 		return err == nil && res.Held
 	})
 	testservers.Until(t, "subscriptions work with a new token", func() bool {
-		sub, err := locker.Subscribe(ctx, backend.SubscribeRequest{Name: "m", Wake: func(backend.Wakeup) {}})
+		sub, err := locker.Subscribe(ctx, backend.SubscribeRequest{Name: "m", Wake: func(
+			backend.Wakeup,
+		) {
+		}})
 		if err == nil {
 			sub.Close()
 		}
@@ -475,7 +512,8 @@ func TestAuth(t *testing.T) {
 	wiretest.Must[backend.ReleaseResult](t)(locker.Release(ctx, release(alice)))
 	listener.Wait()
 
-	wiretest.Must[*clientv3.AuthUserChangePasswordResponse](t)(admin.UserChangePassword(ctx, "locker", "another"))
+	wiretest.Must[*clientv3.AuthUserChangePasswordResponse](t)(
+		admin.UserChangePassword(ctx, "locker", "another"))
 	for _, step := range steps {
 		err := step.Run(ctx, changed)
 		wantKind(t, err, backend.Refused)
@@ -496,8 +534,10 @@ func TestBatchWithWhatMayNotBeRead(t *testing.T) {
 		wiretest.Must[*clientv3.AuthRoleAddResponse](t)(root.RoleAdd(ctx, user))
 		wiretest.Must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
 	}
-	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(ctx, "locker",
-		key("mine"), clientv3.GetPrefixRangeEnd(key("mine")), clientv3.PermissionType(clientv3.PermReadWrite)))
+	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(
+		root.RoleGrantPermission(ctx, "locker",
+			key("mine"), clientv3.GetPrefixRangeEnd(key("mine")),
+			clientv3.PermissionType(clientv3.PermReadWrite)))
 	wiretest.Must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
 
 	s := open(t, connect(t, server.Addr, as("locker", "secret")))
@@ -507,7 +547,9 @@ func TestBatchWithWhatMayNotBeRead(t *testing.T) {
 		if i == 17 {
 			name = "another's"
 		} else {
-			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
+			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
+				Name: name, Owner: alice, Lease: lease,
+			}))
 		}
 		reqs = append(reqs, backend.RenewRequest{Name: name, Owner: alice, Lease: lease})
 	}
@@ -526,17 +568,23 @@ func TestBatchWithWhatMayNotBeRead(t *testing.T) {
 func TestLongElectionTimeout(t *testing.T) {
 	t.Parallel()
 	// This server keeps no lease for less than 8 s.
-	cli := connect(t, testservers.Etcd(t, "--heartbeat-interval", "500", "--election-timeout", "5000").Addr)
+	cli := connect(t, testservers.Etcd(t, "--heartbeat-interval", "500", "--election-timeout",
+		"5000").Addr)
 	s := open(t, cli)
 	req := acquire(alice)
 	req.Lease = s2
 	for range 3 {
 		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
-		wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), backend.RenewRequest{Name: "n", Owner: alice, Lease: s2}))
+		wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), backend.RenewRequest{
+			Name: "n", Owner: alice, Lease: s2,
+		}))
 	}
 	kv := get(t, cli, key("n"))
-	wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), backend.RenewRequest{Name: "n", Owner: alice, Lease: s2}))
-	if again := get(t, cli, key("n")); again.Lease != kv.Lease || again.ModRevision != kv.ModRevision {
+	wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), backend.RenewRequest{
+		Name: "n", Owner: alice, Lease: s2,
+	}))
+	if again := get(t, cli, key("n")); again.Lease != kv.Lease ||
+		again.ModRevision != kv.ModRevision {
 		t.Error("each renewal writes")
 	}
 	if n := leases(t, cli); n != 1 {
@@ -550,12 +598,15 @@ func TestSilentWatchIsReplaced(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
 	var breaker watchBreaker // only counts
-	s := open(t, connect(t, server.Addr, breaker.install), etcdbackend.CheckEvery(50*time.Millisecond))
+	s := open(t, connect(t, server.Addr, breaker.install),
+		etcdbackend.CheckEvery(50*time.Millisecond))
 	listener := subscribe(t, s, "n")
 	server.Stop() // its connections stay
 	defer server.Cont()
 	opened := breaker.opened()
-	testservers.Until(t, "another stream is opened", func() bool { return breaker.opened() > opened })
+	testservers.Until(t, "another stream is opened", func() bool {
+		return breaker.opened() > opened
+	})
 	server.Cont()
 	listener.Wait()
 }
@@ -576,7 +627,8 @@ func TestCompaction(t *testing.T) {
 		}
 		wiretest.Must[backend.ReleaseResult](t)(other.Release(ctx, release(bob)))
 		put := wiretest.Must[*clientv3.PutResponse](t)(admin.Put(ctx, "x", ""))
-		wiretest.Must[*clientv3.CompactResponse](t)(admin.Compact(ctx, put.Header.Revision, clientv3.WithCompactPhysical()))
+		wiretest.Must[*clientv3.CompactResponse](t)(
+			admin.Compact(ctx, put.Header.Revision, clientv3.WithCompactPhysical()))
 		listener.Wait()
 	}
 }

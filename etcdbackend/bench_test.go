@@ -35,7 +35,9 @@ func BenchmarkRenew(b *testing.B) {
 			reqs := make([]backend.RenewRequest, 1000)
 			var all sync.WaitGroup
 			for i := range reqs {
-				reqs[i] = backend.RenewRequest{Name: fmt.Sprint("lock", i), Owner: alice, Lease: lease}
+				reqs[i] = backend.RenewRequest{
+					Name: fmt.Sprint("lock", i), Owner: alice, Lease: lease,
+				}
 				all.Go(func() {
 					req := backend.AcquireRequest{Name: reqs[i].Name, Owner: alice, Lease: lease}
 					wiretest.Must[backend.AcquireResult](b)(s.Acquire(b.Context(), req))

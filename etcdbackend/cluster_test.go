@@ -88,7 +88,9 @@ func TestMembersDieWhileLocksChangeHands(t *testing.T) {
 		t.Helper()
 		for n := range names {
 			before := turns[n].Load()
-			testservers.Until(t, "locks change hands "+what, func() bool { return turns[n].Load() > before+20 })
+			testservers.Until(t, "locks change hands "+what, func() bool {
+				return turns[n].Load() > before+20
+			})
 		}
 	}
 	goesOn("at first")
@@ -116,7 +118,7 @@ func TestMembersDieWhileLocksChangeHands(t *testing.T) {
 	t.Logf("turns: %d, %d, %d", turns[0].Load(), turns[1].Load(), turns[2].Load())
 }
 
-// TestHoldsSurviveTheLeader: who holds a lock keeps it when the leader dies.
+// TestHoldsSurviveTheLeader: the holder of a lock keeps it when the leader dies.
 func TestHoldsSurviveTheLeader(t *testing.T) {
 	t.Parallel()
 	members := testservers.EtcdCluster(t, 3)
@@ -187,7 +189,8 @@ func TestNoQuorum(t *testing.T) {
 		if err == nil {
 			t.Fatalf("%s without a majority: no error", what)
 		}
-		for _, cause := range []string{"no leader", "timed out", "connection", "leader changed", "the store has not answered"} {
+		for _, cause := range []string{"no leader", "timed out", "connection", "leader changed",
+			"the store has not answered"} {
 			if strings.Contains(err.Error(), cause) {
 				return
 			}
@@ -266,8 +269,8 @@ func TestHandOver(t *testing.T) {
 	all.Wait()
 	for i := range sent {
 		sent[i].mu.Lock()
-		// A turn looks when it begins, when it is subscribed, and when it was woken; and once more if it
-		// was woken by one whose lock the other got.
+		// A turn looks when it begins, when it is subscribed, and when it was woken; and once more
+		// if it was woken by one whose lock the other got.
 		if n := sent[i].unary[rpcRange]; n > 5*turns {
 			t.Errorf("%d turns took %d reads", turns, n)
 		}
@@ -275,8 +278,8 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// TestAFollowerHangs: a member that says nothing, as one does whose disk is stuck, costs those who lock no
-// more than some patience. The majority is well.
+// TestAFollowerHangs: a member that says nothing, as one does whose disk is stuck, costs clients
+// no more than some patience. The majority is well.
 func TestAFollowerHangs(t *testing.T) {
 	t.Parallel()
 	members := testservers.EtcdCluster(t, 3)
@@ -287,7 +290,9 @@ func TestAFollowerHangs(t *testing.T) {
 	c := dlock.New(etcdbackend.New(connectAll(t, addrs(members))), dlock.WithLease(6*time.Second))
 	defer c.Close()
 	for i := range 6 { // there are connections to all members
-		if err := c.Locker(fmt.Sprint("warm", i)).Do(t.Context(), func(context.Context) error { return nil }); err != nil {
+		if err := c.Locker(fmt.Sprint("warm", i)).Do(t.Context(), func(context.Context) error {
+			return nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

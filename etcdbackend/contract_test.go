@@ -25,7 +25,9 @@ func TestContract(t *testing.T) {
 	choice := depth.Of[wiretest.Choice](wiretest.Essential, nil, nil)
 	wiretest.Suite(t, 12, choice, func() contract.Harness {
 		server := testservers.Etcd(t)
-		return contract.Harness{NewStore: func(t *testing.T) contract.Store { return store(t, server.Addr) }}
+		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
+			return store(t, server.Addr)
+		}}
 	})
 }
 
@@ -37,8 +39,12 @@ func store(t *testing.T, addr string) contract.Store {
 	var breaker watchBreaker
 	wiretest.Must[*clientv3.DeleteResponse](t)(admin.Delete(ctx, "", clientv3.WithPrefix()))
 	return contract.Store{
-		Backend:    func() backend.Backend { return etcdbackend.New(connect(t, addr, at.install, breaker.install)) },
-		PutForeign: func(name string) { wiretest.Must[*clientv3.PutResponse](t)(admin.Put(ctx, key(name), "foreign")) },
+		Backend: func() backend.Backend {
+			return etcdbackend.New(connect(t, addr, at.install, breaker.install))
+		},
+		PutForeign: func(name string) {
+			wiretest.Must[*clientv3.PutResponse](t)(admin.Put(ctx, key(name), "foreign"))
+		},
 		ForeignIntact: func(name string) bool {
 			res, err := admin.Get(ctx, key(name))
 			return err == nil && res.Count == 1 && string(res.Kvs[0].Value) == "foreign"
@@ -53,14 +59,20 @@ func store(t *testing.T, addr string) contract.Store {
 }
 
 // With any of three members hanging the suite asks for progress, and that nothing is lost. Clients
-// are set as New says: else each third request goes to the member that hangs, for as long as it does.
-// It takes minutes, in real time. A quorum of stores has the same cases in virtual time, on every change.
+// are set as New says: else each third request goes to the member that hangs, for as long as it
+// does. It takes minutes, in real time. A quorum of stores has the same cases in virtual time, on
+// every change.
 func TestContractWithParts(t *testing.T) {
 	depth.Needs(t, depth.Night)
 	members := testservers.EtcdCluster(t, 3)
-	run := func(what string, chosen func(contract.Case) bool, parts func(t *testing.T) []*testservers.Server) {
+	run := func(
+		what string, chosen func(contract.Case) bool,
+		parts func(t *testing.T) []*testservers.Server,
+	) {
 		t.Run(what, func(t *testing.T) {
-			contract.Run(t, contract.Harness{Choose: chosen, NewStore: func(t *testing.T) contract.Store {
+			contract.Run(t, contract.Harness{Choose: chosen, NewStore: func(
+				t *testing.T,
+			) contract.Store {
 				store := contract.Store{Backend: func() backend.Backend {
 					return etcdbackend.New(connectAll(t, addrs(members), keepingAlive))
 				}}
@@ -74,8 +86,8 @@ func TestContractWithParts(t *testing.T) {
 	run("any", func(c contract.Case) bool {
 		return c.Tags.Has(contract.PartHangs) && !c.Tags.Has(contract.HoldStays)
 	}, func(*testing.T) []*testservers.Server { return members })
-	// A leader that goes on after longer than a lease may end holds that are in order: see the package's
-	// documentation.
+	// A leader that goes on after longer than a lease may end holds that are in order: see the
+	// package's documentation.
 	run("followers", func(c contract.Case) bool { return c.Tags.Has(contract.HoldStays) },
 		func(t *testing.T) []*testservers.Server { return followers(t, members) })
 }
@@ -135,10 +147,13 @@ func (a *address) move(to string) {
 // reconnectAtOnce lets a client whose connection was broken not wait for a second before the next.
 func reconnectAtOnce(c *clientv3.Config) {
 	at := backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1, MaxDelay: time.Millisecond}
-	c.DialOptions = append(c.DialOptions, grpc.WithConnectParams(grpc.ConnectParams{Backoff: at, MinConnectTimeout: testservers.Patience}))
+	c.DialOptions = append(c.DialOptions, grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff: at, MinConnectTimeout: testservers.Patience,
+	}))
 }
 
-// A watchBreaker breaks the streams of watches of the clients that it is installed in, and nothing else.
+// A watchBreaker breaks the streams of watches of the clients that it is installed in, and nothing
+// else.
 type watchBreaker struct {
 	mu      sync.Mutex
 	cancels map[int]context.CancelFunc
@@ -149,7 +164,10 @@ func (b *watchBreaker) install(c *clientv3.Config) {
 	c.DialOptions = append(c.DialOptions, grpc.WithChainStreamInterceptor(b.stream))
 }
 
-func (b *watchBreaker) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (b *watchBreaker) stream(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	streamer grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	if method == "/etcdserverpb.Watch/Watch" {
 		ctx = b.add(ctx)
 	}

@@ -14,16 +14,23 @@ import (
 
 var (
 	errClosed = &backend.Error{Kind: backend.Refused, Err: errors.New("etcd: session closed")}
-	errShape  = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: an answer to something else")}
-	errShort  = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: the lease of a lock could not be prolonged")}
-	errSilent = &backend.Error{Kind: backend.Unknown, Err: errors.New("etcd: no answer for too long")}
+	errShape  = &backend.Error{
+		Kind: backend.Unknown, Err: errors.New("etcd: an answer to something else"),
+	}
+	errShort = &backend.Error{
+		Kind: backend.Unknown, Err: errors.New("etcd: the lease of a lock could not be prolonged"),
+	}
+	errSilent = &backend.Error{
+		Kind: backend.Unknown, Err: errors.New("etcd: no answer for too long"),
+	}
 )
 
-// withKind gives an error of a request its kind. sent says whether the request may have reached a
+// withKind adds a kind to a request's error. sent says whether the request may have reached a
 // server.
 //
-// An error of etcd's own comes before anything was done only where that is said here: a proposal
-// may be agreed on after the member that made it has given up on it, or has stopped.
+// A member may return an error after it has proposed a change. The other members may agree on the
+// proposal although that member has given up on it, or has stopped. So only the errors in delays
+// and refusals mean that nothing was done.
 func withKind(err error, sent bool) *backend.Error {
 	if kinded, ok := errors.AsType[*backend.Error](err); ok {
 		return kinded
@@ -41,33 +48,35 @@ func withKind(err error, sent bool) *backend.Error {
 	return &backend.Error{Kind: kind, Err: err}
 }
 
-// errClientClosed is what a request gets when the client was closed.
+// errClientClosed is the error of a request after the client was closed.
 var errClientClosed = status.Error(codes.Canceled, "grpc: the client connection is closing")
 
-// refusals are answers to a request that would get the same answer again.
+// refusals are errors that a repeated request would also get.
 var refusals = []error{
-	rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty, rpctypes.ErrUserNotFound,
-	rpctypes.ErrRoleNotFound, rpctypes.ErrPermissionNotGranted, rpctypes.ErrAuthNotEnabled, rpctypes.ErrInvalidAuthMgmt,
+	rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserEmpty,
+	rpctypes.ErrUserNotFound,
+	rpctypes.ErrRoleNotFound, rpctypes.ErrPermissionNotGranted, rpctypes.ErrAuthNotEnabled,
+	rpctypes.ErrInvalidAuthMgmt,
 	rpctypes.ErrEmptyKey, rpctypes.ErrTooManyOps, rpctypes.ErrRequestTooLarge,
 }
 
-// delays are answers to a request that was not carried out, and may be another time. The requests
-// ask for a leader, so ErrNoLeader is said before anything was proposed. ErrNoSpace is none of them: the
-// transaction that fills a store is carried out, and answered with it.
+// delays are errors of requests that were not carried out, but may succeed later. Requests require
+// a leader, so ErrNoLeader comes before any proposal. ErrNoSpace isn't in the list, since the
+// transaction that fills a store is carried out, and gets that error as its answer.
 var delays = []error{
 	rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests, rpctypes.ErrLeaseNotFound, errLearner,
 	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
 }
 
-// errLearner is what a member says that is a learner, and so doesn't serve clients yet. The client
-// asks one member after the other, so another try is another member's. For requests of one answer
-// it does that itself, for streams it doesn't.
+// errLearner is the error of a member that is a learner, and so doesn't serve clients yet. The
+// client asks one member after the other, so another try reaches another member. The client itself
+// repeats unary requests, but not streams.
 var errLearner = rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)
 
 func isLearners(err error) bool { return err != nil && errors.Is(rpctypes.Error(err), errLearner) }
 
-// mostLearners is how often in a row a learner may be asked for a stream. If requests alternate
-// with streams, that can be every time for two members.
+// mostLearners is how often in a row a learner may be asked for a stream. With two members, if
+// requests alternate with streams, every stream may go to the learner. So the number is limited.
 const mostLearners = 16
 
 func isAny(err error, list []error) bool {
@@ -79,32 +88,33 @@ func isAny(err error, list []error) bool {
 	return false
 }
 
-// tooLong says whether a request, or the answer to it, was longer than somebody on the way takes.
-// There are other reasons for the same code.
+// tooLong reports whether a request or its answer was longer than one of the two sides accepts.
+// gRPC uses the same code for other errors, so the text decides.
 func tooLong(err error) bool {
 	kinded, ok := errors.AsType[*backend.Error](err)
 	return ok && status.Code(kinded.Err) == codes.ResourceExhausted &&
 		strings.Contains(kinded.Err.Error(), "larger than max")
 }
 
-// notDone returns the error of a step that has come to nothing: it failed while it was being
-// prepared, so whether that request was carried out does not matter.
+// notDone returns the error of a step that failed during its preparation. It doesn't matter whether
+// the failed request was carried out.
 func notDone(err error) error {
 	switch {
 	case backend.KindOf(err) == backend.Refused:
 		return err
-	case tooLong(err): // the next answer would be, too
+	case tooLong(err): // the next answer would also be too long
 		return &backend.Error{Kind: backend.Refused, Err: err}
 	}
 	return &backend.Error{Kind: backend.Retry, Err: err}
 }
 
-// inDoubt returns the error of a step that may have been carried out, at least in part.
+// inDoubt returns the error of a step that may have been carried out, at least partly.
 func inDoubt(err error) error {
 	return &backend.Error{Kind: backend.Unknown, Err: err}
 }
 
-// afterwards returns the error of a step that was carried out but for what is to be done after it, or nil.
+// afterwards returns the error of a step that was carried out, but whose later work has failed with
+// err. It returns nil if err is nil.
 func afterwards(err error) error {
 	if err != nil {
 		return inDoubt(err)
@@ -112,7 +122,7 @@ func afterwards(err error) error {
 	return nil
 }
 
-// ended returns the error of a context that has ended before anything was sent, or nil.
+// ended returns the error of a context that has ended before any request was sent, or nil.
 func ended(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return &backend.Error{Kind: backend.Retry, Err: err}

@@ -37,7 +37,7 @@ func Age(s backend.Session, by time.Duration) {
 	}
 }
 
-// Turn makes a session leave a lock for so long to each who is ahead in the line.
+// Turn makes a session leave a lock for so long to each that is ahead in the line.
 func Turn(s backend.Session, turn time.Duration) {
 	ln := s.(*session).line
 	ln.mu.Lock()

@@ -11,22 +11,26 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Who waits for a fair lock has a key beside the lock's, a place, and the order is that in which these keys were created. While nobody has the
-// lock's own key the first in line has the lock, without a word: when the key before its own is gone it is inside. So there is nothing to hand
-// over, nobody has to be told by whoever leaves, and it can't be lost. The place becomes the lock's key when the owner renews or
-// asks, which is why the lock's key is taken only where there is no line, or by the first in it.
+// A waiter for a fair lock has a place, which is a key besides the lock's key. The places are in
+// the order in which these keys were created, but restored places come before the others. While the
+// lock's own key doesn't exist, the first in line has the lock. So the next waiter has the lock as
+// soon as the key before its own is gone. A release needs no message, so no message can be lost.
+// When the first in line renews or asks, it replaces its place by the lock's key. So the lock's key
+// is taken only if there is no line, or by the first in line.
 //
-// Being the first lasts: places are only put where somebody else has the lock, as the transaction compares, and those that come
-// before others only where somebody has the lock's key. So what was found to be the first is that for as long as its place is there and the lock's key isn't.
+// The first in line stays the first as long as its place exists and the lock's key doesn't. While
+// it has the lock by its place, restored places go behind it. The transaction that creates a place
+// checks that the lock hasn't changed since it was seen.
 
-// A turn is what a step has found of a lock, and of those who stand in line for it.
+// A turn is a step's knowledge of a lock and its line.
 type turn struct {
-	rev  int64    // at which it was so; 0 if that isn't known
-	lock record   // of who has the lock's key
-	line []record // in order
+	rev  int64    // the revision of this state; 0 if not known
+	lock record   // the lock's key
+	line []record // the places, in order
 }
 
-// holder returns the hold of whoever has the lock. It says whether that is the first in line.
+// holder returns the hold of the lock's holder. first reports whether the holder is the first in
+// line, and has the lock by its place.
 func (at turn) holder() (holder record, first bool) {
 	if at.lock.free() && len(at.line) > 0 {
 		return at.line[0], true
@@ -42,8 +46,8 @@ func (at turn) place(owner string) record {
 	return record{}
 }
 
-// A position is what tells a place from all others: the revision in which it was created, and of those that were created at once
-// which it is.
+// A position identifies a place. It is the revision in which the place was created and, among
+// places created at once, its number.
 type position struct {
 	rev   int64
 	front int
@@ -51,8 +55,9 @@ type position struct {
 
 func (r record) position() position { return position{r.created, r.front} }
 
-// inOrder sorts places. Who has come back goes before all that were there, those who came back at once in their order; but not before
-// who was inside.
+// inOrder sorts places. An owner that has come back goes before all that were in line at that time.
+// Owners that came back together keep their order. None of them goes before an owner that had the
+// lock by its place.
 func inOrder(line []record) {
 	slices.SortFunc(line, func(a, b record) int {
 		switch {
@@ -77,7 +82,7 @@ func inOrder(line []record) {
 	}
 }
 
-// turn reads the answer to a look at the lock's key, and at all that may be held beside it.
+// turn reads the answer to a look at the lock's key and at all keys besides it.
 func (s *session) turn(id holdID, res *pb.TxnResponse) (at turn, err error) {
 	lock, err := ranged(res, 0)
 	if err != nil {
@@ -98,10 +103,12 @@ func (s *session) turn(id holdID, res *pb.TxnResponse) (at turn, err error) {
 	return at, err
 }
 
-// lookAtTurn finds out who has a lock, and who stands in line. Whoever may use the lock's key alone sees no more than that.
+// lookAtTurn finds out which owner has a lock, and which are in line. If the user may use only the
+// lock's key, lookAtTurn reads only that key.
 func (s *session) lookAtTurn(ctx context.Context, a *attempt) (turn, error) {
 	if a.fair || !s.alone.has(a.id.name) {
-		res, err := s.store.look(ctx, a.ttl, rangeOp(s.store.key(a.id.name)), s.store.beside(a.id.name).findOp(0))
+		res, err := s.store.look(ctx, a.ttl, rangeOp(s.store.key(a.id.name)),
+			s.store.beside(a.id.name).findOp(0))
 		switch {
 		case err == nil:
 			return s.turn(a.id, res)
@@ -114,19 +121,23 @@ func (s *session) lookAtTurn(ctx context.Context, a *attempt) (turn, error) {
 	return turn{lock: key}, err
 }
 
-// foundTurn returns what an attempt in vain has found, when the lock's key was found to be so.
+// foundTurn returns the state that a refused attempt has found. key is the lock's key in that
+// state.
 func (s *session) foundTurn(ctx context.Context, a *attempt, key record) (turn, error) {
 	switch {
-	case a.seen == nil || !a.fair && (!key.free() || len(a.seen.Responses) < 2 || a.seen.Responses[1].GetResponseRange().GetKvs() == nil):
+	case a.seen == nil || !a.fair &&
+		(!key.free() || len(a.seen.Responses) < 2 ||
+			a.seen.Responses[1].GetResponseRange().GetKvs() == nil):
 		return turn{lock: key}, nil
 	case a.fair:
 		return s.turn(a.id, a.seen)
 	default:
-		return s.lookAtTurn(ctx, a) // it is held beside its key, and not all of that was read
+		return s.lookAtTurn(ctx, a) // the first in line has the lock, and not all places were read
 	}
 }
 
-// takes has an attempt take the lock where nobody stands in line, or else as the first who does.
+// takes makes an attempt take the lock only if there is no line or, if first is set, only while its
+// owner is the first in line.
 func (s *session) takes(a *attempt, at turn, first bool) {
 	a.with = nil
 	switch {
@@ -138,8 +149,11 @@ func (s *session) takes(a *attempt, at turn, first bool) {
 	}
 }
 
-// stand has an owner stand in line, if it still is as was seen that another has the lock. If not, it returns what it has found instead.
-func (s *session) stand(ctx context.Context, a *attempt, place time.Duration, at turn) (stands bool, found turn, err error) {
+// stand puts an owner in line, if another owner still has the lock as last seen. If not, stand
+// returns the state that it has found.
+func (s *session) stand(
+	ctx context.Context, a *attempt, place time.Duration, at turn,
+) (stands bool, found turn, err error) {
 	owner := a.id.owner
 	q := s.queues.asks(a.id.name, owner, s.store.ttl(place), place)
 	l, err := s.placeLease(ctx, q)
@@ -186,11 +200,14 @@ func (s *session) stand(ctx context.Context, a *attempt, place time.Duration, at
 	if found, err = s.turn(a.id, res); err != nil {
 		return false, at, err
 	}
-	return found.place(owner).lease == l.id, found, nil // it may have been put by a request that had no answer
+	// a request without an answer may have put the place there
+	return found.place(owner).lease == l.id, found, nil
 }
 
-// stillHeld says that another has a lock: somebody stands in line, of whom the last is the least likely to be gone; or the lock's key is
-// as it was seen. If somebody else stands in line by now that does as well, but takes a look at all of them.
+// stillHeld returns the condition that another owner has a lock. If there is a line, the condition
+// is that the line's last place exists, since that is least likely to be gone. Otherwise it is that
+// the lock's key hasn't changed. If the condition fails, stand accepts any other place in line
+// instead, but then the answer has all keys of the line.
 func (s *session) stillHeld(name string, at turn) []*pb.Compare {
 	if n := len(at.line); n > 0 {
 		last := at.line[n-1]
@@ -199,7 +216,8 @@ func (s *session) stillHeld(name string, at turn) []*pb.Compare {
 	return same(s.store.key(name), at.lock)
 }
 
-// placeLease returns the lease for the places of a queue, which has begun just now.
+// placeLease returns the lease for the places of a queue. The lease was granted or renewed within
+// the last second.
 func (s *session) placeLease(ctx context.Context, q *queue) (lease, error) {
 	select {
 	case q.slot <- struct{}{}:
@@ -235,7 +253,8 @@ func (s *session) placeLease(ctx context.Context, q *queue) (lease, error) {
 	}
 }
 
-// leave gives up an owner's place. It says whether that was the hold of the lock. Else it returns the lock's key.
+// leave gives up an owner's place. freed reports that the owner had the lock by that place.
+// Otherwise leave returns the lock's key.
 func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record, err error) {
 	place := s.store.keyOf(holdID{id.name, id.owner, lineRole})
 	look := []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0)}
@@ -247,7 +266,10 @@ func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record,
 		}
 	}
 	for err == nil && !was.free() {
-		req := &pb.TxnRequest{Compare: same(place, was), Success: append(slices.Clone(look), del(place)), Failure: look}
+		req := &pb.TxnRequest{
+			Compare: same(place, was), Success: append(slices.Clone(look), del(place)),
+			Failure: look,
+		}
 		if inside {
 			req.Compare = append(req.Compare, same(s.store.key(id.name), record{})...)
 			req.Success = []*pb.RequestOp{del(place)}
@@ -276,8 +298,9 @@ func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record,
 	return false, at.lock, err
 }
 
-// left forgets a place that isn't there any more. What was sent for it and has no answer must not make it again: it doesn't where
-// nobody else stands in line, and else that is found when the places are kept.
+// left forgets a place that no longer exists. A request for it without an answer must not create it
+// again. If no other call of the session is in line, the end of the lease prevents that. Otherwise
+// the next KeepPlaces finds such a place, and deletes it.
 func (s *session) left(ctx context.Context, id holdID) {
 	l, suspect := s.queues.left(id.name, id.owner)
 	switch {
@@ -289,8 +312,10 @@ func (s *session) left(ctx context.Context, id holdID) {
 	}
 }
 
-// forceTurn frees a lock, whoever has it. Those who stand in line stay there.
-func (s *session) forceTurn(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+// forceTurn frees a lock, whichever owner has it. The line stays.
+func (s *session) forceTurn(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	a := s.exclusively(idOf(req.Kind, req.Name, ""), 0, req.Kind)
 	at, err := s.lookAtTurn(ctx, a)
 	for err == nil {
@@ -308,7 +333,9 @@ func (s *session) forceTurn(ctx context.Context, req backend.ForceReleaseRequest
 			compare = append(compare, same(key, holder)...)
 		}
 		var res *pb.TxnResponse
-		if res, err = s.store.once(ctx, patience(0), &pb.TxnRequest{Compare: compare, Success: []*pb.RequestOp{del(key)}}); err != nil {
+		if res, err = s.store.once(ctx, patience(0), &pb.TxnRequest{
+			Compare: compare, Success: []*pb.RequestOp{del(key)},
+		}); err != nil {
 			break
 		}
 		if res.Succeeded {
@@ -324,8 +351,10 @@ func (s *session) forceTurn(ctx context.Context, req backend.ForceReleaseRequest
 	return backend.ForceReleaseResult{}, err
 }
 
-// lookAtHolder reports who has a lock.
-func (s *session) lookAtHolder(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+// lookAtHolder reports on the holder of a lock.
+func (s *session) lookAtHolder(
+	ctx context.Context, req backend.LookRequest,
+) (backend.LookResult, error) {
 	a := &attempt{id: idOf(req.Kind, req.Name, req.Owner), fair: req.Kind == backend.Fair}
 	at, err := s.lookAtTurn(ctx, a)
 	var last record
@@ -344,7 +373,8 @@ func (s *session) lookAtHolder(ctx context.Context, req backend.LookRequest) (ba
 		}
 		_, res.Kept = holder.keptFrom()
 		var over bool
-		if res.Remaining, over, err = s.ends(ctx, req.Name, at); err == nil && (!over || holder == last) {
+		if res.Remaining, over, err = s.ends(ctx, req.Name, at); err == nil &&
+			(!over || holder == last) {
 			return res, nil
 		}
 		if last = holder; err == nil {
@@ -354,8 +384,11 @@ func (s *session) lookAtHolder(ctx context.Context, req backend.LookRequest) (ba
 	return backend.LookResult{}, err
 }
 
-// ends returns how long a lock is held, negative if that doesn't end, and whether it is over: perhaps there is something else by now.
-func (s *session) ends(ctx context.Context, name string, at turn) (remaining time.Duration, over bool, err error) {
+// ends returns how long a lock is held. The time is negative if the hold never ends. over reports
+// that the hold has ended, and another may have begun.
+func (s *session) ends(
+	ctx context.Context, name string, at turn,
+) (remaining time.Duration, over bool, err error) {
 	holder, first := at.holder()
 	if holder.lease == 0 {
 		return -1, false, nil
@@ -368,11 +401,13 @@ func (s *session) ends(ctx context.Context, name string, at turn) (remaining tim
 	return max(remaining, 0), left < 0, err
 }
 
-// An heir, who has the lock as the first in line, is taken for dead if it doesn't take the lock's key for so long, counted by whoever
-// waits for it, from when that was seen. The heir counts from before it could have been.
+// heirTime is how long an heir may take to create the lock's key. An heir is the first in line
+// while that key doesn't exist, so it has the lock. An heir that takes longer counts as dead.
+// Waiters count the time from when they first saw the heir. The heir itself counts from before it
+// could be one.
 const heirTime = 3 * time.Second
 
-// passOver takes the place of an heir who is taken for dead, and says whether there was one.
+// passOver removes the place of an heir that counts as dead. It reports whether there was one.
 func (s *session) passOver(ctx context.Context, name string, at turn) (dead bool, err error) {
 	heir, first := at.holder()
 	if !first || s.queues.inherits(name, heir) > 0 {
@@ -389,7 +424,8 @@ func (s *session) passOver(ctx context.Context, name string, at turn) (dead bool
 	return true, nil
 }
 
-// takeTurn has the first in line take the lock's key, or an owner who has it keep it.
+// takeTurn replaces the place of an owner that is the first in line by the lock's key, or renews
+// the key if the owner already has it. It returns false if the owner doesn't have the lock.
 func (s *session) takeTurn(ctx context.Context, id holdID, ttl int64) (held bool, err error) {
 	a := s.exclusively(id, ttl, backend.Fair)
 	at, err := s.lookAtTurn(ctx, a)
@@ -416,8 +452,10 @@ func (s *session) takeTurn(ctx context.Context, id holdID, ttl int64) (held bool
 	return false, err
 }
 
-// KeepPlaces lets the lease of all places begin anew, and looks whether they are there.
-func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+// KeepPlaces renews the lease of all places, and restores missing ones.
+func (s *session) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (backend.PlacesResult, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.PlacesResult{}, err
 	}
@@ -451,7 +489,8 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 		}
 		holder, first := at.holder()
 		if first && slices.Contains(req.Owners, holder.owner) {
-			// Nobody knows for how long others will wait for it. Now it is on a lease.
+			// It isn't known when other waiters will pass this owner over. So the owner takes the
+			// lock's key, with a lease of its own.
 			id := holdID{req.Name, holder.owner, lockRole}
 			if _, err := s.takeTurn(ctx, id, s.store.ttl(heirTime)); err != nil {
 				return backend.PlacesResult{}, err
@@ -471,14 +510,17 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 	}
 }
 
-// mend sees to it that all owners have places on the lease of their queue, and nobody else has. It says whether something was wrong.
-func (s *session) mend(ctx context.Context, q *queue, l lease, owners []string, at turn) (wrong bool, err error) {
+// mend repairs the places of a queue. Afterwards each of the owners has a place with the queue's
+// lease, and no other owner has one. It reports whether it found anything to repair.
+func (s *session) mend(
+	ctx context.Context, q *queue, l lease, owners []string, at turn,
+) (wrong bool, err error) {
 	name := q.name
 	m := menders{}
 	now := time.Now()
 	for i, place := range at.line {
 		if i == 0 && at.lock.free() {
-			continue // it has the lock, for as long as it was told
+			continue // the first in line has the lock by this place, whose lease stays
 		}
 		id := holdID{name, place.owner, lineRole}
 		key := s.store.keyOf(id)
@@ -487,7 +529,7 @@ func (s *session) mend(ctx context.Context, q *queue, l lease, owners []string, 
 			next := place
 			next.lease = l.id
 			m = append(m, mending{same(key, place), s.store.put(id, next)})
-		case !wanted && place.lease == l.id && s.queues.over(q, place.owner, now):
+		case !wanted && place.lease == l.id && s.queues.over(name, place.owner, now):
 			m = append(m, mending{same(key, place), del(key)})
 		}
 	}
@@ -506,7 +548,7 @@ func (s *session) mend(ctx context.Context, q *queue, l lease, owners []string, 
 	return true, s.comeBack(ctx, q, l, back, at)
 }
 
-// A mending changes a key, if it is as was seen.
+// A mending changes a key, unless the key has changed since it was seen.
 type mending struct {
 	only []*pb.Compare
 	do   *pb.RequestOp
@@ -514,10 +556,12 @@ type mending struct {
 
 type menders []mending
 
-// mostMended is how many keys are changed in one transaction. A server allows 128 comparisons, two for each.
+// mostMended is how many keys one transaction repairs at most. A server allows 128 comparisons, and
+// each key needs two.
 const mostMended = 60
 
-// mendAll carries out what has become necessary; what was changed meanwhile is looked at again.
+// mendAll carries out all mendings, in transactions of at most mostMended keys. If a key has
+// changed since it was seen, mendAll stops, and the caller looks again.
 func (s *session) mendAll(ctx context.Context, q *queue, l lease, m menders) error {
 	for some := range slices.Chunk(m, mostMended) {
 		req := &pb.TxnRequest{}
@@ -532,7 +576,9 @@ func (s *session) mendAll(ctx context.Context, q *queue, l lease, m menders) err
 	return nil
 }
 
-func (s *session) mendSome(ctx context.Context, q *queue, l lease, req *pb.TxnRequest) (done bool, err error) {
+func (s *session) mendSome(
+	ctx context.Context, q *queue, l lease, req *pb.TxnRequest,
+) (done bool, err error) {
 	res, err := insist(ctx, patience(l.ttl), s.store.kv.Txn, req)
 	switch {
 	case gone(err):
@@ -544,8 +590,8 @@ func (s *session) mendSome(ctx context.Context, q *queue, l lease, req *pb.TxnRe
 	return res.Succeeded, nil
 }
 
-// comeBack puts owners who have lost their places before all others, but for the first who has the lock by his place: nobody comes
-// before who is inside.
+// comeBack puts owners that have lost their places before all others. But they don't go before the
+// first in line if that has the lock by its place.
 func (s *session) comeBack(ctx context.Context, q *queue, l lease, owners []string, at turn) error {
 	only := same(s.store.key(q.name), at.lock)
 	back := record{lease: l.id}
@@ -555,7 +601,8 @@ func (s *session) comeBack(ctx context.Context, q *queue, l lease, owners []stri
 	} else if holder.free() {
 		only = append(only, s.store.beside(q.name).empty())
 	}
-	// Who comes later comes before: so the first of them last.
+	// Each transaction puts its owners before those of the earlier ones. So the last owners are put
+	// first.
 	for n := len(owners); n > 0; n -= mostMended {
 		req := &pb.TxnRequest{Compare: slices.Clone(only)}
 		for i := max(n-mostMended, 0); i < n; i++ {
@@ -565,7 +612,7 @@ func (s *session) comeBack(ctx context.Context, q *queue, l lease, owners []stri
 			req.Success = append(req.Success, s.store.put(id, back))
 		}
 		if done, err := s.mendSome(ctx, q, l, req); err != nil || !done {
-			return err // it isn't as it was seen any more
+			return err // the lock has changed since it was seen
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -71,7 +72,7 @@ func (p party) stands(more ...func(*backend.AcquireRequest)) {
 	}
 }
 
-// TestFair: who came first gets it first, and hears of it.
+// TestFair: the first in line gets the lock first, and hears of it.
 func TestFair(t *testing.T) {
 	a, b, c, admin := parties(t)
 	ears := []*ear{listen(t, a.s), listen(t, b.s), listen(t, c.s)}
@@ -81,7 +82,9 @@ func TestFair(t *testing.T) {
 	if res := a.gets(backend.Fair); res.Count != 1 {
 		t.Errorf("a repeated attempt: count %d", res.Count)
 	}
-	if res := a.gets(backend.Fair, func(req *backend.AcquireRequest) { req.Reentry = true }); res.Count != 2 {
+	if res := a.gets(backend.Fair, func(req *backend.AcquireRequest) {
+		req.Reentry = true
+	}); res.Count != 2 {
 		t.Errorf("a re-entry: count %d", res.Count)
 	}
 	if res := b.try(backend.Fair); res.Acquired || res.Remaining > lease {
@@ -115,7 +118,9 @@ func TestFair(t *testing.T) {
 	a.stands()
 	c.releases(backend.Fair, backend.Freed)
 	ears[0].hears(alice)
-	if res := a.gets(backend.Fair, func(req *backend.AcquireRequest) { req.Reentry = true }); res.Count != 2 {
+	if res := a.gets(backend.Fair, func(req *backend.AcquireRequest) {
+		req.Reentry = true
+	}); res.Count != 2 {
 		t.Errorf("a re-entry of the first in line: count %d", res.Count)
 	}
 	b.stands()
@@ -133,7 +138,8 @@ func TestFair(t *testing.T) {
 	nothingLeft(t, admin, a, b, c)
 }
 
-// TestHeirKeepsOthersOut: who has the lock as the first in line has it, whatever kind somebody else asks for.
+// TestHeirKeepsOthersOut: the first in line that was given the lock has it, whatever kind others
+// ask for.
 func TestHeirKeepsOthersOut(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
@@ -143,7 +149,8 @@ func TestHeirKeepsOthersOut(t *testing.T) {
 			a.stands()
 			b.releases(backend.Fair, backend.Freed)
 			before := state(t, admin)
-			if err := run(t.Context(), c.s); !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
+			if err := run(t.Context(), c.s); !errors.Is(err, backend.ErrConflict) ||
+				backend.KindOf(err) != backend.Refused {
 				t.Errorf("%s %v: %v", step, wanted, err)
 			}
 			if after := state(t, admin); after != before {
@@ -156,9 +163,14 @@ func TestHeirKeepsOthersOut(t *testing.T) {
 		b.gets(wanted)
 		before := state(t, admin)
 		for range 2 {
-			_, err := a.s.Acquire(t.Context(), backend.AcquireRequest{Kind: backend.Fair, Name: "n", Owner: alice, Lease: lease, Place: place})
-			_, err2 := a.s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{alice}, Place: place})
-			if !errors.Is(err, backend.ErrConflict) || !errors.Is(err2, backend.ErrConflict) || backend.KindOf(err2) != backend.Refused {
+			_, err := a.s.Acquire(t.Context(), backend.AcquireRequest{
+				Kind: backend.Fair, Name: "n", Owner: alice, Lease: lease, Place: place,
+			})
+			_, err2 := a.s.KeepPlaces(t.Context(), backend.PlacesRequest{
+				Kind: backend.Fair, Name: "n", Owners: []string{alice}, Place: place,
+			})
+			if !errors.Is(err, backend.ErrConflict) || !errors.Is(err2, backend.ErrConflict) ||
+				backend.KindOf(err2) != backend.Refused {
 				t.Errorf("a place in line for %v: %v, %v", wanted, err, err2)
 			}
 		}
@@ -171,8 +183,8 @@ func TestHeirKeepsOthersOut(t *testing.T) {
 	nothingLeft(t, admin, a, b, c)
 }
 
-// TestStandsMeanwhile: what happens between a look and the request for a place. The last in line leaves; and the lock becomes one of
-// another kind.
+// TestStandsMeanwhile: something happens between a look and the request for a place. The last in
+// line leaves, or the lock becomes one of another kind.
 func TestStandsMeanwhile(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
@@ -180,7 +192,9 @@ func TestStandsMeanwhile(t *testing.T) {
 	b := party{t, open(t, connect(t, server.Addr)), bob}
 	c := party{t, b.s, carol}
 	var meanwhile func()
-	a := party{t, open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+	a := party{t, open(t, connect(t, server.Addr, intercept(func(
+		ctx context.Context, req any, send invoke,
+	) error {
 		if f := meanwhile; f != nil && puts(req) {
 			meanwhile = nil
 			f()
@@ -212,7 +226,9 @@ func TestStandsMeanwhile(t *testing.T) {
 			b.releases(backend.Fair, backend.Freed)
 			b.gets(kind)
 		}
-		_, err := a.s.Acquire(t.Context(), backend.AcquireRequest{Kind: backend.Fair, Name: "n", Owner: alice, Lease: lease, Place: place})
+		_, err := a.s.Acquire(t.Context(), backend.AcquireRequest{
+			Kind: backend.Fair, Name: "n", Owner: alice, Lease: lease, Place: place,
+		})
 		if !errors.Is(err, backend.ErrConflict) {
 			t.Errorf("%v meanwhile: %v", kind, err)
 		}
@@ -222,8 +238,10 @@ func TestStandsMeanwhile(t *testing.T) {
 	nothingLeft(t, admin, a, b)
 }
 
-// TestDeadHeir: one who has the lock as the first in line, and died, keeps it for some three seconds; a dead place keeps nobody.
+// TestDeadHeir: a first in line that was given the lock, and died, keeps it for some three
+// seconds; a dead place keeps nobody.
 func TestDeadHeir(t *testing.T) {
+	t.Parallel()
 	a, b, c, _ := parties(t)
 	heard := listen(t, c.s)
 	a.gets(backend.Fair)
@@ -236,7 +254,9 @@ func TestDeadHeir(t *testing.T) {
 	stop := make(chan struct{})
 	keeping.Go(func() {
 		for {
-			_, err := c.s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{carol}, Place: place})
+			_, err := c.s.KeepPlaces(t.Context(), backend.PlacesRequest{
+				Kind: backend.Fair, Name: "n", Owners: []string{carol}, Place: place,
+			})
 			if err != nil {
 				t.Error(err)
 			}
@@ -256,13 +276,17 @@ func TestDeadHeir(t *testing.T) {
 	c.renews(backend.Fair, true)
 }
 
-// TestPlacesLost: whose lease is over comes back before all others, in order, but not before who is inside.
+// TestPlacesLost: owners whose lease is over come back before all others, in order, but not before
+// the one that is inside.
 func TestPlacesLost(t *testing.T) {
 	a, b, c, admin := parties(t)
 	on := func(owner string) party { return party{t, b.s, owner} }
 	keep := func(p party, owners ...string) backend.PlacesResult {
 		t.Helper()
-		return wiretest.Must[backend.PlacesResult](t)(p.s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: owners, Place: place}))
+		return wiretest.Must[backend.PlacesResult](t)(
+			p.s.KeepPlaces(t.Context(), backend.PlacesRequest{
+				Kind: backend.Fair, Name: "n", Owners: owners, Place: place,
+			}))
 	}
 	lose := func(owner string) {
 		t.Helper()
@@ -319,7 +343,8 @@ func TestHundredsInLine(t *testing.T) {
 	holder.gets(backend.Fair)
 	var owners []string
 	var all sync.WaitGroup
-	room := make(chan struct{}, 100) // a slow server is asked for no more at once than it can answer in time
+	// a slow server is asked for no more at once than it can answer in time
+	room := make(chan struct{}, 100)
 	for i := range n {
 		owner := fmt.Sprint("owner ", i)
 		owners = append(owners, owner)
@@ -336,7 +361,9 @@ func TestHundredsInLine(t *testing.T) {
 	begin := time.Now()
 	const rounds = 5
 	for range rounds {
-		wiretest.Must[backend.PlacesResult](t)(s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: owners, Place: place}))
+		wiretest.Must[backend.PlacesResult](t)(s.KeepPlaces(t.Context(), backend.PlacesRequest{
+			Kind: backend.Fair, Name: "n", Owners: owners, Place: place,
+		}))
 	}
 	t.Logf("to keep the places once: %v", time.Since(begin)/rounds)
 	if unary, _ := sent.get(); unary != fmt.Sprint(map[string]int{rpcTxn: rounds, rpcTTL: rounds}) {
@@ -358,7 +385,8 @@ func TestHundredsInLine(t *testing.T) {
 		party{t, s, owner}.releases(backend.Fair, backend.Freed)
 	}
 	t.Logf("a turn: %v", time.Since(begin)/n)
-	if unary, streams := sent.get(); unary != fmt.Sprint(map[string]int{rpcTxn: n}) || streams != "map[]" {
+	if unary, streams := sent.get(); unary != fmt.Sprint(map[string]int{rpcTxn: n}) ||
+		streams != "map[]" {
 		t.Errorf("%d turns: %s, %s", n, unary, streams)
 	}
 }
@@ -444,18 +472,25 @@ func TestFairModel(t *testing.T) {
 		name, want, got := "", "", ""
 		switch rnd.IntN(9) {
 		case 0, 1, 2:
-			req := backend.AcquireRequest{Kind: backend.Fair, Name: "n", Owner: owner, Lease: lease, Place: []time.Duration{0, place}[rnd.IntN(2)], Reentry: rnd.IntN(3) == 0}
+			req := backend.AcquireRequest{
+				Kind: backend.Fair, Name: "n", Owner: owner, Lease: lease,
+				Place: []time.Duration{0, place}[rnd.IntN(2)], Reentry: rnd.IntN(3) == 0,
+			}
 			name = fmt.Sprintf("%+v", req)
 			want = fmt.Sprint(m.acquire(owner, req.Place > 0, req.Reentry), nil)
 			res, err := s.Acquire(ctx, req)
 			got = fmt.Sprint(res.Acquired, err)
 		case 3, 4:
 			name, want = "release", fmt.Sprint(m.release(owner), nil)
-			res, err := s.Release(ctx, backend.ReleaseRequest{Kind: backend.Fair, Name: "n", Owner: owner, Lease: lease})
+			res, err := s.Release(ctx, backend.ReleaseRequest{
+				Kind: backend.Fair, Name: "n", Owner: owner, Lease: lease,
+			})
 			got = fmt.Sprint(res.Outcome, err)
 		case 5:
 			name, want = "renew", fmt.Sprint(m.holds(owner), nil)
-			res, err := s.Renew(ctx, backend.RenewRequest{Kind: backend.Fair, Name: "n", Owner: owner, Lease: lease})
+			res, err := s.Renew(ctx, backend.RenewRequest{
+				Kind: backend.Fair, Name: "n", Owner: owner, Lease: lease,
+			})
 			got = fmt.Sprint(res.Held, err)
 		case 6:
 			owners := []string{owner, someone()}
@@ -466,29 +501,37 @@ func TestFairModel(t *testing.T) {
 				holder = m.owner
 			}
 			name, want = fmt.Sprintf("keep %q", owners), fmt.Sprint(holder, nil)
-			res, err := s.KeepPlaces(ctx, backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: owners, Place: place})
+			res, err := s.KeepPlaces(ctx, backend.PlacesRequest{
+				Kind: backend.Fair, Name: "n", Owners: owners, Place: place,
+			})
 			got = fmt.Sprint(res.Holder, err)
 		case 7:
 			if rnd.IntN(3) == 0 {
 				name, want = "force", fmt.Sprint(m.count > 0, nil)
 				m.count = 0
-				res, err := s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Fair, Name: "n"})
+				res, err := s.ForceRelease(ctx, backend.ForceReleaseRequest{
+					Kind: backend.Fair, Name: "n",
+				})
 				got = fmt.Sprint(res.Released, err)
 			}
 		case 8:
 			if slices.Contains(m.line, owner) {
 				name = "the end of a place"
 				m.leave(owner)
-				wiretest.Must[*clientv3.DeleteResponse](t)(admin.Delete(ctx, key("n\x01line/"+owner)))
+				wiretest.Must[*clientv3.DeleteResponse](t)(
+					admin.Delete(ctx, key("n\x01line/"+owner)))
 			}
 		}
 		m.settle()
 		look, err := s.Look(ctx, backend.LookRequest{Kind: backend.Fair, Name: "n", Owner: m.owner})
 		if want != got || err != nil || look.Held != (m.count > 0) || look.Count != m.count {
-			t.Fatalf("seed %d, step %d, %s by %s: %s, want %s; now %+v, %v, want %+v", seed, step, name, owner, got, want, look, err, m)
+			t.Fatalf("seed %d, step %d, %s by %s: %s, want %s; now %+v, %v, want %+v", seed, step,
+				name, owner, got, want, look, err, m)
 		}
-		if rnd.IntN(3) == 0 { // who has the lock as the first in line doesn't keep it for long else
-			s.Renew(ctx, backend.RenewRequest{Kind: backend.Fair, Name: "n", Owner: m.owner, Lease: lease})
+		if rnd.IntN(3) == 0 { // else the first in line, given the lock, would soon lose it
+			s.Renew(ctx, backend.RenewRequest{
+				Kind: backend.Fair, Name: "n", Owner: m.owner, Lease: lease,
+			})
 		}
 	}
 	// All have their turns, in order.
@@ -499,7 +542,8 @@ func TestFairModel(t *testing.T) {
 	}
 }
 
-// TestLatePlace: a request for a place that was given up, and taken back, is carried out by the server after all.
+// TestLatePlace: a request for a place that was given up, and taken back, is carried out by the
+// server after all.
 func TestLatePlace(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
@@ -517,7 +561,9 @@ func TestLatePlace(t *testing.T) {
 		failed := make(chan error)
 		caught.next.Store(true)
 		go func() {
-			_, err := a.s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Fair, Name: "n", Owner: alice, Lease: lease, Place: place})
+			_, err := a.s.Acquire(ctx, backend.AcquireRequest{
+				Kind: backend.Fair, Name: "n", Owner: alice, Lease: lease, Place: place,
+			})
 			failed <- err
 		}()
 		late := <-caught.caught
@@ -528,7 +574,10 @@ func TestLatePlace(t *testing.T) {
 			t.Errorf("the late request, with others %v: %v", others, err)
 		}
 		if others {
-			wiretest.Must[backend.PlacesResult](t)(c.s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{carol}, Place: place}))
+			wiretest.Must[backend.PlacesResult](t)(
+				c.s.KeepPlaces(t.Context(), backend.PlacesRequest{
+					Kind: backend.Fair, Name: "n", Owners: []string{carol}, Place: place,
+				}))
 			c.releases(backend.Fair, backend.NotHeld)
 		}
 		if keys := keysOf(t, admin); len(keys) != 1 {
@@ -537,6 +586,49 @@ func TestLatePlace(t *testing.T) {
 		holder.releases(backend.Fair, backend.Freed)
 		nothingLeft(t, admin, holder, a)
 	}
+}
+
+// TestKeepOfThoseWhoLeft: a request keeps the places of owners that leave meanwhile. An owner of
+// the same session that comes then stays where it is, on the lease that they had.
+func TestKeepOfThoseWhoLeft(t *testing.T) {
+	t.Parallel()
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	holder := party{t, open(t, connect(t, server.Addr)), bob}
+	var meanwhile func()
+	a := party{t, open(t, connect(t, server.Addr, intercept(func(
+		ctx context.Context, req any, send invoke,
+	) error {
+		if f := meanwhile; f != nil {
+			meanwhile = nil
+			f()
+		}
+		return send(ctx)
+	}))), alice}
+	c := party{t, a.s, carol}
+	carols := func() *mvccpb.KeyValue { return get(t, admin, key("n\x01line/"+carol)) }
+	holder.gets(backend.Fair)
+	a.stands()
+	lease := get(t, admin, key("n\x01line/"+alice)).Lease
+	var came *mvccpb.KeyValue
+	meanwhile = func() {
+		a.releases(backend.Fair, backend.NotHeld)
+		c.stands()
+		came = carols()
+	}
+	wiretest.Must[backend.PlacesResult](t)(a.s.KeepPlaces(t.Context(), backend.PlacesRequest{
+		Kind: backend.Fair, Name: "n", Owners: []string{alice}, Place: place,
+	}))
+	if came == nil || came.Lease != lease {
+		t.Fatalf("the lease %x isn't used again: %+v", lease, came)
+	}
+	if now := carols(); now == nil || now.CreateRevision != came.CreateRevision {
+		t.Errorf("the place was %+v, and is %+v", came, now)
+	}
+	a.releases(backend.Fair, backend.NotHeld)
+	c.releases(backend.Fair, backend.NotHeld)
+	holder.releases(backend.Fair, backend.Freed)
+	nothingLeft(t, admin, holder, a)
 }
 
 // TestFairValues: this is what others read, and what other versions must understand.
@@ -555,8 +647,11 @@ func TestFairValues(t *testing.T) {
 	want("n\x01line/"+bob, fmt.Sprintf(`{"owner":%q,"kind":"line"}`, bob))
 	rev := get(t, admin, key("n\x01line/"+bob)).CreateRevision
 	a.releases(backend.Fair, backend.Freed)
-	wiretest.Must[backend.PlacesResult](t)(c.s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{alice, carol}, Place: place}))
-	want("n\x01line/"+carol, fmt.Sprintf(`{"owner":%q,"kind":"line","front":2,"behind_rev":%d}`, carol, rev))
+	wiretest.Must[backend.PlacesResult](t)(c.s.KeepPlaces(t.Context(), backend.PlacesRequest{
+		Kind: backend.Fair, Name: "n", Owners: []string{alice, carol}, Place: place,
+	}))
+	want("n\x01line/"+carol, fmt.Sprintf(`{"owner":%q,"kind":"line","front":2,"behind_rev":%d}`,
+		carol, rev))
 	b.renews(backend.Fair, true)
 	want("n", fmt.Sprintf(`{"owner":%q,"count":1}`, bob))
 	if keys := keysOf(t, admin); len(keys) != 3 {

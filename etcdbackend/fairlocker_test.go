@@ -14,7 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// TestFairAmongClients: one at a time, and all have their turns, whichever members die and whoever gives up.
+// TestFairAmongClients: one at a time, and all have their turns, whichever members die and whoever
+// gives up.
 func TestFairAmongClients(t *testing.T) {
 	members := testservers.EtcdCluster(t, 3)
 	var inside atomic.Int32
@@ -22,7 +23,9 @@ func TestFairAmongClients(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for i := range turns {
-		c := dlock.New(etcdbackend.New(connectAll(t, append(addrs(members)[i%3:], addrs(members)[:i%3]...))), dlock.WithLease(4*time.Second))
+		c := dlock.New(etcdbackend.New(
+			connectAll(t, append(addrs(members)[i%3:], addrs(members)[:i%3]...))),
+			dlock.WithLease(4*time.Second))
 		t.Cleanup(func() { c.Close() })
 		for j := range 4 {
 			wait := time.Hour
@@ -39,7 +42,8 @@ func TestFairAmongClients(t *testing.T) {
 						inside.Add(-1)
 						return nil
 					}, dlock.Wait(wait))
-					if err != nil && ctx.Err() == nil && !errors.Is(err, dlock.ErrNotAcquired) && !errors.Is(err, dlock.ErrLost) {
+					if err != nil && ctx.Err() == nil && !errors.Is(err, dlock.ErrNotAcquired) &&
+						!errors.Is(err, dlock.ErrLost) {
 						t.Logf("client %d: %v", i, err)
 					}
 				}
@@ -54,7 +58,9 @@ func TestFairAmongClients(t *testing.T) {
 		}
 		begin := time.Now()
 		for i := range turns {
-			testservers.Until(t, fmt.Sprintf("client %d has its turns %s", i, what), func() bool { return turns[i].Load() > before[i]+1 })
+			testservers.Until(t, fmt.Sprintf("client %d has its turns %s", i, what), func() bool {
+				return turns[i].Load() > before[i]+1
+			})
 		}
 		t.Logf("%s: %v", what, time.Since(begin))
 	}

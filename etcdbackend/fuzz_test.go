@@ -27,10 +27,18 @@ const fuzzOwner = "11111111-1111-1111-1111-111111111111:1"
 // as none.
 func FuzzValue(f *testing.F) {
 	for _, v := range []string{
-		"", "{}", "null", "[]", "1", `{"owner":"a","count":1}`, `{"owner":"a","count":0}`, `{"owner":"a","count":-1}`, `{"owner":"a"}`,
-		`{"owner_base64":"/w==","count":2}`, `{"owner":"a","owner_base64":"/w==","count":2}`, `{"owner":"a","count":1}{}`, `{"owner":"a","count":1} `,
-		`{"owner":"a","count":1,"kind":"read"}`, `{"owner":"a","count":2,"kind":"permits","limit":3}`, `{"owner":"a","count":2,"kind":"permits"}`, `{"owner":"a","kind":"line"}`, `{"owner":"a","kind":"line","front":2,"behind_rev":7,"behind_front":1}`, `{"owner":"a","kind":"line","count":1}`, `{"owner":"a","count":1e3}`, `{"owner":"a","count":99999999999999999999}`, `{"owner":null,"count":1}`,
-		`{"owner":"\ud800","count":1}`, `{"OWNER":"a","Count":1}`, `{"owner":"a","owner":"","count":1}`, "{\"owner\":\"\xff\",\"count\":1}", "\x00",
+		"", "{}", "null", "[]", "1", `{"owner":"a","count":1}`, `{"owner":"a","count":0}`,
+		`{"owner":"a","count":-1}`, `{"owner":"a"}`,
+		`{"owner_base64":"/w==","count":2}`, `{"owner":"a","owner_base64":"/w==","count":2}`,
+		`{"owner":"a","count":1}{}`, `{"owner":"a","count":1} `,
+		`{"owner":"a","count":1,"kind":"read"}`,
+		`{"owner":"a","count":2,"kind":"permits","limit":3}`,
+		`{"owner":"a","count":2,"kind":"permits"}`, `{"owner":"a","kind":"line"}`,
+		`{"owner":"a","kind":"line","front":2,"behind_rev":7,"behind_front":1}`,
+		`{"owner":"a","kind":"line","count":1}`, `{"owner":"a","count":1e3}`,
+		`{"owner":"a","count":99999999999999999999}`, `{"owner":null,"count":1}`,
+		`{"owner":"\ud800","count":1}`, `{"OWNER":"a","Count":1}`,
+		`{"owner":"a","owner":"","count":1}`, "{\"owner\":\"\xff\",\"count\":1}", "\x00",
 	} {
 		f.Add([]byte(v), "a", 1)
 		f.Add([]byte(v), v, 3)
@@ -38,14 +46,19 @@ func FuzzValue(f *testing.F) {
 	f.Fuzz(func(t *testing.T, found []byte, owner string, count int) {
 		roles := 0
 		for _, as := range []role{lockRole, writeRole, readRole, noteRole, permitRole, lineRole} {
-			r, err := decode(as, &mvccpb.KeyValue{Key: []byte("k"), Value: found, ModRevision: 7, CreateRevision: 5, Lease: 3})
+			r, err := decode(as, &mvccpb.KeyValue{
+				Key: []byte("k"), Value: found, ModRevision: 7, CreateRevision: 5, Lease: 3,
+			})
 			if err != nil {
-				if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused || r != (record{}) {
+				if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused ||
+					r != (record{}) {
 					t.Errorf("%q: %+v, %v", found, r, err)
 				}
 				continue
 			}
-			if again := decoded(t, as, encode(as, r)); r.owner == "" || (r.count < 1) != as.waits() || r.free() || again.owner != r.owner || again.count != r.count {
+			if again := decoded(t, as, encode(as, r)); r.owner == "" ||
+				(r.count < 1) != as.waits() || r.free() || again.owner != r.owner ||
+				again.count != r.count {
 				t.Errorf("%q is %+v, and %+v when it was written again", found, r, again)
 			}
 			if roles++; roles > 1 {
@@ -53,7 +66,10 @@ func FuzzValue(f *testing.F) {
 			}
 		}
 		if owner != "" && count > 0 {
-			for _, r := range []record{{owner: owner, count: count}, {owner: owner, count: count, limit: 5}, {owner: owner, front: 3, behind: position{5, 2}}, {owner: owner, waited: 7 * time.Second, first: time.Millisecond}} {
+			for _, r := range []record{{owner: owner, count: count},
+				{owner: owner, count: count, limit: 5},
+				{owner: owner, front: 3, behind: position{5, 2}},
+				{owner: owner, waited: 7 * time.Second, first: time.Millisecond}} {
 				as := []role{lockRole, writeRole, readRole}
 				switch {
 				case r.front > 0:
@@ -66,8 +82,11 @@ func FuzzValue(f *testing.F) {
 				for _, as := range as {
 					st := &store{options: options{prefix: "p"}}
 					if id := (holdID{string(found), owner, as}); id.name != "" && as != noteRole {
-						if got, _, ok := st.whose(&mvccpb.KeyValue{Key: st.keyOf(id), Value: encode(as, r), ModRevision: 1}); !ok || got != id {
-							t.Errorf("the key of %+v is %q, which is that of %+v, %v", id, st.keyOf(id), got, ok)
+						if got, _, ok := st.whose(&mvccpb.KeyValue{
+							Key: st.keyOf(id), Value: encode(as, r), ModRevision: 1,
+						}); !ok || got != id {
+							t.Errorf("the key of %+v is %q, which is that of %+v, %v", id,
+								st.keyOf(id), got, ok)
 						}
 					}
 					again := decoded(t, as, encode(as, r))
@@ -97,14 +116,16 @@ func FuzzAnswers(f *testing.F) {
 		f.Add(step, free)
 		f.Add(step, bytes.Repeat(mine, 8))
 		f.Add(step, bytes.Repeat(others, 8))
-		f.Add(step, append([]byte{0, 1, 7}, bytes.Repeat([]byte{30}, 20)...)) // a renewal that succeeds
+		// a renewal that succeeds
+		f.Add(step, append([]byte{0, 1, 7}, bytes.Repeat([]byte{30}, 20)...))
 		f.Add(step, append([]byte{0, 2, 7}, bytes.Repeat([]byte{30}, 20)...))
 		f.Add(step, bytes.Repeat([]byte{0, 30, 9, 9}, 8))
 		f.Add(step, bytes.Repeat([]byte{3, 9, 0, 0xff}, 8))
 		f.Add(step, []byte{0, 10, 1, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 	}
 	f.Fuzz(func(t *testing.T, step byte, data []byte) {
-		kind := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write, backend.Read, backend.Permits, backend.Fair}[step/5%6]
+		kind := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write, backend.Read,
+			backend.Permits, backend.Fair}[step/5%6]
 		etcd := &fuzzedEtcd{data: bytes.NewReader(data), alone: roleOf(kind)}
 		switch kind {
 		case backend.Read:
@@ -121,26 +142,36 @@ func FuzzAnswers(f *testing.F) {
 		switch step % 5 {
 		case 0:
 			var res backend.AcquireResult
-			res, err = s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease, Permits: 1, Limit: 2})
-			if res.Acquired != etcd.changed || res.Acquired && res.Count < 1 || err == nil && !res.Acquired && !etcd.anothers {
+			res, err = s.Acquire(ctx, backend.AcquireRequest{
+				Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease, Permits: 1, Limit: 2,
+			})
+			if res.Acquired != etcd.changed || res.Acquired && res.Count < 1 ||
+				err == nil && !res.Acquired && !etcd.anothers {
 				t.Errorf("Acquire: %+v, %v", res, err)
 			}
 		case 1:
 			var res backend.ReleaseResult
-			res, err = s.Release(ctx, backend.ReleaseRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease, Permits: 1})
+			res, err = s.Release(ctx, backend.ReleaseRequest{
+				Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease, Permits: 1,
+			})
 			if err == nil && (res.Outcome != backend.NotHeld) != etcd.changed {
 				t.Errorf("Release: %v", res)
 			}
 		case 2:
 			var res backend.RenewResult
-			res, err = s.Renew(ctx, backend.RenewRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease, Permits: 1})
+			res, err = s.Renew(ctx, backend.RenewRequest{
+				Kind: kind, Name: "n", Owner: fuzzOwner, Lease: lease, Permits: 1,
+			})
 			if res.Held && (err != nil || !etcd.mine) {
 				t.Errorf("Renew: %v, %v", res, err)
 			}
 		case 3:
 			var res backend.LookResult
-			res, err = s.Look(ctx, backend.LookRequest{Kind: kind, Name: "n", Owner: fuzzOwner, Limit: 2})
-			if res.Held && !etcd.mine && !etcd.anothers || res.Count > 0 && !etcd.mine || res.Count < 0 {
+			res, err = s.Look(ctx, backend.LookRequest{
+				Kind: kind, Name: "n", Owner: fuzzOwner, Limit: 2,
+			})
+			if res.Held && !etcd.mine && !etcd.anothers || res.Count > 0 && !etcd.mine ||
+				res.Count < 0 {
 				t.Errorf("Look: %+v, %v", res, err)
 			}
 		case 4:
@@ -197,7 +228,8 @@ func (e *fuzzedEtcd) kvs(req *pb.RangeRequest) []*mvccpb.KeyValue {
 	case strings.Contains(key, "\x01waits/"):
 		as = noteRole
 	case strings.Contains(key, "\x01line/") && beside && e.number()%2 == 0:
-		as, req = permitRole, &pb.RangeRequest{Key: []byte(strings.Replace(key, "line", "permits", 1))}
+		as, req = permitRole,
+			&pb.RangeRequest{Key: []byte(strings.Replace(key, "line", "permits", 1))}
 	case strings.Contains(key, "\x01line/") && beside && e.alone == writeRole:
 		as, req = readRole, &pb.RangeRequest{Key: []byte(strings.Replace(key, "line", "read", 1))}
 	case strings.Contains(key, "\x01line/"):
@@ -238,12 +270,19 @@ func (e *fuzzedEtcd) kvs(req *pb.RangeRequest) []*mvccpb.KeyValue {
 	return []*mvccpb.KeyValue{kv}
 }
 
-func (e *fuzzedEtcd) Range(_ context.Context, req *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
+func (e *fuzzedEtcd) Range(
+	_ context.Context, req *pb.RangeRequest, _ ...grpc.CallOption,
+) (*pb.RangeResponse, error) {
 	return &pb.RangeResponse{Kvs: e.kvs(req)}, e.err()
 }
 
-func (e *fuzzedEtcd) Txn(_ context.Context, req *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
-	res := &pb.TxnResponse{Header: &pb.ResponseHeader{Revision: 9}, Succeeded: e.number()%2 == 0 || len(req.Compare) == 0}
+func (e *fuzzedEtcd) Txn(
+	_ context.Context, req *pb.TxnRequest, _ ...grpc.CallOption,
+) (*pb.TxnResponse, error) {
+	res := &pb.TxnResponse{
+		Header:    &pb.ResponseHeader{Revision: 9},
+		Succeeded: e.number()%2 == 0 || len(req.Compare) == 0,
+	}
 	if err := e.err(); err != nil {
 		return nil, err
 	}
@@ -259,22 +298,30 @@ func (e *fuzzedEtcd) Txn(_ context.Context, req *pb.TxnRequest, _ ...grpc.CallOp
 	return res, nil
 }
 
-func (e *fuzzedEtcd) LeaseGrant(context.Context, *pb.LeaseGrantRequest, ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
+func (e *fuzzedEtcd) LeaseGrant(
+	context.Context, *pb.LeaseGrantRequest, ...grpc.CallOption,
+) (*pb.LeaseGrantResponse, error) {
 	return &pb.LeaseGrantResponse{ID: e.number(), TTL: e.number()}, e.err()
 }
 
-func (e *fuzzedEtcd) LeaseRevoke(context.Context, *pb.LeaseRevokeRequest, ...grpc.CallOption) (*pb.LeaseRevokeResponse, error) {
+func (e *fuzzedEtcd) LeaseRevoke(
+	context.Context, *pb.LeaseRevokeRequest, ...grpc.CallOption,
+) (*pb.LeaseRevokeResponse, error) {
 	if e.number()%2 == 1 {
 		return nil, rpctypes.ErrGRPCLeaseNotFound
 	}
 	return &pb.LeaseRevokeResponse{}, e.err()
 }
 
-func (e *fuzzedEtcd) LeaseTimeToLive(context.Context, *pb.LeaseTimeToLiveRequest, ...grpc.CallOption) (*pb.LeaseTimeToLiveResponse, error) {
+func (e *fuzzedEtcd) LeaseTimeToLive(
+	context.Context, *pb.LeaseTimeToLiveRequest, ...grpc.CallOption,
+) (*pb.LeaseTimeToLiveResponse, error) {
 	return &pb.LeaseTimeToLiveResponse{TTL: e.number()}, e.err()
 }
 
-func (e *fuzzedEtcd) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (pb.Lease_LeaseKeepAliveClient, error) {
+func (e *fuzzedEtcd) LeaseKeepAlive(
+	ctx context.Context, _ ...grpc.CallOption,
+) (pb.Lease_LeaseKeepAliveClient, error) {
 	return &fuzzedStream{etcd: e, ctx: ctx, asked: make(chan int64, 10)}, e.err()
 }
 

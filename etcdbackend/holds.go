@@ -8,7 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A holdID names a hold, or a note: an owner may hold several locks, and read what it writes.
+// A holdID identifies a hold or a note. An owner may hold several locks, and read a lock that it
+// writes.
 type holdID struct {
 	name, owner string
 	role        role
@@ -16,11 +17,12 @@ type holdID struct {
 
 func idOf(kind backend.Kind, name, owner string) holdID { return holdID{name, owner, roleOf(kind)} }
 
-// holds is what a session remembers of holds: the leases that it has granted for them, which must be
-// revoked when they are given back, and what their keys were like when they were last written.
+// holds is a session's memory of its holds. It has the leases that the session has granted for
+// them, which must be revoked when the holds are released. It also has their keys as they were last
+// written.
 //
-// An entry is dropped when its hold is given back. One that is never given back is dropped some time
-// after its leases must have run out.
+// An entry is dropped when its hold is released. If that never happens, the entry is dropped some
+// time after its leases must have run out.
 type holds struct {
 	mu      sync.Mutex
 	entries map[holdID]*entry
@@ -28,15 +30,15 @@ type holds struct {
 }
 
 type entry struct {
-	key    record // as it was last written, for a guess; the zero value if that is not known
+	key    record // as last written, as a guess; zero if not known
 	leases []leaseUse
-	until  time.Time // when all that is remembered has run out
+	until  time.Time // when all remembered leases have ended
 }
 
 type leaseUse struct {
 	lease
-	step    context.Context // of the step that is just attaching the key to it, or nil
-	suspect bool            // a request that attaches the key to it has no answer
+	step    context.Context // the context of a step that attaches the key to the lease, or nil
+	suspect bool            // a request that attaches the key to the lease has no answer
 }
 
 func newHolds() *holds {
@@ -45,11 +47,11 @@ func newHolds() *holds {
 
 const firstSweep = 128
 
-// keptFor is how long an entry is kept for a lease. A leader that takes over begins all leases anew,
-// and a server that is behind is late to end them.
+// keptFor is how long an entry is kept for a lease. It allows for a new leader, which restarts all
+// leases, and for a slow server, which ends them late.
 func keptFor(ttl int64) time.Duration { return time.Duration(2*ttl+10) * time.Second }
 
-// guess returns the key as it was when the session last wrote it.
+// guess returns the key as the session last wrote it.
 func (h *holds) guess(id holdID) record {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,14 +61,14 @@ func (h *holds) guess(id holdID) record {
 	return record{}
 }
 
-// remembers says whether anything is known of a hold.
+// remembers reports whether there is an entry for a hold.
 func (h *holds) remembers(id holdID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.entries[id] != nil
 }
 
-// granted returns the lease that a hold is attached to, if this session has granted it.
+// granted returns the lease to which a hold is attached, if this session has granted it.
 func (h *holds) granted(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -78,9 +80,9 @@ func (h *holds) granted(id holdID, attached int64) (l lease, ok bool) {
 	return l, false
 }
 
-// use remembers a lease that a step is going to attach the key to. It returns false if the step must
-// not go on, since its context is over: then others may be giving back the hold already, and would
-// not know of this lease.
+// use remembers a lease to which a step will attach the key. It returns false if the step's context
+// has ended. Then the step must not go on, since another step may already be releasing the hold,
+// and wouldn't revoke this lease.
 func (h *holds) use(ctx context.Context, id holdID, l lease) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,7 +95,7 @@ func (h *holds) use(ctx context.Context, id holdID, l lease) bool {
 	return true
 }
 
-// forget drops a lease that nothing can be attached to any more.
+// forget drops a lease to which no request can attach a key any more.
 func (h *holds) forget(id holdID, lease int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,7 +109,7 @@ func (h *holds) forget(id holdID, lease int64) {
 	}
 }
 
-// wrote notes what a step has written, and the lease that it has attached it to.
+// wrote records the key that a step has written, and its lease.
 func (h *holds) wrote(id holdID, key record, l lease) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,7 +121,7 @@ func (h *holds) wrote(id holdID, key record, l lease) {
 	}
 }
 
-// renewed notes that the lease of a hold began anew.
+// renewed records that the lease of a hold was renewed.
 func (h *holds) renewed(id holdID, lease, ttl int64, since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,7 +135,7 @@ func (h *holds) renewed(id holdID, lease, ttl int64, since time.Time) {
 	}
 }
 
-// doubt drops the guess: the key is not as this session wrote it last.
+// doubt drops the guess, since the key may differ from what this session wrote last.
 func (h *holds) doubt(id holdID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -142,8 +144,8 @@ func (h *holds) doubt(id holdID) {
 	}
 }
 
-// suspect notes that a request which may yet attach the key to a lease has no answer. The lease is to be
-// revoked when the hold is given back.
+// suspect records that a request without an answer may yet attach the key to a lease. The lease is
+// revoked when the hold is released.
 func (h *holds) suspect(id holdID, lease int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -154,8 +156,9 @@ func (h *holds) suspect(id holdID, lease int64) {
 	}
 }
 
-// spare returns the lease that the key of a hold was attached to when it was deleted, and forgets it, if it can
-// serve another hold: this session has granted it, and knows of all that it has done with it.
+// spare returns the lease of a deleted key, if another hold can use it. Then it forgets the lease.
+// Another hold can use it if the session has granted it, and knows the outcome of all its requests
+// with it.
 func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -176,8 +179,8 @@ func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	return l, true
 }
 
-// take returns all leases of a hold that is given back, and forgets them: also attached, if it isn't 0.
-// Those that a step is using which goes on at the same time are left to it.
+// take returns all leases of a hold that is being released, and forgets them. attached is one of
+// them, unless it is 0. It leaves out leases that a concurrent step is using.
 func (h *holds) take(id holdID, attached int64) []int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -203,7 +206,7 @@ func (h *holds) take(id holdID, attached int64) []int64 {
 	return taken
 }
 
-// keepLeases remembers leases that could not be revoked.
+// keepLeases remembers leases that couldn't be revoked.
 func (h *holds) keepLeases(id holdID, leases []int64, ttl int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -221,7 +224,7 @@ func (h *holds) len() int {
 	return len(h.entries)
 }
 
-// get returns an entry. h.mu is held.
+// get returns the entry of a hold, or a new one. The caller holds h.mu.
 func (h *holds) get(id holdID) *entry {
 	e := h.entries[id]
 	if e == nil {
@@ -232,8 +235,8 @@ func (h *holds) get(id holdID) *entry {
 	return e
 }
 
-// sweep drops entries that have run out, each time that there are twice as many as the last time left.
-// h.mu is held.
+// sweep drops expired entries whenever their number is twice that after the last sweep. The caller
+// holds h.mu.
 func (h *holds) sweep() {
 	if len(h.entries) < h.sweepAt {
 		return
@@ -253,7 +256,7 @@ func (e *entry) keep(ttl int64) {
 	}
 }
 
-// find returns what is remembered of a lease, or nil.
+// find returns the use of a lease, or nil.
 func (e *entry) find(lease int64) *leaseUse {
 	for i := range e.leases {
 		if e.leases[i].id == lease {

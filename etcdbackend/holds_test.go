@@ -40,7 +40,8 @@ func TestForgottenHoldsAreDropped(t *testing.T) {
 			time.Sleep(time.Second) // virtual
 			h.renewed(kept, 0, 30, time.Now())
 		}
-		// An entry is kept for 70 s after its lease began, and as many again may wait to be dropped.
+		// An entry is kept for 70 s after its lease began, and as many again may wait to be
+		// dropped.
 		if n := h.len(); n > 3*firstSweep {
 			t.Errorf("%d holds are remembered", n)
 		}

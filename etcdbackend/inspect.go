@@ -19,20 +19,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Who has a lock is read from its keys, and for how long is asked for each of their leases. Nothing of that is written, or
-// goes through the log.
+// The holders of a lock are read from its keys, and their remaining times from their leases. Both
+// requests only read, and don't go through etcd's log.
 
-// A finding is what was found under a name.
+// A finding has the keys that were found under one name.
 type finding struct {
 	name                 string
-	lock, write          record // the lock's own key is one of them
+	lock, write          record // both have the lock's own key, so one of them is free
 	line, permits, reads []record
 
-	more    int              // holders whose keys weren't read
-	strange *mvccpb.KeyValue // is where the lock's keys are, and none of them
+	more    int              // the number of holders whose keys weren't read
+	strange *mvccpb.KeyValue // a key in the range of the lock's keys that isn't the lock's
 }
 
-// add notes a key of a hold, or of who waits for one.
+// add adds the key of a hold or of a waiter.
 func (f *finding) add(as role, r record) {
 	switch as {
 	case lockRole:
@@ -48,7 +48,8 @@ func (f *finding) add(as role, r record) {
 	}
 }
 
-// whose returns what a key is there for, and for which lock: its value says that, and so of whom its name is a part.
+// whose returns the role of a key, and its lock. The key's value decides which part of the key is
+// the lock's name.
 func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
 	var v struct{ Kind role }
 	name, ours := bytes.CutPrefix(kv.Key, []byte(st.options.prefix))
@@ -67,12 +68,14 @@ func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
 	return holdID{string(name), r.owner, v.Kind}, r, ours && len(name) > 0
 }
 
-// inspect looks at all that there is of a lock, at one moment.
+// inspect reads all keys of a lock, at one revision.
 func (s *session) inspect(ctx context.Context, name string) (*finding, error) {
 	own, st := s.store.key(name), s.store
-	// The permits that were given last are read, and say how many there are. The line is read as a whole, as by all who
-	// stand in it: who has come back is the last by any order that etcd knows, and may be the first.
-	permits, reads := st.all(name, permitRole).findOp(backend.MostHolders), st.all(name, readRole).findOp(backend.MostHolders)
+	// The latest permits are read first, since they have the limit that counts. The line is read as
+	// a whole. An owner that has come back is the last in any order that etcd knows, but may be the
+	// first in line.
+	permits, reads := st.all(name, permitRole).findOp(backend.MostHolders),
+		st.all(name, readRole).findOp(backend.MostHolders)
 	order := permits.GetRequestRange()
 	order.SortTarget, order.SortOrder = pb.RangeRequest_MOD, pb.RangeRequest_DESCEND
 	res, err := st.look(ctx, 0, rangeOp(own), st.all(name, lineRole).findOp(0), permits, reads)
@@ -97,23 +100,24 @@ func (s *session) inspect(ctx context.Context, name string) (*finding, error) {
 	return f, nil
 }
 
-// mayNotRead says what it takes to be allowed to, if that is what an error is about.
+// mayNotRead adds the range of keys to an error about missing permissions.
 func mayNotRead(err error, sp span) error {
 	if !is(err, rpctypes.ErrPermissionDenied) {
 		return err
 	}
-	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("etcd: reading the keys from %q to %q: %w", sp.key, sp.end, err)}
+	return &backend.Error{Kind: backend.Refused,
+		Err: fmt.Errorf("etcd: reading the keys from %q to %q: %w", sp.key, sp.end, err)}
 }
 
-// A holding is what is reported of one who has a lock.
+// A holding is the report on one holder.
 type holding struct {
 	record
 	kind backend.Kind
-	heir bool // has the lock as the first in line
+	heir bool // it has the lock as the first in line
 }
 
-// holders returns who has the lock. Of several kinds, of which there can't be more than one unless somebody wrote what dlock doesn't,
-// it is the first.
+// holders returns the holders of the lock. They belong to one kind of lock, unless another program
+// has written keys. Then it returns those of the first kind that it finds.
 func (f *finding) holders() (all []holding) {
 	add := func(kind backend.Kind, some ...record) {
 		slices.SortFunc(some, func(a, b record) int { return cmp.Compare(a.created, b.created) })
@@ -139,9 +143,10 @@ func (f *finding) holders() (all []holding) {
 	return all
 }
 
-// kinds returns how many kinds of lock it looks like.
+// kinds returns the number of kinds of lock that the keys may belong to.
 func (f *finding) kinds() (n int) {
-	for _, is := range []bool{!f.lock.free() || len(f.line) > 0, !f.write.free() || len(f.reads) > 0, len(f.permits) > 0} {
+	for _, is := range []bool{!f.lock.free() || len(f.line) > 0, !f.write.free() ||
+		len(f.reads) > 0, len(f.permits) > 0} {
 		if is {
 			n++
 		}
@@ -149,13 +154,14 @@ func (f *finding) kinds() (n int) {
 	return n
 }
 
-// A report is an inspection. It is stale if a lease was over when it was asked for: what was attached to it may be by now to another.
+// A report is the result of an inspection. It is stale if a lease had ended when its time was read.
+// Its key may then have another lease by now.
 type report struct {
 	backend.Inspection
 	stale bool
 }
 
-// reports finds out how long everything lasts that was found.
+// reports adds the remaining times to all findings.
 func (s *session) reports(ctx context.Context, found []*finding) ([]report, error) {
 	holders := make([][]holding, len(found))
 	var leases []int64
@@ -195,7 +201,8 @@ func (s *session) report(f *finding, holders []holding, left []timeLeft) (r repo
 		}
 		r.stale = r.stale || left[i].seconds < 0
 		owner, kept := h.keptFrom()
-		r.Holders = append(r.Holders, backend.Holder{Owner: owner, Kind: h.kind, Count: h.count, Remaining: remaining, Kept: kept})
+		r.Holders = append(r.Holders, backend.Holder{Owner: owner, Kind: h.kind, Count: h.count,
+			Remaining: remaining, Kept: kept})
 		if r.Kind = h.kind; h.kind == backend.Read {
 			r.Kind = backend.Write
 		}
@@ -211,7 +218,9 @@ func (s *session) report(f *finding, holders []holding, left []timeLeft) (r repo
 	return r
 }
 
-func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+func (s *session) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
 	f, r, err := s.inspectFresh(ctx, req.Name)
 	switch {
 	case err != nil:
@@ -219,14 +228,18 @@ func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (back
 	case f.strange != nil:
 		return backend.Inspection{}, conflict(f.strange)
 	case f.kinds() > 1:
-		return backend.Inspection{}, refused(fmt.Errorf("%w: the keys of %q are of several kinds", backend.ErrConflict, req.Name))
+		return backend.Inspection{},
+			refused(fmt.Errorf("%w: the keys of %q are of several kinds", backend.ErrConflict,
+				req.Name))
 	}
 	return r, nil
 }
 
-// inspectFresh inspects a lock once more if something was over meanwhile. It is enough to do so once: of a lock with many holders
-// some always are.
-func (s *session) inspectFresh(ctx context.Context, name string) (*finding, backend.Inspection, error) {
+// inspectFresh inspects a lock, and inspects it a second time if the report is stale. There is no
+// third time, since with many holders some lease has always just ended.
+func (s *session) inspectFresh(
+	ctx context.Context, name string,
+) (*finding, backend.Inspection, error) {
 	for again := false; ; again = true {
 		if err := ended(ctx); err != nil {
 			return nil, backend.Inspection{}, err
@@ -245,10 +258,13 @@ func (s *session) inspectFresh(ctx context.Context, name string) (*finding, back
 	}
 }
 
-// List reads keys page by page, in their order. A lock may have keys on several pages, and keys of others in between whose names go on as
-// its keys do. So a lock that the end of a page cuts is looked at apart, as a whole, when that page is read, and left out
-// of the pages that follow: the end of a page says which these are.
-func (s *session) List(ctx context.Context, req backend.ListRequest) (res backend.ListResult, err error) {
+// List reads keys page by page, in their order. A lock may have keys on several pages. Between them
+// there may be keys of other locks whose names continue in the same way. So if a lock's keys go
+// beyond the end of a page, that lock is inspected as a whole with that page. The next page leaves
+// that lock out. The mark between the two pages tells it which locks were cut.
+func (s *session) List(
+	ctx context.Context, req backend.ListRequest,
+) (res backend.ListResult, err error) {
 	if err := ended(ctx); err != nil {
 		return res, err
 	}
@@ -264,7 +280,8 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (res backen
 	if to.key != "" {
 		res.Next = to.String()
 		for i := range len(to.key) {
-			if name := to.key[:i]; strings.HasPrefix(name, req.Prefix) && to.cuts(name) && !from.cuts(name) {
+			if name := to.key[:i]; strings.HasPrefix(name, req.Prefix) && to.cuts(name) &&
+				!from.cuts(name) {
 				apart = append(apart, name)
 			}
 		}
@@ -273,7 +290,8 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (res backen
 	byName := make(map[string]*finding)
 	for _, kv := range kvs {
 		id, r, ok := s.store.whose(kv)
-		if !ok || !strings.HasPrefix(id.name, req.Prefix) || from.cuts(id.name) || to.cuts(id.name) {
+		if !ok || !strings.HasPrefix(id.name, req.Prefix) || from.cuts(id.name) ||
+			to.cuts(id.name) {
 			continue
 		}
 		f := byName[id.name]
@@ -308,9 +326,10 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (res backen
 	return res, nil
 }
 
-// A mark is where a page begins: the first key, without the prefix of all, that may be on it. The server counts all keys of a range, also those
-// that it doesn't return, and nobody writes meanwhile. So a page is looked for among the keys that begin with the first so
-// many bytes of this one, and then among those that begin with one less.
+// A mark is the beginning of a page. It is the first key that may be on it, without the common
+// prefix. The server counts all keys of a range, even those that it doesn't return, and can't write
+// while it counts. So page reads windows. The first has the keys that share a certain number of
+// first bytes with the mark. The next window has those that share one byte less, and so on.
 type mark struct {
 	key   string
 	bytes int
@@ -318,36 +337,41 @@ type mark struct {
 
 func (m mark) String() string { return fmt.Sprintf("%d %s", m.bytes, m.key) }
 
-// placeIn returns where a page begins.
+// placeIn returns the mark at which a page begins.
 func placeIn(req backend.ListRequest) (m mark, err error) {
 	if req.After == "" {
 		return mark{max(req.Prefix, "\x00"), len(req.Prefix)}, nil
 	}
 	n, key, _ := strings.Cut(req.After, " ")
 	m.key = key
-	if m.bytes, err = strconv.Atoi(n); err != nil || m.bytes < len(req.Prefix) || m.bytes > len(key) || !strings.HasPrefix(key, req.Prefix) {
+	if m.bytes, err = strconv.Atoi(n); err != nil || m.bytes < len(req.Prefix) ||
+		m.bytes > len(key) || !strings.HasPrefix(key, req.Prefix) {
 		return mark{}, refused(fmt.Errorf("no page ends with %.60q", req.After))
 	}
 	return m, nil
 }
 
-// cuts says whether a lock may have keys before the mark and after it.
+// cuts reports whether a lock may have keys both before the mark and after it.
 func (m mark) cuts(name string) bool {
 	rest, ok := strings.CutPrefix(m.key, name)
 	return ok && name != "" && rest != "" && rest[0] <= 1
 }
 
 const (
-	mostWindows = 32 // that are looked into for one page
-	tooWide     = 8  // times as many keys in a window as there may be on a page
+	mostWindows = 32 // windows per page
+	tooWide     = 8  // if a window has more keys than so many pages, the next is narrower
 )
 
-// page reads the keys that come next. It returns where the next page begins, or nothing if there is none.
-func (s *session) page(ctx context.Context, req backend.ListRequest, m mark) (kvs []*mvccpb.KeyValue, next mark, err error) {
+// page reads the next keys. It returns the mark of the page after that, or an empty mark if there
+// is none.
+func (s *session) page(
+	ctx context.Context, req backend.ListRequest, m mark,
+) (kvs []*mvccpb.KeyValue, next mark, err error) {
 	prefix, limit := s.store.options.prefix, min(max(req.Limit, 1), backend.MostHolders)
 	end := clientv3.GetPrefixRangeEnd(prefix + req.Prefix)
 	for i := 0; i < mostWindows && len(kvs) < limit; i++ {
-		window := span{[]byte(prefix + m.key), []byte(clientv3.GetPrefixRangeEnd(prefix + m.key[:m.bytes]))}
+		window := span{[]byte(prefix + m.key),
+			[]byte(clientv3.GetPrefixRangeEnd(prefix + m.key[:m.bytes]))}
 		res, err := s.someOf(ctx, window, limit-len(kvs))
 		if err != nil {
 			return nil, mark{}, err
@@ -377,15 +401,15 @@ func common(a, b []byte) (n int) {
 	return n
 }
 
-// someOf reads the first keys of a span, fewer if they are longer than a page may be: values of
-// locks are short, but there may be others.
+// someOf reads the first keys of a span. If they are longer than a page may be, it reads fewer.
+// Values of locks are short, but other values may be among them.
 func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResponse, error) {
 	for ; ; limit /= 2 {
 		read := s.store.readPage
 		if limit <= 1 {
 			read = s.store.kv.Range
 		}
-		res, err := insist(ctx, longestPatience, read, sp.find(int64(limit)))
+		res, err := insist(ctx, patienceWithMany, read, sp.find(int64(limit)))
 		switch {
 		case err == nil:
 			return res, nil
@@ -395,7 +419,8 @@ func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResp
 	}
 }
 
-// readPage reads a range of keys whose values may be long, but not all of them at once.
+// readPage reads a range whose values may be too long for one answer. It fails if the answer is
+// longer than longestPage.
 func (st *store) readPage(
 	ctx context.Context, req *pb.RangeRequest, opts ...grpc.CallOption,
 ) (*pb.RangeResponse, error) {

@@ -25,11 +25,14 @@ import (
 
 func inspect(t *testing.T, s session, name string) backend.Inspection {
 	t.Helper()
-	return wiretest.Must[backend.Inspection](t)(s.Inspect(t.Context(), backend.InspectRequest{Name: name}))
+	return wiretest.Must[backend.Inspection](t)(
+		s.Inspect(t.Context(), backend.InspectRequest{Name: name}))
 }
 
 // list returns all locks, and the number of pages that they were on.
-func list(t *testing.T, s session, prefix string, limit int) (locks []backend.Inspection, pages int) {
+func list(
+	t *testing.T, s session, prefix string, limit int,
+) (locks []backend.Inspection, pages int) {
 	t.Helper()
 	req := backend.ListRequest{Prefix: prefix, Limit: limit}
 	marks := make(map[string]bool)
@@ -71,11 +74,13 @@ func TestInspectHeir(t *testing.T) {
 	want := func(owner string, line ...string) {
 		t.Helper()
 		got := inspect(t, looker, "n")
-		if len(got.Holders) != 1 || got.Holders[0].Owner != owner || got.Holders[0].Count != 1 || got.Kind != backend.Exclusive || !slices.Equal(got.Line, line) {
+		if len(got.Holders) != 1 || got.Holders[0].Owner != owner || got.Holders[0].Count != 1 ||
+			got.Kind != backend.Exclusive || !slices.Equal(got.Line, line) {
 			t.Errorf("%+v; want that %.8s has it, and %.8s wait", got, owner, line)
 		}
 		listed, _ := list(t, looker, "", 100)
-		if len(listed) != 1 || listed[0].Holders[0].Owner != owner || !slices.Equal(listed[0].Line, line) {
+		if len(listed) != 1 || listed[0].Holders[0].Owner != owner ||
+			!slices.Equal(listed[0].Line, line) {
 			t.Errorf("listed %+v; want that %.8s has it, and %.8s wait", listed, owner, line)
 		}
 	}
@@ -90,37 +95,52 @@ func TestInspectHeir(t *testing.T) {
 	}
 	b.renews(backend.Fair, true) // takes the key
 	want(bob, carol)
-	// Who was in line, and isn't any more, comes back before all others.
-	wiretest.Must[backend.PlacesResult](t)(a.s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{"d", alice}, Place: place}))
+	// An owner that says it was in line, and isn't any more, comes back before all others.
+	wiretest.Must[backend.PlacesResult](t)(a.s.KeepPlaces(t.Context(), backend.PlacesRequest{
+		Kind: backend.Fair, Name: "n", Owners: []string{"d", alice}, Place: place,
+	}))
 	want(bob, "d", alice, carol)
 	b.releases(backend.Fair, backend.Freed)
 	want("d", alice, carol)
 }
 
-// TestInspectMany: what is reported, and read, is bounded.
+// TestInspectMany: an inspection of many holders reports, and reads, a bounded number of them.
 func TestInspectMany(t *testing.T) {
 	cli := connect(t, testservers.Etcd(t).Addr)
 	s := open(t, cli)
 	const many = backend.MostHolders + 234
-	all := map[string]string{key("read"): `{"owner":"w","count":2,"kind":"write"}`, key("fair"): `{"owner":"f","count":1}`}
+	all := map[string]string{
+		key("read"): `{"owner":"w","count":2,"kind":"write"}`,
+		key("fair"): `{"owner":"f","count":1}`,
+	}
 	for i := range many {
-		all[key(fmt.Sprintf("calls\x01permits/%d", i))] = fmt.Sprintf(`{"owner":"%d","count":3,"kind":"permits","limit":5}`, i)
-		all[key(fmt.Sprintf("read\x01read/%d", i))] = fmt.Sprintf(`{"owner":"%d","count":1,"kind":"read"}`, i)
+		all[key(fmt.Sprintf("calls\x01permits/%d", i))] = fmt.Sprintf(
+			`{"owner":"%d","count":3,"kind":"permits","limit":5}`, i)
+		all[key(fmt.Sprintf("read\x01read/%d", i))] = fmt.Sprintf(
+			`{"owner":"%d","count":1,"kind":"read"}`, i)
 		all[key(fmt.Sprintf("fair\x01line/%d", i))] = fmt.Sprintf(`{"owner":"%d","kind":"line"}`, i)
 	}
 	put(t, cli, all)
 	// The last that is written is none of the first by name.
-	put(t, cli, map[string]string{key("calls\x01permits/999"): `{"owner":"999","count":2,"kind":"permits","limit":9999}`})
+	put(t, cli,
+		map[string]string{key(
+			"calls\x01permits/999"): `{"owner":"999","count":2,"kind":"permits","limit":9999}`})
 	check := func(calls, read, fair backend.Inspection) {
 		t.Helper()
-		if len(calls.Holders) != backend.MostHolders || calls.More != many-backend.MostHolders || calls.Kind != backend.Permits || calls.Limit != 9999 || calls.Line != nil {
-			t.Errorf("permits: %d holders and %d more, %v, %d, %v", len(calls.Holders), calls.More, calls.Kind, calls.Limit, calls.Line)
+		if len(calls.Holders) != backend.MostHolders || calls.More != many-backend.MostHolders ||
+			calls.Kind != backend.Permits || calls.Limit != 9999 || calls.Line != nil {
+			t.Errorf("permits: %d holders and %d more, %v, %d, %v", len(calls.Holders), calls.More,
+				calls.Kind, calls.Limit, calls.Line)
 		}
-		if len(read.Holders) != backend.MostHolders || read.More != many+1-backend.MostHolders || read.Kind != backend.Write || read.Limit != 0 ||
-			read.Holders[0] != (backend.Holder{Owner: "w", Kind: backend.Write, Count: 2, Remaining: -1}) || read.Holders[1].Kind != backend.Read {
-			t.Errorf("reads: %d holders and %d more, %v, %d", len(read.Holders), read.More, read.Kind, read.Limit)
+		if len(read.Holders) != backend.MostHolders || read.More != many+1-backend.MostHolders ||
+			read.Kind != backend.Write || read.Limit != 0 ||
+			read.Holders[0] != (backend.Holder{Owner: "w", Kind: backend.Write, Count: 2,
+				Remaining: -1}) || read.Holders[1].Kind != backend.Read {
+			t.Errorf("reads: %d holders and %d more, %v, %d", len(read.Holders), read.More,
+				read.Kind, read.Limit)
 		}
-		if len(fair.Holders) != 1 || fair.More != 0 || len(fair.Line) != backend.MostHolders || fair.Kind != backend.Exclusive {
+		if len(fair.Holders) != 1 || fair.More != 0 || len(fair.Line) != backend.MostHolders ||
+			fair.Kind != backend.Exclusive {
 			t.Errorf("fair: %+v and %d more, %d in line", fair.Holders, fair.More, len(fair.Line))
 		}
 	}
@@ -139,21 +159,25 @@ func TestInspectMany(t *testing.T) {
 	}
 }
 
-// TestInspectConflict: what is where a lock's keys are, and none of them.
+// TestInspectConflict: Inspect refuses a name if the keys there aren't those of one lock.
 func TestInspectConflict(t *testing.T) {
 	t.Parallel()
 	cli := connect(t, testservers.Etcd(t).Addr)
 	s := open(t, cli)
-	lock, read, permits := `{"owner":"o","count":1}`, `{"owner":"o","count":1,"kind":"read"}`, `{"owner":"o","count":1,"kind":"permits","limit":2}`
+	lock, read, permits := `{"owner":"o","count":1}`, `{"owner":"o","count":1,"kind":"read"}`,
+		`{"owner":"o","count":1,"kind":"permits","limit":2}`
 	for what, keys := range map[string]map[string]string{
-		"a foreign key":             {"n": "foreign"},
-		"a foreign key beside":      {"n": lock, "n\x01read/o": "foreign"},
-		"another's lock":            {"n\x01read/o": lock},
-		"a key of another's lock":   {"n": read},
-		"a lock that is read":       {"n": lock, "n\x01read/o": read},
-		"permits that are read":     {"n\x01read/o": read, "n\x01permits/o": permits},
-		"another's, or nobody's":    {"n\x01permits/x": permits},
-		"a line that is a writer's": {"n": `{"owner":"o","count":1,"kind":"write"}`, "n\x01line/p": `{"owner":"p","kind":"line"}`},
+		"a foreign key":           {"n": "foreign"},
+		"a foreign key beside":    {"n": lock, "n\x01read/o": "foreign"},
+		"another's lock":          {"n\x01read/o": lock},
+		"a key of another's lock": {"n": read},
+		"a lock that is read":     {"n": lock, "n\x01read/o": read},
+		"permits that are read":   {"n\x01read/o": read, "n\x01permits/o": permits},
+		"another's, or nobody's":  {"n\x01permits/x": permits},
+		"a line that is a writer's": {
+			"n":           `{"owner":"o","count":1,"kind":"write"}`,
+			"n\x01line/p": `{"owner":"p","kind":"line"}`,
+		},
 	} {
 		all := make(map[string]string)
 		for k, v := range keys {
@@ -166,10 +190,13 @@ func TestInspectConflict(t *testing.T) {
 			t.Errorf("%s: %+v, %v", what, res, err)
 		}
 		list(t, s, "", 1) // is not in anybody's way
-		wiretest.Must[*clientv3.DeleteResponse](t)(cli.Delete(t.Context(), "", clientv3.WithPrefix()))
+		wiretest.Must[*clientv3.DeleteResponse](t)(
+			cli.Delete(t.Context(), "", clientv3.WithPrefix()))
 	}
-	// What isn't held, and in nobody's way.
-	put(t, cli, map[string]string{key("n\x00x"): "foreign", key("n\x01waits/o"): "foreign", key("n\x01"): "foreign"})
+	// These keys hold no lock, and are in nobody's way.
+	put(t, cli, map[string]string{
+		key("n\x00x"): "foreign", key("n\x01waits/o"): "foreign", key("n\x01"): "foreign",
+	})
 	if got := inspect(t, s, "n"); !got.Free() {
 		t.Errorf("%+v", got)
 	}
@@ -180,7 +207,10 @@ type interlude struct{ next atomic.Pointer[func()] }
 
 func (i *interlude) install(cfg *clientv3.Config) {
 	cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(
-		func(ctx context.Context, method string, req, res any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		func(
+			ctx context.Context, method string, req, res any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
 			if method == rpcTTL {
 				if do := i.next.Swap(nil); do != nil {
 					(*do)()
@@ -190,24 +220,30 @@ func (i *interlude) install(cfg *clientv3.Config) {
 		}))
 }
 
-// TestInspectWhatMoves: what is held gets another lease just when it is asked for how long it lasts.
+// TestInspectWhatMoves: a lock gets another lease, or another holder, or none, just when its lease
+// is looked at.
 func TestInspectWhatMoves(t *testing.T) {
 	t.Parallel()
 	a, b, _, admin := parties(t)
 	var between interlude
 	looker := open(t, connect(t, admin.Endpoints()[0], between.install))
 	for what, look := range map[string]func() []backend.Inspection{
-		"Inspect": func() []backend.Inspection { return []backend.Inspection{inspect(t, looker, "n")} },
+		"Inspect": func() []backend.Inspection {
+			return []backend.Inspection{inspect(t, looker, "n")}
+		},
 		"List": func() []backend.Inspection {
 			locks, _ := list(t, looker, "", 100)
 			return locks
 		},
 	} {
 		a.gets(backend.Exclusive)
-		longer := func() { a.gets(backend.Exclusive, func(req *backend.AcquireRequest) { req.Lease = 3 * lease }) }
+		longer := func() {
+			a.gets(backend.Exclusive, func(req *backend.AcquireRequest) { req.Lease = 3 * lease })
+		}
 		between.next.Store(&longer)
 		got := look()
-		if len(got) != 1 || len(got[0].Holders) != 1 || got[0].Holders[0].Owner != alice || got[0].Holders[0].Count != 2 || got[0].Holders[0].Remaining < 2*lease {
+		if len(got) != 1 || len(got[0].Holders) != 1 || got[0].Holders[0].Owner != alice ||
+			got[0].Holders[0].Count != 2 || got[0].Holders[0].Remaining < 2*lease {
 			t.Errorf("%s: %+v", what, got)
 		}
 		changes := func() {
@@ -215,7 +251,8 @@ func TestInspectWhatMoves(t *testing.T) {
 			b.gets(backend.Exclusive)
 		}
 		between.next.Store(&changes)
-		if got := look(); len(got) != 1 || len(got[0].Holders) != 1 || got[0].Holders[0].Owner != bob {
+		if got := look(); len(got) != 1 || len(got[0].Holders) != 1 ||
+			got[0].Holders[0].Owner != bob {
 			t.Errorf("%s: %+v", what, got)
 		}
 		goes := func() { b.releases(backend.Exclusive, backend.Freed) }
@@ -228,10 +265,14 @@ func TestInspectWhatMoves(t *testing.T) {
 	}
 }
 
-// TestListAnyName: names that go on as keys of others do, pages that end anywhere, and what is no lock.
+// TestListAnyName: names that go on as keys of others do, pages that end anywhere, and what is no
+// lock.
 func TestListAnyName(t *testing.T) {
 	cli := connect(t, testservers.Etcd(t).Addr)
-	parts := []string{"a", "b", "é", "\x00", "\x01", "\x02", "\xff", "/", "\x01read/", "\x01permits/", "\x01line/", "\x01waits/", "\x1b[31m", "<b>", "{\"", "o1", "\n"}
+	parts := []string{
+		"a", "b", "é", "\x00", "\x01", "\x02", "\xff", "/", "\x01read/", "\x01permits/",
+		"\x01line/", "\x01waits/", "\x1b[31m", "<b>", "{\"", "o1", "\n",
+	}
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
 	type held struct {
@@ -239,7 +280,9 @@ func TestListAnyName(t *testing.T) {
 		holders []string
 		line    []string
 	}
-	prefixes := []string{"a", "a\x01", "a\x01read/", "b", "a/", "\x00", "\xff", "\xff\xff", "a\xff", "nothing"}
+	prefixes := []string{
+		"a", "a\x01", "a\x01read/", "b", "a/", "\x00", "\xff", "\xff\xff", "a\xff", "nothing",
+	}
 	for round := range 3 {
 		s := open(t, cli)
 		want := make(map[string]held)
@@ -253,7 +296,10 @@ func TestListAnyName(t *testing.T) {
 			}
 			h := held{kind: backend.Kind(random.IntN(6))}
 			for i := range 1 + random.IntN(3) {
-				req := backend.AcquireRequest{Kind: h.kind, Name: name, Owner: fmt.Sprint("o", i), Lease: lease, Permits: 1, Limit: 5}
+				req := backend.AcquireRequest{
+					Kind: h.kind, Name: name, Owner: fmt.Sprint("o", i), Lease: lease, Permits: 1,
+					Limit: 5,
+				}
 				if h.kind == backend.Fair {
 					req.Place = place
 				}
@@ -269,7 +315,9 @@ func TestListAnyName(t *testing.T) {
 				}
 			}
 			if random.IntN(2) == 0 { // somebody waits
-				put(t, cli, map[string]string{key(name + "\x00" + fmt.Sprintf("%016x", random.Uint64())): ""})
+				put(t, cli,
+					map[string]string{key(name + "\x00" +
+						fmt.Sprintf("%016x", random.Uint64())): ""})
 			}
 			switch h.kind {
 			case backend.Read:
@@ -289,7 +337,9 @@ func TestListAnyName(t *testing.T) {
 		put(t, cli, map[string]string{key(""): "foreign", "another": `{"owner":"o","count":1}`})
 		for _, prefix := range append([]string{""}, prefixes...) {
 			expected := maps.Clone(want)
-			maps.DeleteFunc(expected, func(name string, _ held) bool { return !strings.HasPrefix(name, prefix) })
+			maps.DeleteFunc(expected, func(name string, _ held) bool {
+				return !strings.HasPrefix(name, prefix)
+			})
 			for _, limit := range []int{1, 2, 3, 7, 1000} {
 				got := make(map[string]held)
 				locks, _ := list(t, s, prefix, limit)
@@ -307,16 +357,19 @@ func TestListAnyName(t *testing.T) {
 					got[l.Name] = h
 				}
 				if !reflect.DeepEqual(got, expected) {
-					t.Fatalf("seed %d, round %d, prefix %q, limit %d:\n got %+v\nwant %+v", seed, round, prefix, limit, got, expected)
+					t.Fatalf("seed %d, round %d, prefix %q, limit %d:\n got %+v\nwant %+v", seed,
+						round, prefix, limit, got, expected)
 				}
 			}
 		}
-		wiretest.Must[*clientv3.DeleteResponse](t)(cli.Delete(t.Context(), "", clientv3.WithPrefix()))
+		wiretest.Must[*clientv3.DeleteResponse](t)(
+			cli.Delete(t.Context(), "", clientv3.WithPrefix()))
 		s.Close()
 	}
 }
 
-// TestListWhatIsHandedOn: a lock that somebody has all the time is listed, though its keys move behind what was read.
+// TestListWhatIsHandedOn: a lock that somebody has all the time is listed, though its keys move
+// behind what was read.
 func TestListWhatIsHandedOn(t *testing.T) {
 	t.Parallel()
 	a, b, _, admin := parties(t)
@@ -340,8 +393,9 @@ func TestListWhatIsHandedOn(t *testing.T) {
 	}
 }
 
-// TestListThousands: a page takes a request or two, one more for the lock that its end may cut, and one for each lease. But for the first
-// of all the server doesn't have to count many more keys than are on a page.
+// TestListThousands: a page takes a request or two, one more for the lock that its end may cut, and
+// one for each lease. But for the first of all the server doesn't have to count many more keys than
+// are on a page.
 func TestListThousands(t *testing.T) {
 	server := testservers.Etcd(t)
 	cli := connect(t, server.Addr)
@@ -349,7 +403,10 @@ func TestListThousands(t *testing.T) {
 	var counted atomic.Int64
 	s := open(t, connect(t, server.Addr, sent.install, func(cfg *clientv3.Config) {
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, res any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			func(
+				ctx context.Context, method string, req, res any, cc *grpc.ClientConn,
+				invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+			) error {
 				err := invoke(ctx, method, req, res, cc, opts...)
 				if page, ok := res.(*pb.RangeResponse); ok {
 					counted.Add(page.Count)
@@ -365,10 +422,20 @@ func TestListThousands(t *testing.T) {
 	}
 	put(t, cli, all)
 	for i := range leased {
-		req := backend.AcquireRequest{Name: fmt.Sprintf("orders/0/leased%d", i), Owner: alice, Lease: lease}
+		req := backend.AcquireRequest{
+			Name: fmt.Sprintf("orders/0/leased%d", i), Owner: alice, Lease: lease,
+		}
 		wiretest.Must[backend.AcquireResult](t)(open(t, cli).Acquire(t.Context(), req))
 	}
-	for prefix, want := range map[string]int{"": locks + leased, "orders/": locks + leased, "orders/0/": locks/2 + leased, "orders/0/leased": leased, "orders/0/0": 1, "orders/1/1": 556, "other": 0} {
+	for prefix, want := range map[string]int{
+		"":                locks + leased,
+		"orders/":         locks + leased,
+		"orders/0/":       locks/2 + leased,
+		"orders/0/leased": leased,
+		"orders/0/0":      1,
+		"orders/1/1":      556,
+		"other":           0,
+	} {
 		sent.reset()
 		counted.Store(0)
 		got, pages := list(t, s, prefix, limit)
@@ -376,16 +443,20 @@ func TestListThousands(t *testing.T) {
 		for _, l := range got {
 			names[l.Name] = true
 		}
-		if least := max((want+limit-1)/limit, 1); len(got) != want || len(names) != want || pages < least || pages > least+1 {
-			t.Errorf("%q: %d locks with %d names on %d pages; want %d", prefix, len(got), len(names), pages, want)
+		if least := max((want+limit-1)/limit, 1); len(got) != want || len(names) != want ||
+			pages < least || pages > least+1 {
+			t.Errorf("%q: %d locks with %d names on %d pages; want %d", prefix, len(got),
+				len(names), pages, want)
 		}
 		requests := maps.Clone(sent.unary)
-		// What a member is slow to answer is asked once more.
-		if requests[rpcRange] > 2*pages+10 || requests[rpcTxn] > 2*pages || requests[rpcTTL] > 2*leased {
+		// A request that a member is slow to answer is sent once more.
+		if requests[rpcRange] > 2*pages+10 || requests[rpcTxn] > 2*pages ||
+			requests[rpcTTL] > 2*leased {
 			t.Errorf("%q: %d pages have sent %v", prefix, pages, requests)
 		}
 		if n := counted.Load(); n > int64(want+10*limit*pages) {
-			t.Errorf("%q: the server has counted %d keys for %d pages of %d", prefix, n, pages, limit)
+			t.Errorf("%q: the server has counted %d keys for %d pages of %d", prefix, n, pages,
+				limit)
 		}
 	}
 }
@@ -416,9 +487,12 @@ func TestInspectionRefused(t *testing.T) {
 		wiretest.Must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
 	}
 	grant := func(user, from, to string, kind clientv3.PermissionType) {
-		wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(ctx, user, from, to, kind))
+		wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(
+			root.RoleGrantPermission(ctx, user, from, to, kind))
 	}
-	grant("viewer", key("mine"), clientv3.GetPrefixRangeEnd(key("mine")), clientv3.PermissionType(clientv3.PermRead)) // looking changes nothing
+	// looking changes nothing
+	grant("viewer", key("mine"), clientv3.GetPrefixRangeEnd(key("mine")),
+		clientv3.PermissionType(clientv3.PermRead))
 	grant("locker", key("mine1"), "", clientv3.PermissionType(clientv3.PermReadWrite))
 	nobody := open(t, connect(t, server.Addr))
 	wiretest.Must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
@@ -427,7 +501,9 @@ func TestInspectionRefused(t *testing.T) {
 	viewer := open(t, connect(t, server.Addr, as("viewer", "secret")))
 	locker := open(t, connect(t, server.Addr, as("locker", "secret")))
 	for _, name := range []string{"mine1", "mine2", "another's"} {
-		wiretest.Must[backend.AcquireResult](t)(admin.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
+		wiretest.Must[backend.AcquireResult](t)(admin.Acquire(ctx, backend.AcquireRequest{
+			Name: name, Owner: alice, Lease: lease,
+		}))
 	}
 	if got := inspect(t, viewer, "mine1"); len(got.Holders) != 1 || got.Holders[0].Owner != alice {
 		t.Errorf("%+v", got)
@@ -452,8 +528,9 @@ func TestInspectionRefused(t *testing.T) {
 	_, err = viewer.List(ctx, backend.ListRequest{Limit: 10})
 	refused("all locks", err, "permission denied", `"distsync/locks/\x00"`, `"distsync/locks0"`)
 	_, err = viewer.List(ctx, backend.ListRequest{Prefix: "min", Limit: 10})
-	refused("a shorter prefix", err, "permission denied", `"distsync/locks/min"`, `"distsync/locks/mio"`)
-	// Who may use a lock's own key alone can't see who else has it.
+	refused("a shorter prefix", err, "permission denied", `"distsync/locks/min"`,
+		`"distsync/locks/mio"`)
+	// A user that may use a lock's own key alone can't see the other holders.
 	_, err = locker.Inspect(ctx, backend.InspectRequest{Name: "mine1"})
 	refused("with its key alone", err, "permission denied", `"distsync/locks/mine1"`)
 	_, err = nobody.Inspect(ctx, backend.InspectRequest{Name: "mine1"})

@@ -12,25 +12,30 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// What is kept of a lock that its last owner has given back is a hold of an owner that nobody is, whose name tells who it was, on a
-// lease of its own that nobody renews. So to all others it is a lock as any; no request of the former owner finds what it was
-// sent for; and when the lease has run out those who wait are told, as of any.
+// A kept lock is a hold under an owner that no client uses. That owner's name is the former owner's
+// with a suffix. The hold has an etcd lease of its own, which is never renewed. To others it looks
+// like any held lock. The former owner's requests don't find its hold any more. Waiters are told
+// when the lease has ended.
 //
-// A lease is as much as three seconds longer than what it is for, which is more than the period of
-// some jobs. So the session that keeps a lock revokes the lease in time. The lease itself is for a
-// session that is closed or dead by then. Nothing else is ever attached to it, so it may be revoked
-// whatever has become of the lock.
+// An etcd lease may last up to three seconds longer than the lock must stay taken. That is too long
+// for jobs that run every few seconds. So the session that keeps a lock revokes the lease in time.
+// If the session is closed or dead by then, the lease runs out. No other key is ever attached to
+// this lease, so it may always be revoked.
 
 const keptSuffix = "-kept"
 
 func keptOf(id holdID) holdID { return holdID{id.name, id.owner + keptSuffix, id.role} }
 
-// keptFrom says whether it is kept, and who has given it back.
-func (r record) keptFrom() (owner string, kept bool) { return strings.CutSuffix(r.owner, keptSuffix) }
+// keptFrom reports whether a record is a kept lock. If it is, owner is the former owner.
+func (r record) keptFrom() (owner string, kept bool) {
+	return strings.CutSuffix(r.owner, keptSuffix)
+}
 
-// keep gives a hold back, if its key is still so, and keeps it for a while from a moment after the call. It says whether it has done so, and
-// else how the key is now.
-func (s *session) keep(ctx context.Context, a *attempt, old record, d time.Duration) (done bool, key record, err error) {
+// keep releases a hold if its key hasn't changed, and keeps the lock taken for d from a moment
+// after the call. It reports whether it has done so. If not, it returns the present key.
+func (s *session) keep(
+	ctx context.Context, a *attempt, old record, d time.Duration,
+) (done bool, key record, err error) {
 	if err := ended(ctx); err != nil {
 		return false, record{}, err
 	}
@@ -48,14 +53,15 @@ func (s *session) keep(ctx context.Context, a *attempt, old record, d time.Durat
 	}
 	swapped, key, err := s.store.swap(ctx, a, old, append(ops, s.store.put(id, next))...)
 	if swapped != nil || err != nil && backend.KindOf(err) == backend.Unknown {
-		s.leases.revokeIn(l, d) // without an answer, too: it may be kept by that lease, or will be
+		s.leases.revokeIn(l, d) // even without an answer, since the lock may be kept
 	} else {
 		s.leases.discard(l)
 	}
 	return swapped != nil, key, err
 }
 
-// isKept says whether what an owner had is kept, if it has the key that was found, or none.
+// isKept reports whether an owner's former hold is kept. key is the key that was found, which may
+// be free.
 func (s *session) isKept(ctx context.Context, a *attempt, key record) (bool, error) {
 	if a.id.role.beside() {
 		var err error
@@ -66,16 +72,18 @@ func (s *session) isKept(ctx context.Context, a *attempt, key record) (bool, err
 	return key.owner == keptOf(a.id).owner, nil
 }
 
-// staysOut says whether the first of these events is one of the two which say that permits that somebody had are kept.
+// staysOut reports whether the first event belongs to a step that keeps an owner's permits. That
+// step deletes the owner's key and creates the kept one, so no permits become free.
 func staysOut(events []*mvccpb.Event) bool {
 	e := events[0]
 	if e.Type == mvccpb.PUT {
 		return bytes.HasSuffix(e.Kv.Key, []byte(keptSuffix))
 	}
-	return len(events) > 1 && events[1].Type == mvccpb.PUT && string(events[1].Kv.Key) == string(e.Kv.Key)+keptSuffix
+	return len(events) > 1 && events[1].Type == mvccpb.PUT &&
+		string(events[1].Kv.Key) == string(e.Kv.Key)+keptSuffix
 }
 
-// keeps says whether what an owner had is kept of a semaphore.
+// keeps reports whether an owner's former permits of a semaphore are kept.
 func (at stock) keeps(id holdID) bool {
 	for _, r := range at.holds {
 		if r.owner == keptOf(id).owner {

@@ -11,53 +11,56 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A keeper keeps the leases of a session alive, all of them over one stream. The client library
-// spends a goroutine on every lease, or a stream on every message.
+// A keeper keeps the leases of a session alive, all over one stream. The client library would use a
+// goroutine for each lease, or a stream for each message.
 //
-// The stream is opened when it is first needed. When it breaks, who waits for an answer is told so, and
-// the next one who asks opens another.
+// The stream is opened when it is first needed. When it breaks, all waiting asks get an error. The
+// next ask opens another stream.
 type keeper struct {
 	client pb.LeaseClient
 	ctx    context.Context // ends with the session
 	stop   context.CancelFunc
 
-	mu    sync.Mutex // never held while anything is sent, received or called
+	mu    sync.Mutex // not held while sending, receiving or calling an answer
 	pulse *pulse     // the present stream, or nil
 }
 
-// A pulse is one stream, after some that learners have refused. One goroutine opens it and sends,
-// another receives.
+// A pulse has one stream. If a learner refuses it, the pulse replaces it with another stream. One
+// goroutine opens streams and sends, another receives.
 type pulse struct {
 	keeper *keeper
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	kick   chan struct{} // there is something to send
+	kick   chan struct{} // signals that there are messages to send
 
 	// Guarded by the keeper's mutex.
 	queue    []*message           // to be sent
-	pending  map[int64][]*message // without an answer, by lease, in the order of sending
-	waiting  int                  // how many these are
-	unread   int                  // those that were sent
-	patience time.Duration        // for how long nothing may be heard by those who wait
-	timer    *time.Timer          // ends the stream then: another may lead to a member that works
+	pending  map[int64][]*message // messages without an answer, by lease, in the order of sending
+	waiting  int                  // the number of pending messages
+	unread   int                  // the number of pending messages that were sent
+	patience time.Duration        // how long the stream may be silent while asks wait
+	timer    *time.Timer          // ends a silent stream, since another one may work
 }
 
-// A message is one message, and who waits for its answer. Who asks before it is sent may join.
+// A message is a keep-alive for a lease, with the asks that wait for its answer. More asks may join
+// until it is sent.
 type message struct {
 	lease int64
 	asks  []*ask
 	sent  bool
 }
 
-// An ask is what is to be done with an answer. It is answered once.
+// An ask gets an answer, once.
 type ask struct {
-	lease  int64
-	answer func(ttl int64, err error) // ttl is what the lease began anew with; 0 if there is no lease
+	lease int64
+	// ttl is the new ttl of the lease; 0 if there is no lease
+	answer func(ttl int64, err error)
 	over   bool
 }
 
-// maxUnread is how many messages are sent ahead of the answers. The server works on one at a time. If it is slow, and
-// the renewals of the same leases come again, they join those that were not sent.
+// maxUnread is how many messages may be sent without an answer. The server handles one after the
+// other. If it is slow, other messages stay in the queue, where later renewals of the same leases
+// join them.
 const maxUnread = 256
 
 func newKeeper(client pb.LeaseClient) *keeper {
@@ -67,18 +70,20 @@ func newKeeper(client pb.LeaseClient) *keeper {
 
 func (k *keeper) closed() bool { return k.ctx.Err() != nil }
 
-// close ends everything, and waits for nothing.
+// close ends the stream. It doesn't wait.
 func (k *keeper) close() { k.stop() }
 
-// keepAlive lets a lease of ttl seconds begin anew, and returns the number of seconds that it begins
-// with: 0 if there is no such lease.
+// keepAlive renews a lease of ttl seconds. It returns the lease's new ttl, which is 0 if there is
+// no such lease.
 func (k *keeper) keepAlive(ctx context.Context, lease, ttl int64) (int64, error) {
 	type answer struct {
 		ttl int64
 		err error
 	}
 	answers := make(chan answer, 1)
-	asks := []*ask{{lease: lease, answer: func(ttl int64, err error) { answers <- answer{ttl, err} }}}
+	asks := []*ask{{lease: lease, answer: func(ttl int64, err error) {
+		answers <- answer{ttl, err}
+	}}}
 	k.send(asks, ttl)
 	select {
 	case a := <-answers:
@@ -90,7 +95,7 @@ func (k *keeper) keepAlive(ctx context.Context, lease, ttl int64) (int64, error)
 	}
 }
 
-// send sends messages for leases of at least ttl seconds. The answers come from any goroutine, perhaps
+// send sends messages for leases of at least ttl seconds. Answers may come in any goroutine, even
 // before send returns.
 func (k *keeper) send(asks []*ask, ttl int64) {
 	if len(asks) == 0 {
@@ -114,7 +119,7 @@ func (k *keeper) send(asks []*ask, ttl int64) {
 		go p.run()
 	}
 	if p.waiting == 0 {
-		p.patience = longestPatience // whoever was in a hurry isn't there any more
+		p.patience = longestPatience // no ask with a shorter patience waits any more
 	}
 	p.patience = min(p.patience, patience(ttl))
 	for _, a := range asks {
@@ -123,7 +128,7 @@ func (k *keeper) send(asks []*ask, ttl int64) {
 	p.wake()
 }
 
-// add lets an ask wait for a message that has still to be sent. The keeper's mutex is held.
+// add makes an ask wait for a message that isn't sent yet. The caller holds the keeper's mutex.
 func (p *pulse) add(a *ask) {
 	messages := p.pending[a.lease]
 	if n := len(messages); n > 0 && !messages[n-1].sent {
@@ -142,11 +147,11 @@ func (p *pulse) add(a *ask) {
 func (p *pulse) wake() {
 	select {
 	case p.kick <- struct{}{}:
-	default: // it is awake
+	default: // run has a signal already
 	}
 }
 
-// abandon answers what has no answer yet with an error. What comes after that is ignored.
+// abandon answers all unanswered asks with an error. Later answers are ignored.
 func (k *keeper) abandon(asks []*ask, err error) {
 	k.mu.Lock()
 	open := finish(asks)
@@ -156,7 +161,8 @@ func (k *keeper) abandon(asks []*ask, err error) {
 	}
 }
 
-// finish marks as answered what is not, and returns that. The keeper's mutex is held.
+// finish marks asks as answered, and returns those that were still open. The caller holds the
+// keeper's mutex.
 func finish(asks []*ask) (open []*ask) {
 	for _, a := range asks {
 		if !a.over {
@@ -167,7 +173,7 @@ func finish(asks []*ask) (open []*ask) {
 	return open
 }
 
-// beginWaiting lets the time run until the stream is given up. The keeper's mutex is held.
+// beginWaiting restarts the timer that ends a silent stream. The caller holds the keeper's mutex.
 func (p *pulse) beginWaiting() {
 	if p.timer == nil {
 		p.timer = time.AfterFunc(p.patience, func() { p.cancel(errSilent) })
@@ -176,8 +182,8 @@ func (p *pulse) beginWaiting() {
 	}
 }
 
-// run opens the stream and sends. Where a learner refuses the stream, another may be a member's
-// that serves clients.
+// run opens the stream and sends. If a learner refuses the stream, it tries again, since another
+// stream may reach a member that serves clients.
 func (p *pulse) run() {
 	for range mostLearners - 1 {
 		if err := p.stream(); !isLearners(err) {
@@ -189,7 +195,7 @@ func (p *pulse) run() {
 	p.fail(p.stream())
 }
 
-// stream opens a stream and sends on it, until it breaks. It returns why it has.
+// stream opens a stream and sends on it until it breaks. It returns the error that broke it.
 func (p *pulse) stream() error {
 	stream, err := p.keeper.client.LeaseKeepAlive(p.ctx)
 	if err != nil {
@@ -200,7 +206,7 @@ func (p *pulse) stream() error {
 	for {
 		for _, m := range p.next() {
 			err := stream.Send(&pb.LeaseKeepAliveRequest{ID: m.lease})
-			if err == io.EOF { // the stream has broken, and receive knows why
+			if err == io.EOF { // the stream has broken, and receive gets the reason
 				return <-broken
 			}
 			if err != nil {
@@ -215,7 +221,7 @@ func (p *pulse) stream() error {
 	}
 }
 
-// sendAgain has all that was sent, and has no answer, be sent on the next stream.
+// sendAgain moves messages without an answer into the queue for the next stream.
 func (p *pulse) sendAgain() {
 	p.keeper.mu.Lock()
 	defer p.keeper.mu.Unlock()
@@ -228,7 +234,8 @@ func (p *pulse) sendAgain() {
 	}
 }
 
-// next returns what is to be sent now: what somebody still waits for, as far as there is room.
+// next returns the messages to send now. At most maxUnread may be without an answer. It drops
+// messages for which no ask waits any more.
 func (p *pulse) next() []*message {
 	p.keeper.mu.Lock()
 	defer p.keeper.mu.Unlock()
@@ -247,7 +254,7 @@ func (p *pulse) next() []*message {
 	return now
 }
 
-// remove takes a message out of those that have no answer. The keeper's mutex is held.
+// remove takes a message out of the pending ones. The caller holds the keeper's mutex.
 func (p *pulse) remove(m *message) {
 	messages := p.pending[m.lease]
 	if len(messages) == 1 {
@@ -273,7 +280,7 @@ func (p *pulse) receive(stream pb.Lease_LeaseKeepAliveClient) error {
 	}
 }
 
-// answered returns who waits for an answer.
+// answered records the answer for a lease, and returns the asks that wait for it.
 func (p *pulse) answered(lease int64) []*ask {
 	p.keeper.mu.Lock()
 	defer p.keeper.mu.Unlock()
@@ -292,7 +299,7 @@ func (p *pulse) answered(lease int64) []*ask {
 	return finish(m.asks)
 }
 
-// fail ends the stream.
+// fail ends the pulse, and answers its open asks with err.
 func (p *pulse) fail(err error) {
 	if context.Cause(p.ctx) == errSilent {
 		err = errSilent

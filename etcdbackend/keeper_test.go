@@ -33,7 +33,9 @@ func newStreamer() *streamer {
 	return &streamer{sent: make(chan int64), res: make(chan *pb.LeaseKeepAliveResponse)}
 }
 
-func (s *streamer) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (pb.Lease_LeaseKeepAliveClient, error) {
+func (s *streamer) LeaseKeepAlive(
+	ctx context.Context, _ ...grpc.CallOption,
+) (pb.Lease_LeaseKeepAliveClient, error) {
 	s.ctx = ctx
 	return keepAlives{streamer: s}, nil
 }
@@ -67,10 +69,12 @@ func asked(k *keeper, lease int64) ([]*ask, chan error) {
 // requiresLeader says whether a stream ends when its member has lost the others.
 func requiresLeader(ctx context.Context) bool {
 	md, _ := metadata.FromOutgoingContext(ctx)
-	return slices.Equal(md.Get(rpctypes.MetadataRequireLeaderKey), []string{rpctypes.MetadataHasLeader})
+	return slices.Equal(md.Get(rpctypes.MetadataRequireLeaderKey),
+		[]string{rpctypes.MetadataHasLeader})
 }
 
-// The answer to a message that was sent before somebody asked is not his: what he was promised begins too early.
+// A caller doesn't get the answer to a message that was sent before it asked: the promise in that
+// begins too early.
 func TestAskDoesNotJoinWhatWasSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStreamer()
@@ -93,7 +97,8 @@ func TestAskDoesNotJoinWhatWasSent(t *testing.T) {
 	})
 }
 
-// A stream is given up when nothing is heard for a while, however long ago it was that somebody asked.
+// A stream is given up when nothing is heard for a while, however long ago it was that somebody
+// asked.
 func TestSlowKeepAlives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStreamer()
@@ -113,13 +118,14 @@ func TestSlowKeepAlives(t *testing.T) {
 			}
 		}
 		begin := time.Now()
-		if err := <-answers[3]; !errors.Is(err, errSilent.Err) || time.Since(begin) > 2*patience(30) {
+		if err := <-answers[3]; !errors.Is(err, errSilent.Err) ||
+			time.Since(begin) > 2*patience(30) {
 			t.Errorf("%v after %v", err, time.Since(begin))
 		}
 	})
 }
 
-// Whoever was in a hurry and is gone doesn't hurry the others.
+// A caller that was in a hurry and is gone doesn't hurry the others.
 func TestPatienceGrowsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStreamer()
@@ -134,7 +140,7 @@ func TestPatienceGrowsAgain(t *testing.T) {
 		}
 		_, answer := asked(k, 2)
 		<-s.sent
-		time.Sleep(2 * patience(2))
+		time.Sleep(patience(2) * 3 / 2)
 		s.res <- &pb.LeaseKeepAliveResponse{ID: 2, TTL: 30}
 		if err := <-answer; err != nil {
 			t.Error(err)
@@ -142,7 +148,7 @@ func TestPatienceGrowsAgain(t *testing.T) {
 	})
 }
 
-// What nobody waits for any more isn't sent.
+// A message that nobody waits for any more isn't sent.
 func TestAbandonedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStreamer()
@@ -167,7 +173,7 @@ func TestAbandonedMessages(t *testing.T) {
 	})
 }
 
-// What is asked of a keeper that is closed is answered once, whether or not somebody gives up just then.
+// A closed keeper answers each call once, even if the caller gives up just then.
 func TestClosedKeeperAnswersOnce(t *testing.T) {
 	k := newKeeper(newStreamer())
 	k.close()
@@ -186,7 +192,9 @@ type learners struct {
 	left int
 }
 
-func (l *learners) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (pb.Lease_LeaseKeepAliveClient, error) {
+func (l *learners) LeaseKeepAlive(
+	ctx context.Context, _ ...grpc.CallOption,
+) (pb.Lease_LeaseKeepAliveClient, error) {
 	if l.left--; l.left < 0 {
 		return l.streamer.LeaseKeepAlive(ctx)
 	}
@@ -202,9 +210,11 @@ func (*refusedStream) Recv() (*pb.LeaseKeepAliveResponse, error) {
 	return nil, rpctypes.ErrGRPCNotSupportedForLearner
 }
 
-// What was sent to a learner is sent once more, and to whom only learners answer is told so.
+// A message that a learner refuses is sent again. A call that only learners answer fails with an
+// error of kind Retry.
 func TestKeepAlivesThatLearnersRefuse(t *testing.T) {
-	for refusals, served := range map[int]bool{1: true, mostLearners - 1: true, mostLearners: false} {
+	for refusals, served := range map[int]bool{1: true, mostLearners - 1: true,
+		mostLearners: false} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStreamer()
 			k := newKeeper(&learners{s, refusals})
@@ -213,7 +223,8 @@ func TestKeepAlivesThatLearnersRefuse(t *testing.T) {
 			for _, id := range []int64{1, 1, 2} {
 				_, answer := asked(k, id)
 				answers = append(answers, answer)
-				time.Sleep(100 * time.Microsecond) // so that the second of the first isn't the same message
+				// so that the second of the first isn't the same message
+				time.Sleep(100 * time.Microsecond)
 			}
 			for served && len(answers[1]) == 0 {
 				select {
@@ -229,7 +240,8 @@ func TestKeepAlivesThatLearnersRefuse(t *testing.T) {
 				s.res <- &pb.LeaseKeepAliveResponse{ID: id, TTL: 30}
 			}
 			for i, answer := range answers {
-				if err := <-answer; (err == nil) != served || !served && backend.KindOf(err) != backend.Retry {
+				if err := <-answer; (err == nil) != served || !served &&
+					backend.KindOf(err) != backend.Retry {
 					t.Errorf("after %d refusals question %d is answered with %v", refusals, i, err)
 				}
 			}

@@ -41,15 +41,18 @@ func TestKindsOfErrors(t *testing.T) {
 		{errOverlong, backend.Unknown, backend.Retry}, // it may be the answer that was
 		{errors.New("x"), backend.Unknown, backend.Retry},
 	} {
-		if sent, unsent := withKind(c.err, true).Kind, withKind(c.err, false).Kind; sent != c.sent || unsent != c.unsent {
-			t.Errorf("%v: kind %v, want %v; if it was not sent %v, want %v", c.err, sent, c.sent, unsent, c.unsent)
+		if sent, unsent := withKind(c.err, true).Kind, withKind(c.err, false).
+			Kind; sent != c.sent || unsent != c.unsent {
+			t.Errorf("%v: kind %v, want %v; if it was not sent %v, want %v", c.err, sent, c.sent,
+				unsent, c.unsent)
 		}
 	}
 }
 
-var errOverlong = status.Error(codes.ResourceExhausted, "grpc: received message larger than max (5000000 vs. 4194304)")
+var errOverlong = status.Error(codes.ResourceExhausted,
+	"grpc: received message larger than max (5000000 vs. 4194304)")
 
-// What only looks, and is answered at too great a length, would be again.
+// A look whose answer is too long is refused, not retried: the next answer would be as long.
 func TestOverlongAnswers(t *testing.T) {
 	for err, want := range map[error]backend.ErrorKind{
 		errOverlong: backend.Refused,
@@ -69,11 +72,16 @@ type held struct {
 	left int64
 }
 
-func (h held) Range(context.Context, *pb.RangeRequest, ...grpc.CallOption) (*pb.RangeResponse, error) {
-	return &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: encode(lockRole, record{owner: "another", count: 1}), ModRevision: 7, CreateRevision: 7, Lease: 1}}}, nil
+func (h held) Range(
+	context.Context, *pb.RangeRequest, ...grpc.CallOption,
+) (*pb.RangeResponse, error) {
+	return &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: encode(lockRole,
+		record{owner: "another", count: 1}), ModRevision: 7, CreateRevision: 7, Lease: 1}}}, nil
 }
 
-func (h held) Txn(ctx context.Context, _ *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+func (h held) Txn(
+	ctx context.Context, _ *pb.TxnRequest, _ ...grpc.CallOption,
+) (*pb.TxnResponse, error) {
 	lock, _ := h.Range(ctx, nil)
 	return &pb.TxnResponse{Responses: []*pb.ResponseOp{
 		{Response: &pb.ResponseOp_ResponseRange{ResponseRange: lock}},
@@ -81,20 +89,29 @@ func (h held) Txn(ctx context.Context, _ *pb.TxnRequest, _ ...grpc.CallOption) (
 	}}, nil
 }
 
-func (h held) LeaseTimeToLive(context.Context, *pb.LeaseTimeToLiveRequest, ...grpc.CallOption) (*pb.LeaseTimeToLiveResponse, error) {
+func (h held) LeaseTimeToLive(
+	context.Context, *pb.LeaseTimeToLiveRequest, ...grpc.CallOption,
+) (*pb.LeaseTimeToLiveResponse, error) {
 	return &pb.LeaseTimeToLiveResponse{TTL: h.left}, nil
 }
 
-// What is held has some time left; negative would mean that it never ends.
+// A lock that is held always has some time left: a negative time would mean that it never ends.
 func TestRemaining(t *testing.T) {
-	for left, want := range map[int64]time.Duration{0: time.Second / 2, 1: time.Second / 2, 2: 3 * time.Second / 2, 31: 61 * time.Second / 2} {
+	for left, want := range map[int64]time.Duration{
+		0:  time.Second / 2,
+		1:  time.Second / 2,
+		2:  3 * time.Second / 2,
+		31: 61 * time.Second / 2,
+	} {
 		h := held{left: left}
 		s := newSession(&store{kv: h, lease: h})
 		look, err := s.Look(t.Context(), backend.LookRequest{Name: "n"})
 		if err != nil || !look.Held || look.Remaining != want {
 			t.Errorf("%d s left: %+v, %v; want %v", left, look, err, want)
 		}
-		res, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: "n", Owner: "a", Lease: time.Minute})
+		res, err := s.Acquire(t.Context(), backend.AcquireRequest{
+			Name: "n", Owner: "a", Lease: time.Minute,
+		})
 		if err != nil || res.Acquired || res.Remaining != want {
 			t.Errorf("%d s left: %+v, %v; want %v", left, res, err, want)
 		}
@@ -102,8 +119,8 @@ func TestRemaining(t *testing.T) {
 	}
 }
 
-// A mute is an etcd that has a lock of ours, and says nothing on streams. A batch's context ends just before its
-// read is answered.
+// A mute is an etcd that has a lock of ours, and says nothing on streams. A batch's context ends
+// just before its read is answered.
 type mute struct {
 	*streamer
 	pb.KVClient
@@ -112,9 +129,12 @@ type mute struct {
 
 func (m mute) Txn(context.Context, *pb.TxnRequest, ...grpc.CallOption) (*pb.TxnResponse, error) {
 	m.cancel()
-	time.Sleep(time.Millisecond) // what is to be done at the end of the context is done
+	time.Sleep(time.Millisecond) // lets the functions run that wait for the end of the context
 	return &pb.TxnResponse{Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{
-		Kvs: []*mvccpb.KeyValue{{Value: encode(lockRole, record{owner: "a", count: 1}), ModRevision: 7, CreateRevision: 7, Lease: 1}},
+		Kvs: []*mvccpb.KeyValue{{
+			Value: encode(lockRole, record{owner: "a", count: 1}), ModRevision: 7,
+			CreateRevision: 7, Lease: 1,
+		}},
 	}}}}}, nil
 }
 
@@ -127,20 +147,23 @@ func TestRenewalEndsWithItsContext(t *testing.T) {
 		defer s.Close()
 		begin := time.Now()
 		res, err := s.Renew(ctx, backend.RenewRequest{Name: "n", Owner: "a", Lease: time.Minute})
-		if res.Held || !errors.Is(err, context.Canceled) || time.Since(begin) > 100*time.Millisecond {
+		if res.Held || !errors.Is(err, context.Canceled) ||
+			time.Since(begin) > 100*time.Millisecond {
 			t.Errorf("%+v, %v after %v", res, err, time.Since(begin))
 		}
 	})
 }
 
-// An etcd that was set back may have another's lock under the revision of ours, while our lease lives.
+// An etcd that was set back may have another's lock under the revision of ours, while our lease
+// lives.
 func TestRenewalLooksAtTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := mute{streamer: newStreamer(), cancel: func() {}}
 		s := newSession(&store{kv: m, lease: m})
 		defer s.Close()
 		id := holdID{name: "n", owner: "b"}
-		s.holds.wrote(id, record{owner: "b", count: 1, rev: 7, created: 7, lease: 5}, lease{id: 5, ttl: 61})
+		s.holds.wrote(id, record{owner: "b", count: 1, rev: 7, created: 7, lease: 5},
+			lease{id: 5, ttl: 61})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() {
@@ -150,14 +173,16 @@ func TestRenewalLooksAtTheLease(t *testing.T) {
 			case <-ctx.Done():
 			}
 		}()
-		res, err := s.Renew(t.Context(), backend.RenewRequest{Name: id.name, Owner: id.owner, Lease: time.Minute})
+		res, err := s.Renew(t.Context(), backend.RenewRequest{
+			Name: id.name, Owner: id.owner, Lease: time.Minute,
+		})
 		if err != nil || res.Held {
 			t.Errorf("renewed another's lock: %+v, %v", res, err)
 		}
 	})
 }
 
-// What isn't declared the suite leaves out, without a word.
+// The suite leaves out each kind that isn't declared, and doesn't say so.
 func TestAllKindsAreDeclared(t *testing.T) {
 	for k := backend.Exclusive; k <= backend.Permits; k++ {
 		if !new(Backend).Limits().Kinds.Has(k) {

@@ -11,8 +11,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The count of a latch is a key on no lease, which is deleted when the latch opens. As with other
-// keys that aren't a lock's own, its name may also be that of a lock, so its value says what it is.
+// The count of a latch is a key without a lease. It is deleted when the latch opens. The own key of
+// a lock may look the same, if the lock has such a name. So the value says what kind of key it is.
 
 const (
 	latchRole  role   = "count"
@@ -22,7 +22,9 @@ const (
 func (st *store) latchKey(name string) []byte { return st.keysOf(name, latchRole) }
 
 // Latch implements [backend.Latcher].
-func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
+func (s *session) Latch(
+	ctx context.Context, req backend.LatchRequest,
+) (backend.LatchResult, error) {
 	if err := ended(ctx); err != nil {
 		return backend.LatchResult{}, err
 	}
@@ -64,7 +66,7 @@ func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (backend.
 	}
 }
 
-// latchCount reads the key of a latch, or none.
+// latchCount returns the count in a latch's key, or 0 if there is none.
 func latchCount(kv *mvccpb.KeyValue) (int64, error) {
 	if kv == nil {
 		return 0, nil
@@ -83,7 +85,8 @@ func putLatch(key []byte, n int64) *pb.RequestOp {
 	}}}
 }
 
-// sameLatch says that a key is as it was read. The revision alone doesn't, as in same.
+// sameLatch returns the condition that a key is as it was read. The revision alone isn't enough:
+// see same.
 func sameLatch(key []byte, kv *mvccpb.KeyValue) []*pb.Compare {
 	if kv == nil {
 		return same(key, record{})
@@ -97,8 +100,10 @@ func sameLatch(key []byte, kv *mvccpb.KeyValue) []*pb.Compare {
 	}}
 }
 
-// subscribeLatch is Subscribe for whoever waits for a latch: it is told of all that happens to the key.
-func (s *session) subscribeLatch(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+// subscribeLatch is Subscribe for a latch. Its waiters are told of all changes of the key.
+func (s *session) subscribeLatch(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	if err := ended(ctx); err != nil {
 		return nil, err
 	}

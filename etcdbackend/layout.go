@@ -7,11 +7,13 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// The key of a lock is the prefix and its name. There is the hold of whoever has it alone. Of a read-write
-// lock there are other keys, one for each hold of a reader and for each note of a waiting writer, of a semaphore
-// one for each hold, and of a fair lock one for each who stands in line: the lock's key, a byte 1, a word, and the owner. What begins so may also be the key of a lock with such a name, or one
-// that belongs to it. So a key is only that of a hold if its value says so, and the rest of it is the owner that its value names;
-// else it is in the way, and neither touched nor taken for anything.
+// A lock's own key is the prefix followed by the lock's name. A hold that excludes all others is in
+// that key. Other keys belong to single owners. A read-write lock has one for each reader, and for
+// each note of a waiting writer. A semaphore has one for each holder. A fair lock has one for each
+// owner in line. Such a key consists of the lock's key, a byte 1, a word, a slash, and the owner.
+// The own key of another lock may look the same if that lock has such a name. So a key counts as
+// the key of a hold only if its value says so, and if the rest of the key is the owner that the
+// value names. Any other key in its place causes a conflict, and isn't changed.
 
 func (st *store) key(name string) []byte { return []byte(st.options.prefix + name) }
 
@@ -22,12 +24,12 @@ func (st *store) keyOf(id holdID) []byte {
 	return st.key(id.name)
 }
 
-// keysOf returns what all keys of a role that has its own begin with.
+// keysOf returns the prefix of a lock's keys for a role with keys of its own.
 func (st *store) keysOf(name string, as role) []byte {
 	return append(append(append(st.key(name), 1), as...), '/')
 }
 
-// after returns the end of the range of all keys that begin like this.
+// after returns the end of the range of keys with a prefix.
 func after(prefix []byte) []byte {
 	end := bytes.Clone(prefix)
 	end[len(end)-1]++
@@ -41,23 +43,24 @@ func noteOf(id holdID) holdID  { return holdID{id.name, id.owner, noteRole} }
 // A span is a range of keys.
 type span struct{ key, end []byte }
 
-// all returns the keys of a role that has its own.
+// all returns the span of a lock's keys for a role with keys of its own.
 func (st *store) all(name string, as role) span {
 	keys := st.keysOf(name, as)
 	return span{keys, after(keys)}
 }
 
-// beside returns the keys of all that may be held beside the lock's own key, of whatever kind. There are none of notes among them.
+// beside returns the span of all keys for a lock's holds and places besides the lock's own key,
+// whatever its kind. It doesn't include notes.
 func (st *store) beside(name string) span {
 	return span{st.keysOf(name, lineRole), after(st.keysOf(name, readRole))}
 }
 
-// unshared returns those of them that a read-write lock has not.
+// unshared returns the part of beside that isn't for read-write locks.
 func (st *store) unshared(name string) span {
 	return span{st.keysOf(name, lineRole), after(st.keysOf(name, permitRole))}
 }
 
-// find asks for what is in the span, or for no more than so many if limit isn't 0.
+// find returns the request for the keys of the span, at most limit of them unless limit is 0.
 func (sp span) find(limit int64) *pb.RangeRequest {
 	return &pb.RangeRequest{Key: sp.key, RangeEnd: sp.end, Limit: limit}
 }
@@ -66,7 +69,7 @@ func (sp span) findOp(limit int64) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: sp.find(limit)}}
 }
 
-// empty says that nothing is there: the revision of what doesn't exist is 0.
+// empty returns the condition that the span has no keys. A key that doesn't exist has revision 0.
 func (sp span) empty() *pb.Compare {
 	return &pb.Compare{
 		Key: sp.key, RangeEnd: sp.end, Result: pb.Compare_EQUAL,
@@ -74,7 +77,7 @@ func (sp span) empty() *pb.Compare {
 	}
 }
 
-// some says that something is there.
+// some returns the condition that the span has keys.
 func (sp span) some() *pb.Compare {
 	return &pb.Compare{
 		Key: sp.key, RangeEnd: sp.end, Result: pb.Compare_GREATER,
@@ -82,7 +85,7 @@ func (sp span) some() *pb.Compare {
 	}
 }
 
-// asOf says that nothing has come or changed since a revision.
+// asOf returns the condition that no key of the span has come or changed since a revision.
 func (sp span) asOf(rev int64) *pb.Compare {
 	return &pb.Compare{
 		Key: sp.key, RangeEnd: sp.end, Result: pb.Compare_LESS,
@@ -90,14 +93,15 @@ func (sp span) asOf(rev int64) *pb.Compare {
 	}
 }
 
-// take deletes what is there and answers with what it was. An end of nil is that of one key.
+// take returns the operation that deletes the keys of the span. Its answer has the deleted keys:
+// see taken. If end is nil, the span is one key.
 func (sp span) take() *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{
 		Key: sp.key, RangeEnd: sp.end, PrevKv: true,
 	}}}
 }
 
-// taken returns what a transaction has taken.
+// taken returns the keys that operation i of a transaction, made by take, has deleted.
 func taken(res *pb.TxnResponse, i int) []*mvccpb.KeyValue {
 	if i >= len(res.Responses) {
 		return nil
@@ -105,7 +109,7 @@ func taken(res *pb.TxnResponse, i int) []*mvccpb.KeyValue {
 	return res.Responses[i].GetResponseDeleteRange().GetPrevKvs()
 }
 
-// decodeOf reads what was found under the key of a hold.
+// decodeOf returns the record in the key of a hold, and refuses the key of another owner.
 func decodeOf(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	r, err := decode(id.role, kv)
 	if err == nil && kv != nil && id.role.beside() && r.owner != id.owner {
@@ -114,7 +118,8 @@ func decodeOf(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	return r, err
 }
 
-// decodeAll reads what was found among the keys of a role that has its own.
+// decodeAll returns the records in a lock's keys for a role with keys of its own. It refuses any
+// other key.
 func (st *store) decodeAll(name string, as role, kvs []*mvccpb.KeyValue) ([]record, error) {
 	var all []record
 	for _, kv := range kvs {

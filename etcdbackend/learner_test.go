@@ -8,9 +8,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
-// A member that is a learner so far refuses all that clients ask. Those who were given all members
-// as endpoints, as is recommended, don't notice, though requests and streams go to one member after
-// the other.
+// A member that is a learner so far refuses all that clients ask. Clients that were given all
+// members as endpoints, as is recommended, don't notice, though requests and streams go to one
+// member after the other.
 func TestALearnerAmongTheEndpoints(t *testing.T) {
 	t.Parallel()
 	member := testservers.Etcd(t)
@@ -21,7 +21,8 @@ func TestALearnerAmongTheEndpoints(t *testing.T) {
 		for range 3 {
 			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 			for range 3 {
-				if res := wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))); !res.Held {
+				if res := wiretest.Must[backend.RenewResult](t)(
+					s.Renew(ctx, renew(alice))); !res.Held {
 					t.Fatal("a hold isn't there any more")
 				}
 			}

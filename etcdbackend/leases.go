@@ -10,18 +10,18 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A lease is a lease in etcd. It serves one hold at a time.
+// A lease is an etcd lease. It serves one hold at a time.
 type lease struct {
 	id    int64
 	ttl   int64     // in seconds
-	since time.Time // it lasts for ttl from then at least
+	since time.Time // the lease lasts for at least ttl from then
 }
 
-// leases grants the leases of a session, and keeps those that were given back for a while: a hold whose
-// requests all have their answers leaves nothing that could be attached to its lease late, so that
-// the next hold can have it. Granting one and revoking it are two writes.
+// leases grants the leases of a session. It keeps released leases for a while. If all requests of a
+// hold were answered, none of them can attach a key to its lease late, so the next hold can use the
+// lease. That saves two writes, which would revoke this lease and grant another.
 //
-// What a caller doesn't wait for any more is granted for the next one.
+// If the caller of a grant stops waiting, the next caller gets the lease.
 type leases struct {
 	store *store
 	ctx   context.Context // ends with the session
@@ -30,17 +30,17 @@ type leases struct {
 	mu       sync.Mutex
 	shelves  map[int64]*shelf      // by ttl
 	dropped  []lease               // to be revoked
-	timed    map[int64]*time.Timer // of the leases that are to be revoked at a time
-	sweeping bool                  // a goroutine sees to what is idle or dropped
+	timed    map[int64]*time.Timer // the timers of leases that are to be revoked at a certain time
+	sweeping bool                  // a goroutine is revoking idle and dropped leases
 	closed   bool
-	running  int           // goroutines
-	settled  chan struct{} // is closed when there are none, if somebody waits for that
+	running  int           // the number of running goroutines
+	settled  chan struct{} // closed when no goroutine runs; nil if no call waits for that
 }
 
-// A shelf is leases of one length.
+// A shelf has the leases of one length.
 type shelf struct {
-	idle     []lease        // the last one that was given back is the last
-	waiting  []chan granted // each for an answer; no more of them than are being granted
+	idle     []lease        // in the order of their release
+	waiting  []chan granted // waiting callers; never more than grants under way
 	granting int
 }
 
@@ -52,7 +52,7 @@ type granted struct {
 const (
 	longestIdle = 15 * time.Second
 	sweepEvery  = time.Second
-	mostAtOnce  = 32 // leases that a closed session revokes side by side
+	mostAtOnce  = 32 // how many leases a closed session revokes at once
 )
 
 func newLeases(st *store) *leases {
@@ -63,12 +63,12 @@ func newLeases(st *store) *leases {
 	}
 }
 
-// usable says whether enough is left of a lease to use it.
+// usable reports whether enough of a lease is left to use it.
 func (l lease) usable(now time.Time) bool {
 	return now.Sub(l.since) < min(time.Duration(l.ttl)*time.Second/2, longestIdle)
 }
 
-// ready says whether a lease can be had at once.
+// ready reports whether a lease can be had without a request.
 func (ls *leases) ready(ttl int64) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -76,8 +76,8 @@ func (ls *leases) ready(ttl int64) bool {
 	return sh != nil && len(sh.idle) > 0 && sh.idle[len(sh.idle)-1].usable(time.Now())
 }
 
-// get returns a lease of ttl seconds, or more if the server grants none so short. Nothing is attached
-// to it. It began some time ago.
+// get returns a lease of ttl seconds, or a longer one if the server grants none so short. No key is
+// attached to the lease, which may have begun some time ago.
 func (ls *leases) get(ctx context.Context, ttl int64) (lease, error) {
 	l, answer := ls.take(ttl)
 	if answer == nil {
@@ -95,7 +95,7 @@ func (ls *leases) get(ctx context.Context, ttl int64) (lease, error) {
 	return lease{}, ended(ctx)
 }
 
-// take returns a lease that is idle, or a channel for one that is being granted.
+// take returns an idle lease, or a channel for one that is being granted.
 func (ls *leases) take(ttl int64) (lease, chan granted) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -113,7 +113,7 @@ func (ls *leases) take(ttl int64) (lease, chan granted) {
 	if sh.granting < len(sh.waiting) {
 		sh.granting++
 		ctx := ls.ctx
-		if ls.closed { // what is left of a hold may still be moved to another lease
+		if ls.closed { // a hold may still move to another lease after Close
 			ctx = context.Background()
 		}
 		ls.run(func() { ls.grant(ctx, sh, ttl) })
@@ -121,7 +121,7 @@ func (ls *leases) take(ttl int64) (lease, chan granted) {
 	return lease{}, answer
 }
 
-// shelf returns the leases of one length. ls.mu is held.
+// shelf returns the leases of one length. The caller holds ls.mu.
 func (ls *leases) shelf(ttl int64) *shelf {
 	sh := ls.shelves[ttl]
 	if sh == nil {
@@ -131,7 +131,7 @@ func (ls *leases) shelf(ttl int64) *shelf {
 	return sh
 }
 
-// leave gives a wait up. It returns false if there is an answer.
+// leave ends a wait. It returns false if there is already an answer.
 func (ls *leases) leave(ttl int64, answer chan granted) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -145,7 +145,8 @@ func (ls *leases) leave(ttl int64, answer chan granted) bool {
 	return false
 }
 
-// fresh grants a lease that has begun just now, for who can't have one that was used before: it is never given back.
+// fresh grants a lease that begins now, for a caller that can't use an older one. The lease is
+// never reused.
 func (ls *leases) fresh(ctx context.Context, ttl int64) (l lease, err error) {
 	l = newLease(ttl)
 	l.ttl, err = ls.store.grant(ctx, l.id, ttl)
@@ -156,11 +157,11 @@ func (ls *leases) fresh(ctx context.Context, ttl int64) (l lease, err error) {
 	return l, err
 }
 
-// newLease returns a lease to be granted.
+// newLease returns a lease that is yet to be granted.
 func newLease(ttl int64) lease { return lease{id: 1 + rand.Int64N(1<<62), ttl: ttl, since: time.Now()} }
 
-// grant makes a lease for whoever waits for one. Its id is known before it is sent, so that it can be
-// revoked whatever becomes of the answer.
+// grant makes a lease for a waiting caller. The lease's id is chosen before the request is sent, so
+// that the lease can be revoked whatever the answer is.
 func (ls *leases) grant(ctx context.Context, sh *shelf, ttl int64) {
 	ctx, cancel := context.WithTimeout(ctx, longestGrant)
 	defer cancel()
@@ -186,18 +187,17 @@ func (ls *leases) grant(ctx context.Context, sh *shelf, ttl int64) {
 	}
 }
 
-// longestGrant is how long a lease may take to be granted, or to be revoked, when nobody waits for
-// that any more.
+// longestGrant is how long a goroutine tries to grant or revoke a lease in the background.
 const longestGrant = 10 * time.Second
 
-// put gives back a lease that nothing is attached to, and no request that was sent will be.
+// put returns a lease for reuse. No key is attached to it, and no request under way can attach one.
 func (ls *leases) put(l lease) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.shelve(l)
 }
 
-// shelve keeps a lease for the next who needs one. ls.mu is held.
+// shelve keeps a lease for the next caller. The caller of shelve holds ls.mu.
 func (ls *leases) shelve(l lease) {
 	if ls.closed || !l.usable(time.Now()) {
 		ls.drop(l)
@@ -213,7 +213,7 @@ func (ls *leases) shelve(l lease) {
 	ls.sweep()
 }
 
-// discard gives back leases that are to be revoked.
+// discard marks leases to be revoked.
 func (ls *leases) discard(all ...lease) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -222,8 +222,8 @@ func (ls *leases) discard(all ...lease) {
 	}
 }
 
-// revokeIn revokes a lease after so long. It runs out by itself if the session is closed by then,
-// or if that is so long that some seconds more don't matter.
+// revokeIn revokes a lease after d. If the session is closed before, the lease runs out instead.
+// The lease also runs out if d is so long that a few more seconds don't matter.
 func (ls *leases) revokeIn(l lease, d time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -247,10 +247,11 @@ func (ls *leases) revokeIn(l lease, d time.Duration) {
 	})
 }
 
-// longestTimed bounds how many leases are remembered that are to be revoked at a time.
+// longestTimed is the longest time that revokeIn waits to revoke a lease.
 const longestTimed = 10 * time.Minute
 
-// distrust drops all leases that are idle, since one that was is gone: the others may be, too.
+// distrust drops all idle leases. It is called after a lease has ended too early, since the idle
+// ones may have ended, too.
 func (ls *leases) distrust() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -261,7 +262,7 @@ func (ls *leases) distrust() {
 	ls.sweep()
 }
 
-// drop lets a lease be revoked. ls.mu is held.
+// drop marks a lease to be revoked. The caller holds ls.mu.
 func (ls *leases) drop(l lease) {
 	ls.dropped = append(ls.dropped, l)
 	if ls.closed {
@@ -272,7 +273,7 @@ func (ls *leases) drop(l lease) {
 	ls.sweep()
 }
 
-// sweep sees to it that what isn't used is revoked. ls.mu is held.
+// sweep starts the goroutine that revokes unused leases. The caller holds ls.mu.
 func (ls *leases) sweep() {
 	if ls.sweeping || ls.closed {
 		return
@@ -289,7 +290,7 @@ func (ls *leases) sweep() {
 	})
 }
 
-// sweepOnce revokes what is not used any more. It returns false if nothing is left.
+// sweepOnce revokes unused leases. It returns false if none is left.
 func (ls *leases) sweepOnce() bool {
 	ls.mu.Lock()
 	now := time.Now()
@@ -297,8 +298,8 @@ func (ls *leases) sweepOnce() bool {
 	ls.mu.Unlock()
 	var failed []lease
 	for _, l := range due {
-		ctx, cancel := context.WithTimeout(ls.ctx, longestPatience)
-		// What has run out by itself need not be revoked.
+		ctx, cancel := context.WithTimeout(ls.ctx, longestGrant)
+		// A lease that has run out need not be revoked.
 		if err := ls.store.revoke(ctx, l.id); err != nil && time.Since(l.since) < keptFor(l.ttl) {
 			failed = append(failed, l)
 		}
@@ -314,12 +315,12 @@ func (ls *leases) sweepOnce() bool {
 	return ls.sweeping
 }
 
-// due returns what is to be revoked, and forgets it. ls.mu is held.
+// due returns the leases to revoke, and forgets them. The caller holds ls.mu.
 func (ls *leases) due(now time.Time) []lease {
 	due := ls.dropped
 	ls.dropped = nil
 	for ttl, sh := range ls.shelves {
-		// The longest idle come first.
+		// The leases that have been idle for longest come first.
 		n := 0
 		for n < len(sh.idle) && (ls.closed || !sh.idle[n].usable(now)) {
 			n++
@@ -333,8 +334,8 @@ func (ls *leases) due(now time.Time) []lease {
 	return due
 }
 
-// close revokes what is idle, and another lease if its id isn't 0, in the background: close itself
-// waits for nothing. What can't be revoked within longestGrant runs out.
+// close revokes all idle leases in the background. It also revokes last, if its id isn't 0. It
+// doesn't wait. Leases that can't be revoked within longestGrant run out.
 func (ls *leases) close(last lease) {
 	ls.stop()
 	ls.mu.Lock()
@@ -352,7 +353,7 @@ func (ls *leases) close(last lease) {
 	}
 }
 
-// background runs what nobody waits for, until it is done or the session is closed.
+// background runs f in a goroutine. The context of f ends after longestGrant, or with the session.
 func (ls *leases) background(f func(context.Context)) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -363,14 +364,14 @@ func (ls *leases) background(f func(context.Context)) {
 	})
 }
 
-// whileOpen runs something that ends with the session.
+// whileOpen runs f in a goroutine. The context of f ends only with the session.
 func (ls *leases) whileOpen(f func(context.Context)) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.run(func() { f(ls.ctx) })
 }
 
-// run starts a goroutine. ls.mu is held.
+// run starts a goroutine. The caller holds ls.mu.
 func (ls *leases) run(f func()) {
 	ls.running++
 	go func() {
@@ -385,7 +386,7 @@ func (ls *leases) run(f func()) {
 	}()
 }
 
-// settle waits until no goroutine is left.
+// settle waits until no goroutine runs.
 func (ls *leases) settle() {
 	ls.mu.Lock()
 	if ls.running == 0 {
@@ -400,8 +401,8 @@ func (ls *leases) settle() {
 	<-settled
 }
 
-// revokeAll revokes what a closed session leaves. A lease may be one of hours, so a slow store has
-// longer for it than Close waits.
+// revokeAll revokes the leases of a closed session. It goes on for up to longestGrant, although
+// Close doesn't wait for it, since a lease may last for hours.
 func (ls *leases) revokeAll(all []lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), longestGrant)
 	defer cancel()

@@ -31,7 +31,9 @@ type granter struct {
 	granted int
 }
 
-func (g *granter) LeaseGrant(ctx context.Context, req *pb.LeaseGrantRequest, opts ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
+func (g *granter) LeaseGrant(
+	ctx context.Context, req *pb.LeaseGrantRequest, opts ...grpc.CallOption,
+) (*pb.LeaseGrantResponse, error) {
 	seemSent(opts)
 	time.Sleep(g.delay)
 	g.mu.Lock()
@@ -112,19 +114,22 @@ func TestLeasesAreUsedAgain(t *testing.T) {
 		ls.mu.Lock()
 		defer ls.mu.Unlock()
 		if len(ls.shelves) != 0 || ls.sweeping {
-			t.Errorf("%d kinds of leases are remembered; sweeping: %v", len(ls.shelves), ls.sweeping)
+			t.Errorf("%d kinds of leases are remembered; sweeping: %v", len(ls.shelves),
+				ls.sweeping)
 		}
 	})
 }
 
-// Whoever gives up leaves the lease that is being granted to the next, and does not ask for more of them.
+// Callers that give up while a lease is being granted leave it to the next one, and don't ask for a
+// lease each.
 func TestGivingUpLeavesNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &granter{delay: time.Second}
 		ls := newLeases(&store{lease: g})
 		for range 100 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			if _, err := ls.get(ctx, 3600); backend.KindOf(err) != backend.Retry || !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := ls.get(ctx, 3600); backend.KindOf(err) != backend.Retry ||
+				!errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)
 			}
 			cancel()
@@ -146,7 +151,8 @@ func TestGivingUpLeavesNoLease(t *testing.T) {
 	})
 }
 
-// The id of a lease is known before it is granted, so that it is revoked though nobody knows that it was.
+// The id of a lease is known before it is granted, so that it is revoked though nobody knows that
+// it was.
 func TestLostGrantsAreRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &granter{lost: true, down: true}
@@ -175,7 +181,7 @@ func TestLostGrantsAreRevoked(t *testing.T) {
 // A slow server, too, is rid of the leases of a client that is closed: they may be long.
 func TestCloseRevokesOnASlowServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &granter{slow: 2 * time.Second}
+		g := &granter{slow: 1500 * time.Millisecond}
 		ls := newLeases(&store{lease: g})
 		var all []lease
 		for range 50 {
@@ -221,7 +227,8 @@ func TestDistrustedLeases(t *testing.T) {
 			t.Errorf("%d leases are left", alive)
 		}
 		ls.close(lease{})
-		// What is given back after Close is revoked, and what must be had after it is granted.
+		// After Close a lease is still granted to a caller that needs it, and is revoked when it is
+		// given back.
 		l, err := ls.get(t.Context(), 30)
 		if err != nil {
 			t.Fatal(err)
@@ -234,8 +241,8 @@ func TestDistrustedLeases(t *testing.T) {
 	})
 }
 
-// What is kept for a time ends then, and later where no server answers; and with its lease where
-// the session is closed, or that is a matter of minutes.
+// A lease that is kept for a time is revoked then, or later if no server answers. It is left to run
+// out if the session is closed, or if the time is longer than longestTimed.
 func TestLeasesThatAreRevokedAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &granter{}

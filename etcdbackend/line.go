@@ -14,28 +14,29 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A line is where a session stands among those who wait for the same locks. While it is subscribed to a
-// lock it keeps a key beside the lock's. When that is released all are told, and the first tries at
-// once; the others let some time pass for each who came before them, and try only if nobody has
-// taken the lock by then. So one comes at a time, in order, and nobody depends on another that died
-// while it waited.
+// A line has a session's places among the sessions that wait for the same locks. While a session is
+// subscribed to a lock, it keeps a key besides the lock's key. When the lock is released, all
+// sessions are told. The first in line tries at once. Each other session waits some time for each
+// one ahead of it, and tries only if the lock hasn't been taken by then. So the sessions try one
+// after the other, in order. A session that died while it waited delays the others only by that
+// time.
 //
-// The order is a courtesy: what is wrong with it costs a try in vain, or some milliseconds.
+// The order is only a courtesy. A wrong order costs a needless try, or a few milliseconds.
 type line struct {
 	store  *store
 	leases *leases
 
-	mu     sync.Mutex // never held while anything is sent or called
-	lease  lease      // that the keys are attached to
+	mu     sync.Mutex // not held during a request or a callback
+	lease  lease      // the lease of the keys
 	places map[string]*place
-	turn   time.Duration // what it takes to take a lock that was freed, or more
+	turn   time.Duration // an upper bound for the time to take a freed lock
 }
 
-// A place is that of a session in the line for a lock.
+// A place is a session's place in the line for a lock.
 type place struct {
-	subs  int    // the subscriptions that it is for
-	key   []byte // in etcd, perhaps; nil if it isn't
-	rev   int64  // in which it was last known how many are ahead
+	subs  int    // the number of the session's subscriptions
+	key   []byte // the session's key, which is perhaps in etcd; nil: there is none
+	rev   int64  // the revision at which ahead was counted
 	ahead int
 }
 
@@ -43,7 +44,7 @@ const (
 	placeTTL     = 15 // seconds
 	shortestTurn = 10 * time.Millisecond
 	longestTurn  = 100 * time.Millisecond
-	mostTurns    = 10 // that somebody waits though nobody takes the lock
+	mostTurns    = 10 // a session waits for no more turns than this
 	standWithin  = time.Second
 )
 
@@ -51,7 +52,7 @@ func newLine(st *store, ls *leases) *line {
 	return &line{store: st, leases: ls, places: make(map[string]*place), turn: shortestTurn}
 }
 
-// enter notes a subscription.
+// enter adds a subscription.
 func (ln *line) enter(name string) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -63,7 +64,7 @@ func (ln *line) enter(name string) {
 	p.subs++
 }
 
-// leave notes that a subscription is closed. It doesn't wait for the store.
+// leave removes a subscription that was closed. It doesn't wait for the store.
 func (ln *line) leave(name string) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -77,15 +78,15 @@ func (ln *line) leave(name string) {
 	}
 }
 
-// remove deletes a key in the background. What can't be deleted goes with its lease.
+// remove deletes a key in the background. If that fails, the key ends with its lease.
 func (ln *line) remove(key []byte) {
 	ln.leases.background(func(ctx context.Context) {
 		_, _ = insist(ctx, patience(0), ln.store.kv.DeleteRange, &pb.DeleteRangeRequest{Key: key})
 	})
 }
 
-// stand takes the last place in the line for a lock, if the session is subscribed and has none. If
-// that fails it tries with the first.
+// stand takes the last place in the line for a lock, if the session is subscribed and has no place.
+// If that fails, the session tries for the lock as if it were the first.
 func (ln *line) stand(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, standWithin)
 	defer cancel()
@@ -109,7 +110,7 @@ func (ln *line) stand(ctx context.Context, name string) {
 		ln.lease = lease{}
 	}
 	if ln.places[name] != p {
-		ln.remove(key) // it has left meanwhile, perhaps before this was written
+		ln.remove(key) // the session has left by now, perhaps before the key was written
 		return
 	}
 	switch {
@@ -123,7 +124,7 @@ func (ln *line) stand(ctx context.Context, name string) {
 	p.rev, p.ahead = res.Header.Revision, max(waiting(res, 1)-1, 0)
 }
 
-// vacant returns the place of a session that has no key in the line, and its key from now on.
+// vacant returns the session's place if the place has no key, and gives it a new one.
 func (ln *line) vacant(name string) (*place, []byte) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -136,7 +137,8 @@ func (ln *line) vacant(name string) (*place, []byte) {
 	return p, p.key
 }
 
-// current returns the lease that keys are attached to.
+// current returns the lease for new keys. It gets another lease if half of the present one has
+// passed.
 func (ln *line) current(ctx context.Context) (lease, error) {
 	ln.mu.Lock()
 	l := ln.lease
@@ -154,8 +156,8 @@ func (ln *line) current(ctx context.Context) (lease, error) {
 	return l, nil
 }
 
-// keep lets the lease of the keys begin anew while there are any. When nobody waits any more it runs
-// out.
+// keep renews the lease of the keys while there are any. When the session no longer waits, the
+// lease ends.
 func (ln *line) keep(k *keeper) {
 	ln.mu.Lock()
 	l, waiting := ln.lease, len(ln.places) > 0
@@ -183,7 +185,8 @@ func (ln *line) own(name string) []byte {
 	return nil
 }
 
-// served notes that a key of the session's isn't there any more, since it has the lock, or never was.
+// served records that a key of the session doesn't exist. The session has got the lock, which
+// deleted the key, or couldn't create the key.
 func (ln *line) served(name string, key []byte) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -192,14 +195,14 @@ func (ln *line) served(name string, key []byte) {
 	}
 }
 
-// subscribed says whether the session is told of what happens to a lock.
+// subscribed reports whether the session has a subscription to a lock.
 func (ln *line) subscribed(name string) bool {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
 	return ln.places[name] != nil
 }
 
-// moved notes that somebody took the lock, in a revision: the line has moved on.
+// moved records that the lock was taken at a revision, so the line has moved on.
 func (ln *line) moved(name string, rev int64) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -208,14 +211,15 @@ func (ln *line) moved(name string, rev int64) {
 	}
 }
 
-// close returns the lease of all keys, with which they go.
+// close returns the lease of all keys. The caller revokes it, and so deletes the keys.
 func (ln *line) close() lease {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
 	return ln.lease
 }
 
-// unknown notes that the line may have moved on unnoticed.
+// unknown records that the session may have missed how the line moved on. Then no other session
+// counts as ahead.
 func (ln *line) unknown(name string) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -224,7 +228,8 @@ func (ln *line) unknown(name string) {
 	}
 }
 
-// courtesy returns how long to leave a lock that was freed, in a revision, to those who are ahead.
+// courtesy returns how long the session leaves a lock, which was freed at a revision, to the
+// sessions ahead of it.
 func (ln *line) courtesy(name string, rev int64) time.Duration {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -234,18 +239,18 @@ func (ln *line) courtesy(name string, rev int64) time.Duration {
 	return 0
 }
 
-// waitingKeys returns what the keys of those who wait for a lock begin with.
+// waitingKeys returns the prefix of the keys of sessions that wait for a lock.
 func (st *store) waitingKeys(name string) []byte { return append(st.key(name), 0) }
 
-// countWaiting counts the keys of those who wait for a lock. Where its name and a zero byte begin the
-// name of another lock, theirs count, too, and the line seems longer.
+// countWaiting counts the keys of sessions that wait for a lock. If the name of another lock begins
+// with this name and a zero byte, its keys are counted, too. Then the line seems longer.
 func (st *store) countWaiting(name string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
 		Key: st.waitingKeys(name), RangeEnd: append(st.key(name), 1), CountOnly: true,
 	}}}
 }
 
-// waiting returns how many waited when a transaction counted them.
+// waiting returns the number of waiting sessions that a transaction counted.
 func waiting(res *pb.TxnResponse, i int) int {
 	if i >= len(res.Responses) {
 		return 0
@@ -253,7 +258,8 @@ func waiting(res *pb.TxnResponse, i int) int {
 	return int(res.Responses[i].GetResponseRange().GetCount())
 }
 
-// someWaiting reads the first two keys of those who wait for a lock: enough to say whether one of them is another's.
+// someWaiting reads the first two keys of sessions that wait for a lock. Two are enough to find
+// another session's key.
 func (st *store) someWaiting(name string) *pb.RequestOp {
 	op := st.countWaiting(name)
 	r := op.GetRequestRange()
@@ -261,11 +267,14 @@ func (st *store) someWaiting(name string) *pb.RequestOp {
 	return op
 }
 
-// others says whether others wait for a lock, as a release has found which read some of the keys of those who wait: the session's own
-// may be among them or not, since it is put there in the background. It says one for any number: the line sees to it that one of them comes at a time.
+// others returns the number of other sessions that wait for a lock, from the keys that a release
+// has read. The session's own key may be missing there, since it is put in the background. The
+// result is at most 1, since only the first session in line tries at once.
 func (ln *line) others(name string, keys []*mvccpb.KeyValue) int {
 	own := ln.own(name)
-	if slices.ContainsFunc(keys, func(kv *mvccpb.KeyValue) bool { return !slices.Equal(kv.Key, own) }) {
+	if slices.ContainsFunc(keys, func(kv *mvccpb.KeyValue) bool {
+		return !slices.Equal(kv.Key, own)
+	}) {
 		return 1
 	}
 	return 0

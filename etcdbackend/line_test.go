@@ -18,14 +18,15 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
-// waitingFor returns how many keys there are of those who wait for a lock.
+// waitingFor returns how many keys there are of those that wait for a lock.
 func waitingFor(t *testing.T, cli *clientv3.Client, name string) int {
 	t.Helper()
-	return int(wiretest.Must[*clientv3.GetResponse](t)(cli.Get(t.Context(), key(name)+"\x00", clientv3.WithPrefix(), clientv3.WithCountOnly())).Count)
+	return int(wiretest.Must[*clientv3.GetResponse](t)(
+		cli.Get(t.Context(), key(name)+"\x00", clientv3.WithPrefix(), clientv3.WithCountOnly())).
+		Count)
 }
 
-// TestLine: of those who wait the one that came first is woken, and the others only when they are the
-// first.
+// TestLine: the waiter that came first is woken, and each other only when it is the first.
 func TestLine(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
@@ -39,10 +40,11 @@ func TestLine(t *testing.T) {
 	order := make(chan int, 100)
 	for i := range n {
 		waiters[i] = open(t, connect(t, server.Addr))
-		sub, err := waiters[i].Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {
-			woken[i].Add(1)
-			order <- i
-		}})
+		sub, err := waiters[i].Subscribe(t.Context(),
+			backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {
+				woken[i].Add(1)
+				order <- i
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +56,8 @@ func TestLine(t *testing.T) {
 	}
 	req := release(alice)
 	req.AskWaiting = true
-	if res := wiretest.Must[backend.ReleaseResult](t)(holder.Release(t.Context(), req)); !res.Counted || res.Waiting != 1 {
+	if res := wiretest.Must[backend.ReleaseResult](t)(
+		holder.Release(t.Context(), req)); !res.Counted || res.Waiting != 1 {
 		t.Errorf("a release that others wait for: %+v", res)
 	}
 	for i := range n {
@@ -62,7 +65,8 @@ func TestLine(t *testing.T) {
 			t.Fatalf("%d is woken, and it is the turn of %d", got, i)
 		}
 		owner := fmt.Sprint("waiter ", i)
-		if res := wiretest.Must[backend.AcquireResult](t)(waiters[i].Acquire(t.Context(), acquire(owner))); !res.Acquired {
+		if res := wiretest.Must[backend.AcquireResult](t)(
+			waiters[i].Acquire(t.Context(), acquire(owner))); !res.Acquired {
 			t.Fatalf("%d was woken, and the lock is held", i)
 		}
 		if got := waitingFor(t, admin, "n"); got != n-1-i {
@@ -83,7 +87,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// TestLineGoesOn: nobody depends on those who are ahead.
+// TestLineGoesOn: nobody depends on those that are ahead.
 func TestLineGoesOn(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
@@ -96,19 +100,25 @@ func TestLineGoesOn(t *testing.T) {
 	wiretest.Must[backend.ReleaseResult](t)(holder.Release(t.Context(), release(alice)))
 	last.Wait() // though the first doesn't take it
 
-	// Who has had the lock, and whose others wait, stands at the end.
+	// A session that has had the lock goes to the end of the line if it is still subscribed.
 	wiretest.Must[backend.AcquireResult](t)(first.Acquire(t.Context(), acquire(alice)))
-	testservers.Until(t, "who has the lock doesn't wait for it", func() bool { return waitingFor(t, admin, "n") == 1 })
+	testservers.Until(t, "who has the lock doesn't wait for it", func() bool {
+		return waitingFor(t, admin, "n") == 1
+	})
 	wiretest.Must[backend.ReleaseResult](t)(first.Release(t.Context(), release(alice)))
-	testservers.Until(t, "who is subscribed waits again", func() bool { return waitingFor(t, admin, "n") == 2 })
+	testservers.Until(t, "who is subscribed waits again", func() bool {
+		return waitingFor(t, admin, "n") == 2
+	})
 	var held []int64 // the leases of both
-	for _, kv := range wiretest.Must[*clientv3.GetResponse](t)(admin.Get(t.Context(), key("n")+"\x00", clientv3.WithPrefix())).Kvs {
+	for _, kv := range wiretest.Must[*clientv3.GetResponse](t)(
+		admin.Get(t.Context(), key("n")+"\x00", clientv3.WithPrefix())).Kvs {
 		held = append(held, kv.Lease)
 	}
 	first.Close()
 	testservers.Until(t, "who is gone doesn't wait", func() bool {
 		for _, id := range held {
-			ttl := wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(admin.TimeToLive(t.Context(), clientv3.LeaseID(id))).TTL
+			ttl := wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(
+				admin.TimeToLive(t.Context(), clientv3.LeaseID(id))).TTL
 			if ttl < 0 {
 				return true
 			}
@@ -123,19 +133,25 @@ func TestLineGoesOn(t *testing.T) {
 	}
 }
 
-// TestWhoWatchesIsNotInLine: who only looks keeps nobody waiting, and waits for nobody.
+// TestWhoWatchesIsNotInLine: a client that only watches isn't in line, so it keeps nobody waiting,
+// and waits for nobody.
 func TestWhoWatchesIsNotInLine(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
-	holder, watcher, waiter := open(t, admin), open(t, connect(t, server.Addr)), open(t, connect(t, server.Addr))
+	holder, watcher, waiter := open(t, admin), open(t, connect(t, server.Addr)),
+		open(t, connect(t, server.Addr))
 	woken, turn := make(chan bool, 100), make(chan bool, 100)
 	for _, sub := range []struct {
 		s       session
 		watches bool
 		woken   chan bool
 	}{{watcher, true, woken}, {waiter, false, turn}} {
-		req := backend.SubscribeRequest{Name: "n", Watches: sub.watches, Wake: func(backend.Wakeup) { sub.woken <- true }}
+		req := backend.SubscribeRequest{Name: "n", Watches: sub.watches, Wake: func(
+			backend.Wakeup,
+		) {
+			sub.woken <- true
+		}}
 		wiretest.Must[backend.Subscription](t)(sub.s.Subscribe(t.Context(), req))
 		etcdbackend.Turn(sub.s, time.Hour)
 	}
@@ -153,26 +169,30 @@ func TestWhoWatchesIsNotInLine(t *testing.T) {
 	}
 }
 
-// TestWaitingIsKept: whoever waits for long keeps its place.
+// TestWaitingIsKept: a client that waits for long keeps its place.
 func TestWaitingIsKept(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	s := open(t, connect(t, server.Addr), etcdbackend.CheckEvery(2*time.Second))
 	subscribe(t, s, "n")
-	res := wiretest.Must[*clientv3.GetResponse](t)(admin.Get(t.Context(), key("n")+"\x00", clientv3.WithPrefix()))
+	res := wiretest.Must[*clientv3.GetResponse](t)(
+		admin.Get(t.Context(), key("n")+"\x00", clientv3.WithPrefix()))
 	id := clientv3.LeaseID(res.Kvs[0].Lease)
 	last := int64(1 << 62)
 	testservers.Until(t, "its lease begins anew", func() bool {
-		left := wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(admin.TimeToLive(t.Context(), id)).TTL
+		left := wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(
+			admin.TimeToLive(t.Context(), id)).TTL
 		defer func() { last = left }()
 		return left > last
 	})
 }
 
-// TestHerd: what a hand-over among many processes costs etcd.
+// TestHerd: a hand-over among many processes costs etcd fewer requests than a herd would send.
 func TestHerd(t *testing.T) {
-	t.Run("plain", func(t *testing.T) { herd(t, 1, func(c *dlock.Client) *dlock.Locker { return c.Locker("n") }) })
+	t.Run("plain", func(t *testing.T) {
+		herd(t, 1, func(c *dlock.Client) *dlock.Locker { return c.Locker("n") })
+	})
 	t.Run("write", func(t *testing.T) {
 		herd(t, 2, func(c *dlock.Client) *dlock.Locker { return c.RWLocker("n").Writer() })
 	})
@@ -213,7 +233,8 @@ func herd(t *testing.T, most int, locker func(*dlock.Client) *dlock.Locker) {
 		}
 		sent[i].mu.Unlock()
 	}
-	// Six or seven where nothing else goes on; of a herd it would be two or three for each process, who leave notes one more.
+	// A turn takes six or seven requests where nothing else goes on. A herd would send two or three
+	// for each process, and one more where processes leave notes.
 	if each := requests / turns; each > most*processes {
 		t.Errorf("a turn takes %d requests", each)
 	} else {
@@ -221,7 +242,8 @@ func herd(t *testing.T, most int, locker func(*dlock.Client) *dlock.Locker) {
 	}
 }
 
-// TestExactPermission: whoever may read and write the lock alone can't stand in line, but everything else.
+// TestExactPermission: a user that may only read and write the lock's own key can't stand in line.
+// It can do everything else.
 func TestExactPermission(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t, "--bcrypt-cost", "4")
@@ -232,18 +254,21 @@ func TestExactPermission(t *testing.T) {
 		wiretest.Must[*clientv3.AuthRoleAddResponse](t)(root.RoleAdd(ctx, user))
 		wiretest.Must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
 	}
-	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(ctx, "locker",
-		key("n"), "", clientv3.PermissionType(clientv3.PermReadWrite)))
+	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(
+		root.RoleGrantPermission(ctx, "locker",
+			key("n"), "", clientv3.PermissionType(clientv3.PermReadWrite)))
 	wiretest.Must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
 	s := open(t, connect(t, server.Addr, as("locker", "secret")))
 	listener := subscribe(t, s, "n")
 	for range 2 {
-		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice))); !res.Acquired {
+		if res := wiretest.Must[backend.AcquireResult](t)(
+			s.Acquire(ctx, acquire(alice))); !res.Acquired {
 			t.Errorf("%+v", res)
 		}
 		req := release(alice)
 		req.AskWaiting = true
-		if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, req)); res.Outcome != backend.Freed || res.Counted {
+		if res := wiretest.Must[backend.ReleaseResult](t)(
+			s.Release(ctx, req)); res.Outcome != backend.Freed || res.Counted {
 			t.Errorf("%+v", res)
 		}
 		listener.Wait()

@@ -11,31 +11,38 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A lineup is what a subscription knows of a fair lock, from a look and all that has happened since: so whoever waits in this
-// client is inside as soon as that is told.
+// A lineup is a subscription's knowledge of a fair lock, from a look and all events since. So a
+// waiting call of this client has the lock as soon as the event that frees it arrives.
 type lineup struct {
 	session *session
 	name    string
 	key     []byte
-	keys    []byte // what places begin with
+	keys    []byte // prefix of the keys of places
 	wake    func()
 	granted func(backend.Grant)
-	load    func() // has a look made
+	load    func() // starts a look
 
 	// Guarded by the watcher's mutex.
 	loaded bool
 	since  int64           // the watch began at this revision
-	missed []*mvccpb.Event // what has happened before there was a look
-	turn                   // as it is now
-	told   string          // the owner who was last said to have the lock
+	missed []*mvccpb.Event // events before the first look
+	turn                   // the present state
+	told   string          // the owner that was last reported as the holder
 }
 
-// subscribeFair returns once the server has confirmed that it watches the lock's key, and all places. They are looked at behind it.
-func (s *session) subscribeFair(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+// subscribeFair returns once the server has confirmed that it watches the lock's key and all
+// places. After that the session looks at these keys.
+func (s *session) subscribeFair(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	key := s.store.key(req.Name)
-	l := &lineup{session: s, name: req.Name, key: key, keys: s.store.keysOf(req.Name, lineRole), granted: req.Granted}
+	l := &lineup{
+		session: s, name: req.Name, key: key, keys: s.store.keysOf(req.Name, lineRole),
+		granted: req.Granted,
+	}
 	sub := &subscription{
-		watcher: s.watcher, name: req.Name, key: key, end: after(append(s.store.key(req.Name), 1)), line: l, answer: make(chan error, 1),
+		watcher: s.watcher, name: req.Name, key: key, end: after(append(s.store.key(req.Name), 1)),
+		line: l, answer: make(chan error, 1),
 		changed: req.Changed,
 		wake: func() {
 			s.others.remove(req.Name)
@@ -50,7 +57,7 @@ func (s *session) subscribeFair(ctx context.Context, req backend.SubscribeReques
 	return sub.wait(ctx)
 }
 
-// lookAtLineup looks at a lock until that succeeds, or nobody cares.
+// lookAtLineup looks at a lock until a look succeeds, or the subscription is closed.
 func (s *session) lookAtLineup(ctx context.Context, sub *subscription) {
 	for failures := 0; ; failures++ {
 		at, err := s.lookAtTurn(ctx, &attempt{id: holdID{name: sub.name}, fair: true})
@@ -76,7 +83,7 @@ func (s *session) lookAtLineup(ctx context.Context, sub *subscription) {
 	}
 }
 
-// lineup returns what is known of a fair lock without asking, if anything is.
+// lineup returns the known state of a fair lock without a request, if there is one.
 func (w *watcher) lineup(name string) (at turn, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,16 +94,17 @@ func (w *watcher) lineup(name string) (at turn, known bool) {
 	return turn{rev: l.rev, lock: l.lock, line: slices.Clone(l.line)}, true
 }
 
-// begin notes that a watch stands, since a revision. What was known is not any more.
+// begin records that a watch is active from a revision on. The known state is out of date, so begin
+// starts a look.
 func (l *lineup) begin(rev int64) {
 	l.loaded, l.since, l.missed, l.told = false, rev, nil, ""
 	l.load()
 }
 
-// begun notes a look. It returns what is to be told.
+// begun processes the result of a look. It returns the function that reports it, or nil.
 func (l *lineup) begun(at turn) func() {
 	if l.loaded || at.rev < l.since {
-		return nil // there has been another, or it is older than the watch
+		return nil // there was another look, or this one is older than the watch
 	}
 	l.loaded, l.turn = true, at
 	missed := l.missed
@@ -105,18 +113,19 @@ func (l *lineup) begun(at turn) func() {
 		return tell
 	}
 	if holder, _ := l.holder(); holder.free() {
-		return l.wake // it may have got so since somebody has looked before
+		return l.wake // the lock may have become free since an earlier look
 	}
 	return nil
 }
 
-// changed notes what has happened. It returns what is to be told.
+// changed processes events. It returns the function that reports them, or nil.
 func (l *lineup) changed(events []*mvccpb.Event) func() {
 	if l.loaded {
 		return l.happened(events, nil)
 	}
 	if l.missed = append(l.missed, events...); len(l.missed) > mostMissed {
-		l.since, l.missed = l.missed[len(l.missed)-1].Kv.ModRevision, nil // only a look after that is of use
+		// from now on, only a look after these events is useful
+		l.since, l.missed = l.missed[len(l.missed)-1].Kv.ModRevision, nil
 	}
 	return nil
 }
@@ -133,7 +142,7 @@ func (l *lineup) happened(events []*mvccpb.Event, grants []backend.Grant) func()
 			continue
 		}
 		if i+1 < len(events) && events[i+1].Kv.ModRevision == e.Kv.ModRevision {
-			continue // what one transaction does is done at once
+			continue // a transaction's events happen at the same time, so the last one counts
 		}
 		grants = l.grant(grants, e.Kv.ModRevision)
 		holder, _ := l.holder()
@@ -153,7 +162,8 @@ func (l *lineup) happened(events []*mvccpb.Event, grants []backend.Grant) func()
 	}
 }
 
-// grant adds to some grants that of whoever has the lock since a revision, if that is one of this session's, and wasn't told.
+// grant adds a grant for the present holder, which has had the lock since a revision. It adds none
+// if the holder belongs to another session, or was reported before.
 func (l *lineup) grant(grants []backend.Grant, rev int64) []backend.Grant {
 	holder, first := l.holder()
 	if holder.owner == l.told {
@@ -169,14 +179,14 @@ func (l *lineup) grant(grants []backend.Grant, rev int64) []backend.Grant {
 	return grants
 }
 
-// apply notes one event, and says whether it is about the lock.
+// apply processes one event. It reports whether the event is about the lock or its line.
 func (l *lineup) apply(e *mvccpb.Event) bool {
 	gone := e.Type == mvccpb.DELETE
 	if bytes.Equal(e.Kv.Key, l.key) {
 		l.lock = record{}
 		if !gone {
 			l.lock, _ = decode(lockRole, e.Kv)
-			l.lock.rev = e.Kv.ModRevision // also of what is no such lock
+			l.lock.rev = e.Kv.ModRevision // even a value of another kind takes the lock
 		}
 		return true
 	}
@@ -192,7 +202,9 @@ func (l *lineup) apply(e *mvccpb.Event) bool {
 	if err != nil || r.owner != string(owner) {
 		return false
 	}
-	if i := slices.IndexFunc(l.line, func(r record) bool { return r.owner == string(owner) }); i >= 0 {
+	if i := slices.IndexFunc(l.line, func(r record) bool {
+		return r.owner == string(owner)
+	}); i >= 0 {
 		l.line[i] = r
 		return true
 	}

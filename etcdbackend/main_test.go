@@ -10,11 +10,12 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/etcdbackend"
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
 func TestMain(m *testing.M) {
-	wiretest.SideBySide(12)
+	apart.SideBySide(16)
 	wiretest.VerifyTestMain(m)
 }
 
@@ -75,7 +76,10 @@ func key(name string) string { return etcdbackend.DefaultPrefix + name }
 // steps are all steps, and a subscription.
 var steps = append(slices.Clip(wiretest.Steps), wiretest.Step{
 	Name: "subscribe", Run: func(ctx context.Context, s wiretest.Session) error {
-		sub, err := s.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		sub, err := s.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(
+			backend.Wakeup,
+		) {
+		}})
 		if err == nil {
 			sub.Close()
 		}

@@ -19,7 +19,9 @@ import (
 func TestAsInMemory(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
-	kinds := []backend.Kind{backend.Read, backend.Write, backend.Read, backend.Write, backend.Exclusive, backend.Fenced}
+	kinds := []backend.Kind{
+		backend.Read, backend.Write, backend.Read, backend.Write, backend.Exclusive, backend.Fenced,
+	}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	memory := membackend.New()
@@ -43,34 +45,49 @@ func TestAsInMemory(t *testing.T) {
 			var answers [2]string
 			var remaining [2]time.Duration
 			for i, s := range sessions[owner] {
-				answers[i], remaining[i] = anyStep(t.Context(), s, step, kind, name, who, length, waited, place)
+				answers[i], remaining[i] = anyStep(t.Context(), s, step, kind, name, who, length,
+					waited, place)
 			}
-			fmt.Fprintf(&told, "owner %d, %v, %v, waited %v: %s\n", owner, kind, length, waited, answers[0])
+			fmt.Fprintf(&told, "owner %d, %v, %v, waited %v: %s\n", owner, kind, length, waited,
+				answers[0])
 			if answers[0] != answers[1] {
 				t.Fatalf("%sin memory: %s; seed %d", &told, answers[1], seed)
 			}
-			if off := (remaining[0] - remaining[1]).Abs(); remaining[0] >= 0 && off > 3*time.Second {
-				t.Fatalf("%sRemaining %v, in memory %v; seed %d", &told, remaining[0], remaining[1], seed)
+			if off := (remaining[0] - remaining[1]).Abs(); remaining[0] >= 0 &&
+				off > 3*time.Second {
+				t.Fatalf("%sRemaining %v, in memory %v; seed %d", &told, remaining[0], remaining[1],
+					seed)
 			}
 		}
 	}
 }
 
 // anyStep takes a step and words its answer.
-func anyStep(ctx context.Context, s backend.Session, step int, kind backend.Kind, name, owner string, length, waited, place time.Duration) (answer string, remaining time.Duration) {
+func anyStep(
+	ctx context.Context, s backend.Session, step int, kind backend.Kind, name, owner string,
+	length, waited, place time.Duration,
+) (answer string, remaining time.Duration) {
 	var err error
 	switch {
 	case step < 5:
 		var res backend.AcquireResult
-		res, err = s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: name, Owner: owner, Lease: length, Reentry: true, Waited: waited, Place: place})
-		answer, remaining = fmt.Sprintf("acquire, place %v: %v, count %d, token %v", place, res.Acquired, res.Count, res.Token != 0), res.Remaining
+		res, err = s.Acquire(ctx, backend.AcquireRequest{
+			Kind: kind, Name: name, Owner: owner, Lease: length, Reentry: true, Waited: waited,
+			Place: place,
+		})
+		answer, remaining = fmt.Sprintf("acquire, place %v: %v, count %d, token %v", place,
+			res.Acquired, res.Count, res.Token != 0), res.Remaining
 	case step < 9:
 		var res backend.ReleaseResult
-		res, err = s.Release(ctx, backend.ReleaseRequest{Kind: kind, Name: name, Owner: owner, Lease: length})
+		res, err = s.Release(ctx, backend.ReleaseRequest{
+			Kind: kind, Name: name, Owner: owner, Lease: length,
+		})
 		answer = "release: " + res.Outcome.String()
 	case step < 10:
 		var res backend.RenewResult
-		res, err = s.Renew(ctx, backend.RenewRequest{Kind: kind, Name: name, Owner: owner, Lease: length})
+		res, err = s.Renew(ctx, backend.RenewRequest{
+			Kind: kind, Name: name, Owner: owner, Lease: length,
+		})
 		answer = fmt.Sprint("renew: ", res.Held)
 	case step < 11:
 		var res backend.LookResult

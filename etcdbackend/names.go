@@ -2,13 +2,13 @@ package etcdbackend
 
 import "sync"
 
-// names are names of locks that something is known of. To forget it costs a request that is in vain.
+// names is a set of lock names with some property. A forgotten name costs one needless request.
 type names struct {
 	mu  sync.Mutex
 	set map[string]struct{}
 }
 
-// mostNames bounds what is remembered.
+// mostNames bounds the number of remembered names.
 const mostNames = 4096
 
 func (n *names) add(name string) {

@@ -10,18 +10,22 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A note says that somebody waits to write, and since when. It is a key on a lease of its own, which is written anew
-// with each attempt in vain, if what keeps the writer out is still as it was seen. So a request that comes late, when the writer
-// has got in, does nothing; and where the writer has given up there is no lease any more.
+// A note says that a writer waits, and for how long. It is a key with a lease of its own. Each
+// refused attempt writes it again, if the hold that keeps the writer out hasn't changed. So a late
+// request does nothing after the writer has got the lock. It also fails after the writer has given
+// up, since the note's lease no longer exists then.
 //
-// Who came first, a writer or a reader, is found without comparing the clocks of two machines: each says for how
-// long it has waited, and the server how long ago the note was written. That is known to a second. Within
-// it a reader whose session remembers the revision at which it was kept out first comes before the notes that were
-// created later; else it waits.
+// Whether a writer or a reader came first isn't decided by comparing the clocks of two machines.
+// Readers and writers state how long they have waited. The server tells how long ago the note was
+// written, to within a second. Within that second, a reader goes before notes that were created
+// after it was first kept out, if its session remembers at which revision that was. Otherwise the
+// reader waits.
 
-// leaveNote leaves or renews the note of whoever waits to write, if those are still there who keep it out. If not,
-// it returns what it has found instead.
-func (s *session) leaveNote(ctx context.Context, a *attempt, req backend.AcquireRequest, at scene) (left bool, found scene, err error) {
+// leaveNote leaves or renews the note of a waiting writer, if the hold that keeps the writer out
+// hasn't changed. If the hold has changed, leaveNote returns the scene that it has found.
+func (s *session) leaveNote(
+	ctx context.Context, a *attempt, req backend.AcquireRequest, at scene,
+) (left bool, found scene, err error) {
 	if err := ended(ctx); err != nil {
 		return false, at, err
 	}
@@ -54,7 +58,7 @@ func (s *session) leaveNote(ctx context.Context, a *attempt, req backend.Acquire
 		s.holds.suspect(id, l.id)
 		return false, at, err
 	}
-	// If it wasn't left now it may have been by a request that had no answer.
+	// If the note wasn't left now, a request without an answer may have left it.
 	note.rev = res.Header.GetRevision()
 	s.holds.wrote(id, note, l)
 	if res.Succeeded {
@@ -64,7 +68,8 @@ func (s *session) leaveNote(ctx context.Context, a *attempt, req backend.Acquire
 	return false, found, err
 }
 
-// stillOut says that what keeps a writer out is as it was seen. When it gets in that is gone for good.
+// stillOut returns a condition. It is true while the hold that keeps a writer out hasn't changed.
+// Once the writer gets the lock, it is never true again.
 func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 	if at.write.free() {
 		reader := at.reads[0]
@@ -73,8 +78,11 @@ func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 	return same(s.store.keyOf(id), at.write)
 }
 
-// noteLease returns the note that an owner has left, and the lease for it, which begins anew.
-func (s *session) noteLease(ctx context.Context, id holdID, ttl int64) (note record, l lease, err error) {
+// noteLease returns an owner's note, or a free record, and a lease for the note. A note keeps its
+// lease if the lease has the length ttl. noteLease renews a lease that began some time ago.
+func (s *session) noteLease(
+	ctx context.Context, id holdID, ttl int64,
+) (note record, l lease, err error) {
 	note = s.holds.guess(id)
 	l, ok := s.holds.granted(id, note.lease)
 	if note.free() || !ok || l.ttl != ttl {
@@ -96,12 +104,12 @@ func (s *session) noteLease(ctx context.Context, id holdID, ttl int64) (note rec
 	return note, l, nil
 }
 
-// endNote takes back the note of an owner who releases what it writes, or gives up to wait for it, and
-// returns the lock's key, or a guess.
+// endNote deletes the note of an owner that releases its write, or stops waiting for it. It returns
+// the lock's key, or a guess at it.
 func (s *session) endNote(ctx context.Context, id holdID, ttl int64) (key record, err error) {
 	lease := int64(0)
 	if key = s.holds.guess(id); key.free() {
-		res, err := s.store.look(ctx, givingTTL(ttl), rangeOp(s.store.keyOf(id)),
+		res, err := s.store.look(ctx, ttl, rangeOp(s.store.keyOf(id)),
 			rangeOp(s.store.keyOf(noteOf(id))), s.store.unshared(id.name).findOp(1))
 		if err != nil {
 			return record{}, err
@@ -132,7 +140,7 @@ func (s *session) endNote(ctx context.Context, id holdID, ttl int64) (key record
 	return key, nil
 }
 
-// dropNote notes that a note was deleted, since its owner writes.
+// dropNote records that a note was deleted because its owner now writes.
 func (s *session) dropNote(id holdID) {
 	if note := s.holds.guess(id); !note.free() {
 		if l, ok := s.holds.spare(id, note.lease); ok {
@@ -142,8 +150,10 @@ func (s *session) dropNote(id holdID) {
 	s.holds.doubt(id)
 }
 
-// barred says whether a note keeps a reader out, and for how long at the most.
-func (s *session) barred(ctx context.Context, w wait, notes []record) (remaining time.Duration, out bool) {
+// barred reports whether a note keeps a reader out, and for how long at most.
+func (s *session) barred(
+	ctx context.Context, w wait, notes []record,
+) (remaining time.Duration, out bool) {
 	var leases []int64
 	for _, n := range notes {
 		leases = append(leases, n.lease)
@@ -165,19 +175,19 @@ func (s *session) barred(ctx context.Context, w wait, notes []record) (remaining
 	return remaining, out
 }
 
-// waits are the readers of a session that were kept out, and go on waiting.
+// waits has the readers of a session that were kept out and still wait.
 type waits struct {
 	mu      sync.Mutex
 	entries map[holdID]wait
-	readers map[string]int // how many of them there are for a lock
+	readers map[string]int // the number of readers in entries, by lock
 }
 
 type wait struct {
 	began time.Time
-	rev   int64 // when it was first kept out; 0 if that isn't known
+	rev   int64 // the revision at which the reader was first kept out; 0 if not known
 }
 
-// find returns the wait of a reader who says to have waited for so long.
+// find returns the remembered wait of a reader that has waited for the time waited, or a new one.
 func (ws *waits) find(id holdID, waited time.Duration) wait {
 	began := time.Now().Add(-waited)
 	ws.mu.Lock()
@@ -188,7 +198,7 @@ func (ws *waits) find(id holdID, waited time.Duration) wait {
 	return wait{began: began}
 }
 
-// goOn notes that a reader was kept out at a revision.
+// goOn records that a reader was kept out at a revision.
 func (ws *waits) goOn(id holdID, w wait, rev int64) {
 	if w.rev != 0 {
 		return
@@ -205,7 +215,7 @@ func (ws *waits) goOn(id holdID, w wait, rev int64) {
 	ws.entries[id] = w
 }
 
-// end forgets a reader, who waits no more.
+// end forgets a reader that doesn't wait any more.
 func (ws *waits) end(id holdID) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -218,7 +228,8 @@ func (ws *waits) end(id holdID) {
 	}
 }
 
-// any says whether readers of a lock wait, or have given up.
+// any reports whether readers of a lock wait here. It also counts readers that gave up and weren't
+// removed.
 func (ws *waits) any(name string) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

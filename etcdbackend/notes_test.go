@@ -52,7 +52,8 @@ func TestNoteKeepsReadersOut(t *testing.T) {
 	nothingLeft(t, admin, a, b, c)
 }
 
-// TestNoteSaysSinceWhen: a session that knows nothing of a reader goes by for how long it says to have waited.
+// TestNoteSaysSinceWhen: a session that knows nothing of a reader goes by for how long it says to
+// have waited.
 func TestNoteSaysSinceWhen(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
@@ -60,8 +61,10 @@ func TestNoteSaysSinceWhen(t *testing.T) {
 		writer, reader time.Duration
 		out            bool
 	}{
-		{0, 0, true}, {0, time.Minute, false}, {time.Minute, 0, true}, {time.Minute, time.Second, true},
-		{time.Minute, 2 * time.Minute, false}, {time.Minute, 55 * time.Second, true}, {time.Minute, 65 * time.Second, false},
+		{0, 0, true}, {0, time.Minute, false}, {time.Minute, 0, true},
+		{time.Minute, time.Second, true},
+		{time.Minute, 2 * time.Minute, false}, {time.Minute, 55 * time.Second, true},
+		{time.Minute, 65 * time.Second, false},
 	} {
 		a.gets(backend.Read)
 		b.fails(backend.Write, lease, waits(w.writer, place))
@@ -76,7 +79,7 @@ func TestNoteSaysSinceWhen(t *testing.T) {
 		b.releases(backend.Write, backend.NotHeld) // gives up
 		nothingLeft(t, admin, a, b, c)
 	}
-	// Who asks again keeps the earliest time that it has said.
+	// A writer that asks again keeps the earliest start of its wait that it has said.
 	a.gets(backend.Read)
 	for _, waited := range []time.Duration{time.Minute, 0, 2 * time.Minute, time.Minute} {
 		b.fails(backend.Write, lease, waits(waited, place))
@@ -86,7 +89,8 @@ func TestNoteSaysSinceWhen(t *testing.T) {
 	c.gets(backend.Read, waits(130*time.Second, 0))
 	c.releases(backend.Read, backend.Freed)
 	b.releases(backend.Write, backend.NotHeld)
-	// Where the writer has waited elsewhere before it left a note, that the note is younger doesn't count.
+	// Where the writer has waited elsewhere before it left a note, that the note is younger doesn't
+	// count.
 	a.gets(backend.Read)
 	b.fails(backend.Write, lease, waits(0, place))
 	c.fails(backend.Read, place, waits(time.Millisecond, 0))
@@ -95,12 +99,15 @@ func TestNoteSaysSinceWhen(t *testing.T) {
 	c.fails(backend.Read, place, waits(5*time.Millisecond, 0))
 }
 
-// TestNoteEnds: with its lease where a writer died, and at once where it gave up; and who waits is told.
+// TestNoteEnds: the note of a writer that died ends with its lease, and that of one that gave up
+// ends at once. Waiters are told.
 func TestNoteEnds(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
 	told := make(chan bool, 100)
-	sub, err := c.s.Subscribe(t.Context(), backend.SubscribeRequest{Kind: backend.Write, Name: "n", Wake: func(backend.Wakeup) { told <- true }})
+	sub, err := c.s.Subscribe(t.Context(), backend.SubscribeRequest{
+		Kind: backend.Write, Name: "n", Wake: func(backend.Wakeup) { told <- true },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +132,8 @@ func TestNoteEnds(t *testing.T) {
 	}
 	b.fails(backend.Write, lease, waits(time.Second, time.Second))
 	before := len(keysOf(t, admin))
-	if res := c.try(backend.Read); res.Acquired || res.Remaining <= 0 || res.Remaining > 3*time.Second {
+	if res := c.try(backend.Read); res.Acquired || res.Remaining <= 0 ||
+		res.Remaining > 3*time.Second {
 		t.Errorf("a reader that comes after a writer: %+v", res)
 	}
 	wakes("the end of a dead writer's note")
@@ -161,7 +169,8 @@ func TestNoteEnds(t *testing.T) {
 	}
 }
 
-// TestNotesAreKept: whoever asks again keeps its note, on the same lease; and one that is given up leaves none.
+// TestNotesAreKept: a writer that asks again keeps its note, on the same lease. A writer that gives
+// up leaves none.
 func TestNotesAreKept(t *testing.T) {
 	t.Parallel()
 	a, b, _, admin := parties(t)
@@ -176,7 +185,8 @@ func TestNotesAreKept(t *testing.T) {
 	}
 	first := note()
 	left := func() int64 {
-		return wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(admin.TimeToLive(t.Context(), clientv3.LeaseID(first))).TTL
+		return wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(
+			admin.TimeToLive(t.Context(), clientv3.LeaseID(first))).TTL
 	}
 	begun := left()
 	testservers.Until(t, "some of it is over", func() bool { return left() < begun })
@@ -186,7 +196,8 @@ func TestNotesAreKept(t *testing.T) {
 	if note() != first {
 		t.Error("the note has another lease")
 	}
-	wiretest.Must[*clientv3.LeaseRevokeResponse](t)(admin.Revoke(t.Context(), clientv3.LeaseID(first)))
+	wiretest.Must[*clientv3.LeaseRevokeResponse](t)(
+		admin.Revoke(t.Context(), clientv3.LeaseID(first)))
 	b.fails(backend.Write, lease, waits(time.Second, place))
 	note()
 	b.fails(backend.Write, lease, waits(time.Second, 2*place)) // with another lease
@@ -198,7 +209,8 @@ func TestNotesAreKept(t *testing.T) {
 	nothingLeft(t, admin, a, b)
 }
 
-// A lostRequest is a transaction of a client's that would write a key with a certain part. It has no answer.
+// A lostRequest is a transaction of a client's that would write a key with a certain part. It has
+// no answer.
 type lostRequest struct {
 	part       string
 	carriedOut bool
@@ -207,8 +219,13 @@ type lostRequest struct {
 }
 
 func (l *lostRequest) install(cfg *clientv3.Config) {
-	cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, res any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if !puts(req) || !strings.Contains(string(req.(*pb.TxnRequest).Success[0].GetRequestPut().Key), l.part) || !l.armed.CompareAndSwap(true, false) {
+	cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(func(
+		ctx context.Context, method string, req, res any, cc *grpc.ClientConn,
+		next grpc.UnaryInvoker, opts ...grpc.CallOption,
+	) error {
+		if !puts(req) ||
+			!strings.Contains(string(req.(*pb.TxnRequest).Success[0].GetRequestPut().Key),
+				l.part) || !l.armed.CompareAndSwap(true, false) {
 			return next(ctx, method, req, res, cc, opts...)
 		}
 		l.late = func() error { return next(context.WithoutCancel(ctx), method, req, res, cc) }
@@ -226,8 +243,8 @@ func (l *lostRequest) install(cfg *clientv3.Config) {
 	}))
 }
 
-// TestLateReadsAndWrites: a request that has no answer, and was taken back, does nothing when it comes late: neither lock
-// nor leave a note.
+// TestLateReadsAndWrites: a request that has no answer, and was taken back, does nothing when it
+// comes late: neither lock nor leave a note.
 func TestLateReadsAndWrites(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
@@ -250,7 +267,10 @@ func TestLateReadsAndWrites(t *testing.T) {
 				other.gets(backend.Read)
 			}
 			l.armed.Store(true)
-			_, err := p.s.Acquire(t.Context(), backend.AcquireRequest{Kind: c.kind, Name: "n", Owner: alice, Lease: lease, Waited: time.Second, Place: place})
+			_, err := p.s.Acquire(t.Context(), backend.AcquireRequest{
+				Kind: c.kind, Name: "n", Owner: alice, Lease: lease, Waited: time.Second,
+				Place: place,
+			})
 			wantKind(t, err, backend.Unknown)
 			want := backend.NotHeld
 			if carriedOut && c.part != "waits/" {
@@ -275,12 +295,15 @@ func TestLateReadsAndWrites(t *testing.T) {
 			}
 			nothingLeft(t, admin, p, other)
 			p.s.Close()
-			testservers.Until(t, "Close gives back the leases", func() bool { return leases(t, admin, other.s) == 0 })
+			testservers.Until(t, "Close gives back the leases", func() bool {
+				return leases(t, admin, other.s) == 0
+			})
 		}
 	}
 }
 
-// TestLateNote: when its writer has got in a note can't be left any more, though the lease is used for another hold.
+// TestLateNote: when its writer has got in a note can't be left any more, though the lease is used
+// for another hold.
 func TestLateNote(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
@@ -292,7 +315,10 @@ func TestLateNote(t *testing.T) {
 		other.gets(kind)
 		p.fails(backend.Write, lease, waits(0, lease))
 		l.armed.Store(true)
-		_, err := p.s.Acquire(t.Context(), backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: alice, Lease: lease, Waited: time.Second, Place: lease})
+		_, err := p.s.Acquire(t.Context(), backend.AcquireRequest{
+			Kind: backend.Write, Name: "n", Owner: alice, Lease: lease, Waited: time.Second,
+			Place: lease,
+		})
 		wantKind(t, err, backend.Unknown)
 		other.releases(kind, backend.Freed)
 		p.gets(backend.Write, waits(2*time.Second, lease))
@@ -305,11 +331,14 @@ func TestLateNote(t *testing.T) {
 		p.releases(backend.Write, backend.Freed)
 		nothingLeft(t, admin, p, other)
 		other.s.Close()
-		testservers.Until(t, "Close gives back the leases", func() bool { return leases(t, admin, p.s) == 0 })
+		testservers.Until(t, "Close gives back the leases", func() bool {
+			return leases(t, admin, p.s) == 0
+		})
 	}
 }
 
-// TestSilentMembers: what a member says nothing to is sent to another, which tells whether it was done.
+// TestSilentMembers: a request that a member doesn't answer is sent to another member, which tells
+// whether it was carried out.
 func TestSilentMembers(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
@@ -318,7 +347,9 @@ func TestSilentMembers(t *testing.T) {
 		for _, carriedOut := range []bool{false, true} {
 			var silent atomic.Bool
 			var first invoke
-			p := party{t, open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+			p := party{t, open(t, connect(t, server.Addr, intercept(func(
+				ctx context.Context, req any, send invoke,
+			) error {
 				if !puts(req) || !silent.CompareAndSwap(true, false) {
 					return send(ctx)
 				}
@@ -345,7 +376,9 @@ func TestSilentMembers(t *testing.T) {
 			p.releases(kind, backend.NotHeld)
 			nothingLeft(t, admin, p)
 			p.s.Close()
-			testservers.Until(t, "Close gives back the leases", func() bool { return leases(t, admin) == 0 })
+			testservers.Until(t, "Close gives back the leases", func() bool {
+				return leases(t, admin) == 0
+			})
 		}
 	}
 }

@@ -11,15 +11,16 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Each who has permits has a key beside the lock's, which says how many, and how many there are. Whether there are enough
-// for another is known to whoever has counted them; so permits are given by a transaction that compares that no key has come since. If one
-// has, the answer says what there is now.
+// Each holder of permits has a key besides the lock's key. It has the number of the holder's
+// permits, and the semaphore's limit. A step that wants permits first counts the acquired ones, or
+// assumes that there are none. It then sends a transaction that takes effect only if no key has
+// come or changed since. If one has, the answer has the present keys.
 
-// A stock is what a step has found of a semaphore.
+// A stock is a step's knowledge of a semaphore.
 type stock struct {
-	rev   int64    // at which it was so
-	mine  record   // what the step's owner has
-	holds []record // what anybody has
+	rev   int64    // the revision of this state
+	mine  record   // the hold of the step's owner
+	holds []record // all holds
 }
 
 func (at stock) out() (n int) {
@@ -29,7 +30,7 @@ func (at stock) out() (n int) {
 	return n
 }
 
-// last returns the hold of who has said last how many permits there are.
+// last returns the hold that was the last to state the limit.
 func (at stock) last() record {
 	last := at.mine
 	for _, r := range at.holds {
@@ -40,7 +41,8 @@ func (at stock) last() record {
 	return last
 }
 
-// limit returns how many permits there are: as is asked for, or else as was said last.
+// limit returns the semaphore's limit. It is the limit that the call states or, if that is 0, the
+// limit that was stated last.
 func (at stock) limit(asked int) (int, error) {
 	last := at.last()
 	switch {
@@ -57,38 +59,48 @@ func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("etcd: %w", err)}
 }
 
-// withPermits returns an attempt to have some.
+// withPermits returns an attempt to get permits.
 func (s *session) withPermits(id holdID, ttl int64) *attempt {
-	return &attempt{id: id, ttl: ttl, look: []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0)}}
+	return &attempt{
+		id: id, ttl: ttl, look: []*pb.RequestOp{
+			rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0),
+		},
+	}
 }
 
-// countOut finds out what there is of a semaphore.
+// countOut finds out which permits of a semaphore are acquired.
 func (s *session) countOut(ctx context.Context, a *attempt) (stock, error) {
-	res, err := s.store.look(ctx, a.ttl, append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...)...)
+	res, err := s.store.look(ctx, a.ttl,
+		append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...)...)
 	if err != nil {
 		return stock{}, err
 	}
 	return s.stock(a.id, res)
 }
 
-// stock reads the answer to what an attempt looks at.
+// stock reads the answer to an attempt's look.
 func (s *session) stock(id holdID, res *pb.TxnResponse) (at stock, err error) {
 	if len(res.Responses) < 3 {
 		return stock{}, errShape
 	}
-	if at.mine, err = decodeOf(id, first(res.Responses[0].GetResponseRange().GetKvs())); err != nil {
+	if at.mine, err = decodeOf(id,
+		first(res.Responses[0].GetResponseRange().GetKvs())); err != nil {
 		return stock{}, err
 	}
 	if err := none(res.Responses[1].GetResponseRange().GetKvs()); err != nil {
 		return stock{}, err
 	}
 	at.rev = res.Header.GetRevision()
-	at.holds, err = s.store.decodeAll(id.name, permitRole, res.Responses[2].GetResponseRange().GetKvs())
+	at.holds, err = s.store.decodeAll(id.name, permitRole,
+		res.Responses[2].GetResponseRange().GetKvs())
 	return at, err
 }
 
-// acquirePermits takes nothing to be out if nothing speaks against it: then there is one round trip.
-func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+// acquirePermits assumes that no permits are acquired, unless there are signs of the opposite. If
+// the assumption is right, it needs one round trip.
+func (s *session) acquirePermits(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	id := idOf(req.Kind, req.Name, req.Owner)
 	a := s.withPermits(id, s.store.ttl(req.Lease))
 	a.tells = true
@@ -103,15 +115,16 @@ func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest
 			break
 		}
 		if req.Permits > limit {
-			if at.rev == 0 { // nobody has looked so far: it may be no semaphore
+			if at.rev == 0 { // without a look, it isn't known to be a semaphore
 				at, err = s.countOut(ctx, a)
 				continue
 			}
-			return backend.AcquireResult{}, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
+			return backend.AcquireResult{},
+				refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
 		}
 		if !at.mine.free() && at.mine.count != req.Permits {
 			if _, err = s.whole(ctx, a, at.mine, req.Permits); err == nil {
-				req.Limit = limit // perhaps nobody says it any more
+				req.Limit = limit // perhaps no hold states the limit any more
 				at, err = s.countOut(ctx, a)
 			}
 			continue
@@ -120,7 +133,8 @@ func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest
 			s.others.add(req.Name)
 			return backend.AcquireResult{Remaining: s.soonest(ctx, at.holds)}, nil
 		}
-		a.only = append(same(s.store.key(req.Name), record{}), s.store.beside(req.Name).asOf(at.rev))
+		a.only = append(same(s.store.key(req.Name), record{}),
+			s.store.beside(req.Name).asOf(at.rev))
 		next := at.mine
 		next.owner, next.count, next.limit, next.said = req.Owner, req.Permits, limit, 0
 		var done bool
@@ -140,7 +154,8 @@ func (s *session) acquirePermits(ctx context.Context, req backend.AcquireRequest
 	return backend.AcquireResult{}, err
 }
 
-// hasPermits notes that somebody of this session has got permits, beside others or not. Who waits next is the last in the line.
+// hasPermits records that an owner of this session has got permits, and whether others have some.
+// The session's next waiting call takes the last place in the line.
 func (s *session) hasPermits(name string, others bool) {
 	if others {
 		s.others.add(name)
@@ -150,24 +165,25 @@ func (s *session) hasPermits(name string, others bool) {
 	s.standAgain(name)
 }
 
-// permits is what a subscription knows of a semaphore. Others may have taken what was given back before it is this client's turn;
-// but they may have left some.
+// permits is a subscription's knowledge of a semaphore. Released permits go first to the clients
+// ahead in the line, and this client is woken if some are left.
 type permits struct {
-	keys  []byte // what the keys begin with
-	free  int    // how many have come back, at the most, that nobody has taken since
-	limit int    // what was said last of how many there are; 0: nothing so far
-	due   bool   // somebody is to be woken, when those ahead have had their turns
+	keys  []byte // prefix of the keys
+	free  int    // upper bound of released permits that weren't taken since
+	limit int    // the semaphore's limit, as last stated; 0: not known
+	due   bool   // a waiter must be woken after the turns of the sessions ahead
 }
 
-// unknownPermits are more than anybody will take before the next are given back, or nearly so.
+// unknownPermits stands for an unknown number of released permits. It is more than all waiters are
+// likely to take before the next release.
 const unknownPermits = 1 << 20
 
-// changed notes what has become of a key.
+// changed updates p for an event about a key of permits.
 func (p *permits) changed(e *mvccpb.Event) {
 	if e.Type == mvccpb.DELETE {
 		was, err := decode(permitRole, e.PrevKv)
 		if err != nil || was.free() {
-			was.count = unknownPermits // they aren't known any more
+			was.count = unknownPermits // the number is no longer known
 		}
 		p.free += was.count
 		p.due = true
@@ -188,14 +204,15 @@ func (p *permits) changed(e *mvccpb.Event) {
 	p.due = p.due && p.free > 0
 }
 
-// told notes that somebody was woken.
+// told records that a waiter was woken.
 func (p *permits) told() {
 	if p != nil {
 		p.due = false
 	}
 }
 
-// whole gives back what an owner has, if that is another number of permits, and returns what it has then.
+// whole releases an owner's permits if their number isn't permits. It returns the owner's key after
+// that.
 func (s *session) whole(ctx context.Context, a *attempt, key record, permits int) (record, error) {
 	for !key.free() && key.count != permits {
 		lease := key.lease
@@ -215,8 +232,8 @@ func (s *session) whole(ctx context.Context, a *attempt, key record, permits int
 	return key, nil
 }
 
-// soonest returns when the first of what is out comes back, or less than 0 if that isn't known, or would take many
-// requests: who waits is told of it.
+// soonest returns how long it takes until the first permits expire. It is negative if that isn't
+// known, or if asking would take many requests. Waiters are told of the end anyway.
 func (s *session) soonest(ctx context.Context, holds []record) time.Duration {
 	if len(holds) > mostAsked {
 		return -1
@@ -241,8 +258,10 @@ func leasesOf(holds []record) (leases []int64) {
 	return leases
 }
 
-// forcePermits gives back all that are out.
-func (s *session) forcePermits(ctx context.Context, name string) (backend.ForceReleaseResult, error) {
+// forcePermits releases all acquired permits.
+func (s *session) forcePermits(
+	ctx context.Context, name string,
+) (backend.ForceReleaseResult, error) {
 	a := s.withPermits(holdID{name: name, role: permitRole}, 0)
 	at, err := s.countOut(ctx, a)
 	for err == nil {
@@ -255,7 +274,8 @@ func (s *session) forcePermits(ctx context.Context, name string) (backend.ForceR
 		a.only = append(same(s.store.key(name), record{}), s.store.beside(name).asOf(at.rev))
 		a.many = len(at.holds) > manyKeys
 		var forced *pb.TxnResponse
-		if forced, _, err = s.store.swap(ctx, a, record{}, s.store.all(name, permitRole).take()); forced != nil {
+		if forced, _, err = s.store.swap(ctx, a, record{},
+			s.store.all(name, permitRole).take()); forced != nil {
 			all, err := s.store.decodeAll(name, permitRole, taken(forced, 0))
 			if err == nil {
 				err = s.giveBackAll(ctx, name, permitRole, all)
@@ -272,7 +292,9 @@ func (s *session) forcePermits(ctx context.Context, name string) (backend.ForceR
 	return backend.ForceReleaseResult{}, err
 }
 
-func (s *session) lookAtPermits(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+func (s *session) lookAtPermits(
+	ctx context.Context, req backend.LookRequest,
+) (backend.LookResult, error) {
 	at, err := s.countOut(ctx, s.withPermits(holdID{req.Name, req.Owner, permitRole}, 0))
 	if err != nil {
 		return backend.LookResult{}, err
@@ -281,7 +303,9 @@ func (s *session) lookAtPermits(ctx context.Context, req backend.LookRequest) (b
 	if err != nil {
 		return backend.LookResult{}, err
 	}
-	res := backend.LookResult{Held: len(at.holds) > 0, Count: at.mine.count, Available: max(limit-at.out(), 0)}
+	res := backend.LookResult{
+		Held: len(at.holds) > 0, Count: at.mine.count, Available: max(limit-at.out(), 0),
+	}
 	res.Remaining, err = s.last(ctx, leasesOf(at.holds))
 	return res, err
 }

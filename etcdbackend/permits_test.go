@@ -27,7 +27,9 @@ func of(n, limit int) func(*backend.AcquireRequest) {
 // refused checks that a request for permits would never succeed.
 func (p party) refused(n, limit int, want error) {
 	p.t.Helper()
-	_, err := p.s.Acquire(p.t.Context(), backend.AcquireRequest{Kind: backend.Permits, Name: "n", Owner: p.owner, Lease: lease, Permits: n, Limit: limit})
+	_, err := p.s.Acquire(p.t.Context(), backend.AcquireRequest{
+		Kind: backend.Permits, Name: "n", Owner: p.owner, Lease: lease, Permits: n, Limit: limit,
+	})
 	wantKind(p.t, err, backend.Refused)
 	if !errors.Is(err, want) {
 		p.t.Fatalf("%d permits of %d: %v, want %v", n, limit, err, want)
@@ -37,7 +39,10 @@ func (p party) refused(n, limit int, want error) {
 // returns releases permits, some of which the store may not have.
 func (p party) returns(n int, want backend.ReleaseOutcome) {
 	p.t.Helper()
-	res := wiretest.Must[backend.ReleaseResult](p.t)(p.s.Release(p.t.Context(), backend.ReleaseRequest{Kind: backend.Permits, Name: "n", Owner: p.owner, Lease: lease, Permits: n}))
+	res := wiretest.Must[backend.ReleaseResult](p.t)(
+		p.s.Release(p.t.Context(), backend.ReleaseRequest{
+			Kind: backend.Permits, Name: "n", Owner: p.owner, Lease: lease, Permits: n,
+		}))
 	if res.Outcome != want {
 		p.t.Fatalf("%.8s returns %d permits: %v, want %v", p.owner, n, res.Outcome, want)
 	}
@@ -46,7 +51,10 @@ func (p party) returns(n int, want backend.ReleaseOutcome) {
 // keeps renews permits.
 func (p party) keeps(n int, want bool) {
 	p.t.Helper()
-	res := wiretest.Must[backend.RenewResult](p.t)(p.s.Renew(p.t.Context(), backend.RenewRequest{Kind: backend.Permits, Name: "n", Owner: p.owner, Lease: lease, Permits: n}))
+	res := wiretest.Must[backend.RenewResult](p.t)(
+		p.s.Renew(p.t.Context(), backend.RenewRequest{
+			Kind: backend.Permits, Name: "n", Owner: p.owner, Lease: lease, Permits: n,
+		}))
 	if res.Held != want {
 		p.t.Fatalf("%.8s renews %d permits: held %v, want %v", p.owner, n, res.Held, want)
 	}
@@ -55,13 +63,18 @@ func (p party) keeps(n int, want bool) {
 // counts looks at a semaphore.
 func (p party) counts(limit, mine, available int) {
 	p.t.Helper()
-	res := wiretest.Must[backend.LookResult](p.t)(p.s.Look(p.t.Context(), backend.LookRequest{Kind: backend.Permits, Name: "n", Owner: p.owner, Limit: limit}))
-	if res.Count != mine || res.Available != available || res.Held != (res.Remaining != 0) || mine > 0 && !res.Held {
-		p.t.Fatalf("%.8s looks, with the limit %d: %+v; want count %d, available %d", p.owner, limit, res, mine, available)
+	res := wiretest.Must[backend.LookResult](p.t)(p.s.Look(p.t.Context(), backend.LookRequest{
+		Kind: backend.Permits, Name: "n", Owner: p.owner, Limit: limit,
+	}))
+	if res.Count != mine || res.Available != available || res.Held != (res.Remaining != 0) ||
+		mine > 0 && !res.Held {
+		p.t.Fatalf("%.8s looks, with the limit %d: %+v; want count %d, available %d", p.owner,
+			limit, res, mine, available)
 	}
 }
 
-// TestPermits: what there is, for whom, and how many.
+// TestPermits: each owner gets as many permits as are free, has them until it releases them, and
+// is told how many there are.
 func TestPermits(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
@@ -69,7 +82,9 @@ func TestPermits(t *testing.T) {
 	if res := a.gets(backend.Permits, of(2, 5)); res.Count != 2 {
 		t.Errorf("count %d", res.Count)
 	}
-	if kv := get(t, admin, key("n\x01permits/"+alice)); kv == nil || string(kv.Value) != fmt.Sprintf(`{"owner":%q,"count":2,"kind":"permits","limit":5}`, alice) || kv.Lease == 0 {
+	if kv := get(t, admin, key("n\x01permits/"+alice)); kv == nil ||
+		string(kv.Value) != fmt.Sprintf(`{"owner":%q,"count":2,"kind":"permits","limit":5}`,
+			alice) || kv.Lease == 0 {
 		t.Errorf("the value is %v", kv)
 	}
 	a.gets(backend.Permits, of(2, 5)) // has them, and gets no more
@@ -97,11 +112,13 @@ func TestPermits(t *testing.T) {
 	b.returns(2, backend.NotHeld) // its session remembers it
 	nothingLeft(t, admin, a, b, c)
 
-	// How many there are is what the request says, or else what those who have some have said last.
+	// There are as many as the request says, or else as the owners that have some have said last.
 	a.refused(1, 0, backend.ErrNoLimit)
 	a.refused(3, 2, backend.ErrTooMany)
 	a.refused(1, 0, backend.ErrNoLimit)
-	if _, err := a.s.Look(t.Context(), backend.LookRequest{Kind: backend.Permits, Name: "n"}); !errors.Is(err, backend.ErrNoLimit) || backend.KindOf(err) != backend.Refused {
+	if _, err := a.s.Look(t.Context(), backend.LookRequest{
+		Kind: backend.Permits, Name: "n",
+	}); !errors.Is(err, backend.ErrNoLimit) || backend.KindOf(err) != backend.Refused {
 		t.Errorf("looking without a limit: %v", err)
 	}
 	a.gets(backend.Permits, of(2, 3))
@@ -122,7 +139,8 @@ func TestPermits(t *testing.T) {
 	nothingLeft(t, admin, a, b, c)
 }
 
-// TestPartOfPermits: who comes for another number has lost some of them, and gives back the rest, whatever the session knows.
+// TestPartOfPermits: an owner that asks for another number of permits than it has is taken to have
+// lost some. It gives back the rest, whatever the session knows.
 func TestPartOfPermits(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
@@ -146,14 +164,15 @@ func TestPartOfPermits(t *testing.T) {
 				p.fails(backend.Permits, lease, of(n, 4))
 				p.counts(4, 0, 3)
 			}
-			a.returns(3, map[bool]backend.ReleaseOutcome{true: backend.NotHeld, false: backend.Freed}[n == 4])
+			a.returns(3, map[bool]backend.ReleaseOutcome{true: backend.NotHeld,
+				false: backend.Freed}[n == 4])
 			b.returns(1, backend.Freed)
 		}
 		nothingLeft(t, admin, a, b, c)
 	}
 }
 
-// TestPermitsRoundTrips: what a step sends.
+// TestPermitsRoundTrips: each step sends no more than the requests it needs.
 func TestPermitsRoundTrips(t *testing.T) {
 	t.Parallel()
 	var sent counts
@@ -190,8 +209,9 @@ func TestPermitsRoundTrips(t *testing.T) {
 	check("its release", map[string]int{rpcTxn: 1})
 }
 
-// TestPermitsTakenMeanwhile: who is overtaken between the look and the transaction looks no more than that tells, and gets no
-// permits that others have.
+// TestPermitsTakenMeanwhile: an attempt that is overtaken between its look and its transaction
+// learns from the transaction's answer what there is, without another look. It gets no permits that
+// others have.
 func TestPermitsTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
@@ -199,7 +219,9 @@ func TestPermitsTakenMeanwhile(t *testing.T) {
 	others := open(t, connect(t, server.Addr))
 	var n int
 	var sent atomic.Int32
-	p := party{t, open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+	p := party{t, open(t, connect(t, server.Addr, intercept(func(
+		ctx context.Context, req any, send invoke,
+	) error {
 		sent.Add(1)
 		if n > 0 && puts(req) {
 			n--
@@ -227,14 +249,21 @@ func TestPermitsTakenMeanwhile(t *testing.T) {
 
 	// A plain lock and a reader come in between.
 	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read} {
-		for name, meanwhile := range map[string]party{"another": {t, others, bob}, "the same owner": {t, others, alice}} {
-			overtaken := party{t, open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+		for name, meanwhile := range map[string]party{
+			"another":        {t, others, bob},
+			"the same owner": {t, others, alice},
+		} {
+			overtaken := party{t, open(t, connect(t, server.Addr, intercept(func(
+				ctx context.Context, req any, send invoke,
+			) error {
 				if puts(req) {
 					meanwhile.gets(kind)
 				}
 				return send(ctx)
 			}))), alice}
-			_, err := overtaken.s.Acquire(t.Context(), backend.AcquireRequest{Kind: backend.Permits, Name: "n", Owner: alice, Lease: lease, Permits: 1, Limit: 1})
+			_, err := overtaken.s.Acquire(t.Context(), backend.AcquireRequest{
+				Kind: backend.Permits, Name: "n", Owner: alice, Lease: lease, Permits: 1, Limit: 1,
+			})
 			wantKind(t, err, backend.Refused)
 			if !errors.Is(err, backend.ErrConflict) {
 				t.Errorf("%v by %s meanwhile: %v", kind, name, err)
@@ -252,14 +281,19 @@ func TestPermitsMeanwhile(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
 	others := party{t, open(t, connect(t, server.Addr)), bob}
-	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write, backend.Read} {
-		s := open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write,
+		backend.Read} {
+		s := open(t, connect(t, server.Addr, intercept(func(
+			ctx context.Context, req any, send invoke,
+		) error {
 			if puts(req) {
 				others.gets(backend.Permits)
 			}
 			return send(ctx)
 		})))
-		_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease})
+		_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+			Kind: kind, Name: "n", Owner: alice, Lease: lease,
+		})
 		wantKind(t, err, backend.Refused)
 		if !errors.Is(err, backend.ErrConflict) {
 			t.Errorf("%v: %v", kind, err)
@@ -288,7 +322,8 @@ func TestPermitsOfTheDead(t *testing.T) {
 	}
 }
 
-// TestLatePermits: a request that was given up, and taken back, is carried out by the server after all.
+// TestLatePermits: a request that was given up, and taken back, is carried out by the server after
+// all.
 func TestLatePermits(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
@@ -298,7 +333,9 @@ func TestLatePermits(t *testing.T) {
 	failed := make(chan error)
 	caught.next.Store(true)
 	go func() {
-		_, err := p.s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Permits, Name: "n", Owner: alice, Lease: lease, Permits: 2, Limit: 2})
+		_, err := p.s.Acquire(ctx, backend.AcquireRequest{
+			Kind: backend.Permits, Name: "n", Owner: alice, Lease: lease, Permits: 2, Limit: 2,
+		})
 		failed <- err
 	}()
 	late := <-caught.caught
@@ -311,8 +348,8 @@ func TestLatePermits(t *testing.T) {
 	nothingLeft(t, connect(t, server.Addr), p)
 }
 
-// TestPermitsOnABrokenConnection: whatever was carried out of what has no answer, never more are out than there are, and what
-// is taken back is.
+// TestPermitsOnABrokenConnection: whatever was carried out of what has no answer, never more are
+// out than there are, and what is taken back is.
 func TestPermitsOnABrokenConnection(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
@@ -328,7 +365,10 @@ func TestPermitsOnABrokenConnection(t *testing.T) {
 		all.Go(func() {
 			for turn := 0; ctx.Err() == nil; turn++ {
 				owner, n := fmt.Sprintf("%d of %d", turn, i), 1+turn%3
-				res, err := s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Permits, Name: "n", Owner: owner, Lease: lease, Permits: n, Limit: limit})
+				res, err := s.Acquire(ctx, backend.AcquireRequest{
+					Kind: backend.Permits, Name: "n", Owner: owner, Lease: lease, Permits: n,
+					Limit: limit,
+				})
 				if err == nil && res.Acquired {
 					if now := inside.Add(int32(n)); now > limit {
 						t.Errorf("%d permits are out", now)
@@ -337,7 +377,9 @@ func TestPermitsOnABrokenConnection(t *testing.T) {
 					inside.Add(int32(-n))
 				}
 				for { // as it is taken back
-					_, err := s.Release(t.Context(), backend.ReleaseRequest{Kind: backend.Permits, Name: "n", Owner: owner, Lease: lease, Permits: n})
+					_, err := s.Release(t.Context(), backend.ReleaseRequest{
+						Kind: backend.Permits, Name: "n", Owner: owner, Lease: lease, Permits: n,
+					})
 					if err == nil {
 						break
 					}
@@ -357,7 +399,8 @@ func TestPermitsOnABrokenConnection(t *testing.T) {
 	}
 }
 
-// TestPermitsWake: who waits is told when permits come back, one after the other while some are left, and not when they are taken.
+// TestPermitsWake: waiters are told when permits come back, one after the other while some are
+// left. They aren't told when permits are taken.
 func TestPermitsWake(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
@@ -375,9 +418,13 @@ func TestPermitsWake(t *testing.T) {
 	first.Wait()
 	b.gets(backend.Permits, of(2, 3))
 	second.Wait() // one is left
-	testservers.Until(t, "who has permits stands at the end", func() bool { return waitingFor(t, admin, "n") == 2 })
+	testservers.Until(t, "who has permits stands at the end", func() bool {
+		return waitingFor(t, admin, "n") == 2
+	})
 	c.gets(backend.Permits, of(1, 3))
-	testservers.Until(t, "who has permits stands at the end", func() bool { return waitingFor(t, admin, "n") == 2 })
+	testservers.Until(t, "who has permits stands at the end", func() bool {
+		return waitingFor(t, admin, "n") == 2
+	})
 
 	a.forces(backend.Permits, true)
 	first.Wait()
@@ -457,14 +504,19 @@ func TestPermitsModel(t *testing.T) {
 	m := counted{had: make(map[string]had)}
 	ctx := t.Context()
 	for step := range 400 {
-		s, owner, n, limit := sessions[rnd.IntN(3)], fmt.Sprint("owner ", rnd.IntN(4)), 1+rnd.IntN(3), rnd.IntN(7)
+		s, owner, n, limit := sessions[rnd.IntN(3)], fmt.Sprint("owner ", rnd.IntN(4)),
+			1+rnd.IntN(3), rnd.IntN(7)
 		name, want, got := "", "", ""
 		switch rnd.IntN(8) {
 		case 0, 1, 2:
 			name = "acquire"
 			ok, err := m.acquire(owner, n, limit)
-			res, e := s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Permits, Name: "n", Owner: owner, Lease: lease, Permits: n, Limit: limit})
-			want, got = fmt.Sprint(ok, err != nil), fmt.Sprint(res.Acquired, e != nil && errors.Is(e, err))
+			res, e := s.Acquire(ctx, backend.AcquireRequest{
+				Kind: backend.Permits, Name: "n", Owner: owner, Lease: lease, Permits: n,
+				Limit: limit,
+			})
+			want, got = fmt.Sprint(ok, err != nil),
+				fmt.Sprint(res.Acquired, e != nil && errors.Is(e, err))
 			if ok && res.Count != n || !ok && err == nil && res.Remaining <= 0 {
 				t.Errorf("seed %d, step %d: %+v", seed, step, res)
 			}
@@ -475,29 +527,38 @@ func TestPermitsModel(t *testing.T) {
 				outcome = backend.Freed
 				delete(m.had, owner)
 			}
-			res, e := s.Release(ctx, backend.ReleaseRequest{Kind: backend.Permits, Name: "n", Owner: owner, Lease: lease, Permits: n})
+			res, e := s.Release(ctx, backend.ReleaseRequest{
+				Kind: backend.Permits, Name: "n", Owner: owner, Lease: lease, Permits: n,
+			})
 			want, got = fmt.Sprint(outcome, nil), fmt.Sprint(res.Outcome, e)
 		case 5:
 			name = "renew"
 			want = fmt.Sprint(m.whole(owner, n), nil)
-			res, e := s.Renew(ctx, backend.RenewRequest{Kind: backend.Permits, Name: "n", Owner: owner, Lease: lease, Permits: n})
+			res, e := s.Renew(ctx, backend.RenewRequest{
+				Kind: backend.Permits, Name: "n", Owner: owner, Lease: lease, Permits: n,
+			})
 			got = fmt.Sprint(res.Held, e)
 		case 6:
 			if rnd.IntN(10) == 0 {
 				name = "force"
 				want = fmt.Sprint(len(m.had) > 0, nil)
 				clear(m.had)
-				res, e := s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Permits, Name: "n"})
+				res, e := s.ForceRelease(ctx, backend.ForceReleaseRequest{
+					Kind: backend.Permits, Name: "n",
+				})
 				got = fmt.Sprint(res.Released, e)
 			}
 		case 7:
 			if kv := get(t, admin, key("n\x01permits/"+owner)); kv != nil && rnd.IntN(4) == 0 {
 				name = "the end of a lease"
-				wiretest.Must[*clientv3.LeaseRevokeResponse](t)(admin.Revoke(ctx, clientv3.LeaseID(kv.Lease)))
+				wiretest.Must[*clientv3.LeaseRevokeResponse](t)(
+					admin.Revoke(ctx, clientv3.LeaseID(kv.Lease)))
 				delete(m.had, owner)
 			}
 		}
-		look, err := s.Look(ctx, backend.LookRequest{Kind: backend.Permits, Name: "n", Owner: owner, Limit: limit})
+		look, err := s.Look(ctx, backend.LookRequest{
+			Kind: backend.Permits, Name: "n", Owner: owner, Limit: limit,
+		})
 		if limit = m.limit(limit); limit == 0 {
 			if !errors.Is(err, backend.ErrNoLimit) {
 				t.Errorf("seed %d, step %d: %v", seed, step, err)
@@ -505,8 +566,34 @@ func TestPermitsModel(t *testing.T) {
 			continue
 		}
 		look.Remaining = 0
-		if now := (backend.LookResult{Held: len(m.had) > 0, Count: m.had[owner].n, Available: max(0, limit-m.out())}); want != got || err != nil || look != now {
-			t.Fatalf("seed %d, step %d, %s by %s, %d permits: %s, want %s; now %+v, %v, want %+v", seed, step, name, owner, n, got, want, look, err, now)
+		if now := (backend.LookResult{
+			Held: len(m.had) > 0, Count: m.had[owner].n, Available: max(0, limit-m.out()),
+		}); want != got || err != nil || look != now {
+			t.Fatalf("seed %d, step %d, %s by %s, %d permits: %s, want %s; now %+v, %v, want %+v",
+				seed, step, name, owner, n, got, want, look, err, now)
 		}
+	}
+}
+
+// Too many permits of what is another lock are a conflict, also where the session has a lease to
+// spare and so would not look first.
+func TestTooManyPermitsOfALock(t *testing.T) {
+	t.Parallel()
+	server := testservers.Etcd(t)
+	wiretest.Must[backend.AcquireResult](t)(open(t, connect(t, server.Addr)).Acquire(t.Context(),
+		acquire(alice)))
+	s := open(t, connect(t, server.Addr))
+	other := backend.AcquireRequest{Name: "other", Owner: bob, Lease: lease}
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), other))
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(),
+		backend.ReleaseRequest{Name: "other", Owner: bob, Lease: lease}))
+	if etcdbackend.Idle(s) == 0 {
+		t.Fatal("there is no lease to spare")
+	}
+	_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+		Kind: backend.Permits, Name: "n", Owner: bob, Lease: lease, Permits: 3, Limit: 2,
+	})
+	if !errors.Is(err, backend.ErrConflict) {
+		t.Errorf("%v, want a conflict", err)
 	}
 }

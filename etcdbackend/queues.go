@@ -7,22 +7,23 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// queues is who stands in line in a session, for which locks.
+// queues has the owners of a session that are in line, for all locks.
 type queues struct {
-	mu  sync.Mutex // never held while anything is sent or called
+	mu  sync.Mutex // not held during a request or a callback
 	all map[string]map[int64]*queue
-	n   int // how many queues there were
+	n   int // the number of queues so far
 
-	heirs map[string]heir // by name of the lock
+	heirs map[string]heir // by lock name
 }
 
-// An heir has a lock as the first in line, and was first seen to.
+// An heir has a lock because it is the first in line. seen is when the session first saw that.
 type heir struct {
 	position
 	seen time.Time
 }
 
-// inherits notes that somebody has the lock by his place, and returns what is left of his time, as far as this session can tell.
+// inherits records that an owner has the lock by its place. It returns how much of the heir's time
+// is left, as far as this session can tell.
 func (qs *queues) inherits(name string, place record) time.Duration {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -37,27 +38,29 @@ func (qs *queues) inherits(name string, place record) time.Duration {
 	return heirTime - time.Since(h.seen)
 }
 
-// A queue is those who stand in line for one lock, with places that last equally long. They have one lease.
+// A queue has the owners in line for one lock whose places have the same ttl. These places share
+// one lease.
 type queue struct {
 	name string
 	ttl  int64
-	slot chan struct{} // is had by whoever lets the lease begin
+	slot chan struct{} // taken while the lease is made or renewed
 
-	lease  lease // that the places are attached to; none is 0
-	doubt  bool  // a place may be put late
+	lease  lease // the lease of the places; id 0: none
+	doubt  bool  // a late request may yet create a place
 	owners map[string]*standing
-	looks  []look // some of the last, the oldest first
+	looks  []look // some of the last looks, oldest first
 }
 
-// standing is what is known of one who stands in line.
+// standing is what the session knows of an owner in line.
 type standing struct {
 	until  time.Time
-	doubt  bool   // a request that puts the place has no answer
-	place  record // as it was last put, or seen
-	inside bool   // it was the first then, and nobody had the lock's key
+	doubt  bool   // a request that creates the place has no answer
+	place  record // as last created or seen
+	inside bool   // when last seen, the owner had the lock by its place
 }
 
-// A look is when it was sent that somebody else had the lock, as was found at a revision.
+// A look is a request that found another owner with the lock. sent is when the request was sent,
+// and rev is the revision at which it looked.
 type look struct {
 	sent time.Time
 	rev  int64
@@ -68,7 +71,8 @@ const (
 	looksApart = 100 * time.Millisecond
 )
 
-// asks notes that an owner stands in line, or is going to, for so long at least: perhaps for longer already.
+// asks records that an owner is or will be in line, for at least the duration place. If an earlier
+// call has recorded a later end, asks keeps that end.
 func (qs *queues) asks(name, owner string, ttl int64, place time.Duration) *queue {
 	qs.mu.Lock()
 	until := time.Now().Add(place)
@@ -82,7 +86,7 @@ func (qs *queues) asks(name, owner string, ttl int64, place time.Duration) *queu
 	return qs.expect(name, owner, ttl, place)
 }
 
-// expect notes that an owner stands in line, or is going to, for so long.
+// expect records that an owner is or will be in line, for the duration place.
 func (qs *queues) expect(name, owner string, ttl int64, place time.Duration) *queue {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -106,7 +110,8 @@ func (qs *queues) expect(name, owner string, ttl int64, place time.Duration) *qu
 	return q
 }
 
-// add makes a queue, and drops those of which nothing can be left, now and then. qs.mu is held.
+// add makes a queue. Now and then it drops queues that can't have places any more. The caller holds
+// qs.mu.
 func (qs *queues) add(name string, ttl int64) *queue {
 	if qs.n++; qs.n%firstSweep == 0 {
 		qs.sweep(time.Now())
@@ -117,7 +122,9 @@ func (qs *queues) add(name string, ttl int64) *queue {
 	if qs.all[name] == nil {
 		qs.all[name] = make(map[int64]*queue)
 	}
-	q := &queue{name: name, ttl: ttl, slot: make(chan struct{}, 1), owners: make(map[string]*standing)}
+	q := &queue{
+		name: name, ttl: ttl, slot: make(chan struct{}, 1), owners: make(map[string]*standing),
+	}
 	qs.all[name][ttl] = q
 	return q
 }
@@ -145,14 +152,14 @@ func (qs *queues) getLease(q *queue) lease {
 	return q.lease
 }
 
-// begin notes that the lease of a queue has begun.
+// begin records a new or renewed lease of a queue.
 func (qs *queues) begin(q *queue, l lease) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	q.lease = l
 }
 
-// lost notes that a lease is over, and all places with it.
+// lost records that a lease has ended, and all places with it.
 func (qs *queues) lost(q *queue, l lease) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -161,7 +168,7 @@ func (qs *queues) lost(q *queue, l lease) {
 	}
 }
 
-// saw notes a look that was sent, and found at a revision that another has the lock.
+// saw records a look, which was sent at sent and found another owner with the lock at rev.
 func (qs *queues) saw(q *queue, sent time.Time, rev int64) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -173,7 +180,7 @@ func (qs *queues) saw(q *queue, sent time.Time, rev int64) {
 	}
 }
 
-// doubt notes that a place may be put late.
+// doubt records that a late request may yet create a place.
 func (qs *queues) doubt(name, owner string) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -184,15 +191,20 @@ func (qs *queues) doubt(name, owner string) {
 	}
 }
 
-// over says whether an owner should stand in line no more.
-func (qs *queues) over(q *queue, owner string, now time.Time) bool {
+// over reports whether an owner shouldn't be in line any more. It looks at all queues of the lock.
+// If a queue has ended, a newer queue may have got its lease, and may have the owner.
+func (qs *queues) over(name, owner string, now time.Time) bool {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	o := q.owners[owner]
-	return o == nil || now.After(o.until)
+	for _, q := range qs.all[name] {
+		if o := q.owners[owner]; o != nil && !now.After(o.until) {
+			return false
+		}
+	}
+	return true
 }
 
-// stands notes a place that was put.
+// stands records a place that was created.
 func (qs *queues) stands(q *queue, place record) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -201,7 +213,8 @@ func (qs *queues) stands(q *queue, place record) {
 	}
 }
 
-// place returns an owner's place as it was last seen, and whether the owner has the lock by that.
+// place returns an owner's place as last seen. inside reports that the owner has the lock by that
+// place.
 func (qs *queues) place(name, owner string) (place record, inside bool) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -213,7 +226,8 @@ func (qs *queues) place(name, owner string) (place record, inside bool) {
 	return record{}, false
 }
 
-// left forgets a place. It returns the lease if there are no others any more, and whether nothing may be attached to it.
+// left forgets a place. If it was the last in its queue, left returns the lease. suspect reports
+// that a late request may yet attach a place to that lease.
 func (qs *queues) left(name, owner string) (spare lease, suspect bool) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -234,7 +248,8 @@ func (qs *queues) left(name, owner string) (spare lease, suspect bool) {
 	return spare, suspect
 }
 
-// grant returns what is to be said of an owner who has got the lock, at a revision if that isn't 0. It says whether that is one of this session's.
+// grant returns the grant for an owner that has got the lock at revision rev. If the revision isn't
+// known, rev is 0. ok reports that the owner belongs to this session.
 func (qs *queues) grant(name string, place record, rev int64) (g backend.Grant, ok bool) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()

@@ -12,16 +12,16 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A scene is what a step has found of a read-write lock, as far as it needs it.
+// A scene is a step's knowledge of a read-write lock, as far as the step needs it.
 type scene struct {
-	rev   int64    // at which it was so; 0 if that is not known
-	write record   // of whoever writes
-	mine  record   // what the step's owner reads
-	reads []record // what anybody reads
+	rev   int64    // the revision of this state; 0 if not known
+	write record   // the writer's hold
+	mine  record   // the read of the step's owner
+	reads []record // all reads
 	notes []record
 }
 
-// lookAround returns what an attempt looks at.
+// lookAround makes the look of an attempt.
 func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	ops := append([]*pb.RequestOp{rangeOp(s.store.keyOf(a.id))}, a.look...)
 	res, err := s.store.look(ctx, a.ttl, ops...)
@@ -31,7 +31,7 @@ func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	return s.scene(a.id, res)
 }
 
-// found returns what an attempt in vain has seen, when its key was found to be so.
+// found returns the scene that a refused attempt has seen. key is its own key in that scene.
 func (s *session) found(a *attempt, key record) (scene, error) {
 	switch {
 	case a.seen != nil:
@@ -43,8 +43,9 @@ func (s *session) found(a *attempt, key record) (scene, error) {
 	}
 }
 
-// scene reads the answer to what an attempt looks at: for a writer the lock's key and the readers', for a reader
-// its own, the lock's, the notes, and what keeps both out.
+// scene reads the answer to an attempt's look. For a writer, the look has the lock's key and the
+// readers' keys. For a reader, it has the reader's own key, the lock's key, the notes, and keys of
+// other kinds of lock.
 func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	at.rev = res.Header.GetRevision()
 	as := []role{writeRole, readRole}
@@ -75,7 +76,7 @@ func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	return at, nil
 }
 
-// exclusively returns an attempt to have a lock of a kind alone.
+// exclusively returns an attempt to get a hold that excludes all other owners.
 func (s *session) exclusively(id holdID, ttl int64, kind backend.Kind) *attempt {
 	a := &attempt{id: id, ttl: ttl, fair: kind == backend.Fair}
 	limit := int64(0)
@@ -91,7 +92,7 @@ func (s *session) exclusively(id holdID, ttl int64, kind backend.Kind) *attempt 
 	return a
 }
 
-// conflicts returns an error if a name is used for another kind of lock than that of a hold which has no key.
+// conflicts returns an error if the name of a hold without a key is used for another kind of lock.
 func (s *session) conflicts(ctx context.Context, id holdID, ttl int64) error {
 	if id.role == lockRole && s.alone.has(id.name) {
 		return nil
@@ -111,7 +112,8 @@ func (s *session) conflicts(ctx context.Context, id holdID, ttl int64) error {
 		case id.role == readRole && bytes.Equal(kv.Key, s.store.key(id.name)):
 			_, err = decode(writeRole, kv)
 		case id.role == lockRole:
-			_, err = s.store.decodeAll(id.name, lineRole, kvs) // who stands in line waits for this lock
+			// owners in line for this lock are no conflict
+			_, err = s.store.decodeAll(id.name, lineRole, kvs)
 		default:
 			err = conflict(kv)
 		}
@@ -122,13 +124,16 @@ func (s *session) conflicts(ctx context.Context, id holdID, ttl int64) error {
 	return nil
 }
 
-// inTheWay looks for what may be in the way of a hold that has no key.
+// inTheWay returns requests that read keys of other kinds, for a hold that has no key.
 func (s *session) inTheWay(id holdID) []*pb.RequestOp {
 	switch id.role {
 	case lockRole:
 		return []*pb.RequestOp{s.store.beside(id.name).findOp(1)}
 	case permitRole:
-		return []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.all(id.name, readRole).findOp(1), s.store.all(id.name, lineRole).findOp(1)}
+		return []*pb.RequestOp{
+			rangeOp(s.store.key(id.name)), s.store.all(id.name, readRole).findOp(1),
+			s.store.all(id.name, lineRole).findOp(1),
+		}
 	case readRole:
 		return []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.unshared(id.name).findOp(1)}
 	default:
@@ -136,7 +141,7 @@ func (s *session) inTheWay(id holdID) []*pb.RequestOp {
 	}
 }
 
-// none returns an error if something was found that is of another kind.
+// none returns an error if there are keys, since they belong to another kind of lock.
 func none(kvs []*mvccpb.KeyValue) error {
 	if kv := first(kvs); kv != nil {
 		return conflict(kv)
@@ -144,7 +149,7 @@ func none(kvs []*mvccpb.KeyValue) error {
 	return nil
 }
 
-// mistaken is conflicts for an attempt that has found no key, where it took the hold to have one: it wasn't read.
+// mistaken is conflicts for an attempt that expected a key of the hold, and found none.
 func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	if !key.free() || a.seen == nil {
 		return nil
@@ -152,8 +157,10 @@ func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	return s.conflicts(ctx, a.id, a.ttl)
 }
 
-// acquireWrite takes the lock to be free as acquire does.
-func (s *session) acquireWrite(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+// acquireWrite assumes that the lock is free, as acquire does.
+func (s *session) acquireWrite(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	id := idOf(req.Kind, req.Name, req.Owner)
 	a := s.exclusively(id, s.store.ttl(req.Lease), req.Kind)
 	at := scene{write: s.holds.guess(id)}
@@ -205,13 +212,16 @@ func (at scene) others(owner string) (leases []int64) {
 		leases = append(leases, at.write.lease)
 	}
 	for _, r := range at.reads {
-		leases = append(leases, r.lease) // also that of the writer, who may keep it
+		leases = append(leases, r.lease) // even the owner's own read keeps it from writing
 	}
 	return leases
 }
 
-// acquireRead takes the lock to be free of writers and notes if nothing speaks against it.
-func (s *session) acquireRead(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+// acquireRead assumes that the lock has no writer and no notes, unless there are signs of the
+// opposite.
+func (s *session) acquireRead(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	id := idOf(req.Kind, req.Name, req.Owner)
 	w := s.waits.find(id, req.Waited)
 	a := &attempt{id: id, ttl: s.store.ttl(req.Lease)}
@@ -254,7 +264,7 @@ func (s *session) acquireRead(ctx context.Context, req backend.AcquireRequest) (
 	return backend.AcquireResult{}, err
 }
 
-// keptOut says whether somebody keeps a reader out, and for how long.
+// keptOut reports whether a writer or a note keeps a reader out, and for how long.
 func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (time.Duration, bool) {
 	switch {
 	case !at.mine.free() || at.write.owner == id.owner:
@@ -266,7 +276,7 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 	}
 }
 
-// forceReads ends all that is read, unless somebody writes.
+// forceReads ends all reads, unless there is a writer.
 func (s *session) forceReads(ctx context.Context, name string) (backend.ForceReleaseResult, error) {
 	a := s.exclusively(holdID{name: name, role: writeRole}, 0, backend.Write)
 	at, err := s.lookAround(ctx, a)
@@ -277,7 +287,8 @@ func (s *session) forceReads(ctx context.Context, name string) (backend.ForceRel
 		if err = ended(ctx); err != nil {
 			break
 		}
-		// Nothing has come to the keys that were looked at: among others might be those of another lock.
+		// The reads are deleted only if no key has come or changed since the look. A new key might
+		// belong to another lock.
 		reads := s.store.all(name, readRole)
 		a.only, a.many = []*pb.Compare{reads.asOf(at.rev)}, len(at.reads) > manyKeys
 		var forced *pb.TxnResponse
@@ -298,7 +309,7 @@ func (s *session) forceReads(ctx context.Context, name string) (backend.ForceRel
 	return backend.ForceReleaseResult{}, err
 }
 
-// giveBackAll revokes the leases of holds that were taken away.
+// giveBackAll revokes the leases of holds that were forced.
 func (s *session) giveBackAll(ctx context.Context, name string, as role, holds []record) error {
 	errs := make([]error, len(holds))
 	each(len(holds), func(i int) {
@@ -307,7 +318,7 @@ func (s *session) giveBackAll(ctx context.Context, name string, as role, holds [
 	return firstOf(errs)
 }
 
-// firstOf returns the first error of some that may be nil.
+// firstOf returns the first error that isn't nil, if any.
 func firstOf(errs []error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -317,8 +328,11 @@ func firstOf(errs []error) error {
 	return nil
 }
 
-func (s *session) lookAtReads(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
-	at, err := s.lookAround(ctx, s.exclusively(holdID{name: req.Name, role: writeRole}, 0, backend.Write))
+func (s *session) lookAtReads(
+	ctx context.Context, req backend.LookRequest,
+) (backend.LookResult, error) {
+	at, err := s.lookAround(ctx,
+		s.exclusively(holdID{name: req.Name, role: writeRole}, 0, backend.Write))
 	if err != nil || len(at.reads) == 0 {
 		return backend.LookResult{}, err
 	}
@@ -334,8 +348,8 @@ func (s *session) lookAtReads(ctx context.Context, req backend.LookRequest) (bac
 	return res, err
 }
 
-// longest returns how long the last of several holds lasts, or less than 0 if that isn't known, or would take
-// many requests: who waits is told of their end.
+// longest returns how long it takes until all of several holds have ended. It is negative if that
+// isn't known, or if asking would take many requests. Waiters are told of the end anyway.
 func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
 	if len(leases) > mostAsked {
 		return -1
@@ -347,7 +361,8 @@ func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
 	return left
 }
 
-// last returns how long the last of several holds lasts; negative if one doesn't end.
+// last returns how long it takes until all of several holds have ended. It is negative if one of
+// them never ends.
 func (s *session) last(ctx context.Context, leases []int64) (last time.Duration, err error) {
 	left, err := s.remainingAll(ctx, leases)
 	for i := range left {
@@ -359,7 +374,7 @@ func (s *session) last(ctx context.Context, leases []int64) (last time.Duration,
 	return last, err
 }
 
-// timeLeft is what is left of a lease, in seconds, and what it began with.
+// A timeLeft has the remaining seconds of a lease, and its granted length.
 type timeLeft struct{ seconds, granted int64 }
 
 func (s *session) remainingAll(ctx context.Context, leases []int64) ([]timeLeft, error) {
@@ -375,7 +390,7 @@ func (s *session) remainingAll(ctx context.Context, leases []int64) ([]timeLeft,
 	return left, nil
 }
 
-// each calls f for each number below n, some at a time.
+// each calls f for each number below n, several at the same time.
 func each(n int, f func(i int)) {
 	if n == 1 {
 		f(0)

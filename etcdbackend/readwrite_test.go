@@ -27,9 +27,13 @@ type party struct {
 	owner string
 }
 
-func (p party) try(kind backend.Kind, change ...func(*backend.AcquireRequest)) backend.AcquireResult {
+func (p party) try(
+	kind backend.Kind, change ...func(*backend.AcquireRequest),
+) backend.AcquireResult {
 	p.t.Helper()
-	req := backend.AcquireRequest{Kind: kind, Name: "n", Owner: p.owner, Lease: lease, Permits: 1, Limit: 1}
+	req := backend.AcquireRequest{
+		Kind: kind, Name: "n", Owner: p.owner, Lease: lease, Permits: 1, Limit: 1,
+	}
 	for _, c := range change {
 		c(&req)
 	}
@@ -41,7 +45,9 @@ func waits(waited, place time.Duration) func(*backend.AcquireRequest) {
 	return func(req *backend.AcquireRequest) { req.Waited, req.Place = waited, place }
 }
 
-func (p party) gets(kind backend.Kind, change ...func(*backend.AcquireRequest)) backend.AcquireResult {
+func (p party) gets(
+	kind backend.Kind, change ...func(*backend.AcquireRequest),
+) backend.AcquireResult {
 	p.t.Helper()
 	res := p.try(kind, change...)
 	if !res.Acquired {
@@ -51,16 +57,23 @@ func (p party) gets(kind backend.Kind, change ...func(*backend.AcquireRequest)) 
 }
 
 // fails checks that the lock isn't acquired, and for how long it will last.
-func (p party) fails(kind backend.Kind, atMost time.Duration, change ...func(*backend.AcquireRequest)) {
+func (p party) fails(
+	kind backend.Kind, atMost time.Duration, change ...func(*backend.AcquireRequest),
+) {
 	p.t.Helper()
-	if res := p.try(kind, change...); res.Acquired || res.Remaining <= atMost/2 || res.Remaining > atMost+time.Second {
-		p.t.Fatalf("%.8s wants the lock to %v, and: %+v; want it to last for %v", p.owner, kind, res, atMost)
+	if res := p.try(kind, change...); res.Acquired || res.Remaining <= atMost/2 ||
+		res.Remaining > atMost+time.Second {
+		p.t.Fatalf("%.8s wants the lock to %v, and: %+v; want it to last for %v", p.owner, kind,
+			res, atMost)
 	}
 }
 
 func (p party) releases(kind backend.Kind, want backend.ReleaseOutcome) {
 	p.t.Helper()
-	res := wiretest.Must[backend.ReleaseResult](p.t)(p.s.Release(p.t.Context(), backend.ReleaseRequest{Kind: kind, Name: "n", Owner: p.owner, Lease: lease, Permits: 1}))
+	res := wiretest.Must[backend.ReleaseResult](p.t)(
+		p.s.Release(p.t.Context(), backend.ReleaseRequest{
+			Kind: kind, Name: "n", Owner: p.owner, Lease: lease, Permits: 1,
+		}))
 	if res.Outcome != want {
 		p.t.Fatalf("%.8s releases what it has to %v: %v, want %v", p.owner, kind, res.Outcome, want)
 	}
@@ -68,7 +81,10 @@ func (p party) releases(kind backend.Kind, want backend.ReleaseOutcome) {
 
 func (p party) renews(kind backend.Kind, want bool) {
 	p.t.Helper()
-	res := wiretest.Must[backend.RenewResult](p.t)(p.s.Renew(p.t.Context(), backend.RenewRequest{Kind: kind, Name: "n", Owner: p.owner, Lease: lease, Permits: 1}))
+	res := wiretest.Must[backend.RenewResult](p.t)(
+		p.s.Renew(p.t.Context(), backend.RenewRequest{
+			Kind: kind, Name: "n", Owner: p.owner, Lease: lease, Permits: 1,
+		}))
 	if res.Held != want {
 		p.t.Fatalf("%.8s renews what it has to %v: held %v, want %v", p.owner, kind, res.Held, want)
 	}
@@ -76,7 +92,8 @@ func (p party) renews(kind backend.Kind, want bool) {
 
 func (p party) forces(kind backend.Kind, want bool) {
 	p.t.Helper()
-	res := wiretest.Must[backend.ForceReleaseResult](p.t)(p.s.ForceRelease(p.t.Context(), backend.ForceReleaseRequest{Kind: kind, Name: "n"}))
+	res := wiretest.Must[backend.ForceReleaseResult](p.t)(
+		p.s.ForceRelease(p.t.Context(), backend.ForceReleaseRequest{Kind: kind, Name: "n"}))
 	if res.Released != want {
 		p.t.Fatalf("forcing %v: released %v, want %v", kind, res.Released, want)
 	}
@@ -84,26 +101,29 @@ func (p party) forces(kind backend.Kind, want bool) {
 
 func (p party) sees(kind backend.Kind, held bool, count int) backend.LookResult {
 	p.t.Helper()
-	res := wiretest.Must[backend.LookResult](p.t)(p.s.Look(p.t.Context(), backend.LookRequest{Kind: kind, Name: "n", Owner: p.owner}))
+	res := wiretest.Must[backend.LookResult](p.t)(p.s.Look(p.t.Context(), backend.LookRequest{
+		Kind: kind, Name: "n", Owner: p.owner,
+	}))
 	if res.Held != held || res.Count != count || held != (res.Remaining != 0) {
 		p.t.Fatalf("%.8s looks at %v: %+v, want held %v, count %d", p.owner, kind, res, held, count)
 	}
 	return res
 }
 
-// parties returns three owners with a session each, and somebody who looks at the server.
+// parties returns three owners with a session each, and a client that looks at the server.
 func parties(t *testing.T) (a, b, c party, admin *clientv3.Client) {
 	t.Helper()
 	server := testservers.Etcd(t)
 	admin = connect(t, server.Addr)
 	all := make([]party, 3)
 	for i, owner := range []string{alice, bob, carol} {
-		all[i] = party{t, open(t, connect(t, server.Addr)), owner}
+		all[i] = party{t, open(t, connect(t, server.Addr, unhurried)), owner}
 	}
 	return all[0], all[1], all[2], admin
 }
 
-// nothingLeft checks that no key is left, no lease but those for the next holds, and that no hold is remembered.
+// nothingLeft checks that no key is left, no lease but those for the next holds, and that no hold
+// is remembered.
 func nothingLeft(t *testing.T, admin *clientv3.Client, all ...party) {
 	t.Helper()
 	var sessions []session
@@ -123,7 +143,8 @@ func nothingLeft(t *testing.T, admin *clientv3.Client, all ...party) {
 
 func keysOf(t *testing.T, admin *clientv3.Client) (keys []string) {
 	t.Helper()
-	for _, kv := range wiretest.Must[*clientv3.GetResponse](t)(admin.Get(t.Context(), "", clientv3.WithPrefix())).Kvs {
+	for _, kv := range wiretest.Must[*clientv3.GetResponse](t)(
+		admin.Get(t.Context(), "", clientv3.WithPrefix())).Kvs {
 		keys = append(keys, string(kv.Key))
 	}
 	return keys
@@ -165,7 +186,9 @@ func TestFenced(t *testing.T) {
 	b.fails(backend.Fenced, lease)
 	a.releases(backend.Exclusive, backend.Freed)
 	grows(a)
-	wiretest.Must[*clientv3.LeaseRevokeResponse](t)(admin.Revoke(t.Context(), clientv3.LeaseID(get(t, admin, key("n")).Lease))) // it has run out
+	// it has run out
+	wiretest.Must[*clientv3.LeaseRevokeResponse](t)(
+		admin.Revoke(t.Context(), clientv3.LeaseID(get(t, admin, key("n")).Lease)))
 	grows(b)
 	a.renews(backend.Fenced, false)
 	a.releases(backend.Fenced, backend.NotHeld)
@@ -183,7 +206,8 @@ func TestReadWriteValues(t *testing.T) {
 			t.Errorf("the keys are %q, want %v", keys, all)
 		}
 		for name, value := range all {
-			if kv := get(t, admin, key(name)); kv == nil || string(kv.Value) != value || kv.Lease == 0 {
+			if kv := get(t, admin, key(name)); kv == nil || string(kv.Value) != value ||
+				kv.Lease == 0 {
 				t.Errorf("%q is %v, want %s and a lease", name, kv, value)
 			}
 		}
@@ -200,12 +224,17 @@ func TestReadWriteValues(t *testing.T) {
 	b.releases(backend.Read, backend.Freed)
 	want(map[string]string{aKey: aRead})
 	b.fails(backend.Write, lease, waits(1500*time.Millisecond, time.Minute))
-	want(map[string]string{aKey: aRead, "n\x01waits/" + bob: fmt.Sprintf(`{"owner":%q,"kind":"waits","waited_ms":1500,"first_ms":1500}`, bob)})
+	want(map[string]string{
+		aKey: aRead, "n\x01waits/" +
+			bob: fmt.Sprintf(`{"owner":%q,"kind":"waits","waited_ms":1500,"first_ms":1500}`, bob),
+	})
 	a.releases(backend.Read, backend.Freed)
 	b.gets(backend.Write, waits(3*time.Second, time.Minute))
 	b.gets(backend.Write)
 	b.gets(backend.Read)
-	want(map[string]string{"n": fmt.Sprintf(`{"owner":%q,"count":2,"kind":"write"}`, bob), bKey: bRead})
+	want(map[string]string{
+		"n": fmt.Sprintf(`{"owner":%q,"count":2,"kind":"write"}`, bob), bKey: bRead,
+	})
 	b.releases(backend.Write, backend.Left)
 	b.releases(backend.Write, backend.Freed)
 	want(map[string]string{bKey: bRead})
@@ -213,7 +242,7 @@ func TestReadWriteValues(t *testing.T) {
 	nothingLeft(t, admin, a, b)
 }
 
-// TestReadersAndWriters: what may stand together.
+// TestReadersAndWriters: readers stand together, and a writer only with its own reads.
 func TestReadersAndWriters(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
@@ -244,8 +273,9 @@ func TestReadersAndWriters(t *testing.T) {
 			t.Errorf("count %d of a reader", res.Count)
 		}
 	}
-	c.gets(backend.Write) // who reads under a write still writes
-	for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Left, backend.Freed, backend.NotHeld} {
+	c.gets(backend.Write) // c still writes, though it reads under that
+	for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Left, backend.Freed,
+		backend.NotHeld} {
 		c.releases(backend.Write, want)
 	}
 	c.sees(backend.Read, true, 1)
@@ -258,7 +288,8 @@ func TestReadersAndWriters(t *testing.T) {
 	nothingLeft(t, admin, a, b, c)
 }
 
-// TestForcedReadWrite: what is taken away, and that its owners can't bring it back.
+// TestForcedReadWrite: a forced release takes away all readers, or a writer with its reads. The
+// owners can't bring them back.
 func TestForcedReadWrite(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
@@ -312,19 +343,28 @@ func TestForcedReadWrite(t *testing.T) {
 func kindSteps(kind backend.Kind) map[string]func(context.Context, session) error {
 	return map[string]func(context.Context, session) error{
 		"acquire": func(ctx context.Context, s session) error {
-			_, err := s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease, Permits: 1, Limit: 1})
+			_, err := s.Acquire(ctx, backend.AcquireRequest{
+				Kind: kind, Name: "n", Owner: alice, Lease: lease, Permits: 1, Limit: 1,
+			})
 			return err
 		},
 		"acquire with a place": func(ctx context.Context, s session) error {
-			_, err := s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease, Waited: time.Second, Place: time.Minute, Permits: 1, Limit: 1})
+			_, err := s.Acquire(ctx, backend.AcquireRequest{
+				Kind: kind, Name: "n", Owner: alice, Lease: lease, Waited: time.Second,
+				Place: time.Minute, Permits: 1, Limit: 1,
+			})
 			return err
 		},
 		"release": func(ctx context.Context, s session) error {
-			_, err := s.Release(ctx, backend.ReleaseRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease, Permits: 1})
+			_, err := s.Release(ctx, backend.ReleaseRequest{
+				Kind: kind, Name: "n", Owner: alice, Lease: lease, Permits: 1,
+			})
 			return err
 		},
 		"renew": func(ctx context.Context, s session) error {
-			_, err := s.Renew(ctx, backend.RenewRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease, Permits: 1})
+			_, err := s.Renew(ctx, backend.RenewRequest{
+				Kind: kind, Name: "n", Owner: alice, Lease: lease, Permits: 1,
+			})
 			return err
 		},
 		"force": func(ctx context.Context, s session) error {
@@ -332,7 +372,9 @@ func kindSteps(kind backend.Kind) map[string]func(context.Context, session) erro
 			return err
 		},
 		"look": func(ctx context.Context, s session) error {
-			_, err := s.Look(ctx, backend.LookRequest{Kind: kind, Name: "n", Owner: alice, Permits: 1, Limit: 1})
+			_, err := s.Look(ctx, backend.LookRequest{
+				Kind: kind, Name: "n", Owner: alice, Permits: 1, Limit: 1,
+			})
 			return err
 		},
 	}
@@ -342,14 +384,15 @@ func kindSteps(kind backend.Kind) map[string]func(context.Context, session) erro
 func state(t *testing.T, admin *clientv3.Client) string {
 	t.Helper()
 	var all strings.Builder
-	for _, kv := range wiretest.Must[*clientv3.GetResponse](t)(admin.Get(t.Context(), "", clientv3.WithPrefix())).Kvs {
+	for _, kv := range wiretest.Must[*clientv3.GetResponse](t)(
+		admin.Get(t.Context(), "", clientv3.WithPrefix())).Kvs {
 		fmt.Fprintln(&all, kv)
 	}
 	return all.String()
 }
 
-// TestKindsUnderOneName: a name that is used for one kind of lock isn't one of the other, whoever has it, and however
-// a step begins that has never seen it, or has seen it otherwise.
+// TestKindsUnderOneName: a name that is used for one kind of lock isn't one of the other, whoever
+// has it, and however a step begins that has never seen it, or has seen it otherwise.
 func TestKindsUnderOneName(t *testing.T) {
 	t.Parallel()
 	locks := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair}
@@ -357,25 +400,32 @@ func TestKindsUnderOneName(t *testing.T) {
 	permits := []backend.Kind{backend.Permits}
 	a, b, other, admin := parties(t)
 	for _, c := range []struct{ held, wanted []backend.Kind }{
-		{locks, sides}, {locks, permits}, {sides, locks}, {sides, permits}, {permits, locks}, {permits, sides},
+		{locks, sides}, {locks, permits}, {sides, locks}, {sides, permits}, {permits, locks},
+		{permits, sides},
 	} {
 		for _, held := range c.held {
 			for _, wanted := range c.wanted {
 				for _, holder := range []party{b, {t, b.s, alice}} {
 					for step, run := range kindSteps(wanted) {
-						// What a's session has seen last is a lock of its own kind, held by another.
+						// The lock that a's session has seen last is of the wanted kind, and held
+						// by another.
 						other.gets(wanted)
 						a.try(wanted)
-						a.releases(wanted, map[bool]backend.ReleaseOutcome{true: backend.Freed, false: backend.NotHeld}[wanted == backend.Read])
+						a.releases(wanted, map[bool]backend.ReleaseOutcome{true: backend.Freed,
+							false: backend.NotHeld}[wanted == backend.Read])
 						other.releases(wanted, backend.Freed)
 						holder.gets(held)
 						before := state(t, admin)
-						for name, s := range map[string]session{"a session that has seen another": a.s, "a fresh session": open(t, admin)} {
+						for name, s := range map[string]session{
+							"a session that has seen another": a.s,
+							"a fresh session":                 open(t, admin),
+						} {
 							for range 2 {
 								err := run(t.Context(), s)
 								wantKind(t, err, backend.Refused)
 								if !errors.Is(err, backend.ErrConflict) {
-									t.Errorf("%s %v by %s where %v is held by %.8s: %v", step, wanted, name, held, holder.owner, err)
+									t.Errorf("%s %v by %s where %v is held by %.8s: %v", step,
+										wanted, name, held, holder.owner, err)
 								}
 							}
 						}
@@ -400,36 +450,54 @@ func TestNamesWithin(t *testing.T) {
 	s := open(t, admin)
 	ctx := t.Context()
 	acquire := func(kind backend.Kind, name, owner string) (bool, error) {
-		res, err := s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: name, Owner: owner, Lease: lease, Place: time.Minute, Permits: 1, Limit: 9})
+		res, err := s.Acquire(ctx, backend.AcquireRequest{
+			Kind: kind, Name: name, Owner: owner, Lease: lease, Place: time.Minute, Permits: 1,
+			Limit: 9,
+		})
 		return res.Acquired, err
 	}
-	for _, within := range []string{"n\x01read/", "n\x01read/" + alice, "n\x01read/x\x01read/" + alice, "n\x01waits/" + alice, "n\x01permits/" + alice, "n\x01line/" + alice, "n\x01"} {
-		for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits, backend.Fair} {
+	for _, within := range []string{"n\x01read/", "n\x01read/" + alice,
+		"n\x01read/x\x01read/" + alice, "n\x01waits/" + alice, "n\x01permits/" + alice,
+		"n\x01line/" + alice, "n\x01"} {
+		for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read,
+			backend.Permits, backend.Fair} {
 			if ok, err := acquire(kind, within, bob); !ok || err != nil {
 				t.Fatalf("%q to %v: %v, %v", within, kind, ok, err)
 			}
 			before := state(t, admin)
-			for _, wanted := range []backend.Kind{backend.Read, backend.Write, backend.Exclusive, backend.Permits, backend.Fair} {
+			for _, wanted := range []backend.Kind{backend.Read, backend.Write, backend.Exclusive,
+				backend.Permits, backend.Fair} {
 				for _, owner := range []string{alice, "x\x01read/" + bob, within[1:]} {
 					// It is free, but may seem not to be: then nothing happens.
 					ok, err := acquire(wanted, "n", owner)
 					if !ok && !errors.Is(err, backend.ErrConflict) {
-						t.Errorf("%v of n, where %q is held to %v: %v, %v", wanted, within, kind, ok, err)
+						t.Errorf("%v of n, where %q is held to %v: %v, %v", wanted, within, kind,
+							ok, err)
 					}
-					if look, err := s.Look(ctx, backend.LookRequest{Kind: wanted, Name: "n", Owner: owner, Limit: 9}); !errors.Is(err, backend.ErrConflict) && (err != nil || look.Held != ok) {
-						t.Errorf("%v of n, where %q is held to %v: %+v, %v; want held %v", wanted, within, kind, look, err, ok)
+					if look, err := s.Look(ctx, backend.LookRequest{
+						Kind: wanted, Name: "n", Owner: owner, Limit: 9,
+					}); !errors.Is(err, backend.ErrConflict) && (err != nil || look.Held != ok) {
+						t.Errorf("%v of n, where %q is held to %v: %+v, %v; want held %v", wanted,
+							within, kind, look, err, ok)
 					}
-					if res, err := s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: wanted, Name: "n"}); !errors.Is(err, backend.ErrConflict) && (err != nil || res.Released != ok) {
-						t.Errorf("%v of n, where %q is held to %v: %+v, %v; want released %v", wanted, within, kind, res, err, ok)
+					if res, err := s.ForceRelease(ctx,
+						backend.ForceReleaseRequest{Kind: wanted, Name: "n"}); !errors.Is(err,
+						backend.ErrConflict) && (err != nil || res.Released != ok) {
+						t.Errorf("%v of n, where %q is held to %v: %+v, %v; want released %v",
+							wanted, within, kind, res, err, ok)
 					} else if err != nil {
-						s.Release(ctx, backend.ReleaseRequest{Kind: wanted, Name: "n", Owner: owner, Lease: lease, Permits: 1})
+						s.Release(ctx, backend.ReleaseRequest{
+							Kind: wanted, Name: "n", Owner: owner, Lease: lease, Permits: 1,
+						})
 					}
 				}
 			}
 			if after := state(t, admin); after != before {
 				t.Fatalf("steps on n have changed\n%sto\n%s", before, after)
 			}
-			if res, err := s.Release(ctx, backend.ReleaseRequest{Kind: kind, Name: within, Owner: bob, Lease: lease, Permits: 1}); err != nil || res.Outcome != backend.Freed {
+			if res, err := s.Release(ctx, backend.ReleaseRequest{
+				Kind: kind, Name: within, Owner: bob, Lease: lease, Permits: 1,
+			}); err != nil || res.Outcome != backend.Freed {
 				t.Fatalf("%q to %v: %+v, %v", within, kind, res, err)
 			}
 		}
@@ -492,7 +560,8 @@ func TestReadWriteRoundTrips(t *testing.T) {
 	check("its release", map[string]int{rpcTxn: 1})
 }
 
-// TestExpiryMovesUp: a hold of a read-write lock lasts no shorter than before, and no longer than it was asked to.
+// TestExpiryMovesUp: a hold of a read-write lock lasts no shorter than before, and no longer than
+// it was asked to.
 func TestExpiryMovesUp(t *testing.T) {
 	t.Parallel()
 	a, b, _, admin := parties(t)
@@ -500,16 +569,24 @@ func TestExpiryMovesUp(t *testing.T) {
 		return func(req *backend.AcquireRequest) { req.Lease = d }
 	}
 	for _, kind := range []backend.Kind{backend.Read, backend.Write} {
-		for name, p := range map[string]party{"its session": a, "another session": {t, b.s, alice}} {
+		for name, p := range map[string]party{
+			"its session":     a,
+			"another session": {t, b.s, alice},
+		} {
 			want := func(what string, d time.Duration) {
 				t.Helper()
-				if res := p.sees(kind, true, 1); res.Remaining < d-2*time.Second || res.Remaining > d+time.Second {
-					t.Errorf("%v by %s: %s lasts for %v, want %v", kind, name, what, res.Remaining, d)
+				if res := p.sees(kind, true, 1); res.Remaining < d-2*time.Second ||
+					res.Remaining > d+time.Second {
+					t.Errorf("%v by %s: %s lasts for %v, want %v", kind, name, what, res.Remaining,
+						d)
 				}
 			}
 			release := func(p party, d time.Duration, outcome backend.ReleaseOutcome) {
 				t.Helper()
-				res := wiretest.Must[backend.ReleaseResult](t)(p.s.Release(t.Context(), backend.ReleaseRequest{Kind: kind, Name: "n", Owner: p.owner, Lease: d}))
+				res := wiretest.Must[backend.ReleaseResult](t)(
+					p.s.Release(t.Context(), backend.ReleaseRequest{
+						Kind: kind, Name: "n", Owner: p.owner, Lease: d,
+					}))
 				if res.Outcome != outcome {
 					t.Errorf("%v by %s: %v, want %v", kind, name, res.Outcome, outcome)
 				}
@@ -524,12 +601,16 @@ func TestExpiryMovesUp(t *testing.T) {
 			p.gets(kind, lasting(lease))
 			leave(lease)
 			want("a second acquisition with a shorter lease", 10*lease)
-			wiretest.Must[backend.RenewResult](t)(p.s.Renew(t.Context(), backend.RenewRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease}))
+			wiretest.Must[backend.RenewResult](t)(p.s.Renew(t.Context(), backend.RenewRequest{
+				Kind: kind, Name: "n", Owner: alice, Lease: lease,
+			}))
 			want("a renewal with a shorter lease", 10*lease)
 			p.gets(kind, lasting(20*lease))
 			leave(lease)
 			want("an acquisition with a longer lease", 20*lease)
-			wiretest.Must[backend.RenewResult](t)(p.s.Renew(t.Context(), backend.RenewRequest{Kind: kind, Name: "n", Owner: alice, Lease: 30 * lease}))
+			wiretest.Must[backend.RenewResult](t)(p.s.Renew(t.Context(), backend.RenewRequest{
+				Kind: kind, Name: "n", Owner: alice, Lease: 30 * lease,
+			}))
 			want("a renewal with a longer lease", 30*lease)
 			release(p, lease, backend.Freed)
 			if p != a {
@@ -548,12 +629,16 @@ func TestRenewedTogether(t *testing.T) {
 	var reqs []backend.RenewRequest
 	kinds := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Read, backend.Write}
 	for i := range 40 {
-		req := backend.RenewRequest{Kind: kinds[i%4], Name: fmt.Sprint("lock ", i), Owner: alice, Lease: lease}
+		req := backend.RenewRequest{
+			Kind: kinds[i%4], Name: fmt.Sprint("lock ", i), Owner: alice, Lease: lease,
+		}
 		reqs = append(reqs, req)
 		if i >= 20 {
 			continue
 		}
-		acquired := backend.AcquireRequest{Kind: req.Kind, Name: req.Name, Owner: alice, Lease: lease}
+		acquired := backend.AcquireRequest{
+			Kind: req.Kind, Name: req.Name, Owner: alice, Lease: lease,
+		}
 		if i >= 10 {
 			acquired.Lease = lease / 2
 		}
@@ -568,7 +653,9 @@ func TestRenewedTogether(t *testing.T) {
 		}
 	})
 	for _, req := range reqs[:20] {
-		look := wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: alice}))
+		look := wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{
+			Kind: req.Kind, Name: req.Name, Owner: alice,
+		}))
 		if look.Count != 1 || look.Remaining < lease*3/4 {
 			t.Errorf("%+v after a renewal", look)
 		}
@@ -581,14 +668,18 @@ func deletes(req any) bool {
 	return ok && txn.Success[0].GetRequestDeleteRange() != nil
 }
 
-// TestForcedMeanwhile: what happens between the look and the deletion of a forced release.
+// TestForcedMeanwhile: a forced release notices what happens between its look and its deletion.
 func TestForcedMeanwhile(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
-	a, b := party{t, open(t, connect(t, server.Addr)), alice}, party{t, open(t, connect(t, server.Addr)), bob}
+	a, b := party{t, open(t, connect(t, server.Addr)), alice}, party{
+		t, open(t, connect(t, server.Addr)), bob,
+	}
 	var meanwhile func()
-	forcer := party{t, open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+	forcer := party{t, open(t, connect(t, server.Addr, intercept(func(
+		ctx context.Context, req any, send invoke,
+	) error {
 		if f := meanwhile; f != nil && deletes(req) {
 			meanwhile = nil
 			f()
@@ -622,7 +713,9 @@ func TestForcedMeanwhile(t *testing.T) {
 	a.gets(backend.Read)
 	other := backend.AcquireRequest{Name: "n\x01read/x", Owner: bob, Lease: lease}
 	meanwhile = func() { wiretest.Must[backend.AcquireResult](t)(b.s.Acquire(t.Context(), other)) }
-	if res, err := forcer.s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Kind: backend.Read, Name: "n"}); !errors.Is(err, backend.ErrConflict) {
+	if res, err := forcer.s.ForceRelease(t.Context(), backend.ForceReleaseRequest{
+		Kind: backend.Read, Name: "n",
+	}); !errors.Is(err, backend.ErrConflict) {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if get(t, admin, key(other.Name)) == nil {
@@ -630,7 +723,8 @@ func TestForcedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestAloneWithItsKey: whoever may use a lock's key alone pays for that once.
+// TestAloneWithItsKey: a user that may use a lock's key alone pays for that with more requests only
+// the first time.
 func TestAloneWithItsKey(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t, "--bcrypt-cost", "4")
@@ -641,8 +735,9 @@ func TestAloneWithItsKey(t *testing.T) {
 		wiretest.Must[*clientv3.AuthRoleAddResponse](t)(root.RoleAdd(ctx, user))
 		wiretest.Must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
 	}
-	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(ctx, "locker",
-		key("n"), "", clientv3.PermissionType(clientv3.PermReadWrite)))
+	wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(
+		root.RoleGrantPermission(ctx, "locker",
+			key("n"), "", clientv3.PermissionType(clientv3.PermReadWrite)))
 	wiretest.Must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
 	var sent counts
 	p := party{t, open(t, connect(t, server.Addr, as("locker", "secret"), sent.install)), alice}
@@ -660,7 +755,9 @@ func TestAloneWithItsKey(t *testing.T) {
 		}
 	}
 	for _, kind := range []backend.Kind{backend.Read, backend.Write} {
-		_, err := p.s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: "n", Owner: alice, Lease: lease})
+		_, err := p.s.Acquire(ctx, backend.AcquireRequest{
+			Kind: kind, Name: "n", Owner: alice, Lease: lease,
+		})
 		wantKind(t, err, backend.Refused)
 	}
 }

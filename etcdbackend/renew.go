@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	maxReads     = 128 // keys in one transaction: what a server allows if it isn't told otherwise
-	readsAtOnce  = 4   // transactions
-	writesAtOnce = 8   // of the few holds of a batch that must be written
+	maxReads     = 128 // keys in one transaction; a server's default limit
+	readsAtOnce  = 4   // transactions that read at the same time
+	writesAtOnce = 8   // writes at the same time, for the few holds of a batch that need one
 )
 
 // A batch is a call of RenewBatch.
@@ -23,23 +23,32 @@ type batch struct {
 	ctx     context.Context
 	reqs    []backend.RenewRequest
 	answer  func(int, backend.RenewResult, error)
-	running sync.WaitGroup // requests without an answer
-	writes  chan struct{}  // limits how many writes go on
+	running sync.WaitGroup // counts requests without an answer
+	writes  chan struct{}  // limits how many writes are under way
 	begin   time.Time
 
 	mu   sync.Mutex
-	asks []*ask // all that were sent
+	asks []*ask // all asks that were sent
 }
 
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res backend.RenewResult, err error) {
-	s.RenewBatch(ctx, []backend.RenewRequest{req}, func(_ int, r backend.RenewResult, e error) { res, err = r, e })
+func (s *session) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (res backend.RenewResult, err error) {
+	s.RenewBatch(ctx, []backend.RenewRequest{req}, func(_ int, r backend.RenewResult, e error) {
+		res, err = r, e
+	})
 	return res, err
 }
 
-// RenewBatch looks who has the locks, and lets the leases of those begin anew to which they belong. So
-// it notices also that a key was deleted, though the hold's lease lives.
-func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
-	b := &batch{session: s, ctx: ctx, reqs: reqs, answer: answer, writes: make(chan struct{}, writesAtOnce), begin: time.Now()}
+// RenewBatch reads the keys of the locks, and renews the leases of the requests' owners. Because it
+// reads, it also notices that a key was deleted while the hold's lease lives.
+func (s *session) RenewBatch(
+	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
+) {
+	b := &batch{
+		session: s, ctx: ctx, reqs: reqs, answer: answer, writes: make(chan struct{}, writesAtOnce),
+		begin: time.Now(),
+	}
 	b.running.Add(len(reqs))
 	all := make([]int, 0, len(reqs))
 	for i, req := range reqs {
@@ -69,7 +78,7 @@ func (b *batch) done(i int, held bool, err error) {
 	b.running.Done()
 }
 
-// read looks at the locks of some requests. What must be sent for them is sent before it returns.
+// read looks at the locks of some requests. It returns when it has sent or begun what they need.
 func (b *batch) read(some []int) {
 	ids := make([]holdID, len(some))
 	for i, r := range some {
@@ -80,7 +89,7 @@ func (b *batch) read(some []int) {
 	case err == nil:
 		b.keep(some, kvs)
 	case len(some) > 1 && backend.KindOf(err) == backend.Refused:
-		// Too many for this server, or one of them is not for us to read.
+		// These are too many keys for this server, or the user may not read one of them.
 		b.read(some[:len(some)/2])
 		b.read(some[len(some)/2:])
 	default:
@@ -90,7 +99,8 @@ func (b *batch) read(some []int) {
 	}
 }
 
-// keep lets leases begin anew.
+// keep renews the leases of some requests. kvs has the keys of their holds. keep rewrites a key
+// that needs another lease.
 func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 	var asks []*ask
 	shortest := int64(0)
@@ -113,11 +123,14 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 			continue
 		}
 		part := id.role == permitRole && key.count != b.reqs[r].Permits
-		if part || key.lease == 0 || b.keeper.closed() || id.role.onlyUp() && !b.lastsFor(id, key, ttl) {
+		if part || key.lease == 0 || b.keeper.closed() ||
+			id.role.onlyUp() && !b.lastsFor(id, key, ttl) {
 			b.rewrite(r, key, ttl)
 			continue
 		}
-		asks = append(asks, &ask{lease: key.lease, answer: func(granted int64, err error) { b.kept(r, key, ttl, granted, err) }})
+		asks = append(asks, &ask{lease: key.lease, answer: func(granted int64, err error) {
+			b.kept(r, key, ttl, granted, err)
+		}})
 		if shortest == 0 || ttl < shortest {
 			shortest = ttl
 		}
@@ -127,20 +140,21 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 	b.mu.Unlock()
 	b.keeper.send(asks, shortest)
 	if b.ctx.Err() != nil {
-		b.abandon() // it may have been called just before these were there
+		b.abandon() // abandon may have run just before these asks were added
 	}
 }
 
-// id returns the hold that is to be renewed.
+// id returns the hold to renew.
 func (b *batch) id(r int) holdID { return idOf(b.reqs[r].Kind, b.reqs[r].Name, b.reqs[r].Owner) }
 
-// own returns the record of a key if it is that of a hold; else a free one.
+// own returns the record of a key if it is the key of a hold. Otherwise it returns a free record.
 func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil
 	}
-	if guess := b.holds.guess(id); !guess.free() && guess.rev == kv.ModRevision && guess.lease == kv.Lease {
-		return guess, nil // what we wrote needn't be decoded
+	if guess := b.holds.guess(id); !guess.free() && guess.rev == kv.ModRevision &&
+		guess.lease == kv.Lease {
+		return guess, nil // this session wrote it, so it needn't be decoded
 	}
 	key, err := decodeOf(id, kv)
 	if err != nil || key.owner != id.owner {
@@ -149,7 +163,7 @@ func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	return key, nil
 }
 
-// kept notes the answer for a lease.
+// kept answers a request, given the answer to the keep-alive of its lease.
 func (b *batch) kept(r int, key record, ttl, granted int64, err error) {
 	switch {
 	case err != nil:
@@ -162,8 +176,9 @@ func (b *batch) kept(r int, key record, ttl, granted int64, err error) {
 	}
 }
 
-// rewrite moves a key to another lease, where a hold is to be prolonged by another time than so far.
-// If its lease has ended, it finds out whether that was the end of the hold.
+// rewrite renews a hold that may need another lease. It writes the hold's key, and attaches it to a
+// new lease if the old one has another length. It releases permits whose number isn't that of the
+// request. If the old lease has ended, it finds out whether the hold has ended, too.
 func (b *batch) rewrite(r int, key record, ttl int64) {
 	b.apart(func() {
 		a := &attempt{id: b.id(r), ttl: ttl}
@@ -188,7 +203,7 @@ func (b *batch) rewrite(r int, key record, ttl int64) {
 	})
 }
 
-// apart does what the others of a batch needn't wait for.
+// apart runs f in a goroutine, so that other requests of a batch don't wait for it.
 func (b *batch) apart(f func()) {
 	go func() {
 		b.writes <- struct{}{}
@@ -197,7 +212,7 @@ func (b *batch) apart(f func()) {
 	}()
 }
 
-// abandon answers all that waits for an answer about its lease.
+// abandon answers all asks that still wait.
 func (b *batch) abandon() {
 	b.mu.Lock()
 	asks := b.asks

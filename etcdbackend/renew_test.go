@@ -20,7 +20,9 @@ type members struct {
 	answer *pb.TxnResponse
 }
 
-func (m *members) Txn(ctx context.Context, _ *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+func (m *members) Txn(
+	ctx context.Context, _ *pb.TxnRequest, _ ...grpc.CallOption,
+) (*pb.TxnResponse, error) {
 	if m.silent > 0 {
 		m.silent--
 		<-ctx.Done()
@@ -33,17 +35,15 @@ func (m *members) session() *session {
 	return newSession(&store{kv: m, lease: m})
 }
 
-// A read is sent to the next member if one is silent, and the last of them may take its time.
+// A read is sent to the next member if one is silent, and each one has more time if many are.
 func TestRenewalsDoNotWaitForAMemberThatHangs(t *testing.T) {
 	answer := &pb.TxnResponse{Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{}}}}}
-	for silent, answered := range map[int]bool{0: true, 1: true, 2: true, 3: false} {
+	for silent, most := range []time.Duration{0, 1, 2, 4, 8} { // seconds
 		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-			defer cancel()
 			begin := time.Now()
 			m := &members{silent: silent, answer: answer}
-			_, err := m.session().store.readAll(ctx, []holdID{{name: "n"}}, 12)
-			if took := time.Since(begin); answered != (err == nil) || answered && took > 2*time.Second {
+			_, err := m.session().store.readAll(t.Context(), []holdID{{name: "n"}}, 3600)
+			if took := time.Since(begin); err != nil || took > most*time.Second {
 				t.Errorf("%d members are silent: %v, after %v", silent, err, took)
 			}
 		})
@@ -58,11 +58,13 @@ func TestAnswersOfTheWrongShape(t *testing.T) {
 		{Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponsePut{}}}},
 	} {
 		s := (&members{answer: answer}).session()
-		res, err := s.Renew(t.Context(), backend.RenewRequest{Name: "n", Owner: "a", Lease: time.Second})
+		res, err := s.Renew(t.Context(), backend.RenewRequest{Name: "n", Owner: "a",
+			Lease: time.Second})
 		if res.Held || err == nil {
 			t.Errorf("Renew: %v, %v", res, err)
 		}
-		if _, _, err := s.store.swap(t.Context(), &attempt{id: holdID{name: "n"}, ttl: 30}, record{}, nil); backend.KindOf(err) != backend.Unknown || err == nil {
+		if _, _, err := s.store.swap(t.Context(), &attempt{id: holdID{name: "n"}, ttl: 30},
+			record{}, nil); backend.KindOf(err) != backend.Unknown || err == nil {
 			t.Errorf("swap: %v", err)
 		}
 		s.Close()

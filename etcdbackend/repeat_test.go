@@ -3,6 +3,7 @@ package etcdbackend
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,7 +29,9 @@ type hangingEtcd struct {
 	sent    int
 }
 
-func (e *hangingEtcd) Range(context.Context, *pb.RangeRequest, ...grpc.CallOption) (*pb.RangeResponse, error) {
+func (e *hangingEtcd) Range(
+	context.Context, *pb.RangeRequest, ...grpc.CallOption,
+) (*pb.RangeResponse, error) {
 	res := &pb.RangeResponse{}
 	if e.kv != nil {
 		res.Kvs = append(res.Kvs, e.kv)
@@ -36,11 +39,15 @@ func (e *hangingEtcd) Range(context.Context, *pb.RangeRequest, ...grpc.CallOptio
 	return res, nil
 }
 
-func (e *hangingEtcd) DeleteRange(context.Context, *pb.DeleteRangeRequest, ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+func (e *hangingEtcd) DeleteRange(
+	context.Context, *pb.DeleteRangeRequest, ...grpc.CallOption,
+) (*pb.DeleteRangeResponse, error) {
 	return &pb.DeleteRangeResponse{}, nil // of whoever waits no more
 }
 
-func (e *hangingEtcd) Txn(ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+func (e *hangingEtcd) Txn(
+	ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOption,
+) (*pb.TxnResponse, error) {
 	e.sent++
 	if e.sent > e.silent {
 		return e.carryOut(req), nil
@@ -59,22 +66,24 @@ func (e *hangingEtcd) carryOut(req *pb.TxnRequest) *pb.TxnResponse {
 		now = &mvccpb.KeyValue{}
 	}
 	for _, c := range req.Compare {
-		if c.Target == pb.Compare_MOD && c.GetModRevision() != now.ModRevision || c.Target == pb.Compare_LEASE && c.GetLease() != now.Lease {
+		if c.Target == pb.Compare_MOD && c.GetModRevision() != now.ModRevision ||
+			c.Target == pb.Compare_LEASE && c.GetLease() != now.Lease {
 			res, _ := e.Range(context.Background(), nil)
 			return &pb.TxnResponse{Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: res}}}}
 		}
 	}
 	e.rev++
 	if put := req.Success[0].GetRequestPut(); put != nil {
-		e.kv = &mvccpb.KeyValue{Value: put.Value, ModRevision: e.rev, CreateRevision: e.rev, Lease: put.Lease}
+		e.kv = &mvccpb.KeyValue{Value: put.Value, ModRevision: e.rev, CreateRevision: e.rev,
+			Lease: put.Lease}
 	} else {
 		e.kv = nil
 	}
 	return &pb.TxnResponse{Succeeded: true, Header: &pb.ResponseHeader{Revision: e.rev}}
 }
 
-// An acquisition that a member says nothing to is sent to the next, which tells whether it was carried out. It
-// may yet be until its lease is revoked, so that is not used again.
+// An acquisition that a member says nothing to is sent to the next, which tells whether it was
+// carried out. It may yet be until its lease is revoked, so that is not used again.
 func TestRepeatedAcquisition(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -102,7 +111,9 @@ func TestRepeatedAcquisition(t *testing.T) {
 					t.Fatal(err)
 				}
 				s.leases.put(l)
-				etcd.rev, etcd.kv = 1, &mvccpb.KeyValue{Value: encode(lockRole, record{owner: "another", count: 1}), ModRevision: 1, CreateRevision: 1, Lease: 1}
+				etcd.rev, etcd.kv = 1,
+					&mvccpb.KeyValue{Value: encode(lockRole, record{owner: "another", count: 1}),
+						ModRevision: 1, CreateRevision: 1, Lease: 1}
 			}
 			s.line.enter("n")
 			s.line.places["n"].key = []byte("waits")
@@ -119,7 +130,8 @@ func TestRepeatedAcquisition(t *testing.T) {
 				t.Errorf("%s: who has the lock still waits for it", c.name)
 			}
 			s.line.leave("n")
-			if _, err := s.Release(t.Context(), backend.ReleaseRequest{Name: "n", Owner: "a", Lease: 30 * time.Second}); err != nil {
+			if _, err := s.Release(t.Context(), backend.ReleaseRequest{Name: "n", Owner: "a",
+				Lease: 30 * time.Second}); err != nil {
 				t.Errorf("%s: release: %v", c.name, err)
 			}
 			synctest.Wait()
@@ -128,7 +140,8 @@ func TestRepeatedAcquisition(t *testing.T) {
 				want = 1
 			}
 			if alive, _ := etcd.count(); alive != want || s.holds.len() != 0 {
-				t.Errorf("%s: %d leases are left, want %d; %d holds", c.name, alive, want, s.holds.len())
+				t.Errorf("%s: %d leases are left, want %d; %d holds", c.name, alive, want,
+					s.holds.len())
 			}
 		})
 	}
@@ -150,10 +163,125 @@ func TestReleaseWhileTwoMembersAreSilent(t *testing.T) {
 		if err := l.UnlockContext(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(begin); took > 5*releasePatience/2 {
+		if took := time.Since(begin); took > 5*longestPatience/2 {
 			t.Errorf("took %v", took)
 		}
 	})
+}
+
+// A sulker is an etcd that says nothing to transactions, unless it speaks.
+type sulker struct {
+	pb.KVClient
+	speaks bool
+}
+
+func (m *sulker) Txn(
+	ctx context.Context, _ *pb.TxnRequest, _ ...grpc.CallOption,
+) (*pb.TxnResponse, error) {
+	if m.speaks {
+		return &pb.TxnResponse{}, nil
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Many requests at once that get no answer are one time in a row, so that the next one waits no
+// longer.
+func TestManySilencesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := &sulker{}
+		st := &store{kv: etcd}
+		once := func() { _, _ = st.once(t.Context(), time.Second, &pb.TxnRequest{}) }
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(once)
+		}
+		all.Wait()
+		for n, want := range []time.Duration{1, 2, 4, 0, 1} { // seconds
+			begin := time.Now()
+			etcd.speaks = want == 0
+			once()
+			if took := time.Since(begin); took != want*time.Second {
+				t.Errorf("time %d took %v, want %d s", n+2, took, want)
+			}
+		}
+	})
+}
+
+// A ring is an etcd of three members that are asked in turn, of which one hangs.
+type ring struct {
+	hangingEtcd
+	next int // 2 hangs
+}
+
+func (r *ring) hangs(ctx context.Context, opts []grpc.CallOption) bool {
+	who := r.next
+	r.next = (r.next + 1) % 3
+	if who < 2 {
+		return false
+	}
+	seemSent(opts)
+	<-ctx.Done()
+	return true
+}
+
+func (r *ring) Range(
+	ctx context.Context, req *pb.RangeRequest, opts ...grpc.CallOption,
+) (*pb.RangeResponse, error) {
+	if r.hangs(ctx, opts) {
+		return nil, ctx.Err()
+	}
+	return r.hangingEtcd.Range(ctx, req, opts...)
+}
+
+func (r *ring) Txn(
+	ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOption,
+) (*pb.TxnResponse, error) {
+	if r.hangs(ctx, opts) {
+		return nil, ctx.Err()
+	}
+	return r.hangingEtcd.Txn(ctx, req, opts...)
+}
+
+func (r *ring) LeaseGrant(
+	ctx context.Context, req *pb.LeaseGrantRequest, opts ...grpc.CallOption,
+) (*pb.LeaseGrantResponse, error) {
+	if r.hangs(ctx, opts) {
+		return nil, ctx.Err()
+	}
+	return r.hangingEtcd.LeaseGrant(ctx, req, opts...)
+}
+
+func (r *ring) LeaseRevoke(
+	ctx context.Context, req *pb.LeaseRevokeRequest, opts ...grpc.CallOption,
+) (*pb.LeaseRevokeResponse, error) {
+	if r.hangs(ctx, opts) {
+		return nil, ctx.Err()
+	}
+	return r.hangingEtcd.LeaseRevoke(ctx, req, opts...)
+}
+
+// A member that hangs costs a second for each request that it gets, however long the lease is.
+func TestALockOfALongLeaseBesideAMemberThatHangs(t *testing.T) {
+	for next := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			etcd := &ring{next: next}
+			c := dlock.New(&Backend{store: &store{kv: etcd, lease: etcd}},
+				dlock.WithLease(24*time.Hour))
+			defer c.Close()
+			l := c.Locker("n")
+			lock := func(ctx context.Context) error { return l.LockContext(ctx) }
+			for _, step := range []func(context.Context) error{lock, l.UnlockContext} {
+				begin := time.Now()
+				if err := step(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(begin); took > 2*time.Second {
+					t.Errorf("took %v with member %d asked first", took, next)
+				}
+			}
+		})
+	}
 }
 
 // lateContext is one whose timer runs a moment after its deadline.
@@ -164,18 +292,20 @@ type lateContext struct {
 
 func (c lateContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// TestDeadlineBeforeTimer: gRPC may say that a deadline has passed before the context does. That is the
-// end of the context all the same, and not something that the store has said.
+// TestDeadlineBeforeTimer: gRPC may say that a deadline has passed before the context does. That is
+// the end of the context all the same, and not something that the store has said.
 func TestDeadlineBeforeTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		deadline := time.Now().Add(time.Second)
 		timer, cancel := context.WithDeadline(t.Context(), deadline.Add(time.Millisecond))
 		defer cancel()
 		ctx := lateContext{timer, deadline}
-		_, err := send(ctx, func(_ context.Context, _ *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+		_, err := send(ctx, func(_ context.Context, _ *pb.TxnRequest,
+			opts ...grpc.CallOption) (*pb.TxnResponse, error) {
 			seemSent(opts)
 			time.Sleep(time.Until(deadline))
-			err := status.Error(codes.DeadlineExceeded, "stream terminated by RST_STREAM with error code: CANCEL")
+			err := status.Error(codes.DeadlineExceeded,
+				"stream terminated by RST_STREAM with error code: CANCEL")
 			for _, opt := range opts {
 				if finish, ok := opt.(grpc.OnFinishCallOption); ok {
 					finish.OnFinish(err)

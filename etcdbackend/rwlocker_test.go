@@ -42,7 +42,9 @@ func (p *pair) write(t *testing.T) {
 }
 
 // useTogether lets clients read and write, some of them with little patience, until ctx ends.
-func useTogether(t *testing.T, ctx context.Context, p *pair, clients []*dlock.Client) (all *sync.WaitGroup) {
+func useTogether(
+	t *testing.T, ctx context.Context, p *pair, clients []*dlock.Client,
+) (all *sync.WaitGroup) {
 	all = new(sync.WaitGroup)
 	for i, c := range clients {
 		rw := c.RWLocker("n")
@@ -57,8 +59,12 @@ func useTogether(t *testing.T, ctx context.Context, p *pair, clients []*dlock.Cl
 			}
 			all.Go(func() {
 				for ctx.Err() == nil {
-					err := side.Do(ctx, func(context.Context) error { do(t); return nil }, dlock.Wait(wait))
-					if err != nil && ctx.Err() == nil && !errors.Is(err, dlock.ErrNotAcquired) && !errors.Is(err, dlock.ErrLost) {
+					err := side.Do(ctx, func(context.Context) error {
+						do(t)
+						return nil
+					}, dlock.Wait(wait))
+					if err != nil && ctx.Err() == nil && !errors.Is(err, dlock.ErrNotAcquired) &&
+						!errors.Is(err, dlock.ErrLost) {
 						t.Logf("client %d: %v", i, err)
 					}
 				}
@@ -74,7 +80,9 @@ func TestReadersAndWritersTakeTurns(t *testing.T) {
 	members := testservers.EtcdCluster(t, 3)
 	var clients []*dlock.Client
 	for i := range 4 {
-		c := dlock.New(etcdbackend.New(connectAll(t, append(addrs(members)[i%3:], addrs(members)[:i%3]...))), dlock.WithLease(10*time.Second))
+		c := dlock.New(etcdbackend.New(
+			connectAll(t, append(addrs(members)[i%3:], addrs(members)[:i%3]...))),
+			dlock.WithLease(10*time.Second))
 		t.Cleanup(func() { c.Close() })
 		clients = append(clients, c)
 	}
@@ -84,7 +92,9 @@ func TestReadersAndWritersTakeTurns(t *testing.T) {
 	goesOn := func(what string) {
 		t.Helper()
 		reads, writes := p.reads.Load(), p.writes.Load()
-		testservers.Until(t, "there are turns "+what, func() bool { return p.reads.Load() > reads+20 && p.writes.Load() > writes+20 })
+		testservers.Until(t, "there are turns "+what, func() bool {
+			return p.reads.Load() > reads+20 && p.writes.Load() > writes+20
+		})
 	}
 	goesOn("at first")
 	for i, m := range members[:2] {
@@ -133,7 +143,8 @@ func TestWriterAmongReaders(t *testing.T) {
 		limited, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 		begin, before := time.Now(), reads.Load()
 		if err := writer.LockContext(limited); err != nil {
-			t.Fatalf("a writer waits in vain, while there were %d reads: %v", reads.Load()-before, err)
+			t.Fatalf("a writer waits in vain, while there were %d reads: %v", reads.Load()-before,
+				err)
 		}
 		longest = max(longest, time.Since(begin))
 		if err := writer.UnlockContext(t.Context()); err != nil {
@@ -146,7 +157,8 @@ func TestWriterAmongReaders(t *testing.T) {
 	t.Logf("%d reads; the longest wait of a writer was %v", reads.Load(), longest)
 }
 
-// TestDeadReader: one that dies keeps writers out for as long as its lease, whoever else reads, and is forgotten.
+// TestDeadReader: one that dies keeps writers out for as long as its lease, whoever else reads, and
+// is forgotten.
 func TestDeadReader(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
@@ -154,11 +166,14 @@ func TestDeadReader(t *testing.T) {
 	b.gets(backend.Read)
 	c.fails(backend.Write, lease)
 	b.releases(backend.Read, backend.Freed)
-	if res := c.try(backend.Write); res.Acquired || res.Remaining <= 0 || res.Remaining > s2+time.Second {
+	if res := c.try(backend.Write); res.Acquired || res.Remaining <= 0 ||
+		res.Remaining > s2+time.Second {
 		t.Errorf("beside a dead reader: %+v", res)
 	}
 	b.gets(backend.Read)
-	testservers.Until(t, "the dead reader's hold has ended", func() bool { return len(keysOf(t, admin)) == 1 })
+	testservers.Until(t, "the dead reader's hold has ended", func() bool {
+		return len(keysOf(t, admin)) == 1
+	})
 	b.releases(backend.Read, backend.Freed)
 	c.gets(backend.Write)
 }

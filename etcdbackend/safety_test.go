@@ -23,10 +23,25 @@ type invoke func(ctx context.Context) error
 func intercept(f func(ctx context.Context, req any, send invoke) error) func(*clientv3.Config) {
 	return func(cfg *clientv3.Config) {
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, res any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				return f(ctx, req, func(ctx context.Context) error { return next(ctx, method, req, res, cc, opts...) })
+			func(
+				ctx context.Context, method string, req, res any, cc *grpc.ClientConn,
+				next grpc.UnaryInvoker, opts ...grpc.CallOption,
+			) error {
+				return f(ctx, req, func(ctx context.Context) error {
+					return next(ctx, method, req, res, cc, opts...)
+				})
 			}))
 	}
+}
+
+// unhurried lets each request take up to a minute, whatever time its caller gives it. So a step of
+// a test doesn't fail because the machine is busy. It is for servers that answer.
+func unhurried(cfg *clientv3.Config) {
+	intercept(func(ctx context.Context, _ any, send invoke) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return send(ctx)
+	})(cfg)
 }
 
 // puts says whether a request is a transaction that would write a key.
@@ -35,14 +50,16 @@ func puts(req any) bool {
 	return ok && txn.Success[0].GetRequestPut() != nil
 }
 
-// TestFullStore: the transaction with which a store becomes full is carried out, and answered as those
-// that are refused since it is full.
+// TestFullStore: the transaction with which a store becomes full is carried out, and answered as
+// those that are refused since it is full.
 func TestFullStore(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	full := false
-	s := open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+	s := open(t, connect(t, server.Addr, intercept(func(
+		ctx context.Context, req any, send invoke,
+	) error {
 		err := send(ctx)
 		if full && puts(req) {
 			return rpctypes.ErrGRPCNoSpace
@@ -55,13 +72,15 @@ func TestFullStore(t *testing.T) {
 	longer.Lease = 2 * lease
 	_, err := s.Acquire(t.Context(), longer)
 	wantKind(t, err, backend.Unknown)
-	look := wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n", Owner: alice}))
+	look := wiretest.Must[backend.LookResult](t)(
+		s.Look(t.Context(), backend.LookRequest{Name: "n", Owner: alice}))
 	if look.Count != 2 {
 		t.Errorf("after a re-entry that was carried out: %+v", look)
 	}
 	full = false
 	for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed} {
-		if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice))); res.Outcome != want {
+		if res := wiretest.Must[backend.ReleaseResult](t)(
+			s.Release(t.Context(), release(alice))); res.Outcome != want {
 			t.Errorf("release: %v, want %v", res.Outcome, want)
 		}
 	}
@@ -70,13 +89,16 @@ func TestFullStore(t *testing.T) {
 	}
 }
 
-// TestTimeoutsLeaveNoLeases: callers that give up leave no leases behind, however long these would be.
+// TestTimeoutsLeaveNoLeases: callers that give up leave no leases behind, however long these would
+// be.
 func TestTimeoutsLeaveNoLeases(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	var cancel context.CancelFunc
-	s := open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+	s := open(t, connect(t, server.Addr, intercept(func(
+		ctx context.Context, req any, send invoke,
+	) error {
 		err := send(ctx)
 		if _, ok := req.(*pb.LeaseGrantRequest); ok {
 			cancel()
@@ -97,24 +119,30 @@ func TestTimeoutsLeaveNoLeases(t *testing.T) {
 		t.Errorf("%d leases of an hour are left by 20 callers that gave up", n)
 	}
 	s.Close()
-	testservers.Until(t, "Close gives back the leases", func() bool { return leases(t, admin) == 0 })
+	testservers.Until(t, "Close gives back the leases", func() bool {
+		return leases(t, admin) == 0
+	})
 }
 
-// TestLeaseThatCannotBeKept: a hold that has a used lease needs it to begin anew. If that fails it gets
-// a fresh one.
+// TestLeaseThatCannotBeKept: a hold that has a used lease needs it to begin anew. If that fails it
+// gets a fresh one.
 func TestLeaseThatCannotBeKept(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	s := open(t, connect(t, server.Addr, func(cfg *clientv3.Config) {
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainStreamInterceptor(
-			func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
+			func(
+				context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer,
+				...grpc.CallOption,
+			) (grpc.ClientStream, error) {
 				return nil, rpctypes.ErrGRPCNoLeader
 			}))
 	}))
 	var last int64
 	for range 3 {
-		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice))); !res.Acquired || res.Count != 1 {
+		if res := wiretest.Must[backend.AcquireResult](t)(
+			s.Acquire(t.Context(), acquire(alice))); !res.Acquired || res.Count != 1 {
 			t.Errorf("%+v", res)
 		}
 		kv := get(t, admin, key("n"))
@@ -125,7 +153,9 @@ func TestLeaseThatCannotBeKept(t *testing.T) {
 		wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
 		etcdbackend.Age(s, time.Second)
 	}
-	testservers.Until(t, "leases that are not used are revoked", func() bool { return leases(t, admin, s) == 0 })
+	testservers.Until(t, "leases that are not used are revoked", func() bool {
+		return leases(t, admin, s) == 0
+	})
 }
 
 // TestUsedLeaseBeginsAnew: a hold has all of its lease, though that served another before.
@@ -139,7 +169,8 @@ func TestUsedLeaseBeginsAnew(t *testing.T) {
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
 	first := get(t, admin, key("n")).Lease
 	left := func() int64 {
-		return wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(admin.TimeToLive(t.Context(), clientv3.LeaseID(first))).TTL
+		return wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(
+			admin.TimeToLive(t.Context(), clientv3.LeaseID(first))).TTL
 	}
 	testservers.Until(t, "some of it is over", func() bool { return left() <= 4 })
 	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice)))
@@ -157,16 +188,24 @@ func TestLeaseThatIsGone(t *testing.T) {
 	s := open(t, connect(t, server.Addr))
 	for range 3 {
 		for _, name := range []string{"a", "b", "c"} {
-			wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
+			wiretest.Must[backend.AcquireResult](t)(
+				s.Acquire(t.Context(), backend.AcquireRequest{
+					Name: name, Owner: alice, Lease: lease,
+				}))
 		}
 		for _, name := range []string{"a", "b", "c"} {
-			wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), backend.ReleaseRequest{Name: name, Owner: alice, Lease: lease}))
+			wiretest.Must[backend.ReleaseResult](t)(
+				s.Release(t.Context(), backend.ReleaseRequest{
+					Name: name, Owner: alice, Lease: lease,
+				}))
 		}
-		for _, l := range wiretest.Must[*clientv3.LeaseLeasesResponse](t)(admin.Leases(t.Context())).Leases {
+		for _, l := range wiretest.Must[*clientv3.LeaseLeasesResponse](t)(
+			admin.Leases(t.Context())).Leases {
 			wiretest.Must[*clientv3.LeaseRevokeResponse](t)(admin.Revoke(t.Context(), l.ID))
 		}
 	}
-	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice))); !res.Acquired {
+	if res := wiretest.Must[backend.AcquireResult](t)(
+		s.Acquire(t.Context(), acquire(alice))); !res.Acquired {
 		t.Errorf("%+v", res)
 	}
 	if get(t, admin, key("n")) == nil {
@@ -174,15 +213,19 @@ func TestLeaseThatIsGone(t *testing.T) {
 	}
 }
 
-// TestLeaseEndsDuringARenewal: a lock is not renewed whose lease ends between the look and the message.
+// TestLeaseEndsDuringARenewal: a lock is not renewed whose lease ends between the look and the
+// message.
 func TestLeaseEndsDuringARenewal(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	var between func()
-	s := open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+	s := open(t, connect(t, server.Addr, intercept(func(
+		ctx context.Context, req any, send invoke,
+	) error {
 		err := send(ctx)
-		if txn, ok := req.(*pb.TxnRequest); ok && between != nil && txn.Success[0].GetRequestRange() != nil {
+		if txn, ok := req.(*pb.TxnRequest); ok && between != nil &&
+			txn.Success[0].GetRequestRange() != nil {
 			f := between
 			between = nil
 			f()
@@ -191,21 +234,25 @@ func TestLeaseEndsDuringARenewal(t *testing.T) {
 	})))
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
 	held := clientv3.LeaseID(get(t, admin, key("n")).Lease)
-	between = func() { wiretest.Must[*clientv3.LeaseRevokeResponse](t)(admin.Revoke(t.Context(), held)) }
+	between = func() {
+		wiretest.Must[*clientv3.LeaseRevokeResponse](t)(admin.Revoke(t.Context(), held))
+	}
 	if res := wiretest.Must[backend.RenewResult](t)(s.Renew(t.Context(), renew(alice))); res.Held {
 		t.Error("renewed a lock whose lease has ended")
 	}
 }
 
-// TestDoubtfulLeaseIsRevoked: a write without an answer leaves no lease when its hold is given back, though
-// the context of that step never ends.
+// TestDoubtfulLeaseIsRevoked: a write without an answer leaves no lease when its hold is given
+// back, though the context of that step never ends.
 func TestDoubtfulLeaseIsRevoked(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
 	admin := connect(t, server.Addr)
 	for _, carriedOut := range []bool{false, true} {
 		broken := true
-		s := open(t, connect(t, server.Addr, intercept(func(ctx context.Context, req any, send invoke) error {
+		s := open(t, connect(t, server.Addr, intercept(func(
+			ctx context.Context, req any, send invoke,
+		) error {
 			if !broken || !puts(req) {
 				return send(ctx)
 			}
@@ -222,11 +269,14 @@ func TestDoubtfulLeaseIsRevoked(t *testing.T) {
 		if carriedOut {
 			want = backend.Freed
 		}
-		if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice))); res.Outcome != want {
+		if res := wiretest.Must[backend.ReleaseResult](t)(
+			s.Release(t.Context(), release(alice))); res.Outcome != want {
 			t.Errorf("%v, want %v", res.Outcome, want)
 		}
-		if n := leases(t, admin); n != 0 || etcdbackend.Idle(s) != 0 || etcdbackend.Remembered(s) != 0 {
-			t.Errorf("%d leases are left, %d for the next hold; %d holds are remembered", n, etcdbackend.Idle(s), etcdbackend.Remembered(s))
+		if n := leases(t, admin); n != 0 || etcdbackend.Idle(s) != 0 ||
+			etcdbackend.Remembered(s) != 0 {
+			t.Errorf("%d leases are left, %d for the next hold; %d holds are remembered", n,
+				etcdbackend.Idle(s), etcdbackend.Remembered(s))
 		}
 	}
 }

@@ -29,13 +29,19 @@ type counts struct {
 func (c *counts) install(cfg *clientv3.Config) {
 	c.reset()
 	cfg.DialOptions = append(cfg.DialOptions,
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, res any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		grpc.WithChainUnaryInterceptor(func(
+			ctx context.Context, method string, req, res any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
 			c.mu.Lock()
 			c.unary[method]++
 			c.mu.Unlock()
 			return invoke(ctx, method, req, res, cc, opts...)
 		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithChainStreamInterceptor(func(
+			ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			streamer grpc.Streamer, opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
 			c.mu.Lock()
 			c.streams[method]++
 			c.mu.Unlock()
@@ -64,7 +70,7 @@ const (
 	rpcAlive  = "/etcdserverpb.Lease/LeaseKeepAlive"
 )
 
-// TestRoundTrips: what a step sends.
+// TestRoundTrips: each step sends no more than the requests it needs.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	var sent counts
@@ -118,7 +124,11 @@ func TestTenThousandHeldLocks(t *testing.T) {
 	ctx := t.Context()
 	reqs := make([]backend.RenewRequest, n)
 	for i := range reqs {
-		reqs[i] = backend.RenewRequest{Name: fmt.Sprint("lock", i), Owner: fmt.Sprintf("11111111-1111-1111-1111-111111111111:%d", i), Lease: 10 * time.Minute}
+		reqs[i] = backend.RenewRequest{
+			Name:  fmt.Sprint("lock", i),
+			Owner: fmt.Sprintf("11111111-1111-1111-1111-111111111111:%d", i),
+			Lease: 10 * time.Minute,
+		}
 	}
 	wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n"})) // connects
 	idle, heap := runtime.NumGoroutine(), heapInUse()
@@ -128,7 +138,9 @@ func TestTenThousandHeldLocks(t *testing.T) {
 	for range 64 {
 		all.Go(func() {
 			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				req := backend.AcquireRequest{Name: reqs[i].Name, Owner: reqs[i].Owner, Lease: reqs[i].Lease}
+				req := backend.AcquireRequest{
+					Name: reqs[i].Name, Owner: reqs[i].Owner, Lease: reqs[i].Lease,
+				}
 				if res, err := s.Acquire(ctx, req); err != nil || !res.Acquired {
 					t.Errorf("acquire: %+v, %v", res, err)
 				}
@@ -138,7 +150,8 @@ func TestTenThousandHeldLocks(t *testing.T) {
 	all.Wait()
 	t.Logf("acquired in %v", time.Since(begin))
 
-	_, opened := sent.get() // on a slow machine leases that were granted ahead have begun anew already
+	// on a slow machine leases that were granted ahead have begun anew already
+	_, opened := sent.get()
 	sent.reset()
 	const rounds = 3
 	var most atomic.Int64
@@ -175,7 +188,8 @@ func TestTenThousandHeldLocks(t *testing.T) {
 	if extra := most.Load() - int64(idle); extra > 20 {
 		t.Errorf("the renewals took %d goroutines", extra)
 	}
-	t.Logf("%d renewals: %v and %v of CPU of this process; at most %d goroutines more than when idle; %d bytes a lock",
+	t.Logf("%d renewals: %v and %v of CPU of this process; at most %d goroutines more than when "+
+		"idle; %d bytes a lock",
 		n, total/rounds, cpu/rounds, most.Load()-int64(idle), (heapInUse()-heap)/int64(n))
 	runtime.KeepAlive(reqs)
 }
@@ -204,14 +218,15 @@ func fill(t *testing.T, cli *clientv3.Client, n int, key, value func(owner strin
 		l := wiretest.Must[*clientv3.LeaseGrantResponse](t)(cli.Grant(t.Context(), 600))
 		var ops []clientv3.Op
 		for j := range atOnce {
-			owner := fmt.Sprintf("%01000d", i+j) // as long as that, or it would take ten times as many
+			// as long as that, or it would take ten times as many
+			owner := fmt.Sprintf("%01000d", i+j)
 			ops = append(ops, clientv3.OpPut(key(owner), value(owner), clientv3.WithLease(l.ID)))
 		}
 		wiretest.Must[*clientv3.TxnResponse](t)(cli.Txn(t.Context()).Then(ops...).Commit())
 	}
 }
 
-// What there is of a lock may be longer than the 4 MiB that a connection takes by itself.
+// An answer about a lock may be longer than the 4 MiB that a connection takes by default.
 func TestManyHolders(t *testing.T) {
 	cli := connect(t, testservers.Etcd(t).Addr)
 	s := open(t, cli)

@@ -14,7 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// TestPermitsAmongClients: never more inside than there are, whichever members die, and all come back.
+// TestPermitsAmongClients: never more inside than there are, whichever members die, and all come
+// back.
 func TestPermitsAmongClients(t *testing.T) {
 	members := testservers.EtcdCluster(t, 3)
 	const limit = 6
@@ -24,7 +25,9 @@ func TestPermitsAmongClients(t *testing.T) {
 	var all sync.WaitGroup
 	var last *dlock.Semaphore
 	for i := range turns {
-		c := dlock.New(etcdbackend.New(connectAll(t, append(addrs(members)[i%3:], addrs(members)[:i%3]...))), dlock.WithLease(10*time.Second))
+		c := dlock.New(etcdbackend.New(
+			connectAll(t, append(addrs(members)[i%3:], addrs(members)[:i%3]...))),
+			dlock.WithLease(10*time.Second))
 		t.Cleanup(func() { c.Close() })
 		last = c.Semaphore("n", limit)
 		for j := range 4 {
@@ -36,14 +39,16 @@ func TestPermitsAmongClients(t *testing.T) {
 				for ctx.Err() == nil {
 					err := c.Semaphore("n", limit).Do(ctx, n, func(context.Context) error {
 						now := inside.Add(int32(n))
-						for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+						for was := most.Load(); now > was &&
+							!most.CompareAndSwap(was, now); was = most.Load() {
 						}
 						turns[i].Add(1)
 						time.Sleep(time.Millisecond)
 						inside.Add(int32(-n))
 						return nil
 					}, dlock.Wait(wait))
-					if err != nil && ctx.Err() == nil && !errors.Is(err, dlock.ErrNotAcquired) && !errors.Is(err, dlock.ErrLost) {
+					if err != nil && ctx.Err() == nil && !errors.Is(err, dlock.ErrNotAcquired) &&
+						!errors.Is(err, dlock.ErrLost) {
 						t.Logf("client %d: %v", i, err)
 					}
 				}
@@ -57,7 +62,9 @@ func TestPermitsAmongClients(t *testing.T) {
 			before[i] = turns[i].Load()
 		}
 		for i := range turns {
-			testservers.Until(t, fmt.Sprintf("client %d has its turns %s", i, what), func() bool { return turns[i].Load() > before[i]+10 })
+			testservers.Until(t, fmt.Sprintf("client %d has its turns %s", i, what), func() bool {
+				return turns[i].Load() > before[i]+10
+			})
 		}
 	}
 	goesOn("at first")

@@ -15,8 +15,8 @@ type session struct {
 	store   *store
 	leases  *leases
 	holds   *holds
-	others  names // that others held when they were last seen. To be refused by a transaction is a write, too.
-	alone   names // beside whose keys the user may read nothing
+	others  names // locks that others held at the last look, so the next step looks first
+	alone   names // locks whose own key is the only one that the user may use
 	waits   waits
 	queues  queues
 	line    *line
@@ -27,7 +27,9 @@ type session struct {
 func newSession(st *store) *session {
 	s := &session{store: st, leases: newLeases(st), holds: newHolds(), keeper: newKeeper(st.lease)}
 	s.line = newLine(st, s.leases)
-	s.watcher = newWatcher(st.watch, s.line, st.options.checkEvery, func() { s.line.keep(s.keeper) })
+	s.watcher = newWatcher(st.watch, s.line, st.options.checkEvery, func() {
+		s.line.keep(s.keeper)
+	})
 	return s
 }
 
@@ -47,8 +49,9 @@ func check(ctx context.Context, kind backend.Kind) error {
 	return ended(ctx)
 }
 
-// find returns the key of a hold, or a guess: what this session wrote last. A guess is good
-// enough for what is only done if the key is still so.
+// find returns the key that this session wrote last for a hold, as a guess. If there is none, it
+// reads the key. A guess is enough for a step that is carried out only if the key is still the
+// same.
 func (s *session) find(ctx context.Context, id holdID, ttl int64) (record, error) {
 	if guess := s.holds.guess(id); !guess.free() {
 		return guess, nil
@@ -56,7 +59,8 @@ func (s *session) find(ctx context.Context, id holdID, ttl int64) (record, error
 	return s.read(ctx, id, ttl)
 }
 
-// read returns the key of a hold. If there is none it looks whether the name is used for another kind of lock.
+// read returns the key of a hold. If there is none, it checks that no lock of another kind has the
+// name.
 func (s *session) read(ctx context.Context, id holdID, ttl int64) (record, error) {
 	key, err := s.store.read(ctx, id, ttl)
 	if err == nil && key.free() {
@@ -65,7 +69,9 @@ func (s *session) read(ctx context.Context, id holdID, ttl int64) (record, error
 	return key, err
 }
 
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.AcquireResult{}, err
 	}
@@ -81,17 +87,21 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	}
 }
 
-// acquire takes the lock to be free if nothing speaks against it: then it is acquired in one round trip.
-// It looks first where another had it when it was last seen, and where a lease would have to be granted.
-func (s *session) acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+// acquire assumes that the lock is free, unless there are signs of the opposite. If the assumption
+// is right, it acquires the lock in one round trip. It looks first if another held the lock at the
+// last look, or if a lease would have to be granted.
+func (s *session) acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	id := idOf(req.Kind, req.Name, req.Owner)
 	a := s.exclusively(id, s.store.ttl(req.Lease), req.Kind)
 	at := turn{lock: s.holds.guess(id)}
-	var last record // whose lease was over
-	var told bool   // who waits is told, and needs no time
+	var last record // the last holder that was found with an ended lease
+	var told bool   // a message tells the waiter of the grant, so no next look is needed
 	var err error
 	if a.fair && at.lock.free() && req.Place > 0 {
-		// What was told may be old: it will do for who comes, since the request for a place compares it.
+		// The watcher's line may be out of date. That does no harm, since the request for a place
+		// checks whether another still has the lock.
 		known, ok := s.watcher.lineup(req.Name)
 		if told = ok && known.place(req.Owner).free(); told {
 			at = known
@@ -159,7 +169,8 @@ func (s *session) acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return backend.AcquireResult{}, err
 }
 
-// beginTurn is the first look of an attempt. To whom no place matters that of the lock's key will do.
+// beginTurn makes the first look of an attempt. If the kind has no places, it reads only the lock's
+// key.
 func (s *session) beginTurn(ctx context.Context, a *attempt) (turn, error) {
 	if a.fair {
 		return s.lookAtTurn(ctx, a)
@@ -168,12 +179,15 @@ func (s *session) beginTurn(ctx context.Context, a *attempt) (turn, error) {
 	return turn{lock: key}, err
 }
 
-// looksFirst says whether an attempt would be in vain, or dear.
+// looksFirst reports whether a look should precede an attempt, since the attempt would probably
+// fail or need a new lease.
 func (s *session) looksFirst(a *attempt) bool {
 	return s.others.has(a.id.name) || !s.leases.ready(a.ttl)
 }
 
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *session) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.ReleaseResult{}, err
 	}
@@ -189,9 +203,9 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 		s.waits.end(id)
 		fallthrough
 	default:
-		key, err = s.find(ctx, id, givingTTL(ttl))
+		key, err = s.find(ctx, id, ttl)
 	}
-	a := &attempt{id: id, ttl: ttl, fair: req.Kind == backend.Fair, gives: true}
+	a := &attempt{id: id, ttl: ttl, fair: req.Kind == backend.Fair}
 	keeps := req.Keep > 0 && id.role != readRole
 	for err == nil {
 		var done bool
@@ -199,7 +213,9 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 			key, err = s.whole(ctx, a, key, req.Permits)
 		}
 		if a.fair && keeps && (key.free() || key.owner != req.Owner) {
-			// Who has the lock by his place has no key that could be kept. Who gets it so in this moment, and doesn't know, gives it up.
+			// An owner that has the lock by its place has no key yet that could be kept, so it
+			// first takes the lock's key. An owner that doesn't know yet that it has the lock does
+			// so, too.
 			if done, err = s.takeTurn(ctx, id, ttl); done {
 				key = s.holds.guess(id)
 			}
@@ -207,13 +223,14 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 		if err == nil && a.fair && (key.free() || key.owner != req.Owner) {
 			var freed bool
 			if freed, key, err = s.leave(ctx, id); freed && err == nil {
-				return backend.ReleaseResult{Outcome: backend.Freed}, afterwards(s.giveBack(ctx, id, 0, ttl))
+				return backend.ReleaseResult{Outcome: backend.Freed},
+					afterwards(s.giveBack(ctx, id, 0, ttl))
 			}
 		}
 		switch {
 		case err != nil:
 		case key.free() || key.owner != req.Owner:
-			// A request of this hold that comes late must not lock any more.
+			// A late request of this hold must not acquire the lock any more.
 			if err = s.giveBack(ctx, id, 0, ttl); err != nil {
 				return backend.ReleaseResult{}, notDone(err)
 			}
@@ -233,7 +250,8 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 			lease := key.lease
 			if done, key, err = s.keep(ctx, a, key, req.Keep); done {
 				s.standAgain(req.Name)
-				return backend.ReleaseResult{Outcome: backend.Kept}, afterwards(s.givenBack(ctx, id, lease, ttl))
+				return backend.ReleaseResult{Outcome: backend.Kept},
+					afterwards(s.givenBack(ctx, id, lease, ttl))
 			}
 			if err != nil {
 				s.holds.doubt(id)
@@ -264,7 +282,8 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	return backend.ReleaseResult{}, err
 }
 
-// givenBack sees to the leases of a hold that a release has just given back, of which one was attached to its key.
+// givenBack reuses or revokes the leases of a hold that has just been released. attached is the
+// lease that its key had.
 func (s *session) givenBack(ctx context.Context, id holdID, attached, ttl int64) error {
 	if spare, ok := s.holds.spare(id, attached); ok {
 		s.leases.put(spare)
@@ -273,28 +292,32 @@ func (s *session) givenBack(ctx context.Context, id holdID, attached, ttl int64)
 	return s.giveBack(ctx, id, attached, ttl)
 }
 
-// freed returns the answer to a release that has freed the lock. If others of this session's client wait
-// they take the last place in the line.
+// freed returns the answer to a release that has freed the lock. If other calls of this client
+// wait, the session takes the last place in the line.
 func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backend.ReleaseResult {
 	res := backend.ReleaseResult{Outcome: backend.Freed}
 	if len(done.Responses) > 1 {
-		res.Counted, res.Waiting = true, s.line.others(req.Name, done.Responses[1].GetResponseRange().GetKvs())
+		res.Counted, res.Waiting = true, s.line.others(req.Name,
+			done.Responses[1].GetResponseRange().GetKvs())
 	}
 	if res.Waiting > 0 {
-		s.others.add(req.Name) // soon
+		s.others.add(req.Name) // one of the waiting sessions will soon have the lock
 	}
 	s.standAgain(req.Name)
 	return res
 }
 
-// standAgain has the session take the last place in the line for a lock, if it is subscribed and has none.
+// standAgain makes the session take the last place in the line for a lock, if it is subscribed and
+// has no place.
 func (s *session) standAgain(name string) {
 	if s.line.subscribed(name) {
 		s.leases.background(func(ctx context.Context) { s.line.stand(ctx, name) })
 	}
 }
 
-func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+func (s *session) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	if err := check(ctx, req.Kind); err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
@@ -316,7 +339,8 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 		id.owner, _ = key.keptFrom()
 		lease := key.lease
 		var freed *pb.TxnResponse
-		if freed, key, err = s.delete(ctx, a, key, span{key: s.store.keyOf(readOf(id))}.take()); freed != nil {
+		if freed, key, err = s.delete(ctx, a, key,
+			span{key: s.store.keyOf(readOf(id))}.take()); freed != nil {
 			err := s.giveBack(ctx, id, lease, 0)
 			if read := first(taken(freed, 1)); read != nil && err == nil {
 				err = s.giveBack(ctx, readOf(id), read.Lease, 0)
@@ -362,10 +386,12 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	return backend.LookResult{}, err
 }
 
-// remaining returns how long a hold that has a key lasts; negative if it doesn't end. If its lease
-// turns out to be over, it reads the key again, which may have been deleted, or moved to another
-// lease. In any case it returns how the key is now.
-func (s *session) remaining(ctx context.Context, id holdID, key record) (time.Duration, record, error) {
+// remaining returns how long a hold lasts, and its present key. The time is negative if the hold
+// never ends. If the lease of key has ended, remaining reads the key again, since the key may have
+// been deleted, or moved to another lease.
+func (s *session) remaining(
+	ctx context.Context, id holdID, key record,
+) (time.Duration, record, error) {
 	if key.lease == 0 {
 		return -1, key, nil
 	}
@@ -376,16 +402,19 @@ func (s *session) remaining(ctx context.Context, id holdID, key record) (time.Du
 	return lasts(left), key, err
 }
 
-// lasts returns how long a hold lasts whose lease has some seconds left. The server rounds them down. This is wrong
-// by half a second at most; and what is held, if only because the server is late to end it, has some time left.
+// lasts returns how long a hold lasts if its lease has left seconds. The server rounds them down,
+// so the result is wrong by half a second at most. A hold that still exists, even if only because
+// the server ends it late, gets more than 0.
 func lasts(left int64) time.Duration {
 	return time.Duration(max(left-spareTTL, 0))*time.Second + time.Second/2
 }
 
-// write changes the key of a hold from one record to another, which then lasts for the attempt's ttl
-// from a moment after the call. It says whether it has done so, and how the key is now. If it has not,
-// and there is no error, it is to be tried again with that.
-func (s *session) write(ctx context.Context, a *attempt, old, next record) (done bool, key record, err error) {
+// write changes the key of a hold from one record to another. The key then lasts for the attempt's
+// ttl, counted from a moment after the call. write reports whether it has done so, and returns the
+// present key. If it hasn't, and there is no error, the caller tries again with that key.
+func (s *session) write(
+	ctx context.Context, a *attempt, old, next record,
+) (done bool, key record, err error) {
 	if err := ended(ctx); err != nil {
 		return false, record{}, err
 	}
@@ -400,8 +429,10 @@ func (s *session) write(ctx context.Context, a *attempt, old, next record) (done
 	return s.writeFresh(ctx, a, old, next)
 }
 
-// writeFresh is write with a lease that the key was not attached to before.
-func (s *session) writeFresh(ctx context.Context, a *attempt, old, next record) (done bool, key record, err error) {
+// writeFresh is write with a lease to which the key wasn't attached before.
+func (s *session) writeFresh(
+	ctx context.Context, a *attempt, old, next record,
+) (done bool, key record, err error) {
 	begin := time.Now()
 	l, err := s.leases.get(ctx, a.ttl)
 	if err != nil {
@@ -423,12 +454,16 @@ func (s *session) writeFresh(ctx context.Context, a *attempt, old, next record) 
 	return done, key, err
 }
 
-// putAndKeep writes a key that it attaches to a lease which began some time ago, and lets that begin anew
-// at the same time.
-func (s *session) putAndKeep(ctx context.Context, a *attempt, old, next record, l lease) (done bool, key record, err error) {
+// putAndKeep writes a key and attaches it to a lease that began some time ago. At the same time it
+// renews that lease.
+func (s *session) putAndKeep(
+	ctx context.Context, a *attempt, old, next record, l lease,
+) (done bool, key record, err error) {
 	begin := time.Now()
 	kept := make(chan bool, 1)
-	asks := []*ask{{lease: l.id, answer: func(ttl int64, err error) { kept <- err == nil && ttl == l.ttl }}}
+	asks := []*ask{{lease: l.id, answer: func(ttl int64, err error) {
+		kept <- err == nil && ttl == l.ttl
+	}}}
 	s.keeper.send(asks, l.ttl)
 	stop := context.AfterFunc(ctx, func() { s.keeper.abandon(asks, ctx.Err()) })
 	defer stop()
@@ -440,7 +475,8 @@ func (s *session) putAndKeep(ctx context.Context, a *attempt, old, next record, 
 		s.holds.renewed(a.id, l.id, l.ttl, begin)
 		return true, key, nil
 	}
-	// The lock is held, but not for long enough. A lease that is granted now need not be kept.
+	// The lock is held, but not for long enough. So the key moves to a lease that is granted now,
+	// and needs no renewal.
 	s.leases.distrust()
 	for done = false; !done; {
 		if key.free() || key.owner != a.id.owner || key.count != next.count {
@@ -453,9 +489,11 @@ func (s *session) putAndKeep(ctx context.Context, a *attempt, old, next record, 
 	return true, key, nil
 }
 
-// put changes a key from one record to another, which is attached to a lease: the one that it was
-// attached to before, or a fresh one.
-func (s *session) put(ctx context.Context, a *attempt, old, next record, l lease, fresh bool) (done bool, key record, err error) {
+// put changes a key from one record to another, and attaches it to l. fresh says that the key
+// wasn't attached to l before.
+func (s *session) put(
+	ctx context.Context, a *attempt, old, next record, l lease, fresh bool,
+) (done bool, key record, err error) {
 	id := a.id
 	if id.role == permitRole && !a.tells {
 		next.said = old.told()
@@ -472,8 +510,9 @@ func (s *session) put(ctx context.Context, a *attempt, old, next record, l lease
 		ops = append(ops, del(place))
 	}
 	swapped, key, repeated, err := s.swapOnLease(ctx, a, old, ops, l, fresh)
-	if old.free() && id.role == lockRole && !a.fair && (place != nil || a.only != nil) && refusedBeside(err) {
-		s.line.served(id.name, place) // it isn't there, then
+	if old.free() && id.role == lockRole && !a.fair && (place != nil || a.only != nil) &&
+		refusedBeside(err) {
+		s.line.served(id.name, place) // the user can't have created that key
 		s.alone.add(id.name)
 		a.only, a.look = nil, nil
 		swapped, key, repeated, err = s.swapOnLease(ctx, a, old, ops[:1], l, fresh)
@@ -490,10 +529,10 @@ func (s *session) put(ctx context.Context, a *attempt, old, next record, l lease
 		}
 		done = true
 	case repeated && err == nil && key.owner == id.owner && key.lease == l.id:
-		done = true // the first time
-	case repeated: // what was sent first may yet be carried out
+		done = true // the first request was carried out
+	case repeated: // the first request may yet be carried out
 		err = errSilent
-	case gone(err): // the lease ran out, and the key with it if it was there
+	case gone(err): // the lease has ended, and with it the key, if there was one
 		s.holds.forget(id, l.id)
 		s.holds.doubt(id)
 		s.leases.distrust()
@@ -516,10 +555,13 @@ func (s *session) put(ctx context.Context, a *attempt, old, next record, l lease
 	return false, key, err
 }
 
-// swapOnLease writes a key. If a member says nothing it is another's turn where the lease is fresh, and so
-// tells whether it was done the first time: nobody else attaches a key to it. It says whether there
-// was more than one turn: then the lease is suspect for good.
-func (s *session) swapOnLease(ctx context.Context, a *attempt, old record, ops []*pb.RequestOp, l lease, fresh bool) (done *pb.TxnResponse, key record, repeated bool, err error) {
+// swapOnLease writes a key. If the server doesn't answer and the lease is fresh, it sends the
+// request again, so that another member answers. No other request attaches a key to that lease.
+// So the answer tells whether an earlier request was carried out. repeated reports whether several
+// requests were sent. If so, the caller must treat the lease as suspect.
+func (s *session) swapOnLease(
+	ctx context.Context, a *attempt, old record, ops []*pb.RequestOp, l lease, fresh bool,
+) (done *pb.TxnResponse, key record, repeated bool, err error) {
 	for turn := range 3 {
 		done, key, err = s.store.swap(ctx, a, old, ops...)
 		if !fresh || !errors.Is(err, errSilent.Err) {
@@ -529,9 +571,10 @@ func (s *session) swapOnLease(ctx context.Context, a *attempt, old record, ops [
 	return done, key, true, err
 }
 
-// prolong lets the lease of a key begin anew, and returns it. It returns none if the key needs another:
-// it has none, or one of another length, or one that has ended. What is read or written, and what is asked for once more, lasts no
-// shorter than before: its lease is left alone if it lasts for longer.
+// prolong renews the lease of a key, and returns it. It returns the zero lease if the key needs a
+// new one, because it has none, or its lease has another length or has ended. A read, a write or a
+// repeated request must not shorten the hold. So if the hold's lease already lasts longer, prolong
+// doesn't renew it.
 func (s *session) prolong(ctx context.Context, a *attempt, key record) (lease, error) {
 	id, ttl := a.id, a.ttl
 	if key.free() || key.lease == 0 || s.keeper.closed() {
@@ -544,7 +587,8 @@ func (s *session) prolong(ctx context.Context, a *attempt, key record) (lease, e
 		case err != nil:
 			return lease{}, err
 		case left >= ttl:
-			return lease{key.lease, granted, begin.Add(time.Duration(left-granted) * time.Second)}, nil
+			return lease{key.lease, granted, begin.Add(time.Duration(left-granted) * time.Second)},
+				nil
 		case granted != ttl:
 			return lease{}, nil
 		}
@@ -556,15 +600,17 @@ func (s *session) prolong(ctx context.Context, a *attempt, key record) (lease, e
 	return lease{key.lease, ttl, begin}, nil
 }
 
-// lastsFor says whether the lease of a hold is known to be one of so many seconds.
+// lastsFor reports whether the lease of a hold is known to have a length of ttl seconds.
 func (s *session) lastsFor(id holdID, key record, ttl int64) bool {
 	l, ok := s.holds.granted(id, key.lease)
 	return ok && l.ttl == ttl
 }
 
-// delete deletes the key of a hold if it is still so, and carries out ops. It returns nil and how the key
-// is now if it has not.
-func (s *session) delete(ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp) (done *pb.TxnResponse, key record, err error) {
+// delete deletes the key of a hold if it hasn't changed, and carries out ops. If the key has
+// changed, done is nil, and key is the present key.
+func (s *session) delete(
+	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
+) (done *pb.TxnResponse, key record, err error) {
 	if err := ended(ctx); err != nil {
 		return nil, record{}, err
 	}
@@ -576,13 +622,14 @@ func (s *session) delete(ctx context.Context, a *attempt, old record, ops ...*pb
 	return done, key, err
 }
 
-// refusedBeside says whether a transaction may have been refused for what it does beside a lock's own
-// key: perhaps its user may not use the keys of those who wait.
+// refusedBeside reports whether a transaction may have been refused because of keys other than the
+// lock's own. The user may lack permission for the keys of waiters.
 func refusedBeside(err error) bool {
-	return err != nil && backend.KindOf(err) == backend.Refused && !errors.Is(err, backend.ErrConflict)
+	return err != nil && backend.KindOf(err) == backend.Refused &&
+		!errors.Is(err, backend.ErrConflict)
 }
 
-// giveBack revokes all leases of a hold that isn't in the store any more.
+// giveBack revokes all leases of a hold that is no longer in the store.
 func (s *session) giveBack(ctx context.Context, id holdID, lease, ttl int64) error {
 	leases := s.holds.take(id, lease)
 	for i, lease := range leases {
@@ -594,8 +641,8 @@ func (s *session) giveBack(ctx context.Context, id holdID, lease, ttl int64) err
 	return nil
 }
 
-// outlived revokes a lease that the key was moved away from. If that fails it is done when the hold
-// is given back.
+// outlived revokes the lease that the key had before. If that fails, the lease is revoked when the
+// hold is released.
 func (s *session) outlived(ctx context.Context, id holdID, lease, ttl int64) {
 	if lease == 0 {
 		return
@@ -614,5 +661,5 @@ func (s *session) Close() error {
 	return nil
 }
 
-// settle waits for what goes on behind steps that have returned: leases that are granted or revoked.
+// settle waits for work that steps left behind in goroutines, such as revoking leases.
 func (s *session) settle() { s.leases.settle() }

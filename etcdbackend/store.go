@@ -19,20 +19,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// store sends requests to etcd. It speaks to the connection of the client without what the client's
-// own KV, Lease and Watcher add: they repeat reads and grants for seconds while no server can be
-// reached, wait for a connection without saying why there is none, and renew and watch at the cost of
-// goroutines for each key.
+// A store sends requests to etcd. It uses the connection of the client, but not the client's own
+// KV, Lease and Watcher. While no server can be reached, these three repeat reads and grants for
+// seconds, and wait for a connection without saying why there is none. They also use goroutines for
+// each lease that they renew, and for each key that they watch.
 type store struct {
 	kv      pb.KVClient
 	lease   pb.LeaseClient
 	watch   pb.WatchClient
 	options options
 
-	// floor is the shortest lease that the server was seen to grant to one who asked for less.
+	// floor is the shortest lease that the server has granted when a shorter one was asked for.
 	floor atomic.Int64
 
-	// silences is how many transactions in a row had no answer in time.
+	// silences is the number of transactions in a row that had no answer in time.
 	silences atomic.Int32
 }
 
@@ -46,13 +46,13 @@ func newStore(cli *clientv3.Client, o options) *store {
 	}
 }
 
-// ttl returns a lease in seconds, as the server will grant it.
+// ttl returns the length of a lease in seconds, as the server will grant it.
 func (st *store) ttl(lease time.Duration) int64 {
 	return max(int64((lease+time.Second-1)/time.Second)+spareTTL, st.floor.Load())
 }
 
-// Leases are a second longer than the locks that they are for, so that a lease which began within the
-// last second can serve a lock that begins now.
+// An etcd lease is a second longer than the lease of its lock. So an etcd lease that began within
+// the last second is still long enough for a lock that begins now.
 const (
 	spareTTL  = 1 // seconds
 	spareTime = spareTTL * 9 * time.Second / 10
@@ -62,11 +62,11 @@ const (
 func send[Req, Res any](ctx context.Context, do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req) (Res, error) {
 	cancelable, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	var to peer.Peer // is set as soon as there is a connection to send the request on
+	var to peer.Peer // set as soon as the request has a connection
 	over := false
 	res, err := do(cancelable, req, anyLength, grpc.Peer(&to), grpc.OnFinish(func(err error) {
-		// The client repeats what was cancelled or timed out without the context's doing, as if
-		// it could not have been carried out. It doesn't if the context is over.
+		// If a request was canceled or timed out, but not by ctx, the client takes the request as
+		// not carried out, and repeats it. Canceling its context here prevents the repetition.
 		if code := status.Code(err); code == codes.Canceled || code == codes.DeadlineExceeded {
 			over = hasEnded(ctx)
 			cancel()
@@ -76,19 +76,19 @@ func send[Req, Res any](ctx context.Context, do func(context.Context, Req, ...gr
 		return res, nil
 	}
 	kinded := withKind(err, to.Addr != nil)
-	if over { // in whatever words
+	if over { // the context has ended, whatever the error says
 		kinded = &backend.Error{Kind: kinded.Kind, Err: ctx.Err()}
 	}
 	return res, kinded
 }
 
-// anyLength lets an answer be as long as what there is of a lock, as the client's own requests do
-// if it isn't told otherwise. A connection takes 4 MiB by itself, and then a semaphore of which
-// 30,000 permits are out could be neither had nor forced.
+// anyLength allows an answer to be as long as all keys of a lock, as the client's own requests do
+// by default. A connection by itself accepts 4 MiB. With that limit, a semaphore with 30,000
+// acquired permits could be neither acquired nor forced.
 var anyLength = grpc.MaxCallRecvMsgSize(math.MaxInt32)
 
-// hasEnded says whether a context is over. gRPC looks at the deadline by itself, and may have done so a
-// moment before the context's timer ran.
+// hasEnded reports whether a context has ended. gRPC compares the deadline itself, and may do so a
+// moment before the context's timer fires. So hasEnded waits for the timer.
 func hasEnded(ctx context.Context) bool {
 	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
 		<-ctx.Done()
@@ -96,11 +96,12 @@ func hasEnded(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// insist sends a request that may be repeated, since it changes nothing or the second time nothing more. The
-// client asks one member after the other: where one says nothing for a while it is the next one's
-// turn, so that a member that hangs costs no more than that. The third may take its time.
+// insist sends a request, and repeats it if a member doesn't answer within patience. So the request
+// must change nothing, or nothing more the second time. The etcd client sends each request to the
+// next member, so a member that hangs costs only that time. From the third request on, the patience
+// doubles with each, since all members may be slow.
 func insist[Req, Res any](ctx context.Context, patience time.Duration, do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req) (Res, error) {
-	for range 2 {
+	for asked := 1; ; asked++ {
 		limited, cancel := context.WithTimeout(ctx, patience)
 		res, err := send(limited, do, req)
 		silent := limited.Err() != nil
@@ -108,16 +109,20 @@ func insist[Req, Res any](ctx context.Context, patience time.Duration, do func(c
 		if err == nil || !silent || ctx.Err() != nil {
 			return res, err
 		}
+		if asked >= 2 {
+			patience *= 2
+		}
 	}
-	return send(ctx, do, req)
 }
 
-// once sends a transaction that changes something. If the member says nothing for a while, whether that was
-// done is unknown. From the second time in a row that there was no answer on, each time doubles how
-// long the next waits: it may be that all members are slow. Before, it may be one of them that
-// hangs, and another that has passed a request on to it.
+// once sends a transaction that changes data. If the member doesn't answer in time, it isn't known
+// whether the transaction was carried out. One silence may mean that a single member hangs: the one
+// that was asked, or one to which it passed the request on. Several silences in a row may mean that
+// all members are slow, so each silence after the first doubles the time that the next transaction
+// waits. Transactions that wait at the same time count as one.
 func (st *store) once(ctx context.Context, patience time.Duration, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	slow := min(max(st.silences.Load()-1, 0), maxDoublings)
+	silences := st.silences.Load()
+	slow := min(max(silences-1, 0), maxDoublings)
 	limited, cancel := context.WithTimeout(ctx, patience<<slow)
 	defer cancel()
 	res, err := send(limited, st.kv.Txn, req)
@@ -125,25 +130,27 @@ func (st *store) once(ctx context.Context, patience time.Duration, req *pb.TxnRe
 	case err == nil:
 		st.silences.Store(0)
 	case limited.Err() != nil && ctx.Err() == nil:
-		st.silences.Add(1)
+		st.silences.CompareAndSwap(silences, silences+1)
 		return res, &backend.Error{Kind: backend.KindOf(err), Err: errSilent.Err}
 	}
 	return res, err
 }
 
-const maxDoublings = 5 // of the patience
+const maxDoublings = 5 // how often the patience doubles at most
 
-// patience is how long a member may say nothing to a request about a lock with a lease of so many
-// seconds, or about any if that is 0, before another is asked: a twelfth of it.
+// patience is how long a member may be silent before another is asked. The request is about a lock
+// with a lease of ttl seconds, or about any lock if ttl is 0. The patience is a twelfth of the
+// lease, but at least shortestPatience and at most longestPatience. It is short because the caller
+// waits: an unlock waits for five seconds at most, and needs time to ask other members.
 func patience(ttl int64) time.Duration {
-	share := time.Duration(ttl) * time.Second / patienceShare
+	share := time.Duration(ttl) * time.Second / 12
 	return min(max(share, shortestPatience), longestPatience)
 }
 
 const (
-	patienceShare    = 12
 	shortestPatience = 500 * time.Millisecond
-	longestPatience  = 5 * time.Second
+	longestPatience  = time.Second
+	patienceWithMany = 5 * time.Second // for many keys, which take a member longer
 )
 
 // read reads the key of a hold.
@@ -162,7 +169,7 @@ func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return kvs[0]
 }
 
-// look reads several ranges of keys at one moment.
+// look reads several ranges of keys at one revision.
 func (st *store) look(ctx context.Context, ttl int64, ops ...*pb.RequestOp) (*pb.TxnResponse, error) {
 	res, err := insist(ctx, patience(ttl), st.kv.Txn, &pb.TxnRequest{Success: ops})
 	if err != nil {
@@ -171,7 +178,7 @@ func (st *store) look(ctx context.Context, ttl int64, ops ...*pb.RequestOp) (*pb
 	return res, nil
 }
 
-// readAll reads the keys of several holds at one moment. A nil element stands for none.
+// readAll reads the keys of several holds at one revision. A nil element stands for a missing key.
 func (st *store) readAll(ctx context.Context, ids []holdID, ttl int64) ([]*mvccpb.KeyValue, error) {
 	ops := make([]*pb.RequestOp, len(ids))
 	for i, id := range ids {
@@ -190,7 +197,7 @@ func (st *store) readAll(ctx context.Context, ids []holdID, ttl int64) ([]*mvccp
 	return kvs, nil
 }
 
-// ranged returns the key that a transaction has read, or nil.
+// ranged returns the key that operation i of a transaction has read, or nil.
 func ranged(res *pb.TxnResponse, i int) (*mvccpb.KeyValue, error) {
 	if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
 		return nil, errShape
@@ -198,49 +205,36 @@ func ranged(res *pb.TxnResponse, i int) (*mvccpb.KeyValue, error) {
 	return first(res.Responses[i].GetResponseRange().Kvs), nil
 }
 
-// An attempt is to write or delete the key of a hold.
+// An attempt tries to write or delete the key of a hold.
 type attempt struct {
 	id  holdID
-	ttl int64 // of the hold, in seconds; 0 if that doesn't matter
+	ttl int64 // the length of the hold's lease in seconds; 0: it doesn't matter
 
-	only []*pb.Compare   // what must be so where the hold begins, beside that its key isn't there
-	with []*pb.RequestOp // what is done then, beside writing the key
-	look []*pb.RequestOp // what is read, after the key, if the attempt is in vain
-	seen *pb.TxnResponse // what was read
+	only []*pb.Compare   // conditions when the hold begins, besides that its key is free
+	with []*pb.RequestOp // carried out when the hold begins, besides writing the key
+	look []*pb.RequestOp // read after the key if the attempt is refused
+	seen *pb.TxnResponse // the answer to look
 
-	fair   bool // all that may be beside the key matters, and is read
-	onlyUp bool // what is held ends no sooner for it
-	tells  bool // how many permits there are
-	many   bool // keys are taken at once, which takes a member its time
-	gives  bool // back what is held: an unlock waits for some seconds only
+	fair   bool // all keys besides the lock's key matter, and are read
+	onlyUp bool // it must not make the hold end sooner
+	tells  bool // it states the semaphore's limit
+	many   bool // it deletes many keys at once
 }
 
-// patience is how long a member may say nothing to a transaction.
+// patience is how long a member may be silent about a transaction.
 func (a *attempt) patience() time.Duration {
 	if a.many {
-		return longestPatience
-	}
-	if a.gives {
-		return patience(givingTTL(a.ttl))
+		return patienceWithMany
 	}
 	return patience(a.ttl)
 }
 
-// releasePatience leaves an unlock the time to ask other members: it waits for five seconds at the
-// most, however long the lease is.
-const releasePatience = time.Second
-
-// givingTTL is the lease by which an unlock's requests are patient: the hold's, or one for which
-// a member may say nothing for releasePatience.
-func givingTTL(ttl int64) int64 {
-	return min(ttl, patienceShare*int64(releasePatience/time.Second))
-}
-
-// manyKeys is from how many on a transaction takes longer than others.
+// manyKeys is the number of keys above which a transaction gets patienceWithMany.
 const manyKeys = 1000
 
-// swap carries out ops if the hold's key is still as old says. If it isn't, swap returns how it is,
-// and nothing else was done. Otherwise it returns what was done.
+// swap carries out ops if the hold's key still equals old. For a key that is free, the conditions
+// in a.only must hold, too. If a condition isn't fulfilled, swap changes nothing, and returns the
+// present key. Otherwise it returns the answer to the transaction.
 func (st *store) swap(ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp) (done *pb.TxnResponse, now record, err error) {
 	key := st.keyOf(a.id)
 	req := &pb.TxnRequest{
@@ -268,9 +262,10 @@ func (st *store) swap(ctx context.Context, a *attempt, old record, ops ...*pb.Re
 	return nil, now, err
 }
 
-// same says that a key is as it was read or written. The revision alone does not: an etcd that has lost
-// its data, or was set back, counts anew, and another's key may get the same one. No two holds have
-// a lease in common.
+// same returns the condition that a key is as it was read or written. The revision alone isn't
+// enough. An etcd that has lost its data, or was restored from a snapshot, counts some revisions
+// again, so another owner's key may get the same one. So same also compares the leases, whose ids
+// are random.
 func same(key []byte, old record) []*pb.Compare {
 	// A key that does not exist has the revision 0.
 	rev := &pb.Compare{
@@ -304,7 +299,7 @@ func del(key []byte) *pb.RequestOp {
 func (st *store) grant(ctx context.Context, id, ttl int64) (int64, error) {
 	res, err := insist(ctx, patience(ttl), st.lease.LeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: ttl})
 	switch {
-	case is(err, rpctypes.ErrLeaseExist): // it was made, and nobody said so
+	case is(err, rpctypes.ErrLeaseExist): // an earlier request made it, but its answer was lost
 		return ttl, nil
 	case err != nil:
 		return 0, err
@@ -315,7 +310,7 @@ func (st *store) grant(ctx context.Context, id, ttl int64) (int64, error) {
 	return res.TTL, nil
 }
 
-// revoke ends a lease. It is no error if there is none.
+// revoke ends a lease. A missing lease is no error.
 func (st *store) revoke(ctx context.Context, lease int64) error {
 	_, err := insist(ctx, patience(0), st.lease.LeaseRevoke, &pb.LeaseRevokeRequest{ID: lease})
 	if gone(err) {
@@ -324,8 +319,8 @@ func (st *store) revoke(ctx context.Context, lease int64) error {
 	return err
 }
 
-// remaining returns how many seconds of a lease are left, rounded down, and of how many; -1 if there is no
-// lease.
+// remaining returns how many seconds of a lease are left, rounded down, and how many were granted.
+// If there is no such lease, left is -1.
 func (st *store) remaining(ctx context.Context, lease int64) (left, granted int64, err error) {
 	res, err := insist(ctx, patience(0), st.lease.LeaseTimeToLive, &pb.LeaseTimeToLiveRequest{ID: lease})
 	switch {
@@ -337,10 +332,10 @@ func (st *store) remaining(ctx context.Context, lease int64) (left, granted int6
 	return res.TTL, res.GrantedTTL, nil
 }
 
-// gone says whether a request failed because its lease does not exist any more.
+// gone reports whether a request failed because its lease no longer exists.
 func gone(err error) bool { return is(err, rpctypes.ErrLeaseNotFound) }
 
-// is says whether the error of a request is what etcd calls so.
+// is reports whether a request's error is the given error of etcd.
 func is(err, etcd error) bool {
 	kinded, ok := errors.AsType[*backend.Error](err)
 	return ok && errors.Is(rpctypes.Error(kinded.Err), etcd)

@@ -11,26 +11,27 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A role is what a key is there for. It is the "kind" in its value.
+// A role is the purpose of a key. It is the "kind" in the key's value.
 type role string
 
 const (
 	lockRole  role = ""      // a hold of a plain or a fenced lock
 	writeRole role = "write" // a hold for writing
-	readRole  role = "read"  // … and for reading
-	noteRole  role = "waits" // somebody waits to write
+	readRole  role = "read"  // a hold for reading
+	noteRole  role = "waits" // the note of a waiting writer
 
-	permitRole role = "permits" // somebody has some of a semaphore's permits
-	lineRole   role = "line"    // somebody stands in line for a fair lock, or is the first, and has it
+	permitRole role = "permits" // a hold of a semaphore's permits
+	// a place in the line for a fair lock; the first may have the lock
+	lineRole role = "line"
 )
 
-// beside says whether a role has keys of its own beside the lock's.
+// beside reports whether a role has keys of its own, besides the lock's key.
 func (r role) beside() bool { return r != lockRole && r != writeRole }
 
-// waits says whether a role is of those who have nothing yet, which have no count.
+// waits reports whether a role belongs to waiters, whose keys have no count.
 func (r role) waits() bool { return r == noteRole || r == lineRole }
 
-// onlyUp says whether the ends of a role only move up.
+// onlyUp reports whether a hold of that role must never get shorter.
 func (r role) onlyUp() bool { return r == readRole || r == writeRole }
 
 func roleOf(kind backend.Kind) role {
@@ -46,31 +47,33 @@ func roleOf(kind backend.Kind) role {
 	}
 }
 
-// A record is what a key says of its hold. The zero value is that of a hold which has no key.
+// A record is the content of a hold's key. The zero value stands for a missing key.
 type record struct {
 	owner   string
 	count   int
-	rev     int64 // in which the key was last changed
+	rev     int64 // the revision in which the key was last changed
 	created int64 // the revision in which it was created
-	lease   int64 // that it is attached to; 0: none, it never ends
+	lease   int64 // the lease of the key; 0: none, so it never ends
 
-	limit int   // of permits: how many there are, as their owner has said, or had found
-	said  int64 // and in which revision that was, if its key was written since: by a renewal
+	limit int   // of permits: the semaphore's number of permits, as their owner stated or found it
+	said  int64 // the revision at which limit was stated, if a renewal has written the key since
 
-	// Of who has come back to a line, before all others that were there: the how-manieth of those who came at once, and
-	// who was inside then by his place.
+	// For an owner that came back to a line, and so comes before all that were in it. front is its
+	// number among the owners that came back at once. behind is the place that had the lock at that
+	// time.
 	front  int
 	behind position
 
-	// Of a note: for how long its owner had waited when it was written last, and when it was created; and since when,
-	// as only the owner's session knows.
+	// For a note. waited is how long its owner had waited when the note was last written. first is
+	// how long it had waited when the note was created. since is when the wait began, which only
+	// the owner's session knows.
 	waited, first time.Duration
 	since         time.Time
 }
 
 func (r record) free() bool { return r.rev == 0 }
 
-// told returns the revision in which the owner of permits has said how many there are, or 0.
+// told returns the revision at which the owner of permits stated the limit, or 0.
 func (r record) told() int64 {
 	if r.said > 0 {
 		return r.said
@@ -78,10 +81,10 @@ func (r record) told() int64 {
 	return r.rev
 }
 
-// value is the JSON of a record.
+// A value is the JSON form of a record.
 type value struct {
 	Owner       string `json:"owner,omitempty"`
-	OwnerBase64 []byte `json:"owner_base64,omitempty"` // of an owner that JSON can't express
+	OwnerBase64 []byte `json:"owner_base64,omitempty"` // for an owner that JSON can't express
 	Count       int    `json:"count,omitempty"`
 	Kind        role   `json:"kind,omitempty"`
 	Limit       int    `json:"limit,omitempty"`
@@ -104,13 +107,13 @@ func encode(as role, r record) []byte {
 	}
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // there is nothing in a value that can't be encoded
+		panic(err) // all values can be encoded
 	}
 	return b
 }
 
-// decode reads what was found under a key; nothing was if kv is nil. Fields that it does not
-// know may say that this is another kind of lock, so they make it none of ours, as does another role.
+// decode reads a key. kv is nil if the key doesn't exist. decode refuses a value with another role.
+// It also refuses a value with an unknown field, since that may belong to another kind of lock.
 func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil
@@ -128,7 +131,8 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	if json.Unmarshal(kv.Value, &v) != nil {
 		return record{}, conflict(kv)
 	}
-	if v.Kind != as || (v.Count < 1) != as.waits() || v.Front < 0 || (v.Limit < 1) != (as != permitRole) || (v.Owner == "") == (len(v.OwnerBase64) == 0) {
+	if v.Kind != as || (v.Count < 1) != as.waits() || v.Front < 0 ||
+		(v.Limit < 1) != (as != permitRole) || (v.Owner == "") == (len(v.OwnerBase64) == 0) {
 		return record{}, conflict(kv)
 	}
 	return record{
@@ -146,7 +150,8 @@ func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	}, nil
 }
 
-// known says whether a value may have a field. It is not OWNER, which package json would take for the same.
+// known reports whether a value may have a field. The field OWNER isn't allowed, though package
+// json would read it as owner.
 func known(as role, field string) bool {
 	switch field {
 	case "owner", "owner_base64", "count":
@@ -165,5 +170,8 @@ func known(as role, field string) bool {
 }
 
 func conflict(kv *mvccpb.KeyValue) error {
-	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("etcd: %w: %q = %.60q", backend.ErrConflict, kv.Key, kv.Value)}
+	return &backend.Error{
+		Kind: backend.Refused, Err: fmt.Errorf("etcd: %w: %q = %.60q", backend.ErrConflict, kv.Key,
+			kv.Value),
+	}
 }

@@ -18,57 +18,59 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A watcher keeps all subscriptions of a session, on one stream of watches. The client library would
-// restore a broken stream by itself, but not tell, and it spends two goroutines on every watch.
+// A watcher keeps all subscriptions of a session, on one stream of watches. The client library
+// would restore a broken stream, but without reporting it. It also needs two goroutines for each
+// watch.
 //
-// Watches begin in the present: a server serves those that begin in the past from a loop that runs ten
-// times a second. What was missed while there was no stream is made up for by a wake-up.
+// Watches begin in the present. If they began in the past, a server would serve them from a loop
+// that runs ten times a second. Instead, subscribers are woken if they may have missed an event
+// while there was no stream.
 //
-// One goroutine, run, opens streams and sends; receive receives; check looks whether anything was
-// received. A stream is used until its first error.
+// The goroutine run opens streams and sends. The goroutine receive receives. The goroutine check
+// makes sure that messages arrive. A stream is used until its first error.
 type watcher struct {
 	client     pb.WatchClient
 	line       *line
 	checkEvery time.Duration
-	checked    func()          // is called as often while there is a stream
+	checked    func()          // called at each check of a stream
 	ctx        context.Context // ends with the session
 	stop       context.CancelFunc
-	kick       chan struct{} // tells run that there is something to do
+	kick       chan struct{} // tells run that it has work
 
-	mu       sync.Mutex // never held while anything is sent, received or called
-	started  bool       // run
-	lastID   int64      // of a watch; none is used twice
+	mu       sync.Mutex // not held while sending, receiving or calling a subscriber
+	started  bool       // run was started
+	lastID   int64      // the last id of a watch; no id is used twice
 	subs     map[*subscription]struct{}
-	lineups  map[string]*lineup      // the last that was subscribed to, by name
-	watches  map[int64]*subscription // those that the server was told of on the present stream
-	queue    []*pb.WatchRequest      // to be sent on the present stream
-	asked    []int64                 // watches whose creation it has not answered yet, in order
-	heard    bool                    // something was received since the last check
-	failures int                     // streams in a row that served nobody
-	learners int                     // … and that a learner has refused, and so count for nothing
-	failed   error                   // of the last of them
-	pause    time.Time               // no new stream before
+	lineups  map[string]*lineup      // the lineup of the latest subscription, by lock name
+	watches  map[int64]*subscription // the watches requested on the present stream, by id
+	queue    []*pb.WatchRequest      // to send on the present stream
+	asked    []int64                 // watches whose creation isn't answered yet, in order
+	heard    bool                    // a message has arrived since the last check
+	failures int                     // streams in a row on which no watch was confirmed
+	learners int                     // streams in a row that a learner has refused
+	failed   error                   // the last stream's error
+	pause    time.Time               // no new stream is opened before this time
 }
 
 type subscription struct {
 	watcher *watcher
 	name    string
 	key     []byte
-	end     []byte   // of what is watched, if that is more than the key
-	shared  *shared  // of a read-write lock
-	permits *permits // of a semaphore
-	line    *lineup  // of a fair lock
-	watches bool     // nobody waits
+	end     []byte   // the end of the watched range; nil if only key is watched
+	shared  *shared  // only for a read-write lock
+	permits *permits // only for a semaphore
+	line    *lineup  // only for a fair lock
+	watches bool     // the subscriber only watches, and doesn't want the lock
 	wake    func()
-	changed func(broken error) // nil if nobody looks on
+	changed func(broken error) // nil if the subscriber doesn't need it
 
 	// Guarded by the watcher's mutex.
-	watch  int64 // on the present stream; 0: none
-	stands bool  // Subscribe has its answer
-	broken bool  // since then, as was told
+	watch  int64 // the id of the watch on the present stream; 0: none
+	stands bool  // the server has confirmed the watch
+	broken bool  // the subscriber was told that the subscription has broken
 	closed bool
-	answer chan error  // what Subscribe returns
-	later  *time.Timer // wakes when those ahead have had their turns; nil if it never did
+	answer chan error  // the result of Subscribe
+	later  *time.Timer // wakes after the turns of the sessions ahead; nil before its first use
 }
 
 const (
@@ -76,7 +78,9 @@ const (
 	maxPause = 2 * time.Second
 )
 
-func newWatcher(client pb.WatchClient, ln *line, checkEvery time.Duration, checked func()) *watcher {
+func newWatcher(
+	client pb.WatchClient, ln *line, checkEvery time.Duration, checked func(),
+) *watcher {
 	ctx, stop := context.WithCancel(context.Background())
 	return &watcher{
 		client:     client,
@@ -93,21 +97,28 @@ func newWatcher(client pb.WatchClient, ln *line, checkEvery time.Duration, check
 	}
 }
 
-// close ends everything, and waits for nothing.
+// close ends the watcher. It doesn't wait.
 func (w *watcher) close() { w.stop() }
 
-// shared is what is watched of a read-write lock beside its key.
+// shared has the watched keys of a read-write lock besides its own.
 type shared struct {
 	reads, notes []byte
-	toRead       func() bool // whether anybody may wait to read
+	toRead       func() bool // reports whether a call of this client may wait to read
 }
 
-// Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called when
-// the key is deleted, also when its lease has run out: a little later for each who is ahead in the line, and
-// not if somebody takes the lock before. Of a read-write lock the keys of readers and notes are watched, too: a
-// reader who leaves is told of likewise, whether others read or not, and so is the end of a write, if nobody of this client
-// waits to read. Else that is told at once, as is the end of a note. Who only watches is told of all that happens to the keys, at once, and isn't in the line. Of a semaphore the keys of permits are watched: see [permits].
-func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+// Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called
+// when the key is deleted, even by the end of its lease. Each waiter that is ahead in the line
+// delays the call a little. If the lock is taken before the delay has passed, there is no call.
+//
+// For a read-write lock, the keys of readers and of notes are watched, too. When a reader leaves,
+// Wake is called with that delay. When a write ends, Wake is called with that delay, or at once if
+// a call of this client waits to read. When a note ends, Wake is called at once.
+//
+// A subscriber that only watches isn't in the line. It is told of every change of the keys, without
+// delay. For a semaphore, the keys of permits are watched: see [permits].
+func (s *session) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	if req.Kind == backend.Latch {
 		return s.subscribeLatch(ctx, req)
 	}
@@ -117,7 +128,10 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	if req.Kind == backend.Fair {
 		return s.subscribeFair(ctx, req)
 	}
-	sub := &subscription{watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), changed: req.Changed, answer: make(chan error, 1)}
+	sub := &subscription{
+		watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), changed: req.Changed,
+		answer: make(chan error, 1),
+	}
 	sub.wake = func() {
 		s.others.remove(req.Name)
 		req.Wake(0)
@@ -127,7 +141,8 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	}
 	switch req.Kind {
 	case backend.Permits:
-		sub.end, sub.permits = append(s.store.key(req.Name), 2), &permits{keys: s.store.keysOf(req.Name, permitRole)}
+		sub.end, sub.permits = append(s.store.key(req.Name), 2),
+			&permits{keys: s.store.keysOf(req.Name, permitRole)}
 	case backend.Read, backend.Write:
 		sub.end = append(s.store.key(req.Name), 2)
 		sub.shared = &shared{
@@ -162,7 +177,8 @@ func (sub *subscription) wait(ctx context.Context) (_ backend.Subscription, err 
 	return sub, nil
 }
 
-// add takes a subscription, which will be answered, or returns an error while no stream can be had.
+// add adds a subscription. sub.answer gets the result later. After failed streams, add returns an
+// error until a new stream may be opened.
 func (w *watcher) add(sub *subscription) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,16 +201,19 @@ func (w *watcher) add(sub *subscription) error {
 	return nil
 }
 
-// create lets the server be told of a subscription. w.mu is held.
+// create queues the request for a subscription's watch. The caller holds w.mu.
 func (w *watcher) create(sub *subscription) {
 	w.lastID++
 	sub.watch = w.lastID
 	w.watches[sub.watch] = sub
-	create := &pb.WatchCreateRequest{Key: sub.key, RangeEnd: sub.end, WatchId: sub.watch, PrevKv: sub.permits != nil}
-	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}})
+	create := &pb.WatchCreateRequest{
+		Key: sub.key, RangeEnd: sub.end, WatchId: sub.watch, PrevKv: sub.permits != nil,
+	}
+	w.queue = append(w.queue,
+		&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}})
 }
 
-// Close gives the subscription up.
+// Close ends the subscription.
 func (sub *subscription) Close() {
 	w := sub.watcher
 	w.mu.Lock()
@@ -212,9 +231,10 @@ func (sub *subscription) Close() {
 		return
 	}
 	delete(w.watches, sub.watch)
-	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{
-		WatchId: sub.watch,
-	}}})
+	w.queue = append(w.queue,
+		&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{
+			WatchId: sub.watch,
+		}}})
 	sub.watch = 0
 	w.wakeRun()
 }
@@ -222,7 +242,7 @@ func (sub *subscription) Close() {
 func (w *watcher) wakeRun() {
 	select {
 	case w.kick <- struct{}{}:
-	default: // it is awake
+	default: // run has a signal already
 	}
 }
 
@@ -261,8 +281,8 @@ func (w *watcher) needed() bool {
 	}
 }
 
-// serve opens a stream and sends on it, until it breaks or the session is closed. It says whether a
-// watch stood.
+// serve opens a stream and sends on it, until it breaks or the session is closed. served says that
+// the server confirmed a watch.
 func (w *watcher) serve() (served bool, err error) {
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(w.ctx))
 	defer cancel(nil)
@@ -276,7 +296,7 @@ func (w *watcher) serve() (served bool, err error) {
 	for {
 		for _, req := range w.next() {
 			if stream.Send(req) != nil {
-				// The stream has broken. Receiving tells why.
+				// The stream is broken. receive gets the error.
 				break
 			}
 		}
@@ -288,7 +308,7 @@ func (w *watcher) serve() (served bool, err error) {
 	}
 }
 
-// why returns why a stream has ended.
+// why returns the reason why a stream has ended.
 func why(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -296,7 +316,7 @@ func why(ctx context.Context, err error) error {
 	return err
 }
 
-// next returns what is to be sent.
+// next returns the requests to send.
 func (w *watcher) next() []*pb.WatchRequest {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -310,8 +330,8 @@ func (w *watcher) next() []*pb.WatchRequest {
 	return requests
 }
 
-// check ends a stream on which nothing is heard. It has a goroutine of its own, since opening a stream,
-// and sending on it, may wait for a server that does not answer.
+// check ends a stream on which no message arrives. It has a goroutine of its own, since opening a
+// stream and sending on it may wait for a server that doesn't answer.
 func (w *watcher) check(ctx context.Context, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(w.checkEvery)
 	defer tick.Stop()
@@ -329,20 +349,21 @@ func (w *watcher) check(ctx context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// alive asks for a sign of life if nothing was heard since the last call. It returns false if there
-// was none since it has asked.
+// alive is called at intervals. If no message has arrived since the last call, it asks the server
+// for a sign of life. If none has arrived since it asked, it returns false.
 func (w *watcher) alive() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.watches) == 0 {
-		w.heard = true // nobody cares
+		w.heard = true // no message is expected
 		return true
 	}
 	if !w.heard {
 		return false
 	}
 	w.heard = false
-	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
+	w.queue = append(w.queue,
+		&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
 	w.wakeRun()
 	return true
 }
@@ -363,20 +384,21 @@ func (w *watcher) receive(stream pb.Watch_WatchClient, served *bool) error {
 	}
 }
 
-// received notes a message, and returns whom to wake. An error says that the stream is of no use.
+// received handles a message from the server. It returns a function that wakes subscribers, or nil.
+// After an error the stream can't be used.
 func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.heard = true
 	id := res.WatchId
 	if res.Created && len(w.asked) > 0 {
-		// A watch that is refused has no id in the answer. But answers come in order.
+		// If a watch is refused, the answer has no id. But answers come in order.
 		id = w.asked[0]
 		w.asked = w.asked[1:]
 	}
 	sub := w.watches[id]
 	switch {
-	case sub == nil: // closed meanwhile; or a sign of life
+	case sub == nil: // the subscription was closed, or this is a sign of life
 	case res.Canceled:
 		wake, err = w.canceled(sub, res)
 		return wake, err
@@ -387,7 +409,7 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 		}
 		if sub.stands {
 			w.line.unknown(sub.name)
-			return sub.tells(nil, sub.wake), nil // it has missed what happened meanwhile
+			return sub.tells(nil, sub.wake), nil // the subscriber may have missed an event
 		}
 		sub.stands = true
 		sub.answer <- nil
@@ -401,10 +423,12 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 	return nil, nil
 }
 
-// changed notes what has become of a lock, and returns whom to wake now. w.mu is held.
+// changed handles events about a lock's keys. It returns the function that wakes the subscriber
+// now, or nil. The caller holds w.mu.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
-	// These are the revisions of the last event of each sort: the lock may be had, but those who are
-	// ahead come first; it may be had at once; somebody has taken it.
+	// These are the revisions of the last event of each sort. After inTurn, the lock may be free,
+	// but the sessions ahead come first. After atOnce, the lock may be free for all at once. At
+	// taken, the lock was taken.
 	var inTurn, atOnce, taken int64
 	for i, e := range events {
 		rev, gone := e.Kv.ModRevision, e.Type == mvccpb.DELETE
@@ -465,44 +489,48 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
 	return nil
 }
 
-// created says whether an event is that a key has come.
+// created reports whether an event is about a new key.
 func created(e *mvccpb.Event) bool {
 	return e.Type == mvccpb.PUT && e.Kv.CreateRevision == e.Kv.ModRevision
 }
 
-// stopWaiting lets those who are ahead in the line go first no more. The watcher's mutex is held.
+// stopWaiting cancels the wake-up that waits for the sessions ahead in the line. The caller holds
+// the watcher's mutex.
 func (sub *subscription) stopWaiting() {
 	if sub.later != nil {
 		sub.later.Stop()
 	}
 }
 
-// canceled notes that the server has ended a watch. w.mu is held.
+// canceled handles the server's message that it has refused or canceled a watch. The caller holds
+// w.mu.
 func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(), err error) {
 	delete(w.watches, sub.watch)
 	sub.watch = 0
 	refused := withKind(reason(res), false)
 	switch {
 	case isAny(refused.Err, staleToken):
-		// The stream belongs to a log-in that has run out. Another will have its own.
+		// The stream belongs to an expired log-in. The next stream has a new one.
 		return nil, refused
 	case !sub.stands:
 		delete(w.subs, sub)
 		sub.answer <- refused
 	case !res.Created:
-		// It was too slow: what it should have been told next is compacted. It begins anew, from now.
+		// The watch was too slow, and its next events were compacted. It begins again, in the
+		// present.
 		w.create(sub)
 		w.wakeRun()
 		return sub.tells(refused, nil), nil
 	default:
-		// It may not watch any more. The next stream tries again; until then waiters look by themselves.
+		// The user may no longer watch. The next stream tries again. Until then waiters poll.
 		return sub.wake, nil
 	}
 	return nil, nil
 }
 
-// tells returns what tells whoever looks on that a subscription has broken, or stands again, and then wakes, if wake isn't nil. It is
-// nil if there is nothing to be done. The watcher's mutex is held.
+// tells returns a function that reports that a subscription has broken, or is active again. After
+// that it calls wake, unless that is nil. If there is nothing to report, tells returns wake. The
+// caller holds the watcher's mutex.
 func (sub *subscription) tells(broken error, wake func()) func() {
 	if sub.changed == nil || sub.broken == (broken != nil) {
 		return wake
@@ -518,7 +546,8 @@ func (sub *subscription) tells(broken error, wake func()) func() {
 
 var staleToken = []error{rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision}
 
-// reason returns why a watch was canceled. The server says it in the words of an error of gRPC's, unless it is that it was too slow.
+// reason returns the reason why a watch was canceled. If it was too slow, the answer has a
+// revision. Otherwise the server gives the text of a gRPC error.
 func reason(res *pb.WatchResponse) error {
 	if res.CompactRevision != 0 {
 		return rpctypes.ErrCompacted
@@ -530,8 +559,10 @@ func reason(res *pb.WatchResponse) error {
 	return rpctypes.Error(errors.New(text))
 }
 
-// lost notes that a stream, and with it all the server knew, is gone. Those who are subscribed stay so,
-// and will be when there is another; those who wait are told, so that they need not. It returns what tells those who look on.
+// lost records that a stream has broken, and with it all watches. They are requested again on the
+// next stream. Calls of Subscribe that still wait for an answer get an error instead, unless a
+// learner refused the stream. The functions that lost returns tell subscribers that their
+// subscriptions have broken.
 func (w *watcher) lost(err error, served bool) (tell []func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -564,7 +595,7 @@ func (w *watcher) lost(err error, served bool) (tell []func()) {
 		}
 		w.create(sub)
 		if again {
-			continue // it has been told, if it was broken
+			continue // if the subscription is broken, its subscriber was told before
 		}
 		if t := sub.tells(w.failed, nil); t != nil && w.ctx.Err() == nil {
 			tell = append(tell, t)
@@ -573,8 +604,8 @@ func (w *watcher) lost(err error, served bool) (tell []func()) {
 	return tell
 }
 
-// backoff is how long to wait after so many failures, jittered so that the clients of a server that
-// comes back don't come all at once.
+// backoff is how long to wait after a number of failures. It is partly random, so that the clients
+// of a server that comes back don't all come at once.
 func backoff(failures int) time.Duration {
 	pause := min(minPause<<min(failures, 10), maxPause)
 	return pause/2 + rand.N(pause/2)

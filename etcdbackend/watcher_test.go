@@ -60,8 +60,8 @@ func (w *watched) nextWatch() int64 {
 	}
 }
 
-// A watch that was so slow that what it should be told is compacted begins anew, and wakes who has
-// missed something.
+// A watch may be so slow that the events it should be told are compacted. It begins anew, and wakes
+// those that have missed something.
 func TestCompactedWatchBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := &watched{sent: make(chan *pb.WatchRequest), res: make(chan *pb.WatchResponse)}
@@ -84,7 +84,9 @@ func TestCompactedWatchBeginsAnew(t *testing.T) {
 		if !requiresLeader(etcd.ctx) {
 			t.Error("the stream doesn't require a leader")
 		}
-		etcd.res <- &pb.WatchResponse{WatchId: id, Canceled: true, CompactRevision: 9, CancelReason: "compacted"}
+		etcd.res <- &pb.WatchResponse{
+			WatchId: id, Canceled: true, CompactRevision: 9, CancelReason: "compacted",
+		}
 		again := etcd.nextWatch()
 		etcd.res <- &pb.WatchResponse{WatchId: again, Created: true}
 		synctest.Wait()

@@ -1,46 +1,48 @@
-// Package lockdebug serves a page that shows what the clients of a program do: what they hold and wait
-// for, what they have lost and why, and, on demand, which locks are in their store.
+// Package lockdebug serves a page about the clients of a program. It shows which locks they hold
+// and wait for, which locks they have lost and why, and, on demand, the locks in their store.
 //
 //	http.Handle("/debug/locks", lockdebug.Handler(client))
 //
-// Nothing registers itself, and the page changes nothing. But it shows the names of locks, and can have
-// the store list its locks: restrict access to it, as to net/http/pprof.
+// The package registers no handler by itself, and the page changes nothing. But it shows the names
+// of locks, and can make the store list its locks. So restrict access to it, as to net/http/pprof.
 //
-// First come things that may need attention: lost locks, holds that end soon or aren't renewed, and
-// calls that have waited for longer than [dlock.DefaultLease], so that the holder must be alive. The
-// page has no scripts, and works on a phone and in dark mode.
+// The page begins with data that may need attention: lost locks, holds that end soon or whose
+// renewals fail, and calls that have waited for longer than [dlock.DefaultLease]. In that time the
+// default lease of a dead holder would have run out. The page has no scripts, and works on a phone
+// and in dark mode.
 //
-// Calls that wait are shown with the holder of their lock. The store is asked for it, about 20 locks at
-// most, and for half a second at most; a click asks for the others. Everything else is known to this
-// process, unless more is asked for.
+// For each call that waits, the page shows the holder of the lock. To find it, the page asks the
+// store about 20 locks at most, for half a second at most. A click asks about the others. The page
+// gets everything else from this process.
 //
-// The heads of columns are links that sort. A search finds a part of a name, a holder or a caller. Of the
-// rows that match, 200 are shown, and their number.
+// A click on the head of a column sorts by it. A search finds a part of a name, a holder or a
+// caller. The page shows the first 200 rows that match, and how many match.
 //
-// With [HandlerOf] it shows sets of shards, too: what this process runs and waits for, and which
-// members it saw last. No store is asked for that.
+// With [HandlerOf] the page also shows sets of shards: the shards that this process runs and waits
+// for, and the members that it saw last. That needs no request to the store.
 //
 // # Parameters
 //
 //	format=json     JSON instead of HTML; so does a header Accept that prefers application/json
-//	all=1           all rows of each table, not the first 200 (or 10, of those that come first)
-//	find=orders     only rows that have this text, in letters of whatever size; also in JSON
-//	sort=for        sorts the tables that have such a column by it, sort=-for the other way round: name,
-//	                holder, by, for, ends, why, lost, place, client; of shards also state, token,
-//	                address, seats, list; of the store also line. Not in JSON
-//	who=0           asks no store who has what is waited for
-//	refresh=5       loads the page again every 5 seconds, or how many it says, up to 3600
-//	store=1         asks the store of the first client (store=2: of the second) for its locks, for a second at most,
-//	prefix=orders:  for those whose names begin with that,
-//	name=orders:42  or for the one of that name
+//	all=1           all rows of each table, not the first 200 (10 in the tables at the top)
+//	find=orders     only rows with this text, ignoring case; also in JSON
+//	sort=for        sorts the tables with a column "for" by it; sort=-for reverses them. Columns:
+//	                name, holder, by, for, ends, why, lost, place, client; of shards also state,
+//	                token, address, seats, list; of the store also line. Not in JSON
+//	who=0           asks no store for the holders of locks that are waited for
+//	refresh=5       loads the page again every 5 seconds, or another number up to 3600
+//	store=1         asks the store of the first client (store=2: of the second) for its locks,
+//	                for a second at most
+//	prefix=orders:  with store: only locks whose names begin with that
+//	name=orders:42  with store: only the lock of that name
 //
-// Any path will do, with the methods GET and HEAD. An invalid value is answered with status 400; other
-// parameters are ignored.
+// The handler serves every path, with the methods GET and HEAD. An invalid value is answered with
+// status 400; other parameters are ignored.
 //
 // # JSON
 //
-// It has all rows, but at most 10,000 of the store. Times are in RFC 3339. Durations are numbers of
-// seconds. Fields keep their names, and more may be added.
+// The JSON has all rows, but at most 10,000 locks of the store. Times are in the format of RFC
+// 3339. Durations are numbers of seconds. Fields keep their names, and more may be added.
 //
 //	{
 //	  "time": "2026-11-22T03:04:05.678Z",
@@ -53,18 +55,19 @@
 //	      "released": 911, "lost": 1, "renewed": 2210, "not_renewed": 4
 //	    }
 //	  }],
-//	  "losses": [{                           // the last 64 of each client, the latest first: see dlock.Loss
+//	  "losses": [{                           // the last 64 of each client, latest first
 //	    "client": "web-7/812/X3QYH6…",
 //	    "name": "orders:42", "kind": "exclusive", "holder": "web-7/812/X3QYH6…:17",
 //	    "reason": "taken",                   // expired, gone, taken, forced, paused, or lease
 //	    "at": "…", "held": 12.3,
-//	    "renewed": 9.9,                      // so long before, the store confirmed it last
-//	    "by": "web-9/77/K0…:4",              // of taken
-//	    "paused": 31.2,                      // of paused
-//	    "error": "…"                         // of expired
+//	    "renewed": 9.9,                      // how long before "at" the store last confirmed it
+//	    "by": "web-9/77/K0…:4",              // only with the reason taken: the new holder
+//	    "paused": 31.2,                      // only with paused: for how long, at least
+//	    "error": "…"                         // only with expired: the store's last error
 //	  }],
 //	  "holds": [{                            // the oldest first: see dlock.HoldInfo
 //	    "client": "…", "name": "…", "kind": "fenced", "holder": "…", "by": "owner 3",
+//	    "caller": "…",                       // only with a label or dlock.WithCallers
 //	    "since": "…", "held": 64.2,
 //	    "until": "…", "remaining": 24.1,
 //	    "lease": 30, "renewed": true,        // false: it has a fixed lease
@@ -73,16 +76,17 @@
 //	  }],
 //	  "waits": [{                            // the oldest first: see dlock.WaitInfo
 //	    "client": "…", "name": "…", "kind": "permits", "by": "permits",
+//	    "caller": "…",                       // only with a label or dlock.WithCallers
 //	    "since": "…", "waited": 2.5,
-//	    "until": "…",                        // missing if that isn't known
+//	    "until": "…",                        // when the call gives up; missing if unknown
 //	    "long": false,                       // longer than dlock.DefaultLease
 //	    "place": 1, "permits": 4,
-//	    "held_by": {                         // missing if the store wasn't asked, or hasn't answered
-//	      "holders": [],                     // the first 5, as below; none if nobody has the lock now
+//	    "held_by": {                         // missing if the store hasn't answered
+//	      "holders": [],                     // the first 5, as below; none if the lock is free
 //	      "more": 0                          // other holders
 //	    }
 //	  }],
-//	  "sets": [{                             // of HandlerOf
+//	  "sets": [{                             // only with sets: see HandlerOf
 //	    "name": "billing",
 //	    "members": [{                        // as they were last seen: see shards.Member
 //	      "client": "web-7/812/X3QYH6…", "run": "K5JQ…", "address": "10.0.0.7:80",
@@ -99,19 +103,21 @@
 //	      "name": "orders:42", "kind": "exclusive",
 //	      "holders": [{
 //	        "id": "web-7/812/X3QYH6…:17",
-//	        "client": "web-7/812/X3QYH6…",   // empty if the id doesn't say
+//	        "client": "web-7/812/X3QYH6…",   // empty if the id doesn't contain it
 //	        "here": true,                    // it is one of the clients above
 //	        "kind": "exclusive", "count": 1,
-//	        "remaining": 24.1                // of its lease: null if it never ends
+//	        "remaining": 24.1,               // of its lease: null if it never ends
+//	        "kept": false                    // it is released, but still kept taken
 //	      }],
 //	      "more": 0,                         // other holders
-//	      "line": [],                        // who stands in line, in order
+//	      "line": [],                        // the owners in line, in order
 //	      "limit": 0                         // of permits
 //	    }],
-//	    "more": true,                        // there are, or may be, others
-//	    "error": "…"                         // why there are none, or no more
+//	    "more": true,                        // there are other locks, or may be
+//	    "error": "…"                         // why some or all locks are missing
 //	  }
 //	}
 //
-// A name that isn't valid UTF-8 has its bytes in "name_base64", too. Characters that don't print are escaped.
+// If a name isn't valid UTF-8, "name_base64" has its bytes. Characters that can't be printed are
+// escaped.
 package lockdebug

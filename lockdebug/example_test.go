@@ -12,12 +12,12 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// The page is for people; with format=json it is for programs.
+// People read the page as HTML. Programs read it with format=json.
 func Example() {
 	client := dlock.New(membackend.New(), dlock.WithClientID("web-7"))
 	defer client.Close()
 
-	admin := http.NewServeMux() // for those only who may see it
+	admin := http.NewServeMux() // only for people who may see it
 	admin.Handle("/debug/locks", lockdebug.Handler(client))
 	server := httptest.NewServer(admin)
 	defer server.Close()

@@ -7,20 +7,21 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// What the stores are asked at most about locks that are waited for.
+// Limits on the requests for the holders of locks that are waited for.
 const (
-	mostAsked     = 20 // locks
+	mostAsked     = 20 // the number of locks
 	shortPatience = patience / 2
 )
 
 // waited is a lock that a client waits for.
 type waited struct {
-	client int // from 1
+	client int // the client's index, from 1
 	name   string
 }
 
-// tellHolders fills in who has the locks that are waited for. The stores are asked about the first
-// of them only, all at once, and for half a second; of the others it isn't known.
+// tellHolders fills in the holders of the locks that are waited for. It asks the stores about the
+// first mostAsked locks only, concurrently, for half a second. For the other locks HeldBy stays
+// nil.
 func (h *handler) tellHolders(ctx context.Context, q query, lists ...[]wait) {
 	if q.unasked {
 		return
@@ -43,7 +44,7 @@ func (h *handler) tellHolders(ctx context.Context, q query, lists ...[]wait) {
 	}
 }
 
-// askHolders asks the stores who has locks, and returns what they have answered in time.
+// askHolders asks the stores for the holders of locks, and returns the answers that come in time.
 func (h *handler) askHolders(ctx context.Context, locks []waited) map[waited]*heldBy {
 	ctx, cancel := context.WithTimeout(ctx, shortPatience)
 	defer cancel()

@@ -19,12 +19,13 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// Handler returns a handler of the page for these clients. It may be used as long as the program
-// runs, also after they are closed. It panics if one of them is nil.
+// Handler returns a handler that serves the page for these clients. The handler may be used as long
+// as the program runs, even after the clients are closed. Handler panics if a client is nil.
 func Handler(clients ...*dlock.Client) http.Handler { return HandlerOf(clients, nil) }
 
-// HandlerOf is [Handler] for clients and for sets of shards. For these it shows what this process
-// runs and waits for, and which members were seen last. It panics if a client or a set is nil.
+// HandlerOf is like [Handler], for clients and sets of shards. For each set the page shows the
+// shards that this process runs and waits for, and the members that it saw last. HandlerOf panics
+// if a client or a set is nil.
 func HandlerOf(clients []*dlock.Client, sets []*shards.Set) http.Handler {
 	if slices.Contains(clients, nil) {
 		panic("lockdebug: Handler: a client is nil")
@@ -43,10 +44,12 @@ type handler struct {
 //go:embed style.css
 var style string
 
-// policy lets a browser load nothing, run nothing, and be styled by our own style alone.
+// policy is the Content-Security-Policy of the page. It allows only the page's own style, and no
+// scripts or other content.
 var policy = func() string {
 	sum := sha256.Sum256([]byte(style))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }()
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -101,14 +104,14 @@ func (h *handler) answer(ctx context.Context, q query) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// A query is what a request asks for.
+// A query has the parameters of a request.
 type query struct {
 	json, all    bool
-	unasked      bool   // no store is asked who has what is waited for
-	find         string // in the rows that are shown
-	sort         string // a column, with - in front of it from the last to the first
-	refresh      int    // in seconds; 0: never
-	store        int    // the store of which client is asked, from 1; 0: none
+	unasked      bool   // don't ask the stores for the holders of locks that are waited for
+	find         string // show only rows with this text
+	sort         string // a column's name; a leading - reverses the order
+	refresh      int    // the page's refresh interval in seconds; 0: never
+	store        int    // the number of the client whose store is asked, from 1; 0: none
 	prefix, name string
 }
 
@@ -119,8 +122,9 @@ func (h *handler) parse(r *http.Request) (query, error) {
 	q := query{prefix: values.Get("prefix"), name: values.Get("name"), find: values.Get("find"),
 		sort: values.Get("sort")}
 	if q.sort != "" && !slices.Contains(sortable, strings.TrimPrefix(q.sort, "-")) {
-		return q, fmt.Errorf("sort is a column, as in sort=for, or sort=-for the other way round: %s",
-			strings.Join(sortable, ", "))
+		return q,
+			fmt.Errorf("sort is a column, as in sort=for, or sort=-for the other way round: %s",
+				strings.Join(sortable, ", "))
 	}
 	switch values.Get("format") {
 	case "":
@@ -163,7 +167,7 @@ func number(values url.Values, key string, most int) (int, error) {
 	return n, nil
 }
 
-// prefersJSON says whether a header Accept has rather JSON than HTML.
+// prefersJSON says whether an Accept header prefers JSON to HTML.
 func prefersJSON(accept []string) bool {
 	quality := make(map[string]float64)
 	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
@@ -179,7 +183,7 @@ func prefersJSON(accept []string) bool {
 	return quality["application/json"] > quality["text/html"]
 }
 
-// url returns where to find what q asks for.
+// url returns the URL of the page with these parameters.
 func (q query) url() string {
 	values := make(url.Values)
 	set := func(key, value string, said bool) {

@@ -27,9 +27,10 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// newClient returns a client that says nothing.
+// newClient returns a client without a log.
 func newClient(t testing.TB, b backend.Backend, opts ...dlock.Option) *dlock.Client {
-	c := dlock.New(b, append([]dlock.Option{dlock.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	c := dlock.New(b, append([]dlock.Option{dlock.WithLogger(slog.New(slog.DiscardHandler))},
+		opts...)...)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -43,7 +44,7 @@ func acquire(t testing.TB, l *dlock.Locker, opts ...dlock.AcquireOption) *dlock.
 	return h
 }
 
-// waits has somebody wait for a lock until the test ends.
+// waits makes a goroutine wait for a lock until the test ends.
 func waits(t testing.TB, l *dlock.Locker, opts ...dlock.AcquireOption) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -51,7 +52,7 @@ func waits(t testing.TB, l *dlock.Locker, opts ...dlock.AcquireOption) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 }
 
-// request asks h; more are names and values of headers.
+// request sends a request to h. more has names and values of headers in turn.
 func request(h http.Handler, method, target string, more ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, target, nil)
 	for pair := range slices.Chunk(more, 2) {
@@ -78,10 +79,11 @@ var (
 )
 
 func plain(markup string) string {
-	return strings.Join(strings.Fields(html.UnescapeString(tags.ReplaceAllString(markup, " "))), " ")
+	return strings.Join(strings.Fields(html.UnescapeString(tags.ReplaceAllString(markup, " "))),
+		" ")
 }
 
-// markup returns a section of a page, or nothing.
+// markup returns the HTML of a section of a page, or "" if the page doesn't have it.
 func markup(page, id string) string {
 	_, after, _ := strings.Cut(page, `<section id="`+id+`"`)
 	inside, _, _ := strings.Cut(after, "</section>")
@@ -92,7 +94,7 @@ func markup(page, id string) string {
 // section returns a section of a page as text.
 func section(page, id string) string { return plain(markup(page, id)) }
 
-// rows returns the rows of the table in a section, the cells with bars between them.
+// rows returns the rows of a section's table. The cells are separated by bars.
 func rows(page, id string) []string {
 	_, body, _ := strings.Cut(markup(page, id), "<tbody>")
 	body, _, _ = strings.Cut(body, "</tbody>")
@@ -112,7 +114,7 @@ func wantRows(t *testing.T, page, id string, want ...string) {
 	}
 }
 
-// An answer is the JSON as the package comment shows it.
+// An answer is the JSON of the page, with the fields that the package comment lists.
 type answer struct {
 	Time    time.Time
 	Clients []struct {
@@ -204,7 +206,7 @@ func getJSON(t testing.TB, h http.Handler, target string) answer {
 	return a
 }
 
-// play has clients hold, wait and lose, on one store, for 31 seconds.
+// play runs a scene of 31 seconds in which clients of one store hold, wait for and lose locks.
 func play(t *testing.T, c, other *dlock.Client) {
 	acquire(t, c.Locker("job"))
 	acquire(t, c.FencedLocker("account"))
@@ -236,7 +238,8 @@ func play(t *testing.T, c, other *dlock.Client) {
 func TestPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		c, other := newClient(t, store, dlock.WithClientID("a")), newClient(t, store, dlock.WithClientID("b"))
+		c, other := newClient(t, store, dlock.WithClientID("a")),
+			newClient(t, store, dlock.WithClientID("b"))
 		play(t, c, other)
 		page := get(t, lockdebug.Handler(c), "/")
 
@@ -250,7 +253,7 @@ func TestPage(t *testing.T) {
 			`^forced exclusive \| forced by this client \| a:\d+ \| 0 ms \| 32 s ago$`,
 		} {
 			if i == 0 && strings.HasPrefix(lost[0], "taken") {
-				lost[0], lost[1] = lost[1], lost[0] // they are found at the same time
+				lost[0], lost[1] = lost[1], lost[0] // their order is random
 			}
 			if !regexp.MustCompile(want).MatchString(lost[i]) {
 				t.Errorf("lost: %q, want %s", lost[i], want)
@@ -269,7 +272,8 @@ func TestPage(t *testing.T) {
 			},
 			"ranout":  {`lease exclusive \| lease \| a:\d+ \| 990 ms \| 31 s ago`},
 			"clients": {`a \| 10 \| 0 \| 0 \| 0 \| 0 \| 0 \| 0 \| 0 \| 0 \| 4 \| \d+ \| \d+`},
-			"held": {`account fenced · token 1 \| a:\d+ \| owner \d+ \| 32 s \| 2\d s renewed`, `job exclusive .*`, `prices read .*`, `slots permits × 3 \| a:\d+ \| permits \| .*`,
+			"held": {`account fenced · token 1 \| a:\d+ \| owner \d+ \| 32 s \| 2\d s renewed`,
+				`job exclusive .*`, `prices read .*`, `slots permits × 3 \| a:\d+ \| permits \| .*`,
 				`soon exclusive .*`, `job2 exclusive .*`},
 		} {
 			got := rows(page, id)
@@ -285,21 +289,25 @@ func TestPage(t *testing.T) {
 				}
 			}
 		}
-		// What matters comes first, and the title of the page says it.
+		// Important rows come first, and the title of the page counts them.
 		var order []string
-		for _, m := range regexp.MustCompile(`<section id="(\w+)"`).FindAllStringSubmatch(page, -1) {
+		for _, m := range regexp.MustCompile(`<section id="(\w+)"`).
+			FindAllStringSubmatch(page, -1) {
 			order = append(order, m[1])
 		}
-		if got := strings.Join(order, " "); got != "lost ending long held waiting ranout store clients" {
+		if got := strings.Join(order,
+			" "); got != "lost ending long held waiting ranout store clients" {
 			t.Error("sections:", got)
 		}
-		if !strings.Contains(page, "<title>3 lost · 1 ending soon · 2 waiting long · 6 held · Locks</title>") {
+		if !strings.Contains(page,
+			"<title>3 lost · 1 ending soon · 2 waiting long · 6 held · Locks</title>") {
 			t.Error("the title isn't as it should be")
 		}
 	})
 }
 
-// The page names the lines that took locks, and wait for them, where the client notes these.
+// If the client records callers, the page shows the source lines that acquired locks or wait for
+// them.
 func TestPageNamesCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, membackend.New(), dlock.WithCallers())
@@ -313,20 +321,26 @@ func TestPageNamesCallers(t *testing.T) {
 				t.Errorf("section %s: %q", id, got)
 			}
 		}
-		if text := request(lockdebug.Handler(c), "GET", "/?format=json").Body.String(); strings.Count(text, "lockdebug_test.go:") != 2 {
+		if text := request(lockdebug.Handler(c), "GET", "/?format=json").
+			Body.String(); strings.Count(text, "lockdebug_test.go:") != 2 {
 			t.Error(text)
 		}
 	})
 }
 
 func TestNothingToSay(t *testing.T) {
-	for name, h := range map[string]http.Handler{"no clients": lockdebug.Handler(), "idle": lockdebug.Handler(newClient(t, membackend.New()))} {
+	for name, h := range map[string]http.Handler{
+		"no clients": lockdebug.Handler(),
+		"idle":       lockdebug.Handler(newClient(t, membackend.New())),
+	} {
 		page := get(t, h, "/?all=1")
-		if len(rows(page, "lost"))+len(rows(page, "held"))+len(rows(page, "waiting")) > 0 || !strings.Contains(section(page, "held"), "Nothing is held.") {
+		if len(rows(page, "lost"))+len(rows(page, "held"))+len(rows(page, "waiting")) > 0 ||
+			!strings.Contains(section(page, "held"), "Nothing is held.") {
 			t.Errorf("%s: %s", name, page)
 		}
 		body := request(h, "GET", "/?format=json").Body.String()
-		for _, field := range []string{`"losses": []`, `"holds": []`, `"waits": []`, `"clients": [`} {
+		for _, field := range []string{`"losses": []`, `"holds": []`, `"waits": []`,
+			`"clients": [`} {
 			if !strings.Contains(body, field) {
 				t.Errorf("%s: no %s in %s", name, field, body)
 			}
@@ -337,11 +351,14 @@ func TestNothingToSay(t *testing.T) {
 func TestJSON(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		c, other := newClient(t, store, dlock.WithClientID("a")), newClient(t, store, dlock.WithClientID("b"))
+		c, other := newClient(t, store, dlock.WithClientID("a")),
+			newClient(t, store, dlock.WithClientID("b"))
 		play(t, c, other)
 		a := getJSON(t, lockdebug.Handler(c, other), "/?store=2")
 
-		if !a.Time.Equal(time.Now()) || len(a.Clients) != 2 || a.Clients[0].ID != "a" || a.Clients[1].ID != "b" || a.Clients[0].Counters["lost"] != 4 || a.Clients[0].Counters["from_store"] != 10 {
+		if !a.Time.Equal(time.Now()) || len(a.Clients) != 2 || a.Clients[0].ID != "a" ||
+			a.Clients[1].ID != "b" || a.Clients[0].Counters["lost"] != 4 ||
+			a.Clients[0].Counters["from_store"] != 10 {
 			t.Errorf("%v, %+v", a.Time, a.Clients)
 		}
 		reasons := make(map[string]int)
@@ -350,7 +367,10 @@ func TestJSON(t *testing.T) {
 			if i > 0 && l.At.After(a.Losses[i-1].At) {
 				t.Error("losses aren't sorted")
 			}
-			if l.Reason == "taken" && (l.Client != "a" || l.Name != "taken" || l.Kind != "exclusive" || !strings.HasPrefix(l.Holder, "a:") || !strings.HasPrefix(l.By, "b:") || l.Held != 9.375 || l.Renewed != 9.375) {
+			if l.Reason == "taken" &&
+				(l.Client != "a" || l.Name != "taken" || l.Kind != "exclusive" ||
+					!strings.HasPrefix(l.Holder, "a:") || !strings.HasPrefix(l.By, "b:") ||
+					l.Held != 9.375 || l.Renewed != 9.375) {
 				t.Errorf("%+v", l)
 			}
 		}
@@ -364,10 +384,14 @@ func TestJSON(t *testing.T) {
 			if i > 0 && h.Since.Before(a.Holds[i-1].Since) {
 				t.Error("holds aren't sorted")
 			}
-			if !strings.HasPrefix(h.Holder, h.Client+":") || h.EndsSoon != (h.Name == "soon") || h.Renewed != (h.Name != "soon") || h.Count != 1 {
+			if !strings.HasPrefix(h.Holder, h.Client+":") || h.EndsSoon != (h.Name == "soon") ||
+				h.Renewed != (h.Name != "soon") || h.Count != 1 {
 				t.Errorf("%+v", h)
 			}
-			if h.Name == "soon" && (!h.Since.Equal(a.Time.Add(-32*time.Second)) || h.Held != 32 || h.Remaining != 7.6 || !h.Until.Equal(a.Time.Add(7600*time.Millisecond)) || h.Lease != 40) {
+			if h.Name == "soon" &&
+				(!h.Since.Equal(a.Time.Add(-32*time.Second)) || h.Held != 32 ||
+					h.Remaining != 7.6 || !h.Until.Equal(a.Time.Add(7600*time.Millisecond)) ||
+					h.Lease != 40) {
 				t.Errorf("%+v", h)
 			}
 			if (h.Token == 1) != (h.Name == "account") || (h.Permits == 3) != (h.Name == "slots") {
@@ -375,10 +399,12 @@ func TestJSON(t *testing.T) {
 			}
 		}
 		for _, w := range a.Waits {
-			if w.Long != (w.Name != "job2") || w.Place != 1 || w.Client != "a" || (w.Until != nil) != (w.Name == "job") {
+			if w.Long != (w.Name != "job2") || w.Place != 1 || w.Client != "a" ||
+				(w.Until != nil) != (w.Name == "job") {
 				t.Errorf("%+v", w)
 			}
-			if by := w.HeldBy; by == nil || len(by.Holders) != 1 || by.Holders[0].Client == w.Client != (w.Name != "till") {
+			if by := w.HeldBy; by == nil || len(by.Holders) != 1 ||
+				by.Holders[0].Client == w.Client != (w.Name != "till") {
 				t.Errorf("%s is held by %+v", w.Name, by)
 			}
 			if w.Name == "job" && (w.Waited != 32 || !w.Until.Equal(w.Since.Add(time.Hour))) {
@@ -393,7 +419,9 @@ func TestJSON(t *testing.T) {
 		for _, l := range s.Locks {
 			names = append(names, l.Name)
 			here := l.Holders[0]
-			if len(l.Holders) != 1 || !here.Here || !strings.HasPrefix(here.ID, here.Client+":") || here.Remaining == nil || *here.Remaining <= 0 || here.Count != max(1, l.Limit/3) || (l.Limit == 10) != (l.Name == "slots") || (len(l.Line) == 1) != (l.Name == "till") {
+			if len(l.Holders) != 1 || !here.Here || !strings.HasPrefix(here.ID, here.Client+":") ||
+				here.Remaining == nil || *here.Remaining <= 0 || here.Count != max(1, l.Limit/3) ||
+				(l.Limit == 10) != (l.Name == "slots") || (len(l.Line) == 1) != (l.Name == "till") {
 				t.Errorf("%+v", l)
 			}
 		}
@@ -403,10 +431,13 @@ func TestJSON(t *testing.T) {
 	})
 }
 
-// A renewal that the store doesn't answer is seen before the lock is lost, and what the store said after that.
+// The page shows a renewal that the store didn't answer before the lock is lost, and the reason
+// after that.
 func TestNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, sessions{membackend.New(), func(s backend.Session) backend.Session { return unrenewed{s} }})
+		c := newClient(t, sessions{membackend.New(), func(s backend.Session) backend.Session {
+			return unrenewed{s}
+		}})
 		h := lockdebug.Handler(c)
 		acquire(t, c.Locker("x"))
 		acquire(t, c.Locker("fixed"), dlock.FixedLease(time.Minute))
@@ -415,16 +446,22 @@ func TestNotRenewed(t *testing.T) {
 			t.Error(got)
 		}
 		time.Sleep(time.Second)
-		if got := rows(get(t, h, "/"), "ending"); len(got) != 1 || !strings.Contains(got[0], "x exclusive") || !strings.Contains(got[0], "| 15 s | 14 s not renewed") {
+		if got := rows(get(t, h, "/"), "ending"); len(got) != 1 ||
+			!strings.Contains(got[0], "x exclusive") ||
+			!strings.Contains(got[0], "| 15 s | 14 s not renewed") {
 			t.Error(got)
 		}
 		time.Sleep(15 * time.Second)
 		synctest.Wait()
 		page := get(t, h, "/")
-		if got := rows(page, "lost"); len(got) != 1 || !strings.Contains(got[0], "expired not renewed for 29 s:") || !strings.Contains(got[0], `<no "room">\x1b[2J`) {
+		if got := rows(page, "lost"); len(got) != 1 ||
+			!strings.Contains(got[0], "expired not renewed for 29 s:") ||
+			!strings.Contains(got[0], `<no "room">\x1b[2J`) {
 			t.Error(got)
 		}
-		if a := getJSON(t, h, "/"); len(a.Losses) != 1 || !strings.Contains(a.Losses[0].Error, "<no \"room\">\x1b[2J") || a.Clients[0].Counters["not_renewed"] == 0 {
+		if a := getJSON(t, h, "/"); len(a.Losses) != 1 ||
+			!strings.Contains(a.Losses[0].Error, "<no \"room\">\x1b[2J") ||
+			a.Clients[0].Counters["not_renewed"] == 0 {
 			t.Errorf("%+v", a)
 		}
 	})
@@ -440,12 +477,15 @@ func (b sessions) Open() backend.Session { return b.wrap(b.Backend.Open()) }
 type unrenewed struct{ backend.Session }
 
 func (unrenewed) Renew(context.Context, backend.RenewRequest) (backend.RenewResult, error) {
-	return backend.RenewResult{}, &backend.Error{Kind: backend.Unknown, Err: errors.New("<no \"room\">\x1b[2J")}
+	return backend.RenewResult{}, &backend.Error{
+		Kind: backend.Unknown, Err: errors.New("<no \"room\">\x1b[2J"),
+	}
 }
 
 func TestTwoClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, other := newClient(t, membackend.New(), dlock.WithClientID("<a>")), newClient(t, membackend.New(), dlock.WithClientID("b"))
+		c, other := newClient(t, membackend.New(), dlock.WithClientID("<a>")),
+			newClient(t, membackend.New(), dlock.WithClientID("b"))
 		acquire(t, c.Locker("x"))
 		time.Sleep(time.Second)
 		acquire(t, other.Locker("x"))
@@ -454,30 +494,35 @@ func TestTwoClients(t *testing.T) {
 		h := lockdebug.Handler(c, other)
 		page := get(t, h, "/?store=2")
 		held := rows(page, "held")
-		if len(held) != 2 || !strings.Contains(held[0], "<a>:") || !strings.Contains(held[1], "b:") {
+		if len(held) != 2 || !strings.Contains(held[0], "<a>:") ||
+			!strings.Contains(held[1], "b:") {
 			t.Error(held)
 		}
-		if got := rows(page, "waiting"); len(got) != 1 || !strings.HasPrefix(got[0], "x exclusive | b:") ||
+		if got := rows(page, "waiting"); len(got) != 1 ||
+			!strings.HasPrefix(got[0], "x exclusive | b:") ||
 			!strings.Contains(got[0], " here | b | owner ") {
 			t.Error(got)
 		}
-		if !strings.Contains(page, `<option value="2" selected>b</option>`) || !strings.Contains(page, `<option value="1">&lt;a&gt;</option>`) {
+		if !strings.Contains(page, `<option value="2" selected>b</option>`) ||
+			!strings.Contains(page, `<option value="1">&lt;a&gt;</option>`) {
 			t.Error("one can't choose a store")
 		}
 		if got := rows(page, "store"); len(got) != 1 || !strings.Contains(got[0], "b:") {
 			t.Error(got)
 		}
-		// The link of a name asks the store of its own client.
-		if got := rows(get(t, h, follow(t, page, "held", 1)), "store"); len(got) != 1 || !strings.Contains(got[0], "b:") {
+		// The link of a name asks the store of the row's own client.
+		if got := rows(get(t, h, follow(t, page, "held", 1)), "store"); len(got) != 1 ||
+			!strings.Contains(got[0], "b:") {
 			t.Error(got)
 		}
 	})
 }
 
-// follow returns where the link of a row's name leads to.
+// follow returns the URL that the link of a row's name points to.
 func follow(t testing.TB, page, id string, row int) string {
 	t.Helper()
-	links := regexp.MustCompile(`<th scope="row"><a href="([^"]*)#store"`).FindAllStringSubmatch(markup(page, id), -1)
+	links := regexp.MustCompile(`<th scope="row"><a href="([^"]*)#store"`).
+		FindAllStringSubmatch(markup(page, id), -1)
 	if row >= len(links) {
 		t.Fatalf("no row %d in %s", row, id)
 	}
@@ -494,10 +539,12 @@ func TestClosedClient(t *testing.T) {
 		}
 		c.Close()
 		page := get(t, h, "/?store=1")
-		if !strings.Contains(page, "&lt;a&gt;</bdi> is closed") || !strings.Contains(section(page, "store"), "closed") || rows(page, "held") != nil {
+		if !strings.Contains(page, "&lt;a&gt;</bdi> is closed") ||
+			!strings.Contains(section(page, "store"), "closed") || rows(page, "held") != nil {
 			t.Error(page)
 		}
-		if a := getJSON(t, h, "/?store=1"); !a.Clients[0].Closed || a.Store.Error == "" || a.Store.More {
+		if a := getJSON(t, h, "/?store=1"); !a.Clients[0].Closed || a.Store.Error == "" ||
+			a.Store.More {
 			t.Errorf("%+v", a)
 		}
 	})
@@ -505,22 +552,31 @@ func TestClosedClient(t *testing.T) {
 
 func TestMethods(t *testing.T) {
 	h := lockdebug.Handler(newClient(t, membackend.New()))
-	for _, method := range []string{"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"} {
-		if w := request(h, method, "/?store=1&name=x"); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "GET, HEAD" {
+	for _, method := range []string{"POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE",
+		"PROPFIND"} {
+		if w := request(h, method, "/?store=1&name=x"); w.Code != http.StatusMethodNotAllowed ||
+			w.Header().Get("Allow") != "GET, HEAD" {
 			t.Errorf("%s: %d, %v", method, w.Code, w.Header())
 		}
 	}
 	head, get := request(h, "HEAD", "/some/where"), request(h, "GET", "/some/where")
-	if head.Code != http.StatusOK || head.Body.Len() > 0 || head.Header().Get("Content-Length") == "" || get.Header().Get("Content-Length") != strconv.Itoa(get.Body.Len()) {
+	if head.Code != http.StatusOK || head.Body.Len() > 0 ||
+		head.Header().Get("Content-Length") == "" ||
+		get.Header().Get("Content-Length") != strconv.Itoa(get.Body.Len()) {
 		t.Errorf("HEAD: %d, %v, %d bytes", head.Code, head.Header(), head.Body.Len())
 	}
 }
 
-// What may be done with the page: nothing but look at it and ask again.
+// The page's headers forbid scripts, foreign content, and frames around the page.
 func TestHeaders(t *testing.T) {
 	h := lockdebug.Handler(newClient(t, membackend.New()))
 	for _, target := range []string{"/", "/?format=json", "/?format=csv"} {
-		for key, want := range map[string]string{"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "Vary": "Accept"} {
+		for key, want := range map[string]string{
+			"X-Content-Type-Options": "nosniff",
+			"Cache-Control":          "no-store",
+			"Referrer-Policy":        "no-referrer",
+			"Vary":                   "Accept",
+		} {
 			if got := request(h, "GET", target).Header().Get(key); got != want {
 				t.Errorf("%s: %s is %q", target, key, got)
 			}
@@ -530,30 +586,38 @@ func TestHeaders(t *testing.T) {
 	if got := w.Header().Get("Refresh"); got != "7" {
 		t.Errorf("Refresh is %q", got)
 	}
-	styles := regexp.MustCompile(`(?s)<style>(.*?)</style>`).FindAllStringSubmatch(w.Body.String(), -1)
+	styles := regexp.MustCompile(`(?s)<style>(.*?)</style>`).
+		FindAllStringSubmatch(w.Body.String(), -1)
 	if len(styles) != 1 {
 		t.Fatalf("%d styles", len(styles))
 	}
 	sum := sha256.Sum256([]byte(styles[0][1]))
-	want := "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	want := "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 	if got := w.Header().Get("Content-Security-Policy"); got != want {
 		t.Errorf("Content-Security-Policy is %q, want %q", got, want)
 	}
-	if bad := regexp.MustCompile(`(?i)<script|<iframe|<img|<link|\sstyle=|\son\w+=|javascript:`).FindString(w.Body.String()); bad != "" {
+	if bad := regexp.MustCompile(`(?i)<script|<iframe|<img|<link|\sstyle=|\son\w+=|javascript:`).
+		FindString(w.Body.String()); bad != "" {
 		t.Errorf("the page has %q", bad)
 	}
 }
 
 func TestBadParameters(t *testing.T) {
 	h := lockdebug.Handler(newClient(t, membackend.New()))
-	for _, query := range []string{"format=xml", "format=<script>", "store=2", "store=-1", "store=x", "store=99999999999999999999", "refresh=-1", "refresh=3601", "refresh=1;url=http://x", "all=perhaps",
+	for _, query := range []string{"format=xml", "format=<script>", "store=2", "store=-1",
+		"store=x", "store=99999999999999999999", "refresh=-1", "refresh=3601",
+		"refresh=1;url=http://x", "all=perhaps",
 		"who=perhaps", "sort=size", "sort=--for", "sort=-"} {
 		w := request(h, "GET", "/?"+url.PathEscape(query))
-		if w.Code != http.StatusBadRequest || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" || strings.Contains(w.Body.String(), "script") {
+		if w.Code != http.StatusBadRequest ||
+			w.Header().Get("Content-Type") != "text/plain; charset=utf-8" ||
+			strings.Contains(w.Body.String(), "script") {
 			t.Errorf("%s: %d, %s", query, w.Code, w.Body)
 		}
 	}
-	for _, query := range []string{"store=0", "store=&name=&prefix=", "all=0", "format=html", "refresh=0", "unknown=1", "name=x", "%zz",
+	for _, query := range []string{"store=0", "store=&name=&prefix=", "all=0", "format=html",
+		"refresh=0", "unknown=1", "name=x", "%zz",
 		"who=0", "who=1", "sort=for", "sort=-for", "sort=", "find=x", "find=%1b%ff"} {
 		if w := request(h, "GET", "/?"+query); w.Code != http.StatusOK {
 			t.Errorf("%s: %d, %s", query, w.Code, w.Body)
@@ -570,10 +634,13 @@ func TestNilClient(t *testing.T) {
 	lockdebug.Handler(nil)
 }
 
-// hostile are names that mustn't become more than text.
+// hostile are names that the page must show as mere text.
 var hostile = []string{
-	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `'><svg/onload=alert(1)>`, `</style><script>alert(1)</script>`, `javascript:alert(1)`, `{{.Title}}`, `&lt;b&gt;`, `a&name=b#c?d%41`,
-	"\x1b]0;owned\x07\x1b[31m", "a\x00b\r\nSet-Cookie: c", "\u202egnp.exe", "\u2066isolate", "\u009b31m", "\ufeff", "\xff\xfe\xfd", "half \xe2\x82", "-->", "]]>", " ", "a\u2028b", `C:\x`,
+	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `'><svg/onload=alert(1)>`,
+	`</style><script>alert(1)</script>`, `javascript:alert(1)`, `{{.Title}}`, `&lt;b&gt;`,
+	`a&name=b#c?d%41`,
+	"\x1b]0;owned\x07\x1b[31m", "a\x00b\r\nSet-Cookie: c", "\u202egnp.exe", "\u2066isolate",
+	"\u009b31m", "\ufeff", "\xff\xfe\xfd", "half \xe2\x82", "-->", "]]>", " ", "a\u2028b", `C:\x`,
 	strings.Repeat("long", 1000),
 }
 
@@ -591,13 +658,16 @@ func TestHostileNames(t *testing.T) {
 		}
 		synctest.Wait()
 		page := get(t, h, "/?all=1&store=1")
-		for _, p := range []string{page, get(t, h, "/?store=1&prefix="+url.QueryEscape(hostile[1]+"\x1b\u202e")), get(t, h, "/?store=1&name="+url.QueryEscape(hostile[1]+"\x1b\u202e"))} {
+		for _, p := range []string{page,
+			get(t, h, "/?store=1&prefix="+url.QueryEscape(hostile[1]+"\x1b\u202e")),
+			get(t, h, "/?store=1&name="+url.QueryEscape(hostile[1]+"\x1b\u202e"))} {
 			for _, r := range p {
 				if r != '\n' && !strconv.IsPrint(r) {
 					t.Errorf("the page has %U", r)
 				}
 			}
-			for _, bad := range []string{"<script", "<img", "<svg", "<b id", "</style><", `"javascript:`} {
+			for _, bad := range []string{"<script", "<img", "<svg", "<b id", "</style><",
+				`"javascript:`} {
 				if strings.Contains(p, bad) {
 					t.Errorf("the page has %s", bad)
 				}
@@ -614,7 +684,7 @@ func TestHostileNames(t *testing.T) {
 			t.Errorf("%d losses, %d waits", len(a.Losses), len(a.Waits))
 		}
 		held := rows(page, "held")
-		// Each is to be seen, comes back from JSON as it was, and its link leads to it.
+		// Each name is shown, is unchanged in JSON, and has a link that leads to the lock.
 		for i, name := range hostile {
 			shown := strings.Trim(strconv.Quote(name), `"`)
 			shown = strings.ReplaceAll(shown, `\"`, `"`)
@@ -636,7 +706,8 @@ func TestHostileNames(t *testing.T) {
 			if err != nil || u.Query().Get("name") != name {
 				t.Errorf("the link of %q is %s, %v", name, target, err)
 			}
-			if got := rows(get(t, h, target), "store"); len(got) != 1 || !strings.Contains(got[0], "here") {
+			if got := rows(get(t, h, target), "store"); len(got) != 1 ||
+				!strings.Contains(got[0], "here") {
 				t.Errorf("behind the link of %q is %q", name, got)
 			}
 		}
@@ -649,11 +720,13 @@ func TestHostileNames(t *testing.T) {
 func TestStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		c, other := newClient(t, store, dlock.WithClientID("a")), newClient(t, store, dlock.WithClientID("b"))
+		c, other := newClient(t, store, dlock.WithClientID("a")),
+			newClient(t, store, dlock.WithClientID("b"))
 		rw := other.RWLocker("rw")
 		acquire(t, rw.Writer())
 		for range 7 {
-			if _, err := other.Semaphore("slots", 20).Acquire(t.Context(), 2, dlock.FixedLease(time.Minute)); err != nil {
+			if _, err := other.Semaphore("slots", 20).
+				Acquire(t.Context(), 2, dlock.FixedLease(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -669,38 +742,48 @@ func TestStore(t *testing.T) {
 			t.Error("the store is asked without need")
 		}
 		got := strings.Join(rows(get(t, h, "/?store=1"), "store"), "\n")
-		for _, want := range []string{"mine exclusive | a:", " here 30 s left | –\n", "rw read-write | b:", " write, 30 s left | –\n", "slots permits · 14 of 20 out | b:", " × 2, 1 min 0 s left", "and 2 more | –\n", "till exclusive | b:", "and 1 more"} {
+		for _, want := range []string{"mine exclusive | a:", " here 30 s left | –\n",
+			"rw read-write | b:", " write, 30 s left | –\n", "slots permits · 14 of 20 out | b:",
+			" × 2, 1 min 0 s left", "and 2 more | –\n", "till exclusive | b:", "and 1 more"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("no %q in\n%s", want, got)
 			}
 		}
-		if got := rows(get(t, h, "/?store=1&prefix=t"), "store"); len(got) != 1 || !strings.HasPrefix(got[0], "till") {
+		if got := rows(get(t, h, "/?store=1&prefix=t"), "store"); len(got) != 1 ||
+			!strings.HasPrefix(got[0], "till") {
 			t.Error(got)
 		}
-		if got := section(get(t, h, "/?store=1&prefix=<x>"), "store"); !strings.Contains(got, "There are no locks whose names begin with <x> .") {
+		if got := section(get(t, h, "/?store=1&prefix=<x>"), "store"); !strings.Contains(got,
+			"There are no locks whose names begin with <x> .") {
 			t.Error(got)
 		}
-		// One lock is shown whole.
-		if got := rows(get(t, h, "/?store=1&name=slots"), "store"); len(got) != 1 || strings.Count(got[0], "b:") != 7 || strings.Contains(got[0], "more") {
+		// A single lock is shown with all its data.
+		if got := rows(get(t, h, "/?store=1&name=slots"), "store"); len(got) != 1 ||
+			strings.Count(got[0], "b:") != 7 || strings.Contains(got[0], "more") {
 			t.Error(got)
 		}
 		wantRows(t, get(t, h, "/?store=1&name=free"), "store", "free exclusive | nobody | –")
 	})
 }
 
-// Of a store with very many locks some are shown, and it is said that there are more.
-// That nobody is inside a lock that stays taken is said.
+// The page shows some of a very large number of locks, and says that there are more. For a lock
+// that is only kept, it says that it has no holder.
 func TestStoreWithWhatIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, membackend.New(), dlock.WithClientID("a"))
-		if ran, err := c.Once(t.Context(), "job", "now", time.Minute, func(context.Context) error { return nil }); !ran || err != nil {
+		if ran, err := c.Once(t.Context(), "job", "now", time.Minute, func(context.Context) error {
+			return nil
+		}); !ran || err != nil {
 			t.Fatal(ran, err)
 		}
 		h := lockdebug.Handler(c)
-		if got, want := strings.Join(rows(get(t, h, "/?store=1"), "store"), "\n"), "1 min 0 s left, given back and kept"; !strings.Contains(got, want) {
+		if got, want := strings.Join(rows(get(t, h, "/?store=1"), "store"),
+			"\n"), "1 min 0 s left, given back and kept"; !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
-		if w := request(h, "GET", "/?store=1", "Accept", "application/json"); !strings.Contains(w.Body.String(), `"kept": true`) && !strings.Contains(w.Body.String(), `"kept":true`) {
+		if w := request(h, "GET", "/?store=1", "Accept",
+			"application/json"); !strings.Contains(w.Body.String(), `"kept": true`) &&
+			!strings.Contains(w.Body.String(), `"kept":true`) {
 			t.Errorf("as JSON: %s", w.Body)
 		}
 	})
@@ -714,15 +797,18 @@ func TestStoreWithMany(t *testing.T) {
 		}
 		h := lockdebug.Handler(c)
 		page := get(t, h, "/?store=1")
-		if got := len(rows(page, "store")); got != 200 || !strings.Contains(section(page, "store"), "There are more: give a prefix.") {
+		if got := len(rows(page, "store")); got != 200 ||
+			!strings.Contains(section(page, "store"), "There are more: give a prefix.") {
 			t.Errorf("%d rows: %s", got, section(page, "store")[:200])
 		}
 		page = get(t, h, "/?store=1&all=1")
-		if got := len(rows(page, "store")); got != 201 || strings.Contains(section(page, "store"), "more") {
+		if got := len(rows(page, "store")); got != 201 ||
+			strings.Contains(section(page, "store"), "more") {
 			t.Errorf("%d rows", got)
 		}
 		page = get(t, h, "/?store=1&prefix=1")
-		if got := len(rows(page, "store")); got != 100 || strings.Contains(section(page, "store"), "more") {
+		if got := len(rows(page, "store")); got != 100 ||
+			strings.Contains(section(page, "store"), "more") {
 			t.Errorf("%d rows", got)
 		}
 		if a := getJSON(t, h, "/?store=1"); len(a.Store.Locks) != 201 || a.Store.More {
@@ -741,9 +827,13 @@ func (s lists) List(ctx context.Context, req backend.ListRequest) (backend.ListR
 	return s.list(ctx, req)
 }
 
-// Whatever the store does, the page answers, and says what.
+// The page always answers, and reports the store's error.
 func TestStoreThatDoesNotAnswer(t *testing.T) {
-	some := backend.ListResult{Next: "2", Locks: []backend.Inspection{{Name: "x", Holders: []backend.Holder{{Owner: "u<id>:1", Count: 1, Remaining: -1}}}}}
+	some := backend.ListResult{
+		Next: "2", Locks: []backend.Inspection{{
+			Name: "x", Holders: []backend.Holder{{Owner: "u<id>:1", Count: 1, Remaining: -1}},
+		}},
+	}
 	stuck := make(chan struct{})
 	for name, c := range map[string]struct {
 		list  func(context.Context, backend.ListRequest) (backend.ListResult, error)
@@ -754,7 +844,9 @@ func TestStoreThatDoesNotAnswer(t *testing.T) {
 	}{
 		"refuses": {
 			list: func(context.Context, backend.ListRequest) (backend.ListResult, error) {
-				return backend.ListResult{}, &backend.Error{Kind: backend.Refused, Err: errors.New("NOPERM <b>SCAN</b>\x1b[0m")}
+				return backend.ListResult{}, &backend.Error{
+					Kind: backend.Refused, Err: errors.New("NOPERM <b>SCAN</b>\x1b[0m"),
+				}
 			},
 			want: `NOPERM <b>SCAN</b>\x1b[0m`,
 		},
@@ -763,7 +855,8 @@ func TestStoreThatDoesNotAnswer(t *testing.T) {
 				<-ctx.Done()
 				return backend.ListResult{}, ctx.Err()
 			},
-			want: "the store took longer than a second There may be more: give a prefix.", more: true, took: time.Second,
+			want: "the store took longer than a second There may be more: give a prefix.",
+			more: true, took: time.Second,
 		},
 		"hangs whatever the context says": {
 			list: func(context.Context, backend.ListRequest) (backend.ListResult, error) {
@@ -780,20 +873,26 @@ func TestStoreThatDoesNotAnswer(t *testing.T) {
 				<-ctx.Done()
 				return backend.ListResult{}, ctx.Err()
 			},
-			want: "x exclusive u<id>:1 never ends – No more than these: the store took longer than a second There may be more", locks: 1, more: true, took: time.Second,
+			want: "x exclusive u<id>:1 never ends – No more than these: the store took longer " +
+				"than a second There may be more", locks: 1, more: true, took: time.Second,
 		},
 		"goes on for ever": {
 			list: func(context.Context, backend.ListRequest) (backend.ListResult, error) {
 				time.Sleep(time.Millisecond)
 				return some, nil
 			},
-			want: "x exclusive u<id>:1 never ends – No more than these: the store took longer than a second", locks: 1, more: true, took: time.Second,
+			want: "x exclusive u<id>:1 never ends – No more than these: the store took longer " +
+				"than a second", locks: 1, more: true, took: time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				stuck = make(chan struct{})
-				client := newClient(t, sessions{membackend.New(), func(s backend.Session) backend.Session { return lists{s, c.list} }})
+				client := newClient(t, sessions{membackend.New(), func(
+					s backend.Session,
+				) backend.Session {
+					return lists{s, c.list}
+				}})
 				acquire(t, client.Locker("held"))
 				h := lockdebug.Handler(client)
 				began := time.Now()
@@ -821,9 +920,14 @@ func TestStoreThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestStoreThatCannot(t *testing.T) {
-	c := newClient(t, sessions{membackend.New(), func(s backend.Session) backend.Session { return struct{ backend.Session }{s} }})
+	c := newClient(t, sessions{membackend.New(), func(s backend.Session) backend.Session {
+		return struct{ backend.Session }{s}
+	}})
 	h := lockdebug.Handler(c)
-	for target, want := range map[string]string{"/?store=1": "can't list its locks: unsupported operation", "/?store=1&name=x": "can't say who has a lock: unsupported operation"} {
+	for target, want := range map[string]string{
+		"/?store=1":        "can't list its locks: unsupported operation",
+		"/?store=1&name=x": "can't say who has a lock: unsupported operation",
+	} {
 		if got := section(get(t, h, target), "store"); !strings.Contains(got, want) {
 			t.Errorf("%s: %s", target, got)
 		}
@@ -833,11 +937,13 @@ func TestStoreThatCannot(t *testing.T) {
 	}
 }
 
-// Who leaves doesn't keep the store busy.
+// If a visitor disconnects, the request to the store ends.
 func TestLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, sessions{membackend.New(), func(s backend.Session) backend.Session {
-			return lists{s, func(ctx context.Context, _ backend.ListRequest) (backend.ListResult, error) {
+			return lists{s, func(
+				ctx context.Context, _ backend.ListRequest,
+			) (backend.ListResult, error) {
 				<-ctx.Done()
 				return backend.ListResult{}, ctx.Err()
 			}}
@@ -845,14 +951,16 @@ func TestLeaving(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		lockdebug.Handler(c).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/?store=1", nil))
+		lockdebug.Handler(c).ServeHTTP(httptest.NewRecorder(),
+			httptest.NewRequestWithContext(ctx, "GET", "/?store=1", nil))
 		if took := time.Since(began); took != time.Millisecond {
 			t.Errorf("it took %v", took)
 		}
 	})
 }
 
-// many has a client hold very many locks, of which one is in danger.
+// many returns a handler for a client that holds a large number of locks, one of which is about to
+// end.
 func many(t testing.TB, n int) http.Handler {
 	c := newClient(t, membackend.New())
 	for i := range n {
@@ -868,19 +976,25 @@ func TestManyHolds(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		synctest.Wait()
 		page := get(t, h, "/?refresh=5")
-		if got := rows(page, "ending"); len(got) != 1 || !strings.HasPrefix(got[0], "the one exclusive | ") {
+		if got := rows(page, "ending"); len(got) != 1 ||
+			!strings.HasPrefix(got[0], "the one exclusive | ") {
 			t.Error(got)
 		}
-		if got := len(rows(page, "held")); got != 200 || !strings.HasSuffix(section(page, "held"), "and 9,801 more: all , or as JSON") {
+		if got := len(rows(page, "held")); got != 200 ||
+			!strings.HasSuffix(section(page, "held"), "and 9,801 more: all , or as JSON") {
 			t.Errorf("%d rows", got)
 		}
-		if first := strings.Index(page, "the one"); first < 0 || first > strings.Index(page, `id="held"`) {
+		if first := strings.Index(page, "the one"); first < 0 ||
+			first > strings.Index(page, `id="held"`) {
 			t.Error("what matters doesn't come first")
 		}
-		if !strings.Contains(page, `<b>10,001</b> held`) || !strings.Contains(page, `href="?all=1&amp;refresh=5"`) || !strings.Contains(page, `href="?format=json"`) {
+		if !strings.Contains(page, `<b>10,001</b> held`) ||
+			!strings.Contains(page, `href="?all=1&amp;refresh=5"`) ||
+			!strings.Contains(page, `href="?format=json"`) {
 			t.Error("it isn't said how many there are, and where")
 		}
-		if got := strings.Count(markup(get(t, h, "/?all=1"), "held"), `<tr><th scope="row">`); got != 10_001 {
+		if got := strings.Count(markup(get(t, h, "/?all=1"), "held"),
+			`<tr><th scope="row">`); got != 10_001 {
 			t.Errorf("all are %d rows", got)
 		}
 		if got := len(getJSON(t, h, "/").Holds); got != 10_001 {
@@ -889,7 +1003,7 @@ func TestManyHolds(t *testing.T) {
 	})
 }
 
-// The page is looked at while everything moves.
+// The page can be requested while locks change concurrently.
 func TestConcurrently(t *testing.T) {
 	store := membackend.New()
 	c := newClient(t, store)
@@ -914,7 +1028,12 @@ func TestConcurrently(t *testing.T) {
 
 func BenchmarkPage(b *testing.B) {
 	h := many(b, 10_000)
-	for name, target := range map[string]string{"first": "/", "all": "/?all=1", "json": "/?format=json", "store": "/?store=1"} {
+	for name, target := range map[string]string{
+		"first": "/",
+		"all":   "/?all=1",
+		"json":  "/?format=json",
+		"store": "/?store=1",
+	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

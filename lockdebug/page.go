@@ -25,14 +25,14 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"style":     func() template.CSS { return template.CSS(style) },
 }).Parse(source))
 
-// How many rows of a table are shown unless all are asked for.
+// The numbers of rows that the page shows by default.
 const (
 	mostRows  = 200
-	mostFirst = 10 // in those that come first
-	mostInRow = 5  // holders of one lock, and those in line for it, in a list of locks
+	mostFirst = 10 // in the tables at the top
+	mostInRow = 5  // the holders or waiters of one lock, in a list of locks
 )
 
-// A view is what the page shows.
+// A view is the data of the page.
 type view struct {
 	*report
 	query
@@ -41,7 +41,7 @@ type view struct {
 	Long     rows[wait]
 	Held     rows[hold]
 	Waiting  rows[wait]
-	RanOut   rows[loss] // fixed leases, as they were meant to
+	RanOut   rows[loss] // losses of fixed leases that have expired, as intended
 	Sets     []setView
 	Store    *storeView
 }
@@ -69,23 +69,25 @@ func newView(rep *report, q query) *view {
 	return v
 }
 
-// rows are those of a table that are shown.
+// rows are the shown rows of a table.
 type rows[T row] struct {
 	*view
-	id      string // of the section
+	id      string // the section's id
 	Shown   []T
-	Matched int // that have what is looked for
+	Matched int // the number of rows that match the search
 	Total   int
 }
 
-// More is how many match and aren't shown.
+// More is the number of matching rows that aren't shown.
 func (r rows[T]) More() int { return r.Matched - len(r.Shown) }
 
-// every is for tables that have all rows.
+// every selects all rows of a table.
 func every[T any](T) bool { return true }
 
-// pick picks rows for a table.
-func pick[T row](v *view, id string, all []T, most int, which func(T) bool, columns columns[T]) rows[T] {
+// pick returns the rows of a table that are to be shown. which selects the table's rows from all.
+func pick[T row](
+	v *view, id string, all []T, most int, which func(T) bool, columns columns[T],
+) rows[T] {
 	r := rows[T]{view: v, id: id}
 	for _, row := range all {
 		if !which(row) {
@@ -104,7 +106,7 @@ func pick[T row](v *view, id string, all []T, most int, which func(T) bool, colu
 	return r
 }
 
-// Title says in a word what a row of tabs has room for.
+// Title is the page's title, short enough for a browser's tab.
 func (v *view) Title() string {
 	var parts []string
 	add := func(n int, what string) {
@@ -119,10 +121,10 @@ func (v *view) Title() string {
 	return strings.Join(append(parts, "Locks"), " · ")
 }
 
-// Several says whether there is more than one client to tell apart.
+// Several says whether there is more than one client.
 func (v *view) Several() bool { return len(v.Clients) > 1 }
 
-// Asked says whether the store of the client with that index is, or would be, asked.
+// Asked says whether the client with that index is preselected as the one whose store is asked.
 func (v *view) Asked(index int) bool { return max(v.store, 1) == index+1 }
 
 func (v *view) Find() string     { return typed(v.query.find) }
@@ -134,10 +136,10 @@ func (v *view) Prefix() string   { return typed(v.prefix) }
 func (v *view) Refresh() int     { return v.refresh }
 func (v *view) LongWait() string { return duration(dlock.DefaultLease) }
 
-// Groups are the headings of what is counted.
+// Groups are the headings of the counters.
 func (v *view) Groups() []group { return counters{}.Groups() }
 
-// Again, Once, Often, All, Unfiltered and AsJSON are links to this view, and to others of the same.
+// Again, Once, Often, All, Unfiltered and AsJSON are links to this view, and to variants of it.
 
 func (v *view) Again() string { return v.url() }
 
@@ -159,7 +161,7 @@ func (v *view) All() string {
 	return q.url()
 }
 
-// Unfiltered is a link to all rows, whatever is in them.
+// Unfiltered is a link to this view without a search.
 func (v *view) Unfiltered() string {
 	q := v.query
 	q.find = ""
@@ -172,29 +174,29 @@ func (v *view) AsJSON() string {
 	return q.url()
 }
 
-// Ask is a link to what the store says of the lock.
+// Ask is a link to the store's report on the lock.
 func (s subject) Ask() string { return askURL(s.client, s.Name) }
 
 func askURL(client int, name string) string {
 	return query{store: client, name: name}.url() + "#store"
 }
 
-// Ago is how long ago it was.
+// Ago is the time since the loss.
 func (l loss) Ago() time.Duration { return l.ago }
 
-// Left is how long the call still waits.
+// Left is the time until the call's wait ends.
 func (w wait) Left() time.Duration { return w.left }
 
-// A storeView shows what a store says.
+// A storeView shows a store's report.
 type storeView struct {
 	*store
 	Rows rows[lock]
 }
 
-// Ask is a link to what the store says of one of its locks.
+// Ask is a link to the store's report on one of its locks.
 func (s *storeView) Ask(name string) string { return askURL(s.number, name) }
 
-// Few is how many of those that have one lock, or stand in line for it, are shown.
+// few limits a number of holders or waiters of one lock to the number that is shown.
 func (s *storeView) few(n int) int {
 	if s.Name == "" {
 		return min(n, mostInRow)
@@ -202,19 +204,19 @@ func (s *storeView) few(n int) int {
 	return n
 }
 
-// Holders are those of a lock that are shown.
+// Holders are the lock's holders that are shown.
 func (s *storeView) Holders(l lock) []holder { return l.Holders[:s.few(len(l.Holders))] }
 
-// Others is how many more there are.
+// Others is the number of holders that aren't shown.
 func (s *storeView) Others(l lock) int { return len(l.Holders) - s.few(len(l.Holders)) + l.More }
 
-// Line are those in line that are shown.
+// Line has the lock's waiters in line that are shown.
 func (s *storeView) Line(l lock) []string { return l.Line[:s.few(len(l.Line))] }
 
-// Behind is how many more there are.
+// Behind is the number of waiters in line that aren't shown.
 func (s *storeView) Behind(l lock) int { return len(l.Line) - s.few(len(l.Line)) }
 
-// What is the kind of the lock, and of a semaphore how many permits are out.
+// What returns the lock's kind. For a semaphore it also returns the number of acquired permits.
 func (l lock) What() string {
 	switch {
 	case l.Shared():
@@ -229,27 +231,29 @@ func (l lock) What() string {
 	return fmt.Sprintf("%s · %s of %s out", l.Kind, thousands(out), thousands(l.Limit))
 }
 
-// Shared says whether its holders are of different kinds.
+// Shared says whether this is a read-write lock, whose holders are of two kinds.
 func (l lock) Shared() bool { return l.Kind == backend.Write.String() }
 
-// A group is counters that belong together.
+// A group is a group of related counters.
 type group struct {
 	Name     string
 	Counters []shown
 }
 
-// shown is a counter as it is shown.
+// shown is one counter, as the page shows it.
 type shown struct {
 	Name  string
 	Value uint64
-	Class string // if it isn't zero
+	Class string // the CSS class if Value isn't zero
 }
 
-// Groups are the counters as they are shown.
+// Groups are the counters, as the page shows them.
 func (c counters) Groups() []group {
 	return []group{
-		{"Acquired", []shown{{"from the store", c.FromStore, ""}, {"handed over", c.HandedOver, ""}, {"re-entered", c.Reentered, ""}, {"joined", c.Joined, ""}, {"granted", c.Granted, ""}}},
-		{"Not acquired", []shown{{"in time", c.NotAcquired, ""}, {"canceled", c.Canceled, ""}, {"error", c.Failed, "warn"}}},
+		{"Acquired", []shown{{"from the store", c.FromStore, ""}, {"handed over", c.HandedOver, ""},
+			{"re-entered", c.Reentered, ""}, {"joined", c.Joined, ""}, {"granted", c.Granted, ""}}},
+		{"Not acquired", []shown{{"in time", c.NotAcquired, ""}, {"canceled", c.Canceled, ""},
+			{"error", c.Failed, "warn"}}},
 		{"Ended", []shown{{"released", c.Released, ""}, {"lost", c.Lost, "bad"}}},
 		{"Renewals", []shown{{"done", c.Renewed, ""}, {"failed", c.NotRenewed, "warn"}}},
 	}

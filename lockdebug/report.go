@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A report is what there is to say. As JSON it is what the package comment shows.
+// A report is all data of the page. The package comment shows its JSON.
 type report struct {
 	Time    time.Time `json:"time"`
 	Clients []client  `json:"clients"`
@@ -30,7 +30,7 @@ type client struct {
 	Counters counters `json:"counters"`
 }
 
-// counters are a [dlock.Stats].
+// counters are the counters of a [dlock.Stats].
 type counters struct {
 	FromStore   uint64 `json:"from_store"`
 	HandedOver  uint64 `json:"handed_over"`
@@ -49,7 +49,7 @@ type counters struct {
 
 // subject is the lock that a row is about.
 type subject struct {
-	client int    // from 1
+	client int    // the client's index, from 1
 	Client string `json:"client"`
 	named
 	Kind string `json:"kind"`
@@ -57,7 +57,7 @@ type subject struct {
 
 type named struct {
 	Name  string `json:"name"`
-	Bytes []byte `json:"name_base64,omitempty"` // if the name isn't valid UTF-8
+	Bytes []byte `json:"name_base64,omitempty"` // set if the name isn't valid UTF-8
 }
 
 func newNamed(name string) named {
@@ -107,17 +107,18 @@ type wait struct {
 	Long    bool      `json:"long"`
 	Place   int       `json:"place"`
 	Permits int       `json:"permits"`
-	HeldBy  *heldBy   `json:"held_by,omitempty"` // nil if that isn't known
+	HeldBy  *heldBy   `json:"held_by,omitempty"` // nil if it isn't known
 	left    time.Duration
 }
 
-// heldBy is who has a lock that is waited for.
+// heldBy lists the holders of a lock that is waited for.
 type heldBy struct {
 	Holders []holder `json:"holders"`
-	More    int      `json:"more"` // other holders
+	More    int      `json:"more"` // the number of holders that aren't listed
 }
 
-// seconds is a duration that JSON has as a number of seconds. A negative one doesn't end.
+// seconds is a duration. In JSON it is a number of seconds, or null if it is negative, which means
+// that there is no end.
 type seconds time.Duration
 
 func (s seconds) MarshalJSON() ([]byte, error) {
@@ -128,9 +129,11 @@ func (s seconds) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, d.Seconds(), 'f', -1, 64), nil
 }
 
-// report asks the clients; no store.
+// report collects the data of the clients and sets. It sends no request to a store.
 func (h *handler) report() *report {
-	rep := &report{Time: time.Now(), Clients: []client{}, Losses: []loss{}, Holds: []hold{}, Waits: []wait{}}
+	rep := &report{
+		Time: time.Now(), Clients: []client{}, Losses: []loss{}, Holds: []hold{}, Waits: []wait{},
+	}
 	for i, c := range h.clients {
 		of := func(name string, kind backend.Kind) subject {
 			return subject{i + 1, c.ID(), newNamed(name), kind.String()}
@@ -157,7 +160,11 @@ func (h *handler) report() *report {
 }
 
 func newLoss(s subject, l dlock.Loss, now time.Time) loss {
-	row := loss{subject: s, Holder: l.Holder, Reason: l.Reason.String(), At: l.At, Held: seconds(l.Held), Renewed: seconds(l.Unconfirmed), By: l.TakenBy, Paused: seconds(l.Paused), ago: since(l.At, now)}
+	row := loss{
+		subject: s, Holder: l.Holder, Reason: l.Reason.String(), At: l.At, Held: seconds(l.Held),
+		Renewed: seconds(l.Unconfirmed), By: l.TakenBy, Paused: seconds(l.Paused),
+		ago: since(l.At, now),
+	}
 	if l.Err != nil {
 		row.Error = l.Err.Error()
 	}
@@ -165,21 +172,28 @@ func newLoss(s subject, l dlock.Loss, now time.Time) loss {
 }
 
 func newHold(s subject, h dlock.HoldInfo, now time.Time) hold {
-	return hold{subject: s, Holder: h.HolderID, By: h.By, Caller: h.Caller, Since: h.Since, Held: seconds(since(h.Since, now)), Until: h.Until, Remaining: seconds(since(now, h.Until)),
-		Lease: seconds(h.Lease), Renewed: h.Renewed, EndsSoon: endsSoon(h, now), Count: h.Count, Permits: h.Permits, Token: h.Token}
+	return hold{subject: s, Holder: h.HolderID, By: h.By, Caller: h.Caller, Since: h.Since,
+		Held: seconds(since(h.Since, now)), Until: h.Until, Remaining: seconds(since(now, h.Until)),
+		Lease: seconds(h.Lease), Renewed: h.Renewed, EndsSoon: endsSoon(h, now), Count: h.Count,
+		Permits: h.Permits, Token: h.Token}
 }
 
 func newWait(s subject, w dlock.WaitInfo, now time.Time) wait {
 	waited := since(w.Since, now)
-	return wait{subject: s, By: w.By, Caller: w.Caller, Since: w.Since, Waited: seconds(waited), Until: w.Until, Long: waited > dlock.DefaultLease, Place: w.Place, Permits: w.Permits, left: since(now, w.Until)}
+	return wait{
+		subject: s, By: w.By, Caller: w.Caller, Since: w.Since, Waited: seconds(waited),
+		Until: w.Until, Long: waited > dlock.DefaultLease, Place: w.Place, Permits: w.Permits,
+		left: since(now, w.Until),
+	}
 }
 
-// since returns how long it is, or was, from one time to another, or 0: what was read after now was
-// read may be later.
+// since returns the time between two times, or 0 if to is before from. That is possible, because
+// some times are read after the time of the report.
 func since(from, to time.Time) time.Duration { return max(to.Sub(from), 0) }
 
-// endsSoon says whether a hold is in danger. A renewal is due when a third of the lease has passed:
-// where half has, some have failed.
+// endsSoon says whether a hold is in danger. A renewal is due after a third of the lease. If half
+// of the lease has passed, renewals have failed. A fixed lease is in danger during its last
+// quarter.
 func endsSoon(h dlock.HoldInfo, now time.Time) bool {
 	left := h.Until.Sub(now)
 	if h.Renewed {
@@ -188,9 +202,9 @@ func endsSoon(h dlock.HoldInfo, now time.Time) bool {
 	return left < h.Lease/4
 }
 
-// store is what the store of one client says.
+// store is the data of one client's store.
 type store struct {
-	number int    // of the client
+	number int    // the client's index, from 1
 	Client string `json:"client"`
 	Prefix string `json:"prefix"`
 	Name   string `json:"name"`
@@ -215,16 +229,16 @@ type holder struct {
 	Kind      string  `json:"kind"`
 	Count     int     `json:"count"`
 	Remaining seconds `json:"remaining"`
-	Kept      bool    `json:"kept,omitempty"` // it was given back, and stays taken
+	Kept      bool    `json:"kept,omitempty"` // released, but still kept taken
 }
 
-// What a store is asked for at most.
+// Limits on a request for a store's locks.
 const (
-	patience  = time.Second // the page says so
+	patience  = time.Second // the page shows this value
 	mostLocks = 10_000
 )
 
-// ask asks a store for what q wants.
+// ask asks a store for the locks that the query selects.
 func (h *handler) ask(ctx context.Context, q query) *store {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -262,7 +276,7 @@ func (h *handler) ask(ctx context.Context, q query) *store {
 	return s
 }
 
-// fail notes why there is nothing, or no more.
+// fail records the error that ended the request for locks.
 func (s *store) fail(err error) {
 	switch {
 	case err == nil:
@@ -283,7 +297,9 @@ func (h *handler) newLock(info dlock.LockInfo) lock {
 func (h *handler) newHolders(infos []dlock.Holder) []holder {
 	all := []holder{}
 	for _, r := range infos {
-		here := slices.ContainsFunc(h.clients, func(c *dlock.Client) bool { return c.ID() == r.Client })
+		here := slices.ContainsFunc(h.clients, func(c *dlock.Client) bool {
+			return c.ID() == r.Client
+		})
 		all = append(all, holder{
 			r.ID, r.Client, here, r.Kind.String(), r.Count, seconds(r.Remaining), r.Kept,
 		})

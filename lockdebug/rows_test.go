@@ -19,7 +19,7 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// names returns what the rows of a section begin with.
+// names returns the first cell of each row of a section.
 func names(page, id string) (all []string) {
 	for _, row := range rows(page, id) {
 		name, _, _ := strings.Cut(row, " ")
@@ -28,10 +28,11 @@ func names(page, id string) (all []string) {
 	return all
 }
 
-// sorted returns where the head of a column leads to.
+// sorted returns the URL that the head of a column links to.
 func sorted(t testing.TB, page, id, title string) string {
 	t.Helper()
-	head := regexp.MustCompile(`<th scope="col"[^>]*><a href="([^"]*)#` + id + `">` + title + `</a>`)
+	head := regexp.MustCompile(`<th scope="col"[^>]*><a href="([^"]*)#` + id + `">` + title +
+		`</a>`)
 	link := head.FindStringSubmatch(markup(page, id))
 	if link == nil {
 		t.Fatalf("in %s one can't sort by %s", id, title)
@@ -39,8 +40,8 @@ func sorted(t testing.TB, page, id, title string) string {
 	return "/" + html.UnescapeString(link[1])
 }
 
-// A click on the head of a column sorts by it, numbers from the largest; another click the other
-// way round.
+// A click on the head of a column sorts by it, and another click reverses the order. Numbers begin
+// with the largest.
 func TestSort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -55,11 +56,11 @@ func TestSort(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(time.Second)
 		}
-		waits(t, c.Locker("wait-a")) // for as long as it takes
+		waits(t, c.Locker("wait-a")) // without a deadline
 		synctest.Wait()
 		for _, tt := range []struct{ id, title, before, once, twice string }{
 			{"held", "Lock", "b c a", "a b c", "c b a"},
-			{"held", "Holder", "b c a", "b c a", "a c b"}, // their numbers are counted up
+			{"held", "Holder", "b c a", "b c a", "a c b"}, // the numbers of holders ascend
 			{"held", "Held for", "b c a", "b c a", "a c b"},
 			{"held", "Ends in", "b c a", "b c a", "a c b"},
 			{"lost", "Lock", "a c b", "a b c", "c b a"},
@@ -100,7 +101,7 @@ func TestSort(t *testing.T) {
 	})
 }
 
-// Of many rows those are shown that one looks for, and it is said how many there are.
+// A search shows the matching rows, and the number of matches.
 func TestFind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := many(t, 1_000)
@@ -114,11 +115,12 @@ func TestFind(t *testing.T) {
 		if text := section(page, "held"); !strings.HasPrefix(text, "Held 10 of 1,001 match.") {
 			t.Errorf("it isn't said how many there are: %.60s", text)
 		}
-		// What matters is never hidden: it is counted, and it is said that it doesn't match.
+		// Important rows are never hidden silently. The page counts those that don't match.
 		if text := section(page, "ending"); text != "Ending soon 0 of 1 match." {
 			t.Error(text)
 		}
-		if !strings.Contains(page, "<b>1</b> ending soon") || !strings.Contains(page, "<b>1,001</b> held") {
+		if !strings.Contains(page, "<b>1</b> ending soon") ||
+			!strings.Contains(page, "<b>1,001</b> held") {
 			t.Error("what doesn't match isn't counted")
 		}
 		if !strings.Contains(page, `name="find" value="ORDERS:00012"`) ||
@@ -130,7 +132,8 @@ func TestFind(t *testing.T) {
 		if got := names(page, "held"); len(got) != 200 {
 			t.Errorf("%d rows", len(got))
 		}
-		if text := section(page, "held"); !strings.HasSuffix(text, "and 800 more: all , or as JSON") {
+		if text := section(page, "held"); !strings.HasSuffix(text,
+			"and 800 more: all , or as JSON") {
 			t.Errorf("%s", text[len(text)-60:])
 		}
 		if got := getJSON(t, h, "/?find=orders:00012").Holds; len(got) != 10 {
@@ -139,7 +142,7 @@ func TestFind(t *testing.T) {
 	})
 }
 
-// Whatever somebody looks for is text on the page.
+// The search text is shown as mere text.
 func TestFindHostile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, membackend.New())
@@ -161,18 +164,20 @@ func TestFindHostile(t *testing.T) {
 	})
 }
 
-// asked is a session that is asked by way of a function who has a lock.
+// asked is a session whose Inspect calls a function.
 type asked struct {
 	backend.Session
 	inspect func(context.Context, backend.InspectRequest) (backend.Inspection, error)
 }
 
-func (s asked) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+func (s asked) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
 	return s.inspect(ctx, req)
 }
 
-// It says who has what is waited for, as far as the store answers soon; of many locks it asks for
-// some.
+// The page names the holders of locks that are waited for, if the store answers soon. It asks only
+// about some if there are many such locks.
 func TestWhoHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -180,7 +185,9 @@ func TestWhoHolds(t *testing.T) {
 		var requests atomic.Int64
 		var hang atomic.Bool
 		c := newClient(t, sessions{store, func(s backend.Session) backend.Session {
-			return asked{s, func(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+			return asked{s, func(
+				ctx context.Context, req backend.InspectRequest,
+			) (backend.Inspection, error) {
 				requests.Add(1)
 				if hang.Load() {
 					<-ctx.Done()
@@ -231,7 +238,8 @@ func TestWhoHolds(t *testing.T) {
 		hang.Store(true)
 		began := time.Now()
 		wait = rows(get(t, h, "/"), "waiting")
-		if took := time.Since(began); took != time.Second/2 || !strings.Contains(wait[0], "| ask |") {
+		if took := time.Since(began); took != time.Second/2 ||
+			!strings.Contains(wait[0], "| ask |") {
 			t.Errorf("a store that hangs: after %v %q", took, wait)
 		}
 		if by := getJSON(t, h, "/").Waits[0].HeldBy; by != nil {
@@ -244,7 +252,8 @@ func TestWhoHolds(t *testing.T) {
 			waits(t, c.Locker(fmt.Sprint(i)))
 		}
 		synctest.Wait()
-		if wait := rows(get(t, h, "/?sort=-for"), "waiting"); len(wait) != 33 || requests.Load() != 20 {
+		if wait := rows(get(t, h, "/?sort=-for"), "waiting"); len(wait) != 33 ||
+			requests.Load() != 20 {
 			t.Errorf("%d rows, %d requests", len(wait), requests.Load())
 		}
 	})

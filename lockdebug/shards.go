@@ -6,7 +6,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// A set is some work that is divided: what this process has of it, and who else takes part.
+// A set is the report on a set of shards: the shards of this process, and all members.
 type set struct {
 	named
 	Members []member `json:"members"`
@@ -37,12 +37,14 @@ func newSet(s *shards.Set, now time.Time) set {
 	all := set{named: newNamed(s.Name()), Members: []member{}, Shards: []shard{}}
 	for _, m := range s.Seen() {
 		all.Members = append(all.Members, member{
-			m.Client, m.Run, m.Address, m.State, append([]int{}, m.Seats...), m.Weight, m.Cap, m.List,
+			m.Client, m.Run, m.Address, m.State, append([]int{}, m.Seats...), m.Weight, m.Cap,
+			m.List,
 		})
 	}
 	for _, i := range s.Mine() {
 		row := shard{
-			named: newNamed(i.Name), State: string(i.State), Since: i.Since, For: seconds(since(i.Since, now)),
+			named: newNamed(i.Name), State: string(i.State), Since: i.Since,
+			For:   seconds(since(i.Since, now)),
 			Token: i.Token,
 		}
 		if i.Err != nil {
@@ -53,7 +55,7 @@ func newSet(s *shards.Set, now time.Time) set {
 	return all
 }
 
-// Class says how a shard's state is shown.
+// Class is the CSS class for a shard's state.
 func (s shard) Class() string {
 	switch shards.State(s.State) {
 	case shards.Overdue:
@@ -65,7 +67,7 @@ func (s shard) Class() string {
 	}
 }
 
-// Disagree says whether members know of different shards.
+// Disagree says whether members have different lists of shards.
 func (s set) Disagree() bool {
 	for _, m := range s.Members {
 		if m.List != s.Members[0].List {
@@ -75,7 +77,7 @@ func (s set) Disagree() bool {
 	return false
 }
 
-// A setView is what the page shows of a set.
+// A setView is the page's view of a set.
 type setView struct {
 	set
 	Members rows[member]

@@ -21,10 +21,12 @@ import (
 func TestShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
-		c, other := newClient(t, store, dlock.WithClientID("a")), newClient(t, store, dlock.WithClientID("b"))
+		c, other := newClient(t, store, dlock.WithClientID("a")),
+			newClient(t, store, dlock.WithClientID("b"))
 		quiet := shards.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
 		names := []string{"fails", "hangs", "<b>runs", "bad\xff"}
-		set := shards.New(c, "work<", names, shards.Grace(time.Second), shards.Address("10.0.0.1:80"), quiet)
+		set := shards.New(c, "work<", names, shards.Grace(time.Second),
+			shards.Address("10.0.0.1:80"), quiet)
 		goOn := make(chan struct{})
 		run := func(set *shards.Set, run func(context.Context, *shards.Shard) error) (end func()) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -33,7 +35,8 @@ func TestShards(t *testing.T) {
 			return func() { cancel(); <-done }
 		}
 		h := lockdebug.HandlerOf([]*dlock.Client{c}, []*shards.Set{set})
-		if page := get(t, h, "/"); !strings.Contains(page, "This process is no member.") || !strings.Contains(page, "This process has none.") {
+		if page := get(t, h, "/"); !strings.Contains(page, "This process is no member.") ||
+			!strings.Contains(page, "This process has none.") {
 			t.Error("before Run it is a member")
 		}
 		end := run(set, func(ctx context.Context, s *shards.Shard) error {
@@ -61,15 +64,19 @@ func TestShards(t *testing.T) {
 				t.Errorf("%q, want %s", got, want)
 			}
 		}
-		if text := section(page, "shards"); !strings.HasPrefix(text, "Shards work< ") || !strings.Contains(text, " a 10.0.0.1:80 seated 0 ") {
+		if text := section(page, "shards"); !strings.HasPrefix(text, "Shards work< ") ||
+			!strings.Contains(text, " a 10.0.0.1:80 seated 0 ") {
 			t.Error(text)
 		}
-		endOther := run(shards.New(other, "work<", []string{"x"}, quiet), func(ctx context.Context, _ *shards.Shard) error {
+		endOther := run(shards.New(other, "work<", []string{"x"}, quiet), func(
+			ctx context.Context, _ *shards.Shard,
+		) error {
 			<-ctx.Done()
 			return nil
 		})
 		time.Sleep(time.Minute)
-		if page := get(t, h, "/"); !strings.Contains(page, "Members have different lists of shards.") {
+		if page := get(t, h, "/"); !strings.Contains(page,
+			"Members have different lists of shards.") {
 			t.Error("it isn't said that lists differ")
 		}
 		endOther()
@@ -77,7 +84,8 @@ func TestShards(t *testing.T) {
 		go end()
 		time.Sleep(5 * time.Second)
 		sets := getJSON(t, h, "/").Sets
-		if len(sets) != 1 || sets[0].Name != "work<" || len(sets[0].Members) == 0 || len(sets[0].Shards) != 1 {
+		if len(sets) != 1 || sets[0].Name != "work<" || len(sets[0].Members) == 0 ||
+			len(sets[0].Shards) != 1 {
 			t.Fatalf("%+v", sets)
 		}
 		i := slices.IndexFunc(sets[0].Members, func(m memberOf) bool { return m.Client == "a" })

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// A row is one of a table, or of a list in JSON.
-type row interface{ words() []string } // in which is looked for what somebody wants to find
+// A row is a row of a table, or an element of a list in JSON.
+type row interface{ words() []string } // the texts in which a search looks
 
 func (l loss) words() []string   { return []string{l.Name, l.Kind, l.Holder, l.Reason, l.By} }
 func (h hold) words() []string   { return []string{h.Name, h.Kind, h.Holder, h.By, h.Caller} }
@@ -16,7 +16,7 @@ func (s shard) words() []string  { return []string{s.Name, s.State, s.Error} }
 func (m member) words() []string { return []string{m.Client, m.Address, m.State, m.List} }
 func (l lock) words() []string   { return []string{l.Name, l.Kind} }
 
-// matches says whether a text is in a row, in letters of whatever size.
+// matches says whether a row contains a text. It ignores case.
 func matches(r row, text string) bool {
 	text = strings.ToLower(text)
 	return slices.ContainsFunc(r.words(), func(word string) bool {
@@ -24,7 +24,7 @@ func matches(r row, text string) bool {
 	})
 }
 
-// keep leaves only the rows that have a text, in the lists that may be long.
+// keep removes the rows that don't contain text from the lists that may be long.
 func (r *report) keep(text string) {
 	r.Losses, r.Holds, r.Waits = only(r.Losses, text), only(r.Holds, text), only(r.Waits, text)
 }
@@ -33,10 +33,10 @@ func only[T row](all []T, text string) []T {
 	return slices.DeleteFunc(all, func(r T) bool { return !matches(r, text) })
 }
 
-// columns are those that a table can be sorted by, each with its order.
+// columns are the columns that a table can be sorted by, each with its order.
 type columns[T row] map[string]func(a, b T) int
 
-// The columns of each table. What is called alike in several is sorted in all of them at once.
+// The columns of each table. Sorting by a name sorts every table that has a column with that name.
 var (
 	byLoss = columns[loss]{
 		"name":   func(a, b loss) int { return cmp.Compare(a.Name, b.Name) },
@@ -58,8 +58,9 @@ var (
 		"by":     func(a, b wait) int { return cmp.Compare(a.By, b.By) },
 		"place":  func(a, b wait) int { return cmp.Compare(a.Place, b.Place) },
 		"for":    func(a, b wait) int { return cmp.Compare(a.Waited, b.Waited) },
-		"ends": func(a, b wait) int { // calls that never give up come after all others
-			return cmp.Or(compareBools(a.Until.IsZero(), b.Until.IsZero()), cmp.Compare(a.left, b.left))
+		"ends": func(a, b wait) int { // calls without a deadline come last
+			return cmp.Or(compareBools(a.Until.IsZero(), b.Until.IsZero()),
+				cmp.Compare(a.left, b.left))
 		},
 	}
 	byShard = columns[shard]{
@@ -81,8 +82,9 @@ var (
 	}
 )
 
-// sortable are the names of all columns.
-var sortable = []string{"name", "why", "holder", "for", "lost", "by", "ends", "client", "place", "state",
+// sortable are the names of all columns that tables can be sorted by.
+var sortable = []string{"name", "why", "holder", "for", "lost", "by", "ends", "client", "place",
+	"state",
 	"token", "address", "seats", "list", "line"}
 
 func compareBools(a, b bool) int {
@@ -95,7 +97,7 @@ func compareBools(a, b bool) int {
 	return -1
 }
 
-// sortBy sorts rows by a column, if they have it. Rows that are equal stay in their order.
+// sortBy sorts rows by a column, if their table has it. Equal rows keep their order.
 func sortBy[T row](all []T, by string, known columns[T]) {
 	name, down := strings.CutPrefix(by, "-")
 	compare, ok := known[name]
@@ -108,20 +110,20 @@ func sortBy[T row](all []T, by string, known columns[T]) {
 	}
 }
 
-// A column is the head of one.
+// A column is the head of a table's column.
 type column struct {
 	Title  string
 	Number bool
-	Sorted string // ascending, descending, or not at all
-	URL    string // where the table is sorted by it
+	Sorted string // "ascending", "descending", or empty
+	URL    string // the link that sorts the table by this column
 }
 
-// Column returns the head of a column of text, which a click sorts from A to Z, and the next one
+// Column returns the head of a column of text. A first click sorts from A to Z, and a second click
 // from Z to A.
 func (r rows[T]) Column(name, title string) column { return r.column(name, title, "") }
 
-// Number returns the head of a column of numbers, which a click sorts from the largest to the
-// least, and the next one the other way round.
+// Number returns the head of a column of numbers. A first click puts the largest number first, and
+// a second click the smallest.
 func (r rows[T]) Number(name, title string) column {
 	c := r.column(name, title, "-")
 	c.Number = true

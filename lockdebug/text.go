@@ -9,11 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// longest is how many bytes of a text are shown.
+// longest is the largest number of bytes of a text that the page shows.
 const longest = 512
 
-// text returns a text as it may be shown: what doesn't print, or turns the writing around, is
-// escaped as in a Go string, and so is the backslash. The end of a very long text is left out.
+// text returns a text in a form that is safe to show. Characters that don't print, or that change
+// the direction of writing, are escaped as in a Go string, and so is the backslash. A very long
+// text is cut off.
 func text(s string) string {
 	rest := ""
 	if len(s) > longest {
@@ -27,15 +28,16 @@ func text(s string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`) + rest
 }
 
-// typed returns what a person could have typed, or nothing.
+// typed returns the text if a person could have typed it, and otherwise "".
 func typed(s string) string {
-	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
+	if !utf8.ValidString(s) ||
+		strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return ""
 	}
 	return s
 }
 
-// visible escapes what doesn't print in encoded JSON: it is looked at in terminals, too.
+// visible escapes unprintable characters in encoded JSON, because people also read it in terminals.
 func visible(encoded []byte) []byte {
 	out := make([]byte, 0, len(encoded))
 	for _, r := range string(encoded) {
@@ -52,7 +54,7 @@ func visible(encoded []byte) []byte {
 	return out
 }
 
-// duration returns a duration for people, in its two largest units.
+// duration formats a duration for people, with its two largest units.
 func duration(d time.Duration) string {
 	d = max(d, 0)
 	whole := func(d, unit time.Duration) int64 { return int64(d / unit) }
@@ -73,7 +75,7 @@ func duration(d time.Duration) string {
 	}
 }
 
-// thousands returns a whole number that isn't negative with its digits in groups of three.
+// thousands formats a non-negative integer with its digits in groups of three.
 func thousands(n any) string {
 	digits := fmt.Sprint(n)
 	var b strings.Builder

@@ -10,11 +10,13 @@ import (
 )
 
 var texts = []string{
-	"", "orders:42", "Überweisung 7", "заказ", "a b", `C:\x`, `say "x"`, "\x1b[31mred\x1b[0m", "a\x00b", "line\nbreak\ttab", "\u202egnp.exe", "\u2066x\u2069", "\u200bzero", "\ufeffbom",
-	"c1 \u009b31m", "\xff\xfe", "half \xe2\x82", "\ufffd", "\U000e0001tag", "\u00a0", strings.Repeat("x", longest), "end" + strings.Repeat("ä", longest),
+	"", "orders:42", "Überweisung 7", "заказ", "a b", `C:\x`, `say "x"`, "\x1b[31mred\x1b[0m",
+	"a\x00b", "line\nbreak\ttab", "\u202egnp.exe", "\u2066x\u2069", "\u200bzero", "\ufeffbom",
+	"c1 \u009b31m", "\xff\xfe", "half \xe2\x82", "\ufffd", "\U000e0001tag", "\u00a0",
+	strings.Repeat("x", longest), "end" + strings.Repeat("ä", longest),
 }
 
-// What is shown prints, and says what it stands for.
+// The shown text is printable, and determines the original.
 func FuzzText(f *testing.F) {
 	for _, s := range texts {
 		f.Add(s)
@@ -32,13 +34,14 @@ func FuzzText(f *testing.F) {
 			}
 			return
 		}
-		if back, err := strconv.Unquote(`"` + strings.ReplaceAll(got, `"`, `\"`) + `"`); err != nil || back != s {
+		if back, err := strconv.Unquote(`"` + strings.ReplaceAll(got, `"`, `\"`) +
+			`"`); err != nil || back != s {
 			t.Fatalf("text(%q) = %q, which is %q, %v", s, got, back, err)
 		}
 	})
 }
 
-// Encoded JSON with what doesn't print escaped is the same JSON.
+// The escaped JSON has the same value as the original.
 func FuzzVisible(f *testing.F) {
 	for _, s := range texts {
 		f.Add(s)
@@ -109,9 +112,12 @@ func TestPrefersJSON(t *testing.T) {
 	}
 }
 
-// A process can't be paused in a test of the page: so this is what it makes of such a loss.
+// A test can't pause its process, so this one passes a loss with that reason to the page.
 func TestPaused(t *testing.T) {
-	rep := &report{Losses: []loss{{subject: subject{1, "c", newNamed("x"), "exclusive"}, Reason: "paused", Paused: seconds(31 * time.Second)}}}
+	rep := &report{Losses: []loss{{
+		subject: subject{1, "c", newNamed("x"), "exclusive"}, Reason: "paused",
+		Paused: seconds(31 * time.Second),
+	}}}
 	var b strings.Builder
 	if err := page.Execute(&b, newView(rep, query{})); err != nil {
 		t.Fatal(err)
@@ -121,11 +127,12 @@ func TestPaused(t *testing.T) {
 	}
 }
 
-// The end of a long text isn't cut off inside of a character.
+// A long text isn't cut off inside a character.
 func TestLongText(t *testing.T) {
 	for _, before := range []string{"", "x"} {
 		s := before + strings.Repeat("ä", longest)
-		if got := text(s); !strings.HasPrefix(got, before+"äää") || !strings.HasSuffix(got, "äää… ("+thousands(len(s))+" bytes)") {
+		if got := text(s); !strings.HasPrefix(got, before+"äää") ||
+			!strings.HasSuffix(got, "äää… ("+thousands(len(s))+" bytes)") {
 			t.Errorf("text(%q…) = %q", s[:10], got)
 		}
 	}

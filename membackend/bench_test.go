@@ -16,12 +16,18 @@ func BenchmarkAcquireRelease(b *testing.B) {
 			ctx := context.Background()
 			s := membackend.New().Open()
 			for i := range n {
-				s.Acquire(ctx, backend.AcquireRequest{Name: strconv.Itoa(i), Owner: "a", Lease: time.Hour})
+				s.Acquire(ctx, backend.AcquireRequest{
+					Name: strconv.Itoa(i), Owner: "a", Lease: time.Hour,
+				})
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				s.Acquire(ctx, backend.AcquireRequest{Name: "name", Owner: "owner", Lease: 30 * time.Second})
-				s.Release(ctx, backend.ReleaseRequest{Name: "name", Owner: "owner", Lease: 30 * time.Second})
+				s.Acquire(ctx, backend.AcquireRequest{
+					Name: "name", Owner: "owner", Lease: 30 * time.Second,
+				})
+				s.Release(ctx, backend.ReleaseRequest{
+					Name: "name", Owner: "owner", Lease: 30 * time.Second,
+				})
 			}
 		})
 	}

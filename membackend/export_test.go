@@ -6,7 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Forget loses all locks, as a server restarted without persistence does, and what it has counted, and wakes nobody.
+// Forget loses all locks and counters, as a server without persistence does in a restart. It wakes
+// nobody.
 func (b *Backend) Forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -21,7 +22,8 @@ func (b *Backend) Size() (objects, subs int, timer bool) {
 	return len(b.objects), len(b.subs), b.due != time.Time{}
 }
 
-// Holds returns how many holds, notes and places in line the table has under a name, those that are over among them.
+// Holds returns how many holds, notes and places in line the table has under a name, those that are
+// over among them.
 func (b *Backend) Holds(name string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

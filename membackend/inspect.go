@@ -11,7 +11,9 @@ import (
 )
 
 // Inspect implements [backend.Inspector].
-func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+func (s *session) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	if err := s.check(ctx, backend.Exclusive); err != nil {
@@ -20,7 +22,7 @@ func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (back
 	return s.b.inspect(req.Name), nil
 }
 
-// inspect reports what a name holds. The caller has b.mu.
+// inspect reports on the lock of a name. The caller has b.mu.
 func (b *Backend) inspect(name string) backend.Inspection {
 	now := time.Now()
 	o := b.objects[name]
@@ -28,7 +30,7 @@ func (b *Backend) inspect(name string) backend.Inspection {
 	return o.inspect(name, now)
 }
 
-// inspect reports what is in an object that was pruned.
+// inspect reports on an object that was pruned.
 func (o *object) inspect(name string, now time.Time) backend.Inspection {
 	i := backend.Inspection{Name: name}
 	switch {
@@ -38,7 +40,10 @@ func (o *object) inspect(name string, now time.Time) backend.Inspection {
 		i.Kind, i.Limit = backend.Permits, o.limit
 	}
 	if h := o.alone; h.count > 0 {
-		i.Holders = []backend.Holder{{Owner: h.owner, Kind: i.Kind, Count: h.count, Remaining: h.expires.Sub(now), Kept: h.kept}}
+		i.Holders = []backend.Holder{{
+			Owner: h.owner, Kind: i.Kind, Count: h.count, Remaining: h.expires.Sub(now),
+			Kept: h.kept,
+		}}
 	}
 	i.Holders = append(i.Holders, o.sharers(backend.MostHolders-len(i.Holders), now)...)
 	i.More = min(o.alone.count, 1) + len(o.readers) + len(o.permits) - len(i.Holders)
@@ -48,34 +53,41 @@ func (o *object) inspect(name string, now time.Time) backend.Inspection {
 	return i
 }
 
-// sharers returns those who read or have permits, at most so many, sorted by owner.
+// sharers returns the readers or the owners of permits, sorted by owner. It returns no more than
+// most.
 func (o *object) sharers(most int, now time.Time) (sharers []backend.Holder) {
 	for owner, expires := range o.readers {
 		if len(sharers) == most {
 			break
 		}
-		sharers = append(sharers, backend.Holder{Owner: owner, Kind: backend.Read, Count: 1, Remaining: expires.Sub(now)})
+		sharers = append(sharers, backend.Holder{
+			Owner: owner, Kind: backend.Read, Count: 1, Remaining: expires.Sub(now),
+		})
 	}
 	for owner, p := range o.permits {
 		if len(sharers) == most {
 			break
 		}
-		sharers = append(sharers, backend.Holder{Owner: owner, Kind: backend.Permits, Count: p.n, Remaining: p.expires.Sub(now), Kept: p.kept})
+		sharers = append(sharers, backend.Holder{
+			Owner: owner, Kind: backend.Permits, Count: p.n, Remaining: p.expires.Sub(now),
+			Kept: p.kept,
+		})
 	}
 	slices.SortFunc(sharers, func(a, b backend.Holder) int { return cmp.Compare(a.Owner, b.Owner) })
 	return sharers
 }
 
-// listing is the names of a prefix as a session has found them for the first page of a list, so that the others
-// needn't look at every lock again. It is never changed.
+// listing has the names that a session has found for the first page of a list. So the next pages
+// needn't look at every lock again. A listing is never changed.
 type listing struct {
 	prefix string
 	names  []string // sorted
 }
 
-// List implements [backend.Lister]. The first page of a list, and one that another list came before, looks at all locks of
-// the store, a few at a time; the session keeps their names until the last page, the next list or Close.
-// They come sorted by name, and Next is the last of them.
+// List implements [backend.Lister]. The first page of a list looks at all locks of the store, a few
+// at a time, and the session keeps their names. A later page also looks at all locks if another
+// list has begun in between. The session keeps the names until the last page, the next list or
+// Close. The locks are sorted by name, and Next is the last name of a page.
 func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 	l, err := s.listing(ctx, req)
 	if err != nil {
@@ -111,7 +123,7 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return res, nil
 }
 
-// listing returns the names that a page is of, and keeps them for the next.
+// listing returns the names for a page, and keeps them for the next page.
 func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listing, error) {
 	b := s.b
 	b.mu.Lock()
@@ -122,7 +134,8 @@ func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listin
 	}
 	l, seen := &listing{prefix: req.Prefix}, 0
 	for name, o := range b.objects {
-		if seen++; seen%listStep == 0 { // what is in the map all the time is found nevertheless, and once
+		if seen++; seen%listStep == 0 {
+			// the loop still finds each name that stays in the map, and only once
 			b.mu.Unlock()
 			b.mu.Lock()
 			if err := s.check(ctx, backend.Exclusive); err != nil {
@@ -143,5 +156,6 @@ func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listin
 	return l, nil
 }
 
-// listStep is how many locks a list looks at before others have their turn: some 50 µs.
+// listStep is the number of locks that a list looks at before it unlocks the mutex for others.
+// Looking at so many takes some 50 µs.
 const listStep = 1000

@@ -34,7 +34,8 @@ func list(t *testing.T, s session, prefix string, limit int) (locks []backend.In
 			t.Fatalf("List(%+v): %v", req, err)
 		}
 		if len(res.Locks) > limit || res.Next != "" && res.Next != res.Locks[limit-1].Name {
-			t.Fatalf("List(%+v): %+v; want no more than the limit, and the last name as Next", req, res)
+			t.Fatalf("List(%+v): %+v; want no more than the limit, and the last name as Next", req,
+				res)
 		}
 		locks = append(locks, res.Locks...)
 		if req.After = res.Next; req.After == "" {
@@ -62,29 +63,60 @@ func TestInspect(t *testing.T) {
 	}{
 		{what: "nothing"},
 		{"plain", reqs{{Owner: "a", Lease: 9 * s}, {Owner: "a", Lease: 10 * s}},
-			backend.Inspection{Holders: holders{{Owner: "a", Count: 2, Remaining: 10 * s}}}, backend.Inspection{}},
+			backend.Inspection{Holders: holders{{Owner: "a", Count: 2, Remaining: 10 * s}}},
+			backend.Inspection{}},
 		{"fenced", reqs{{Kind: backend.Fenced, Owner: "a", Lease: 20 * s}},
 			backend.Inspection{Holders: holders{{Owner: "a", Count: 1, Remaining: 20 * s}}},
 			backend.Inspection{Holders: holders{{Owner: "a", Count: 1, Remaining: 10 * s}}}},
-		{"fair", reqs{{Kind: backend.Fair, Owner: "a", Lease: 10 * s}, {Kind: backend.Fair, Owner: "c", Lease: s, Place: 20 * s},
-			{Kind: backend.Fair, Owner: "b", Lease: s, Place: 10 * s}, {Kind: backend.Fair, Owner: "a", Lease: s, Place: 20 * s}},
-			backend.Inspection{Holders: holders{{Owner: "a", Count: 1, Remaining: 10 * s}}, Line: []string{"c", "b"}},
-			backend.Inspection{Holders: holders{{Owner: "c", Count: 1, Remaining: s}}}}, // given by the sweep
-		{"readers", reqs{{Kind: backend.Read, Owner: "b", Lease: 10 * s}, {Kind: backend.Read, Owner: "a", Lease: 30 * s}},
+		{"fair", reqs{{Kind: backend.Fair, Owner: "a", Lease: 10 * s},
+			{Kind: backend.Fair, Owner: "c", Lease: s, Place: 20 * s},
+			{Kind: backend.Fair, Owner: "b", Lease: s, Place: 10 * s},
+			{Kind: backend.Fair, Owner: "a", Lease: s, Place: 20 * s}},
+			backend.Inspection{
+				Holders: holders{{Owner: "a", Count: 1, Remaining: 10 * s}},
+				Line:    []string{"c", "b"},
+			},
+			// given by the sweep
+			backend.Inspection{Holders: holders{{Owner: "c", Count: 1, Remaining: s}}}},
+		{"readers", reqs{{Kind: backend.Read, Owner: "b", Lease: 10 * s},
+			{Kind: backend.Read, Owner: "a", Lease: 30 * s}},
 			backend.Inspection{Kind: backend.Write, Holders: holders{
-				{Owner: "a", Kind: backend.Read, Count: 1, Remaining: 30 * s}, {Owner: "b", Kind: backend.Read, Count: 1, Remaining: 10 * s}}},
-			backend.Inspection{Kind: backend.Write, Holders: holders{{Owner: "a", Kind: backend.Read, Count: 1, Remaining: 20 * s}}}},
-		{"a writer that reads, and one that waits", reqs{{Kind: backend.Write, Owner: "b", Lease: 10 * s},
-			{Kind: backend.Read, Owner: "b", Lease: 20 * s}, {Kind: backend.Write, Owner: "a", Lease: s, Place: 20 * s}},
+				{Owner: "a", Kind: backend.Read, Count: 1, Remaining: 30 * s},
+				{Owner: "b", Kind: backend.Read, Count: 1, Remaining: 10 * s}}},
+			backend.Inspection{
+				Kind: backend.Write, Holders: holders{{
+					Owner: "a", Kind: backend.Read, Count: 1, Remaining: 20 * s,
+				}},
+			}},
+		{"a writer that reads, and one that waits",
+			reqs{{Kind: backend.Write, Owner: "b", Lease: 10 * s},
+				{Kind: backend.Read, Owner: "b", Lease: 20 * s},
+				{Kind: backend.Write, Owner: "a", Lease: s, Place: 20 * s}},
 			backend.Inspection{Kind: backend.Write, Holders: holders{
-				{Owner: "b", Kind: backend.Write, Count: 1, Remaining: 10 * s}, {Owner: "b", Kind: backend.Read, Count: 1, Remaining: 20 * s}}},
-			backend.Inspection{Kind: backend.Write, Holders: holders{{Owner: "b", Kind: backend.Read, Count: 1, Remaining: 10 * s}}}},
-		{"permits", reqs{{Kind: backend.Permits, Owner: "b", Lease: 10 * s, Permits: 2, Limit: 5}, {Kind: backend.Permits, Owner: "a", Lease: 20 * s, Permits: 1, Limit: 4}},
+				{Owner: "b", Kind: backend.Write, Count: 1, Remaining: 10 * s},
+				{Owner: "b", Kind: backend.Read, Count: 1, Remaining: 20 * s}}},
+			backend.Inspection{
+				Kind: backend.Write, Holders: holders{{
+					Owner: "b", Kind: backend.Read, Count: 1, Remaining: 10 * s,
+				}},
+			}},
+		{"permits", reqs{{Kind: backend.Permits, Owner: "b", Lease: 10 * s, Permits: 2, Limit: 5},
+			{Kind: backend.Permits, Owner: "a", Lease: 20 * s, Permits: 1, Limit: 4}},
 			backend.Inspection{Kind: backend.Permits, Limit: 4, Holders: holders{
-				{Owner: "a", Kind: backend.Permits, Count: 1, Remaining: 20 * s}, {Owner: "b", Kind: backend.Permits, Count: 2, Remaining: 10 * s}}},
-			backend.Inspection{Kind: backend.Permits, Limit: 4, Holders: holders{{Owner: "a", Kind: backend.Permits, Count: 1, Remaining: 10 * s}}}},
-		{"permits that are over", reqs{{Kind: backend.Permits, Owner: "b", Lease: 10 * s, Permits: 2, Limit: 5}},
-			backend.Inspection{Kind: backend.Permits, Limit: 5, Holders: holders{{Owner: "b", Kind: backend.Permits, Count: 2, Remaining: 10 * s}}},
+				{Owner: "a", Kind: backend.Permits, Count: 1, Remaining: 20 * s},
+				{Owner: "b", Kind: backend.Permits, Count: 2, Remaining: 10 * s}}},
+			backend.Inspection{
+				Kind: backend.Permits, Limit: 4, Holders: holders{{
+					Owner: "a", Kind: backend.Permits, Count: 1, Remaining: 10 * s,
+				}},
+			}},
+		{"permits that are over",
+			reqs{{Kind: backend.Permits, Owner: "b", Lease: 10 * s, Permits: 2, Limit: 5}},
+			backend.Inspection{
+				Kind: backend.Permits, Limit: 5, Holders: holders{{
+					Owner: "b", Kind: backend.Permits, Count: 2, Remaining: 10 * s,
+				}},
+			},
 			backend.Inspection{}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -124,7 +156,9 @@ func TestInspectMany(t *testing.T) {
 		owner := strconv.Itoa(i)
 		reqs = append(reqs,
 			backend.AcquireRequest{Kind: backend.Read, Name: "readers", Owner: owner},
-			backend.AcquireRequest{Kind: backend.Permits, Name: "permits", Owner: owner, Permits: 1, Limit: n},
+			backend.AcquireRequest{
+				Kind: backend.Permits, Name: "permits", Owner: owner, Permits: 1, Limit: n,
+			},
 			backend.AcquireRequest{Kind: backend.Fair, Name: "fair", Owner: owner, Place: lease})
 	}
 	for _, req := range reqs {
@@ -135,11 +169,14 @@ func TestInspectMany(t *testing.T) {
 	}
 	for _, name := range []string{"readers", "permits"} {
 		if i := inspect(t, s, name); len(i.Holders) != backend.MostHolders || i.More != 7 {
-			t.Errorf("Inspect(%s): %d holders, %d more; want %d and 7", name, len(i.Holders), i.More, backend.MostHolders)
+			t.Errorf("Inspect(%s): %d holders, %d more; want %d and 7", name, len(i.Holders),
+				i.More, backend.MostHolders)
 		}
 	}
-	if i := inspect(t, s, "fair"); len(i.Holders) != 1 || len(i.Line) != backend.MostHolders || i.Line[999] != "999" {
-		t.Errorf("Inspect: %d holders, %d in line; want 1, and the first %d", len(i.Holders), len(i.Line), backend.MostHolders)
+	if i := inspect(t, s, "fair"); len(i.Holders) != 1 || len(i.Line) != backend.MostHolders ||
+		i.Line[999] != "999" {
+		t.Errorf("Inspect: %d holders, %d in line; want 1, and the first %d", len(i.Holders),
+			len(i.Line), backend.MostHolders)
 	}
 
 }
@@ -155,7 +192,8 @@ func TestListPages(t *testing.T) {
 	for _, limit := range []int{1, 7, 100, 299, 300, 301} {
 		locks := list(t, s, "", limit)
 		if len(locks) != 300 || !slices.IsSorted(names(locks)) {
-			t.Errorf("pages of %d: %d locks, sorted %v; want 300, sorted", limit, len(locks), slices.IsSorted(names(locks)))
+			t.Errorf("pages of %d: %d locks, sorted %v; want 300, sorted", limit, len(locks),
+				slices.IsSorted(names(locks)))
 		}
 		for _, prefix := range []string{"a/", "b/0", "c/00", "c/000", "x"} {
 			var want []string
@@ -171,18 +209,23 @@ func TestListPages(t *testing.T) {
 	}
 }
 
-// What has gone since the first page isn't listed any more, and what stays is, also when another list came between.
+// Locks that were freed since the first page aren't listed any more, and those that stay are, also
+// when another list came between.
 func TestListPagesApart(t *testing.T) {
 	for _, between := range []string{"", "stays", "goes"} {
 		s := open(membackend.New())
-		for _, name := range []string{"goes/1", "goes/2", "goes/3", "stays/1", "stays/2", "stays/3"} {
+		for _, name := range []string{"goes/1", "goes/2", "goes/3", "stays/1", "stays/2",
+			"stays/3"} {
 			acquire(t, s, name, lease)
 		}
 		page := func(prefix, after string, limit int, next string, want ...string) {
 			t.Helper()
-			res, err := s.List(t.Context(), backend.ListRequest{Prefix: prefix, After: after, Limit: limit})
+			res, err := s.List(t.Context(), backend.ListRequest{
+				Prefix: prefix, After: after, Limit: limit,
+			})
 			if got := names(res.Locks); err != nil || !slices.Equal(got, want) || res.Next != next {
-				t.Errorf("with a list of %q between: List(%q) after %q: %v, next %q, %v; want %v, next %q", between, prefix, after, got, res.Next, err, want, next)
+				t.Errorf("with a list of %q between: List(%q) after %q: %v, next %q, %v; want "+
+					"%v, next %q", between, prefix, after, got, res.Next, err, want, next)
 			}
 		}
 		page("", "", 2, "goes/2", "goes/1", "goes/2")
@@ -225,7 +268,8 @@ func TestListIsForgotten(t *testing.T) {
 	if n := membackend.Listed(s); n != 0 {
 		t.Errorf("%d names kept after the last page", n)
 	}
-	if _, err := s.List(t.Context(), backend.ListRequest{Limit: 1}); err != nil || membackend.Listed(s) != 10 {
+	if _, err := s.List(t.Context(), backend.ListRequest{Limit: 1}); err != nil ||
+		membackend.Listed(s) != 10 {
 		t.Errorf("after the first page %d names are kept, %v; want 10", membackend.Listed(s), err)
 	}
 	s.Close()
@@ -234,7 +278,8 @@ func TestListIsForgotten(t *testing.T) {
 	}
 }
 
-// orderly notes in which order steps looked at their contexts, which they do when they have the store to themselves.
+// orderly notes in which order steps looked at their contexts, which they do when they have the
+// store to themselves.
 type orderly struct {
 	context.Context
 	who string
@@ -260,7 +305,8 @@ func TestListBlocksNobody(t *testing.T) {
 		over := make(chan struct{})
 		wg.Go(func() {
 			defer close(over)
-			if _, err := lister.List(orderly{t.Context(), "list", &log}, backend.ListRequest{Prefix: "none", Limit: 1}); err != nil {
+			if _, err := lister.List(orderly{t.Context(), "list", &log},
+				backend.ListRequest{Prefix: "none", Limit: 1}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -294,7 +340,8 @@ func TestListBlocksNobody(t *testing.T) {
 	}
 }
 
-// What is held all the time is listed while others come and go, and several lists are under way at once.
+// A lock that is held all the time is listed while others come and go, and several lists are under
+// way at once.
 func TestListWhileLocksChange(t *testing.T) {
 	b := membackend.New()
 	s := open(b)
@@ -312,8 +359,13 @@ func TestListWhileLocksChange(t *testing.T) {
 				default:
 				}
 				name, owner := fmt.Sprintf("goes%d", j%3000), strconv.Itoa(i)
-				s.Acquire(t.Context(), backend.AcquireRequest{Kind: backend.Read, Name: name, Owner: owner, Lease: time.Hour})
-				s.Release(t.Context(), backend.ReleaseRequest{Kind: backend.Read, Name: fmt.Sprintf("goes%d", (j+1500)%3000), Owner: owner, Lease: time.Hour})
+				s.Acquire(t.Context(), backend.AcquireRequest{
+					Kind: backend.Read, Name: name, Owner: owner, Lease: time.Hour,
+				})
+				s.Release(t.Context(), backend.ReleaseRequest{
+					Kind: backend.Read, Name: fmt.Sprintf("goes%d", (j+1500)%3000), Owner: owner,
+					Lease: time.Hour,
+				})
 			}
 		})
 	}
@@ -332,7 +384,9 @@ func TestListWhileLocksChange(t *testing.T) {
 					break
 				}
 			}
-			stay := slices.DeleteFunc(got, func(name string) bool { return !strings.HasPrefix(name, "stays") })
+			stay := slices.DeleteFunc(got, func(name string) bool {
+				return !strings.HasPrefix(name, "stays")
+			})
 			if len(stay) != 2000 || len(slices.Compact(stay)) != 2000 {
 				t.Errorf("List(%q) has %d of the 2000 locks that stay", prefix, len(stay))
 			}

@@ -29,8 +29,10 @@ func (k keeper) permits() int {
 
 func (k keeper) acquire(limit int) backend.AcquireResult {
 	k.t.Helper()
-	res, err := k.s.Acquire(k.t.Context(), backend.AcquireRequest{Kind: k.kind, Name: "lock", Owner: k.owner, Lease: lease, Place: lease,
-		Permits: k.permits(), Limit: limit})
+	res, err := k.s.Acquire(k.t.Context(),
+		backend.AcquireRequest{Kind: k.kind, Name: "lock", Owner: k.owner, Lease: lease,
+			Place:   lease,
+			Permits: k.permits(), Limit: limit})
 	if err != nil {
 		k.t.Fatalf("%s acquires: %v", k.owner, err)
 	}
@@ -53,7 +55,9 @@ func (k keeper) refused(limit int, remaining time.Duration) {
 
 func (k keeper) releases(keep time.Duration, want backend.ReleaseOutcome) {
 	k.t.Helper()
-	res, err := k.s.Release(k.t.Context(), backend.ReleaseRequest{Kind: k.kind, Name: "lock", Owner: k.owner, Lease: lease, Permits: k.permits(), Keep: keep})
+	res, err := k.s.Release(k.t.Context(), backend.ReleaseRequest{
+		Kind: k.kind, Name: "lock", Owner: k.owner, Lease: lease, Permits: k.permits(), Keep: keep,
+	})
 	if err != nil || res.Outcome != want {
 		k.t.Fatalf("%s releases, keep %v: %v, %v; want %v", k.owner, keep, res.Outcome, err, want)
 	}
@@ -61,7 +65,9 @@ func (k keeper) releases(keep time.Duration, want backend.ReleaseOutcome) {
 
 func (k keeper) renews(want bool) {
 	k.t.Helper()
-	res, err := k.s.Renew(k.t.Context(), backend.RenewRequest{Kind: k.kind, Name: "lock", Owner: k.owner, Lease: time.Hour, Permits: k.permits()})
+	res, err := k.s.Renew(k.t.Context(), backend.RenewRequest{
+		Kind: k.kind, Name: "lock", Owner: k.owner, Lease: time.Hour, Permits: k.permits(),
+	})
 	if err != nil || res.Held != want {
 		k.t.Fatalf("%s renews: %v, %v; want %v", k.owner, res.Held, err, want)
 	}
@@ -73,22 +79,27 @@ func (k keeper) sees(want backend.LookResult) {
 	if k.kind == backend.Permits && !want.Held {
 		want.Available = 1
 	}
-	res, err := k.s.Look(k.t.Context(), backend.LookRequest{Kind: k.kind, Name: "lock", Owner: k.owner, Permits: k.permits(), Limit: k.permits()})
+	res, err := k.s.Look(k.t.Context(), backend.LookRequest{
+		Kind: k.kind, Name: "lock", Owner: k.owner, Permits: k.permits(), Limit: k.permits(),
+	})
 	if err != nil || res != want {
 		k.t.Fatalf("%s looks: %+v, %v; want %+v", k.owner, res, err, want)
 	}
 }
 
-// eachKeeper runs a test of two owners for each kind of lock that can be kept, and hands it a function that says how many wake-ups
-// there were.
+// eachKeeper runs a test of two owners for each kind of lock that can be kept, and hands it a
+// function that says how many wake-ups there were.
 func eachKeeper(t *testing.T, test func(t *testing.T, a, b keeper, woken func() int)) {
-	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair, backend.Write, backend.Permits} {
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair,
+		backend.Write, backend.Permits} {
 		t.Run(kind.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := membackend.New()
 				a, b := keeper{t, open(store), kind, "a"}, keeper{t, open(store), kind, "b"}
 				wakes := 0
-				_, err := b.s.Subscribe(t.Context(), backend.SubscribeRequest{Kind: kind, Name: "lock", Wake: func(backend.Wakeup) { wakes++ }})
+				_, err := b.s.Subscribe(t.Context(), backend.SubscribeRequest{
+					Kind: kind, Name: "lock", Wake: func(backend.Wakeup) { wakes++ },
+				})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -103,7 +114,8 @@ func eachKeeper(t *testing.T, test func(t *testing.T, a, b keeper, woken func() 
 	}
 }
 
-// What a release keeps is held by nobody, for just as long, and whoever had it changes nothing about that, whatever comes late.
+// A lock that a release keeps has no holder, for exactly that time. Late requests of its former
+// holder change nothing about that.
 func TestReleaseKeeps(t *testing.T) {
 	eachKeeper(t, func(t *testing.T, a, b keeper, woken func() int) {
 		if !membackend.New().Limits().Keeps {
@@ -158,7 +170,9 @@ func TestReleaseOfOneOfSeveralKeepsNothing(t *testing.T) {
 			return
 		}
 		a.gets()
-		if res, err := a.s.Acquire(t.Context(), backend.AcquireRequest{Kind: a.kind, Name: "lock", Owner: "a", Lease: lease, Reentry: true}); err != nil || res.Count != 2 {
+		if res, err := a.s.Acquire(t.Context(), backend.AcquireRequest{
+			Kind: a.kind, Name: "lock", Owner: "a", Lease: lease, Reentry: true,
+		}); err != nil || res.Count != 2 {
 			t.Fatalf("re-entry: %+v, %v", res, err)
 		}
 		a.releases(keep, backend.Left)
@@ -175,7 +189,8 @@ func TestForceReleaseOfWhatIsKept(t *testing.T) {
 	eachKeeper(t, func(t *testing.T, a, b keeper, woken func() int) {
 		a.gets()
 		a.releases(keep, backend.Kept)
-		res, err := b.s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Kind: b.kind, Name: "lock"})
+		res, err := b.s.ForceRelease(t.Context(),
+			backend.ForceReleaseRequest{Kind: b.kind, Name: "lock"})
 		if err != nil || !res.Released || woken() != 1 {
 			t.Errorf("forced: %+v, %v, %d wake-ups; want released, and one", res, err, woken())
 		}
@@ -184,13 +199,14 @@ func TestForceReleaseOfWhatIsKept(t *testing.T) {
 	})
 }
 
-// Who looks at it from outside sees whose it was, and that it is kept.
+// An inspector sees the former holder, and that the lock is kept.
 func TestInspectWhatIsKept(t *testing.T) {
 	eachKeeper(t, func(t *testing.T, a, b keeper, _ func() int) {
 		sees := func(kept bool, remaining time.Duration) {
 			t.Helper()
 			i, err := b.s.Inspect(t.Context(), backend.InspectRequest{Name: "lock"})
-			if err != nil || len(i.Holders) != 1 || i.Holders[0].Owner != "a" || i.Holders[0].Count != 1 ||
+			if err != nil || len(i.Holders) != 1 || i.Holders[0].Owner != "a" ||
+				i.Holders[0].Count != 1 ||
 				i.Holders[0].Kept != kept || i.Holders[0].Remaining != remaining {
 				t.Errorf("%+v, %v; want one holder, kept %v, for %v", i, err, kept, remaining)
 			}
@@ -203,14 +219,17 @@ func TestInspectWhatIsKept(t *testing.T) {
 	})
 }
 
-// Nobody in line is given what is kept before it is over, and whoever had it doesn't get into the line by what comes late.
+// Nobody in line is given a kept lock before it is over. Late requests of its former holder don't
+// put that into the line.
 func TestLineBehindWhatIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		a, b := keeper{t, open(store), backend.Fair, "a"}, keeper{t, open(store), backend.Fair, "b"}
 		var granted atomic.Int32
-		_, err := b.s.Subscribe(t.Context(), backend.SubscribeRequest{Kind: backend.Fair, Name: "lock", Wake: func(backend.Wakeup) {},
-			Granted: func(backend.Grant) { granted.Add(1) }})
+		_, err := b.s.Subscribe(t.Context(),
+			backend.SubscribeRequest{Kind: backend.Fair, Name: "lock",
+				Wake:    func(backend.Wakeup) {},
+				Granted: func(backend.Grant) { granted.Add(1) }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,19 +249,21 @@ func TestLineBehindWhatIsKept(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
 		if granted.Load() != 1 {
-			t.Errorf("b was given the lock %d times after what was kept was over; want 1", granted.Load())
+			t.Errorf("b was given the lock %d times after what was kept was over; want 1",
+				granted.Load())
 		}
 		b.releases(0, backend.Freed)
 	})
 }
 
-// A note of a writer stays as it is, and readers stay out until what the other has written is no longer kept.
+// A note of a writer stays as it is, and readers stay out until what the other has written is no
+// longer kept.
 func TestReadersStayOutOfWhatIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read, write := sides(t, membackend.New())
 		a := keeper{t, write[0].s, backend.Write, "a"}
 		a.gets()
-		read[0].acquires(true) // what its owner reads, it goes on reading
+		read[0].acquires(true) // its owner goes on reading
 		a.releases(keep, backend.Kept)
 		read[1].refused(backend.AcquireRequest{}, keep)
 		read[1].forces(false)
@@ -253,12 +274,14 @@ func TestReadersStayOutOfWhatIsKept(t *testing.T) {
 	})
 }
 
-// As many permits are out while they are kept, of whatever number somebody else wants.
+// Kept permits stay out, whatever number of permits another owner asks for.
 func TestKeptPermitsAreOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, c, woken := workers(t)
 		a.gets(2, 4)
-		res, err := a.s.Release(t.Context(), backend.ReleaseRequest{Kind: backend.Permits, Name: "sem", Owner: "a", Lease: lease, Permits: 2, Keep: lease})
+		res, err := a.s.Release(t.Context(), backend.ReleaseRequest{
+			Kind: backend.Permits, Name: "sem", Owner: "a", Lease: lease, Permits: 2, Keep: lease,
+		})
 		if err != nil || res.Outcome != backend.Kept {
 			t.Fatalf("release: %+v, %v; want kept", res, err)
 		}

@@ -41,13 +41,16 @@ func (p side) acquires(want bool) {
 func (p side) refused(req backend.AcquireRequest, remaining time.Duration) {
 	p.t.Helper()
 	if res := p.acquire(req); res != (backend.AcquireResult{Remaining: remaining}) {
-		p.t.Fatalf("Acquire(%v) by %s, %+v: %+v; want refused, remaining %v", p.kind, p.owner, req, res, remaining)
+		p.t.Fatalf("Acquire(%v) by %s, %+v: %+v; want refused, remaining %v", p.kind, p.owner, req,
+			res, remaining)
 	}
 }
 
 func (p side) releases(want backend.ReleaseOutcome) backend.ReleaseResult {
 	p.t.Helper()
-	res, err := p.s.Release(p.t.Context(), backend.ReleaseRequest{Kind: p.kind, Name: "lock", Owner: p.owner, Lease: lease, AskWaiting: true})
+	res, err := p.s.Release(p.t.Context(), backend.ReleaseRequest{
+		Kind: p.kind, Name: "lock", Owner: p.owner, Lease: lease, AskWaiting: true,
+	})
 	if err != nil || res.Outcome != want {
 		p.t.Fatalf("Release(%v) by %s: %v, %v; want %v", p.kind, p.owner, res.Outcome, err, want)
 	}
@@ -56,7 +59,8 @@ func (p side) releases(want backend.ReleaseOutcome) backend.ReleaseResult {
 
 func (p side) forces(want bool) {
 	p.t.Helper()
-	res, err := p.s.ForceRelease(p.t.Context(), backend.ForceReleaseRequest{Kind: p.kind, Name: "lock"})
+	res, err := p.s.ForceRelease(p.t.Context(),
+		backend.ForceReleaseRequest{Kind: p.kind, Name: "lock"})
 	if err != nil || res.Released != want {
 		p.t.Fatalf("ForceRelease(%v): %v, %v; want %v", p.kind, res.Released, err, want)
 	}
@@ -64,7 +68,9 @@ func (p side) forces(want bool) {
 
 func (p side) sees(want backend.LookResult) {
 	p.t.Helper()
-	res, err := p.s.Look(p.t.Context(), backend.LookRequest{Kind: p.kind, Name: "lock", Owner: p.owner})
+	res, err := p.s.Look(p.t.Context(), backend.LookRequest{
+		Kind: p.kind, Name: "lock", Owner: p.owner,
+	})
 	if err != nil || res != want {
 		p.t.Fatalf("Look(%v) by %s: %+v, %v; want %+v", p.kind, p.owner, res, err, want)
 	}
@@ -109,17 +115,24 @@ func TestReadWriteOnlyLengthens(t *testing.T) {
 			p.acquires(true)
 			for _, again := range []func(lease time.Duration){
 				func(lease time.Duration) {
-					p.s.Acquire(t.Context(), backend.AcquireRequest{Kind: p.kind, Name: "lock", Owner: "a", Lease: lease})
+					p.s.Acquire(t.Context(), backend.AcquireRequest{
+						Kind: p.kind, Name: "lock", Owner: "a", Lease: lease,
+					})
 				},
 				func(lease time.Duration) {
-					p.s.Renew(t.Context(), backend.RenewRequest{Kind: p.kind, Name: "lock", Owner: "a", Lease: lease})
+					p.s.Renew(t.Context(), backend.RenewRequest{
+						Kind: p.kind, Name: "lock", Owner: "a", Lease: lease,
+					})
 				},
 			} {
 				again(2 * lease)
 				again(lease)
 				time.Sleep(lease)
 			}
-			p.sees(backend.LookResult{Held: true, Count: map[backend.Kind]int{backend.Write: 3, backend.Read: 1}[p.kind], Remaining: lease})
+			p.sees(backend.LookResult{
+				Held: true, Count: map[backend.Kind]int{backend.Write: 3, backend.Read: 1}[p.kind],
+				Remaining: lease,
+			})
 			if p.kind == backend.Write {
 				time.Sleep(lease / 2)
 				p.releases(backend.Left)
@@ -146,7 +159,7 @@ func TestNotes(t *testing.T) {
 		read[2].acquire(backend.AcquireRequest{Waited: time.Second})
 		read[2].sees(backend.LookResult{Held: true, Count: 1, Remaining: lease})
 
-		// A note that is renewed keeps its time, and one who says that it came earlier is believed.
+		// A note that is renewed keeps its time. A writer that says it came earlier is believed.
 		place.Waited = time.Second
 		write[1].refused(place, lease)
 		read[0].refused(backend.AcquireRequest{Waited: time.Second - 1}, 3*time.Second)
@@ -179,7 +192,7 @@ func TestNotes(t *testing.T) {
 	})
 }
 
-// Who writes may read, and goes on reading.
+// A writer may read, and goes on reading.
 func TestDowngrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read, write := sides(t, membackend.New())
@@ -188,7 +201,7 @@ func TestDowngrade(t *testing.T) {
 		read[0].releases(backend.Freed)
 		write[0].acquires(true)
 		write[1].refused(backend.AcquireRequest{Place: time.Second}, lease)
-		read[0].acquires(true) // whoever waits
+		read[0].acquires(true) // the writer reads, though another waits
 		read[1].acquires(false)
 		read[0].forces(false)
 		write[0].releases(backend.Freed)
@@ -211,7 +224,9 @@ func TestWhoIsWoken(t *testing.T) {
 	read, write := sides(t, b)
 	woken := 0
 	for _, s := range []session{read[0].s, read[1].s} {
-		if _, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Kind: backend.Read, Name: "lock", Wake: func(backend.Wakeup) { woken++ }}); err != nil {
+		if _, err := s.Subscribe(t.Context(), backend.SubscribeRequest{
+			Kind: backend.Read, Name: "lock", Wake: func(backend.Wakeup) { woken++ },
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -277,9 +292,11 @@ func TestTokens(t *testing.T) {
 				plain.releases(backend.Freed)
 			},
 		} {
-			first, again := a.acquire(backend.AcquireRequest{}), a.acquire(backend.AcquireRequest{Reentry: true})
+			first, again := a.acquire(backend.AcquireRequest{}),
+				a.acquire(backend.AcquireRequest{Reentry: true})
 			if first.Token <= last || again.Token != first.Token {
-				t.Errorf("tokens %d, and %d for a re-entry, after %d; want one that is larger", first.Token, again.Token, last)
+				t.Errorf("tokens %d, and %d for a re-entry, after %d; want one that is larger",
+					first.Token, again.Token, last)
 			}
 			last = first.Token
 			for _, other := range []side{b, plain} {
@@ -295,12 +312,13 @@ func TestTokens(t *testing.T) {
 	})
 }
 
-// What a name holds belongs to one of three locks, until all of it is over.
+// A name belongs to one of three locks, until all of its holds are over.
 func TestKindsOfOneName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(membackend.New())
 		locks := map[backend.Kind]string{
-			backend.Exclusive: "one owner's", backend.Fenced: "one owner's", backend.Fair: "one owner's",
+			backend.Exclusive: "one owner's", backend.Fenced: "one owner's",
+			backend.Fair: "one owner's",
 			backend.Read: "read-write", backend.Write: "read-write",
 			backend.Permits: "semaphore",
 		}
@@ -312,17 +330,30 @@ func TestKindsOfOneName(t *testing.T) {
 					continue
 				}
 				errs := make(map[string]error)
-				_, errs["Acquire"] = s.Acquire(t.Context(), backend.AcquireRequest{Kind: k, Name: "lock", Owner: "a", Lease: lease, Permits: 1, Limit: 1})
-				_, errs["Release"] = s.Release(t.Context(), backend.ReleaseRequest{Kind: k, Name: "lock", Owner: "a", Lease: lease, Permits: 1})
-				_, errs["Renew"] = s.Renew(t.Context(), backend.RenewRequest{Kind: k, Name: "lock", Owner: "a", Lease: lease, Permits: 1})
-				_, errs["ForceRelease"] = s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Kind: k, Name: "lock"})
-				_, errs["Look"] = s.Look(t.Context(), backend.LookRequest{Kind: k, Name: "lock", Limit: 1})
+				_, errs["Acquire"] = s.Acquire(t.Context(), backend.AcquireRequest{
+					Kind: k, Name: "lock", Owner: "a", Lease: lease, Permits: 1, Limit: 1,
+				})
+				_, errs["Release"] = s.Release(t.Context(), backend.ReleaseRequest{
+					Kind: k, Name: "lock", Owner: "a", Lease: lease, Permits: 1,
+				})
+				_, errs["Renew"] = s.Renew(t.Context(), backend.RenewRequest{
+					Kind: k, Name: "lock", Owner: "a", Lease: lease, Permits: 1,
+				})
+				_, errs["ForceRelease"] = s.ForceRelease(t.Context(),
+					backend.ForceReleaseRequest{Kind: k, Name: "lock"})
+				_, errs["Look"] = s.Look(t.Context(), backend.LookRequest{
+					Kind: k, Name: "lock", Limit: 1,
+				})
 				if k == backend.Fair {
-					_, errs["KeepPlaces"] = s.KeepPlaces(t.Context(), backend.PlacesRequest{Kind: k, Name: "lock", Owners: []string{"b"}, Place: lease})
+					_, errs["KeepPlaces"] = s.KeepPlaces(t.Context(), backend.PlacesRequest{
+						Kind: k, Name: "lock", Owners: []string{"b"}, Place: lease,
+					})
 				}
 				for step, err := range errs {
-					if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
-						t.Errorf("%s(%v) of what is held as %v: %v; want ErrConflict, refused", step, k, held, err)
+					if !errors.Is(err, backend.ErrConflict) ||
+						backend.KindOf(err) != backend.Refused {
+						t.Errorf("%s(%v) of what is held as %v: %v; want ErrConflict, refused",
+							step, k, held, err)
 					}
 				}
 			}
@@ -339,7 +370,9 @@ func TestNothingIsLeftOfReaders(t *testing.T) {
 		s := open(b)
 		acquire := func(kind backend.Kind, owner string, lease, place time.Duration) {
 			t.Helper()
-			_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: kind, Name: "lock", Owner: owner, Lease: lease, Place: place})
+			_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+				Kind: kind, Name: "lock", Owner: owner, Lease: lease, Place: place,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -373,7 +406,7 @@ func TestNothingIsLeftOfReaders(t *testing.T) {
 	})
 }
 
-// What isn't declared the suite leaves out, without a word.
+// The suite leaves out undeclared kinds, without a word.
 func TestAllKindsAreDeclared(t *testing.T) {
 	for k := backend.Exclusive; k <= backend.Permits; k++ {
 		if !membackend.New().Limits().Kinds.Has(k) {

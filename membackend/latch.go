@@ -8,14 +8,16 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// latches are count-down latches. Their names are no locks'.
+// latches has the count-down latches. Their names are independent of those of locks.
 type latches struct {
 	counts map[string]int64 // none is zero
 	subs   map[string]map[*subscription]struct{}
 }
 
 // Latch implements [backend.Latcher].
-func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (res backend.LatchResult, err error) {
+func (s *session) Latch(
+	ctx context.Context, req backend.LatchRequest,
+) (res backend.LatchResult, err error) {
 	var n news
 	defer n.tell()
 	b := s.b

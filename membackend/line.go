@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// grantLease is for how long the first in line is given the lock. Nobody waits for longer for
-	// one that is gone.
+	// grantLease is the lease with which the first in line is given the lock. So a dead waiter
+	// delays the others by no more than a second.
 	grantLease = time.Second
 
-	// longestGrant is for how long it may be given to one that has heard of a grant too late.
+	// longestGrant is the longest such lease for a waiter that heard of an earlier grant too late.
 	longestGrant = 16 * grantLease
 )
 
-// place is that of an owner who waits for a Fair lock.
+// place is the place of an owner that waits for a Fair lock.
 type place struct {
 	owner   string
-	s       *session // which last asked for it, and is told when the owner's turn has come
+	s       *session // the session that last asked for the place, and is told of the grant
 	expires time.Time
-	longer  time.Duration // than grantLease, for one that has heard of a grant too late
+	longer  time.Duration // added to grantLease when the lock is given
 }
 
 // inLine returns the index of the owner's place, or -1.
@@ -29,31 +29,37 @@ func (o *object) inLine(owner string) int {
 	return slices.IndexFunc(o.line, func(p place) bool { return p.owner == owner })
 }
 
-// open says whether the owner may have the lock, which it doesn't hold, before anybody else.
+// open says whether an owner without a hold may have the lock now.
 func (o *object) open(owner string) bool {
 	return o.free() && (len(o.line) == 0 || o.line[0].owner == owner)
 }
 
-// leave takes the owner out of the line.
+// leave removes the owner from the line.
 func (o *object) leave(owner string) {
 	if i := o.inLine(owner); i >= 0 {
 		o.line = slices.Delete(o.line, i, i+1)
 	}
 }
 
-// settle gives a free lock to the first in line, and says to whom.
+// settle gives a free lock to the first in line. It returns the place, and whether there was one
+// and the lock was free.
 func (o *object) settle(now time.Time) (first place, granted bool) {
 	if len(o.line) == 0 || !o.free() {
 		return place{}, false
 	}
 	first = o.line[0]
 	o.leave(first.owner)
-	o.alone = hold{kind: backend.Fair, owner: first.owner, count: 1, expires: now.Add(grantLease + first.longer)}
+	o.alone = hold{
+		kind: backend.Fair, owner: first.owner, count: 1,
+		expires: now.Add(grantLease + first.longer),
+	}
 	return first, true
 }
 
-// acquireFair is Acquire of Fair, for an owner whose session is s.
-func (o *object) acquireFair(req backend.AcquireRequest, s *session, now time.Time) backend.AcquireResult {
+// acquireFair is Acquire for a Fair lock, for an owner of the session s.
+func (o *object) acquireFair(
+	req backend.AcquireRequest, s *session, now time.Time,
+) backend.AcquireResult {
 	if h := &o.alone; h.by(req.Owner) && !req.Reentry {
 		h.expires = later(h.expires, now.Add(req.Lease))
 		return backend.AcquireResult{Acquired: true, Count: h.count}
@@ -71,7 +77,7 @@ func (o *object) acquireFair(req backend.AcquireRequest, s *session, now time.Ti
 	return res
 }
 
-// stand keeps the owner's place in line, or makes one at the end.
+// stand prolongs the owner's place in line, or makes one at the end.
 func (o *object) stand(owner string, s *session, until time.Time) {
 	if i := o.inLine(owner); i >= 0 {
 		o.line[i].s, o.line[i].expires = s, later(o.line[i].expires, until)
@@ -80,8 +86,8 @@ func (o *object) stand(owner string, s *session, until time.Time) {
 	o.line = append(o.line, place{owner: owner, s: s, expires: until})
 }
 
-// comeBack is stand for an owner that has heard of a grant too late: it comes first, if it isn't in
-// line.
+// comeBack is stand for an owner that has heard of a grant too late. If the owner isn't in line, it
+// comes first. Its next grant lasts longer if it asks for a long place.
 func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Duration) {
 	i := o.inLine(owner)
 	if i < 0 {
@@ -91,7 +97,8 @@ func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Du
 	o.line[i].longer = min(max(lasts-3*grantLease, 0), longestGrant-grantLease)
 }
 
-// keepPlaces keeps those of a session's owners. Who has none any more comes back before all others.
+// keepPlaces keeps the places of a session's owners. Owners that have lost their places come back
+// before all others.
 func (o *object) keepPlaces(owners []string, s *session, until time.Time) {
 	kept := make(map[string]bool, len(owners))
 	for _, owner := range owners {

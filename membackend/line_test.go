@@ -47,7 +47,8 @@ func listen(t *testing.T, s session) *ear {
 	return e
 }
 
-// hears was told since the last call of grants to these owners, just now, and else of nothing but wake-ups.
+// hears checks that, since its last call, grants to these owners were reported, just now, and
+// besides only wake-ups.
 func (e *ear) hears(wakes int, owners ...string) {
 	e.t.Helper()
 	var want []backend.Grant
@@ -62,7 +63,8 @@ func (e *ear) hears(wakes int, owners ...string) {
 	e.grants, e.wakes = nil, 0
 }
 
-// queue is owners a, b and c of the lock "lock", each with a session of its own and what that hears.
+// queue is owners a, b and c of the lock "lock", each with a session of its own and what that
+// hears.
 func queue(t *testing.T, b *membackend.Backend) (owners [3]side, ears [3]*ear) {
 	for i, owner := range []string{"a", "b", "c"} {
 		s := open(b)
@@ -75,13 +77,15 @@ var inLine = backend.AcquireRequest{Place: place}
 
 func (p side) keeps(place time.Duration, want backend.PlacesResult, owners ...string) {
 	p.t.Helper()
-	res, err := p.s.KeepPlaces(p.t.Context(), backend.PlacesRequest{Kind: p.kind, Name: "lock", Owners: owners, Place: place})
+	res, err := p.s.KeepPlaces(p.t.Context(), backend.PlacesRequest{
+		Kind: p.kind, Name: "lock", Owners: owners, Place: place,
+	})
 	if err != nil || res != want {
 		p.t.Fatalf("KeepPlaces(%v): %+v, %v; want %+v", owners, res, err, want)
 	}
 }
 
-// Who comes first gets it first, and hears of it in the step that frees it.
+// The first waiter in line gets the lock first, and hears of it in the step that frees it.
 func TestLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, e := queue(t, membackend.New())
@@ -92,13 +96,16 @@ func TestLine(t *testing.T) {
 		p[2].refused(inLine, lease)
 		time.Sleep(time.Second)
 		p[1].refused(inLine, lease-time.Second) // keeps its place
-		if res := p[0].acquire(backend.AcquireRequest{Reentry: true}); res != (backend.AcquireResult{Acquired: true, Count: 2}) {
+		if res := p[0].acquire(
+			backend.AcquireRequest{Reentry: true}); res != (backend.AcquireResult{Acquired: true,
+			Count: 2}) {
 			t.Errorf("a re-entry: %+v; want count 2", res)
 		}
 		p[0].releases(backend.Left)
 		e[1].hears(0)
 		if res := p[0].releases(backend.Freed); res.Counted {
-			t.Errorf("a release that gives the lock to the next in line: %+v; want nothing counted", res)
+			t.Errorf("a release that gives the lock to the next in line: %+v; want nothing counted",
+				res)
 		}
 		e[0].hears(0)
 		e[1].hears(0, "b")
@@ -119,7 +126,7 @@ func TestLine(t *testing.T) {
 	})
 }
 
-// Whoever kept a place last is told that its turn has come.
+// A grant is reported to the session that kept the place last.
 func TestPlaceKeptByAnotherSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := membackend.New()
@@ -128,7 +135,9 @@ func TestPlaceKeptByAnotherSession(t *testing.T) {
 		p[1].refused(inLine, lease)
 		later := open(b)
 		hears := listen(t, later)
-		req := backend.PlacesRequest{Kind: backend.Fair, Name: "lock", Owners: []string{"b"}, Place: place}
+		req := backend.PlacesRequest{
+			Kind: backend.Fair, Name: "lock", Owners: []string{"b"}, Place: place,
+		}
 		_, err := later.KeepPlaces(t.Context(), req)
 		if err != nil {
 			t.Fatal(err)
@@ -151,7 +160,8 @@ func TestBarging(t *testing.T) {
 		e[2].hears(1)
 		p[0].acquires(true)
 		p[1].refused(backend.AcquireRequest{Place: time.Hour}, lease)
-		acquire(t, p[2].s, "another", lease-1) // so that the table is swept then, and not again as soon as the lease is over
+		// so that the table is swept then, and not again as soon as the lease is over
+		acquire(t, p[2].s, "another", lease-1)
 		time.Sleep(lease)
 		for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced} {
 			side{t, p[2].s, kind, "d"}.acquires(false)
@@ -163,7 +173,8 @@ func TestBarging(t *testing.T) {
 	})
 }
 
-// Whoever is in line for a lock that ran out gets it, also if nobody says a word. Nobody waits for the dead for longer than a second.
+// The first in line gets a lock that ran out, also if nobody sends a step. Nobody waits for a dead
+// owner for longer than a second.
 func TestLineMovesByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := membackend.New()
@@ -192,14 +203,20 @@ func TestLineMovesByItself(t *testing.T) {
 // The first step after the end of a hold gives the lock to the first in line, whoever's step it is.
 func TestEveryStepSettles(t *testing.T) {
 	for name, step := range map[string]func(p side){
-		"Acquire":            func(p side) { p.refused(backend.AcquireRequest{}, short) },
-		"Acquire, re-entry":  func(p side) { p.refused(backend.AcquireRequest{Reentry: true}, short) },
-		"Acquire, in line":   func(p side) { p.refused(inLine, short) },
-		"Release":            func(p side) { p.releases(backend.NotHeld) },
-		"ForceRelease":       func(p side) { p.forces(false) },
-		"KeepPlaces":         func(p side) { p.keeps(place, backend.PlacesResult{Holder: "b", Remaining: short}, "b") },
-		"Renew":              func(p side) { p.renews(false) },
-		"Acquire, exclusive": func(p side) { side{p.t, p.s, backend.Exclusive, "d"}.acquires(false) },
+		"Acquire": func(p side) { p.refused(backend.AcquireRequest{}, short) },
+		"Acquire, re-entry": func(p side) {
+			p.refused(backend.AcquireRequest{Reentry: true}, short)
+		},
+		"Acquire, in line": func(p side) { p.refused(inLine, short) },
+		"Release":          func(p side) { p.releases(backend.NotHeld) },
+		"ForceRelease":     func(p side) { p.forces(false) },
+		"KeepPlaces": func(p side) {
+			p.keeps(place, backend.PlacesResult{Holder: "b", Remaining: short}, "b")
+		},
+		"Renew": func(p side) { p.renews(false) },
+		"Acquire, exclusive": func(p side) {
+			side{p.t, p.s, backend.Exclusive, "d"}.acquires(false)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -207,7 +224,8 @@ func TestEveryStepSettles(t *testing.T) {
 				p, e := queue(t, b)
 				p[0].acquires(true)
 				p[1].refused(backend.AcquireRequest{Place: time.Hour}, lease)
-				acquire(t, p[2].s, "another", lease-1) // so that the table is swept then, and not again as soon as the lease is over
+				// so that the table is swept then, and not again as soon as the lease is over
+				acquire(t, p[2].s, "another", lease-1)
 				time.Sleep(lease)
 				p[0].sees(backend.LookResult{}) // a look doesn't
 				to := e[1]
@@ -224,13 +242,16 @@ func TestEveryStepSettles(t *testing.T) {
 
 func (p side) renews(want bool) {
 	p.t.Helper()
-	res, err := p.s.Renew(p.t.Context(), backend.RenewRequest{Kind: p.kind, Name: "lock", Owner: p.owner, Lease: lease})
+	res, err := p.s.Renew(p.t.Context(), backend.RenewRequest{
+		Kind: p.kind, Name: "lock", Owner: p.owner, Lease: lease,
+	})
 	if err != nil || res.Held != want {
 		p.t.Fatalf("Renew(%v) by %s: %v, %v; want %v", p.kind, p.owner, res.Held, err, want)
 	}
 }
 
-// A place ends unless it is kept, or is given up; who had one and lost it comes back before all others.
+// A place ends unless it is kept, or when it is given up. An owner that had one and lost it comes
+// back before all others.
 func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := membackend.New()
@@ -240,13 +261,15 @@ func TestPlaces(t *testing.T) {
 		p[2].refused(inLine, lease)
 		time.Sleep(2 * time.Second)
 		p[1].keeps(place, backend.PlacesResult{Remaining: lease - 2*time.Second}, "b")
-		p[0].keeps(place, backend.PlacesResult{Holder: "a", Remaining: lease - 2*time.Second}, "a") // no place for who has the lock
+		// no place for the holder of the lock
+		p[0].keeps(place, backend.PlacesResult{Holder: "a", Remaining: lease - 2*time.Second}, "a")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if n := b.Holds("lock"); n != 2 {
 			t.Errorf("%d holds and places; want that of a, and b's place", n)
 		}
-		p[1].refused(backend.AcquireRequest{Place: 1}, lease-3*time.Second) // it is kept for longer than that
+		// it is kept for longer than that
+		p[1].refused(backend.AcquireRequest{Place: 1}, lease-3*time.Second)
 		time.Sleep(time.Second)
 		p[2].keeps(place, backend.PlacesResult{Remaining: lease - 4*time.Second}, "c", "d")
 		p[0].releases(backend.Freed)
@@ -261,7 +284,7 @@ func TestPlaces(t *testing.T) {
 	})
 }
 
-// Who has closed its session isn't told, and costs the others a second.
+// A waiter whose session is closed isn't told, and costs the others a second.
 func TestClosedInLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, e := queue(t, membackend.New())
@@ -283,7 +306,11 @@ func TestGrantedMayUseTheStore(t *testing.T) {
 	b := membackend.New()
 	p, _ := queue(t, b)
 	_, err := p[1].s.Subscribe(t.Context(), backend.SubscribeRequest{
-		Kind: backend.Fair, Name: "lock", Wake: func(backend.Wakeup) {}, Granted: func(backend.Grant) { p[1].releases(backend.Freed) },
+		Kind: backend.Fair, Name: "lock", Wake: func(backend.Wakeup) {}, Granted: func(
+			backend.Grant,
+		) {
+			p[1].releases(backend.Freed)
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,18 +1,18 @@
-// Package membackend keeps distributed locks of all kinds in the memory of this process. It is for tests,
-// and for programs that run in one process now and in several later; the other backends are tested
-// against it.
+// Package membackend keeps distributed locks of all kinds in the memory of this process. It is for
+// tests, and for programs that run in one process now and in several later. Tests compare the other
+// backends with it.
 //
 //	client := dlock.New(membackend.New())
 //	defer client.Close()
 //
 //	err := client.Locker("orders:42").Do(ctx, ship)
 //
-// Clients made with the same [Backend] exclude each other as separate processes do that share a
-// store; clients of different Backends have nothing to do with each other. How many permits a
-// semaphore has is forgotten when the last of them comes back.
+// Clients of one [Backend] exclude each other, as processes with a common store do. Clients of
+// different Backends are independent. A Backend forgets the limit of a semaphore when no permit is
+// acquired any more.
 //
-// Leases follow this process's clock, so that in a bubble of testing/synctest they are virtual.
-// Make the Backend inside the bubble then.
+// Leases follow this process's clock. So in a bubble of testing/synctest, their time is virtual, if
+// the Backend is made inside the bubble.
 package membackend
 
 import (
@@ -30,23 +30,24 @@ import (
 
 // Backend is a store for locks in this process. Make one with [New].
 type Backend struct {
-	// mu guards everything below and what sessions point to. It is never held while anything can
-	// block, and not while foreign code runs.
+	// mu guards everything below, and the fields of all sessions. It is not held during callbacks.
 	mu      sync.Mutex
-	objects map[string]object                     // what is held, and some things that are over
-	subs    map[string]map[*subscription]struct{} // who wants to be woken, by name of the lock
-	token   uint64                                // the last fencing token given out
+	objects map[string]object                     // held locks and lines, some expired
+	subs    map[string]map[*subscription]struct{} // by name of the lock
+	token   uint64                                // the last fencing token
 	latches latches
 
-	// One timer serves all objects: it only takes out what is over, which each step does anew with
-	// what it looks at. It does so in portions, and lets others have mu in between.
+	// One timer serves all objects. It starts a sweep, which removes expired holds and places. Each
+	// step also does that for its own object. A sweep works in batches, and unlocks mu between
+	// them.
 	timer    *time.Timer
 	due      time.Time // when timer fires; zero if it isn't running
-	sweeping bool      // then due is when the first is over of what has come since the sweep began
+	sweeping bool      // if true, due is the first expiry among the changes since the sweep began
 }
 
-// kinds is which kinds of lock there are.
-var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits)
+// kinds is the set of kinds of lock that the store has.
+var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair,
+	backend.Permits)
 
 // New returns an empty store.
 func New() *Backend {
@@ -65,12 +66,12 @@ func (b *Backend) Open() backend.Session {
 	return &session{b: b, subs: make(map[*subscription]struct{})}
 }
 
-// Limits implements [backend.Backend]: the store has no limits, and all kinds of lock.
+// Limits implements [backend.Backend]. The store has all kinds of lock, and no limits of leases.
 func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds, Keeps: true} }
 
-// Wipe loses all locks, and all places in line, as a server does that restarts without its data. As
-// there, no holder is told: its client finds out at the next renewal. Waiters look again at once,
-// as after a reconnection. Fencing tokens go on growing, as those of a Redis do.
+// Wipe loses all locks, and all places in line, like a server that restarts without its data. The
+// holders aren't told. Their clients notice the loss at the next renewal. Waiters try again at
+// once, as after a reconnection. Fencing tokens go on growing, as they do with Redis.
 func (b *Backend) Wipe() {
 	var n news
 	defer n.tell()
@@ -86,7 +87,7 @@ func (b *Backend) Wipe() {
 	}
 }
 
-// object returns what a name holds now. The caller has b.mu.
+// object returns the object of a name. The caller has b.mu.
 func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, error) {
 	o := b.objects[name]
 	o.prune(now)
@@ -96,7 +97,7 @@ func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, er
 	return o, nil
 }
 
-// put stores what a name holds. The caller has b.mu.
+// put stores the object of a name. The caller has b.mu.
 func (b *Backend) put(name string, o object) {
 	if o.empty() {
 		delete(b.objects, name)
@@ -105,8 +106,9 @@ func (b *Backend) put(name string, o object) {
 	b.objects[name] = o
 }
 
-// finish ends a step: if the lock is free, the first in line gets it, and what the name holds is stored. Something new
-// in it is over at due, unless that is zero. The caller has b.mu, and tells the news without it.
+// finish ends a step. If the lock is free, finish gives it to the first in line. Then it stores the
+// name's object. If the step has made or prolonged a part of the object, due is when that part
+// expires. Otherwise due is zero. The caller has b.mu, and unlocks it before it reports the news.
 func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (granted bool) {
 	first, granted := o.settle(now)
 	if granted {
@@ -122,11 +124,11 @@ func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (g
 	return granted
 }
 
-// sweepAt has a sweep begin at due. The caller has b.mu.
+// sweepAt makes a sweep begin at due. The caller has b.mu.
 func (b *Backend) sweepAt(due, now time.Time) {
 	b.due = due
 	switch {
-	case b.sweeping: // it sets the timer when it is done
+	case b.sweeping: // the sweep sets the timer at its end
 	case b.timer == nil:
 		b.timer = time.AfterFunc(due.Sub(now), b.sweep)
 	default:
@@ -134,12 +136,12 @@ func (b *Backend) sweepAt(due, now time.Time) {
 	}
 }
 
-// portion is how many objects a sweep looks at before it lets others have the mutex: it takes some
-// 0.3 ms for them if all are over.
+// portion is the number of objects that a sweep looks at before it unlocks the mutex for others.
+// Looking at a portion takes some 0.3 ms if all its objects have expired.
 const portion = 1000
 
-// sweep takes out what is over, so that nothing is left of those who never come back, and gives to those in line
-// what others have left to them by that.
+// sweep removes expired holds and places, so that owners that never come back leave nothing behind.
+// It gives locks that are free now to the first in line.
 func (b *Backend) sweep() {
 	var n news
 	b.mu.Lock()
@@ -148,18 +150,19 @@ func (b *Backend) sweep() {
 		return
 	}
 	b.sweeping = true
-	b.due = time.Time{} // what comes from here on is over then
+	b.due = time.Time{} // from here on, the first expiry among later changes
 	now := time.Now()
 	var next time.Time
 	seen := 0
-	// What comes meanwhile may be missed, and what changes: each has set b.due.
+	// The loop may miss locks that are added or changed meanwhile, but the steps that add or change
+	// them set b.due.
 	for name, o := range b.objects {
 		pruned := o.prune(now)
 		first, granted := o.settle(now)
 		if granted {
 			n.grant(b.subs[name], first, now)
 		}
-		if pruned || granted || o.empty() { // empty: a look has taken out the last of it
+		if pruned || granted || o.empty() { // a Look may have emptied its maps before
 			b.put(name, o)
 		}
 		if first, ok := o.next(); ok && (next.IsZero() || first.Before(next)) {
@@ -180,26 +183,28 @@ func (b *Backend) sweep() {
 	n.tell()
 }
 
-// sweepAgain sets the timer after a sweep that has found when the next thing is over, if there is
-// anything. The caller has b.mu.
+// sweepAgain sets the timer after a sweep to the next expiry, if any object is left. The caller has
+// b.mu.
 func (b *Backend) sweepAgain(next, now time.Time) {
 	if len(b.objects) == 0 {
-		b.objects = make(map[string]object) // a map never shrinks
+		b.objects = make(map[string]object) // since a map never shrinks
 		b.due = time.Time{}
 		return
 	}
 	if next.IsZero() || !b.due.IsZero() && b.due.Before(next) {
 		next = b.due
 	}
-	// A sweep looks at every object, in some 50 ns each. This keeps it below 1 % of the time when
-	// leases end one after the other.
-	if earliest := now.Add(time.Duration(len(b.objects)) * 5 * time.Microsecond); next.Before(earliest) {
+	// A sweep takes some 50 ns for each object. If leases expire one after the other, this pause
+	// keeps sweeps below 1 % of the time.
+	if earliest := now.Add(time.Duration(len(b.objects)) * 5 * time.Microsecond); next.Before(
+		earliest) {
 		next = earliest
 	}
 	b.sweepAt(next, now)
 }
 
-// waiters returns the subscriptions to a name. The caller has b.mu, and wakes them without it.
+// waiters returns the subscriptions to a name. The caller has b.mu, and unlocks it before it wakes
+// them.
 func (b *Backend) waiters(name string) []*subscription {
 	if len(b.subs[name]) == 0 {
 		return nil
@@ -207,16 +212,16 @@ func (b *Backend) waiters(name string) []*subscription {
 	return slices.Collect(maps.Keys(b.subs[name]))
 }
 
-// watching returns those of them that only watch. The caller has b.mu.
+// watching returns the subscriptions to a name that only watch. The caller has b.mu.
 func (b *Backend) watching(name string) []*subscription {
 	return slices.DeleteFunc(b.waiters(name), func(sub *subscription) bool { return !sub.watches })
 }
 
-// session is one client's view. Its fields are guarded by b.mu.
+// session is one client's access to the store. Its fields are guarded by b.mu.
 type session struct {
 	b      *Backend
 	subs   map[*subscription]struct{}
-	list   *listing // of a List that isn't at its end; nil if there is none
+	list   *listing // of a list that has further pages, or nil
 	closed bool
 }
 
@@ -227,7 +232,7 @@ func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("membackend: %w", err)}
 }
 
-// check says why a step can't be done. The caller has s.b.mu.
+// check returns an error if a step can't be carried out. The caller has s.b.mu.
 func (s *session) check(ctx context.Context, kind backend.Kind) error {
 	if s.closed {
 		return refused(errClosed)
@@ -254,7 +259,9 @@ func (s *session) Capabilities() backend.Capabilities {
 	}
 }
 
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+func (s *session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
 	var n news
 	defer n.tell()
 	b := s.b
@@ -299,7 +306,8 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (res 
 	return res, nil
 }
 
-// number returns the token of a hold. The caller has b.mu.
+// number returns the token of a hold. A hold without a token gets the next one. The caller has
+// b.mu.
 func (b *Backend) number(h *hold) uint64 {
 	if h.token == 0 {
 		b.token++
@@ -308,7 +316,7 @@ func (b *Backend) number(h *hold) uint64 {
 	return h.token
 }
 
-// waiting returns how many sessions other than this one are among those who wait.
+// waiting returns the number of other sessions among the waiters.
 func (s *session) waiting(waiters []*subscription) int {
 	others := make(map[*session]struct{})
 	for _, sub := range waiters {
@@ -319,7 +327,9 @@ func (s *session) waiting(waiters []*subscription) int {
 	return len(others)
 }
 
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
+func (s *session) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (res backend.ReleaseResult, err error) {
 	var n news
 	defer n.tell()
 	b := s.b
@@ -364,7 +374,9 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res 
 	return res, nil
 }
 
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res backend.RenewResult, err error) {
+func (s *session) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (res backend.RenewResult, err error) {
 	var n news
 	defer n.tell()
 	b := s.b
@@ -398,15 +410,21 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res back
 	return res, nil
 }
 
-// RenewBatch implements [backend.BatchRenewer]: it saves a goroutine per hold.
-func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(i int, res backend.RenewResult, err error)) {
+// RenewBatch implements [backend.BatchRenewer]. It saves the client a goroutine for each hold.
+func (s *session) RenewBatch(
+	ctx context.Context, reqs []backend.RenewRequest, answer func(
+		i int, res backend.RenewResult, err error,
+	),
+) {
 	for i, req := range reqs {
 		res, err := s.Renew(ctx, req)
 		answer(i, res, err)
 	}
 }
 
-func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (res backend.ForceReleaseResult, err error) {
+func (s *session) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (res backend.ForceReleaseResult, err error) {
 	var n news
 	defer n.tell()
 	b := s.b
@@ -428,7 +446,9 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 }
 
 // KeepPlaces implements [backend.Liner].
-func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (res backend.PlacesResult, err error) {
+func (s *session) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (res backend.PlacesResult, err error) {
 	var n news
 	defer n.tell()
 	b := s.b
@@ -487,15 +507,17 @@ func (s *session) Close() error {
 // subscription implements [backend.Subscription].
 type subscription struct {
 	s       *session
-	all     map[string]map[*subscription]struct{} // where it is, by name
+	all     map[string]map[*subscription]struct{} // the table that has the subscription
 	name    string
-	watches bool // nobody waits
+	watches bool // the subscriber doesn't wait for the lock
 	wake    func(backend.Wakeup)
-	granted func(backend.Grant) // nil but for Fair
+	granted func(backend.Grant) // nil except for Fair
 }
 
 // Subscribe implements [backend.Notifier].
-func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *session) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -506,7 +528,9 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	if err := s.check(ctx, kind); err != nil {
 		return nil, err
 	}
-	sub := &subscription{s: s, all: all, name: req.Name, watches: req.Watches, wake: req.Wake, granted: req.Granted}
+	sub := &subscription{
+		s: s, all: all, name: req.Name, watches: req.Watches, wake: req.Wake, granted: req.Granted,
+	}
 	if all[req.Name] == nil {
 		all[req.Name] = make(map[*subscription]struct{})
 	}
@@ -521,7 +545,7 @@ func (sub *subscription) Close() {
 	sub.drop()
 }
 
-// drop takes the subscription out of the tables. The caller has b.mu.
+// drop removes the subscription from the tables. The caller has b.mu.
 func (sub *subscription) drop() {
 	delete(sub.s.subs, sub)
 	delete(sub.all[sub.name], sub)
@@ -530,13 +554,14 @@ func (sub *subscription) drop() {
 	}
 }
 
-// news is what a step has to tell, when it no longer has the mutex. The zero value is none.
+// news has the wake-ups and grants of a step, which reports them after it has unlocked the mutex.
+// The zero value is empty.
 type news struct {
 	woken  []*subscription
 	grants []func()
 }
 
-// grant is for whoever has been given the lock now, if its session wants to know.
+// grant adds the news of a grant for the subscriptions of the owner's session.
 func (n *news) grant(subs map[*subscription]struct{}, to place, now time.Time) {
 	g := backend.Grant{Owner: to.owner, Since: now, Lease: grantLease + to.longer}
 	for sub := range subs {
@@ -546,7 +571,7 @@ func (n *news) grant(subs map[*subscription]struct{}, to place, now time.Time) {
 	}
 }
 
-// tell tells it. The caller doesn't have b.mu.
+// tell reports the news. The caller must not have b.mu.
 func (n *news) tell() {
 	for _, sub := range n.woken {
 		sub.wake(0)

@@ -54,7 +54,9 @@ func TestNothingIsLeft(t *testing.T) {
 		for i := range 1000 {
 			name := strconv.Itoa(i)
 			acquire(t, s, name, time.Duration(1+i*7%1000)*time.Millisecond)
-			sub, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: name, Wake: func(backend.Wakeup) {}})
+			sub, err := s.Subscribe(t.Context(), backend.SubscribeRequest{
+				Name: name, Wake: func(backend.Wakeup) {},
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,10 +71,13 @@ func TestNothingIsLeft(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond)
 		synctest.Wait()
 		if locks, subs, timer := b.Size(); locks != 1 || subs != 500 || !timer {
-			t.Errorf("after a second: %d locks, %d subscriptions, timer %v; want 1, 500, true", locks, subs, timer)
+			t.Errorf("after a second: %d locks, %d subscriptions, timer %v; want 1, 500, true",
+				locks, subs, timer)
 		}
 		// Renewing moves the end of the lease, not that of the memory.
-		if res, err := s.Renew(t.Context(), backend.RenewRequest{Name: "long", Owner: "a", Lease: 2 * time.Hour}); err != nil || !res.Held {
+		if res, err := s.Renew(t.Context(), backend.RenewRequest{
+			Name: "long", Owner: "a", Lease: 2 * time.Hour,
+		}); err != nil || !res.Held {
 			t.Fatalf("Renew = %v, %v; want held", res.Held, err)
 		}
 		s.Close()
@@ -83,7 +88,8 @@ func TestNothingIsLeft(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if locks, subs, timer := b.Size(); locks+subs != 0 || timer {
-			t.Errorf("in the end: %d locks, %d subscriptions, timer %v; want nothing", locks, subs, timer)
+			t.Errorf("in the end: %d locks, %d subscriptions, timer %v; want nothing", locks, subs,
+				timer)
 		}
 	})
 }
@@ -97,7 +103,8 @@ func TestLeaseIsExact(t *testing.T) {
 		}
 		acquire(t, s, "lock", lease)
 		time.Sleep(lease - time.Nanosecond)
-		if res, _ := s.Look(t.Context(), backend.LookRequest{Name: "lock"}); !res.Held || res.Remaining != 1 {
+		if res, _ := s.Look(t.Context(), backend.LookRequest{Name: "lock"}); !res.Held ||
+			res.Remaining != 1 {
 			t.Errorf("1 ns before the end: %+v; want held, 1 ns remaining", res)
 		}
 		time.Sleep(time.Nanosecond)
@@ -113,18 +120,25 @@ func TestContextOver(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	errs := make(map[string]error)
-	_, errs["Acquire"] = s.Acquire(ctx, backend.AcquireRequest{Name: "free", Owner: "a", Lease: lease})
-	_, errs["Release"] = s.Release(ctx, backend.ReleaseRequest{Name: "held", Owner: "a", Lease: lease})
+	_, errs["Acquire"] = s.Acquire(ctx, backend.AcquireRequest{
+		Name: "free", Owner: "a", Lease: lease,
+	})
+	_, errs["Release"] = s.Release(ctx, backend.ReleaseRequest{
+		Name: "held", Owner: "a", Lease: lease,
+	})
 	_, errs["Renew"] = s.Renew(ctx, backend.RenewRequest{Name: "held", Owner: "a", Lease: lease})
 	_, errs["ForceRelease"] = s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "held"})
 	_, errs["Look"] = s.Look(ctx, backend.LookRequest{Name: "held"})
 	_, errs["Subscribe"] = s.Subscribe(ctx, backend.SubscribeRequest{Name: "held"})
-	_, errs["KeepPlaces"] = s.KeepPlaces(ctx, backend.PlacesRequest{Kind: backend.Fair, Name: "held", Owners: []string{"b"}, Place: lease})
+	_, errs["KeepPlaces"] = s.KeepPlaces(ctx, backend.PlacesRequest{
+		Kind: backend.Fair, Name: "held", Owners: []string{"b"}, Place: lease,
+	})
 	_, errs["Inspect"] = s.Inspect(ctx, backend.InspectRequest{Name: "held"})
 	_, errs["List"] = s.List(ctx, backend.ListRequest{Limit: 1})
 	for step, err := range errs {
 		if !errors.Is(err, context.Canceled) || backend.KindOf(err) != backend.Retry {
-			t.Errorf("%s with a context that is over: %v, kind %d; want context.Canceled, kind Retry", step, err, backend.KindOf(err))
+			t.Errorf("%s with a context that is over: %v, kind %d; want context.Canceled, "+
+				"kind Retry", step, err, backend.KindOf(err))
 		}
 	}
 	if res, _ := s.Look(t.Context(), backend.LookRequest{Name: "free"}); res.Held {
@@ -145,20 +159,32 @@ func TestRefused(t *testing.T) {
 		kind backend.Kind
 	}{{"after Close", closed, backend.Exclusive}, {"of an unknown kind", fresh, otherKind}} {
 		errs := make(map[string]error)
-		_, errs["Acquire"] = c.s.Acquire(ctx, backend.AcquireRequest{Kind: c.kind, Name: "lock", Owner: "a", Lease: lease})
-		_, errs["Renew"] = c.s.Renew(ctx, backend.RenewRequest{Kind: c.kind, Name: "lock", Owner: "a", Lease: lease})
-		_, errs["ForceRelease"] = c.s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: c.kind, Name: "lock"})
+		_, errs["Acquire"] = c.s.Acquire(ctx, backend.AcquireRequest{
+			Kind: c.kind, Name: "lock", Owner: "a", Lease: lease,
+		})
+		_, errs["Renew"] = c.s.Renew(ctx, backend.RenewRequest{
+			Kind: c.kind, Name: "lock", Owner: "a", Lease: lease,
+		})
+		_, errs["ForceRelease"] = c.s.ForceRelease(ctx,
+			backend.ForceReleaseRequest{Kind: c.kind, Name: "lock"})
 		_, errs["Look"] = c.s.Look(ctx, backend.LookRequest{Kind: c.kind, Name: "lock"})
-		_, errs["Subscribe"] = c.s.Subscribe(ctx, backend.SubscribeRequest{Kind: c.kind, Name: "lock"})
-		_, errs["KeepPlaces"] = c.s.KeepPlaces(ctx, backend.PlacesRequest{Kind: c.kind, Name: "lock", Owners: []string{"b"}, Place: lease})
+		_, errs["Subscribe"] = c.s.Subscribe(ctx,
+			backend.SubscribeRequest{Kind: c.kind, Name: "lock"})
+		_, errs["KeepPlaces"] = c.s.KeepPlaces(ctx, backend.PlacesRequest{
+			Kind: c.kind, Name: "lock", Owners: []string{"b"}, Place: lease,
+		})
 		if c.s == closed {
 			_, errs["Inspect"] = c.s.Inspect(ctx, backend.InspectRequest{Name: "lock"})
 			_, errs["List"] = c.s.List(ctx, backend.ListRequest{Limit: 1})
 		}
 		if c.kind == otherKind {
-			_, errs["Release"] = c.s.Release(ctx, backend.ReleaseRequest{Kind: c.kind, Name: "lock", Owner: "a", Lease: lease})
+			_, errs["Release"] = c.s.Release(ctx, backend.ReleaseRequest{
+				Kind: c.kind, Name: "lock", Owner: "a", Lease: lease,
+			})
 		}
-		c.s.RenewBatch(ctx, make([]backend.RenewRequest, 1), func(_ int, _ backend.RenewResult, err error) {
+		c.s.RenewBatch(ctx, make([]backend.RenewRequest, 1), func(
+			_ int, _ backend.RenewResult, err error,
+		) {
 			if c.s == closed {
 				errs["RenewBatch"] = err
 			}
@@ -177,7 +203,9 @@ func TestWakesNobodyInVain(t *testing.T) {
 	b := membackend.New()
 	s, other := open(b), open(b)
 	wakes := 0
-	if _, err := other.Subscribe(t.Context(), backend.SubscribeRequest{Name: "lock", Wake: func(backend.Wakeup) { wakes++ }}); err != nil {
+	if _, err := other.Subscribe(t.Context(), backend.SubscribeRequest{
+		Name: "lock", Wake: func(backend.Wakeup) { wakes++ },
+	}); err != nil {
 		t.Fatal(err)
 	}
 	release(t, s, "lock", backend.NotHeld)
@@ -193,8 +221,10 @@ func TestWakesNobodyInVain(t *testing.T) {
 	if wakes != 1 {
 		t.Errorf("%d wake-ups after a release; want 1", wakes)
 	}
-	if res, err := s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "lock"}); err != nil || res.Released || wakes != 1 {
-		t.Errorf("ForceRelease of a free lock: released %v, %v, %d wake-ups", res.Released, err, wakes-1)
+	if res, err := s.ForceRelease(t.Context(),
+		backend.ForceReleaseRequest{Name: "lock"}); err != nil || res.Released || wakes != 1 {
+		t.Errorf("ForceRelease of a free lock: released %v, %v, %d wake-ups", res.Released, err,
+			wakes-1)
 	}
 }
 
@@ -203,10 +233,11 @@ func TestWakeMayUseTheStore(t *testing.T) {
 	b := membackend.New()
 	s, other := open(b), open(b)
 	var sub backend.Subscription
-	sub, err := other.Subscribe(t.Context(), backend.SubscribeRequest{Name: "lock", Wake: func(backend.Wakeup) {
-		acquire(t, other, "lock", lease)
-		sub.Close()
-	}})
+	sub, err := other.Subscribe(t.Context(),
+		backend.SubscribeRequest{Name: "lock", Wake: func(backend.Wakeup) {
+			acquire(t, other, "lock", lease)
+			sub.Close()
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +250,8 @@ func TestWakeMayUseTheStore(t *testing.T) {
 
 func TestBackendsAreIndependent(t *testing.T) {
 	acquire(t, membackend.New().Open(), "lock", lease)
-	if res, _ := membackend.New().Open().Look(t.Context(), backend.LookRequest{Name: "lock"}); res.Held {
+	if res, _ := membackend.New().Open().
+		Look(t.Context(), backend.LookRequest{Name: "lock"}); res.Held {
 		t.Error("a lock of one store is held in another")
 	}
 }
@@ -243,7 +275,7 @@ func Example() {
 	// true <nil>
 }
 
-// Wipe loses what is held, and those who wait get in at once: the holder hears of it at his next renewal.
+// Wipe loses all holds, and waiters get in at once. The holder hears of it at its next renewal.
 func TestWipe(t *testing.T) {
 	for name, locker := range map[string]func(*dlock.Client) *dlock.Locker{
 		"plain":  func(c *dlock.Client) *dlock.Locker { return c.Locker("x") },
@@ -310,7 +342,8 @@ func TestStepsDuringASweep(t *testing.T) {
 		for left := many; left > during; left, _, _ = b.Size() {
 			if left < many {
 				during++
-				acquire(t, s, fmt.Sprint("new ", during), lease+time.Duration(during)*time.Millisecond)
+				acquire(t, s, fmt.Sprint("new ", during),
+					lease+time.Duration(during)*time.Millisecond)
 			}
 		}
 		if during < 3 {

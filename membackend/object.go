@@ -7,28 +7,30 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// object is what one name holds: the hold of somebody who is alone, or readers, or permits that are out; and, while somebody
-// writes, perhaps that owner as a reader. Beside it are those who wait. Nothing in it is over: see [object.prune].
+// object is the state of one name. It has an exclusive hold, or readers, or acquired permits. Only
+// the owner of a Write may be a reader at the same time. It also has the places and notes of
+// waiters. After [object.prune], nothing in it has expired.
 type object struct {
 	alone   hold                 // Exclusive, Fenced, Fair or Write
-	readers map[string]time.Time // who reads, and until when
-	notes   map[string]note      // of those who wait to write, by owner
-	permits map[string]permits   // that are out, by owner
-	limit   int                  // how many there are, as was last said; of no meaning while none is out
-	line    []place              // of those who wait for the Fair lock, in order
+	readers map[string]time.Time // when each reader's lease expires, by owner
+	notes   map[string]note      // of waiting writers, by owner
+	permits map[string]permits   // acquired permits, by owner
+	// the limit of the last request that got permits; without a meaning while no permit is acquired
+	limit int
+	line  []place // the places of waiters for a Fair lock, in order
 }
 
-// hold is one that excludes others. It is none if its count is 0.
+// hold is an exclusive hold. If its count is 0, there is none.
 type hold struct {
 	kind    backend.Kind
 	owner   string
 	count   int
 	expires time.Time
-	token   uint64 // once it was acquired as Fenced
-	kept    bool   // the owner has given it back, but nobody gets it yet
+	token   uint64 // not zero after an acquisition as Fenced
+	kept    bool   // the owner has released it, but it stays taken
 }
 
-// note says that somebody waits to write.
+// note is the note of a waiting writer.
 type note struct {
 	since, expires time.Time
 }
@@ -36,17 +38,17 @@ type note struct {
 // by says whether this is a hold of the owner.
 func (h *hold) by(owner string) bool { return h.count > 0 && !h.kept && h.owner == owner }
 
-// keptBy says whether this is what is kept of a hold of the owner.
+// keptBy says whether the lock stays taken although this owner has released it.
 func (h *hold) keptBy(owner string) bool { return h.kept && h.owner == owner }
 
-// last lets the hold last until then. A Write never ends earlier than it would have.
+// last sets when the hold expires. A Write never expires earlier than before.
 func (h *hold) last(until time.Time) {
 	if h.kind != backend.Write || until.After(h.expires) {
 		h.expires = until
 	}
 }
 
-// prune takes out what is over, and says whether there was anything.
+// prune removes expired holds, notes and places. It returns true if there were any.
 func (o *object) prune(now time.Time) (pruned bool) {
 	if o.alone.count > 0 && !now.Before(o.alone.expires) {
 		o.alone, pruned = hold{}, true
@@ -71,21 +73,22 @@ func (o *object) prune(now time.Time) (pruned bool) {
 	}
 	over := func(p place) bool { return !now.Before(p.expires) }
 	if slices.ContainsFunc(o.line, over) {
-		o.line = slices.DeleteFunc(slices.Clone(o.line), over) // the object may be a copy that isn't stored again
+		// a clone, since this object may be a copy that isn't stored again
+		o.line = slices.DeleteFunc(slices.Clone(o.line), over)
 		pruned = true
 	}
 	return pruned
 }
 
-// free says whether nobody holds anything.
+// free says whether there is no holder of any kind.
 func (o *object) free() bool {
 	return o.alone.count == 0 && len(o.readers) == 0 && len(o.permits) == 0
 }
 
-// empty says whether there is nothing to keep.
+// empty says whether the object needn't be stored.
 func (o *object) empty() bool { return o.free() && len(o.notes) == 0 && len(o.line) == 0 }
 
-// next returns when the first thing in the object is over, if there is anything.
+// next returns the first expiry of a part of the object. It returns false if the object is empty.
 func (o *object) next() (next time.Time, ok bool) {
 	earlier := func(t time.Time) {
 		if !ok || t.Before(next) {
@@ -110,7 +113,7 @@ func (o *object) next() (next time.Time, ok bool) {
 	return next, ok
 }
 
-// lastReader returns until when anybody reads.
+// lastReader returns when the last reader's lease expires.
 func (o *object) lastReader() (last time.Time) {
 	for _, expires := range o.readers {
 		last = later(last, expires)
@@ -125,16 +128,17 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// conflicts says whether the object is another lock than that of the kind.
+// conflicts says whether the name belongs to a lock that is incompatible with this kind.
 func (o *object) conflicts(k backend.Kind) bool {
 	if o.free() {
 		return false
 	}
 	readWrite, permits := len(o.readers) > 0 || o.alone.kind == backend.Write, len(o.permits) > 0
-	return readWrite != (k == backend.Read || k == backend.Write) || permits != (k == backend.Permits)
+	return readWrite != (k == backend.Read || k == backend.Write) ||
+		permits != (k == backend.Permits)
 }
 
-// acquire is Acquire of the kinds that exclude. The hold still has to get its token.
+// acquire is Acquire for the exclusive kinds. It doesn't set the hold's token.
 func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.AcquireResult {
 	h := &o.alone
 	if !h.by(req.Owner) && !o.open(req.Owner) {
@@ -154,10 +158,11 @@ func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.Acqu
 	return backend.AcquireResult{Acquired: true, Count: h.count}
 }
 
-// remaining returns for how long those who have the lock after this step have it.
+// remaining returns how long the lock is held after this step. If the lock is free, the step gives
+// it to the first in line.
 func (o *object) remaining(now time.Time) time.Duration {
 	if o.free() {
-		return grantLease // to the first in line
+		return grantLease // for the first in line
 	}
 	return later(o.alone.expires, o.lastReader()).Sub(now)
 }
@@ -174,7 +179,7 @@ func (o *object) note(req backend.AcquireRequest, now time.Time) {
 	o.notes[req.Owner] = note{since, now.Add(req.Place)}
 }
 
-// acquireRead is Acquire of a Read.
+// acquireRead is Acquire for a Read.
 func (o *object) acquireRead(req backend.AcquireRequest, now time.Time) backend.AcquireResult {
 	expires, again := o.readers[req.Owner]
 	if !again && !o.alone.by(req.Owner) {
@@ -192,7 +197,8 @@ func (o *object) acquireRead(req backend.AcquireRequest, now time.Time) backend.
 	return backend.AcquireResult{Acquired: true, Count: 1}
 }
 
-// barred returns for how long there may be notes of those who wait for longer than since.
+// barred returns how long notes keep out a reader that began to wait at since. Only the notes of
+// writers that began to wait earlier count.
 func (o *object) barred(since, now time.Time) (left time.Duration) {
 	for _, n := range o.notes {
 		if n.since.Before(since) {
@@ -202,8 +208,10 @@ func (o *object) barred(since, now time.Time) (left time.Duration) {
 	return left
 }
 
-// release is Release of the kinds that exclude.
-func (o *object) release(req backend.ReleaseRequest, now time.Time) (outcome backend.ReleaseOutcome, wakes bool) {
+// release is Release for the exclusive kinds.
+func (o *object) release(
+	req backend.ReleaseRequest, now time.Time,
+) (outcome backend.ReleaseOutcome, wakes bool) {
 	if _, ok := o.notes[req.Owner]; ok && req.Kind == backend.Write {
 		delete(o.notes, req.Owner)
 		wakes = true
@@ -230,7 +238,7 @@ func (o *object) release(req backend.ReleaseRequest, now time.Time) (outcome bac
 	}
 }
 
-// releaseRead is Release of a Read.
+// releaseRead is Release for a Read.
 func (o *object) releaseRead(owner string) (outcome backend.ReleaseOutcome, wakes bool) {
 	if _, ok := o.readers[owner]; !ok {
 		return backend.NotHeld, false
@@ -239,7 +247,7 @@ func (o *object) releaseRead(owner string) (outcome backend.ReleaseOutcome, wake
 	return backend.Freed, o.free()
 }
 
-// renew is Renew of the kinds that exclude.
+// renew is Renew for the exclusive kinds.
 func (o *object) renew(req backend.RenewRequest, now time.Time) (held bool) {
 	held = o.alone.by(req.Owner)
 	if held {
@@ -248,7 +256,7 @@ func (o *object) renew(req backend.RenewRequest, now time.Time) (held bool) {
 	return held
 }
 
-// renewRead is Renew of a Read.
+// renewRead is Renew for a Read.
 func (o *object) renewRead(req backend.RenewRequest, now time.Time) (held bool) {
 	expires, held := o.readers[req.Owner]
 	if held {
@@ -257,7 +265,7 @@ func (o *object) renewRead(req backend.RenewRequest, now time.Time) (held bool) 
 	return held
 }
 
-// force is ForceRelease. Who waits goes on waiting, so notes stay.
+// force is ForceRelease. Notes stay, since writers go on waiting.
 func (o *object) force(k backend.Kind) (released bool) {
 	shared := k == backend.Read || k == backend.Permits
 	if o.free() || shared != (o.alone.count == 0) {
@@ -267,7 +275,7 @@ func (o *object) force(k backend.Kind) (released bool) {
 	return true
 }
 
-// look is Look of the kinds that exclude.
+// look is Look for the exclusive kinds.
 func (o *object) look(req backend.LookRequest, now time.Time) (res backend.LookResult) {
 	if o.alone.count == 0 {
 		return res
@@ -279,7 +287,7 @@ func (o *object) look(req backend.LookRequest, now time.Time) (res backend.LookR
 	return res
 }
 
-// lookRead is Look at a Read.
+// lookRead is Look for a Read.
 func (o *object) lookRead(req backend.LookRequest, now time.Time) (res backend.LookResult) {
 	if len(o.readers) == 0 {
 		return res

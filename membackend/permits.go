@@ -7,14 +7,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// permits is how many one owner has, and until when.
+// permits is the number of permits that one owner has, and their expiry.
 type permits struct {
 	n       int
 	expires time.Time
-	kept    bool // the owner has given them back, but nobody gets them yet
+	kept    bool // the owner has released them, but they stay taken
 }
 
-// out returns how many permits anybody has.
+// out returns the number of acquired permits.
 func (o *object) out() (n int) {
 	for _, p := range o.permits {
 		n += p.n
@@ -22,7 +22,8 @@ func (o *object) out() (n int) {
 	return n
 }
 
-// limitOf returns how many permits there are, as a request says or else as was last said.
+// limitOf returns the limit of a request or, if it has none, the limit of the last request that got
+// permits.
 func (o *object) limitOf(requested int) (int, error) {
 	switch {
 	case requested > 0:
@@ -34,7 +35,8 @@ func (o *object) limitOf(requested int) (int, error) {
 	}
 }
 
-// has says whether the owner has n permits, and takes those that are of another number, so that it has n or none.
+// has says whether the owner has n permits. If the owner has another number of permits, has removes
+// all of them, and taken is true.
 func (o *object) has(owner string, n int) (has, taken bool) {
 	p, ok := o.permits[owner]
 	if p.kept {
@@ -47,22 +49,27 @@ func (o *object) has(owner string, n int) (has, taken bool) {
 	return ok, false
 }
 
-// acquirePermits is Acquire of Permits. Others may get in after it where the owner had another number, and where there are more
-// than was said before.
-func (o *object) acquirePermits(req backend.AcquireRequest, now time.Time) (res backend.AcquireResult, wakes bool, err error) {
+// acquirePermits is Acquire for Permits. wakes is true if waiters may get permits now, since the
+// owner has lost another number of permits, or the limit has grown.
+func (o *object) acquirePermits(
+	req backend.AcquireRequest, now time.Time,
+) (res backend.AcquireResult, wakes bool, err error) {
 	limit, err := o.limitOf(req.Limit)
 	if err != nil {
 		return res, false, err
 	}
 	if req.Permits > limit {
-		return res, false, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
+		return res, false,
+			refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, limit))
 	}
 	had := len(o.permits) > 0
 	has, taken := o.has(req.Owner, req.Permits)
 	if !has && (req.Permits > limit-o.out() || o.permits[req.Owner].kept) {
 		return backend.AcquireResult{Remaining: o.firstPermits().Sub(now)}, taken, nil
 	}
-	wakes, o.limit = had && limit > o.limit, limit // not if it is refused: those who wait for different wholes would wake each other
+	// a refused request doesn't change the limit, since waiters with different limits would keep
+	// waking each other
+	wakes, o.limit = had && limit > o.limit, limit
 	if o.permits == nil {
 		o.permits = make(map[string]permits)
 	}
@@ -70,7 +77,7 @@ func (o *object) acquirePermits(req backend.AcquireRequest, now time.Time) (res 
 	return backend.AcquireResult{Acquired: true, Count: req.Permits}, wakes || taken, nil
 }
 
-// firstPermits returns when the first of the permits that are out come back if nobody renews them.
+// firstPermits returns when the first acquired permits expire.
 func (o *object) firstPermits() (first time.Time) {
 	for _, p := range o.permits {
 		if first.IsZero() || p.expires.Before(first) {
@@ -80,8 +87,10 @@ func (o *object) firstPermits() (first time.Time) {
 	return first
 }
 
-// releasePermits is Release of Permits.
-func (o *object) releasePermits(req backend.ReleaseRequest, now time.Time) (outcome backend.ReleaseOutcome, wakes bool) {
+// releasePermits is Release for Permits.
+func (o *object) releasePermits(
+	req backend.ReleaseRequest, now time.Time,
+) (outcome backend.ReleaseOutcome, wakes bool) {
 	has, taken := o.has(req.Owner, req.Permits)
 	switch {
 	case req.Keep > 0 && o.permits[req.Owner].kept:
@@ -96,7 +105,7 @@ func (o *object) releasePermits(req backend.ReleaseRequest, now time.Time) (outc
 	return backend.Freed, true
 }
 
-// renewPermits is Renew of Permits.
+// renewPermits is Renew for Permits.
 func (o *object) renewPermits(req backend.RenewRequest, now time.Time) (held, wakes bool) {
 	has, taken := o.has(req.Owner, req.Permits)
 	if has {
@@ -105,8 +114,10 @@ func (o *object) renewPermits(req backend.RenewRequest, now time.Time) (held, wa
 	return has, taken
 }
 
-// lookPermits is Look at Permits.
-func (o *object) lookPermits(req backend.LookRequest, now time.Time) (res backend.LookResult, err error) {
+// lookPermits is Look for Permits.
+func (o *object) lookPermits(
+	req backend.LookRequest, now time.Time,
+) (res backend.LookResult, err error) {
 	limit, err := o.limitOf(req.Limit)
 	if err != nil {
 		return res, err

@@ -18,8 +18,8 @@ type worker struct {
 	owner string
 }
 
-// workers returns owners a, b and c, each on a session of its own, and a function that says how often they were woken since
-// it was last called.
+// workers returns owners a, b and c, each on a session of its own, and a function that says how
+// often they were woken since it was last called.
 func workers(t *testing.T) (a, b, c worker, woken func() int) {
 	store := membackend.New()
 	wakes := 0
@@ -27,7 +27,9 @@ func workers(t *testing.T) (a, b, c worker, woken func() int) {
 	for i, owner := range []string{"a", "b", "c"} {
 		all[i] = worker{t, open(store), owner}
 	}
-	_, err := all[0].s.Subscribe(t.Context(), backend.SubscribeRequest{Kind: backend.Permits, Name: "sem", Wake: func(backend.Wakeup) { wakes++ }})
+	_, err := all[0].s.Subscribe(t.Context(), backend.SubscribeRequest{
+		Kind: backend.Permits, Name: "sem", Wake: func(backend.Wakeup) { wakes++ },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,33 +37,42 @@ func workers(t *testing.T) (a, b, c worker, woken func() int) {
 }
 
 func (w worker) acquire(n, limit int) (backend.AcquireResult, error) {
-	return w.s.Acquire(w.t.Context(), backend.AcquireRequest{Kind: backend.Permits, Name: "sem", Owner: w.owner, Lease: lease, Permits: n, Limit: limit})
+	return w.s.Acquire(w.t.Context(), backend.AcquireRequest{
+		Kind: backend.Permits, Name: "sem", Owner: w.owner, Lease: lease, Permits: n, Limit: limit,
+	})
 }
 
 func (w worker) gets(n, limit int) {
 	w.t.Helper()
-	if res, err := w.acquire(n, limit); err != nil || res != (backend.AcquireResult{Acquired: true, Count: n}) {
-		w.t.Fatalf("%s acquires %d of %d: %+v, %v; want acquired, count %[2]d", w.owner, n, limit, res, err)
+	if res, err := w.acquire(n, limit); err != nil ||
+		res != (backend.AcquireResult{Acquired: true, Count: n}) {
+		w.t.Fatalf("%s acquires %d of %d: %+v, %v; want acquired, count %[2]d", w.owner, n, limit,
+			res, err)
 	}
 }
 
 func (w worker) waits(n, limit int, remaining time.Duration) {
 	w.t.Helper()
-	if res, err := w.acquire(n, limit); err != nil || res != (backend.AcquireResult{Remaining: remaining}) {
-		w.t.Fatalf("%s acquires %d of %d: %+v, %v; want not acquired, remaining %v", w.owner, n, limit, res, err, remaining)
+	if res, err := w.acquire(n, limit); err != nil ||
+		res != (backend.AcquireResult{Remaining: remaining}) {
+		w.t.Fatalf("%s acquires %d of %d: %+v, %v; want not acquired, remaining %v", w.owner, n,
+			limit, res, err, remaining)
 	}
 }
 
 func (w worker) refused(n, limit int, want error) {
 	w.t.Helper()
-	if _, err := w.acquire(n, limit); !errors.Is(err, want) || backend.KindOf(err) != backend.Refused {
+	if _, err := w.acquire(n, limit); !errors.Is(err, want) ||
+		backend.KindOf(err) != backend.Refused {
 		w.t.Fatalf("%s acquires %d of %d: %v; want %v, refused", w.owner, n, limit, err, want)
 	}
 }
 
 func (w worker) releases(n int, want backend.ReleaseOutcome) {
 	w.t.Helper()
-	res, err := w.s.Release(w.t.Context(), backend.ReleaseRequest{Kind: backend.Permits, Name: "sem", Owner: w.owner, Lease: lease, Permits: n})
+	res, err := w.s.Release(w.t.Context(), backend.ReleaseRequest{
+		Kind: backend.Permits, Name: "sem", Owner: w.owner, Lease: lease, Permits: n,
+	})
 	if err != nil || res.Outcome != want {
 		w.t.Fatalf("%s releases %d: %v, %v; want %v", w.owner, n, res.Outcome, err, want)
 	}
@@ -69,7 +80,9 @@ func (w worker) releases(n int, want backend.ReleaseOutcome) {
 
 func (w worker) renews(n int, want bool) {
 	w.t.Helper()
-	res, err := w.s.Renew(w.t.Context(), backend.RenewRequest{Kind: backend.Permits, Name: "sem", Owner: w.owner, Lease: lease, Permits: n})
+	res, err := w.s.Renew(w.t.Context(), backend.RenewRequest{
+		Kind: backend.Permits, Name: "sem", Owner: w.owner, Lease: lease, Permits: n,
+	})
 	if err != nil || res.Held != want {
 		w.t.Fatalf("%s renews %d: %v, %v; want %v", w.owner, n, res.Held, err, want)
 	}
@@ -77,7 +90,9 @@ func (w worker) renews(n int, want bool) {
 
 func (w worker) sees(limit int, want backend.LookResult) {
 	w.t.Helper()
-	res, err := w.s.Look(w.t.Context(), backend.LookRequest{Kind: backend.Permits, Name: "sem", Owner: w.owner, Limit: limit})
+	res, err := w.s.Look(w.t.Context(), backend.LookRequest{
+		Kind: backend.Permits, Name: "sem", Owner: w.owner, Limit: limit,
+	})
 	if err != nil || res != want {
 		w.t.Fatalf("%s looks, with the limit %d: %+v, %v; want %+v", w.owner, limit, res, err, want)
 	}
@@ -116,14 +131,17 @@ func TestPermitsEndOneByOne(t *testing.T) {
 	})
 }
 
-// A limit holds for the call that names it, and who names none has that of the last who did, while anything is out.
+// A limit applies to the call that names it. A call without a limit gets the last one that was
+// named, while any permit is out.
 func TestLimitOfPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, c, woken := workers(t)
 		a.refused(1, 0, backend.ErrNoLimit)
 		a.refused(3, 2, backend.ErrTooMany)
-		a.refused(1, 0, backend.ErrNoLimit) // who is refused tells nothing
-		if _, err := a.s.Look(t.Context(), backend.LookRequest{Kind: backend.Permits, Name: "sem"}); !errors.Is(err, backend.ErrNoLimit) {
+		a.refused(1, 0, backend.ErrNoLimit) // a refused request tells no limit
+		if _, err := a.s.Look(t.Context(), backend.LookRequest{
+			Kind: backend.Permits, Name: "sem",
+		}); !errors.Is(err, backend.ErrNoLimit) {
 			t.Errorf("Look without a limit: %v; want ErrNoLimit", err)
 		}
 		a.gets(2, 2)
@@ -159,7 +177,8 @@ func TestLimitOfPermits(t *testing.T) {
 	})
 }
 
-// Who comes back for another number than it has, has lost part of it: the rest is given back, by whatever step.
+// An owner that comes back with another number than it has has lost part of its permits. The step
+// gives the rest back, whatever it is.
 func TestPartOfAHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _, woken := workers(t)
@@ -176,12 +195,15 @@ func TestPartOfAHold(t *testing.T) {
 		a.gets(3, 3)
 		a.renews(1, false)
 		if n := woken(); n != 5 {
-			t.Errorf("%d wake-ups; want 5, for four holds that were given back and one that was released", n)
+			t.Errorf("%d wake-ups; want 5, for four holds that were given back and one that was "+
+				"released", n)
 		}
 		a.gets(2, 3)
 		b.gets(1, 3)
 		for _, want := range []bool{true, false} {
-			res, err := b.s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Kind: backend.Permits, Name: "sem"})
+			res, err := b.s.ForceRelease(t.Context(), backend.ForceReleaseRequest{
+				Kind: backend.Permits, Name: "sem",
+			})
 			if err != nil || res.Released != want {
 				t.Errorf("ForceRelease: %v, %v; want %v", res.Released, err, want)
 			}
@@ -198,23 +220,30 @@ func TestWhoWaitsForPermits(t *testing.T) {
 	a, b, _, _ := workers(t)
 	for w, want := range map[worker]int{a: 0, b: 1} {
 		w.gets(1, 2)
-		res, err := w.s.Release(t.Context(), backend.ReleaseRequest{Kind: backend.Permits, Name: "sem", Owner: w.owner, Lease: lease, Permits: 1, AskWaiting: true})
-		if err != nil || res != (backend.ReleaseResult{Outcome: backend.Freed, Counted: true, Waiting: want}) {
+		res, err := w.s.Release(t.Context(), backend.ReleaseRequest{
+			Kind: backend.Permits, Name: "sem", Owner: w.owner, Lease: lease, Permits: 1,
+			AskWaiting: true,
+		})
+		if err != nil ||
+			res != (backend.ReleaseResult{Outcome: backend.Freed, Counted: true, Waiting: want}) {
 			t.Errorf("%s releases: %+v, %v; want %d others waiting", w.owner, res, err, want)
 		}
 	}
 }
 
-// Nothing may be left of workers that died, also where somebody has looked before the table was swept.
+// Nothing may be left of workers that died, also where somebody has looked before the table was
+// swept.
 func TestNothingIsLeftOfPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := membackend.New()
 		s := open(b)
 		acquire(t, s, "long", time.Hour)
-		acquire(t, s, "short", time.Millisecond) // so that the table is swept then, and not again as soon as the permits are over
+		// so that the table is swept then, and not again as soon as the permits are over
+		acquire(t, s, "short", time.Millisecond)
 		for i := range 1000 {
 			_, err := s.Acquire(t.Context(), backend.AcquireRequest{
-				Kind: backend.Permits, Name: "sem", Owner: strconv.Itoa(i), Lease: time.Millisecond + time.Duration(1+i), Permits: 1, Limit: 1000,
+				Kind: backend.Permits, Name: "sem", Owner: strconv.Itoa(i),
+				Lease: time.Millisecond + time.Duration(1+i), Permits: 1, Limit: 1000,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -224,7 +253,9 @@ func TestNothingIsLeftOfPermits(t *testing.T) {
 		if n := b.Holds("sem"); n != 1000 {
 			t.Errorf("%d holds before the table is swept; want 1000", n)
 		}
-		if _, err := s.Look(t.Context(), backend.LookRequest{Kind: backend.Permits, Name: "sem", Limit: 1}); err != nil {
+		if _, err := s.Look(t.Context(), backend.LookRequest{
+			Kind: backend.Permits, Name: "sem", Limit: 1,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)

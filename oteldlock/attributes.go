@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Keys of attributes.
+// The keys of attributes.
 const (
 	setKey       = attribute.Key("distsync.set")
 	kindKey      = attribute.Key("distsync.kind")
@@ -27,24 +27,25 @@ const (
 	errorTypeKey = attribute.Key("error.type")
 )
 
-// about is what a measurement is about: its attributes. What is empty isn't one.
+// about has the attributes of a measurement. Empty fields are left out.
 type about struct {
 	kind                                      backend.Kind // or none
 	name, outcome, via, reason, step, failure string
-	set                                       string // of shards
+	set                                       string // the name of a set of shards
 }
 
-// none is the kind of what is about no kind of lock.
+// none means that a measurement isn't about one kind of lock.
 const none = backend.Kind(255)
 
-// attributes returns them, after those that all have.
+// attributes returns the common attributes, followed by those of a.
 func (a about) attributes(common []attribute.KeyValue) []attribute.KeyValue {
 	all := slices.Clone(common)
 	if a.kind != none {
 		all = append(all, kindKey.String(a.kind.String()))
 	}
 	for _, attr := range []attribute.KeyValue{
-		setKey.String(a.set), nameKey.String(a.name), outcomeKey.String(a.outcome), viaKey.String(a.via), reasonKey.String(a.reason),
+		setKey.String(a.set), nameKey.String(a.name), outcomeKey.String(a.outcome),
+		viaKey.String(a.via), reasonKey.String(a.reason),
 		stepKey.String(a.step), errorTypeKey.String(a.failure),
 	} {
 		if attr.Value.AsString() != "" {
@@ -54,30 +55,30 @@ func (a about) attributes(common []attribute.KeyValue) []attribute.KeyValue {
 	return all
 }
 
-// sets are sets of attributes. Each is made once, and looked up then: measuring allocates nothing.
+// sets caches attribute sets, so that measuring allocates nothing for a known set.
 type sets struct {
 	common []attribute.KeyValue
 	mu     sync.RWMutex
 	made   map[about]set
 }
 
-// A set is one, as instruments want it.
+// A set is an attribute set in the form that instruments take, as options.
 type set struct {
 	add    []metric.AddOption
 	record []metric.RecordOption
 }
 
-// mostSets is how many are kept. With labels of more values than that measuring is slow, and those
-// who store what is measured have given up before.
+// mostSets is the largest number of cached sets. Further sets are measured without the cache, which
+// is slower. Such a number of time series overloads most metric stores anyway.
 const mostSets = 10_000
 
-// of returns a set.
+// of returns the set for a.
 func (s *sets) of(a about) set {
 	made, _ := s.find(a)
 	return made
 }
 
-// find returns a set, and whether it is the first time that it is kept.
+// find returns the set for a, and whether it has just been added to the cache.
 func (s *sets) find(a about) (made set, first bool) {
 	s.mu.RLock()
 	made, ok := s.made[a]
@@ -96,8 +97,8 @@ func (s *sets) find(a about) (made set, first bool) {
 	return made, true
 }
 
-// failureOf returns the error.type of an acquisition, or "" if it didn't fail: that another has the lock, or that the caller's context
-// ended, is no failure unless the store couldn't say who has it.
+// failureOf returns the error.type of an acquisition, or "" if it didn't fail. A timeout, or the
+// end of the caller's context, is a failure only if the store couldn't say who holds the lock.
 func failureOf(e dlock.AcquireDone) string {
 	if e.Outcome == dlock.OutcomeFailed || errors.Is(e.Err, dlock.ErrUnavailable) {
 		return errorType(e.Err)
@@ -105,7 +106,7 @@ func failureOf(e dlock.AcquireDone) string {
 	return ""
 }
 
-// errorTypes are values of error.type, the most telling first.
+// errorTypes are the values of error.type. If several fit an error, the first is used.
 var errorTypes = []struct {
 	err  error
 	name string
@@ -121,7 +122,7 @@ var errorTypes = []struct {
 	{dlock.ErrUnavailable, "unavailable"},
 }
 
-// errorType returns what an error of a call is in a word, one of few.
+// errorType returns the error.type of a call's error.
 func errorType(err error) string { return errorTypeOr(err, "_OTHER") }
 
 func errorTypeOr(err error, other string) string {
@@ -133,7 +134,7 @@ func errorTypeOr(err error, other string) string {
 	return other
 }
 
-// stepErrorType returns what an error of a step is in a word, one of few, or "" if there is none.
+// stepErrorType returns the error.type of a step's error, or "" for nil.
 func stepErrorType(err error) string {
 	switch {
 	case err == nil:

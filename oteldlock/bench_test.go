@@ -13,10 +13,12 @@ import (
 	"github.com/seed951563bd/distsync/oteldlock"
 )
 
-// BenchmarkPair locks and unlocks in memory, where that takes next to nothing: what is measured is what a Trace costs.
+// BenchmarkPair locks and unlocks in memory, where that takes next to nothing. So it measures the
+// cost of a Trace.
 func BenchmarkPair(b *testing.B) {
 	meters := func() oteldlock.Option {
-		return oteldlock.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())))
+		return oteldlock.WithMeterProvider(
+			sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())))
 	}
 	spans := func(s sdktrace.Sampler) oteldlock.Option {
 		return oteldlock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSampler(s)))
@@ -27,9 +29,15 @@ func BenchmarkPair(b *testing.B) {
 	}{
 		{"no trace", nil},
 		{"global providers, not set", []oteldlock.Option{}},
-		{"measured", []oteldlock.Option{meters(), oteldlock.WithTracerProvider(noop.NewTracerProvider())}},
-		{"measured, with a label", []oteldlock.Option{meters(), oteldlock.WithTracerProvider(noop.NewTracerProvider()), oteldlock.WithNameLabel(func(name string) string { return name })}},
-		{"measured, spans not sampled", []oteldlock.Option{meters(), spans(sdktrace.NeverSample())}},
+		{"measured", []oteldlock.Option{meters(),
+			oteldlock.WithTracerProvider(noop.NewTracerProvider())}},
+		{"measured, with a label",
+			[]oteldlock.Option{
+				meters(), oteldlock.WithTracerProvider(noop.NewTracerProvider()),
+				oteldlock.WithNameLabel(func(name string) string { return name }),
+			}},
+		{"measured, spans not sampled",
+			[]oteldlock.Option{meters(), spans(sdktrace.NeverSample())}},
 		{"measured, spans sampled", []oteldlock.Option{meters(), spans(sdktrace.AlwaysSample())}},
 	} {
 		b.Run(c.name, func(b *testing.B) {

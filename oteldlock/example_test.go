@@ -16,7 +16,8 @@ import (
 // In production the reader is an exporter's, and the provider the global one.
 func Example() {
 	reader := sdkmetric.NewManualReader()
-	trace, err := oteldlock.New(oteldlock.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))))
+	trace, err := oteldlock.New(
+		oteldlock.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -35,7 +36,8 @@ func Example() {
 	// Output: distsync.acquisitions {acquisition} exclusive acquired store: 3
 }
 
-// Names of locks are often without bound, and each value of an attribute is a time series for ever. A function says what of a name is worth that.
+// Names of locks are often without bound, and each value of an attribute is a time series for ever.
+// A function says what of a name is worth that.
 func ExampleWithNameLabel() {
 	reader := sdkmetric.NewManualReader()
 	trace, err := oteldlock.New(

@@ -55,7 +55,8 @@ func newLab(t *testing.T, opts ...oteldlock.Option) *lab {
 	l.store = &fragile{Backend: memory}
 	observer, err := oteldlock.New(append([]oteldlock.Option{
 		oteldlock.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(l.reader))),
-		oteldlock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(l.spans))),
+		oteldlock.WithTracerProvider(
+			sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(l.spans))),
 	}, opts...)...)
 	must(t, err)
 	quiet := dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
@@ -64,7 +65,7 @@ func newLab(t *testing.T, opts ...oteldlock.Option) *lab {
 	return l
 }
 
-// changes has what is counted begin at 0 after each look, but for what is a level.
+// changes makes counters begin at 0 after each look. Gauges and up-down counters keep their levels.
 func changes(k sdkmetric.InstrumentKind) metricdata.Temporality {
 	if k == sdkmetric.InstrumentKindUpDownCounter {
 		return metricdata.CumulativeTemporality
@@ -72,11 +73,13 @@ func changes(k sdkmetric.InstrumentKind) metricdata.Temporality {
 	return metricdata.DeltaTemporality
 }
 
-// want fails the test unless this is what was measured since the last look, and what levels are other than 0: of metrics whose names have one of
-// the prefixes, or of all but distsync.store.
+// want fails the test unless these are the measurements since the last look, and the levels other
+// than 0. It looks at metrics whose names have one of the prefixes, or at all except
+// distsync.store.
 func (l *lab) want(t *testing.T, lines ...string) {
 	t.Helper()
-	l.wantOf(t, []string{"distsync.acquisitions", "distsync.wait", "distsync.held", "distsync.hold", "distsync.losses", "distsync.renewals"}, lines...)
+	l.wantOf(t, []string{"distsync.acquisitions", "distsync.wait", "distsync.held", "distsync.hold",
+		"distsync.losses", "distsync.renewals"}, lines...)
 }
 
 func (l *lab) wantOf(t *testing.T, prefixes []string, lines ...string) {
@@ -94,7 +97,8 @@ func (l *lab) wantOf(t *testing.T, prefixes []string, lines ...string) {
 	}
 }
 
-// measured returns a line for each series that isn't 0: its name, attributes and value; of a histogram the count and the sum.
+// measured returns a line for each series that isn't 0: its name, attributes and value; of a
+// histogram the count and the sum.
 func (l *lab) measured(t *testing.T) (lines []string) {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -105,18 +109,21 @@ func (l *lab) measured(t *testing.T) (lines []string) {
 			case metricdata.Sum[int64]:
 				for _, p := range data.DataPoints {
 					if p.Value != 0 {
-						lines = append(lines, fmt.Sprintf("%s%s %d", m.Name, short(p.Attributes.ToSlice()), p.Value))
+						lines = append(lines, fmt.Sprintf("%s%s %d", m.Name,
+							short(p.Attributes.ToSlice()), p.Value))
 					}
 				}
 			case metricdata.Gauge[int64]:
 				for _, p := range data.DataPoints {
 					if p.Value != 0 {
-						lines = append(lines, fmt.Sprintf("%s%s %d", m.Name, short(p.Attributes.ToSlice()), p.Value))
+						lines = append(lines, fmt.Sprintf("%s%s %d", m.Name,
+							short(p.Attributes.ToSlice()), p.Value))
 					}
 				}
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
-					lines = append(lines, fmt.Sprintf("%s%s %d %.3gs", m.Name, short(p.Attributes.ToSlice()), p.Count, p.Sum))
+					lines = append(lines, fmt.Sprintf("%s%s %d %.3gs", m.Name,
+						short(p.Attributes.ToSlice()), p.Count, p.Sum))
 				}
 			default:
 				t.Fatalf("%s: %T", m.Name, m.Data)
@@ -184,7 +191,7 @@ func (f *fragile) failure() error {
 
 func (f *fragile) Open() backend.Session { return &session{f.Backend.Open().(whole), f} }
 
-// whole is what a session in memory can do, but for renewing in batches.
+// whole can do what a session in memory can, except renew in batches.
 type whole interface {
 	backend.Session
 	backend.Notifier
@@ -197,7 +204,9 @@ type session struct {
 	f *fragile
 }
 
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if s.f.seen != nil {
 		s.f.seen(ctx)
 	}
@@ -207,14 +216,18 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return s.whole.Acquire(ctx, req)
 }
 
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *session) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	if err := s.f.failure(); err != nil {
 		return backend.RenewResult{}, err
 	}
 	return s.whole.Renew(ctx, req)
 }
 
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *session) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	if err := s.f.failure(); err != nil {
 		return backend.ReleaseResult{}, err
 	}

@@ -11,14 +11,17 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Bucket boundaries, in seconds. A hand-over takes microseconds, a store's answer about a millisecond, and a hold anything up to hours.
+// Bucket boundaries, in seconds. A hand-over takes microseconds, a store's answer about a
+// millisecond, and a hold up to hours.
 var (
-	waitBuckets  = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300}
-	holdBuckets  = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600, 4 * 3600, 24 * 3600}
+	waitBuckets = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300}
+	holdBuckets = []float64{
+		.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600, 4 * 3600, 24 * 3600,
+	}
 	storeBuckets = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10}
 )
 
-// measures are what is measured.
+// measures has the instruments for locks.
 type measures struct {
 	wait, hold, store              metric.Float64Histogram
 	acquisitions, losses, renewals metric.Int64Counter
@@ -31,28 +34,38 @@ type measures struct {
 func newMeasures(c config) (*measures, error) {
 	m := &measures{label: c.label, sets: sets{common: c.attributes, made: make(map[about]set)}}
 	i := instruments{meter: c.meters.Meter(scope)}
-	m.wait = i.histogram("distsync.wait.duration", "How long calls that acquire a lock took, whatever came of it.", waitBuckets)
-	m.hold = i.histogram("distsync.hold.duration", "How long locks were held, until they were given back or lost.", holdBuckets)
-	m.store = i.histogram("distsync.store.duration", "How long steps of the store took.", storeBuckets)
-	m.acquisitions = i.counter("distsync.acquisitions", "{acquisition}", "Calls that acquire a lock, by what came of them.")
-	m.losses = i.counter("distsync.losses", "{loss}", "Locks that were lost while they were held, by why.")
-	m.renewals = i.counter("distsync.renewals", "{renewal}", "Renewals of locks, by whether the store answered.")
+	m.wait = i.histogram("distsync.wait.duration",
+		"How long calls that acquire a lock took, whatever came of it.", waitBuckets)
+	m.hold = i.histogram("distsync.hold.duration",
+		"How long locks were held, until they were given back or lost.", holdBuckets)
+	m.store = i.histogram("distsync.store.duration", "How long steps of the store took.",
+		storeBuckets)
+	m.acquisitions = i.counter("distsync.acquisitions", "{acquisition}",
+		"Calls that acquire a lock, by what came of them.")
+	m.losses = i.counter("distsync.losses", "{loss}",
+		"Locks that were lost while they were held, by why.")
+	m.renewals = i.counter("distsync.renewals", "{renewal}",
+		"Renewals of locks, by whether the store answered.")
 	m.held = i.level("distsync.held", "{lock}", "Locks that are held.")
-	m.waiting = i.level("distsync.waiting", "{waiter}", "Calls that acquire a lock and have not returned.")
+	m.waiting = i.level("distsync.waiting", "{waiter}",
+		"Calls that acquire a lock and have not returned.")
 	if err := errors.Join(i.errs...); err != nil {
 		return nil, fmt.Errorf("oteldlock: %w", err)
 	}
 	return m, nil
 }
 
-// instruments makes them, and keeps what went wrong.
+// instruments makes instruments, and collects the errors.
 type instruments struct {
 	meter metric.Meter
 	errs  []error
 }
 
-func (i *instruments) histogram(name, description string, buckets []float64) metric.Float64Histogram {
-	h, err := i.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
+func (i *instruments) histogram(
+	name, description string, buckets []float64,
+) metric.Float64Histogram {
+	h, err := i.meter.Float64Histogram(name, metric.WithUnit("s"),
+		metric.WithDescription(description),
 		metric.WithExplicitBucketBoundaries(buckets...))
 	i.errs = append(i.errs, err)
 	return h
@@ -65,7 +78,8 @@ func (i *instruments) counter(name, unit, description string) metric.Int64Counte
 }
 
 func (i *instruments) level(name, unit, description string) metric.Int64UpDownCounter {
-	n, err := i.meter.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	n, err := i.meter.Int64UpDownCounter(name, metric.WithUnit(unit),
+		metric.WithDescription(description))
 	i.errs = append(i.errs, err)
 	return n
 }
@@ -85,7 +99,8 @@ func (m *measures) acquireStart(ctx context.Context, e dlock.AcquireStart) {
 	count(ctx, m.waiting, 1, set)
 }
 
-// prime begins to count losses of locks that nobody has seen before, at 0: of a counter that begins at 1 Prometheus, for one, doesn't see that it has grown.
+// prime adds 0 to the counters of losses of a lock when it is first used. Prometheus, for example,
+// doesn't see an increase if a counter's first value is 1.
 func (m *measures) prime(ctx context.Context, lock about) {
 	for r := dlock.LossExpired; r <= dlock.LossLease; r++ {
 		lock.reason = r.String()
@@ -128,7 +143,7 @@ func (m *measures) lost(l *dlock.Loss) {
 	m.over(ctx, lock, l.Held)
 }
 
-// over notes that a lock isn't held any more.
+// over records that a hold has ended.
 func (m *measures) over(ctx context.Context, lock about, held time.Duration) {
 	record(ctx, m.hold, held, m.sets.of(lock))
 	count(ctx, m.held, -1, m.sets.of(about{kind: lock.kind, name: lock.name}))
@@ -140,33 +155,35 @@ func (m *measures) renewDone(e dlock.RenewDone) {
 		count(ctx, m.renewals, n, m.sets.of(about{kind: none, outcome: "answered"}))
 	}
 	if e.Failed > 0 {
-		count(ctx, m.renewals, e.Failed, m.sets.of(about{kind: none, outcome: "error", failure: stepErrorType(e.Err)}))
+		count(ctx, m.renewals, e.Failed, m.sets.of(about{
+			kind: none, outcome: "error", failure: stepErrorType(e.Err),
+		}))
 	}
 }
 
 func (m *measures) stepDone(ctx context.Context, e dlock.StepDone) {
 	step := about{kind: e.Kind, step: e.Op, failure: stepErrorType(e.Err)}
 	switch e.Op {
-	case "renew", "inspect", "list": // of locks of any kind
+	case "renew", "inspect", "list": // these steps aren't about one kind of lock
 		step.kind = none
 	}
 	record(ctx, m.store, e.Took, m.sets.of(step))
 }
 
-// A counter is one that may go down, or not.
+// A counter is one of OpenTelemetry's instruments to add to: a counter or an up-down counter.
 type counter interface {
 	Enabled(ctx context.Context) bool
 	Add(ctx context.Context, n int64, opts ...metric.AddOption)
 }
 
-// count adds to a counter, if anybody wants it.
+// count adds to a counter, if it is enabled.
 func count(ctx context.Context, c counter, n int, s set) {
 	if c.Enabled(ctx) {
 		c.Add(ctx, int64(n), s.add...)
 	}
 }
 
-// record adds to a histogram, if anybody wants it.
+// record adds to a histogram, if it is enabled.
 func record(ctx context.Context, h metric.Float64Histogram, d time.Duration, s set) {
 	if h.Enabled(ctx) {
 		h.Record(ctx, d.Seconds(), s.record...)

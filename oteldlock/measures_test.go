@@ -36,14 +36,15 @@ func TestALockAndItsUnlock(t *testing.T) {
 	})
 }
 
-// What is waited for, and for how long, whatever comes of it.
+// Waits are measured with their duration, whatever their outcome.
 func TestWaiting(t *testing.T) {
 	observed(t, func(t *testing.T, l *lab) {
 		must(t, l.other.Locker("x").LockContext(t.Context()))
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
-			if ok, err := l.c.Locker("x").TryLock(t.Context(), dlock.Wait(time.Second)); ok || err != nil {
+			if ok, err := l.c.Locker("x").TryLock(t.Context(), dlock.Wait(time.Second)); ok ||
+				err != nil {
 				t.Errorf("%v, %v; want neither", ok, err)
 			}
 		})
@@ -149,7 +150,7 @@ func TestKinds(t *testing.T) {
 	})
 }
 
-// Those who read together came by different ways.
+// Readers that read together came by different ways.
 func TestReaders(t *testing.T) {
 	observed(t, func(t *testing.T, l *lab) {
 		a, err := l.c.RWLocker("x").Reader().Acquire(t.Context())
@@ -168,7 +169,7 @@ func TestReaders(t *testing.T) {
 	})
 }
 
-// Whatever way a lock is lost, it is held no more, once, and what it was for is counted.
+// A lock that is lost in any way counts once as no longer held, and its hold is measured.
 func TestLosses(t *testing.T) {
 	for _, lose := range []struct {
 		reason dlock.LossReason
@@ -177,13 +178,18 @@ func TestLosses(t *testing.T) {
 		opts   []dlock.AcquireOption
 	}{
 		{reason: dlock.LossForced, how: func(t *testing.T, l *lab) { force(t, l.c) }},
-		{reason: dlock.LossGone, after: 10 * time.Second, how: func(t *testing.T, l *lab) { force(t, l.other) }},
+		{reason: dlock.LossGone, after: 10 * time.Second, how: func(t *testing.T, l *lab) {
+			force(t, l.other)
+		}},
 		{reason: dlock.LossTaken, after: 10 * time.Second, how: func(t *testing.T, l *lab) {
 			force(t, l.other)
 			must(t, l.other.Locker("x").LockContext(t.Context()))
 		}},
-		{reason: dlock.LossExpired, after: 30 * time.Second, how: func(t *testing.T, l *lab) { l.store.breakWith(errDown) }},
-		{reason: dlock.LossLease, after: 5 * time.Second, how: func(*testing.T, *lab) {}, opts: []dlock.AcquireOption{dlock.FixedLease(5 * time.Second)}},
+		{reason: dlock.LossExpired, after: 30 * time.Second, how: func(t *testing.T, l *lab) {
+			l.store.breakWith(errDown)
+		}},
+		{reason: dlock.LossLease, after: 5 * time.Second, how: func(*testing.T, *lab) {},
+			opts: []dlock.AcquireOption{dlock.FixedLease(5 * time.Second)}},
 	} {
 		t.Run(lose.reason.String(), func(t *testing.T) {
 			observed(t, func(t *testing.T, l *lab) {
@@ -193,7 +199,8 @@ func TestLosses(t *testing.T) {
 				l.measured(t) // the acquisition
 				lose.how(t, l)
 				<-lost
-				l.wantOf(t, []string{"distsync.losses", "distsync.held"}, "distsync.losses{kind=exclusive reason="+lose.reason.String()+"} 1")
+				l.wantOf(t, []string{"distsync.losses", "distsync.held"},
+					"distsync.losses{kind=exclusive reason="+lose.reason.String()+"} 1")
 				if err := lk.UnlockContext(t.Context()); !errors.Is(err, dlock.ErrLost) {
 					t.Error(err)
 				}
@@ -203,7 +210,8 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-// Before the first loss all reasons are there, at 0: else what counts how often a counter has grown doesn't see it.
+// Before the first loss the counters of all reasons exist, at 0. Otherwise a query for increases
+// would miss the first loss.
 func TestLossesBeginAtZero(t *testing.T) {
 	observed(t, func(t *testing.T, l *lab) {
 		must(t, l.c.FairLocker("x").LockContext(t.Context()))
@@ -243,7 +251,8 @@ func TestHoldOfALoss(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		force(t, l.c)
 		time.Sleep(time.Second)
-		l.wantOf(t, []string{"distsync.hold"}, "distsync.hold.duration{kind=exclusive outcome=lost} 1 4s")
+		l.wantOf(t, []string{"distsync.hold"},
+			"distsync.hold.duration{kind=exclusive outcome=lost} 1 4s")
 	})
 }
 
@@ -257,12 +266,14 @@ func TestUnlockThatFails(t *testing.T) {
 		if err := lk.UnlockContext(t.Context()); !errors.Is(err, dlock.ErrUnavailable) {
 			t.Error(err)
 		}
-		l.want(t, "distsync.hold.duration{kind=exclusive outcome=error error.type=unavailable} 1 0s")
+		l.want(t,
+			"distsync.hold.duration{kind=exclusive outcome=error error.type=unavailable} 1 0s")
 		l.store.mend()
 	})
 }
 
-// What is no answer of the store is an error, also where the caller's own context ended the call; that another has the lock isn't.
+// A call without the store's answer counts as an error, also if the caller's own context ended it.
+// A call that found the lock held by another doesn't.
 func TestErrorTypes(t *testing.T) {
 	refused := func(err error) error { return &backend.Error{Kind: backend.Refused, Err: err} }
 	for _, c := range []struct {
@@ -271,8 +282,10 @@ func TestErrorTypes(t *testing.T) {
 		call   func(ctx context.Context, c *dlock.Client) error
 		want   string
 	}{
-		{"refused", refused(errors.New("no permission")), plain, "{kind=exclusive outcome=error error.type=unavailable}"},
-		{"conflict", refused(backend.ErrConflict), plain, "{kind=exclusive outcome=error error.type=conflict}"},
+		{"refused", refused(errors.New("no permission")), plain,
+			"{kind=exclusive outcome=error error.type=unavailable}"},
+		{"conflict", refused(backend.ErrConflict), plain,
+			"{kind=exclusive outcome=error error.type=conflict}"},
 		{"down, within a wait", errDown, func(ctx context.Context, c *dlock.Client) error {
 			return c.Locker("x").LockContext(ctx, dlock.Wait(time.Second))
 		}, "{kind=exclusive outcome=error error.type=unavailable}"},
@@ -306,7 +319,9 @@ func TestErrorTypes(t *testing.T) {
 				l.store.mend()
 				got := l.measured(t)
 				for _, metric := range []string{"distsync.acquisitions", "distsync.wait.duration"} {
-					if !slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, metric+c.want+" 1") }) {
+					if !slices.ContainsFunc(got, func(line string) bool {
+						return strings.HasPrefix(line, metric+c.want+" 1")
+					}) {
 						t.Errorf("no %s%s among\n%s", metric, c.want, strings.Join(got, "\n"))
 					}
 				}
@@ -329,13 +344,14 @@ func TestRenewals(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		l.store.mend()
 		got := strings.Join(l.measured(t), "\n")
-		if !strings.Contains(got, "distsync.renewals{outcome=error error.type=not_done} ") || strings.Contains(got, "distsync.renewals{outcome=answered}") {
+		if !strings.Contains(got, "distsync.renewals{outcome=error error.type=not_done} ") ||
+			strings.Contains(got, "distsync.renewals{outcome=answered}") {
 			t.Errorf("while the store was down\n%s\nwant renewals that failed, and no others", got)
 		}
 	})
 }
 
-// Steps are measured whoever makes them, and say how they failed.
+// All steps are measured, whichever call makes them, and say how they failed.
 func TestSteps(t *testing.T) {
 	observed(t, func(t *testing.T, l *lab) {
 		lk := l.c.Locker("x")
@@ -377,14 +393,16 @@ func TestSteps(t *testing.T) {
 			}
 			l.store.mend()
 			got := strings.Join(l.measured(t), "\n")
-			if want := "distsync.store.duration{kind=exclusive step=acquire error.type=" + broken.want + "} 1 0s"; !strings.Contains(got, want) {
+			if want := "distsync.store.duration{kind=exclusive step=acquire error.type=" +
+				broken.want + "} 1 0s"; !strings.Contains(got, want) {
 				t.Errorf("no %s among\n%s", want, got)
 			}
 		}
 	})
 }
 
-// A lock's name is an attribute only as the user says, and only where locks are few: not of the store's steps.
+// A lock's name is an attribute only as the user says, and only where locks are few: not of the
+// store's steps.
 func TestNameLabel(t *testing.T) {
 	label := oteldlock.WithNameLabel(func(name string) string {
 		kind, _, found := strings.Cut(name, ":")
@@ -457,10 +475,12 @@ func TestAttributes(t *testing.T) {
 			"distsync.store.duration{kind=exclusive step=acquire store=main} 1 0s",
 			"distsync.held{kind=exclusive store=main} 1")
 		must(t, lk.UnlockContext(t.Context()))
-		if attrs := short(l.spans.Ended()[0].Attributes()); !strings.HasPrefix(attrs, "{store=main ") {
+		if attrs := short(l.spans.Ended()[0].Attributes()); !strings.HasPrefix(attrs,
+			"{store=main ") {
 			t.Error(attrs)
 		}
-	}, oteldlock.WithAttributes(attribute.String("store", "main"), attribute.String("distsync.kind", "mine")))
+	}, oteldlock.WithAttributes(attribute.String("store", "main"),
+		attribute.String("distsync.kind", "mine")))
 }
 
 // Units are those that OpenTelemetry asks for, and none is part of a name; boundaries grow.
@@ -471,9 +491,11 @@ func TestInstruments(t *testing.T) {
 		force(t, l.c)
 		synctest.Wait()
 		want := map[string]string{
-			"distsync.wait.duration": "s", "distsync.hold.duration": "s", "distsync.store.duration": "s",
-			"distsync.acquisitions": "{acquisition}", "distsync.losses": "{loss}", "distsync.renewals": "{renewal}",
-			"distsync.held": "{lock}", "distsync.waiting": "{waiter}",
+			"distsync.wait.duration": "s", "distsync.hold.duration": "s",
+			"distsync.store.duration": "s",
+			"distsync.acquisitions":   "{acquisition}", "distsync.losses": "{loss}",
+			"distsync.renewals": "{renewal}",
+			"distsync.held":     "{lock}", "distsync.waiting": "{waiter}",
 		}
 		var all metricdata.ResourceMetrics
 		must(t, l.reader.Collect(t.Context(), &all))
@@ -491,7 +513,8 @@ func TestInstruments(t *testing.T) {
 				continue
 			}
 			for _, p := range h.DataPoints {
-				if !slices.IsSorted(p.Bounds) || p.Bounds[0] > .001 || p.Bounds[len(p.Bounds)-1] < 10 {
+				if !slices.IsSorted(p.Bounds) || p.Bounds[0] > .001 ||
+					p.Bounds[len(p.Bounds)-1] < 10 {
 					t.Errorf("%s: boundaries %v", m.Name, p.Bounds)
 				}
 			}
@@ -507,7 +530,8 @@ func TestDroppedMetrics(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	trace, err := oteldlock.New(
 		oteldlock.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader),
-			sdkmetric.WithView(sdkmetric.NewView(sdkmetric.Instrument{Name: "*"}, sdkmetric.Stream{Aggregation: sdkmetric.AggregationDrop{}})))),
+			sdkmetric.WithView(sdkmetric.NewView(sdkmetric.Instrument{Name: "*"},
+				sdkmetric.Stream{Aggregation: sdkmetric.AggregationDrop{}})))),
 		oteldlock.WithTracerProvider(noop.NewTracerProvider()))
 	must(t, err)
 	c := dlock.New(membackend.New(), dlock.WithTrace(trace))
@@ -525,10 +549,13 @@ func TestDroppedMetrics(t *testing.T) {
 // Measuring allocates nothing, once it has seen the like.
 func TestAllocations(t *testing.T) {
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
-	trace, err := oteldlock.New(oteldlock.WithMeterProvider(provider), oteldlock.WithTracerProvider(noop.NewTracerProvider()))
+	trace, err := oteldlock.New(oteldlock.WithMeterProvider(provider),
+		oteldlock.WithTracerProvider(noop.NewTracerProvider()))
 	must(t, err)
 	ctx := t.Context()
-	done := dlock.AcquireDone{Name: "x", Kind: backend.Fair, HolderID: "a:1", Waited: time.Millisecond}
+	done := dlock.AcquireDone{
+		Name: "x", Kind: backend.Fair, HolderID: "a:1", Waited: time.Millisecond,
+	}
 	released := dlock.ReleaseDone{Name: "x", Kind: backend.Fair, HolderID: "a:1", Held: time.Second}
 	step := dlock.StepDone{Op: "acquire", Name: "x", Kind: backend.Fair, Took: time.Millisecond}
 	round := dlock.RenewDone{Locks: 3}
@@ -542,7 +569,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// At Close the calls that wait end, and so does what is held, once: for this client, though it is in the store until its lease ends.
+// At Close the calls that wait end, and so does what is held, once: for this client, though it is
+// in the store until its lease ends.
 func TestClose(t *testing.T) {
 	observed(t, func(t *testing.T, l *lab) {
 		lk := l.c.Locker("x")
@@ -586,12 +614,14 @@ func TestLevelsBalance(t *testing.T) {
 	}
 }
 
-// hustle takes some lock in some way, and gives it back; now and then it is forced, or nobody waits for it for long.
+// hustle takes some lock in some way, and gives it back; now and then it is forced, or nobody waits
+// for it for long.
 func hustle(ctx context.Context, c *dlock.Client, n int) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(n%7)*100*time.Microsecond+time.Nanosecond)
 	defer cancel()
 	rw := c.RWLocker("rw")
-	lk := []*dlock.Locker{c.Locker("plain"), c.FencedLocker("fenced"), c.FairLocker("fair"), rw.Reader(), rw.Reader(), rw.Writer()}[n%6]
+	lk := []*dlock.Locker{c.Locker("plain"), c.FencedLocker("fenced"), c.FairLocker("fair"),
+		rw.Reader(), rw.Reader(), rw.Writer()}[n%6]
 	if n%11 == 0 {
 		lk.ForceUnlock(ctx)
 	}

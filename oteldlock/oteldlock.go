@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// scope is what the meter and the tracer are called.
+// scope is the name of the meter and the tracer.
 const scope = "github.com/seed951563bd/distsync/oteldlock"
 
 // Option configures [New].
@@ -26,9 +26,9 @@ type config struct {
 	attributes []attribute.KeyValue
 }
 
-// WithMeterProvider sets the provider of meters. The default is the global one, also if that is set
-// after New. Set it before the first lock: holds and waits of before are counted only when they
-// end.
+// WithMeterProvider sets the provider of meters. The default is the global one, even if the program
+// sets the global one after New. The program should set it before it uses the first lock. A hold or
+// wait that began earlier is counted only at its end, which makes the numbers too low.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -39,8 +39,9 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// WithTracerProvider sets the provider of tracers. The default is the global one, also if that is
-// set later. With that of go.opentelemetry.io/otel/trace/noop there are no spans.
+// WithTracerProvider sets the provider of tracers. The default is the global one, even if the
+// program sets the global one after New. With the provider of go.opentelemetry.io/otel/trace/noop
+// there are no spans.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -51,11 +52,12 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	}
 }
 
-// WithNameLabel adds the attribute distsync.name to measurements, with what label returns for a
-// lock's name; if that is empty there is none. By default names are in spans only, since each value
-// makes a time series of its own for every metric, and names are often unbounded. So label should
-// return one of few values, such as "order" for "order:42". It is called for each event,
-// concurrently. It must return the same for the same name always, and must not block.
+// WithNameLabel adds the attribute distsync.name to measurements. Its value is the result of label
+// for a lock's name. If the result is empty, the attribute is left out. By default only spans have
+// names, because each value makes another time series for every metric, and the number of names may
+// be unlimited. So label should return one of few values, such as "order" for "order:42". It is
+// called for each event, concurrently. It must always return the same label for the same name, and
+// must not block.
 func WithNameLabel(label func(name string) string) Option {
 	return func(c *config) error {
 		if label == nil {
@@ -66,8 +68,9 @@ func WithNameLabel(label func(name string) string) Option {
 	}
 }
 
-// WithAttributes adds attributes to all measurements and spans, such as the store if a program has
-// several. The default is none but those of the package's overview.
+// WithAttributes adds attributes to all measurements and spans. An example is the store's name, if
+// a program has several stores. By default there are only the attributes that the package's
+// overview lists.
 func WithAttributes(attributes ...attribute.KeyValue) Option {
 	return func(c *config) error {
 		c.attributes = append(c.attributes, attributes...)
@@ -75,8 +78,9 @@ func WithAttributes(attributes ...attribute.KeyValue) Option {
 	}
 }
 
-// New returns a Trace for [dlock.WithTrace] that measures, and makes spans: see the package. One may serve several clients, which then count
-// together. The error is an option's, or the meter provider's.
+// New returns a Trace for [dlock.WithTrace] that measures locks and makes spans, as the package's
+// overview describes. If several clients share a Trace, they are counted together. New returns the
+// error of an option or of the meter provider.
 func New(opts ...Option) (*dlock.Trace, error) {
 	c, err := newConfig(opts)
 	if err != nil {
@@ -93,7 +97,7 @@ func New(opts ...Option) (*dlock.Trace, error) {
 			return s.acquireStart(ctx, e)
 		},
 		AcquireDone: func(ctx context.Context, e dlock.AcquireDone) {
-			m.acquireDone(ctx, e) // while the span is under way: it may be kept as an example
+			m.acquireDone(ctx, e) // before the span ends, so that the span can become an exemplar
 			s.acquireDone(ctx, e)
 		},
 		ReleaseDone: m.releaseDone,

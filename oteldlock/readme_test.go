@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/oteldlock"
 )
 
-// What README shows runs as it is printed.
+// The code of README runs as it is printed.
 func TestReadme(t *testing.T) {
 	store := membackend.New()
 
@@ -22,7 +22,9 @@ func TestReadme(t *testing.T) {
 	client := dlock.New(store, dlock.WithTrace(trace)) // store is redisbackend.New(rdb), for example
 
 	defer client.Close()
-	if err := client.Locker("order:42").Do(t.Context(), func(context.Context) error { return nil }); err != nil {
+	if err := client.Locker("order:42").Do(t.Context(), func(context.Context) error {
+		return nil
+	}); err != nil {
 		t.Error(err)
 	}
 }

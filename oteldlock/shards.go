@@ -11,28 +11,31 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// Bucket boundaries, in seconds. A hand-over takes milliseconds, a death a lease, and finishing up to
-// a grace.
+// Bucket boundaries, in seconds. A hand-over takes milliseconds. After a member's death a move
+// takes a lease. A run takes up to its grace to finish.
 var moveBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 20, 30, 60, 120, 300, 1800}
 
-// division is what is measured of shards.
+// division has the instruments for shards.
 type division struct {
 	running, overdue             metric.Int64UpDownCounter
 	ends                         metric.Int64Counter
 	delay, finish                metric.Float64Histogram
 	members, lists, free, frozen metric.Int64Gauge
 	sets                         sets
-	ctx                          context.Context // of what is measured, which is no caller's
+	ctx                          context.Context // a background: the events have no contexts
 }
 
-// Shards returns a Trace for [shards.WithTrace] that measures: see the package. One may serve several
-// sets, of different names. It makes no spans. The error is an option's, or the meter provider's.
+// Shards returns a Trace for [shards.WithTrace] that measures sets of shards, as the package's
+// overview describes. Several sets may share it if their names differ. It makes no spans. Shards
+// returns the error of an option or of the meter provider.
 func Shards(opts ...Option) (shards.Trace, error) {
 	c, err := newConfig(opts)
 	if err != nil {
 		return shards.Trace{}, err
 	}
-	d := &division{sets: sets{common: c.attributes, made: make(map[about]set)}, ctx: context.Background()}
+	d := &division{
+		sets: sets{common: c.attributes, made: make(map[about]set)}, ctx: context.Background(),
+	}
 	i := instruments{meter: c.meters.Meter(scope)}
 	d.running = i.level("distsync.shards.running", "{shard}", "Shards that this process runs.")
 	d.overdue = i.level("distsync.shards.overdue", "{shard}", "Runs that go on after their grace.")
@@ -45,9 +48,9 @@ func Shards(opts ...Option) (shards.Trace, error) {
 	d.lists = i.gauge("distsync.shards.lists", "{list}",
 		"Lists of shards that members have. They disagree if it is more than 1.")
 	d.free = i.gauge("distsync.shards.free", "{shard}", "Shards for which no member has room.")
-	// Of a gauge with the unit 1 Prometheus' exporter makes a _ratio.
+	// With unit 1, Prometheus' exporter would add _ratio to the gauge's name.
 	d.frozen = i.gauge("distsync.shards.frozen", "{lock}",
-		"1 while somebody writes the members' lock, so that none can change.")
+		"1 while a client holds the members' lock as a writer, so that no member can change.")
 	if err := errors.Join(i.errs...); err != nil {
 		return shards.Trace{}, fmt.Errorf("oteldlock: %w", err)
 	}
@@ -78,7 +81,7 @@ func (d *division) end(e shards.RunEnd) {
 	count(d.ctx, d.ends, 1, d.of(e.Set, endOf(e)))
 }
 
-// endOf returns why a run has ended, in a word.
+// endOf returns the attribute reason for the end of a run.
 func endOf(e shards.RunEnd) string {
 	switch {
 	case e.Cause == nil:

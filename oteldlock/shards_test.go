@@ -20,7 +20,8 @@ func TestShards(t *testing.T) {
 	observed(t, func(t *testing.T, l *lab) {
 		seen := &lab{reader: sdkmetric.NewManualReader(sdkmetric.WithTemporalitySelector(changes))}
 		trace, err := oteldlock.Shards(
-			oteldlock.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(seen.reader))),
+			oteldlock.WithMeterProvider(
+				sdkmetric.NewMeterProvider(sdkmetric.WithReader(seen.reader))),
 			oteldlock.WithNameLabel(func(string) string { return "unused" }))
 		must(t, err)
 		quiet := shards.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
@@ -55,7 +56,8 @@ func TestShards(t *testing.T) {
 		endOther := member(shards.New(l.other, "s", []string{"x"}, quiet))
 		time.Sleep(time.Minute)
 		got := seen.measured(t)
-		for _, want := range []string{"distsync.shards.members{set=s} 2", "distsync.shards.lists{set=s} 2"} {
+		for _, want := range []string{"distsync.shards.members{set=s} 2",
+			"distsync.shards.lists{set=s} 2"} {
 			contains(t, got, want)
 		}
 		endOther()
@@ -64,7 +66,8 @@ func TestShards(t *testing.T) {
 		go func() { end(); close(ended) }()
 		time.Sleep(10 * time.Second)
 		got = seen.measured(t)
-		for _, want := range []string{"distsync.shards.running{set=s} 1", "distsync.shards.overdue{set=s} 1"} {
+		for _, want := range []string{"distsync.shards.running{set=s} 1",
+			"distsync.shards.overdue{set=s} 1"} {
 			contains(t, got, want)
 		}
 		close(goOn)

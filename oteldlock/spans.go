@@ -17,7 +17,8 @@ type spans struct {
 	common []attribute.KeyValue
 }
 
-// acquireStart begins a span, and keeps it in the context it returns, under s: other Traces of the client may make spans, too.
+// acquireStart begins a span, and stores it in the returned context. The key is s, because other
+// Traces of the client may also store spans.
 func (s *spans) acquireStart(ctx context.Context, e dlock.AcquireStart) context.Context {
 	attrs := append(slices.Clip(s.common), nameKey.String(e.Name), kindKey.String(e.Kind.String()))
 	if e.Permits > 0 {
@@ -28,9 +29,11 @@ func (s *spans) acquireStart(ctx context.Context, e dlock.AcquireStart) context.
 	case span.IsRecording():
 		return context.WithValue(inner, s, span)
 	case span.SpanContext().Equal(trace.SpanContextFromContext(ctx)):
-		return ctx // nobody makes spans
+		return ctx // the tracer makes no spans
 	default:
-		return inner // it isn't sampled, and what the store's client does within it shan't be either
+		// The span isn't sampled. As the parent, it prevents the sampling of spans of the store's
+		// client.
+		return inner
 	}
 }
 
@@ -51,7 +54,7 @@ func (s *spans) acquireDone(ctx context.Context, e dlock.AcquireDone) {
 	span.End()
 }
 
-// stepDone notes a step of the store within a span of ours.
+// stepDone adds a step of the store as an event to the acquisition's span.
 func (s *spans) stepDone(ctx context.Context, e dlock.StepDone) {
 	span, ok := ctx.Value(s).(trace.Span)
 	if !ok {

@@ -31,7 +31,9 @@ func (l *lab) ended(t *testing.T) sdktrace.ReadOnlySpan {
 	return all[0]
 }
 
-func checkSpan(t *testing.T, s sdktrace.ReadOnlySpan, attrs string, status sdktrace.Status, took time.Duration) {
+func checkSpan(
+	t *testing.T, s sdktrace.ReadOnlySpan, attrs string, status sdktrace.Status, took time.Duration,
+) {
 	t.Helper()
 	if s.Name() != "distsync acquire" || s.SpanKind() != trace.SpanKindInternal {
 		t.Errorf("%s, %v", s.Name(), s.SpanKind())
@@ -60,7 +62,8 @@ func checkEvents(t *testing.T, s sdktrace.ReadOnlySpan, events ...string) {
 
 var fine = sdktrace.Status{Code: codes.Unset}
 
-// A span says what was asked for and what came of it; what the store was asked on the way are its events. A hold isn't a span, nor is an unlock.
+// A span has an acquisition's request and outcome, and the store's steps as events. Holds and
+// unlocks have no spans.
 func TestSpanOfAnAcquisition(t *testing.T) {
 	observed(t, func(t *testing.T, l *lab) {
 		must(t, l.other.Locker("x").LockContext(t.Context()))
@@ -71,7 +74,8 @@ func TestSpanOfAnAcquisition(t *testing.T) {
 		h, err := l.c.Locker("x").Acquire(t.Context())
 		must(t, err)
 		s := l.ended(t)
-		checkSpan(t, s, "{name=x kind=exclusive outcome=acquired via=store holder="+h.HolderID()+"}", fine, 2*time.Second)
+		checkSpan(t, s, "{name=x kind=exclusive outcome=acquired via=store holder="+h.HolderID()+
+			"}", fine, 2*time.Second)
 		checkEvents(t, s,
 			"distsync.step{step=acquire duration=0}",
 			"distsync.step{step=acquire duration=0}", // before it waits, since it has subscribed
@@ -87,11 +91,14 @@ func TestSpanOfPermits(t *testing.T) {
 	observed(t, func(t *testing.T, l *lab) {
 		h, err := l.c.Semaphore("x", 5).Acquire(t.Context(), 3)
 		must(t, err)
-		checkSpan(t, l.ended(t), "{name=x kind=permits permits=3 outcome=acquired via=store holder="+h.HolderID()+"}", fine, 0)
+		checkSpan(t, l.ended(t),
+			"{name=x kind=permits permits=3 outcome=acquired via=store holder="+h.HolderID()+"}",
+			fine, 0)
 	})
 }
 
-// That another has the lock, or that the caller gave up, is no error; that the store couldn't say is.
+// That another has the lock, or that the caller gave up, is no error; that the store couldn't say
+// is.
 func TestSpanStatus(t *testing.T) {
 	observed(t, func(t *testing.T, l *lab) {
 		must(t, l.other.Locker("x").LockContext(t.Context()))
@@ -117,18 +124,21 @@ func TestSpanStatus(t *testing.T) {
 		if s.Status().Code != codes.Error || !strings.Contains(s.Status().Description, "down") {
 			t.Errorf("status %+v", s.Status())
 		}
-		checkSpan(t, s, "{name=y kind=exclusive outcome=canceled error.type=unavailable}", s.Status(), time.Second)
+		checkSpan(t, s, "{name=y kind=exclusive outcome=canceled error.type=unavailable}",
+			s.Status(), time.Second)
 
 		if ok, err := l.c.Locker("y").TryLock(t.Context()); ok || err == nil {
 			t.Fatal(ok, err)
 		}
 		s = l.ended(t)
-		checkSpan(t, s, "{name=y kind=exclusive outcome=error error.type=unavailable}", s.Status(), 0)
+		checkSpan(t, s, "{name=y kind=exclusive outcome=error error.type=unavailable}", s.Status(),
+			0)
 		checkEvents(t, s, "distsync.step{step=acquire duration=0 error.type=not_done}")
 	})
 }
 
-// The span is a child of the caller's, and what the store's client does of the span. What the caller does while it has the lock is not.
+// The span is a child of the caller's, and the calls of the store's client are children of the
+// span. The caller's work under the lock is not.
 func TestSpanParents(t *testing.T) {
 	observed(t, func(t *testing.T, l *lab) {
 		tracer := sdktrace.NewTracerProvider().Tracer("test")
@@ -172,10 +182,14 @@ func TestStepsOfOthers(t *testing.T) {
 // Two that make spans for one client each have their own.
 func TestSpansOfTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		recorders := []*tracetest.SpanRecorder{tracetest.NewSpanRecorder(), tracetest.NewSpanRecorder()}
+		recorders := []*tracetest.SpanRecorder{
+			tracetest.NewSpanRecorder(), tracetest.NewSpanRecorder(),
+		}
 		var opts []dlock.Option
 		for _, r := range recorders {
-			tracer, err := oteldlock.New(oteldlock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r))))
+			tracer, err := oteldlock.New(
+				oteldlock.WithTracerProvider(
+					sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r))))
 			must(t, err)
 			opts = append(opts, dlock.WithTrace(tracer))
 		}
@@ -192,26 +206,31 @@ func TestSpansOfTwo(t *testing.T) {
 	})
 }
 
-// A span that isn't sampled is still what others are children of, so that they aren't sampled either; where nobody makes spans the store gets the
-// caller's context as it is.
+// A span that isn't sampled is still the parent of others, so that they aren't sampled either.
+// Without spans the store gets the caller's context unchanged.
 func TestNoSpans(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		opt   oteldlock.Option
 		child bool
 	}{
-		{"not sampled", oteldlock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))), true},
+		{"not sampled",
+			oteldlock.WithTracerProvider(
+				sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))), true},
 		{"no-op", oteldlock.WithTracerProvider(noop.NewTracerProvider()), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			observed(t, func(t *testing.T, l *lab) {
-				ctx, outer := sdktrace.NewTracerProvider().Tracer("test").Start(t.Context(), "outer")
+				ctx, outer := sdktrace.NewTracerProvider().Tracer("test").
+					Start(t.Context(), "outer")
 				var span trace.Span
 				l.store.seen = func(ctx context.Context) { span = trace.SpanFromContext(ctx) }
 				must(t, l.c.Locker("x").LockContext(ctx))
 				seen := span.SpanContext()
-				if child := span != outer; child != c.child || child == seen.Equal(outer.SpanContext()) || seen.IsSampled() == c.child {
-					t.Errorf("the store was asked within %+v; the caller's was %+v", seen, outer.SpanContext())
+				if child := span != outer; child != c.child ||
+					child == seen.Equal(outer.SpanContext()) || seen.IsSampled() == c.child {
+					t.Errorf("the store was asked within %+v; the caller's was %+v", seen,
+						outer.SpanContext())
 				}
 				if seen.TraceID() != outer.SpanContext().TraceID() {
 					t.Error("the trace is another")
@@ -227,7 +246,8 @@ func TestExemplars(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	tracer, err := oteldlock.New(
 		oteldlock.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))),
-		oteldlock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))))
+		oteldlock.WithTracerProvider(
+			sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))))
 	must(t, err)
 	c := dlock.New(membackend.New(), dlock.WithTrace(tracer))
 	defer c.Close()

@@ -8,23 +8,24 @@ import (
 	"syscall"
 )
 
-// silent says whether nothing has come on a connection that nobody uses, and it still stands. When
-// a server ends, or ends a session, there is a message or the end of the stream: what is sent then
-// would have no answer, and nobody would know whether it was carried out. It costs no round trip.
+// silent says whether an idle connection is still open and has received no data. A server that
+// shuts down, or ends a session, sends a message or closes the stream. A request sent after that
+// would get no answer, and the caller couldn't know whether it was carried out. The check takes no
+// round trip.
 func silent(conn net.Conn) bool {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()
 	}
 	c, ok := conn.(syscall.Conn)
 	if !ok {
-		return true // it can't be seen
+		return true // there is no file descriptor to check
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return false
 	}
 	stands := false
-	// Not Read: pgx may have left a goroutine that reads, for which that would wait.
+	// Read would wait for a goroutine of pgx that may still read. Control doesn't.
 	err = raw.Control(func(fd uintptr) {
 		var b [1]byte
 		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

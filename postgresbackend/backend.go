@@ -18,11 +18,11 @@ type Backend struct {
 	pool    *pgxpool.Pool
 	options options
 	own     bool   // the pool was made by Connect
-	q       string // the schema as it is written before a name in SQL
+	q       string // the quoted schema with a dot, which precedes names in SQL
 
-	prepares bool // statements, on connections that no pooler shares
+	prepares bool // statements are prepared, on connections without a pooler
 
-	creating sync.Mutex // one creates at a time
+	creating sync.Mutex // so that only one goroutine creates the schema
 	created  atomic.Bool
 }
 
@@ -35,11 +35,11 @@ type options struct {
 	schema    string
 	create    bool
 	polls     bool
-	sweep     time.Duration // how often what is over is deleted; 0: never
-	pingAfter time.Duration // how long a silent connection that listens is trusted
+	sweep     time.Duration // how often expired rows are deleted; 0: never
+	pingAfter time.Duration // how long a listening connection may be silent before a ping
 }
 
-// WithSchema sets the schema of the tables and functions; the default is [DefaultSchema]. All
+// WithSchema sets the schema of the tables and functions. The default is [DefaultSchema]. All
 // programs that share locks must use the same database and schema. It panics unless the name
 // consists of lower-case letters, digits and underscores.
 func WithSchema(schema string) Option {
@@ -47,24 +47,26 @@ func WithSchema(schema string) Option {
 	return func(o *options) { o.schema = schema }
 }
 
-// WithCreate has the first step run the text of [Schema], which creates what is missing. By default
-// a migration does that. The role must be allowed to create the schema, and then owns it.
+// WithCreate makes the first step run the text of [Schema], which creates missing tables and
+// functions. By default a migration does that. The role must be allowed to create the schema, and
+// then owns it.
 func WithCreate() Option { return func(o *options) { o.create = true } }
 
-// Polling has waiters ask now and then; by default they are told of releases. No connection listens
-// then, and releases send nothing. PostgreSQL wakes every listening process of the database for
-// each message, so with some hundred of them polling costs less.
+// Polling makes waiters ask now and then. By default, they are notified of releases. With Polling,
+// the client has no connection that listens, and releases send it no messages. PostgreSQL wakes
+// every listening process of the database for each message. So if there are some hundred of them,
+// polling costs less.
 func Polling() Option { return func(o *options) { o.polls = true } }
 
-// New returns a backend on a pool, which stays the caller's: close it after the client of the
-// locks. A step takes one of its connections for one round trip. Renewals, releases and
-// acquisitions of plain and fenced locks have two connections of their own, made with the pool's
-// configuration, so that they don't wait behind a program's own queries. Listening takes one more.
+// New returns a backend on a pool. The caller closes the pool, after the client of the locks. A
+// step uses one of the pool's connections for one round trip. Renewals, releases and acquisitions
+// of plain and fenced locks have two connections of their own, made with the pool's configuration.
+// So they don't wait behind a program's own queries. Listening takes one more.
 //
-// No parameters are set, so the pool may be connected by way of a pooler. With PgBouncer in
-// transaction mode nobody can be told of releases: waiters poll, and the client logs that once.
-// Repeated statements are prepared, unless there is a pooler, or the pool's DefaultQueryExecMode
-// isn't pgx's own default.
+// No session parameters are set, so the pool may connect through a pooler. Behind PgBouncer in
+// transaction mode, waiters can't be notified of releases. They poll, and the client logs that
+// once. Repeated statements are prepared, unless there is a pooler, or the pool's
+// DefaultQueryExecMode isn't pgx's default.
 //
 // New panics if pool is nil.
 func New(pool *pgxpool.Pool, opts ...Option) *Backend {
@@ -81,12 +83,13 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	}
 }
 
-// Connect returns a backend with a pool of its own, for programs that don't use PostgreSQL
-// otherwise. The pool has four connections, unless the URL says otherwise (pool_max_conns). Close
-// it after the locks are closed. The URL is one for [pgxpool.ParseConfig]:
+// Connect returns a backend with its own pool, for programs that don't use PostgreSQL otherwise.
+// The pool has the size of the URL's pool_max_conns, or pgxpool's default size. Close the backend
+// after the client of the locks. The URL is one for [pgxpool.ParseConfig]:
 // "postgres://app@localhost:5432/orders". It may have several hosts, separated by commas, and
-// target_session_attrs=read-write to find the one that is no standby. Connect doesn't connect yet:
-// if the server can't be reached, the steps fail.
+// target_session_attrs=read-write to find the primary. Connect doesn't connect yet. If the server
+// can't be reached, the steps fail. Connect returns the error of [pgxpool.ParseConfig] or
+// [pgxpool.NewWithConfig].
 func Connect(url string, opts ...Option) (*Backend, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -102,33 +105,35 @@ func Connect(url string, opts ...Option) (*Backend, error) {
 	return b, nil
 }
 
-// idleForLong says whether a connection is looked at before it is used: by default each one is that
-// was idle for a second, so that a lock that is used every other second takes two round trips
-// instead of one.
+// idleForLong says whether the pool pings a connection before its use. By default, it pings each
+// connection that was idle for a second. A lock that is used every other second would then take two
+// round trips instead of one.
 func idleForLong(_ context.Context, p pgxpool.ShouldPingParams) bool {
 	return p.IdleDuration > time.Minute
 }
 
-// Close closes the pool that [Connect] has made, and waits until its connections are given back. It
-// leaves a pool of [New] alone.
+// Close closes the pool of [Connect], and waits until all its connections are returned. It doesn't
+// close a pool that was passed to [New].
 func (b *Backend) Close() {
 	if b.own {
 		b.pool.Close()
 	}
 }
 
-// String says postgres.
+// String returns "postgres".
 func (b *Backend) String() string { return "postgres" }
 
-// Limits says that PostgreSQL counts leases in milliseconds, and that there are all kinds of lock.
+// Limits says that there are all kinds of lock, that locks can be kept, and that leases are counted
+// in milliseconds.
 func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds, Keeps: true} }
 
-var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits)
+var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair,
+	backend.Permits)
 
 // Open returns a new session.
 func (b *Backend) Open() backend.Session { return newSession(b) }
 
-// ready creates what the steps need, if that is asked for and wasn't done.
+// ready creates the tables and functions once, if WithCreate was used.
 func (b *Backend) ready(ctx context.Context) error {
 	if !b.options.create || b.created.Load() {
 		return nil
@@ -139,10 +144,11 @@ func (b *Backend) ready(ctx context.Context) error {
 		return nil
 	}
 	if err := create(ctx, b.pool, b.options.schema); err != nil {
-		if failed := failed(fmt.Errorf("creating the schema: %w", err)); backend.KindOf(failed) == backend.Refused {
+		if failed := failed(fmt.Errorf("creating the schema: %w", err)); backend.KindOf(
+			failed) == backend.Refused {
 			return failed
 		}
-		return retry(err) // of the step itself nothing was done
+		return retry(err) // the step itself did nothing
 	}
 	b.created.Store(true)
 	return nil

@@ -39,7 +39,8 @@ func TestExamples(t *testing.T) {
 	ExampleBackend_GuardSQL()
 	if n := query[int](t, pool,
 		`SELECT count(*) FROM `+lockTable+` WHERE token > 0 AND owner IS NULL`); n != 1 {
-		t.Errorf("after the example with database/sql %d locks were acquired and released; want 1", n)
+		t.Errorf("after the example with database/sql %d locks were acquired and released; want 1",
+			n)
 	}
 }
 
@@ -77,7 +78,8 @@ func TestSessionParameters(t *testing.T) {
 			// Others write, too: what counts is that it isn't so each time.
 			testservers.Until(t, what+" is flushed", func() bool {
 				step()
-				return !query[bool](t, pool, `SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()`)
+				return !query[bool](t, pool,
+					`SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()`)
 			})
 		}
 	}
@@ -89,8 +91,8 @@ func TestSessionParameters(t *testing.T) {
 	})
 }
 
-// In a read-only session, as on a standby, what is held is found held, and what would write may be
-// done later, or elsewhere.
+// In a read-only session, as on a standby, held locks are found held. Errors of steps that write
+// say that they may be repeated later, or elsewhere.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	addr := testservers.Postgres(t).Addr
@@ -123,8 +125,9 @@ func TestLongNames(t *testing.T) {
 	} {
 		for _, kind := range []backend.Kind{backend.Exclusive, backend.Read, backend.Fair,
 			backend.Permits} {
-			_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: kind, Name: name, Owner: alice,
-				Lease: lease, Permits: 1, Limit: 1})
+			_, err := s.Acquire(t.Context(),
+				backend.AcquireRequest{Kind: kind, Name: name, Owner: alice,
+					Lease: lease, Permits: 1, Limit: 1})
 			if got := wiretest.IsKind(err, backend.Refused); got != refused {
 				t.Errorf("%v of a name of %d bytes: %v", kind, len(name), err)
 			}
@@ -139,7 +142,8 @@ func TestTriesWriteNothing(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr, size(1))
 	migrate(t, pool)
 	s := open(t, pool)
-	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair, backend.Read,
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair,
+		backend.Read,
 		backend.Write, backend.Permits} {
 		held := kind
 		if kind == backend.Read {
@@ -171,7 +175,9 @@ func TestReentryBesideASlowStep(t *testing.T) {
 	ctx, s := t.Context(), open(t, pool)
 	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Write} {
 		t.Run(kind.String(), func(t *testing.T) {
-			req := backend.AcquireRequest{Kind: kind, Name: kind.String(), Owner: alice, Lease: lease}
+			req := backend.AcquireRequest{
+				Kind: kind, Name: kind.String(), Owner: alice, Lease: lease,
+			}
 			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req))
 			slow := wiretest.Must[pgx.Tx](t)(pool.Begin(ctx))
 			defer slow.Rollback(ctx)
@@ -284,8 +290,8 @@ func TestConnect(t *testing.T) {
 	wiretest.WantKind(t, err, backend.Retry)
 }
 
-// A server that was restarted while nobody used the connections costs no step: what has no answer
-// is not sent on them.
+// A restart of the server while the connections were idle fails no step: requests aren't sent on
+// dead connections.
 func TestIdleThroughARestart(t *testing.T) {
 	t.Parallel()
 	server := testservers.Postgres(t)
@@ -306,8 +312,8 @@ func TestIdleThroughARestart(t *testing.T) {
 	}
 }
 
-// Whoever has kept permits, and asks for some again while another has the others, is told when that
-// one's lease ends, however soon that is.
+// An owner that has kept permits, and asks for some again while another has the rest, is told when
+// that one's lease ends, however soon that is.
 func TestPermitsSayWhenTheNextAreOver(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
@@ -315,7 +321,8 @@ func TestPermitsSayWhenTheNextAreOver(t *testing.T) {
 	s := open(t, pool)
 	const soon = 90 * time.Millisecond
 	req := func(owner string) backend.AcquireRequest {
-		return backend.AcquireRequest{Kind: backend.Permits, Name: "sem", Owner: owner, Lease: lease,
+		return backend.AcquireRequest{Kind: backend.Permits, Name: "sem", Owner: owner,
+			Lease:   lease,
 			Permits: 1, Limit: 2}
 	}
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req(alice)))
@@ -342,7 +349,8 @@ func TestPermitsSayWhenTheNextAreOver(t *testing.T) {
 func TestWriteSaysWhenTheLastReadIsOver(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
-	ctx, s := t.Context(), install(t, pool, nil).Open() // in which steps wait for each other for long
+	// in which steps wait for each other for long
+	ctx, s := t.Context(), install(t, pool, nil).Open()
 	defer s.Close()
 	const soon = 50 * time.Millisecond
 	req := backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: bob, Lease: lease}
@@ -368,7 +376,8 @@ func TestWriteSaysWhenTheLastReadIsOver(t *testing.T) {
 				`SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'`)
 		})
 		_, failed = read.Exec(ctx,
-			`UPDATE sound.distsync_v1_part SET expires = clock_timestamp() + $1 WHERE role = 1`, soon)
+			`UPDATE sound.distsync_v1_part SET expires = clock_timestamp() + $1 WHERE role = 1`,
+			soon)
 		if failed = errors.Join(failed, read.Commit(ctx)); failed != nil {
 			t.Fatal(failed)
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
-// benchmarked is a server that flushes what is committed, with a table for what is compared: two
-// commits of one row each, the least that a lock and an unlock can be.
+// benchmarked is a server that flushes commits, with a table for comparison. The minimum for a lock
+// and an unlock is two commits of one row each.
 func benchmarked(b *testing.B, conns int32) *pgxpool.Pool {
 	pool := connect(b, testservers.Postgres(b, "fsync=on").Addr, size(conns))
 	migrate(b, pool)
@@ -38,7 +38,9 @@ func bareUpdate(b *testing.B, pool *pgxpool.Pool, name string) {
 }
 
 func lockAndUnlock(b *testing.B, s backend.Session, name string) {
-	res, err := s.Acquire(b.Context(), backend.AcquireRequest{Name: name, Owner: alice, Lease: lease})
+	res, err := s.Acquire(b.Context(), backend.AcquireRequest{
+		Name: name, Owner: alice, Lease: lease,
+	})
 	if err != nil || !res.Acquired {
 		b.Error(res, err)
 	}
@@ -116,7 +118,9 @@ func BenchmarkRenew(b *testing.B) {
 	})
 	b.Run("locks", func(b *testing.B) {
 		for b.Loop() {
-			s.RenewBatch(context.Background(), reqs, func(_ int, res backend.RenewResult, err error) {
+			s.RenewBatch(context.Background(), reqs, func(
+				_ int, res backend.RenewResult, err error,
+			) {
 				if !res.Held {
 					b.Error(res, err)
 				}
@@ -125,8 +129,8 @@ func BenchmarkRenew(b *testing.B) {
 	})
 }
 
-// What pairs leave behind, with autovacuum as the schema sets it: a million of them, or what a
-// minute is enough for.
+// Pairs leave dead rows behind, which autovacuum removes with the schema's settings. The benchmark
+// makes a million pairs, or as many as a minute allows.
 func BenchmarkBloat(b *testing.B) {
 	const many, pairs, most = 64, 1_000_000, time.Minute
 	pool := benchmarked(b, 4)
@@ -143,7 +147,7 @@ func BenchmarkBloat(b *testing.B) {
 		}
 		all.Wait()
 	}
-	s.Close() // what a process of the server counts is known when it ends
+	s.Close() // the server's processes report their counts when they end
 	backend.CapabilitiesOf(s).Settle()
 	stats := func(what string) float64 {
 		return query[float64](b, pool, `SELECT `+what+` FROM pg_stat_all_tables
@@ -154,13 +158,15 @@ func BenchmarkBloat(b *testing.B) {
 	b.ReportMetric(n, "pairs")
 	b.ReportMetric(stats(`n_dead_tup`), "dead_rows")
 	b.ReportMetric(stats(`autovacuum_count`), "vacuums")
-	b.ReportMetric(query[float64](b, pool, `SELECT pg_relation_size('`+lockTable+`') / 1024`), "KiB")
+	b.ReportMetric(query[float64](b, pool, `SELECT pg_relation_size('`+lockTable+`') / 1024`),
+		"KiB")
 	b.ReportMetric(stats(`100.0 * n_tup_hot_upd / greatest(n_tup_upd, 1)`), "%HOT")
 }
 
 // members returns how many members multixacts have had up to the last checkpoint.
 func members(b *testing.B, pool *pgxpool.Pool) int64 {
-	return query[int64](b, pool, `SELECT next_multi_offset::text::bigint FROM pg_control_checkpoint()`)
+	return query[int64](b, pool,
+		`SELECT next_multi_offset::text::bigint FROM pg_control_checkpoint()`)
 }
 
 // 16 clients that read one name; and as many that add and delete a row of their own under an
@@ -201,11 +207,15 @@ func BenchmarkReaders(b *testing.B) {
 		before := members(b, pool)
 		each(b, func(owner string) {
 			s := sessions[owner]
-			acquire := backend.AcquireRequest{Kind: backend.Read, Name: "n", Owner: owner, Lease: lease}
+			acquire := backend.AcquireRequest{
+				Kind: backend.Read, Name: "n", Owner: owner, Lease: lease,
+			}
 			if res, err := s.Acquire(b.Context(), acquire); err != nil || !res.Acquired {
 				b.Error(res, err)
 			}
-			release := backend.ReleaseRequest{Kind: backend.Read, Name: "n", Owner: owner, Lease: lease}
+			release := backend.ReleaseRequest{
+				Kind: backend.Read, Name: "n", Owner: owner, Lease: lease,
+			}
 			if _, err := s.Release(b.Context(), release); err != nil {
 				b.Error(err)
 			}
@@ -270,7 +280,8 @@ func BenchmarkListeners(b *testing.B) {
 	var others []*pgx.Conn
 	for _, more := range []int{0, 98} {
 		for range more {
-			conn := wiretest.Must[*pgx.Conn](b)(pgx.ConnectConfig(b.Context(), pool.Config().ConnConfig))
+			conn := wiretest.Must[*pgx.Conn](b)(
+				pgx.ConnectConfig(b.Context(), pool.Config().ConnConfig))
 			b.Cleanup(func() { conn.Close(context.Background()) })
 			if _, err := conn.Exec(b.Context(), `LISTEN something_else`); err != nil {
 				b.Fatal(err)
@@ -319,7 +330,8 @@ func BenchmarkListeners(b *testing.B) {
 	}
 }
 
-// What a neighbour in the same database gets done, alone and while 32 clients contend for a lock.
+// This measures the work of a neighbour in the same database, alone and while 32 clients contend
+// for a lock.
 func BenchmarkNeighbour(b *testing.B) {
 	pool := benchmarked(b, 40)
 	transactions := func(b *testing.B) {
@@ -333,7 +345,8 @@ func BenchmarkNeighbour(b *testing.B) {
 		var all sync.WaitGroup
 		var clients []*dlock.Client
 		for range 32 {
-			c := dlock.New(postgresbackend.New(pool), dlock.WithHandover(0), dlock.WithLease(10*time.Second))
+			c := dlock.New(postgresbackend.New(pool), dlock.WithHandover(0),
+				dlock.WithLease(10*time.Second))
 			clients = append(clients, c)
 			all.Go(func() {
 				for ctx.Err() == nil {

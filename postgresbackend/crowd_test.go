@@ -96,7 +96,7 @@ func TestAReadThatIsSentAgain(t *testing.T) {
 }
 
 // An attempt that has waited for the row of a lock, and finds that another has got it, has nothing
-// to flush: many that come together would else flush one after the other. What it acquires is
+// to flush. Otherwise many attempts at once would flush one after the other. An acquisition is
 // flushed.
 func TestAnAttemptThatComesSecondIsNotFlushed(t *testing.T) {
 	t.Parallel()

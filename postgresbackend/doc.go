@@ -1,6 +1,6 @@
-// Package postgresbackend keeps distributed locks in PostgreSQL, by way of pgx, for programs that have
-// a database already. Locks work as in the other stores. Only this store has [Backend.Guard]: it makes
-// a transaction of the program's own one that is over before anybody else gets the lock.
+// Package postgresbackend keeps distributed locks in PostgreSQL with pgx, for programs that already
+// have a database. Locks work as in the other stores. Only this store has [Backend.Guard], which
+// makes sure that a transaction of the program has ended before another holder gets the lock.
 //
 //	pool, err := pgxpool.New(ctx, "postgres://app@localhost:5432/orders")
 //	if err != nil {
@@ -14,45 +14,46 @@
 //		return ship(ctx, 42) // nobody else is in here; ctx ends if the lock is lost
 //	})
 //
-// Package [github.com/seed951563bd/distsync/dlock] says what you can do with a lock. This page is about
-// PostgreSQL. A migration with the text of [Schema] creates the tables and functions, or the program
-// itself does: [WithCreate].
+// Package [github.com/seed951563bd/distsync/dlock] describes the locks. This page is about
+// PostgreSQL. A migration with the text of [Schema] creates the tables and functions. With
+// [WithCreate] the program itself creates them.
 //
-// # What is promised, and what is not
+// # Guarantees
 //
-// A lock is a row, and each step is a transaction that has been flushed to disk when it is
-// answered, also in a session whose synchronous_commit is off. So locks outlive a crash of the
-// server. Leases follow the server's clock; no clocks of different machines are compared.
+// A lock is a row, and each step is a transaction. When a step is answered, its transaction has
+// been flushed to disk, even in a session whose synchronous_commit is off. So locks survive a crash
+// of the server. Leases follow the server's clock. Clocks of different machines are never compared.
 //
-// If an asynchronous standby takes over, the last commits are lost: two may then have the lock until
-// the former holder's next renewal, as with Redis. With synchronous_standby_names nothing is lost. Then
-// commits wait for the standby: if there is none, steps end with their contexts, and it is unknown
-// whether they were carried out. Canceling such a wait by hand (pg_cancel_backend) has the server
-// answer as if the standby had confirmed.
+// If an asynchronous standby takes over, commits that it hasn't received are lost. Then two clients
+// may have the lock until the former holder's next renewal, as with Redis. With
+// synchronous_standby_names, commits wait for the standby, and nothing is lost. If no standby
+// confirms, steps end with their contexts, and it is unknown whether they were carried out. If
+// somebody cancels such a wait with pg_cancel_backend, the server answers as if the standby had
+// confirmed.
 //
-// As with every lock that ends by itself, a process that was stopped for longer than its lease may act
-// before it notices. [Backend.Guard] keeps its writes to the same database right, even through a
-// failover that loses commits, since lock and data are in one log.
+// As with every lock that expires, a process that was stopped for longer than its lease may write
+// before it notices the loss. [Backend.Guard] prevents such writes to the same database. That holds
+// even through a failover that loses commits, since lock and data are in one log.
 //
-// A lease goes by a clock that may be set: a server whose clock steps ahead, or a standby whose clock
-// is ahead, ends leases early. Fencing tokens grow by that clock and the row. If an asynchronous
-// failover has lost the row's last token, and the new clock is behind, tokens may repeat. Guard doesn't
-// depend on them.
+// A lease depends on a clock that may be set. A server whose clock steps ahead ends leases early,
+// and so does a new primary whose clock is ahead. A new fencing token is larger than the row's last
+// one, and no smaller than that clock's time. If an asynchronous failover has lost the row's last
+// token, and the new clock is behind, tokens may repeat. Guard doesn't depend on them.
 //
-// The tables can be made UNLOGGED (ALTER TABLE … SET UNLOGGED), for the promise of a Redis without
-// persistence: they are empty after a crash, and on every standby that was promoted. Guard goes on
-// being exact then, but refuses where transactions can be prepared (max_prepared_transactions).
-// They don't belong into a publication of logical replication.
+// With ALTER TABLE … SET UNLOGGED, the tables promise no more than a Redis without persistence.
+// They are then empty after a crash, and on every promoted standby. Guard is still exact, but
+// refuses if max_prepared_transactions allows prepared transactions. Don't put the tables into a
+// publication of logical replication.
 //
 // # Which PostgreSQL
 //
-// 14 or later; it is tested on 14, 15, 16, 17 and 18. Steps need READ COMMITTED: they look, and
-// refuse where default_transaction_isolation is another. A database is one store: clients that share
-// locks use the same database and schema.
+// Version 14 or later is needed. Versions 14, 15, 16, 17 and 18 are tested. Steps need READ
+// COMMITTED. They check that, and refuse if default_transaction_isolation has another value.
+// Clients that share locks must use the same database and schema.
 //
-// Through PgBouncer all works in session mode. In transaction mode a client notices that it isn't told
-// of releases, logs that once, and polls. It notices the pooler, too, and prepares no statements. No
-// parameters are set, so any version will do.
+// Behind PgBouncer in session mode, everything works. In transaction mode, a client notices that it
+// gets no notifications, logs that once, and polls. It also notices the pooler, and prepares no
+// statements. No session parameters are set, so any version of PgBouncer works.
 //
 // # In the database
 //
@@ -61,60 +62,63 @@
 //	-----------+----------+-------+-------------------------------
 //	 orders:42 | 6ab0…:17 |     1 | 2026-11-23 09:14:02.170712+00
 //
-// Readers, holders of permits, waiters for a fair lock, waiting writers, and sessions that want to be
-// told of a release have a row each in distsync_v1_part: its comments in [Schema] tell them apart. Names
-// and owners are stored as they are; if they aren't text, or begin with \x, they are \x and
-// hexadecimal. A name has at most 2,500 bytes. A row of an unknown kind is left alone, and reported as
-// [backend.ErrConflict].
+// Readers, holders of permits, waiters for a fair lock, waiting writers, and sessions that want to
+// be notified of a release have a row each in distsync_v1_part. Its comments in [Schema] tell them
+// apart. Names and owners are stored as they are. If they aren't text, or begin with \x, they are
+// stored as \x and hexadecimal digits. A name has at most 2,500 bytes. A row of an unknown kind is
+// left alone, and reported as [backend.ErrConflict].
 //
-// A row stays when its lock is released: the next acquisition is an update within its page, which needs
-// no vacuum to find room. Every ten minutes, one session deletes rows that have been over for a day.
+// A row stays after the release of its lock. So the next acquisition is an update within the row's
+// page, which doesn't depend on a vacuum to find room. Every ten minutes, each session that is in
+// use deletes the rows that expired more than a day ago, unless another session is doing so.
 //
-// Functions never change their meaning. A version that needs others adds them, named distsync_v2_, so
-// that programs of two versions work on the same locks.
+// Functions never change their meaning. A later version that needs other functions adds them as
+// distsync_v2_. So programs of two versions can work on the same locks.
 //
 // # Waiting
 //
-// Each waiting client has a connection of its own that listens, and a note in the database. A release
-// that finds notes sends a message when it is committed; one without notes costs nothing more. The
-// client trusts the connection once it has heard a test message.
+// Each waiting client has a connection of its own that listens, and a note in the database. A
+// release that finds notes sends a message after its commit. A release that finds none sends
+// nothing. The client relies on the connection once it has received a test message.
 //
-// PostgreSQL wakes every listening connection of the database for every message: 27,000 messages a
-// second with none, 2,400 with fifty and 700 with a hundred and fifty were measured. If hundreds of
-// processes wait for locks, use [Polling].
+// PostgreSQL wakes every listening connection of the database for every message. In measurements, a
+// server passed on 27,000 messages a second with no listening connection, 2,400 with fifty, and 700
+// with a hundred and fifty. If hundreds of processes wait for locks, use [Polling].
 //
-// Waiters for a fair lock have a place in line in the database. A release gives the lock to the first
-// of them, for two seconds, in which it renews it.
+// Waiters for a fair lock have a place in line in the database. A release gives the lock to the
+// first of them, for two seconds. In that time its client renews it.
 //
 // # Costs
 //
-// A lock and an unlock take a round trip each, and a commit that is flushed. Finding a lock held is a
-// read. Waiting writes only a note. One statement renews 1,000 holds. Redis is better at short critical
-// sections that many processes compete for. Session advisory locks commit nothing, and take a third of
-// the time, but are lost unseen with their connection, and stranded by poolers.
+// A lock and an unlock each take a round trip and a flushed commit. An attempt at a held lock only
+// reads. Waiting writes only a note. One statement renews 1,000 holds. Redis is better for short
+// critical sections that many processes compete for. Session advisory locks need no commit, and
+// take a third of the time. But they are lost with their connection, without notice, and don't work
+// behind poolers.
 //
-// Goroutines that lock and unlock at about the same time share a round trip and a commit: plain and
-// fenced locks that are free, and those that are held once. A goroutine that is alone waits for no
-// other, and a row that is kept locked holds up no others.
+// Goroutines that lock and unlock at about the same time share a round trip and a commit. That
+// applies to plain and fenced locks that are free, or held once. A goroutine that is alone never
+// waits for another, and a row that stays locked delays only its own lock.
 //
-// A client has two connections of its own, for these, for renewals and for releases, which must not
-// wait behind a program's own queries. It takes one of the pool for each other step under way, and
-// has one that listens while calls wait.
+// A client has two connections of its own for these steps, for renewals and for releases, so that
+// they don't wait behind the program's own queries. For each other step under way, it takes a
+// connection from the pool. While calls wait, it has a further connection that listens.
 //
-// Set idle_in_transaction_session_timeout if transactions are guarded: one that hangs keeps everybody
-// out of its lock. An acquisition that finds such a transaction waits for it for a quarter of a second,
-// and then looks again every 100 ms. Snapshots that are hours old, prepared transactions and
-// replication slots keep dead rows in these tables as in others, and make steps slower.
+// Set idle_in_transaction_session_timeout if transactions are guarded, since a guarded transaction
+// that hangs keeps all others out of its lock. An acquisition waits for such a transaction for a
+// quarter of a second, and then tries again every 100 ms. Snapshots that are hours old, prepared
+// transactions and replication slots keep dead rows in these tables, as in others, and make steps
+// slower.
 //
 // # Access
 //
-// The functions run with the rights of their owner, the role that ran the text of [Schema]: best a role
-// that nobody logs in as. Other roles need the right to use the schema and execute the functions, and
-// none to the tables:
+// The functions run with the rights of their owner, which is the role that ran the text of
+// [Schema]. Use a role that nobody logs in as. Other roles need the right to use the schema and to
+// execute the functions, but none on the tables:
 //
 //	GRANT USAGE ON SCHEMA distsync TO app;
 //	GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA distsync TO app;
 //
-// That is enough for Guard, too. A role that may execute them may release any lock: owners are no
-// passwords.
+// That is also enough for Guard. A role that may execute the functions can release any lock, since
+// an owner's name isn't a password.
 package postgresbackend

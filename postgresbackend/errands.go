@@ -2,14 +2,15 @@ package postgresbackend
 
 import "sync"
 
-// errands are what goes on when steps have returned. The zero value is none.
+// errands are goroutines that may go on after their steps have returned. The zero value is ready
+// for use.
 type errands struct {
 	mu   sync.Mutex
 	n    int
-	idle chan struct{} // closed when there are none; nil if nobody waits for that
+	idle chan struct{} // closed when no errand runs; nil if no call waits for that
 }
 
-// run runs f in a goroutine. It may be called while somebody waits.
+// run runs f in a goroutine. It may be called during a call of wait.
 func (e *errands) run(f func()) {
 	e.mu.Lock()
 	e.n++
@@ -29,7 +30,7 @@ func (e *errands) done() {
 	}
 }
 
-// wait returns when there are none.
+// wait returns when no errand runs.
 func (e *errands) wait() {
 	e.mu.Lock()
 	if e.n == 0 {

@@ -21,7 +21,7 @@ func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// retry returns the error of a step that wasn't carried out.
+// retry returns err as the error of a step that wasn't carried out, and may be repeated.
 func retry(err error) error {
 	return &backend.Error{Kind: backend.Retry, Err: fmt.Errorf("postgres: %w", err)}
 }
@@ -34,7 +34,7 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// unconnected gives an error its kind that came before there was a connection.
+// unconnected gives a kind to an error that came before there was a connection.
 func unconnected(err error) error {
 	kind := backend.Retry
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -46,8 +46,8 @@ func unconnected(err error) error {
 	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// failed gives an error of a statement its kind. An error of severity ERROR says that all was
-// rolled back. Another, or a connection that broke, may come when the commit was done.
+// failed gives a kind to an error of a statement. An error of severity ERROR says that everything
+// was rolled back. Any other error, or a broken connection, may come after the commit.
 func failed(err error) error {
 	kind := backend.Unknown
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
@@ -63,7 +63,7 @@ func failed(err error) error {
 	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// severe returns the severity of an error in English. Servers before 9.6 translate it.
+// severe returns the severity of an error in English. Before version 9.6, servers translate it.
 func severe(err *pgconn.PgError) string {
 	if err.SeverityUnlocalized != "" {
 		return err.SeverityUnlocalized
@@ -72,23 +72,26 @@ func severe(err *pgconn.PgError) string {
 }
 
 const (
-	readOnly     = "25006" // a standby, or a primary that isn't one any more
+	readOnly     = "25006" // the server is a standby, or isn't the primary any more
 	deadlock     = "40P01"
 	lockTimeout  = "55P03"
 	notInSchema  = "42883"
 	noSuchSchema = "3F000"
 	noRight      = "42501"
-	noStatement  = "26000" // one that was prepared isn't there any more
-	isStatement  = "42P05" // one of that name is there already
-	notSupported = "0A000" // also: what was prepared has other columns now
+	noStatement  = "26000" // a prepared statement is gone
+	isStatement  = "42P05" // there is a prepared statement of that name already
+	notSupported = "0A000" // also for a prepared statement whose columns have changed
 )
 
-// hints say what to do about an error.
+// hints name remedies for errors.
 var hints = map[string]string{
-	notInSchema:  "the functions of postgresbackend aren't there: run the text of postgresbackend.Schema, or use WithCreate",
-	noSuchSchema: "the schema of postgresbackend isn't there: run the text of postgresbackend.Schema, or use WithCreate",
-	noRight:      "the role needs USAGE of the schema, and EXECUTE of its functions",
-	"DS001":      "set default_transaction_isolation of the role, or of the connections, to read committed",
+	notInSchema: "the functions of postgresbackend aren't there: run the text of " +
+		"postgresbackend.Schema, or use WithCreate",
+	noSuchSchema: "the schema of postgresbackend isn't there: run the text of " +
+		"postgresbackend.Schema, or use WithCreate",
+	noRight: "the role needs USAGE of the schema, and EXECUTE of its functions",
+	"DS001": "set default_transaction_isolation of the role, or of the connections, to read " +
+		"committed",
 }
 
 // kindOf returns the kind of an error after which nothing was done.
@@ -98,13 +101,14 @@ func kindOf(code string) backend.ErrorKind {
 		return backend.Refused
 	}
 	switch code[:min(2, len(code))] {
-	case "28", "3D", "42", "22", "54", "0A": // who it is, which database, rights and names, data, limits, what there isn't
+	case "28", "3D", "42", "22", "54", "0A":
+		// authorization, missing database, rights and names, data, limits, missing features
 		return backend.Refused
 	}
 	return backend.Retry
 }
 
-// isCode says whether err is one of the server's with that code.
+// isCode says whether err is an error of the server with that code.
 func isCode(err error, code string) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pgErr.Code == code

@@ -52,7 +52,7 @@ func ExampleConnect() {
 	}
 }
 
-// Whatever becomes of the lock meanwhile, nobody else gets it before the transaction is over.
+// Even if the lock is lost meanwhile, nobody else gets it before the transaction is over.
 func ExampleBackend_Guard() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, url)

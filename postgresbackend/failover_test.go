@@ -23,9 +23,9 @@ func either(t *testing.T, one, two *testservers.Server) *pgxpool.Pool {
 	return pool
 }
 
-// A standby finds what is held, and gives nothing. Promoted, it knows the holder, who goes on, and
-// keeps others out. If it is synchronous, what was acquired just before the primary died is there
-// for sure.
+// A standby finds locks held, and grants none. After its promotion it knows the holder, which goes
+// on, and keeps others out. If it is synchronous, it surely has the last acquisition before the
+// primary died.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for _, synchronous := range []bool{false, true} {
@@ -40,14 +40,17 @@ func TestFailover(t *testing.T) {
 				return err == nil
 			})
 			if synchronous {
-				primary.SQL(`ALTER SYSTEM SET synchronous_standby_names = 'standby'; SELECT pg_reload_conf()`)
+				primary.SQL(
+					`ALTER SYSTEM SET synchronous_standby_names = 'standby'; SELECT pg_reload_conf()`)
 				testservers.Until(t, "the standby is waited for", func() bool {
-					return primary.SQL(`SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`) == "1"
+					return primary.SQL(
+						`SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`) == "1"
 				})
 			}
 			s := open(t, pool)
 			token := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(),
-				backend.AcquireRequest{Kind: backend.Fenced, Name: "n", Owner: alice, Lease: lease})).Token
+				backend.AcquireRequest{Kind: backend.Fenced, Name: "n", Owner: alice,
+					Lease: lease})).Token
 			if !synchronous {
 				testservers.Until(t, "the standby has the lock", func() bool {
 					return wiretest.Must[backend.LookResult](t)(reader.Look(t.Context(),
@@ -89,7 +92,8 @@ func TestFailover(t *testing.T) {
 // carried out nobody knows.
 func TestStandbyIsMissing(t *testing.T) {
 	t.Parallel()
-	server := testservers.Postgres(t, "synchronous_standby_names=missing", "synchronous_commit=local")
+	server := testservers.Postgres(t, "synchronous_standby_names=missing",
+		"synchronous_commit=local")
 	migrate(t, connect(t, server.Addr))
 	s := open(t, connect(t, server.Addr, parameter("synchronous_commit", "on")))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

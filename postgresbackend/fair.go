@@ -12,11 +12,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// grantLease is for how long the first in line is given the lock. Whoever waits looks at the line
-// each second at the latest, and believes a grant for as long as that is over since.
+// grantLease is the lease with which the first in line is given the lock. The session of that
+// waiter counts the lease from its last look at the line. A session whose calls wait looks about
+// once a second.
 const grantLease = 2 * time.Second
 
-// What a step about a line is, as schema.sql says.
+// The steps of fair locks, as in schema.sql.
 const (
 	fairAcquire int16 = iota + 1
 	fairRelease
@@ -27,7 +28,7 @@ const (
 
 type fairRequest struct {
 	do           int16
-	name         string // as stored, as the owners
+	name         string // as stored, like the owners
 	owners       []string
 	lease, place time.Duration
 	again        bool
@@ -43,15 +44,21 @@ type fairAnswer struct {
 	tell                          bool
 }
 
-// fair carries out a step of a fair lock, and tells whom it concerns.
-func (s *session) fair(ctx context.Context, pool *pgxpool.Pool, req fairRequest) (a fairAnswer, err error) {
+// fair carries out a step of a fair lock, and notifies the sessions that it concerns.
+func (s *session) fair(
+	ctx context.Context, pool *pgxpool.Pool, req fairRequest,
+) (a fairAnswer, err error) {
 	if req.owners == nil {
 		req.owners = []string{""}
 	}
 	c := &call{
 		sql: `SELECT status, held, holder, remaining, num, granted_owner, granted_session, stirs, tell FROM ` +
-			s.b.q + `distsync_v1_fair(` + strconv.Itoa(int(req.do)) + `::smallint, $1, $2::text[], $3, $4, $5, $6, $7, $8)`,
-		dest: []any{&a.status, &a.held, &a.holder, &a.left, &a.token, &a.grantedOwner, &a.grantedTo, &a.stir, &a.tell},
+			s.b.q + `distsync_v1_fair(` + strconv.Itoa(int(req.do)) +
+			`::smallint, $1, $2::text[], $3, $4, $5, $6, $7, $8)`,
+		dest: []any{
+			&a.status, &a.held, &a.holder, &a.left, &a.token, &a.grantedOwner, &a.grantedTo,
+			&a.stir, &a.tell,
+		},
 		some: func() bool { return a.grantedTo != nil || a.stir != nil || a.tell },
 		after: func(ctx context.Context, conn *pgxpool.Conn) {
 			switch {
@@ -65,9 +72,13 @@ func (s *session) fair(ctx context.Context, pool *pgxpool.Pool, req fairRequest)
 		},
 	}
 	for n := 1; ; n++ {
-		// Others may have been at it each time; then whoever comes next sees to the line.
+		// Other transactions may have locked the row each time. The last attempt then does its
+		// step, but doesn't give the lock to the first in line. The next step about the lock does
+		// that.
 		weak := n >= mostRepeats
-		c.args = []any{req.name, req.owners, s.id, ms(req.lease), ms(req.place), req.again, ms(req.keep), weak}
+		c.args = []any{
+			req.name, req.owners, s.id, ms(req.lease), ms(req.place), req.again, ms(req.keep), weak,
+		}
 		sent := time.Now()
 		err := s.do(ctx, pool, c)
 		switch {
@@ -86,16 +97,21 @@ func (s *session) fair(ctx context.Context, pool *pgxpool.Pool, req fairRequest)
 
 // notify sends a message to one session.
 func (s *session) notify(ctx context.Context, conn *pgxpool.Conn, session, message string) {
-	// What is lost costs that session a look.
+	// If the message is lost, that session finds out when it polls.
 	s.say(ctx, conn, `SELECT pg_notify($1, $2)`, channel(session), message)
 }
 
-func (s *session) acquireFair(ctx context.Context, req backend.AcquireRequest, name, owner string) (res backend.AcquireResult, err error) {
+func (s *session) acquireFair(
+	ctx context.Context, req backend.AcquireRequest, name, owner string,
+) (res backend.AcquireResult, err error) {
 	a, err := s.fair(ctx, s.b.pool, fairRequest{
-		do: fairAcquire, name: name, owners: []string{owner}, lease: req.Lease, place: req.Place, again: req.Reentry,
+		do: fairAcquire, name: name, owners: []string{owner}, lease: req.Lease, place: req.Place,
+		again: req.Reentry,
 	})
 	switch {
-	case err != nil: // also that it waited too long for others' steps: it has no place then, and must not believe so
+	case err != nil:
+		// The statement may have failed because it waited too long for other steps. The owner has
+		// no place then, and must not believe that it has one.
 		return res, err
 	case a.status == isDone:
 		return backend.AcquireResult{Acquired: true, Count: int(*a.held)}, nil
@@ -104,7 +120,9 @@ func (s *session) acquireFair(ctx context.Context, req backend.AcquireRequest, n
 	}
 }
 
-func (s *session) releaseFair(ctx context.Context, req backend.ReleaseRequest, name, owner string) (res backend.ReleaseResult, err error) {
+func (s *session) releaseFair(
+	ctx context.Context, req backend.ReleaseRequest, name, owner string,
+) (res backend.ReleaseResult, err error) {
 	a, err := s.fair(ctx, s.lane(), fairRequest{
 		do: fairRelease, name: name, owners: []string{owner}, lease: req.Lease, keep: req.Keep,
 	})
@@ -116,7 +134,9 @@ func (s *session) releaseFair(ctx context.Context, req backend.ReleaseRequest, n
 }
 
 // KeepPlaces implements [backend.Liner].
-func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (res backend.PlacesResult, err error) {
+func (s *session) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (res backend.PlacesResult, err error) {
 	name, owners := encode(req.Name), make([]string, len(req.Owners))
 	for i, owner := range req.Owners {
 		owners[i] = encode(owner)
@@ -124,7 +144,9 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (re
 	if err := s.check(ctx, req.Kind, name, owners...); err != nil {
 		return res, err
 	}
-	a, err := s.fair(ctx, s.lane(), fairRequest{do: fairKeep, name: name, owners: owners, place: req.Place})
+	a, err := s.fair(ctx, s.lane(), fairRequest{
+		do: fairKeep, name: name, owners: owners, place: req.Place,
+	})
 	if err != nil {
 		return res, err
 	}
@@ -135,12 +157,13 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (re
 	return res, nil
 }
 
-// grantMessage says who has been given a lock, as acquisition number token.
+// grantMessage returns the message that an owner was given a lock. The token is the number of that
+// acquisition.
 func grantMessage(token int64, owner, name string) string {
 	return "g" + strconv.FormatInt(token, 10) + " " + strconv.Itoa(len(owner)) + " " + owner + name
 }
 
-// parseGrant is the reverse. The message is without its first letter.
+// parseGrant reads the result of grantMessage, without its first letter.
 func parseGrant(message string) (token int64, owner, name string, ok bool) {
 	number, rest, found := strings.Cut(message, " ")
 	length, rest, found2 := strings.Cut(rest, " ")
@@ -152,19 +175,20 @@ func parseGrant(message string) (token int64, owner, name string, ok bool) {
 	return token, rest[:n], rest[n:], true
 }
 
-// sightings are what a session has last heard of locks whose line somebody stands in.
+// sightings has a session's last news of the fair locks for which its callers wait in line.
 type sightings struct {
 	mu   sync.Mutex
 	seen map[string]sighting
 }
 
-// A sighting is an answer that another had the lock, as acquisition number token.
+// A sighting records that another owner held the lock, according to an answer. The token is the
+// number of that owner's acquisition.
 type sighting struct {
 	token int64
-	sent  time.Time // when it was asked
+	sent  time.Time // when the request was sent
 }
 
-// watch has sightings of a lock be kept, until it is called once more with false.
+// watch makes sightings keep the news of a lock. A call with false ends that.
 func (v *sightings) watch(name string, yes bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -180,7 +204,7 @@ func (v *sightings) watch(name string, yes bool) {
 	}
 }
 
-// saw notes one.
+// saw notes a sighting.
 func (v *sightings) saw(name string, token int64, sent time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -189,9 +213,9 @@ func (v *sightings) saw(name string, token int64, sent time.Time) {
 	}
 }
 
-// grant returns what whoever waits is told of a grant. It came after the last answer if its number
-// is larger: then the owner surely hadn't the lock when that was asked for. The server's clock
-// isn't looked at.
+// grant returns the grant for a waiter. If token is larger than that of the last sighting, the
+// grant came after the sighting's answer. Then the owner surely didn't have the lock when the
+// request for that answer was sent. The server's clock isn't used.
 func (v *sightings) grant(name, owner string, token int64) backend.Grant {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -12,8 +12,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
-// Whoever couldn't be stood in line, since somebody kept the row of the lock from everybody, isn't
-// told that another has it: it would believe to have a place, and come back before all others.
+// A waiter that gets no place in line, since somebody kept the row of the lock from all others,
+// isn't told that another has the lock. It would believe that it has a place, and come back before
+// all others.
 func TestNoPlaceIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)

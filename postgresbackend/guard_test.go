@@ -41,7 +41,8 @@ type flaw struct {
 	changes []string // the first text becomes the second, and so on
 }
 
-// What takes a plain lock over: waiting, unless its row is locked, and for many at a time.
+// Ways to take over a plain lock: by waiting, unless its row is locked, and for many locks at a
+// time.
 const (
 	locksRow = `			SELECT * INTO l FROM "distsync".distsync_v1_lock k WHERE k.name = p_name FOR UPDATE;
 `
@@ -122,7 +123,8 @@ func TestGuardIsExact(t *testing.T) {
 				t.Error("nothing was wrong without Guard: the test can't find anything")
 			}
 			if r.run(flawed, true, 1_000_000, found) == 0 {
-				t.Error("nothing was wrong where takeovers don't wait for guards: the test can't find anything")
+				t.Error("nothing was wrong where takeovers don't wait for guards: the test can't " +
+					"find anything")
 			}
 		})
 	}
@@ -189,12 +191,14 @@ func (r *guardRace) turn(ctx context.Context, b *postgresbackend.Backend, s back
 		return
 	}
 	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{IsoLevel: r.isolation}, func(tx pgx.Tx) error {
-		if n%2 == 1 { // a snapshot that is older than what comes before the guard: a renewal, or a loss
+		if n%2 == 1 {
+			// a snapshot that is older than what comes before the guard: a renewal, or a loss
 			if _, err := tx.Exec(ctx, `SELECT count(*) FROM written`); err != nil {
 				return err
 			}
 			if n%4 == 1 {
-				_, _ = s.Renew(ctx, backend.RenewRequest{Kind: backend.Fenced, Name: "l", Owner: owner,
+				_, _ = s.Renew(ctx, backend.RenewRequest{Kind: backend.Fenced, Name: "l",
+					Owner: owner,
 					Lease: short})
 			} else {
 				time.Sleep(short + time.Millisecond)
@@ -207,7 +211,8 @@ func (r *guardRace) turn(ctx context.Context, b *postgresbackend.Backend, s back
 		}
 		time.Sleep(time.Duration(w) * 2 * time.Millisecond) // mostly longer than the lease
 		if n%3 == 0 {                                       // too early
-			_, _ = s.Release(ctx, backend.ReleaseRequest{Kind: backend.Fenced, Name: "l", Owner: owner,
+			_, _ = s.Release(ctx, backend.ReleaseRequest{Kind: backend.Fenced, Name: "l",
+				Owner: owner,
 				Lease: time.Second})
 		}
 		_, err := tx.Exec(ctx, `INSERT INTO written (token) VALUES ($1)`, int64(res.Token))
@@ -321,7 +326,8 @@ func (w staleness) guard(t *testing.T, pool *pgxpool.Pool, b *postgresbackend.Ba
 	}()
 	if w.beside {
 		testservers.Until(t, "the next waits for the guard, or has passed it", func() bool {
-			return len(acquired) > 0 || query[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity
+			return len(acquired) > 0 ||
+				query[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity
 				WHERE wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%acquire%')`, schema)
 		})
 		if err := guarded.Commit(ctx); err != nil {
@@ -349,7 +355,7 @@ var guardKinds = []struct{ kind, other backend.Kind }{
 }
 
 // A hold that was given back, forced or lost while a transaction is guarded by it keeps others out
-// until that is over: also the reader who comes after a writer.
+// until that is over: also the reader that comes after a writer.
 func TestGuardKeepsOthersOut(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
@@ -387,7 +393,8 @@ func TestGuardKeepsOthersOut(t *testing.T) {
 		for how, end := range ends {
 			t.Run(fmt.Sprintf("%v, then %v, %s", k.kind, k.other, how), func(t *testing.T) {
 				ctx, name := t.Context(), t.Name()
-				first := backend.AcquireRequest{Kind: k.kind, Name: name, Owner: alice, Lease: lease,
+				first := backend.AcquireRequest{Kind: k.kind, Name: name, Owner: alice,
+					Lease:   lease,
 					Permits: permitsOf(k.kind), Limit: permitsOf(k.kind)}
 				if how == "run out" && (k.kind == backend.Read || k.kind == backend.Write) {
 					first.Lease = 300 * time.Millisecond // their ends don't come nearer
@@ -406,7 +413,8 @@ func TestGuardKeepsOthersOut(t *testing.T) {
 				})
 				next := backend.AcquireRequest{Kind: k.other, Name: name, Owner: bob, Lease: lease,
 					Permits: permitsOf(k.other), Limit: permitsOf(k.other)}
-				if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, next)); res.Acquired {
+				if res := wiretest.Must[backend.AcquireResult](t)(
+					s.Acquire(ctx, next)); res.Acquired {
 					t.Error("another has the lock while a transaction is guarded")
 				}
 				if err := tx.Commit(ctx); err != nil {
@@ -434,12 +442,14 @@ func TestGuardLetsItsHolderGoOn(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	b, s := postgresbackend.New(pool), open(t, pool)
-	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair, backend.Read,
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair,
+		backend.Read,
 		backend.Write, backend.Permits} {
 		t.Run(kind.String(), func(t *testing.T) {
 			ctx, name, n := t.Context(), kind.String(), permitsOf(kind)
-			req := backend.AcquireRequest{Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: n,
-				Limit: 2 * n, Reentry: true}
+			req := backend.AcquireRequest{Kind: kind, Name: name, Owner: alice, Lease: lease,
+				Permits: n,
+				Limit:   2 * n, Reentry: true}
 			res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req))
 			for range 2 { // several transactions at a time
 				tx := wiretest.Must[pgx.Tx](t)(pool.Begin(ctx))
@@ -450,7 +460,9 @@ func TestGuardLetsItsHolderGoOn(t *testing.T) {
 			}
 			for _, req := range [][]backend.RenewRequest{{{}}, {{}, {}}} {
 				for i := range req {
-					req[i] = backend.RenewRequest{Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: n}
+					req[i] = backend.RenewRequest{
+						Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: n,
+					}
 				}
 				s.RenewBatch(ctx, req, func(_ int, res backend.RenewResult, err error) {
 					if !res.Held {
@@ -463,11 +475,14 @@ func TestGuardLetsItsHolderGoOn(t *testing.T) {
 			}
 			if kind == backend.Read || kind == backend.Permits {
 				req.Owner = bob
-				if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req)); !res.Acquired {
+				if res := wiretest.Must[backend.AcquireResult](t)(
+					s.Acquire(ctx, req)); !res.Acquired {
 					t.Error("another can't share it")
 				}
 			}
-			release := backend.ReleaseRequest{Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: n}
+			release := backend.ReleaseRequest{
+				Kind: kind, Name: name, Owner: alice, Lease: lease, Permits: n,
+			}
 			if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx,
 				release)); res.Outcome == backend.NotHeld {
 				t.Errorf("release: %v", res.Outcome)
@@ -476,8 +491,8 @@ func TestGuardLetsItsHolderGoOn(t *testing.T) {
 	}
 }
 
-// What a guard says of holds that aren't there, of what was kept, and in transactions that can't be
-// guarded.
+// The answers of a guard for holds that don't exist, for kept locks, and in transactions that can't
+// be guarded.
 func TestGuardRefuses(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, testservers.Postgres(t, "max_prepared_transactions=5").Addr)
@@ -489,7 +504,9 @@ func TestGuardRefuses(t *testing.T) {
 		return claimed{name, alice, res.Token}
 	}
 	guard := func(hold claimed, o pgx.TxOptions) error {
-		return pgx.BeginTxFunc(ctx, pool, o, func(tx pgx.Tx) error { return b.Guard(ctx, tx, hold) })
+		return pgx.BeginTxFunc(ctx, pool, o, func(tx pgx.Tx) error {
+			return b.Guard(ctx, tx, hold)
+		})
 	}
 	held := acquired("held")
 	kept := acquired("kept")
@@ -518,7 +535,8 @@ func TestGuardRefuses(t *testing.T) {
 	}
 	tx.Rollback(ctx)
 	execute(t, pool, `ALTER TABLE `+lockTable+` SET UNLOGGED`)
-	if err := guard(held, pgx.TxOptions{}); err == nil || !strings.Contains(err.Error(), "unlogged") {
+	if err := guard(held, pgx.TxOptions{}); err == nil ||
+		!strings.Contains(err.Error(), "unlogged") {
 		t.Errorf("tables that are unlogged, where transactions can be prepared: %v", err)
 	}
 	execute(t, pool, `ALTER TABLE `+lockTable+` SET LOGGED`)

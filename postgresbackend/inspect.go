@@ -13,7 +13,9 @@ import (
 )
 
 // Inspect implements [backend.Inspector].
-func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+func (s *session) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
 	name := encode(req.Name)
 	if err := s.check(ctx, backend.Exclusive, name); err != nil {
 		return backend.Inspection{}, err
@@ -37,10 +39,14 @@ func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (back
 	return i, nil
 }
 
-// inspect reports what a name, as stored, holds.
-func (s *session) inspect(ctx context.Context, conn *pgxpool.Conn, name string) (i backend.Inspection, foreign bool, err error) {
+// inspect reports on the lock of a name, as stored.
+func (s *session) inspect(
+	ctx context.Context, conn *pgxpool.Conn, name string,
+) (i backend.Inspection, foreign bool, err error) {
 	i.Name = decode(name)
-	rows, err := conn.Query(ctx, `SELECT role, kind, owner, n, kept, remaining, lim, ahead FROM `+s.b.q+`distsync_v1_look($1, $2)`,
+	rows, err := conn.Query(ctx,
+		`SELECT role, kind, owner, n, kept, remaining, lim, ahead FROM `+s.b.q+
+			`distsync_v1_look($1, $2)`,
 		pgx.QueryExecModeExec, name, int64(backend.MostHolders))
 	if err != nil {
 		return i, false, err
@@ -53,33 +59,37 @@ func (s *session) inspect(ctx context.Context, conn *pgxpool.Conn, name string) 
 		left, ofRole int64
 		alone, all   int
 	)
-	_, err = pgx.ForEachRow(rows, []any{&role, &kind, &owner, &n, &kept, &left, &lim, &ofRole}, func() error {
-		if role == 0 {
-			i.Limit, foreign = int(lim), kind > semaphore
-		}
-		if owner == nil {
-			return nil // nobody has it alone
-		}
-		h := backend.Holder{Owner: decode(*owner), Count: int(n), Remaining: time.Duration(left) * time.Millisecond, Kept: kept}
-		switch role {
-		case 0:
-			alone = 1
-			if kind == readWrite {
-				i.Kind, h.Kind = backend.Write, backend.Write
+	_, err = pgx.ForEachRow(rows, []any{&role, &kind, &owner, &n, &kept, &left, &lim, &ofRole},
+		func() error {
+			if role == 0 {
+				i.Limit, foreign = int(lim), kind > semaphore
 			}
-		case reading:
-			i.Kind, h.Kind, all = backend.Write, backend.Read, int(ofRole)
-		case permitted:
-			i.Kind, h.Kind, all = backend.Permits, backend.Permits, int(ofRole)
-		case inLine:
-			i.Line = append(i.Line, h.Owner)
+			if owner == nil {
+				return nil // the lock has no single holder
+			}
+			h := backend.Holder{
+				Owner: decode(*owner), Count: int(n),
+				Remaining: time.Duration(left) * time.Millisecond, Kept: kept,
+			}
+			switch role {
+			case 0:
+				alone = 1
+				if kind == readWrite {
+					i.Kind, h.Kind = backend.Write, backend.Write
+				}
+			case reading:
+				i.Kind, h.Kind, all = backend.Write, backend.Read, int(ofRole)
+			case permitted:
+				i.Kind, h.Kind, all = backend.Permits, backend.Permits, int(ofRole)
+			case inLine:
+				i.Line = append(i.Line, h.Owner)
+				return nil
+			}
+			if len(i.Holders) < backend.MostHolders {
+				i.Holders = append(i.Holders, h)
+			}
 			return nil
-		}
-		if len(i.Holders) < backend.MostHolders {
-			i.Holders = append(i.Holders, h)
-		}
-		return nil
-	})
+		})
 	i.More = alone + all - len(i.Holders)
 	if i.Kind != backend.Permits {
 		i.Limit = 0
@@ -87,19 +97,21 @@ func (s *session) inspect(ctx context.Context, conn *pgxpool.Conn, name string) 
 	return i, foreign, err
 }
 
-// longestPage is how many names a page of a list looks at, at most.
+// longestPage is the largest number of names that one page of a list reads.
 const longestPage = 1000
 
-// Where a list goes on: among names that are stored as they are, or those that are stored as
-// hexadecimal digits.
+// A list has two parts. The first has the names that are stored as they are, and the second the
+// names in hexadecimal.
 const (
 	amongTexts = "t"
 	amongHex   = "x"
 )
 
-// List implements [backend.Lister]. It reads pages of names in their order, free ones, too, and
-// looks at those that somebody has.
-func (s *session) List(ctx context.Context, req backend.ListRequest) (res backend.ListResult, err error) {
+// List implements [backend.Lister]. It reads the names in their order, page by page, and inspects
+// the locks that are held. The pages have the names of free locks, too.
+func (s *session) List(
+	ctx context.Context, req backend.ListRequest,
+) (res backend.ListResult, err error) {
 	if err := s.check(ctx, backend.Exclusive, ""); err != nil {
 		return res, err
 	}
@@ -122,13 +134,16 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (res backen
 	return res, nil
 }
 
-func (s *session) list(ctx context.Context, conn *pgxpool.Conn, req backend.ListRequest, phase, after string) (res backend.ListResult, err error) {
+func (s *session) list(
+	ctx context.Context, conn *pgxpool.Conn, req backend.ListRequest, phase, after string,
+) (res backend.ListResult, err error) {
 	from := textOf(req.Prefix)
 	if phase == amongHex {
 		from = escaped(req.Prefix)
 	}
 	limit := min(max(req.Limit, 100), longestPage)
-	rows, err := conn.Query(ctx, `SELECT name, held FROM `+s.b.q+`distsync_v1_list($1, $2, $3)`, pgx.QueryExecModeExec, from, after, int64(limit))
+	rows, err := conn.Query(ctx, `SELECT name, held FROM `+s.b.q+`distsync_v1_list($1, $2, $3)`,
+		pgx.QueryExecModeExec, from, after, int64(limit))
 	if err != nil {
 		return res, err
 	}
@@ -171,7 +186,8 @@ func (s *session) list(ctx context.Context, conn *pgxpool.Conn, req backend.List
 	return res, nil
 }
 
-// textOf returns what names that are text begin with, if they begin with the prefix.
+// textOf returns the part of a prefix before the first byte that isn't text. All names that are
+// stored as text and have the prefix begin with this part.
 func textOf(prefix string) string {
 	for i, r := range prefix {
 		if r == 0 || r == utf8.RuneError && !strings.HasPrefix(prefix[i:], string(utf8.RuneError)) {

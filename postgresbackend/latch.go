@@ -6,12 +6,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// latchNews is the name, as stored, under which those who wait for a latch ask to be told. No lock
-// is called so: what begins like this is a name in hexadecimal.
+// latchNews returns the name, as stored, under which waiters for a latch subscribe. No lock has
+// that name, since stored names that begin with \x go on with hexadecimal digits.
 func latchNews(name string) string { return escape + "latch:" + name }
 
 // Latch implements [backend.Latcher].
-func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (res backend.LatchResult, err error) {
+func (s *session) Latch(
+	ctx context.Context, req backend.LatchRequest,
+) (res backend.LatchResult, err error) {
 	name := encode(req.Name)
 	news := latchNews(name)
 	if err := s.check(ctx, backend.Exclusive, news); err != nil {

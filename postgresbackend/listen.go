@@ -2,6 +2,7 @@ package postgresbackend
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"maps"
 	"slices"
@@ -15,44 +16,52 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A session has one connection that listens, on a channel of its own: who releases a lock, or gives
-// it to somebody in line, finds the channel in the tables. There the session has notes, one for
-// each name that it wants to be told of.
+// A session has one connection that listens, on a channel of its own. In the tables it has a note
+// with the channel for each name that it subscribes to. A session that releases a lock, or gives it
+// to the first in line, finds the notes there.
 
 const (
-	noteEvery   = 10 * time.Second // so often it is looked whether the notes are there, and last for long enough
-	lingers     = 2 * time.Second  // for so long a note stays that nobody needs: somebody may again, soon
-	proofWithin = 2 * time.Second  // in which a connection must hear what it is sent, to be believed
+	// how often a session checks that its notes exist, and expire late enough
+	noteEvery = 10 * time.Second
+	// how long a note stays when its name has no subscription any more, since another may soon
+	// begin
+	lingers = 2 * time.Second
+	// within this time, a connection must receive its test message
+	proofWithin = 2 * time.Second
 )
 
-// listenerName is what a connection that listens is called, before the name that the program's
-// connections have.
+// listenerName is the first part of the application name of a connection that listens. The second
+// part is the application name of the program's other connections.
 const listenerName = "distsync listener"
 
-// channel returns where messages for a session go.
+// channel returns the channel for messages to a session.
 func channel(session string) string { return "distsync_v1_" + session }
 
-// listener is what a session has heard and wants to hear.
+// listener has a session's subscriptions, and the state of its connection.
 type listener struct {
 	sightings
 
-	lmu    sync.Mutex // guards what follows; never held while anything is sent or called
-	names  map[string]*audience
-	runs   bool
-	ready  chan struct{} // closed when it is known whether the connection hears; then, unless it does, another is made
-	stands bool          // it does
-	broken error         // why the last didn't
-	deaf   error         // why none ever will
-	noting chan struct{} // has a value while nobody changes the notes in the store: one change at a time
-	kick   chan struct{} // there is something to do for those who keep the notes
+	lmu   sync.Mutex // guards the fields below; not held during a request or a callback
+	names map[string]*audience
+	runs  bool
+	// closed when it is known whether the connection receives messages; if it receives none, or
+	// breaks later, ready is a new channel
+	ready  chan struct{}
+	stands bool  // the connection receives messages
+	broken error // why stands is false
+	deaf   error // why stands will never be true, or nil
+	// has a value while no goroutine changes the notes in the store, so that there is one change at
+	// a time
+	noting chan struct{}
+	kick   chan struct{} // wakes keepNotes
 }
 
-// audience is those of a session who want to be told of one lock.
+// audience has a session's subscriptions to one lock.
 type audience struct {
 	subs  map[*subscription]struct{}
-	noted int       // what the note says: 1 they wait, 0 they look on, -1 there is none
-	until time.Time // nothing is known of the note after that
-	idle  time.Time // since when there are no subscriptions
+	noted int       // the note in the store: see subscription.note
+	until time.Time // when the note must be checked next
+	idle  time.Time // when the last subscription ended
 }
 
 type subscription struct {
@@ -69,8 +78,8 @@ func (l *listener) init() {
 	l.kick = make(chan struct{}, 1)
 }
 
-// note returns what a subscription wants the store to know: 1 that somebody waits, 0 that somebody
-// looks on, -1 nothing, since who stands in line has a place.
+// note returns the value of a subscription's note in the store. It is 1 for a waiter, and 0 for a
+// watcher. It is -1 for a waiter in line, which has a place and needs no note.
 func (sub *subscription) note() int {
 	switch {
 	case sub.req.Watches:
@@ -83,7 +92,9 @@ func (sub *subscription) note() int {
 }
 
 // Subscribe implements [backend.Notifier].
-func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *session) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	sub, kind := &subscription{s: s, name: encode(req.Name), req: req}, req.Kind
 	if kind == backend.Latch {
 		sub.name, kind = latchNews(sub.name), backend.Exclusive
@@ -116,7 +127,7 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	return sub, nil
 }
 
-// join adds a subscription, and starts to listen with the first.
+// join adds a subscription. For the first one, it starts the goroutines that listen and keep notes.
 func (s *session) join(sub *subscription) (ready <-chan struct{}, err error) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -140,7 +151,7 @@ func (s *session) join(sub *subscription) (ready <-chan struct{}, err error) {
 	return s.ready, nil
 }
 
-// hears returns why the session isn't told of anything now, or nil.
+// hears returns nil if the session receives notifications now, and the reason otherwise.
 func (s *session) hears() error {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -153,7 +164,8 @@ func (s *session) hears() error {
 	return nil
 }
 
-// known says whether the connection hears; err says why not.
+// known notes whether the connection receives messages. If not, err says why. If no connection will
+// ever receive messages, deaf says why.
 func (s *session) known(stands bool, err, deaf error) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -164,7 +176,7 @@ func (s *session) known(stands bool, err, deaf error) {
 	}
 }
 
-// lapses notes that the connection doesn't hear any more.
+// lapses notes that the connection no longer receives messages.
 func (s *session) lapses(err error) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -172,7 +184,7 @@ func (s *session) lapses(err error) {
 	s.ready = make(chan struct{})
 }
 
-// Close gives the subscription up.
+// Close ends the subscription.
 func (sub *subscription) Close() {
 	s := sub.s
 	s.lmu.Lock()
@@ -200,7 +212,7 @@ func (l *listener) kickLocked() {
 	}
 }
 
-// wanted returns what the note of a name should say.
+// wanted returns the value that the note of a name should have.
 func (a *audience) wanted() int {
 	want := -1
 	for sub := range a.subs {
@@ -209,7 +221,8 @@ func (a *audience) wanted() int {
 	return want
 }
 
-// askAgain has the note of a name be written again: a step has found that there is none.
+// askAgain makes keepNotes write the note of a name again, since a step has found that it is
+// missing.
 func (s *session) askAgain(name string) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -219,7 +232,7 @@ func (s *session) askAgain(name string) {
 	}
 }
 
-// takeNotes writes the notes of names that aren't in the store as they are wanted.
+// takeNotes writes the notes of these names, as far as they differ from those in the store.
 func (s *session) takeNotes(ctx context.Context, names ...string) error {
 	select {
 	case <-s.noting:
@@ -240,7 +253,7 @@ func (s *session) takeNotes(ctx context.Context, names ...string) error {
 		switch {
 		case want >= 0 && (a.noted < want || !now.Before(a.until)):
 		case want < 0 && a.noted >= 0 && len(a.subs) == 0 && now.Sub(a.idle) >= lingers:
-			delete(s.names, name) // who comes from here on writes a new one after this
+			delete(s.names, name) // a later subscriber writes a new note after this
 		default:
 			continue
 		}
@@ -264,7 +277,7 @@ func (s *session) takeNotes(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// writeNotes says in the store what the session wants to be told of: -1 no more.
+// writeNotes writes notes to the store. A want of -1 deletes a note.
 func (s *session) writeNotes(ctx context.Context, names []string, wants []int32) error {
 	return s.do(ctx, s.lane(), &call{
 		sql:  `SELECT 1 FROM ` + s.b.q + `distsync_v1_ask($1::text[], $2::integer[], $3)`,
@@ -272,7 +285,8 @@ func (s *session) writeNotes(ctx context.Context, names []string, wants []int32)
 	})
 }
 
-// keepNotes keeps the notes until the session is closed, and then takes them back.
+// keepNotes keeps the notes in the store up to date until the session is closed, and then deletes
+// them.
 func (s *session) keepNotes() {
 	defer s.forgetNotes()
 	timer := time.NewTimer(noteEvery)
@@ -290,7 +304,7 @@ func (s *session) keepNotes() {
 			ctx, cancel := context.WithTimeout(s.ctx, patience)
 			err := s.takeNotes(ctx, names...)
 			cancel()
-			if err != nil { // it is tried again, and whoever waits looks by himself until then
+			if err != nil { // the next try comes after a pause, and the waiters poll until then
 				next, pause = pause, min(2*pause, noteEvery)
 			} else {
 				pause = time.Second
@@ -301,7 +315,7 @@ func (s *session) keepNotes() {
 	}
 }
 
-// dueNotes returns which notes are to be written, and when to look again.
+// dueNotes returns the notes that are due to be written, and the time until the next check.
 func (s *session) dueNotes(now time.Time) (names []string, next time.Duration) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -325,12 +339,12 @@ func (s *session) dueNotes(now time.Time) (names []string, next time.Duration) {
 	return names, max(next, time.Millisecond)
 }
 
-// forgetNotes takes the notes back when the session is closed, if that can be done soon.
+// forgetNotes deletes the notes when the session is closed, if that is possible soon.
 func (s *session) forgetNotes() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	select {
-	case <-s.noting: // for good
+	case <-s.noting: // never put back, so no note is written later
 	case <-ctx.Done():
 		return
 	}
@@ -350,13 +364,13 @@ func (s *session) forgetNotes() {
 			gone[i] = -1
 		}
 		if s.writeNotes(ctx, names[:n], gone) != nil {
-			return // they are over in some minutes
+			return // they expire in some minutes
 		}
 		names = names[n:]
 	}
 }
 
-// each calls f for those who want to be told of a name, or of any.
+// each calls f for the subscriptions to a name or, if name is empty, for all subscriptions.
 func (s *session) each(name string, f func(*subscription)) {
 	s.lmu.Lock()
 	var subs []*subscription
@@ -373,7 +387,7 @@ func (s *session) each(name string, f func(*subscription)) {
 	}
 }
 
-// heard passes a message on.
+// heard passes a message on to the subscribers that it concerns.
 func (s *session) heard(message string) {
 	if message == "" {
 		return
@@ -401,8 +415,8 @@ func (s *session) heard(message string) {
 	}
 }
 
-// listen keeps a connection that listens until the session is closed, or it is known that none will
-// hear anything.
+// listen keeps a connection that listens until the session is closed, or until it is known that no
+// connection can receive messages.
 func (s *session) listen() {
 	first := true
 	for pause := 10 * time.Millisecond; s.ctx.Err() == nil; {
@@ -431,13 +445,16 @@ func (s *session) listen() {
 	}
 }
 
-// connect returns a connection of its own that listens, and what it has heard so far.
+// connect returns a new connection that listens, and the messages that it has received so far.
 func (s *session) connect(ctx context.Context) (conn *pgx.Conn, heard *[]string, err error) {
 	pool := s.b.pool.Config()
 	config := pool.ConnConfig
-	heard = new([]string) // appended to within the calls of the connection
-	config.RuntimeParams["application_name"] = strings.TrimSpace(listenerName + " " + config.RuntimeParams["application_name"])
-	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { *heard = append(*heard, n.Payload) }
+	heard = new([]string) // OnNotification appends to it
+	config.RuntimeParams["application_name"] = strings.TrimSpace(listenerName + " " +
+		config.RuntimeParams["application_name"])
+	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
+		*heard = append(*heard, n.Payload)
+	}
 	if pool.BeforeConnect != nil {
 		if err := pool.BeforeConnect(ctx, config); err != nil {
 			return nil, nil, err
@@ -447,7 +464,8 @@ func (s *session) connect(ctx context.Context) (conn *pgx.Conn, heard *[]string,
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := conn.Exec(ctx, `LISTEN `+pgx.Identifier{channel(s.id)}.Sanitize(), pgx.QueryExecModeExec); err != nil {
+	if _, err := conn.Exec(ctx, `LISTEN `+pgx.Identifier{channel(s.id)}.Sanitize(),
+		pgx.QueryExecModeExec); err != nil {
 		hangUp(conn)
 		return nil, nil, err
 	}
@@ -458,13 +476,15 @@ func (s *session) connect(ctx context.Context) (conn *pgx.Conn, heard *[]string,
 func hangUp(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = conn.Close(ctx) // it is given up, however
+	_ = conn.Close(ctx) // an error doesn't matter, since the connection isn't used again
 	<-conn.PgConn().CleanupDone()
 }
 
-var errDeaf = errors.New("LISTEN hears nothing, as behind a pooler that shares connections between transactions")
+var errDeaf = errors.New(
+	"LISTEN hears nothing, as behind a pooler that shares connections between transactions")
 
-// listenOnce listens on one connection for as long as it lasts. It says whether it has heard.
+// listenOnce listens on one connection for as long as it lasts. It returns whether the connection
+// has received its test message.
 func (s *session) listenOnce(first bool) (stood bool, err error) {
 	conn, heard, err := s.connect(s.ctx)
 	if err != nil {
@@ -476,7 +496,9 @@ func (s *session) listenOnce(first bool) (stood bool, err error) {
 		return false, err
 	}
 	if !hears {
-		_, _ = conn.Exec(s.ctx, `UNLISTEN *`, pgx.QueryExecModeExec) // of whatever connection: it must not pile up there
+		// behind a pooler, this reaches some connection of the pooler, where messages must not pile
+		// up
+		_, _ = conn.Exec(s.ctx, `UNLISTEN *`, pgx.QueryExecModeExec)
 		return false, errDeaf
 	}
 	s.known(true, nil, nil)
@@ -485,7 +507,7 @@ func (s *session) listenOnce(first bool) (stood bool, err error) {
 			if sub.req.Changed != nil {
 				sub.req.Changed(nil)
 			}
-			sub.req.Wake(0) // something may have been said that nobody heard
+			sub.req.Wake(0) // messages may have been missed
 		})
 	}
 	for {
@@ -500,7 +522,7 @@ func (s *session) listenOnce(first bool) (stood bool, err error) {
 	}
 }
 
-// await waits for the next message, and after a while looks whether the connection still stands.
+// await waits for the next message. If none comes for a while, it pings the server.
 func (s *session) await(ctx context.Context, conn *pgx.Conn, patience time.Duration) error {
 	wait, cancel := context.WithTimeout(ctx, patience)
 	err := conn.PgConn().WaitForNotification(wait)
@@ -514,25 +536,33 @@ func (s *session) await(ctx context.Context, conn *pgx.Conn, patience time.Durat
 	return conn.Ping(ping)
 }
 
-// proves says whether the connection hears what is sent to it by way of another. Nothing is sent on
-// it meanwhile: a pooler passes on what comes with the answer to something else.
+// proves says whether the connection receives a message that is sent on another connection.
+// Meanwhile it sends nothing on this one, since a pooler also passes messages on with the answer to
+// a request. For the same reason, other messages prove nothing. They may have come with the answer
+// to LISTEN on a shared connection.
 func (s *session) proves(conn *pgx.Conn, heard *[]string) (bool, error) {
+	proof := tellProof + rand.Text()
 	for range 2 { // a server may be slow once
 		ctx, cancel := context.WithTimeout(s.ctx, proofWithin)
-		send := &call{sql: `SELECT 1 FROM pg_notify($1, '')`, args: []any{channel(s.id)}, dest: []any{new(int32)}}
+		send := &call{
+			sql: `SELECT 1 FROM pg_notify($1, $2)`, args: []any{channel(s.id), proof},
+			dest: []any{new(int32)},
+		}
 		err := s.once(ctx, s.lane(), send)
 		cancel()
 		if err != nil {
 			return false, err
 		}
 		ctx, cancel = context.WithTimeout(s.ctx, proofWithin)
-		err = conn.PgConn().WaitForNotification(ctx)
+		for err == nil && !slices.Contains(*heard, proof) {
+			err = conn.PgConn().WaitForNotification(ctx)
+		}
 		silent := ctx.Err() != nil && s.ctx.Err() == nil
 		cancel()
 		switch {
-		case len(*heard) > 0:
+		case err == nil:
 			return true, nil
-		case err != nil && (!silent || conn.IsClosed()):
+		case !silent || conn.IsClosed():
 			return false, err
 		}
 	}

@@ -23,11 +23,12 @@ import (
 
 // listeners returns how many connections listen.
 func listeners(t *testing.T, pool *pgxpool.Pool) int {
-	return query[int](t, pool, `SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'distsync listener%'`)
+	return query[int](t, pool,
+		`SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'distsync listener%'`)
 }
 
-// One connection listens for all names, once somebody waits; its notes are gone some time after
-// nobody does, and with the session.
+// One connection listens for all names, from the first waiter on. Its notes are deleted some time
+// after the last waiter has left, and with the session.
 func TestListening(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
@@ -37,7 +38,9 @@ func TestListening(t *testing.T) {
 	if n := listeners(t, pool); n != 0 {
 		t.Errorf("%d connections listen though nobody waits", n)
 	}
-	notes := func() int { return query[int](t, pool, `SELECT count(*) FROM `+partTable+` WHERE role = 5`) }
+	notes := func() int {
+		return query[int](t, pool, `SELECT count(*) FROM `+partTable+` WHERE role = 5`)
+	}
 	var subs []backend.Subscription
 	for i := range 10 {
 		subs = append(subs, wiretest.Must[backend.Subscription](t)(s.Subscribe(t.Context(),
@@ -55,10 +58,12 @@ func TestListening(t *testing.T) {
 	testservers.Until(t, "only the note is left of who waits", func() bool { return notes() == 1 })
 	s.Close()
 	backend.CapabilitiesOf(s).Settle()
-	testservers.Until(t, "nothing is left of the session", func() bool { return notes() == 0 && listeners(t, pool) == 0 })
+	testservers.Until(t, "nothing is left of the session", func() bool {
+		return notes() == 0 && listeners(t, pool) == 0
+	})
 }
 
-// A release that finds nobody who waits sends no message, and one that does sends one when it was
+// A release without waiters sends no message. A release with waiters sends one when it was
 // committed.
 func TestMessages(t *testing.T) {
 	t.Parallel()
@@ -66,21 +71,29 @@ func TestMessages(t *testing.T) {
 	migrate(t, pool)
 	s := open(t, pool)
 	woke := make(chan bool, 100)
-	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read, backend.Permits} {
-		req := backend.AcquireRequest{Kind: kind, Name: kind.String(), Owner: alice, Lease: lease, Permits: 1, Limit: 1}
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read,
+		backend.Permits} {
+		req := backend.AcquireRequest{
+			Kind: kind, Name: kind.String(), Owner: alice, Lease: lease, Permits: 1, Limit: 1,
+		}
 		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
-		sub := wiretest.Must[backend.Subscription](t)(open(t, pool).Subscribe(t.Context(), backend.SubscribeRequest{
-			Kind: kind, Name: kind.String(), Wake: func(backend.Wakeup) {
-				// What is told has happened.
-				res, err := s.Look(context.Background(), backend.LookRequest{Kind: kind, Name: kind.String(), Limit: 1})
-				if err != nil || res.Held {
-					t.Errorf("%v: told of a release, and it is held: %v, %v", kind, res, err)
-				}
-				woke <- true
-			},
-		}))
+		sub := wiretest.Must[backend.Subscription](t)(open(t, pool).
+			Subscribe(t.Context(), backend.SubscribeRequest{
+				Kind: kind, Name: kind.String(), Wake: func(backend.Wakeup) {
+					// A notification is sent only after the release has happened.
+					res, err := s.Look(context.Background(), backend.LookRequest{
+						Kind: kind, Name: kind.String(), Limit: 1,
+					})
+					if err != nil || res.Held {
+						t.Errorf("%v: told of a release, and it is held: %v, %v", kind, res, err)
+					}
+					woke <- true
+				},
+			}))
 		wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(),
-			backend.ReleaseRequest{Kind: kind, Name: kind.String(), Owner: alice, Lease: lease, Permits: 1}))
+			backend.ReleaseRequest{
+				Kind: kind, Name: kind.String(), Owner: alice, Lease: lease, Permits: 1,
+			}))
 		select {
 		case <-woke:
 		case <-time.After(testservers.Patience):
@@ -96,7 +109,10 @@ func TestPolling(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
 	s := open(t, pool, postgresbackend.Polling())
-	_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+	_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(
+		backend.Wakeup,
+	) {
+	}})
 	wiretest.WantKind(t, err, backend.Refused)
 	if n := listeners(t, pool); n != 0 {
 		t.Errorf("%d connections listen", n)
@@ -112,7 +128,8 @@ func TestBouncer(t *testing.T) {
 	migrate(t, pool)
 	for _, mode := range []string{"transaction", "session"} {
 		t.Run(mode, func(t *testing.T) {
-			bouncer := testservers.PgBouncer(t, server, "pool_mode = "+mode, "default_pool_size = 20")
+			bouncer := testservers.PgBouncer(t, server, "pool_mode = "+mode,
+				"default_pool_size = 20")
 			var log syncBuffer
 			logger := slog.New(slog.NewTextHandler(&log, nil))
 			var inside int // guarded by the lock
@@ -121,7 +138,8 @@ func TestBouncer(t *testing.T) {
 			defer stop()
 			var all sync.WaitGroup
 			for range 2 {
-				c := dlock.New(postgresbackend.New(connect(t, bouncer.Addr)), dlock.WithLogger(logger), dlock.WithHandover(0), dlock.WithLease(3*time.Second))
+				c := dlock.New(postgresbackend.New(connect(t, bouncer.Addr)),
+					dlock.WithLogger(logger), dlock.WithHandover(0), dlock.WithLease(3*time.Second))
 				defer c.Close()
 				for range 2 {
 					all.Go(func() {
@@ -143,7 +161,8 @@ func TestBouncer(t *testing.T) {
 			}
 			said := func() int { return strings.Count(log.String(), "waiters poll") }
 			testservers.Until(t, "both clients listen, or know that they can't", func() bool {
-				return (listeners(t, pool) == 2 && mode == "session" || said() == 2) && turns.Load() >= 20
+				return (listeners(t, pool) == 2 && mode == "session" || said() == 2) &&
+					turns.Load() >= 20
 			})
 			stop()
 			all.Wait()
@@ -151,6 +170,24 @@ func TestBouncer(t *testing.T) {
 				t.Errorf("it is said %d times by two clients that they poll:\n%s", n, log.String())
 			}
 		})
+	}
+}
+
+// A connection that has received a message, but doesn't receive those of its session, is no
+// listener. Behind a pooler the answer to LISTEN may bring messages that are for others.
+func TestForeignMessagesProveNothing(t *testing.T) {
+	t.Parallel()
+	server := testservers.Postgres(t)
+	pool := connect(t, server.Addr)
+	migrate(t, pool)
+	conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	hears, err := postgresbackend.Proves(open(t, pool), conn, "", "oa lock")
+	if hears || err != nil {
+		t.Errorf("a connection that doesn't listen: %t, %v", hears, err)
 	}
 }
 
@@ -172,8 +209,8 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-// Whoever asks to be told while the last hold is being given back is told, or finds it over: a
-// release that isn't committed yet and has seen nobody ask is waited for.
+// A waiter that subscribes while the last hold is being released is notified, or finds the lock
+// free. It waits for a release that isn't committed yet and has seen no subscriber.
 func TestAskingBesideARelease(t *testing.T) {
 	pool := connect(t, testservers.Postgres(t).Addr)
 	migrate(t, pool)
@@ -196,23 +233,26 @@ func TestAskingBesideARelease(t *testing.T) {
 			defer tx.Rollback(ctx)
 			args := []any{req.Name, alice}[:strings.Count(c.release, "$")]
 			var tells bool
-			err := tx.QueryRow(ctx, `SELECT tell FROM distsync.distsync_v1_`+c.release, args...).Scan(&tells)
+			err := tx.QueryRow(ctx, `SELECT tell FROM distsync.distsync_v1_`+c.release, args...).
+				Scan(&tells)
 			if err != nil {
 				t.Fatal(err)
 			}
 			req.Kind, req.Owner = c.wanted, bob
 			done := make(chan backend.AcquireResult, 1)
 			go func() {
-				sub := wiretest.Must[backend.Subscription](t)(s.Subscribe(ctx, backend.SubscribeRequest{
-					Kind: req.Kind, Name: req.Name, Wake: func(backend.Wakeup) {},
-				}))
+				sub := wiretest.Must[backend.Subscription](t)(
+					s.Subscribe(ctx, backend.SubscribeRequest{
+						Kind: req.Kind, Name: req.Name, Wake: func(backend.Wakeup) {},
+					}))
 				defer sub.Close()
 				done <- wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req))
 			}()
-			testservers.Until(t, "whoever asks waits for the release, or was answered", func() bool {
-				return len(done) > 0 || query[bool](t, pool,
-					`SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'`)
-			})
+			testservers.Until(t, "whoever asks waits for the release, or was answered",
+				func() bool {
+					return len(done) > 0 || query[bool](t, pool,
+						`SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'`)
+				})
 			if err := tx.Commit(ctx); err != nil {
 				t.Fatal(err)
 			}

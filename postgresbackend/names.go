@@ -7,14 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// Names and owners are stored as they are, so that people can read the tables. What isn't text for
-// PostgreSQL, and what begins as such names are stored, is \x and hexadecimal.
+// Names and owners are stored as they are, so that people can read the tables. Bytes that aren't
+// text for PostgreSQL, and names that begin with \x, are stored as \x and hexadecimal digits.
 
-// escape is what such a name begins with.
+// escape begins a name in hexadecimal.
 const escape = `\x`
 
 func encode(name string) string {
-	if utf8.ValidString(name) && !strings.Contains(name, "\x00") && !strings.HasPrefix(name, escape) {
+	if utf8.ValidString(name) && !strings.Contains(name, "\x00") &&
+		!strings.HasPrefix(name, escape) {
 		return name
 	}
 	return escaped(name)
@@ -31,20 +32,22 @@ func decode(stored string) string {
 	return stored
 }
 
-// An entry of an index has at most 2,704 bytes, and each part is found by name and owner.
+// An entry of an index has at most 2,704 bytes, and the index of parts has both name and owner.
 const (
-	longestName = 2500 // as stored
-	longestPair = 2650 // a name and an owner
+	longestName = 2500 // of a name, as stored
+	longestPair = 2650 // of a name and an owner together
 )
 
-// checkNames says why a name and an owner can't be stored. Both are as stored.
+// checkNames returns an error if a name or an owner, both as stored, can't be stored.
 func checkNames(name string, owners ...string) error {
 	if len(name) > longestName {
-		return refused(fmt.Errorf("a name of %d bytes; at most %d are possible", len(name), longestName))
+		return refused(fmt.Errorf("a name of %d bytes; at most %d are possible", len(name),
+			longestName))
 	}
 	for _, owner := range owners {
 		if len(name)+len(owner) > longestPair {
-			return refused(fmt.Errorf("a name and an owner of %d bytes; at most %d are possible", len(name)+len(owner), longestPair))
+			return refused(fmt.Errorf("a name and an owner of %d bytes; at most %d are possible",
+				len(name)+len(owner), longestPair))
 		}
 	}
 	return nil

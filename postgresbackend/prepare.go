@@ -8,22 +8,24 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// preparedAfter is how often a connection carries out a statement before it prepares it: that takes
-// a round trip, and one more to see whether it may. Programs that lock something once have none.
+// preparedAfter is how often a connection carries out a statement before it prepares it. Preparing
+// takes a round trip, and the check for a pooler takes one more. Programs that lock only a few
+// times save both.
 const preparedAfter = 5
 
-// A record is what a connection remembers of the statements that it has carried out.
+// A record counts the statements that a connection has carried out, and lists the prepared ones.
 type record struct {
 	uses     map[string]int
-	asked    bool // whether the server itself is at the other end
-	prepares bool // it is, and nobody takes prepared statements away
+	asked    bool // the check for a pooler was made
+	prepares bool // there is no pooler, and no prepared statement has disappeared
 	prepared []string
 }
 
-// recordKey is where a connection has its record.
+// recordKey is the key of a connection's record.
 const recordKey = "distsync"
 
-// recordOf returns the record of a connection. Whoever has the connection has the record.
+// recordOf returns the record of a connection. Only the user of the connection uses the record, so
+// it needs no mutex.
 func recordOf(conn *pgx.Conn) *record {
 	data := conn.PgConn().CustomData()
 	r, ok := data[recordKey].(*record)
@@ -34,12 +36,13 @@ func recordOf(conn *pgx.Conn) *record {
 	return r
 }
 
-// prepare has the server parse a statement once that a connection carries out again and again: a
-// lock and unlock takes a fifth less time then. From then on pgx uses what was prepared, whatever
-// the mode. An error says that the connection has broken; the statement was not carried out.
+// prepare makes the server parse a repeated statement only once, which makes a lock and unlock a
+// fifth faster. From then on, pgx uses the prepared statement in every mode. If prepare returns an
+// error, the connection has broken. prepare never carries out the statement itself.
 //
-// By way of a pooler the next statement may go to another server process, which knows nothing of
-// what was prepared. A pooler tells its clients the number of no process, or of its own.
+// Behind a pooler, the next statement may go to another server process, which doesn't have the
+// prepared one. prepare detects a pooler by the process number that the connection got at its
+// start. From a pooler, that isn't the number of the server process.
 func (b *Backend) prepare(ctx context.Context, conn *pgx.Conn, sql string) error {
 	if !b.prepares {
 		return nil
@@ -64,13 +67,13 @@ func (b *Backend) prepare(ctx context.Context, conn *pgx.Conn, sql string) error
 		}
 	}
 	if _, err := conn.Prepare(ctx, sql, sql); err != nil {
-		return unlessAnswered(err) // the statement itself will say it
+		return unlessAnswered(err) // the statement itself will fail in the same way
 	}
 	r.prepared = append(r.prepared, sql)
 	return nil
 }
 
-// unlessAnswered returns an error that isn't the server's.
+// unlessAnswered returns err unless it is an error from the server.
 func unlessAnswered(err error) error {
 	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return nil
@@ -78,9 +81,9 @@ func unlessAnswered(err error) error {
 	return err
 }
 
-// forgets says whether an error is one of what was prepared, since somebody has taken that away, as
-// a hook of the pool that discards all. Nothing was carried out then, and the connection prepares
-// nothing any more: the statement can be sent again.
+// forgets says whether an error means that a prepared statement is gone, for example because a hook
+// of the pool has run DISCARD ALL. Then nothing was carried out, so the statement can be sent
+// again. The connection prepares nothing any more.
 func forgets(ctx context.Context, conn *pgx.Conn, err error) bool {
 	if !isCode(err, noStatement) && !isCode(err, isStatement) && !isCode(err, notSupported) {
 		return false
@@ -92,7 +95,7 @@ func forgets(ctx context.Context, conn *pgx.Conn, err error) bool {
 	r.asked, r.prepares = true, false
 	for _, sql := range r.prepared {
 		if conn.Deallocate(ctx, sql) != nil {
-			return false // it has broken
+			return false // the connection has broken
 		}
 	}
 	r.prepared = nil

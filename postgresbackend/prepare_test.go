@@ -58,8 +58,8 @@ func lockSome(t *testing.T, s backend.Session) {
 	}
 }
 
-// What a connection carries out again and again is prepared on it, unless the pool is configured
-// otherwise, or a pooler is in between.
+// Statements that a connection repeats are prepared on it, unless the pool is configured otherwise,
+// or a pooler is in between.
 func TestStatementsArePrepared(t *testing.T) {
 	t.Parallel()
 	server := testservers.Postgres(t)
@@ -92,7 +92,7 @@ func TestStatementsArePrepared(t *testing.T) {
 	}
 }
 
-// Steps go on where somebody discards what was prepared, as a hook of the pool may.
+// Steps go on after prepared statements were discarded, as a hook of the pool may do.
 func TestPreparedStatementsAreDiscarded(t *testing.T) {
 	t.Parallel()
 	server := testservers.Postgres(t)
@@ -113,7 +113,7 @@ func TestPreparedStatementsAreDiscarded(t *testing.T) {
 	}
 }
 
-// Renewals that go together don't wait for one whose row somebody keeps locked.
+// Renewals that go together don't wait for one whose row another transaction has locked.
 func TestRenewalsPassOneThatIsLocked(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, testservers.Postgres(t).Addr)
@@ -153,7 +153,8 @@ func TestRenewalsPassOneThatIsLocked(t *testing.T) {
 	}
 	<-done
 	if n := query[int](t, pool, `SELECT count(*) FROM `+lockTable+
-		` WHERE expires > clock_timestamp() + $1 * interval '1 second'`, lease.Seconds()+1); n != 5 {
+		` WHERE expires > clock_timestamp() + $1 * interval '1 second'`,
+		lease.Seconds()+1); n != 5 {
 		t.Errorf("%d are renewed, want 5", n)
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res backend.RenewResult, err error) {
+func (s *session) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (res backend.RenewResult, err error) {
 	name, owner := encode(req.Name), encode(req.Owner)
 	if err := s.check(ctx, req.Kind, name, owner); err != nil {
 		return res, err
@@ -31,13 +33,13 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (res back
 		return res, errConflict
 	}
 	res.Held = status == isDone
-	if !res.Held && req.Kind == backend.Fair { // it may be the turn of the first in line
+	if !res.Held && req.Kind == backend.Fair { // the first in line may get the lock now
 		_, err = s.fair(ctx, s.lane(), fairRequest{do: fairSee, name: name})
 	}
 	return res, err
 }
 
-// count returns how many permits a request is for.
+// count returns the number of permits of a request, or 1 for another kind of lock.
 func count(req backend.RenewRequest) int32 {
 	if req.Kind == backend.Permits {
 		return int32(req.Permits)
@@ -45,19 +47,24 @@ func count(req backend.RenewRequest) int32 {
 	return 1
 }
 
-// mostTogether is how many are renewed by one statement.
+// mostTogether is the largest number of holds that one statement renews.
 const mostTogether = 1000
 
-// A batch is requests that go together, by their indexes.
+// A batch has the indexes of requests that share a statement.
 type batch struct {
-	role int16 // 0: who has a lock alone
+	role int16 // 0: holders that exclude all others
 	at   []int
-	seen map[string]bool // one statement updates a row once
+	seen map[string]bool // the rows in the batch; one statement can update a row only once
 }
 
-// RenewBatch implements [backend.BatchRenewer]: all plain locks and Writes go together, and so do
-// all readers and permits. What somebody else is at just then, or isn't held, is renewed by itself.
-func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(i int, res backend.RenewResult, err error)) {
+// RenewBatch implements [backend.BatchRenewer]. Holds that exclude all others share statements, and
+// so do readers and permits. A hold that such a statement leaves out, because another transaction
+// has locked its row or the lock isn't held, gets a statement of its own.
+func (s *session) RenewBatch(
+	ctx context.Context, reqs []backend.RenewRequest, answer func(
+		i int, res backend.RenewResult, err error,
+	),
+) {
 	alone, shared := &batch{}, &batch{role: reading}
 	for i, req := range reqs {
 		b := alone
@@ -94,7 +101,11 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 	}
 }
 
-func (s *session) renewTogether(ctx context.Context, b *batch, reqs []backend.RenewRequest, answer func(i int, res backend.RenewResult, err error)) {
+func (s *session) renewTogether(
+	ctx context.Context, b *batch, reqs []backend.RenewRequest, answer func(
+		i int, res backend.RenewResult, err error,
+	),
+) {
 	held, err := s.renewAll(ctx, b, reqs)
 	for k, i := range b.at {
 		switch {
@@ -109,14 +120,18 @@ func (s *session) renewTogether(ctx context.Context, b *batch, reqs []backend.Re
 	}
 }
 
-// renewAll renews a batch, and says which of it are held.
-func (s *session) renewAll(ctx context.Context, b *batch, reqs []backend.RenewRequest) (held []bool, err error) {
+// renewAll renews a batch. It returns which of its locks were renewed.
+func (s *session) renewAll(
+	ctx context.Context, b *batch, reqs []backend.RenewRequest,
+) (held []bool, err error) {
 	n := len(b.at)
-	names, owners, kinds, leases, counts := make([]string, n), make([]string, n), make([]int16, n), make([]int64, n), make([]int32, n)
+	names, owners, kinds, leases, counts := make([]string, n), make([]string, n), make([]int16, n),
+		make([]int64, n), make([]int32, n)
 	for k, i := range b.at {
 		req := reqs[i]
 		lock, role := stored(req.Kind)
-		names[k], owners[k], kinds[k], leases[k], counts[k] = encode(req.Name), encode(req.Owner), lock, ms(req.Lease), count(req)
+		names[k], owners[k], kinds[k], leases[k], counts[k] = encode(req.Name), encode(req.Owner),
+			lock, ms(req.Lease), count(req)
 		if b.role != 0 {
 			kinds[k] = role
 		}

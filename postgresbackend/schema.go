@@ -12,16 +12,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// DefaultSchema is the schema of the tables and functions if [WithSchema] says nothing else.
+// DefaultSchema is the schema of the tables and functions by default. See [WithSchema].
 const DefaultSchema = "distsync"
 
 //go:embed schema.sql
 var schemaText string
 
-// begins is what each step that writes begins with. A function can't change the isolation of its
-// transaction, in which a statement must see what others committed while the one before waited.
-// Commits that a session doesn't wait for would let a lock be acquired and forgotten with the
-// server.
+// begins is the SQL at the beginning of each step that writes. It checks the isolation level, since
+// a function can't change the level of its transaction. In READ COMMITTED, each statement sees what
+// others committed during the statement before, as steps need. It also turns synchronous commits
+// on. Otherwise, the server could forget an acquired lock in a crash.
 const begins = `	IF current_setting('transaction_isolation') <> 'read committed' THEN
 		RAISE EXCEPTION 'distsync: steps need READ COMMITTED, and default_transaction_isolation is %',
 			current_setting('transaction_isolation') USING ERRCODE = 'DS001';
@@ -32,14 +32,14 @@ const begins = `	IF current_setting('transaction_isolation') <> 'read committed'
 
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// Schema returns the text of all that the backend needs in a database, for migration tools: tables
-// and functions in a schema of that name, which it creates if it isn't there. The text may be run
-// again at any time, and changes nothing then. It belongs into one transaction.
+// Schema returns SQL for migration tools. The SQL creates the tables and functions of the backend
+// in a schema of that name, and the schema if it doesn't exist. It may be run again at any time,
+// and changes nothing then. Run it in one transaction.
 //
-// Its owner is whoever runs it, best a role that nobody logs in as, since the functions run with
-// that role's rights. It takes the right to execute the functions from everybody else: see "Access"
-// in the package's comment for what to grant. Schema panics if the name isn't one of lower-case
-// letters, digits and underscores, as [WithSchema] does.
+// The role that runs it owns the tables and functions. Use a role that nobody logs in as, since the
+// functions run with its rights. Other roles may not execute the functions. See "Access" in the
+// package's comment for the grants. Schema panics unless the name consists of lower-case letters,
+// digits and underscores, as [WithSchema] does.
 func Schema(schema string) string {
 	mustBeSchema(schema)
 	quoted := pgx.Identifier{schema}.Sanitize()
@@ -57,7 +57,8 @@ func Schema(schema string) string {
 }
 
 // functions finds the head of each function in the text.
-var functions = regexp.MustCompile(`(?s)CREATE OR REPLACE FUNCTION (\S+?distsync_v1_\w+)\(([^)]*)\)`)
+var functions = regexp.MustCompile(
+	`(?s)CREATE OR REPLACE FUNCTION (\S+?distsync_v1_\w+)\(([^)]*)\)`)
 
 // signature returns a function's name and the types of its arguments.
 func signature(name, args string) string {
@@ -72,11 +73,12 @@ func signature(name, args string) string {
 
 func mustBeSchema(schema string) {
 	if !schemaName.MatchString(schema) {
-		panic(fmt.Sprintf("postgresbackend: %q is no name of a schema here: lower-case letters, digits and underscores", schema))
+		panic(fmt.Sprintf("postgresbackend: %q is no name of a schema here: lower-case letters, "+
+			"digits and underscores", schema))
 	}
 }
 
-// create runs the text. Many may do that at once.
+// create runs the text of Schema. An advisory lock lets many processes call it at once.
 func create(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 7405))`,

@@ -14,20 +14,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// session is one client's view.
+// session is one client's access to the store.
 type session struct {
 	b      *Backend
-	id     string          // what it is called in the store: where messages for it go
+	id     string          // the session's name in the store, and in the name of its channel
 	ctx    context.Context // ends with the session
 	stop   context.CancelFunc
 	closed atomic.Bool
 	busy   errands
-	swept  atomic.Int64 // when what is over was last deleted, in nanoseconds since opened
+	swept  atomic.Int64 // when sweep last began, in nanoseconds since opened
 	opened time.Time
 
 	mu     sync.Mutex
 	urgent *pgxpool.Pool // two connections; nil until the first step on them, and after Close
-	over   bool          // no such pool is made any more
+	over   bool          // urgent must not be made any more
 
 	listener
 	together
@@ -41,8 +41,10 @@ func newSession(b *Backend) *session {
 	return s
 }
 
-// check says why a step can't be done. Names and owners are as stored.
-func (s *session) check(ctx context.Context, kind backend.Kind, name string, owners ...string) error {
+// check returns an error if a step can't be carried out. Names and owners are as stored.
+func (s *session) check(
+	ctx context.Context, kind backend.Kind, name string, owners ...string,
+) error {
 	if s.closed.Load() {
 		return refused(errClosed)
 	}
@@ -50,7 +52,9 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name string, own
 }
 
 // checkRequest is check for a step that is allowed after Close.
-func (s *session) checkRequest(ctx context.Context, kind backend.Kind, name string, owners ...string) error {
+func (s *session) checkRequest(
+	ctx context.Context, kind backend.Kind, name string, owners ...string,
+) error {
 	if !kinds.Has(kind) {
 		return backend.UnknownKind(s.b.String(), kind)
 	}
@@ -60,8 +64,9 @@ func (s *session) checkRequest(ctx context.Context, kind backend.Kind, name stri
 	return ended(ctx)
 }
 
-// lane returns the pool for renewals, releases and all that goes together, none of which waits for
-// guards or stands behind a program's own queries.
+// lane returns the pool for renewals, releases and steps that share transactions. None of them
+// waits for guarded transactions, so they don't delay each other. They don't wait behind the
+// program's own queries either.
 func (s *session) lane() *pgxpool.Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +76,7 @@ func (s *session) lane() *pgxpool.Pool {
 	config := s.b.pool.Config()
 	config.MaxConns, config.MinConns, config.MinIdleConns = 2, 0, 0
 	config.ShouldPing = idleForLong
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // of what is sent together
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // for batches
 	if pool, err := pgxpool.NewWithConfig(s.ctx, config); err == nil {
 		s.urgent = pool
 	}
@@ -85,24 +90,26 @@ func (s *session) laneOr(other *pgxpool.Pool) *pgxpool.Pool {
 	return other
 }
 
-// mostRepeats is how often a step is sent that has done nothing, since others were at the lock: by
-// its status, or rolled back in a deadlock with transactions that are guarded by several locks.
+// mostRepeats is how often a step is sent if other transactions have locked its rows each time, so
+// that it had no effect.
 const mostRepeats = 5
 
-// A call is a statement that is a step, and where its answer goes.
+// A call is a step's statement, and the destination of its answer.
 type call struct {
 	sql  string
 	args []any
 	dest []any
-	// after is done on the connection when the step was carried out, by another goroutine: the step
-	// doesn't wait for it.
+	// after runs on the connection after the step was carried out. Another goroutine runs it, so
+	// the step doesn't wait for it.
 	after func(ctx context.Context, conn *pgxpool.Conn)
-	some  func() bool // whether there is anything to do after it
-	// sends says, when there is a connection, whether the step is to be sent; nil: it is.
+	some  func() bool // whether after must run; nil: always
+	// sends says whether the step must still be sent. It is called once there is a connection. If
+	// it is nil, the step is sent.
 	sends func() bool
 }
 
-// do carries out a step.
+// do carries out a call. It repeats the call after a deadlock, which can happen with transactions
+// that are guarded by several locks.
 func (s *session) do(ctx context.Context, pool *pgxpool.Pool, c *call) error {
 	if err := s.b.ready(ctx); err != nil {
 		return err
@@ -145,8 +152,10 @@ func (s *session) once(ctx context.Context, pool *pgxpool.Pool, c *call) error {
 	return nil
 }
 
-// afterwards does what nobody waits for on a connection, and gives that back.
-func (s *session) afterwards(ctx context.Context, conn *pgxpool.Conn, f func(context.Context, *pgxpool.Conn)) {
+// afterwards runs f on a connection in the background, and then returns the connection to its pool.
+func (s *session) afterwards(
+	ctx context.Context, conn *pgxpool.Conn, f func(context.Context, *pgxpool.Conn),
+) {
 	s.busy.run(func() {
 		defer conn.Release()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
@@ -155,10 +164,11 @@ func (s *session) afterwards(ctx context.Context, conn *pgxpool.Conn, f func(con
 	})
 }
 
-// conn returns a connection of a pool, one that stands.
+// conn returns a working connection of a pool.
 func (s *session) conn(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	conn, err := s.standing(ctx, pool)
-	if err != nil && ctx.Err() == nil && s.closed.Load() && pool != s.b.pool { // Close has ended that, just now
+	if err != nil && ctx.Err() == nil && s.closed.Load() && pool != s.b.pool {
+		// Close has just closed that pool
 		conn, err = s.standing(ctx, s.b.pool)
 	}
 	if err != nil {
@@ -167,8 +177,8 @@ func (s *session) conn(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, 
 	return conn, nil
 }
 
-// standing returns a connection of a pool on which nothing has come while nobody used it; or, if
-// that is more than the end of the stream, that answers nevertheless.
+// standing returns a connection of a pool. If the connection has received data while it was idle,
+// standing pings the server first, and takes another connection if there is no answer.
 func (s *session) standing(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for {
 		conn, err := pool.Acquire(ctx)
@@ -182,13 +192,12 @@ func (s *session) standing(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Co
 	}
 }
 
-// patience is for how long something is tried that nobody waits for, and that is no loss if it
-// fails.
+// patience bounds work in the background that may fail without harm.
 const patience = 5 * time.Second
 
-// leave gives a connection back after an error. One that has broken is taken out of the pool: to
-// end it takes as long as the server takes to be told that it need not go on, and until then the
-// pool would count it.
+// leave returns a connection to its pool after an error. It takes a broken connection out of the
+// pool first. pgx closes a broken connection in the background, after a request to cancel its
+// statement. Until then the connection would count in the pool.
 func (s *session) leave(conn *pgxpool.Conn, pool *pgxpool.Pool, err error) {
 	if conn.Conn().IsClosed() {
 		broken := conn.Hijack()
@@ -197,7 +206,7 @@ func (s *session) leave(conn *pgxpool.Conn, pool *pgxpool.Pool, err error) {
 		conn.Release()
 	}
 	if isCode(err, readOnly) {
-		pool.Reset() // it may be a standby now, and another the primary
+		pool.Reset() // this server may be a standby now, and another the primary
 	}
 }
 
@@ -209,14 +218,14 @@ func (s *session) Capabilities() backend.Capabilities {
 	}
 }
 
-// settle waits for what goes on behind steps that have returned: pgx leaves a request when its
-// context ends, and closes the connection.
+// settle waits for goroutines that steps have left behind. When the context of a request ends, pgx
+// returns at once, and closes the connection in the background.
 func (s *session) settle() {
 	s.steps.Settle()
 	s.busy.wait()
 }
 
-// Close ends what the session has started.
+// Close ends the session's goroutines and connections.
 func (s *session) Close() error {
 	s.closed.Store(true)
 	s.stop()
@@ -241,9 +250,9 @@ func span(ms *int64) time.Duration {
 	return time.Duration(*ms) * time.Millisecond
 }
 
-// What a step answers, as schema.sql says.
+// These are the outcomes of a step, as in schema.sql.
 const (
-	isHeld int16 = iota // by another; or not held
+	isHeld int16 = iota // acquisition: another holds it; other steps: it isn't held
 	isDone
 	isFreed
 	isKept
@@ -253,15 +262,15 @@ const (
 	isAgain = 9
 )
 
-// Kinds of lock and roles of those who have a part of one, as schema.sql says.
+// Kinds of lock, and roles of the owners in them, as in schema.sql.
 const (
 	plain, readWrite, semaphore int16 = 1, 2, 3
 
 	reading, inLine, permitted int16 = 1, 3, 4
 )
 
-// stored returns the kind of lock that a name then holds, and the role in which several may have
-// it, or 0.
+// stored returns the number of a kind of lock in the tables. If the kind can have several holders,
+// it also returns their role, and otherwise 0.
 func stored(kind backend.Kind) (lock, role int16) {
 	switch kind {
 	case backend.Read:

@@ -12,11 +12,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// guardedFor is when to look again at a lock that is free, or is over, but that some transaction
-// keeps others out of.
+// guardedFor is the time until the next attempt at a lock that nobody holds, but whose row another
+// transaction has locked.
 const guardedFor = 100 * time.Millisecond
 
-// answer is what an acquiring step answers. Not every one has all of it.
+// answer is the answer to an acquiring step. Some steps don't set all fields.
 type answer struct {
 	status      int16
 	held        *int32
@@ -25,14 +25,16 @@ type answer struct {
 	most        *int32
 }
 
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+func (s *session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
 	name, owner := encode(req.Name), encode(req.Owner)
 	if err := s.check(ctx, req.Kind, name, owner); err != nil {
 		return res, err
 	}
 	s.sweepNowAndThen()
 	if simple(&req) {
-		own := req // of those that go together
+		own := req // a copy for the batch, which may outlast this call
 		results, err := s.steps.Send(ctx, &step{acquire: &own})
 		if err != nil {
 			return res, err
@@ -44,8 +46,10 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (res 
 	return s.acquireAlone(ctx, req)
 }
 
-// acquireAlone is Acquire in a statement of its own.
-func (s *session) acquireAlone(ctx context.Context, req backend.AcquireRequest) (res backend.AcquireResult, err error) {
+// acquireAlone carries out Acquire in a statement of its own.
+func (s *session) acquireAlone(
+	ctx context.Context, req backend.AcquireRequest,
+) (res backend.AcquireResult, err error) {
 	name, owner := encode(req.Name), encode(req.Owner)
 	if err := s.check(ctx, req.Kind, name, owner); err != nil {
 		return res, err
@@ -61,11 +65,13 @@ func (s *session) acquireAlone(ctx context.Context, req backend.AcquireRequest) 
 		c.args = []any{name, owner, ms(req.Lease), ms(req.Waited)}
 		c.dest = []any{&a.status, &a.left, &a.noted}
 	case backend.Write:
-		c.sql = `SELECT status, held, remaining, noted FROM ` + s.b.q + `distsync_v1_write($1, $2, $3, $4, $5)`
+		c.sql = `SELECT status, held, remaining, noted FROM ` + s.b.q +
+			`distsync_v1_write($1, $2, $3, $4, $5)`
 		c.args = []any{name, owner, ms(req.Lease), ms(req.Waited), ms(req.Place)}
 		c.dest = []any{&a.status, &a.held, &a.left, &a.noted}
 	case backend.Permits:
-		c.sql = `SELECT status, remaining, noted, tell, most FROM ` + s.b.q + `distsync_v1_permits($1, $2, $3, $4, $5)`
+		c.sql = `SELECT status, remaining, noted, tell, most FROM ` + s.b.q +
+			`distsync_v1_permits($1, $2, $3, $4, $5)`
 		c.args = []any{name, owner, int32(req.Permits), int32(req.Limit), ms(req.Lease)}
 		c.dest = []any{&a.status, &a.left, &a.noted, &a.tell, &a.most}
 		c.some = func() bool { return is(a.tell) }
@@ -76,14 +82,17 @@ func (s *session) acquireAlone(ctx context.Context, req backend.AcquireRequest) 
 	began := time.Now()
 	for n := 1; ; n++ {
 		if req.Kind == backend.Read || req.Kind == backend.Write {
-			c.args[3] = ms(req.Waited + time.Since(began)) // also for one that is sent again
+			c.args[3] = ms(req.Waited + time.Since(began)) // longer each time it is sent
 		}
 		err := s.do(ctx, s.b.pool, c)
 		switch {
 		case isCode(err, lockTimeout) && req.Reentry && n < mostRepeats:
-			continue // guards let it pass: others' steps are slow, and nothing says that the hold is lost
+			// Guards don't block a re-entry. So the row was locked by slow steps of others, and the
+			// hold isn't known to be lost.
+			continue
 		case isCode(err, lockTimeout) && !req.Reentry:
-			// A transaction is guarded by the last hold, or a standby doesn't confirm.
+			// The row is locked by a transaction that the last hold guards, or by one whose commit
+			// waits for a standby.
 			return backend.AcquireResult{Remaining: guardedFor}, nil
 		case err != nil:
 			return res, err
@@ -94,18 +103,21 @@ func (s *session) acquireAlone(ctx context.Context, req backend.AcquireRequest) 
 	}
 }
 
-// acquiring returns the statement that acquires a plain lock. Unless it waits it does nothing where
-// somebody has locked the row, and says so.
+// acquiring returns the statement that acquires a plain lock. If waits is false, and the row is
+// locked, the statement does nothing, and its status is isAgain.
 func (s *session) acquiring(req backend.AcquireRequest, name string, a *answer, waits bool) *call {
 	return &call{
-		sql:  `SELECT status, held, num, remaining, noted FROM ` + s.b.q + `distsync_v1_acquire($1, $2, $3, $4)`,
+		sql: `SELECT status, held, num, remaining, noted FROM ` + s.b.q +
+			`distsync_v1_acquire($1, $2, $3, $4)`,
 		args: []any{name, encode(req.Owner), ms(req.Lease), waits},
 		dest: []any{&a.status, &a.held, &a.token, &a.left, &a.noted},
 	}
 }
 
 // acquired returns the result of an acquiring step.
-func (s *session) acquired(req backend.AcquireRequest, name string, a *answer) (res backend.AcquireResult, err error) {
+func (s *session) acquired(
+	req backend.AcquireRequest, name string, a *answer,
+) (res backend.AcquireResult, err error) {
 	switch a.status {
 	case isDone:
 		res = backend.AcquireResult{Acquired: true, Count: 1}
@@ -130,7 +142,7 @@ func (s *session) acquired(req backend.AcquireRequest, name string, a *answer) (
 		return res, refused(backend.ErrNoLimit)
 	case hasTooFew:
 		return res, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, *a.most))
-	default: // others were at it, each time
+	default: // other transactions had locked the row each time
 		if req.Reentry {
 			return res, retry(errors.New("others were at the lock each time"))
 		}
@@ -140,21 +152,23 @@ func (s *session) acquired(req backend.AcquireRequest, name string, a *answer) (
 
 func is(b *bool) bool { return b != nil && *b }
 
-// How those who wait are told.
+// The ways to notify waiters.
 const (
 	tellFreed  = "o"
-	tellUnread = "r" // that, unless somebody reads
-	tellKept   = "k" // those alone who watch
+	tellUnread = "r" // tellFreed, unless there are readers
+	tellKept   = "k" // only subscribers that watch
+	tellProof  = "p" // wakes no waiter: a test message of a session to itself
 )
 
-// telling returns what tells those who have asked for it, when a step was carried out.
+// telling returns a function that notifies subscribers after a step.
 func (s *session) telling(name, how string) func(context.Context, *pgxpool.Conn) {
 	return func(ctx context.Context, conn *pgxpool.Conn) {
 		s.say(ctx, conn, `SELECT `+s.b.q+`distsync_v1_tell($1, $2)`, name, how)
 	}
 }
 
-// say carries out a statement that sends a message. One that is lost costs those who wait a look.
+// say carries out a statement that sends a message. If the message is lost, waiters find out when
+// they poll.
 func (s *session) say(ctx context.Context, conn *pgxpool.Conn, sql string, args ...any) {
 	if s.b.prepare(ctx, conn.Conn(), sql) != nil {
 		return
@@ -165,7 +179,9 @@ func (s *session) say(ctx context.Context, conn *pgxpool.Conn, sql string, args 
 	}
 }
 
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res backend.ReleaseResult, err error) {
+func (s *session) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (res backend.ReleaseResult, err error) {
 	name, owner := encode(req.Name), encode(req.Owner)
 	if err := s.checkRequest(ctx, req.Kind, name, owner); err != nil {
 		return res, err
@@ -183,9 +199,11 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (res 
 	return s.release(ctx, req, nil)
 }
 
-// release is Release in a statement of its own, unless sends says that it isn't to be sent any
-// more.
-func (s *session) release(ctx context.Context, req backend.ReleaseRequest, sends func() bool) (res backend.ReleaseResult, err error) {
+// release carries out Release in a statement of its own. If sends isn't nil and returns false,
+// release doesn't send the statement.
+func (s *session) release(
+	ctx context.Context, req backend.ReleaseRequest, sends func() bool,
+) (res backend.ReleaseResult, err error) {
 	name, owner := encode(req.Name), encode(req.Owner)
 	if err := s.checkRequest(ctx, req.Kind, name, owner); err != nil {
 		return res, err
@@ -196,17 +214,21 @@ func (s *session) release(ctx context.Context, req backend.ReleaseRequest, sends
 	var status int16
 	var tell bool
 	var waiting *int64
-	c := &call{dest: []any{&status, &tell, &waiting}, some: func() bool { return tell }, sends: sends}
+	c := &call{dest: []any{&status, &tell, &waiting}, some: func() bool {
+		return tell
+	}, sends: sends}
 	lock, role := stored(req.Kind)
 	if role != 0 {
 		n, keep := int32(1), int64(0)
 		if req.Kind == backend.Permits {
 			n, keep = int32(req.Permits), ms(req.Keep)
 		}
-		c.sql = `SELECT status, tell, waiting FROM ` + s.b.q + `distsync_v1_leave($1, $2, $3, $4, $5, $6, $7)`
+		c.sql = `SELECT status, tell, waiting FROM ` + s.b.q +
+			`distsync_v1_leave($1, $2, $3, $4, $5, $6, $7)`
 		c.args = []any{role, name, owner, s.id, n, keep, req.AskWaiting}
 	} else {
-		c.sql = `SELECT status, tell, waiting FROM ` + s.b.q + `distsync_v1_release($1, $2, $3, $4, $5, $6, $7)`
+		c.sql = `SELECT status, tell, waiting FROM ` + s.b.q +
+			`distsync_v1_release($1, $2, $3, $4, $5, $6, $7)`
 		c.args = []any{lock, name, owner, s.id, ms(req.Lease), ms(req.Keep), req.AskWaiting}
 	}
 	c.after = s.telling(name, tellFreed)
@@ -220,8 +242,9 @@ func (s *session) release(ctx context.Context, req backend.ReleaseRequest, sends
 				s.telling(name, tellFreed)(ctx, conn)
 				return
 			}
-			// Without it they look as late as without any message.
-			_, _ = conn.Exec(ctx, `SELECT `+s.b.q+`distsync_v1_tell_kept($1)`, pgx.QueryExecModeExec, name)
+			// If this message is lost, watchers find out when they poll.
+			_, _ = conn.Exec(ctx, `SELECT `+s.b.q+`distsync_v1_tell_kept($1)`,
+				pgx.QueryExecModeExec, name)
 		}
 	}
 	if err := s.do(ctx, s.lane(), c); err != nil {
@@ -234,7 +257,7 @@ func (s *session) release(ctx context.Context, req backend.ReleaseRequest, sends
 	return res, err
 }
 
-// outcome returns what a release did.
+// outcome returns the outcome of a release.
 func outcome(status int16) (backend.ReleaseOutcome, error) {
 	switch status {
 	case isDone:
@@ -250,7 +273,9 @@ func outcome(status int16) (backend.ReleaseOutcome, error) {
 	}
 }
 
-func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (res backend.ForceReleaseResult, err error) {
+func (s *session) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (res backend.ForceReleaseResult, err error) {
 	name := encode(req.Name)
 	if err := s.check(ctx, req.Kind, name); err != nil {
 		return res, err
@@ -281,29 +306,35 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	return res, nil
 }
 
-// sight is what a look sees.
+// sight is the row that answers a Look.
 type sight struct {
 	kind      int16
-	owner     *string // of one who has it alone
+	owner     *string // the owner of a lock that has only one
 	count     int32
 	kept      bool
 	left      *int64
 	limit     int32
-	parts     int64 // how many read, or have permits
-	out, mine int64 // permits, or readers
-	last      int64 // when the last of them ends, in milliseconds
+	parts     int64 // the number of owners that read, or have permits
+	out, mine int64 // permits or reads of all owners, and of this one
+	last      int64 // when the last permit or read expires, in milliseconds from now
 }
 
-func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backend.LookResult, err error) {
+func (s *session) Look(
+	ctx context.Context, req backend.LookRequest,
+) (res backend.LookResult, err error) {
 	name, owner := encode(req.Name), encode(req.Owner)
 	if err := s.check(ctx, req.Kind, name); err != nil {
 		return res, err
 	}
 	var v sight
 	err = s.do(ctx, s.b.pool, &call{
-		sql:  `SELECT kind, owner, count, kept, remaining, lim, parts, taken, mine, last FROM ` + s.b.q + `distsync_v1_see($1, $2)`,
+		sql: `SELECT kind, owner, count, kept, remaining, lim, parts, taken, mine, last FROM ` +
+			s.b.q + `distsync_v1_see($1, $2)`,
 		args: []any{name, owner},
-		dest: []any{&v.kind, &v.owner, &v.count, &v.kept, &v.left, &v.limit, &v.parts, &v.out, &v.mine, &v.last},
+		dest: []any{
+			&v.kind, &v.owner, &v.count, &v.kept, &v.left, &v.limit, &v.parts, &v.out, &v.mine,
+			&v.last,
+		},
 	})
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return res, err
@@ -323,7 +354,8 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backen
 	}
 	switch {
 	case role != 0:
-		res.Held, res.Count, res.Remaining = v.parts > 0, int(v.mine), time.Duration(v.last)*time.Millisecond
+		res.Held, res.Count, res.Remaining = v.parts > 0, int(v.mine),
+			time.Duration(v.last)*time.Millisecond
 	case v.owner != nil:
 		res.Held, res.Remaining, res.Kept = true, span(v.left), v.kept
 		if *v.owner == owner && !v.kept {

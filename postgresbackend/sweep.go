@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// pagesAtOnce is how many pages of the tables a sweep looks at in one transaction.
+// pagesAtOnce is the number of the tables' pages that a sweep reads in one transaction.
 const pagesAtOnce = 200
 
-// sweepNowAndThen has what is over be deleted, if this session hasn't done so for a while. One
-// session of all does it.
+// sweepNowAndThen starts a sweep if this session hasn't done so for a while. A sweep deletes
+// expired rows of all sessions.
 func (s *session) sweepNowAndThen() {
 	every := s.b.options.sweep
 	if every <= 0 {
@@ -19,10 +19,10 @@ func (s *session) sweepNowAndThen() {
 	if now-last < every || !s.swept.CompareAndSwap(int64(last), int64(now)) {
 		return
 	}
-	s.busy.run(func() { _, _ = s.sweep(s.ctx) }) // what fails is done the next time
+	s.busy.run(func() { _, _ = s.sweep(s.ctx) }) // after an error, the next sweep deletes the rest
 }
 
-// sweep deletes what has been over for a day, and says how much that was.
+// sweep deletes rows that expired more than a day ago, and returns their number.
 func (s *session) sweep(ctx context.Context) (gone int64, err error) {
 	page := int64(0)
 	for next := &page; next != nil; {

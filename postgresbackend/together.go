@@ -12,48 +12,51 @@ import (
 	"github.com/seed951563bd/distsync/internal/gather"
 )
 
-// What many goroutines acquire and release at about the same time goes together, in one transaction
-// and so one commit: plain locks that are free, and those that are held once. Whoever is alone
-// waits for nobody: what comes while one transaction is under way goes with the next. Acquisitions
-// and releases share it, so that each of many goroutines waits for two commits and not for halves
-// of three. What such a transaction leaves out, since somebody is at it or it isn't that simple, is
-// done by a step of its own.
+// Acquisitions and releases of many goroutines at about the same time share a transaction, and so a
+// commit. That applies to plain and fenced locks that are free, or held once.
+//
+// Requests that come while one transaction is under way share the next. So a goroutine that is
+// alone never waits for another. Acquisitions and releases share the same transaction, since with
+// separate ones, a goroutine would wait for more commits. The transaction leaves out rows that
+// others have locked, and cases that aren't that simple. Each of these is done by a statement of
+// its own.
 
-// A step is a request that goes together with others, unless it is alone. One that has no
-// connection yet can be called back.
+// A step is a request that may share a transaction with others. While a single step waits for a
+// connection, it can be recalled.
 type step struct {
-	acquire *backend.AcquireRequest // or nil
-	release *backend.ReleaseRequest // or nil
+	acquire *backend.AcquireRequest // nil for a release
+	release *backend.ReleaseRequest // nil for an acquisition
 	state   atomic.Int32
 }
 
 const (
 	isSent   = 1
-	isCalled = 2 // back
+	isCalled = 2 // recalled
 )
 
-// sends says whether the step may be sent now: it can't be called back any more.
+// sends says whether the step may be sent. If so, it can't be recalled any more.
 func (p *step) sends() bool {
 	return p.state.CompareAndSwap(0, isSent) || p.state.Load() == isSent
 }
 
-// recall calls a step back, and says whether it will never be sent.
+// recall recalls a single step. If it returns true, the step will never be sent.
 func recall(steps []*step) bool { return steps[0].state.CompareAndSwap(0, isCalled) }
 
-// A result is what came of a step.
+// A result is the result of a step.
 type result struct {
-	left     bool // to a step of its own
+	left     bool // the request needs a statement of its own
 	acquired backend.AcquireResult
 	released backend.ReleaseResult
 	err      error
 }
 
-// together is how steps go together.
+// together collects steps that share transactions.
 type together struct {
 	steps *gather.Sender[*step, result]
 }
 
-// flights is how many transactions are under way before what comes goes together in the next.
+// flights is how many transactions may be under way at the same time. Later steps wait for the next
+// transaction.
 const flights = 1
 
 func (s *session) gatherSteps() {
@@ -70,19 +73,19 @@ func (s *session) gatherSteps() {
 	}, recall).Limit(flights)
 }
 
-// simple says whether a request may go together with others.
+// simple says whether an acquisition may share a transaction with others.
 func simple(req *backend.AcquireRequest) bool {
 	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) && !req.Reentry
 }
 
-// simpleRelease says whether a request may go together with others.
+// simpleRelease says whether a release may share a transaction with others.
 func simpleRelease(req *backend.ReleaseRequest) bool {
 	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) &&
 		req.Keep == 0 && !req.AskWaiting
 }
 
-// acquireUnlessLocked is Acquire in a statement of its own that waits for nobody: those who come
-// meanwhile wait for it.
+// acquireUnlessLocked is Acquire in a statement of its own. It doesn't wait for a row lock, since
+// other steps wait for this one.
 func (s *session) acquireUnlessLocked(ctx context.Context, p *step) result {
 	name := encode(p.acquire.Name)
 	var a answer
@@ -98,9 +101,9 @@ func (s *session) acquireUnlessLocked(ctx context.Context, p *step) result {
 	return result{acquired: res, err: err}
 }
 
-// lines are what a statement does for several steps.
+// lines has the arguments of a statement for several steps.
 type lines struct {
-	at            []int // which steps these are
+	at            []int // the indexes of the steps
 	names, owners []string
 	leases        []int64
 }
@@ -111,8 +114,9 @@ func (l *lines) add(i int, name, owner string, lease time.Duration) {
 	l.leases = append(l.leases, ms(lease))
 }
 
-// carryOut carries out several steps in one transaction. It acquires first: a transaction that has
-// released a lock has its row locked in a way that guards let pass, and must not take it over.
+// carryOut carries out several steps in one transaction. It acquires before it releases. A release
+// takes a weaker lock on its row, which is compatible with guards. An acquisition must get the
+// strong lock first, so it must not follow a release of the row in the same transaction.
 func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 	var acquires, releases lines
 	for i, p := range steps {
@@ -187,11 +191,11 @@ func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 	return results
 }
 
-// inDoubt says whether what an error is about may have been done. Else each is told why it wasn't
-// by a step of its own.
+// inDoubt says whether a failed transaction may have been carried out. If not, each of its steps is
+// sent in a statement of its own.
 func inDoubt(err error) bool { return backend.KindOf(err) == backend.Unknown }
 
-// A statement is one of several of a transaction. Its row is called for each line of its answer.
+// A statement is one of several in a transaction. row is called for each row of its answer.
 type statement struct {
 	sql  string
 	args []any
@@ -199,9 +203,9 @@ type statement struct {
 	row  func()
 }
 
-// transact carries out statements in one transaction and one round trip. It calls begin before
-// anything is answered, and again if all has to be sent again. If it hasn't failed, another
-// goroutine does then what after returns. Neither that nor after need be there.
+// transact carries out statements in one transaction and one round trip. It calls begin before the
+// first answer, and again if it must send all statements again. If it succeeds, another goroutine
+// then runs the function that after returns. Both after and that function may be nil.
 func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func(), all []statement,
 	after func() func(context.Context, *pgxpool.Conn)) error {
 	if err := s.b.ready(ctx); err != nil {
@@ -218,7 +222,7 @@ func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func()
 		}
 	}
 	if err = send(ctx, conn, begin, all); err != nil && forgets(ctx, conn.Conn(), err) {
-		err = send(ctx, conn, begin, all) // all was rolled back
+		err = send(ctx, conn, begin, all) // everything was rolled back
 	}
 	if err != nil {
 		s.leave(conn, pool, err)
@@ -234,8 +238,8 @@ func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func()
 	return nil
 }
 
-// send sends statements with nothing between them that would end their transaction. It is over,
-// and what the rows say is true, when this returns without an error.
+// send sends statements so that they form one transaction. When send returns without an error, the
+// transaction is committed, and its answers are valid.
 func send(ctx context.Context, conn *pgxpool.Conn, begin func(), all []statement) error {
 	begin()
 	var batch pgx.Batch
@@ -289,10 +293,12 @@ func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseReques
 	})
 }
 
-// batch carries out those of n requests together that can be, which are the steps; at says which.
-// It calls done for each with what came of it: first for these, then with nil for those that are
-// left to steps of their own.
-func (s *session) batch(ctx context.Context, steps []*step, at []int, n int, done func(i int, r *result)) {
+// batch answers n requests. It carries out the steps in one transaction, if there are several.
+// Their indexes among the requests are in at. It calls done with the result of each step, and then
+// with nil for each request that needs a statement of its own.
+func (s *session) batch(
+	ctx context.Context, steps []*step, at []int, n int, done func(i int, r *result),
+) {
 	over := make([]bool, n)
 	if len(steps) > 1 {
 		for k, r := range s.carryOut(ctx, steps) {

@@ -149,7 +149,8 @@ func TestStepsTogetherFail(t *testing.T) {
 	if gone[0] != nil {
 		t.Errorf("released in a transaction that was rolled back: %+v", *gone[0])
 	}
-	if n := query[int](t, pool, `SELECT count(*) FROM `+lockTable+` WHERE owner = $1`, bob); n != 0 {
+	if n := query[int](t, pool, `SELECT count(*) FROM `+lockTable+` WHERE owner = $1`,
+		bob); n != 0 {
 		t.Errorf("%d locks have an owner, after a transaction that was rolled back", n)
 	}
 	for _, req := range acquires {
@@ -159,7 +160,9 @@ func TestStepsTogetherFail(t *testing.T) {
 		}
 	}
 	// For its callers all goes on, one by one.
-	s.(backend.Batcher).ReleaseBatch(ctx, releases, func(i int, res backend.ReleaseResult, err error) {
+	s.(backend.Batcher).ReleaseBatch(ctx, releases, func(
+		i int, res backend.ReleaseResult, err error,
+	) {
 		if err != nil || res.Outcome != backend.Freed {
 			t.Errorf("%s: %+v, %v", releases[i].Name, res, err)
 		}

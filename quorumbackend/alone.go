@@ -2,28 +2,39 @@ package quorumbackend
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// longestSecondLook bounds how long an attempt waits until it tries again. What is asked without a
-// store too soon costs round trips, and a split vote at worst; a store's patience may be minutes.
+// longestSecondLook bounds how long an attempt waits before it tries again. It waits for the
+// patience with the other stores, since an early request costs round trips, and at worst splits the
+// votes. But that patience may be minutes.
 const longestSecondLook = 100 * time.Millisecond
 
 // attempt tries to get a lock that the owner doesn't have.
 //
-// A store that is asked first, and says no, is believed if the others have been taken, too. If they
-// are free then somebody has just got its vote, or has just given back theirs; or it has what
-// nobody uses: it hung when that was released, its clock stands still, or an attempt died. The
-// first two are over in a moment. So if all is as before then, the others are asked without it.
-func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireRequest) (backend.AcquireResult, error) {
+// If the store that is asked first refuses, the session believes the refusal if the lock isn't free
+// in the other stores either. If the lock is free there, there are three explanations. Another
+// owner has just got the first store's vote. Another owner has just released the other stores'
+// votes. Or the first store has a leftover hold: it hung at the release, its clock stands still, or
+// an attempt died. The first two states last only a moment. So the attempt looks again after a
+// moment. If nothing has changed by then, it asks the other stores without the first.
+func (s *session) attempt(
+	ctx context.Context, h *hold, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	for asked := 1; ; asked++ {
 		res, alone, err := s.try(ctx, h, req)
 		if alone == nil || asked > 2 || s.isSure(req.Name) {
 			return res, err
 		}
 		o := s.others(ctx, req, alone)
+		// A writer that is refused may have left notes, which the caller gives back later.
+		if req.Kind == backend.Exclusive && len(o.conflicts) >= s.need {
+			err := failed(o.conflicts, len(s.stores), s.need, false)
+			return backend.AcquireResult{}, err
+		}
 		if len(o.free) < s.need {
 			return s.refusedBy(alone, req, res, o), err
 		}
@@ -41,7 +52,8 @@ func (s *session) attempt(ctx context.Context, h *hold, req backend.AcquireReque
 	}
 }
 
-// isSure says whether a store that refuses a name alone is believed without a look at the others.
+// isSure reports whether the refusal of a name by a single store is believed without a look at the
+// others.
 func (s *session) isSure(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +61,7 @@ func (s *session) isSure(name string) bool {
 	return d != nil && time.Now().Before(d.sure)
 }
 
-// believe has a store that refuses a name alone be believed for a while.
+// believe makes the session believe, for a while, a refusal of a name by a single store.
 func (s *session) believe(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,22 +70,36 @@ func (s *session) believe(name string) {
 	d.until = later(d.until, d.sure)
 }
 
-// What the others have when one store refuses an attempt.
+// others is the state of the lock in the other stores after one store has refused an attempt.
 type others struct {
 	free     []*store // in the order in which they are asked
 	held     []*store
-	ends     []time.Duration // of those that have it held
-	patience time.Duration   // with them
+	ends     []time.Duration // how long the holds in held last
+	patience time.Duration   // patience with these stores
+
+	conflicts []failure // stores in which the name isn't a lock of this kind
 }
 
-// others looks what the others have. Read and Write are looked at one by one, and either is held.
-// If the store that refuses a Read has no Write then it is a note that keeps readers out, and that
-// is left in one store only: it goes for the others, too.
+// until returns the stores whose holds end at that time, or at most apart from it.
+func (o *others) until(end, apart time.Duration) (stores []*store) {
+	for i, x := range o.ends {
+		if (x < 0) == (end < 0) && (x-end).Abs() <= apart {
+			stores = append(stores, o.held[i])
+		}
+	}
+	return stores
+}
+
+// others looks at the lock in the other stores. For Read and Write, it looks at a Write and then a
+// Read, and counts the lock as held if either exists. If the store that refuses a Read has no
+// Write, a note there keeps readers out. A note is left in one store only, but counts for all.
 func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone *store) (o others) {
 	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) {
 		kind := req.Kind
 		if kind == backend.Read || kind == backend.Write {
-			res, err := st.session.Look(ctx, backend.LookRequest{Kind: backend.Write, Name: req.Name})
+			res, err := st.session.Look(ctx, backend.LookRequest{
+				Kind: backend.Write, Name: req.Name,
+			})
 			if err != nil || res.Held || st == alone {
 				return res, err
 			}
@@ -96,6 +122,8 @@ func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone 
 			break
 		}
 		switch {
+		case errors.Is(rep.err, backend.ErrConflict):
+			o.conflicts = append(o.conflicts, failure{rep.from, rep.err})
 		case rep.err != nil:
 		case rep.from == alone:
 			noted = !rep.res.Held
@@ -114,31 +142,36 @@ func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone 
 	return o
 }
 
-// refusedBy says for how long an attempt need not be repeated that one store has refused, and
-// others would have.
+// refusedBy returns the result of an attempt that one store has refused, and other stores would
+// have refused, too. Remaining is how long it is of no use to repeat the attempt.
 //
-// If these have what ends at other times than what that one has, it is another's, and whoever has
-// that releases elsewhere. For Read and Write times say nothing, since they are those of several.
-func (s *session) refusedBy(alone *store, req backend.AcquireRequest, res backend.AcquireResult, o others) backend.AcquireResult {
+// Holds that end at the same time belong to one owner. If a majority has such holds without the
+// first store, the waiters listen at one of these stores, where that owner will release. For Read
+// and Write, the times don't tell whose a hold is, since several owners may have holds.
+func (s *session) refusedBy(
+	alone *store, req backend.AcquireRequest, res backend.AcquireResult, o others,
+) backend.AcquireResult {
 	if req.Kind != backend.Exclusive {
 		s.believe(req.Name)
 		return res
 	}
 	apart := max(o.patience, s.limits.LeaseStep)
+	with := o.until(res.Remaining, apart)
 	var elsewhere []*store
-	for i, end := range o.ends {
-		if (end < 0) != (res.Remaining < 0) || (end-res.Remaining).Abs() > apart {
-			elsewhere = append(elsewhere, o.held[i])
+	for _, end := range o.ends {
+		if same := o.until(end, apart); len(same) > len(elsewhere) {
+			elsewhere = same
 		}
 	}
 	switch {
-	case len(elsewhere) == 0:
+	case len(with) == len(o.held) || len(with)+1 >= s.need:
 		s.believe(req.Name)
 	case len(elsewhere) >= s.need:
 		s.believe(req.Name)
 		s.direct(req.Name, elsewhere[0], max(res.Remaining, o.patience))
 		s.follow(req.Name, elsewhere[0])
-	default: // somebody is about to get it, or to give it back: the next attempt looks where that is
+	default:
+		// Another owner is acquiring or releasing the lock. The next attempt sees the result.
 		if pause := s.sitOut(req.Name); res.Remaining < 0 || pause < res.Remaining {
 			res.Remaining = pause
 		}

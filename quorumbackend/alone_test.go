@@ -3,6 +3,7 @@ package quorumbackend_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,7 +32,7 @@ func TestLeftoverInTheFirstStore(t *testing.T) {
 					a.gets(a.direct(stores[0]), left, bob, leftover, true)
 					begin := time.Now()
 					for range 3 {
-						time.Sleep(time.Second) // what the others have is looked at anew
+						time.Sleep(time.Second) // so that it looks at the others anew
 						a.gets(a.s, k, alice, lease, true)
 						if k != backend.Read {
 							other.gets(other.s, k, bob, lease, false)
@@ -52,6 +53,25 @@ func TestLeftoverInTheFirstStore(t *testing.T) {
 	}
 }
 
+// The store that is asked first has a leftover. In the others the name is a lock of another kind:
+// that is said, and isn't taken for a lock that will be free.
+func TestLeftoverBesideAnotherKind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		a := open(t, b)
+		a.gets(a.direct(stores[0]), backend.Exclusive, bob, time.Hour, true)
+		for _, st := range stores[1:] {
+			a.gets(a.direct(st), backend.Write, bob, time.Hour, true)
+		}
+		res, err := a.s.Acquire(t.Context(), backend.AcquireRequest{
+			Name: "n", Owner: alice, Lease: lease,
+		})
+		if !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
+			t.Errorf("%+v, %v; want a conflict", res, err)
+		}
+	})
+}
+
 // A lock is released while the store that is asked first hangs, and the session ends. When that
 // store is back it still has the hold, and nobody waits for the end of that.
 func TestReleaseWhileTheFirstStoreHangs(t *testing.T) {
@@ -67,7 +87,8 @@ func TestReleaseWhileTheFirstStoreHangs(t *testing.T) {
 		}
 		release := stores[0].leave()
 		a.wantHeld(stores, 1)
-		if res, err := other.s.Look(t.Context(), backend.LookRequest{Name: "n"}); err != nil || res.Held {
+		if res, err := other.s.Look(t.Context(), backend.LookRequest{Name: "n"}); err != nil ||
+			res.Held {
 			t.Errorf("Look: %+v, %v; want free", res, err)
 		}
 		other.acquires(bob, true)
@@ -78,8 +99,8 @@ func TestReleaseWhileTheFirstStoreHangs(t *testing.T) {
 	})
 }
 
-// Those who wait for a lock of which the store that is asked first has a leftover hear when it is
-// released elsewhere. None waits until it would look by itself, after ten seconds.
+// The store that is asked first has a leftover of a lock. Clients that wait for the lock hear when
+// it is released elsewhere. None waits until it would look by itself, after ten seconds.
 func TestWaitersBesideALeftover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
@@ -105,7 +126,8 @@ func TestWaitersBesideALeftover(t *testing.T) {
 		}
 		all.Wait()
 		if took := time.Since(begin); took >= lease/3 {
-			t.Errorf("%d turns of 50 ms took %v: somebody had to look by itself", clients*turns, took)
+			t.Errorf("%d turns of 50 ms took %v: somebody had to look by itself", clients*turns,
+				took)
 		}
 	})
 }
@@ -117,7 +139,9 @@ func TestNoteKeepsReadersOut(t *testing.T) {
 		_, b := illStores()
 		a, other := open(t, b), open(t, b)
 		a.gets(a.s, backend.Read, alice, lease, true)
-		write := backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: bob, Lease: lease, Place: time.Minute}
+		write := backend.AcquireRequest{
+			Kind: backend.Write, Name: "n", Owner: bob, Lease: lease, Place: time.Minute,
+		}
 		if res, err := other.s.Acquire(t.Context(), write); err != nil || res.Acquired {
 			t.Fatal(res, err)
 		}
@@ -127,7 +151,7 @@ func TestNoteKeepsReadersOut(t *testing.T) {
 	})
 }
 
-// Of two who have a vote each neither waits with it for a store that hangs.
+// If two have a vote each, neither keeps it to wait for a store that hangs.
 func TestSplitVotesBesideAStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
@@ -191,7 +215,9 @@ func TestVoteBesideAFailureAndAStoreThatHangs(t *testing.T) {
 			return err
 		},
 		"release": func(ctx context.Context, _ []*ill, a tester) error {
-			_, err := a.s.Release(ctx, backend.ReleaseRequest{Name: "n", Owner: alice, Lease: lease})
+			_, err := a.s.Release(ctx, backend.ReleaseRequest{
+				Name: "n", Owner: alice, Lease: lease,
+			})
 			return err
 		},
 		"renewal": func(ctx context.Context, _ []*ill, a tester) error {
@@ -227,6 +253,65 @@ func TestVoteBesideAFailureAndAStoreThatHangs(t *testing.T) {
 	}
 }
 
+// Another owner has a lock in the stores whose holds end at the same time. If no majority has such
+// holds, the attempt is soon worth repeating. Otherwise a waiter listens where that owner releases.
+func TestWhoseHoldsEndTogether(t *testing.T) {
+	for _, c := range []struct {
+		text   string
+		leases [3]time.Duration // of the holds in the stores
+		soon   bool
+		at     []int // the stores of which a waiter listens to one
+	}{
+		{"in all", [3]time.Duration{lease, lease, lease}, false, []int{0}},
+		{"and a leftover in another store", [3]time.Duration{lease, time.Hour, lease}, false,
+			[]int{0}},
+		{"and a leftover in the first", [3]time.Duration{time.Hour, lease, lease}, false,
+			[]int{1, 2}},
+		{"in none", [3]time.Duration{lease, time.Hour, 2 * lease}, true, nil},
+	} {
+		t.Run(c.text, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stores, b := illStores()
+				a := open(t, b)
+				held := make([]backend.Session, len(stores))
+				for i, s := range stores {
+					held[i] = a.direct(s)
+					a.gets(held[i], backend.Exclusive, bob, c.leases[i], true)
+				}
+				woken := make(chan struct{}, 100)
+				sub, err := a.s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{
+					Name: "n", Wake: func(backend.Wakeup) { woken <- struct{}{} },
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer sub.Close()
+				res := a.acquires(alice, false)
+				if soon := res.Remaining < time.Second; soon != c.soon {
+					t.Errorf("not again for %v; want soon %v", res.Remaining, c.soon)
+				}
+				if c.soon {
+					return
+				}
+				synctest.Wait()
+				for len(woken) > 0 { // it is woken when it has moved
+					<-woken
+				}
+				heard := -1
+				for i, s := range held {
+					a.gives(s, backend.Exclusive, bob, backend.Freed)
+					if synctest.Wait(); len(woken) > 0 && heard < 0 {
+						heard = i
+					}
+				}
+				if !slices.Contains(c.at, heard) {
+					t.Errorf("it listens at store %d; want one of %v", heard, c.at)
+				}
+			})
+		})
+	}
+}
+
 // Votes that were split are asked for again after a pause that differs from one to the next, and
 // grows; wake-ups wait for that, too.
 func TestPauseAfterASplitVote(t *testing.T) {
@@ -237,7 +322,9 @@ func TestPauseAfterASplitVote(t *testing.T) {
 		stores[2].fail(errDown)
 		var pauses []time.Duration
 		woken := make(chan time.Time, 100)
-		sub, err := a.s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) { woken <- time.Now() }})
+		sub, err := a.s.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{
+			Name: "n", Wake: func(backend.Wakeup) { woken <- time.Now() },
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,8 +333,10 @@ func TestPauseAfterASplitVote(t *testing.T) {
 			begin := time.Now()
 			res := a.acquires(alice, false)
 			at := <-woken // it has heard what it gave back itself
-			if res.Remaining < quorumbackend.LeastSplit || at.Sub(begin) < quorumbackend.LeastSplit {
-				t.Errorf("not again for %v, and woken after %v; want %v or more", res.Remaining, at.Sub(begin), quorumbackend.LeastSplit)
+			if res.Remaining < quorumbackend.LeastSplit ||
+				at.Sub(begin) < quorumbackend.LeastSplit {
+				t.Errorf("not again for %v, and woken after %v; want %v or more", res.Remaining,
+					at.Sub(begin), quorumbackend.LeastSplit)
 			}
 			pauses = append(pauses, res.Remaining)
 			time.Sleep(time.Second)

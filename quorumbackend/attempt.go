@@ -12,7 +12,9 @@ import (
 )
 
 // Acquire implements [backend.Session].
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	var none backend.AcquireResult
 	if err := s.begin(ctx, req.Kind); err != nil {
 		return none, err
@@ -40,7 +42,7 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return s.attempt(ctx, h, req)
 }
 
-// count counts a re-entry.
+// count adds a re-entry to the count of a hold.
 func (s *session) count(h *hold) backend.AcquireResult {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,20 +52,21 @@ func (s *session) count(h *hold) backend.AcquireResult {
 	return backend.AcquireResult{Acquired: h.count > 0, Count: h.count}
 }
 
-// An attempt is one to get a majority.
+// An attempt tries to get a lock from a majority of the stores.
 type attempt struct {
 	*round[backend.AcquireResult]
 	h       *hold
-	left    []*store // not asked yet
-	first   *store   // to say yes
+	left    []*store // stores that haven't been asked yet
+	first   *store   // the first store that granted the lock
 	yes     set
 	no      []reply[backend.AcquireResult]
-	refused *store // first to say no
-	without int    // so many don't have the Write that a Read is under
+	refused *store // the first store that refused the lock
+	without int    // the number of stores without the Write that a Read is under
 }
 
-// isRefused says whether somebody else has the lock. Where a store has given a Read under its owner's Write one no of another isn't enough: the
-// holder would be told that it has lost the Write.
+// isRefused reports whether another owner has the lock. If a store has granted a Read under its
+// owner's Write, one refusal by another store isn't enough. Otherwise the holder would be told that
+// it has lost the Write.
 func (a *attempt) isRefused() bool {
 	if a.h.borrowed && a.yes != 0 {
 		return len(a.no) > 0 && len(a.no)+a.without > len(a.s.stores)-a.s.need
@@ -71,14 +74,16 @@ func (a *attempt) isRefused() bool {
 	return a.refused != nil
 }
 
-// try is one attempt. It returns the store that has refused it if no other has been asked, or has
-// said anything.
-func (s *session) try(ctx context.Context, h *hold, req backend.AcquireRequest) (res backend.AcquireResult, alone *store, err error) {
+// try makes one attempt. If one store has refused it, and no other store has granted the lock,
+// alone is the store that has refused.
+func (s *session) try(
+	ctx context.Context, h *hold, req backend.AcquireRequest,
+) (res backend.AcquireResult, alone *store, err error) {
 	s.mu.Lock()
 	s.nameLocked(h)
 	req.Owner, req.Reentry = h.attempt, false
 	h.lease, h.ends = req.Lease, later(h.ends, time.Now().Add(max(req.Lease, req.Place)))
-	var with, barred set // who have the Write that a Read is under
+	var with, barred set // with has the stores with the Write that this Read is under
 	w := s.lenderLocked(h)
 	if w != nil {
 		with, barred = s.haveLocked(w), w.barred
@@ -88,10 +93,14 @@ func (s *session) try(ctx context.Context, h *hold, req backend.AcquireRequest) 
 
 	a := &attempt{h: h, left: s.order(req.Name)}
 	if w != nil {
-		a.left = slices.DeleteFunc(slices.Clone(a.left), func(st *store) bool { return !with.has(st) || barred.has(st) })
+		a.left = slices.DeleteFunc(slices.Clone(a.left), func(st *store) bool {
+			return !with.has(st) || barred.has(st)
+		})
 		a.without = len(s.stores) - with.size()
 	}
-	a.round = newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.AcquireResult, error) {
+	a.round = newRound(s, s.ctx, ctx, func(
+		ctx context.Context, st *store,
+	) (backend.AcquireResult, error) {
 		return st.session.Acquire(ctx, req)
 	})
 	defer a.leave()
@@ -109,8 +118,8 @@ func (s *session) try(ctx context.Context, h *hold, req backend.AcquireRequest) 
 	return res, alone, err
 }
 
-// haveLocked returns the stores that have a hold. What others say may be about somebody else, so those that only may have it are among them if there is
-// no majority without.
+// haveLocked returns the stores that have a hold. If they are no majority, it adds those that may
+// have it. It doesn't add others, since their answers may be about another owner.
 func (s *session) haveLocked(h *hold) (have set) {
 	stores := s.inLocked(h, granted)
 	if len(stores) < s.need {
@@ -122,7 +131,8 @@ func (s *session) haveLocked(h *hold) (have set) {
 	return have
 }
 
-// askFirst asks one store after the other until one says yes or no. So of those who want the lock at the same time one gets the votes of all.
+// askFirst asks one store after the other until one grants or refuses the lock. So if several
+// owners want the lock at the same time, one of them gets all votes.
 func (a *attempt) askFirst() {
 	for a.yes == 0 && a.refused == nil {
 		var deadline time.Time
@@ -130,7 +140,8 @@ func (a *attempt) askFirst() {
 			st := a.left[0]
 			a.ask(st)
 			a.left = a.left[1:]
-			deadline = a.sent.Add(max(a.longest, st.least)) // one that was down may be all that is left
+			// A store that was down may be the only one left, so it gets time, too.
+			deadline = a.sent.Add(max(a.longest, st.least))
 		}
 		if !a.take(deadline) && (a.over() || a.waiting == 0 && len(a.left) == 0) {
 			return
@@ -138,7 +149,8 @@ func (a *attempt) askFirst() {
 	}
 }
 
-// take counts the next answer. If there is none in time, those who should have given it are known to be slow.
+// take counts the next answer. If none comes in time, it marks the stores that haven't answered as
+// slow.
 func (a *attempt) take(deadline time.Time) bool {
 	rep, ok := a.next(deadline)
 	switch {
@@ -159,7 +171,8 @@ func (a *attempt) take(deadline time.Time) bool {
 	return ok
 }
 
-// askOthers asks the other stores at once; those that didn't answer lately only if it takes them.
+// askOthers asks the other stores at once. It asks those that didn't answer lately only if the
+// others can't make a majority.
 func (a *attempt) askOthers() {
 	up := len(a.left)
 	for up > 0 && a.left[up-1].isDown() {
@@ -179,8 +192,8 @@ func (a *attempt) askOthers() {
 		case decided || len(a.left) > 0:
 			deadline = a.deadline()
 		case a.refused != nil:
-			// Another has a vote, and may wait for the same store: both would keep theirs, and all
-			// others out.
+			// Another owner has a vote, and may wait for the same store. If both kept their votes,
+			// nobody would get the lock.
 			deadline = a.sent.Add(max(a.longest, leastPatience))
 		default:
 			deadline = a.last()
@@ -196,7 +209,7 @@ func (a *attempt) askOthers() {
 	}
 }
 
-// note writes down what the stores have said, and says whether that is a lock.
+// note records the answers of the stores, and reports whether the lock is acquired.
 func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	h := a.h
 	s.mu.Lock()
@@ -224,7 +237,7 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 			set(f.at, doubtful)
 		}
 	}
-	h.ends = later(h.ends, time.Now().Add(req.Lease)) // of those who haven't answered
+	h.ends = later(h.ends, time.Now().Add(req.Lease)) // silent stores may grant it only now
 	if a.yes.size() < s.need {
 		return false
 	}
@@ -233,8 +246,9 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	return true
 }
 
-// arriveLocked ends the detour of a name that was acquired, unless the store that it goes round
-// hasn't granted it.
+// arriveLocked records that a name was acquired. The name's detour goes on if the attempt needed
+// the detour, because the store that is usually asked first hasn't granted the lock. Otherwise the
+// detour ends, and for a while one store's refusal is believed.
 func (s *session) arriveLocked(a *attempt) {
 	d, now := s.detours[a.h.name], time.Now()
 	switch {
@@ -246,8 +260,10 @@ func (s *session) arriveLocked(a *attempt) {
 	}
 }
 
-// fail gives back what an attempt has got, and says why it failed.
-func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireRequest) (backend.AcquireResult, error) {
+// fail releases the votes of an attempt, and returns its result or error.
+func (s *session) fail(
+	ctx context.Context, a *attempt, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	h := a.h
 	s.mu.Lock()
 	h.first = a.first
@@ -263,10 +279,11 @@ func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireReque
 	s.mu.Unlock()
 	var pause time.Duration
 	if a.isRefused() && a.yes != 0 && len(a.no) <= len(s.stores)-s.need {
-		pause = s.sitOut(h.name) // begins before the wake-up by what is given back
+		pause = s.sitOut(h.name) // the pause begins before the released votes wake others
 	}
 	if burnt && !over {
-		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease}, h.noted)
+		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease},
+			h.noted)
 	}
 	if !a.isRefused() {
 		a.failures = append(a.failures, s.owed(req.Owner)...)
@@ -275,12 +292,14 @@ func (s *session) fail(ctx context.Context, a *attempt, req backend.AcquireReque
 	return backend.AcquireResult{Remaining: s.outlook(a, pause)}, nil
 }
 
-// outlook says for how long an attempt that was refused need not be repeated: for a pause if votes
-// were split.
+// outlook returns how long it is of no use to repeat a refused attempt. If the votes were split, it
+// returns a pause.
 func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
-	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int { return compareEnds(x.res.Remaining, y.res.Remaining) })
+	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int {
+		return compareEnds(x.res.Remaining, y.res.Remaining)
+	})
 	yes := a.yes.size()
-	decides := a.no[min(s.need-max(yes, 1), len(a.no))-1] // with it there would be a majority
+	decides := a.no[min(s.need-max(yes, 1), len(a.no))-1] // its vote would make a majority
 	remaining := decides.res.Remaining
 	switch {
 	case pause > 0 && (remaining < 0 || pause < remaining):
@@ -290,20 +309,21 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 		s.direct(a.h.name, a.refused, 0)
 		s.follow(a.h.name, a.refused)
 	default:
-		// Somebody has it without the store that we ask first, and releases where the others are; but
-		// not where one of these has a leftover, which may have been the first to say no.
+		// Another owner has the lock without the store that is asked first. The owner's release
+		// will be announced at the stores that have the hold. The first refusal isn't enough to
+		// find such a store, since it may come from a leftover hold.
 		s.direct(a.h.name, decides.from, remaining)
 		s.follow(a.h.name, decides.from)
 	}
 	return remaining
 }
 
-// A detour is how a session deviates from the usual with one name, for a while.
+// A detour changes for a while the order in which a session asks the stores for one name.
 type detour struct {
-	first  *store // is asked first, if it isn't nil
-	splits int    // so many attempts in a row were split
+	first  *store // asked first, unless it is nil
+	splits int    // the number of attempts in a row with split votes
 	quiet  time.Time
-	sure   time.Time // until then a store that refuses alone is believed
+	sure   time.Time // until when the refusal of a single store is believed
 	until  time.Time
 }
 
@@ -312,10 +332,11 @@ const (
 	mostDetours   = 1024
 	sureFor       = time.Second
 	leastSplit    = 5 * time.Millisecond
-	mostSplits    = 6 // after that pauses don't grow
+	mostSplits    = 6 // after this many, pauses don't grow
 )
 
-// order returns the stores in the order in which they are asked for a name: those that haven't answered lately last.
+// order returns the stores in the order in which they are asked for a name. Stores that haven't
+// answered lately come last.
 func (s *session) order(name string) []*store {
 	order := s.orders[home(name, len(s.stores))]
 	var first *store
@@ -357,14 +378,15 @@ func (s *session) detourLocked(name string) *detour {
 		maps.DeleteFunc(s.detours, func(_ string, d *detour) bool { return now.After(d.until) })
 	}
 	if len(s.detours) >= mostDetours {
-		clear(s.detours) // they save requests, and no more
+		clear(s.detours) // detours only save requests
 	}
 	d := &detour{}
 	s.detours[name] = d
 	return d
 }
 
-// direct has a name asked for first at a store, for a while; or as usual, if that is zero.
+// direct makes the session ask a certain store first for a name, for the remaining time. If
+// remaining is 0, direct only resets the number of splits.
 func (s *session) direct(name string, first *store, remaining time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -382,7 +404,8 @@ func (s *session) direct(name string, first *store, remaining time.Duration) {
 	*d = detour{first: first, sure: d.sure, until: time.Now().Add(remaining)}
 }
 
-// sitOut returns for how long whoever has got some votes, as others have, waits before the next attempt: not as long as they.
+// sitOut returns the pause after an attempt with split votes. The pause is random, so that the
+// competing owners don't all wait for the same time.
 func (s *session) sitOut(name string) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -396,5 +419,5 @@ func (s *session) sitOut(name string) time.Duration {
 	return pause
 }
 
-// size returns how many they are.
+// size returns the number of stores in the set.
 func (x set) size() int { return bits.OnesCount64(uint64(x)) }

@@ -8,18 +8,23 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A renewal is one of a batch.
+// A renewal is one request of a batch of renewals.
 type renewal struct {
 	poll
-	h     *hold // nil if nothing is known of it
+	h     *hold // nil if the session doesn't know the hold
 	req   backend.RenewRequest
-	out   set // who haven't answered
+	out   set // stores without an answer
 	fails []failure
 	done  bool
 }
 
-// RenewBatch implements [backend.BatchRenewer]: each store gets the requests in one batch of its own.
-func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(i int, res backend.RenewResult, err error)) {
+// RenewBatch implements [backend.BatchRenewer]. Each store gets the requests in one batch of its
+// own.
+func (s *session) RenewBatch(
+	ctx context.Context, reqs []backend.RenewRequest, answer func(
+		i int, res backend.RenewResult, err error,
+	),
+) {
 	b := &batch{s: s, answer: answer, renewals: make([]renewal, len(reqs))}
 	for i, req := range reqs {
 		if err := s.begin(ctx, req.Kind); err != nil {
@@ -33,7 +38,7 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 	b.ask(ctx)
 }
 
-// renewal prepares one.
+// renewal prepares a renewal.
 func (s *session) renewal(req backend.RenewRequest) renewal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,26 +61,28 @@ type batch struct {
 	answer   func(int, backend.RenewResult, error)
 	mu       sync.Mutex
 	renewals []renewal
-	open     int           // how many aren't answered
-	answered chan struct{} // closed when all are
+	open     int           // the number of unanswered renewals
+	answered chan struct{} // closed when all renewals are answered
 }
 
-// ask asks all stores, and returns when everything is answered.
+// ask asks all stores, and returns when all renewals are answered.
 func (b *batch) ask(ctx context.Context) {
 	for i := range b.renewals {
-		b.settle(i, false) // those that have too few votes
+		b.settle(i, false) // answers the renewals that have too few votes
 	}
 	if b.open == 0 {
 		return
 	}
 	b.answered = make(chan struct{})
-	r := newRound(b.s, b.s.ctx, ctx, func(ctx context.Context, st *store) (struct{}, error) { return struct{}{}, b.at(ctx, st) })
+	r := newRound(b.s, b.s.ctx, ctx, func(ctx context.Context, st *store) (struct{}, error) {
+		return struct{}{}, b.at(ctx, st)
+	})
 	defer r.leave()
-	for _, st := range b.s.stores {
-		if b.asks(st) {
-			r.ask(st)
-		}
-	}
+	// All stores are chosen before any is asked. After the first answers, the session may not need
+	// the others for a result, but their leases must also be renewed.
+	r.ask(slices.DeleteFunc(slices.Clone(b.s.stores), func(st *store) bool {
+		return !b.asks(st)
+	})...)
 	for over := false; !over && r.waiting > 0; {
 		select {
 		case rep := <-r.replies:
@@ -90,10 +97,10 @@ func (b *batch) ask(ctx context.Context) {
 	for i := range b.renewals {
 		b.settle(i, true)
 	}
-	<-b.answered // a store's answer may be on its way to whoever asked
+	<-b.answered // another goroutine may still be calling answer
 }
 
-// asks says whether there is anything to ask a store.
+// asks reports whether a store has a hold to renew.
 func (b *batch) asks(st *store) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,7 +112,7 @@ func (b *batch) asks(st *store) bool {
 	return false
 }
 
-// at asks one store.
+// at sends the renewals to one store.
 func (b *batch) at(ctx context.Context, st *store) (failed error) {
 	var reqs []backend.RenewRequest
 	var indices []int
@@ -140,7 +147,7 @@ func (b *batch) at(ctx context.Context, st *store) (failed error) {
 	return failed
 }
 
-// got counts a store's answer to one of them. It may come when all is over.
+// got counts a store's answer to one renewal. The answer may come when the batch has ended.
 func (b *batch) got(i int, st *store, res backend.RenewResult, err error) {
 	b.mu.Lock()
 	x := &b.renewals[i]
@@ -168,7 +175,8 @@ func (b *batch) got(i int, st *store, res backend.RenewResult, err error) {
 	}
 }
 
-// settle answers a renewal if the stores have decided, or if nobody waits for them any more.
+// settle answers a renewal if the stores have decided it. If now is set, it answers in any case,
+// and doesn't wait for more votes.
 func (b *batch) settle(i int, now bool) {
 	s := b.s
 	b.mu.Lock()

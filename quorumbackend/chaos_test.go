@@ -13,15 +13,16 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
-	"github.com/seed951563bd/distsync/internal/test/wiretest"
+	"github.com/seed951563bd/distsync/quorumbackend"
 )
 
 // chaosLease is that of all locks here. A server that restarts empty stays away for as long.
 const chaosLease = 2 * time.Second
 
-// A load is clients that count, guarded by a lock alone. What another has counted since is lost.
+// A load is clients that count, guarded by a lock alone. If two hold it at once, a count is lost.
 type load struct {
 	*testing.T
 	all      sync.WaitGroup
@@ -36,7 +37,8 @@ func startLoad(t *testing.T, makers []maker) *load {
 	ctx, stop := context.WithCancel(t.Context())
 	l.stop = stop
 	for range 8 {
-		client := dlock.New(over(t, makers), dlock.WithLease(chaosLease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+		client := dlock.New(over(t, makers), dlock.WithLease(chaosLease),
+			dlock.WithLogger(slog.New(slog.DiscardHandler)))
 		l.all.Go(func() {
 			defer client.Close()
 			for ctx.Err() == nil {
@@ -70,7 +72,9 @@ func (l *load) progress(what string) {
 		return n
 	}
 	before := total()
-	testservers.Until(l.T, "the clients go on, with "+what, func() bool { return total() >= before+20 })
+	testservers.Until(l.T, "the clients go on, with "+what, func() bool {
+		return total() >= before+20
+	})
 }
 
 // end checks that no count was lost, and that nothing is left on any server.
@@ -94,11 +98,13 @@ func (l *load) end(servers []*testservers.Server) {
 // Eight clients count while one server after the other is stopped, flaps, and is killed and comes
 // back empty.
 func TestCountingThroughFaults(t *testing.T) {
-	if wiretest.Apart(t, 1) {
+	if apart.Run(t, 1) {
 		return
 	}
 	servers := redises(t)
-	l := startLoad(t, []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)})
+	l := startLoad(t, []maker{
+		onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr),
+	})
 	l.progress("all servers")
 	for _, s := range servers {
 		s.Stop()
@@ -121,18 +127,78 @@ func TestCountingThroughFaults(t *testing.T) {
 	l.end(servers)
 }
 
+// Two clients take turns with one lock while the server that is asked first hangs. The next one
+// stands still for a moment, again and again, so that each client may get the vote of one server.
+// Neither keeps that until the one that hangs has answered: the other would wait for a lease.
+func TestTurnsBesideAServerThatHangs(t *testing.T) {
+	if apart.Run(t, 1) {
+		return
+	}
+	const (
+		name      = "a"
+		turnLease = 4 * time.Second // ends before a request that isn't answered
+		handOvers = 1000
+	)
+	servers := redises(t)
+	makers := []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)}
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	turns := make(chan int) // which client has the lock
+	first := quorumbackend.Home(name, len(servers))
+	servers[first].Stop()
+	every(t, 40*time.Millisecond, func(i int) {
+		if next := servers[(first+1)%len(servers)]; i%2 == 0 {
+			next.Stop()
+		} else {
+			next.Cont()
+		}
+	})
+	for i := range 2 {
+		client := dlock.New(over(t, makers), dlock.WithLease(turnLease),
+			dlock.WithLogger(slog.New(slog.DiscardHandler)))
+		all.Go(func() {
+			defer client.Close()
+			for ctx.Err() == nil {
+				err := client.Locker(name).Do(ctx, func(held context.Context) error {
+					select {
+					case turns <- i:
+					case <-held.Done():
+					}
+					return nil
+				})
+				if err != nil && ctx.Err() == nil {
+					t.Logf("client %d: %v", i, err)
+				}
+			}
+		})
+	}
+	for n, last := 0, -1; n < handOvers; {
+		select {
+		case i := <-turns:
+			if i != last {
+				n, last = n+1, i
+			}
+		case <-time.After(turnLease):
+			t.Fatalf("after %d hand-overs nobody gets the lock for a lease", n)
+		}
+	}
+}
+
 // Each server in turn is killed, is away for two leases, and comes back empty, and then the first
-// one again, as in a restart of all that goes by the documentation:
-// what is held all the while isn't lost, and those who count go on.
+// one again, as in a restart of all that goes by the documentation. Locks that are held all the
+// while aren't lost, and the clients that count go on.
 func TestHoldsOutliveARestartOfEachServer(t *testing.T) {
 	depth.Needs(t, depth.Change)
-	if wiretest.Apart(t, 1) {
+	if apart.Run(t, 1) {
 		return
 	}
 	servers := redises(t)
 	makers := []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)}
 	l := startLoad(t, makers)
-	client := dlock.New(over(t, makers), dlock.WithLease(chaosLease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	client := dlock.New(over(t, makers), dlock.WithLease(chaosLease),
+		dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	defer client.Close()
 	var holds []*dlock.Hold
 	var names []string

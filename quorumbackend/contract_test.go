@@ -18,6 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/contract"
 	"github.com/seed951563bd/distsync/contract/faults"
 	"github.com/seed951563bd/distsync/etcdbackend"
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
@@ -28,13 +29,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	wiretest.SideBySide(6)
+	apart.SideBySide(12)
 	wiretest.VerifyTestMain(m)
 }
 
 // On three stores in memory all of the suite is run: time costs nothing there.
 func TestContract(t *testing.T) {
-	contract.Run(t, contract.Harness{Virtual: true, Choose: notForced, NewStore: func(t *testing.T) contract.Store {
+	contract.Run(t, contract.Harness{Virtual: true, Choose: notForced, NewStore: func(
+		t *testing.T,
+	) contract.Store {
 		b := quorumbackend.New(membackend.New(), membackend.New(), membackend.New())
 		return contract.Store{
 			Backend:     func() backend.Backend { return b },
@@ -43,15 +46,18 @@ func TestContract(t *testing.T) {
 	}})
 }
 
-// notForced leaves out the histories in which locks are freed by force at any moment. In several stores
-// that isn't one step: an owner that is just getting the lock, or waits to write, may be refused though
-// in the end nobody has it, or lose its note. No two have the lock for that; TestForceWhileCounting sees
-// to it.
+// notForced leaves out the histories in which locks are freed by force at any moment. In several
+// stores that isn't one step: an owner that is just getting the lock, or waits to write, may be
+// refused though in the end nobody has it, or lose its note. No two have the lock for that;
+// TestForceWhileCounting sees to it.
 func notForced(c contract.Case) bool { return !c.Tags.Has(contract.Forced) }
 
-// With one of three stores down nearly all of the suite is run, too: that one which would be asked first.
+// With one of three stores down nearly all of the suite is run, too: that one which would be asked
+// first.
 func TestContractWithAStoreInMemoryDown(t *testing.T) {
-	nearly := func(c contract.Case) bool { return notForced(c) && c.Part != "locker without hand-over" }
+	nearly := func(c contract.Case) bool {
+		return notForced(c) && c.Part != "locker without hand-over"
+	}
 	choice := depth.Of[wiretest.Choice](wiretest.StepsAndModel, nearly, nearly)
 	wiretest.Suite(t, 1, choice, func() contract.Harness {
 		return contract.Harness{Virtual: true, NewStore: func(t *testing.T) contract.Store {
@@ -64,14 +70,18 @@ func TestContractWithAStoreInMemoryDown(t *testing.T) {
 
 // With any of three stores hanging the suite asks for progress, and that nothing is lost.
 func TestContractWithParts(t *testing.T) {
-	contract.Run(t, contract.Harness{Virtual: true, Choose: wiretest.PartHangs, NewStore: func(t *testing.T) contract.Store {
-		stores, b := illStores()
-		store := contract.Store{Backend: func() backend.Backend { return b }, OwnersApart: true}
-		for _, s := range stores {
-			store.Parts = append(store.Parts, func() (resume func()) { s.hang(); return s.wake })
-		}
-		return store
-	}})
+	contract.Run(t, contract.Harness{Virtual: true, Choose: wiretest.PartHangs,
+		NewStore: func(t *testing.T) contract.Store {
+			stores, b := illStores()
+			store := contract.Store{Backend: func() backend.Backend { return b }, OwnersApart: true}
+			for _, s := range stores {
+				store.Parts = append(store.Parts, func() (resume func()) {
+					s.hang()
+					return s.wake
+				})
+			}
+			return store
+		}})
 }
 
 // A maker makes backends on one server. Each is as another process would have it.
@@ -87,7 +97,9 @@ func onRedis(addr string) maker {
 
 func onValkey(addr string) maker {
 	return func(t *testing.T) backend.Backend {
-		client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+		client, err := valkey.NewClient(valkey.ClientOption{
+			InitAddress: []string{addr}, DisableCache: true,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +110,9 @@ func onValkey(addr string) maker {
 
 func onEtcd(addr string) maker {
 	return func(t *testing.T) backend.Backend {
-		client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop()})
+		client, err := clientv3.New(clientv3.Config{
+			Endpoints: []string{addr}, Logger: zap.NewNop(),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +130,8 @@ func over(t *testing.T, makers []maker) backend.Backend {
 	return quorumbackend.New(stores...)
 }
 
-// patientOver returns one that waits for every store, so that a busy machine doesn't leave a lock without the slowest vote.
+// patientOver returns one that waits for every store, so that a busy machine doesn't leave a lock
+// without the slowest vote.
 func patientOver(t *testing.T, makers []maker) backend.Backend {
 	return quorumbackend.Patient(over(t, makers))
 }
@@ -126,8 +141,11 @@ func redises(t *testing.T) []*testservers.Server {
 	return []*testservers.Server{testservers.Redis(t), testservers.Redis(t), testservers.Redis(t)}
 }
 
-// storeOf is what the suite needs, on servers that it empties. The function is called once for each test.
-func storeOf(t *testing.T, servers []*testservers.Server, open func() backend.Backend) contract.Store {
+// storeOf is what the suite needs, on servers that it empties. The function is called once for each
+// test.
+func storeOf(
+	t *testing.T, servers []*testservers.Server, open func() backend.Backend,
+) contract.Store {
 	var each []contract.Store
 	for _, s := range servers {
 		each = append(each, wiretest.Store(t, []*testservers.Server{s}, nil))
@@ -156,22 +174,26 @@ func storeOf(t *testing.T, servers []*testservers.Server, open func() backend.Ba
 }
 
 func TestContractOnRedis(t *testing.T) {
-	choice := depth.Of[wiretest.Choice](wiretest.PlainStepsAndModel, wiretest.StepsAndModel, wiretest.StepsAndModel)
+	choice := depth.Of[wiretest.Choice](wiretest.PlainStepsAndModel, wiretest.StepsAndModel,
+		wiretest.StepsAndModel)
 	wiretest.Suite(t, 2, choice, func() contract.Harness {
 		servers := redises(t)
-		makers := []maker{onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr)}
+		makers := []maker{
+			onRedis(servers[0].Addr), onRedis(servers[1].Addr), onRedis(servers[2].Addr),
+		}
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
 			return storeOf(t, servers, func() backend.Backend { return patientOver(t, makers) })
 		}}
 	})
 }
 
-// Of three makes. What they count in adds up: leases of whole seconds, from 2 s.
+// The stores are of three makes. Their limits add up: leases are whole seconds, from 2 s.
 func TestContractOnAMix(t *testing.T) {
 	choice := wiretest.Named(t,
 		"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/names",
 		"steps/concurrency/counts", "steps/concurrency/ex", "steps/limits", "steps/notifier/re",
-		"steps/notifier/force", "steps/notifier/names", "steps/batch", "steps/close", "steps/read/sh",
+		"steps/notifier/force", "steps/notifier/names", "steps/batch", "steps/close",
+		"steps/read/sh",
 		"steps/read/ex", "steps/write", "steps/as write/acquire", "model",
 	)
 	wiretest.Suite(t, 2, choice, func() contract.Harness {
@@ -182,7 +204,8 @@ func TestContractOnAMix(t *testing.T) {
 			store := storeOf(t, servers, func() backend.Backend { return patientOver(t, makers) })
 			emptyEtcd(t, etcd.Addr)
 			// There is more to these in etcd.
-			store.PutForeign, store.ForeignIntact, store.BreakSubscriptions, store.Wipe = nil, nil, nil, nil
+			store.PutForeign, store.ForeignIntact, store.BreakSubscriptions, store.Wipe = nil, nil,
+				nil, nil
 			return store
 		}}
 	})
@@ -201,13 +224,20 @@ func emptyEtcd(t *testing.T, addr string) {
 	}
 }
 
-// The suite's steps with one of three servers that isn't as it should be, all the time: that which is asked first for most locks.
-func testWithOne(t *testing.T, parts []string, open func(*testing.T, []maker) backend.Backend, harm func(t *testing.T, server *testservers.Server, p *faults.Proxy)) {
+// The suite's steps with one of three servers that isn't as it should be, all the time: that which
+// is asked first for most locks.
+func testWithOne(
+	t *testing.T, parts []string, open func(*testing.T, []maker) backend.Backend,
+	harm func(t *testing.T, server *testservers.Server, p *faults.Proxy),
+) {
 	testWith(t, quorumbackend.Home("lock", 3), parts, open, harm)
 }
 
-func testWith(t *testing.T, ill int, parts []string, open func(*testing.T, []maker) backend.Backend, harm func(t *testing.T, server *testservers.Server, p *faults.Proxy)) {
-	wiretest.Suite(t, 1, wiretest.Named(t, parts...), func() contract.Harness {
+func testWith(
+	t *testing.T, ill int, parts []string, open func(*testing.T, []maker) backend.Backend,
+	harm func(t *testing.T, server *testservers.Server, p *faults.Proxy),
+) {
+	wiretest.Suite(t, 2, wiretest.Named(t, parts...), func() contract.Harness {
 		servers := redises(t)
 		p := wiretest.NewProxy(t, servers[ill].Addr, faults.RESP)
 		var makers []maker
@@ -227,10 +257,13 @@ func testWith(t *testing.T, ill int, parts []string, open func(*testing.T, []mak
 	})
 }
 
-// mostSteps are those that don't hang on who is first of several at once, or on the note of a writer who waits: that is left at one store,
-// and is lost with it.
-var mostSteps = []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/look", "steps/lease/cut", "steps/lease/prol",
-	"steps/concurrency/counts", "steps/concurrency/exclusion", "steps/notifier/release", "steps/notifier/force", "steps/notifier/context", "steps/batch/mixed", "steps/batch/many", "steps/close/release", "steps/close/notifier", "steps/wipe",
+// mostSteps are those that don't depend on which of several is first, or on the note of a writer
+// that waits: that is left at one store, and is lost with it.
+var mostSteps = []string{"steps/acquire", "steps/release", "steps/renew", "steps/force",
+	"steps/look", "steps/lease/cut", "steps/lease/prol",
+	"steps/concurrency/counts", "steps/concurrency/exclusion", "steps/notifier/release",
+	"steps/notifier/force", "steps/notifier/context", "steps/batch/mixed", "steps/batch/many",
+	"steps/close/release", "steps/close/notifier", "steps/wipe",
 	"steps/read", "steps/write", "steps/as write/acquire", "steps/as write/release"}
 
 func TestContractWithAStoreDown(t *testing.T) {
@@ -243,22 +276,31 @@ func TestContractWithAStoreDown(t *testing.T) {
 // Each session waits for it anew, so this is only for some.
 func TestContractWithAStoreThatHangs(t *testing.T) {
 	depth.Needs(t, depth.Change)
-	parts := []string{"steps/acquire", "steps/release", "steps/renew", "steps/force", "steps/batch/mixed", "steps/notifier/release",
+	parts := []string{"steps/acquire", "steps/release", "steps/renew", "steps/force",
+		"steps/batch/mixed", "steps/notifier/release",
 		"steps/close/release", "steps/write/excl"}
-	testWithOne(t, parts, over, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.Block(faults.Both) })
+	testWithOne(t, parts, over, func(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
+		p.Block(faults.Both)
+	})
 }
 
-// A session that doesn't know yet how slow it is may be done before it has answered, and takes back late what came late: so no lock changes hands here.
+// A session that doesn't know yet how slow it is may be done before it has answered, and takes back
+// late what came late: so no lock changes hands here.
 func TestContractWithASlowStore(t *testing.T) {
 	depth.Needs(t, depth.Change)
-	testWithOne(t, []string{"steps/acquire/free", "steps/acquire/again", "steps/renew", "steps/force/held", "steps/look"}, over,
-		func(t *testing.T, _ *testservers.Server, p *faults.Proxy) { p.SetDelay(15 * time.Millisecond) })
+	testWithOne(t, []string{"steps/acquire/free", "steps/acquire/again", "steps/renew",
+		"steps/force/held", "steps/look"}, over,
+		func(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
+			p.SetDelay(15 * time.Millisecond)
+		})
 }
 
-// What is asked of a store while it hangs is carried out when it is back, and only then taken back. Until that has happened it says no to
-// others, so where it is asked first a lock changes hands only among those who wait for it.
+// A store that hangs carries out its requests when it is back, and they are taken back only then.
+// Until then it refuses others. As this store is the one that is asked first, only clients that
+// wait get a lock that another had: the parts here hand over in no other way.
 func TestContractWithAStoreThatComesAndGoes(t *testing.T) {
-	testWithOne(t, []string{"steps/acquire/free", "steps/acquire/again", "steps/renew/held", "steps/renew/another",
+	testWithOne(t, []string{"steps/acquire/free", "steps/acquire/again", "steps/renew/held",
+		"steps/renew/another",
 		"locker/a second Lock", "locker/a counter", "locker/waiters cancelled"}, over, comesAndGoes)
 }
 
@@ -277,17 +319,25 @@ func comesAndGoes(t *testing.T, _ *testservers.Server, p *faults.Proxy) {
 	})
 }
 
-// Of two who want a lock at the same time each may have the vote of one store, and whoever gets that of the one that forgets can be without a
-// majority in the next moment: so here nobody competes, and no writer waits. A session that is closed wakes nobody where there is nothing to release.
-// Where a write was forgotten the read under it outlives a forced release: see TestForcedWriteThatAStoreHasForgotten. And every vote is waited for: a lock that was taken without the slowest is lost with the next one that is forgotten, as it should be.
+// Of two that want a lock at the same time each may have the vote of one store. The one that gets
+// the vote of the store that forgets can be without a majority in the next moment. So here nobody
+// competes, and no writer waits. A session that is closed wakes nobody where there is nothing to
+// release. Where a write was forgotten the read under it outlives a forced release: see
+// TestForcedWriteThatAStoreHasForgotten. And every vote is waited for: a lock that was taken
+// without the slowest is lost with the next one that is forgotten, as it should be.
 func TestContractWithAStoreThatForgets(t *testing.T) {
 	depth.Needs(t, depth.Change)
 	parts := slices.DeleteFunc(slices.Clone(mostSteps), func(part string) bool {
-		return strings.Contains(part, "concurrency") || part == "steps/read" || part == "steps/write" || part == "steps/close/notifier"
+		return strings.Contains(part, "concurrency") || part == "steps/read" ||
+			part == "steps/write" || part == "steps/close/notifier"
 	})
-	parts = append(parts, "steps/read/shared", "steps/read/excludes", "steps/read/lease", "steps/read/each", "steps/read/all", "steps/read/renew",
-		"steps/read/force", "steps/read/owners", "steps/read/batch", "steps/write/ex", "steps/write/own", "steps/write/down", "steps/write/no")
-	testWithOne(t, parts, patientOver, func(t *testing.T, server *testservers.Server, _ *faults.Proxy) {
+	parts = append(parts, "steps/read/shared", "steps/read/excludes", "steps/read/lease",
+		"steps/read/each", "steps/read/all", "steps/read/renew",
+		"steps/read/force", "steps/read/owners", "steps/read/batch", "steps/write/ex",
+		"steps/write/own", "steps/write/down", "steps/write/no")
+	testWithOne(t, parts, patientOver, func(
+		t *testing.T, server *testservers.Server, _ *faults.Proxy,
+	) {
 		every(t, 20*time.Millisecond, func(int) { testservers.Do(server.Addr, "FLUSHALL") })
 	})
 }

@@ -9,42 +9,44 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A debt is what a store may have given to an attempt that is over: it is released there until the store has answered. Where the store
-// may yet carry out what it was asked, it is released until that would have run out, and once more.
+// A debt is a grant that a store may have given to an attempt that has ended. The session sends
+// releases to that store until it has answered. If the store may yet carry out an earlier request,
+// the session repeats the release until that request would have expired, and once more after that.
 type debt struct {
 	key
 	at      *store
 	attempt string
 	lease   time.Duration
-	late    int       // so much of what was asked for may yet come
-	out     int       // releases that have no answer, and may yet be carried out
-	ends    time.Time // when what was asked for runs out
+	late    int       // the number of acquisitions that may yet be carried out
+	out     int       // releases without an answer that may yet be carried out
+	ends    time.Time // when every requested lease has expired
 	due     time.Time
-	pause   time.Duration // before the next time
+	pause   time.Duration // before the next attempt to pay
 	paying  bool
 }
 
-// debts are all of a session. One goroutine sees to them while there are any.
+// debts has all debts of a session. While there are any, one goroutine pays them.
 type debts struct {
 	list    []*debt
 	running bool
-	trying  set           // stores that don't answer, where one is being paid
+	trying  set           // silent stores at which one debt is being paid
 	added   chan struct{} // of capacity 1
 }
 
 const (
-	mostDebts      = 4096 // the oldest are forgotten, and run out by themselves
+	mostDebts      = 4096 // beyond this, the oldest are forgotten, and their grants expire
 	firstPause     = 50 * time.Millisecond
 	longestPause   = 10 * time.Second
-	longestSilence = time.Second // between two at a store that doesn't answer
-	payPatience    = time.Second // with a store
-	lastPatience   = time.Minute // after the end, with one that doesn't answer
+	longestSilence = time.Second // between two attempts at a silent store
+	payPatience    = time.Second // how long to wait for a store
+	lastPatience   = time.Minute // how long a silent store's debt stays after its leases
 )
 
-// oweLocked notes that something is to be given back.
+// oweLocked records a debt: a store may have given its vote to an attempt, and must be told to
+// release the vote.
 func (s *session) oweLocked(h *hold, at *store, late int) {
 	if w := s.lenderLocked(h); w != nil {
-		w.barred.add(at) // a release that comes late must not hit another Read
+		w.barred.add(at) // a late release must not end another Read
 	}
 	if s.closed {
 		return
@@ -54,9 +56,12 @@ func (s *session) oweLocked(h *hold, at *store, late int) {
 		d.list = slices.Delete(d.list, 0, 1)
 	}
 	now := time.Now()
-	x := &debt{key: h.key, at: at, attempt: h.attempt, lease: h.lease, late: late, ends: later(h.ends, now), due: now}
+	x := &debt{
+		key: h.key, at: at, attempt: h.attempt, lease: h.lease, late: late,
+		ends: later(h.ends, now), due: now,
+	}
 	if h.dying {
-		x.out = 1 // one that was sent before there was a debt, perhaps
+		x.out = 1 // a release may have been sent before there was a debt
 	}
 	d.list = append(d.list, x)
 	if d.added == nil {
@@ -74,10 +79,12 @@ func (s *session) oweLocked(h *hold, at *store, late int) {
 	}
 }
 
-// errOwed is of a store that has given a vote to an attempt that failed, and hasn't said yet that it has it back.
-var errOwed = errors.New("said yes, and is yet to hear that it was in vain")
+// errOwed is the error of a store that has given its vote to a failed attempt, and hasn't yet
+// confirmed the release of that vote.
+var errOwed = errors.New("an earlier vote of this store is not given back yet")
 
-// owed returns where there are debts of an attempt.
+// owed returns, as failures, the stores at which an attempt has debts. It leaves out those with an
+// acquisition under way.
 func (s *session) owed(attempt string) (failures []failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +119,8 @@ func (s *session) payAll() {
 	}
 }
 
-// payDue begins to pay what is due, and says when there is more to do.
+// payDue begins to pay the debts that are due. It returns when the next debts are due, and reports
+// whether any debt is left.
 func (s *session) payDue() (next time.Time, more bool) {
 	s.mu.Lock()
 	var due []*debt
@@ -150,7 +158,7 @@ func (s *session) payDue() (next time.Time, more bool) {
 // pay1 makes one attempt to pay a debt.
 func (s *session) pay1(ctx context.Context, d *debt) error {
 	s.mu.Lock()
-	if !slices.Contains(s.debts.list, d) { // it was paid meanwhile, and another may have the name
+	if !slices.Contains(s.debts.list, d) { // it has been paid, and its name may be in use again
 		s.debts.trying.remove(d.at)
 		s.mu.Unlock()
 		return nil
@@ -176,12 +184,14 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	if err == nil && res.Outcome != backend.NotHeld {
 		d.late = max(d.late-1, 0)
 	}
-	left := err == nil && res.Outcome == backend.Left // the store has carried out more than one acquisition
-	// A store that was silent may carry out all that it was asked meanwhile in any order, so its
-	// first answer isn't the last word.
+	// If the outcome is Left, the store had carried out more than one acquisition.
+	left := err == nil && res.Outcome == backend.Left
+	// A store that was silent may carry out all earlier requests now, in any order. So its first
+	// answer isn't final.
 	done := answered && !left && (d.late == 0 || !sent.Before(d.ends) && !silent)
-	if w := s.holds[key{backend.Write, d.name, d.owner}]; done && d.out == 0 && w != nil && w.attempt == d.attempt && d.kind == backend.Read {
-		w.barred.remove(d.at) // nothing of that Read is on its way any more
+	if w := s.holds[key{backend.Write, d.name, d.owner}]; done && d.out == 0 && w != nil &&
+		w.attempt == d.attempt && d.kind == backend.Read {
+		w.barred.remove(d.at) // no request about that Read is under way any more
 	}
 	if done || sent.After(d.ends.Add(max(d.lease, lastPatience))) {
 		s.debts.list = slices.DeleteFunc(s.debts.list, func(x *debt) bool { return x == d })
@@ -206,7 +216,8 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	return err
 }
 
-// pay makes one attempt to pay the debts of a key, and fails if those that are left may yet make a majority.
+// pay makes one attempt to pay the debts of a key. It fails if the remaining debts may be at a
+// majority of the stores.
 func (s *session) pay(ctx context.Context, k key) error {
 	s.mu.Lock()
 	var mine []*debt
@@ -220,7 +231,9 @@ func (s *session) pay(ctx context.Context, k key) error {
 		return nil
 	}
 	debtOf := make([]*debt, len(s.stores))
-	r := newRound(s, context.Background(), ctx, func(ctx context.Context, st *store) (struct{}, error) {
+	r := newRound(s, context.Background(), ctx, func(
+		ctx context.Context, st *store,
+	) (struct{}, error) {
 		return struct{}{}, s.pay1(ctx, debtOf[st.number])
 	})
 	defer r.leave()
@@ -233,7 +246,7 @@ func (s *session) pay(ctx context.Context, k key) error {
 	for {
 		var deadline time.Time
 		if r.waiting+len(r.failures) < s.need {
-			deadline = r.deadline() // the others are no majority
+			deadline = r.deadline() // the unpaid stores can't be a majority
 		}
 		if _, ok := r.next(deadline); !ok {
 			break

@@ -17,8 +17,11 @@ func Patient(b backend.Backend) backend.Backend {
 	return &q
 }
 
-// RenewLate renews a lock as one does who has found it held, and has been overtaken since by its release.
-func RenewLate(ctx context.Context, s backend.Session, req backend.RenewRequest) (held bool, err error) {
+// RenewLate renews a lock as a renewal does that has found it held, and has been overtaken since by
+// its release.
+func RenewLate(
+	ctx context.Context, s backend.Session, req backend.RenewRequest,
+) (held bool, err error) {
 	q := s.(*session)
 	q.mu.Lock()
 	h := q.holds[key{req.Kind, req.Name, req.Owner}]

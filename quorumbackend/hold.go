@@ -8,68 +8,75 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A key is what an owner has, or wants to have.
+// A key is a kind, a name and an owner that has or wants the lock.
 type key struct {
 	kind        backend.Kind
 	name, owner string
 }
 
-// A hold is what a session knows of one key: how often its owner has the lock, and where. Its fields are guarded by the mutex of the session.
+// A hold is a session's knowledge of one key. It says how many holds the owner has, and which
+// stores have granted them. The mutex of the session guards its fields.
 type hold struct {
 	key
-	turn  chan struct{} // has whoever takes a counting step
-	users int           // who have a turn, or wait for it
+	turn  chan struct{} // occupied by a counting step
+	users int           // the number of steps that have the turn, or wait for it
 
-	// attempt is whom the stores know the hold by: the owner with a number. Every attempt has another, since the stores may yet carry
-	// out what the last one has asked for, and what was sent to take it back; but for one that has asked and got nothing.
+	// attempt is the owner in requests to the stores: the session's owner with a number. Each
+	// attempt has a new number, since stores may yet carry out requests and releases of the attempt
+	// before. If that attempt got no vote, its number is used again.
 	attempt  string
-	borrowed bool   // a Read under the name of its owner's Write
-	serial   uint64 // of the votes: it tells answers about an earlier hold of the same name from those about this one
+	borrowed bool // it is a Read with the attempt of its owner's Write
+	// serial is the number of this set of votes. It tells answers about this set from answers about
+	// an earlier set.
+	serial uint64
 
 	count  int
-	noted  bool   // there may be notes of a Write that waits, under that name
-	dying  bool   // it is being given back
-	first  *store // which of them gave it first
+	noted  bool   // stores may have notes of a waiting Write with this attempt
+	dying  bool   // it is being released
+	first  *store // the first store that granted it
 	votes  []vote
-	rounds uint32        // renewals so far, see vote.since
-	lease  time.Duration // the last
-	ends   time.Time     // when all that was asked for is over
-	barred set           // of a Write, and the Read under it: stores that may yet release a Read of that name
+	rounds uint32        // the number of renewals: see vote.since
+	lease  time.Duration // the last lease
+	ends   time.Time     // when every requested lease has expired
+	// barred has, for a Write and the Read under it, the stores that may yet carry out a release of
+	// a Read with this attempt.
+	barred set
 }
 
-// A vote is what a store has said of a hold.
+// A vote is a store's word on a hold.
 type vote struct {
 	state verdict
 
-	// refuted says that the store has lacked the hold, and that no majority of others has been seen
-	// to have it since the store has it again. Until then it counts as one that lacks it, too.
+	// refuted says that the store has lacked the hold. It stays set until the store has the hold
+	// again and then a majority of other stores confirms the hold. Until then the vote counts as a
+	// refusal, too.
 	refuted bool
-	since   uint32 // of one that has it again: the last renewal that was sent before that was known
+	since   uint32 // the last renewal before the store was known to have the hold again
 
-	asking bool // it is being asked for the hold again, or is about to be
-	late   int  // so many acquisitions may yet be carried out, whatever has been said since
+	asking bool // a repair of this vote is under way or due
+	late   int  // the number of acquisitions that may yet be carried out
 
-	// doubt is the shortest lease of a request that the store hasn't answered, or zero. As it may carry that out at any time, it doesn't
-	// stand by a longer one.
+	// doubt is the shortest lease of an unanswered request to the store, or zero. The store may
+	// carry out that request at any time, so it can't promise a longer lease.
 	doubt time.Duration
 }
 
-// A verdict is a kind of vote.
+// A verdict is a store's last word on a hold.
 type verdict uint8
 
 const (
-	unasked  verdict = iota // or has certainly not done what it was asked
-	granted                 // has it
+	unasked  verdict = iota // not asked, or has certainly not carried out the request
+	granted                 // has the hold
 	doubtful                // was asked, and hasn't answered
-	denied                  // another has it there; of a Write it may have a note
-	struck                  // said that it doesn't have what it was to have
-	freed                   // has given it back
+	denied                  // another owner has the lock there; a Write may have left a note
+	struck                  // has said that it no longer has the hold
+	freed                   // has released the hold
 )
 
-// clear makes a hold one of nothing.
+// clear empties a hold.
 func (h *hold) clear() { h.count, h.noted, h.dying, h.first, h.votes = 0, false, false, nil, nil }
 
-// enter begins a counting step: no other of the same key begins before leave.
+// enter begins a counting step. No other step of the same key begins before leave.
 func (s *session) enter(ctx context.Context, k key) (*hold, error) {
 	s.mu.Lock()
 	h := s.holds[k]
@@ -99,7 +106,7 @@ func (s *session) leave(h *hold) {
 	s.unuse(h)
 }
 
-// unuse forgets a hold that is none, once nobody needs it.
+// unuse forgets an empty hold that no step uses any more.
 func (s *session) unuse(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +116,8 @@ func (s *session) unuse(h *hold) {
 	}
 }
 
-// sweepLocked forgets what is long over, now and then: the client may never have asked for it again.
+// sweepLocked forgets, now and then, holds that ended long ago. The client may never ask for them
+// again.
 func (s *session) sweepLocked() {
 	if len(s.holds) < max(s.sweepAt, 1024) {
 		return
@@ -123,10 +131,10 @@ func (s *session) sweepLocked() {
 	s.sweepAt = 2 * len(s.holds)
 }
 
-// nameLocked gives a hold that has nothing a name for the next attempt.
+// nameLocked gives an empty hold the name for its next attempt.
 func (s *session) nameLocked(h *hold) {
 	if h.kind == backend.Read {
-		// The stores know by the owner's name that it may read what it writes.
+		// The stores let an owner read what it writes only with the same owner string.
 		if w := s.holds[key{backend.Write, h.name, h.owner}]; w != nil && w.count > 0 {
 			h.attempt, h.borrowed = w.attempt, true
 			h.votes = make([]vote, len(s.stores))
@@ -135,16 +143,16 @@ func (s *session) nameLocked(h *hold) {
 		}
 	}
 	if h.votes != nil {
-		return // it has asked before, and got nothing
+		return // its last attempt has got no vote, so the name can be used again
 	}
 	s.attempts++
-	h.barred = 0 // that was about the last name
+	h.barred = 0 // barred was about the last name
 	h.attempt, h.borrowed = h.owner+"."+strconv.FormatUint(uint64(s.attempts), 10), false
 	h.votes = make([]vote, len(s.stores))
 	h.serial++
 }
 
-// lenderLocked returns the Write whose name a Read has, if it is still held.
+// lenderLocked returns the Write whose name a Read has, if the Write is still held.
 func (s *session) lenderLocked(h *hold) *hold {
 	if !h.borrowed {
 		return nil
@@ -156,7 +164,7 @@ func (s *session) lenderLocked(h *hold) *hold {
 	return w
 }
 
-// in returns the stores that have voted in one of these ways.
+// in returns the stores whose votes have one of these verdicts.
 func (s *session) in(h *hold, verdicts ...verdict) []*store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,10 +183,10 @@ func (s *session) inLocked(h *hold, verdicts ...verdict) []*store {
 	return stores
 }
 
-// doubtLocked notes that a store may or may not have carried out a request.
+// doubtLocked records that a store may or may not have carried out a request.
 func (h *hold) doubtLocked(st *store, lease time.Duration) {
 	if h.kind == backend.Read || h.kind == backend.Write || h.votes == nil {
-		return // they last no shorter for it
+		return // the request can't shorten the hold
 	}
 	v := &h.votes[st.number]
 	if v.doubt == 0 || lease < v.doubt {
@@ -186,7 +194,8 @@ func (h *hold) doubtLocked(st *store, lease time.Duration) {
 	}
 }
 
-// renewedLocked notes what a store has said to a renewal, and says whether it has the hold, and stands by the lease.
+// renewedLocked records a store's answer to a renewal. has reports that the store has the hold.
+// stays reports that the store won't shorten the lease.
 func (h *hold) renewedLocked(st *store, held bool, lease time.Duration) (has, stays bool) {
 	if h.votes == nil {
 		return false, false
@@ -203,9 +212,9 @@ func (h *hold) renewedLocked(st *store, held bool, lease time.Duration) (has, st
 	return true, v.doubt == 0 || lease <= v.doubt
 }
 
-// foundLocked notes that a store has a hold.
+// foundLocked records that a store has a hold.
 func (h *hold) foundLocked(v *vote) {
-	if v.state != granted { // so an acquisition has been carried out that hadn't been before
+	if v.state != granted { // a late acquisition has been carried out
 		v.late = max(v.late-1, 0)
 		v.since = h.rounds
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A subscription is one at the store that is asked first for a name, and moves when another is. Its fields are guarded by the
-// mutex of the session.
+// A subscription listens at the store that is asked first for its name. If another store takes that
+// role, the subscription moves there. The mutex of the session guards its fields.
 type subscription struct {
 	s      *session
 	req    backend.SubscribeRequest
@@ -19,14 +19,19 @@ type subscription struct {
 	closed bool
 }
 
-// subscribePatience is how much longer it may take to subscribe than to do a step.
+// subscribePatience is a factor: a subscription may take that many times the patience with its
+// store.
 const subscribePatience = 10
 
-// errDeaf is of a store that can't tell of releases.
-var errDeaf = &backend.Error{Kind: backend.Refused, Err: errors.New("the store tells nobody of releases")}
+// errDeaf is the error of a store that can't send messages about releases.
+var errDeaf = &backend.Error{
+	Kind: backend.Refused, Err: errors.New("the store sends no messages about releases"),
+}
 
 // Subscribe implements [backend.Notifier].
-func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *session) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	if err := s.begin(ctx, req.Kind); err != nil {
 		return nil, err
 	}
@@ -35,7 +40,7 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	order := s.order(req.Name)
 	for i, st := range order {
 		patience := subscribePatience * st.patience()
-		if i == len(order)-1 { // but not for ever: the others may be back
+		if i == len(order)-1 { // even the last one has limited time, since the others may be back
 			patience = max(patience, longestPause)
 		}
 		sub, err := x.subscribe(ctx, st, patience)
@@ -62,8 +67,11 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 
 var errClosed = errors.New("the session is closed")
 
-// subscribe subscribes at a store, and waits for no longer than that. What comes later is closed.
-func (x *subscription) subscribe(ctx context.Context, st *store, patience time.Duration) (backend.Subscription, error) {
+// subscribe subscribes at a store, and waits no longer than patience. If the subscription becomes
+// active later, it is closed.
+func (x *subscription) subscribe(
+	ctx context.Context, st *store, patience time.Duration,
+) (backend.Subscription, error) {
 	if st.tells == nil {
 		return nil, errDeaf
 	}
@@ -104,7 +112,8 @@ func (x *subscription) subscribe(ctx context.Context, st *store, patience time.D
 	return nil, errUnanswered
 }
 
-// wake is a wake-up from a store. After a split vote it waits: it may be due to what was just given back.
+// wake is called for a wake-up from a store. After a split vote it waits, since the message may be
+// about votes that were just released.
 func (x *subscription) wake() {
 	x.s.mu.Lock()
 	var wait time.Duration
@@ -126,7 +135,7 @@ func (x *subscription) wake() {
 	x.req.Wake(0)
 }
 
-// changed is told that a subscription at a store is broken, or stands again.
+// changed is called when a subscription at a store breaks or is active again.
 func (x *subscription) changed(at *store, broken error) {
 	x.s.mu.Lock()
 	current := x.at == at && !x.closed
@@ -139,7 +148,8 @@ func (x *subscription) changed(at *store, broken error) {
 	}
 }
 
-// follow has the subscriptions to a name listen where an attempt was refused: who releases there frees it.
+// follow makes all subscriptions to a name listen at the store that has refused an attempt, since
+// the release there frees the lock.
 func (s *session) follow(name string, to *store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,14 +160,15 @@ func (s *session) follow(name string, to *store) {
 	}
 }
 
-// failed notes that a store has failed. Who listens there listens elsewhere from now on.
+// failed records that a store has failed. If it wasn't known to be down, its subscriptions move to
+// another store.
 func (s *session) failed(st *store) {
 	if st.failed() {
 		s.desert(st)
 	}
 }
 
-// desert moves the subscriptions at a store to the next.
+// desert moves the subscriptions from a store to the next store that isn't down.
 func (s *session) desert(st *store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +186,8 @@ func (s *session) desert(st *store) {
 	}
 }
 
-// moveLocked begins to move a subscription. When it stands it wakes: a release may have gone unnoticed.
+// moveLocked begins to move a subscription. When the subscription is active at the new store, it
+// wakes its subscriber, since a release may have been missed.
 func (s *session) moveLocked(x *subscription, to *store) {
 	if x.moving || x.closed || x.at == nil {
 		return
@@ -220,7 +232,8 @@ func (x *subscription) Close() {
 	}
 }
 
-// closeLocked takes a subscription out, and returns what is to be closed; nil if it was.
+// closeLocked removes a subscription. It returns the store's subscription, which the caller closes.
+// If the subscription was closed before, it returns nil.
 func (x *subscription) closeLocked() backend.Subscription {
 	if x.closed {
 		return nil

@@ -12,27 +12,29 @@ import (
 )
 
 const (
-	fewest = 3  // stores: of two, a majority is both
-	most   = 64 // stores: a set of them is a word
+	fewest = 3  // stores; with two, a majority would be both
+	most   = 64 // stores; a set of them fits in a word
 )
 
 // quorum implements [backend.Backend].
 type quorum struct {
-	stores   []backend.Backend
-	limits   backend.Limits
-	patience time.Duration // at least, with a store where another may do as well; only tests change it
+	stores []backend.Backend
+	limits backend.Limits
+	// patience is the shortest wait for a store that another may replace. Only tests change it.
+	patience time.Duration
 }
 
-// New returns a backend that keeps each lock in several independent stores at once: the holder has
-// it in a majority of them. Every program that shares locks must name the same stores in the same
-// order.
+// New returns a backend that keeps each lock in several independent stores at once. The holder has
+// the lock in a majority of them. All programs that share locks must name the same stores in the
+// same order.
 //
-// It panics with fewer than three stores, more than 64, or one that is nil. The stores may be of
-// any make, and of several. Leases are as long as the strictest of them demands, and whole
-// multiples of the units of all.
+// New panics with fewer than three stores, with more than 64, or if one is nil. The stores may be
+// of any kind, and of different kinds. Leases are whole multiples of the units of all stores, and
+// at least as long as the strictest store demands.
 func New(stores ...backend.Backend) backend.Backend {
 	if len(stores) < fewest || len(stores) > most {
-		panic(fmt.Sprintf("quorumbackend: New with %d stores; it takes %d to %d", len(stores), fewest, most))
+		panic(fmt.Sprintf("quorumbackend: New with %d stores; it takes %d to %d", len(stores),
+			fewest, most))
 	}
 	for i, b := range stores {
 		if b == nil {
@@ -42,7 +44,7 @@ func New(stores ...backend.Backend) backend.Backend {
 	return &quorum{append([]backend.Backend(nil), stores...), limitsOf(stores), leastPatience}
 }
 
-// limitsOf returns what all of the stores can do.
+// limitsOf returns the limits that hold for all of the stores.
 func limitsOf(stores []backend.Backend) backend.Limits {
 	all := backend.Limits{LeaseStep: time.Millisecond}
 	reads := true
@@ -73,18 +75,20 @@ func leastCommonMultiple(a, b time.Duration) time.Duration {
 // Limits implements [backend.Backend].
 func (q *quorum) Limits() backend.Limits { return q.limits }
 
-// String is what dlock calls the store in errors.
+// String returns the name that dlock gives the store in errors.
 func (q *quorum) String() string { return fmt.Sprintf("a quorum of %d stores", len(q.stores)) }
 
 // Open implements [backend.Backend].
 func (q *quorum) Open() backend.Session {
 	s := &session{
-		limits:   q.limits,
-		need:     len(q.stores)/2 + 1,
-		holds:    make(map[key]*hold),
-		detours:  make(map[string]*detour),
-		subs:     make(map[*subscription]struct{}),
-		attempts: rand.Uint32(), // so that an owner that two sessions share by mistake is two in the stores
+		limits:  q.limits,
+		need:    len(q.stores)/2 + 1,
+		holds:   make(map[key]*hold),
+		detours: make(map[string]*detour),
+		subs:    make(map[*subscription]struct{}),
+		// The first number is random. So if two sessions share an owner by mistake, the stores see
+		// two owners.
+		attempts: rand.Uint32(),
 		began:    time.Now(),
 		prompt:   true,
 	}
@@ -100,12 +104,15 @@ func (q *quorum) Open() backend.Session {
 	return s
 }
 
-// reasons say why there is no lock of a kind.
+// reasons says why the stores have no locks of a kind.
 var reasons = map[backend.Kind]string{
-	backend.Fenced:  "each store counts tokens of its own, and the largest that a majority has given need not grow",
-	backend.Fair:    "each store has a line of its own, and they need not agree on who is first",
-	backend.Permits: "each store counts what is out by itself, and majorities for different holders may overlap in different stores",
-	backend.Latch:   "each store counts down by itself, and one that was away for a while would open its latch later, or never",
+	backend.Fenced: "each store counts tokens of its own, and the largest that a majority has " +
+		"given need not grow",
+	backend.Fair: "each store has a line of its own, and they need not agree on who is first",
+	backend.Permits: "each store counts what is out by itself, and majorities for different " +
+		"holders may overlap in different stores",
+	backend.Latch: "each store counts down by itself, and one that was away for a while would " +
+		"open its latch later, or never",
 }
 
 // whyNot is [backend.Capabilities].WhyNot.
@@ -120,7 +127,7 @@ func whyNot(k backend.Kind) string {
 	return reason
 }
 
-// check says why a kind is refused, if it is.
+// check returns the error for a kind that is refused, or nil.
 func (s *session) check(k backend.Kind) error {
 	if s.limits.Kinds.Has(k) {
 		return nil
@@ -129,10 +136,11 @@ func (s *session) check(k backend.Kind) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%w: %s", err, whyNot(k))}
 }
 
-// home returns the number of the store that is asked first for a name: the same for every client.
+// home returns the number of the store that is asked first for a name. It is the same for every
+// client.
 func home(name string, stores int) int {
 	return int(crc32.ChecksumIEEE([]byte(name)) % uint32(stores))
 }
 
-// errUnanswered is of a store that hasn't answered when its answer was no longer waited for.
+// errUnanswered is the error of a store that hadn't answered when the session stopped waiting.
 var errUnanswered = errors.New("no answer")

@@ -7,19 +7,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A poll counts what the stores say to one renewal of a hold.
+// A poll counts the stores' answers to one renewal of a hold.
 type poll struct {
 	serial  uint64
-	round   uint32 // which renewal of the hold it is
+	round   uint32 // the number of the renewal
 	need    int
 	stores  int
 	voters  set // the stores that are asked
-	refuted set // those of them that have lacked the hold: they count as no, whatever they say now
+	refuted set // voters that have lacked the hold, which count as no even if they say yes
 	yes, no int
-	sure    int // yeas of the others
+	sure    int // the number of other voters that said yes
 }
 
-// pollLocked begins a renewal.
+// pollLocked begins a renewal. The voters are the stores that have the hold, or may have it. The
+// other stores count as no.
 func (s *session) pollLocked(h *hold, lease time.Duration) poll {
 	h.ends, h.lease = later(h.ends, time.Now().Add(lease)), lease
 	h.rounds++
@@ -38,7 +39,8 @@ func (s *session) pollLocked(h *hold, lease time.Duration) poll {
 	return p
 }
 
-// count counts an answer: whether the store has the hold, and stands by the lease.
+// count counts an answer. has says that the store has the hold. stays says that the store won't
+// shorten the lease.
 func (p *poll) count(st *store, has, stays bool) {
 	known := p.refuted.has(st)
 	switch {
@@ -52,29 +54,31 @@ func (p *poll) count(st *store, has, stays bool) {
 	}
 }
 
-// gone says whether a majority doesn't have the hold, or may not have had it for a moment.
+// gone reports whether too few stores are left for a majority. A store that lacks the hold, or may
+// have lacked it for a moment, doesn't count.
 func (p *poll) gone() bool { return p.no > p.stores-p.need }
 
-// held says whether a majority has it.
+// held reports whether a majority has the hold, and the hold isn't gone.
 func (p *poll) held() bool { return p.yes >= p.need && !p.gone() }
 
-// mostMenders is how many requests of a session at a time ask a store for what it lacks.
+// mostMenders is how many goroutines may repair holds at one store at the same time.
 const mostMenders = 16
 
-// A repair is a hold that a store is to be asked for again.
+// A repair asks a store to grant a hold that it lacks.
 type repair struct {
 	h      *hold
 	serial uint64
 }
 
-// repair has the stores that lack a hold asked for it again, now that a majority has said that it
-// is held: those that were down when it was acquired, that another had then, and that have lost it.
+// repair asks stores that lack a hold to grant it, once a majority has confirmed the hold. These
+// stores were down when the hold was acquired, or another owner had the lock there, or they have
+// lost the hold.
 //
-// One that has it again counts from then on, but that it has lacked it isn't forgotten at once. In
-// between somebody else may have had the lock there, and in a store that has lost the hold since;
-// the next renewal would find a majority all the same, and the holder wouldn't be told. So it
-// is forgotten when a renewal that was sent later is answered by a majority of others: they
-// have had the hold all the time.
+// A store that has the hold again counts from then on. But the session remembers for a while that
+// the store has lacked it. During that gap, another owner may have had the lock in that store and
+// in a second store that has lost the hold since. The next renewal would still find a majority, and
+// the holder would never know. So the session forgets the gap only when a majority of other stores
+// has answered a renewal that was sent later. These stores have had the hold all the time.
 func (s *session) repair(h *hold, p poll) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +86,7 @@ func (s *session) repair(h *hold, p poll) {
 		return
 	}
 	if s.lenderLocked(h) != nil {
-		return // a late request for it can't be told from one for the next Read under that Write
+		return // a late request for this Read would look like one for the next Read under its Write
 	}
 	for i := range h.votes {
 		v, st := &h.votes[i], s.stores[i]
@@ -106,7 +110,7 @@ func (s *session) repair(h *hold, p poll) {
 	}
 }
 
-// mend asks a store for what it lacks, one hold after the other.
+// mend makes the repairs of a store, one after the other.
 func (s *session) mend(st *store) {
 	defer s.land()
 	s.mu.Lock()
@@ -123,7 +127,7 @@ func (s *session) mend(st *store) {
 			v.asking = false
 			continue
 		}
-		if !s.mendLocked(st, x, v) { // the next renewals ask again for what is left
+		if !s.mendLocked(st, x, v) { // later renewals repair the rest
 			for _, left := range st.repairs {
 				if left.h.serial == left.serial && left.h.votes != nil {
 					left.h.votes[st.number].asking = false
@@ -134,8 +138,9 @@ func (s *session) mend(st *store) {
 	}
 }
 
-// confirm asks the other stores whether they have a hold, so that it is forgotten soon that one has
-// lacked it. It looks, since a renewal might overtake one with a longer lease.
+// confirm asks the other stores whether they have a hold, so that the gap of a repaired store is
+// forgotten soon. It looks and doesn't renew, since a renewal might overtake one with a longer
+// lease.
 func (s *session) confirm(h *hold, serial uint64) {
 	s.mu.Lock()
 	if h.serial != serial || h.votes == nil || h.dying {
@@ -164,7 +169,8 @@ func (s *session) confirm(h *hold, serial uint64) {
 	s.repair(h, p)
 }
 
-// mendLocked asks for one, without the mutex. It returns false if the store doesn't answer.
+// mendLocked makes one repair. It unlocks the mutex while it asks. It returns false if the store
+// doesn't answer.
 func (s *session) mendLocked(st *store, x repair, v *vote) bool {
 	h := x.h
 	req := backend.AcquireRequest{Kind: h.kind, Name: h.name, Owner: h.attempt, Lease: h.lease}
@@ -184,11 +190,11 @@ func (s *session) mendLocked(st *store, x repair, v *vote) bool {
 	}
 	s.mu.Lock()
 	if h.serial != x.serial || h.votes == nil {
-		return answered // what came late is given back
+		return answered // the hold has ended, and a debt releases a late grant
 	}
 	v.asking = false
 	switch {
-	case h.dying: // it is given back as what comes late is
+	case h.dying: // the hold is released, and a late grant with it
 	case err != nil && backend.KindOf(err) == backend.Unknown:
 		v.state, v.refuted = doubtful, true
 		h.doubtLocked(st, req.Lease)

@@ -37,7 +37,9 @@ var renewals = map[string]func(tester, context.Context, time.Duration) (bool, er
 	"one":   tester.renewOne,
 	"batch": tester.renewBatch,
 	"re-entry": func(x tester, ctx context.Context, lease time.Duration) (bool, error) {
-		res, err := x.s.Acquire(ctx, backend.AcquireRequest{Name: "n", Owner: alice, Lease: lease, Reentry: true})
+		res, err := x.s.Acquire(ctx, backend.AcquireRequest{
+			Name: "n", Owner: alice, Lease: lease, Reentry: true,
+		})
 		return res.Acquired, err
 	},
 }
@@ -138,7 +140,8 @@ func TestRepairIsTriedAgain(t *testing.T) {
 			}
 		}
 		stores[2].fail(nil)
-		a.renews(alice, true) // it may have carried out the last request, so it is asked whether it has
+		// it may have carried out the last request, so it is asked whether it has
+		a.renews(alice, true)
 		synctest.Wait()
 		a.renews(alice, true)
 		a.wantNames(stores...)
@@ -353,13 +356,17 @@ func TestManyRepairs(t *testing.T) {
 		reqs := make([]backend.RenewRequest, many)
 		for i := range reqs {
 			reqs[i] = backend.RenewRequest{Name: fmt.Sprint("n", i), Owner: alice, Lease: lease}
-			res, err := a.s.Acquire(t.Context(), backend.AcquireRequest{Name: reqs[i].Name, Owner: alice, Lease: lease})
+			res, err := a.s.Acquire(t.Context(), backend.AcquireRequest{
+				Name: reqs[i].Name, Owner: alice, Lease: lease,
+			})
 			if err != nil || !res.Acquired {
 				t.Fatal(res, err)
 			}
 		}
 		renew := func() {
-			a.s.(backend.BatchRenewer).RenewBatch(t.Context(), reqs, func(i int, res backend.RenewResult, err error) {
+			a.s.(backend.BatchRenewer).RenewBatch(t.Context(), reqs, func(
+				i int, res backend.RenewResult, err error,
+			) {
 				if err != nil || !res.Held {
 					t.Errorf("%s: %+v, %v", reqs[i].Name, res, err)
 				}
@@ -402,7 +409,9 @@ func TestManyRepairs(t *testing.T) {
 		renew()
 		synctest.Wait()
 		for _, req := range reqs {
-			if res, err := a.s.Release(t.Context(), backend.ReleaseRequest{Name: req.Name, Owner: alice, Lease: lease}); err != nil || res.Outcome != backend.Freed {
+			if res, err := a.s.Release(t.Context(), backend.ReleaseRequest{
+				Name: req.Name, Owner: alice, Lease: lease,
+			}); err != nil || res.Outcome != backend.Freed {
 				t.Fatal(res, err)
 			}
 		}

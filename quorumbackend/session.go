@@ -16,9 +16,9 @@ import (
 type session struct {
 	limits backend.Limits
 	stores []*store
-	orders [][]*store // all of them, in the order of the constructor, each first once
-	need   int        // how many are a majority
-	prompt bool       // no step of any store waits
+	orders [][]*store // for each store, all stores in the order of New, beginning with that store
+	need   int        // the number of stores that make a majority
+	prompt bool       // no store's steps ever wait
 	began  time.Time
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -30,8 +30,8 @@ type session struct {
 	detours  map[string]*detour
 	subs     map[*subscription]struct{}
 	debts    debts
-	flying   int           // goroutines
-	landed   chan struct{} // closed when there are none; nil until somebody wants to know
+	flying   int           // the number of running goroutines
+	landed   chan struct{} // closed when no goroutine runs; nil if no call waits for that
 	closed   bool
 }
 
@@ -54,7 +54,7 @@ func (s *session) background(f func()) {
 	}()
 }
 
-// land is the end of such a goroutine.
+// land records the end of a goroutine that settle waits for.
 func (s *session) land() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *session) land() {
 	}
 }
 
-// settle waits for what goes on behind steps that have returned.
+// settle waits for work that steps have left behind.
 func (s *session) settle() {
 	var all sync.WaitGroup
 	for _, st := range s.stores {
@@ -108,7 +108,7 @@ func (s *session) Close() error {
 	return errors.Join(errs...)
 }
 
-// begin says why a step isn't begun.
+// begin returns the reason why a step can't begin, or nil.
 func (s *session) begin(ctx context.Context, k backend.Kind) error {
 	if err := s.check(k); err != nil {
 		return err
@@ -120,7 +120,9 @@ func (s *session) begin(ctx context.Context, k backend.Kind) error {
 }
 
 // Renew implements [backend.Session].
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *session) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	if err := s.begin(ctx, req.Kind); err != nil {
 		return backend.RenewResult{}, err
 	}
@@ -138,15 +140,20 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return backend.RenewResult{Held: held}, err
 }
 
-// errShortened is of a store that has prolonged a hold, and may yet make it shorter: it hasn't answered a request with a shorter lease.
-var errShortened = &backend.Error{Kind: backend.Unknown, Err: errors.New("held, but an earlier request with a shorter lease may yet arrive")}
+// errShortened is the error of a store that has renewed a hold, but may yet shorten it, because an
+// earlier request with a shorter lease has no answer.
+var errShortened = &backend.Error{
+	Kind: backend.Unknown,
+	Err:  errors.New("held, but an earlier request with a shorter lease may yet arrive"),
+}
 
-// renew has a majority prolong a hold. If that says that it has none it is over.
+// renew renews a hold in a majority of the stores. The hold ends if too few stores for a majority
+// have it.
 func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held bool, err error) {
 	s.mu.Lock()
 	if h.count == 0 {
 		s.mu.Unlock()
-		return false, nil // it was released, or lost, meanwhile
+		return false, nil // it has been released or lost
 	}
 	p := s.pollLocked(h, lease)
 	req := backend.RenewRequest{Kind: h.kind, Name: h.name, Owner: h.attempt, Lease: lease}
@@ -155,7 +162,9 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 		s.lose(h, p.serial)
 		return false, nil
 	}
-	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.RenewResult, error) { return st.session.Renew(ctx, req) })
+	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.RenewResult, error) {
+		return st.session.Renew(ctx, req)
+	})
 	defer r.leave()
 	for _, st := range s.stores {
 		if p.voters.has(st) {
@@ -203,8 +212,11 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 	return false, r.failure()
 }
 
-// renewed notes an answer to a renewal of what was known by that name, and says whether the store has it, and stands by the lease.
-func (s *session) renewed(h *hold, st *store, serial uint64, held bool, lease time.Duration) (has, stays bool) {
+// renewed records a store's answer to a renewal of the hold with that serial. has reports that the
+// store has the hold. stays reports that the store won't shorten the lease.
+func (s *session) renewed(
+	h *hold, st *store, serial uint64, held bool, lease time.Duration,
+) (has, stays bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.serial != serial || h.dying {
@@ -221,7 +233,8 @@ func (s *session) doubt(h *hold, st *store, serial uint64, lease time.Duration) 
 	}
 }
 
-// lose ends a hold that a majority doesn't have: the others give it back.
+// lose ends a hold that no majority has any more. The session asks the stores that may have it to
+// release it.
 func (s *session) lose(h *hold, serial uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,13 +247,13 @@ func (s *session) lose(h *hold, serial uint64) {
 	}
 }
 
-// dropLocked forgets a hold, and has what may be left of it given back.
+// dropLocked forgets a hold. The session then releases the hold in the stores that may have it.
 func (s *session) dropLocked(h *hold) {
 	s.oweAllLocked(h)
 	h.clear()
 }
 
-// oweAllLocked notes that a hold is to be given back wherever it or a note of it may be, or may yet come to be.
+// oweAllLocked records debts for a hold at all stores that have it or a note of it, or may get it.
 func (s *session) oweAllLocked(h *hold) {
 	for i, v := range h.votes {
 		if v.late > 0 || v.state == granted || v.state == denied && h.noted {
@@ -256,9 +269,14 @@ func later(x, y time.Time) time.Time {
 	return y
 }
 
-// touch asks a majority about an owner who has nothing, for what they may say of the name: that it is none, or no lock.
+// touch makes a request for an owner that holds nothing, and waits for a majority's answers. Only
+// errors of the stores matter, for instance that the name is no lock.
 func (s *session) touch(ctx context.Context, do func(context.Context, *store) error) error {
-	r := newRound(s, context.Background(), ctx, func(ctx context.Context, st *store) (struct{}, error) { return struct{}{}, do(ctx, st) })
+	r := newRound(s, context.Background(), ctx, func(
+		ctx context.Context, st *store,
+	) (struct{}, error) {
+		return struct{}{}, do(ctx, st)
+	})
 	defer r.leave()
 	r.ask(s.stores...)
 	for answers := 0; answers < s.need; {
@@ -274,7 +292,9 @@ func (s *session) touch(ctx context.Context, do func(context.Context, *store) er
 }
 
 // Release implements [backend.Session].
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *session) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	var none backend.ReleaseResult
 	if err := s.begin(ctx, req.Kind); err != nil {
 		return none, err
@@ -287,7 +307,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	s.mu.Lock()
 	count, asked, closed := h.count, h.votes != nil, s.closed
 	if count > 1 && closed {
-		h.count-- // no store prolongs anything any more
+		h.count-- // after Close no store renews its holds
 	}
 	s.mu.Unlock()
 	switch {
@@ -298,7 +318,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if h.count > 1 && (held || err != nil && backend.KindOf(err) == backend.Unknown) {
-			h.count-- // if it isn't known what the stores have done, this was: they don't count
+			h.count-- // the session counts, so unknown outcomes in stores don't matter
 		}
 		if err != nil || !held {
 			return none, err
@@ -306,7 +326,7 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 		return backend.ReleaseResult{Outcome: backend.Left}, nil
 	case count > 0:
 		return s.free(ctx, h, req)
-	case asked: // a note
+	case asked: // an earlier attempt has left a note
 		s.giveBack(ctx, h, req, false)
 	}
 	if err := s.pay(ctx, h.key); err != nil {
@@ -318,8 +338,10 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 	})
 }
 
-// free gives back the last of a hold, or what an attempt has left behind.
-func (s *session) free(ctx context.Context, h *hold, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+// free makes the last release of a hold.
+func (s *session) free(
+	ctx context.Context, h *hold, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	r, last, err := s.giveBack(ctx, h, req, false)
 	if err != nil {
 		return backend.ReleaseResult{}, err
@@ -334,10 +356,14 @@ func (s *session) free(ctx context.Context, h *hold, req backend.ReleaseRequest)
 	return last, nil
 }
 
-// giveBack releases in every store that was asked: first in the others, and last in that which is asked first, since those who wait
-// listen there. It returns how many have had the hold, and what the last has said; or an error if that isn't known, and then it can
-// be called again. A Write that waits on keeps its notes, and with them its name, unless a release of that may yet be on its way.
-func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequest, waits bool) (had int, last backend.ReleaseResult, err error) {
+// giveBack releases a hold in every store that was asked for it. The store that is asked first for
+// the name comes last, since waiters listen there. giveBack returns how many stores had the hold,
+// and the answer of that last store. If the number isn't known, giveBack returns an error, and can
+// be called again. If waits is set, the owner goes on waiting for its Write. Then h keeps its notes
+// and its name, unless a release of that name may still be under way.
+func (s *session) giveBack(
+	ctx context.Context, h *hold, req backend.ReleaseRequest, waits bool,
+) (had int, last backend.ReleaseResult, err error) {
 	s.mu.Lock()
 	held, first := h.count > 0, h.first
 	h.dying = true
@@ -345,22 +371,25 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	var asked []*store
 	for i, v := range h.votes {
 		switch {
-		case v.state == granted, v.state == doubtful, v.state == struck, v.late > 0, v.state == denied && h.noted && !waits:
+		case v.state == granted, v.state == doubtful, v.state == struck, v.late > 0,
+			v.state == denied && h.noted && !waits:
 			asked = append(asked, s.stores[i])
 		}
 	}
 	had = len(s.inLocked(h, freed))
-	burnt, conflicts := false, 0 // burnt: a release may yet be on its way
+	burnt, conflicts := false, 0 // burnt: a release may still be under way
 	s.mu.Unlock()
 
-	r := newRound(s, context.Background(), ctx, func(ctx context.Context, st *store) (backend.ReleaseResult, error) {
+	r := newRound(s, context.Background(), ctx, func(
+		ctx context.Context, st *store,
+	) (backend.ReleaseResult, error) {
 		req := req
 		req.AskWaiting = req.AskWaiting && st == first
 		return st.session.Release(ctx, req)
 	})
 	defer r.leave()
 	for _, st := range s.in(h, granted) {
-		r.trusted.add(st) // it has answered since this hold began
+		r.trusted.add(st) // it has answered for this hold
 	}
 	others := slices.DeleteFunc(slices.Clone(asked), func(st *store) bool { return st == first })
 	count := func(rep reply[backend.ReleaseResult]) {
@@ -368,9 +397,10 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		defer s.mu.Unlock()
 		v := &h.votes[rep.from.number]
 		switch {
-		case errors.Is(rep.err, backend.ErrConflict), rep.err == nil && rep.res.Outcome == backend.NotHeld:
+		case errors.Is(rep.err, backend.ErrConflict),
+			rep.err == nil && rep.res.Outcome == backend.NotHeld:
 			if rep.err != nil {
-				conflicts++ // so the hold is over
+				conflicts++ // the hold has ended there
 			}
 			if v.late > 0 {
 				s.oweLocked(h, rep.from, v.late)
@@ -397,9 +427,11 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 		}
 		return ok
 	}
-	// Whoever comes next is kept out for as long as one has not released, so they get more time than otherwise; but the first is to be
-	// asked while there is time for it.
-	patient := func() time.Time { return r.deadline().Add(min(releasePatience*r.longestOut(), longestMore)) }
+	// The next caller can't get the lock before every store has released it. So stores get more
+	// time than for other steps, as long as there is time left to ask the first store.
+	patient := func() time.Time {
+		return r.deadline().Add(min(releasePatience*r.longestOut(), longestMore))
+	}
 	r.ask(others...)
 	for take(patient()) {
 	}
@@ -446,12 +478,14 @@ func (s *session) giveBack(ctx context.Context, h *hold, req backend.ReleaseRequ
 	return had, last, nil
 }
 
-// mostTolls is how often a bell is rung at a store that forgets it.
+// mostTolls is how often a bell is tolled at a store that loses it. A bell is an acquisition that
+// is made only to be released, since the release wakes waiters.
 const mostTolls = 10
 
-// ring wakes those who listen at stores that had nothing to release, since they have lost it, or were down when it was acquired: who
-// acquires and releases there does. Where that is held, by another, it is he who wakes them. It is waited for, as whoever comes next is kept
-// out meanwhile.
+// ring wakes waiters that listen at stores that had nothing to release, because they have lost the
+// hold, or were down when it was acquired. ring does so by acquiring and releasing the lock there.
+// If another owner has the lock there, that owner's release wakes the waiters. ring waits for its
+// requests, since they keep other calls out.
 func (s *session) ring(ctx context.Context, k key, lease time.Duration, stores []*store) {
 	var all sync.WaitGroup
 	for _, st := range stores {
@@ -462,7 +496,7 @@ func (s *session) ring(ctx context.Context, k key, lease time.Duration, stores [
 	all.Wait()
 }
 
-// bellLease returns the lease of a bell for a hold that isn't this session's.
+// bellLease returns the lease of a bell after a ForceRelease.
 func (s *session) bellLease() time.Duration {
 	step := s.limits.LeaseStep
 	return (max(s.limits.MinLease, time.Second) + step - 1) / step * step
@@ -471,7 +505,10 @@ func (s *session) bellLease() time.Duration {
 func (s *session) ringAt(ctx context.Context, at *store, k key, lease time.Duration) {
 	s.mu.Lock()
 	s.attempts++
-	bell := &hold{key: k, attempt: k.owner + "." + strconv.FormatUint(uint64(s.attempts), 10), lease: lease, ends: time.Now().Add(lease)}
+	bell := &hold{
+		key: k, attempt: k.owner + "." + strconv.FormatUint(uint64(s.attempts), 10), lease: lease,
+		ends: time.Now().Add(lease),
+	}
 	s.mu.Unlock()
 	rung := make(chan struct{})
 	s.background(func() {
@@ -490,15 +527,21 @@ func (s *session) ringAt(ctx context.Context, at *store, k key, lease time.Durat
 	}
 }
 
-// toll acquires a bell and releases it, and says whether that was in vain: the store has forgotten it in between.
+// toll acquires a bell and releases it, which wakes the waiters. It returns true if the store lost
+// the bell in between, so that no waiter was woken.
 func (s *session) toll(ctx context.Context, at *store, bell *hold) (again bool) {
-	res, err := at.session.Acquire(ctx, backend.AcquireRequest{Kind: bell.kind, Name: bell.name, Owner: bell.attempt, Lease: bell.lease})
+	res, err := at.session.Acquire(ctx, backend.AcquireRequest{
+		Kind: bell.kind, Name: bell.name, Owner: bell.attempt, Lease: bell.lease,
+	})
 	late := err != nil && backend.KindOf(err) == backend.Unknown
 	if res.Acquired && err == nil {
 		var released backend.ReleaseResult
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), payPatience) // also after Close
+		// The release goes on after Close.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), payPatience)
 		defer cancel()
-		released, err = at.session.Release(ctx, backend.ReleaseRequest{Kind: bell.kind, Name: bell.name, Owner: bell.attempt, Lease: bell.lease})
+		released, err = at.session.Release(ctx, backend.ReleaseRequest{
+			Kind: bell.kind, Name: bell.name, Owner: bell.attempt, Lease: bell.lease,
+		})
 		late, again = err != nil, err == nil && released.Outcome == backend.NotHeld
 	}
 	if late {
@@ -509,7 +552,8 @@ func (s *session) toll(ctx context.Context, at *store, bell *hold) (again bool) 
 	return again
 }
 
-// stored returns the lease for a release that leaves nothing.
+// stored returns the lease for a last release. If the request has none, it is the lease of the
+// hold.
 func (s *session) stored(lease time.Duration, h *hold) time.Duration {
 	if lease > 0 {
 		return lease
@@ -518,11 +562,15 @@ func (s *session) stored(lease time.Duration, h *hold) time.Duration {
 }
 
 // ForceRelease implements [backend.Session].
-func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (res backend.ForceReleaseResult, err error) {
+func (s *session) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (res backend.ForceReleaseResult, err error) {
 	if err := s.begin(ctx, req.Kind); err != nil {
 		return res, err
 	}
-	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.ForceReleaseResult, error) {
+	r := newRound(s, s.ctx, ctx, func(
+		ctx context.Context, st *store,
+	) (backend.ForceReleaseResult, error) {
 		return st.session.ForceRelease(ctx, req)
 	})
 	defer r.leave()
@@ -556,7 +604,9 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 		r.partly = released > 0
 		return res, r.failure()
 	}
-	res.Released = released >= s.need // else its holder, who releases it just now, is the one who frees it
+	// If only a minority had a hold, the holder was just releasing the lock, so ForceRelease hasn't
+	// freed it.
+	res.Released = released >= s.need
 	if res.Released {
 		s.ring(ctx, key{req.Kind, req.Name, "forced"}, s.bellLease(), silent)
 	}
@@ -564,7 +614,9 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 }
 
 // Look implements [backend.Session].
-func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backend.LookResult, err error) {
+func (s *session) Look(
+	ctx context.Context, req backend.LookRequest,
+) (res backend.LookResult, err error) {
 	if err := s.begin(ctx, req.Kind); err != nil {
 		return res, err
 	}
@@ -574,7 +626,9 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backen
 		req.Owner, count = h.attempt, h.count
 	}
 	s.mu.Unlock()
-	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) { return st.session.Look(ctx, req) })
+	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) {
+		return st.session.Look(ctx, req)
+	})
 	defer r.leave()
 	r.ask(s.order(req.Name)...)
 	free, has := 0, 0
@@ -603,19 +657,19 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (res backen
 	switch {
 	case unheard > len(s.stores)-s.need, count > 0 && has < s.need && has+unheard >= s.need:
 		return res, r.failure()
-	case free >= s.need: // whoever asks for it now gets it, though one store may say no
+	case free >= s.need: // an attempt now would get it, even if one store refuses
 		return res, nil
 	}
 	if has >= s.need {
 		res.Count = count
 	}
-	// It lasts until fewer than a majority have it.
+	// The hold lasts as long as a majority has it.
 	slices.SortFunc(ends, func(x, y time.Duration) int { return -compareEnds(x, y) })
 	res.Held, res.Remaining = true, ends[min(s.need, len(ends))-1]
 	return res, nil
 }
 
-// compareEnds compares how long holds last; what is negative lasts for ever.
+// compareEnds compares how long holds last. A negative time has no end.
 func compareEnds(x, y time.Duration) int {
 	if x < 0 {
 		x = math.MaxInt64

@@ -12,57 +12,61 @@ import (
 )
 
 const (
-	roundTrips      = 4                      // and as many of its round trips
-	leastPatience   = 20 * time.Millisecond  // with a store where another may do as well
-	unknownTrip     = 25 * time.Millisecond  // of a store that hasn't answered yet
-	downFor         = time.Second            // a store that didn't answer is left for last
-	releasePatience = 9                      // times as much more for a release
-	longestMore     = 500 * time.Millisecond // at the most
-	grace           = time.Second            // after which what nobody waits for is given up
+	roundTrips      = 4                      // the patience with a store, in its usual round trips
+	leastPatience   = 20 * time.Millisecond  // the shortest wait for a replaceable store
+	unknownTrip     = 25 * time.Millisecond  // assumed for a store that hasn't answered yet
+	downFor         = time.Second            // how long a failed store is asked last
+	releasePatience = 9                      // a release waits this many patiences longer
+	longestMore     = 500 * time.Millisecond // the most by which a release waits longer
+	grace           = time.Second            // how long a request goes on after its round
 )
 
-// A store is one of those that vote, as a session sees it.
+// A store is one of the voting stores, as a session sees it.
 type store struct {
 	number  int
 	session backend.Session
-	batch   backend.BatchRenewer // nil if it has none
-	tells   backend.Notifier     // nil if it can't
-	settle  func()               // waits for what its steps left; nil if there is nothing
-	prompt  bool                 // its steps never wait
-	least   time.Duration        // patience with it
+	batch   backend.BatchRenewer // nil if the store can't renew batches
+	tells   backend.Notifier     // nil if the store can't notify
+	settle  func()               // waits for work that its steps left behind; may be nil
+	prompt  bool                 // the store's steps never wait
+	least   time.Duration        // the least patience with the store
 	began   time.Time
-	trip    atomic.Int64  // how long it takes to answer, smoothed; 0 if it never has
-	silence time.Duration // of one that didn't answer the last debt; guarded by the session's mutex, as is resume
-	resume  time.Time     // no debt is paid here before
-	down    atomic.Int64  // until when it is left for last, counted from began
-	repairs []repair      // what it is to be asked for again; guarded by the session's mutex, as is menders
-	menders int           // goroutines that do
+	trip    atomic.Int64 // smoothed time of its answers; 0: no answer yet
+	// silence is how long no debt is paid at the store, after it didn't answer the last payment.
+	// The session's mutex guards silence and resume.
+	silence time.Duration
+	resume  time.Time    // until when no debt is paid at the store
+	down    atomic.Int64 // until when the store is asked last, counted from began; 0: it isn't down
+	// repairs has requests to repeat at the store. The session's mutex guards it and menders.
+	repairs []repair
+	menders int // the number of goroutines that make the repairs
 }
 
 func newStore(number int, b backend.Backend, least time.Duration, began time.Time) *store {
 	session, can := backend.Open(b)
 	return &store{
 		number: number, session: session, least: least, began: began,
-		batch: can.BatchRenewer, tells: can.Notifier, settle: can.Settle, prompt: can.Steps == backend.StepsNeverWait,
+		batch: can.BatchRenewer, tells: can.Notifier, settle: can.Settle,
+		prompt: can.Steps == backend.StepsNeverWait,
 	}
 }
 
-// patience returns for how long the store is waited for where another may do as well.
+// patience returns how long to wait for the store if another may replace it.
 func (st *store) patience() time.Duration {
 	trip := time.Duration(st.trip.Load())
-	if trip == 0 {
+	if trip == 0 && !st.prompt {
 		trip = unknownTrip
 	}
 	return max(st.least, roundTrips*trip)
 }
 
-// answered notes that the store has answered, and in what time.
+// answered records that the store has answered, and how long that took.
 func (st *store) answered(took time.Duration) {
 	trip := st.trip.Load()
 	switch {
 	case trip == 0:
 		trip = int64(took)
-	case int64(took) > trip: // one that slows down is to be waited for soon
+	case int64(took) > trip: // patience grows quickly if a store slows down
 		trip += (int64(took) - trip) / 2
 	default:
 		trip += (int64(took) - trip) / 8
@@ -73,7 +77,8 @@ func (st *store) answered(took time.Duration) {
 	}
 }
 
-// failed notes that the store has failed, or was waited for in vain, and says whether that is news.
+// failed records that the store has failed, or hasn't answered in time. It returns false if the
+// store was already marked as down.
 func (st *store) failed() bool {
 	news := !st.isDown()
 	st.down.Store(int64(time.Since(st.began) + downFor))
@@ -85,7 +90,7 @@ func (st *store) isDown() bool {
 	return down != 0 && int64(time.Since(st.began)) < down
 }
 
-// A set is some of the stores.
+// A set has some of the stores, each by one bit.
 type set uint64
 
 func (x set) has(st *store) bool { return x&(1<<st.number) != 0 }
@@ -99,38 +104,43 @@ type reply[Res any] struct {
 	err  error
 }
 
-// A round is one step in several stores. Where steps wait each has a goroutine, so that a store that hangs can be
-// left: what it does then is not known.
+// A round carries out one step in several stores. If steps may wait, each has a goroutine, so that
+// the round can leave a store that hangs. The outcome in such a store is unknown.
 type round[Res any] struct {
 	s       *session
 	caller  context.Context
-	ctx     context.Context // of the requests
-	stop    func() bool     // ends the link between the two; may be nil
+	ctx     context.Context // context of the requests
+	stop    func() bool     // ends the link from caller to ctx; may be nil
 	cancel  context.CancelFunc
 	do      func(context.Context, *store) (Res, error)
 	replies chan reply[Res]
 	timer   *time.Timer
 
-	out      set // whose answers aren't there yet
-	waiting  int // how many these are
+	out      set // stores without an answer
+	waiting  int // the number of stores in out
 	sent     time.Time
-	hopeful  set           // of those, who weren't down when they were asked
-	trusted  set           // who are waited for as if they weren't
-	longest  time.Duration // patience with these
+	hopeful  set           // stores that weren't down when they were asked
+	trusted  set           // stores for which the round waits even if they are down
+	longest  time.Duration // the longest patience with a hopeful store
 	failures []failure
-	partly   bool // a store has carried it out
+	partly   bool // a store has carried out the step
 }
 
-// A failure is that of one store in a step.
+// A failure is the error of one store in a step.
 type failure struct {
 	at  *store
 	err error
 }
 
-// newRound begins a round. Whoever does must leave it. The requests end with the first of the two contexts: that of the session or, as there are
-// releases after Close, one that doesn't end; and that of the caller.
-func newRound[Res any](s *session, base, ctx context.Context, do func(context.Context, *store) (Res, error)) *round[Res] {
-	r := &round[Res]{s: s, caller: ctx, ctx: ctx, do: do, replies: make(chan reply[Res], len(s.stores))}
+// newRound begins a round, which the caller must leave. The requests end with base or with ctx, the
+// caller's context. base is the session's context or, for releases after Close, a context that
+// doesn't end.
+func newRound[Res any](
+	s *session, base, ctx context.Context, do func(context.Context, *store) (Res, error),
+) *round[Res] {
+	r := &round[Res]{
+		s: s, caller: ctx, ctx: ctx, do: do, replies: make(chan reply[Res], len(s.stores)),
+	}
 	if s.prompt {
 		return r
 	}
@@ -141,7 +151,8 @@ func newRound[Res any](s *session, base, ctx context.Context, do func(context.Co
 	return r
 }
 
-// request is the context of a session, with the values of a caller's: what a store does for one may go on when the step is over.
+// A request is a session's context with the values of a caller's context. By itself it doesn't end
+// with the caller's context, so a store's work may go on when the caller's step has ended.
 type request struct {
 	context.Context
 	caller context.Context
@@ -154,7 +165,7 @@ func (r request) Value(key any) any {
 	return r.caller.Value(key)
 }
 
-// ask sends the request to these stores.
+// ask sends the request to stores.
 func (r *round[Res]) ask(stores ...*store) {
 	for _, st := range stores {
 		r.out.add(st)
@@ -176,7 +187,7 @@ func (r *round[Res]) ask(stores ...*store) {
 	}
 }
 
-// call is one request.
+// call makes one request.
 func (r *round[Res]) call(st *store) {
 	if st.prompt {
 		res, err := r.do(r.ctx, st)
@@ -194,8 +205,8 @@ func (r *round[Res]) call(st *store) {
 	r.replies <- reply[Res]{st, res, err}
 }
 
-// deadline returns until when those are waited for that were asked last, if it can be done without them: those that didn't
-// answer lately not at all.
+// deadline returns until when to wait for answers that the round can do without. It leaves no time
+// for stores that didn't answer lately.
 func (r *round[Res]) deadline() time.Time {
 	if r.out&r.hopeful == 0 {
 		return r.sent
@@ -203,8 +214,9 @@ func (r *round[Res]) deadline() time.Time {
 	return r.sent.Add(r.longest)
 }
 
-// last returns until when an answer is waited for without which there is no majority: without end,
-// but for where another store has failed. Whoever waits may have votes that keep others out.
+// last returns until when to wait for an answer that is needed for a majority. If no store has
+// failed, the wait has no end. Otherwise it has one, since the round may have votes that keep
+// others out.
 func (r *round[Res]) last() time.Time {
 	if len(r.failures) == 0 {
 		return time.Time{}
@@ -212,7 +224,8 @@ func (r *round[Res]) last() time.Time {
 	return r.sent.Add(max(grace, r.longest))
 }
 
-// longestOut returns the patience with those that are waited for, if there are any.
+// longestOut returns the patience with the hopeful stores that haven't answered, or 0 if there are
+// none.
 func (r *round[Res]) longestOut() time.Duration {
 	if r.out&r.hopeful == 0 {
 		return 0
@@ -220,8 +233,8 @@ func (r *round[Res]) longestOut() time.Duration {
 	return r.longest
 }
 
-// next returns the next answer. It returns false if there is none until a deadline, which may be zero for none, or until the caller's context
-// has ended, or if there is none to come.
+// next returns the next answer. It returns false if there is none before the deadline, if the
+// caller's context has ended, or if no answer is due. A zero deadline means no deadline.
 func (r *round[Res]) next(deadline time.Time) (rep reply[Res], ok bool) {
 	if r.waiting == 0 {
 		return rep, false
@@ -264,10 +277,10 @@ func (r *round[Res]) wait(deadline time.Time) (rep reply[Res], ok bool) {
 	return rep, false
 }
 
-// over says whether the caller's context has ended.
+// over reports whether the caller's context has ended.
 func (r *round[Res]) over() bool { return r.caller.Err() != nil }
 
-// slow notes that those who haven't answered were waited for in vain.
+// slow records that the remaining stores haven't answered in time.
 func (r *round[Res]) slow() {
 	for _, st := range r.s.stores {
 		if r.out.has(st) {
@@ -277,7 +290,8 @@ func (r *round[Res]) slow() {
 	r.hopeful &^= r.out
 }
 
-// leave ends the round. What is under way may go on for a little: a store that is slower than it was is then known to be.
+// leave ends the round. Requests under way may go on for a short time, so that the session learns
+// how slow a store has become.
 func (r *round[Res]) leave() {
 	if r.timer != nil {
 		r.timer.Stop()
@@ -305,8 +319,9 @@ func (r *round[Res]) failure() error {
 	return failed(r.failures, len(r.s.stores), r.s.need, r.partly)
 }
 
-// failed returns the error of a step that has failed at so many of n stores that the others don't make a majority. It may not be said
-// that it wasn't carried out if it was in part.
+// failed returns the error of a step with these failures. Fewer than need of the n stores have
+// carried it out, so it has failed as a whole. If some have, partly is set, and the error's kind is
+// Unknown instead of Retry.
 func failed(failures []failure, n, need int, partly bool) error {
 	slices.SortFunc(failures, func(x, y failure) int { return x.at.number - y.at.number })
 	kind, refused := backend.Retry, 0
@@ -327,11 +342,12 @@ func failed(failures []failure, n, need int, partly bool) error {
 	if refused > n-need {
 		kind = backend.Refused
 	}
-	text := fmt.Sprintf("quorumbackend: %d of %d stores failed: %s", len(failures), n, strings.Join(texts, "; "))
+	text := fmt.Sprintf("quorumbackend: %d of %d stores failed: %s", len(failures), n,
+		strings.Join(texts, "; "))
 	return &backend.Error{Kind: kind, Err: &errorOfMany{text, errs}}
 }
 
-// errorOfMany is an error with a text of its own that is each of several.
+// errorOfMany wraps several errors, and has a text of its own.
 type errorOfMany struct {
 	text string
 	errs []error

@@ -27,33 +27,34 @@ type options struct {
 	replicas   redisson.Replicas
 	sharded    bool
 	prefix     string
-	checkEvery time.Duration // how long a silent connection for subscriptions is trusted
-	apart      bool          // no step goes together with another
+	checkEvery time.Duration // time between pings on a connection for subscriptions
+	apart      bool          // no two steps share a round trip
 }
 
-// WithPrefix sets a prefix of the keys of locks. The default is none: then a lock's name is its
-// key, and must not be that of other data. All programs that share locks must use the same prefix.
-// For Redisson it is part of the name, or what a NameMapper adds: with the prefix "lock:", its
-// getLock("lock:orders:42") is the lock "orders:42" here. In a cluster a prefix with a pair of
-// braces puts all locks into one slot.
+// WithPrefix sets a prefix of the keys of locks. By default there is none. Then a lock's name is
+// its key, and no other data may have that key. All programs that share locks must use the same
+// prefix. In Redisson the prefix is part of the name, or a NameMapper adds it. For example, with
+// the prefix "lock:", Redisson's getLock("lock:orders:42") is the lock "orders:42" here. In a
+// cluster, a prefix with a pair of braces puts all locks into one slot.
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a backend on a go-redis client: a [redis.Client], also one that follows Sentinel, or
-// a [redis.ClusterClient]. The client stays the caller's: close it after the client of the locks.
+// New returns a backend on a go-redis client: a [redis.Client], which may use Sentinel, or a
+// [redis.ClusterClient]. The caller closes that client, after the client of the locks.
 //
-// In a cluster a lock and its channel must be in one slot, or it could be taken but never released.
-// Names without braces are good, and so are names with one pair of braces around some part. Other
-// names whose two slots differ are refused when the lock is used, before anything is sent.
+// In a cluster, a lock and its channel must be in one slot. Otherwise, the lock could be acquired
+// but never released. Names without braces, and names with one pair of braces around some part,
+// fulfil that. For a name whose lock and channel are in two slots, each call fails before anything
+// is sent.
 //
-// New panics if client is nil, or anything else:
+// New panics if client is nil, or of another type:
 //
-//   - A [redis.Ring] stops using a server that this client can't reach and asks another instead, so
-//     two clients would lock one name on two servers.
-//   - A [redis.AutoPipeliner], or a type of your own around a client, doesn't show whether there is
-//     a cluster behind it. In one, steps and subscriptions must go to the right server together.
-//     Pass the client inside, and use a hook for what should happen around its commands.
+//   - If a [redis.Ring] can't reach a server, it asks another instead. So two clients could lock
+//     one name on two servers.
+//   - With a [redis.AutoPipeliner], or a type of your own around a client, New can't know whether
+//     there is a cluster behind it. In a cluster, steps and subscriptions must go to the right
+//     server together. Pass the client inside instead. Use a hook to add behavior to its commands.
 func New(client redis.UniversalClient, opts ...Option) *Backend {
 	if reason := unusable(client); reason != "" {
 		panic("redisbackend: " + reason)
@@ -66,7 +67,7 @@ func New(client redis.UniversalClient, opts ...Option) *Backend {
 	return b
 }
 
-// unusable returns why there can be no locks by way of the client, or nothing.
+// unusable returns the reason why the client can't be used for locks, or "".
 func unusable(client redis.UniversalClient) string {
 	null := false
 	switch client := client.(type) {
@@ -77,11 +78,11 @@ func unusable(client redis.UniversalClient) string {
 	case *redis.ClusterClient:
 		null = client == nil
 	case *redis.Ring:
-		return "a redis.Ring cannot keep locks: it replaces a server that this client cannot reach by" +
-			" another, so two clients would lock one name on two servers"
+		return "a redis.Ring cannot keep locks: it replaces a server that this client cannot " +
+			"reach by another, so two clients would lock one name on two servers"
 	default:
-		return fmt.Sprintf("a %T cannot keep locks: it doesn't show whether there is a cluster behind it;"+
-			" pass the redis.Client or redis.ClusterClient that is inside", client)
+		return fmt.Sprintf("a %T cannot keep locks: it doesn't show whether there is a cluster "+
+			"behind it; pass the redis.Client or redis.ClusterClient that is inside", client)
 	}
 	if null {
 		return "nil client"
@@ -103,7 +104,8 @@ func (b *Backend) Open() backend.Session {
 		Replicas:   b.options.replicas,
 	}
 	if o.Cluster || o.Replicas.N > 0 || o.Dialect.Sharded || b.options.apart {
-		return redisson.Open(o) // what goes together must be for one server, and not wait for another
+		// steps that share a round trip must be for one server, and must not delay each other
+		return redisson.Open(o)
 	}
 	t.sender = gather.New(func(ctx context.Context, cmds []*command) []*command {
 		t.sendNow(ctx, cmds...)
@@ -113,5 +115,8 @@ func (b *Backend) Open() backend.Session {
 	return redisson.Open(o)
 }
 
-// Limits says which kinds of lock there are. Redis counts leases in milliseconds.
-func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: redisson.Kinds, Keeps: true} }
+// Limits says that there are all kinds of lock, that locks can be kept, and that leases are counted
+// in milliseconds.
+func (b *Backend) Limits() backend.Limits {
+	return backend.Limits{Kinds: redisson.Kinds, Keeps: true}
+}

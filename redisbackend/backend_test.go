@@ -29,8 +29,10 @@ func TestNewPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, client := range map[string]redis.UniversalClient{
-		"nil client": nil, "nil client: typed": (*redis.Client)(nil), "nil client: cluster": (*redis.ClusterClient)(nil),
-		"Ring": ring, "AutoPipeliner": pipeliner, "struct": struct{ redis.UniversalClient }{client},
+		"nil client": nil, "nil client: typed": (*redis.Client)(nil),
+		"nil client: cluster": (*redis.ClusterClient)(nil),
+		"Ring":                ring, "AutoPipeliner": pipeliner,
+		"struct": struct{ redis.UniversalClient }{client},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
@@ -52,8 +54,10 @@ func TestSteps(t *testing.T) {
 		s := open(t, client)
 		look := func(owner string, held bool, count int) {
 			t.Helper()
-			got := wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n", Owner: owner}))
-			if got.Held != held || got.Count != count || held != (got.Remaining > 0) || got.Remaining > lease {
+			got := wiretest.Must[backend.LookResult](t)(
+				s.Look(ctx, backend.LookRequest{Name: "n", Owner: owner}))
+			if got.Held != held || got.Count != count || held != (got.Remaining > 0) ||
+				got.Remaining > lease {
 				t.Errorf("look: %+v, want held %v, count %d", got, held, count)
 			}
 		}
@@ -68,7 +72,8 @@ func TestSteps(t *testing.T) {
 		look(alice, true, 2)
 		look(bob, true, 0)
 		look("", true, 0)
-		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(bob))); res.Acquired || res.Remaining <= 0 {
+		if res := wiretest.Must[backend.AcquireResult](t)(
+			s.Acquire(ctx, reenter(bob))); res.Acquired || res.Remaining <= 0 {
 			t.Errorf("acquire by another: %+v", res)
 		}
 		if !wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))).Held {
@@ -77,24 +82,29 @@ func TestSteps(t *testing.T) {
 		if wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(bob))).Held {
 			t.Error("renew by another: held")
 		}
-		for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed, backend.NotHeld} {
-			if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice))); res.Outcome != want {
+		for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed,
+			backend.NotHeld} {
+			if res := wiretest.Must[backend.ReleaseResult](t)(
+				s.Release(ctx, release(alice))); res.Outcome != want {
 				t.Errorf("release: %v, want %v", res.Outcome, want)
 			}
 		}
 		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 		for _, want := range []bool{true, false} {
-			res := wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
+			res := wiretest.Must[backend.ForceReleaseResult](t)(
+				s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
 			if res.Released != want {
 				t.Errorf("force-release: %v, want %v", res.Released, want)
 			}
 		}
 
 		client.HSet(ctx, "n", alice, 1) // without an expiry
-		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(bob))); res.Acquired || res.Remaining >= 0 {
+		if res := wiretest.Must[backend.AcquireResult](t)(
+			s.Acquire(ctx, acquire(bob))); res.Acquired || res.Remaining >= 0 {
 			t.Errorf("acquire of what never ends: %+v", res)
 		}
-		if res := wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n"})); !res.Held || res.Remaining >= 0 {
+		if res := wiretest.Must[backend.LookResult](t)(
+			s.Look(ctx, backend.LookRequest{Name: "n"})); !res.Held || res.Remaining >= 0 {
 			t.Errorf("look at what never ends: %+v", res)
 		}
 	})
@@ -108,13 +118,14 @@ func TestReleaseAfterClose(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice))); res.Outcome != backend.Freed {
+		if res := wiretest.Must[backend.ReleaseResult](t)(
+			s.Release(t.Context(), release(alice))); res.Outcome != backend.Freed {
 			t.Errorf("release: %v", res.Outcome)
 		}
 	})
 }
 
-// What is under the name and no lock is left alone.
+// Every step refuses a value under the lock's name that isn't a lock, and leaves it alone.
 func TestConflict(t *testing.T) {
 	anywhere(t, func(t *testing.T, addr string) {
 		ctx := t.Context()
@@ -139,15 +150,19 @@ func TestConflict(t *testing.T) {
 
 func TestKindOfLock(t *testing.T) {
 	s := open(t, connect(t, "127.0.0.1:1"))
-	_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: 99, Name: "n", Owner: alice, Lease: lease})
+	_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+		Kind: 99, Name: "n", Owner: alice, Lease: lease,
+	})
 	wantKind(t, err, backend.Refused)
 }
 
 // A server forgets its scripts when it restarts.
 func TestScriptsForgotten(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, addr string) {
 		ctx := t.Context()
-		client := connect(t, addr, func(o *redis.Options) { o.ReadTimeout = testservers.Patience }) // miniredis interprets thousands of scripts slowly
+		// miniredis interprets thousands of scripts slowly
+		client := connect(t, addr, func(o *redis.Options) { o.ReadTimeout = testservers.Patience })
 		s := open(t, client)
 		for _, step := range steps {
 			client.ScriptFlush(ctx)
@@ -158,7 +173,8 @@ func TestScriptsForgotten(t *testing.T) {
 
 		client.FlushAll(ctx)
 		client.ScriptFlush(ctx)
-		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice))); res.Count != 1 {
+		if res := wiretest.Must[backend.AcquireResult](t)(
+			s.Acquire(ctx, reenter(alice))); res.Count != 1 {
 			t.Errorf("acquired %d times at once", res.Count)
 		}
 
@@ -205,7 +221,10 @@ func TestLostReply(t *testing.T) {
 			want string
 		}{
 			{"acquire", func() error { _, err := s.Acquire(ctx, acquire(alice)); return err }, "2"},
-			{"re-enter", func() error { _, err := s.Acquire(ctx, reenter(alice)); return err }, "3"},
+			{"re-enter", func() error {
+				_, err := s.Acquire(ctx, reenter(alice))
+				return err
+			}, "3"},
 			{"release", func() error { _, err := s.Release(ctx, release(alice)); return err }, "2"},
 		} {
 			if i == 0 { // connections and scripts, before answers are lost
@@ -218,9 +237,11 @@ func TestLostReply(t *testing.T) {
 			}
 			p.LoseReply(wiretest.OnLock)
 			wantKind(t, step.run(), backend.Unknown)
-			testservers.Until(t, step.name+" is carried out", func() bool { return holds() == step.want })
+			testservers.Until(t, step.name+" is carried out", func() bool {
+				return holds() == step.want
+			})
 		}
-		// What was repeated would have come before this.
+		// A step that was repeated would be carried out before this one.
 		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 		if got := holds(); got != "3" {
 			t.Errorf("%s holds at the end, want 3", got)
@@ -235,11 +256,16 @@ func TestErrorsOfTheClient(t *testing.T) {
 		for _, step := range steps {
 			wantKind(t, step.Run(t.Context(), s), backend.Retry)
 		}
-		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(
+			backend.Wakeup,
+		) {
+		}})
 		wantKind(t, err, backend.Retry)
 	})
 	t.Run("closed", func(t *testing.T) {
-		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1, PoolSize: 1})
+		client := redis.NewClient(&redis.Options{
+			Addr: "127.0.0.1:1", DialerRetries: 1, PoolSize: 1,
+		})
 		s := open(t, client)
 		wantKind(t, steps[0].Run(t.Context(), s), backend.Retry) // go-redis remembers why
 		client.Close()
@@ -261,9 +287,10 @@ func TestErrorsOfTheClient(t *testing.T) {
 	})
 }
 
-// What was written to a server that hangs it may carry out yet. New connections it doesn't answer, so
-// that nothing is written there.
+// A server that hangs may yet carry out a step that was written to it. It doesn't answer new
+// connections, so nothing is written to those.
 func TestServerHangs(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	var sessions []session
 	for _, step := range steps { // each with a connection that stands
@@ -289,7 +316,8 @@ func TestErrorsOfTheServer(t *testing.T) {
 	admin := connect(t, server.Addr)
 	allow := func(user string, rules ...string) session {
 		t.Helper()
-		args := append([]string{"ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all"}, rules...)
+		args := append([]string{"ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all"},
+			rules...)
 		server.Do(args...)
 		return open(t, connect(t, server.Addr, as(user)))
 	}
@@ -320,7 +348,8 @@ func TestErrorsOfTheServer(t *testing.T) {
 		for range 2 {
 			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 		}
-		for i, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed, backend.NotHeld} {
+		for i, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed,
+			backend.NotHeld} {
 			ask := release(alice)
 			ask.AskWaiting = i == 1
 			if res, err := s.Release(ctx, ask); res.Outcome != want || err != nil {
@@ -405,7 +434,8 @@ func TestServerClock(t *testing.T) {
 		wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice)))
 		wantHash(t, client, "n", map[string]string{alice: "1"}, lease)
 		server.FastForward(lease)
-		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(bob))); !res.Acquired {
+		if res := wiretest.Must[backend.AcquireResult](t)(
+			s.Acquire(ctx, acquire(bob))); !res.Acquired {
 			t.Errorf("clock off by %v: the lease does not end", off)
 		}
 	}

@@ -16,7 +16,9 @@ import (
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
-func connectCluster(t testing.TB, nodes []*testservers.Server, change ...func(*redis.ClusterOptions)) *redis.ClusterClient {
+func connectCluster(
+	t testing.TB, nodes []*testservers.Server, change ...func(*redis.ClusterOptions),
+) *redis.ClusterClient {
 	t.Helper()
 	opts := &redis.ClusterOptions{Addrs: wiretest.Addrs(nodes)}
 	for _, c := range change {
@@ -35,6 +37,7 @@ func (l logged) Printf(_ context.Context, format string, args ...any) {
 }
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	nodes := testservers.RedisCluster(t, 3)
 
 	t.Run("steps", func(t *testing.T) {
@@ -88,11 +91,17 @@ func TestCluster(t *testing.T) {
 	t.Run("slots", func(t *testing.T) {
 		s := open(t, connectCluster(t, nodes))
 		for _, name := range []string{"a{b", "{}x", "a}b"} {
-			_, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: name, Owner: alice, Lease: lease})
+			_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+				Name: name, Owner: alice, Lease: lease,
+			})
 			wantKind(t, err, backend.Refused)
-			_, err = s.Subscribe(t.Context(), backend.SubscribeRequest{Name: name, Wake: func(backend.Wakeup) {}})
+			_, err = s.Subscribe(t.Context(), backend.SubscribeRequest{
+				Name: name, Wake: func(backend.Wakeup) {},
+			})
 			wantKind(t, err, backend.Refused)
-			s.RenewBatch(t.Context(), []backend.RenewRequest{{Name: name, Owner: alice, Lease: lease}},
+			s.RenewBatch(t.Context(), []backend.RenewRequest{{
+				Name: name, Owner: alice, Lease: lease,
+			}},
 				func(_ int, _ backend.RenewResult, err error) { wantKind(t, err, backend.Refused) })
 		}
 	})
@@ -109,15 +118,20 @@ func TestCluster(t *testing.T) {
 	t.Run("a node hangs", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		client := connectCluster(t, nodes, func(o *redis.ClusterOptions) { o.ReadTimeout = testservers.Patience })
+		client := connectCluster(t, nodes, func(o *redis.ClusterOptions) {
+			o.ReadTimeout = testservers.Patience
+		})
 		s := open(t, client)
 		var reqs []backend.RenewRequest
 		onHung := 0
 		for i := range 100 {
 			name := fmt.Sprint("renewed", i)
-			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
+			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
+				Name: name, Owner: alice, Lease: lease,
+			}))
 			reqs = append(reqs, backend.RenewRequest{Name: name, Owner: alice, Lease: lease})
-			if wiretest.Must[*redis.Client](t)(client.MasterForKey(ctx, name)).Options().Addr == nodes[1].Addr {
+			if wiretest.Must[*redis.Client](t)(client.MasterForKey(ctx, name)).Options().
+				Addr == nodes[1].Addr {
 				onHung++
 			}
 		}
@@ -177,8 +191,12 @@ func TestCluster(t *testing.T) {
 		for _, node := range nodes {
 			node.Do("CLUSTER", "SETSLOT", slot, "NODE", id)
 		}
-		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
-		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease, Reentry: true})); res.Count != 2 {
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
+			Name: name, Owner: alice, Lease: lease,
+		}))
+		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
+			Name: name, Owner: alice, Lease: lease, Reentry: true,
+		})); res.Count != 2 {
 			t.Errorf("%d holds after a re-entry", res.Count)
 		}
 		s.RenewBatch(ctx, []backend.RenewRequest{{Name: name, Owner: alice, Lease: lease}},
@@ -190,8 +208,8 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// TestNothingIsAskedOfReplicas has a client prefer replicas for what reads only. What a lock needs goes to
-// masters all the same: a replica may not know yet who has it.
+// TestNothingIsAskedOfReplicas has a client prefer replicas for commands that only read. Those of a
+// lock go to masters all the same: a replica may not know yet who has it.
 func TestNothingIsAskedOfReplicas(t *testing.T) {
 	masters := testservers.RedisCluster(t, 3)
 	replicas := testservers.RedisClusterReplicas(t, masters)

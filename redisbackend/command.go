@@ -11,35 +11,36 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// A command is one that go-redis must not repeat by itself: one whose reply was lost may have been
-// carried out, and acquiring and releasing count.
+// A command is a Redis command for go-redis, which must not repeat it. If the reply was lost, the
+// command may have been carried out, and an acquisition or a release must not count twice.
 //
-// What go-redis says of a command doesn't tell what became of it. It returns redis.Nil also where
-// somebody else was answered with a null: a dialer, a source of credentials, a Sentinel. An error
-// reply may be that to the greeting of a connection, or that of a server that sent us on to another.
-// So a command notices by itself when it is written, and when a reply to it is read.
+// The result from go-redis doesn't tell whether the server has answered a command. It may be the
+// redis.Nil of another request, from a dialer, a source of credentials or a Sentinel. An error
+// reply may be the answer to the greeting of a connection, or a redirection to another server. So a
+// command itself records when it is written, and when a reply to it is read.
 type command struct {
 	*redis.Cmd
-	master  bool         // only a master may be asked
-	asks    bool         // it changes nothing: whether it was sent makes no difference
-	last    lastArgument // of a command that doesn't only ask
-	replies int32        // how many of its writes were answered
+	master  bool         // it must go to a master
+	asks    bool         // it changes nothing, so it doesn't matter whether it was sent
+	last    lastArgument // counts the writes of a script; unused for other commands
+	replies int32        // the number of its writes that were answered
 	refused bool         // the last answer was an error
 }
 
-// A lastArgument is the last that go-redis writes of a command, and counts how often it does. Of a
-// command of which it isn't written no server has got the whole.
+// A lastArgument is the last argument of a command. It counts how often go-redis writes it. Until
+// it is written, no server has the whole command.
 type lastArgument struct {
 	text   string
-	writes atomic.Int32 // or recalled
-	shown  atomic.Bool  // somebody has its text, and might send that
+	writes atomic.Int32 // the number of writes, or recalled
+	shown  atomic.Bool  // a hook has the text, and might send it
 }
 
 const recalled = -1
 
-var errRecalled = errors.New("redis: whoever wanted this sent has left")
+var errRecalled = errors.New("redis: the caller left before the command was sent")
 
-// MarshalBinary is called by go-redis when it writes the command.
+// MarshalBinary returns the text, and counts the write. go-redis calls it when it writes the
+// command.
 func (a *lastArgument) MarshalBinary() ([]byte, error) {
 	for {
 		n := a.writes.Load()
@@ -52,26 +53,28 @@ func (a *lastArgument) MarshalBinary() ([]byte, error) {
 	}
 }
 
-// String is what hooks see that log commands.
+// String returns the text to hooks, for example to those that log commands. After that, the command
+// can't be recalled, since the hook might send the text.
 func (a *lastArgument) String() string {
 	a.shown.Store(true)
 	return a.text
 }
 
-// recall keeps commands that go together from being written. It returns false if that is too late. The
-// first of them decides: without it none is.
+// recall prevents the writing of commands in one pipeline. It returns false if that is too late. It
+// marks only the first command, since go-redis writes no command if it can't write the first.
 func recall(cmds []*command) bool {
 	first := cmds[0]
 	return !first.asks && !first.last.shown.Load() && first.last.writes.CompareAndSwap(0, recalled)
 }
 
-// noReply is the value of a command until a reply is read.
+// noReply is the value of a command before a reply is read.
 type noReply struct{}
 
 func (noReply) String() string { return "no reply" }
 
-// SetErr is called by go-redis with the error of a reply that it has read, and with errors of its own.
-// After an error the client may go on to another server: what was read so far is no reply of that.
+// SetErr is called by go-redis with the error of a reply that it has read, and with errors of its
+// own. After an error, the client may go on to another server. So SetErr removes the reply that was
+// read so far.
 func (c *command) SetErr(err error) {
 	c.Cmd.SetErr(err)
 	if !c.read() {
@@ -86,16 +89,17 @@ func (c *command) SetErr(err error) {
 	}
 }
 
-// read says whether a reply was read, or begun to be.
+// read says whether at least a part of the reply was read.
 func (c *command) read() bool {
 	_, not := c.Val().(noReply)
 	return !not
 }
 
-// unsettled says whether the command was written and that was not answered.
+// unsettled says whether the command was written more often than it was answered.
 func (c *command) unsettled() bool { return c.last.writes.Load() > c.replies }
 
-// disguised says whether a hook of the client's has replaced the argument that is to notice.
+// disguised says whether a hook of the client has replaced the last argument, which counts the
+// writes.
 func (c *command) disguised() bool {
 	args := c.Args()
 	return args[len(args)-1] != any(&c.last)
@@ -104,13 +108,14 @@ func (c *command) disguised() bool {
 // NoRetry tells go-redis not to repeat the command.
 func (*command) NoRetry() bool { return true }
 
-// Clone keeps what the embedded command's Clone would lose: that it must not be repeated.
+// Clone returns a command that go-redis must not repeat either. The Clone of the embedded command
+// would return one that go-redis may repeat.
 func (c *command) Clone() redis.Cmder {
 	return &command{Cmd: c.Cmd.Clone().(*redis.Cmd), master: c.master, asks: c.asks}
 }
 
-// Name returns that of a command that writes for what only a master may be asked: a ClusterClient
-// that reads from replicas knows by its name that a command only reads.
+// Name returns the name of a writing command if this command must go to a master. A ClusterClient
+// that reads from replicas sends a command there if its name is that of a reading one.
 func (c *command) Name() string {
 	if c.master {
 		return "evalsha"
@@ -118,7 +123,7 @@ func (c *command) Name() string {
 	return c.Cmd.Name()
 }
 
-// newCommand returns what go-redis is to send.
+// newCommand returns a command for go-redis.
 func newCommand(ctx context.Context, cmd redisson.Command) *command {
 	if cmd.Script == "" {
 		return newQuestion(ctx, cmd)
@@ -152,7 +157,8 @@ func newScript(ctx context.Context, cmd redisson.Command) *command {
 	}
 	c := wrap(ctx, args, 3)
 	if len(cmd.Args) == 0 {
-		c.last.writes.Store(1) // hooks may want to see a key as it is: for all that is known it is sent
+		// the last argument is a key, which stays a string for hooks, so the command counts as sent
+		c.last.writes.Store(1)
 		return c
 	}
 	last := len(cmd.Args) - 1
@@ -164,21 +170,21 @@ func newScript(ctx context.Context, cmd redisson.Command) *command {
 	return c
 }
 
-// wrap returns a command of these arguments. Its first key is the argument at the position.
+// wrap returns a command with these arguments. Its first key is the argument at keyPos.
 func wrap(ctx context.Context, args []any, keyPos int8) *command {
 	c := &command{Cmd: redis.NewCmd(ctx, args...)}
 	c.SetVal(noReply{})
 	c.SetFirstKeyPos(keyPos)
-	c.SetStepCount(1) // else a ClusterClient asks the server for it, with a COMMAND
+	c.SetStepCount(1) // without it, a ClusterClient sends a COMMAND to learn it
 	return c
 }
 
-// unknownToServer says whether the server did not know the script. Then it did nothing.
+// unknownToServer says whether the server didn't know the script, and so did nothing.
 func (c *command) unknownToServer() bool {
 	return c.refused && !c.unsettled() && redis.HasErrorPrefix(c.Err(), "NOSCRIPT")
 }
 
-// reply returns what the command was answered.
+// reply returns the answer to the command.
 func (c *command) reply() redisson.Reply {
 	reply, err := c.Result()
 	switch {
@@ -187,7 +193,7 @@ func (c *command) reply() redisson.Reply {
 	case c.read() && err == nil && reply != nil:
 		return redisson.Reply{Value: reply}
 	case err == nil || c.asks && err == redis.Nil:
-		return redisson.Reply{Err: errNoReply} // a hook of the client's has taken it
+		return redisson.Reply{Err: errNoReply} // a hook of the client has dropped it
 	case c.asks && !c.refused:
 		return redisson.Reply{Err: withKind(err)}
 	case c.asks, c.unknownToServer():
@@ -201,7 +207,7 @@ func (c *command) reply() redisson.Reply {
 	}
 }
 
-// refusal is the reply of a server that has refused a command.
+// refusal returns the reply for a server's error reply.
 func refusal(err error) redisson.Reply {
 	r := redisson.Reply{Err: withKind(err)}
 	if reply, ok := errors.AsType[redis.Error](err); ok {
@@ -213,7 +219,7 @@ func refusal(err error) redisson.Reply {
 // answered says whether there is a reply or an error.
 func (c *command) answered() bool { return c.read() || c.Err() != nil }
 
-// astray says whether the command may have gone to the wrong server.
+// astray says whether the error may come from a wrong or unreachable server.
 func (c *command) astray() bool {
 	err := c.Err()
 	var reply redis.Error

@@ -1,9 +1,7 @@
 package redisbackend_test
 
 import (
-	"fmt"
 	"os/exec"
-	"slices"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -19,7 +17,7 @@ import (
 )
 
 func TestContractOnRedis(t *testing.T) {
-	wiretest.Suite(t, depth.Of(4, 6, 6), nil, func() contract.Harness {
+	wiretest.Suite(t, 12, nil, func() contract.Harness {
 		server := testservers.Redis(t)
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
 			store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
@@ -73,7 +71,7 @@ func TestContractOnMiniredis(t *testing.T) {
 
 func TestContractOnCluster(t *testing.T) {
 	choice := depth.Of[wiretest.Choice](wiretest.Essential, nil, nil)
-	wiretest.Suite(t, depth.Of(2, 4, 4), choice, func() contract.Harness {
+	wiretest.Suite(t, 4, choice, func() contract.Harness {
 		nodes := testservers.RedisCluster(t, 3)
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
 			return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
@@ -83,9 +81,9 @@ func TestContractOnCluster(t *testing.T) {
 	})
 }
 
-// A node of a cluster that hangs delays nobody whose locks are at other nodes. What is at that node
-// waits for it, as where the only server hangs: so each part is a node that has none of the case's
-// locks. It takes minutes, in real time.
+// A node of a cluster that hangs delays nobody whose locks are at other nodes. The locks at that
+// node wait for it, as where the only server hangs: so each part is a node that has none of the
+// case's locks. It takes minutes, in real time.
 func TestContractOnClusterWithParts(t *testing.T) {
 	depth.Needs(t, depth.Night)
 	nodes := testservers.RedisCluster(t, 4)
@@ -93,28 +91,9 @@ func TestContractOnClusterWithParts(t *testing.T) {
 		store := wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
 			return this.Cluster(t, nodes, wiretest.Options{})
 		})
-		for i := range nodes[1:] {
-			part := fmt.Sprint("part ", i+1)
-			spare := without(t, nodes, "a", part, "the holder of "+part)
-			store.Parts = append(store.Parts, func() func() { spare.Stop(); return spare.Cont })
-		}
+		store.Parts = wiretest.NodesWithout(t, nodes)
 		return store
 	}})
-}
-
-// without returns a node of a cluster that has none of these keys. There are more nodes than keys.
-func without(t *testing.T, nodes []*testservers.Server, keys ...string) *testservers.Server {
-	t.Helper()
-	for _, node := range nodes {
-		if !slices.ContainsFunc(keys, func(key string) bool {
-			_, err := testservers.Do(node.Addr, "EXISTS", key)
-			return err == nil // any other node says that it has moved
-		}) {
-			return node
-		}
-	}
-	t.Fatalf("each node has one of the keys %q", keys)
-	return nil
 }
 
 func TestContractOnClusterWithShardedPubSub(t *testing.T) {

@@ -44,13 +44,16 @@ func TestADecoratorIsAsTheBareStore(t *testing.T) {
 		var mu sync.Mutex
 		var sent []string // the names of commands, those that went together on one line
 		client := connect(t, server.Addr)
-		client.AddHook(hooks{around: func(_ context.Context, cmds []redis.Cmder, send func() error) error {
+		client.AddHook(hooks{around: func(
+			_ context.Context, cmds []redis.Cmder, send func() error,
+		) error {
 			names := make([]string, len(cmds))
 			for i, cmd := range cmds {
 				names[i] = cmd.Name()
 			}
 			mu.Lock()
-			if line := strings.Join(names, " "); strings.HasPrefix(line, "eval") { // and no new connection's
+			if line := strings.Join(names, " "); strings.HasPrefix(line, "eval") {
+				// and no new connection's
 				sent = append(sent, line)
 			}
 			mu.Unlock()

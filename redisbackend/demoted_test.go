@@ -14,7 +14,10 @@ import (
 )
 
 func TestDemoted(t *testing.T) {
-	wiretest.Demoted(t, testservers.Redis, func(t *testing.T, dial func(context.Context) (net.Conn, error)) backend.Backend {
+	t.Parallel()
+	wiretest.Demoted(t, testservers.Redis, func(
+		t *testing.T, dial func(context.Context) (net.Conn, error),
+	) backend.Backend {
 		return redisbackend.New(connect(t, "master", func(o *redis.Options) {
 			o.Dialer = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
 		}))

@@ -25,14 +25,15 @@ func withKind(err error) error {
 	return &backend.Error{Kind: clientError(err), Err: err}
 }
 
-// isReply says whether an error is, or wraps, a reply of a server's.
+// isReply says whether an error is, or wraps, a server's error reply.
 func isReply(err error) bool {
 	var reply redis.Error
 	return errors.As(err, &reply)
 }
 
-// clientError is the kind of an error that is no reply of the server's. What go-redis met before it
-// wrote the command is harmless; of everything else nobody knows.
+// clientError returns the kind of an error that isn't a server's reply. After an error from before
+// the write of the command, nothing was sent. After other errors, it is unknown whether the command
+// was carried out.
 func clientError(err error) backend.ErrorKind {
 	var op *net.OpError
 	switch {
@@ -47,8 +48,8 @@ func clientError(err error) backend.ErrorKind {
 	}
 }
 
-// notSent returns an error that came before anything was sent. A null among them was no answer to us,
-// and is kept from those who would take it for one.
+// notSent gives a kind to an error from before anything was sent. It hides redis.Nil, which was not
+// an answer to the command, but could be taken for one.
 func notSent(err error) error {
 	if err == redis.Nil {
 		err = fmt.Errorf("redis: no connection: %v", err)
@@ -59,8 +60,8 @@ func notSent(err error) error {
 	return &backend.Error{Kind: backend.Retry, Err: err}
 }
 
-// asUnknown returns the error with kind Unknown, whatever it says itself: for a step that was carried out
-// in part, or may have been.
+// asUnknown gives an error the kind Unknown, even if it has another. It is for a step that may have
+// been carried out, at least in part.
 func asUnknown(err error) error {
 	return &backend.Error{Kind: backend.Unknown, Err: err}
 }

@@ -20,12 +20,14 @@ func TestFence(t *testing.T) {
 }
 
 func TestFenceAgainstLateWrites(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	b := this.Server(t, server.Addr, wiretest.Options{})
 	wiretest.LateWrites(t, server, b, fences(b))
 }
 
 func TestFenceInCluster(t *testing.T) {
+	t.Parallel()
 	nodes := testservers.RedisCluster(t, 3)
 	wiretest.FencesInCluster(t, nodes, fences(this.Cluster(t, nodes, wiretest.Options{})))
 }

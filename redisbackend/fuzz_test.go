@@ -27,7 +27,9 @@ func FuzzServer(f *testing.F) {
 		}
 		server := &wiretest.FakeServer{RESP3: resp3, Answers: [][]byte{first, second}, Closes: true}
 		client := redis.NewClient(&redis.Options{
-			Dialer:        func(context.Context, string, string) (net.Conn, error) { return server.Dial(), nil },
+			Dialer: func(context.Context, string, string) (net.Conn, error) {
+				return server.Dial(), nil
+			},
 			DialerRetries: 1, DisableIdentity: true,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})
@@ -45,8 +47,8 @@ func FuzzServer(f *testing.F) {
 var announcesMuch = regexp.MustCompile(`\d{4}`)
 
 // decisive returns how the reply begins that decides what a script did: the first, or the second if
-// the server did not know the script. It is known unless it is hidden behind what clients skip, or a
-// map: go-redis takes one with a null key for null.
+// the server did not know the script. It is known unless it is hidden behind what clients skip, or
+// a map: go-redis takes one with a null key for null.
 func decisive(first, second []byte) (said wiretest.Reply, known bool) {
 	line, rest, ok := strings.Cut(string(first), "\n")
 	line, ended := strings.CutSuffix(line, "\r")
@@ -68,5 +70,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 
 // Names and owners are any bytes, and none is taken for another.
 func FuzzOwners(f *testing.F) {
-	wiretest.FuzzOwners(f, func(addr string) backend.Backend { return redisbackend.New(connect(f, addr)) })
+	wiretest.FuzzOwners(f, func(addr string) backend.Backend {
+		return redisbackend.New(connect(f, addr))
+	})
 }

@@ -25,9 +25,13 @@ func TestContextValues(t *testing.T) {
 		"nobody's": nil, "own": {redisbackend.WithContextValues()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wiretest.ContextValues(t, len(opts) > 0, func(t *testing.T, tenants *wiretest.Tenants) backend.Backend {
+			wiretest.ContextValues(t, len(opts) > 0, func(
+				t *testing.T, tenants *wiretest.Tenants,
+			) backend.Backend {
 				client := connect(t, server.Addr)
-				client.AddHook(hooks{around: func(ctx context.Context, cmds []redis.Cmder, send func() error) error {
+				client.AddHook(hooks{around: func(
+					ctx context.Context, cmds []redis.Cmder, send func() error,
+				) error {
 					for _, cmd := range cmds {
 						var words []string
 						for _, arg := range cmd.Args() {
@@ -64,16 +68,22 @@ func TestSomeConnectionsHang(t *testing.T) {
 	var hung sync.WaitGroup
 	for i := range 6 {
 		hung.Go(func() {
-			_, err := s.Acquire(ctx, backend.AcquireRequest{Name: fmt.Sprint("hung", i), Owner: alice, Lease: lease})
+			_, err := s.Acquire(ctx, backend.AcquireRequest{
+				Name: fmt.Sprint("hung", i), Owner: alice, Lease: lease,
+			})
 			if err == nil {
 				t.Error("a connection that hangs answers")
 			}
 		})
-		testservers.Until(t, "it hangs on a connection of its own", func() bool { return dials.Load() > int32(i) })
+		testservers.Until(t, "it hangs on a connection of its own", func() bool {
+			return dials.Load() > int32(i)
+		})
 	}
 	for i := range 20 {
 		patient, cancel := context.WithTimeout(ctx, testservers.Patience)
-		_, err := s.Acquire(patient, backend.AcquireRequest{Name: fmt.Sprint("n", i), Owner: alice, Lease: lease})
+		_, err := s.Acquire(patient, backend.AcquireRequest{
+			Name: fmt.Sprint("n", i), Owner: alice, Lease: lease,
+		})
 		cancel()
 		if err != nil {
 			t.Fatal(err)
@@ -85,7 +95,8 @@ func TestSomeConnectionsHang(t *testing.T) {
 	backend.CapabilitiesOf(s).Settle()
 }
 
-// Whoever leaves before the step was sent knows that it never will be.
+// A caller that leaves before its step is sent is told that the step was not carried out: it never
+// will be sent.
 func TestLeavingWhileItConnects(t *testing.T) {
 	server := testservers.Redis(t)
 	direct := connect(t, server.Addr)

@@ -29,7 +29,8 @@ func TestWrongServers(t *testing.T) {
 	cluster := testservers.RedisCluster(t, 2)
 	_, slaves := testservers.RedisReplicated(t, 1)
 	free := testservers.Redis(t)
-	free.Do("ACL", "SETUSER", "noscripts", "on", ">secret", "~*", "&*", "+@all", "-eval", "-evalsha")
+	free.Do("ACL", "SETUSER", "noscripts", "on", ">secret", "~*", "&*", "+@all", "-eval",
+		"-evalsha")
 	free.Do("ACL", "SETUSER", "nokeys", "on", ">secret", "~other", "&*", "+@all")
 	odd := testservers.Redis(t, "--rename-command", "EVALSHA", "")
 	odder := testservers.Redis(t, "--rename-command", "EVAL", "")
@@ -41,28 +42,45 @@ func TestWrongServers(t *testing.T) {
 		says    string
 		refused bool // at once
 	}{
-		"down": {connect(t, nowhere, func(o *redis.Options) { o.DialerRetries = 1 }), "connection refused", false},
-		"cluster down": {redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nowhere}, DialerRetries: 1}),
+		"down": {
+			connect(t, nowhere, func(o *redis.Options) { o.DialerRetries = 1 }),
+			"connection refused", false,
+		},
+		"cluster down": {redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: []string{nowhere}, DialerRetries: 1,
+		}),
 			"connection refused", false},
 		"sentinels down": {redis.NewFailoverClient(&redis.FailoverOptions{
-			MasterName: "main", SentinelAddrs: []string{nowhere}, DialerRetries: 1, MaxRetries: -1, DialTimeout: time.Second}),
+			MasterName: "main", SentinelAddrs: []string{nowhere}, DialerRetries: 1, MaxRetries: -1,
+			DialTimeout: time.Second}),
 			"sentinels specified in configuration are unreachable", false},
-		"no password":       {connect(t, server.Addr), "NOAUTH", true},
-		"wrong password":    {connect(t, server.Addr, guess), "WRONGPASS", true},
-		"cluster, password": {connectCluster(t, nodes, func(o *redis.ClusterOptions) { o.Password = "guess" }), "WRONGPASS", true},
-		"replica":           {connect(t, slaves[0].Addr), "READONLY", false},
-		"no scripts":        {connect(t, free.Addr, as("noscripts")), "NOPERM", true},
-		"no such keys":      {connect(t, free.Addr, as("nokeys")), "NOPERM", true},
-		"no EVALSHA":        {connect(t, odd.Addr), "EVAL and EVALSHA pass", true},
-		"no EVAL":           {connect(t, odder.Addr), "EVAL and EVALSHA pass", true},
-		"no such database":  {connect(t, free.Addr, func(o *redis.Options) { o.DB = 99 }), "DB index is out of range", true},
-		"cluster, database": {connect(t, cluster[0].Addr, func(o *redis.Options) { o.DB = 1 }), "SELECT is not allowed", true},
-		"not a cluster":     {connectCluster(t, []*testservers.Server{free}), "cluster support disabled", true},
+		"no password":    {connect(t, server.Addr), "NOAUTH", true},
+		"wrong password": {connect(t, server.Addr, guess), "WRONGPASS", true},
+		"cluster, password": {connectCluster(t, nodes, func(o *redis.ClusterOptions) {
+			o.Password = "guess"
+		}), "WRONGPASS", true},
+		"replica":      {connect(t, slaves[0].Addr), "READONLY", false},
+		"no scripts":   {connect(t, free.Addr, as("noscripts")), "NOPERM", true},
+		"no such keys": {connect(t, free.Addr, as("nokeys")), "NOPERM", true},
+		"no EVALSHA":   {connect(t, odd.Addr), "EVAL and EVALSHA pass", true},
+		"no EVAL":      {connect(t, odder.Addr), "EVAL and EVALSHA pass", true},
+		"no such database": {
+			connect(t, free.Addr, func(o *redis.Options) { o.DB = 99 }), "DB index is out of range",
+			true,
+		},
+		"cluster, database": {
+			connect(t, cluster[0].Addr, func(o *redis.Options) { o.DB = 1 }),
+			"SELECT is not allowed", true,
+		},
+		"not a cluster": {
+			connectCluster(t, []*testservers.Server{free}), "cluster support disabled", true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer c.client.Close()
 			for _, opts := range [][]redisbackend.Option{
-				nil, {redisbackend.WithShardedPubSub()}, {redisbackend.WithReplicas(1, wiretest.Scant)},
+				nil, {redisbackend.WithShardedPubSub()},
+				{redisbackend.WithReplicas(1, wiretest.Scant)},
 			} {
 				locks := dlock.New(redisbackend.New(c.client, opts...))
 				defer locks.Close()
@@ -101,5 +119,5 @@ func TestWithoutSubscriptions(t *testing.T) {
 
 func TestPermissions(t *testing.T) { wiretest.Permissions(t, this, testservers.Redis(t)) }
 
-// A server that answers nobody for a while delays those who wait for no longer than that.
+// A server that answers nobody for a while delays waiters for no longer than that.
 func TestServerPauses(t *testing.T) { wiretest.Paused(t, this, testservers.Redis(t)) }

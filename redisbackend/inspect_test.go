@@ -19,14 +19,17 @@ func TestInspectPermitted(t *testing.T) { wiretest.InspectPermitted(t, this, tes
 
 func TestChanged(t *testing.T) {
 	server := testservers.Redis(t)
-	wiretest.Changed(t, []*testservers.Server{server}, this.Server(t, server.Addr, wiretest.Options{}))
+	wiretest.Changed(t, []*testservers.Server{server},
+		this.Server(t, server.Addr, wiretest.Options{}))
 }
 
 func TestInspectInCluster(t *testing.T) {
 	t.Parallel()
 	nodes := testservers.RedisCluster(t, 3)
 	wiretest.ListInCluster(t, this, nodes)
-	t.Run("changed", func(t *testing.T) { wiretest.Changed(t, nodes, this.Cluster(t, nodes, wiretest.Options{})) })
+	t.Run("changed", func(t *testing.T) {
+		wiretest.Changed(t, nodes, this.Cluster(t, nodes, wiretest.Options{}))
+	})
 	t.Run("changed, sharded", func(t *testing.T) {
 		wiretest.Changed(t, nodes, this.Cluster(t, nodes, wiretest.Options{Sharded: true}))
 	})
@@ -34,6 +37,8 @@ func TestInspectInCluster(t *testing.T) {
 
 func TestListLeft(t *testing.T) {
 	wiretest.ListLeft(t, testservers.Redis(t), func(addr string) backend.Backend {
-		return redisbackend.New(connect(t, addr, func(o *redis.Options) { o.ReadTimeout = 4 * testservers.Patience }))
+		return redisbackend.New(connect(t, addr, func(o *redis.Options) {
+			o.ReadTimeout = 4 * testservers.Patience
+		}))
 	})
 }

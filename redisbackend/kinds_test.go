@@ -21,6 +21,7 @@ func TestKindsInCluster(t *testing.T) {
 }
 
 func TestKindsWithReplicas(t *testing.T) {
+	t.Parallel()
 	master, slaves := testservers.RedisReplicated(t, 2)
 	wiretest.KindsReplicated(t, this, master, slaves)
 }

@@ -39,7 +39,8 @@ func TestLockAndUnlockAreTwoCommands(t *testing.T) {
 	}
 	commands := m.Commands()
 	if len(commands) != 6 {
-		t.Fatalf("three uncontended pairs are %d commands:\n%s", len(commands), strings.Join(commands, "\n"))
+		t.Fatalf("three uncontended pairs are %d commands:\n%s", len(commands),
+			strings.Join(commands, "\n"))
 	}
 	for i, c := range commands {
 		if !strings.HasPrefix(c, `"EVALSHA"`) {
@@ -49,6 +50,7 @@ func TestLockAndUnlockAreTwoCommands(t *testing.T) {
 }
 
 func TestAThousandWaitersCostOneSubscription(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	holder, c := client(t, server.Addr), client(t, server.Addr)
 	holder.Locker("n").Lock()
@@ -71,9 +73,13 @@ func TestAThousandWaitersCostOneSubscription(t *testing.T) {
 		return len(wiretest.Must[[]string](t)(admin.PubSubChannels(t.Context(), "*").Result())) == 1
 	})
 	begin := time.Now()
-	testservers.Until(t, "some seconds have passed", func() bool { return time.Since(begin) > 3*time.Second })
+	testservers.Until(t, "some seconds have passed", func() bool {
+		return time.Since(begin) > 3*time.Second
+	})
 	seconds := time.Since(begin).Seconds()
-	commands := slices.DeleteFunc(m.Commands(), func(c string) bool { return strings.HasPrefix(c, `"PUBSUB"`) })
+	commands := slices.DeleteFunc(m.Commands(), func(c string) bool {
+		return strings.HasPrefix(c, `"PUBSUB"`)
+	})
 	subscriptions := 0
 	for _, c := range commands {
 		if strings.HasPrefix(c, `"SUBSCRIBE"`) {
@@ -82,12 +88,14 @@ func TestAThousandWaitersCostOneSubscription(t *testing.T) {
 	}
 	// The head's two tries and the subscription, and then two commands a second.
 	if limit := 3 + 2*seconds; subscriptions != 1 || float64(len(commands)) > limit {
-		t.Errorf("%d waiters cost %d subscriptions and %d commands in %.1f s; want 1 and at most %.0f:\n%s",
+		t.Errorf("%d waiters cost %d subscriptions and %d commands in %.1f s; want 1 and at most "+
+			"%.0f:\n%s",
 			n, subscriptions, len(commands), seconds, limit, strings.Join(commands, "\n"))
 	}
 }
 
 func TestCallsReturnWithTheirContextWhileTheServerHangs(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	c := client(t, server.Addr)
 	held := c.Locker("held")

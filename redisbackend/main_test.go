@@ -8,17 +8,18 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
 func TestMain(m *testing.M) {
-	wiretest.SideBySide(6)
+	apart.SideBySide(16)
 	wiretest.VerifyTestMain(m)
 }
 
-// What the tests use all the time.
+// These are short names for helpers that the tests use all the time.
 const (
 	alice = wiretest.Alice
 	bob   = wiretest.Bob

@@ -20,14 +20,17 @@ import (
 )
 
 const (
-	replicas   = 5
-	occasions  = 200
-	onceKeep   = time.Minute
-	replicaEnv = "DISTSYNC_TEST_REPLICA" // set in the environment of a replica: the address of the server, and by how much its clock is late
+	replicas  = 5
+	occasions = 200
+	onceKeep  = time.Minute
+	// set in the environment of a replica: the address of the server, and by how much its clock is
+	// late
+	replicaEnv = "DISTSYNC_TEST_REPLICA"
 )
 
-// TestReplicasRunAJobOnce lets replicas start a job of 5 ms for each of many occasions, at times that differ by far more than it takes. Time is
-// compressed: an occasion comes every 10 ms, and the last replica is 200 ms behind the first.
+// TestReplicasRunAJobOnce lets replicas start a job of 5 ms for each of many occasions, at times
+// that differ by far more than it takes. Time is compressed: an occasion comes every 10 ms, and the
+// last replica is 200 ms behind the first.
 func TestReplicasRunAJobOnce(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -48,7 +51,8 @@ func TestReplicasRunAJobOnce(t *testing.T) {
 			t.Errorf("occasion %d: ran %d times", i, n)
 		}
 		name := fmt.Sprint("once:job@", i)
-		if left := wiretest.Must[time.Duration](t)(rdb.PTTL(t.Context(), name).Result()); left <= 0 || left > onceKeep {
+		if left := wiretest.Must[time.Duration](t)(rdb.PTTL(t.Context(), name).
+			Result()); left <= 0 || left > onceKeep {
 			t.Errorf("%s is kept for %v", name, left)
 		}
 	}
@@ -77,7 +81,9 @@ func TestReplicaProcess(t *testing.T) {
 	began := time.Now().Add(time.Duration(off) * time.Millisecond)
 	for i := range occasions {
 		time.Sleep(time.Until(began.Add(time.Duration(i) * 10 * time.Millisecond)))
-		ran, err := client.Once(t.Context(), "job", fmt.Sprint(i), onceKeep, func(ctx context.Context) error {
+		ran, err := client.Once(t.Context(), "job", fmt.Sprint(i), onceKeep, func(
+			ctx context.Context,
+		) error {
 			time.Sleep(5 * time.Millisecond)
 			return rdb.Incr(ctx, runsOf(i)).Err()
 		})

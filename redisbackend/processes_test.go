@@ -36,6 +36,7 @@ const (
 // TestProcessesLoseNoIncrement lets processes add to a counter that nothing guards but the lock, in
 // steps that would lose additions if two were ever inside.
 func TestProcessesLoseNoIncrement(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	counted := runWorkers(t, server, "TestWorkerProcess")
 	rdb := connect(t, server.Addr)
@@ -50,7 +51,8 @@ func TestProcessesLoseNoIncrement(t *testing.T) {
 	}
 }
 
-// runWorkers runs processes, each of which is a test of this package, and returns how often they have incremented the counter.
+// runWorkers runs processes, each of which is a test of this package, and returns how often they
+// have incremented the counter.
 func runWorkers(t *testing.T, server *testservers.Server, test string) int64 {
 	var (
 		all     sync.WaitGroup
@@ -59,7 +61,8 @@ func runWorkers(t *testing.T, server *testservers.Server, test string) int64 {
 	for i := range processes {
 		all.Go(func() {
 			cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.v")
-			cmd.Env = append(os.Environ(), workerAddr+"="+server.Addr, workerNumber+"="+strconv.Itoa(i))
+			cmd.Env = append(os.Environ(), workerAddr+"="+server.Addr,
+				workerNumber+"="+strconv.Itoa(i))
 			out, err := cmd.CombinedOutput()
 			_, rest, found := strings.Cut(string(out), "increments: ")
 			n, _, _ := strings.Cut(rest, "\n")
@@ -171,6 +174,7 @@ func (w *worker) increment() {
 
 // Processes that want the same ten locks, every other one in the opposite order, never stand still.
 func TestProcessesInOppositeOrders(t *testing.T) {
+	t.Parallel()
 	server := testservers.Redis(t)
 	const want = processes * increments
 	counted := runWorkers(t, server, "TestOrderedProcess")
@@ -184,7 +188,8 @@ func TestProcessesInOppositeOrders(t *testing.T) {
 	}
 }
 
-// TestOrderedProcess is one of the processes of TestProcessesInOppositeOrders. By itself it does nothing.
+// TestOrderedProcess is one of the processes of TestProcessesInOppositeOrders. By itself it does
+// nothing.
 func TestOrderedProcess(t *testing.T) {
 	addr := os.Getenv(workerAddr)
 	if addr == "" {
@@ -198,7 +203,8 @@ func TestOrderedProcess(t *testing.T) {
 	w := &worker{t: t, rdb: rdb}
 	var wanted []*dlock.Locker
 	for i := range 10 {
-		// Half of them by way of another client: what is wanted together is sent in two parts, and gets mixed with that of others.
+		// Half of them by way of another client: what is wanted together is sent in two parts, and
+		// gets mixed with that of others.
 		c := first
 		if i%2 == 1 {
 			c = second

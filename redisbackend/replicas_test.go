@@ -21,17 +21,21 @@ func TestWithReplicasPanics(t *testing.T) {
 		d      time.Duration
 		says   string
 	}{
-		"good":              {connect(t, "127.0.0.1:1"), 1, 5*time.Second - time.Millisecond, ""},
-		"no limit":          {connect(t, "127.0.0.1:1", unlimited), 1, time.Hour, ""},
-		"zero":              {connect(t, "127.0.0.1:1"), 0, time.Second, "0 replicas"},
-		"negative":          {connect(t, "127.0.0.1:1"), -1, time.Second, "-1 replicas"},
-		"no time":           {connect(t, "127.0.0.1:1"), 1, 0, "whole milliseconds"},
-		"negative time":     {connect(t, "127.0.0.1:1"), 1, -time.Second, "whole milliseconds"},
-		"no millisecond":    {connect(t, "127.0.0.1:1"), 1, time.Microsecond, "whole milliseconds"},
-		"half milliseconds": {connect(t, "127.0.0.1:1"), 1, 1500 * time.Microsecond, "whole milliseconds"},
-		"as long":           {connect(t, "127.0.0.1:1"), 1, 5 * time.Second, "ReadTimeout of 5s"},
-		"longer":            {connect(t, "127.0.0.1:1", brief), 1, 2 * time.Second, "ReadTimeout of 1s"},
-		"longer, cluster":   {connectCluster(t, nil), 1, 5 * time.Second, "ReadTimeout of 5s"},
+		"good":           {connect(t, "127.0.0.1:1"), 1, 5*time.Second - time.Millisecond, ""},
+		"no limit":       {connect(t, "127.0.0.1:1", unlimited), 1, time.Hour, ""},
+		"zero":           {connect(t, "127.0.0.1:1"), 0, time.Second, "0 replicas"},
+		"negative":       {connect(t, "127.0.0.1:1"), -1, time.Second, "-1 replicas"},
+		"no time":        {connect(t, "127.0.0.1:1"), 1, 0, "whole milliseconds"},
+		"negative time":  {connect(t, "127.0.0.1:1"), 1, -time.Second, "whole milliseconds"},
+		"no millisecond": {connect(t, "127.0.0.1:1"), 1, time.Microsecond, "whole milliseconds"},
+		"half milliseconds": {
+			connect(t, "127.0.0.1:1"), 1, 1500 * time.Microsecond, "whole milliseconds",
+		},
+		"as long": {connect(t, "127.0.0.1:1"), 1, 5 * time.Second, "ReadTimeout of 5s"},
+		"longer": {
+			connect(t, "127.0.0.1:1", brief), 1, 2 * time.Second, "ReadTimeout of 1s",
+		},
+		"longer, cluster": {connectCluster(t, nil), 1, 5 * time.Second, "ReadTimeout of 5s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
@@ -46,6 +50,7 @@ func TestWithReplicasPanics(t *testing.T) {
 }
 
 func TestWithReplicas(t *testing.T) {
+	t.Parallel()
 	master, slaves := testservers.RedisReplicated(t, 2)
 	wiretest.Replicas(t, this, master, slaves)
 }

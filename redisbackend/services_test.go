@@ -12,5 +12,6 @@ func TestServices(t *testing.T) { wiretest.Services(t, this, testservers.Redis(t
 func TestServiceInTrouble(t *testing.T) { wiretest.Troubled(t, this, testservers.Redis(t)) }
 
 func TestNodeAloneInItsView(t *testing.T) {
+	t.Parallel()
 	wiretest.AloneInItsView(t, this, testservers.RedisCluster(t, 3))
 }

@@ -18,7 +18,9 @@ func TestShardedPubSub(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
 		t.Run(fmt.Sprintf("RESP%d", protocol), func(t *testing.T) {
 			p := this
-			p.Cluster = func(t testing.TB, nodes []*testservers.Server, o wiretest.Options) backend.Backend {
+			p.Cluster = func(
+				t testing.TB, nodes []*testservers.Server, o wiretest.Options,
+			) backend.Backend {
 				speak := func(o *redis.ClusterOptions) { o.Protocol = protocol }
 				return redisbackend.New(connectCluster(t, nodes, speak), options(o)...)
 			}

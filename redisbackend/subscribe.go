@@ -23,14 +23,14 @@ func newSubscriber(b *Backend) *pubsub.Subscriber {
 	})
 }
 
-// listening is how a go-redis client subscribes.
+// listening makes subscriptions with a go-redis client. It implements [pubsub.Client].
 type listening struct {
 	client  redis.UniversalClient
-	cluster *redis.ClusterClient // the client, if it is one; else nil
+	cluster *redis.ClusterClient // client, if it is a ClusterClient; otherwise nil
 	options options
 }
 
-// spread says whether each channel has a master of its own.
+// spread says whether channels are spread over the masters of a cluster.
 func (l *listening) spread() bool { return l.options.sharded && l.cluster != nil }
 
 // Locate returns the server that has a channel.
@@ -56,7 +56,8 @@ func (l *listening) server(client redis.UniversalClient, addr string) pubsub.Ser
 	}}
 }
 
-// Reload has a ClusterClient ask again which server has what. It doesn't wait for the answer.
+// Reload makes a ClusterClient ask again which server has which slots. It doesn't wait for the
+// answer.
 func (l *listening) Reload(ctx context.Context) {
 	if l.cluster != nil {
 		l.cluster.ReloadState(ctx)
@@ -66,24 +67,25 @@ func (l *listening) Reload(ctx context.Context) {
 // Kind gives an error of a connection its kind.
 func (l *listening) Kind(err error) error { return withKind(err) }
 
-// A connection is one to the server that carries subscriptions. Its commands don't wait for their
-// answers, which come in their order among what is published: receive, a goroutine, reads all that.
+// A connection is a connection for subscriptions. Sending a command doesn't wait for its answer.
+// The answers come in the order of the commands, among the published messages. A goroutine,
+// receive, reads all of them.
 type connection struct {
 	options  options
 	receiver *pubsub.Receiver
 	pubsub   *redis.PubSub
-	lost     chan error    // why it cannot be used any more
+	lost     chan error    // receives the error that ends the connection
 	read     chan struct{} // closed when receive has ended; nil until it begins
 
 	mu   sync.Mutex
-	sent []*order // what the server has not wholly answered yet, the oldest first
+	sent []*order // the orders without a complete answer, the oldest first
 }
 
 // An order is a command to the server.
 type order struct {
 	verb     pubsub.Verb
-	channels []string   // that it has not confirmed yet
-	answered chan error // gets nil, or the server's refusal
+	channels []string   // the channels that the server hasn't confirmed yet
+	answered chan error // receives nil, or the server's refusal
 }
 
 const sendTimeout = 10 * time.Second // to connect, or to write a command
@@ -99,8 +101,11 @@ func (c *connection) Close() {
 	}
 }
 
-// Tell sends commands and waits for their answers, but for none longer than a connection may be silent.
-func (c *connection) Tell(ctx context.Context, verb pubsub.Verb, orders [][]string) (refusals []error, err error) {
+// Tell sends commands, and waits for their answers. It gives up if an answer takes longer than
+// options.checkEvery.
+func (c *connection) Tell(
+	ctx context.Context, verb pubsub.Verb, orders [][]string,
+) (refusals []error, err error) {
 	told := make([]*order, len(orders))
 	for i, channels := range orders {
 		told[i] = &order{verb, channels, make(chan error, 1)}
@@ -130,13 +135,13 @@ func (c *connection) Tell(ctx context.Context, verb pubsub.Verb, orders [][]stri
 	return refusals, nil
 }
 
-// send writes a command. On a connection that stands it must not make go-redis connect again, which
-// would hide the break.
+// send writes a command. After the first command, it must not make go-redis connect again, since
+// that would hide that the connection broke.
 func (c *connection) send(ctx context.Context, verb pubsub.Verb, channels []string) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	if c.read != nil {
-		cancel() // go-redis heeds a context's end where it connects, its deadline where it writes
+		cancel() // an ended context stops go-redis from connecting, but not from writing
 	}
 	switch {
 	case verb == pubsub.Ping:
@@ -152,10 +157,10 @@ func (c *connection) send(ctx context.Context, verb pubsub.Verb, channels []stri
 	}
 }
 
-// receive reads until the first error.
+// receive reads messages until the first error, which it sends to lost.
 func (c *connection) receive(ctx context.Context) {
 	defer close(c.read)
-	// As in send: no context that has ended lets go-redis connect again.
+	// As in send, an ended context keeps go-redis from connecting again.
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
 	for {
@@ -174,7 +179,7 @@ func (c *connection) receive(ctx context.Context) {
 	}
 }
 
-// next reads one message. go-redis panics on some that are malformed.
+// next reads one message. It returns an error for malformed messages on which go-redis panics.
 func (c *connection) next(ctx context.Context) (msg any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -192,7 +197,7 @@ func withMoved(err error) error {
 	return err
 }
 
-// handle does what a message asks for. It returns an error if the message makes no sense.
+// handle passes a message on to the receiver. It returns an error if the message is unexpected.
 func (c *connection) handle(msg any) error {
 	switch msg := msg.(type) {
 	case *redis.Message:
@@ -211,15 +216,15 @@ func (c *connection) handle(msg any) error {
 	}
 }
 
-// confirmed passes on that the server has done what it was told, for one channel. It returns an error
-// if the server was told something else.
+// confirmed passes on a server's confirmation for one channel. It returns an error if no order of
+// the client explains the confirmation.
 func (c *connection) confirmed(verb pubsub.Verb, channel string) error {
 	told, done := c.told(verb, channel)
 	switch {
 	case verb == pubsub.Ping && told:
 	case verb == pubsub.Subscribe && told:
 		c.receiver.Subscribed(channel)
-	case verb == pubsub.Unsubscribe && (told || c.options.sharded): // unasked if the slot has moved
+	case verb == pubsub.Unsubscribe && (told || c.options.sharded): // or the slot has moved
 		c.receiver.Unsubscribed(channel)
 	default:
 		return fmt.Errorf("redis: unexpected confirmation: %s %.200q", verb, channel)
@@ -230,8 +235,8 @@ func (c *connection) confirmed(verb pubsub.Verb, channel string) error {
 	return nil
 }
 
-// told says whether the server was told this, and whether nothing of the command is left to confirm.
-// It confirms in the order in which it was told.
+// told says whether the oldest order expects this confirmation, and whether it was the last one of
+// that order. The server confirms channels in their order.
 func (c *connection) told(verb pubsub.Verb, channel string) (told, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,7 +253,7 @@ func (c *connection) told(verb pubsub.Verb, channel string) (told, done bool) {
 	return true, len(o.channels) == 0
 }
 
-// answer ends the oldest order, if there is one.
+// answer ends the oldest order. It returns false if there is none.
 func (c *connection) answer(err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

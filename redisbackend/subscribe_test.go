@@ -27,8 +27,12 @@ func TestSubscribe(t *testing.T) {
 				if !a.Wait() {
 					t.Error("a release wakes more than one")
 				}
-				wiretest.Must[backend.AcquireResult](t)(other.Acquire(t.Context(), backend.AcquireRequest{Name: "{b}", Owner: bob, Lease: lease}))
-				wiretest.Must[backend.ForceReleaseResult](t)(other.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "{b}"}))
+				wiretest.Must[backend.AcquireResult](t)(
+					other.Acquire(t.Context(), backend.AcquireRequest{
+						Name: "{b}", Owner: bob, Lease: lease,
+					}))
+				wiretest.Must[backend.ForceReleaseResult](t)(
+					other.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "{b}"}))
 				b.Wait()
 
 				// Anybody may publish anything.
@@ -54,7 +58,8 @@ func TestOneConnection(t *testing.T) {
 	s := redisbackend.New(client).Open().(session)
 	count := func() (channels, clients int) {
 		list := client.ClientList(t.Context()).Val()
-		return len(client.PubSubChannels(t.Context(), "*").Val()), len(pubsubClient.FindAllString(list, -1))
+		return len(client.PubSubChannels(t.Context(), "*").Val()),
+			len(pubsubClient.FindAllString(list, -1))
 	}
 	const n = 2500
 	var mu sync.Mutex
@@ -76,13 +81,21 @@ func TestOneConnection(t *testing.T) {
 	for _, sub := range subs {
 		sub.Close()
 	}
-	testservers.Until(t, "the channels are unsubscribed", func() bool { channels, _ := count(); return channels == 0 })
+	testservers.Until(t, "the channels are unsubscribed", func() bool {
+		channels, _ := count()
+		return channels == 0
+	})
 	s.Close()
-	testservers.Until(t, "the connection is closed", func() bool { _, clients := count(); return clients == 0 })
+	testservers.Until(t, "the connection is closed", func() bool {
+		_, clients := count()
+		return clients == 0
+	})
 }
 
-// A connection that breaks is replaced, and everybody is woken, since they may have missed something.
+// A connection that breaks is replaced, and everybody is woken, since they may have missed
+// something.
 func TestSubscriptionSurvives(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, addr string) {
 		p := wiretest.NewProxy(t, addr, faults.RESP)
 		s := open(t, connect(t, p.Addr()))
@@ -117,20 +130,28 @@ func TestSubscriptionSurvives(t *testing.T) {
 		l.Wait()
 		// The pool of other connections learns of the restart by failing.
 		testservers.Until(t, "the server is used again", func() bool {
-			_, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: "a", Owner: alice, Lease: lease})
+			_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+				Name: "a", Owner: alice, Lease: lease,
+			})
 			return err == nil
 		})
-		wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "a"}))
+		wiretest.Must[backend.ForceReleaseResult](t)(
+			s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "a"}))
 		l.Wait()
 	})
 	t.Run("server hung", func(t *testing.T) {
 		server := testservers.Redis(t)
-		client := connect(t, server.Addr, func(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond })
+		client := connect(t, server.Addr, func(o *redis.Options) {
+			o.ReadTimeout = 100 * time.Millisecond
+		})
 		s := open(t, client, redisbackend.CheckEvery(20*time.Millisecond))
 		l := subscribe(t, s, "a")
 		server.Stop()
-		// Who asks now gets an error, when the silence is noticed.
-		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "b", Wake: func(backend.Wakeup) {}})
+		// A call gets an error once the client notices the silence.
+		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "b", Wake: func(
+			backend.Wakeup,
+		) {
+		}})
 		if err == nil || backend.KindOf(err) == backend.Refused {
 			t.Errorf("subscribe to a server that hangs: %v", err)
 		}
@@ -149,19 +170,24 @@ func TestSubscribeEnds(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := s.Subscribe(ctx, backend.SubscribeRequest{Name: "b", Wake: func(backend.Wakeup) {}}); err == nil {
+	if _, err := s.Subscribe(ctx, backend.SubscribeRequest{
+		Name: "b", Wake: func(backend.Wakeup) {},
+	}); err == nil {
 		t.Error("subscribed to a server that hangs")
 	}
 	failed := make(chan error)
 	go func() {
-		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "c", Wake: func(backend.Wakeup) {}})
+		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "c", Wake: func(
+			backend.Wakeup,
+		) {
+		}})
 		failed <- err
 	}()
 	s.Close() // though the server hangs
 	wantKind(t, <-failed, backend.Refused)
 }
 
-// Who is refused is told so, and only who is.
+// A subscription that the server refuses gets an error. Others that share its command don't.
 func TestSubscribeRefused(t *testing.T) {
 	server := testservers.Redis(t)
 	server.Do("ACL", "SETUSER", "some", "on", ">secret", "~*", "+@all", "resetchannels",
@@ -173,7 +199,9 @@ func TestSubscribeRefused(t *testing.T) {
 	var running sync.WaitGroup
 	for i := range 20 { // so that some share a command
 		running.Go(func() {
-			_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: fmt.Sprint("bad", i), Wake: func(backend.Wakeup) {}})
+			_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{
+				Name: fmt.Sprint("bad", i), Wake: func(backend.Wakeup) {},
+			})
 			wantKind(t, err, backend.Refused)
 		})
 		running.Go(func() {
@@ -190,7 +218,7 @@ func TestSubscribeRefused(t *testing.T) {
 	running.Wait()
 }
 
-// Whoever is subscribed gets the next message, whatever was asked for before.
+// A subscription gets the next message, even if another of that name ended just before it began.
 func TestSubscribeInQuickSuccession(t *testing.T) {
 	anywhere(t, func(t *testing.T, addr string) {
 		s, other := open(t, connect(t, addr)), open(t, connect(t, addr))

@@ -13,11 +13,11 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// transport is a go-redis client that carries commands.
+// transport sends commands with a go-redis client.
 type transport struct {
 	client  redis.UniversalClient
-	cluster *redis.ClusterClient               // the client, if it is one; else nil
-	sender  *gather.Sender[*command, *command] // nil: every step sends for itself
+	cluster *redis.ClusterClient               // client, if it is a ClusterClient; otherwise nil
+	sender  *gather.Sender[*command, *command] // nil: no two steps share a round trip
 }
 
 func (t *transport) Send(ctx context.Context, cmd redisson.Command) redisson.Reply {
@@ -36,8 +36,8 @@ func (t *transport) SendTogether(ctx context.Context, cmds ...redisson.Command) 
 	return replies(all)
 }
 
-// SendApart sends commands to the one server that has the key of the first. A cluster's client would not
-// know where to send a command that has none.
+// SendApart sends all commands to the server that has the key of the first command. A ClusterClient
+// couldn't find the server of a command without a key.
 func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
 	node := t.client
 	if t.cluster != nil {
@@ -58,7 +58,7 @@ func (t *transport) SendBatch(ctx context.Context, cmds []redisson.Command) []re
 	return replies(all)
 }
 
-// Reach returns nil: go-redis says of each command whether it was sent.
+// Reach returns nil, since it is known for each command whether it was sent.
 func (t *transport) Reach(context.Context, string) error { return nil }
 
 func (t *transport) Node(ctx context.Context, key string) (string, error) {
@@ -69,7 +69,7 @@ func (t *transport) Node(ctx context.Context, key string) (string, error) {
 	return node.Options().Addr, nil
 }
 
-// Masters asks the cluster. go-redis tells nothing of those that it knows without that.
+// Masters returns the cluster's masters. ForEachMaster asks the cluster for them if necessary.
 func (t *transport) Masters(ctx context.Context) ([]string, error) {
 	var mu sync.Mutex
 	var addrs []string
@@ -89,7 +89,9 @@ func (t *transport) Masters(ctx context.Context) ([]string, error) {
 	return addrs, nil
 }
 
-func (t *transport) SendTo(ctx context.Context, master string, cmd redisson.Command) redisson.Reply {
+func (t *transport) SendTo(
+	ctx context.Context, master string, cmd redisson.Command,
+) redisson.Reply {
 	r := redisson.Reply{Err: notSent(fmt.Errorf("redis: %s is no master any more", master))}
 	err := t.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
 		if node.Options().Addr == master {
@@ -105,7 +107,7 @@ func (t *transport) SendTo(ctx context.Context, master string, cmd redisson.Comm
 	return r
 }
 
-// Refresh does nothing: go-redis does it by itself.
+// Refresh does nothing, since go-redis refreshes its own map of the cluster.
 func (t *transport) Refresh(context.Context) {}
 
 // master returns the client of the master that has the key's slot.
@@ -117,7 +119,7 @@ func master(ctx context.Context, cluster *redis.ClusterClient, key string) (*red
 	return node, nil
 }
 
-// command returns what go-redis is to send, to a master.
+// command returns a command for go-redis. Even a command that only reads goes to a master.
 func (t *transport) command(ctx context.Context, cmd redisson.Command) *command {
 	c := newCommand(ctx, cmd)
 	c.master = c.asks && len(cmd.Keys) > 0 && t.cluster != nil && t.cluster.Options().ReadOnly
@@ -140,8 +142,8 @@ func replies(cmds []*command) []redisson.Reply {
 	return all
 }
 
-// send sends commands together. It returns an error if the caller has left before they were answered;
-// else each has its own reply or error.
+// send sends commands together. It returns an error if ctx ended before they were answered.
+// Otherwise each command has its own reply or error.
 func (t *transport) send(ctx context.Context, cmds ...*command) error {
 	if t.sender == nil {
 		t.sendNow(ctx, cmds...)
@@ -151,7 +153,7 @@ func (t *transport) send(ctx context.Context, cmds ...*command) error {
 	return err
 }
 
-// sendNow is send in this goroutine, whatever becomes of ctx.
+// sendNow sends commands in this goroutine. It returns only when they have replies or errors.
 func (t *transport) sendNow(ctx context.Context, cmds ...*command) {
 	if len(cmds) > 1 {
 		t.pipeline(ctx, t.client, cmds...)
@@ -161,15 +163,15 @@ func (t *transport) sendNow(ctx context.Context, cmds ...*command) {
 	t.learn(ctx, cmds...)
 }
 
-// pipeline sends commands together, by way of the transport's client or a node's. Each then has its own
-// reply or error.
+// pipeline sends commands together with the given client. After it, each command has its own reply
+// or error.
 func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, cmds ...*command) {
 	pipe := client.Pipeline()
 	for _, cmd := range cmds {
-		_ = pipe.Process(ctx, cmd) // only queues it
+		_ = pipe.Process(ctx, cmd) // returns no error, since it only queues
 	}
-	// Exec returns the first of their errors. But where the server refuses the connection, with an
-	// error reply to the greeting, go-redis leaves the commands as they were.
+	// Exec returns the first error of the commands. But if the server refuses the connection with
+	// an error reply to the greeting, go-redis sets no command's error.
 	if _, err := pipe.Exec(ctx); err != nil && !slices.ContainsFunc(cmds, (*command).answered) {
 		for _, cmd := range cmds {
 			cmd.SetErr(err)
@@ -178,8 +180,8 @@ func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, 
 	t.learn(ctx, cmds...)
 }
 
-// learn has a ClusterClient ask again which server has what if a command has met a server that does
-// not answer or is not the right one. By itself go-redis does so where it repeats commands, or after
+// learn makes a ClusterClient ask again which server has which slots, if a command had no answer,
+// or went to a wrong server. go-redis itself does so only when it repeats commands, or after
 // minutes.
 func (t *transport) learn(ctx context.Context, cmds ...*command) {
 	if t.cluster != nil && slices.ContainsFunc(cmds, (*command).astray) {

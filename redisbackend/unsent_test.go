@@ -31,10 +31,14 @@ func TestNullsOfOthers(t *testing.T) {
 		for name, change := range map[string]func(*redis.Options){
 			"dialer": func(o *redis.Options) {
 				o.DialerRetries = 1
-				o.Dialer = func(ctx context.Context, _, _ string) (net.Conn, error) { return nil, absent(ctx) }
+				o.Dialer = func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return nil, absent(ctx)
+				}
 			},
 			"credentials": func(o *redis.Options) {
-				o.CredentialsProviderContext = func(ctx context.Context) (string, string, error) { return "", "", absent(ctx) }
+				o.CredentialsProviderContext = func(ctx context.Context) (string, string, error) {
+					return "", "", absent(ctx)
+				}
 			},
 			"OnConnect": func(o *redis.Options) {
 				o.OnConnect = func(ctx context.Context, _ *redis.Conn) error { return absent(ctx) }
@@ -62,6 +66,7 @@ func TestNullsOfOthers(t *testing.T) {
 
 // Nor is it where a server has answered: that another has the slot.
 func TestNullOnTheWayToAnotherNode(t *testing.T) {
+	t.Parallel()
 	nodes := testservers.RedisCluster(t, 2)
 	_, to := wiretest.Owners(t, nodes, "n")
 	var sessions []session
@@ -75,7 +80,8 @@ func TestNullOnTheWayToAnotherNode(t *testing.T) {
 				return new(net.Dialer).DialContext(ctx, network, addr)
 			}
 		}))
-		wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n"})) // where it is now
+		// where it is now
+		wiretest.Must[backend.LookResult](t)(s.Look(t.Context(), backend.LookRequest{Name: "n"}))
 		sessions = append(sessions, s)
 	}
 	wiretest.NewMove(t, nodes, "n").Finish()
@@ -84,14 +90,16 @@ func TestNullOnTheWayToAnotherNode(t *testing.T) {
 	}
 }
 
-// What never left the process was certainly not carried out.
+// A step that never left the process was certainly not carried out, and its error says so.
 func TestNeverSent(t *testing.T) {
 	plain := testservers.Redis(t).Addr
 	for name, c := range map[string]struct {
 		change func(*redis.Options)
 		kind   backend.ErrorKind
 	}{
-		"circuit breaker": {func(o *redis.Options) { o.Limiter = breaker{errors.New("open")} }, backend.Retry},
+		"circuit breaker": {func(o *redis.Options) {
+			o.Limiter = breaker{errors.New("open")}
+		}, backend.Retry},
 		"TLS to a server without": {func(o *redis.Options) {
 			o.DialerRetries = 1
 			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -105,7 +113,9 @@ func TestNeverSent(t *testing.T) {
 			}
 		}, backend.Retry},
 		"OnConnect": {func(o *redis.Options) {
-			o.OnConnect = func(ctx context.Context, c *redis.Conn) error { return c.EvalSha(ctx, "unknown", nil).Err() }
+			o.OnConnect = func(ctx context.Context, c *redis.Conn) error {
+				return c.EvalSha(ctx, "unknown", nil).Err()
+			}
 		}, backend.Retry},
 		"no such database": {func(o *redis.Options) { o.DB = 99 }, backend.Refused},
 	} {
@@ -117,7 +127,9 @@ func TestNeverSent(t *testing.T) {
 		})
 	}
 	t.Run("waiting for a connection", func(t *testing.T) {
-		client := connect(t, plain, func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = 1, -1 })
+		client := connect(t, plain, func(o *redis.Options) {
+			o.PoolSize, o.PipelinePoolSize = 1, -1
+		})
 		only := client.Conn() // nobody else gets one
 		defer only.Close()
 		if err := only.Ping(t.Context()).Err(); err != nil {
@@ -132,9 +144,10 @@ func TestNeverSent(t *testing.T) {
 	})
 }
 
-// A re-entry that was sent on to another node and carried out there, and whose reply was lost, doesn't
-// say what the first node has said.
+// A re-entry that was sent on to another node and carried out there, and whose reply was lost,
+// doesn't say what the first node has said.
 func TestStaleRedirection(t *testing.T) {
+	t.Parallel()
 	nodes := testservers.RedisCluster(t, 2)
 	direct := connectCluster(t, nodes)
 	m := wiretest.NewMove(t, nodes, "n")
@@ -151,7 +164,8 @@ func TestStaleRedirection(t *testing.T) {
 	s := open(t, client)
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), acquire(alice)))
 	m.Key() // and the slot is still the first node's
-	if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), reenter(alice))); res.Count != 2 {
+	if res := wiretest.Must[backend.AcquireResult](t)(
+		s.Acquire(t.Context(), reenter(alice))); res.Count != 2 {
 		t.Fatalf("%d holds after a re-entry", res.Count)
 	}
 	p.LoseReply(func(r faults.Request) bool { return strings.EqualFold(r.Words[0], "asking") })
@@ -178,7 +192,9 @@ func TestClosedMeanwhile(t *testing.T) {
 			p.Block(faults.ToClient)
 			done := make(chan error)
 			go func() { done <- step.Run(t.Context(), s) }()
-			testservers.Until(t, "it is carried out", func() bool { return server.Do("EXISTS", "n") == "1" })
+			testservers.Until(t, "it is carried out", func() bool {
+				return server.Do("EXISTS", "n") == "1"
+			})
 			client.Close()
 			wantKind(t, <-done, backend.Unknown)
 			wantKind(t, step.Run(t.Context(), s), backend.Refused)
@@ -232,7 +248,10 @@ func TestHookRewritesCommands(t *testing.T) {
 	}
 	for _, step := range steps[:5] {
 		client.Ping(t.Context()) // a new connection
-		client.Pipelined(t.Context(), func(p redis.Pipeliner) error { p.Ping(t.Context()); return nil })
+		client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+			p.Ping(t.Context())
+			return nil
+		})
 		p.LoseReply(wiretest.OnLock)
 		wantKind(t, step.Run(t.Context(), s), backend.Unknown)
 	}
@@ -240,6 +259,7 @@ func TestHookRewritesCommands(t *testing.T) {
 
 // A hook's own error after a step was carried out says nothing of the step.
 func TestHookFails(t *testing.T) {
+	t.Parallel()
 	fails := false
 	around := hooks{around: func(_ context.Context, _ []redis.Cmder, send func() error) error {
 		err := send()
@@ -252,7 +272,10 @@ func TestHookFails(t *testing.T) {
 	single.AddHook(around)
 	cluster := connectCluster(t, testservers.RedisCluster(t, 2))
 	cluster.AddHook(around)
-	for name, client := range map[string]redis.UniversalClient{"one server": single, "cluster": cluster} {
+	for name, client := range map[string]redis.UniversalClient{
+		"one server": single,
+		"cluster":    cluster,
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := redisbackend.New(client).Open().(session)
 			fails = false

@@ -10,5 +10,6 @@ import (
 func TestWaiting(t *testing.T) { wiretest.Waiting(t, this, testservers.Redis(t)) }
 
 func TestWaitingInCluster(t *testing.T) {
+	t.Parallel()
 	wiretest.WaitingInCluster(t, this, testservers.RedisCluster(t, 3))
 }

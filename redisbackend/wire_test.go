@@ -35,7 +35,9 @@ func TestWireBraces(t *testing.T) {
 func TestWireTogether(t *testing.T) {
 	server := testservers.Redis(t)
 	var writes wiretest.Writes
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr, Dialer: func(
+		ctx context.Context, network, addr string,
+	) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err

@@ -22,31 +22,31 @@ var _ backend.Backend = (*Backend)(nil)
 type Option func(*options)
 
 type options struct {
-	apart    bool // no step goes together with another
+	apart    bool // no two steps share a round trip
 	replicas redisson.Replicas
 	sharded  bool
 	prefix   string
 }
 
-// WithPrefix sets a prefix of the keys of locks. The default is none: then a lock's name is its
-// key, and must not be that of other data. All programs that share locks must use the same prefix.
-// For Redisson it is part of the name, or what a NameMapper adds: with the prefix "lock:", its
-// getLock("lock:orders:42") is the lock "orders:42" here. In a cluster a prefix with a pair of
-// braces puts all locks into one slot.
+// WithPrefix sets a prefix of the keys of locks. By default there is none. Then a lock's name is
+// its key, and no other data may have that key. All programs that share locks must use the same
+// prefix. In Redisson the prefix is part of the name, or a NameMapper adds it. For example, with
+// the prefix "lock:", Redisson's getLock("lock:orders:42") is the lock "orders:42" here. In a
+// cluster, a prefix with a pair of braces puts all locks into one slot.
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a backend on a valkey-go client of any [valkey.ClientMode]. The client stays the
-// caller's: close it after the client of the locks.
+// New returns a backend on a valkey-go client of any [valkey.ClientMode]. The caller closes that
+// client, after the client of the locks.
 //
-// In a cluster a lock and its channel must be in one slot. Names without braces are good, and so
-// are names with one pair of braces around some part. Other names whose two slots differ are
-// refused.
+// In a cluster, a lock and its channel must be in one slot. Names without braces, and names with
+// one pair of braces around some part, fulfil that. For a name whose lock and channel are in two
+// slots, each call fails.
 //
-// New panics if client is nil, or was made with a ConnLifetime: when a connection's time is over,
-// valkey-go sends unanswered commands once more, so that one acquisition would count twice. A
-// client inside a wrapper can't be looked at, and must not have one either.
+// New panics if client is nil, or was made with a ConnLifetime. At the end of a connection's
+// lifetime, valkey-go sends unanswered commands again, and one acquisition could count twice. New
+// can't detect a ConnLifetime of a client inside a wrapper. Such a client must not have one either.
 func New(client valkey.Client, opts ...Option) *Backend {
 	if isNil(client) {
 		panic("valkeybackend: nil client")
@@ -71,8 +71,8 @@ func isNil(client valkey.Client) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// expires says whether a client's connections have a limited lifetime, as far as can be seen:
-// valkey-go shows it only in fields of its own, which may change. A test notices that.
+// expires says whether a client's connections have a limited lifetime. It reads that from
+// unexported fields of valkey-go. If these change, a test fails.
 func expires(client valkey.Client) bool {
 	v := reflect.Indirect(reflect.ValueOf(client))
 	if v.Kind() != reflect.Struct {
@@ -104,12 +104,16 @@ func (b *Backend) Open() backend.Session {
 		Replicas:   b.options.replicas,
 	}
 	if o.Cluster || o.Replicas.N > 0 || o.Dialect.Sharded || b.options.apart {
-		return redisson.Open(o) // what goes together must be for one server, and not wait for another
+		// steps that share a round trip must be for one server, and must not delay each other
+		return redisson.Open(o)
 	}
 	t.sender = gather.New(t.sendNow, nil)
 	o.Settle = t.sender.Settle
 	return redisson.Open(o)
 }
 
-// Limits says which kinds of lock there are. Valkey counts leases in milliseconds.
-func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: redisson.Kinds, Keeps: true} }
+// Limits says that there are all kinds of lock, that locks can be kept, and that leases are counted
+// in milliseconds.
+func (b *Backend) Limits() backend.Limits {
+	return backend.Limits{Kinds: redisson.Kinds, Keeps: true}
+}

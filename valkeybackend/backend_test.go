@@ -26,6 +26,7 @@ import (
 )
 
 func TestNewPanics(t *testing.T) {
+	t.Parallel()
 	wantPanic := func(t *testing.T, client valkey.Client, want string) {
 		t.Helper()
 		defer func() {
@@ -74,8 +75,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// Who waits for a connection that another caller is making does not fail because that one leaves, be it
-// that its time is over.
+// A caller that waits for a connection which another caller is making doesn't fail when the other
+// leaves, whether that one is cancelled or out of time.
 func TestConnectionOfAnother(t *testing.T) {
 	for _, reason := range []error{context.Canceled, context.DeadlineExceeded} {
 		t.Run(reason.Error(), func(t *testing.T) {
@@ -83,7 +84,9 @@ func TestConnectionOfAnother(t *testing.T) {
 			var dials atomic.Int32
 			s := open(t, connectLater(t, server.Addr, func(o *valkey.ClientOption) {
 				o.PipelineMultiplex = -1 // one connection for all
-				o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+				o.DialCtxFn = func(
+					ctx context.Context, addr string, d *net.Dialer, _ *tls.Config,
+				) (net.Conn, error) {
 					switch dials.Add(1) {
 					case 1: // that of the constructor
 						return nil, errors.New("not yet")
@@ -152,7 +155,9 @@ func TestDialerCanceled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var dials atomic.Int32
 			s := open(t, connectLater(t, testservers.Valkey(t).Addr, func(o *valkey.ClientOption) {
-				o.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+				o.DialCtxFn = func(
+					context.Context, string, *net.Dialer, *tls.Config,
+				) (net.Conn, error) {
 					dials.Add(1)
 					return nil, test.err
 				}
@@ -160,7 +165,8 @@ func TestDialerCanceled(t *testing.T) {
 			dials.Store(0)
 			_, err := s.Acquire(t.Context(), wiretest.Acquire("a:1"))
 			if !errors.Is(err, context.Canceled) || dials.Load() != test.dials {
-				t.Errorf("acquire: %v, after %d attempts to dial, want %d", err, dials.Load(), test.dials)
+				t.Errorf("acquire: %v, after %d attempts to dial, want %d", err, dials.Load(),
+					test.dials)
 			}
 			wiretest.WantKind(t, err, test.kind)
 		})
@@ -179,8 +185,10 @@ func TestSteps(t *testing.T) {
 		s := open(t, connectSimply(t, addr))
 		look := func(owner string, held bool, count int) {
 			t.Helper()
-			got := wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n", Owner: owner}))
-			if got.Held != held || got.Count != count || held != (got.Remaining > 0) || got.Remaining > lease {
+			got := wiretest.Must[backend.LookResult](t)(
+				s.Look(ctx, backend.LookRequest{Name: "n", Owner: owner}))
+			if got.Held != held || got.Count != count || held != (got.Remaining > 0) ||
+				got.Remaining > lease {
 				t.Errorf("look: %+v, want held %v, count %d", got, held, count)
 			}
 		}
@@ -195,7 +203,8 @@ func TestSteps(t *testing.T) {
 		look(alice, true, 2)
 		look(bob, true, 0)
 		look("", true, 0)
-		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(bob))); res.Acquired || res.Remaining <= 0 {
+		if res := wiretest.Must[backend.AcquireResult](t)(
+			s.Acquire(ctx, reenter(bob))); res.Acquired || res.Remaining <= 0 {
 			t.Errorf("acquire by another: %+v", res)
 		}
 		if !wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice))).Held {
@@ -204,24 +213,29 @@ func TestSteps(t *testing.T) {
 		if wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(bob))).Held {
 			t.Error("renew by another: held")
 		}
-		for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed, backend.NotHeld} {
-			if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice))); res.Outcome != want {
+		for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed,
+			backend.NotHeld} {
+			if res := wiretest.Must[backend.ReleaseResult](t)(
+				s.Release(ctx, release(alice))); res.Outcome != want {
 				t.Errorf("release: %v, want %v", res.Outcome, want)
 			}
 		}
 		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 		for _, want := range []bool{true, false} {
-			res := wiretest.Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
+			res := wiretest.Must[backend.ForceReleaseResult](t)(
+				s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
 			if res.Released != want {
 				t.Errorf("force-release: %v, want %v", res.Released, want)
 			}
 		}
 
 		admin(t, addr).HSet(ctx, "n", alice, 1) // without an expiry
-		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(bob))); res.Acquired || res.Remaining >= 0 {
+		if res := wiretest.Must[backend.AcquireResult](t)(
+			s.Acquire(ctx, acquire(bob))); res.Acquired || res.Remaining >= 0 {
 			t.Errorf("acquire of what never ends: %+v", res)
 		}
-		if res := wiretest.Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n"})); !res.Held || res.Remaining >= 0 {
+		if res := wiretest.Must[backend.LookResult](t)(
+			s.Look(ctx, backend.LookRequest{Name: "n"})); !res.Held || res.Remaining >= 0 {
 			t.Errorf("look at what never ends: %+v", res)
 		}
 	})
@@ -235,13 +249,14 @@ func TestReleaseAfterClose(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		if res := wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), release(alice))); res.Outcome != backend.Freed {
+		if res := wiretest.Must[backend.ReleaseResult](t)(
+			s.Release(t.Context(), release(alice))); res.Outcome != backend.Freed {
 			t.Errorf("release: %v", res.Outcome)
 		}
 	})
 }
 
-// What is under the name and no lock is left alone.
+// Every step refuses a value under the lock's name that isn't a lock, and leaves it alone.
 func TestConflict(t *testing.T) {
 	anywhere(t, func(t *testing.T, addr string) {
 		ctx := t.Context()
@@ -265,12 +280,15 @@ func TestConflict(t *testing.T) {
 
 func TestKindOfLock(t *testing.T) {
 	s := open(t, connectLater(t, "127.0.0.1:1"))
-	_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: 99, Name: "n", Owner: alice, Lease: lease})
+	_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+		Kind: 99, Name: "n", Owner: alice, Lease: lease,
+	})
 	wantKind(t, err, backend.Refused)
 }
 
 // A server forgets its scripts when it restarts.
 func TestScriptsForgotten(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, addr string) {
 		ctx := t.Context()
 		s, admin := open(t, connectSimply(t, addr)), admin(t, addr)
@@ -283,7 +301,8 @@ func TestScriptsForgotten(t *testing.T) {
 
 		admin.FlushAll(ctx)
 		admin.ScriptFlush(ctx)
-		if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice))); res.Count != 1 {
+		if res := wiretest.Must[backend.AcquireResult](t)(
+			s.Acquire(ctx, reenter(alice))); res.Count != 1 {
 			t.Errorf("acquired %d times at once", res.Count)
 		}
 
@@ -322,7 +341,8 @@ func TestLostReply(t *testing.T) {
 			o.RetryDelay = func(int, valkey.Completed, error) time.Duration { return 0 }
 		})
 		s := open(t, client)
-		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice))) // makes the scripts known
+		// makes the scripts known
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, reenter(alice)))
 		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 		wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, release(alice)))
 		wiretest.Must[backend.RenewResult](t)(s.Renew(ctx, renew(alice)))
@@ -333,7 +353,10 @@ func TestLostReply(t *testing.T) {
 			want string
 		}{
 			{"acquire", func() error { _, err := s.Acquire(ctx, acquire(alice)); return err }, "2"},
-			{"re-enter", func() error { _, err := s.Acquire(ctx, reenter(alice)); return err }, "3"},
+			{"re-enter", func() error {
+				_, err := s.Acquire(ctx, reenter(alice))
+				return err
+			}, "3"},
 			{"release", func() error { _, err := s.Release(ctx, release(alice)); return err }, "2"},
 		} {
 			testservers.Until(t, "there is a connection", func() bool {
@@ -341,9 +364,11 @@ func TestLostReply(t *testing.T) {
 			})
 			p.LoseReply(wiretest.OnLock)
 			wantKind(t, step.run(), backend.Unknown)
-			testservers.Until(t, step.name+" is carried out", func() bool { return holds() == step.want })
+			testservers.Until(t, step.name+" is carried out", func() bool {
+				return holds() == step.want
+			})
 		}
-		// What was repeated would have come before this.
+		// A step that was repeated would be carried out before this one.
 		testservers.Until(t, "there is a connection", func() bool {
 			return client.Do(ctx, client.B().Arbitrary("PING").Build()).Error() == nil
 		})
@@ -352,7 +377,7 @@ func TestLostReply(t *testing.T) {
 			t.Errorf("%s holds at the end, want 3", got)
 		}
 
-		// What only reads isn't repeated either.
+		// A step that only reads isn't repeated either.
 		p.LoseReply(wiretest.OnLock)
 		_, err := s.Look(ctx, backend.LookRequest{Name: "n", Owner: alice})
 		wantKind(t, err, backend.Unknown)
@@ -367,7 +392,9 @@ func TestContextsOfOthers(t *testing.T) {
 	defer cancel()
 	for _, step := range steps {
 		t.Run(step.Name, func(t *testing.T) {
-			s := open(t, connect(t, server.Addr, func(o *valkey.ClientOption) { o.PipelineMultiplex = -1 }))
+			s := open(t, connect(t, server.Addr, func(o *valkey.ClientOption) {
+				o.PipelineMultiplex = -1
+			}))
 			server.Stop()
 			defer server.Cont()
 			ctx, cancel := context.WithTimeout(patience, 20*time.Millisecond)
@@ -398,7 +425,9 @@ func TestDialerRepeatsItself(t *testing.T) {
 	var up atomic.Bool
 	down := &net.OpError{Op: "dial", Err: errors.New("down")}
 	s := open(t, connectLater(t, testservers.Valkey(t).Addr, func(o *valkey.ClientOption) {
-		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		o.DialCtxFn = func(
+			ctx context.Context, addr string, d *net.Dialer, _ *tls.Config,
+		) (net.Conn, error) {
 			if !up.Load() {
 				return nil, down
 			}
@@ -419,7 +448,8 @@ func TestDialerRepeatsItself(t *testing.T) {
 
 // Replies are read as the server has sent them, which is not how valkey-go passes them on.
 func TestErrorReplies(t *testing.T) {
-	const inScript = "ERR Error running script (call to f_0123456789012345678901234567890123456789): "
+	const inScript = "ERR Error running script (call to " +
+		"f_0123456789012345678901234567890123456789): "
 	server := miniredis.RunT(t)
 	b := connectSimply(t, server.Addr(), func(o *valkey.ClientOption) { o.PipelineMultiplex = -1 })
 	for _, test := range []struct {
@@ -427,7 +457,8 @@ func TestErrorReplies(t *testing.T) {
 		kind  backend.ErrorKind
 	}{
 		{"ERR max number of clients reached", backend.Retry},
-		{inScript + "@user_script:3: @user_script: 3: -READONLY You can't write against a read only replica.", backend.Retry},
+		{inScript + "@user_script:3: @user_script: 3: -READONLY You can't write against a read " +
+			"only replica.", backend.Retry},
 		{inScript + "@user_script:3: @user_script: 3: NOPERM no", backend.Unknown},
 		{"ERR anything else", backend.Unknown},
 		{"LOADING the dataset", backend.Retry},
@@ -437,15 +468,16 @@ func TestErrorReplies(t *testing.T) {
 	} {
 		server.SetError(test.reply)
 		for _, step := range steps {
-			// Each in a session of its own: one remembers for its next step what is refused for good.
+			// Each in a session of its own: one remembers for its next step what is refused for
+			// good.
 			wantKind(t, step.Run(t.Context(), open(t, b)), test.kind)
 		}
 	}
 	server.SetError("")
 }
 
-// It is asked whether the server is there when a connection broke, and no more than once; a step that its
-// caller gave up is no reason.
+// It is asked whether the server is there when a connection broke, and no more than once; a step
+// that its caller gave up is no reason.
 func TestAsksOnce(t *testing.T) {
 	server := testservers.Valkey(t)
 	s := open(t, connect(t, server.Addr, func(o *valkey.ClientOption) {
@@ -489,7 +521,9 @@ func TestAsksOnce(t *testing.T) {
 		_, err := s.Acquire(t.Context(), acquire(alice))
 		errs <- err
 	}()
-	testservers.Until(t, "it is sent", func() bool { return strings.Contains(stacks(), "valkey-go.(*pipe).Do(") })
+	testservers.Until(t, "it is sent", func() bool {
+		return strings.Contains(stacks(), "valkey-go.(*pipe).Do(")
+	})
 	server.Kill()
 	wantKind(t, <-errs, backend.Unknown)
 	server.Restart()
@@ -505,7 +539,9 @@ func TestErrorRepliesToConnect(t *testing.T) {
 		"NOAUTH Authentication required.":   backend.Refused,
 	} {
 		server.SetError(reply)
-		s := open(t, connectLater(t, server.Addr(), func(o *valkey.ClientOption) { o.DisableCache = true }))
+		s := open(t, connectLater(t, server.Addr(), func(o *valkey.ClientOption) {
+			o.DisableCache = true
+		}))
 		_, err := s.Acquire(t.Context(), acquire(alice))
 		wantKind(t, err, backend.Unknown) // see TestErrorsOfOthers
 		for _, step := range steps {
@@ -522,7 +558,10 @@ func TestErrorsOfTheClient(t *testing.T) {
 		for _, step := range steps {
 			wantKind(t, step.Run(t.Context(), s), backend.Retry)
 		}
-		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(
+			backend.Wakeup,
+		) {
+		}})
 		wantKind(t, err, backend.Retry)
 	})
 	t.Run("closed", func(t *testing.T) {
@@ -538,18 +577,24 @@ func TestErrorsOfTheClient(t *testing.T) {
 				t.Errorf("%s: %v, want ErrClosing in it", step.Name, err)
 			}
 		}
-		_, err = s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		_, err = s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(
+			backend.Wakeup,
+		) {
+		}})
 		wantKind(t, err, backend.Refused)
 	})
 	t.Run("a connection closed", func(t *testing.T) {
-		client := &oneError{Client: connectSimply(t, testservers.Valkey(t).Addr), err: valkey.ErrClosing}
+		client := &oneError{
+			Client: connectSimply(t, testservers.Valkey(t).Addr), err: valkey.ErrClosing,
+		}
 		s := open(t, client)
 		_, err := s.Acquire(t.Context(), acquire(alice))
 		wantKind(t, err, backend.Unknown)
 	})
 	t.Run("caching that the server refuses", func(t *testing.T) {
 		server := testservers.Valkey(t)
-		server.Do("ACL", "SETUSER", "some", "on", ">secret", "~*", "&*", "+@all", "-client|tracking")
+		server.Do("ACL", "SETUSER", "some", "on", ">secret", "~*", "&*", "+@all",
+			"-client|tracking")
 		s := open(t, connectLater(t, server.Addr, as("some")))
 		_, err := s.Acquire(t.Context(), acquire(alice))
 		wantKind(t, err, backend.Refused)
@@ -583,6 +628,7 @@ func (c *oneError) Do(ctx context.Context, cmd valkey.Completed) valkey.ValkeyRe
 }
 
 func TestServerHangs(t *testing.T) {
+	t.Parallel()
 	server := testservers.Valkey(t)
 	s := open(t, connect(t, server.Addr, impatient))
 	for _, step := range steps {
@@ -604,8 +650,8 @@ func TestServerHangs(t *testing.T) {
 	}
 }
 
-// Nothing that a dialer or a source of credentials says is a reply of the server's, though they ask a
-// Valkey of their own. Nothing is sent then, which is known when the next step asks first.
+// Nothing that a dialer or a source of credentials says is a reply of the server's, though they ask
+// a Valkey of their own. Nothing is sent then, which is known when the next step asks first.
 func TestErrorsOfOthers(t *testing.T) {
 	server := testservers.Valkey(t)
 	client := connect(t, server.Addr)
@@ -614,28 +660,37 @@ func TestErrorsOfOthers(t *testing.T) {
 		return client.Do(t.Context(), client.B().Arbitrary(words...).Build()).Error()
 	}
 	for name, theirs := range map[string]error{
-		"null":            ask("GET", "nothing"),
-		"script":          ask("EVALSHA", strings.Repeat("0", 40), "0"),
-		"moved":           ask("EVAL", "return redis.error_reply('MOVED 1 127.0.0.1:1')", "0"),
-		"anything":        errors.New("no idea"),
-		"of another dial": fmt.Errorf("vault: %w", &net.OpError{Op: "dial", Err: errors.New("connection refused")}),
+		"null":     ask("GET", "nothing"),
+		"script":   ask("EVALSHA", strings.Repeat("0", 40), "0"),
+		"moved":    ask("EVAL", "return redis.error_reply('MOVED 1 127.0.0.1:1')", "0"),
+		"anything": errors.New("no idea"),
+		"of another dial": fmt.Errorf("vault: %w", &net.OpError{
+			Op: "dial", Err: errors.New("connection refused"),
+		}),
 	} {
 		if theirs == nil {
 			t.Fatalf("%s: no error", name)
 		}
 		for who, change := range map[string]option{
 			"dialer": func(o *valkey.ClientOption) {
-				o.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return nil, theirs }
+				o.DialCtxFn = func(
+					context.Context, string, *net.Dialer, *tls.Config,
+				) (net.Conn, error) {
+					return nil, theirs
+				}
 			},
 			"credentials": func(o *valkey.ClientOption) {
-				o.AuthCredentialsFn = func(valkey.AuthCredentialsContext) (valkey.AuthCredentials, error) {
+				o.AuthCredentialsFn = func(
+					valkey.AuthCredentialsContext,
+				) (valkey.AuthCredentials, error) {
 					return valkey.AuthCredentials{}, theirs
 				}
 			},
 		} {
 			t.Run(who+"/"+name, func(t *testing.T) {
 				s := open(t, connectLater(t, server.Addr, change))
-				if res, err := s.Acquire(t.Context(), acquire(alice)); !errors.Is(err, theirs) || backend.KindOf(err) != backend.Unknown {
+				if res, err := s.Acquire(t.Context(), acquire(alice)); !errors.Is(err, theirs) ||
+					backend.KindOf(err) != backend.Unknown {
 					t.Errorf("acquire: %+v, %v of kind %d", res, err, backend.KindOf(err))
 				}
 				for _, step := range steps {
@@ -645,22 +700,27 @@ func TestErrorsOfOthers(t *testing.T) {
 						t.Errorf("%s: %v", step.Name, err)
 					}
 				}
-				_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+				_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{
+					Name: "n", Wake: func(backend.Wakeup) {},
+				})
 				wantKind(t, err, backend.Retry)
 			})
 		}
 
-		// A connection whose credentials can't be renewed is closed. What it was sent before may have
-		// been carried out, and was here, once.
+		// A connection whose credentials can't be renewed is closed. A step that was sent on it
+		// before may have been carried out, and was here, once.
 		t.Run("renewed credentials/"+name, func(t *testing.T) {
 			p := wiretest.NewProxy(t, server.Addr, faults.RESP)
 			fail := make(chan struct{})
 			var asked atomic.Int32
 			s := open(t, connect(t, p.Addr(), func(o *valkey.ClientOption) {
 				o.PipelineMultiplex = -1
-				o.AuthCredentialsFn = func(valkey.AuthCredentialsContext) (valkey.AuthCredentials, error) {
+				o.AuthCredentialsFn = func(
+					valkey.AuthCredentialsContext,
+				) (valkey.AuthCredentials, error) {
 					if asked.Add(1) != 2 {
-						return valkey.AuthCredentials{RefreshAfter: time.Now().Add(time.Millisecond)}, nil
+						return valkey.AuthCredentials{RefreshAfter: time.Now().
+							Add(time.Millisecond)}, nil
 					}
 					<-fail
 					return valkey.AuthCredentials{}, theirs
@@ -674,7 +734,9 @@ func TestErrorsOfOthers(t *testing.T) {
 				_, err := s.Acquire(t.Context(), acquire(alice))
 				errs <- err
 			}()
-			testservers.Until(t, "it is acquired", func() bool { return server.Do("HGET", "n", alice) == "2" })
+			testservers.Until(t, "it is acquired", func() bool {
+				return server.Do("HGET", "n", alice) == "2"
+			})
 			close(fail)
 			wantKind(t, <-errs, backend.Unknown)
 			p.Unblock(faults.ToClient)
@@ -691,6 +753,7 @@ func TestErrorsOfOthers(t *testing.T) {
 
 // When the client is closed nobody knows of what has no answer yet, and nothing is sent after that.
 func TestClosedInFlight(t *testing.T) {
+	t.Parallel()
 	server := testservers.Valkey(t)
 	p := wiretest.NewProxy(t, server.Addr, faults.RESP)
 	client := connect(t, p.Addr(), func(o *valkey.ClientOption) { o.PipelineMultiplex = -1 })
@@ -704,7 +767,9 @@ func TestClosedInFlight(t *testing.T) {
 			errs <- err
 		}()
 	}
-	testservers.Until(t, "both are carried out", func() bool { return server.Do("HGET", "n", alice) == "3" })
+	testservers.Until(t, "both are carried out", func() bool {
+		return server.Do("HGET", "n", alice) == "3"
+	})
 	client.Close()
 	for range 2 {
 		wantKind(t, <-errs, backend.Unknown)
@@ -769,7 +834,8 @@ func testErrorsOfTheServer(t *testing.T, server *testservers.Server) {
 	all := open(t, connect(t, server.Addr))
 	allow := func(user string, rules ...string) session {
 		t.Helper()
-		args := append([]string{"ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all"}, rules...)
+		args := append([]string{"ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all"},
+			rules...)
 		server.Do(args...)
 		return open(t, connect(t, server.Addr, as(user)))
 	}
@@ -800,7 +866,8 @@ func testErrorsOfTheServer(t *testing.T, server *testservers.Server) {
 		for range 2 {
 			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire(alice)))
 		}
-		for i, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed, backend.NotHeld} {
+		for i, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed,
+			backend.NotHeld} {
 			ask := release(alice)
 			ask.AskWaiting = i == 1
 			if res, err := s.Release(ctx, ask); res.Outcome != want || err != nil {
@@ -839,7 +906,8 @@ func testErrorsOfTheServer(t *testing.T, server *testservers.Server) {
 		wantHash(t, admin, "n", map[string]string{alice: "2"}, lease)
 	})
 	t.Run("wrong password", func(t *testing.T) {
-		if _, err := dial(t, server.Addr, as("nobody")); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
+		if _, err := dial(t, server.Addr, as("nobody")); err == nil ||
+			!strings.Contains(err.Error(), "WRONGPASS") {
 			t.Errorf("a new client: %v", err)
 		}
 		s := open(t, connectLater(t, server.Addr, as("nobody")))
@@ -848,7 +916,9 @@ func testErrorsOfTheServer(t *testing.T, server *testservers.Server) {
 		for _, step := range steps {
 			wantKind(t, step.Run(ctx, s), backend.Refused)
 		}
-		_, err = s.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		_, err = s.Subscribe(ctx, backend.SubscribeRequest{
+			Name: "n", Wake: func(backend.Wakeup) {},
+		})
 		wantKind(t, err, backend.Refused)
 	})
 	t.Run("no password", func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 )
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	nodes := testservers.ValkeyCluster(t, 3)
 	connect := func(t *testing.T, change ...option) valkey.Client {
 		t.Helper()
@@ -74,11 +75,17 @@ func TestCluster(t *testing.T) {
 	t.Run("slots", func(t *testing.T) {
 		s := open(t, connect(t))
 		for _, name := range []string{"a{b", "{}x", "a}b"} {
-			_, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: name, Owner: alice, Lease: lease})
+			_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+				Name: name, Owner: alice, Lease: lease,
+			})
 			wantKind(t, err, backend.Refused)
-			_, err = s.Subscribe(t.Context(), backend.SubscribeRequest{Name: name, Wake: func(backend.Wakeup) {}})
+			_, err = s.Subscribe(t.Context(), backend.SubscribeRequest{
+				Name: name, Wake: func(backend.Wakeup) {},
+			})
 			wantKind(t, err, backend.Refused)
-			s.RenewBatch(t.Context(), []backend.RenewRequest{{Name: name, Owner: alice, Lease: lease}},
+			s.RenewBatch(t.Context(), []backend.RenewRequest{{
+				Name: name, Owner: alice, Lease: lease,
+			}},
 				func(_ int, _ backend.RenewResult, err error) { wantKind(t, err, backend.Refused) })
 		}
 	})
@@ -99,7 +106,9 @@ func TestCluster(t *testing.T) {
 		var reqs []backend.RenewRequest
 		for i := range 100 {
 			name := fmt.Sprint("renewed", i)
-			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: alice, Lease: lease}))
+			wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
+				Name: name, Owner: alice, Lease: lease,
+			}))
 			reqs = append(reqs, backend.RenewRequest{Name: name, Owner: alice, Lease: lease})
 		}
 		onHung := 0
@@ -155,10 +164,13 @@ func TestCluster(t *testing.T) {
 		const name = "moving"
 		req := backend.AcquireRequest{Name: name, Owner: alice, Lease: lease, Reentry: true}
 		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req)) // the client knows where
-		wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: alice, Lease: lease}))
+		wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{
+			Name: name, Owner: alice, Lease: lease,
+		}))
 		slot, id := nodes[0].Do("CLUSTER", "KEYSLOT", name), ""
 		for _, node := range nodes {
-			if _, err := testservers.Do(node.Addr, "EXISTS", name); err != nil { // it is not this node's
+			if _, err := testservers.Do(node.Addr, "EXISTS", name); err != nil {
+				// it is not this node's
 				id = node.Do("CLUSTER", "MYID")
 			}
 		}
@@ -166,7 +178,8 @@ func TestCluster(t *testing.T) {
 			node.Do("CLUSTER", "SETSLOT", slot, "NODE", id)
 		}
 		for count := range 2 {
-			if res := wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, req)); res.Count != count+1 {
+			if res := wiretest.Must[backend.AcquireResult](t)(
+				s.Acquire(ctx, req)); res.Count != count+1 {
 				t.Errorf("%d holds, want %d", res.Count, count+1)
 			}
 		}

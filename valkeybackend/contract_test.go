@@ -17,7 +17,7 @@ import (
 
 func TestContractOnValkey(t *testing.T) {
 	choice := depth.Of[wiretest.Choice](wiretest.Essential, nil, nil)
-	wiretest.Suite(t, depth.Of(2, 5, 5), choice, func() contract.Harness {
+	wiretest.Suite(t, 5, choice, func() contract.Harness {
 		server := testservers.Valkey(t)
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
 			store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
@@ -40,6 +40,23 @@ func TestContractOnRedis(t *testing.T) {
 				return valkeybackend.New(connected(t, connect(t, server.Addr)))
 			})
 		}}
+	})
+}
+
+// A node of a cluster that hangs delays nobody whose locks are at other nodes. It takes minutes, in
+// real time.
+func TestContractOnClusterWithParts(t *testing.T) {
+	depth.Needs(t, depth.Night)
+	nodes := testservers.ValkeyCluster(t, 4)
+	contract.Run(t, contract.Harness{
+		Choose: wiretest.PartHangs, Lingering: wiretest.ValkeyLingers(),
+		NewStore: func(t *testing.T) contract.Store {
+			store := wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
+				return valkeybackend.New(connected(t, connectCluster(t, nodes)))
+			})
+			store.Parts = wiretest.NodesWithout(t, nodes)
+			return store
+		},
 	})
 }
 

@@ -15,11 +15,16 @@ import (
 )
 
 func TestDemoted(t *testing.T) {
-	wiretest.Demoted(t, testservers.Valkey, func(t *testing.T, dial func(context.Context) (net.Conn, error)) backend.Backend {
+	t.Parallel()
+	wiretest.Demoted(t, testservers.Valkey, func(
+		t *testing.T, dial func(context.Context) (net.Conn, error),
+	) backend.Backend {
 		client := wiretest.Must[valkey.Client](t)(valkey.NewClient(valkey.ClientOption{
 			InitAddress:       []string{"master:6379"},
 			ForceSingleClient: true,
-			DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			DialCtxFn: func(
+				ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config,
+			) (net.Conn, error) {
 				return dial(ctx)
 			},
 		}))

@@ -16,8 +16,8 @@ func replyError(reply *valkey.ValkeyError) error {
 	return redisson.ServerError(replyText(reply), reply)
 }
 
-// replyText is an error reply as the server has sent it: valkey-go takes the code of those away
-// that have no better one than ERR. What is left begins with a word of a sentence, not a code.
+// replyText returns an error reply as the server has sent it. valkey-go removes the code ERR, but
+// no other code. So a text that doesn't begin with a word in capitals had that code.
 func replyText(reply *valkey.ValkeyError) string {
 	text := reply.Error()
 	if code, _, _ := strings.Cut(text, " "); code != strings.ToUpper(code) {
@@ -26,23 +26,25 @@ func replyText(reply *valkey.ValkeyError) string {
 	return text
 }
 
-// clientError is the kind of an error that is no reply of the server's. What valkey-go met before it
-// wrote the command is harmless. Of everything else nobody knows, also where a client was closed: the
-// command may have been sent before.
+// clientError returns the kind of an error that isn't a server's reply. After an error from before
+// the write of the command, nothing was sent. After other errors, it is unknown whether the command
+// was sent. That includes the error of a closed client.
 func clientError(err error) backend.ErrorKind {
 	switch {
 	case dialError(err) != nil, errors.Is(err, valkey.ErrNoSlot):
 		return backend.Retry
-	case errors.Is(err, valkey.ErrNoCache): // a connection cannot be set up as the client's options ask
+	case errors.Is(err, valkey.ErrNoCache):
+		// a connection can't be set up with the client's options
 		return backend.Refused
 	default:
 		return backend.Unknown
 	}
 }
 
-// dialError returns an error of valkey-go's dialer, or nil. One that is wrapped is somebody else's: that of
-// a source of credentials, say, which could not be reached when those of a connection had to be
-// renewed. That connection is closed then, and what was sent over it has this error, too.
+// dialError returns an error of valkey-go's dialer, or nil. A wrapped dial error comes from
+// elsewhere, for example from a source of credentials that can't be reached when an open connection
+// needs new ones. valkey-go then closes the connection, and commands that were sent on it also get
+// this error.
 func dialError(err error) *net.OpError {
 	if op, ok := err.(*net.OpError); ok && op.Op == "dial" {
 		return op
@@ -50,9 +52,9 @@ func dialError(err error) *net.OpError {
 	return nil
 }
 
-// unsent is the kind of a client's error because of which a command was certainly not sent.
+// unsent returns the kind of a client's error for a command that was certainly not sent.
 func unsent(err error) backend.ErrorKind {
-	reply, ok := errors.AsType[*valkey.ValkeyError](err) // to what sets up a connection
+	reply, ok := errors.AsType[*valkey.ValkeyError](err) // the reply while a connection was set up
 	switch {
 	case errors.Is(err, valkey.ErrClosing), errors.Is(err, valkey.ErrNoCache):
 		return backend.Refused

@@ -91,7 +91,8 @@ func ExampleWithReplicas() {
 	}
 	defer client.Close()
 
-	locks := dlock.New(valkeybackend.New(client, valkeybackend.WithReplicas(1, 500*time.Millisecond)))
+	locks := dlock.New(valkeybackend.New(client,
+		valkeybackend.WithReplicas(1, 500*time.Millisecond)))
 	defer locks.Close()
 
 	ok, err := locks.Locker("lock:orders:42").TryLock(context.Background())

@@ -19,6 +19,7 @@ func TestFairInCluster(t *testing.T) {
 }
 
 func TestFairWithReplicas(t *testing.T) {
+	t.Parallel()
 	master, slaves := testservers.ValkeyReplicated(t, 2)
 	wiretest.FairReplicated(t, this, master, slaves)
 }

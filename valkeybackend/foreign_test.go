@@ -8,9 +8,13 @@ import (
 )
 
 func TestForeign(t *testing.T) {
-	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.Foreign(t, this, server) })
+	onServers(t, func(t *testing.T, server *testservers.Server) {
+		wiretest.Foreign(t, this, server)
+	})
 }
 
 func TestFullMemory(t *testing.T) {
-	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.FullMemory(t, this, server) })
+	onServers(t, func(t *testing.T, server *testservers.Server) {
+		wiretest.FullMemory(t, this, server)
+	})
 }

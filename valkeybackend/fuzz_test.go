@@ -22,8 +22,8 @@ import (
 func FuzzServer(f *testing.F) {
 	wiretest.AddReplies(f)
 	f.Fuzz(func(t *testing.T, step byte, resp3 bool, first, second []byte) {
-		// valkey-go takes the process down where a server breaks the rules of RESP, or answers what it
-		// was not asked. So it is answered as often as it asks, and by the rules.
+		// valkey-go takes the process down where a server breaks the rules of RESP, or answers what
+		// it was not asked. So it is answered as often as it asks, and by the rules.
 		answers := replies(first, 3)
 		more := replies(second, 1)
 		if len(answers) == 0 || step%6 != 1 && step%6 != 4 {
@@ -32,9 +32,14 @@ func FuzzServer(f *testing.F) {
 		server := &wiretest.FakeServer{RESP3: resp3, Answers: answers}
 		client, err := valkey.NewClient(valkey.ClientOption{
 			InitAddress: []string{"fake:1"}, ForceSingleClient: true,
-			DialCtxFn:    func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return server.Dial(), nil },
+			DialCtxFn: func(
+				context.Context, string, *net.Dialer, *tls.Config,
+			) (net.Conn, error) {
+				return server.Dial(), nil
+			},
 			DisableCache: true, AlwaysRESP2: !resp3, ClientSetInfo: valkey.DisableClientSetInfo,
-			ReadBufferEachConn: 1 << 10, WriteBufferEachConn: 1 << 10, RingScaleEachConn: 4, BlockingPoolSize: 1,
+			ReadBufferEachConn: 1 << 10, WriteBufferEachConn: 1 << 10, RingScaleEachConn: 4,
+			BlockingPoolSize: 1,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -104,7 +109,7 @@ func replySize(b []byte, depth int) (size int, ok bool) {
 		return 0, false
 	}
 	if line[0] == '|' {
-		n++ // what the attributes are of
+		n++ // the value that has the attributes
 	}
 	for range n {
 		inner, ok := replySize(b[size:], depth-1)
@@ -118,5 +123,7 @@ func replySize(b []byte, depth int) (size int, ok bool) {
 
 // Names and owners are any bytes, and none is taken for another.
 func FuzzOwners(f *testing.F) {
-	wiretest.FuzzOwners(f, func(addr string) backend.Backend { return valkeybackend.New(connectSimply(f, addr)) })
+	wiretest.FuzzOwners(f, func(addr string) backend.Backend {
+		return valkeybackend.New(connectSimply(f, addr))
+	})
 }

@@ -13,15 +13,18 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A list asks some nodes of a cluster which of them has what, and doesn't wait for all. A connection
-// that one of these requests was making isn't made then, and the list asks that node next: it
-// doesn't fail for it.
+// A list asks some nodes of a cluster which of them has what, and doesn't wait for all. A
+// connection that one of these requests was making isn't made then, and the list asks that node
+// next: it doesn't fail for it.
 func TestListWhileConnectionsAreGivenUp(t *testing.T) {
+	t.Parallel()
 	nodes := testservers.ValkeyCluster(t, 3)
 	var mu sync.Mutex
 	given := map[string]int{} // up, by address
 	s := open(t, connectCluster(t, nodes, func(o *valkey.ClientOption) {
-		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		o.DialCtxFn = func(
+			ctx context.Context, addr string, d *net.Dialer, _ *tls.Config,
+		) (net.Conn, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if given[addr]++; addr != nodes[0].Addr && given[addr] <= 2 {
@@ -32,7 +35,8 @@ func TestListWhileConnectionsAreGivenUp(t *testing.T) {
 	}))
 	after := ""
 	for {
-		res, err := s.(backend.Lister).List(t.Context(), backend.ListRequest{After: after, Limit: 10})
+		res, err := s.(backend.Lister).List(t.Context(),
+			backend.ListRequest{After: after, Limit: 10})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,7 +39,8 @@ func TestLockAndUnlockAreTwoCommands(t *testing.T) {
 	}
 	commands := m.Commands()
 	if len(commands) != 6 {
-		t.Fatalf("three uncontended pairs are %d commands:\n%s", len(commands), strings.Join(commands, "\n"))
+		t.Fatalf("three uncontended pairs are %d commands:\n%s", len(commands),
+			strings.Join(commands, "\n"))
 	}
 	for i, c := range commands {
 		if !strings.HasPrefix(c, `"EVALSHA"`) {
@@ -51,7 +52,7 @@ func TestLockAndUnlockAreTwoCommands(t *testing.T) {
 // Locks of both kinds of client are the same locks: they exclude and wake each other.
 func TestTogetherWithGoRedis(t *testing.T) {
 	onServers(t, func(t *testing.T, server *testservers.Server) {
-		// Nobody looks again within such a lease: who gets in was woken.
+		// Nobody looks again within such a lease: a waiter that gets in was woken.
 		vk := locks(t, valkeybackend.New(connect(t, server.Addr)), dlock.WithLease(time.Hour))
 		rdb := locks(t, redisbackend.New(admin(t, server.Addr)), dlock.WithLease(time.Hour))
 		ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
@@ -70,7 +71,8 @@ func TestTogetherWithGoRedis(t *testing.T) {
 				waited := make(chan error, 1)
 				go func() { waited <- waiter.LockContext(ctx) }()
 				testservers.Until(t, "somebody waits", func() bool {
-					return server.Do("PUBSUB", "NUMPAT") == "0" && subscribers(server, waiter.Name()) > 0
+					return server.Do("PUBSUB", "NUMPAT") == "0" &&
+						subscribers(server, waiter.Name()) > 0
 				})
 				holder.Unlock()
 				if err := <-waited; err != nil {
@@ -101,7 +103,8 @@ func TestTogetherWithGoRedis(t *testing.T) {
 				}
 			}
 			all.Wait()
-			if n := wiretest.Must[int](t)(counter.Get(ctx, "counter").Int()); n != 2*goroutines*rounds {
+			if n := wiretest.Must[int](t)(counter.Get(ctx, "counter").
+				Int()); n != 2*goroutines*rounds {
 				t.Errorf("%d additions are left of %d", n, 2*goroutines*rounds)
 			}
 		})
@@ -121,7 +124,8 @@ func subscribers(server *testservers.Server, name string) int {
 func TestWrongServers(t *testing.T) {
 	t.Parallel()
 	server := testservers.Valkey(t)
-	server.Do("ACL", "SETUSER", "noscripts", "on", ">secret", "~*", "&*", "+@all", "-eval", "-evalsha")
+	server.Do("ACL", "SETUSER", "noscripts", "on", ">secret", "~*", "&*", "+@all", "-eval",
+		"-evalsha")
 	server.Do("ACL", "SETUSER", "nokeys", "on", ">secret", "~other", "&*", "+@all")
 	_, slaves := testservers.ValkeyReplicated(t, 1)
 	odd := testservers.Valkey(t, "--rename-command", "EVAL", "")
@@ -130,7 +134,9 @@ func TestWrongServers(t *testing.T) {
 		change option
 		says   string
 	}{
-		"down":           {fmt.Sprintf("127.0.0.1:%d", testservers.FreePort(t)), impatient, "connection refused"},
+		"down": {
+			fmt.Sprintf("127.0.0.1:%d", testservers.FreePort(t)), impatient, "connection refused",
+		},
 		"wrong password": {server.Addr, as("nobody"), "WRONGPASS"},
 		"no scripts":     {server.Addr, as("noscripts"), "NOPERM"},
 		"no such keys":   {server.Addr, as("nokeys"), "NOPERM"},
@@ -138,10 +144,12 @@ func TestWrongServers(t *testing.T) {
 		"no EVAL":        {odd.Addr, impatient, "EVAL and EVALSHA pass"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, o := range []wiretest.Options{{}, {Sharded: true}, {Replicas: 1, Timeout: wiretest.Scant}} {
+			for _, o := range []wiretest.Options{{}, {Sharded: true},
+				{Replicas: 1, Timeout: wiretest.Scant}} {
 				b := valkeybackend.New(connectLater(t, test.addr, test.change), options(o)...)
 				l := locks(t, b).Locker("n")
-				if ok, err := l.TryLock(t.Context()); ok || err == nil || !strings.Contains(err.Error(), test.says) {
+				if ok, err := l.TryLock(t.Context()); ok || err == nil ||
+					!strings.Contains(err.Error(), test.says) {
 					t.Errorf("TryLock: %v, %v; want an error that says %s", ok, err, test.says)
 				}
 				// It may end in the middle of an attempt, of which there is nothing to say then.
@@ -167,7 +175,9 @@ func TestWithoutSubscriptions(t *testing.T) {
 }
 
 func TestPermissions(t *testing.T) {
-	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.Permissions(t, this, server) })
+	onServers(t, func(t *testing.T, server *testservers.Server) {
+		wiretest.Permissions(t, this, server)
+	})
 }
 
 func TestCallsReturnWithTheirContextWhileTheServerHangs(t *testing.T) {
@@ -203,8 +213,10 @@ func TestCallsReturnWithTheirContextWhileTheServerHangs(t *testing.T) {
 	if err := held.UnlockContext(t.Context()); err != nil {
 		t.Error(err)
 	}
-	testservers.Until(t, "everything is taken back", func() bool { return server.Do("DBSIZE") == "0" })
+	testservers.Until(t, "everything is taken back", func() bool {
+		return server.Do("DBSIZE") == "0"
+	})
 }
 
-// A server that answers nobody for a while delays those who wait for no longer than that.
+// A server that answers nobody for a while delays waiters for no longer than that.
 func TestServerPauses(t *testing.T) { wiretest.Paused(t, this, testservers.Valkey(t)) }

@@ -9,17 +9,18 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
 func TestMain(m *testing.M) {
-	wiretest.SideBySide(6)
+	apart.SideBySide(16)
 	wiretest.VerifyTestMain(m, wiretest.ValkeyLingers()...)
 }
 
-// What the tests use all the time.
+// These are short names for helpers that the tests use all the time.
 const (
 	alice = wiretest.Alice
 	bob   = wiretest.Bob

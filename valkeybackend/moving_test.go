@@ -37,7 +37,8 @@ func TestClusterMasterDies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			masters := testservers.ValkeyCluster(t, 3)
-			wiretest.ClusterMasterDies(t, this, masters, testservers.ValkeyClusterReplicas(t, masters), o)
+			wiretest.ClusterMasterDies(t, this, masters,
+				testservers.ValkeyClusterReplicas(t, masters), o)
 		})
 	}
 }

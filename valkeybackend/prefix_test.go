@@ -8,5 +8,7 @@ import (
 )
 
 func TestPrefix(t *testing.T) {
-	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.Prefix(t, this, server) })
+	onServers(t, func(t *testing.T, server *testservers.Server) {
+		wiretest.Prefix(t, this, server)
+	})
 }

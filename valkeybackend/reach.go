@@ -12,8 +12,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// notice looks for signs that the client has no connection, or is closed. An error of a dialer that was
-// known before the command was sent is such a sign: an open client dials each time and has a new one.
+// notice notes answers which show that the client has no connection, or may be closed. If a command
+// gets the same dial error as an earlier command, the client may be closed: an open client would
+// have dialed again, and got a new error.
 func (t *transport) notice(ctx context.Context, known *net.OpError, answers []answer) {
 	for _, a := range answers {
 		switch {
@@ -28,10 +29,10 @@ func (t *transport) notice(ctx context.Context, known *net.OpError, answers []an
 	}
 }
 
-// Reach returns an error if a step about a key need not be sent. When a command was answered by nobody,
-// a PING goes ahead of the next step: while that isn't answered either, the step would not be. And
-// while valkey-go can't tell of a command whether it was sent before it failed, say because the client
-// was closed, there is no doubt about a step that isn't.
+// Reach returns an error if a step about a key must not be sent. After a command without an answer,
+// Reach sends a PING before the next step. If the PING has no answer either, the step would have
+// none, so it isn't sent. valkey-go often can't tell whether a failed command was sent, for example
+// if the client was closed. A step that Reach prevents was certainly not sent.
 func (t *transport) Reach(ctx context.Context, key string) error {
 	if t.stale.Load() {
 		if err := t.closed(ctx, key); err != nil {
@@ -49,20 +50,24 @@ func (t *transport) Reach(ctx context.Context, key string) error {
 	return &backend.Error{Kind: unsent(a.Err), Err: errors.Unwrap(a.Err)}
 }
 
-// closed returns an error if the client was closed after it could not connect, which it doesn't say: it
-// answers with the dialer's last error, and then connects again. Only its pool stays closed, so
-// that it has the same error for whoever wants a connection for himself.
+// closed returns an error if the client was closed after it failed to connect. Such a client
+// doesn't report that it is closed. It returns the dialer's last error, and then connects again.
+// Only its pool stays closed, and returns the same error for every request for a dedicated
+// connection.
 func (t *transport) closed(ctx context.Context, key string) error {
 	known := t.noDial.Load()
 	a := t.sendOver(ctx, t.client, []valkey.Completed{t.ping(key)})[0]
 	if a.noDial == known {
-		return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%w: %w", valkey.ErrClosing, known)}
+		return &backend.Error{
+			Kind: backend.Refused, Err: fmt.Errorf("%w: %w", valkey.ErrClosing, known),
+		}
 	}
 	t.stale.Store(false)
 	return nil
 }
 
-// ping asks the node that has a key: the channel is in the same slot.
+// ping returns a PING for the node that has a key. The PING's own key is the lock's channel, which
+// is in the same slot.
 func (t *transport) ping(key string) valkey.Completed {
 	return t.command(redisson.Command{Verb: "PING", Keys: []string{redisson.Channel(key)}})
 }

@@ -12,5 +12,6 @@ func TestServices(t *testing.T) { wiretest.Services(t, this, testservers.Valkey(
 func TestServiceInTrouble(t *testing.T) { wiretest.Troubled(t, this, testservers.Valkey(t)) }
 
 func TestNodeAloneInItsView(t *testing.T) {
+	t.Parallel()
 	wiretest.AloneInItsView(t, this, testservers.ValkeyCluster(t, 3))
 }

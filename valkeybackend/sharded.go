@@ -1,17 +1,16 @@
 package valkeybackend
 
-// WithShardedPubSub tells of releases with SPUBLISH and SSUBSCRIBE. The default is PUBLISH and
-// SUBSCRIBE. In a cluster, sharded messages stay within the shard that has the lock, while others
-// go to every server. A session then has one connection for subscriptions to each master where it
-// waits for a lock, instead of one.
+// WithShardedPubSub makes clients use SPUBLISH and SSUBSCRIBE for the messages about releases. The
+// default is PUBLISH and SUBSCRIBE. In a cluster, sharded messages stay within the shard that has
+// the lock, while other messages go to every server. With the option, a session has one connection
+// for subscriptions to each master where it waits for a lock. By default it has only one.
 //
-// All programs that share locks must agree on it: a message of one kind isn't heard by listeners
-// for the other, and they find a lock free only when they look again by themselves. Redisson from
-// 3.22 on uses sharded channels with a cluster of Redis 7 or later, or of Valkey, unless it is told
-// otherwise; without a cluster it doesn't.
+// All programs that share locks must agree on this option. A client doesn't get the messages of the
+// other kind. Without them, it notices a release only when it polls. Redisson from 3.22 on uses
+// sharded channels with a cluster of Redis 7 or later, or of Valkey, unless it is told otherwise.
+// Without a cluster it doesn't.
 //
-// It needs Valkey, or Redis 7. An older server is noticed when a lock is first used, and every
-// attempt to lock is refused.
+// The option needs Valkey, or Redis 7. With an older server, every attempt to lock fails.
 //
 // The user of the client needs the commands SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE in place of those
 // without the S, and in a cluster CLUSTER SLOTS.

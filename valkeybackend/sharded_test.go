@@ -23,8 +23,12 @@ func TestShardedPubSub(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
 		t.Run(fmt.Sprintf("RESP%d", protocol), func(t *testing.T) {
 			p := this
-			p.Cluster = func(t testing.TB, nodes []*testservers.Server, o wiretest.Options) backend.Backend {
-				speak := func(o *valkey.ClientOption) { o.AlwaysRESP2, o.DisableCache = protocol == 2, protocol == 2 }
+			p.Cluster = func(
+				t testing.TB, nodes []*testservers.Server, o wiretest.Options,
+			) backend.Backend {
+				speak := func(o *valkey.ClientOption) {
+					o.AlwaysRESP2, o.DisableCache = protocol == 2, protocol == 2
+				}
 				return valkeybackend.New(connectCluster(t, nodes, speak), options(o)...)
 			}
 			wiretest.Sharded(t, p, testservers.ValkeyCluster(t, 3))
@@ -33,28 +37,36 @@ func TestShardedPubSub(t *testing.T) {
 }
 
 func TestShardedPubSubOnOneServer(t *testing.T) {
-	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.ShardedOnOneServer(t, this, server) })
+	onServers(t, func(t *testing.T, server *testservers.Server) {
+		wiretest.ShardedOnOneServer(t, this, server)
+	})
 }
 
 func TestShardedPubSubTogether(t *testing.T) {
-	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.ShardedTogether(t, this, server) })
+	onServers(t, func(t *testing.T, server *testservers.Server) {
+		wiretest.ShardedTogether(t, this, server)
+	})
 }
 
 // Servers before Redis 7 know no sharded channels; miniredis answers as they do.
 func TestShardedPubSubOnOldServer(t *testing.T) {
 	addr := miniredis.RunT(t).Addr()
-	wiretest.ShardedOnOldServer(t, valkeybackend.New(connectSimply(t, addr), valkeybackend.WithShardedPubSub()), addr)
+	wiretest.ShardedOnOldServer(t,
+		valkeybackend.New(connectSimply(t, addr), valkeybackend.WithShardedPubSub()), addr)
 }
 
 // That somebody else has no permission to ask does not mean that the server's age can't be known.
 func TestShardedPubSubAsksTheServer(t *testing.T) {
 	server := testservers.Valkey(t)
 	other := connect(t, server.Addr)
-	theirs := other.Do(t.Context(), other.B().Arbitrary("EVAL", "return redis.error_reply('NOPERM no')", "0").Build()).Error()
+	theirs := other.Do(t.Context(),
+		other.B().Arbitrary("EVAL", "return redis.error_reply('NOPERM no')", "0").Build()).Error()
 	var up atomic.Bool
 	client := connectLater(t, miniredis.RunT(t).Addr(), func(o *valkey.ClientOption) {
 		o.DisableCache = true
-		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		o.DialCtxFn = func(
+			ctx context.Context, addr string, d *net.Dialer, _ *tls.Config,
+		) (net.Conn, error) {
 			if !up.Load() {
 				return nil, theirs
 			}

@@ -16,25 +16,28 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// slots knows which node of a cluster has which slot. valkey-go knows it, too, but does not tell.
+// slots is a map of a cluster's slots to its nodes. valkey-go has such a map, too, but doesn't
+// export it.
 type slots struct {
 	client valkey.Client
-	known  atomic.Pointer[owners] // nil if they must be asked for
-	asking chan struct{}          // full while somebody asks
+	known  atomic.Pointer[owners] // nil if the cluster must be asked
+	asking chan struct{}          // has a value while a call asks the cluster
 }
 
 func newSlots(client valkey.Client) *slots {
 	return &slots{client: client, asking: make(chan struct{}, 1)}
 }
 
-// owners are the addresses of the masters, at some time.
+// owners has the addresses of the masters at the time asked.
 type owners struct {
 	asked  time.Time
-	bySlot [redisson.Slots]string // empty where there is none
+	bySlot [redisson.Slots]string // empty if the slot has no master
 }
 
-// locate returns the node that has a slot.
-func (s *slots) locate(ctx context.Context, slot uint16) (addr string, node valkey.Client, err error) {
+// locate returns the address and the client of the node that has a slot.
+func (s *slots) locate(
+	ctx context.Context, slot uint16,
+) (addr string, node valkey.Client, err error) {
 	all := s.known.Load()
 	if all == nil {
 		if all, err = s.learn(ctx); err != nil {
@@ -45,12 +48,15 @@ func (s *slots) locate(ctx context.Context, slot uint16) (addr string, node valk
 	node = s.client.Nodes()[addr]
 	if node == nil {
 		s.forget()
-		return "", nil, &backend.Error{Kind: backend.Retry, Err: fmt.Errorf("valkey: no node is known that has slot %d", slot)}
+		return "", nil, &backend.Error{
+			Kind: backend.Retry, Err: fmt.Errorf("valkey: no node is known that has slot %d", slot),
+		}
 	}
 	return addr, node, nil
 }
 
-// masters returns the nodes that have slots, in ascending order. It asks: they may be others now.
+// masters returns the nodes that have slots, in ascending order. It always asks the cluster, since
+// the nodes may have changed.
 func (s *slots) masters(ctx context.Context) ([]string, error) {
 	all, err := s.ask(ctx)
 	if err != nil {
@@ -60,15 +66,18 @@ func (s *slots) masters(ctx context.Context) ([]string, error) {
 	addrs := slices.Sorted(slices.Values(all.bySlot[:]))
 	addrs = slices.DeleteFunc(slices.Compact(addrs), func(addr string) bool { return addr == "" })
 	if len(addrs) == 0 {
-		return nil, &backend.Error{Kind: backend.Retry, Err: errors.New("valkey: no master is known")}
+		return nil, &backend.Error{
+			Kind: backend.Retry, Err: errors.New("valkey: no master is known"),
+		}
 	}
 	return addrs, nil
 }
 
-// forget is called when what is known may be out of date.
+// forget drops the map, since it may be out of date.
 func (s *slots) forget() { s.known.Store(nil) }
 
-// near returns what the slots of one node have in common, as far as it is known which these are.
+// near returns the address of the node that has a slot. If that isn't known, it returns the number
+// of the slot.
 func (s *slots) near(slot uint16) string {
 	if all := s.known.Load(); all != nil && all.bySlot[slot] != "" {
 		return all.bySlot[slot]
@@ -76,15 +85,15 @@ func (s *slots) near(slot uint16) string {
 	return strconv.Itoa(int(slot))
 }
 
-// refresh asks again if that is long ago.
+// refresh asks the cluster again if the map is older than a minute.
 func (s *slots) refresh(ctx context.Context) {
 	if all := s.known.Load(); all == nil || time.Since(all.asked) > time.Minute {
 		s.known.CompareAndSwap(all, nil)
-		_, _ = s.learn(ctx) // or the next time
+		_, _ = s.learn(ctx) // after an error, the next refresh asks again
 	}
 }
 
-// learn asks, unless somebody else has just done so.
+// learn asks the cluster, unless another call has just done so.
 func (s *slots) learn(ctx context.Context) (*owners, error) {
 	select {
 	case s.asking <- struct{}{}:
@@ -102,7 +111,7 @@ func (s *slots) learn(ctx context.Context) (*owners, error) {
 	return all, err
 }
 
-// witnesses is how many nodes are asked at once, since one may hang.
+// witnesses is the number of nodes that are asked at once, since one may hang.
 const witnesses = 3
 
 // ask asks some nodes and returns the first answer.
@@ -141,8 +150,8 @@ func (s *slots) ask(ctx context.Context) (*owners, error) {
 	return nil, err
 }
 
-// parseOwners reads the reply to CLUSTER SLOTS. A node that doesn't know its own host is called what
-// the client calls it.
+// parseOwners reads the reply to CLUSTER SLOTS. If a node doesn't know its own host, parseOwners
+// uses the host in asked, the address of the node that answered.
 func parseOwners(reply any, asked string) (*owners, error) {
 	all := owners{asked: time.Now()}
 	ranges, _ := reply.([]any)

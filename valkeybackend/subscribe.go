@@ -13,12 +13,13 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// listening is how a valkey-go client subscribes. Its Receive would reconnect by itself, on the
-// connections that the steps use; a dedicated client does neither.
+// listening makes subscriptions with a valkey-go client. It implements [pubsub.Client]. It uses
+// dedicated clients, since Receive would reconnect by itself, and would use the connections of the
+// steps.
 type listening struct {
 	client  valkey.Client
 	sharded bool
-	slots   *slots // where each channel has a node of its own; else nil
+	slots   *slots // nil unless channels are spread over nodes
 }
 
 func newSubscriber(client valkey.Client, sharded bool, slots *slots) *pubsub.Subscriber {
@@ -32,17 +33,22 @@ func newSubscriber(client valkey.Client, sharded bool, slots *slots) *pubsub.Sub
 // Locate returns the server that has a channel.
 func (l *listening) Locate(ctx context.Context, channel string) (pubsub.Server, error) {
 	if l.slots == nil {
-		return pubsub.Server{Connect: func(r *pubsub.Receiver) pubsub.Conn { return l.connect(l.client, r) }}, nil
+		return pubsub.Server{Connect: func(r *pubsub.Receiver) pubsub.Conn {
+			return l.connect(l.client, r)
+		}}, nil
 	}
 	addr, node, err := l.slots.locate(ctx, redisson.Slot(channel))
 	if err != nil {
 		return pubsub.Server{}, err
 	}
-	// A dedicated client of the cluster's would be for one slot, a node's is for all.
-	return pubsub.Server{Addr: addr, Connect: func(r *pubsub.Receiver) pubsub.Conn { return l.connect(node, r) }}, nil
+	// A dedicated client of the cluster serves one slot, but one of a node serves all slots of the
+	// node.
+	return pubsub.Server{Addr: addr, Connect: func(r *pubsub.Receiver) pubsub.Conn {
+		return l.connect(node, r)
+	}}, nil
 }
 
-// Reload has Locate ask again.
+// Reload makes Locate ask the cluster again.
 func (l *listening) Reload(context.Context) {
 	if l.slots != nil {
 		l.slots.forget()
@@ -60,24 +66,24 @@ func (l *listening) Kind(err error) error {
 	return &backend.Error{Kind: clientError(err), Err: err}
 }
 
-// isClosed says whether a client was closed for good. valkey-go reports with the same error that it
-// has closed a single connection, say to a server that is no master any more.
+// isClosed says whether a client was closed. valkey-go returns the same error if it has only closed
+// one connection, for example to a server that isn't a master any more.
 func isClosed(client valkey.Client) bool {
 	err := client.Do(context.Background(), client.B().Arbitrary("PING").Build()).NonValkeyError()
 	return errors.Is(err, valkey.ErrClosing)
 }
 
-// A connection is one to a server that carries nothing but subscriptions.
+// A connection is a connection to a server only for subscriptions.
 type connection struct {
 	client  valkey.DedicatedClient
 	sharded bool
 	lost    <-chan error
 }
 
-// connect returns a connection of a client.
+// connect returns a connection only for subscriptions, made with the given client.
 func (l *listening) connect(client valkey.Client, r *pubsub.Receiver) pubsub.Conn {
 	c := &connection{sharded: l.sharded}
-	c.client, _ = client.Dedicate() // Close ends it
+	c.client, _ = client.Dedicate() // Close ends the connection, so the function isn't needed
 	c.lost = c.client.SetPubSubHooks(valkey.PubSubHooks{
 		OnMessage: func(msg valkey.PubSubMessage) { r.Published(msg.Channel, msg.Message) },
 		OnSubscription: func(done valkey.PubSubSubscription) {
@@ -95,11 +101,13 @@ func (l *listening) connect(client valkey.Client, r *pubsub.Receiver) pubsub.Con
 func (c *connection) Lost() <-chan error { return c.lost }
 func (c *connection) Close()             { c.client.Close() }
 
-const replyTimeout = 10 * time.Second // to connect and to answer what goes together
+const replyTimeout = 10 * time.Second // to connect, and to answer all commands of a Tell
 
-// Tell sends commands and waits for their answers. The answer to one says whether the server does it
-// for any of the channels; for which, and when, it confirms for each.
-func (c *connection) Tell(ctx context.Context, verb pubsub.Verb, orders [][]string) (refusals []error, err error) {
+// Tell sends commands, and waits for their answers. An answer only says that the server accepts the
+// command. The server confirms each channel separately.
+func (c *connection) Tell(
+	ctx context.Context, verb pubsub.Verb, orders [][]string,
+) (refusals []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	cmds := make([]valkey.Completed, len(orders))

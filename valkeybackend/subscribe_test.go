@@ -21,15 +21,21 @@ func TestSubscribe(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
 		t.Run(fmt.Sprintf("RESP%d", protocol), func(t *testing.T) {
 			anywhere(t, func(t *testing.T, addr string) {
-				client := connectSimply(t, addr, func(o *valkey.ClientOption) { o.AlwaysRESP2 = protocol == 2 })
+				client := connectSimply(t, addr, func(o *valkey.ClientOption) {
+					o.AlwaysRESP2 = protocol == 2
+				})
 				s, other, admin := open(t, client), open(t, connectSimply(t, addr)), admin(t, addr)
 				a, b := subscribe(t, s, "a"), subscribe(t, s, "{b}")
 				free(t, other, "a")
 				if !a.Wait() {
 					t.Error("a release wakes more than one")
 				}
-				wiretest.Must[backend.AcquireResult](t)(other.Acquire(t.Context(), backend.AcquireRequest{Name: "{b}", Owner: bob, Lease: lease}))
-				wiretest.Must[backend.ForceReleaseResult](t)(other.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "{b}"}))
+				wiretest.Must[backend.AcquireResult](t)(
+					other.Acquire(t.Context(), backend.AcquireRequest{
+						Name: "{b}", Owner: bob, Lease: lease,
+					}))
+				wiretest.Must[backend.ForceReleaseResult](t)(
+					other.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "{b}"}))
 				b.Wait()
 
 				// Anybody may publish anything.
@@ -57,7 +63,8 @@ func TestOneConnection(t *testing.T) {
 	admin := admin(t, server.Addr)
 	count := func() (channels, clients int) {
 		list := wiretest.Must[string](t)(admin.ClientList(t.Context()).Result())
-		return len(admin.PubSubChannels(t.Context(), "*").Val()), len(pubsubClient.FindAllString(list, -1))
+		return len(admin.PubSubChannels(t.Context(), "*").Val()),
+			len(pubsubClient.FindAllString(list, -1))
 	}
 	const n = 2500
 	subs := make([]backend.Subscription, n)
@@ -79,14 +86,22 @@ func TestOneConnection(t *testing.T) {
 	for _, sub := range subs {
 		sub.Close()
 	}
-	testservers.Until(t, "the channels are unsubscribed", func() bool { channels, _ := count(); return channels == 0 })
+	testservers.Until(t, "the channels are unsubscribed", func() bool {
+		channels, _ := count()
+		return channels == 0
+	})
 	subscribe(t, s, "last")
 	s.Close()
-	testservers.Until(t, "the connection is closed", func() bool { _, clients := count(); return clients == 0 })
+	testservers.Until(t, "the connection is closed", func() bool {
+		_, clients := count()
+		return clients == 0
+	})
 }
 
-// A connection that breaks is replaced, and everybody is woken, since they may have missed something.
+// A connection that breaks is replaced, and everybody is woken, since they may have missed
+// something.
 func TestSubscriptionSurvives(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, addr string) {
 		p := wiretest.NewProxy(t, addr, faults.RESP)
 		s, other := open(t, connectSimply(t, p.Addr())), open(t, connectSimply(t, addr))
@@ -120,7 +135,9 @@ func TestSubscriptionSurvives(t *testing.T) {
 		l.Wait()
 		// Each of the other connections learns of the restart by failing.
 		testservers.Until(t, "the server is used again", func() bool {
-			_, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: "a", Owner: alice, Lease: lease})
+			_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+				Name: "a", Owner: alice, Lease: lease,
+			})
 			if err == nil {
 				_, err = s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "a"})
 			}
@@ -133,8 +150,11 @@ func TestSubscriptionSurvives(t *testing.T) {
 		s := open(t, connect(t, server.Addr, impatient))
 		l := subscribe(t, s, "a")
 		server.Stop()
-		// Who asks now gets an error, when the silence is noticed.
-		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "b", Wake: func(backend.Wakeup) {}})
+		// A call gets an error once the client notices the silence.
+		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "b", Wake: func(
+			backend.Wakeup,
+		) {
+		}})
 		if err == nil || backend.KindOf(err) == backend.Refused {
 			t.Errorf("subscribe to a server that hangs: %v", err)
 		}
@@ -148,7 +168,9 @@ func TestSubscriptionSurvives(t *testing.T) {
 		l := subscribe(t, s, "a")
 		server.Stop() // nobody asks anything
 		stopped := time.Now()
-		testservers.Until(t, "the silence has lasted", func() bool { return time.Since(stopped) > time.Second })
+		testservers.Until(t, "the silence has lasted", func() bool {
+			return time.Since(stopped) > time.Second
+		})
 		server.Cont()
 		if !l.Wait() {
 			t.Error("a new connection wakes one")
@@ -172,14 +194,17 @@ func TestSubscribeEnds(t *testing.T) {
 	wantKind(t, err, backend.Unknown)
 	failed := make(chan error)
 	go func() {
-		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "c", Wake: func(backend.Wakeup) {}})
+		_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "c", Wake: func(
+			backend.Wakeup,
+		) {
+		}})
 		failed <- err
 	}()
 	s.Close() // though the server hangs
 	wantKind(t, <-failed, backend.Refused)
 }
 
-// Who is refused is told so, and only who is.
+// A subscription that the server refuses gets an error. Others that share its command don't.
 func TestSubscribeRefused(t *testing.T) {
 	onServers(t, func(t *testing.T, server *testservers.Server) {
 		server.Do("ACL", "SETUSER", "some", "on", ">secret", "~*", "+@all", "resetchannels",
@@ -192,7 +217,9 @@ func TestSubscribeRefused(t *testing.T) {
 		var running sync.WaitGroup
 		for i := range 20 { // so that some share a command
 			running.Go(func() {
-				_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: fmt.Sprint("bad", i), Wake: func(backend.Wakeup) {}})
+				_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{
+					Name: fmt.Sprint("bad", i), Wake: func(backend.Wakeup) {},
+				})
 				wantKind(t, err, backend.Refused)
 			})
 			running.Go(func() {
@@ -210,8 +237,9 @@ func TestSubscribeRefused(t *testing.T) {
 	})
 }
 
-// Whoever is subscribed gets the next message, whatever was asked for before.
+// A subscription gets the next message, even if another of that name ended just before it began.
 func TestSubscribeInQuickSuccession(t *testing.T) {
+	t.Parallel()
 	anywhere(t, func(t *testing.T, addr string) {
 		s, other := open(t, connectSimply(t, addr)), open(t, connectSimply(t, addr))
 		var running sync.WaitGroup

@@ -16,19 +16,20 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// transport is a valkey-go client that carries commands.
+// transport sends commands with a valkey-go client.
 type transport struct {
 	client     valkey.Client
-	slots      *slots                                   // of the cluster, if it is one; else nil
+	slots      *slots                                   // nil without a cluster
 	noDial     atomic.Pointer[net.OpError]              // the last error of a dialer
-	stale      atomic.Bool                              // it came again
-	unanswered atomic.Bool                              // a command was; see Reach
-	sender     *gather.Sender[valkey.Completed, answer] // nil: every step sends for itself
+	stale      atomic.Bool                              // a later command got the same noDial
+	unanswered atomic.Bool                              // a command had no answer; see Reach
+	sender     *gather.Sender[valkey.Completed, answer] // nil: no two steps share a round trip
 }
 
-// command builds a command, as an arbitrary one. valkey-go repeats by itself what its builder knows to
-// read only, and may ask a replica; of an arbitrary command it knows nothing, so that it is sent
-// once, to the master of its key. Where that answers that the key has moved, the client follows.
+// command builds an arbitrary command. If valkey-go knows from its builder that a command only
+// reads, it repeats the command by itself, and may send it to a replica. It sends an arbitrary
+// command once, to the master of its key. If the master answers that the key has moved, the client
+// follows.
 func (t *transport) command(cmd redisson.Command) valkey.Completed {
 	if cmd.Script == "" {
 		return t.client.B().Arbitrary(cmd.Verb).Keys(cmd.Keys...).Args(cmd.Args...).Build()
@@ -45,11 +46,11 @@ func (t *transport) commands(cmds []redisson.Command) []valkey.Completed {
 	return all
 }
 
-// An answer is what a command was answered.
+// An answer is the answer to a command.
 type answer struct {
 	redisson.Reply
-	read   bool         // the server has said it
-	noDial *net.OpError // why there was no connection to send anything over
+	read   bool         // the answer is from the server
+	noDial *net.OpError // the dialer's error, if there was no connection
 }
 
 func replies(answers []answer) []redisson.Reply {
@@ -72,12 +73,13 @@ func (t *transport) SendBatch(ctx context.Context, cmds []redisson.Command) []re
 	return replies(t.sendNow(ctx, t.commands(cmds)))
 }
 
-// SendApart ends when all is answered or the connection broken. A slot that has moved is followed, once, for
-// all commands: by itself the client would follow for each alone, and some have no slot.
+// SendApart returns when all commands are answered, or the connection has broken. If the slot has
+// moved, it sends all commands to the new node, once. The client itself would redirect each command
+// by its own slot, and some commands have no slot.
 func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
 	all := t.commands(cmds)
 	for i := range all {
-		all[i] = all[i].Pin() // it may be sent twice
+		all[i] = all[i].Pin() // SendApart may send it twice
 	}
 	known := t.noDial.Load()
 	answers := t.sendOver(ctx, t.client, all)
@@ -88,19 +90,23 @@ func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []r
 	return replies(answers)
 }
 
-// Node returns what tells the node that has a key from others; as long as that isn't known, the slot. If a
-// slot has moved the client still follows.
+// Node returns the address of the node that has a key, or the key's slot if the node isn't known.
+// If the slot has moved, valkey-go follows the redirection.
 func (t *transport) Node(_ context.Context, key string) (string, error) {
 	return t.slots.near(redisson.Slot(key)), nil
 }
 
 func (t *transport) Masters(ctx context.Context) ([]string, error) { return t.slots.masters(ctx) }
 
-func (t *transport) SendTo(ctx context.Context, master string, cmd redisson.Command) redisson.Reply {
+func (t *transport) SendTo(
+	ctx context.Context, master string, cmd redisson.Command,
+) redisson.Reply {
 	node := t.client.Nodes()[master]
 	if node == nil {
 		t.slots.forget()
-		return redisson.Reply{Err: &backend.Error{Kind: backend.Retry, Err: fmt.Errorf("valkey: no node %s is known any more", master)}}
+		return redisson.Reply{Err: &backend.Error{
+			Kind: backend.Retry, Err: fmt.Errorf("valkey: no node %s is known any more", master),
+		}}
 	}
 	var a answer
 	for range dials {
@@ -108,17 +114,19 @@ func (t *transport) SendTo(ctx context.Context, master string, cmd redisson.Comm
 		a = answers(ctx, node.Do(shared, t.command(cmd)))[0]
 		done()
 		if ctx.Err() != nil || a.read || !errors.Is(a.Err, context.Canceled) {
-			break // else it is another's context: what is sent here only reads, and can be sent again
+			// If none of this is true, another caller's context has ended. Then the command is sent
+			// again, which does no harm, since it only reads.
+			break
 		}
 	}
 	return a.Reply
 }
 
-// dials is how often a command is sent for which there was no connection, since another caller, who
-// was making it, has left.
+// dials limits how many times a command is tried. It is tried again if it got no connection because
+// another caller was dialing, and that caller's context ended.
 const dials = 3
 
-// Refresh asks which node has which slot, if that is long ago.
+// Refresh updates the map of slots, if it is old.
 func (t *transport) Refresh(ctx context.Context) { t.slots.refresh(ctx) }
 
 // send sends commands together and returns the answer to each. In a cluster they should be for one
@@ -128,23 +136,25 @@ func (t *transport) send(ctx context.Context, cmds ...valkey.Completed) []answer
 		return t.sendNow(ctx, cmds)
 	}
 	answers, err := t.sender.Send(ctx, cmds...)
-	if err != nil { // the caller has left
+	if err != nil { // ctx ended before the answers
 		return slices.Repeat([]answer{{Reply: redisson.Reply{Err: err}}}, len(cmds))
 	}
 	return answers
 }
 
-// sendNow is send in this goroutine.
+// sendNow sends commands in this goroutine.
 //
-// Whoever needs a connection that another caller is making waits for that attempt, and shares its
-// error even if that is only that the other's context has ended while it dialed. Then nothing was sent,
-// and we try again: a few times, since a dialer may have a context of its own that has ended.
+// If another caller is already dialing, valkey-go waits for that attempt, and returns its error.
+// The cause may be that the other caller's context has ended. Then nothing was sent, and sendNow
+// tries again. It does so only a few times, since the dialer may use a context of its own that has
+// ended.
 func (t *transport) sendNow(ctx context.Context, cmds []valkey.Completed) (answers []answer) {
 	for range dials {
 		known := t.noDial.Load()
 		answers = t.sendOnce(ctx, cmds)
 		t.notice(ctx, known, answers)
-		if ctx.Err() != nil || slices.ContainsFunc(answers, func(a answer) bool { return !a.left() }) {
+		if ctx.Err() != nil ||
+			slices.ContainsFunc(answers, func(a answer) bool { return !a.left() }) {
 			break
 		}
 	}
@@ -160,19 +170,22 @@ func (t *transport) sendOnce(ctx context.Context, cmds []valkey.Completed) []ans
 	return answers(ctx, t.client.DoMulti(shared, cmds...)...)
 }
 
-// left says whether there was no connection because somebody who made one has left.
+// left says whether there was no connection because a context ended during the dialing.
 func (a answer) left() bool { return a.noDial != nil && errors.Is(a.noDial, context.Canceled) }
 
-// sendOver sends commands over a connection that carries nothing else meanwhile.
-func (t *transport) sendOver(ctx context.Context, client valkey.Client, cmds []valkey.Completed) []answer {
-	ctx = context.WithoutCancel(ctx) // else the client cleans up the connection with more commands
+// sendOver sends commands on a dedicated connection.
+func (t *transport) sendOver(
+	ctx context.Context, client valkey.Client, cmds []valkey.Completed,
+) []answer {
+	ctx = context.WithoutCancel(ctx) // otherwise the client may send more commands to clean up
 	conn, release := client.Dedicate()
 	defer release()
 	return answers(ctx, conn.DoMulti(ctx, cmds...)...)
 }
 
-// moved returns the node that has the key of a command, if another answered that, and the client
-// knows it already: it asks for the nodes when it hears of such an answer.
+// moved returns the node to which an answer redirects the command. It returns nil if the answer
+// isn't a redirection, or if the client doesn't know that node yet. On a redirection, the client
+// asks the cluster for its nodes.
 func (t *transport) moved(a answer) valkey.Client {
 	reply, ok := errors.AsType[*valkey.ValkeyError](a.Err)
 	if !ok || !a.read {
@@ -185,7 +198,7 @@ func (t *transport) moved(a answer) valkey.Client {
 	return t.client.Nodes()[addr]
 }
 
-// answers reads results.
+// answers converts results to answers.
 func answers(ctx context.Context, results ...valkey.ValkeyResult) []answer {
 	all := make([]answer, len(results))
 	for i, result := range results {
@@ -198,21 +211,24 @@ func answers(ctx context.Context, results ...valkey.ValkeyResult) []answer {
 	return all
 }
 
-// answered is the answer of a result that the server has sent.
+// answered returns the answer for a result from the server.
 func answered(result valkey.ValkeyResult) answer {
 	reply, err := result.ToAny()
 	if err == nil || valkey.IsValkeyNil(err) {
 		return answer{Reply: redisson.Reply{Value: reply}, read: true}
 	}
 	if refusal, ok := valkey.IsValkeyErr(err); ok {
-		return answer{Reply: redisson.Reply{Err: replyError(refusal), Refusal: replyText(refusal)}, read: true}
+		return answer{
+			Reply: redisson.Reply{Err: replyError(refusal), Refusal: replyText(refusal)},
+			read:  true,
+		}
 	}
 	return answer{Reply: redisson.Reply{Err: asUnknown(err)}, read: true}
 }
 
-// unanswered is the answer where there was no reply. The error may be anybody's, a dialer's or that of a
-// source of credentials, who may have asked a Valkey of their own: one of valkey-go's for a null or
-// for an error reply says nothing of our command.
+// unanswered returns the answer for a command without a reply. The error may come from a dialer or
+// a source of credentials, which may use a Valkey themselves. So if it wraps valkey-go's error for
+// a null or an error reply, that isn't the answer to the command.
 func unanswered(ctx context.Context, err error) answer {
 	kind, noDial := clientError(err), dialError(err)
 	if ended := ctx.Err(); ended != nil && errors.Is(err, context.Canceled) {
@@ -221,11 +237,12 @@ func unanswered(ctx context.Context, err error) answer {
 	return answer{Reply: redisson.Reply{Err: &backend.Error{Kind: kind, Err: err}}, noDial: noDial}
 }
 
-// share returns a context for a connection that others use, too, and what to call when it is not needed
-// any more. It has no deadline: valkey-go would wait on the connection itself until then and close
-// it, and with it fail what others have sent there. And it is canceled when the deadline passes, so
-// that whoever waits for a connection that is made under it can tell that from one that can't be had
-// in time.
+// share returns a context for a command on a shared connection, and a function to call when it
+// isn't needed any more. The context has no deadline. valkey-go would set a deadline on the
+// connection, and close the connection when the deadline passes. Then other callers' commands on
+// that connection would fail. Instead, the context is canceled at the deadline. If the context was
+// used for dialing, other callers that wait for the connection can then tell the cancellation from
+// a timeout of the dialer.
 func share(ctx context.Context) (shared context.Context, done func()) {
 	if _, ok := ctx.Deadline(); !ok {
 		return ctx, func() {}

@@ -37,7 +37,9 @@ func TestContextValues(t *testing.T) {
 		"nobody's": nil, "own": {valkeybackend.WithContextValues()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wiretest.ContextValues(t, len(opts) > 0, func(t *testing.T, tenants *wiretest.Tenants) backend.Backend {
+			wiretest.ContextValues(t, len(opts) > 0, func(
+				t *testing.T, tenants *wiretest.Tenants,
+			) backend.Backend {
 				return valkeybackend.New(watched{connect(t, server.Addr), tenants}, opts...)
 			})
 		})

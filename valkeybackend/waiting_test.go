@@ -8,9 +8,12 @@ import (
 )
 
 func TestWaiting(t *testing.T) {
-	onServers(t, func(t *testing.T, server *testservers.Server) { wiretest.Waiting(t, this, server) })
+	onServers(t, func(t *testing.T, server *testservers.Server) {
+		wiretest.Waiting(t, this, server)
+	})
 }
 
 func TestWaitingInCluster(t *testing.T) {
+	t.Parallel()
 	wiretest.WaitingInCluster(t, this, testservers.ValkeyCluster(t, 3))
 }

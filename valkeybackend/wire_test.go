@@ -40,7 +40,9 @@ func TestWireTogether(t *testing.T) {
 	onServers(t, func(t *testing.T, server *testservers.Server) {
 		var writes wiretest.Writes
 		client := connect(t, server.Addr, func(o *valkey.ClientOption) {
-			o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			o.DialCtxFn = func(
+				ctx context.Context, addr string, d *net.Dialer, _ *tls.Config,
+			) (net.Conn, error) {
 				conn, err := d.DialContext(ctx, "tcp", addr)
 				if err != nil {
 					return nil, err

@@ -1,4 +1,5 @@
-// Package certmagiclock gives any storage of [github.com/caddyserver/certmagic] locks that work across machines.
+// Package certmagiclock gives any storage of [github.com/caddyserver/certmagic] locks that work
+// across machines.
 //
 //	package main
 //
@@ -24,21 +25,24 @@
 //		log.Print(err)
 //	}
 //
-// Replicas that share a storage (files on NFS, a bucket, a database) must not all ask the CA for the
-// same certificate. So certmagic has the storage lock a name. Many storages do that badly: with files
-// that stay when a process dies, or that two processes both find stale. The locks of a [Storage] are
-// those of dlock, in another store: while a replica obtains a certificate, its lock is renewed. If it
-// dies the lock ends with its lease (30 s, see [dlock.WithLease]), and the next replica goes on.
-// Certificates, keys and everything else stay where they are.
+// Replicas that share a storage (files on NFS, a bucket, a database) must not all ask the CA for
+// the same certificate. So certmagic asks the storage to lock a name. Many storages lock in an
+// unsafe way: their lock files stay when a process dies, or two processes take over a lock at the
+// same time. A [Storage] uses locks of dlock instead, in another store. While a replica obtains a
+// certificate, its lock is renewed. If it dies, the lock ends with its lease (30 s, see
+// [dlock.WithLease]), and the next replica goes on. Certificates, keys and everything else stay
+// where they are.
 //
-// While the store of locks is away no certificate is obtained or renewed: certmagic waits for the lock,
-// and tries again. A replica that loses its lock, because the store was away for longer than the lease,
-// goes on with its attempt, since certmagic can't be told. Before the next attempt it takes the lock
-// again, or fails: see [Storage.RenewLockLease]. So two replicas may both ask the CA, and the storage
-// keeps the last certificate. Clocks make no difference.
+// While the store of locks is down, no certificate is obtained or renewed: certmagic waits for the
+// lock, and tries again. A replica may lose its lock, for example if the store is down for longer
+// than the lease. It goes on with its attempt, because a storage can't notify certmagic. Before the
+// next attempt it acquires the lock again, or fails (see [Storage.RenewLockLease]). So two replicas
+// may both ask the CA, and the storage keeps the certificate that was stored last. The clocks of
+// the replicas need not agree.
 //
-// A program that ends during an attempt calls certmagic.CleanUpOwnLocks before the client is closed.
-// Otherwise the others wait until the lease is over.
+// A program that ends during an attempt must call certmagic.CleanUpOwnLocks before the client is
+// closed. Otherwise the other replicas wait until the lease expires.
 //
-// All replicas must lock in the same way: this and the storage's own locks don't exclude each other.
+// All replicas must use this package, since its locks and the storage's own locks don't exclude
+// each other.
 package certmagiclock

@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// Each replica does this, with a folder and a store of locks that they share: here that is memory. Then it goes on as ever: certmagic.HTTPS, say.
+// Each replica does this, with a folder and a store of locks that they share: here that is memory.
+// Then it goes on as ever: certmagic.HTTPS, say.
 func Example() {
 	folder, err := os.MkdirTemp("", "certificates")
 	if err != nil {
@@ -25,7 +26,7 @@ func Example() {
 	storage := certmagiclock.New(&certmagic.FileStorage{Path: folder}, client)
 	certmagic.Default.Storage = storage
 
-	// What certmagic does while it obtains a certificate:
+	// certmagic does this while it obtains a certificate:
 	ctx := context.Background()
 	if err := storage.Lock(ctx, "issue_cert_example.com"); err != nil {
 		fmt.Println(err)

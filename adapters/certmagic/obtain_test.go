@@ -40,7 +40,9 @@ type issuer struct {
 
 func (i *issuer) IssuerKey() string { return "test" }
 
-func (i *issuer) Issue(_ context.Context, csr *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
+func (i *issuer) Issue(
+	_ context.Context, csr *x509.CertificateRequest,
+) (*certmagic.IssuedCertificate, error) {
 	if i.hook != nil {
 		i.hook()
 	}
@@ -48,24 +50,34 @@ func (i *issuer) Issue(_ context.Context, csr *x509.CertificateRequest) (*certma
 	if err != nil {
 		return nil, err
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: csr.DNSNames, NotBefore: time.Now(), NotAfter: time.Now().Add(90 * 24 * time.Hour)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: csr.DNSNames, NotBefore: time.Now(),
+		NotAfter: time.Now().Add(90 * 24 * time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, csr.PublicKey, key)
 	if err != nil {
 		return nil, err
 	}
 	i.issued.Add(1)
-	return &certmagic.IssuedCertificate{Certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
+	return &certmagic.IssuedCertificate{Certificate: pem.EncodeToMemory(
+		&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
 }
 
 // newConfig returns certmagic as a replica has it.
-func newConfig(t interface{ Cleanup(func()) }, storage certmagic.Storage, ca certmagic.Issuer) *certmagic.Config {
+func newConfig(
+	t interface{ Cleanup(func()) }, storage certmagic.Storage, ca certmagic.Issuer,
+) *certmagic.Config {
 	var cfg *certmagic.Config
 	cache := certmagic.NewCache(certmagic.CacheOptions{
-		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return cfg, nil },
-		Logger:           zap.NewNop(),
+		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) {
+			return cfg, nil
+		},
+		Logger: zap.NewNop(),
 	})
 	t.Cleanup(cache.Stop)
-	cfg = certmagic.New(cache, certmagic.Config{Storage: storage, Issuers: []certmagic.Issuer{ca}, Logger: zap.NewNop()})
+	cfg = certmagic.New(cache, certmagic.Config{
+		Storage: storage, Issuers: []certmagic.Issuer{ca}, Logger: zap.NewNop(),
+	})
 	return cfg
 }
 
@@ -97,12 +109,15 @@ type failing struct {
 	asked atomic.Int32
 }
 
-func (f *failing) Issue(context.Context, *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
+func (f *failing) Issue(
+	context.Context, *x509.CertificateRequest,
+) (*certmagic.IssuedCertificate, error) {
 	f.asked.Add(1)
 	return nil, errors.New("come back later")
 }
 
-// certmagic tries again after a minute. If the lock is lost by then, and another has it, it doesn't ask the CA, and in the end sees what that has obtained.
+// certmagic tries again after a minute. If the lock is lost by then, and another has it, it doesn't
+// ask the CA, and in the end sees what that has obtained.
 func TestACertificateThatAnotherObtainsAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, files := membackend.New(), &certmagic.FileStorage{Path: t.TempDir()}
@@ -118,7 +133,8 @@ func TestACertificateThatAnotherObtainsAfterALoss(t *testing.T) {
 		if n := ca.issued.Load(); n != 0 {
 			t.Fatal("it was obtained while another had the lock")
 		}
-		if _, err := client.Locker("certmagic:issue_cert_example.com").ForceUnlock(t.Context()); err != nil {
+		if _, err := client.Locker("certmagic:issue_cert_example.com").
+			ForceUnlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
@@ -127,7 +143,8 @@ func TestACertificateThatAnotherObtainsAfterALoss(t *testing.T) {
 			}
 		}
 		if a, b := none.asked.Load(), ca.issued.Load(); a != 1 || b != 1 {
-			t.Errorf("it was asked for %d times by who lost the lock, and issued %d times to who got that", a, b)
+			t.Errorf("it was asked for %d times by who lost the lock, and issued %d times to who "+
+				"got that", a, b)
 		}
 		for held, err := range client.Locks(t.Context(), "") {
 			t.Errorf("in the end %q is locked: %v", held.Name, err)
@@ -135,12 +152,13 @@ func TestACertificateThatAnotherObtainsAfterALoss(t *testing.T) {
 	})
 }
 
-// replica is a process that obtains certificates by order: "obtain NAME", or "hang NAME", whose CA never answers. It says "begun NAME", "issued NAME" and
-// "has NAME".
+// replica is a process that obtains certificates by order: "obtain NAME", or "hang NAME", whose CA
+// never answers. It says "begun NAME", "issued NAME" and "has NAME".
 func replica(what string) error {
 	addr, folder, _ := strings.Cut(what, " ")
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second),
+		dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	storage := certmagiclock.New(&certmagic.FileStorage{Path: folder}, client)
 	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {
 		verb, name, _ := strings.Cut(orders.Text(), " ")

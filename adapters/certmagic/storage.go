@@ -12,10 +12,11 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// prefix is what the names of locks begin with, since other things in the store may be called like a domain.
+// prefix is put before certmagic's names. Without it, a lock could have the name of something else
+// in the store, for example of a domain.
 const prefix = "certmagic:"
 
-// patience bounds an attempt that no context bounds.
+// patience is the timeout of an attempt whose context has no deadline.
 const patience = 5 * time.Second
 
 var (
@@ -24,26 +25,26 @@ var (
 	_ certmagic.LockLeaseRenewer = (*Storage)(nil)
 )
 
-// A Storage is a certmagic.Storage whose locks are those of a [dlock.Client]. They are called
-// "certmagic:" and certmagic's name. The storage that it wraps does everything else. It is safe for
-// concurrent use.
+// A Storage is a certmagic.Storage that uses the locks of a [dlock.Client]. The name of such a lock
+// is "certmagic:" and certmagic's name. The wrapped storage does everything else. A Storage is safe
+// for concurrent use.
 //
-// Any goroutine may lock and unlock a name. A locked name stays shut for this Storage until it is
-// unlocked, even after its lock was lost: otherwise a late unlock would end another goroutine's
+// Any goroutine may lock and unlock a name. A locked name stays locked for this Storage until it is
+// unlocked, even after its lock was lost. Otherwise a late unlock would release another goroutine's
 // lock.
 type Storage struct {
 	certmagic.Storage
 	client *dlock.Client
 
 	mu    sync.Mutex
-	locks map[string]*lock // that somebody has, or waits for
+	locks map[string]*lock // the names that are locked or waited for
 }
 
-// A lock is a name that is locked, or waited for.
+// A lock is the state of a name that is locked or waited for.
 type lock struct {
-	turn  chan struct{} // full from a lock to its unlock
-	users int           // who has it, and those who wait
-	hold  *dlock.Hold   // nil while nobody has it
+	turn  chan struct{} // full while the name is locked
+	users int           // the number of calls that hold the name or wait for it
+	hold  *dlock.Hold   // nil while the name isn't locked
 }
 
 // New returns a storage with the locks of a client. It panics if either is nil.
@@ -54,12 +55,12 @@ func New(storage certmagic.Storage, client *dlock.Client) *Storage {
 	return &Storage{Storage: storage, client: client, locks: make(map[string]*lock)}
 }
 
-// String says which storage it is; certmagic logs it.
+// String returns the storage's name, which certmagic logs.
 func (s *Storage) String() string { return fmt.Sprintf("%v, with locks of dlock", s.Storage) }
 
-// Lock implements [certmagic.Locker]. It waits as long as ctx allows. If ctx has ended before, it
-// still takes a free lock, as certmagic's own storage does. The lock is renewed until it is
-// unlocked. Errors are those of [dlock.Locker.Acquire].
+// Lock implements [certmagic.Locker]. It waits as long as ctx allows. If ctx has already ended, it
+// still acquires a free lock, as certmagic's own storage does. The lock is renewed until it is
+// unlocked. The errors are those of [dlock.Locker.Acquire].
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	if ctx.Err() == nil {
 		return s.lock(ctx, name)
@@ -71,8 +72,8 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 	return err
 }
 
-// TryLock implements [certmagic.TryLocker]: one attempt. False without an error means that another
-// has the lock.
+// TryLock implements [certmagic.TryLocker] with a single attempt. False without an error means that
+// the name is already locked.
 func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -101,12 +102,14 @@ func (s *Storage) lock(ctx context.Context, name string, opts ...dlock.AcquireOp
 	return nil
 }
 
-// acquire gets a lock for a party of its own, whoever ctx names.
-func (s *Storage) acquire(ctx context.Context, name string, opts ...dlock.AcquireOption) (*dlock.Hold, error) {
+// acquire acquires the lock with a new owner, even if ctx has one.
+func (s *Storage) acquire(
+	ctx context.Context, name string, opts ...dlock.AcquireOption,
+) (*dlock.Hold, error) {
 	return s.client.Locker(prefix+name).Acquire(dlock.WithOwner(ctx, dlock.NewOwner()), opts...)
 }
 
-// enter counts in one who wants a name.
+// enter counts a call that holds a name or waits for it, until leave, and returns the name's state.
 func (s *Storage) enter(name string) *lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +130,8 @@ func (s *Storage) leave(name string, l *lock) {
 	}
 }
 
-// take waits until nobody of this Storage has the name, if it is to wait.
+// take waits until the name isn't locked by this Storage. If waits is false, take fails at once if
+// the name is locked.
 func (l *lock) take(ctx context.Context, waits bool) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -146,10 +150,10 @@ func (l *lock) take(ctx context.Context, waits bool) error {
 }
 
 // Unlock implements [certmagic.Locker] and [certmagic.TryLocker]. It works even if ctx has ended.
-// Afterwards the name isn't locked by this Storage, whatever the error: one that wraps
-// [dlock.ErrNotHeld] if it wasn't locked before, or another if the store hasn't confirmed the
-// unlock, which then goes on in the background. A lost lock is no error, since it is free for
-// others, as certmagic asks; the client has logged it.
+// Afterwards this Storage no longer locks the name, whatever the error. The error wraps
+// [dlock.ErrNotHeld] if the name wasn't locked before. Any other error says that the store hasn't
+// confirmed the unlock, which then goes on in the background. A lost lock isn't an error: others
+// can lock the name, as certmagic wants. The client has logged the loss.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	l, hold := s.give(name)
 	if hold == nil {
@@ -164,7 +168,7 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 	return err
 }
 
-// give takes away what has locked a name.
+// give removes the hold of a locked name, and returns it.
 func (s *Storage) give(name string) (*lock, *dlock.Hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,10 +181,11 @@ func (s *Storage) give(name string) (*lock, *dlock.Hold) {
 	return l, hold
 }
 
-// RenewLockLease implements [certmagic.LockLeaseRenewer]. Locks are renewed all the time, so it
-// only says whether name is still locked, whatever the duration. If the lock was lost, it makes one
-// attempt to take it again: certmagic calls this before it looks whether another has obtained the
-// certificate. If that fails the error wraps [dlock.ErrLost], and certmagic tries again later.
+// RenewLockLease implements [certmagic.LockLeaseRenewer]. The client renews the locks anyway, so
+// RenewLockLease ignores the duration, and only checks whether name is still locked. If the lock
+// was lost, it makes one attempt to acquire it again. certmagic calls RenewLockLease before it
+// checks whether another replica has obtained the certificate. If the attempt fails, the error
+// wraps [dlock.ErrLost], and certmagic tries again later.
 func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
 	s.mu.Lock()
 	l := s.locks[name]
@@ -199,17 +204,18 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	defer cancel()
 	again, err := s.acquire(ctx, name, dlock.Wait(0))
 	if err != nil {
-		return fmt.Errorf("certmagiclock: renew %q: %w, and not to be had again: %w", name, hold.Err(), err)
+		return fmt.Errorf("certmagiclock: renew %q: %w, and not to be had again: %w", name,
+			hold.Err(), err)
 	}
 	if !s.replace(l, hold, again) {
 		again.Release(ctx)
 		return fmt.Errorf("certmagiclock: renew %q: %w", name, dlock.ErrNotHeld)
 	}
-	hold.Release(ctx) // which is lost
+	hold.Release(ctx) // its lock is lost
 	return nil
 }
 
-// replace has a lock held by another hold, if it still is by this one.
+// replace replaces the hold of a lock, unless the lock no longer has that hold.
 func (s *Storage) replace(l *lock, hold, by *dlock.Hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,13 +42,16 @@ func newClient(t *testing.T, b backend.Backend, opts ...dlock.Option) *dlock.Cli
 	return c
 }
 
-// onEach runs a test on memory and on a Redis. replica returns the storage of a replica: a folder that all share, and a client of its own.
+// onEach runs a test on memory and on a Redis. replica returns the storage of a replica: a folder
+// that all share, and a client of its own.
 func onEach(t *testing.T, run func(t *testing.T, replica func() *certmagiclock.Storage)) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
 		store := membackend.New()
 		files := &certmagic.FileStorage{Path: t.TempDir()}
-		run(t, func() *certmagiclock.Storage { return certmagiclock.New(files, newClient(t, store)) })
+		run(t, func() *certmagiclock.Storage {
+			return certmagiclock.New(files, newClient(t, store))
+		})
 	})
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
@@ -135,10 +138,12 @@ func TestWhoWaitsGivesUpWithTheContext(t *testing.T) {
 	})
 }
 
-// Who is named by the context makes no difference: certmagic unlocks with other contexts than it locks with.
+// The owner that the context names makes no difference: certmagic unlocks with other contexts than
+// it locks with.
 func TestTheContextDoesNotSayWhoLocks(t *testing.T) {
 	t.Parallel()
-	files, client := &certmagic.FileStorage{Path: t.TempDir()}, newClient(t, membackend.New(), dlock.WithGoroutineOwners())
+	files, client := &certmagic.FileStorage{Path: t.TempDir()},
+		newClient(t, membackend.New(), dlock.WithGoroutineOwners())
 	s := certmagiclock.New(files, client)
 	ctx := dlock.WithOwner(t.Context(), dlock.NewOwner())
 	must(t, s.Lock(ctx, "example.com"))
@@ -169,11 +174,13 @@ func TestTheUnlockWorksThoughTheContextHasEnded(t *testing.T) {
 
 func TestUnlockOfWhatIsNotLocked(t *testing.T) {
 	t.Parallel()
-	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, newClient(t, membackend.New()))
+	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()},
+		newClient(t, membackend.New()))
 	if err := s.Unlock(t.Context(), "example.com"); !errors.Is(err, dlock.ErrNotHeld) {
 		t.Errorf("it returns %v", err)
 	}
-	if err := s.RenewLockLease(t.Context(), "example.com", time.Minute); !errors.Is(err, dlock.ErrNotHeld) {
+	if err := s.RenewLockLease(t.Context(), "example.com", time.Minute); !errors.Is(err,
+		dlock.ErrNotHeld) {
 		t.Errorf("the renewal returns %v", err)
 	}
 	must(t, s.Lock(t.Context(), "example.com"))
@@ -183,7 +190,7 @@ func TestUnlockOfWhatIsNotLocked(t *testing.T) {
 	}
 }
 
-// What certmagic calls before each attempt to obtain a certificate, for a month.
+// certmagic calls RenewLockLease before each attempt to obtain a certificate, for a month.
 func TestRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -222,7 +229,8 @@ func TestRenewals(t *testing.T) {
 	})
 }
 
-// CleanUpOwnLocks of a process that exits unlocks whatever it has, from wherever. It is global, and so nothing runs beside it.
+// CleanUpOwnLocks of a process that exits unlocks whatever it has, from wherever. It is global, and
+// so nothing runs beside it.
 func TestCertmagicCleansUp(t *testing.T) {
 	store := membackend.New()
 	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, newClient(t, store))

@@ -13,44 +13,48 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// DefaultAtLeast is for how long the lock of a job stays taken from its acquisition, however early
-// the job ends, unless [WithAtLeast] says otherwise. Clocks that are set over the network differ by
-// less. A job may still run every second, which is as often as cron can say.
+// DefaultAtLeast is the default of [WithAtLeast]. The lock of a job stays taken for this long after
+// its acquisition, even if the job ends earlier. That is longer than the difference between clocks
+// of machines that use NTP. It is shorter than a second, the shortest period that cron has.
 const DefaultAtLeast = 900 * time.Millisecond
 
-// prefix is what the names of jobs' locks begin with, since other things in the store are called as the jobs are.
+// prefix is put before the name of a job. Without it, the job's lock could have the name of
+// something else in the store.
 const prefix = "cron:"
 
-// patience is how long an attempt to lock may take. A store that hangs must not have a run begin much later than it should, when it has long been another's.
+// patience is the timeout of an attempt to lock. Without it, a store that hangs could make this
+// replica start a run long after another has made it.
 const patience = 5 * time.Second
 
 var (
 	errPatience = fmt.Errorf("%w: it has not answered for %v", dlock.ErrUnavailable, patience)
-	errTooSoon  = errors.New("this replica ran it so short a time ago: its at-least time is longer than its period, or other jobs have its name")
+	errTooSoon  = errors.New("the job is due again within its at-least time: that is longer than " +
+		"its period, or another job has the same name")
 )
 
-// Func is a job that is told when its lock is lost: its ctx ends with a cause that wraps
-// [dlock.ErrLost]. Its error is logged. For that, give it directly to the JobWrapper of [Wrapper],
-// with wrappers such as [cron.Recover] outside.
+// A Func is a job that is notified when its lock is lost: its ctx ends with a cause that wraps
+// [dlock.ErrLost]. Its error is logged. For the context and the log, pass the Func itself to the
+// JobWrapper of [Wrapper], and apply other wrappers, such as [cron.Recover], to the result.
 type Func func(ctx context.Context) error
 
-// Run implements [cron.Job] without a lock: the context never ends, and the error is dropped.
+// Run implements [cron.Job] without a lock. The context never ends, and the error is dropped.
 func (f Func) Run() { f(context.Background()) }
 
 // Option configures a [Wrapper].
 type Option func(*wrapper)
 
-// WithAtLeast sets for how long the lock of a job stays taken from its acquisition, however early
-// the job ends. It must be longer than the replicas' clocks differ, and shorter than the job's
-// period. The default is [DefaultAtLeast]. With 0 the lock is free when the job ends, and a job
-// that takes less time than the clocks differ runs on every replica. [Wrapper] panics if it is
-// negative. If the store can't keep a lock taken, every run is skipped and logged as an error.
+// WithAtLeast sets how long the lock of a job stays taken after its acquisition, even if the job
+// ends earlier. The time must be longer than the difference of the replicas' clocks, and shorter
+// than the job's period. The default is [DefaultAtLeast]. With 0 the lock is free as soon as the
+// job ends. Then a job that is shorter than the difference of the clocks may run on every replica.
+// [Wrapper] panics if the time is negative. If the store can't keep a lock taken, every run is
+// skipped, and logged as an error.
 func WithAtLeast(d time.Duration) Option { return func(w *wrapper) { w.atLeast = d } }
 
-// WithLogger sets the logger. Runs that are skipped since another replica has the lock are of level
-// Info. Runs that are skipped since the lock can't be had, failed unlocks, lost locks and errors of
-// a [Func] are of level Error. The default is [cron.DefaultLogger], which writes errors only.
-// [Wrapper] panics if it is nil.
+// WithLogger sets the logger. A run that is skipped because another replica has the lock is logged
+// with Info. A run that is skipped for another reason is logged with Error, and so are failed
+// unlocks, lost locks and errors of a [Func]. The default is [cron.DefaultLogger], which writes
+// only errors. [Wrapper] panics if log is nil.
 func WithLogger(log cron.Logger) Option { return func(w *wrapper) { w.log = log } }
 
 type wrapper struct {
@@ -59,19 +63,25 @@ type wrapper struct {
 	atLeast time.Duration
 	log     cron.Logger
 
-	last atomic.Int64 // the end of the at-least time of the last run here that is over, in ns since 1970
+	// the end of the at-least time of the last finished run in this process, in Unix nanoseconds
+	last atomic.Int64
 }
 
 // Wrapper returns a JobWrapper for the job of that name. Of the replicas that share the client's
-// store one runs it, and the others skip that run. Other jobs need other names, or they exclude
-// each other; so don't use it in a [cron.WithChain] of several jobs. The lock is called "cron:" and
-// the job's name. Each run makes one attempt to lock, which takes 5 s at most. Wrapper panics if
-// client, or an option, is nil, or the name is empty.
+// store, one makes each run of the job, and the others skip it. Each job needs a name of its own,
+// since jobs with the same name exclude each other. So don't use the wrapper in a [cron.WithChain]
+// of several jobs. The lock's name is "cron:" and the job's name. Each run makes one attempt to
+// lock, with a timeout of 5 s. Wrapper panics if client or an option is nil, or if the name is
+// empty.
 func Wrapper(client *dlock.Client, name string, opts ...Option) cron.JobWrapper {
-	if client == nil || name == "" || slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {
+	if client == nil || name == "" ||
+		slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {
 		panic("cronlock: Wrapper: the client or an option is nil, or the name is empty")
 	}
-	w := &wrapper{locker: client.Locker(prefix + name), name: name, atLeast: DefaultAtLeast, log: cron.DefaultLogger}
+	w := &wrapper{
+		locker: client.Locker(prefix + name), name: name, atLeast: DefaultAtLeast,
+		log: cron.DefaultLogger,
+	}
 	for _, opt := range opts {
 		opt(w)
 	}
@@ -90,7 +100,7 @@ func Wrapper(client *dlock.Client, name string, opts ...Option) cron.JobWrapper 
 	}
 }
 
-// run runs a job, if its lock can be had.
+// run runs a job under its lock. If the lock can't be acquired, it skips the run, and logs that.
 func (w *wrapper) run(fn Func) {
 	ctx, end := context.WithCancelCause(context.Background())
 	defer end(nil)
@@ -110,7 +120,8 @@ func (w *wrapper) run(fn Func) {
 	defer func() {
 		w.last.Store(began.Add(w.atLeast).UnixNano())
 		if err := hold.Release(context.Background()); err != nil {
-			w.log.Error(err, "the lock was lost while the job ran, or its unlock wasn't confirmed", "job", w.name)
+			w.log.Error(err, "the lock was lost while the job ran, or its unlock wasn't confirmed",
+				"job", w.name)
 		}
 	}()
 	if err := fn(hold.Context()); err != nil {
@@ -118,7 +129,8 @@ func (w *wrapper) run(fn Func) {
 	}
 }
 
-// acquire makes one attempt, and ends ctx if that takes too long. The context of the hold comes from ctx, and so that can't have a deadline.
+// acquire makes one attempt to lock. end ends ctx if the attempt takes longer than patience. ctx
+// has no deadline, because the context of the hold is derived from it.
 func (w *wrapper) acquire(ctx context.Context, end context.CancelCauseFunc) (*dlock.Hold, error) {
 	opts := []dlock.AcquireOption{dlock.Wait(0)}
 	if w.atLeast != 0 {
@@ -127,7 +139,9 @@ func (w *wrapper) acquire(ctx context.Context, end context.CancelCauseFunc) (*dl
 	timer := time.AfterFunc(patience, func() { end(errPatience) })
 	hold, err := w.locker.Acquire(ctx, opts...)
 	if !timer.Stop() && err == nil {
-		hold.Release(ctx) // its context has ended just now, and the run is no worse than one that came later
+		// The timer has just ended the hold's context. So the run is skipped, as if the attempt had
+		// timed out.
+		hold.Release(ctx)
 		err = fmt.Errorf("cronlock: lock %q: %w", prefix+w.name, errPatience)
 	}
 	return hold, err

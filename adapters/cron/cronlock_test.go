@@ -53,7 +53,8 @@ func redisOn(t *testing.T, addr string) backend.Backend {
 	return redisbackend.New(rdb)
 }
 
-// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its own.
+// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its
+// own.
 func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
@@ -120,18 +121,23 @@ func (b coarse) Limits() backend.Limits {
 	return limits
 }
 
-// runs lets three replicas, whose clocks are 20 ms apart, run a job that takes no time, ten times, and returns how often it ran.
+// runs lets three replicas, whose clocks are 20 ms apart, run a job that takes no time, ten times,
+// and returns how often it ran.
 func runs(t *testing.T, spec string, period time.Duration, opts ...cronlock.Option) (n int32) {
-	schedule, err := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow).Parse(spec)
+	schedule, err := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom |
+		cron.Month | cron.Dow).Parse(spec)
 	must(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		store := coarse{membackend.New()}
-		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute - 500*time.Millisecond)))
+		time.Sleep(time.Until(time.Now().Truncate(time.Minute).
+			Add(time.Minute - 500*time.Millisecond)))
 		var count atomic.Int32
 		for i := range 3 {
 			c := cron.New()
-			wrap := cronlock.Wrapper(newClient(t, store), "report", append([]cronlock.Option{cronlock.WithLogger(cron.DiscardLogger)}, opts...)...)
-			c.Schedule(skewed{schedule, time.Duration(i) * 20 * time.Millisecond}, wrap(cron.FuncJob(func() { count.Add(1) })))
+			wrap := cronlock.Wrapper(newClient(t, store), "report",
+				append([]cronlock.Option{cronlock.WithLogger(cron.DiscardLogger)}, opts...)...)
+			c.Schedule(skewed{schedule, time.Duration(i) * 20 * time.Millisecond},
+				wrap(cron.FuncJob(func() { count.Add(1) })))
 			c.Start()
 			defer func() { <-c.Stop().Done() }()
 		}
@@ -152,14 +158,15 @@ func TestAJobOfEveryFewSecondsRunsEachTime(t *testing.T) {
 		spec, period := fmt.Sprintf("*/%d * * * * *", seconds), time.Duration(seconds)*time.Second
 		for _, atLeast := range []time.Duration{cronlock.DefaultAtLeast, period * 9 / 10} {
 			if n := runs(t, spec, period, cronlock.WithAtLeast(atLeast)); n != 10 {
-				t.Errorf("a job of each %v, with a lock for %v at least, ran %d times in 10 periods",
+				t.Errorf("a job of each %v, with a lock for %v at least, ran %d times in 10 "+
+					"periods",
 					period, atLeast, n)
 			}
 		}
 	}
 }
 
-// What the at-least time is for.
+// The at-least time keeps replicas whose clocks differ from running a short job twice.
 func TestWithoutAtLeastAQuickJobRunsOnEachReplica(t *testing.T) {
 	if n := runs(t, "* * * * *", time.Minute, cronlock.WithAtLeast(0)); n != 30 {
 		t.Errorf("a job ran %d times in 10 minutes on three replicas", n)
@@ -173,14 +180,16 @@ func TestARunIsOneReplicas(t *testing.T) {
 		var count atomic.Int32
 		jobs := make([]cron.Job, 3)
 		for i := range jobs {
-			jobs[i] = cronlock.Wrapper(connect(), "report", cronlock.WithAtLeast(10*time.Minute), cronlock.WithLogger(book.all()))(cron.FuncJob(func() { count.Add(1) }))
+			jobs[i] = cronlock.Wrapper(connect(), "report", cronlock.WithAtLeast(10*time.Minute),
+				cronlock.WithLogger(book.all()))(cron.FuncJob(func() { count.Add(1) }))
 		}
 		var all sync.WaitGroup
 		for _, job := range jobs {
 			all.Go(job.Run)
 		}
 		all.Wait()
-		if n, skipped := count.Load(), strings.Count(book.String(), "skip, job=report"); n != 1 || skipped != 2 {
+		if n, skipped := count.Load(), strings.Count(book.String(), "skip, job=report"); n != 1 ||
+			skipped != 2 {
 			t.Errorf("a job ran %d times, and was skipped %d times; logged: %s", n, skipped, &book)
 		}
 	})
@@ -191,26 +200,30 @@ func TestHeldAndDownAreToldApart(t *testing.T) {
 	server := testservers.Redis(t)
 	var book logbook
 	ran := false
-	job := cronlock.Wrapper(newClient(t, redisOn(t, server.Addr)), "report", cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { ran = true }))
+	job := cronlock.Wrapper(newClient(t, redisOn(t, server.Addr)), "report",
+		cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { ran = true }))
 
 	must(t, newClient(t, redisOn(t, server.Addr)).Locker("cron:report").LockContext(t.Context()))
 	if job.Run(); ran || book.String() != "" {
 		t.Errorf("the lock is held; the job has run: %v; logged: %s", ran, &book)
 	}
 	server.Kill()
-	if job.Run(); ran || !book.says("store unavailable") || !book.says("job=report") || strings.Count(book.String(), "\n") != 1 {
+	if job.Run(); ran || !book.says("store unavailable") || !book.says("job=report") ||
+		strings.Count(book.String(), "\n") != 1 {
 		t.Errorf("the store is down; the job has run: %v; logged: %s", ran, &book)
 	}
 }
 
-// A hanging store doesn't answer who wants a lock.
+// A hanging store doesn't answer a client that wants a lock.
 type hanging struct{ backend.Backend }
 
 func (h hanging) Open() backend.Session { return hangingSession{h.Backend.Open()} }
 
 type hangingSession struct{ backend.Session }
 
-func (hangingSession) Acquire(ctx context.Context, _ backend.AcquireRequest) (backend.AcquireResult, error) {
+func (hangingSession) Acquire(
+	ctx context.Context, _ backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	<-ctx.Done()
 	return backend.AcquireResult{}, ctx.Err()
 }
@@ -218,10 +231,12 @@ func (hangingSession) Acquire(ctx context.Context, _ backend.AcquireRequest) (ba
 func TestAStoreThatHangsDelaysNoRunForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logbook
-		job := cronlock.Wrapper(newClient(t, hanging{membackend.New()}), "report", cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { t.Error("the job has run") }))
+		job := cronlock.Wrapper(newClient(t, hanging{membackend.New()}), "report",
+			cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { t.Error("the job has run") }))
 		began := time.Now()
 		job.Run()
-		if took := time.Since(began); took != 5*time.Second || !book.says("has not answered for 5s") || !book.says("store unavailable") {
+		if took := time.Since(began); took != 5*time.Second ||
+			!book.says("has not answered for 5s") || !book.says("store unavailable") {
 			t.Errorf("an attempt took %v; logged: %s", took, &book)
 		}
 	})
@@ -232,7 +247,8 @@ func TestTheContextOfAFuncEndsWithItsLock(t *testing.T) {
 		store := membackend.New()
 		var book logbook
 		var cause error
-		job := cronlock.Wrapper(newClient(t, store), "report", cronlock.WithLogger(book.errors()))(cronlock.Func(func(ctx context.Context) error {
+		job := cronlock.Wrapper(newClient(t, store), "report",
+			cronlock.WithLogger(book.errors()))(cronlock.Func(func(ctx context.Context) error {
 			<-ctx.Done()
 			cause = context.Cause(ctx)
 			return errors.New("half done")
@@ -256,7 +272,8 @@ func TestAJobThatPanicsGivesItsLockBack(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, membackend.New())
 	var book logbook
-	lock, recover := cronlock.Wrapper(client, "report", cronlock.WithAtLeast(0)), cron.Recover(book.errors())
+	lock, recover := cronlock.Wrapper(client, "report", cronlock.WithAtLeast(0)),
+		cron.Recover(book.errors())
 	for i, chain := range []cron.Chain{cron.NewChain(recover, lock), cron.NewChain(lock, recover)} {
 		chain.Then(cron.FuncJob(func() { panic("no paper") })).Run()
 		held, err := client.Locker("cron:report").IsLocked(t.Context())
@@ -267,16 +284,23 @@ func TestAJobThatPanicsGivesItsLockBack(t *testing.T) {
 	}
 }
 
-// Two replicas have runs of a job begin while others go on, with what cron has against that, on either side. There is nothing left to do for it.
+// Two replicas have runs of a job begin while others go on, with what cron has against that, on
+// either side. There is nothing left to do for it.
 func TestRunsDoNotOverlap(t *testing.T) {
 	t.Parallel()
-	for name, mode := range map[string]cron.JobWrapper{"skip": cron.SkipIfStillRunning(cron.DiscardLogger), "delay": cron.DelayIfStillRunning(cron.DiscardLogger)} {
+	for name, mode := range map[string]cron.JobWrapper{
+		"skip":  cron.SkipIfStillRunning(cron.DiscardLogger),
+		"delay": cron.DelayIfStillRunning(cron.DiscardLogger),
+	} {
 		for _, outside := range []bool{true, false} {
 			store := membackend.New()
 			var running, ran atomic.Int32
 			var all sync.WaitGroup
 			for range 2 {
-				chain := []cron.JobWrapper{mode, cronlock.Wrapper(newClient(t, store), "report", cronlock.WithAtLeast(0), cronlock.WithLogger(cron.DiscardLogger))}
+				chain := []cron.JobWrapper{
+					mode, cronlock.Wrapper(newClient(t, store), "report", cronlock.WithAtLeast(0),
+						cronlock.WithLogger(cron.DiscardLogger)),
+				}
 				if !outside {
 					chain[0], chain[1] = chain[1], chain[0]
 				}
@@ -305,15 +329,19 @@ func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
 		store := membackend.New()
 		var book, others logbook
 		ran := 0
-		job := cronlock.Wrapper(newClient(t, store), "report", cronlock.WithAtLeast(3*time.Second), cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { ran++ }))
-		other := cronlock.Wrapper(newClient(t, store), "report", cronlock.WithLogger(others.errors()))(cron.FuncJob(func() { ran++ }))
+		job := cronlock.Wrapper(newClient(t, store), "report", cronlock.WithAtLeast(3*time.Second),
+			cronlock.WithLogger(book.errors()))(cron.FuncJob(func() { ran++ }))
+		other := cronlock.Wrapper(newClient(t, store), "report",
+			cronlock.WithLogger(others.errors()))(cron.FuncJob(func() { ran++ }))
 		for range 2 {
 			job.Run()
 			other.Run() // as its period demands
 			time.Sleep(2 * time.Second)
 		}
-		if ran != 1 || !book.says("longer than its period") || strings.Count(book.String(), "\n") != 1 || others.String() != "" {
-			t.Errorf("in two periods a job ran %d times; logged: %s and, on another replica: %s", ran, &book, &others)
+		if ran != 1 || !book.says("longer than its period") ||
+			strings.Count(book.String(), "\n") != 1 || others.String() != "" {
+			t.Errorf("in two periods a job ran %d times; logged: %s and, on another replica: %s",
+				ran, &book, &others)
 		}
 		time.Sleep(time.Second)
 		if job.Run(); ran != 2 {
@@ -325,15 +353,20 @@ func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
 func TestWhatCannotBe(t *testing.T) {
 	client := newClient(t, membackend.New())
 	for name, make := range map[string]func(){
-		"without a client":     func() { cronlock.Wrapper(nil, "report") },
-		"without a name":       func() { cronlock.Wrapper(client, "") },
-		"with an option nil":   func() { cronlock.Wrapper(client, "report", nil) },
-		"with a logger nil":    func() { cronlock.Wrapper(client, "report", cronlock.WithLogger(nil)) },
-		"with a negative time": func() { cronlock.Wrapper(client, "report", cronlock.WithAtLeast(-1)) },
+		"without a client":   func() { cronlock.Wrapper(nil, "report") },
+		"without a name":     func() { cronlock.Wrapper(client, "") },
+		"with an option nil": func() { cronlock.Wrapper(client, "report", nil) },
+		"with a logger nil": func() {
+			cronlock.Wrapper(client, "report", cronlock.WithLogger(nil))
+		},
+		"with a negative time": func() {
+			cronlock.Wrapper(client, "report", cronlock.WithAtLeast(-1))
+		},
 	} {
 		func() {
 			defer func() {
-				if said, ok := recover().(string); !ok || !strings.HasPrefix(said, "cronlock: Wrapper: ") {
+				if said, ok := recover().(string); !ok ||
+					!strings.HasPrefix(said, "cronlock: Wrapper: ") {
 					t.Errorf("a wrapper was made %s, or: %v", name, said)
 				}
 			}()
@@ -342,20 +375,24 @@ func TestWhatCannotBe(t *testing.T) {
 	}
 }
 
-// replica is a process with a scheduler whose jobs run by order: "quick NAME", or "hang NAME", which doesn't end. It says "begun NAME", "ran NAME" and
-// "skipped NAME".
+// replica is a process with a scheduler whose jobs run by order: "quick NAME", or "hang NAME",
+// which doesn't end. It says "begun NAME", "ran NAME" and "skipped NAME".
 func replica(addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second),
+		dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	c := cron.New()
 	c.Start()
 	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {
 		verb, name, _ := strings.Cut(orders.Text(), " ")
 		atLeast := 10 * time.Minute
 		if verb == "hang" {
-			atLeast = 0 // so that nothing but the run keeps others out, and a lock that is to be taken for long also is if the process dies
+			// Only the run keeps others out. A lock that is to be kept for long would still be kept
+			// after its process died.
+			atLeast = 0
 		}
-		wrap := cronlock.Wrapper(client, name, cronlock.WithAtLeast(atLeast), cronlock.WithLogger(skips{name}))
+		wrap := cronlock.Wrapper(client, name, cronlock.WithAtLeast(atLeast),
+			cronlock.WithLogger(skips{name}))
 		c.Schedule(&once{}, wrap(cron.FuncJob(func() {
 			fmt.Println("begun", name)
 			if verb == "hang" {
@@ -397,7 +434,9 @@ func fire(t *testing.T, r *fleet.Replica, name string) {
 func TestAJobRunsOnceInThreeProcessesOfWhichOneIsKilled(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
-	all := []*fleet.Replica{fleet.Start(t, server.Addr), fleet.Start(t, server.Addr), fleet.Start(t, server.Addr)}
+	all := []*fleet.Replica{
+		fleet.Start(t, server.Addr), fleet.Start(t, server.Addr), fleet.Start(t, server.Addr),
+	}
 	for _, r := range all {
 		r.Order("quick first")
 	}

@@ -1,5 +1,5 @@
-// Package cronlock has each run of a job of github.com/robfig/cron/v3 made by one of the replicas of a service, and skipped by the
-// others.
+// Package cronlock lets one replica of a service make each run of a job of
+// github.com/robfig/cron/v3. The other replicas skip that run.
 //
 //	package main
 //
@@ -38,33 +38,35 @@
 //		return ctx.Err()
 //	}
 //
-// Every replica does this, with a store that they share. When the hour strikes each of them tries
-// once to lock "cron:report". The one that gets the lock runs the job, and the lock is renewed for
-// as long as that takes. The others skip this run. If the process dies, the lock ends with its
-// lease (30 s, see [dlock.WithLease]), and the next run is another replica's. While a run takes
-// longer than the period no other begins, on any replica.
+// Every replica does this, with a store that they share. On the hour each of them tries once to
+// lock "cron:report". The one that gets the lock runs the job, and the lock is renewed until the
+// job ends. The others skip this run. If the process dies, the lock ends with its lease (30 s, see
+// [dlock.WithLease]), and another replica makes the next run. While a run takes longer than the
+// period, no other run begins, on any replica.
 //
-// If the store doesn't answer within 5 s the run is skipped, too, since nobody knows whether another replica runs the job:
-// that is logged as an error, see [WithLogger].
+// If the store doesn't answer within 5 s, the run is skipped, too, since it is unknown whether
+// another replica runs the job. That is logged as an error (see [WithLogger]).
 //
 // # Clocks
 //
-// Clocks of machines differ by some milliseconds, and processes are late. If the lock were given
-// back when the job ends, a job that takes less than that would be over before the last replica
-// tries, and run once for each replica. So the lock stays taken until 900 ms after it was acquired,
-// however early the job ends, or the process dies. [WithAtLeast] sets another time: it must be
-// longer than the replicas' clocks differ, and shorter than the job's period. Where a replica dies
-// in that time, etcd may keep the lock for some seconds more, and runs are skipped meanwhile.
+// Clocks of machines differ by some milliseconds, and processes may be late. If the lock were
+// released when the job ends, a short job might end before the last replica tries, and that replica
+// would run it again. So the lock stays taken until 900 ms after it was acquired, even if the job
+// ends or the process dies earlier. [WithAtLeast] sets another time. It must be longer than the
+// difference of the replicas' clocks, and shorter than the job's period. If a replica dies in that
+// time, etcd may keep the lock for some seconds more, and meanwhile runs are skipped.
 //
-// It should be most of the period in two cases:
-//   - The schedule is as "@every 5m", whose runs are counted from the start of each process. Replicas then are apart by any
-//     part of the period, whatever their clocks say.
-//   - [cron.DelayIfStillRunning] is around the lock. A replica that is late would run a job that another has run long
-//     before. Neither that nor [cron.SkipIfStillRunning] is needed beside the lock.
+// That time should be most of the period in two cases:
+//   - The schedule is one like "@every 5m", which counts from the start of each process. Then the
+//     replicas' runs are at different times, by up to a period, whatever their clocks say.
+//   - [cron.DelayIfStillRunning] is around the lock. A replica that is late would run a job that
+//     another has run long before. With the lock, neither this wrapper nor
+//     [cron.SkipIfStillRunning] is needed.
 //
-// # What a job is told
+// # How a job hears of a loss
 //
-// A cron.Job has no context and no error. A [Func] has: its context ends if the lock is lost, and its error is logged.
-// Any other job goes on when its lock is lost (the store was away for longer than the lease, say), which is logged when it
-// ends. If a job panics the lock is given back, whether [cron.Recover] is around the lock or within.
+// A cron.Job has no context and no error. A [Func] has both. Its context ends if the lock is lost,
+// and its error is logged. Any other job goes on when its lock is lost, for example because the
+// store was down for longer than the lease. The loss is logged when the job ends. If a job panics,
+// the lock is released, whether [cron.Recover] is around the lock or inside it.
 package cronlock

@@ -11,7 +11,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// Each replica does this, with a store that they share: here it is memory, and there is one replica only.
+// Each replica does this, with a store that they share: here it is memory, and there is one replica
+// only.
 func Example() {
 	client := dlock.New(membackend.New())
 	defer client.Close()

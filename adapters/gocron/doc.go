@@ -1,5 +1,5 @@
-// Package gocronlock has each run of a job of github.com/go-co-op/gocron/v2 made by one of the replicas of a service, and
-// skipped by the others.
+// Package gocronlock lets one replica of a service make each run of a job of
+// github.com/go-co-op/gocron/v2. The other replicas skip that run.
 //
 //	package main
 //
@@ -45,46 +45,53 @@
 //		return ctx.Err()
 //	}
 //
-// Every replica does this, with a store that they share. When the hour strikes each of them tries
-// once to lock "gocron:report". The one that gets the lock runs the job, and the lock is renewed
-// for as long as that takes. The others skip this run. If the process dies, the lock ends with its
-// lease (30 s, see [dlock.WithLease]), and the next run is another replica's. A job that needn't
-// hear of a loss may be any gocron.NewTask, without [Locker.Task].
+// Every replica does this, with a store that they share. On the hour each of them tries once to
+// lock "gocron:report". The one that gets the lock runs the job, and the lock is renewed until the
+// job ends. The others skip this run. If the process dies, the lock ends with its lease (30 s, see
+// [dlock.WithLease]), and another replica makes the next run. A job that needs no notification of a
+// loss can be any gocron.NewTask, without [Locker.Task].
 //
-// The lock has the job's name, with "gocron:" in front: distsync watch gocron:report says who has
-// it. So give each job a name of its own, the same on all replicas. Without gocron.WithName it has
-// the name of its function, which functions that are made in a loop share, and which may be another
-// in the next version of the program. Two jobs of one name exclude each other, which is logged.
+// The lock's name is "gocron:" and the job's name. The command distsync watch gocron:report shows
+// which replica holds it. Give each job a name of its own, which is the same on all replicas.
+// Without gocron.WithName a job has the name of its function. Functions that are made in a loop
+// share a name, and the name may change with the next version of the program. Two jobs with one
+// name exclude each other, and a warning is logged.
 //
 // # Clocks
 //
-// Clocks of machines differ by some milliseconds, and processes are late. If the lock were given
-// back when the job ends, a job that takes less than that would be over before the last replica
-// tries, and run once for each replica. So the lock stays taken until 900 ms after it was acquired,
-// however early the job ends, or the process dies. [WithAtLeast] sets another time: it must be
-// longer than the replicas' clocks differ, and shorter than the job's period. Where a replica dies
-// in that time, etcd may keep the lock for some seconds more, and runs are skipped meanwhile.
+// Clocks of machines differ by some milliseconds, and processes may be late. If the lock were
+// released when the job ends, a short job might end before the last replica tries, and that replica
+// would run it again. So the lock stays taken until 900 ms after it was acquired, even if the job
+// ends or the process dies earlier. [WithAtLeast] sets another time. It must be longer than the
+// difference of the replicas' clocks, and shorter than the job's period. If a replica dies in that
+// time, etcd may keep the lock for some seconds more, and meanwhile runs are skipped.
 //
-// It should be most of the period in two cases:
-//   - Runs are counted from the start of each process (a [gocron.DurationJob] without a time to start at). Replicas then
-//     are apart by any part of the period, whatever their clocks say.
-//   - Runs wait for each other (gocron.WithLimitConcurrentJobs, or gocron.WithSingletonMode, with gocron.LimitModeWait).
-//     A replica that is late would run a job that another has run long before. gocron.LimitModeReschedule skips such runs.
+// That time should be most of the period in two cases:
+//   - Runs are counted from the start of each process (a [gocron.DurationJob] without a time to
+//     start at). Then the replicas' runs are at different times, by up to a period, whatever their
+//     clocks say.
+//   - Runs wait for each other (gocron.WithLimitConcurrentJobs, or gocron.WithSingletonMode, with
+//     gocron.LimitModeWait). A replica that is late would run a job that another has run long
+//     before. gocron.LimitModeReschedule skips such runs.
 //
-// Jobs that differ in that can each have a Locker of their own, with [gocron.WithDistributedJobLocker].
+// If jobs need different times, give each a Locker of its own, with
+// [gocron.WithDistributedJobLocker].
 //
-// # What a job isn't told
+// # Losses and skipped runs
 //
-// A run that has lost its lock (the store was away for longer than the lease, say) goes on, and gocron has no means to
-// tell it. [Locker.Task] has: the context that it passes to the job ends then.
+// A run goes on when it has lost its lock, for example because the store was down for longer than
+// the lease. gocron can't notify the job, but [Locker.Task] can. It passes the job a context that
+// ends when the lock is lost.
 //
-// Why a run was skipped is in the error that gocron passes to listeners of [gocron.AfterLockError]. [dlock.ErrHeld] means
-// that another replica has the lock, which is as it should be. [dlock.ErrUnavailable] means that the store didn't answer,
-// so that nobody knows whether another replica runs the job: that is also logged, as a warning.
+// gocron passes the reason for a skipped run, as an error, to the listeners of
+// [gocron.AfterLockError]. [dlock.ErrHeld] means that another replica has the lock, which is
+// normal. [dlock.ErrUnavailable] means that the store didn't answer, so that it is unknown whether
+// another replica runs the job. That is also logged as a warning.
 //
 // # One replica for everything
 //
-// An [Elector] has all jobs of a scheduler run on one replica, the leader, until that dies or resigns, whatever the clocks say:
+// With an [Elector], all jobs of a scheduler run on one replica, the leader, until the leader dies
+// or resigns. The clocks need not agree:
 //
 //	elector := gocronlock.NewElector(client, "leader")
 //	go func() { log.Print(elector.Run(ctx)) }()
@@ -92,7 +99,8 @@
 //	...
 //	scheduler.NewJob(gocron.DurationJob(time.Minute), elector.Task(sweep))
 //
-// While the store is away the leader leads until its lease is over, and then nobody does. All campaign again by themselves
-// when the store is back. A leader that was cut off, or paused, for longer than its lease finds that out when it next looks
-// at its clock: see [dlock.Election].
+// While the store is down, the leader leads until its lease expires, and then no replica leads.
+// When the store is back, all replicas campaign again automatically. A leader that was cut off or
+// paused for longer than its lease notices the loss when it next checks its clock (see
+// [dlock.Election]).
 package gocronlock

@@ -10,25 +10,26 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// ErrNotLeader says that this replica doesn't lead: another does, or none at the moment.
+// ErrNotLeader means that this replica doesn't lead. Another replica leads, or no replica does at
+// the moment.
 var ErrNotLeader = errors.New("gocronlock: this replica doesn't lead")
 
 // An Elector is a [gocron.Elector], for [gocron.WithDistributedElector]: all jobs of the scheduler
-// run on one replica, the leader. It campaigns while [Elector.Run] runs. It is safe for concurrent
-// use.
+// run on one replica, the leader. An Elector campaigns while its [Elector.Run] runs. It is safe for
+// concurrent use.
 //
-// gocron asks it when a job is to begin, and not later. Make a job with [Elector.Task] if it must
-// stop when its replica no longer leads.
+// gocron asks it only when a job is about to begin. Make a job with [Elector.Task] if it must stop
+// when its replica no longer leads.
 type Elector struct {
 	election *dlock.Election
 
 	mu    sync.Mutex
-	term  context.Context // nil while it doesn't lead
-	tasks sync.WaitGroup  // of this term
+	term  context.Context // nil while this replica doesn't lead
+	tasks sync.WaitGroup  // the running tasks of this term
 }
 
-// NewElector returns a candidate of a client for the leader of that name: see
-// [dlock.Client.Election]. It panics if client is nil or the name is empty.
+// NewElector returns a candidate in the election of that name (see [dlock.Client.Election]). It
+// panics if client is nil or the name is empty.
 func NewElector(client *dlock.Client, name string) *Elector {
 	if client == nil || name == "" {
 		panic("gocronlock: NewElector: the client is nil or the name is empty")
@@ -36,15 +37,15 @@ func NewElector(client *dlock.Client, name string) *Elector {
 	return &Elector{election: client.Election(name)}
 }
 
-// Run campaigns until ctx ends, and again after a loss. The jobs of the scheduler run only in
-// replicas that call it. When ctx ends it resigns, once the functions of [Elector.Task] have
-// returned: so shut the scheduler down before. It waits for them after a loss, too, before it
-// campaigns again. It returns what [dlock.Election.Run] does. After ctx has ended, the error is
-// that of ctx. If Run returns before, no job will run here any more, so look at the error: it is
-// [dlock.ErrClosed], or one that no waiting helps against.
+// Run campaigns until ctx ends, and campaigns again after a loss. The jobs of the scheduler run
+// only in replicas that call Run. When ctx ends, Run resigns as soon as the functions of
+// [Elector.Task] have returned, so shut the scheduler down first. After a loss, Run also waits for
+// these functions before it campaigns again. Its errors are those of [dlock.Election.Run]. After
+// ctx has ended, the error is that of ctx. If Run returns earlier, no job will run in this replica
+// any more, so handle the error: it is [dlock.ErrClosed], or another permanent error.
 func (e *Elector) Run(ctx context.Context) error { return e.election.Run(ctx, e.lead) }
 
-// lead returns when the term is over, and nothing runs any more that belongs to it.
+// lead returns when the term has ended and all its tasks have returned.
 func (e *Elector) lead(term context.Context) error {
 	e.mu.Lock()
 	e.term = term
@@ -57,8 +58,8 @@ func (e *Elector) lead(term context.Context) error {
 	return nil
 }
 
-// IsLeader implements [gocron.Elector]: it returns nil if this replica leads, by its own clock, and
-// [ErrNotLeader] otherwise. It asks nobody.
+// IsLeader implements [gocron.Elector]. It returns nil if this replica leads, according to its own
+// clock, and [ErrNotLeader] otherwise. It sends no request.
 func (e *Elector) IsLeader(context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -70,10 +71,11 @@ func (e *Elector) IsLeader(context.Context) error {
 
 func (e *Elector) leads() bool { return e.term != nil && e.term.Err() == nil }
 
-// Task returns a task whose function is told when this replica no longer leads. Its ctx comes from
-// the job's, and ends then with a cause that says why; its Err looks at the clock. [dlock.Token] of
-// it is the number of the term. If this replica resigned, and has not lost its lock, no other leads
-// before the function has returned. If it leads no longer when the function is to begin, the
+// Task returns a task whose function is notified when this replica no longer leads. The function's
+// ctx is derived from the job's context. It ends when this replica no longer leads, with a cause
+// that says why. The method Err of ctx checks the clock. [dlock.Token] of ctx is the number of the
+// term. If this replica resigns without having lost its lock, no other replica leads before the
+// function has returned. If the replica no longer leads when the function is about to start, the
 // function isn't called, and the job's error is ErrNotLeader.
 func (e *Elector) Task(fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(func(ctx context.Context) error {
@@ -89,7 +91,8 @@ func (e *Elector) Task(fn func(ctx context.Context) error) gocron.Task {
 	})
 }
 
-// begin returns the context of the term, for a task that is counted in.
+// begin counts a task that starts in the current term, and returns the term's context. If this
+// replica doesn't lead, it returns nil.
 func (e *Elector) begin() context.Context {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -100,9 +103,10 @@ func (e *Elector) begin() context.Context {
 	return e.term
 }
 
-// A taskContext is the context of a job and of a term: it ends with the first of them, and has the values of both.
+// A taskContext combines the contexts of a job and of a term. It ends when either of them ends, and
+// has the values of both.
 type taskContext struct {
-	context.Context // of the job
+	context.Context // derived from the job's context
 	term            context.Context
 	end             context.CancelCauseFunc
 }

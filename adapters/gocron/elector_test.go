@@ -24,7 +24,9 @@ type candidate struct {
 }
 
 // campaign starts a replica whose job is made of a task, or of f if there is one.
-func campaign(t *testing.T, client *dlock.Client, job gocron.JobDefinition, fn func(context.Context) error) *candidate {
+func campaign(
+	t *testing.T, client *dlock.Client, job gocron.JobDefinition, fn func(context.Context) error,
+) *candidate {
 	t.Helper()
 	c := &candidate{elector: gocronlock.NewElector(client, "leader"), done: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -49,8 +51,10 @@ func TestOnlyTheLeaderRunsJobs(t *testing.T) {
 			synctest.Wait() // the first leads
 		}
 		time.Sleep(10*time.Second + time.Millisecond)
-		if a, b, c := all[0].counts.ran.Load(), all[1].counts.ran.Load(), all[2].counts.ran.Load(); a != 10 || b != 0 || c != 0 {
-			t.Errorf("in 10 seconds the leader ran the job %d times, the others %d and %d times", a, b, c)
+		if a, b, c := all[0].counts.ran.Load(), all[1].counts.ran.Load(),
+			all[2].counts.ran.Load(); a != 10 || b != 0 || c != 0 {
+			t.Errorf("in 10 seconds the leader ran the job %d times, the others %d and %d times", a,
+				b, c)
 		}
 		all[0].resign()
 		if err := <-all[0].done; !errors.Is(err, context.Canceled) {
@@ -60,8 +64,10 @@ func TestOnlyTheLeaderRunsJobs(t *testing.T) {
 			t.Errorf("who resigned is told: %v", err)
 		}
 		time.Sleep(10 * time.Second)
-		if a, n := all[0].counts.ran.Load(), all[1].counts.ran.Load()+all[2].counts.ran.Load(); a != 10 || n != 10 {
-			t.Errorf("in the next 10 seconds the old leader ran the job %d times, the new one %d times", a-10, n)
+		if a, n := all[0].counts.ran.Load(), all[1].counts.ran.Load()+
+			all[2].counts.ran.Load(); a != 10 || n != 10 {
+			t.Errorf("in the next 10 seconds the old leader ran the job %d times, the new one "+
+				"%d times", a-10, n)
 		}
 	})
 }
@@ -88,13 +94,16 @@ func TestAnElectorLeadsAgainAfterALoss(t *testing.T) {
 	})
 }
 
-// An election goes on by itself after a partition that was longer than the lease, and asks nobody meanwhile.
+// An election goes on by itself after a partition that was longer than the lease, and asks nobody
+// meanwhile.
 func TestAnElectorThatWasCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		wire := newCuttable(store)
 		causes := make(chan error, 1)
-		a := campaign(t, newClient(t, wire), gocron.DurationJob(time.Second), func(ctx context.Context) error {
+		a := campaign(t, newClient(t, wire), gocron.DurationJob(time.Second), func(
+			ctx context.Context,
+		) error {
 			if _, ok := dlock.Token(ctx); !ok {
 				t.Error("the context of a task has no token")
 			}
@@ -150,7 +159,9 @@ func TestAnElectorWithoutItsStore(t *testing.T) {
 	c := campaign(t, client, gocron.DurationJob(10*time.Millisecond), quick)
 	testservers.Until(t, "it leads", func() bool { return c.counts.ran.Load() > 0 })
 	server.Kill()
-	testservers.Until(t, "it leads no more", func() bool { return c.elector.IsLeader(t.Context()) != nil })
+	testservers.Until(t, "it leads no more", func() bool {
+		return c.elector.IsLeader(t.Context()) != nil
+	})
 	server.Restart()
 	before := c.counts.ran.Load()
 	testservers.Until(t, "it leads again", func() bool { return c.counts.ran.Load() > before })
@@ -163,12 +174,15 @@ func TestAnElectorWithoutItsStore(t *testing.T) {
 	}
 }
 
-// Who resigns still leads while a task of its runs: the next leader's must not run beside it.
+// A leader that resigns still leads while one of its tasks runs: the next leader's task must not
+// run beside it.
 func TestATaskEndsBeforeTheNextLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		told, end := make(chan error, 1), make(chan struct{})
-		a := campaign(t, newClient(t, store), gocron.DurationJob(time.Second), func(ctx context.Context) error {
+		a := campaign(t, newClient(t, store), gocron.DurationJob(time.Second), func(
+			ctx context.Context,
+		) error {
 			<-ctx.Done()
 			told <- context.Cause(ctx)
 			<-end
@@ -198,7 +212,10 @@ func TestATaskOfNoLeaderIsNotCalled(t *testing.T) {
 	s := newScheduler(t) // without the elector
 	e := gocronlock.NewElector(newClient(t, membackend.New()), "leader")
 	var counts tally
-	fire(t, s, e.Task(func(context.Context) error { t.Error("it was called"); return nil }), &counts)
+	fire(t, s, e.Task(func(context.Context) error {
+		t.Error("it was called")
+		return nil
+	}), &counts)
 	if !counts.is(gocronlock.ErrNotLeader) {
 		t.Errorf("a task without a leader: %s", counts.text())
 	}

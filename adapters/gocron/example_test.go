@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// Each replica does this, with a store that they share: here it is memory, and there is one replica only.
+// Each replica does this, with a store that they share: here it is memory, and there is one replica
+// only.
 func Example() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
@@ -45,7 +46,8 @@ func Example() {
 	// Output: this replica makes the report
 }
 
-// A job that is counted from the start of its process has a Locker of its own, whose at-least time is most of the period.
+// A job that is counted from the start of its process has a Locker of its own, whose at-least time
+// is most of the period.
 func ExampleWithAtLeast() {
 	client := dlock.New(membackend.New())
 	defer client.Close()

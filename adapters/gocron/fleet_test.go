@@ -29,14 +29,18 @@ func redisOn(t *testing.T, addr string) backend.Backend {
 	return redisbackend.New(rdb)
 }
 
-// replica is a process with a scheduler, whose jobs are fired by order: "quick NAME", or "hang NAME", which doesn't end; and "elect" makes a job that
-// runs again and again on the leader. It says "begun NAME", "ran NAME", "skipped NAME", and "led".
+// replica is a process with a scheduler, whose jobs are fired by order: "quick NAME", or "hang
+// NAME", which doesn't end; and "elect" makes a job that runs again and again on the leader. It
+// says "begun NAME", "ran NAME", "skipped NAME", and "led".
 func replica(addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second),
+		dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	silent := gocronlock.WithLogger(slog.New(slog.DiscardHandler))
 	quickly := gocronlock.NewLocker(client, gocronlock.WithAtLeast(10*time.Minute), silent)
-	slowly := gocronlock.NewLocker(client, gocronlock.WithAtLeast(0), silent) // so that nothing but the run keeps others out, and a lock that is to be taken for long also is if the process dies
+	// Only the run keeps others out. A lock that is to be kept for long would still be kept after
+	// its process died.
+	slowly := gocronlock.NewLocker(client, gocronlock.WithAtLeast(0), silent)
 	s, err := gocron.NewScheduler()
 	if err != nil {
 		return err
@@ -68,7 +72,8 @@ func fireJob(s gocron.Scheduler, locker *gocronlock.Locker, name string, hangs b
 		fmt.Println("ran", name)
 		return nil
 	})
-	_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), task, gocron.WithName(name), gocron.WithDistributedJobLocker(locker),
+	_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), task,
+		gocron.WithName(name), gocron.WithDistributedJobLocker(locker),
 		gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) {
 			if errors.Is(err, dlock.ErrHeld) {
 				fmt.Println("skipped", name)
@@ -85,7 +90,9 @@ func lead(client *dlock.Client) error {
 		return err
 	}
 	s.Start()
-	_, err = s.NewJob(gocron.DurationJob(50*time.Millisecond), elector.Task(func(context.Context) error {
+	_, err = s.NewJob(gocron.DurationJob(50*time.Millisecond), elector.Task(func(
+		context.Context,
+	) error {
 		fmt.Println("led")
 		return nil
 	}))
@@ -166,7 +173,7 @@ func TestAnotherLeadsWhenTheLeaderIsKilled(t *testing.T) {
 	}
 }
 
-// leaders returns who has led so far.
+// leaders returns the replicas that have led so far.
 func leaders(all []*fleet.Replica) (who []*fleet.Replica) {
 	for _, r := range all {
 		if fleet.Count("led", r) > 0 {

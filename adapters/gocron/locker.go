@@ -16,57 +16,63 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// DefaultAtLeast is for how long the lock of a job stays taken from its acquisition, however early
-// the job ends, unless [WithAtLeast] says otherwise. Clocks that are set over the network differ by
-// less. A job may still run every second, which is as often as cron can say.
+// DefaultAtLeast is the default of [WithAtLeast]. The lock of a job stays taken for this long after
+// its acquisition, even if the job ends earlier. That is longer than the difference between clocks
+// of machines that use NTP. It is shorter than a second, the shortest period that cron has.
 const DefaultAtLeast = 900 * time.Millisecond
 
-// prefix is what the names of jobs' locks begin with, since other things in the store are called as the jobs are.
+// prefix is put before the name of a job. Without it, the job's lock could have the name of
+// something else in the store.
 const prefix = "gocron:"
 
-// patience is how long an attempt to lock may take. A store that hangs must not have a run begin much later than it should, when it has long been another's.
+// patience is the timeout of an attempt to lock. Without it, a store that hangs could make this
+// replica start a run long after another has made it.
 const patience = 5 * time.Second
 
 var (
 	errPatience = fmt.Errorf("%w: it has not answered for %v", dlock.ErrUnavailable, patience)
-	errNoName   = errors.New("a job that is made of Task needs its name a second time, with gocron.WithName: jobs exclude each other without it")
+	errNoName   = errors.New("a job that is made of Task needs its name a second time, with " +
+		"gocron.WithName: jobs exclude each other without it")
 )
 
 // A Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and
-// [gocron.WithDistributedJobLocker]. Of the replicas that share its client's store one runs the
-// job, and the others skip that run. The lock of a job is called "gocron:" and the job's name. It
-// is safe for concurrent use, by several schedulers, too.
+// [gocron.WithDistributedJobLocker]. Of the replicas that share its client's store, one makes each
+// run of a job, and the others skip it. The name of a job's lock is "gocron:" and the job's name. A
+// Locker is safe for concurrent use, even by several schedulers.
 type Locker struct {
 	client  *dlock.Client
 	atLeast time.Duration
 	log     *slog.Logger
-	unnamed string // what gocron calls a job that is made of Task, and given no name
+	unnamed string // gocron's default name of a job made by Task
 
 	mu   sync.Mutex
-	last map[string]*run // of each job, what was locked last, until its at-least time is over
+	last map[string]*run // the last run of each job here, until its at-least time has elapsed
 }
 
 // Option configures a [Locker].
 type Option func(*Locker)
 
-// WithAtLeast sets for how long the lock of a job stays taken from its acquisition, however early
-// the job ends. It must be longer than the replicas' clocks differ, and shorter than the period of
-// every job of this Locker. The default is [DefaultAtLeast]. With 0 the lock is free when the job
-// ends, and a job that takes less time than the clocks differ runs on every replica. [NewLocker]
-// panics if it is negative. If the store can't keep a lock taken, every run is skipped and logged.
+// WithAtLeast sets how long the lock of a job stays taken after its acquisition, even if the job
+// ends earlier. The time must be longer than the difference of the replicas' clocks, and shorter
+// than the period of every job of this Locker. The default is [DefaultAtLeast]. With 0 the lock is
+// free as soon as the job ends. Then a job that is shorter than the difference of the clocks may
+// run on every replica. [NewLocker] panics if the time is negative. If the store can't keep a lock
+// taken, every run is skipped, and logged.
 func WithAtLeast(d time.Duration) Option { return func(l *Locker) { l.atLeast = d } }
 
-// WithLogger sets the logger for what gocron doesn't tell. Warnings are runs that were skipped
-// although no other replica has the lock, and unlocks that failed. Other skipped runs are of level
-// debug. The default is [slog.Default]. [NewLocker] panics if it is nil.
+// WithLogger sets the logger for events that gocron doesn't report. A run that is skipped although
+// no other replica has the lock is logged as a warning, and so is a failed unlock. Other skipped
+// runs are logged at level debug. The default is [slog.Default]. [NewLocker] panics if log is nil.
 func WithLogger(log *slog.Logger) Option { return func(l *Locker) { l.log = log } }
 
-// NewLocker returns a Locker with the locks of a client. It panics if client, or an option, is nil.
+// NewLocker returns a Locker with the locks of a client. It panics if client or an option is nil.
 func NewLocker(client *dlock.Client, opts ...Option) *Locker {
 	if client == nil || slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {
 		panic("gocronlock: NewLocker: the client or an option is nil")
 	}
-	l := &Locker{client: client, atLeast: DefaultAtLeast, log: slog.Default(), last: make(map[string]*run)}
+	l := &Locker{
+		client: client, atLeast: DefaultAtLeast, log: slog.Default(), last: make(map[string]*run),
+	}
 	l.unnamed = runtime.FuncForPC(reflect.ValueOf(l.task("", nil)).Pointer()).Name()
 	for _, opt := range opts {
 		opt(l)
@@ -80,10 +86,10 @@ func NewLocker(client *dlock.Client, opts ...Option) *Locker {
 	return l
 }
 
-// Lock implements [gocron.Locker]. It makes one attempt, which takes 5 s at most: if it waited
-// until the lock is free, gocron would run the job late, and a second time. Errors are those of
-// [dlock.Locker.Acquire]. If the job's context names a [dlock.Owner] (see gocron.WithContext), it
-// re-enters that owner's hold, and its runs don't exclude each other.
+// Lock implements [gocron.Locker]. It makes one attempt, with a timeout of 5 s. It doesn't wait for
+// the lock, since gocron would then make the run a second time, late. The errors are those of
+// [dlock.Locker.Acquire]. If the job's context has a [dlock.Owner] (see gocron.WithContext), Lock
+// re-enters that owner's hold. Then the job's runs don't exclude each other.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	r, err := l.lock(ctx, key)
 	if err != nil {
@@ -93,14 +99,14 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	return r, nil
 }
 
-// A run is the lock of a run of a job.
+// A run is one run of a job under its lock.
 type run struct {
 	locker *Locker
 	key    string
-	job    context.Context // which is another for each job
+	job    context.Context // the job's context, which differs for each job
 	hold   *dlock.Hold
-	end    context.CancelCauseFunc // of the hold's context
-	until  time.Time               // the end of the at-least time, or a little before
+	end    context.CancelCauseFunc // ends the hold's context
+	until  time.Time               // the end of the at-least time, or slightly earlier
 
 	// Guarded by Locker.mu.
 	begun, over bool
@@ -111,13 +117,16 @@ func (l *Locker) lock(ctx context.Context, key string) (*run, error) {
 		return nil, errNoName
 	}
 	job := ctx
-	// The attempt is bounded, but not the context of the hold, which comes from this one.
+	// The timer is a timeout for the attempt alone. A deadline of ctx would also end the hold's
+	// context, which is derived from ctx.
 	ctx, end := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(patience, func() { end(errPatience) })
 	began := time.Now()
 	hold, err := l.client.Locker(prefix+key).Acquire(ctx, l.options()...)
 	if err == nil && !timer.Stop() {
-		hold.Release(context.WithoutCancel(ctx)) // its context has ended just now, and the run is no worse than one that came later
+		// The timer has just ended the hold's context. So the run is skipped, as if the attempt had
+		// timed out.
+		hold.Release(context.WithoutCancel(ctx))
 		err = fmt.Errorf("gocronlock: lock %q: %w", prefix+key, errPatience)
 	}
 	timer.Stop()
@@ -140,23 +149,27 @@ func (l *Locker) options() []dlock.AcquireOption {
 	return opts
 }
 
-// tellSkipped logs that a run is skipped.
+// tellSkipped logs why a run is skipped.
 func (l *Locker) tellSkipped(ctx context.Context, key string, err error) {
 	switch {
 	case errors.Is(err, dlock.ErrHeld) && l.isAnothers(ctx, key):
-		l.log.Warn("gocronlock: a job is skipped, since another job of this program has the same name, and its lock", "job", key)
+		l.log.Warn("gocronlock: a job is skipped, since another job of this program has the same "+
+			"name, and its lock", "job", key)
 	case errors.Is(err, dlock.ErrHeld) && l.tooSoon(key):
-		l.log.Warn("gocronlock: a job is skipped, since this replica ran it so short a time ago: its at-least time is longer than its period", "job", key, "atleast", l.atLeast)
+		l.log.Warn("gocronlock: a job is skipped, since it is due again within its at-least "+
+			"time, which is longer than its period", "job", key, "atleast", l.atLeast)
 	case errors.Is(err, dlock.ErrHeld):
 		l.log.Debug("gocronlock: a job is skipped, since another has its lock", "job", key)
 	case ctx.Err() != nil:
 		l.log.Debug("gocronlock: a job is skipped, since it is stopped", "job", key, "err", err)
 	default:
-		l.log.Warn("gocronlock: a job is skipped, since its lock can't be had", "job", key, "err", err)
+		l.log.Warn("gocronlock: a job is skipped, since its lock can't be had", "job", key, "err",
+			err)
 	}
 }
 
-// isAnothers says whether what this Locker has by that name belongs to another job, which hasn't been removed.
+// isAnothers reports whether another job of this Locker has taken the lock of that name. It doesn't
+// count a job that has been removed.
 func (l *Locker) isAnothers(job context.Context, key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +177,8 @@ func (l *Locker) isAnothers(job context.Context, key string) bool {
 	return r != nil && r.isTaken() && r.job != job && r.job.Err() == nil
 }
 
-// tooSoon says whether a job is over that this Locker locked, and only the at-least time isn't.
+// tooSoon reports whether the last run of this Locker has ended, and its at-least time hasn't
+// elapsed yet.
 func (l *Locker) tooSoon(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,10 +186,11 @@ func (l *Locker) tooSoon(key string) bool {
 	return r != nil && r.isTaken() && r.over
 }
 
-// isTaken says whether the lock is taken because of this run, as far as is known here.
+// isTaken reports whether this run still keeps its lock taken, according to this process.
 func (r *run) isTaken() bool { return !r.over || time.Now().Before(r.until) }
 
-// Unlock implements [gocron.Lock]. It also does so when ctx has ended, as it has when the job was removed or the scheduler shut down.
+// Unlock implements [gocron.Lock]. It unlocks even if ctx has ended, for example because the job
+// was removed or the scheduler was shut down.
 func (r *run) Unlock(ctx context.Context) error {
 	err := r.hold.Release(context.WithoutCancel(ctx))
 	r.end(nil)
@@ -183,9 +198,10 @@ func (r *run) Unlock(ctx context.Context) error {
 	l.mu.Lock()
 	r.over = true
 	l.mu.Unlock()
-	time.AfterFunc(time.Until(r.until), r.forget) // jobs that run once may have a name each
-	if err != nil {                               // gocron drops it
-		l.log.Warn("gocronlock: the lock of a job was lost while it ran, or its unlock wasn't confirmed", "job", r.key, "err", err)
+	time.AfterFunc(time.Until(r.until), r.forget) // one-time jobs must not stay in last
+	if err != nil {                               // gocron drops the error
+		l.log.Warn("gocronlock: the lock of a job was lost while it ran, or its unlock wasn't "+
+			"confirmed", "job", r.key, "err", err)
 	}
 	return err
 }
@@ -199,19 +215,20 @@ func (r *run) forget() {
 	}
 }
 
-// Task returns a task whose function is told when its lock is lost. Its ctx comes from the job's,
-// and ends then with a cause that wraps [dlock.ErrLost], which is also the job's error. The job
-// must have the same name:
+// Task returns a task whose function is notified when its lock is lost. The function's ctx is
+// derived from the job's context. It ends when the lock is lost, with a cause that wraps
+// [dlock.ErrLost] and is also the job's error. The job must have the same name:
 //
 //	scheduler.NewJob(definition, locker.Task("report", report), gocron.WithName("report"))
 //
-// The job and the scheduler may be without this Locker: then the task locks by itself. In that case
-// gocron counts a skipped run as a success, and a run whose lock couldn't be had as a failure.
+// If neither the job nor the scheduler has this Locker, the task acquires the lock itself. In that
+// case gocron counts a skipped run as a success. If the store didn't answer, gocron counts the run
+// as a failure.
 func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(l.task(name, fn))
 }
 
-// task isn't inlined, since gocron names a job by what the runtime calls its function.
+// task isn't inlined, since gocron uses the runtime's name of the function as a job's name.
 //
 //go:noinline
 func (l *Locker) task(name string, fn func(context.Context) error) func(context.Context) error {
@@ -233,7 +250,8 @@ func (l *Locker) task(name string, fn func(context.Context) error) func(context.
 	}
 }
 
-// begin returns what Lock has locked for the run of a job that begins now: nil if it hasn't.
+// begin returns the run whose lock Lock has acquired for this execution, or nil if Lock wasn't
+// called.
 func (l *Locker) begin(key string) *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -29,7 +29,8 @@ func (b coarse) Limits() backend.Limits {
 	return limits
 }
 
-// runs lets three replicas, whose clocks are 20 ms apart, run a job that takes no time, ten times, and returns how often it ran.
+// runs lets three replicas, whose clocks are 20 ms apart, run a job that takes no time, ten times,
+// and returns how often it ran.
 func runs(t *testing.T, period time.Duration, opts ...gocronlock.Option) (n int) {
 	synctest.Test(t, func(t *testing.T) {
 		store := coarse{membackend.New()}
@@ -37,8 +38,10 @@ func runs(t *testing.T, period time.Duration, opts ...gocronlock.Option) (n int)
 		var counts tally
 		for i := range 3 {
 			skew := time.Duration(i) * 20 * time.Millisecond
-			s := newScheduler(t, gocron.WithDistributedLocker(newLocker(t, newClient(t, store), opts...)))
-			_, err := s.NewJob(gocron.DurationJob(period), gocron.NewTask(quick), gocron.WithName("report"), counts.listen(),
+			s := newScheduler(t,
+				gocron.WithDistributedLocker(newLocker(t, newClient(t, store), opts...)))
+			_, err := s.NewJob(gocron.DurationJob(period), gocron.NewTask(quick),
+				gocron.WithName("report"), counts.listen(),
 				gocron.WithStartAt(gocron.WithStartDateTime(start.Add(skew))))
 			must(t, err)
 		}
@@ -58,14 +61,15 @@ func TestAJobOfEveryFewSecondsRunsEachTime(t *testing.T) {
 	for _, period := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second} {
 		for _, atLeast := range []time.Duration{gocronlock.DefaultAtLeast, period * 9 / 10} {
 			if n := runs(t, period, gocronlock.WithAtLeast(atLeast)); n != 10 {
-				t.Errorf("a job of each %v, with a lock for %v at least, ran %d times in 10 periods",
+				t.Errorf("a job of each %v, with a lock for %v at least, ran %d times in 10 "+
+					"periods",
 					period, atLeast, n)
 			}
 		}
 	}
 }
 
-// What the at-least time is for.
+// The at-least time keeps replicas whose clocks differ from running a short job twice.
 func TestWithoutAtLeastAQuickJobRunsOnEachReplica(t *testing.T) {
 	if n := runs(t, time.Minute, gocronlock.WithAtLeast(0)); n != 30 {
 		t.Errorf("a job ran %d times in 10 periods on three replicas", n)
@@ -81,14 +85,16 @@ func TestARunIsOneReplicas(t *testing.T) {
 			locker := newLocker(t, connect(), gocronlock.WithAtLeast(10*time.Minute))
 			s := newScheduler(t, gocron.WithDistributedLocker(locker))
 			at := start.Add(time.Duration(i) * 20 * time.Millisecond)
-			_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartDateTime(at)), locker.Task("report", quick), gocron.WithName("report"), counts.listen())
+			_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartDateTime(at)),
+				locker.Task("report", quick), gocron.WithName("report"), counts.listen())
 			must(t, err)
 		}
 		testservers.Until(t, "each replica has run the job or skipped it", func() bool {
 			return counts.ran.Load()+counts.skipped.Load()+counts.failed.Load() == 3
 		})
 		if counts.ran.Load() != 1 || counts.failed.Load() != 0 {
-			t.Errorf("%d replicas ran the job, for %d it failed", counts.ran.Load(), counts.failed.Load())
+			t.Errorf("%d replicas ran the job, for %d it failed", counts.ran.Load(),
+				counts.failed.Load())
 		}
 		if !counts.is(dlock.ErrHeld) || counts.is(dlock.ErrUnavailable) {
 			t.Errorf("a run was skipped with %s", counts.text())
@@ -100,7 +106,8 @@ func TestARunIsOneReplicas(t *testing.T) {
 func fire(t *testing.T, s gocron.Scheduler, task gocron.Task, counts *tally) {
 	t.Helper()
 	before := counts.ran.Load() + counts.skipped.Load() + counts.failed.Load()
-	_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), task, gocron.WithName("report"), counts.listen())
+	_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), task,
+		gocron.WithName("report"), counts.listen())
 	must(t, err)
 	testservers.Until(t, "the job has run or was skipped", func() bool {
 		return counts.ran.Load()+counts.skipped.Load()+counts.failed.Load() > before
@@ -126,7 +133,8 @@ func TestHeldAndDownAreToldApart(t *testing.T) {
 	if !counts.is(dlock.ErrUnavailable) || counts.is(dlock.ErrHeld) || counts.skipped.Load() != 2 {
 		t.Errorf("the store is down, and the run says %s", counts.text())
 	}
-	if !book.says("level=WARN") || !book.says("job=report") || strings.Count(book.String(), "\n") != 1 {
+	if !book.says("level=WARN") || !book.says("job=report") ||
+		strings.Count(book.String(), "\n") != 1 {
 		t.Errorf("the store is down, and one run was skipped; logged: %s", &book)
 	}
 }
@@ -141,7 +149,9 @@ func TestAStoreThatHangsDelaysNoRunForLong(t *testing.T) {
 		if took := time.Since(began); took != 5*time.Second {
 			t.Errorf("an attempt took %v", took)
 		}
-		if errors.Is(err, dlock.ErrHeld) || !errors.Is(err, dlock.ErrUnavailable) || !strings.Contains(err.Error(), "has not answered for 5s") || !strings.Contains(err.Error(), `"gocron:report"`) {
+		if errors.Is(err, dlock.ErrHeld) || !errors.Is(err, dlock.ErrUnavailable) ||
+			!strings.Contains(err.Error(), "has not answered for 5s") ||
+			!strings.Contains(err.Error(), `"gocron:report"`) {
 			t.Errorf("an attempt that wasn't answered says %v", err)
 		}
 	})
@@ -152,12 +162,14 @@ func TestTheUnlockWorksForAJobThatIsRemoved(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
 		client := connect()
-		s := newScheduler(t, gocron.WithDistributedLocker(newLocker(t, client, gocronlock.WithAtLeast(0))))
+		s := newScheduler(t,
+			gocron.WithDistributedLocker(newLocker(t, client, gocronlock.WithAtLeast(0))))
 		begun, end := make(chan context.Context), make(chan struct{})
-		job, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), gocron.NewTask(func(ctx context.Context) {
-			begun <- ctx
-			<-end
-		}), gocron.WithName("report"))
+		job, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()),
+			gocron.NewTask(func(ctx context.Context) {
+				begun <- ctx
+				<-end
+			}), gocron.WithName("report"))
 		must(t, err)
 		ctx := <-begun
 		must(t, s.RemoveJob(job.ID()))
@@ -186,11 +198,12 @@ func TestTheContextOfATaskEndsWithItsLock(t *testing.T) {
 				s := newScheduler(t, options(locker)...)
 				var counts tally
 				var cause error
-				_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), locker.Task("report", func(ctx context.Context) error {
-					<-ctx.Done()
-					cause = context.Cause(ctx)
-					return nil
-				}), gocron.WithName("report"), counts.listen())
+				_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()),
+					locker.Task("report", func(ctx context.Context) error {
+						<-ctx.Done()
+						cause = context.Cause(ctx)
+						return nil
+					}), gocron.WithName("report"), counts.listen())
 				must(t, err)
 				synctest.Wait()
 				_, err = newClient(t, store).Locker("gocron:report").ForceUnlock(t.Context())
@@ -201,7 +214,8 @@ func TestTheContextOfATaskEndsWithItsLock(t *testing.T) {
 					t.Errorf("the lock was lost, and the cause of the task's context is %v", cause)
 				}
 				if counts.failed.Load() != 1 || !counts.is(dlock.ErrLost) {
-					t.Errorf("the lock was lost, and the job has failed %d times", counts.failed.Load())
+					t.Errorf("the lock was lost, and the job has failed %d times",
+						counts.failed.Load())
 				}
 			})
 		})
@@ -223,7 +237,8 @@ func TestATaskWithoutTheSchedulersLocker(t *testing.T) {
 	must(t, other.LockContext(t.Context()))
 	fire(t, s, task, &counts)
 	if called != 1 || counts.ran.Load() != 2 {
-		t.Errorf("a task was called %d times, %d went well: once it was another's turn", called, counts.ran.Load())
+		t.Errorf("a task was called %d times, %d went well: once it was another's turn", called,
+			counts.ran.Load())
 	}
 	server.Kill()
 	fire(t, s, task, &counts)
@@ -232,13 +247,15 @@ func TestATaskWithoutTheSchedulersLocker(t *testing.T) {
 	}
 }
 
-// Without names gocron would call all jobs that are made of tasks the same, and they would exclude each other.
+// Without names gocron would call all jobs that are made of tasks the same, and they would exclude
+// each other.
 func TestATaskWithoutItsJobsNameIsRefused(t *testing.T) {
 	t.Parallel()
 	locker := newLocker(t, newClient(t, membackend.New()))
 	s := newScheduler(t, gocron.WithDistributedLocker(locker))
 	var counts tally
-	_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), locker.Task("report", quick), counts.listen())
+	_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()),
+		locker.Task("report", quick), counts.listen())
 	must(t, err)
 	testservers.Until(t, "the job is skipped", func() bool { return counts.skipped.Load() == 1 })
 	if !strings.Contains(counts.text(), "gocron.WithName") {
@@ -249,10 +266,12 @@ func TestATaskWithoutItsJobsNameIsRefused(t *testing.T) {
 func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logbook
-		locker := gocronlock.NewLocker(newClient(t, membackend.New()), gocronlock.WithAtLeast(3*time.Second), gocronlock.WithLogger(book.logger()))
+		locker := gocronlock.NewLocker(newClient(t, membackend.New()),
+			gocronlock.WithAtLeast(3*time.Second), gocronlock.WithLogger(book.logger()))
 		s := newScheduler(t, gocron.WithDistributedLocker(locker))
 		var counts tally
-		_, err := s.NewJob(gocron.DurationJob(2*time.Second), gocron.NewTask(quick), gocron.WithName("report"), counts.listen())
+		_, err := s.NewJob(gocron.DurationJob(2*time.Second), gocron.NewTask(quick),
+			gocron.WithName("report"), counts.listen())
 		must(t, err)
 		time.Sleep(3 * time.Second)
 		if book.String() != "" {
@@ -269,19 +288,22 @@ func TestAnAtLeastTimeLongerThanThePeriodIsTold(t *testing.T) {
 func TestTwoJobsOfOneNameAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var book logbook
-		locker := gocronlock.NewLocker(newClient(t, membackend.New()), gocronlock.WithLogger(book.logger()))
+		locker := gocronlock.NewLocker(newClient(t, membackend.New()),
+			gocronlock.WithLogger(book.logger()))
 		s := newScheduler(t, gocron.WithDistributedLocker(locker))
 		var counts tally
-		start := gocron.WithStartAt(gocron.WithStartDateTime(time.Now().Add(time.Second)))
-		newJob := func() gocron.Job {
-			job, err := s.NewJob(gocron.DurationJob(time.Minute), gocron.NewTask(quick), start, counts.listen())
+		newJob := func(after time.Duration) gocron.Job {
+			start := gocron.WithStartAt(gocron.WithStartDateTime(time.Now().Add(after)))
+			job, err := s.NewJob(gocron.DurationJob(time.Minute), gocron.NewTask(quick), start,
+				counts.listen())
 			must(t, err)
 			return job
 		}
-		first := newJob()
-		newJob()
+		first := newJob(time.Second)
+		newJob(1100 * time.Millisecond) // when it is known here whose lock it is
 		time.Sleep(30 * time.Second)
-		if counts.ran.Load() != 1 || !book.says("another job of this program has the same name") || strings.Count(book.String(), "\n") != 1 {
+		if counts.ran.Load() != 1 || !book.says("another job of this program has the same name") ||
+			strings.Count(book.String(), "\n") != 1 {
 			t.Errorf("of two jobs %d ran; logged: %s", counts.ran.Load(), &book)
 		}
 		must(t, s.RemoveJob(first.ID()))
@@ -294,18 +316,28 @@ func TestTwoJobsOfOneNameAreTold(t *testing.T) {
 
 // A replica that has a job wait in its queue runs it late, when another's run is long over.
 func TestARunThatWaitsInAQueueIsSkippedWithinTheAtLeastTime(t *testing.T) {
-	for atLeast, want := range map[time.Duration]int32{gocronlock.DefaultAtLeast: 2, 50 * time.Second: 1} {
+	for atLeast, want := range map[time.Duration]int32{
+		gocronlock.DefaultAtLeast: 2,
+		50 * time.Second:          1,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			store := membackend.New()
 			start := gocron.WithStartAt(gocron.WithStartDateTime(time.Now().Add(time.Second)))
 			var counts tally
 			for i := range 2 {
-				s := newScheduler(t, gocron.WithDistributedLocker(newLocker(t, newClient(t, store), gocronlock.WithAtLeast(atLeast))), gocron.WithLimitConcurrentJobs(1, gocron.LimitModeWait))
+				s := newScheduler(t,
+					gocron.WithDistributedLocker(
+						newLocker(t, newClient(t, store), gocronlock.WithAtLeast(atLeast))),
+					gocron.WithLimitConcurrentJobs(1, gocron.LimitModeWait))
 				if i == 1 {
-					_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), gocron.NewTask(func() { time.Sleep(20 * time.Second) }), gocron.WithName("other"))
+					_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()),
+						gocron.NewTask(func() {
+							time.Sleep(20 * time.Second)
+						}), gocron.WithName("other"))
 					must(t, err)
 				}
-				_, err := s.NewJob(gocron.DurationJob(time.Minute), gocron.NewTask(quick), gocron.WithName("report"), start, counts.listen())
+				_, err := s.NewJob(gocron.DurationJob(time.Minute), gocron.NewTask(quick),
+					gocron.WithName("report"), start, counts.listen())
 				must(t, err)
 			}
 			time.Sleep(45 * time.Second)
@@ -331,15 +363,16 @@ func TestALongRunIsNotOverlapped(t *testing.T) {
 				for range 2 {
 					locker := newLocker(t, newClient(t, store))
 					s := newScheduler(t, gocron.WithDistributedLocker(locker))
-					_, err := s.NewJob(gocron.DurationJob(time.Second), locker.Task("report", func(context.Context) error {
-						if n := running.Add(1); n != 1 {
-							t.Errorf("%d runs at once", n)
-						}
-						time.Sleep(2500 * time.Millisecond)
-						running.Add(-1)
-						ran.Add(1)
-						return nil
-					}), gocron.WithName("report"), option)
+					_, err := s.NewJob(gocron.DurationJob(time.Second),
+						locker.Task("report", func(context.Context) error {
+							if n := running.Add(1); n != 1 {
+								t.Errorf("%d runs at once", n)
+							}
+							time.Sleep(2500 * time.Millisecond)
+							running.Add(-1)
+							ran.Add(1)
+							return nil
+						}), gocron.WithName("report"), option)
 					must(t, err)
 					all = append(all, s)
 				}
@@ -347,7 +380,8 @@ func TestALongRunIsNotOverlapped(t *testing.T) {
 				for _, s := range all {
 					must(t, s.RemoveJob(s.Jobs()[0].ID()))
 				}
-				time.Sleep(3 * time.Second) // Shutdown of gocron spins while a job runs, and time stands still here meanwhile
+				// Shutdown of gocron spins while a job runs, and time stands still here meanwhile
+				time.Sleep(3 * time.Second)
 				if n := ran.Load(); n < 15 || n > 24 {
 					t.Errorf("a job of 2.5 seconds ran %d times in a minute", n)
 				}
@@ -360,11 +394,20 @@ func TestAPanicGivesTheLockBack(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, membackend.New())
 	locker := newLocker(t, client, gocronlock.WithAtLeast(0))
-	for name, options := range map[string][]gocron.SchedulerOption{"locked by gocron": {gocron.WithDistributedLocker(locker)}, "locked by the task": nil} {
+	for name, options := range map[string][]gocron.SchedulerOption{
+		"locked by gocron":   {gocron.WithDistributedLocker(locker)},
+		"locked by the task": nil,
+	} {
 		s := newScheduler(t, options...)
 		panicked := make(chan any)
-		_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), locker.Task("report", func(context.Context) error { panic("no paper") }), gocron.WithName("report"),
-			gocron.WithEventListeners(gocron.AfterJobRunsWithPanic(func(_ uuid.UUID, _ string, what any) { panicked <- what })))
+		_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()),
+			locker.Task("report", func(context.Context) error { panic("no paper") }),
+			gocron.WithName("report"),
+			gocron.WithEventListeners(gocron.AfterJobRunsWithPanic(func(
+				_ uuid.UUID, _ string, what any,
+			) {
+				panicked <- what
+			})))
 		must(t, err)
 		<-panicked
 		testservers.Until(t, "the lock is free after a panic, "+name, func() bool {
@@ -375,18 +418,21 @@ func TestAPanicGivesTheLockBack(t *testing.T) {
 	}
 }
 
-// At Shutdown jobs are told by their context, and the lock is theirs until they have returned, however long gocron waits for that.
+// At Shutdown jobs are told by their context, and the lock is theirs until they have returned,
+// however long gocron waits for that.
 func TestAShutdownTellsATaskAndUnlocksAfterIt(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, membackend.New())
 	locker := newLocker(t, client, gocronlock.WithAtLeast(0))
-	s := newScheduler(t, gocron.WithDistributedLocker(locker), gocron.WithStopTimeout(time.Millisecond))
+	s := newScheduler(t, gocron.WithDistributedLocker(locker),
+		gocron.WithStopTimeout(time.Millisecond))
 	begun, end := make(chan context.Context), make(chan struct{})
-	_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), locker.Task("report", func(ctx context.Context) error {
-		begun <- ctx
-		<-end
-		return nil
-	}), gocron.WithName("report"))
+	_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()),
+		locker.Task("report", func(ctx context.Context) error {
+			begun <- ctx
+			<-end
+			return nil
+		}), gocron.WithName("report"))
 	must(t, err)
 	ctx := <-begun
 	if err := s.Shutdown(); !errors.Is(err, gocron.ErrStopJobsTimedOut) {
@@ -428,16 +474,21 @@ func TestJobsThatRunOnceAreForgotten(t *testing.T) {
 func TestWhatCannotBe(t *testing.T) {
 	client := newClient(t, membackend.New())
 	for name, make := range map[string]func(){
-		"a Locker without a client":          func() { gocronlock.NewLocker(nil) },
-		"a Locker with an option nil":        func() { gocronlock.NewLocker(client, nil) },
-		"a Locker with a logger nil":         func() { gocronlock.NewLocker(client, gocronlock.WithLogger(nil)) },
-		"a Locker with a negative time":      func() { gocronlock.NewLocker(client, gocronlock.WithAtLeast(-1)) },
+		"a Locker without a client":   func() { gocronlock.NewLocker(nil) },
+		"a Locker with an option nil": func() { gocronlock.NewLocker(client, nil) },
+		"a Locker with a logger nil": func() {
+			gocronlock.NewLocker(client, gocronlock.WithLogger(nil))
+		},
+		"a Locker with a negative time": func() {
+			gocronlock.NewLocker(client, gocronlock.WithAtLeast(-1))
+		},
 		"an Elector without a client":        func() { gocronlock.NewElector(nil, "leader") },
 		"an Elector with a name of no bytes": func() { gocronlock.NewElector(client, "") },
 	} {
 		func() {
 			defer func() {
-				if said, ok := recover().(string); !ok || !strings.HasPrefix(said, "gocronlock: New") {
+				if said, ok := recover().(string); !ok ||
+					!strings.HasPrefix(said, "gocronlock: New") {
 					t.Errorf("%s was made, or: %v", name, said)
 				}
 			}()

@@ -42,7 +42,8 @@ func must(t *testing.T, err error) {
 // lease is how late a loss is found, at the most, and three times that.
 const lease = 3 * time.Second
 
-// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its own.
+// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its
+// own.
 func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
@@ -99,7 +100,9 @@ func (c *tally) listen() gocron.JobOption {
 	return gocron.WithEventListeners(
 		gocron.AfterJobRuns(func(uuid.UUID, string) { c.ran.Add(1) }),
 		gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) { c.note(&c.skipped, err) }),
-		gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { c.note(&c.failed, err) }),
+		gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) {
+			c.note(&c.failed, err)
+		}),
 	)
 }
 
@@ -169,7 +172,10 @@ type cuttableSession struct {
 }
 
 // unless makes a step, unless the store is cut off.
-func unless[Request, Result any](s cuttableSession, ctx context.Context, step func(context.Context, Request) (Result, error), req Request) (res Result, err error) {
+func unless[Request, Result any](
+	s cuttableSession, ctx context.Context, step func(context.Context, Request) (Result, error),
+	req Request,
+) (res Result, err error) {
 	if s.cut.Load() {
 		select {
 		case <-ctx.Done():
@@ -181,19 +187,27 @@ func unless[Request, Result any](s cuttableSession, ctx context.Context, step fu
 	return step(ctx, req)
 }
 
-func (s cuttableSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s cuttableSession) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	return unless(s, ctx, s.Session.Acquire, req)
 }
 
-func (s cuttableSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s cuttableSession) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	return unless(s, ctx, s.Session.Renew, req)
 }
 
-func (s cuttableSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s cuttableSession) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	return unless(s, ctx, s.Session.Release, req)
 }
 
-func (s cuttableSession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+func (s cuttableSession) Look(
+	ctx context.Context, req backend.LookRequest,
+) (backend.LookResult, error) {
 	return unless(s, ctx, s.Session.Look, req)
 }
 
@@ -203,5 +217,7 @@ func soon() time.Time { return time.Now().Add(200 * time.Millisecond) }
 func quick(context.Context) error { return nil }
 
 func newLocker(t *testing.T, c *dlock.Client, opts ...gocronlock.Option) *gocronlock.Locker {
-	return gocronlock.NewLocker(c, append([]gocronlock.Option{gocronlock.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	return gocronlock.NewLocker(c,
+		append([]gocronlock.Option{gocronlock.WithLogger(slog.New(slog.DiscardHandler))},
+			opts...)...)
 }

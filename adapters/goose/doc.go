@@ -1,4 +1,5 @@
-// Package gooselock has one replica at a time run migrations of github.com/pressly/goose/v3, on any database.
+// Package gooselock lets one replica at a time run migrations of github.com/pressly/goose/v3, on
+// any database.
 //
 //	package main
 //
@@ -39,15 +40,18 @@
 //		}
 //	}
 //
-// goose's own locks are the database's, and some databases have none, or lose them behind a proxy that shares connections
-// (PgBouncer). With this every replica may migrate when it starts. One of them has the lock, which is renewed for as long
-// as the migrations take. The others wait, as long as ctx allows, and then find nothing to do. If the process dies, the lock
-// ends with its lease (30 s, see [dlock.WithLease]), and the next replica goes on with what is left. If a migration fails
-// the lock is given back, and the next replica tries. While the store of locks is away nobody begins: Up waits for that,
-// too, as long as ctx allows. Clocks make no difference.
+// goose's own locks are locks of the database. Some databases have none, or lose them behind a
+// proxy that shares connections (PgBouncer). With this package, every replica can migrate when it
+// starts. One of them gets the lock, which is renewed until the migrations end. The others wait, as
+// long as ctx allows, and then find nothing to do. If the process dies, the lock ends with its
+// lease (30 s, see [dlock.WithLease]), and the next replica runs the remaining migrations. If a
+// migration fails, the lock is released, and the next replica tries. While the store of locks is
+// down, no replica starts to migrate. Up then waits for the store, as long as ctx allows. The
+// clocks of the replicas need not agree.
 //
-// goose doesn't let migrations know that the lock is lost (the store was away for longer than the lease, say). They go on,
-// and the error that Up returns wraps [dlock.ErrLost]. Where they should stop, do without this package:
+// goose can't notify migrations when the lock is lost, for example because the store was down for
+// longer than the lease. They go on, and the error of Up wraps [dlock.ErrLost]. If they should
+// stop, don't use this package:
 //
 //	err := client.Locker("migrations").Do(ctx, func(ctx context.Context) error {
 //		_, err := provider.Up(ctx) // ctx ends if the lock is lost

@@ -14,7 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// Each replica does this when it starts, with a store of locks that they share: here that is memory.
+// Each replica does this when it starts, with a store of locks that they share: here that is
+// memory.
 func Example() {
 	file, err := os.CreateTemp("", "*.db")
 	if err != nil {

@@ -17,18 +17,19 @@ var (
 )
 
 // A Locker is a lock.Locker of goose, for goose.WithLocker, and a lock.SessionLocker, for
-// goose.WithSessionLocker. Both do the same, since it doesn't use the database. A Locker belongs to
-// one database, and may be used by several providers, in several goroutines.
+// goose.WithSessionLocker. Both behave the same, since a Locker doesn't use the database. A Locker
+// is for one database. Several providers and goroutines may use it.
 //
-// A locked Locker stays shut until it is unlocked, even after its lock was lost.
+// A locked Locker stays locked until it is unlocked, even after its lock was lost.
 type Locker struct {
 	client *dlock.Client
 	name   string
-	turn   chan struct{} // full from a lock to its unlock
+	turn   chan struct{} // full while the Locker is locked
 	hold   atomic.Pointer[dlock.Hold]
 }
 
-// New returns a Locker with the lock that a client has by that name. It panics if client is nil or the name is empty.
+// New returns a Locker for the client's lock of that name. It panics if client is nil or the name
+// is empty.
 func New(client *dlock.Client, name string) *Locker {
 	if client == nil || name == "" {
 		panic("gooselock: New: the client is nil or the name is empty")
@@ -36,13 +37,15 @@ func New(client *dlock.Client, name string) *Locker {
 	return &Locker{client: client, name: name, turn: make(chan struct{}, 1)}
 }
 
-// Lock implements lock.Locker. It waits as long as ctx allows. Errors are those of [dlock.Locker.Acquire].
+// Lock implements lock.Locker. It waits as long as ctx allows. The errors are those of
+// [dlock.Locker.Acquire].
 func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error { return l.lock(ctx) }
 
-// Unlock implements lock.Locker. It works even if ctx has ended. Afterwards the Locker is free,
-// whatever the error: one that wraps [dlock.ErrLost] if the lock was lost, so that another replica
-// may have migrated at the same time; [dlock.ErrUnavailable] if the store hasn't confirmed the
-// unlock, which then goes on in the background; or [dlock.ErrNotHeld] if it wasn't locked.
+// Unlock implements lock.Locker. It works even if ctx has ended. Afterwards the Locker is unlocked,
+// whatever the error. If the lock was lost, the error wraps [dlock.ErrLost]: another replica may
+// have migrated at the same time. If the store hasn't confirmed the unlock, the error wraps
+// [dlock.ErrUnavailable], and the client repeats the unlock in the background. If the Locker wasn't
+// locked, the error wraps [dlock.ErrNotHeld].
 func (l *Locker) Unlock(ctx context.Context, _ *sql.DB) error { return l.unlock(ctx) }
 
 // SessionLock implements lock.SessionLocker, as Lock does.
@@ -57,7 +60,7 @@ func (l *Locker) lock(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("gooselock: lock %q: %w: %w", l.name, dlock.ErrHeld, context.Cause(ctx))
 	}
-	// Whoever ctx names, each lock is a party of its own.
+	// Each lock gets a new owner, even if ctx has one.
 	hold, err := l.client.Locker(l.name).Acquire(dlock.WithOwner(ctx, dlock.NewOwner()))
 	if err != nil {
 		<-l.turn

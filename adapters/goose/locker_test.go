@@ -48,7 +48,8 @@ func newClient(t *testing.T, b backend.Backend, opts ...dlock.Option) *dlock.Cli
 	return c
 }
 
-// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its own.
+// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its
+// own.
 func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
@@ -87,14 +88,20 @@ func newProvider(db *sql.DB, option goose.ProviderOption, hook func()) (*goose.P
 		_, err := tx.ExecContext(ctx, "CREATE TABLE orders (id INTEGER)")
 		return err
 	}}
-	return goose.NewProvider(goose.DialectSQLite3, db, nil, option, goose.WithGoMigrations(goose.NewGoMigration(1, up, nil)), goose.WithDisableGlobalRegistry(true))
+	return goose.NewProvider(goose.DialectSQLite3, db, nil, option,
+		goose.WithGoMigrations(goose.NewGoMigration(1, up, nil)),
+		goose.WithDisableGlobalRegistry(true))
 }
 
 func TestReplicasMigrateOnce(t *testing.T) {
 	t.Parallel()
 	for name, option := range map[string]func(*gooselock.Locker) goose.ProviderOption{
-		"Locker":        func(l *gooselock.Locker) goose.ProviderOption { return goose.WithLocker(l) },
-		"SessionLocker": func(l *gooselock.Locker) goose.ProviderOption { return goose.WithSessionLocker(l) },
+		"Locker": func(l *gooselock.Locker) goose.ProviderOption {
+			return goose.WithLocker(l)
+		},
+		"SessionLocker": func(l *gooselock.Locker) goose.ProviderOption {
+			return goose.WithSessionLocker(l)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -177,7 +184,7 @@ func TestTheNextLockMayComeBeforeTheUnlock(t *testing.T) {
 	})
 }
 
-// Two that migrate exclude each other, whoever their context names.
+// Two that migrate exclude each other, whichever owner their context names.
 func TestTheContextDoesNotSayWhoLocks(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, membackend.New(), dlock.WithGoroutineOwners())
@@ -233,7 +240,8 @@ func TestTheStoreIsDown(t *testing.T) {
 	server.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := l.Lock(ctx, nil); !errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, dlock.ErrHeld) {
+	if err := l.Lock(ctx, nil); !errors.Is(err, dlock.ErrUnavailable) ||
+		errors.Is(err, dlock.ErrHeld) {
 		t.Errorf("Lock returns %v", err)
 	}
 }
@@ -242,8 +250,12 @@ func TestTheStoreIsDown(t *testing.T) {
 func TestALossIsToldByUp(t *testing.T) {
 	t.Parallel()
 	for name, option := range map[string]func(*gooselock.Locker) goose.ProviderOption{
-		"Locker":        func(l *gooselock.Locker) goose.ProviderOption { return goose.WithLocker(l) },
-		"SessionLocker": func(l *gooselock.Locker) goose.ProviderOption { return goose.WithSessionLocker(l) },
+		"Locker": func(l *gooselock.Locker) goose.ProviderOption {
+			return goose.WithLocker(l)
+		},
+		"SessionLocker": func(l *gooselock.Locker) goose.ProviderOption {
+			return goose.WithSessionLocker(l)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -276,7 +288,8 @@ func TestAMigrationThatFailsGivesTheLockBack(t *testing.T) {
 		defer db.Close()
 		client := connect()
 		ctx, cancel := context.WithCancel(t.Context())
-		provider, err := newProvider(db, goose.WithLocker(gooselock.New(client, "migrations")), cancel)
+		provider, err := newProvider(db, goose.WithLocker(gooselock.New(client, "migrations")),
+			cancel)
 		must(t, err)
 		if _, err := provider.Up(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("a migration whose context ended returns %v", err)
@@ -307,7 +320,8 @@ func TestWhatCannotBe(t *testing.T) {
 	} {
 		func() {
 			defer func() {
-				if said, ok := recover().(string); !ok || !strings.HasPrefix(said, "gooselock: New: ") {
+				if said, ok := recover().(string); !ok ||
+					!strings.HasPrefix(said, "gooselock: New: ") {
 					t.Errorf("a Locker was made %s, or: %v", name, said)
 				}
 			}()
@@ -316,23 +330,26 @@ func TestWhatCannotBe(t *testing.T) {
 	}
 }
 
-// replica is a process that migrates by order: "up", or "hang", whose migration never ends. It says "begun", "ran", "done", or what went wrong.
+// replica is a process that migrates by order: "up", or "hang", whose migration never ends. It says
+// "begun", "ran", "done", or what went wrong.
 func replica(what string) error {
 	addr, file, _ := strings.Cut(what, " ")
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second),
+		dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	db, err := open(file)
 	if err != nil {
 		return err
 	}
 	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {
-		provider, err := newProvider(db, goose.WithLocker(gooselock.New(client, "migrations")), func() {
-			fmt.Println("begun")
-			if orders.Text() == "hang" {
-				select {}
-			}
-			fmt.Println("ran")
-		})
+		provider, err := newProvider(db, goose.WithLocker(gooselock.New(client, "migrations")),
+			func() {
+				fmt.Println("begun")
+				if orders.Text() == "hang" {
+					select {}
+				}
+				fmt.Println("ran")
+			})
 		if err != nil {
 			return err
 		}

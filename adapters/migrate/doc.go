@@ -1,4 +1,5 @@
-// Package migratelock has one replica at a time run migrations of github.com/golang-migrate/migrate/v4, on any database.
+// Package migratelock lets one replica at a time run migrations of
+// github.com/golang-migrate/migrate/v4, on any database.
 //
 //	package main
 //
@@ -40,17 +41,21 @@
 //		}
 //	}
 //
-// The locks of migrate's drivers are the database's. Some databases have none, and others lose them behind a proxy that
-// shares connections (PgBouncer). With this every replica may migrate when it starts. One of them has the lock, which is
-// renewed for as long as the migrations take. The others wait, and then find nothing to do (migrate.ErrNoChange). If the
-// process dies, the lock ends with its lease (30 s, see [dlock.WithLease]). A migration in whose middle it dies is marked as
-// dirty, as ever, and no replica runs it again until somebody has looked.
+// The locks of migrate's drivers are locks of the database. Some databases have none, and others
+// lose them behind a proxy that shares connections (PgBouncer). With this package, every replica
+// can migrate when it starts. One of them gets the lock, which is renewed until the migrations end.
+// The others wait, and then find nothing to do (migrate.ErrNoChange). If the process dies, the lock
+// ends with its lease (30 s, see [dlock.WithLease]). If it dies during a migration, that migration
+// is marked as dirty, as it is without this package, and no replica runs it again until an operator
+// has repaired it.
 //
-// migrate gives up after 15 s (Migrate.LockTimeout), but has no means to tell a driver: the lock would come later, and
-// nobody would give it back. So a [Driver] waits for 10 s at most. If migrations take longer than that, let replicas wait
-// longer, with [WithWait] and a larger LockTimeout, or call Up again while the error is database.ErrLocked.
+// migrate gives up after 15 s (Migrate.LockTimeout), but can't notify the driver. The driver would
+// get the lock later, and no call would release it. So a [Driver] waits for 10 s at most. If
+// migrations take longer than that, make replicas wait longer, with [WithWait] and a larger
+// LockTimeout, or call Up again while the error is database.ErrLocked.
 //
-// migrate doesn't let migrations know that the lock is lost (the store was away for longer than the lease, say). They go on,
-// and the error that Up returns wraps [dlock.ErrLost]. While the store is away nobody begins: Up returns an error that wraps
-// [dlock.ErrUnavailable] after those 10 s. Clocks make no difference.
+// migrate can't notify migrations when the lock is lost, for example because the store was down for
+// longer than the lease. They go on, and the error of Up wraps [dlock.ErrLost]. While the store is
+// down, no replica starts to migrate. After those 10 s, Up returns an error that wraps
+// [dlock.ErrUnavailable]. The clocks of the replicas need not agree.
 package migratelock

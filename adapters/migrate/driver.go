@@ -13,18 +13,18 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// DefaultWait is how long [Driver.Lock] waits at most, unless [WithWait] says otherwise. It is less
-// than migrate's own default of 15 s.
+// DefaultWait is the default of [WithWait], the longest time that [Driver.Lock] waits. It is less
+// than migrate's own timeout, which is 15 s by default.
 const DefaultWait = 10 * time.Second
 
-// patience bounds the single attempt of [WithWait] 0.
+// patience is the timeout of the single attempt that [WithWait] with 0 makes.
 const patience = 5 * time.Second
 
 var errClosed = errors.New("the driver is closed")
 
-// A Driver is a database.Driver whose lock is that of a [dlock.Client]. The driver that it wraps
-// does everything else, and its own lock isn't taken: replicas that still use that lock aren't
-// excluded.
+// A Driver is a database.Driver that uses a lock of a [dlock.Client]. The wrapped driver does
+// everything else. A Driver doesn't acquire the wrapped driver's own lock, so it doesn't exclude
+// replicas that still use that lock.
 type Driver struct {
 	database.Driver
 	client *dlock.Client
@@ -34,21 +34,26 @@ type Driver struct {
 	end    context.CancelCauseFunc
 
 	locked atomic.Bool
-	hold   atomic.Pointer[dlock.Hold] // nil but from a Lock to its Unlock
+	hold   atomic.Pointer[dlock.Hold] // nil while the Driver isn't locked
 }
 
 // Option configures a [Driver].
 type Option func(*Driver)
 
-// WithWait sets how long [Driver.Lock] waits while another has the lock or the store doesn't
-// answer. It should be some seconds less than the LockTimeout of the Migrate that uses it. The
-// default is [DefaultWait]. With 0 there is one attempt, which takes 5 s at most. [New] panics if
-// it is negative.
+// WithWait sets how long [Driver.Lock] waits while another client holds the lock or the store
+// doesn't answer. It should be some seconds less than the LockTimeout of the Migrate that uses the
+// driver. The default is [DefaultWait]. With 0, Lock makes one attempt, with a timeout of 5 s.
+// [New] panics if d is negative.
 func WithWait(d time.Duration) Option { return func(dr *Driver) { dr.wait = d } }
 
-// New returns a driver with the lock that a client has by that name. It panics if the driver, the client or an option is nil, or the name is empty.
+// New returns a driver with the client's lock of that name. It panics if the driver, the client or
+// an option is nil, or the name is empty.
 func New(driver database.Driver, client *dlock.Client, name string, opts ...Option) *Driver {
-	if driver == nil || client == nil || name == "" || slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {
+	if driver == nil || client == nil || name == "" || slices.ContainsFunc(opts, func(
+		opt Option,
+	) bool {
+		return opt == nil
+	}) {
 		panic("migratelock: New: the driver, the client or an option is nil, or the name is empty")
 	}
 	d := &Driver{Driver: driver, client: client, name: name, wait: DefaultWait}
@@ -62,8 +67,8 @@ func New(driver database.Driver, client *dlock.Client, name string, opts ...Opti
 	return d
 }
 
-// Open implements database.Driver: it returns another Driver, with the same lock, around the driver
-// that the wrapped one opens.
+// Open implements database.Driver. It opens another database with the wrapped driver, and returns a
+// Driver for it with the same lock.
 func (d *Driver) Open(url string) (database.Driver, error) {
 	opened, err := d.Driver.Open(url)
 	if err != nil {
@@ -72,16 +77,16 @@ func (d *Driver) Open(url string) (database.Driver, error) {
 	return New(opened, d.client, d.name, WithWait(d.wait)), nil
 }
 
-// Lock implements database.Driver. The error wraps [database.ErrLocked] if another had the lock all
-// the time, or if this Driver has it already. A locked Driver stays shut until it is unlocked, even
-// after its lock was lost. If the store couldn't say, the error wraps [dlock.ErrUnavailable]
-// instead.
+// Lock implements database.Driver. If another client held the lock during the whole wait, or if
+// this Driver is locked already, the error wraps [database.ErrLocked]. If the store didn't answer,
+// the error wraps [dlock.ErrUnavailable] instead. A locked Driver stays locked until it is
+// unlocked, even after its lock was lost.
 func (d *Driver) Lock() error {
 	if !d.locked.CompareAndSwap(false, true) {
 		return fmt.Errorf("migratelock: lock %q: %w by this driver", d.name, database.ErrLocked)
 	}
 	ctx := d.open
-	if d.wait == 0 { // what else doesn't end if the store hangs
+	if d.wait == 0 { // with wait 0 Acquire would wait for a store that hangs
 		bounded, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		ctx = bounded
@@ -96,17 +101,17 @@ func (d *Driver) Lock() error {
 	}
 	d.hold.Store(hold)
 	if d.open.Err() != nil {
-		d.Unlock() // or Close has done that
+		d.Unlock() // has no effect if Close has unlocked it
 		return fmt.Errorf("migratelock: lock %q: %w", d.name, errClosed)
 	}
 	return nil
 }
 
-// Unlock implements database.Driver. It takes 5 s at most. Afterwards the Driver is free, whatever
-// the error: [database.ErrNotLocked] if it wasn't locked; one that wraps [dlock.ErrLost] if the
-// lock was lost, so that another replica may have migrated at the same time; or
-// [dlock.ErrUnavailable] if the store hasn't confirmed the unlock, which then goes on in the
-// background. A Migrate that got an error here refuses to lock again.
+// Unlock implements database.Driver. It takes 5 s at most. Afterwards the Driver is unlocked,
+// whatever the error. If the Driver wasn't locked, the error is [database.ErrNotLocked]. If the
+// lock was lost, it wraps [dlock.ErrLost]: another replica may have migrated at the same time. If
+// the store hasn't confirmed the unlock, it wraps [dlock.ErrUnavailable], and the client repeats
+// the unlock in the background. After an error of Unlock, Migrate refuses to lock again.
 func (d *Driver) Unlock() error {
 	hold := d.hold.Swap(nil)
 	if hold == nil {
@@ -117,8 +122,8 @@ func (d *Driver) Unlock() error {
 	return err
 }
 
-// Close implements database.Driver. It gives back a lock that a Migrate left after its LockTimeout,
-// and ends a Lock that still waits.
+// Close implements database.Driver. It releases a lock that a Migrate left locked after its
+// LockTimeout, and ends a waiting call of Lock.
 func (d *Driver) Close() error {
 	d.end(errClosed)
 	err := d.Unlock()

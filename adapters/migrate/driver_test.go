@@ -54,7 +54,8 @@ func newClient(t *testing.T, b backend.Backend) *dlock.Client {
 	return c
 }
 
-// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its own.
+// onEach runs a test on memory, on a Redis and on a PostgreSQL. connect returns a client of its
+// own.
 func onEach(t *testing.T, run func(t *testing.T, connect func() *dlock.Client)) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
@@ -93,7 +94,8 @@ func (h hooked) Run(migration io.Reader) error {
 	return h.Driver.Run(migration)
 }
 
-// A slow source calls a function when it is asked for the first migration, which is when the lock is held.
+// A slow source calls a function when it is asked for the first migration, which is when the lock
+// is held.
 type slow struct {
 	source.Driver
 	hook func()
@@ -105,7 +107,8 @@ func (s slow) First() (uint, error) {
 }
 
 // migrations has one, which fails if it is run twice.
-var migrations = fstest.MapFS{"1_orders.up.sql": {Data: []byte("CREATE TABLE orders (id INTEGER);")}}
+var migrations = fstest.MapFS{"1_orders.up.sql": {Data: []byte("CREATE TABLE orders (id " +
+	"INTEGER);")}}
 
 // open returns migrate's own driver for a file.
 func open(file string) (database.Driver, error) {
@@ -143,7 +146,8 @@ func TestReplicasMigrateOnce(t *testing.T) {
 		for range 3 {
 			files, err := open(file)
 			must(t, err)
-			m, err := newMigrate(migratelock.New(hooked{files, func() { ran.Add(1) }}, connect(), "migrations"), nothing)
+			m, err := newMigrate(migratelock.New(hooked{files, func() { ran.Add(1) }}, connect(),
+				"migrations"), nothing)
 			must(t, err)
 			all.Go(func() {
 				if err := m.Up(); err != nil && err != migrate.ErrNoChange {
@@ -172,7 +176,8 @@ func TestNoLockComesAfterMigrateHasGivenUp(t *testing.T) {
 
 		began := time.Now()
 		err = m.Up() // with the default LockTimeout
-		if !errors.Is(err, database.ErrLocked) || errors.Is(err, migrate.ErrLockTimeout) || !errors.Is(err, dlock.ErrHeld) {
+		if !errors.Is(err, database.ErrLocked) || errors.Is(err, migrate.ErrLockTimeout) ||
+			!errors.Is(err, dlock.ErrHeld) {
 			t.Errorf("another has the lock, and Up returns %v", err)
 		}
 		if took := time.Since(began); took != migratelock.DefaultWait {
@@ -194,7 +199,8 @@ func TestALockThatMigrateHasLeftIsGivenBack(t *testing.T) {
 		must(t, other.LockContext(t.Context()))
 		files, err := new(stub.Stub).Open("stub://")
 		must(t, err)
-		m, err := newMigrate(migratelock.New(files, newClient(t, store), "migrations", migratelock.WithWait(time.Hour)), nothing)
+		m, err := newMigrate(migratelock.New(files, newClient(t, store), "migrations",
+			migratelock.WithWait(time.Hour)), nothing)
 		must(t, err)
 		if err := m.Up(); !errors.Is(err, migrate.ErrLockTimeout) {
 			t.Errorf("Up returns %v", err)
@@ -217,7 +223,8 @@ func TestALockThatWaitsEndsWhenTheDriverIsClosed(t *testing.T) {
 		must(t, other.LockContext(t.Context()))
 		files, err := new(stub.Stub).Open("stub://")
 		must(t, err)
-		d := migratelock.New(files, newClient(t, store), "migrations", migratelock.WithWait(time.Hour))
+		d := migratelock.New(files, newClient(t, store), "migrations",
+			migratelock.WithWait(time.Hour))
 		locked := make(chan error, 1)
 		go func() { locked <- d.Lock() }()
 		synctest.Wait()
@@ -236,26 +243,34 @@ func TestALockThatWaitsEndsWhenTheDriverIsClosed(t *testing.T) {
 	})
 }
 
-// A hanging store doesn't answer who wants a lock.
+// A hanging store doesn't answer a client that wants a lock.
 type hanging struct{ backend.Backend }
 
 func (h hanging) Open() backend.Session { return hangingSession{h.Backend.Open()} }
 
 type hangingSession struct{ backend.Session }
 
-func (hangingSession) Acquire(ctx context.Context, _ backend.AcquireRequest) (backend.AcquireResult, error) {
+func (hangingSession) Acquire(
+	ctx context.Context, _ backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	<-ctx.Done()
 	return backend.AcquireResult{}, ctx.Err()
 }
 
 // migrate would give up, and the lock come later.
 func TestAStoreThatHangsKeepsNoLockWaitingForLong(t *testing.T) {
-	for wait, bound := range map[time.Duration]time.Duration{0: 5 * time.Second, 3 * time.Second: 3 * time.Second, migratelock.DefaultWait: 10 * time.Second} {
+	for wait, bound := range map[time.Duration]time.Duration{
+		0:                       5 * time.Second,
+		3 * time.Second:         3 * time.Second,
+		migratelock.DefaultWait: 10 * time.Second,
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			d := migratelock.New(new(stub.Stub), newClient(t, hanging{membackend.New()}), "migrations", migratelock.WithWait(wait))
+			d := migratelock.New(new(stub.Stub), newClient(t, hanging{membackend.New()}),
+				"migrations", migratelock.WithWait(wait))
 			began := time.Now()
 			err := d.Lock()
-			if took := time.Since(began); took != bound || !errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, database.ErrLocked) {
+			if took := time.Since(began); took != bound || !errors.Is(err, dlock.ErrUnavailable) ||
+				errors.Is(err, database.ErrLocked) {
 				t.Errorf("with a wait of %v it took %v: %v", wait, took, err)
 			}
 		})
@@ -273,12 +288,14 @@ func TestALossIsTold(t *testing.T) {
 			_, err := newClient(t, store).Locker("migrations").ForceUnlock(t.Context())
 			must(t, err)
 			time.Sleep(dlock.DefaultLease)
-			if err := d.Lock(); !errors.Is(err, database.ErrLocked) || !strings.Contains(err.Error(), `"migrations"`) {
+			if err := d.Lock(); !errors.Is(err, database.ErrLocked) ||
+				!strings.Contains(err.Error(), `"migrations"`) {
 				t.Errorf("a Lock before the Unlock returns %v", err)
 			}
 		})
 		must(t, err)
-		if err := m.Up(); !errors.Is(err, dlock.ErrLost) || !strings.Contains(err.Error(), `"migrations"`) {
+		if err := m.Up(); !errors.Is(err, dlock.ErrLost) ||
+			!strings.Contains(err.Error(), `"migrations"`) {
 			t.Errorf("the lock was lost, and Up returns %v", err)
 		}
 		if err := m.Up(); err != migrate.ErrLocked {
@@ -292,7 +309,7 @@ func TestALossIsTold(t *testing.T) {
 	})
 }
 
-// Whatever of migrate locks gives the lock back, also if it fails.
+// Every operation of migrate that locks gives the lock back, also if it fails.
 func TestAMigrateThatFailsGivesTheLockBack(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, connect func() *dlock.Client) {
@@ -301,7 +318,9 @@ func TestAMigrateThatFailsGivesTheLockBack(t *testing.T) {
 		client := connect()
 		locker := client.Locker("migrations")
 		broken := true
-		driver := migratelock.New(failing{files, func() bool { return broken }}, connect(), "migrations")
+		driver := migratelock.New(failing{files, func() bool {
+			return broken
+		}}, connect(), "migrations")
 		m, err := newMigrate(driver, nothing)
 		must(t, err)
 		isFree := func(after string) {
@@ -319,12 +338,14 @@ func TestAMigrateThatFailsGivesTheLockBack(t *testing.T) {
 		}
 		isFree("an Up of what is dirty")
 		must(t, locker.LockContext(t.Context()))
-		for i, do := range []func() error{func() error { return m.Force(1) }, m.Drop} { // after which there is nothing to force
+		for i, do := range []func() error{func() error { return m.Force(1) }, m.Drop} {
+			// after which there is nothing to force
 			done := make(chan error, 1)
 			go func() { done <- do() }()
 			select {
 			case err := <-done:
-				t.Fatalf("while another has the lock %s returns %v", []string{"Force", "Drop"}[i], err)
+				t.Fatalf("while another has the lock %s returns %v", []string{"Force", "Drop"}[i],
+					err)
 			case <-time.After(10 * time.Millisecond):
 			}
 			must(t, locker.UnlockContext(t.Context()))
@@ -363,9 +384,11 @@ func TestTheStoreIsDown(t *testing.T) {
 	server := testservers.Redis(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 	t.Cleanup(func() { rdb.Close() })
-	d := migratelock.New(&stub.Stub{}, newClient(t, redisbackend.New(rdb)), "migrations", migratelock.WithWait(time.Second))
+	d := migratelock.New(&stub.Stub{}, newClient(t, redisbackend.New(rdb)), "migrations",
+		migratelock.WithWait(time.Second))
 	server.Kill()
-	if err := d.Lock(); !errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, database.ErrLocked) {
+	if err := d.Lock(); !errors.Is(err, dlock.ErrUnavailable) ||
+		errors.Is(err, database.ErrLocked) {
 		t.Errorf("Lock returns %v", err)
 	}
 }
@@ -373,7 +396,8 @@ func TestTheStoreIsDown(t *testing.T) {
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, membackend.New())
-	a, err := migratelock.New(new(stub.Stub), client, "migrations", migratelock.WithWait(0)).Open("stub://")
+	a, err := migratelock.New(new(stub.Stub), client, "migrations", migratelock.WithWait(0)).
+		Open("stub://")
 	must(t, err)
 	b := migratelock.New(new(stub.Stub), client, "migrations", migratelock.WithWait(0))
 	must(t, a.Lock())
@@ -388,15 +412,20 @@ func TestOpen(t *testing.T) {
 func TestWhatCannotBe(t *testing.T) {
 	client := newClient(t, membackend.New())
 	for name, make := range map[string]func(){
-		"without a driver":     func() { migratelock.New(nil, client, "migrations") },
-		"without a client":     func() { migratelock.New(new(stub.Stub), nil, "migrations") },
-		"without a name":       func() { migratelock.New(new(stub.Stub), client, "") },
-		"with an option nil":   func() { migratelock.New(new(stub.Stub), client, "migrations", nil) },
-		"with a negative wait": func() { migratelock.New(new(stub.Stub), client, "migrations", migratelock.WithWait(-1)) },
+		"without a driver": func() { migratelock.New(nil, client, "migrations") },
+		"without a client": func() { migratelock.New(new(stub.Stub), nil, "migrations") },
+		"without a name":   func() { migratelock.New(new(stub.Stub), client, "") },
+		"with an option nil": func() {
+			migratelock.New(new(stub.Stub), client, "migrations", nil)
+		},
+		"with a negative wait": func() {
+			migratelock.New(new(stub.Stub), client, "migrations", migratelock.WithWait(-1))
+		},
 	} {
 		func() {
 			defer func() {
-				if said, ok := recover().(string); !ok || !strings.HasPrefix(said, "migratelock: New: ") {
+				if said, ok := recover().(string); !ok ||
+					!strings.HasPrefix(said, "migratelock: New: ") {
 					t.Errorf("a Driver was made %s, or: %v", name, said)
 				}
 			}()
@@ -405,11 +434,13 @@ func TestWhatCannotBe(t *testing.T) {
 	}
 }
 
-// replica is a process that migrates by order: "up"; "hang before" a migration, or "hang within" it. It says "begun", "ran", "done", or what went wrong.
+// replica is a process that migrates by order: "up"; "hang before" a migration, or "hang within"
+// it. It says "begun", "ran", "done", or what went wrong.
 func replica(what string) error {
 	addr, file, _ := strings.Cut(what, " ")
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	client := dlock.New(redisbackend.New(rdb), dlock.WithLease(2*time.Second),
+		dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {
 		order := orders.Text()
 		hangs := func(here string) func() {
@@ -427,7 +458,8 @@ func replica(what string) error {
 		if err != nil {
 			return err
 		}
-		m, err := newMigrate(migratelock.New(hooked{files, hangs("within")}, client, "migrations"), hangs("before"))
+		m, err := newMigrate(migratelock.New(hooked{files, hangs("within")}, client, "migrations"),
+			hangs("before"))
 		if err != nil {
 			return err
 		}

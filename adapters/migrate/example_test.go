@@ -15,7 +15,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// Each replica does this when it starts, with a store of locks that they share: here that is memory.
+// Each replica does this when it starts, with a store of locks that they share: here that is
+// memory.
 func Example() {
 	file, err := os.CreateTemp("", "*.db")
 	if err != nil {
@@ -27,7 +28,8 @@ func Example() {
 	client := dlock.New(membackend.New())
 	defer client.Close()
 
-	driver, err := new(sqlite.Sqlite).Open("sqlite://" + file.Name()) // or WithInstance, with a *sql.DB
+	// or WithInstance, with a *sql.DB
+	driver, err := new(sqlite.Sqlite).Open("sqlite://" + file.Name())
 	if err != nil {
 		fmt.Println(err)
 		return

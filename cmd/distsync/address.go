@@ -11,21 +11,22 @@ import (
 	"strings"
 )
 
-// An address is a store's URL, taken apart. Unlike in a [url.URL] there may be several hosts.
+// An address is a parsed store URL. Unlike a [url.URL] it can have several hosts.
 type address struct {
 	scheme string
 	user   *url.Userinfo
 	hosts  []string
-	path   string // as it was written
-	query  string // likewise
+	path   string // not decoded
+	query  string // not decoded
 }
 
-// String returns the address for people: nothing in it is secret.
+// String returns the address for messages. It contains neither the user nor the password.
 func (a *address) String() string {
 	return escape(a.scheme + "://" + strings.Join(a.hosts, ","))
 }
 
-// parseAddress takes a URL apart. Its errors don't cite what may be a password, also where that is not where it should be.
+// parseAddress parses a store's URL. Its errors don't quote any part that may be a password, even
+// if the password is in the wrong place.
 func parseAddress(raw string) (*address, error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyz+") != "" || scheme == "" {
@@ -39,11 +40,14 @@ func parseAddress(raw string) (*address, error) {
 		rest = ""
 	}
 	if strings.ContainsAny(rest, "@#") {
-		return nil, errors.New("in a user, a password or an option / must be written %2F, ? %3F, # %23, and @ %40")
+		return nil,
+			errors.New("in a user, a password or an option / must be written %2F, ? %3F, # %23, " +
+				"and @ %40")
 	}
 	a.path, a.query, _ = strings.Cut(rest, "?")
 	if _, err := url.ParseQuery(a.query); err != nil {
-		return nil, errors.New("what follows the ? has a % that isn't followed by two hexadecimal digits, or a semicolon")
+		return nil, errors.New("what follows the ? has a % that isn't followed by two " +
+			"hexadecimal digits, or a semicolon")
 	}
 	if i := strings.LastIndex(authority, "@"); i >= 0 {
 		var err error
@@ -63,7 +67,7 @@ func parseAddress(raw string) (*address, error) {
 	return a, nil
 }
 
-// parseUser parses what is before the @.
+// parseUser parses the user and the password, which precede the @ in a URL.
 func parseUser(text string) (*url.Userinfo, error) {
 	name, password, has := strings.Cut(text, ":")
 	name, err := url.PathUnescape(name)
@@ -77,18 +81,21 @@ func parseUser(text string) (*url.Userinfo, error) {
 	return url.UserPassword(name, password), nil
 }
 
-// checkHost returns an error unless text is a host and perhaps a port. What is in the place of the port isn't cited: of a URL
-// without its host it is the password.
+// checkHost returns an error unless text is a host with an optional port. The error doesn't quote
+// the part after the colon, because in a URL without a host that part is the password.
 func checkHost(text string) error {
 	host, port, err := net.SplitHostPort(withPort(text, "1"))
 	if err != nil || strings.Trim(port, "0123456789") != "" || port == "" || len(port) > 5 {
 		before, _, _ := strings.Cut(text, ":")
-		return fmt.Errorf("what follows the host %q isn't a port (an IPv6 address is written [::1]:6379)", before)
+		return fmt.Errorf("what follows the host %q isn't a port (an IPv6 address is written "+
+			"[::1]:6379)", before)
 	}
 	if host == "" {
 		return errors.New("a host is empty")
 	}
-	if strings.ContainsFunc(host, func(r rune) bool { return hidden(r) || strings.ContainsRune(`%&"'<>\^{}|`, r) }) {
+	if strings.ContainsFunc(host, func(r rune) bool {
+		return hidden(r) || strings.ContainsRune(`%&"'<>\^{}|`, r)
+	}) {
 		return fmt.Errorf("%q isn't the name of a host", host)
 	}
 	return nil
@@ -102,7 +109,7 @@ func withPort(host, port string) string {
 	return host
 }
 
-// port returns the port of hosts that are given without one.
+// port returns the default port of the store.
 func (a *address) port() string {
 	switch {
 	case strings.HasPrefix(a.scheme, "etcd"):
@@ -116,13 +123,14 @@ func (a *address) port() string {
 	}
 }
 
-// sentinels says whether the hosts are sentinels, who know where the master is.
+// sentinels reports whether the hosts are Redis Sentinels, which know the master's address.
 func (a *address) sentinels() bool {
-	return strings.HasSuffix(a.scheme, "+sentinel") || a.option("master_name") != "" || a.option("master_set") != ""
+	return strings.HasSuffix(a.scheme, "+sentinel") || a.option("master_name") != "" ||
+		a.option("master_set") != ""
 }
 
-// url returns the address in the form that the clients' own parsers take: with another scheme, one host, and the others as
-// options.
+// url returns the address as a URL that the clients' own parsers accept. It has the given scheme
+// and the first host. The other hosts are its options addr.
 func (a *address) url(scheme string) string {
 	u := url.URL{Scheme: scheme, User: a.user, Path: a.path, RawPath: a.path, RawQuery: a.query}
 	if path, err := url.PathUnescape(a.path); err == nil {
@@ -141,7 +149,7 @@ func (a *address) url(scheme string) string {
 	return u.String()
 }
 
-// option takes a value from the options: the last that is given, or nothing.
+// option returns the last value of a URL option, or "" if it isn't given.
 func (a *address) option(name string) string {
 	q, _ := url.ParseQuery(a.query)
 	if v := q[name]; len(v) > 0 {
@@ -150,8 +158,9 @@ func (a *address) option(name string) string {
 	return ""
 }
 
-// dial returns nil if one of the hosts accepts a connection. The clients would try for longer, and some only say that they
-// have waited for long enough. What they say of TLS is as little in the case of etcd's: for that config isn't nil.
+// dial returns nil if one of the hosts accepts a connection. The stores' clients would retry for
+// longer, and some of them report only a timeout. etcd's client also hides TLS errors. So for etcd
+// with TLS the caller sets config, and dial tests the handshake, too.
 func (a *address) dial(ctx context.Context, config *tls.Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -160,7 +169,7 @@ func (a *address) dial(ctx context.Context, config *tls.Config) error {
 		addrs[i] = withPort(h, a.port())
 	}
 	if a.scheme == "unix" {
-		path, _ := url.PathUnescape(a.path) // the parser says what is wrong with it
+		path, _ := url.PathUnescape(a.path) // the client's parser reports the error
 		network, addrs = "unix", []string{path}
 	}
 	dial := new(net.Dialer).DialContext
@@ -188,7 +197,7 @@ func (a *address) dial(ctx context.Context, config *tls.Config) error {
 	return errors.Join(errs...)
 }
 
-// only returns an error if there is an option that isn't one of those.
+// only returns an error if the URL has an option that isn't in names.
 func (a *address) only(names []string) error {
 	q, _ := url.ParseQuery(a.query)
 	for name := range q {

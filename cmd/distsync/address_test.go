@@ -64,8 +64,10 @@ func TestWrongURLs(t *testing.T) {
 		"etcds://u:secret@a?cert=/none":                            "cert",
 	} {
 		got := inside(t.Context(), "ls", "--store", url)
-		if got.status != exitUsage || got.stdout != "" || !strings.Contains(got.stderr, want) || strings.Contains(got.stderr, "ret") && strings.Contains(got.stderr, "sec") {
-			t.Errorf("%s: status %d, %swant %d and %q, and no password", url, got.status, got.stderr, exitUsage, want)
+		if got.status != exitUsage || got.stdout != "" || !strings.Contains(got.stderr, want) ||
+			strings.Contains(got.stderr, "ret") && strings.Contains(got.stderr, "sec") {
+			t.Errorf("%s: status %d, %swant %d and %q, and no password", url, got.status,
+				got.stderr, exitUsage, want)
 		}
 		if strings.Count(got.stderr, "\n") != 1 || strings.ContainsAny(got.stderr, "\x1b") {
 			t.Errorf("%s: not a line of text: %q", url, got.stderr)
@@ -73,9 +75,10 @@ func TestWrongURLs(t *testing.T) {
 	}
 }
 
-// Nothing that is said of a URL cites what is before its @, however that is written.
+// No message about a URL cites the part before its @, in any spelling.
 func FuzzPasswords(f *testing.F) {
-	for _, text := range []string{"", "/", "?", "#", "%", "@", ":", ",", "[", "]", " ", "\x1b", "%zz", "a@b", "?x=", "//", "\\"} {
+	for _, text := range []string{"", "/", "?", "#", "%", "@", ":", ",", "[", "]", " ", "\x1b",
+		"%zz", "a@b", "?x=", "//", "\\"} {
 		f.Add("redis", text, "")
 		f.Add("etcd+x", "", text)
 		f.Add("valkey", text, text)
@@ -95,13 +98,15 @@ func FuzzPasswords(f *testing.F) {
 	})
 }
 
-// What comes of URLs that are right.
+// Correct URLs give these addresses.
 func TestURLs(t *testing.T) {
 	for _, c := range []struct{ url, scheme, want string }{
 		{"redis://localhost", "redis", "redis://localhost:6379"},
-		{"redis://u:p%40%2F@[::1]:1234/3?dial_timeout=2s", "redis", "redis://u:p%40%2F@[::1]:1234/3?dial_timeout=2s"},
+		{"redis://u:p%40%2F@[::1]:1234/3?dial_timeout=2s", "redis",
+			"redis://u:p%40%2F@[::1]:1234/3?dial_timeout=2s"},
 		{"redis://:p@[::1]", "redis", "redis://:p@[::1]:6379"},
-		{"redis+sentinel://a,b:1,c?master_name=m", "redis", "redis://a:26379?master_name=m&addr=b%3A1&addr=c%3A26379"},
+		{"redis+sentinel://a,b:1,c?master_name=m", "redis",
+			"redis://a:26379?master_name=m&addr=b%3A1&addr=c%3A26379"},
 		{"valkey://a", "valkey", "valkey://a:6379"},
 		{"unix:///var/run/redis.sock?db=2", "unix", "unix:///var/run/redis.sock?db=2"},
 	} {
@@ -118,11 +123,13 @@ func TestURLs(t *testing.T) {
 	g := &global{timeout: time.Second}
 	s := open(t, g, "rediss+cluster://alice:se%2Fcret@a:1,b?read_timeout=2s")
 	o := s.redis.(*redis.ClusterClient).Options()
-	if strings.Join(o.Addrs, " ") != "a:1 b:6379" || o.Username != "alice" || o.Password != "se/cret" || o.TLSConfig == nil || o.ReadTimeout != 2*time.Second {
+	if strings.Join(o.Addrs, " ") != "a:1 b:6379" || o.Username != "alice" ||
+		o.Password != "se/cret" || o.TLSConfig == nil || o.ReadTimeout != 2*time.Second {
 		t.Errorf("cluster: %+v", o)
 	}
 	s = open(t, g, "redis://bob:secret@a/5")
-	if o := s.redis.(*redis.Client).Options(); o.Addr != "a:6379" || o.Username != "bob" || o.Password != "secret" || o.DB != 5 || o.ReadTimeout != time.Second {
+	if o := s.redis.(*redis.Client).Options(); o.Addr != "a:6379" || o.Username != "bob" ||
+		o.Password != "secret" || o.DB != 5 || o.ReadTimeout != time.Second {
 		t.Errorf("one server: %+v", o)
 	}
 	s = open(t, g, "redis://a?master_name=m")
@@ -163,7 +170,7 @@ func TestEtcdTLS(t *testing.T) {
 	}
 }
 
-// Servers that aren't there, that accept and say nothing, and that say no.
+// These servers don't exist, or accept and never answer, or refuse.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -184,9 +191,9 @@ func TestUnreachable(t *testing.T) {
 		{"redis+cluster://u:hidden@" + silent.Addr, "no answer within 500ms"},
 		{"valkey://u:hidden@" + silent.Addr, "no answer within 500ms"},
 		{"etcd://u:hidden@" + silent.Addr, "no answer within 500ms"},
-		{"redis://u:hidden@" + server.Addr, "doesn't let us in: WRONGPASS"},
-		{"redis://" + server.Addr, "doesn't let us in: NOAUTH"},
-		{"valkey://u:hidden@" + server.Addr, "doesn't let us in: WRONGPASS"},
+		{"redis://u:hidden@" + server.Addr, "refuses this user or password: WRONGPASS"},
+		{"redis://" + server.Addr, "refuses this user or password: NOAUTH"},
+		{"valkey://u:hidden@" + server.Addr, "refuses this user or password: WRONGPASS"},
 		{"rediss://u:hidden@" + server.Addr, "no answer within 500ms"},
 		{"redis+cluster://:secret@" + server.Addr, "cluster"},
 	} {
@@ -197,13 +204,17 @@ func TestUnreachable(t *testing.T) {
 				timeout = "20s"
 			}
 			got := inside(t.Context(), "ls", "--store-timeout", timeout, "--store", c.url)
-			if strings.HasPrefix(c.want, "doesn't let us in") {
-				if asked := inside(t.Context(), "doctor", "--store", c.url); asked.status != exitUnavailable || !strings.Contains(asked.stdout, "→ are the user and the password") {
+			if strings.HasPrefix(c.want, "refuses this user or password") {
+				if asked := inside(t.Context(), "doctor", "--store",
+					c.url); asked.status != exitUnavailable ||
+					!strings.Contains(asked.stdout, "→ are the user and the password") {
 					t.Errorf("doctor: %+v", asked)
 				}
 			}
-			if got.status != exitUnavailable || got.stdout != "" || !strings.Contains(got.stderr, c.want) {
-				t.Errorf("status %d, %swant %d and %q", got.status, got.stderr, exitUnavailable, c.want)
+			if got.status != exitUnavailable || got.stdout != "" ||
+				!strings.Contains(got.stderr, c.want) {
+				t.Errorf("status %d, %swant %d and %q", got.status, got.stderr, exitUnavailable,
+					c.want)
 			}
 			if strings.Contains(got.stderr, "hidden") || strings.Contains(got.stderr, "secret") {
 				t.Errorf("the password is shown: %s", got.stderr)

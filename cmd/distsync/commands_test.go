@@ -67,7 +67,8 @@ func must(t *testing.T) func(*dlock.Hold, error) *dlock.Hold {
 func cluttered(t *testing.T, url string) (web *dlock.Client) {
 	t.Helper()
 	ctx, lease := t.Context(), dlock.FixedLease(time.Minute)
-	web, cron := client(t, url, dlock.WithClientID("web-1/77/abc")), client(t, url, dlock.WithClientID("cron-1/5/def"))
+	web, cron := client(t, url, dlock.WithClientID("web-1/77/abc")),
+		client(t, url, dlock.WithClientID("cron-1/5/def"))
 	must(t)(web.Locker("orders:42").Acquire(ctx, lease))
 	must(t)(web.RWLocker("prices").Reader().Acquire(ctx, lease))
 	must(t)(cron.RWLocker("prices").Reader().Acquire(ctx, lease))
@@ -89,7 +90,8 @@ func TestLookingAround(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		waits := make(chan error, 1)
 		go func() {
-			waits <- client(t, url, dlock.WithClientID("late-1/9/ghi")).FairLocker("report").LockContext(ctx)
+			waits <- client(t, url, dlock.WithClientID("late-1/9/ghi")).FairLocker("report").
+				LockContext(ctx)
 		}()
 		defer func() {
 			stop()
@@ -123,7 +125,8 @@ func TestLookingAround(t *testing.T) {
 				}
 			}
 		}
-		if fields := strings.Fields(lineOf(list.stdout, "report")); fields[len(fields)-1] != "1" || len(fields) != 6 {
+		if fields := strings.Fields(lineOf(list.stdout, "report")); fields[len(fields)-1] != "1" ||
+			len(fields) != 6 {
 			t.Errorf("ls: in line for the fair lock: %q", fields)
 		}
 
@@ -137,7 +140,8 @@ func TestLookingAround(t *testing.T) {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		if want := []string{nasty, "bad\xff", "gpu", "orders:42", "prices", "report", "stock"}; !slices.Equal(names, want) {
+		if want := []string{nasty, "bad\xff", "gpu", "orders:42", "prices", "report",
+			"stock"}; !slices.Equal(names, want) {
 			t.Errorf("ls --json: %q, want %q", names, want)
 		}
 
@@ -146,28 +150,35 @@ func TestLookingAround(t *testing.T) {
 			t.Errorf("ls orders: %+v", one)
 		}
 		none := inside(t.Context(), "ls", "--store", url, "none\x1b")
-		if none.status != 0 || none.stdout != "" || none.stderr != `nobody holds a lock whose name begins with "none\x1b"`+"\n" {
+		if none.status != 0 || none.stdout != "" ||
+			none.stderr != `nobody holds a lock whose name begins with "none\x1b"`+"\n" {
 			t.Errorf("ls none: %+v", none)
 		}
 
 		show := inside(t.Context(), "show", "--store", url, "prices", "report", nasty, "nobody's")
-		for _, want := range []string{"prices: read, 2 hold it\n", "web-1/77/abc:", "cron-1/5/def:", "IN LINE", "late-1/9/ghi:", "\n\n\"nobody's\": nobody has it\n"} {
-			if want = strings.ReplaceAll(want, `"nobody's"`, "nobody's"); !strings.Contains(show.stdout, want) {
+		for _, want := range []string{"prices: read, 2 hold it\n", "web-1/77/abc:", "cron-1/5/def:",
+			"IN LINE", "late-1/9/ghi:", "\n\n\"nobody's\": nobody has it\n"} {
+			if want = strings.ReplaceAll(want, `"nobody's"`,
+				"nobody's"); !strings.Contains(show.stdout, want) {
 				t.Errorf("show lacks %q:\n%s", want, show.stdout)
 			}
 		}
 		if show.status != 0 || strings.ContainsAny(show.stdout, "\x1b\u202e\u009b") {
 			t.Errorf("show: %+v", show)
 		}
-		shown := lines[lockJSON](t, inside(t.Context(), "show", "--json", "--store", url, "gpu", "orders:42", "nobody's").stdout)
+		shown := lines[lockJSON](t,
+			inside(t.Context(), "show", "--json", "--store", url, "gpu", "orders:42", "nobody's").
+				stdout)
 		if len(shown) != 3 {
 			t.Fatalf("show --json: %+v", shown)
 		}
 		gpu, orders, free := shown[0], shown[1], shown[2]
-		if gpu.Limit != 5 || len(gpu.Holders) != 2 || gpu.Holders[0].Count+gpu.Holders[1].Count != 3 || gpu.Kind != "permits" {
+		if gpu.Limit != 5 || len(gpu.Holders) != 2 ||
+			gpu.Holders[0].Count+gpu.Holders[1].Count != 3 || gpu.Kind != "permits" {
 			t.Errorf("show --json gpu: %+v", gpu)
 		}
-		if h := orders.Holders[0]; h.Client != "web-1/77/abc" || h.Count != 1 || h.Remaining == nil || *h.Remaining <= 0 || *h.Remaining > 64 {
+		if h := orders.Holders[0]; h.Client != "web-1/77/abc" || h.Count != 1 ||
+			h.Remaining == nil || *h.Remaining <= 0 || *h.Remaining > 64 {
 			t.Errorf("show --json orders:42: %+v", h)
 		}
 		if len(free.Holders) != 0 || free.Line == nil {
@@ -209,12 +220,13 @@ func (s *sink) String() string {
 	return s.text.String()
 }
 
-// Who comes and goes is told in order, and at once where the store tells of releases.
+// Holders that come and go are reported in order, and at once where the store notifies of releases.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	anywhere(t, func(t *testing.T, url string) {
 		ctx := t.Context()
-		web, cron := client(t, url, dlock.WithClientID("web-1")), client(t, url, dlock.WithClientID("cron-1"))
+		web, cron := client(t, url, dlock.WithClientID("web-1")),
+			client(t, url, dlock.WithClientID("cron-1"))
 		first := must(t)(web.Locker("orders:42").Acquire(ctx))
 
 		watching, stop := context.WithCancel(ctx)
@@ -243,16 +255,21 @@ func TestWatch(t *testing.T) {
 		}
 		saw("orders:42 gone web-1")
 		saw("orders:42 free")
-		must(t)(cron.Locker("orders:42").Acquire(ctx, dlock.FixedLease(time.Second))) // which runs out
+		// its lease runs out
+		must(t)(cron.Locker("orders:42").Acquire(ctx, dlock.FixedLease(time.Second)))
 		saw("orders:42 acquired cron-1")
 		permits := must(t)(web.Semaphore("gpu", 3).Acquire(ctx, 2))
-		testservers.Until(t, "permits are out", func() bool { return strings.Contains(out.String(), `"kind":"permits","count":2`) })
+		testservers.Until(t, "permits are out", func() bool {
+			return strings.Contains(out.String(), `"kind":"permits","count":2`)
+		})
 		saw("orders:42 gone cron-1")
 		if err := permits.Release(ctx); err != nil {
 			t.Fatal(err)
 		}
 		testservers.Until(t, "permits are back", func() bool {
-			return slices.ContainsFunc(lines[event](t, out.String()), func(e event) bool { return e.Name == "gpu" && e.Event == "gone" })
+			return slices.ContainsFunc(lines[event](t, out.String()), func(e event) bool {
+				return e.Name == "gpu" && e.Event == "gone"
+			})
 		})
 		stop()
 		if status := <-ended; status != 0 {
@@ -266,7 +283,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// Whoever asks for a job by its name is told which lock its adapter has made of that.
+// A user who names a job is told the name of the lock that its adapter uses.
 func TestNameOfAJob(t *testing.T) {
 	t.Parallel()
 	const says = "distsync: nobody has tick, but somebody has gocron:tick\n"
@@ -275,17 +292,21 @@ func TestNameOfAJob(t *testing.T) {
 		events, hints, ended := new(sink), new(sink), make(chan int, 1)
 		args := []string{"watch", "tick", "--store", url, "--every", "50ms"}
 		go func() { ended <- execute(watching, args, strings.NewReader(""), events, hints) }()
-		testservers.Until(t, "it is watched", func() bool { return strings.Contains(events.String(), "free") })
+		testservers.Until(t, "it is watched", func() bool {
+			return strings.Contains(events.String(), "free")
+		})
 		web := client(t, url)
 		must(t)(web.Locker("gocron:tick").Acquire(t.Context()))
 		testservers.Until(t, "the watcher is told", func() bool { return hints.String() == says })
 
 		for _, args := range [][]string{{"show", "tick"}, {"unlock", "--force", "--yes", "tick"}} {
-			if got := inside(t.Context(), append(args, "--store", url)...); got.status != 0 || got.stderr != says {
+			if got := inside(t.Context(), append(args, "--store", url)...); got.status != 0 ||
+				got.stderr != says {
 				t.Errorf("%q: %+v", args, got)
 			}
 			for _, flag := range []string{"--json", "--quiet"} {
-				if got := inside(t.Context(), append(args, "--store", url, flag)...); got.status != 0 || got.stderr != "" {
+				if got := inside(t.Context(),
+					append(args, "--store", url, flag)...); got.status != 0 || got.stderr != "" {
 					t.Errorf("%q %s: %+v", args, flag, got)
 				}
 			}
@@ -325,14 +346,19 @@ func TestWatchHears(t *testing.T) {
 		}
 		watching, stop := context.WithCancel(ctx)
 		out, ended := new(sink), make(chan int, 1)
-		args := append([]string{"watch", "--store", url, "--every", "1h"}, slices.Collect(maps.Keys(holds))...)
+		args := append([]string{"watch", "--store", url, "--every", "1h"},
+			slices.Collect(maps.Keys(holds))...)
 		go func() { ended <- execute(watching, args, strings.NewReader(""), out, out) }()
 		for name, h := range holds {
-			testservers.Until(t, name+" is watched", func() bool { return strings.Contains(out.String(), "  "+name+"  holds  ") })
+			testservers.Until(t, name+" is watched", func() bool {
+				return strings.Contains(out.String(), "  "+name+"  holds  ")
+			})
 			if err := h.Release(ctx); err != nil {
 				t.Fatal(err)
 			}
-			testservers.Until(t, name+" is gone", func() bool { return strings.Contains(out.String(), "  "+name+"  gone  ") })
+			testservers.Until(t, name+" is gone", func() bool {
+				return strings.Contains(out.String(), "  "+name+"  gone  ")
+			})
 		}
 		stop()
 		if status := <-ended; status != 0 {
@@ -341,7 +367,7 @@ func TestWatchHears(t *testing.T) {
 	})
 }
 
-// Who stands in line is told, too; and a store that doesn't answer, and answers again.
+// Waiters in line are reported, too, as is a store that stops answering and answers again.
 func TestWatchLineAndStore(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -351,7 +377,9 @@ func TestWatchLineAndStore(t *testing.T) {
 	hold := must(t)(web.FairLocker("report").Acquire(ctx))
 	watching, stop := context.WithCancel(ctx)
 	out, ended := new(sink), make(chan int, 1)
-	args := []string{"watch", "report", "--store", url, "--every", "50ms", "--store-timeout", "500ms"}
+	args := []string{
+		"watch", "report", "--store", url, "--every", "50ms", "--store-timeout", "500ms",
+	}
 	go func() { ended <- execute(watching, args, strings.NewReader(""), out, out) }()
 	saw := func(what string) {
 		t.Helper()
@@ -389,8 +417,10 @@ func TestUnlock(t *testing.T) {
 		for _, c := range []struct {
 			name    string
 			holders int
-		}{{"orders:42", 1}, {"prices", 2}, {"stock", 1}, {"gpu", 2}, {"report", 1}, {"nobody's", 0}} {
-			got := inside(t.Context(), "unlock", "--force", "--yes", "--json", "--store", url, c.name)
+		}{{"orders:42", 1}, {"prices", 2}, {"stock", 1}, {"gpu", 2}, {"report", 1},
+			{"nobody's", 0}} {
+			got := inside(t.Context(), "unlock", "--force", "--yes", "--json", "--store", url,
+				c.name)
 			if got.status != 0 {
 				t.Errorf("%s: %+v", c.name, got)
 				continue
@@ -405,7 +435,8 @@ func TestUnlock(t *testing.T) {
 		}
 		must(t)(web.Locker("orders:43").Acquire(t.Context(), dlock.FixedLease(time.Minute)))
 		got := inside(t.Context(), "unlock", "--force", "--yes", "--store", url, "orders:43")
-		if !strings.HasPrefix(got.stdout, "orders:43: taken from web-1/77/abc:") || got.status != 0 || got.stderr != "" {
+		if !strings.HasPrefix(got.stdout, "orders:43: taken from web-1/77/abc:") ||
+			got.status != 0 || got.stderr != "" {
 			t.Errorf("%+v", got)
 		}
 		got = inside(t.Context(), "unlock", "--force", "--yes", "--store", url, "orders:43")
@@ -415,8 +446,8 @@ func TestUnlock(t *testing.T) {
 	})
 }
 
-// On Redis and Valkey a name stays a semaphore's when all permits are back. Whoever looks is told
-// so, and can end it.
+// On Redis and Valkey a name stays a semaphore's when all permits are back. A user who looks is
+// told so, and can end it.
 func TestNameOfASemaphore(t *testing.T) {
 	t.Parallel()
 	anywhere(t, func(t *testing.T, url string) {
@@ -429,7 +460,9 @@ func TestNameOfASemaphore(t *testing.T) {
 		}
 		if strings.HasPrefix(url, "etcd") || strings.HasPrefix(url, "postgres") {
 			// These keep nothing of a semaphore that nobody uses.
-			if got := inside(t.Context(), flags("unlock", "--force", "--forget", "--yes", "f")...); got.stdout != "f: nobody has it\n" {
+			if got := inside(t.Context(),
+				flags("unlock", "--force", "--forget", "--yes",
+					"f")...); got.stdout != "f: nobody has it\n" {
 				t.Errorf("nothing to forget: %+v", got)
 			}
 			if got := as(); got != (result{}) {
@@ -440,26 +473,31 @@ func TestNameOfASemaphore(t *testing.T) {
 
 		const says = "f: nobody has it, but the store has the number 3 there: "
 		got := as()
-		if got.status != exitUsage || !strings.Contains(got.stderr, says) || strings.Contains(got.stderr, "script") {
+		if got.status != exitUsage || !strings.Contains(got.stderr, says) ||
+			strings.Contains(got.stderr, "script") {
 			t.Errorf("a lock of that name: %+v", got)
 		}
-		if got := inside(t.Context(), flags("show", "f")...); got.status != 0 || !strings.HasPrefix(got.stdout, says) {
+		if got := inside(t.Context(), flags("show", "f")...); got.status != 0 ||
+			!strings.HasPrefix(got.stdout, says) {
 			t.Errorf("show: %+v", got)
 		}
 		if got := inside(t.Context(), flags("ls", "f")...); got.status != 0 || got.stdout != "" {
 			t.Errorf("ls: %+v", got)
 		}
 		got = inside(t.Context(), flags("unlock", "--force", "--yes", "f")...)
-		if got.status != 0 || !strings.HasPrefix(got.stdout, says) || !strings.Contains(got.stdout, "--forget") {
+		if got.status != 0 || !strings.HasPrefix(got.stdout, says) ||
+			!strings.Contains(got.stdout, "--forget") {
 			t.Errorf("unlock: %+v", got)
 		}
 		if got := as(); got.status != exitUsage {
 			t.Errorf("a lock of that name, when nothing was said of forgetting: %+v", got)
 		}
 
-		must(t)(client(t, url).Semaphore("f", 3).Acquire(t.Context(), 2, dlock.FixedLease(time.Minute)))
+		must(t)(client(t, url).Semaphore("f", 3).
+			Acquire(t.Context(), 2, dlock.FixedLease(time.Minute)))
 		got = inside(t.Context(), flags("unlock", "--force", "--forget", "--yes", "--json", "f")...)
-		if u := lines[unlocked](t, got.stdout); got.status != 0 || !u[0].Released || !u[0].Forgotten || len(u[0].Holders) != 1 {
+		if u := lines[unlocked](t, got.stdout); got.status != 0 || !u[0].Released ||
+			!u[0].Forgotten || len(u[0].Holders) != 1 {
 			t.Errorf("unlock --forget: %+v", got)
 		}
 		if got := inside(t.Context(), flags("show", "f")...); got.stdout != "f: nobody has it\n" {
@@ -471,8 +509,8 @@ func TestNameOfASemaphore(t *testing.T) {
 	})
 }
 
-// A number may be another program's: it is told from a semaphore by nobody, and isn't taken for
-// nothing.
+// A number may belong to another program. It can't be told from a semaphore's, so it isn't deleted
+// by mistake.
 func TestNumberThatIsNoLock(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -483,18 +521,19 @@ func TestNumberThatIsNoLock(t *testing.T) {
 		if got.status != 0 || !strings.Contains(got.stdout, "data of another program") {
 			t.Errorf("show of %s: %+v", number, got)
 		}
-		if got := inside(t.Context(), "unlock", "--force", "--yes", "--store", url, "hits"); got.status != 0 || server.Do("GET", "hits") != number {
+		if got := inside(t.Context(), "unlock", "--force", "--yes", "--store", url,
+			"hits"); got.status != 0 || server.Do("GET", "hits") != number {
 			t.Errorf("unlock of %s: %+v", number, got)
 		}
 		got = inside(t.Context(), "unlock", "--force", "--forget", "--yes", "--store", url, "hits")
-		if got.status != 0 || got.stdout != "hits: its number is forgotten\n" || server.Do("EXISTS", "hits") != "0" {
+		if got.status != 0 || got.stdout != "hits: its number is forgotten\n" ||
+			server.Do("EXISTS", "hits") != "0" {
 			t.Errorf("unlock --forget of %s: %+v", number, got)
 		}
 	}
 }
 
-// A semaphore isn't forgotten while somebody has a permit of it, who came when nobody was to be
-// seen.
+// A semaphore isn't forgotten if a client has got a permit since the look that found none.
 func TestForgetsNothingInUse(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"redis", "valkey"} {
@@ -518,7 +557,8 @@ func TestForgetsNothingInUse(t *testing.T) {
 	}
 }
 
-// The first in line for a fair lock has it when its holder is robbed of it, not when he next looks.
+// The first in line for a fair lock has it when its holder is robbed of it, not only at its next
+// look.
 func TestUnlockFair(t *testing.T) {
 	t.Parallel()
 	anywhere(t, func(t *testing.T, url string) {
@@ -534,7 +574,8 @@ func TestUnlockFair(t *testing.T) {
 		})
 		got := inside(ctx, "unlock", "--force", "--yes", "--store", url, "report")
 		now, err := web.Inspect(ctx, "report")
-		if got.status != 0 || err != nil || len(now.Holders) != 1 || now.Holders[0].Client != "late" {
+		if got.status != 0 || err != nil || len(now.Holders) != 1 ||
+			now.Holders[0].Client != "late" {
 			t.Errorf("%+v; then %+v, %v", got, now, err)
 		}
 		if err := <-waited; err != nil {
@@ -556,7 +597,8 @@ func TestUnlockRefuses(t *testing.T) {
 		"arg":         {"unlock", "--force", "--yes"},
 		"empty":       {"unlock", "--force", "--yes", ""},
 	} {
-		got := distsyncWith(t, []string{"DISTSYNC_STORE=" + url, "DISTSYNC_FORCE=true", "DISTSYNC_YES=true"}, args...)
+		got := distsyncWith(t, []string{"DISTSYNC_STORE=" + url, "DISTSYNC_FORCE=true",
+			"DISTSYNC_YES=true"}, args...)
 		if got.status != exitUsage || !strings.Contains(got.stderr, want) || got.stdout != "" {
 			t.Errorf("%q: %+v, want status %d and %q", args, got, exitUsage, want)
 		}
@@ -571,7 +613,7 @@ func TestUnlockRefuses(t *testing.T) {
 	}
 }
 
-// Who may not look is told so; and what can't be written isn't taken for written.
+// A user without permission to look is told so. Output that can't be written counts as a failure.
 func TestNotAllowed(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -579,24 +621,27 @@ func TestNotAllowed(t *testing.T) {
 	url := "redis://blind:secret@" + server.Addr
 	for _, args := range [][]string{{"ls"}, {"show", "n"}, {"unlock", "--force", "--yes", "n"}} {
 		got := inside(t.Context(), append(args, "--store", url)...)
-		if got.status != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, "permission") || strings.Contains(got.stderr, "secret") {
+		if got.status != exitFailed || got.stdout != "" ||
+			!strings.Contains(got.stderr, "permission") || strings.Contains(got.stderr, "secret") {
 			t.Errorf("%q: %+v", args, got)
 		}
 	}
 	server.Do("HSET", "lock:n", "a:1", "1")
 	server.Do("PEXPIRE", "lock:n", "60000")
 	for _, args := range [][]string{
-		{"ls", "lock:"}, {"ls", "--json"}, {"show", "lock:n"}, {"watch", "lock:n"}, {"doctor"}, {"unlock", "--force", "--yes", "lock:n"},
+		{"ls", "lock:"}, {"ls", "--json"}, {"show", "lock:n"}, {"watch", "lock:n"}, {"doctor"},
+		{"unlock", "--force", "--yes", "lock:n"},
 	} {
 		var stderr bytes.Buffer
-		status := execute(t.Context(), append(args, "--store", "redis://"+server.Addr), strings.NewReader(""), full{}, &stderr)
+		status := execute(t.Context(), append(args, "--store", "redis://"+server.Addr),
+			strings.NewReader(""), full{}, &stderr)
 		if status != exitFailed || !strings.Contains(stderr.String(), "no space left") {
 			t.Errorf("%q: status %d, %s", args, status, &stderr)
 		}
 	}
 }
 
-// A store that stops to answer in the middle is as one that can't be reached.
+// A store that stops answering in the middle counts as one that can't be reached.
 func TestHangs(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"redis", "valkey"} {

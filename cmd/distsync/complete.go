@@ -9,10 +9,12 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// completeNames completes names of locks that are held, for up to most arguments, or any number if
-// that is negative. A store that doesn't answer soon completes nothing.
+// completeNames completes the names of held locks for the first most arguments, or for all
+// arguments if most is negative. If the store doesn't answer within a second, it completes nothing.
 func (g *global) completeNames(most int) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, begun string) (names []string, _ cobra.ShellCompDirective) {
+	return func(
+		cmd *cobra.Command, args []string, begun string,
+	) (names []string, _ cobra.ShellCompDirective) {
 		if fromEnvironment(cmd.Flags()) != nil || most >= 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

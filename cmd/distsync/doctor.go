@@ -43,14 +43,14 @@ be reached.`,
 	}
 }
 
-// How a check went.
+// The possible statuses of a check.
 const (
 	statusOK   = "ok"
 	statusWarn = "warn"
 	statusFail = "fail"
 )
 
-// A check is what the doctor has found out.
+// A check is the result of one check of the store.
 type check struct {
 	Check  string `json:"check"`
 	Status string `json:"status"`
@@ -95,7 +95,8 @@ func (g *global) doctor(ctx context.Context, cmd *cobra.Command) error {
 		if statusOf(err) == exitUnavailable {
 			todo := "is it running, and is the URL right? (distsync help stores)"
 			if keepsOut(err) {
-				todo = "are the user and the password in the URL right, and is what is special in them escaped? (distsync help stores)"
+				todo = "are the user and the password in the URL right, and is what is special " +
+					"in them escaped? (distsync help stores)"
 			}
 			tell(check{"connect", statusFail, err.Error(), todo})
 			err = exit(exitUnavailable, nil)
@@ -103,7 +104,10 @@ func (g *global) doctor(ctx context.Context, cmd *cobra.Command) error {
 		return err
 	}
 	defer s.close()
-	tell(check{"connect", statusOK, fmt.Sprintf("%s answered within %v", s.address, time.Since(begun).Round(time.Millisecond)), ""})
+	tell(check{
+		"connect", statusOK, fmt.Sprintf("%s answered within %v", s.address,
+			time.Since(begun).Round(time.Millisecond)), "",
+	})
 	d := &doctor{store: s, session: s.Open(), timeout: g.timeout, prefix: g.prefix, tell: tell}
 	defer d.session.Close()
 	switch {
@@ -126,7 +130,7 @@ func (g *global) doctor(ctx context.Context, cmd *cobra.Command) error {
 	return nil
 }
 
-// print prints a check, for people in a line or two.
+// print prints the check: in one or two lines for people, or as JSON.
 func (c *check) print(s screen, g *global) error {
 	if g.json {
 		return printJSON(s, c)
@@ -135,22 +139,24 @@ func (c *check) print(s screen, g *global) error {
 		return nil
 	}
 	colour := map[string]string{statusOK: green, statusWarn: yellow, statusFail: red}[c.Status]
-	_, err := fmt.Fprintf(s, "%s  %-11s  %s\n", s.paint(colour, fmt.Sprintf("%-4s", c.Status)), c.Check, escape(c.Text))
+	_, err := fmt.Fprintf(s, "%s  %-11s  %s\n", s.paint(colour, fmt.Sprintf("%-4s", c.Status)),
+		c.Check, escape(c.Text))
 	if err == nil && c.Todo != "" {
 		_, err = fmt.Fprintf(s, "%19s→ %s\n", "", escape(c.Todo))
 	}
 	return err
 }
 
-// bounded returns a context for one request to the store.
+// bounded returns a context with the timeout of one store request.
 func (d *doctor) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d.timeout)
 }
 
-// checkLocks takes a lock of each kind.
+// checkLocks tries a lock of each kind that the store supports.
 func (d *doctor) checkLocks(ctx context.Context) {
 	for _, kinds := range [][]backend.Kind{
-		{backend.Exclusive}, {backend.Fenced}, {backend.Write, backend.Read}, {backend.Fair}, {backend.Permits},
+		{backend.Exclusive}, {backend.Fenced}, {backend.Write, backend.Read}, {backend.Fair},
+		{backend.Permits},
 	} {
 		if ctx.Err() == nil && d.Limits().Kinds.Has(kinds[0]) {
 			d.checkKinds(ctx, kinds)
@@ -161,7 +167,7 @@ func (d *doctor) checkLocks(ctx context.Context) {
 	}
 }
 
-// checkKinds takes, renews and releases a lock of each of some kinds.
+// checkKinds acquires, renews and releases a lock of each of the kinds.
 func (d *doctor) checkKinds(ctx context.Context, kinds []backend.Kind) {
 	name := "distsync-doctor-" + strings.ToLower(rand.Text())
 	defer d.remove(context.WithoutCancel(ctx), name)
@@ -183,7 +189,8 @@ func label(k backend.Kind) string {
 	return k.String()
 }
 
-// troubled tells that a lock couldn't be had. Who needs no other kinds than the plain one can do without them.
+// troubled reports that a test lock failed. The check of a plain lock then fails. For any other
+// kind it is a warning, because many programs don't use that kind.
 func (d *doctor) troubled(name string, k backend.Kind, err error) {
 	todo := "what a user needs for each kind of lock is in docs/operations.md, Permissions"
 	switch {
@@ -199,14 +206,15 @@ func (d *doctor) troubled(name string, k backend.Kind, err error) {
 	tell(name, todo, "%v", err)
 }
 
-// A probe is a lock that is taken to see whether that works.
+// A probe is a test lock.
 type probe struct {
 	*doctor
 	name string
 	kind backend.Kind
 }
 
-// probing is the owner of probes, and lease how long they last if nobody releases them.
+// probing is the owner string of all probes. lease is their lease, after which the store frees a
+// probe that wasn't released.
 const (
 	probing = "distsync-doctor:1"
 	lease   = 10 * time.Second
@@ -217,14 +225,18 @@ func (p *probe) run(ctx context.Context) error {
 	defer cancel()
 	woken, stop := p.listen(ctx)
 	defer stop()
-	got, err := p.session.Acquire(ctx, backend.AcquireRequest{Kind: p.kind, Name: p.name, Owner: probing, Lease: lease, Permits: 1, Limit: 1})
+	got, err := p.session.Acquire(ctx, backend.AcquireRequest{
+		Kind: p.kind, Name: p.name, Owner: probing, Lease: lease, Permits: 1, Limit: 1,
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("can't be taken: %w", err)
 	case !got.Acquired:
 		return errors.New("can't be taken: somebody has it, under a random name")
 	}
-	renewed, err := p.session.Renew(ctx, backend.RenewRequest{Kind: p.kind, Name: p.name, Owner: probing, Lease: lease, Permits: 1})
+	renewed, err := p.session.Renew(ctx, backend.RenewRequest{
+		Kind: p.kind, Name: p.name, Owner: probing, Lease: lease, Permits: 1,
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("can't be renewed: %w", err)
@@ -234,12 +246,15 @@ func (p *probe) run(ctx context.Context) error {
 	if err := p.look(ctx); err != nil {
 		return err
 	}
-	released, err := p.session.Release(ctx, backend.ReleaseRequest{Kind: p.kind, Name: p.name, Owner: probing, Lease: lease, Permits: 1})
+	released, err := p.session.Release(ctx, backend.ReleaseRequest{
+		Kind: p.kind, Name: p.name, Owner: probing, Lease: lease, Permits: 1,
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("can't be released: %w", err)
 	case released.Outcome != backend.Freed:
-		return errors.New("was gone when it was released: does something evict keys, or do writes go elsewhere?")
+		return errors.New("was gone when it was released: does something evict keys, or do " +
+			"writes go elsewhere?")
 	}
 	if p.kind == backend.Exclusive {
 		p.heard(ctx, woken)
@@ -247,7 +262,7 @@ func (p *probe) run(ctx context.Context) error {
 	return nil
 }
 
-// look looks at the plain lock as ls and show do.
+// look inspects a plain lock as ls and show do. It does nothing for other kinds.
 func (p *probe) look(ctx context.Context) error {
 	inspector := backend.CapabilitiesOf(p.session).Inspector
 	if inspector == nil || p.kind != backend.Exclusive {
@@ -258,32 +273,35 @@ func (p *probe) look(ctx context.Context) error {
 	case err != nil:
 		p.warn("show", "allow it if people shall see who has a lock", "can't be looked at: %v", err)
 	case len(found.Holders) != 1 || found.Holders[0].Owner != probing:
-		return fmt.Errorf("it was taken, and the store says it is had by %d others", len(found.Holders))
+		return fmt.Errorf("it was taken, and the store says it is had by %d others",
+			len(found.Holders))
 	}
 	return nil
 }
 
-// listen asks to be told of the release of a plain lock.
+// listen subscribes to the release of a plain lock. It does nothing for other kinds.
 func (p *probe) listen(ctx context.Context) (woken chan struct{}, stop func()) {
 	notifier := backend.CapabilitiesOf(p.session).Notifier
 	if notifier == nil || p.kind != backend.Exclusive {
 		return nil, func() {}
 	}
 	woken = make(chan struct{}, 1)
-	sub, err := notifier.Subscribe(ctx, backend.SubscribeRequest{Kind: p.kind, Name: p.name, Wake: func(backend.Wakeup) {
-		select {
-		case woken <- struct{}{}:
-		default:
-		}
-	}})
+	sub, err := notifier.Subscribe(ctx,
+		backend.SubscribeRequest{Kind: p.kind, Name: p.name, Wake: func(backend.Wakeup) {
+			select {
+			case woken <- struct{}{}:
+			default:
+			}
+		}})
 	if err != nil {
-		p.fail("messages", "allow the channels: who waits for a lock isn't told of its release, and looks now and then", "can't be subscribed to: %v", err)
+		p.fail("messages", "allow the channels: who waits for a lock isn't told of its release, "+
+			"and looks now and then", "can't be subscribed to: %v", err)
 		return nil, func() {}
 	}
 	return woken, sub.Close
 }
 
-// heard waits for the message of the release.
+// heard waits until the store has told of the release, and reports whether it did.
 func (p *probe) heard(ctx context.Context, woken chan struct{}) {
 	if woken == nil {
 		return
@@ -291,14 +309,16 @@ func (p *probe) heard(ctx context.Context, woken chan struct{}) {
 	begun := time.Now()
 	select {
 	case <-woken:
-		p.ok("messages", "who waits hears of a release (within %v)", time.Since(begun).Round(time.Millisecond))
+		p.ok("messages", "who waits hears of a release (within %v)",
+			time.Since(begun).Round(time.Millisecond))
 	case <-ctx.Done():
-		p.fail("messages", "may this user publish on the lock's channel? Who waits isn't told of releases, and looks now and then",
+		p.fail("messages", "may this user publish on the lock's channel? Who waits isn't told of "+
+			"releases, and looks now and then",
 			"the release of a lock wasn't heard of within %v", p.timeout)
 	}
 }
 
-// checkLooking lists some locks, as ls does.
+// checkLooking checks that locks can be listed, as ls does. It asks for up to 100.
 func (d *doctor) checkLooking(ctx context.Context) {
 	lister := backend.CapabilitiesOf(d.session).Lister
 	if lister == nil {
@@ -307,13 +327,16 @@ func (d *doctor) checkLooking(ctx context.Context) {
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
 	if _, err := lister.List(ctx, backend.ListRequest{Limit: 100}); err != nil {
-		d.warn("ls", "allow it if people shall see which locks there are; locks themselves don't need it", "locks can't be listed: %v", err)
+		d.warn("ls",
+			"allow it if people shall see which locks there are; locks themselves don't need it",
+			"locks can't be listed: %v", err)
 		return
 	}
 	d.ok("ls", "locks can be listed")
 }
 
-// remove removes what a probe has left in the store: a few keys that stay when a lock of some kinds is free.
+// remove removes the keys that a probe has left in the store. Some kinds of lock leave keys even
+// after their release.
 func (d *doctor) remove(ctx context.Context, name string) {
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -321,11 +344,12 @@ func (d *doctor) remove(ctx context.Context, name string) {
 	switch {
 	case d.etcd != nil:
 		err = d.removeEtcd(ctx, name)
-	case d.postgres != nil: // a free row stays for a day, and no role needs the right to delete it
+	case d.postgres != nil: // clients delete rows of free locks after a day
 	default:
 		err = d.removeRedis(ctx, name)
 	}
 	if err != nil {
-		d.warn("cleaning", "delete what begins so, if anything is left", "%s: what is left can't be removed: %v", name, err)
+		d.warn("cleaning", "delete what begins so, if anything is left",
+			"%s: what is left can't be removed: %v", name, err)
 	}
 }

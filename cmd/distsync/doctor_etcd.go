@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/etcdbackend"
 )
 
-// checkEtcd checks what isn't about locks: the members.
+// checkEtcd checks the cluster itself: its members, quorum, alarms and authentication.
 func (d *doctor) checkEtcd(ctx context.Context) {
 	answered := make(map[uint64]bool)
 	for _, endpoint := range d.etcd.Endpoints() {
@@ -36,20 +36,26 @@ func (d *doctor) checkMember(ctx context.Context, endpoint string, answered map[
 	answered[status.Header.MemberId] = true
 	switch {
 	case status.Leader == 0:
-		d.fail("member", "look at the members and the network between them", "%s: etcd %s, without a leader", endpoint, status.Version)
+		d.fail("member", "look at the members and the network between them",
+			"%s: etcd %s, without a leader", endpoint, status.Version)
 	case status.IsLearner:
-		d.fail("member", "give the endpoints of voting members", "%s: etcd %s, a learner, which answers no requests about locks", endpoint, status.Version)
+		d.fail("member", "give the endpoints of voting members",
+			"%s: etcd %s, a learner, which answers no requests about locks", endpoint,
+			status.Version)
 	case older(status.Version):
-		d.warn("member", "use 3.6.5, 3.5.23 or later: older ones may end a lease that was just renewed", "%s: etcd %s", endpoint, status.Version)
+		d.warn("member",
+			"use 3.6.5, 3.5.23 or later: older ones may end a lease that was just renewed",
+			"%s: etcd %s", endpoint, status.Version)
 	default:
 		d.ok("member", "%s: etcd %s", endpoint, status.Version)
 	}
 	if quota := status.DbSizeQuota; quota > 0 && status.DbSize > quota/10*9 {
-		d.warn("space", "compact and defragment it: a store that is full gives no locks", "%s: %d of %d MB are used", endpoint, status.DbSize>>20, quota>>20)
+		d.warn("space", "compact and defragment it: a store that is full gives no locks",
+			"%s: %d of %d MB are used", endpoint, status.DbSize>>20, quota>>20)
 	}
 }
 
-// older says whether a version is before those that locks are safe on.
+// older reports whether etcd's version has known bugs that make locks unsafe.
 func older(version string) bool {
 	var v [3]int
 	for i, part := range strings.SplitN(strings.SplitN(version, "-", 2)[0], ".", 3) {
@@ -66,7 +72,7 @@ func older(version string) bool {
 	return v[1] < 5
 }
 
-// checkQuorum checks how many members may still fail.
+// checkQuorum checks how many members can fail without the loss of the quorum.
 func (d *doctor) checkQuorum(ctx context.Context, answered map[uint64]bool) {
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -86,7 +92,9 @@ func (d *doctor) checkQuorum(ctx context.Context, answered map[uint64]bool) {
 	}
 	switch {
 	case there < voters:
-		d.warn("quorum", "give all members as hosts in the URL: the client goes on with those that are left", "%d of %d members have answered here", there, voters)
+		d.warn("quorum",
+			"give all members as hosts in the URL: the client goes on with those that are left",
+			"%d of %d members have answered here", there, voters)
 	case voters == 1:
 		d.ok("quorum", "a single member")
 	default:
@@ -94,7 +102,7 @@ func (d *doctor) checkQuorum(ctx context.Context, answered map[uint64]bool) {
 	}
 }
 
-// checkAlarms checks whether a member has stopped taking writes.
+// checkAlarms checks for alarms, such as that of a member whose disk space is used up.
 func (d *doctor) checkAlarms(ctx context.Context) {
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -105,7 +113,9 @@ func (d *doctor) checkAlarms(ctx context.Context) {
 	}
 	for _, a := range list.Alarms {
 		if a.Alarm == etcdserverpb.AlarmType_NOSPACE {
-			d.fail("alarms", "compact, defragment, then: etcdctl alarm disarm", "member %x is full: no locks are given, those that are held are renewed", a.MemberID)
+			d.fail("alarms", "compact, defragment, then: etcdctl alarm disarm",
+				"member %x is full: no locks are given, those that are held are renewed",
+				a.MemberID)
 		} else {
 			d.fail("alarms", "etcdctl alarm list", "member %x: %v", a.MemberID, a.Alarm)
 		}
@@ -115,7 +125,7 @@ func (d *doctor) checkAlarms(ctx context.Context) {
 	}
 }
 
-// checkAuth tells whether anybody may do anything.
+// checkAuth reports whether clients have to authenticate.
 func (d *doctor) checkAuth(ctx context.Context) {
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -130,7 +140,8 @@ func (d *doctor) checkAuth(ctx context.Context) {
 	}
 }
 
-// removeEtcd removes the keys of a lock, of which all would end with their leases.
+// removeEtcd deletes the keys of a lock at once. Otherwise they would exist until their leases
+// expire.
 func (d *doctor) removeEtcd(ctx context.Context, name string) error {
 	prefix := d.prefix
 	if prefix == "" {

@@ -17,11 +17,11 @@ import (
 
 // A node is a server of Redis or Valkey.
 type node struct {
-	which string // what to begin with where there are several
+	which string // the prefix of its messages; empty if there is only one server
 	do    func(ctx context.Context, args ...string) ([]string, error)
 }
 
-// nodes returns all servers, or the one.
+// nodes returns all servers of a cluster, or else the single server.
 func (s *store) nodes(ctx context.Context) ([]node, error) {
 	var all []node
 	switch client := s.redis.(type) {
@@ -66,7 +66,7 @@ func valkeyDo(client valkey.Client) func(context.Context, ...string) ([]string, 
 	}
 }
 
-// texts returns the parts of a reply.
+// texts returns the strings in a reply.
 func texts(reply any) (all []string) {
 	parts, ok := reply.([]any)
 	if !ok {
@@ -78,14 +78,14 @@ func texts(reply any) (all []string) {
 	return all
 }
 
-// info returns what INFO says, in lines of KEY:VALUE.
+// info returns the fields of the reply to an INFO command. Each line of the reply is KEY:VALUE.
 func info(ctx context.Context, n node, command ...string) (map[string]string, error) {
 	reply, err := n.do(ctx, command...)
 	if err != nil {
 		return nil, err
 	}
 	fields := make(map[string]string)
-	text := strings.TrimPrefix(reply[0], "txt:") // the format, which valkey-go leaves there
+	text := strings.TrimPrefix(reply[0], "txt:") // valkey-go leaves it on verbatim strings (RESP3)
 	for line := range strings.Lines(text) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			fields[key] = value
@@ -94,11 +94,12 @@ func info(ctx context.Context, n node, command ...string) (map[string]string, er
 	return fields, nil
 }
 
-// checkRedis checks what isn't about locks: the servers.
+// checkRedis checks the servers themselves: their versions, settings and replicas.
 func (d *doctor) checkRedis(ctx context.Context) {
 	nodes, err := d.nodes(ctx)
 	if err != nil {
-		d.fail("cluster", "does the user have +cluster?", "the servers of the cluster can't be listed: %v", err)
+		d.fail("cluster", "does the user have +cluster?",
+			"the servers of the cluster can't be listed: %v", err)
 		return
 	}
 	for _, n := range nodes {
@@ -108,11 +109,12 @@ func (d *doctor) checkRedis(ctx context.Context) {
 	}
 }
 
-// checkNode checks one server. A replica in a cluster is its master's affair.
+// checkNode checks one server. In a cluster, replicas are checked through their masters.
 func (d *doctor) checkNode(ctx context.Context, n node) {
 	fields, err := info(ctx, n, "INFO")
 	if err != nil {
-		d.warn("server", "allow +info, to the user or for this check", "%sversion, replicas and eviction aren't known: %v", n.which, err)
+		d.warn("server", "allow +info, to the user or for this check",
+			"%sversion, replicas and eviction aren't known: %v", n.which, err)
 	} else if d.clustered() && fields["role"] == "slave" {
 		return
 	} else {
@@ -134,7 +136,7 @@ func (d *doctor) clustered() bool {
 	return cluster || d.valkey != nil && d.valkey.Mode() == valkey.ClientModeCluster
 }
 
-// checkVersion checks what server it is.
+// checkVersion checks the server's product and version.
 func (d *doctor) checkVersion(n node, fields map[string]string) {
 	product, version := "Redis", fields["redis_version"]
 	if v := fields["valkey_version"]; v != "" {
@@ -145,11 +147,14 @@ func (d *doctor) checkVersion(n node, fields map[string]string) {
 	major, _ := strconv.Atoi(strings.SplitN(version, ".", 2)[0])
 	switch {
 	case mode == "sentinel":
-		d.fail("server", "say redis+sentinel://…?master_name=NAME", "%s: this is a sentinel, and has no locks", what)
+		d.fail("server", "say redis+sentinel://…?master_name=NAME",
+			"%s: this is a sentinel, and has no locks", what)
 	case fields["role"] == "slave":
-		d.fail("server", "give the master's address, or the sentinels'", "%s: this is a replica, which refuses writes, or loses them", what)
+		d.fail("server", "give the master's address, or the sentinels'",
+			"%s: this is a replica, which refuses writes, or loses them", what)
 	case mode == "cluster" && !d.clustered():
-		d.fail("server", "say redis+cluster://", "%s: this is one server of a cluster, and has some of the locks only", what)
+		d.fail("server", "say redis+cluster://",
+			"%s: this is one server of a cluster, and has some of the locks only", what)
 	case major > 0 && major < 5:
 		d.warn("server", "use version 5 or later", "%s: only plain locks work", what)
 	default:
@@ -157,15 +162,16 @@ func (d *doctor) checkVersion(n node, fields map[string]string) {
 	}
 }
 
-// checkScripts runs one, by its text and by its digest.
+// checkScripts checks that the server runs a script, by its text and then by its digest.
 func (d *doctor) checkScripts(ctx context.Context, n node) {
-	const digest = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db" // of the text below
+	const digest = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db" // SHA-1 of the script below
 	_, err := n.do(ctx, "EVAL", "return 1", "0")
 	if err == nil {
 		_, err = n.do(ctx, "EVALSHA", digest, "0")
 	}
 	if err != nil {
-		d.fail("scripts", "allow +eval and +evalsha: each step of a lock is a script", "%s%v", n.which, err)
+		d.fail("scripts", "allow +eval and +evalsha: each step of a lock is a script", "%s%v",
+			n.which, err)
 		return
 	}
 	d.ok("scripts", "%sEVAL and EVALSHA work", n.which)
@@ -183,41 +189,49 @@ func (d *doctor) checkReplicas(ctx context.Context, n node, fields map[string]st
 	acked, err := n.do(ctx, "WAIT", strconv.Itoa(count), strconv.FormatInt(wait.Milliseconds(), 10))
 	switch {
 	case err != nil:
-		d.warn("replicas", "WithReplicas needs +wait; nothing else does", "%s%d replicas; WAIT: %v", n.which, count, err)
+		d.warn("replicas", "WithReplicas needs +wait; nothing else does", "%s%d replicas; WAIT: %v",
+			n.which, count, err)
 	case acked[0] != strconv.Itoa(count):
-		d.warn("replicas", "look at their lag: a failover now loses locks", "%s%s of %d replicas have what was written within %v", n.which, acked[0], count, wait)
+		d.warn("replicas", "look at their lag: a failover now loses locks",
+			"%s%s of %d replicas have what was written within %v", n.which, acked[0], count, wait)
 	case !minimum:
-		d.warn("replicas", "set min-replicas-to-write, or use WithReplicas; and fenced locks where two must never be inside",
-			"%s%d replicas, and the server takes writes without them: a failover may lose locks that were just taken", n.which, count)
+		d.warn("replicas", "set min-replicas-to-write, or use WithReplicas; and fenced locks "+
+			"where two must never be inside",
+			"%s%d replicas, and the server takes writes without them: a failover may lose locks "+
+				"that were just taken", n.which, count)
 	default:
 		d.ok("replicas", "%s%d, and min-replicas-to-write is set", n.which, count)
 	}
 }
 
-// checkMemory checks whether locks may be evicted.
+// checkMemory checks whether the server may evict the keys of locks.
 func (d *doctor) checkMemory(n node, fields map[string]string) {
 	policy := fields["maxmemory_policy"]
 	limit, _ := strconv.ParseFloat(fields["maxmemory"], 64)
 	used, _ := strconv.ParseFloat(fields["used_memory"], 64)
-	const todo = "set maxmemory-policy noeviction: a lock that is evicted is free, and a second one gets in"
+	const todo = "set maxmemory-policy noeviction: a lock that is evicted is free, and a second " +
+		"one gets in"
 	switch {
 	case policy == "":
-		d.warn("eviction", "set maxmemory-policy noeviction", "%sthe server doesn't say its maxmemory-policy", n.which)
+		d.warn("eviction", "set maxmemory-policy noeviction",
+			"%sthe server doesn't say its maxmemory-policy", n.which)
 	case policy != "noeviction" && limit > 0:
 		d.fail("eviction", todo, "%smaxmemory-policy is %s", n.which, policy)
 	case policy != "noeviction":
-		d.warn("eviction", todo, "%smaxmemory-policy is %s, though maxmemory isn't set", n.which, policy)
+		d.warn("eviction", todo, "%smaxmemory-policy is %s, though maxmemory isn't set", n.which,
+			policy)
 	case limit > 0 && used > 0.9*limit:
-		d.warn("eviction", "make room: a server that is full gives no locks", "%snothing is evicted, and %.0f %% of the memory are used", n.which, 100*used/limit)
+		d.warn("eviction", "make room: a server that is full gives no locks",
+			"%snothing is evicted, and %.0f %% of the memory are used", n.which, 100*used/limit)
 	default:
 		d.ok("eviction", "%snoeviction", n.which)
 	}
 }
 
-// farOff is how far a server's clock may differ before it is worth a word.
+// farOff is the largest clock difference that the doctor doesn't report.
 const farOff = time.Second
 
-// checkClock compares the server's clock with ours.
+// checkClock compares the server's clock with this machine's.
 func (d *doctor) checkClock(ctx context.Context, n node) {
 	begun := time.Now()
 	reply, err := n.do(ctx, "TIME")
@@ -233,32 +247,35 @@ func (d *doctor) checkClock(ctx context.Context, n node) {
 	usec, _ := strconv.ParseInt(reply[1], 10, 64)
 	off := time.Unix(sec, usec*1000).Sub(begun.Add(took / 2))
 	if off.Abs() > farOff+took/2 {
-		d.warn("clock", "set the clocks (NTP), slowly: one that jumps ends leases early, and the new master's counts after a failover",
+		d.warn("clock", "set the clocks (NTP), slowly: one that jumps ends leases early, and the "+
+			"new master's counts after a failover",
 			"%sdiffers from this machine's by %v", n.which, off.Round(time.Millisecond))
 		return
 	}
 	d.ok("clock", "%s%v from this machine's", n.which, off.Round(time.Millisecond))
 }
 
-// checkSlots checks that there is a server for every lock.
+// checkSlots checks that every hash slot of the cluster is served.
 func (d *doctor) checkSlots(ctx context.Context, n node) {
 	fields, err := info(ctx, n, "CLUSTER", "INFO")
 	switch state, slots := fields["cluster_state"], fields["cluster_slots_ok"]; {
 	case err != nil:
-		d.warn("cluster", "allow +cluster|info", "%swhether all slots are served isn't known: %v", n.which, err)
+		d.warn("cluster", "allow +cluster|info", "%swhether all slots are served isn't known: %v",
+			n.which, err)
 	case state != "ok" || slots != "16384":
-		d.fail("cluster", "redis-cli --cluster check", "%sthe cluster's state is %s, %s of 16384 slots are served", n.which, state, slots)
+		d.fail("cluster", "redis-cli --cluster check",
+			"%sthe cluster's state is %s, %s of 16384 slots are served", n.which, state, slots)
 	default:
 		d.ok("cluster", "%sall slots are served", n.which)
 	}
 }
 
-// removeRedis removes the keys that stay of fenced locks and semaphores.
+// removeRedis removes the keys that fenced locks and semaphores leave.
 func (d *doctor) removeRedis(ctx context.Context, name string) error {
 	key := d.prefix + name
 	tagged := "{" + key + "}"
 	if strings.Contains(key, "{") {
-		tagged = key // as Redisson does it
+		tagged = key // as Redisson names its keys
 	}
 	for _, k := range []string{key, "redisson_lock_token:" + tagged, tagged + ":timeout"} {
 		var err error
@@ -267,7 +284,9 @@ func (d *doctor) removeRedis(ctx context.Context, name string) error {
 		} else {
 			err = d.valkey.Do(ctx, d.valkey.B().Del().Key(k).Build()).Error()
 		}
-		if err != nil && !strings.HasPrefix(err.Error(), "NOPERM") { // what it may not touch it hasn't written
+		if err != nil && !strings.HasPrefix(err.Error(), "NOPERM") {
+			// An error NOPERM is ignored: the probe can't have written a key without the right to
+			// it.
 			return err
 		}
 	}

@@ -47,16 +47,20 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("status %d", status)
 		}
 		for name, c := range checks {
-			if c.Status != statusOK || strings.Contains(c.Text, "://") != (name == "connect" || name == "member") {
+			if c.Status != statusOK ||
+				strings.Contains(c.Text, "://") != (name == "connect" || name == "member") {
 				t.Errorf("%s: %+v", name, c)
 			}
 		}
-		names := []string{"connect", "messages", "exclusive", "fenced", "read-write", "fair", "permits", "ls"}
+		names := []string{
+			"connect", "messages", "exclusive", "fenced", "read-write", "fair", "permits", "ls",
+		}
 		switch {
 		case strings.HasPrefix(url, "etcd"):
 			names = append(names, "member", "quorum", "alarms", "auth")
 		case strings.HasPrefix(url, "postgres"):
-			names = append(names, "server", "functions", "settings", "tables", "standbys", "snapshots", "listeners", "clock")
+			names = append(names, "server", "functions", "settings", "tables", "standbys",
+				"snapshots", "listeners", "clock")
 		default:
 			names = append(names, "server", "scripts", "replicas", "eviction", "clock")
 		}
@@ -74,10 +78,12 @@ func TestDoctor(t *testing.T) {
 		testservers.Until(t, "nothing is left", func() bool { return empty(t, s) })
 
 		text := inside(t.Context(), "doctor", "--store", url)
-		if text.status != 0 || !strings.Contains(text.stdout, "ok    permits      taken, renewed and released\n") {
+		if text.status != 0 ||
+			!strings.Contains(text.stdout, "ok    permits      taken, renewed and released\n") {
 			t.Errorf("for people: %+v", text)
 		}
-		if quiet := inside(t.Context(), "doctor", "--quiet", "--store", url); quiet.stdout+quiet.stderr != "" {
+		if quiet := inside(t.Context(), "doctor", "--quiet", "--store", url); quiet.stdout+
+			quiet.stderr != "" {
 			t.Errorf("quiet: %+v", quiet)
 		}
 	})
@@ -92,7 +98,8 @@ func empty(t *testing.T, s *store) bool {
 	}
 	if s.postgres != nil { // a row stays for a day when its lock is free
 		var held bool
-		err := s.postgres.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM distsync.distsync_v1_lock WHERE owner IS NOT NULL)
+		err := s.postgres.QueryRow(t.Context(),
+			`SELECT EXISTS (SELECT FROM distsync.distsync_v1_lock WHERE owner IS NOT NULL)
 			OR EXISTS (SELECT FROM distsync.distsync_v1_part WHERE role <> 5)`).Scan(&held)
 		return err == nil && !held
 	}
@@ -104,14 +111,20 @@ func empty(t *testing.T, s *store) bool {
 	return err == nil && size[0] == "0"
 }
 
-// A user who may do less than the library needs, and a server that isn't good for locks.
+// The doctor finds a user that may do less than the library needs, and a server that isn't good for
+// locks.
 func TestDoctorFinds(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(testservers.TB, ...string) *testservers.Server{"redis": testservers.Redis, "valkey": testservers.Valkey} {
+	for name, start := range map[string]func(testservers.TB, ...string) *testservers.Server{
+		"redis":  testservers.Redis,
+		"valkey": testservers.Valkey,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := start(t)
-			url := func(user string) string { return name + "://" + user + ":secret@" + server.Addr }
+			url := func(user string) string {
+				return name + "://" + user + ":secret@" + server.Addr
+			}
 			user := func(name string, rules ...string) {
 				server.Do(append([]string{"ACL", "SETUSER", name, "on", ">secret"}, rules...)...)
 			}
@@ -135,7 +148,8 @@ func TestDoctorFinds(t *testing.T) {
 				t.Errorf("no scripts: status %d", status)
 			}
 
-			user("blind", "~lock:*", "~redisson_*", "~{lock:*", "~distsync_*", "&*", "+@all", "-info", "-time", "-scan")
+			user("blind", "~lock:*", "~redisson_*", "~{lock:*", "~distsync_*", "&*", "+@all",
+				"-info", "-time", "-scan")
 			checks, _ = diagnose(t, "--store", url("blind"))
 			want(t, checks, "exclusive", statusFail, "NOPERM")
 			if c := checks["exclusive"]; !strings.Contains(c.Todo, "--prefix") {
@@ -171,14 +185,15 @@ func TestDoctorFinds(t *testing.T) {
 	}
 }
 
-// What is given as one server but is a part of more.
+// Here an address is given as one server's, but the server is part of a larger system.
 func TestDoctorTopologies(t *testing.T) {
 	t.Parallel()
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
 		s := testservers.ValkeySentinel(t, 1, time.Minute)
 		sentinels := strings.Join(s.SentinelAddrs(), ",")
-		for _, url := range []string{"redis+sentinel://" + sentinels + "?master_name=" + s.Name, "valkey://" + sentinels + "?master_set=" + s.Name} {
+		for _, url := range []string{"redis+sentinel://" + sentinels + "?master_name=" + s.Name,
+			"valkey://" + sentinels + "?master_set=" + s.Name} {
 			checks, status := diagnose(t, "--store", url)
 			want(t, checks, "server", statusOK, "standalone")
 			want(t, checks, "replicas", statusWarn, "1 replica")
@@ -198,7 +213,8 @@ func TestDoctorTopologies(t *testing.T) {
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		nodes := testservers.RedisCluster(t, 3)
-		for _, url := range []string{"redis+cluster://" + nodes[0].Addr + "," + nodes[1].Addr, "valkey://" + nodes[2].Addr} {
+		for _, url := range []string{"redis+cluster://" + nodes[0].Addr + "," + nodes[1].Addr,
+			"valkey://" + nodes[2].Addr} {
 			checks, status := diagnose(t, "--store", url)
 			for name, c := range checks {
 				if c.Status != statusOK {
@@ -219,7 +235,8 @@ func TestDoctorTopologies(t *testing.T) {
 		for _, name := range []string{"a", "b", "c", "d", "e"} {
 			must(t)(web.Locker(name).Acquire(t.Context()))
 		}
-		if got := inside(t.Context(), "ls", "--store", "valkey://"+nodes[0].Addr); strings.Count(got.stdout, "\n") != 6 {
+		if got := inside(t.Context(), "ls", "--store",
+			"valkey://"+nodes[0].Addr); strings.Count(got.stdout, "\n") != 6 {
 			t.Errorf("ls in a cluster: %+v", got)
 		}
 	})
@@ -229,7 +246,9 @@ func TestDoctorTopologies(t *testing.T) {
 func TestDoctorFindsInEtcd(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
-	cli, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Addr}, Logger: zap.NewNop()})
+	cli, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{server.Addr}, Logger: zap.NewNop(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +262,8 @@ func TestDoctorFindsInEtcd(t *testing.T) {
 		}
 	}
 
-	checks, status := diagnose(t, "--store", "etcd://"+server.Addr+",127.0.0.1:1", "--store-timeout", "2s")
+	checks, status := diagnose(t, "--store", "etcd://"+server.Addr+",127.0.0.1:1",
+		"--store-timeout", "2s")
 	want(t, checks, "member", statusWarn, "127.0.0.1:1")
 	want(t, checks, "quorum", statusOK, "single")
 	if status != 0 {
@@ -253,7 +273,8 @@ func TestDoctorFindsInEtcd(t *testing.T) {
 	do(cli.UserAdd(ctx, "root", "secret"))
 	do(cli.UserGrantRole(ctx, "root", "root"))
 	do(cli.RoleAdd(ctx, "app"))
-	do(cli.RoleGrantPermission(ctx, "app", "app/", clientv3.GetPrefixRangeEnd("app/"), clientv3.PermissionType(clientv3.PermReadWrite)))
+	do(cli.RoleGrantPermission(ctx, "app", "app/", clientv3.GetPrefixRangeEnd("app/"),
+		clientv3.PermissionType(clientv3.PermReadWrite)))
 	do(cli.UserAdd(ctx, "app", "secret"))
 	do(cli.UserGrantRole(ctx, "app", "app"))
 	do(cli.AuthEnable(ctx))
@@ -270,7 +291,8 @@ func TestDoctorFindsInEtcd(t *testing.T) {
 		t.Errorf("with the prefix: status %d: %+v", status, checks)
 	}
 	got := inside(ctx, "doctor", "--store", "etcd://app:hidden@"+server.Addr)
-	if got.status != exitUnavailable || strings.Contains(got.stdout+got.stderr, "hidden") || !strings.Contains(got.stdout, "invalid user ID or password") {
+	if got.status != exitUnavailable || strings.Contains(got.stdout+got.stderr, "hidden") ||
+		!strings.Contains(got.stdout, "invalid user ID or password") {
 		t.Errorf("a wrong password: %+v", got)
 	}
 }

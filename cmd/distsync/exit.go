@@ -5,17 +5,17 @@ import (
 	"fmt"
 )
 
-// The statuses that distsync exits with, beside 0, 1 for what nobody expects, and those of a command that it runs. Their numbers
-// are those of sysexits.h, as far as it knows them.
+// The exit statuses of distsync, in addition to 0 and the statuses of the command that it runs.
+// exitFailed is for unexpected errors. Where sysexits.h has a fitting number, it is used.
 const (
 	exitFailed      = 1
 	exitUsage       = 64 // the command line is wrong
-	exitUnavailable = 69 // the store doesn't answer, or doesn't let us in
-	exitNotAcquired = 75 // somebody else has the lock
-	exitLost        = 76 // the lock was lost while the command ran
+	exitUnavailable = 69 // the store doesn't answer, or rejects the user or password
+	exitNotAcquired = 75 // another client holds the lock
+	exitLost        = 76 // the lock was lost before its release
 )
 
-// An exitError says which status to exit with, and why. Without an error there is nothing to print.
+// An exitError is an exit status with its cause. If err is nil, nothing is printed.
 type exitError struct {
 	status int
 	err    error
@@ -30,15 +30,16 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// exit returns an error that ends the program with a status, and prints err unless that is nil.
+// exit returns an error that makes the program exit with a status. The program prints err unless it
+// is nil.
 func exit(status int, err error) error { return &exitError{status, err} }
 
-// exitf is exit with a text.
+// exitf is like exit with a formatted error.
 func exitf(status int, format string, args ...any) error {
 	return exit(status, fmt.Errorf(format, args...))
 }
 
-// statusOf returns the status to exit with after err.
+// statusOf returns the exit status for err.
 func statusOf(err error) int {
 	if e, ok := errors.AsType[*exitError](err); ok {
 		return e.status
@@ -49,7 +50,8 @@ func statusOf(err error) int {
 	return 0
 }
 
-// message returns what to print of err: a single line without control characters, or nothing.
+// message returns the line to print for err, with control characters escaped. It returns "" if
+// there is nothing to print.
 func message(err error) string {
 	if e, ok := errors.AsType[*exitError](err); err == nil || ok && e.err == nil {
 		return ""

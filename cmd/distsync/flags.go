@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// global are the flags that every command has.
+// global has the flags that all commands share.
 type global struct {
 	store   string
 	prefix  string
@@ -19,23 +19,27 @@ type global struct {
 }
 
 func (g *global) define(flags *pflag.FlagSet) {
-	flags.StringVar(&g.store, "store", "", "URL of the store, such as redis://localhost:6379: see distsync help stores")
-	flags.StringVar(&g.prefix, "prefix", "", "what the keys of locks begin with (default: nothing; in etcd distsync/locks/)")
-	flags.DurationVar(&g.timeout, "store-timeout", 5*time.Second, "how long the store may take to answer")
-	flags.BoolVar(&g.sharded, "sharded", false, "use sharded channels, as all who share these locks do (Redis, Valkey)")
+	flags.StringVar(&g.store, "store", "",
+		"URL of the store, such as redis://localhost:6379: see distsync help stores")
+	flags.StringVar(&g.prefix, "prefix", "",
+		"what the keys of locks begin with (default: nothing; in etcd distsync/locks/)")
+	flags.DurationVar(&g.timeout, "store-timeout", 5*time.Second,
+		"how long the store may take to answer")
+	flags.BoolVar(&g.sharded, "sharded", false,
+		"use sharded channels, as all who share these locks do (Redis, Valkey)")
 	flags.BoolVar(&g.json, "json", false, "print JSON, one object a line, for programs")
 	flags.BoolVar(&g.quiet, "quiet", false, "print nothing but what was asked for, and errors")
 }
 
-// byHand marks a flag that isn't taken from the environment.
+// byHand is the annotation of a flag that the environment can't set.
 const byHand = "by hand"
 
-// variable returns the environment variable that stands for a flag.
+// variable returns the name of the environment variable that sets a flag.
 func variable(flag string) string {
 	return "DISTSYNC_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// fromEnvironment sets the flags that the command line didn't from the environment.
+// fromEnvironment sets flags from the environment, unless the command line sets them.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var err error
 	flags.VisitAll(func(f *pflag.Flag) {

@@ -32,16 +32,21 @@ func TestUsage(t *testing.T) {
 		"unknown command":              {"doctor", "x"},
 		"--every 1ms: at least 20ms":   {"watch", "n", "--every", "1ms"},
 		"which store?":                 {"ls"},
-		"--store-timeout 0s: no store": {"ls", "--store-timeout", "0", "--store", "redis://localhost"},
+		"--store-timeout 0s: no store": {
+			"ls", "--store-timeout", "0", "--store", "redis://localhost",
+		},
 	} {
 		got := inside(t.Context(), args...)
-		if got.status != exitUsage || got.stdout != "" || !strings.Contains(got.stderr, want) || strings.Contains(got.stderr, "\x1b") {
-			t.Errorf("%q: status %d, %q, want %d and %q", args, got.status, got.stderr, exitUsage, want)
+		if got.status != exitUsage || got.stdout != "" || !strings.Contains(got.stderr, want) ||
+			strings.Contains(got.stderr, "\x1b") {
+			t.Errorf("%q: status %d, %q, want %d and %q", args, got.status, got.stderr, exitUsage,
+				want)
 		}
 	}
 	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "stores"}, {"unlock", "--help"},
 		{"help", "hold"}, {"version"}, {"--version"}} {
-		if got := inside(t.Context(), args...); got.status != 0 || got.stdout == "" || got.stderr != "" {
+		if got := inside(t.Context(), args...); got.status != 0 || got.stdout == "" ||
+			got.stderr != "" {
 			t.Errorf("%q: %+v", args, got)
 		}
 	}
@@ -53,8 +58,9 @@ func TestMeant(t *testing.T) {
 	names := []string{"ls", "show", "watch", "unlock", "store", "store-timeout"}
 	for word, want := range map[string]string{
 		"": "", "x": "", "xx": "", "frob": "", "l": "", "sl": "ls", "lss": "ls", "shwo": "show",
-		"wathc": "watch", "unlok": "unlock", "nulock": "unlock", "sto": "store", "store-timout": "store-timeout",
-		"Show": "show", "überwachen": "", strings.Repeat("x", 1000): "",
+		"wathc": "watch", "unlok": "unlock", "nulock": "unlock", "sto": "store",
+		"store-timout": "store-timeout",
+		"Show":         "show", "überwachen": "", strings.Repeat("x", 1000): "",
 	} {
 		if got := meant(word, names...); got != want {
 			t.Errorf("%q is taken for %q, want %q", word, got, want)
@@ -65,21 +71,23 @@ func TestMeant(t *testing.T) {
 func TestVersion(t *testing.T) {
 	t.Setenv("DISTSYNC_VERSION", "v0.2.0") // of a script that installs it
 	for want, args := range map[string][]string{
-		"distsync " + version() + " " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH + "\n": {"version"},
+		"distsync " + version() + " " + runtime.Version() + " " + runtime.GOOS + "/" +
+			runtime.GOARCH + "\n": {"version"},
 		`{"version":"` + version() + `",`: {"version", "--json"},
 		"distsync version " + version():   {"--version"},
 	} {
-		if got := inside(t.Context(), args...); got.status != 0 || !strings.HasPrefix(got.stdout, want) {
+		if got := inside(t.Context(), args...); got.status != 0 ||
+			!strings.HasPrefix(got.stdout, want) {
 			t.Errorf("%q: %+v, want %q", args, got, want)
 		}
 	}
-	if got := inside(t.Context(), []string{}...); got.status != exitUsage || !strings.Contains(got.stderr, "Usage:") {
+	if got := inside(t.Context(), []string{}...); got.status != exitUsage ||
+		!strings.Contains(got.stderr, "Usage:") {
 		t.Errorf("%+v", got)
 	}
 }
 
-// What completes words in shells is a script that they understand, and completes commands and
-// flags.
+// The completion script is one that shells understand. It completes commands and flags.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish"} {
@@ -122,23 +130,29 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("DISTSYNC_PREFIX", "lock:")
 	t.Setenv("DISTSYNC_JSON", "true")
 	t.Setenv("DISTSYNC_STORE_TIMEOUT", "20s")
-	if got := inside(t.Context(), "ls"); got.status != 0 || !strings.HasPrefix(got.stdout, `{"name":"n",`) {
+	if got := inside(t.Context(), "ls"); got.status != 0 ||
+		!strings.HasPrefix(got.stdout, `{"name":"n",`) {
 		t.Errorf("%+v", got)
 	}
-	if got := inside(t.Context(), "ls", "--json=false", "--prefix", "other:"); got.stdout != "" || got.stderr != "nobody holds a lock\n" {
+	if got := inside(t.Context(), "ls", "--json=false", "--prefix", "other:"); got.stdout != "" ||
+		got.stderr != "nobody holds a lock\n" {
 		t.Errorf("%+v", got)
 	}
 	t.Setenv("DISTSYNC_QUIET", "true")
-	if got := inside(t.Context(), "ls", "--json=false", "--prefix", "other:"); got.stdout != "" || got.stderr != "" {
+	if got := inside(t.Context(), "ls", "--json=false", "--prefix", "other:"); got.stdout != "" ||
+		got.stderr != "" {
 		t.Errorf("%+v", got)
 	}
 	t.Setenv("DISTSYNC_STORE_TIMEOUT", "soon\x1b")
-	if got := inside(t.Context(), "ls"); got.status != exitUsage || !strings.Contains(got.stderr, `DISTSYNC_STORE_TIMEOUT: invalid argument "soon\x1b" for "--store-timeout" flag: time: `) {
+	if got := inside(t.Context(), "ls"); got.status != exitUsage ||
+		!strings.Contains(got.stderr,
+			`DISTSYNC_STORE_TIMEOUT: invalid argument "soon\x1b" for "--store-timeout" flag: time: `) {
 		t.Errorf("%+v", got)
 	}
 	t.Setenv("DISTSYNC_STORE_TIMEOUT", "")
 	t.Setenv("DISTSYNC_STORE", "redis://:secret@a:b:c")
-	if got := inside(t.Context(), "ls"); got.status != exitUsage || strings.Contains(got.stderr, "secret") {
+	if got := inside(t.Context(), "ls"); got.status != exitUsage ||
+		strings.Contains(got.stderr, "secret") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -55,7 +55,9 @@ Where the programs use sharded channels (WithShardedPubSub; Redisson does with a
 cluster of version 7 or later), say --sharded: else who waits doesn't hear of what is
 unlocked here.`
 
-// newHelp returns what there is to read beside the commands' own texts.
+// newHelp returns the help topics that aren't about a single command.
 func newHelp() []*cobra.Command {
-	return []*cobra.Command{{Use: "stores", Short: "The URLs of stores, and the environment", Long: stores}}
+	return []*cobra.Command{{
+		Use: "stores", Short: "The URLs of stores, and the environment", Long: stores,
+	}}
 }

@@ -58,8 +58,7 @@ var errImpatient = errors.New("another signal came")
 
 // holdUntilSignal holds the lock until a signal comes, or the lock is lost.
 func (k *taker) holdUntilSignal(ctx context.Context, out io.Writer, name string) error {
-	s, end := newHolding(k, name, out)
-	defer end()
+	s := newHolding(k, name, out)
 	s.alone = true
 	return s.finish(s.under(ctx, func(ctx context.Context, waited func()) error {
 		waited()

@@ -54,7 +54,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// That the lock is lost is said, and ends the command.
+// A loss of the lock is reported, and ends the command.
 func TestHoldLost(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + testservers.Redis(t).Addr
@@ -102,7 +102,7 @@ func TestHoldStatus(t *testing.T) {
 	waits.mustExit(128 + 15)
 }
 
-// A store that doesn't take the lock back is no reason to hang: the second signal ends that, too.
+// If the store doesn't take the lock back, a second signal ends the program.
 func TestHoldNotGivenBack(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -110,7 +110,8 @@ func TestHoldNotGivenBack(t *testing.T) {
 	r.await("acquired")
 	server.Stop()
 	defer server.Cont()
-	testservers.Until(t, "it leaves the lock to the store", func() bool { // signals may count as one
+	testservers.Until(t, "it leaves the lock to the store", func() bool {
+		// signals may count as one
 		_ = r.cmd.Process.Signal(os.Interrupt)
 		_, told := r.first("unreleased")
 		return told
@@ -124,7 +125,8 @@ func TestHoldTellsPeople(t *testing.T) {
 	url := "redis://" + testservers.Redis(t).Addr
 	c := client(t, url)
 	for _, quiet := range []bool{false, true} {
-		cmd := exec.Command(binary, "hold", "a", "--store", url, "--quiet="+strconv.FormatBool(quiet))
+		cmd := exec.Command(binary, "hold", "a", "--store", url,
+			"--quiet="+strconv.FormatBool(quiet))
 		out := new(sink)
 		cmd.Stdout, cmd.Stderr = out, out
 		if err := cmd.Start(); err != nil {
@@ -135,7 +137,9 @@ func TestHoldTellsPeople(t *testing.T) {
 			return err == nil && len(l.Holders) == 1
 		})
 		if !quiet {
-			testservers.Until(t, "it says so", func() bool { return strings.Contains(out.String(), "held") })
+			testservers.Until(t, "it says so", func() bool {
+				return strings.Contains(out.String(), "held")
+			})
 		}
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)

@@ -18,30 +18,32 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A holding waits for a lock, holds it, and tells of that: what run and hold have in common.
+// A holding waits for a lock, holds it, and reports events. The commands run and hold use it.
 type holding struct {
 	taker    *taker
 	name     string
-	out      io.Writer // where events are told
-	alone    bool      // there is no command: the lock is all that there is to tell of
+	out      io.Writer // where events are printed
+	alone    bool      // no command is run, so normal events of the lock are printed, too
 	signals  chan os.Signal
 	renewals chan dlock.RenewDone
 
 	hold *dlock.Hold
-	lost error // why the lock is lost, or about to be
+	lost error // why the lock is lost, or is about to be lost
 }
 
-// newHolding lets signals come to us that end a wait, until end is called.
-func newHolding(k *taker, name string, out io.Writer) (s *holding, end func()) {
-	s = &holding{taker: k, name: name, out: out,
+// newHolding returns a holding, which catches the signals that end a wait from now on. It catches
+// them until the program ends, so that a late signal doesn't change the exit status.
+func newHolding(k *taker, name string, out io.Writer) *holding {
+	s := &holding{taker: k, name: name, out: out,
 		signals: make(chan os.Signal, 64), renewals: make(chan dlock.RenewDone, 16)}
 	s.listen(ending)
-	// Those who read our messages may go: that ends nothing.
+	// If the reader of our messages exits, a write causes SIGPIPE. Caught, it doesn't end the
+	// program.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	return s, func() { signal.Stop(s.signals) }
+	return s
 }
 
-// listen lets signals come to us, but for those that whoever started us wants ignored, as nohup(1)
+// listen catches signals, except those that the parent process has set to be ignored, as nohup(1)
 // does.
 func (s *holding) listen(signals []os.Signal) {
 	for _, sig := range signals {
@@ -51,8 +53,8 @@ func (s *holding) listen(signals []os.Signal) {
 	}
 }
 
-// under waits for the lock, and calls do while it is held. Until do has called waited, a signal
-// ends its context.
+// under waits for the lock, and calls do while the lock is held. Until do calls waited, a signal
+// ends the context of do.
 func (s *holding) under(
 	ctx context.Context, do func(ctx context.Context, waited func()) error,
 ) error {
@@ -87,8 +89,8 @@ func (s *holding) under(
 	return do(ctx, waited)
 }
 
-// explained returns the error of an acquisition with who has the lock, or what is there instead, if
-// the store says that soon.
+// explained adds a reason to the error of an acquisition: the lock's holder, or the other data that
+// has the lock's name. It returns err unchanged if the store doesn't answer within a second.
 func (s *holding) explained(c *dlock.Client, err error) error {
 	conflict := errors.Is(err, dlock.ErrConflict)
 	if !conflict && !errors.Is(err, dlock.ErrHeld) {
@@ -99,7 +101,7 @@ func (s *holding) explained(c *dlock.Client, err error) error {
 	info, failed := c.Inspect(ctx, s.name)
 	switch {
 	case conflict && errors.Is(failed, dlock.ErrConflict):
-		return failed // which doesn't quote the script that met something else
+		return failed // unlike err, it doesn't quote a script's error
 	case conflict && failed == nil && (len(info.Holders) > 0 || info.Kind == backend.Permits):
 		return fmt.Errorf("%w: %s: %s", dlock.ErrConflict, printable(s.name), stateOf(&info))
 	case conflict, failed != nil, len(info.Holders) == 0:
@@ -108,8 +110,8 @@ func (s *holding) explained(c *dlock.Client, err error) error {
 	return fmt.Errorf("%w: %s has it", err, printable(info.Holders[0].ID))
 }
 
-// interruptible lets the first signal interrupt, until the function that it returns has returned.
-// That may be called again.
+// interruptible calls interrupt for the first signal that comes before end is called. After end has
+// returned, interrupt isn't called any more. end may be called several times.
 func (s *holding) interruptible(interrupt context.CancelCauseFunc) (end func()) {
 	over, idle := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -123,7 +125,7 @@ func (s *holding) interruptible(interrupt context.CancelCauseFunc) (end func()) 
 	return sync.OnceFunc(func() { close(over); <-idle })
 }
 
-// interrupted returns which signal ended the wait, or err if none has.
+// interrupted returns the cause if ctx has ended, such as a signal, and otherwise err.
 func interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -131,9 +133,10 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// leaveNothing waits until the store knows nothing any more of a wait that came to nothing, but no
-// longer than the store may take, and not if we are interrupted once more. The client gives back in
-// the background what an attempt without an answer may have brought about, until it is closed.
+// leaveNothing waits until the store has no trace of a failed wait: no lock of this client, and no
+// place in line. It gives up after the store timeout, or at another signal. If an attempt got no
+// answer, the client releases in the background whatever the attempt may have acquired, until the
+// client is closed.
 func (s *holding) leaveNothing(c *dlock.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.taker.timeout)
 	defer cancel()
@@ -143,7 +146,7 @@ func (s *holding) leaveNothing(c *dlock.Client) {
 		l, err := c.Inspect(ctx, s.name)
 		switch {
 		case errors.Is(err, errors.ErrUnsupported), backend.KindOf(err) == backend.Refused:
-			return // we don't get to know
+			return // this user may not inspect locks
 		case err == nil && !knows(&l, c.ID()):
 			return
 		}
@@ -151,35 +154,39 @@ func (s *holding) leaveNothing(c *dlock.Client) {
 	}
 }
 
-// knows says whether a client is among those who have a lock, or stand in line for it.
+// knows reports whether the lock's data names the client as a holder or as a waiter in line.
 func knows(l *dlock.LockInfo, client string) bool {
-	return slices.ContainsFunc(l.Holders, func(h dlock.Holder) bool { return h.Client == client }) ||
-		slices.ContainsFunc(l.Line, func(id string) bool { return strings.HasPrefix(id, client+":") })
+	return slices.ContainsFunc(l.Holders, func(h dlock.Holder) bool {
+		return h.Client == client
+	}) ||
+		slices.ContainsFunc(l.Line, func(id string) bool {
+			return strings.HasPrefix(id, client+":")
+		})
 }
 
-// renewed is told of each round of renewals.
+// renewed is called after each round of renewals.
 func (s *holding) renewed(e dlock.RenewDone) {
 	select {
 	case s.renewals <- e:
-	default: // one of those before does as well
+	default: // the channel is full of earlier events, and one of those is enough
 	}
 }
 
-// tellRenewal tells of a round of renewals if it failed.
+// tellRenewal reports a failed round of renewals.
 func (s *holding) tellRenewal(e dlock.RenewDone) {
 	if e.Err != nil {
 		s.tell("unrenewed", func(p *progress) { p.Error = e.Err.Error() })
 	}
 }
 
-// lose notes, and tells, that the lock is lost.
+// lose records and reports that the lock is lost.
 func (s *holding) lose(err error) {
 	s.lost = err
 	s.tell("lost", func(p *progress) { p.Reason, p.Error = reasonOf(err), err.Error() })
 }
 
-// release gives the lock back. The error is that of the store, and tells why it isn't given back
-// yet.
+// release releases the lock. It returns an error only if the store hasn't released the lock yet. A
+// loss isn't an error here: it is recorded in s.lost.
 func (s *holding) release(ctx context.Context) error {
 	err := s.hold.Release(ctx)
 	switch _, known := errors.AsType[*dlock.Loss](s.lost); {
@@ -194,8 +201,8 @@ func (s *holding) release(ctx context.Context) error {
 	return nil
 }
 
-// finish tells of the error that ends everything where it is told in JSON, and returns what is left
-// to print.
+// finish reports the final error as an event if the output is JSON. It returns the error that is
+// still to be printed.
 func (s *holding) finish(err error) error {
 	if text := message(err); text != "" && s.taker.json {
 		s.tell("failed", func(p *progress) { p.Error = text })
@@ -204,7 +211,7 @@ func (s *holding) finish(err error) error {
 	return err
 }
 
-// tell tells what happens, which fill, unless it is nil, says more of.
+// tell reports an event. fill adds details, unless it is nil.
 func (s *holding) tell(event string, fill func(*progress)) {
 	p := &progress{Time: time.Now(), nameJSON: jsonName(s.name), Event: event}
 	if fill != nil {

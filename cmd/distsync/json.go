@@ -13,33 +13,33 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// lockJSON is a lock as programs get it.
+// lockJSON is a lock in JSON.
 type lockJSON struct {
 	nameJSON
 	Kind    string       `json:"kind"`
 	Holders []holderJSON `json:"holders"`
-	More    int          `json:"more,omitempty"` // how many other holders there are
+	More    int          `json:"more,omitempty"` // the number of holders that aren't listed
 	Line    []string     `json:"line"`
 	Limit   int          `json:"limit,omitempty"`
 }
 
-// nameJSON is a lock's name. One that isn't UTF-8 is there a second time, as what it is.
+// nameJSON is a lock's name in JSON. A name that isn't UTF-8 also has a field with its bytes.
 type nameJSON struct {
 	Name   string `json:"name"`
 	Base64 []byte `json:"name_base64,omitempty"`
 }
 
-// holderJSON is one who has a lock.
+// holderJSON is a holder of a lock.
 type holderJSON struct {
 	ID        string   `json:"id"`
 	Client    string   `json:"client"`
 	Kind      string   `json:"kind"`
 	Count     int      `json:"count"`
-	Remaining *seconds `json:"remaining"` // null: it doesn't end
+	Remaining *seconds `json:"remaining"` // null if the hold has no expiry
 	Kept      bool     `json:"kept,omitempty"`
 }
 
-// seconds is a duration as programs get it.
+// seconds is a duration in JSON, as a number of seconds.
 type seconds float64
 
 func jsonName(name string) nameJSON {
@@ -51,7 +51,10 @@ func jsonName(name string) nameJSON {
 }
 
 func jsonLock(l *dlock.LockInfo) lockJSON {
-	j := lockJSON{nameJSON: jsonName(l.Name), Kind: kindOf(l).String(), Holders: jsonHolders(l.Holders), More: l.More, Line: l.Line, Limit: l.Limit}
+	j := lockJSON{
+		nameJSON: jsonName(l.Name), Kind: kindOf(l).String(), Holders: jsonHolders(l.Holders),
+		More: l.More, Line: l.Line, Limit: l.Limit,
+	}
 	if j.Line == nil {
 		j.Line = []string{}
 	}
@@ -61,7 +64,10 @@ func jsonLock(l *dlock.LockInfo) lockJSON {
 func jsonHolders(holders []dlock.Holder) []holderJSON {
 	all := make([]holderJSON, len(holders))
 	for i, h := range holders {
-		all[i] = holderJSON{ID: h.ID, Client: h.Client, Kind: h.Kind.String(), Count: h.Count, Remaining: jsonRemaining(h.Remaining), Kept: h.Kept}
+		all[i] = holderJSON{
+			ID: h.ID, Client: h.Client, Kind: h.Kind.String(), Count: h.Count,
+			Remaining: jsonRemaining(h.Remaining), Kept: h.Kept,
+		}
 	}
 	return all
 }
@@ -74,7 +80,7 @@ func jsonRemaining(d time.Duration) *seconds {
 	return &s
 }
 
-// kindOf returns the kind of a lock: of a read-write lock the side that has it.
+// kindOf returns the kind of a lock. For a read-write lock it is the side that is held.
 func kindOf(l *dlock.LockInfo) backend.Kind {
 	if len(l.Holders) > 0 {
 		return l.Holders[0].Kind
@@ -82,7 +88,7 @@ func kindOf(l *dlock.LockInfo) backend.Kind {
 	return l.Kind
 }
 
-// printJSON prints a value in a line, in which a terminal finds nothing to act on.
+// printJSON prints a value as one line of JSON, without characters that a terminal interprets.
 func printJSON(w io.Writer, value any) error {
 	var b strings.Builder
 	e := json.NewEncoder(&b)

@@ -16,7 +16,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// with connects to the store, and calls fn with it and a client for it.
+// with connects to the store, and calls fn with the store and a client for it.
 func (g *global) with(ctx context.Context, fn func(*store, *dlock.Client) error) error {
 	s, err := g.connect(ctx)
 	if err != nil {
@@ -28,28 +28,32 @@ func (g *global) with(ctx context.Context, fn func(*store, *dlock.Client) error)
 	return fn(s, c)
 }
 
-// failed gives an error of the store the status to exit with.
+// failed adds an exit status to a store error.
 func (g *global) failed(s *store, err error) error {
 	switch {
 	case err == nil || errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
-		return exitf(exitUnavailable, "%s has not answered within %v: %w", s.address, g.timeout, err)
+		return exitf(exitUnavailable, "%s has not answered within %v: %w", s.address, g.timeout,
+			err)
 	case errors.Is(err, errors.ErrUnsupported), backend.KindOf(err) == backend.Refused:
 		return exit(exitFailed, err)
 	}
 	return exitf(exitUnavailable, "%s: %w", s.address, err)
 }
 
-// inspect asks for one lock, for no longer than the store may take.
-func (g *global) inspect(ctx context.Context, s *store, c *dlock.Client, name string) (*dlock.LockInfo, error) {
+// inspect asks the store about one lock, and waits at most for the store timeout.
+func (g *global) inspect(
+	ctx context.Context, s *store, c *dlock.Client, name string,
+) (*dlock.LockInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
 	l, err := c.Inspect(ctx, name)
 	return &l, g.failed(s, err)
 }
 
-// usage makes wrong arguments end with the status for that.
+// usage returns a check of arguments that also rejects empty names. Its errors have the exit status
+// for wrong usage.
 func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, got []string) error {
 		if err := args(cmd, got); err != nil {
@@ -62,13 +66,14 @@ func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// adapters are what the names of locks begin with that adapters make of the names of jobs and other
-// things.
+// adapters are the prefixes that the adapters put before the name of a job or resource to form the
+// name of its lock.
 var adapters = []string{"certmagic:", "cron:", "gocron:"}
 
-// hint says if nobody has the lock of a name, but somebody one that an adapter makes of that name.
-// It returns whether to ask again would be of no use: it was said, or the store doesn't say it to
-// this user, which is no failure.
+// hint helps a user who has left out an adapter's prefix. If nobody holds the lock, but somebody
+// holds one with such a prefix before the same name, hint prints the longer name. It returns true
+// if another call would be useless: the hint was printed, or the store returned an error, which
+// hint doesn't report.
 func (g *global) hint(ctx context.Context, w io.Writer, s *store, c *dlock.Client,
 	l *dlock.LockInfo) (done bool) {
 	if len(l.Holders) > 0 || g.json || g.quiet {
@@ -120,7 +125,9 @@ digest of that.`,
 			if len(args) > 0 {
 				prefix = args[0]
 			}
-			return g.with(cmd.Context(), func(s *store, c *dlock.Client) error { return g.list(cmd, s, c, prefix) })
+			return g.with(cmd.Context(), func(s *store, c *dlock.Client) error {
+				return g.list(cmd, s, c, prefix)
+			})
 		},
 	}
 }
@@ -146,9 +153,14 @@ func (g *global) list(cmd *cobra.Command, s *store, c *dlock.Client, prefix stri
 		fmt.Fprintln(cmd.ErrOrStderr(), "nobody holds a lock"+beginning(prefix))
 	}
 	slices.SortFunc(locks, func(a, b dlock.LockInfo) int { return cmp.Compare(a.Name, b.Name) })
-	t := table{head: []string{"NAME", "KIND", "HOLDER", "COUNT", "LASTS", "IN LINE"}, cut: []int{2, 0}}
+	t := table{
+		head: []string{"NAME", "KIND", "HOLDER", "COUNT", "LASTS", "IN LINE"}, cut: []int{2, 0},
+	}
 	for _, l := range locks {
-		t.rows = append(t.rows, []string{printable(l.Name), kindOf(&l).String(), firstHolder(&l), counts(&l), lastsLongest(&l), inLine(&l)})
+		t.rows = append(t.rows, []string{
+			printable(l.Name), kindOf(&l).String(), firstHolder(&l), counts(&l), lastsLongest(&l),
+			inLine(&l),
+		})
 	}
 	out := screenOf(cmd.OutOrStdout())
 	_, err := io.WriteString(out, t.on(out))
@@ -162,7 +174,7 @@ func beginning(prefix string) string {
 	return " whose name begins with " + printable(prefix)
 }
 
-// firstHolder returns who has a lock, in a few words.
+// firstHolder names one holder of a lock, and counts the others.
 func firstHolder(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
 		return ""
@@ -174,7 +186,8 @@ func firstHolder(l *dlock.LockInfo) string {
 	return text
 }
 
-// counts returns how often a lock is held, or how many permits are out of how many.
+// counts returns the number of holds of a lock. For a semaphore it returns how many permits are
+// acquired, and how many there are.
 func counts(l *dlock.LockInfo) string {
 	sum := 0
 	for _, h := range l.Holders {
@@ -190,7 +203,7 @@ func counts(l *dlock.LockInfo) string {
 	return text
 }
 
-// lastsOf returns how long a holder has the lock.
+// lastsOf returns how long a holder keeps the lock if it isn't renewed.
 func lastsOf(h dlock.Holder) string {
 	if h.Kept {
 		return lasts(h.Remaining) + ", given back and kept"
@@ -198,8 +211,8 @@ func lastsOf(h dlock.Holder) string {
 	return lasts(h.Remaining)
 }
 
-// lastsLongest returns how long the last of the holders has the lock, and whether all have given it
-// back.
+// lastsLongest returns how long the lock stays taken if no holder renews it. If all holders have
+// released the lock, and it is kept (stays taken for a while), the text says so.
 func lastsLongest(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
 		return ""
@@ -277,7 +290,7 @@ otherwise, HOST/PROCESS/RANDOM.`,
 	}
 }
 
-// show prints a lock; for people after an empty line if there was another before.
+// show prints a lock. For people, an empty line separates it from another lock printed before.
 func (g *global) show(w io.Writer, l *dlock.LockInfo, another bool) error {
 	if g.json {
 		return printJSON(w, jsonLock(l))
@@ -290,23 +303,28 @@ func (g *global) show(w io.Writer, l *dlock.LockInfo, another bool) error {
 	return err
 }
 
-// describe returns all that is known of a lock, for people.
+// describe returns all details of a lock, for people.
 func describe(s screen, l *dlock.LockInfo) string {
 	holders := table{head: []string{"HOLDER", "KIND", "COUNT", "LASTS"}, cut: []int{0}}
 	for _, h := range l.Holders {
-		holders.rows = append(holders.rows, []string{printable(h.ID), h.Kind.String(), strconv.Itoa(h.Count), lastsOf(h)})
+		holders.rows = append(holders.rows, []string{
+			printable(h.ID), h.Kind.String(), strconv.Itoa(h.Count), lastsOf(h),
+		})
 	}
 	if l.More > 0 {
-		holders.rows = append(holders.rows, []string{fmt.Sprintf("and %d more", l.More), "", "", ""})
+		holders.rows = append(holders.rows, []string{
+			fmt.Sprintf("and %d more", l.More), "", "", "",
+		})
 	}
 	line := table{head: []string{"IN LINE", ""}, cut: []int{1}}
 	for i, owner := range l.Line {
 		line.rows = append(line.rows, []string{strconv.Itoa(i + 1), printable(owner)})
 	}
-	return fmt.Sprintf("%s: %s\n%s%s", s.paint(bold, printable(l.Name)), stateOf(l), holders.on(s), line.on(s))
+	return fmt.Sprintf("%s: %s\n%s%s", s.paint(bold, printable(l.Name)), stateOf(l), holders.on(s),
+		line.on(s))
 }
 
-// stateOf returns in words whether somebody has a lock, or what else is there.
+// stateOf says in words whether a lock is held, or whether other data has its name.
 func stateOf(l *dlock.LockInfo) string {
 	switch {
 	case len(l.Holders) > 0:
@@ -316,12 +334,13 @@ func stateOf(l *dlock.LockInfo) string {
 		if l.Limit > 0 {
 			number = "the number " + strconv.Itoa(l.Limit)
 		}
-		return "nobody has it, but the store has " + number + " there: a semaphore's, of which no permit is out, or data of another program"
+		return "nobody has it, but the store has " + number +
+			" there: a semaphore's, of which no permit is out, or data of another program"
 	}
 	return "nobody has it"
 }
 
-// held returns how many hold a lock, in words.
+// held says in words how many holders a lock has.
 func held(l *dlock.LockInfo) string {
 	if l.Kind == backend.Permits {
 		return counts(l) + " permits are out"

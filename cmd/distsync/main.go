@@ -1,21 +1,21 @@
-// Command distsync shows who has distributed locks in Redis, Valkey, etcd and PostgreSQL, runs
-// commands under them, and frees those that are stuck.
+// Command distsync shows the holders of distributed locks in Redis, Valkey, etcd and PostgreSQL. It
+// runs commands under locks, and frees locks that are stuck.
 //
 //	git clone https://github.com/seed951563bd/distsync
 //	go -C distsync/cmd/distsync install .
 //
 //	export DISTSYNC_STORE=redis://localhost:6379
-//	distsync ls                            # which locks are held, and by whom
-//	distsync show orders:42                # who has one, for how long, and the line for it
-//	distsync watch orders:42               # who comes and goes
-//	distsync shards billing                # which member runs which shard
+//	distsync ls                            # lists the held locks and their holders
+//	distsync show orders:42                # shows a lock's holders, lease and waiters in line
+//	distsync watch orders:42               # reports acquisitions and releases
+//	distsync shards billing                # shows which member runs which shard
 //	distsync run nightly -- ./backup       # runs a command while it has the lock
 //	distsync hold deploy                   # holds a lock until Ctrl-C
 //	distsync unlock --force orders:42      # takes a lock away from its holder
-//	distsync doctor                        # whether locks can work there, for this user
+//	distsync doctor                        # checks whether locks work on the store for this user
 //
-// See distsync help for the stores and their URLs, the environment, and the exit status. Each command
-// has examples: distsync run --help.
+// See distsync help for the stores and their URLs, the environment, and the exit status. The help
+// of each command has examples: distsync run --help.
 package main
 
 import (
@@ -35,9 +35,9 @@ func main() {
 	os.Exit(execute(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// execute carries out a command line and returns the status to exit with.
+// execute runs a command line, and returns the exit status.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	logging.Disable() // what go-redis has to say it also returns
+	logging.Disable() // go-redis returns all errors that it logs
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -52,17 +52,20 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	return status
 }
 
-// newRoot returns the command with all its subcommands.
+// newRoot returns the root command with all its subcommands.
 func newRoot() *cobra.Command {
 	g := new(global)
 	root := &cobra.Command{
-		Use:               "distsync",
-		Short:             "Look at distributed locks, run commands under them, free those that are stuck",
-		Long:              overview,
-		Version:           version(),
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) },
+		Use: "distsync",
+		Short: "Look at distributed locks, run commands under them, free those that " +
+			"are stuck",
+		Long:          overview,
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return fromEnvironment(cmd.Flags())
+		},
 	}
 	wantCommand(root)
 	root.SetFlagErrorFunc(noFlag)
@@ -73,8 +76,8 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// wantCommand makes a command that has others, and does nothing itself, say so: what it can do, or
-// that a word is none of them.
+// wantCommand prepares a command that only has subcommands. Without an argument the command lists
+// them. An unknown subcommand is an error.
 func wantCommand(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -89,8 +92,8 @@ func wantCommand(cmd *cobra.Command) {
 	}
 }
 
-// addDefaults adds the commands that every program of this kind has. Where they write has to be
-// known.
+// addDefaults adds cobra's default commands, and gives them our errors for unknown words. It must
+// be called after the outputs are set, because those commands read them when they are added.
 func addDefaults(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

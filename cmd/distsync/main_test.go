@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
@@ -27,7 +28,7 @@ import (
 var binary string
 
 func TestMain(m *testing.M) {
-	wiretest.SideBySide(6)
+	apart.SideBySide(6)
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		ofTests := name == "DISTSYNC_REQUIRE_SERVERS" || name == depth.Variable
@@ -35,8 +36,9 @@ func TestMain(m *testing.M) {
 			os.Unsetenv(name)
 		}
 	}
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // under nohup, which has it ignored, what is started here would ignore it, too
-	os.Setenv("GORACE", "atexit_sleep_ms=0")               // or each ends a second late
+	// under nohup, which has it ignored, what is started here would ignore it, too
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // or each ends a second late
 	dir, err := os.MkdirTemp("", "distsync")
 	if err == nil {
 		binary = filepath.Join(dir, "distsync")

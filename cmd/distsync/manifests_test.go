@@ -40,8 +40,9 @@ type podTemplate struct {
 	}
 }
 
-// TestManifests reads the manifests of examples/kubernetes. Their commands are command lines of distsync,
-// their probes have a port, and nobody has less time to end than Kubernetes gives to what asks for none.
+// TestManifests reads the manifests of examples/kubernetes. Their commands are command lines of
+// distsync, their probes have a port, and no pod has a shorter grace period than Kubernetes'
+// default.
 func TestManifests(t *testing.T) {
 	paths, err := filepath.Glob("../../examples/kubernetes/*.yaml")
 	if err != nil || len(paths) < 5 {

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// meant returns the name that was meant by a word which is none, or nothing if no name is spelled
-// like it.
+// meant returns the name that is spelled most like an unknown word, or "" if no name is similar
+// enough.
 func meant(word string, names ...string) (best string) {
 	if len(word) < 2 {
 		return ""
@@ -30,11 +30,11 @@ func meant(word string, names ...string) (best string) {
 	return best
 }
 
-// distance returns how many letters make one word of another: left out, put in, replaced, or
-// changed with the next.
+// distance returns how many edits turn one word into another. An edit deletes, inserts or replaces
+// a letter, or swaps two neighbouring letters.
 func distance(a, b string) int {
 	s, t := []rune(a), []rune(b)
-	var rows [][]int // of how many it is for the first i letters of a, and the first j of b
+	var rows [][]int // rows[i][j]: distance of the first i letters of a and j of b
 	for i := range len(s) + 1 {
 		rows = append(rows, make([]int, len(t)+1))
 		for j := range rows[i] {
@@ -55,7 +55,7 @@ func distance(a, b string) int {
 	return rows[len(s)][len(t)]
 }
 
-// noCommand returns the error for a word that is no command of cmd.
+// noCommand returns the error for a word that isn't a subcommand of cmd.
 func noCommand(cmd *cobra.Command, word string) error {
 	var names []string
 	name := ""
@@ -70,10 +70,11 @@ func noCommand(cmd *cobra.Command, word string) error {
 	if name = cmp.Or(name, meant(word, names...)); name != "" {
 		return exitf(exitUsage, "there is no command %s: did you mean %s?", printable(word), name)
 	}
-	return exitf(exitUsage, "there is no command %s: see %s --help", printable(word), cmd.CommandPath())
+	return exitf(exitUsage, "there is no command %s: see %s --help", printable(word),
+		cmd.CommandPath())
 }
 
-// noFlag returns the error of flags of cmd that couldn't be parsed.
+// noFlag returns the error for flags of cmd that couldn't be parsed.
 func noFlag(cmd *cobra.Command, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if ok && unknown.GetSpecifiedShortnames() == "" {

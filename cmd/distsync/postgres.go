@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
-// schemaOption is the schema of the locks in the URL of a PostgreSQL; the others are pgx's.
+// schemaOption is the URL option for the schema of the locks. All other options are pgx's.
 const schemaOption = "distsync_schema"
 
 func (s *store) openPostgres(g *global) (err error) {
@@ -23,27 +23,31 @@ func (s *store) openPostgres(g *global) (err error) {
 		return exitf(exitUsage, "--sharded: PostgreSQL has no such channels")
 	}
 	if g.prefix != "" {
-		return exitf(exitUsage, "--prefix: in PostgreSQL locks have no prefix, but a schema: ?%s=NAME in the URL", schemaOption)
+		return exitf(exitUsage,
+			"--prefix: in PostgreSQL locks have no prefix, but a schema: ?%s=NAME in the URL",
+			schemaOption)
 	}
-	q, _ := url.ParseQuery(a.query) // it was looked at before
+	q, _ := url.ParseQuery(a.query) // parseStore has checked it
 	schema := postgresbackend.DefaultSchema
 	if q.Has(schemaOption) {
 		schema = q.Get(schemaOption)
 		q.Del(schemaOption)
 	}
-	u := url.URL{Scheme: a.scheme, User: a.user, Host: strings.Join(a.hosts, ","), RawQuery: q.Encode()}
+	u := url.URL{
+		Scheme: a.scheme, User: a.user, Host: strings.Join(a.hosts, ","), RawQuery: q.Encode(),
+	}
 	u.Path, err = url.PathUnescape(a.path)
 	if err != nil {
 		return wrong(errors.New("in the name of the database % must be written %25"))
 	}
 	config, err := pgxpool.ParseConfig(u.String())
 	if err != nil {
-		return wrong(errors.New("pgx doesn't understand it")) // its error has the URL
+		return wrong(errors.New("pgx doesn't understand it")) // its error quotes the URL
 	}
 	if config.ConnConfig.ConnectTimeout == 0 || config.ConnConfig.ConnectTimeout > g.timeout {
 		config.ConnConfig.ConnectTimeout = g.timeout
 	}
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may be there
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // works with poolers, too
 	option, err := schemaNamed(schema)
 	if err != nil {
 		return wrong(err)
@@ -56,17 +60,19 @@ func (s *store) openPostgres(g *global) (err error) {
 	return nil
 }
 
-// schemaNamed returns the option for a schema, or what is wrong with its name.
+// schemaNamed returns the option for a schema, or an error if its name is invalid.
 func schemaNamed(schema string) (option postgresbackend.Option, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%s=%s: a name of lower-case letters, digits and underscores is wanted", schemaOption, schema)
+			err = fmt.Errorf(
+				"%s=%s: a name of lower-case letters, digits and underscores is wanted",
+				schemaOption, schema)
 		}
 	}()
 	return postgresbackend.WithSchema(schema), nil
 }
 
-// checkPostgres checks what isn't about locks: the server, and what is in it.
+// checkPostgres checks the server and its database, but no locks.
 func (d *doctor) checkPostgres(ctx context.Context) {
 	for _, look := range []func(context.Context){
 		d.checkServer, d.checkFunctions, d.checkSettings, d.checkEncoding, d.checkTables,
@@ -80,7 +86,7 @@ func (d *doctor) checkPostgres(ctx context.Context) {
 	}
 }
 
-// ask reads one line, and says whether it could.
+// ask queries one row. It returns false if the query failed, after a warning.
 func (d *doctor) ask(ctx context.Context, name, sql string, args []any, dest ...any) bool {
 	err := d.postgres.QueryRow(ctx, sql, args...).Scan(dest...)
 	if err != nil {
@@ -94,7 +100,8 @@ func (d *doctor) checkServer(ctx context.Context) {
 	var text string
 	var standby, readOnly bool
 	var left int
-	if !d.ask(ctx, "server", `SELECT current_setting('server_version_num')::integer, current_setting('server_version'), pg_is_in_recovery(),
+	if !d.ask(ctx, "server",
+		`SELECT current_setting('server_version_num')::integer, current_setting('server_version'), pg_is_in_recovery(),
 		current_setting('default_transaction_read_only')::boolean, current_setting('max_connections')::integer - (SELECT count(*) FROM pg_stat_activity
 		WHERE backend_type = 'client backend')`, nil, &version, &text, &standby, &readOnly, &left) {
 		return
@@ -103,11 +110,14 @@ func (d *doctor) checkServer(ctx context.Context) {
 	case version < 140000:
 		d.fail("server", "use PostgreSQL 14 or later", "PostgreSQL %s", text)
 	case standby:
-		d.fail("server", "name all hosts in the URL, and target_session_attrs=read-write", "PostgreSQL %s, a standby: nothing can be locked here", text)
+		d.fail("server", "name all hosts in the URL, and target_session_attrs=read-write",
+			"PostgreSQL %s, a standby: nothing can be locked here", text)
 	case readOnly:
-		d.fail("server", "default_transaction_read_only is on for this role or database", "PostgreSQL %s, and only reads", text)
+		d.fail("server", "default_transaction_read_only is on for this role or database",
+			"PostgreSQL %s, and only reads", text)
 	case left < 10:
-		d.warn("server", "a program has up to seven connections, and one more where somebody waits", "PostgreSQL %s; %d connections are left", text, left)
+		d.warn("server", "a program has up to seven connections, and one more where somebody waits",
+			"PostgreSQL %s; %d connections are left", text, left)
 	default:
 		d.ok("server", "PostgreSQL %s; %d connections are left", text, left)
 	}
@@ -115,16 +125,20 @@ func (d *doctor) checkServer(ctx context.Context) {
 
 func (d *doctor) checkFunctions(ctx context.Context) {
 	var there, may int
-	if !d.ask(ctx, "functions", `SELECT count(*), count(*) FILTER (WHERE has_function_privilege(p.oid, 'EXECUTE')) FROM pg_proc p
+	if !d.ask(ctx, "functions",
+		`SELECT count(*), count(*) FILTER (WHERE has_function_privilege(p.oid, 'EXECUTE')) FROM pg_proc p
 		JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $1 AND p.proname LIKE 'distsync\_v1\_%' AND p.prosecdef`,
 		[]any{d.schema}, &there, &may) {
 		return
 	}
 	switch {
 	case there == 0:
-		d.fail("functions", "run the text of postgresbackend.Schema as a migration, or make the backend WithCreate", "the schema %q has none of distsync's", d.schema)
+		d.fail("functions", "run the text of postgresbackend.Schema as a migration, or make the "+
+			"backend WithCreate", "the schema %q has none of distsync's", d.schema)
 	case may < there:
-		d.fail("functions", fmt.Sprintf("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA %s TO the role of the program", d.schema), "this role may execute %d of %d", may, there)
+		d.fail("functions",
+			fmt.Sprintf("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA %s TO the role of the program",
+				d.schema), "this role may execute %d of %d", may, there)
 	default:
 		d.ok("functions", "this role may execute them, in the schema %q", d.schema)
 	}
@@ -132,15 +146,20 @@ func (d *doctor) checkFunctions(ctx context.Context) {
 
 func (d *doctor) checkSettings(ctx context.Context) {
 	var isolation, commit, fsync, pages string
-	if !d.ask(ctx, "settings", `SELECT current_setting('default_transaction_isolation'), current_setting('synchronous_commit'), current_setting('fsync'),
+	if !d.ask(ctx, "settings",
+		`SELECT current_setting('default_transaction_isolation'), current_setting('synchronous_commit'), current_setting('fsync'),
 		current_setting('full_page_writes')`, nil, &isolation, &commit, &fsync, &pages) {
 		return
 	}
 	switch {
 	case isolation != "read committed":
-		d.fail("settings", "set default_transaction_isolation to read committed, for the role at least", "default_transaction_isolation is %s: locks are refused", isolation)
+		d.fail("settings",
+			"set default_transaction_isolation to read committed, for the role at least",
+			"default_transaction_isolation is %s: locks are refused", isolation)
 	case fsync != "on" || pages != "on":
-		d.warn("settings", "turn them on: else a crash of the machine may lose or spoil what was locked", "fsync is %s, full_page_writes %s", fsync, pages)
+		d.warn("settings",
+			"turn them on: else a crash of the machine may lose or spoil what was locked",
+			"fsync is %s, full_page_writes %s", fsync, pages)
 	default:
 		d.ok("settings", "what is locked is flushed (synchronous_commit is %s)", commit)
 	}
@@ -162,16 +181,19 @@ func (d *doctor) checkEncoding(ctx context.Context) {
 func (d *doctor) checkTables(ctx context.Context) {
 	var unlogged int
 	var live, dead int64
-	if !d.ask(ctx, "tables", `SELECT count(*) FILTER (WHERE c.relpersistence <> 'p'), coalesce(sum(s.n_live_tup), 0)::bigint, coalesce(sum(s.n_dead_tup), 0)::bigint
+	if !d.ask(ctx, "tables",
+		`SELECT count(*) FILTER (WHERE c.relpersistence <> 'p'), coalesce(sum(s.n_live_tup), 0)::bigint, coalesce(sum(s.n_dead_tup), 0)::bigint
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
 		WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname LIKE 'distsync\_v1\_%'`, []any{d.schema}, &unlogged, &live, &dead) {
 		return
 	}
 	switch {
 	case unlogged > 0:
-		d.warn("tables", "ALTER TABLE … SET LOGGED, unless that is what you want", "they are unlogged: a crash, and each standby that is promoted, frees all locks")
+		d.warn("tables", "ALTER TABLE … SET LOGGED, unless that is what you want",
+			"they are unlogged: a crash, and each standby that is promoted, frees all locks")
 	case dead > 10_000 && dead > 10*live:
-		d.warn("tables", "what keeps autovacuum from them? Look at old snapshots", "%d rows, and %d dead ones, which make steps slow", live, dead)
+		d.warn("tables", "what keeps autovacuum from them? Look at old snapshots",
+			"%d rows, and %d dead ones, which make steps slow", live, dead)
 	default:
 		d.ok("tables", "%d rows, %d dead ones", live, dead)
 	}
@@ -180,15 +202,18 @@ func (d *doctor) checkTables(ctx context.Context) {
 func (d *doctor) checkStandbys(ctx context.Context) {
 	var named string
 	var there int
-	if !d.ask(ctx, "standbys", `SELECT current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum'))`,
+	if !d.ask(ctx, "standbys",
+		`SELECT current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum'))`,
 		nil, &named, &there) {
 		return
 	}
 	switch {
 	case named == "":
-		d.ok("standbys", "none is waited for: a failover may lose the last locks; Guard stays exact")
+		d.ok("standbys",
+			"none is waited for: a failover may lose the last locks; Guard stays exact")
 	case there == 0:
-		d.fail("standbys", "start the standby, or take it out of synchronous_standby_names: until then no commit is answered", "%s is waited for, and isn't there", named)
+		d.fail("standbys", "start the standby, or take it out of synchronous_standby_names: "+
+			"until then no commit is answered", "%s is waited for, and isn't there", named)
 	default:
 		d.ok("standbys", "%d confirm what is locked", there)
 	}
@@ -197,16 +222,21 @@ func (d *doctor) checkStandbys(ctx context.Context) {
 func (d *doctor) checkSnapshots(ctx context.Context) {
 	var snapshot, prepared float64
 	var slots int
-	if !d.ask(ctx, "snapshots", `SELECT coalesce((SELECT max(extract(epoch FROM clock_timestamp() - xact_start)) FROM pg_stat_activity WHERE backend_xmin IS NOT NULL), 0)::float8,
+	if !d.ask(ctx, "snapshots",
+		`SELECT coalesce((SELECT max(extract(epoch FROM clock_timestamp() - xact_start)) FROM pg_stat_activity WHERE backend_xmin IS NOT NULL), 0)::float8,
 		coalesce((SELECT max(extract(epoch FROM clock_timestamp() - prepared)) FROM pg_prepared_xacts), 0)::float8,
 		(SELECT count(*) FROM pg_replication_slots WHERE NOT active)`, nil, &snapshot, &prepared, &slots) {
 		return
 	}
 	const old = time.Hour
-	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second) }
+	seconds := func(s float64) time.Duration {
+		return time.Duration(s * float64(time.Second)).Round(time.Second)
+	}
 	switch {
 	case seconds(snapshot) > old || seconds(prepared) > old || slots > 0:
-		d.warn("snapshots", "end them: they keep dead rows of all tables, and steps get slower", "the oldest transaction is %v old, the oldest prepared one %v; %d replication slots are unused",
+		d.warn("snapshots", "end them: they keep dead rows of all tables, and steps get slower",
+			"the oldest transaction is %v old, the oldest prepared one %v; %d replication slots "+
+				"are unused",
 			seconds(snapshot), seconds(prepared), slots)
 	default:
 		d.ok("snapshots", "the oldest transaction is %v old", seconds(snapshot))
@@ -216,14 +246,17 @@ func (d *doctor) checkSnapshots(ctx context.Context) {
 func (d *doctor) checkListeners(ctx context.Context) {
 	var listen int
 	var usage float64
-	if !d.ask(ctx, "listeners", `SELECT (SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'distsync listener%'), pg_notification_queue_usage()`, nil, &listen, &usage) {
+	if !d.ask(ctx, "listeners",
+		`SELECT (SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'distsync listener%'), pg_notification_queue_usage()`, nil, &listen, &usage) {
 		return
 	}
 	switch {
 	case usage > 0.5:
-		d.fail("listeners", "which session listens, and is in a transaction for long? A full queue fails every NOTIFY", "the queue of messages is full to %.0f %%", 100*usage)
+		d.fail("listeners", "which session listens, and is in a transaction for long? A full "+
+			"queue fails every NOTIFY", "the queue of messages is full to %.0f %%", 100*usage)
 	case listen > 100:
-		d.warn("listeners", "each message wakes all of them: postgresbackend.Polling() costs less", "%d connections listen", listen)
+		d.warn("listeners", "each message wakes all of them: postgresbackend.Polling() costs less",
+			"%d connections listen", listen)
 	default:
 		d.ok("listeners", "%d connections listen", listen)
 	}
@@ -237,7 +270,9 @@ func (d *doctor) checkTime(ctx context.Context) {
 	}
 	took := time.Since(before)
 	if off := server.Sub(before.Add(took / 2)).Abs(); off > took+time.Minute {
-		d.warn("clock", "let ntp set both: a clock that is set by a step ends leases early, or late", "the server's is off from ours by %v", off.Round(time.Second))
+		d.warn("clock",
+			"let ntp set both: a clock that is set by a step ends leases early, or late",
+			"the server's is off from ours by %v", off.Round(time.Second))
 		return
 	}
 	d.ok("clock", "the server's agrees with ours")

@@ -8,10 +8,11 @@ import (
 	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
-// What isn't right with a server, or with what a role may do there, is found.
+// Faults of a server, and missing rights of a role, are found.
 func TestDoctorOfPostgres(t *testing.T) {
 	t.Parallel()
-	server := testservers.Postgres(t, "default_transaction_isolation=serializable", "max_connections=10")
+	server := testservers.Postgres(t, "default_transaction_isolation=serializable",
+		"max_connections=10")
 	url := testservers.PostgresURL(server.Addr)
 	checks, status := diagnose(t, "--store", url)
 	if status != exitFailed {
@@ -22,7 +23,8 @@ func TestDoctorOfPostgres(t *testing.T) {
 	want(t, checks, "settings", statusFail, "serializable")
 	want(t, checks, "server", statusWarn, "connections are left")
 
-	server.SQL("SET default_transaction_isolation = 'read committed';" + postgresbackend.Schema("locks"))
+	server.SQL("SET default_transaction_isolation = 'read committed';" +
+		postgresbackend.Schema("locks"))
 	server.SQL(`ALTER TABLE locks.distsync_v1_part SET UNLOGGED; CREATE ROLE app LOGIN;
 		ALTER ROLE app SET default_transaction_isolation = 'read committed'; GRANT USAGE ON SCHEMA locks TO app`)
 	app := strings.Replace(url, "postgres@", "app@", 1) + "&distsync_schema=locks"
@@ -54,7 +56,7 @@ func TestDoctorBehindABouncer(t *testing.T) {
 	want(t, checks, "fair", statusOK, "released")
 }
 
-// What is wrong with a URL is said without it.
+// Errors in a URL are reported without the URL.
 func TestPostgresURLs(t *testing.T) {
 	t.Parallel()
 	for url, says := range map[string]string{
@@ -63,12 +65,14 @@ func TestPostgresURLs(t *testing.T) {
 		"postgres://app:secret@localhost/db%zz":                     "%25",
 	} {
 		got := distsync(t, "ls", "--store", url)
-		if got.status != exitUsage || !strings.Contains(got.stderr, says) || strings.Contains(got.stderr, "secret") {
+		if got.status != exitUsage || !strings.Contains(got.stderr, says) ||
+			strings.Contains(got.stderr, "secret") {
 			t.Errorf("%s: %+v, want status %d and %q", url, got, exitUsage, says)
 		}
 	}
 	for _, flag := range []string{"--sharded", "--prefix=a"} {
-		if got := distsync(t, "ls", flag, "--store", "postgres://localhost/db"); got.status != exitUsage {
+		if got := distsync(t, "ls", flag, "--store",
+			"postgres://localhost/db"); got.status != exitUsage {
 			t.Errorf("%s: %+v", flag, got)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pty returns a terminal, and what a person has in front of him: what is written there is typed.
+// pty returns a terminal, and the side of it that faces a person: text written there is typed.
 func pty(t *testing.T) (terminal, person *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -23,7 +23,8 @@ func pty(t *testing.T) (terminal, person *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.IoctlSetWinsize(int(person.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 60}); err != nil {
+	if err := unix.IoctlSetWinsize(int(person.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Row: 24, Col: 60}); err != nil {
 		t.Fatal(err)
 	}
 	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)

@@ -13,23 +13,23 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// The statuses that only run exits with, beside those of the command.
+// The exit statuses that only run has, in addition to those of the command.
 const (
 	exitInternal  = 70  // distsync itself failed
-	exitTimeout   = 124 // the command ran for longer than --timeout: as timeout(1)
-	exitCannotRun = 126 // the command can't be run: as env(1)
-	exitNotFound  = 127 // there is no such command
+	exitTimeout   = 124 // the command ran longer than --timeout; as in timeout(1)
+	exitCannotRun = 126 // the command can't be executed; as in env(1)
+	exitNotFound  = 127 // there is no such command; as in env(1)
 )
 
-// A runner is what the flags of run say.
+// A runner has the flags of the command run.
 type runner struct {
 	taker
-	grace   time.Duration // from TERM to KILL
-	bounded bool          // grace was asked for, so that it is also for a TERM that is passed on
-	longest time.Duration // that the command may run; 0: as long as it likes
+	grace   time.Duration // the time from TERM to KILL
+	bounded bool          // --grace is given, so it also applies after a TERM that is passed on
+	longest time.Duration // how long the command may run; 0: without limit
 }
 
-// longestGrace is the most that a command has from TERM to KILL unless another time is asked for.
+// longestGrace is the longest default time from TERM to KILL.
 const longestGrace = 10 * time.Second
 
 func newRun(g *global) *cobra.Command {
@@ -92,7 +92,9 @@ spared (processes of other users are left), lost, released, unreleased, failed.`
 			}
 			return nil
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(
+			cmd *cobra.Command, args []string, begun string,
+		) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
 				return g.completeNames(1)(cmd, args, begun)
 			}
@@ -106,16 +108,19 @@ spared (processes of other users are left), lost, released, unreleased, failed.`
 		},
 	}
 	f := r.define(cmd)
-	f.DurationVar(&r.atLeast, "at-least", 0, "how long the lock stays taken at least, however soon "+
-		"the command has ended (default: until then)")
-	f.DurationVar(&r.grace, "grace", 0, "how long the command has from TERM to KILL, at most half the lease "+
-		"(default: a third of it, at most 10s, and no end if the TERM is one that is passed on)")
+	f.DurationVar(&r.atLeast, "at-least", 0,
+		"how long the lock stays taken at least, however soon "+
+			"the command has ended (default: until then)")
+	f.DurationVar(&r.grace, "grace", 0,
+		"how long the command has from TERM to KILL, at most half the lease "+
+			"(default: a third of it, at most 10s, and no end if the TERM is one that is "+
+			"passed on)")
 	f.DurationVar(&r.longest, "timeout", 0, "how long the command may run before it gets TERM, "+
 		"and --grace later KILL (default: for ever)")
 	return cmd
 }
 
-// check returns an error if the flags can't be meant.
+// check returns an error if the flags are invalid.
 func (r *runner) check(flags *pflag.FlagSet) error {
 	if r.bounded = flags.Changed("grace"); !r.bounded {
 		r.grace = min(r.lease/3, longestGrace)
@@ -130,17 +135,18 @@ func (r *runner) check(flags *pflag.FlagSet) error {
 	case r.atLeast > 0 && r.kind == "read":
 		return exitf(exitUsage, "--at-least isn't for --kind read, which keeps no other reader out")
 	case r.grace > r.lease/2:
-		return exitf(exitUsage, "--grace %v: at most half the lease, %v, or there would be no time "+
-			"to renew it", r.grace, r.lease/2)
+		return exitf(exitUsage,
+			"--grace %v: at most half the lease, %v, or there would be no time "+
+				"to renew it", r.grace, r.lease/2)
 	}
 	return nil
 }
 
-// margin is how long before the lock may be another's everything has to be dead: killing takes its
-// time on a busy machine.
+// margin is the time between the latest end of all processes and the earliest time at which another
+// client may get the lock. It is needed because killing processes takes time on a busy machine.
 func (r *runner) margin() time.Duration { return min(r.lease/10, time.Second) }
 
-// A progress is an event of a run, as programs get it.
+// A progress is an event of run or hold in JSON.
 type progress struct {
 	Time time.Time `json:"time"`
 	nameJSON
@@ -149,14 +155,15 @@ type progress struct {
 	Token  uint64   `json:"token,omitempty"`
 	Waited *seconds `json:"waited,omitempty"`
 	PID    int      `json:"pid,omitempty"`
-	Status *int     `json:"status,omitempty"` // the command's: 128 and the signal's number if there was one
-	Reason string   `json:"reason,omitempty"` // of a loss; or timeout, or grace
-	Error  string   `json:"error,omitempty"`
+	// the command's exit status: 128 plus the signal's number if a signal ended it
+	Status *int   `json:"status,omitempty"`
+	Reason string `json:"reason,omitempty"` // of a loss, or "timeout" or "grace"
+	Error  string `json:"error,omitempty"`
 }
 
 func secondsOf(d time.Duration) *seconds { s := seconds(d.Seconds()); return &s }
 
-// reasonOf returns in a word why a lock was lost.
+// reasonOf returns in one word why a lock was lost.
 func reasonOf(err error) string {
 	if l, ok := errors.AsType[*dlock.Loss](err); ok {
 		return l.Reason.String()
@@ -164,7 +171,7 @@ func reasonOf(err error) string {
 	return dlock.LossExpired.String()
 }
 
-// because says to people what a reason means.
+// because maps each reason to an explanation for people.
 var because = map[string]string{
 	"timeout":                  "it has run for longer than --timeout",
 	"grace":                    "it was asked to end, and --grace is over",
@@ -174,8 +181,9 @@ var because = map[string]string{
 	dlock.LossPaused.String():  "distsync stood still for longer than the lease",
 }
 
-// text returns the event for people, or nothing if it is as it should be. If the lock is all that
-// there is to tell of, they get to know that it is held, too, and an error is printed by itself.
+// text returns the message of an event for people, or "" if the event isn't printed. If alone is
+// true, no command is run. Then text also returns messages for normal events, but none for
+// "unreleased", whose error finish returns to be printed.
 func (p *progress) text(name string, alone bool) string {
 	what := map[string]string{
 		"unrenewed":  "the lock can't be renewed",

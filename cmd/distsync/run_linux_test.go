@@ -56,7 +56,8 @@ func (r *trial) mustExit(status int) {
 	r.t.Helper()
 	r.cmd.Wait()
 	if got := r.cmd.ProcessState.ExitCode(); got != status {
-		r.t.Errorf("%q exits with %d, want %d: %s%s", r.cmd.Args[5:], got, status, r.stdout.String(), r.stderr.String())
+		r.t.Errorf("%q exits with %d, want %d: %s%s", r.cmd.Args[5:], got, status,
+			r.stdout.String(), r.stderr.String())
 	}
 }
 
@@ -65,7 +66,8 @@ func (r *trial) events() (all []progress) {
 	r.t.Helper()
 	var text string
 	for line := range strings.Lines(r.stderr.String()) {
-		if strings.HasPrefix(line, "{") && strings.HasSuffix(line, "\n") { // what else there is the command, or its shell, says
+		if strings.HasPrefix(line, "{") && strings.HasSuffix(line, "\n") {
+			// the other lines come from the command, or its shell
 			text += line
 		}
 	}
@@ -139,7 +141,8 @@ func TestRunStatus(t *testing.T) {
 		{[]string{"i", "-E", "256", "--", "true"}, 64},
 		{[]string{"i", "--such", "--", "true"}, 64},
 		{[]string{"j", "--timeout", "1ms", "--", "sleep", "1000"}, 124},
-		{[]string{"k", "--timeout", "1ms", "--grace", "1ms", "--", "sh", "-c", "trap '' TERM; while :; do sleep 1; done"}, 124},
+		{[]string{"k", "--timeout", "1ms", "--grace", "1ms", "--", "sh", "-c",
+			"trap '' TERM; while :; do sleep 1; done"}, 124},
 		{[]string{"text", "--", "true"}, 64}, // see below
 		{[]string{"text", "--wait", "0", "--", "true"}, 64},
 	} {
@@ -156,7 +159,8 @@ func TestRunStatus(t *testing.T) {
 		t.Errorf("there are %s keys in the store", keys)
 	}
 	try(t, "redis://"+server.Addr+"/x", "a", "--", "true").start().mustExit(64)
-	try(t, "redis://127.0.0.1:"+strconv.Itoa(testservers.FreePort(t)), "a", "--", "true").start().mustExit(69)
+	try(t, "redis://127.0.0.1:"+strconv.Itoa(testservers.FreePort(t)), "a", "--", "true").start().
+		mustExit(69)
 }
 
 // Machines whose clocks differ by less than --at-least run a quick command once.
@@ -177,10 +181,14 @@ func TestRunKinds(t *testing.T) {
 		c := client(t, url)
 		var tokens []string
 		for kind, free := range map[string]func() (bool, error){
-			"lock":   func() (bool, error) { return c.Locker("lock").TryLock(t.Context()) },
-			"fair":   func() (bool, error) { return c.FairLocker("fair").TryLock(t.Context()) },
-			"read":   func() (bool, error) { return c.RWLocker("read").Writer().TryLock(t.Context()) },
-			"write":  func() (bool, error) { return c.RWLocker("write").Reader().TryLock(t.Context()) },
+			"lock": func() (bool, error) { return c.Locker("lock").TryLock(t.Context()) },
+			"fair": func() (bool, error) { return c.FairLocker("fair").TryLock(t.Context()) },
+			"read": func() (bool, error) {
+				return c.RWLocker("read").Writer().TryLock(t.Context())
+			},
+			"write": func() (bool, error) {
+				return c.RWLocker("write").Reader().TryLock(t.Context())
+			},
 			"fenced": func() (bool, error) { return c.FencedLocker("fenced").TryLock(t.Context()) },
 			"1/1": func() (bool, error) {
 				n, err := c.Semaphore("1/1", 1).Available(t.Context())
@@ -191,12 +199,14 @@ func TestRunKinds(t *testing.T) {
 			if kind == "1/1" {
 				flag = "--permits"
 			}
-			r := try(t, url, kind, flag, kind, "--", "sh", "-c", "read x; env | grep -E '^DISTSYNC_(NAME|HOLDER|TOKEN)='")
+			r := try(t, url, kind, flag, kind, "--", "sh", "-c",
+				"read x; env | grep -E '^DISTSYNC_(NAME|HOLDER|TOKEN)='")
 			stdin, err := r.cmd.StdinPipe()
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.cmd.Env = append(r.cmd.Env, "DISTSYNC_NAME=another's", "DISTSYNC_HOLDER=another's", "DISTSYNC_TOKEN=another's")
+			r.cmd.Env = append(r.cmd.Env, "DISTSYNC_NAME=another's", "DISTSYNC_HOLDER=another's",
+				"DISTSYNC_TOKEN=another's")
 			r.start().await("started")
 			if free, err := free(); err != nil || free {
 				t.Errorf("%s: %v, %v", kind, free, err)
@@ -245,18 +255,24 @@ func TestRunNotAcquired(t *testing.T) {
 			t.Errorf("%q: the command has run", tt.args)
 		}
 	}
-	text := distsyncWith(t, []string{"DISTSYNC_STORE=" + url, "DISTSYNC_WAIT=0s"}, "run", "a", "--", "true")
-	if text.status != 75 || !strings.Contains(text.stderr, "held by another: "+holder.HolderID()+" has it") || strings.Count(text.stderr, "\n") != 1 {
+	text := distsyncWith(t, []string{"DISTSYNC_STORE=" + url, "DISTSYNC_WAIT=0s"}, "run", "a", "--",
+		"true")
+	if text.status != 75 ||
+		!strings.Contains(text.stderr, "held by another: "+holder.HolderID()+" has it") ||
+		strings.Count(text.stderr, "\n") != 1 {
 		t.Errorf("%+v", text)
 	}
-	if quiet := distsync(t, "run", "a", "--quiet", "--wait", "0", "--store", url, "--", "true"); quiet != (result{status: 75}) {
+	if quiet := distsync(t, "run", "a", "--quiet", "--wait", "0", "--store", url, "--",
+		"true"); quiet != (result{status: 75}) {
 		t.Errorf("%+v", quiet)
 	}
-	if late := distsyncWith(t, []string{"DISTSYNC_STORE_TIMEOUT=1ns"}, "run", "c", "--store", url, "--", "true"); late.status != 69 {
+	if late := distsyncWith(t, []string{"DISTSYNC_STORE_TIMEOUT=1ns"}, "run", "c", "--store", url,
+		"--", "true"); late.status != 69 {
 		t.Errorf("%+v", late)
 	}
 	server.Do("ACL", "SETUSER", "guest", "on", ">secret", "~*", "+ping")
-	try(t, "redis://guest:secret@"+server.Addr, "c", "--wait", "1s", "--", "true").start().mustExit(69)
+	try(t, "redis://guest:secret@"+server.Addr, "c", "--wait", "1s", "--", "true").start().
+		mustExit(69)
 }
 
 // crowded is a command that says when it is not alone.
@@ -296,17 +312,23 @@ func TestRunOneAtATime(t *testing.T) {
 	}
 }
 
-// A family writes its name into the log again and again, all members deaf to what asks them to end: the command, a child, an orphan, and one in a
-// session of its own.
+// The members of a family write their names into the log again and again, and ignore requests to
+// end: the command, a child, an orphan, and a process in a session of its own.
 var (
 	member = `trap "" TERM HUP INT; while :; do echo first >>"$LOG"; sleep 0.02; done`
-	family = []string{"sh", "-c", `sh -c "$MEMBER" & (sh -c "$MEMBER" &); setsid sh -c "$MEMBER" & exec sh -c "$MEMBER"`}
+	family = []string{
+		"sh", "-c",
+		`sh -c "$MEMBER" & (sh -c "$MEMBER" &); setsid sh -c "$MEMBER" & exec sh -c "$MEMBER"`,
+	}
 )
 
-// Whatever happens to a run, what it has started is dead before another gets the lock.
+// However a run ends, everything that it started is dead before another gets the lock.
 func TestRunEndsBeforeTheLockIsAnothers(t *testing.T) {
 	t.Parallel()
-	for scheme, addr := range map[string]string{"redis": testservers.Redis(t).Addr, "etcd": testservers.Etcd(t).Addr} {
+	for scheme, addr := range map[string]string{
+		"redis": testservers.Redis(t).Addr,
+		"etcd":  testservers.Etcd(t).Addr,
+	} {
 		url, protocol := scheme+"://"+addr, faults.RESP
 		if scheme == "etcd" {
 			protocol = faults.HTTP2
@@ -314,8 +336,10 @@ func TestRunEndsBeforeTheLockIsAnothers(t *testing.T) {
 		for name, trouble := range map[string]func(*trial, *faults.Proxy){
 			"killed":  func(r *trial, _ *faults.Proxy) { r.cmd.Process.Kill() },
 			"stopped": func(r *trial, _ *faults.Proxy) { r.cmd.Process.Signal(syscall.SIGSTOP) },
-			"silent":  func(_ *trial, p *faults.Proxy) { p.Block(faults.ToServer | faults.ToClient) },
-			"cut":     func(_ *trial, p *faults.Proxy) { p.Refuse(true); p.Cut() },
+			"silent": func(_ *trial, p *faults.Proxy) {
+				p.Block(faults.ToServer | faults.ToClient)
+			},
+			"cut": func(_ *trial, p *faults.Proxy) { p.Refuse(true); p.Cut() },
 		} {
 			t.Run(scheme+"/"+name, func(t *testing.T) {
 				t.Parallel()
@@ -333,20 +357,25 @@ func TestRunEndsBeforeTheLockIsAnothers(t *testing.T) {
 					text, _ := os.ReadFile(log)
 					return strings.Count(string(text), "first") > 20
 				})
-				second := try(t, url, append(flags, "sh", "-c", `echo second >>"$LOG"; sleep 0.2`)...)
+				second := try(t, url, append(flags, "sh", "-c",
+					`echo second >>"$LOG"; sleep 0.2`)...)
 				second.cmd.Env = append(second.cmd.Env, "LOG="+log)
 				second.start().await("waiting")
 				trouble(first, proxy)
 				second.mustExit(0)
 				text, err := os.ReadFile(log)
-				if err != nil || !strings.HasPrefix(string(text), "first") || !strings.HasSuffix(string(text), "first\nsecond\n") {
+				if err != nil || !strings.HasPrefix(string(text), "first") ||
+					!strings.HasSuffix(string(text), "first\nsecond\n") {
 					t.Errorf("%v; the log ends with %q", err, text[max(0, len(text)-100):])
 				}
 				first.cmd.Process.Signal(syscall.SIGCONT)
 				if name != "killed" {
 					first.mustExit(76)
 				}
-				told := map[string][]string{"cut": {"unrenewed", "terminated", "killed"}, "silent": {"terminated", "killed"}, "stopped": {"lost"}}
+				told := map[string][]string{
+					"cut":    {"unrenewed", "terminated", "killed"},
+					"silent": {"terminated", "killed"}, "stopped": {"lost"},
+				}
 				for _, event := range told[name] {
 					if _, ok := first.first(event); !ok {
 						t.Errorf("%s wasn't told: %s", event, first.stderr.String())
@@ -367,7 +396,8 @@ func TestRunAsksBeforeItKills(t *testing.T) {
 	}
 	t.Cleanup(func() { proxy.Close() })
 	r := try(t, "redis://"+proxy.Addr(), "a", "--lease", "3s", "--grace", "1500ms", "--",
-		"sh", "-c", `trap "echo asked; exit 0" TERM; touch $DIR/ready; while :; do sleep 0.01; done`).start()
+		"sh", "-c",
+		`trap "echo asked; exit 0" TERM; touch $DIR/ready; while :; do sleep 0.01; done`).start()
 	r.awaitFile("ready")
 	proxy.Block(faults.ToServer)
 	r.mustExit(76)
@@ -381,20 +411,26 @@ func TestRunSaysWhy(t *testing.T) {
 	t.Parallel()
 	for reason := dlock.LossExpired; reason <= dlock.LossPaused; reason++ {
 		p := &progress{Event: "killed", Reason: reason.String()}
-		if got := p.text("n", false); reason != dlock.LossForced && strings.HasSuffix(got, ": "+reason.String()) {
+		if got := p.text("n", false); reason != dlock.LossForced &&
+			strings.HasSuffix(got, ": "+reason.String()) {
 			t.Errorf("%q", got)
 		}
 	}
-	if got := (&progress{Event: "killed", Reason: "grace"}).text("n", false); !strings.HasSuffix(got, "--grace is over") {
+	if got := (&progress{Event: "killed", Reason: "grace"}).text("n",
+		false); !strings.HasSuffix(got, "--grace is over") {
 		t.Errorf("%q", got)
 	}
 	p := &progress{Event: "terminated", Reason: "timeout"}
-	if got, want := p.text("n", false), "distsync: n: the command is asked to end: it has run for longer than --timeout"; got != want {
+	if got, want := p.text("n",
+		false),
+		"distsync: n: the command is asked to end: it has run for longer than --timeout"; got !=
+		want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-// When the store says that the lock is gone, or another has it, the command is killed without being asked.
+// When the store says that the lock is gone, or another has it, the command is killed without being
+// asked.
 func TestRunIsKilledWhenTheLockIsGone(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -412,7 +448,8 @@ func TestRunIsKilledWhenTheLockIsGone(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			r := try(t, url, how, "--lease", "3s", "--", "sh", "-c", `trap "touch $DIR/asked" TERM; while :; do sleep 0.01; done`).start()
+			r := try(t, url, how, "--lease", "3s", "--", "sh", "-c",
+				`trap "touch $DIR/asked" TERM; while :; do sleep 0.01; done`).start()
 			r.await("started")
 			trouble(how)
 			r.mustExit(76)
@@ -426,13 +463,15 @@ func TestRunIsKilledWhenTheLockIsGone(t *testing.T) {
 	}
 }
 
-// Who has stood in line gets the lock for a second or so at first, until it is renewed: no reason to end the command.
+// The first in line gets the lock for about a second at first, until it is renewed. That is no
+// reason to end the command.
 func TestRunInLine(t *testing.T) {
 	anywhere(t, func(t *testing.T, url string) {
 		c := client(t, url)
 		for _, lease := range []string{"30s", "3s"} {
 			h := must(t)(c.FairLocker(lease).Acquire(t.Context()))
-			r := try(t, url, lease, "--kind", "fair", "--lease", lease, "--", "sleep", "0.1").start()
+			r := try(t, url, lease, "--kind", "fair", "--lease", lease, "--", "sleep", "0.1").
+				start()
 			testservers.Until(t, "in line", func() bool {
 				l, err := c.Inspect(t.Context(), lease)
 				if err != nil {
@@ -448,7 +487,7 @@ func TestRunInLine(t *testing.T) {
 	})
 }
 
-// Who waits and is interrupted leaves nothing in the store.
+// A waiter that is interrupted leaves nothing in the store.
 func TestRunInterruptedWaits(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -460,7 +499,8 @@ func TestRunInterruptedWaits(t *testing.T) {
 		for _, kind := range []string{"fair", "lock"} {
 			t.Run(fmt.Sprint(sig, kind), func(t *testing.T) {
 				t.Parallel()
-				r := try(t, url, kind, "--kind", kind, "--", "sh", "-c", "touch $DIR/inside").start()
+				r := try(t, url, kind, "--kind", kind, "--", "sh", "-c", "touch $DIR/inside").
+					start()
 				r.await("waiting")
 				me := fmt.Sprintf("/%d/", r.cmd.Process.Pid)
 				line := func() bool {
@@ -468,7 +508,9 @@ func TestRunInterruptedWaits(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-					return slices.ContainsFunc(l.Line, func(id string) bool { return strings.Contains(id, me) })
+					return slices.ContainsFunc(l.Line, func(id string) bool {
+						return strings.Contains(id, me)
+					})
 				}
 				if kind == "fair" {
 					testservers.Until(t, "in line", line)
@@ -486,11 +528,12 @@ func TestRunInterruptedWaits(t *testing.T) {
 	}
 }
 
-// Also what the store has granted, and couldn't say, is given back.
+// A lock whose grant was lost on the way is also given back.
 func TestRunInterruptedBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
-	try(t, "redis://"+server.Addr, "a", "--", "true").start().mustExit(0) // so that the scripts are known
+	// now the server knows the scripts
+	try(t, "redis://"+server.Addr, "a", "--", "true").start().mustExit(0)
 	proxy, err := faults.NewProxy(server.Addr, faults.RESP)
 	if err != nil {
 		t.Fatal(err)
@@ -512,7 +555,9 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	server := testservers.Redis(t)
 	url := "redis://" + server.Addr
 	for _, sig := range slices.Concat(ending, []os.Signal{syscall.SIGWINCH}) {
-		r := try(t, url, "a", "--", "sh", "-c", fmt.Sprintf(`trap "exit 7" %d; touch $DIR/ready; while :; do sleep 0.01; done`, sig)).start()
+		r := try(t, url, "a", "--", "sh", "-c",
+			fmt.Sprintf(`trap "exit 7" %d; touch $DIR/ready; while :; do sleep 0.01; done`, sig)).
+			start()
 		r.awaitFile("ready")
 		r.cmd.Process.Signal(sig)
 		r.mustExit(7)
@@ -529,13 +574,14 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	}
 }
 
-// A command that is deaf to TERM has --grace until it is killed, if that was asked for, whoever has
-// sent TERM.
+// A command that is deaf to TERM has --grace until it is killed, if that was asked for. It doesn't
+// matter which process has sent TERM.
 func TestRunKillsAfterTerm(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
 	r := try(t, "redis://"+server.Addr, "a", "--grace", "100ms", "--",
-		"sh", "-c", `trap "touch $DIR/asked" TERM; times=$(seq 2000); touch $DIR/ready; for i in $times; do sleep 0.01; done`).start()
+		"sh", "-c",
+		`trap "touch $DIR/asked" TERM; times=$(seq 2000); touch $DIR/ready; for i in $times; do sleep 0.01; done`).start()
 	r.awaitFile("ready")
 	r.cmd.Process.Signal(syscall.SIGTERM)
 	r.mustExit(128 + int(syscall.SIGKILL))
@@ -550,19 +596,20 @@ func TestRunKillsAfterTerm(t *testing.T) {
 	}
 }
 
-// Without --grace the command takes the time that it needs after a TERM that is passed on: the
-// default is for what distsync itself ends.
+// Without --grace the command may take any time after a TERM that is passed on: the default only
+// applies if distsync itself ends the command.
 func TestRunLeavesTimeAfterTerm(t *testing.T) {
 	t.Parallel()
 	// The default is a second here, and the command takes two.
 	r := try(t, "redis://"+testservers.Redis(t).Addr, "a", "--lease", "3s", "--",
-		"sh", "-c", `trap "sleep 2; exit 5" TERM; touch $DIR/ready; while :; do sleep 0.01; done`).start()
+		"sh", "-c", `trap "sleep 2; exit 5" TERM; touch $DIR/ready; while :; do sleep 0.01; done`).
+		start()
 	r.awaitFile("ready")
 	r.cmd.Process.Signal(syscall.SIGTERM)
 	r.mustExit(5)
 }
 
-// What the command finds in its environment is what distsync has found, and what it adds.
+// The command's environment is that of distsync with some variables added.
 func TestRunEnvironment(t *testing.T) {
 	t.Parallel()
 	url := "redis://default:@" + testservers.Redis(t).Addr
@@ -570,7 +617,8 @@ func TestRunEnvironment(t *testing.T) {
 	r.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "A=1", "B="}
 	r.start().mustExit(0)
 	p, _ := r.first("acquired")
-	want := strings.Join(append(r.cmd.Env, "DISTSYNC_NAME=a", "DISTSYNC_HOLDER="+p.Holder), "\n") + "\n"
+	want := strings.Join(append(r.cmd.Env, "DISTSYNC_NAME=a", "DISTSYNC_HOLDER="+p.Holder), "\n") +
+		"\n"
 	if r.stdout.String() != want {
 		t.Errorf("%q, want %q", r.stdout.String(), want)
 	}
@@ -587,8 +635,11 @@ func TestRunInputPassesThrough(t *testing.T) {
 	}
 }
 
-// onTerminal starts a program in front of which a person sits, and returns what he does, and sees.
-func onTerminal(t *testing.T, url string, args ...string) (person io.Writer, screen *sink, cmd *exec.Cmd) {
+// onTerminal starts a program on a terminal with a person in front of it. It returns what the
+// person types and sees.
+func onTerminal(
+	t *testing.T, url string, args ...string,
+) (person io.Writer, screen *sink, cmd *exec.Cmd) {
 	t.Helper()
 	terminal, master := pty(t)
 	cmd = exec.Command(args[0], args[1:]...)
@@ -623,7 +674,8 @@ func TestRunOnATerminal(t *testing.T) {
 	}
 	t.Run("reads", func(t *testing.T) {
 		t.Parallel()
-		person, screen, cmd := onTerminal(t, url, "sh", "-c", `"$DISTSYNC" run reads -- sh -c 'read x; echo "one $x"; exit 3'; echo "status $?"; read x; echo "two $x"`)
+		person, screen, cmd := onTerminal(t, url, "sh", "-c",
+			`"$DISTSYNC" run reads -- sh -c 'read x; echo "one $x"; exit 3'; echo "status $?"; read x; echo "two $x"`)
 		io.WriteString(person, "first\n")
 		see(t, screen, "one first")
 		see(t, screen, "status 3")
@@ -635,20 +687,23 @@ func TestRunOnATerminal(t *testing.T) {
 	})
 	t.Run("interrupts", func(t *testing.T) {
 		t.Parallel()
-		person, screen, cmd := onTerminal(t, url, binary, "run", "interrupts", "--", "sh", "-c", `trap "echo once" INT; echo ready; read x; read x; exit 5`)
+		person, screen, cmd := onTerminal(t, url, binary, "run", "interrupts", "--", "sh", "-c",
+			`trap "echo once" INT; echo ready; read x; read x; exit 5`)
 		see(t, screen, "ready\r\n")
 		io.WriteString(person, "\x03")
 		see(t, screen, "once\r\n")
 		io.WriteString(person, "\n\n")
 		cmd.Wait()
-		if status := cmd.ProcessState.ExitCode(); status != 5 || strings.Count(screen.String(), "once") != 1 {
+		if status := cmd.ProcessState.ExitCode(); status != 5 ||
+			strings.Count(screen.String(), "once") != 1 {
 			t.Errorf("status %d: %s", status, screen.String())
 		}
 	})
 	t.Run("stops", func(t *testing.T) {
 		t.Parallel()
 		person, screen, _ := onTerminal(t, url, "sh", "-i")
-		io.WriteString(person, `"$DISTSYNC" run stops -- sh -c 'echo "rea"dy; while read x; do echo "go""t $x"; done; exit 6'`+"\n")
+		io.WriteString(person,
+			`"$DISTSYNC" run stops -- sh -c 'echo "rea"dy; while read x; do echo "go""t $x"; done; exit 6'`+"\n")
 		see(t, screen, "ready\r\n")
 		io.WriteString(person, "\x1a")
 		see(t, screen, "Stopped")
@@ -664,7 +719,8 @@ func TestRunOnATerminal(t *testing.T) {
 	// Where no shell controls jobs ^Z does nothing.
 	t.Run("goes on", func(t *testing.T) {
 		t.Parallel()
-		person, screen, cmd := onTerminal(t, url, binary, "run", "goes on", "--", "sh", "-c", `trap "echo continued" CONT; echo ready; read x; read x; exit 5`)
+		person, screen, cmd := onTerminal(t, url, binary, "run", "goes on", "--", "sh", "-c",
+			`trap "echo continued" CONT; echo ready; read x; read x; exit 5`)
 		see(t, screen, "ready\r\n")
 		io.WriteString(person, "\x1a")
 		see(t, screen, "continued\r\n")
@@ -678,7 +734,8 @@ func TestRunOnATerminal(t *testing.T) {
 	t.Run("in the background", func(t *testing.T) {
 		t.Parallel()
 		person, screen, _ := onTerminal(t, url, "sh", "-i")
-		io.WriteString(person, `"$DISTSYNC" run background -- sh -c 'echo "rea"dy; read x; echo "go""t $x"' &`+"\n")
+		io.WriteString(person,
+			`"$DISTSYNC" run background -- sh -c 'echo "rea"dy; read x; echo "go""t $x"' &`+"\n")
 		see(t, screen, "ready\r\n")
 		testservers.Until(t, "the job is stopped", func() bool {
 			io.WriteString(person, "jobs\n")
@@ -691,7 +748,8 @@ func TestRunOnATerminal(t *testing.T) {
 	})
 }
 
-// A lock that nobody has any more doesn't wait for its lease, but one of a distsync that was killed does.
+// A lock that nobody has any more doesn't wait for its lease, but one of a distsync that was killed
+// does.
 func TestRunKilledLeavesTheLease(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + testservers.Redis(t).Addr
@@ -701,5 +759,7 @@ func TestRunKilledLeavesTheLease(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
 	must(t)(client(t, url).Locker("a").Acquire(ctx, dlock.FixedLease(time.Second)))
-	testservers.Until(t, "the command is gone", func() bool { return syscall.Kill(started.PID, 0) != nil })
+	testservers.Until(t, "the command is gone", func() bool {
+		return syscall.Kill(started.PID, 0) != nil
+	})
 }

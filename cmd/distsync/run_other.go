@@ -9,11 +9,10 @@ import (
 	"syscall"
 )
 
-// Signals that end the wait for a lock.
+// ending are the signals that end the wait for a lock.
 var ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 
-// run says that it can't: there are no process groups here, and nothing like a signal that can't be
-// ignored.
+// run isn't supported on this system. It has no process groups, and no signal like SIGKILL.
 func (*runner) run(context.Context, io.Writer, string, []string) error {
 	return exitf(exitInternal, "run isn't there on this system")
 }

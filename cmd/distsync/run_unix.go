@@ -18,37 +18,35 @@ import (
 	"github.com/seed951563bd/distsync/cmd/distsync/internal/child"
 )
 
-// Signals that end the wait for a lock, and those that are passed on besides while the command
-// runs.
+// ending are the signals that end the wait for a lock. While the command runs, both ending and
+// others are passed on to it.
 var (
 	ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGUSR1, syscall.SIGUSR2}
 	others = []os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT}
 )
 
-// A running is one run of a command.
+// A running is one run of a command under a lock.
 type running struct {
 	*runner
 	*holding
-	path    string // of the command
+	path    string // of the command's file
 	command []string
 
 	child   *child.Child
 	started time.Time
-	told    time.Time // until when the command may run, as the child was told last
-	overdue bool      // the command has run for longer than it may
-	asked   time.Time // when a TERM was passed on first, after which it has only so long
+	told    time.Time // the deadline that the child was told last
+	overdue bool      // the command has run longer than --timeout
+	asked   time.Time // when the first TERM was passed on; with --grace, it starts the grace time
 	killed  bool
 }
 
 func (r *runner) run(ctx context.Context, stderr io.Writer, name string, command []string) error {
-	h, end := newHolding(&r.taker, name, stderr)
-	defer end()
-	s := &running{runner: r, holding: h, command: command}
+	s := &running{runner: r, holding: newHolding(&r.taker, name, stderr), command: command}
 	return s.finish(s.run(ctx))
 }
 
-// lookUp returns where a command is.
+// lookUp returns the path of a command's file.
 func lookUp(command string) (string, error) {
 	path, err := exec.LookPath(command)
 	switch {
@@ -81,12 +79,12 @@ func (s *running) run(ctx context.Context) (err error) {
 	})
 }
 
-// giveBack gives the lock back. If the store doesn't take it, the lock ends with its lease.
+// giveBack releases the lock. If the store doesn't answer, the lock ends with its lease.
 func (s *running) giveBack() { _ = s.release(context.Background()) }
 
-// settle waits until the lock lasts for long enough to begin, or is lost. What the store gives to
-// the first in line of a fair lock lasts for a second or so, until it is renewed, which is soon; a
-// command that began before that would be asked to end at once.
+// settle waits until the promise is long enough for the command to start, or the lock is lost. The
+// store grants a fair lock to the first waiter in line for about a second, and the client renews it
+// soon after. Without settle, a command that started before the renewal would get TERM at once.
 func (s *running) settle(ctx context.Context) {
 	for time.Until(s.last()) <= s.grace {
 		select {
@@ -100,7 +98,7 @@ func (s *running) settle(ctx context.Context) {
 	}
 }
 
-// underLock runs the command, gives the lock back, and returns with which status to exit.
+// underLock runs the command, releases the lock, and returns the exit status.
 func (s *running) underLock() error {
 	s.listen(others)
 	var err error
@@ -127,7 +125,7 @@ func (s *running) underLock() error {
 	return s.verdict(exit(status, nil))
 }
 
-// verdict returns with which status to exit if the lock was lost, and else err.
+// verdict returns the exit status of a loss if the lock was lost, and otherwise err.
 func (s *running) verdict(err error) error {
 	switch {
 	case s.lost != nil && s.quiet:
@@ -138,12 +136,12 @@ func (s *running) verdict(err error) error {
 	return err
 }
 
-// environment returns the command's.
+// environment returns the command's environment.
 func (s *running) environment() []string {
 	ours := []string{"DISTSYNC_NAME", "DISTSYNC_HOLDER", "DISTSYNC_TOKEN"}
 	env := slices.DeleteFunc(os.Environ(), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
-		return slices.Contains(ours, name) // of a run that this one is in
+		return slices.Contains(ours, name) // inherited if run is nested
 	})
 	env = append(env, "DISTSYNC_NAME="+s.name, "DISTSYNC_HOLDER="+s.hold.HolderID())
 	if token, ok := s.hold.Token(); ok {
@@ -152,7 +150,8 @@ func (s *running) environment() []string {
 	return env
 }
 
-// follow returns when the command has ended. It ends it when it has to.
+// follow waits until the command has ended. Meanwhile it passes signals on, and makes the command
+// end when that is necessary.
 func (s *running) follow() {
 	lost := s.hold.Lost()
 	timer := time.NewTimer(0)
@@ -163,7 +162,7 @@ func (s *running) follow() {
 		case <-s.child.Ended:
 			return
 		case sig := <-s.signals:
-			s.look() // we may have been stopped, too
+			s.look() // this process may have been stopped meanwhile
 			s.child.Signal(sig.(syscall.Signal))
 			if sig == syscall.SIGTERM && s.bounded && s.asked.IsZero() {
 				s.asked = time.Now()
@@ -177,10 +176,10 @@ func (s *running) follow() {
 	}
 }
 
-// never is when nothing is due any more.
+// never is the wait time if no action is due.
 const never = 1000 * time.Hour
 
-// look does what is due, and returns how long nothing will be.
+// look carries out due actions, and returns the time until the next one.
 func (s *running) look() time.Duration {
 	if s.killed {
 		return never
@@ -196,8 +195,8 @@ func (s *running) look() time.Duration {
 	return next
 }
 
-// lookAtGrace kills the command when the time is over that it had after a TERM that was passed on:
-// that is left.
+// lookAtGrace kills the command when the grace time after a TERM that was passed on has elapsed. It
+// returns the time left until then.
 func (s *running) lookAtGrace(left time.Duration) time.Duration {
 	if left > 0 {
 		return left
@@ -206,8 +205,8 @@ func (s *running) lookAtGrace(left time.Duration) time.Duration {
 	return never
 }
 
-// lookAtLock asks the command to end when the lock is in danger, and kills it before the lock could
-// be another's.
+// lookAtLock asks the command to end when the lock is about to be lost, and kills it before another
+// client can get the lock. It returns the time left until the next of these steps.
 func (s *running) lookAtLock(now time.Time) time.Duration {
 	last := s.last()
 	if !last.Equal(s.told) {
@@ -234,11 +233,11 @@ func (s *running) lookAtLock(now time.Time) time.Duration {
 	return left
 }
 
-// last returns when the command has to be dead.
+// last returns the time by which the command must be dead.
 func (s *running) last() time.Time { return s.hold.Until().Add(-s.margin()) }
 
-// lookAtTime asks the command to end, and kills it, when it has run for as long as it may: that is
-// left.
+// lookAtTime asks the command to end when it has run for as long as --timeout allows, and kills it
+// after the grace time. It returns the time left until the next of these steps.
 func (s *running) lookAtTime(left time.Duration) time.Duration {
 	if left > 0 {
 		return left
@@ -257,14 +256,14 @@ func (s *running) lookAtTime(left time.Duration) time.Duration {
 var errNotRenewed = errors.New("the command was ended, since the lock was about to be lost: " +
 	"it couldn't be renewed")
 
-// terminate asks the command to end, also if it is stopped.
+// terminate asks the command to end. A stopped command is continued so that it can end.
 func (s *running) terminate(reason string) {
 	s.child.Signal(syscall.SIGTERM)
 	s.child.Signal(syscall.SIGCONT)
 	s.tell("terminated", func(p *progress) { p.Reason = reason })
 }
 
-// kill kills the command.
+// kill kills the command and all its processes.
 func (s *running) kill(reason string) {
 	s.killed = true
 	s.child.Kill()

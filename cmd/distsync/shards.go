@@ -39,8 +39,9 @@ alarm when it lasts.`,
 		Args: usage(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if numbered < 0 || numbered > 0 && len(args) > 1 {
-				return exitf(exitUsage, "--list is a number of shards, and says the same as their names: "+
-					"usage is %s", cmd.UseLine())
+				return exitf(exitUsage,
+					"--list is a number of shards, and says the same as their names: "+
+						"usage is %s", cmd.UseLine())
 			}
 			names := args[1:]
 			if numbered > 0 {
@@ -57,7 +58,8 @@ alarm when it lasts.`,
 					}
 				}
 				if wrong := d.wrong(); check && len(wrong) > 0 {
-					return exitf(exitFailed, "shards of %s: %s", printable(args[0]), strings.Join(wrong, "; "))
+					return exitf(exitFailed, "shards of %s: %s", printable(args[0]),
+						strings.Join(wrong, "; "))
 				}
 				return nil
 			})
@@ -69,7 +71,7 @@ alarm when it lasts.`,
 	return cmd
 }
 
-// A division is what is known of some work that is divided.
+// A division is the state of a set of shards as the store knows it.
 type division struct {
 	nameJSON
 	Members []memberJSON `json:"members"`
@@ -85,7 +87,7 @@ type memberJSON struct {
 	Weight    int      `json:"weight"`
 	Cap       int      `json:"cap,omitempty"`
 	List      string   `json:"list"`
-	Has       int      `json:"has"` // of the shards that are shown, with the others of its client
+	Has       int      `json:"has"` // the number of printed shards that this member's client owns
 	Remaining *seconds `json:"remaining"`
 	lasts     string
 }
@@ -96,7 +98,7 @@ type shardJSON struct {
 	Owner string `json:"owner,omitempty"`
 }
 
-// divided asks who takes part, and who has which shard.
+// divided asks the store for the members and for the owner of each shard.
 func divided(ctx context.Context, c *dlock.Client, name string, names []string) (*division, error) {
 	members, err := shards.New(c, name, nil).Members(ctx)
 	if err != nil {
@@ -130,7 +132,8 @@ func divided(ctx context.Context, c *dlock.Client, name string, names []string) 
 	})
 	for _, m := range members {
 		d.Members = append(d.Members, memberJSON{
-			Client: m.Client, Run: m.Run, Address: m.Address, State: m.State, Seats: append([]int{}, m.Seats...),
+			Client: m.Client, Run: m.Run, Address: m.Address, State: m.State,
+			Seats:  append([]int{}, m.Seats...),
 			Weight: m.Weight, Cap: m.Cap, List: m.List, Has: has[m.Client],
 			Remaining: jsonRemaining(m.Left), lasts: lasts(m.Left),
 		})
@@ -138,7 +141,7 @@ func divided(ctx context.Context, c *dlock.Client, name string, names []string) 
 	return d, nil
 }
 
-// wrong says what should not be so for long.
+// wrong describes what is wrong with the division. Each such state is normal for a short time.
 func (d *division) wrong() (all []string) {
 	var free []string
 	for _, s := range d.Shards {
@@ -155,7 +158,8 @@ func (d *division) wrong() (all []string) {
 		all = append(all, "nobody is a member")
 	}
 	if n := len(free); n > most {
-		all = append(all, fmt.Sprintf("%d are free: %s and so on", n, strings.Join(free[:most], ", ")))
+		all = append(all, fmt.Sprintf("%d are free: %s and so on", n,
+			strings.Join(free[:most], ", ")))
 	} else if n > 0 {
 		all = append(all, fmt.Sprintf("%d are free: %s", n, strings.Join(free, ", ")))
 	}
@@ -176,7 +180,8 @@ func (d *division) print(w io.Writer, asJSON bool) error {
 	}
 	for _, m := range d.Members {
 		members.rows = append(members.rows, []string{
-			printable(m.Client), orNothing(m.Address), m.State, strings.Trim(fmt.Sprint(m.Seats), "[]"),
+			printable(m.Client), orNothing(m.Address), m.State,
+			strings.Trim(fmt.Sprint(m.Seats), "[]"),
 			printable(m.List), strconv.Itoa(m.Has), m.lasts,
 		})
 	}
@@ -196,7 +201,7 @@ func (d *division) print(w io.Writer, asJSON bool) error {
 	return err
 }
 
-// orNothing prints a text that may be empty, and is nothing then.
+// orNothing is like printable, but returns an empty text unchanged.
 func orNothing(text string) string {
 	if text == "" {
 		return ""

@@ -31,7 +31,8 @@ func TestShards(t *testing.T) {
 		show := func(args ...string) result {
 			return inside(t.Context(), append([]string{"shards", "--store", url}, args...)...)
 		}
-		if got := show("none", "--check"); got.status != exitFailed || got.stdout != "nobody is a member\n" ||
+		if got := show("none", "--check"); got.status != exitFailed ||
+			got.stdout != "nobody is a member\n" ||
 			!strings.Contains(got.stderr, "shards of none: nobody is a member") {
 			t.Errorf("nobody: %+v", got)
 		}
@@ -56,16 +57,20 @@ func TestShards(t *testing.T) {
 		_, table, _ := strings.Cut(got.stdout, "SHARD")
 		for i, row := range slices.Collect(strings.Lines(table))[1:] {
 			fields := strings.Join(strings.Fields(row), " ")
-			if fields != fmt.Sprintf("%d held web-1", i) && fields != fmt.Sprintf("%d held web-2", i) {
+			if fields != fmt.Sprintf("%d held web-1", i) &&
+				fields != fmt.Sprintf("%d held web-2", i) {
 				t.Errorf("row %d: %q", i, row)
 			}
 		}
-		if got := show("billing", "--check", "--quiet", "--list", "24"); got.status != exitFailed || got.stdout != "" ||
-			!strings.Contains(got.stderr, "12 are free: 12, 13,") || !strings.Contains(got.stderr, "and so on") {
+		if got := show("billing", "--check", "--quiet", "--list", "24"); got.status != exitFailed ||
+			got.stdout != "" ||
+			!strings.Contains(got.stderr, "12 are free: 12, 13,") ||
+			!strings.Contains(got.stderr, "and so on") {
 			t.Errorf("of 24: %+v", got)
 		}
 		if got := show("billing", "3", "x", "--check"); got.status != exitFailed ||
-			!strings.Contains(got.stderr, "shards of billing: 1 are free: x") || strings.Contains(got.stdout, "\n4 ") {
+			!strings.Contains(got.stderr, "shards of billing: 1 are free: x") ||
+			strings.Contains(got.stdout, "\n4 ") {
 			t.Errorf("of two by name: %+v", got)
 		}
 

@@ -29,7 +29,7 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// A store is where the locks are, and the client for it: one of four.
+// A store is a store of locks with its client. Exactly one of the four clients is set.
 type store struct {
 	backend.Backend
 	address *address
@@ -38,10 +38,11 @@ type store struct {
 	valkey   valkey.Client
 	etcd     *clientv3.Client
 	postgres *pgxpool.Pool
-	schema   string // of the locks there
+	schema   string // PostgreSQL's schema of the locks
 }
 
-// openStore connects to the store that the flags name, and returns when it has answered. Errors say which status to exit with.
+// openStore connects to the store that the flags name, and waits until the store answers. The
+// errors of openStore have an exit status.
 func (g *global) openStore(ctx context.Context) (b backend.Backend, closeStore func(), err error) {
 	s, err := g.connect(ctx)
 	if err != nil {
@@ -50,7 +51,7 @@ func (g *global) openStore(ctx context.Context) (b backend.Backend, closeStore f
 	return s.Backend, s.close, nil
 }
 
-// connect is openStore for those who need the client, too.
+// connect is like openStore, for callers that need more of the store than its Backend.
 func (g *global) connect(ctx context.Context) (*store, error) {
 	a, err := parseStore(g.store)
 	if err == nil && g.timeout <= 0 {
@@ -82,45 +83,53 @@ func (g *global) connect(ctx context.Context) (*store, error) {
 	return s, nil
 }
 
-// unavailable returns the error for a store that didn't answer, or didn't let us in.
+// unavailable returns the error for a store that didn't answer, or that rejected the user or
+// password.
 func (s *store) unavailable(ctx context.Context, g *global, err error) error {
-	if timeout, ok := errors.AsType[net.Error](err); ctx.Err() == context.DeadlineExceeded || ok && timeout.Timeout() {
+	if timeout, ok := errors.AsType[net.Error](err); ctx.Err() == context.DeadlineExceeded ||
+		ok && timeout.Timeout() {
 		err = fmt.Errorf("no answer within %v", g.timeout)
 	}
 	if keepsOut(err) {
-		return exitf(exitUnavailable, "%s doesn't let us in: %w", s.address, err)
+		return exitf(exitUnavailable, "%s refuses this user or password: %w", s.address, err)
 	}
 	return exitf(exitUnavailable, "%s can't be reached: %w", s.address, err)
 }
 
-// keepsOut says whether a store that was reached wants another user or password.
+// keepsOut reports whether the store has rejected the user or password.
 func keepsOut(err error) bool {
 	text := err.Error()
-	return strings.Contains(text, "WRONGPASS ") || strings.Contains(text, "NOAUTH ") || strings.Contains(text, rpctypes.ErrorDesc(rpctypes.ErrAuthFailed)) ||
-		strings.Contains(text, "(SQLSTATE 28") // of PostgreSQL
+	return strings.Contains(text, "WRONGPASS ") || strings.Contains(text, "NOAUTH ") ||
+		strings.Contains(text, rpctypes.ErrorDesc(rpctypes.ErrAuthFailed)) ||
+		strings.Contains(text, "(SQLSTATE 28") // PostgreSQL's class of authorization errors
 }
 
-// schemes are those of the URLs of stores.
-var schemes = []string{"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
+// schemes are the URL schemes of all stores.
+var schemes = []string{"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel",
+	"redis+cluster", "rediss+cluster",
 	"valkey", "valkeys", "etcd", "etcds", "postgres", "postgresql"}
 
-// parseStore takes the URL of a store apart.
+// parseStore parses a store's URL, and checks its scheme and hosts.
 func parseStore(raw string) (*address, error) {
 	if raw == "" {
-		return nil, errors.New("which store? Say --store URL or set DISTSYNC_STORE, as in redis://localhost:6379 (distsync help stores)")
+		return nil, errors.New("which store? Say --store URL or set DISTSYNC_STORE, as in " +
+			"redis://localhost:6379 (distsync help stores)")
 	}
 	if strings.HasPrefix(raw, "memory:") {
-		return nil, errors.New("locks in memory can't be seen by another process, so there is nothing to look at: --store must be a server's")
+		return nil, errors.New("locks in memory can't be seen by another process, so there is " +
+			"nothing to look at: --store must be a server's")
 	}
 	a, err := parseAddress(raw)
 	switch {
 	case err != nil:
 	case !slices.Contains(schemes, a.scheme):
-		err = fmt.Errorf("unknown scheme %s://; there are %s://", a.scheme, strings.Join(schemes, "://, "))
+		err = fmt.Errorf("unknown scheme %s://; there are %s://", a.scheme,
+			strings.Join(schemes, "://, "))
 	case len(a.hosts) == 0 && a.scheme != "unix":
 		err = errors.New("there is no host in it")
 	case len(a.hosts) > 1 && slices.Contains(schemes[:3], a.scheme):
-		err = fmt.Errorf("several hosts: say redis+cluster:// or redis+sentinel://…?master_name=NAME")
+		err = fmt.Errorf("several hosts: say redis+cluster:// or " +
+			"redis+sentinel://…?master_name=NAME")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the store's URL is wrong: %w (distsync help stores)", err)
@@ -128,7 +137,8 @@ func parseStore(raw string) (*address, error) {
 	return a, nil
 }
 
-// wrong returns the error for a URL that a client's own parser refused, without the URL.
+// wrong returns the error for a URL that a client's own parser rejected. The error doesn't quote
+// the URL.
 func wrong(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err
@@ -149,7 +159,8 @@ func (s *store) openRedis(g *global) error {
 			return wrong(err)
 		}
 		if o.RouteByLatency || o.RouteRandomly || o.ReplicaOnly {
-			return wrong(errors.New("locks are on the master: no route_by_latency, route_randomly or replica_only"))
+			return wrong(errors.New("locks are on the master: no route_by_latency, " +
+				"route_randomly or replica_only"))
 		}
 		o.DialTimeout, o.ReadTimeout = orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewFailoverClient(o)
@@ -176,11 +187,13 @@ func (s *store) openRedis(g *global) error {
 	return nil
 }
 
-// orDefault returns what the URL says of a client's timeout or, if it says nothing, the one for all.
+// orDefault returns d, the client's timeout from the URL. If the URL has none, it returns the
+// timeout of the flag --store-timeout.
 func orDefault(d time.Duration, g *global) time.Duration { return cmp.Or(d, g.timeout) }
 
-// valkeyOptions are those that valkey-go's parser knows; others it doesn't mind.
-var valkeyOptions = []string{"db", "dial_timeout", "write_timeout", "addr", "skip_verify", "protocol", "client_cache", "max_retries",
+// valkeyOptions are the options that valkey-go's parser knows. The parser ignores all others.
+var valkeyOptions = []string{"db", "dial_timeout", "write_timeout", "addr", "skip_verify",
+	"protocol", "client_cache", "max_retries",
 	"client_name", "master_set"}
 
 func (s *store) openValkey(ctx context.Context, g *global) error {
@@ -191,7 +204,8 @@ func (s *store) openValkey(ctx context.Context, g *global) error {
 	if err != nil {
 		return wrong(err)
 	}
-	o.Dialer.Timeout, o.ConnWriteTimeout = orDefault(o.Dialer.Timeout, g), orDefault(o.ConnWriteTimeout, g)
+	o.Dialer.Timeout, o.ConnWriteTimeout = orDefault(o.Dialer.Timeout, g),
+		orDefault(o.ConnWriteTimeout, g)
 	client, err := dialValkey(ctx, s.address, o)
 	if err != nil {
 		return s.unavailable(ctx, g, err)
@@ -205,7 +219,8 @@ func (s *store) openValkey(ctx context.Context, g *global) error {
 	return nil
 }
 
-// dialValkey makes a client, which connects at once. One that comes when the context has ended is closed.
+// dialValkey returns a connected client. If the context ends before the client is connected, the
+// client is closed later.
 func dialValkey(ctx context.Context, a *address, o valkey.ClientOption) (valkey.Client, error) {
 	if err := a.dial(ctx, nil); err != nil {
 		return nil, err
@@ -232,7 +247,7 @@ func dialValkey(ctx context.Context, a *address, o valkey.ClientOption) (valkey.
 	}
 }
 
-// etcdOptions are those of an etcd URL, named as etcdctl names them.
+// etcdOptions are the options of an etcd URL. The first three are also flags of etcdctl.
 var etcdOptions = []string{"cacert", "cert", "key", "server_name", "skip_verify"}
 
 func (s *store) openEtcd(ctx context.Context, g *global) error {
@@ -248,11 +263,12 @@ func (s *store) openEtcd(ctx context.Context, g *global) error {
 		return wrong(err)
 	}
 	o := clientv3.Config{
-		DialTimeout:          g.timeout,
-		DialKeepAliveTime:    5 * time.Second, // a member that vanishes is noticed well within a lease
+		DialTimeout: g.timeout,
+		// With these, the client notices a dead member well within a lease.
+		DialKeepAliveTime:    5 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		TLS:                  tlsConfig,
-		Logger:               zap.NewNop(), // what it has to say it also returns
+		Logger:               zap.NewNop(), // the client returns all errors that it logs
 	}
 	for _, h := range a.hosts {
 		scheme := "http://"
@@ -281,7 +297,7 @@ func (s *store) openEtcd(ctx context.Context, g *global) error {
 	return nil
 }
 
-// etcdTLS returns how to speak TLS, or nil where the URL is without.
+// etcdTLS returns the TLS configuration, or nil if the URL's scheme has no TLS.
 func (a *address) etcdTLS() (*tls.Config, error) {
 	if err := a.only(etcdOptions); err != nil {
 		return nil, err
@@ -321,7 +337,7 @@ func (a *address) etcdTLS() (*tls.Config, error) {
 	return c, nil
 }
 
-// ping returns nil if the store answers, whatever this user may do there.
+// ping returns nil if the store answers, even if the user lacks the right to ping.
 func (s *store) ping(ctx context.Context) error {
 	var err error
 	switch {
@@ -340,20 +356,21 @@ func (s *store) ping(ctx context.Context) error {
 		}
 	}
 	if err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
-		err = nil // it knows us
+		err = nil // the user is authenticated, and only lacks this right
 	}
 	return err
 }
 
-// keepsNumbers says whether the store keeps the number of a semaphore when all permits are back.
+// keepsNumbers reports whether the store keeps a semaphore's limit after all permits are released.
 func (s *store) keepsNumbers() bool { return s.redis != nil || s.valkey != nil }
 
-// forgetNumber deletes a number of permits if none is out.
+// forgetNumber deletes a semaphore's limit unless a permit is acquired.
 const forgetNumber = `
 if redis.call('exists', KEYS[2]) == 1 or not tonumber(redis.call('get', KEYS[1]) or '') then return 0 end
 return redis.call('del', KEYS[1])`
 
-// forget deletes the number of a semaphore, unless somebody has a permit. It says whether it did.
+// forget deletes a semaphore's limit, unless a client holds a permit. It returns whether it deleted
+// the limit.
 func (s *store) forget(ctx context.Context, key string) (bool, error) {
 	keys := []string{key, redisson.PermitIDs(key)}
 	if s.redis != nil {

@@ -2,19 +2,20 @@ package main
 
 import "strings"
 
-// A table is printed when it is complete: its columns are as wide as what is in them.
+// A table is printed when it is complete, because the width of a column depends on all its texts.
 type table struct {
 	head []string
 	rows [][]string
-	cut  []int // the columns whose texts may be cut where the screen is too narrow, the one to begin with first
+	// the columns that are shortened if the screen is too narrow, the widest first
+	cut []int
 }
 
 const (
-	gap      = 2  // between columns
-	narrowed = 12 // no column is cut to less
+	gap      = 2  // the space between columns
+	narrowed = 12 // the least width of a shortened column
 )
 
-// on returns the table as it is on a screen: nothing if it has no rows.
+// on returns the table formatted for a screen, or "" if it has no rows.
 func (t *table) on(s screen) string {
 	if len(t.rows) == 0 {
 		return ""
@@ -36,7 +37,8 @@ func (t *table) on(s screen) string {
 	return all.String()
 }
 
-// widths returns how wide the columns are, together no more than most unless that is 0 or can't be.
+// widths returns the widths of the columns. With the gaps, they sum up to no more than most, unless
+// most is 0 or too small for the table.
 func (t *table) widths(most int) []int {
 	widths := make([]int, len(t.head))
 	sum := -gap

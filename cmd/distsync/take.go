@@ -14,19 +14,19 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A taker is what the flags say of a command that acquires a lock: of run and hold.
+// A taker has the flags of the commands that acquire a lock, which are run and hold.
 type taker struct {
 	*global
 	kind        string
 	permits     string
-	wait        time.Duration // for the lock
-	forever     bool          // wait is not given
+	wait        time.Duration // how long to wait for the lock
+	forever     bool          // --wait isn't given
 	lease       time.Duration
-	atLeast     time.Duration // that the lock stays taken
-	notAcquired int           // the status for that
+	atLeast     time.Duration // how long the lock stays taken at least
+	notAcquired int           // the exit status if the lock isn't acquired
 }
 
-// shortestLease is the least that can be kept.
+// shortestLease is the shortest lease that --lease allows.
 const shortestLease = time.Second
 
 var kinds = []string{"lock", "fair", "read", "write", "fenced"}
@@ -37,8 +37,9 @@ var errNegative = exitf(exitUsage, "a negative time")
 func (k *taker) define(cmd *cobra.Command) *pflag.FlagSet {
 	f := cmd.Flags()
 	f.StringVar(&k.kind, "kind", "lock", "of lock: "+strings.Join(kinds, ", "))
-	f.StringVar(&k.permits, "permits", "", "instead of a lock, a permit of a semaphore that has LIMIT, "+
-		"as in 3; or N of them, as in 2/5")
+	f.StringVar(&k.permits, "permits", "",
+		"instead of a lock, a permit of a semaphore that has LIMIT, "+
+			"as in 3; or N of them, as in 2/5")
 	f.DurationVar(&k.wait, "wait", 0,
 		"how long to wait for the lock; 0: not at all (default: for ever)")
 	f.DurationVar(&k.lease, "lease", dlock.DefaultLease,
@@ -47,16 +48,17 @@ func (k *taker) define(cmd *cobra.Command) *pflag.FlagSet {
 		"the exit status if the lock isn't acquired in time")
 	f.Lookup("not-acquired").Annotations = map[string][]string{byHand: nil}
 	complete := cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)
-	_ = cmd.RegisterFlagCompletionFunc("kind", complete) // there is such a flag
+	_ = cmd.RegisterFlagCompletionFunc("kind", complete) // fails only if there is no such flag
 	return f
 }
 
-// check returns an error if the flags can't be meant.
+// check returns an error if the flags are invalid.
 func (k *taker) check(flags *pflag.FlagSet) error {
 	k.forever = !flags.Changed("wait")
 	switch {
 	case !slices.Contains(kinds, k.kind):
-		return exitf(exitUsage, "--kind %s: want one of %s", printable(k.kind), strings.Join(kinds, ", "))
+		return exitf(exitUsage, "--kind %s: want one of %s", printable(k.kind),
+			strings.Join(kinds, ", "))
 	case k.permits != "" && flags.Changed("kind"):
 		return exitf(exitUsage, "--permits is of a semaphore: leave out --kind")
 	case k.wait < 0:
@@ -70,7 +72,8 @@ func (k *taker) check(flags *pflag.FlagSet) error {
 	return err
 }
 
-// counts returns how many permits are wanted, and of how many: 0 of 0 if it isn't a semaphore.
+// counts returns how many permits to acquire, and the semaphore's limit. Both are 0 for other
+// locks.
 func (k *taker) counts() (n, limit int, err error) {
 	if k.permits == "" {
 		return 0, 0, nil
@@ -88,7 +91,7 @@ func (k *taker) counts() (n, limit int, err error) {
 	return n, limit, nil
 }
 
-// acquire acquires what the flags say.
+// acquire acquires the lock that the flags describe.
 func (k *taker) acquire(ctx context.Context, c *dlock.Client, name string) (*dlock.Hold, error) {
 	var opts []dlock.AcquireOption
 	if !k.forever {
@@ -118,7 +121,7 @@ func (k *taker) acquire(ctx context.Context, c *dlock.Client, name string) (*dlo
 	}
 }
 
-// refused gives the error of an acquisition the status to exit with.
+// refused adds an exit status to the error of an acquisition.
 func (k *taker) refused(s *store, err error) error {
 	switch {
 	case errors.Is(err, dlock.ErrUnavailable):

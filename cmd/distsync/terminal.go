@@ -7,14 +7,15 @@ import (
 	"golang.org/x/term"
 )
 
-// A screen is where a command writes: how many columns it has, 0 for no end, and whether colours are wanted there.
+// A screen is the output of a command. columns is the terminal's width, or 0 for no limit. colours
+// says whether to print in colour.
 type screen struct {
 	io.Writer
 	columns int
 	colours bool
 }
 
-// screenOf returns what w is written to.
+// screenOf returns the screen for w. If w isn't a terminal, it has neither a width nor colours.
 func screenOf(w io.Writer) screen {
 	s := screen{Writer: w}
 	if !isTerminal(w) {
@@ -28,13 +29,13 @@ func screenOf(w io.Writer) screen {
 	return s
 }
 
-// isTerminal says whether a person sees what is written there, or types what is read.
+// isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Colours, as the numbers that a terminal knows them by.
+// ANSI codes of text styles.
 const (
 	bold   = "1"
 	red    = "31"
@@ -42,7 +43,7 @@ const (
 	yellow = "33"
 )
 
-// paint returns a text in a colour, where colours are wanted.
+// paint returns a text in a colour, if the screen has colours.
 func (s screen) paint(colour, text string) string {
 	if !s.colours || text == "" {
 		return text

@@ -14,7 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// typed runs the binary on a terminal where a person types answer when he is asked, and returns what he has seen.
+// typed runs the binary on a terminal where a person types answer at the prompt. It returns the
+// screen's text.
 func typed(t *testing.T, answer string, args ...string) (seen string, status int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
@@ -50,7 +51,8 @@ func TestTerminal(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
 	url := "redis://" + server.Addr
-	web := client(t, url, dlock.WithClientID("a-host-with-a-long-name.example.com/4711/abcdefghijklmnop"))
+	web := client(t, url,
+		dlock.WithClientID("a-host-with-a-long-name.example.com/4711/abcdefghijklmnop"))
 	name := "orders:" + strings.Repeat("0123456789", 5)
 	must(t)(web.Locker(name).Acquire(t.Context()))
 
@@ -58,15 +60,22 @@ func TestTerminal(t *testing.T) {
 	if status != 0 || !strings.HasPrefix(seen, "\x1b[1mNAME") {
 		t.Errorf("ls: status %d: %q", status, seen)
 	}
-	for line := range strings.Lines(strings.NewReplacer("\x1b[1m", "", "\x1b[0m", "").Replace(seen)) {
+	for line := range strings.Lines(strings.NewReplacer("\x1b[1m", "", "\x1b[0m", "").
+		Replace(seen)) {
 		if n := columns(strings.TrimSpace(line)); n > 60 {
 			t.Errorf("%d columns on a terminal of 60: %q", n, line)
 		}
 	}
 
-	for answer, want := range map[string]int{"\n": exitFailed, "n\n": exitFailed, "nay\n": exitFailed, "\x04": exitFailed} {
+	for answer, want := range map[string]int{
+		"\n":    exitFailed,
+		"n\n":   exitFailed,
+		"nay\n": exitFailed,
+		"\x04":  exitFailed,
+	} {
 		seen, status := typed(t, answer, "unlock", "--force", name, "--store", url)
-		if status != want || !strings.Contains(seen, "a-host-with-a-lon") || !strings.Contains(seen, "nothing was done") {
+		if status != want || !strings.Contains(seen, "a-host-with-a-lon") ||
+			!strings.Contains(seen, "nothing was done") {
 			t.Errorf("answer %q: status %d: %s", answer, status, seen)
 		}
 		if server.Do("EXISTS", name) != "1" {
@@ -74,17 +83,19 @@ func TestTerminal(t *testing.T) {
 		}
 	}
 	seen, status = typed(t, "Yes\n", "unlock", "--force", name, "--store", url)
-	if status != 0 || !strings.Contains(seen, "taken from a-host") || server.Do("EXISTS", name) != "0" {
+	if status != 0 || !strings.Contains(seen, "taken from a-host") ||
+		server.Do("EXISTS", name) != "0" {
 		t.Errorf("answer yes: status %d: %s", status, seen)
 	}
 }
 
-// A lock that goes to somebody else while the person thinks is left alone.
+// A lock that gets another holder while the person thinks isn't taken away.
 func TestUnlockSomebodyElse(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
 	url := "redis://" + server.Addr
-	first, second := client(t, url, dlock.WithClientID("first")), client(t, url, dlock.WithClientID("second"))
+	first, second := client(t, url, dlock.WithClientID("first")),
+		client(t, url, dlock.WithClientID("second"))
 	hold := must(t)(first.Locker("n").Acquire(t.Context()))
 
 	terminal, person := pty(t)
@@ -110,7 +121,8 @@ func TestUnlockSomebodyElse(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	<-copied
-	if cmd.ProcessState.ExitCode() != exitFailed || !strings.Contains(out.String(), "second:") || server.Do("EXISTS", "n") != "1" {
+	if cmd.ProcessState.ExitCode() != exitFailed || !strings.Contains(out.String(), "second:") ||
+		server.Do("EXISTS", "n") != "1" {
 		t.Errorf("%v: %s", cmd.ProcessState, out)
 	}
 }
@@ -126,7 +138,9 @@ func TestWatchSignals(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		testservers.Until(t, "it watches", func() bool { return strings.Contains(out.String(), "n  free\n") })
+		testservers.Until(t, "it watches", func() bool {
+			return strings.Contains(out.String(), "n  free\n")
+		})
 		if err := cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}

@@ -10,23 +10,25 @@ import (
 	"golang.org/x/text/width"
 )
 
-// printable returns a name as people may see it: as it is, or in quotes and escaped if it has anything that a terminal might act
-// on, that can't be seen, or that looks like quotes of ours.
+// printable returns a name for people. It quotes and escapes a name with characters that a terminal
+// may interpret, that are invisible, or that look like the quotes.
 func printable(name string) string {
-	if name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, hidden) || strings.HasPrefix(name, `"`) {
+	if name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, hidden) ||
+		strings.HasPrefix(name, `"`) {
 		return quote(name)
 	}
 	return name
 }
 
-// quote is strconv.Quote, but for spaces other than the ordinary one, which it escapes, too.
+// quote is like strconv.Quote, but also escapes all spaces except the ordinary one.
 func quote(name string) string {
-	return `"` + escapeText(strings.ReplaceAll(strings.ReplaceAll(name, `\`, `\\`), `"`, `\"`)) + `"`
+	return `"` + escapeText(strings.ReplaceAll(strings.ReplaceAll(name, `\`, `\\`), `"`, `\"`)) +
+		`"`
 }
 
-// escape returns a text in one line, in which is escaped what a terminal might act on.
+// escape returns a text as one line, and escapes characters that a terminal may interpret.
 func escape(text string) string {
-	return escapeText(strings.ReplaceAll(text, "\n", "; ")) // as in errors that are joined
+	return escapeText(strings.ReplaceAll(text, "\n", "; ")) // joined errors have newlines
 }
 
 func escapeText(text string) string {
@@ -44,10 +46,11 @@ func escapeText(text string) string {
 	return b.String()
 }
 
-// hidden says whether a character can't be seen: a control, a space, one that changes the direction of writing.
+// hidden reports whether a character is invisible, such as a control character, a space, or a mark
+// that changes the direction of writing.
 func hidden(r rune) bool { return !strconv.IsGraphic(r) || unicode.IsSpace(r) }
 
-// columns returns how many columns of a terminal a text takes.
+// columns returns a text's width in a terminal.
 func columns(text string) (n int) {
 	for _, r := range text {
 		n += columnsOf(r)
@@ -65,14 +68,14 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// shorten cuts so much out of a text that it takes no more than most columns: a third from its end is left, since what
-// a name begins with says most, and what it ends with tells it from others.
+// shorten cuts out the middle of a text, so that it isn't wider than most columns. Two thirds show
+// the beginning, which says most. One third shows the end, which distinguishes similar names.
 func shorten(text string, most int) string {
 	if columns(text) <= most {
 		return text
 	}
 	runes := []rune(text)
-	from, to, room := 0, len(runes), most-1 // for the ellipsis
+	from, to, room := 0, len(runes), most-1 // one column is for the ellipsis
 	for from < to {
 		end := columns(string(runes[:from])) > 2*columns(string(runes[to:]))
 		next := runes[from]
@@ -91,7 +94,7 @@ func shorten(text string, most int) string {
 	return string(runes[:from]) + "…" + string(runes[to:])
 }
 
-// lasts returns a time that is left as people read it.
+// lasts returns a remaining time for people.
 func lasts(d time.Duration) string {
 	switch {
 	case d < 0:

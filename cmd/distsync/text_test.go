@@ -13,23 +13,32 @@ import (
 
 // Names that a terminal might act on, or that people would be deceived by.
 var nasty = []string{
-	"\x1b[31mred\x1b[0m", "\x1b]0;title\a", "a\nb", "tab\there", "\r gone", "nul\x00", "c1\u009b31m", "del\x7f",
-	"right\u202eto left", "isolate\u2066x\u2069", "zero\u200bwidth", "\ufeffbom", "bad\xff\xfeutf8", "\xed\xa0\x80", `"quoted"`, `"`, "", " ",
+	"\x1b[31mred\x1b[0m", "\x1b]0;title\a", "a\nb", "tab\there", "\r gone", "nul\x00",
+	"c1\u009b31m", "del\x7f",
+	"right\u202eto left", "isolate\u2066x\u2069", "zero\u200bwidth", "\ufeffbom", "bad\xff\xfeutf8",
+	"\xed\xa0\x80", `"quoted"`, `"`, "", " ",
 	"no\u00a0break", "line\u2028separator", "tag\U000e0041", "soft\u00adhyphen",
 }
 
 func TestPrintable(t *testing.T) {
 	for _, name := range nasty {
-		for what, text := range map[string]string{"printable": printable(name), "escape": escape("x" + name), "quote": quote(name)} {
-			if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return hidden(r) && r != ' ' }) {
+		for what, text := range map[string]string{
+			"printable": printable(name),
+			"escape":    escape("x" + name),
+			"quote":     quote(name),
+		} {
+			if !utf8.ValidString(text) ||
+				strings.ContainsFunc(text, func(r rune) bool { return hidden(r) && r != ' ' }) {
 				t.Errorf("%s(%q) = %q", what, name, text)
 			}
 		}
-		if got := printable(name); !strings.HasPrefix(got, `"`) || !strings.HasSuffix(got, `"`) || len(got) < 2 {
+		if got := printable(name); !strings.HasPrefix(got, `"`) || !strings.HasSuffix(got, `"`) ||
+			len(got) < 2 {
 			t.Errorf("%q is printed as %s, without quotes", name, got)
 		}
 	}
-	for _, name := range []string{"orders:42", "größe", "锁", "{a}b", `back\slash`, "smile🙂", "it's", "e\u0301"} {
+	for _, name := range []string{"orders:42", "größe", "锁", "{a}b", `back\slash`, "smile🙂", "it's",
+		"e\u0301"} {
 		if got := printable(name); got != name {
 			t.Errorf("%q is printed as %s", name, got)
 		}
@@ -50,7 +59,8 @@ func FuzzPrintable(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		for _, text := range []string{printable(name), escape(name)} {
-			if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return hidden(r) && r != ' ' }) {
+			if !utf8.ValidString(text) ||
+				strings.ContainsFunc(text, func(r rune) bool { return hidden(r) && r != ' ' }) {
 				t.Errorf("%q: %q", name, text)
 			}
 		}
@@ -92,14 +102,19 @@ func TestShorten(t *testing.T) {
 	} {
 		got := shorten(c.text, c.most)
 		if got != c.want || columns(got) > c.most {
-			t.Errorf("%q in %d columns is %q (%d columns), want %q", c.text, c.most, got, columns(got), c.want)
+			t.Errorf("%q in %d columns is %q (%d columns), want %q", c.text, c.most, got,
+				columns(got), c.want)
 		}
 	}
 }
 
 func TestTableFits(t *testing.T) {
 	long := strings.Repeat("long-", 30)
-	tab := table{head: []string{"NAME", "KIND", "HOLDER"}, cut: []int{2, 0}, rows: [][]string{{long, "exclusive", long}, {"短い名前", "read", "x"}}}
+	tab := table{
+		head: []string{"NAME", "KIND", "HOLDER"}, cut: []int{2, 0}, rows: [][]string{
+			{long, "exclusive", long}, {"短い名前", "read", "x"},
+		},
+	}
 	for _, most := range []int{60, 80, 120} {
 		for line := range strings.Lines(tab.on(screen{columns: most})) {
 			if n := columns(strings.TrimSpace(line)); n > most {
@@ -115,8 +130,13 @@ func TestTableFits(t *testing.T) {
 // That nobody is inside a lock that stays taken is said, to people and to programs.
 func TestDescribeWhatIsKept(t *testing.T) {
 	for _, kept := range []bool{false, true} {
-		l := dlock.LockInfo{Name: "once:job@now", Holders: []dlock.Holder{{ID: "a:1", Client: "a", Count: 1, Remaining: time.Minute, Kept: kept}}}
-		if text := describe(screen{}, &l); strings.Contains(text, "1m0s, given back and kept") != kept {
+		l := dlock.LockInfo{
+			Name: "once:job@now", Holders: []dlock.Holder{{
+				ID: "a:1", Client: "a", Count: 1, Remaining: time.Minute, Kept: kept,
+			}},
+		}
+		if text := describe(screen{}, &l); strings.Contains(text,
+			"1m0s, given back and kept") != kept {
 			t.Errorf("kept %v: %s", kept, text)
 		}
 		if got := jsonLock(&l).Holders[0].Kept; got != kept {
@@ -126,7 +146,10 @@ func TestDescribeWhatIsKept(t *testing.T) {
 			t.Errorf("kept %v: in a list %q", kept, text)
 		}
 	}
-	both := dlock.LockInfo{Holders: []dlock.Holder{{ID: "a:1", Count: 1, Remaining: time.Minute, Kept: true}, {ID: "b:1", Count: 1, Remaining: time.Second}}}
+	both := dlock.LockInfo{Holders: []dlock.Holder{
+		{ID: "a:1", Count: 1, Remaining: time.Minute, Kept: true},
+		{ID: "b:1", Count: 1, Remaining: time.Second},
+	}}
 	if text := lastsLongest(&both); strings.Contains(text, "kept") {
 		t.Errorf("one of two has it: %q", text)
 	}

@@ -41,33 +41,39 @@ On a terminal it shows whose lock it is, and asks. Elsewhere it needs --yes.`,
 		ValidArgsFunction: g.completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !force {
-				return exitf(exitUsage, "a lock is unlocked by whoever has it; to take it away from him say --force")
+				return exitf(exitUsage,
+					"a lock is unlocked by whoever has it; to take it away from him say --force")
 			}
 			if !yes && !(isTerminal(cmd.InOrStdin()) && isTerminal(cmd.ErrOrStderr())) {
 				return exitf(exitUsage, "there is no terminal to ask on: say --yes")
 			}
-			return g.with(cmd.Context(), func(s *store, c *dlock.Client) error { return g.unlock(cmd, s, c, args[0], yes, forget) })
+			return g.with(cmd.Context(), func(s *store, c *dlock.Client) error {
+				return g.unlock(cmd, s, c, args[0], yes, forget)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "take it away from whoever has it")
 	cmd.Flags().BoolVar(&yes, "yes", false, "don't ask")
-	cmd.Flags().BoolVar(&forget, "forget", false, "of a semaphore on Redis and Valkey also delete the number")
+	cmd.Flags().BoolVar(&forget, "forget", false,
+		"of a semaphore on Redis and Valkey also delete the number")
 	for _, name := range []string{"force", "yes", "forget"} {
 		cmd.Flags().Lookup(name).Annotations = map[string][]string{byHand: nil}
 	}
 	return cmd
 }
 
-// unlocked is what unlock did, as programs get it.
+// unlocked is the result of the command unlock in JSON.
 type unlocked struct {
 	nameJSON
 	Released  bool         `json:"released"`
-	Forgotten bool         `json:"forgotten,omitempty"` // the number of a semaphore
-	Holders   []holderJSON `json:"holders"`             // who had it just before
+	Forgotten bool         `json:"forgotten,omitempty"` // the semaphore's limit was deleted
+	Holders   []holderJSON `json:"holders"`             // the holders just before
 	More      int          `json:"more,omitempty"`
 }
 
-func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name string, yes, forget bool) error {
+func (g *global) unlock(
+	cmd *cobra.Command, s *store, c *dlock.Client, name string, yes, forget bool,
+) error {
 	l, err := g.inspect(cmd.Context(), s, c, name)
 	if err != nil {
 		return err
@@ -84,13 +90,14 @@ func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name stri
 		}
 		if len(l.Holders) > 0 && !sameHolders(l, now) {
 			fmt.Fprint(asked, describe(asked, now))
-			return exitf(exitFailed, "meanwhile it isn't held by the same any more: nothing was done")
+			return exitf(exitFailed,
+				"meanwhile it isn't held by the same any more: nothing was done")
 		}
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
 	defer cancel()
 	released, forgotten := false, false
-	if len(l.Holders) > 0 || forget { // permits that are over are out until then
+	if len(l.Holders) > 0 || forget { // the store counts expired permits until the release
 		if released, err = forceUnlock(ctx, c, l); err != nil {
 			return g.failed(s, err)
 		}
@@ -101,7 +108,9 @@ func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name stri
 		}
 	}
 	if g.json {
-		err = printJSON(cmd.OutOrStdout(), unlocked{jsonName(name), released, forgotten, jsonHolders(l.Holders), l.More})
+		err = printJSON(cmd.OutOrStdout(), unlocked{
+			jsonName(name), released, forgotten, jsonHolders(l.Holders), l.More,
+		})
 	} else {
 		_, err = io.WriteString(cmd.OutOrStdout(), g.told(l, released, forgotten))
 	}
@@ -112,7 +121,7 @@ func (g *global) unlock(cmd *cobra.Command, s *store, c *dlock.Client, name stri
 	return err
 }
 
-// ask shows whose lock it is, and returns an error unless the answer is yes.
+// ask shows the holders of the lock, and returns an error unless the user answers yes.
 func ask(cmd *cobra.Command, s screen, l *dlock.LockInfo) error {
 	fmt.Fprintf(s, "%sTake it away? Who has it goes on until he notices. [y/N] ", describe(s, l))
 	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
@@ -126,7 +135,8 @@ func ask(cmd *cobra.Command, s screen, l *dlock.LockInfo) error {
 	return exitf(exitFailed, "nothing was done")
 }
 
-// sameHolders says whether a lock is held by the same as before.
+// sameHolders reports whether the lock is held, and all holders in now are also in before, as far
+// as that lists them.
 func sameHolders(before, now *dlock.LockInfo) bool {
 	ids := make(map[string]bool)
 	for _, h := range before.Holders {
@@ -134,33 +144,33 @@ func sameHolders(before, now *dlock.LockInfo) bool {
 	}
 	for _, h := range now.Holders {
 		if !ids[h.ID] {
-			return before.More > 0 // then not all were listed
+			return before.More > 0 // not all earlier holders were listed
 		}
 	}
 	return len(now.Holders) > 0
 }
 
-// forceUnlock takes a lock away from all who have it.
+// forceUnlock releases a lock for all its holders.
 func forceUnlock(ctx context.Context, c *dlock.Client, l *dlock.LockInfo) (bool, error) {
 	switch l.Kind {
 	case backend.Permits:
 		return c.Semaphore(l.Name, 0).ForceRelease(ctx)
 	case backend.Read, backend.Write:
 		rw := c.RWLocker(l.Name)
-		wrote, err := rw.Writer().ForceUnlock(ctx) // takes what the writer reads, too
+		wrote, err := rw.Writer().ForceUnlock(ctx) // also releases the writer's reads
 		if err != nil {
 			return false, err
 		}
 		read, err := rw.Reader().ForceUnlock(ctx)
 		return wrote || read, err
 	}
-	if len(l.Line) > 0 { // the first of them gets it at once
+	if len(l.Line) > 0 { // a fair lock's first waiter gets it at once
 		return c.FairLocker(l.Name).ForceUnlock(ctx)
 	}
 	return c.Locker(l.Name).ForceUnlock(ctx)
 }
 
-// told returns what unlock did, for people.
+// told describes the result of unlock, for people.
 func (g *global) told(l *dlock.LockInfo, released, forgotten bool) string {
 	name := printable(l.Name)
 	var text strings.Builder

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// versionJSON is what this was built from, as programs get it.
+// versionJSON is the version in JSON.
 type versionJSON struct {
-	Version string `json:"version"` // a release, or made of a commit
+	Version string `json:"version"` // a release, or a pseudo-version of a commit
 	Go      string `json:"go"`
 	OS      string `json:"os"`
 	Arch    string `json:"arch"`
@@ -28,13 +28,14 @@ built in a clone has the version that Go makes of the commit, or none: (devel).`
 			if g.json {
 				return printJSON(cmd.OutOrStdout(), v)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "distsync %s %s %s/%s\n", v.Version, v.Go, v.OS, v.Arch)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "distsync %s %s %s/%s\n", v.Version, v.Go,
+				v.OS, v.Arch)
 			return err
 		},
 	}
 }
 
-// version returns what this was built from: a release, or a commit.
+// version returns the release or commit that the program was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

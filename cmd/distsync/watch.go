@@ -44,19 +44,24 @@ Adapters put something in front of the names of jobs: gocron's "tick" has the lo
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return g.with(ctx, func(s *store, c *dlock.Client) error { return g.watch(ctx, cmd, s, c, args, every) })
+			return g.with(ctx, func(s *store, c *dlock.Client) error {
+				return g.watch(ctx, cmd, s, c, args, every)
+			})
 		},
 	}
 	cmd.Flags().DurationVar(&every, "every", every, "look at least so often")
 	return cmd
 }
 
-// shortest is the least time between two looks at a lock: many that come and go must not make the store
-// work for those who look on.
+// shortest is the shortest time between two requests about a lock. It limits the load on the store
+// while holders change quickly.
 const shortest = 20 * time.Millisecond
 
-// watch tells of locks until ctx ends, or nothing can be written any more.
-func (g *global) watch(ctx context.Context, cmd *cobra.Command, s *store, c *dlock.Client, names []string, every time.Duration) error {
+// watch reports the events of locks until ctx ends, or the output fails.
+func (g *global) watch(
+	ctx context.Context, cmd *cobra.Command, s *store, c *dlock.Client, names []string,
+	every time.Duration,
+) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	session := s.Backend.Open()
@@ -77,8 +82,12 @@ func (g *global) watch(ctx context.Context, cmd *cobra.Command, s *store, c *dlo
 	var all sync.WaitGroup
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		w := &watcher{name: name, every: every, timeout: g.timeout, tell: tell, wake: make(chan struct{}, 1)}
-		w.inspect = func(ctx context.Context) (*dlock.LockInfo, error) { return g.inspect(ctx, s, c, name) }
+		w := &watcher{
+			name: name, every: every, timeout: g.timeout, tell: tell, wake: make(chan struct{}, 1),
+		}
+		w.inspect = func(ctx context.Context) (*dlock.LockInfo, error) {
+			return g.inspect(ctx, s, c, name)
+		}
 		w.hint = func(ctx context.Context, l *dlock.LockInfo) bool {
 			mu.Lock()
 			defer mu.Unlock()
@@ -94,7 +103,8 @@ func (g *global) watch(ctx context.Context, cmd *cobra.Command, s *store, c *dlo
 	return broken
 }
 
-// channels returns a kind for each way in which a store tells of releases: that of a lock isn't known before.
+// channels returns one kind of lock for each of the store's notification channels. A watcher
+// subscribes to all of them, because it doesn't know the lock's kind in advance.
 func channels(known backend.Kinds) []backend.Kind {
 	return slices.DeleteFunc([]backend.Kind{backend.Exclusive, backend.Write, backend.Permits},
 		func(k backend.Kind) bool { return !known.Has(k) })
@@ -107,19 +117,19 @@ type watcher struct {
 	timeout  time.Duration
 	tell     func(event)
 	inspect  func(context.Context) (*dlock.LockInfo, error)
-	hint     func(context.Context, *dlock.LockInfo) bool // says whether it needn't be called again
+	hint     func(context.Context, *dlock.LockInfo) bool // true: not to be called again
 	notifier backend.Notifier
-	kinds    []backend.Kind // that are still to be subscribed to
+	kinds    []backend.Kind // the kinds that have no subscription yet
 	standing []backend.Subscription
 	wake     chan struct{}
 
-	last    *dlock.LockInfo // nil at first
-	hinted  time.Time       // when it was last looked for a name that may have been meant
-	known   bool            // that the name was meant, or that another was
+	last    *dlock.LockInfo // nil before the first answer
+	hinted  time.Time       // when hint was called last
+	known   bool            // hint needn't be called any more
 	failing bool
 }
 
-// run watches until ctx ends.
+// run watches the lock until ctx ends.
 func (w *watcher) run(ctx context.Context) {
 	defer func() {
 		for _, sub := range w.standing {
@@ -127,7 +137,7 @@ func (w *watcher) run(ctx context.Context) {
 		}
 	}()
 	for {
-		w.subscribe(ctx) // before the look, so that nothing is missed in between
+		w.subscribe(ctx) // first, so that no release is missed
 		l, err := w.inspect(ctx)
 		if ctx.Err() != nil {
 			return
@@ -142,8 +152,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// doubt looks for another name that may have been meant, each second at most, as long as nobody has
-// had the lock.
+// doubt calls hint at most once a second, until the lock has had a holder or hint returns true.
 func (w *watcher) doubt(ctx context.Context, l *dlock.LockInfo) {
 	w.known = w.known || len(l.Holders) > 0
 	if !w.known && time.Since(w.hinted) >= time.Second {
@@ -152,7 +161,7 @@ func (w *watcher) doubt(ctx context.Context, l *dlock.LockInfo) {
 	}
 }
 
-// pause returns after d, or when wake says so, and false when ctx has ended.
+// pause waits for d, or until wake receives a value. It returns false if ctx has ended.
 func pause(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -163,28 +172,30 @@ func pause(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	return true
 }
 
-// subscribe asks to be told of releases, for each kind for which that doesn't stand yet and isn't refused.
+// subscribe subscribes to releases of each kind that has no subscription yet. It drops a kind that
+// the store refuses.
 func (w *watcher) subscribe(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	for len(w.kinds) > 0 {
-		sub, err := w.notifier.Subscribe(ctx, backend.SubscribeRequest{Kind: w.kinds[0], Name: w.name, Wake: func(backend.Wakeup) {
-			select {
-			case w.wake <- struct{}{}:
-			default:
-			}
-		}})
+		sub, err := w.notifier.Subscribe(ctx,
+			backend.SubscribeRequest{Kind: w.kinds[0], Name: w.name, Wake: func(backend.Wakeup) {
+				select {
+				case w.wake <- struct{}{}:
+				default:
+				}
+			}})
 		switch {
 		case err == nil:
 			w.standing = append(w.standing, sub)
 		case backend.KindOf(err) != backend.Refused:
-			return // next time
+			return // to be tried again later
 		}
 		w.kinds = w.kinds[1:]
 	}
 }
 
-// compare tells what is different from the last time.
+// compare reports the differences from the last answer.
 func (w *watcher) compare(l *dlock.LockInfo, err error) {
 	if err != nil {
 		if !w.failing {
@@ -211,7 +222,9 @@ func (w *watcher) compare(l *dlock.LockInfo, err error) {
 	w.last = l
 }
 
-// compareHolders tells of those that aren't among the others, and those that are with another count, unless there is no word for it.
+// compareHolders reports each holder that isn't among the others, as an event with the name in
+// missing. It reports each holder with another count as an event with the name in differs, unless
+// that is empty.
 func (w *watcher) compareHolders(missing, differs string, holders, others []dlock.Holder) {
 	counts := make(map[string]int, len(others))
 	for _, o := range others {
@@ -230,7 +243,8 @@ func (w *watcher) compareHolders(missing, differs string, holders, others []dloc
 	}
 }
 
-// compareLine tells of those in line that aren't among the others.
+// compareLine reports each waiter in line that isn't among the others, as an event with the name in
+// missing.
 func (w *watcher) compareLine(missing string, line, others []string) {
 	there := make(map[string]bool, len(others))
 	for _, o := range others {
@@ -243,7 +257,7 @@ func (w *watcher) compareLine(missing string, line, others []string) {
 	}
 }
 
-// event tells of something that happened, which fill, unless it is nil, says more of.
+// event reports an event. fill adds details, unless it is nil.
 func (w *watcher) event(what string, fill func(*event)) {
 	e := event{Time: time.Now(), nameJSON: jsonName(w.name), Event: what}
 	if fill != nil {
@@ -252,20 +266,20 @@ func (w *watcher) event(what string, fill func(*event)) {
 	w.tell(e)
 }
 
-// An event is what happened to a lock.
+// An event is a change of a lock.
 type event struct {
 	Time time.Time `json:"time"`
 	nameJSON
 	Event  string      `json:"event"`
 	Holder *holderJSON `json:"holder,omitempty"`
-	Waiter string      `json:"waiter,omitempty"` // who came into line or left it
+	Waiter string      `json:"waiter,omitempty"` // the owner string of a waiter
 	Error  string      `json:"error,omitempty"`
 }
 
-// colours of events.
+// colours are the colours of events.
 var colours = map[string]string{"acquired": green, "holds": green, "gone": yellow, "error": red}
 
-// print prints the event, in a line.
+// print prints the event as one line.
 func (e *event) print(s screen, asJSON bool) error {
 	if asJSON {
 		return printJSON(s, e)
@@ -274,7 +288,8 @@ func (e *event) print(s screen, asJSON bool) error {
 	if e.Base64 != nil {
 		name = string(e.Base64)
 	}
-	text := fmt.Sprintf("%s  %s  %s", e.Time.Format("15:04:05.000"), printable(name), s.paint(colours[e.Event], e.Event))
+	text := fmt.Sprintf("%s  %s  %s", e.Time.Format("15:04:05.000"), printable(name),
+		s.paint(colours[e.Event], e.Event))
 	switch h := e.Holder; {
 	case h != nil:
 		text += fmt.Sprintf("  %s  %s", printable(h.ID), h.Kind)

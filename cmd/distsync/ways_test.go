@@ -20,7 +20,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Ways to a store other than an open port: TLS, with and without a certificate of one's own, and a socket in the file system.
+// Ways to a store other than an open port: TLS, with and without a certificate of one's own, and a
+// socket in the file system.
 func TestWays(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -28,7 +29,10 @@ func TestWays(t *testing.T) {
 	cert, key, pair := certificate(t, dir)
 	redis, etcd := testservers.Redis(t, "--unixsocket", socket), testservers.Etcd(t)
 	plain := tlsProxy(t, redis.Addr, &tls.Config{Certificates: []tls.Certificate{pair}})
-	h2 := tlsProxy(t, etcd.Addr, &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}, ClientAuth: tls.RequireAnyClientCert})
+	h2 := tlsProxy(t, etcd.Addr, &tls.Config{
+		Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"},
+		ClientAuth: tls.RequireAnyClientCert,
+	})
 	const nobody = "nobody holds a lock\n"
 	trusted := "SSL_CERT_FILE=" + cert
 	for _, c := range []struct {
@@ -54,7 +58,8 @@ func TestWays(t *testing.T) {
 			if c.says == "no answer" {
 				timeout = "1s" // etcd's client goes on until then
 			}
-			got := distsyncWith(t, []string{c.env}, "ls", "--store-timeout", timeout, "--store", c.url)
+			got := distsyncWith(t, []string{c.env}, "ls", "--store-timeout", timeout, "--store",
+				c.url)
 			if got.status != c.status || !strings.Contains(got.stderr, c.says) {
 				t.Errorf("%+v, want status %d and %q", got, c.status, c.says)
 			}
@@ -74,7 +79,8 @@ func certificate(t *testing.T, dir string) (cert, key string, pair tls.Certifica
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:    time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
@@ -83,7 +89,8 @@ func certificate(t *testing.T, dir string) (cert, key string, pair tls.Certifica
 	must(err)
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	must(os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	must(os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	must(os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
+		0o600))
 	pair, err = tls.LoadX509KeyPair(cert, key)
 	must(err)
 	return cert, key, pair
@@ -125,7 +132,7 @@ func tlsProxy(t *testing.T, to string, config *tls.Config) (addr string) {
 	return strings.Replace(l.Addr().String(), "[::]", "127.0.0.1", 1)
 }
 
-// Whoever waits by way of sharded channels hears of what is unlocked with --sharded.
+// A waiter that uses sharded channels hears of locks that are unlocked with --sharded.
 func TestSharded(t *testing.T) {
 	t.Parallel()
 	nodes := testservers.RedisCluster(t, 3)
@@ -144,7 +151,8 @@ func TestSharded(t *testing.T) {
 	if stats == 0 {
 		t.Error("nothing was published on a sharded channel")
 	}
-	if got := inside(t.Context(), "ls", "--sharded", "--store", "etcd://127.0.0.1:1"); got.status != exitUsage {
+	if got := inside(t.Context(), "ls", "--sharded", "--store",
+		"etcd://127.0.0.1:1"); got.status != exitUsage {
 		t.Errorf("etcd: %+v", got)
 	}
 }

@@ -2,12 +2,12 @@ package faults
 
 import "io"
 
-// A bytesLink is what is known of a connection on which each request is answered before the next is
-// sent.
+// A bytesLink is the state of a connection on which the client waits for each answer before it
+// sends the next request.
 type bytesLink struct {
 	*link
-	caught  *trap // whose request is not answered
-	holding *trap // until it is open all that comes is passed to it
+	caught  *trap // the trap whose request waits for its answer
+	holding *trap // gets all data that arrives, until the trap is open
 }
 
 func newBytes(l *link) (requests, replies parser) {
@@ -15,14 +15,14 @@ func newBytes(l *link) (requests, replies parser) {
 	return bytesRequests{b, chunks{l.client}}, bytesReplies{b, chunks{l.server}}
 }
 
-// chunks reads what comes at once.
+// chunks reads whatever bytes arrive together.
 type chunks struct{ r io.Reader }
 
 func (c chunks) read() ([]byte, error) {
 	unit := make([]byte, 32<<10)
 	n, err := c.r.Read(unit)
 	if n > 0 {
-		err = nil // it comes again
+		err = nil // the next Read returns the error
 	}
 	return unit[:n], err
 }
@@ -46,7 +46,8 @@ func (b bytesRequests) pass(unit []byte) {
 	case LoseRequest:
 		b.toServer.lose(t)
 	case HoldRequest:
-		t.silent = b.caught != nil // the reply that comes next is that to the beginning of this request
+		// if b.caught is set, unit is the rest of its request, and the next reply is for b.caught
+		t.silent = b.caught != nil
 		if b.caught == nil {
 			b.caught = t
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 )
 
-// A connection breaks, the client makes another, and the server may not be reached for a while.
+// For a while the proxy refuses the client's connections. Afterwards the client reaches the server
+// again.
 func Example() {
 	server, count := startCounter()
 	defer server.Close()
@@ -56,7 +57,9 @@ func ExampleProxy_LoseReply() {
 	}
 	defer proxy.Close()
 
-	lost := proxy.LoseReply(func(r faults.Request) bool { return strings.HasPrefix(string(r.Bytes), "add 1") })
+	lost := proxy.LoseReply(func(r faults.Request) bool {
+		return strings.HasPrefix(string(r.Bytes), "add 1")
+	})
 	conn, err := net.Dial("tcp", proxy.Addr())
 	if err != nil {
 		fmt.Println(err)

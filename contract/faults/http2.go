@@ -11,8 +11,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// An http2Link is what is known of a connection that speaks HTTP/2. Frames are passed on as they
-// are.
+// An http2Link is the state of a connection that speaks HTTP/2. Frames are passed on unchanged.
 type http2Link struct {
 	*link
 	streams map[uint32]*stream
@@ -20,29 +19,33 @@ type http2Link struct {
 
 // A stream is one call of a method.
 type stream struct {
-	headers []byte // compressed, until they are complete
+	headers []byte // compressed; nil when they are complete
 	method  string
-	message []byte // the beginning of the next
+	message []byte // the beginning of the next message
 	lose    *trap
-	holding *trap // until it is open all data is passed to it
+	holding *trap // gets all data that arrives, until the trap is open
 }
 
 func newHTTP2(l *link) (requests, replies parser) {
 	h := &http2Link{link: l, streams: make(map[uint32]*stream)}
-	return &http2Requests{h, frames{r: bufio.NewReader(l.client), preface: len(http2.ClientPreface)}, hpack.NewDecoder(4096, nil)},
+	return &http2Requests{
+			h, frames{r: bufio.NewReader(l.client), preface: len(http2.ClientPreface)},
+			hpack.NewDecoder(4096, nil),
+		},
 		&http2Replies{h, frames{r: bufio.NewReader(l.server)}}
 }
 
 // frames reads frames.
 type frames struct {
 	r       *bufio.Reader
-	preface int // how many bytes come before the first
+	preface int // number of bytes before the first frame
 	header  http2.FrameHeader
 }
 
 func (s *frames) read() ([]byte, error) {
 	if n := s.preface; n > 0 {
-		s.preface, s.header = 0, http2.FrameHeader{Type: http2.FrameSettings} // of no stream
+		// the preface passes like a frame of settings: neither belongs to a stream
+		s.preface, s.header = 0, http2.FrameHeader{Type: http2.FrameSettings}
 		unit := make([]byte, n)
 		if _, err := io.ReadFull(s.r, unit); err != nil {
 			return nil, err
@@ -61,11 +64,11 @@ func (s *frames) read() ([]byte, error) {
 	return unit.Bytes(), err
 }
 
-// parse returns what is in a frame that was read.
+// parse returns the contents of a frame.
 func parse(unit []byte) http2.Frame {
 	f, err := http2.NewFramer(nil, bytes.NewReader(unit)).ReadFrame()
 	if err != nil {
-		return nil // continued headers; or something for the receiver to complain about
+		return nil // a frame of continued headers, or an invalid frame, which the receiver reports
 	}
 	return f
 }
@@ -73,7 +76,7 @@ func parse(unit []byte) http2.Frame {
 type http2Requests struct {
 	*http2Link
 	frames
-	headers *hpack.Decoder // a connection has one
+	headers *hpack.Decoder // one for all headers of the connection, as HPACK requires
 }
 
 func (s *http2Requests) pass(unit []byte) {
@@ -99,7 +102,7 @@ func (s *http2Requests) pass(unit []byte) {
 		}
 	case http2.FrameRSTStream:
 		if st != nil && st.holding != nil {
-			return // or the server would not carry out what is delivered late
+			return // otherwise the server would cancel the call, and not carry out the late request
 		}
 		delete(s.streams, id)
 	}
@@ -111,7 +114,8 @@ const frameHeaderLen = 9
 // learn takes the method from the headers of a stream.
 func (s *http2Requests) learn(st *stream, fragment []byte) {
 	st.headers = append(st.headers, fragment...)
-	if !s.header.Flags.Has(http2.FlagHeadersEndHeaders) { // of continuations it is the same bit
+	// END_HEADERS is the same bit in frames of continued headers
+	if !s.header.Flags.Has(http2.FlagHeadersEndHeaders) {
 		return
 	}
 	fields, _ := s.headers.DecodeFull(st.headers)
@@ -123,7 +127,8 @@ func (s *http2Requests) learn(st *stream, fragment []byte) {
 	}
 }
 
-// data passes a frame of data on, or to the trap that its stream is in, perhaps just now.
+// data passes a frame of data on, unless a trap loses it or holds it back. A trap that holds a
+// request back gets the later frames of the stream, too.
 func (s *http2Requests) data(st *stream, unit []byte) {
 	if st.holding != nil && !st.holding.open {
 		st.holding.pass(unit)
@@ -157,7 +162,7 @@ func (s *http2Requests) data(st *stream, unit []byte) {
 	}
 }
 
-// next returns the next message if it is complete. In front of each are a flag and its length.
+// next returns the next message if it is complete. A flag and the length precede each message.
 func (st *stream) next() (message []byte, ok bool) {
 	const prefix = 5
 	if len(st.message) < prefix {
@@ -187,7 +192,8 @@ func (s *http2Replies) pass(unit []byte) {
 		if st != nil && st.holding != nil {
 			st.holding.answered()
 		}
-		if s.header.Type == http2.FrameRSTStream || s.header.Flags.Has(http2.FlagDataEndStream) { // of headers it is the same bit
+		if s.header.Type == http2.FrameRSTStream || s.header.Flags.Has(http2.FlagDataEndStream) {
+			// in frames of headers, END_STREAM is the same bit
 			delete(s.streams, s.header.StreamID)
 		}
 	}

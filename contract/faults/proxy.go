@@ -1,6 +1,6 @@
-// Package faults does to the traffic between clients and a real server what networks do to it, at
-// the moment that a test chooses. A [Proxy] cuts connections, holds traffic up, loses one request or
-// one reply, or delivers one request late:
+// Package faults injects the faults of a network between clients and a real server, at the moment
+// that a test chooses. A [Proxy] cuts connections, delays traffic, loses one request or one reply,
+// or delivers one request late:
 //
 //	proxy, err := faults.NewProxy("127.0.0.1:6379", faults.RESP)
 //	if err != nil {
@@ -11,8 +11,8 @@
 //	// … and whatever the test needs of it
 //	proxy.Block(faults.ToClient) // from here on the client hears nothing
 //
-// It is for the tests of those who write a backend. [Proxy.Strike] is what the contract suite wants
-// for Store.Fragile; the other methods are for tests of one's own.
+// The package is for tests of a backend. Store.Fragile of package contract can return
+// [Proxy.Strike]; the other methods are for further tests.
 package faults
 
 import (
@@ -23,17 +23,17 @@ import (
 	"time"
 )
 
-// A Protocol is the language of clients and server, not encrypted.
+// A Protocol is the protocol that the clients and the server speak, without encryption.
 type Protocol int
 
 // The protocols in which a proxy finds single requests.
 const (
-	RESP  Protocol = iota // of Redis and Valkey, in either of its versions
-	HTTP2                 // with gRPC, of etcd
+	RESP  Protocol = iota // of Redis and Valkey, in both versions
+	HTTP2                 // of etcd, with gRPC
 	Bytes                 // any other, if clients wait for each reply before the next request
 )
 
-// A Direction is that of traffic. Both may be combined with |.
+// A Direction is a direction of traffic, or both of them.
 type Direction int
 
 // The directions of traffic.
@@ -43,37 +43,37 @@ const (
 	Both = ToServer | ToClient
 )
 
-// A Request is what a client sent.
+// A Request is a request that a client sent.
 type Request struct {
 	Words   []string // RESP: the command and its arguments
 	Method  string   // HTTP2: the method, as "/etcdserverpb.KV/Txn"
 	Message []byte   // HTTP2: the message
-	Bytes   []byte   // Bytes: what came at once, which may be a part of a big request
+	Bytes   []byte   // Bytes: the bytes that arrived together, which may be a part of a big request
 }
 
-// A Blow is what can happen to one request.
+// A Blow is a fault that affects one request.
 type Blow int
 
-// What can happen to a request.
+// The faults that can affect a request.
 const (
-	LoseRequest Blow = iota // the connection ends instead, and the server never sees it
-	LoseReply               // the server carries it out, and the connection ends before the reply
-	HoldRequest             // the server sees it, but late
+	LoseRequest Blow = iota // the connection ends, and the server never gets the request
+	LoseReply               // the request is carried out; the connection ends before the reply
+	HoldRequest             // the server gets the request late
 )
 
-// String returns the blow in words.
+// String returns the name of the fault.
 func (b Blow) String() string {
 	return [...]string{"request lost", "reply lost", "request late"}[b]
 }
 
 // A Proxy stands between clients and a server. Its methods may be called at any time and
-// concurrently. Each has taken effect when it returns.
+// concurrently. A method has taken effect when it returns.
 type Proxy struct {
 	listener net.Listener
 	server   string
 	protocol Protocol
 	running  sync.WaitGroup
-	late     sync.WaitGroup // requests that were held and delivered, and are not answered
+	late     sync.WaitGroup // held requests that were delivered and aren't answered yet
 
 	mu      sync.Mutex
 	links   map[*link]struct{}
@@ -84,19 +84,19 @@ type Proxy struct {
 	traps   []*trap
 }
 
-// A trap waits for a request.
+// A trap applies a fault to a request that matches.
 type trap struct {
 	match   func(Request) bool
 	blow    Blow
 	sprung  chan struct{} // closed when the request, or its reply, was lost or held
-	open    bool          // what was held may pass
-	caught  *flow         // where the request was to go
-	waiting [][]byte      // the request and what must not overtake it
-	silent  bool          // no answer will come, or it can't be told from others
-	counted bool          // in late
+	open    bool          // the held data was delivered
+	caught  *flow         // flow of the held request
+	waiting [][]byte      // the held request, and later data that must not overtake it
+	silent  bool          // no reply will come, or the reply can't be told from others
+	counted bool          // the request counts in Proxy.late
 }
 
-// NewProxy returns a proxy for the server at an address. Close it.
+// NewProxy returns a proxy for the server at an address. Call Close when it is no longer needed.
 func NewProxy(server string, protocol Protocol) (*Proxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -130,14 +130,14 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Refuse says whether new connections are ended at once.
+// Refuse sets whether new connections are ended at once.
 func (p *Proxy) Refuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refused = refuse
 }
 
-// SetDelay sets the delay in each direction. The order stays.
+// SetDelay sets the delay in each direction. It doesn't change the order of the traffic.
 func (p *Proxy) SetDelay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,16 +147,16 @@ func (p *Proxy) SetDelay(d time.Duration) {
 	}
 }
 
-// Block lets nothing pass in a direction, not even the end of a connection: a black hole.
-// Connections can be made, and stay.
+// Block blocks all traffic in a direction, including the end of a connection, like a black hole.
+// Connections can still be made, and aren't ended.
 func (p *Proxy) Block(d Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.blocked |= d
 }
 
-// Unblock ends a Block, and passes the blocked traffic on, late, even if its client is gone. Call
-// [Proxy.Cut] before to drop it.
+// Unblock ends a Block, and passes the blocked traffic on late, even if its client has gone. Call
+// [Proxy.Cut] first to drop that traffic.
 func (p *Proxy) Unblock(d Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,30 +167,32 @@ func (p *Proxy) Unblock(d Direction) {
 }
 
 // LoseReply loses the reply to the next request that matches. The server carries the request out,
-// replies to earlier ones pass, and the connection is cut in place of the reply. Then the channel
-// is closed.
+// and replies to earlier requests pass. In place of the reply the client gets the end of the
+// connection, and lost is closed.
 //
-// Requests that were sent together with it, or after it, may have been carried out or not. On a
-// stream of HTTP/2 with several messages, any message counts as the reply. Over RESP, connections
-// that have subscribed are ignored.
+// Requests that were sent together with this one, or after it, may or may not have been carried
+// out. On a stream of HTTP/2 with several messages, any message counts as the reply. Over RESP,
+// connections that have subscribed are ignored.
 //
-// The function must not use the proxy.
+// The function match must not use the proxy.
 func (p *Proxy) LoseReply(match func(Request) bool) (lost <-chan struct{}) {
 	return p.set(&trap{match: match, blow: LoseReply}).sprung
 }
 
-// Hold holds back the next request that matches, and all that follows it on its connection, or on
-// its stream of HTTP/2. The channel is closed when the request has come. Deliver passes it on to
-// the server, even if the client is gone by then, as a network may. [Proxy.Cut] drops it.
+// Hold holds back the next request that matches, and all later traffic on its connection, or on its
+// stream of HTTP/2. The channel held is closed when the request has arrived. The function deliver
+// passes the request on to the server, even if the client has gone, as a network may. [Proxy.Cut]
+// drops the request.
 func (p *Proxy) Hold(match func(Request) bool) (held <-chan struct{}, deliver func()) {
 	t := p.set(&trap{match: match, blow: HoldRequest})
 	return t.sprung, func() { p.deliver(t) }
 }
 
-// Strike deals a blow to the nth request, from 0, of those that come from now on, from any client
-// and on any connection. If a reply is to be lost, requests whose replies can't be told from others
-// don't count (see [Proxy.LoseReply]). End says whether there was such a request. If not, it calls
-// the blow off. A request that was held is delivered then, and end returns when it is answered.
+// Strike applies a fault to the nth request, counted from 0, that comes from now on, from any
+// client and on any connection. For [LoseReply], a request doesn't count if its reply can't be told
+// from others: see [Proxy.LoseReply]. The function end says whether the fault has hit a request. If
+// not, end cancels the fault. If a request was held, end delivers it, and returns when it is
+// answered.
 func (p *Proxy) Strike(blow Blow, n int) (end func() (struck bool)) {
 	t := p.set(&trap{blow: blow, match: func(Request) bool { n--; return n < 0 }})
 	return func() bool {
@@ -205,7 +207,7 @@ func (p *Proxy) Strike(blow Blow, n int) (end func() (struck bool)) {
 	}
 }
 
-// Settle waits until the server has answered all delivered requests that were held, or their
+// Settle waits until the server has answered all held requests that were delivered, or their
 // connections have ended. It doesn't wait for answers to subscriptions over RESP.
 func (p *Proxy) Settle() { p.late.Wait() }
 
@@ -234,25 +236,26 @@ func (p *Proxy) deliver(t *trap) {
 	t.waiting = nil
 }
 
-// answered notes that what was held is answered, or never will be. p.mu is held.
+// answered records that a held request was answered, or never will be. p.mu is held.
 func (t *trap) answered() {
-	t.silent = true // perhaps before it was delivered: the server didn't want to wait for longer
+	// the reply may come before the delivery, if the server doesn't wait for all of the request
+	t.silent = true
 	if t.counted {
 		t.counted = false
 		t.caught.late.Done()
 	}
 }
 
-// pass holds something back, too. p.mu is held.
+// pass holds the next unit back, too. p.mu is held.
 func (t *trap) pass(unit []byte) { t.waiting = append(t.waiting, unit) }
 
-// drop takes a trap away. p.mu is held.
+// drop removes a trap. p.mu is held.
 func (p *Proxy) drop(t *trap) {
 	p.traps = slices.DeleteFunc(p.traps, func(other *trap) bool { return other == t })
 }
 
-// spring returns the trap that a request walks into, or nil. If its reply can't be told from
-// others, it can only be held back. p.mu is held.
+// spring returns the trap that a request springs, or nil. answered says whether the reply can be
+// told from others. If not, a reply can't be lost. p.mu is held.
 func (p *Proxy) spring(req Request, answered bool) *trap {
 	for _, t := range p.traps {
 		if (t.blow != LoseReply || answered) && t.match(req) {
@@ -273,7 +276,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// serve connects a client with the server until both have ended.
+// serve connects a client with the server until both connections have ended.
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial("tcp", p.server)
@@ -307,7 +310,7 @@ func (p *Proxy) serve(client net.Conn) {
 	}
 }
 
-// parsers returns what reads the two sides of a link.
+// parsers returns the parsers of the two directions of a link.
 func (p *Proxy) parsers(l *link) (requests, replies parser) {
 	switch p.protocol {
 	case HTTP2:
@@ -319,7 +322,7 @@ func (p *Proxy) parsers(l *link) (requests, replies parser) {
 	}
 }
 
-// link returns a new link, or nil if there may be none.
+// link returns a new link, or nil if the proxy accepts none.
 func (p *Proxy) link(client, server net.Conn) *link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -333,14 +336,14 @@ func (p *Proxy) link(client, server net.Conn) *link {
 	return l
 }
 
-// A link is a client's connection, and that to the server which belongs to it.
+// A link is a client's connection, and the proxy's connection to the server for it.
 type link struct {
 	*Proxy
 	client, server     net.Conn
 	toServer, toClient flow
-	over               bool // it was cut
+	over               bool // the link was cut
 	gone               bool
-	holds              []*trap // what has held something of it back
+	holds              []*trap // the traps that have held data of the link back
 }
 
 // cut ends the link. p.mu is held.
@@ -351,7 +354,7 @@ func (l *link) cut() {
 	l.poke()
 }
 
-// lose ends the flow in place of what was to be lost. What came before it passes. p.mu is held.
+// lose ends the flow before the data that is to be lost. Earlier data passes. p.mu is held.
 func (f *flow) lose(t *trap) {
 	if f.shut {
 		return
@@ -361,7 +364,7 @@ func (f *flow) lose(t *trap) {
 	close(t.sprung)
 }
 
-// poke has both directions look at what has changed. p.mu is held.
+// poke makes the writers of both directions look for changes. p.mu is held.
 func (l *link) poke() {
 	l.toServer.poke()
 	l.toClient.poke()
@@ -373,28 +376,28 @@ type flow struct {
 	direction Direction
 	changed   chan struct{}
 
-	parcels []parcel // on their way
-	ended   bool     // nothing will be read any more
-	shut    bool     // what comes is dropped
-	held    int      // traps that hold something of it back
+	parcels []parcel // read and not yet written
+	ended   bool     // nothing more will be read
+	shut    bool     // data that arrives is dropped
+	held    int      // number of traps that hold data of the flow back
 }
 
-// A parcel is some bytes, and when they came.
+// A parcel is some bytes, and when they arrived.
 type parcel struct {
 	data []byte
 	came time.Time
 }
 
-// A parser reads units of the protocol (a request, a reply, a frame) and hands them on.
+// A parser reads units of the protocol and passes them on. A unit is a request, a reply or a frame.
 type parser interface {
 	// read returns the next unit.
 	read() ([]byte, error)
 
-	// pass lets the unit pass, or springs a trap. p.mu is held.
+	// pass passes the unit on, or springs a trap. p.mu is held.
 	pass(unit []byte)
 }
 
-// errProtocol says that somebody doesn't speak the protocol.
+// errProtocol means that a client or the server doesn't speak the protocol.
 var errProtocol = errors.New("faults: not the protocol")
 
 // read reads until the connection ends.
@@ -408,7 +411,7 @@ func (f *flow) read(p parser) {
 			continue
 		}
 		if errors.Is(err, errProtocol) {
-			f.cut() // better than to pass on what isn't understood
+			f.cut() // what the proxy can't parse isn't passed on
 		}
 		f.ended = true
 		f.poke()
@@ -417,7 +420,7 @@ func (f *flow) read(p parser) {
 	}
 }
 
-// pass lets something pass, after what is on its way. p.mu is held.
+// pass passes units on, after the bytes that are under way. p.mu is held.
 func (f *flow) pass(units ...[]byte) {
 	for _, unit := range units {
 		if f.shut {
@@ -428,7 +431,7 @@ func (f *flow) pass(units ...[]byte) {
 	f.poke()
 }
 
-// poke has the writer look at what has changed.
+// poke makes the writer look for changes.
 func (f *flow) poke() {
 	select {
 	case f.changed <- struct{}{}:
@@ -436,7 +439,8 @@ func (f *flow) poke() {
 	}
 }
 
-// write writes what passes until nothing more will. What can't be written is dropped.
+// write writes the bytes that may pass, until the flow has ended. If the destination no longer
+// accepts bytes, they are dropped.
 func (f *flow) write(to net.Conn) {
 	for {
 		data, wait, more := f.next()
@@ -446,13 +450,13 @@ func (f *flow) write(to net.Conn) {
 		case data == nil:
 			f.pause(wait)
 		default:
-			to.Write(data) // if it can't be, the other direction ends, too
+			to.Write(data) // an error may be ignored: the reads of the other direction fail, too
 		}
 	}
 }
 
-// next returns what is to be written now, or how long to wait before the next look unless something
-// changes; 0 is for ever.
+// next returns the bytes to write now, or how long to wait for the next ones. A wait of 0 lasts
+// until something changes. If more is false, the flow has ended.
 func (f *flow) next() (data []byte, wait time.Duration, more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -485,7 +489,7 @@ func (f *flow) pause(d time.Duration) {
 	}
 }
 
-// hold has a trap hold a request back, and what is passed to the trap after it. p.mu is held.
+// hold makes a trap hold a request back, and the units after it. p.mu is held.
 func (f *flow) hold(t *trap, request []byte) {
 	t.caught = f
 	f.holds = append(f.holds, t)

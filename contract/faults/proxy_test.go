@@ -28,8 +28,8 @@ func newProxy(t *testing.T, server string, protocol faults.Protocol) *faults.Pro
 	return p
 }
 
-// A counter is a server with a number that a client reads and increments, and a client that
-// listens. Its client repeats nothing by itself.
+// A counter is a server with a number that a client reads and increments. The client can also
+// listen for messages. It repeats no request by itself.
 type counter struct {
 	proxy     *faults.Proxy
 	increment func(context.Context) error
@@ -43,7 +43,7 @@ type counter struct {
 
 const bigSize = 1 << 20
 
-// counters are the clients that the proxy stands in front of.
+// counters make the clients and servers that the proxy is tested with.
 var counters = map[string]func(t *testing.T) *counter{
 	"go-redis RESP3": func(t *testing.T) *counter { return goRedisCounter(t, 3) },
 	"go-redis RESP2": func(t *testing.T) *counter { return goRedisCounter(t, 2) },
@@ -52,12 +52,16 @@ var counters = map[string]func(t *testing.T) *counter{
 }
 
 func isWord(word string) func(faults.Request) bool {
-	return func(r faults.Request) bool { return len(r.Words) > 0 && strings.EqualFold(r.Words[0], word) }
+	return func(r faults.Request) bool {
+		return len(r.Words) > 0 && strings.EqualFold(r.Words[0], word)
+	}
 }
 
 func goRedisCounter(t *testing.T, protocol int) *counter {
 	p := newProxy(t, testservers.Redis(t).Addr, faults.RESP)
-	rdb := redis.NewClient(&redis.Options{Addr: p.Addr(), Protocol: protocol, MaxRetries: -1, ReadTimeout: testservers.Patience})
+	rdb := redis.NewClient(&redis.Options{
+		Addr: p.Addr(), Protocol: protocol, MaxRetries: -1, ReadTimeout: testservers.Patience,
+	})
 	t.Cleanup(func() { rdb.Close() })
 	return &counter{
 		proxy:     p,
@@ -89,7 +93,9 @@ func goRedisCounter(t *testing.T, protocol int) *counter {
 			t.Cleanup(func() { <-got })
 			return got
 		},
-		publish:        func(ctx context.Context, m string) error { return rdb.Publish(ctx, "c", m).Err() },
+		publish: func(ctx context.Context, m string) error {
+			return rdb.Publish(ctx, "c", m).Err()
+		},
 		matchIncrement: isWord("incr"),
 	}
 }
@@ -97,22 +103,26 @@ func goRedisCounter(t *testing.T, protocol int) *counter {
 func valkeyCounter(t *testing.T) *counter {
 	p := newProxy(t, testservers.Valkey(t).Addr, faults.RESP)
 	vk, err := valkey.NewClient(valkey.ClientOption{
-		InitAddress: []string{p.Addr()}, DisableRetry: true, DisableCache: true, ConnWriteTimeout: testservers.Patience,
-		PipelineMultiplex: -1, // one connection: who reads notices what was cut
+		InitAddress: []string{p.Addr()}, DisableRetry: true, DisableCache: true,
+		ConnWriteTimeout:  testservers.Patience,
+		PipelineMultiplex: -1, // one connection, so that a read notices a cut
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(vk.Close)
 	return &counter{
-		proxy:     p,
-		increment: func(ctx context.Context) error { return vk.Do(ctx, vk.B().Incr().Key("n").Build()).Error() },
+		proxy: p,
+		increment: func(ctx context.Context) error {
+			return vk.Do(ctx, vk.B().Incr().Key("n").Build()).Error()
+		},
 		get: func(ctx context.Context) (int, error) {
 			n, err := vk.Do(ctx, vk.B().Get().Key("n").Build()).AsInt64()
 			return int(n), err
 		},
 		big: func(ctx context.Context) error {
-			if err := vk.Do(ctx, vk.B().Set().Key("big").Value(strings.Repeat("x", bigSize)).Build()).Error(); err != nil {
+			if err := vk.Do(ctx, vk.B().Set().Key("big").Value(strings.Repeat("x", bigSize)).
+				Build()).Error(); err != nil {
 				return err
 			}
 			return vk.Do(ctx, vk.B().Get().Key("big").Build()).Error()
@@ -154,7 +164,7 @@ func etcdCounter(t *testing.T) *counter {
 	t.Cleanup(func() { cli.Close() })
 	return &counter{
 		proxy: p,
-		increment: func(ctx context.Context) error { // each put makes one version more
+		increment: func(ctx context.Context) error { // each put adds one to the key's version
 			_, err := cli.Put(ctx, "n", "")
 			return err
 		},
@@ -233,7 +243,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// come waits for something that must come.
+// come waits for a value that must come.
 func come[T any](t *testing.T, what string, c <-chan T) T {
 	t.Helper()
 	select {
@@ -288,7 +298,7 @@ func TestProxyLosesOneReply(t *testing.T) {
 		must(t, c.increment(ctx))
 		for i := range 3 {
 			lost := c.proxy.LoseReply(c.matchIncrement)
-			c.want(t, 2*i+1) // another's reply isn't lost
+			c.want(t, 2*i+1) // the reply to another request isn't lost
 			if err := c.increment(ctx); err == nil {
 				t.Error("the reply came")
 			}
@@ -300,8 +310,8 @@ func TestProxyLosesOneReply(t *testing.T) {
 	})
 }
 
-// Of several requests that are sent together the client gets the replies up to the one that is
-// lost.
+// TestProxyLosesTheReplyThatWasMeant sends several requests together. The client must get the
+// replies before the lost one, and no others.
 func TestProxyLosesTheReplyThatWasMeant(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -310,7 +320,9 @@ func TestProxyLosesTheReplyThatWasMeant(t *testing.T) {
 	must(t, err)
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(testservers.Patience))
-	lost := p.LoseReply(func(r faults.Request) bool { return len(r.Words) == 2 && r.Words[1] == "c" })
+	lost := p.LoseReply(func(r faults.Request) bool {
+		return len(r.Words) == 2 && r.Words[1] == "c"
+	})
 	for _, key := range []string{"a", "b", "c", "d"} {
 		fmt.Fprintf(conn, "*2\r\n$4\r\nINCR\r\n$1\r\n%s\r\n", key)
 	}
@@ -335,7 +347,7 @@ func TestProxyHoldsARequestBack(t *testing.T) {
 		come(t, "the request that is held", held)
 		cancel()
 		deliver()
-		<-failed // go-redis doesn't look at the context, and gets the reply
+		<-failed // go-redis ignores the end of the context, and gets the reply
 		testservers.Until(t, "the late request is carried out", func() bool {
 			n, err := c.get(t.Context())
 			return err == nil && n == 2
@@ -343,7 +355,8 @@ func TestProxyHoldsARequestBack(t *testing.T) {
 	})
 }
 
-// What a client has sent may come long after the client has gone.
+// TestProxyDeliversForAClientThatIsGone tests that a client's request may arrive long after the
+// client has gone.
 func TestProxyDeliversForAClientThatIsGone(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -356,7 +369,9 @@ func TestProxyDeliversForAClientThatIsGone(t *testing.T) {
 	}
 	const request = "*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n"
 	isCarriedOut := func(n string) {
-		testservers.Until(t, "the request is carried out", func() bool { return server.Do("GET", "n") == n })
+		testservers.Until(t, "the request is carried out", func() bool {
+			return server.Do("GET", "n") == n
+		})
 	}
 
 	held, deliver := p.Hold(isWord("incr"))
@@ -373,7 +388,7 @@ func TestProxyDeliversForAClientThatIsGone(t *testing.T) {
 	held, deliver = p.Hold(isWord("incr"))
 	send(request)
 	come(t, "the request that is held", held)
-	p.Cut() // drops it
+	p.Cut() // drops the held request
 	deliver()
 	send(request)
 	isCarriedOut("3")
@@ -406,9 +421,9 @@ func TestProxyBlocksAndCuts(t *testing.T) {
 				case err == nil && d == faults.ToClient:
 					t.Error("a reply that was cut off came")
 				case err == nil:
-					n++ // it wasn't sent, and so the client repeated it
+					n++ // it hadn't been sent, so the client repeated it
 				case d == faults.ToClient && c.read(t) == n+1:
-					n++ // it had reached the server
+					n++ // the server had carried it out
 				}
 				c.want(t, n)
 			}
@@ -432,14 +447,14 @@ func TestProxyRefuses(t *testing.T) {
 	})
 }
 
-// Each of a row of requests can be struck, and only that is.
+// TestProxyStrikes tests that a fault can hit any single request of a sequence, and only that one.
 func TestProxyStrikes(t *testing.T) {
 	t.Parallel()
 	onCounters(t, func(t *testing.T, c *counter) {
 		want := c.incremented(t, 1, 0)
 		for n := range 2 {
 			for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply} {
-				c.want(t, want) // and has a connection that works
+				c.want(t, want) // waits until a connection works
 				end := c.proxy.Strike(blow, n)
 				want = c.incremented(t, n, want)
 				if err := c.increment(t.Context()); err == nil {
@@ -457,7 +472,7 @@ func TestProxyStrikes(t *testing.T) {
 	})
 }
 
-// incremented increments n times, and returns what the counter is then.
+// incremented increments n times, and returns the number that the counter then has.
 func (c *counter) incremented(t *testing.T, n, was int) int {
 	t.Helper()
 	for range n {
@@ -474,19 +489,21 @@ func TestProxyStrikesWithDelay(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() { failed <- c.increment(ctx) }()
-		// Not a deadline: gRPC tells it to the server, which then doesn't carry out what comes after it.
+		// A deadline won't do: gRPC tells the server the deadline, and the server doesn't carry out
+		// a request that arrives after it.
 		time.AfterFunc(100*time.Millisecond, cancel)
 		select {
 		case err := <-failed:
 			if err == nil {
 				t.Error("a request that is held back was answered")
 			}
-		case <-time.After(200 * time.Millisecond): // go-redis doesn't look at the context, and gets the reply
+		case <-time.After(200 * time.Millisecond):
+			// go-redis ignores the end of the context, and gets the reply
 		}
 		if !end() {
 			t.Fatal("no request was struck")
 		}
-		c.want(t, 2) // when end has returned, it is carried out
+		c.want(t, 2) // when end has returned, the request is carried out
 	})
 }
 
@@ -494,7 +511,8 @@ func TestProxyCallsAStrikeOff(t *testing.T) {
 	t.Parallel()
 	onCounters(t, func(t *testing.T, c *counter) {
 		c.incremented(t, 1, 0)
-		for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply, faults.HoldRequest} {
+		for _, blow := range []faults.Blow{faults.LoseRequest, faults.LoseReply,
+			faults.HoldRequest} {
 			if end := c.proxy.Strike(blow, 100); end() {
 				t.Errorf("%v: nothing was sent, and was struck", blow)
 			}
@@ -504,7 +522,8 @@ func TestProxyCallsAStrikeOff(t *testing.T) {
 	})
 }
 
-// A protocol that the proxy doesn't know is passed on as it is, and can be harmed all the same.
+// TestProxyOfBytes tests a protocol that the proxy doesn't know. The proxy passes it on as it is,
+// and faults still work.
 func TestProxyOfBytes(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -536,7 +555,9 @@ func TestProxyOfBytes(t *testing.T) {
 		{"request", func() func() bool { return p.Strike(faults.LoseRequest, 1) }, ":1", "1"},
 		{"reply", func() func() bool { return p.Strike(faults.LoseReply, 1) }, ":1", "2"},
 		{"matched", func() func() bool {
-			lost := p.LoseReply(func(r faults.Request) bool { return strings.Contains(string(r.Bytes), "INCR matched") })
+			lost := p.LoseReply(func(r faults.Request) bool {
+				return strings.Contains(string(r.Bytes), "INCR matched")
+			})
 			return func() bool { <-lost; return true }
 		}, "", "1"},
 	} {

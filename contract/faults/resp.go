@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// A respLink is what is known of a connection that speaks RESP. Replies come in the order of the
+// A respLink is the state of a connection that speaks RESP. Replies come in the order of the
 // requests.
 type respLink struct {
 	*link
-	subscribes bool // what comes is no reply to anything, or not to count on
+	subscribes bool // notifications may arrive, which are no replies
 	requests   int
 	replies    int
 	caught     map[int]*trap // by the number of the reply
-	holding    *trap         // until it is open all that comes is passed to it
+	holding    *trap         // gets all requests that arrive, until the trap is open
 }
 
 func newRESP(l *link) (requests, replies parser) {
@@ -45,7 +45,8 @@ func (s respRequests) pass(unit []byte) {
 		s.holding.pass(unit)
 		return
 	}
-	// "unsubscribe", too: it is sent on connections that subscribe only.
+	// The suffix also matches "unsubscribe", which is only sent on connections that have
+	// subscribed.
 	s.subscribes = s.subscribes || strings.HasSuffix(strings.ToLower(words[0]), "subscribe")
 	t := s.spring(Request{Words: words}, !s.subscribes)
 	if t != nil {
@@ -85,7 +86,7 @@ func (s respReplies) pass(unit []byte) {
 	s.toClient.pass(unit)
 }
 
-// readValue appends the next value to what was read, in either version of the protocol.
+// readValue appends the next value to the bytes read so far, in either version of the protocol.
 func readValue(r *bufio.Reader, read []byte) ([]byte, error) {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
@@ -111,7 +112,7 @@ func readValue(r *bufio.Reader, read []byte) ([]byte, error) {
 	case '%':
 		values, err = length(text)
 		values *= 2
-	case '|': // attributes, and what they belong to
+	case '|': // attributes, and the value that they belong to
 		values, err = length(text)
 		values = 2*values + 1
 	default:

@@ -18,13 +18,13 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A testCase is what a version of Redisson and one of our backends do together.
+// A testCase is a case in which a version of Redisson and a client in Go use the same locks.
 type testCase struct {
 	name string
 	run  func(t *testing.T, l *lab)
 }
 
-// exclusiveCases are about a lock that one holds at a time, of the lab's kind.
+// exclusiveCases are about a lock with one holder at a time, of the lab's kind.
 var exclusiveCases = []testCase{
 	{"Go wakes Java", goWakesJava},
 	{"Java wakes Go", javaWakesGo},
@@ -38,8 +38,8 @@ var exclusiveCases = []testCase{
 	{"increments", increments},
 }
 
-// lockName is a name for a lock that no other test uses. Some have braces, which channels treat
-// differently.
+// lockName returns a name for a lock that no other test uses. Some names have braces, which
+// channels treat differently.
 func lockName(t *testing.T) string {
 	if strings.Contains(t.Name(), "wakes_Go") {
 		return "{" + t.Name() + "}/braces"
@@ -47,7 +47,7 @@ func lockName(t *testing.T) string {
 	return t.Name()
 }
 
-// lock has a Locker lock in the background.
+// lock locks a Locker in the background.
 func lock(t *testing.T, l *dlock.Locker) <-chan error {
 	locked := make(chan error, 1)
 	go func() { locked <- l.LockContext(t.Context()) }()
@@ -80,7 +80,7 @@ func wantIs[T comparable](t *testing.T, what string, want T, ask func(context.Co
 	}
 }
 
-// tryLock returns the question whether a Locker can be locked now.
+// tryLock returns a function that says whether a Locker can be locked now.
 func tryLock(l *dlock.Locker) func(context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) { return l.TryLock(ctx) }
 }
@@ -131,21 +131,25 @@ func javaWakesGo(t *testing.T, l *lab) {
 	l.wantHolds(t, name, nil)
 }
 
-// goSeesWaiter is about a release that asks whether others wait. Redisson counts as anybody does.
+// goSeesWaiter is about a release that asks whether others wait. Redisson's waiters count, too.
 func goSeesWaiter(t *testing.T, l *lab) {
 	name := lockName(t)
 	s := l.backend(t).Open()
 	t.Cleanup(func() { s.Close() })
 	acquire := func() {
 		t.Helper()
-		res, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: l.ours, Name: name, Owner: "go:1", Lease: longLease})
+		res, err := s.Acquire(t.Context(), backend.AcquireRequest{
+			Kind: l.ours, Name: name, Owner: "go:1", Lease: longLease,
+		})
 		if err != nil || !res.Acquired {
 			t.Fatalf("Go: acquire: %+v, %v", res, err)
 		}
 	}
 	release := func() int {
 		t.Helper()
-		res, err := s.Release(t.Context(), backend.ReleaseRequest{Kind: l.ours, Name: name, Owner: "go:1", Lease: longLease, AskWaiting: true})
+		res, err := s.Release(t.Context(), backend.ReleaseRequest{
+			Kind: l.ours, Name: name, Owner: "go:1", Lease: longLease, AskWaiting: true,
+		})
 		if err != nil || res.Outcome != backend.Freed {
 			t.Fatalf("Go: release: %+v, %v", res, err)
 		}
@@ -171,15 +175,18 @@ func boundedWaits(t *testing.T, l *lab) {
 	ours, java := l.locker(l.client(t), name), l.thread(t)
 	const wait = 100 * time.Millisecond
 	java.want("locked", "lock", name)
-	// On a busy machine the store's answer may come later than that: then nobody knows, which is an error.
+	// On a busy machine the store may answer only after the wait. Then the outcome is unknown,
+	// which is an error.
 	testservers.Until(t, "TryLock with a wait says that another has the lock", func() bool {
 		ok, err := ours.TryLock(t.Context(), dlock.Wait(wait))
 		return !ok && err == nil
 	})
-	testservers.Until(t, "nobody listens any more", func() bool { return l.subscribers(t, name) == 0 })
+	testservers.Until(t, "nobody listens any more", func() bool {
+		return l.subscribers(t, name) == 0
+	})
 	java.want("unlocked", "unlock", name)
 	wantNil(t, "lock", ours.LockContext(t.Context()))
-	java.want("false", "tryLock", name, wait) // and listens on, if that was too short to subscribe
+	java.want("false", "tryLock", name, wait) // after too short a wait, it may stay subscribed
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
 }
 
@@ -237,7 +244,7 @@ func goReenters(t *testing.T, l *lab) {
 	java.want("unlocked", "unlock", name)
 }
 
-// javaForces is about a holder in Go that is told when it renews.
+// javaForces is about a holder in Go that learns of its loss when it renews.
 func javaForces(t *testing.T, l *lab) {
 	name := lockName(t)
 	ours, java := l.locker(l.client(t, dlock.WithLease(2*shortLease)), name), l.thread(t)
@@ -257,7 +264,7 @@ func javaForces(t *testing.T, l *lab) {
 	java.want("false", "forceUnlock", name)
 }
 
-// goForces is about a holder in Java that is told when it unlocks.
+// goForces is about a holder in Java that learns of its loss when it unlocks.
 func goForces(t *testing.T, l *lab) {
 	name := lockName(t)
 	client, java := l.client(t), l.thread(t)
@@ -288,7 +295,8 @@ func leasesEnd(t *testing.T, l *lab) {
 	wantNil(t, "lock", ours.LockContext(t.Context(), dlock.FixedLease(lease)))
 	locked := java.start("lock", name)
 	if l.ours == backend.Fair && l.java.version != versions[0] {
-		// An old version that looks a moment too early works out a time less than none, and sleeps until it is told.
+		// If an old version looks a moment too early, it computes a negative time, and sleeps until
+		// it is notified.
 		defer l.nudge(t, ownChannel(name, java.owner))()
 	}
 	wantLocked(t, locked)
@@ -299,9 +307,10 @@ func leasesEnd(t *testing.T, l *lab) {
 	java.want("unlocked", "unlock", name)
 }
 
-// watchdogs has locks of every kind and permits renewed by everybody who does that, until the holders die.
+// watchdogs is about locks of every kind, and permits, that both sides renew until the holders die.
 func watchdogs(t *testing.T, p *place) {
-	const lease = 5 * time.Second // if the machine stands still for two thirds of it, this test fails
+	// if the machine stands still for two thirds of the lease, this test fails
+	const lease = 5 * time.Second
 	name := func(k kind, holder string) string { return lockName(t) + "/" + k.name + "/" + holder }
 	theirs := make(map[string]*thread)
 	for _, version := range versions {
@@ -338,9 +347,10 @@ func watchdogs(t *testing.T, p *place) {
 			java.want("true", k.java+"isHeldByCurrentThread", name(k, version))
 		}
 	}
-	testservers.Until(t, "a renewal of Java's has cut the lock short that it shares with Go", func() bool {
-		return p.left(t, shared.Name()) <= lease
-	})
+	testservers.Until(t, "a renewal of Java's has cut the lock short that it shares with Go",
+		func() bool {
+			return p.left(t, shared.Name()) <= lease
+		})
 
 	line := behindDying(t, &lab{p, survivor.peer, fair}, slices.Collect(maps.Values(theirs)))
 	mortal.Close()
@@ -358,16 +368,17 @@ func watchdogs(t *testing.T, p *place) {
 		e.await()
 		e.leave()
 	}
-	// By now the lock that they shared with Go would be over as well, if Go hadn't prolonged it again.
+	// By now the lock that they shared with Go would have expired, too, if Go hadn't gone on
+	// renewing it.
 	survivor.want("false", "write.tryLock", shared.Name())
 	wantIs(t, "IsHeld", true, shared.IsHeld)
 	wantNil(t, "unlock", shared.UnlockContext(t.Context()))
 	wantLocked(t, survivor.start("write.lock", shared.Name()))
 }
 
-// increments is a load of both, on a counter that loses what two do at once.
+// increments makes both sides increment a counter that loses simultaneous increments.
 func increments(t *testing.T, l *lab) {
-	const workers, each = 3, 20 // of either kind
+	const workers, each = 3, 20 // of each side
 	name := lockName(t)
 	var java []<-chan string
 	for range workers {
@@ -389,12 +400,13 @@ func increments(t *testing.T, l *lab) {
 			t.Errorf("Java: %s", got)
 		}
 	}
-	if n, err := l.admin.Get(t.Context(), name+":counter").Int(); err != nil || n != 2*workers*each {
+	if n, err := l.admin.Get(t.Context(), name+":counter").Int(); err != nil ||
+		n != 2*workers*each {
 		t.Errorf("counted %d, %v; want %d", n, err, 2*workers*each)
 	}
 }
 
-// increment does what the Java program's method of that name does.
+// increment does the same as the Java program's method of that name.
 func (p *place) increment(t *testing.T, l *dlock.Locker, times int) {
 	ctx := t.Context()
 	inside, counter := l.Name()+":inside", l.Name()+":counter"

@@ -13,8 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// fairCases are about the line of those who wait for a fair lock. Ours are visitors, so that a test says what they send
-// and when, and last the Lockers that users have.
+// fairCases are about the line of waiters for a fair lock. The waiters in Go are visitors, so that
+// a test controls their requests. The last cases use Lockers, as users do.
 var fairCases = []testCase{
 	{"a line of both", lineOfBoth},
 	{"Java makes room for Go", javaMakesRoom},
@@ -35,9 +35,10 @@ var fairCases = []testCase{
 	{"Lockers and threads give up", lockersGiveUp},
 }
 
-// fairLockerCases are those of exclusiveCases that a fair lock shares.
+// fairLockerCases are the exclusiveCases that also hold for a fair lock.
 var fairLockerCases = slices.DeleteFunc(slices.Clone(exclusiveCases), func(c testCase) bool {
-	return c.name == "Go sees that Java waits" // nobody need know, as the lock is handed over
+	// a fair lock is handed over by the store, so a release needn't count waiters
+	return c.name == "Go sees that Java waits"
 })
 
 // fairThread returns a new thread of the Java program that calls methods of fair locks.
@@ -48,8 +49,8 @@ func (l *lab) fairThread(t *testing.T) *thread {
 	return th
 }
 
-// awaitWaiter waits until an owner that has not tried before waits for a message. An owner of ours is known by its
-// client's ID; if the lock is fair, then Java has it.
+// awaitWaiter waits until an owner that has not tried before waits for a message. The name of a
+// client in Go is its ID. A fair lock must be held by Java.
 func (l *lab) awaitWaiter(t *testing.T, name, owner string) {
 	t.Helper()
 	if l.ours == backend.Fair {
@@ -59,15 +60,15 @@ func (l *lab) awaitWaiter(t *testing.T, name, owner string) {
 	}
 }
 
-// awaitThread is awaitWaiter for a thread of Java's. A message for everybody wakes only those of them who have
-// fallen asleep already.
+// awaitThread is awaitWaiter for a thread of Java's. A message to all waiters wakes only the
+// threads that have fallen asleep already.
 func (l *lab) awaitThread(t *testing.T, name string, th *thread) {
 	t.Helper()
 	l.awaitWaiter(t, name, th.owner)
 	l.awaitSleep(t, th)
 }
 
-// tells returns the channel on which Java tells an owner that waits that the lock is free.
+// tells returns the channel on which Java tells this waiting owner that the lock is free.
 func (l *lab) tells(t *testing.T, name, owner string) string {
 	t.Helper()
 	if l.ours == backend.Fair {
@@ -76,14 +77,14 @@ func (l *lab) tells(t *testing.T, name, owner string) string {
 	return l.channel(name)
 }
 
-// An entrant is somebody who waits in line.
+// An entrant is a waiter in line.
 type entrant struct {
 	owner string
-	await func() // until it is inside
+	await func() // waits until it has the lock
 	leave func()
 }
 
-// queueThread has a thread of Java's wait in line.
+// queueThread makes a thread of Java's wait in line.
 func (l *lab) queueThread(t *testing.T, name string) entrant {
 	t.Helper()
 	th := l.fairThread(t)
@@ -99,7 +100,7 @@ func (l *lab) queueThread(t *testing.T, name string) entrant {
 	}}
 }
 
-// queueVisitor has a visitor wait in line.
+// queueVisitor makes a visitor wait in line.
 func (l *lab) queueVisitor(t *testing.T, name string, place time.Duration) entrant {
 	t.Helper()
 	v := l.visitor(t, name)
@@ -114,7 +115,7 @@ func (l *lab) queueVisitor(t *testing.T, name string, place time.Duration) entra
 	}}
 }
 
-// queueLocker has a Locker wait in line.
+// queueLocker makes a Locker wait in line.
 func (l *lab) queueLocker(t *testing.T, name string) entrant {
 	t.Helper()
 	client := l.client(t)
@@ -130,14 +131,16 @@ func (l *lab) queueLocker(t *testing.T, name string) entrant {
 	}}
 }
 
-// wantTurns has those in line enter, one after the other, and nobody else.
+// wantTurns checks that the waiters in line get the lock one after the other, and that no other
+// call gets it in between.
 func (l *lab) wantTurns(t *testing.T, name string, line []entrant) {
 	t.Helper()
 	java, ours := l.fairThread(t), l.visitor(t, name)
 	for i, e := range line {
 		e.await()
 		l.wantInside(t, name, e.owner)
-		java.want("false", "tryLock", name) // which takes out the places that it believes to be over
+		// this removes the places that Redisson considers expired
+		java.want("false", "tryLock", name)
 		ours.wantTry(false)
 		var left []string
 		for _, waits := range line[i+1:] {
@@ -149,7 +152,7 @@ func (l *lab) wantTurns(t *testing.T, name string, line []entrant) {
 	l.wantGone(t, name, queueKey(name), timeoutKey(name))
 }
 
-// wantInside says who has the lock.
+// wantInside checks that this owner has the lock, once.
 func (p *place) wantInside(t *testing.T, name, owner string) {
 	t.Helper()
 	fields, err := p.admin.HGetAll(t.Context(), name).Result()
@@ -192,7 +195,8 @@ func lockersInLine(t *testing.T, l *lab) {
 	l.wantTurns(t, name, line)
 }
 
-// javaMakesRoom is about one message, to the next in line, who then asks once. Nobody looks by itself here.
+// javaMakesRoom is about one message, to the next in line, which then asks once. No waiter polls in
+// this case.
 func javaMakesRoom(t *testing.T, l *lab) {
 	name := lockName(t)
 	java := l.fairThread(t)
@@ -223,7 +227,8 @@ func goMakesRoom(t *testing.T, l *lab) {
 	first := l.visitor(t, name)
 	first.wantTry(true)
 	next, behind := l.queueThread(t, name), l.queueThread(t, name)
-	heard, heardBehind := l.listen(t, ownChannel(name, next.owner)), l.listen(t, ownChannel(name, behind.owner))
+	heard, heardBehind := l.listen(t, ownChannel(name, next.owner)),
+		l.listen(t, ownChannel(name, behind.owner))
 	l.monitor.sync()
 	asked, askedBehind := l.monitor.asked(name, next.owner), l.monitor.asked(name, behind.owner)
 	first.release(backend.Freed)
@@ -243,7 +248,8 @@ func goMakesRoom(t *testing.T, l *lab) {
 	behind.leave()
 }
 
-// goMakesRoomForGo is about a lock that is handed over: whoever is next is inside without asking.
+// goMakesRoomForGo is about a lock that is granted to the next in line, which has it without a
+// request.
 func goMakesRoomForGo(t *testing.T, l *lab) {
 	name := lockName(t)
 	first := l.visitor(t, name)
@@ -263,8 +269,8 @@ func goMakesRoomForGo(t *testing.T, l *lab) {
 	behind.leave()
 }
 
-// nobodyPasses is about a lock that is free while whoever is next, in Java, doesn't come; and about what becomes of it
-// when the time of its place is lost, so that Redisson would wait for it for ever.
+// nobodyPasses is about a free lock whose next waiter, in Java, doesn't come. It is also about a
+// place whose time is lost, so that Redisson would wait for its owner forever.
 func nobodyPasses(t *testing.T, l *lab) {
 	name := lockName(t)
 	first := l.visitor(t, name)
@@ -283,8 +289,9 @@ func nobodyPasses(t *testing.T, l *lab) {
 	l.wantTurns(t, name, []entrant{next})
 }
 
-// leavePlace has a thread of Java's wait in line and then leave its place there, as one does whose process is killed.
-// The place lasts as long as the lock as it is held, and for that time more, or for longer if the thread has given up by then.
+// leavePlace makes a thread of Java's wait in line and then leave its place there, like a thread
+// whose process is killed. The place lasts as long as the present hold of the lock, plus wait,
+// which is doubled if the thread has given up in the meantime.
 func (l *lab) leavePlace(t *testing.T, name string, wait time.Duration) (owner string) {
 	t.Helper()
 	th, asks := l.fairThread(t), l.java.thread(t)
@@ -301,7 +308,8 @@ func (l *lab) leavePlace(t *testing.T, name string, wait time.Duration) (owner s
 	return th.owner
 }
 
-// javaDiesInLine is about a place in Java that nobody comes back to: it lasts as long as Redisson has said.
+// javaDiesInLine is about a place in Java whose owner doesn't come back. It lasts as long as
+// Redisson has set it to.
 func javaDiesInLine(t *testing.T, l *lab) {
 	name := lockName(t)
 	first := l.visitor(t, name)
@@ -316,8 +324,8 @@ func javaDiesInLine(t *testing.T, l *lab) {
 	l.wantTurns(t, name, line)
 }
 
-// behindDying has threads wait in line for a lock whose holder is not heard of again, and others behind them, who get in
-// when the processes of the threads are gone and their places are over.
+// behindDying makes threads wait in line for a lock whose holder has died. Other waiters stand
+// behind them, and get the lock when the threads' processes are gone and their places have expired.
 func behindDying(t *testing.T, l *lab, dying []*thread) []entrant {
 	t.Helper()
 	name := lockName(t) + "/line"
@@ -331,8 +339,8 @@ func behindDying(t *testing.T, l *lab, dying []*thread) []entrant {
 	return []entrant{l.queueVisitor(t, name, placeLease), l.queueThread(t, name)}
 }
 
-// javaTakesItsWait is about a thread that would have waited for longer than others do: when its turn comes, Redisson
-// takes that time off the places of all that wait.
+// javaTakesItsWait is about a thread with a longer wait than others. When its turn comes, Redisson
+// subtracts that wait from the times of all places.
 func javaTakesItsWait(t *testing.T, l *lab) {
 	name := lockName(t)
 	first := l.visitor(t, name)
@@ -341,7 +349,10 @@ func javaTakesItsWait(t *testing.T, l *lab) {
 	locked := java.start("tryLock", name, 20*time.Minute)
 	l.awaitPlace(t, name, java.owner)
 	l.awaitSleep(t, java)
-	line := []entrant{l.queueVisitor(t, name, longLease), l.queueThread(t, name), l.queueVisitor(t, name, longLease)}
+	line := []entrant{
+		l.queueVisitor(t, name, longLease), l.queueThread(t, name),
+		l.queueVisitor(t, name, longLease),
+	}
 	first.release(backend.Freed)
 	if got := receive(t, "Java gets in", locked); got != "true" {
 		t.Fatalf("Java: tryLock: %s", got)
@@ -385,7 +396,8 @@ func fairGiveUps(t *testing.T, l *lab) {
 	l.wantTurns(t, name, []entrant{next})
 }
 
-// javaForcesForGo is about a holder in Go, so that nobody in Go listens to what Java tells whoever is next: he looks.
+// javaForcesForGo is about a holder in Go. No client in Go listens to Java's message to the next in
+// line, so the next one polls.
 func javaForcesForGo(t *testing.T, l *lab) {
 	name := lockName(t)
 	first := l.visitor(t, name)
@@ -414,7 +426,7 @@ func goForcesForJava(t *testing.T, l *lab) {
 	l.fairThread(t).want("false", "forceUnlock", name)
 }
 
-// goDiesInLine is about a place in Go that is not kept: the next step of ours takes it out.
+// goDiesInLine is about a place in Go that isn't kept. The next step from Go removes it.
 func goDiesInLine(t *testing.T, l *lab) {
 	name := lockName(t)
 	java, dies := l.fairThread(t), l.visitor(t, name)
@@ -423,13 +435,15 @@ func goDiesInLine(t *testing.T, l *lab) {
 		t.Fatalf("Go: acquire: %v, %v", ok, err)
 	}
 	line := []entrant{l.queueThread(t, name), l.queueVisitor(t, name, placeLease)}
-	testservers.Until(t, "the place is over", func() bool { return len(l.inLine(t, name)) == len(line) })
+	testservers.Until(t, "the place is over", func() bool {
+		return len(l.inLine(t, name)) == len(line)
+	})
 	java.want("unlocked", "unlock", name)
 	l.wantTurns(t, name, line)
 }
 
-// goDiesInLineBeforeJava is goDiesInLine where nobody else in Go waits. Redisson believes the place to last for many minutes yet; whoever in Go
-// asks takes it out, and makes Java hear of it.
+// goDiesInLineBeforeJava is goDiesInLine without other waiters in Go. Redisson assumes that the
+// place lasts for many more minutes. Any request from Go removes it, and notifies Java.
 func goDiesInLineBeforeJava(t *testing.T, l *lab) {
 	name := lockName(t)
 	java, dies, asks := l.fairThread(t), l.visitor(t, name), l.visitor(t, name)
@@ -446,8 +460,8 @@ func goDiesInLineBeforeJava(t *testing.T, l *lab) {
 	l.wantTurns(t, name, line)
 }
 
-// goDiesInTurn is about somebody in Go who is given the lock and has gone. Whoever is next, in Java, hears of that from
-// the next in Go who keeps his place.
+// goDiesInTurn is about a waiter in Go that dies after it was granted the lock. The next in line,
+// in Java, is notified by the next waiter in Go, which keeps its own place.
 func goDiesInTurn(t *testing.T, l *lab) {
 	name := lockName(t)
 	first := l.beforeDead(t, name, longLease)
@@ -456,19 +470,22 @@ func goDiesInTurn(t *testing.T, l *lab) {
 	l.wantTurns(t, name, line)
 }
 
-// goDiesBeforeJava is goDiesInTurn where nobody else in Go waits. Whoever asks there makes Java hear of it. Of itself Redisson looks
-// when the lease is over that it has seen or, in old versions, when it believes the place of the one before to be.
+// goDiesBeforeJava is goDiesInTurn without other waiters in Go. Any later request from Go notifies
+// Java of the death. Without one, Redisson tries again when the lease that it has seen has expired.
+// Old versions try when they consider the earlier place expired.
 func goDiesBeforeJava(t *testing.T, l *lab) {
 	name := lockName(t)
 	first := l.beforeDead(t, name, longLease)
 	line := []entrant{l.queueThread(t, name)}
 	first.release(backend.Freed)
-	testservers.Until(t, "the lease is over of the one who has gone", func() bool { return l.left(t, name) == -2 })
+	testservers.Until(t, "the lease is over of the one who has gone", func() bool {
+		return l.left(t, name) == -2
+	})
 	first.wantTry(false)
 	l.wantTurns(t, name, line)
 }
 
-// beforeDead returns a holder, for so long, of a lock for which somebody waits who has gone.
+// beforeDead returns the holder, with this lease, of a lock whose first waiter has died.
 func (l *lab) beforeDead(t *testing.T, name string, lease time.Duration) (first *visitor) {
 	t.Helper()
 	first, dies := l.visitor(t, name), l.visitor(t, name)
@@ -481,7 +498,8 @@ func (l *lab) beforeDead(t *testing.T, name string, lease time.Duration) (first 
 	return first
 }
 
-// plainBesideFair is about the other ways to the same lock: they are kept out, and keep out.
+// plainBesideFair is about the other kinds of the same lock. They exclude the fair one, and it
+// excludes them.
 func plainBesideFair(t *testing.T, l *lab) {
 	name := lockName(t)
 	client, ours, java := l.client(t), l.visitor(t, name), l.fairThread(t)
@@ -504,7 +522,8 @@ func plainBesideFair(t *testing.T, l *lab) {
 		theirs := l.java.thread(t)
 		theirs.want("locked", other.java+"lock", name)
 		if _, err := ours.try(0); !errors.Is(err, backend.ErrConflict) {
-			t.Errorf("Go: a fair lock where Java holds a %s lock: %v, want ErrConflict", other.name, err)
+			t.Errorf("Go: a fair lock where Java holds a %s lock: %v, want ErrConflict", other.name,
+				err)
 		}
 		l.wantHolds(t, name, other.held(theirs.owner, "1"))
 		theirs.want("unlocked", other.java+"unlock", name)
@@ -524,24 +543,28 @@ func lockersGiveUp(t *testing.T, l *lab) {
 	if err := receive(t, "Go gives up", gone); !errors.Is(err, context.Canceled) {
 		t.Errorf("Go: lock: %v", err)
 	}
-	testservers.Until(t, "its place is free", func() bool { return len(l.inLine(t, name)) == len(line) })
+	testservers.Until(t, "its place is free", func() bool {
+		return len(l.inLine(t, name)) == len(line)
+	})
 	testservers.Until(t, "TryLock with a wait says that another has the lock", func() bool {
 		ok, err := client.FairLocker(name).TryLock(t.Context(), dlock.Wait(100*time.Millisecond))
 		return !ok && err == nil
 	})
-	testservers.Until(t, "its place is free", func() bool { return len(l.inLine(t, name)) == len(line) })
+	testservers.Until(t, "its place is free", func() bool {
+		return len(l.inLine(t, name)) == len(line)
+	})
 	java.want("unlocked", "unlock", name)
 	l.wantTurns(t, name, line)
 }
 
-// In a cluster where clients in Go use sharded channels, threads of a Redisson that doesn't are
-// told when it is their turn.
+// TestFairBesideUndecided is about a cluster in which clients in Go use sharded channels, and a
+// Redisson doesn't. Its threads must still be told when it is their turn.
 func TestFairBesideUndecided(t *testing.T) {
 	needVersions(t, []string{undecided})
 	t.Parallel()
 	p := clusterPlace(t)
 	l := &lab{p, startPeer(t, undecided, p.config, longLease), fair}
-	for range 5 { // perhaps it was answered that it can
+	for range 5 { // in some runs a node may answer that the Redisson can use sharded channels
 		lockersInLine(t, l)
 	}
 }

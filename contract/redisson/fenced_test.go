@@ -10,7 +10,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// fencedCases are about the numbers of fenced locks. What is about the lock itself is among exclusiveCases.
+// fencedCases are about the tokens of fenced locks. Cases about the lock itself are among
+// exclusiveCases.
 var fencedCases = []testCase{
 	{"tokens grow", tokensGrow},
 	{"tokens of those who wait", tokensOfWaiters},
@@ -19,14 +20,14 @@ var fencedCases = []testCase{
 	{"plain beside fenced", plainBesideFenced},
 }
 
-// tokens are those of one lock, in the order in which they were drawn.
+// tokens are the tokens of one lock, in the order in which they were drawn.
 type tokens struct {
 	t    *testing.T
 	lock string
 	last uint64
 }
 
-// next says that a token is larger than all before it.
+// next checks that a token is larger than all earlier ones.
 func (k *tokens) next(who string, token uint64) {
 	k.t.Helper()
 	if token <= k.last {
@@ -35,7 +36,7 @@ func (k *tokens) next(who string, token uint64) {
 	k.last = token
 }
 
-// ours has Go draw the next one and keep the lock.
+// ours draws the next token in Go, and keeps the lock.
 func (k *tokens) ours(l *dlock.Locker) *dlock.Hold {
 	k.t.Helper()
 	h, err := l.Acquire(k.t.Context())
@@ -44,7 +45,7 @@ func (k *tokens) ours(l *dlock.Locker) *dlock.Hold {
 	return h
 }
 
-// theirs has Java draw the next one and keep the lock.
+// theirs draws the next token in Java, and keeps the lock.
 func (k *tokens) theirs(java *thread) {
 	k.t.Helper()
 	k.parse(java.do("lockAndGetToken", k.lock))
@@ -61,8 +62,9 @@ func (k *tokens) parse(answer string) {
 	k.next("Java", token)
 }
 
-// await is parse for a thread of Java's that waits. Redisson 3.23.5 misses a message that comes between its attempt and
-// its falling asleep here, so it is woken more than once; that one message is enough is shown with lock, by exclusiveCases.
+// await is parse for a waiting thread of Java's. Redisson 3.23.5 misses a message that comes after
+// its attempt and before its sleep. So the thread is woken more than once. The exclusiveCases show,
+// with lock, that one message is enough.
 func (k *tokens) await(l *lab, token <-chan string) {
 	k.t.Helper()
 	defer l.nudge(k.t, channel(k.lock))()
@@ -93,11 +95,12 @@ func (l *lab) fencedThread(t *testing.T) *thread {
 
 func tokensGrow(t *testing.T, l *lab) {
 	name := lockName(t)
-	ours, java, drawn := l.client(t).FencedLocker(name), l.fencedThread(t), &tokens{t: t, lock: name}
+	ours, java, drawn := l.client(t).FencedLocker(name), l.fencedThread(t),
+		&tokens{t: t, lock: name}
 	java.want("0", "getToken", name)
 	for range 2 {
 		drawn.theirs(java)
-		drawn.theirs(java) // Redisson counts a re-entry, too
+		drawn.theirs(java) // Redisson draws a token for a re-entry, too
 		java.want("unlocked", "unlock", name)
 		java.want("unlocked", "unlock", name)
 
@@ -155,7 +158,8 @@ func tokensOfWaiters(t *testing.T, l *lab) {
 
 func tokensAfterLoss(t *testing.T, l *lab) {
 	name := lockName(t)
-	ours, java, drawn := l.client(t).FencedLocker(name), l.fencedThread(t), &tokens{t: t, lock: name}
+	ours, java, drawn := l.client(t).FencedLocker(name), l.fencedThread(t),
+		&tokens{t: t, lock: name}
 	forced := []*dlock.Hold{drawn.ours(ours)}
 	java.want("true", "forceUnlock", name)
 	drawn.theirs(java)
@@ -175,10 +179,12 @@ func tokensAfterLoss(t *testing.T, l *lab) {
 	release(t, h)
 }
 
-// tokensAfterDelete is about numbers that Redisson forgets: its own begin anew then, ours don't.
+// tokensAfterDelete is about a delete in Redisson. Redisson's tokens start again from 1 then, Go's
+// go on growing.
 func tokensAfterDelete(t *testing.T, l *lab) {
 	name := lockName(t)
-	ours, java, drawn := l.client(t).FencedLocker(name), l.fencedThread(t), &tokens{t: t, lock: name}
+	ours, java, drawn := l.client(t).FencedLocker(name), l.fencedThread(t),
+		&tokens{t: t, lock: name}
 	release(t, drawn.ours(ours))
 	java.want("true", "delete", name)
 	release(t, drawn.ours(ours))
@@ -199,10 +205,12 @@ func tokensAfterDelete(t *testing.T, l *lab) {
 	java.want("unlocked", "unlock", name)
 }
 
-// plainBesideFenced is about locks without numbers: they exclude and wake, and nobody counts them.
+// plainBesideFenced is about locks without tokens. They exclude and wake fenced ones, and don't
+// change the token.
 func plainBesideFenced(t *testing.T, l *lab) {
 	name := lockName(t)
-	client, java, plain, drawn := l.client(t), l.fencedThread(t), l.java.thread(t), &tokens{t: t, lock: name}
+	client, java, plain, drawn := l.client(t), l.fencedThread(t), l.java.thread(t),
+		&tokens{t: t, lock: name}
 	fenced := client.FencedLocker(name)
 	plain.want("locked", "lock", name)
 	wantIs(t, "TryLock", false, tryLock(l.client(t).FencedLocker(name)))

@@ -9,14 +9,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// inspectCases are about what is seen of Java's locks from outside.
+// inspectCases are about an Inspector's view of Java's locks.
 var inspectCases = []testCase{
 	{"what Java has", seesJava},
 	{"a line of both", seesLine},
 	{"permits of both", seesPermits},
 }
 
-// saw words what a session says of a lock, and checks that it lists it, too, unless it is free.
+// saw returns a session's report on a lock, in words. It also checks that the session lists the
+// lock, unless it is free.
 func saw(t *testing.T, s backend.Session, name string) string {
 	t.Helper()
 	i, err := s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: name})
@@ -35,7 +36,9 @@ func saw(t *testing.T, s backend.Session, name string) string {
 	for begun := false; !begun || req.After != ""; begun = true {
 		res, err := s.(backend.Lister).List(t.Context(), req)
 		wantNil(t, "list", err)
-		listed = listed || slices.ContainsFunc(res.Locks, func(i backend.Inspection) bool { return i.Name == name })
+		listed = listed || slices.ContainsFunc(res.Locks, func(i backend.Inspection) bool {
+			return i.Name == name
+		})
 		req.After = res.Next
 	}
 	if listed == i.Free() {
@@ -87,12 +90,15 @@ func seesLine(t *testing.T, l *lab) {
 	defer s.Close()
 	holder := l.fairThread(t)
 	holder.want("locked", "lock", name)
-	line := []entrant{l.queueThread(t, name), l.queueVisitor(t, name, longLease), l.queueThread(t, name)}
+	line := []entrant{
+		l.queueThread(t, name), l.queueVisitor(t, name, longLease), l.queueThread(t, name),
+	}
 	var owners []string
 	for _, e := range line {
 		owners = append(owners, e.owner)
 	}
-	if got, want := saw(t, s, name), fmt.Sprintf("exclusive, exclusive %s 1 before %v", holder.owner, owners); got != want {
+	if got, want := saw(t, s, name), fmt.Sprintf("exclusive, exclusive %s 1 before %v",
+		holder.owner, owners); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	holder.want("unlocked", "unlock", name)
@@ -115,11 +121,16 @@ func seesPermits(t *testing.T, l *lab) {
 	defer s.Close()
 	java := l.permitsThread(t)
 	java.want("true", "trySetPermits", name, 5)
-	ids := append(java.take(name, 1, longLease), java.take(name, 1)...) // one of them never ends
-	_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: backend.Permits, Name: name, Owner: "ours:1", Lease: longLease / 2, Permits: 2})
+	// one of the two permits never ends
+	ids := append(java.take(name, 1, longLease), java.take(name, 1)...)
+	_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+		Kind: backend.Permits, Name: name, Owner: "ours:1", Lease: longLease / 2, Permits: 2,
+	})
 	wantNil(t, "acquire", err)
 	got := strings.Split(saw(t, s, name), ", ")
-	if len(got) != 4 || !strings.HasSuffix(got[1], " 2") || got[2] != fmt.Sprint("permits ", ids[0], " 1") || got[3] != fmt.Sprint("permits ", ids[1], " 1") {
+	if len(got) != 4 || !strings.HasSuffix(got[1], " 2") ||
+		got[2] != fmt.Sprint("permits ", ids[0], " 1") ||
+		got[3] != fmt.Sprint("permits ", ids[1], " 1") {
 		t.Errorf("%q; want ours, which end first, and %v", got, ids)
 	}
 	i, err := s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: name})

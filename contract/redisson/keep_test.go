@@ -7,15 +7,18 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// keepCases are about what our release keeps: to Java it is a lock that somebody has.
+// keepCases are about locks that a release in Go keeps. For Java such a lock has a holder.
 var keepCases = []testCase{
 	{"kept locks", keptLocks},
 	{"kept permits", keptPermits},
 	{"Java forces what is kept", javaForcesKept},
 }
 
-// keep has an owner of ours acquire something and give it back, to be kept. It returns when that was sent.
-func (l *lab) keep(t *testing.T, kind backend.Kind, name string, keep time.Duration) (since time.Time) {
+// keep acquires and releases a lock or a permit in Go, so that it is kept. It returns a time just
+// before the release.
+func (l *lab) keep(
+	t *testing.T, kind backend.Kind, name string, keep time.Duration,
+) (since time.Time) {
 	t.Helper()
 	s := l.backend(t).Open()
 	t.Cleanup(func() { s.Close() })
@@ -23,12 +26,16 @@ func (l *lab) keep(t *testing.T, kind backend.Kind, name string, keep time.Durat
 	if kind == backend.Permits {
 		permits = 1
 	}
-	got, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: kind, Name: name, Owner: "ours:1", Lease: longLease, Permits: permits, Limit: permits})
+	got, err := s.Acquire(t.Context(), backend.AcquireRequest{
+		Kind: kind, Name: name, Owner: "ours:1", Lease: longLease, Permits: permits, Limit: permits,
+	})
 	if err != nil || !got.Acquired {
 		t.Fatalf("Go: acquire: %+v, %v", got, err)
 	}
 	since = time.Now()
-	res, err := s.Release(t.Context(), backend.ReleaseRequest{Kind: kind, Name: name, Owner: "ours:1", Lease: longLease, Permits: permits, Keep: keep})
+	res, err := s.Release(t.Context(), backend.ReleaseRequest{
+		Kind: kind, Name: name, Owner: "ours:1", Lease: longLease, Permits: permits, Keep: keep,
+	})
 	if err != nil || res.Outcome != backend.Kept {
 		t.Fatalf("Go: release with Keep: %v, %v", res.Outcome, err)
 	}
@@ -57,7 +64,7 @@ func keptLocks(t *testing.T, l *lab) {
 		since := l.keep(t, k.ours, name, keep)
 		locked := java.start("lock", name)
 		if k.ours == backend.Fair && l.java.version != versions[0] {
-			defer l.nudge(t, ownChannel(name, java.owner))() // see leasesEnd
+			defer l.nudge(t, ownChannel(name, java.owner))() // as in leasesEnd
 		}
 		wantLocked(t, locked)
 		wantAfter(t, since, keep)

@@ -10,18 +10,19 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A kind is a kind of lock, as either side calls it.
+// A kind is a kind of lock, with its names on both sides.
 type kind struct {
 	name    string
-	java    string // begins the methods of the Java program
+	java    string // prefix of the methods of the Java program
 	ours    backend.Kind
 	locker  func(*dlock.Client, string) *dlock.Locker
 	channel func(name string) string
-	message string                                      // that the last unlock publishes
-	held    func(owner, count string) map[string]string // the hash that is the lock, if one owner holds it
+	message string // published by the last unlock
+	// the contents of the lock's hash if one owner holds it
+	held func(owner, count string) map[string]string
 }
 
-// kinds are those whose waiters don't stand in line.
+// kinds are the kinds of lock without a line.
 var kinds = []kind{
 	{"lock", "", backend.Exclusive, (*dlock.Client).Locker, channel, "0", plainHold},
 	{"fenced", "fenced.", backend.Fenced, (*dlock.Client).FencedLocker, channel, "0", plainHold},
@@ -29,16 +30,16 @@ var kinds = []kind{
 	{"read", "read.", backend.Read, reader, rwChannel, "0", readHold},
 }
 
-// exclusive are those of them that one holds at a time.
+// exclusive are those of the kinds that have one holder at a time.
 var exclusive = kinds[:3]
 
-// fair is a lock for which who waits stands in line.
+// fair is the lock whose waiters stand in line.
 var fair = kind{"fair", "fair.", backend.Fair, (*dlock.Client).FairLocker, channel, "0", plainHold}
 
-// all are the kinds of lock.
+// all are all kinds of lock.
 var all = append(slices.Clone(kinds), fair)
 
-// rival is a kind that is kept out by this one.
+// rival returns a kind that this one excludes.
 func (k kind) rival() kind {
 	if k.ours == backend.Read {
 		return kinds[2]
@@ -70,7 +71,8 @@ func (l *lab) thread(t *testing.T) *thread {
 	return th
 }
 
-// braced is a name as it begins the names of other keys in its slot, and ends those of channels.
+// braced returns a name in the form in which other keys of its slot begin with it, and channels end
+// with it.
 func braced(name string) string {
 	if strings.Contains(name, "{") {
 		return name
@@ -81,25 +83,26 @@ func braced(name string) string {
 func channel(name string) string   { return "redisson_lock__channel:" + braced(name) }
 func rwChannel(name string) string { return "redisson_rwlock:" + braced(name) }
 
-// ownChannel is where Redisson tells an owner who waits in line that a fair lock is free.
+// ownChannel returns the channel on which Redisson tells an owner in line that a fair lock is free.
 func ownChannel(name, owner string) string { return channel(name) + ":" + owner }
 
-// grantsPrefix begins the channel on which one of our clients is told that it was given a fair lock; in a cluster with sharded
-// channels the lock's name comes between.
+// grantsPrefix begins the name of the channel on which a client in Go is notified of a grant. In a
+// cluster with sharded channels the lock's name follows, before the client.
 const grantsPrefix = "distsync_fair_grants:"
 
-// queueKey and timeoutKey are where it is kept who stands in line, and until when Redisson believes them to.
+// queueKey and timeoutKey return the key of the line, and the key of the times at which Redisson
+// considers its places expired.
 func queueKey(name string) string   { return "redisson_lock_queue:" + braced(name) }
 func timeoutKey(name string) string { return "redisson_lock_timeout:" + braced(name) }
 
 func scChannel(name string) string { return "redisson_sc:" + braced(name) }
 
-// permitsKey is where it is kept which permits are out, and until when.
+// permitsKey returns the key of the permits that are taken, with their ends.
 func permitsKey(name string) string { return braced(name) + ":timeout" }
 
 func tokenKey(name string) string { return "redisson_lock_token:" + braced(name) }
 
-// readKey is what lasts as long as one of the holds of an owner who reads.
+// readKey returns a key that lasts as long as one hold of a reader.
 func readKey(name, owner string, hold int) string {
 	return fmt.Sprintf("%s:%s:rwlock_timeout:%d", braced(name), owner, hold)
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// latchCases are about Redisson's RCountDownLatch, with both parties counting and waiting.
+// latchCases are about Redisson's RCountDownLatch. Both sides count and wait.
 var latchCases = []testCase{
 	{"counts of a latch", countsOfLatch},
 	{"waits for a latch", waitsForLatch},
 	{"Java opens and Go is told", javaTellsOfLatch},
 }
 
-// latches returns the latch of a test, as Go and as Java have it.
+// latches returns the latch of a test, for Go and for Java.
 func latches(t *testing.T, l *lab) (name string, ours *dlock.Latch, java *thread) {
 	t.Helper()
 	name, java = lockName(t), l.java.thread(t)
@@ -78,7 +78,7 @@ func waitsForLatch(t *testing.T, l *lab) {
 	}
 }
 
-// Go is told, and doesn't have to look by itself.
+// javaTellsOfLatch checks that Go is notified, and doesn't have to poll.
 func javaTellsOfLatch(t *testing.T, l *lab) {
 	name, _, java := latches(t, l)
 	session := l.backend(t).Open()

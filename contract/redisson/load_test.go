@@ -30,23 +30,23 @@ var loads = []struct {
 }
 
 const (
-	loadPermits = 2                // of the semaphore, of which each has one
-	loadInside  = time.Millisecond // for how long each is inside
+	loadPermits = 2                // of the semaphore; each worker takes one
+	loadInside  = time.Millisecond // for how long a worker stays inside
 	loadThreads = 2                // of each process
-	briefLoad   = 2 * time.Second  // of each kind, where nothing else is asked for
+	briefLoad   = 2 * time.Second  // for each kind, unless DISTSYNC_LOAD is set
 	loadLease   = 30 * time.Second // the default of both sides
-	loadEnd     = 2 * loadLease    // how long the last may take to get in
-	leastShare  = 20               // of each side, in percent; see TestLoad
-	longEnough  = 10 * time.Second // for shares to mean something
+	loadEnd     = 2 * loadLease    // the longest time in which the last worker must get in
+	longEnough  = 10 * time.Second // from this length on, the shares are checked
+	mostRounds  = 4                // if the share of one side is too small
 	warmUp      = 500 * time.Millisecond
 )
 
-// TestLoad has processes of both sides contend for a lock of each kind, without a pause. Nothing is
-// counted twice or lost. In a load of ten seconds or more each side has at least a fifth of what was
-// done, also beside three processes of the other: see docs/redisson.md. What it really is depends on
-// the machine, and is logged. DISTSYNC_LOAD is how long the load of
-// each kind lasts (say 20s); where it is set there is a load with each version, on one server and
-// in a cluster, and with three processes beside one.
+// TestLoad makes processes of both sides contend for a lock of each kind, without a pause. Nothing
+// may be counted twice or lost. In a load of ten seconds or more each side must get its least share
+// of the locks, see docs/redisson.md. On a busy machine Java's share is smaller, so such a load
+// needs a machine that has nothing else to do. DISTSYNC_LOAD sets how long the load of each kind
+// lasts, such as 20s. If it is set, the load runs with each version, on one server and in a
+// cluster, and also with one process of one side and three of the other.
 func TestLoad(t *testing.T) {
 	long, places, sizes := briefLoad, []string{"redis"}, [][2]int{{2, 2}}
 	of := versions[:1]
@@ -55,7 +55,8 @@ func TestLoad(t *testing.T) {
 		if long, err = time.ParseDuration(text); err != nil {
 			t.Fatal(err)
 		}
-		places, sizes, of = []string{"redis", "cluster"}, [][2]int{{2, 2}, {1, 3}, {3, 1}, {1, 1}}, loadVersions
+		places, sizes, of = []string{"redis", "cluster"}, [][2]int{{2, 2}, {1, 3}, {3, 1}, {1, 1}},
+			loadVersions
 	}
 	needVersions(t, of)
 	for _, name := range places {
@@ -67,15 +68,16 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestLoadBesideUndecided is TestLoad in a cluster where neither Redisson nor clients in Go use
-// sharded channels, as docs/redisson.md has it.
+// TestLoadBesideUndecided is TestLoad in a cluster in which neither Redisson nor the clients in Go
+// use sharded channels, as docs/redisson.md recommends.
 func TestLoadBesideUndecided(t *testing.T) {
 	depth.Needs(t, depth.Night)
 	needVersions(t, []string{undecided})
 	load(t, loadPlace(t, "cluster", undecided), undecided, [][2]int{{2, 2}}, briefLoad)
 }
 
-// loadPlace starts one server, or a cluster where clients in Go publish as such a Redisson does.
+// loadPlace starts one server, or a cluster in which clients in Go publish on the channels that
+// this version of Redisson uses.
 func loadPlace(t *testing.T, name, version string) *place {
 	if name == "redis" {
 		p := unwatched(t, testservers.Redis(t))
@@ -91,8 +93,9 @@ func loadPlace(t *testing.T, name, version string) *place {
 	return p
 }
 
-// startLoader starts a process of Java's which listens where clients in Go publish. A Redisson that
-// decides by the answer of one node may listen elsewhere: then another is started.
+// startLoader starts a process of Java's that listens on the channels on which clients in Go
+// publish. A Redisson that decides by the answer of one node may listen elsewhere. Then another
+// process is started.
 func (p *place) startLoader(t *testing.T, version string) *peer {
 	t.Helper()
 	elsewhere := *p
@@ -142,20 +145,46 @@ func load(t *testing.T, p *place, version string, sizes [][2]int, long time.Dura
 			for j, size := range sizes {
 				name := fmt.Sprintf("load%d:%d", i, j)
 				p.contend(t, name+":warm", clients[:size[0]], peers[:size[1]], i, warmUp)
-				ours, theirs := p.contend(t, name, clients[:size[0]], peers[:size[1]], i, long)
-				share := 100 * float64(ours) / float64(max(ours+theirs, 1))
-				t.Logf("%d Go and %d Java processes: %d and %d times, Go has %.0f %%", size[0], size[1], ours, theirs, share)
-				if long >= longEnough && (share < leastShare || share > 100-leastShare) {
-					t.Errorf("%d Go and %d Java processes: Go has %.0f %%", size[0], size[1], share)
+				least := leastShare(k.name, size)
+				var all, java int
+				for round := 1; round <= mostRounds; round++ {
+					ours, theirs := p.contend(t, fmt.Sprint(name, ":", round), clients[:size[0]],
+						peers[:size[1]], i, long)
+					all, java = all+ours+theirs, java+theirs
+					t.Logf("%d Go and %d Java processes: %d and %d times, Go has %.0f %%", size[0],
+						size[1], ours, theirs, percent(ours, ours+theirs))
+					// The shares of two rounds can differ by ten points, so a small share gets more
+					// rounds.
+					share := percent(all-java, all)
+					if long < longEnough || min(share, 100-share) >= least {
+						break
+					}
+					if round == mostRounds {
+						t.Errorf("%d Go and %d Java processes: Go has %.0f %% in %d rounds; "+
+							"want %.0f %% for each side", size[0], size[1], share, round, least)
+					}
 				}
 			}
 		})
 	}
 }
 
-// contend has clients and processes of Java's work with one lock for some time, and returns how
+// leastShare returns the least share of each side, in percent. A fair lock goes by arrival, so one
+// process of four gets a quarter. Otherwise the aim is 35, which plain locks just reach.
+func leastShare(kind string, size [2]int) float64 {
+	if kind == "fair" && size[0] != size[1] {
+		return 20
+	}
+	return 30
+}
+
+func percent(part, all int) float64 { return 100 * float64(part) / float64(max(all, 1)) }
+
+// contend makes clients and processes of Java's work with one lock for some time, and returns how
 // often each side was inside.
-func (p *place) contend(t *testing.T, name string, clients []*dlock.Client, peers []*peer, kind int, long time.Duration) (ours, theirs int) {
+func (p *place) contend(
+	t *testing.T, name string, clients []*dlock.Client, peers []*peer, kind int, long time.Duration,
+) (ours, theirs int) {
 	t.Helper()
 	k := loads[kind]
 	arguments := []any{loadInside, long}
@@ -206,11 +235,17 @@ func (p *place) contend(t *testing.T, name string, clients []*dlock.Client, peer
 	return ours, theirs
 }
 
-// locking returns what Peer.work does, with locks of a kind.
-func locking(kind func(*dlock.Client, string) *dlock.Locker) func(*place, *testing.T, *dlock.Client, string, func() bool) (int, int) {
-	return func(p *place, t *testing.T, c *dlock.Client, name string, goesOn func() bool) (added, _ int) {
+// locking returns a function that does what Peer.work does, with locks of a kind.
+func locking(
+	kind func(*dlock.Client, string) *dlock.Locker,
+) func(*place, *testing.T, *dlock.Client, string, func() bool) (int, int) {
+	return func(
+		p *place, t *testing.T, c *dlock.Client, name string, goesOn func() bool,
+	) (added, _ int) {
 		for goesOn() {
-			if err := kind(c, name).Do(t.Context(), func(ctx context.Context) error { return p.add(ctx, name) }); err != nil {
+			if err := kind(c, name).Do(t.Context(), func(ctx context.Context) error {
+				return p.add(ctx, name)
+			}); err != nil {
 				t.Errorf("Go: %v", err)
 				return
 			}
@@ -220,7 +255,8 @@ func locking(kind func(*dlock.Client, string) *dlock.Locker) func(*place, *testi
 	}
 }
 
-// add adds one to the counter beside a lock, and loses what somebody else adds meanwhile.
+// add adds one to the counter of a lock. It isn't atomic, so it loses what another adds at the same
+// time.
 func (p *place) add(ctx context.Context, name string) error {
 	n, err := p.admin.Get(ctx, name+":counter").Int()
 	if err != nil && err != redis.Nil {
@@ -230,15 +266,19 @@ func (p *place) add(ctx context.Context, name string) error {
 	return p.admin.Set(ctx, name+":counter", n+1, 0).Err()
 }
 
-// readAndWrite is the same with a read-write lock, which every fourth time is read under.
-func (p *place) readAndWrite(t *testing.T, c *dlock.Client, name string, goesOn func() bool) (added, read int) {
+// readAndWrite is the same with a read-write lock. Every fourth time it reads, otherwise it writes.
+func (p *place) readAndWrite(
+	t *testing.T, c *dlock.Client, name string, goesOn func() bool,
+) (added, read int) {
 	rw := c.RWLocker(name)
 	for goesOn() {
 		side, count, do := rw.Writer(), &added, p.add
 		if (added+read)%4 == 3 {
 			side, count, do = rw.Reader(), &read, p.readTwice
 		}
-		if err := side.Do(t.Context(), func(ctx context.Context) error { return do(ctx, name) }); err != nil {
+		if err := side.Do(t.Context(), func(ctx context.Context) error {
+			return do(ctx, name)
+		}); err != nil {
 			t.Errorf("Go: %v", err)
 			return
 		}
@@ -247,7 +287,7 @@ func (p *place) readAndWrite(t *testing.T, c *dlock.Client, name string, goesOn 
 	return added, read
 }
 
-// readTwice looks whether somebody adds to the counter meanwhile.
+// readTwice checks that the counter doesn't change between two reads.
 func (p *place) readTwice(ctx context.Context, name string) error {
 	before := p.admin.Get(ctx, name+":counter").Val()
 	time.Sleep(loadInside)
@@ -258,11 +298,14 @@ func (p *place) readTwice(ctx context.Context, name string) error {
 }
 
 // havePermits is the same with a semaphore.
-func (p *place) havePermits(t *testing.T, c *dlock.Client, name string, goesOn func() bool) (n, _ int) {
+func (p *place) havePermits(
+	t *testing.T, c *dlock.Client, name string, goesOn func() bool,
+) (n, _ int) {
 	s := c.Semaphore(name, loadPermits)
 	for goesOn() {
 		err := s.Do(t.Context(), 1, func(ctx context.Context) error {
-			if out, err := p.admin.IncrBy(ctx, name+":inside", 1).Result(); err != nil || out > loadPermits {
+			if out, err := p.admin.IncrBy(ctx, name+":inside", 1).Result(); err != nil ||
+				out > loadPermits {
 				return fmt.Errorf("%d inside, %w", out, err)
 			}
 			time.Sleep(loadInside)

@@ -1,17 +1,17 @@
-// Package redisson_test runs Redisson itself, in a Java program of its own, against this project's
-// clients: on the same servers, for the same locks. The program is src/main/java/Peer.java, and
-// pom.xml says how to build it. What the tests see on the wire is written down in docs/redisson-commands.md.
+// Package redisson_test runs Redisson itself, in a Java program of its own, against clients in Go,
+// on the same servers and for the same locks. The program is src/main/java/Peer.java, and pom.xml
+// says how to build it. docs/redisson-commands.md lists the commands that the tests see on the
+// wire.
 //
-// Nothing is downloaded by a test. To have Maven download what they need, run once for each version
+// Tests download nothing. To make Maven download what they need, run once for each version
 //
 //	mvn -q -B -f contract/redisson -Dredisson.version=VERSION
 //
-// Without that, or without Java and Maven, the tests are skipped, and fail where
+// Without that, or without Java and Maven, the tests are skipped. They fail instead if
 // DISTSYNC_REQUIRE_SERVERS=1 is set.
 package redisson_test
 
 import (
-	"flag"
 	"slices"
 	"testing"
 	"time"
@@ -21,6 +21,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock"
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
@@ -29,45 +30,46 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	flag.Set("test.parallel", "6") // unless the command line says otherwise: they wait more than they work
+	apart.SideBySide(12)
 	wiretest.VerifyTestMain(m, wiretest.ValkeyLingers()...)
 }
 
-// versions are the releases of Redisson that are run: the newest, and one that locks by the scripts
-// of old: 3.24 came with another way to unlock.
+// versions are the releases of Redisson that the tests run. One is the newest. The other one has
+// the old scripts of locks: 3.24 introduced another way to unlock.
 var versions = []string{"4.7.0", "3.23.5"}
 
-// undecided is a release of Redisson that asks one node of a cluster, in a way that few of them
-// answer, whether to use sharded channels. So it mostly doesn't use them.
+// undecided is a release of Redisson that asks one node of a cluster whether to use sharded
+// channels. Few nodes answer its question, so it mostly doesn't use them.
 const undecided = "3.27.2"
 
-// loadVersions are those that take part in loads: that one, too, which has the new way to unlock
-// and the old way to renew.
+// loadVersions are the releases that take part in loads. The undecided one has the new way to
+// unlock and the old way to renew.
 var loadVersions = append(slices.Clone(versions), undecided)
 
 const (
-	// longLease is what nobody waits out: ten times what a test waits for anything. Nor do those who
-	// wait for a lock look again by themselves before a third of it has passed.
+	// longLease is a lease that no test waits for: ten times a test's patience. Waiters poll no
+	// sooner than after a third of it.
 	longLease = 10 * testservers.Patience
 
-	// shortLease is for leases that are renewed in time, or are waited out.
+	// shortLease is for leases that are renewed in time, or that the test lets expire.
 	shortLease = 3 * time.Second
 
-	// startPatience is how long a JVM may take to start on a machine that has much else to do.
+	// startPatience is how long a JVM may take to start on a busy machine.
 	startPatience = 4 * testservers.Patience
 )
 
-// A place is where locks are kept, and how the parties get there.
+// A place is a store of locks, with the ways in which the two sides connect.
 type place struct {
 	servers []*testservers.Server
 	config  redissonConfig
-	admin   redis.UniversalClient // the tests' own
+	admin   redis.UniversalClient // for the tests' own requests
 	sharded bool                  // releases are published on sharded channels
 	monitor *monitor
-	backend func(t *testing.T) backend.Backend // a new client of the place
+	backend func(t *testing.T) backend.Backend // returns a new client of the place
 }
 
-// A lab is a place with a Java process, and for cases that run for several kinds of lock which one it is.
+// A lab is a place with a Java process. For cases that run for several kinds of lock it also has
+// the kind.
 type lab struct {
 	*place
 	java *peer
@@ -85,7 +87,7 @@ var places = []struct {
 	{"valkey by valkey-go", valkeyPlace, versions[:1], depth.Quick},
 	{"cluster", clusterPlace, versions, depth.Change},
 	{"cluster by valkey-go", clusterByValkeyPlace, versions[:1], depth.Change},
-	// 3.23.5 can't be told.
+	// 3.23.5 has no setting for that.
 	{"cluster without sharded channels", unshardedPlace, versions[:1], depth.Change},
 }
 
@@ -99,7 +101,7 @@ func TestRedisson(t *testing.T) {
 			p := where.start(t)
 			for i, version := range where.versions {
 				t.Run(version, func(t *testing.T) {
-					switch { // it speaks the same to each server
+					switch { // a version speaks in the same way to each server
 					case i == 0:
 					case where.name == "redis":
 						depth.Needs(t, depth.Change)
@@ -109,15 +111,31 @@ func TestRedisson(t *testing.T) {
 					t.Parallel()
 					java := startPeer(t, version, p.config, longLease)
 					for _, k := range exclusive {
-						t.Run(k.name, func(t *testing.T) { run(t, &lab{p, java, k}, exclusiveCases) })
+						t.Run(k.name, func(t *testing.T) {
+							run(t, &lab{p, java, k}, exclusiveCases)
+						})
 					}
-					t.Run("read and write", func(t *testing.T) { run(t, &lab{p, java, kind{}}, readWriteCases) })
-					t.Run("permits", func(t *testing.T) { run(t, &lab{p, java, kind{}}, permitCases) })
-					t.Run("fair", func(t *testing.T) { run(t, &lab{p, java, fair}, fairLockerCases) })
-					t.Run("in line", func(t *testing.T) { run(t, &lab{p, java, kind{}}, fairCases) })
-					t.Run("tokens", func(t *testing.T) { run(t, &lab{p, java, kind{}}, fencedCases) })
-					t.Run("latches", func(t *testing.T) { run(t, &lab{p, java, kind{}}, latchCases) })
-					t.Run("seen from outside", func(t *testing.T) { run(t, &lab{p, java, kind{}}, inspectCases) })
+					t.Run("read and write", func(t *testing.T) {
+						run(t, &lab{p, java, kind{}}, readWriteCases)
+					})
+					t.Run("permits", func(t *testing.T) {
+						run(t, &lab{p, java, kind{}}, permitCases)
+					})
+					t.Run("fair", func(t *testing.T) {
+						run(t, &lab{p, java, fair}, fairLockerCases)
+					})
+					t.Run("in line", func(t *testing.T) {
+						run(t, &lab{p, java, kind{}}, fairCases)
+					})
+					t.Run("tokens", func(t *testing.T) {
+						run(t, &lab{p, java, kind{}}, fencedCases)
+					})
+					t.Run("latches", func(t *testing.T) {
+						run(t, &lab{p, java, kind{}}, latchCases)
+					})
+					t.Run("seen from outside", func(t *testing.T) {
+						run(t, &lab{p, java, kind{}}, inspectCases)
+					})
 					t.Run("kept", func(t *testing.T) { run(t, &lab{p, java, kind{}}, keepCases) })
 				})
 			}
@@ -138,7 +156,10 @@ func run(t *testing.T, l *lab, cases []testCase) {
 func TestWatchdogs(t *testing.T) {
 	needJava(t)
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) *place{"redis": redisPlace, "cluster": clusterPlace} {
+	for name, start := range map[string]func(t *testing.T) *place{
+		"redis":   redisPlace,
+		"cluster": clusterPlace,
+	} {
 		t.Run(name, func(t *testing.T) {
 			if name != "redis" {
 				depth.Needs(t, depth.Change)
@@ -168,7 +189,9 @@ func redisByValkeyPlace(t *testing.T) *place { return byValkey(single(t, testser
 func valkeyPlace(t *testing.T) *place        { return byValkey(single(t, testservers.Valkey(t))) }
 
 func byValkey(p *place) *place {
-	p.backend = func(t *testing.T) backend.Backend { return valkeybackend.New(connectValkey(t, p.servers)) }
+	p.backend = func(t *testing.T) backend.Backend {
+		return valkeybackend.New(connectValkey(t, p.servers))
+	}
 	return p
 }
 
@@ -178,7 +201,8 @@ func single(t *testing.T, server *testservers.Server) *place {
 	return p
 }
 
-// unwatched is single without a monitor, which would take its time for each command.
+// unwatched is a place with one server, and without a monitor, which would cost time for each
+// command.
 func unwatched(t *testing.T, server *testservers.Server) *place {
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
 	t.Cleanup(func() { admin.Close() })
@@ -190,7 +214,7 @@ func unwatched(t *testing.T, server *testservers.Server) *place {
 	}
 }
 
-// clusterPlace is a cluster where Redisson uses sharded channels because it finds that it can.
+// clusterPlace is a cluster in which Redisson finds out that it can use sharded channels, and does.
 func clusterPlace(t *testing.T) *place {
 	p := cluster(t, "")
 	p.sharded = true
@@ -213,7 +237,7 @@ func clusterByValkeyPlace(t *testing.T) *place {
 	return p
 }
 
-// unshardedPlace is a cluster where Redisson is told not to use them.
+// unshardedPlace is a cluster in which Redisson is told not to use sharded channels.
 func unshardedPlace(t *testing.T) *place {
 	p := cluster(t, "OFF")
 	p.backend = byUnshardedCluster(p)
@@ -267,7 +291,7 @@ func addrs(servers []*testservers.Server) (addrs []string) {
 	return addrs
 }
 
-// client returns a client of ours, as another process would have it.
+// client returns a client in Go, as another process would have it.
 func (p *place) client(t *testing.T, opts ...dlock.Option) *dlock.Client {
 	t.Helper()
 	c := dlock.New(p.backend(t), append([]dlock.Option{dlock.WithLease(longLease)}, opts...)...)

@@ -18,10 +18,10 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A command is what a server was told, as MONITOR shows it.
+// A command is a command that a server carried out, in MONITOR's form.
 type command struct {
 	args    []string
-	effects [][]string // if it was a script, what that told the server
+	effects [][]string // for a script: the commands that it ran
 }
 
 func (c command) is(name string) bool { return strings.EqualFold(c.args[0], name) }
@@ -30,14 +30,14 @@ func (c command) mentions(word string) bool {
 	return slices.ContainsFunc(c.args, func(arg string) bool { return strings.Contains(arg, word) })
 }
 
-// refused says whether it is an attempt to get a lock that another had: it asks for how long that is,
-// and has no owner more or less.
+// refused says whether the command is an attempt to get a lock that another owner has. Such a
+// script asks for the remaining time, and doesn't change the owners.
 func (c command) refused() bool {
 	return c.does("pttl") && !c.does("hincrby") && !c.does("hset") && !c.does("hdel")
 }
 
-// identifies says whether it is a look of ours who has a lock, which goes with an attempt now and
-// then.
+// identifies says whether the command is from Go and only reads the lock's holder. Such a command
+// accompanies some attempts.
 func (c command) identifies() bool {
 	if len(c.effects) == 0 || len(c.args) != 4 {
 		return false
@@ -46,12 +46,14 @@ func (c command) identifies() bool {
 	return first == "hlen" && len(c.effects) <= 2 || first == "zrange" && len(c.effects) == 1
 }
 
-// renews says whether it is a script that lets its first key last longer, and does nothing else with it.
+// renews says whether the command is a script that makes its first key last longer, and does
+// nothing else with it.
 func (c command) renews() bool {
 	return c.does("pexpire") && !c.does("hset") && !c.does("hincrby")
 }
 
-// happens says whether an effect is one that a script of ours only has if a millisecond has passed since the last time.
+// happens says whether a script of Go's has this effect only if a millisecond has passed since the
+// last time.
 func (c command) happens(effect []string) bool {
 	if len(effect) < 2 {
 		return false
@@ -60,7 +62,9 @@ func (c command) happens(effect []string) bool {
 	case "distsync_rwlock_notes", "distsync_fair_places":
 		return effect[0] == "pexpire"
 	case "redisson_lock_timeout", "redisson_lock_queue":
-		isLook := func(e []string) bool { return e[0] == "zscore" && strings.HasPrefix(e[1], "redisson_lock_timeout:") }
+		isLook := func(e []string) bool {
+			return e[0] == "zscore" && strings.HasPrefix(e[1], "redisson_lock_timeout:")
+		}
 		again := c.mentions("distsync_fair_places:") && slices.ContainsFunc(c.effects, isLook)
 		return again && (effect[0] == "pexpire" || effect[0] == "zadd")
 	default:
@@ -68,25 +72,26 @@ func (c command) happens(effect []string) bool {
 	}
 }
 
-// does says whether it is a script that does something with its first key.
+// does says whether the command is a script that runs this command on its first key.
 func (c command) does(command string) bool {
 	return slices.ContainsFunc(c.effects, func(effect []string) bool {
 		return effect[0] == command && effect[1] == c.args[3]
 	})
 }
 
-// A monitor records the commands that servers receive, in the order in which they were carried out
-// by each.
+// A monitor records the commands that servers receive, in the order in which each server carried
+// them out.
 type monitor struct {
 	t       *testing.T
 	servers []*testservers.Server
 
 	mu       sync.Mutex
 	commands []*command
-	found    map[string]*found // by the words: they are looked for again and again
+	// by their words: a cache, since the same words are searched again and again
+	found map[string]*found
 }
 
-// watch starts a monitor until the end of the test.
+// watch starts a monitor, which runs until the end of the test.
 func watch(t *testing.T, servers []*testservers.Server) *monitor {
 	t.Helper()
 	m := &monitor{t: t, servers: servers, found: make(map[string]*found)}
@@ -114,13 +119,13 @@ func watch(t *testing.T, servers []*testservers.Server) *monitor {
 
 var monitored = regexp.MustCompile(`^\+[0-9.]+ \[\d+ ([^]]+)\] (.*)\r\n$`)
 
-// read records what one server reports.
+// read records the commands of one server.
 func (m *monitor) read(r *bufio.Reader) {
 	var last *command
 	for {
 		line, err := r.ReadString('\n')
 		if err != nil {
-			return // closed
+			return // the connection is closed
 		}
 		match := monitored.FindStringSubmatch(line)
 		if match == nil {
@@ -139,7 +144,7 @@ func (m *monitor) read(r *bufio.Reader) {
 	}
 }
 
-// unquote splits a command as MONITOR writes it.
+// unquote splits a command in MONITOR's format.
 func unquote(line string) (args []string) {
 	for line != "" {
 		quoted, err := strconv.QuotedPrefix(line)
@@ -153,7 +158,8 @@ func unquote(line string) (args []string) {
 	return args
 }
 
-// found are the commands that mention one of some words, among the first so many.
+// found are the commands that mention one of some words. Only the first among commands have been
+// searched.
 type found struct {
 	among    int
 	commands []*command
@@ -176,7 +182,7 @@ func (m *monitor) about(words ...string) (commands []command) {
 	return commands
 }
 
-// search returns what was found of some words so far. They aren't looked for among the first so many commands.
+// search returns the cached commands for some words. A new entry leaves out the first commands.
 func (m *monitor) search(words []string, first int) *found {
 	key := strings.Join(words, " ")
 	f := m.found[key]
@@ -187,7 +193,7 @@ func (m *monitor) search(words []string, first int) *found {
 	return f
 }
 
-// refused counts the attempts of an owner to get a lock that another had.
+// refused counts an owner's attempts to get a lock that another had.
 func (m *monitor) refused(name, owner string) (n int) {
 	for _, c := range m.about(name) {
 		if c.refused() && c.mentions(owner) {
@@ -197,7 +203,8 @@ func (m *monitor) refused(name, owner string) (n int) {
 	return n
 }
 
-// asked counts the attempts of an owner to get a fair lock: the scripts that are the first that named it.
+// asked counts an owner's attempts to get a fair lock. An attempt is the script that first named
+// the owner.
 func (m *monitor) asked(name, owner string) (n int) {
 	first := ""
 	for _, c := range m.about(name) {
@@ -218,7 +225,7 @@ func (m *monitor) asked(name, owner string) (n int) {
 	return n
 }
 
-// sync returns when the monitor has recorded all that the servers have carried out by now.
+// sync waits until the monitor has recorded all commands that the servers have carried out by now.
 func (m *monitor) sync() {
 	m.t.Helper()
 	mark := rand.Text()

@@ -22,12 +22,15 @@ import (
 var classpaths = func() map[string]func() (string, error) {
 	m := make(map[string]func() (string, error))
 	for _, version := range loadVersions {
-		m[version] = sync.OnceValues(func() (string, error) { return testservers.RedissonClasspath(".", version) })
+		m[version] = sync.OnceValues(func() (string, error) {
+			return testservers.RedissonClasspath(".", version)
+		})
 	}
 	return m
 }()
 
-// needJava skips a test where there is no Redisson to run, or fails it if that was asked for.
+// needJava skips a test if there is no Redisson to run. If the environment requires Redisson, the
+// test fails.
 func needJava(t *testing.T) { needVersions(t, versions) }
 
 // needVersions is needJava for other versions.
@@ -50,7 +53,7 @@ func needVersions(t *testing.T, versions []string) {
 type redissonConfig struct {
 	Single   *singleConfig  `json:"singleServerConfig,omitempty"`
 	Cluster  *clusterConfig `json:"clusterServersConfig,omitempty"`
-	Watchdog int64          `json:"lockWatchdogTimeout"` // milliseconds
+	Watchdog int64          `json:"lockWatchdogTimeout"` // in milliseconds
 }
 
 type singleConfig struct {
@@ -60,12 +63,12 @@ type singleConfig struct {
 
 type clusterConfig struct {
 	Addresses []string `json:"nodeAddresses"`
-	Sharded   string   `json:"shardedSubscriptionMode,omitempty"` // not known to old versions
+	Sharded   string   `json:"shardedSubscriptionMode,omitempty"` // unknown to old versions
 	Timeout   int      `json:"timeout"`
 }
 
-// redissonTimeout is how long Redisson waits for an answer, in milliseconds. Its own 3 s are short
-// for a machine that has much else to do.
+// redissonTimeout is how long Redisson waits for an answer, in milliseconds. Its default of 3 s is
+// too short for a busy machine.
 const redissonTimeout = 20_000
 
 // A peer is a running Java program.
@@ -73,15 +76,15 @@ type peer struct {
 	version string
 	cmd     *exec.Cmd
 	exited  chan struct{}
-	threads atomic.Int64 // the number of the last
+	threads atomic.Int64 // number of the last thread
 
 	mu      sync.Mutex
 	stdin   io.Writer
 	answers map[string]chan string // by thread; nil when the program has ended
 }
 
-// startPeer starts a Java program until the end of the test. Redisson renews locks each time a
-// third of the watchdog's lease has passed.
+// startPeer starts a Java program, which runs until the end of the test. Redisson renews locks when
+// a third of the watchdog's lease has passed.
 func startPeer(t *testing.T, version string, config redissonConfig, watchdog time.Duration) *peer {
 	t.Helper()
 	classpath, err := classpaths[version]()
@@ -89,13 +92,14 @@ func startPeer(t *testing.T, version string, config redissonConfig, watchdog tim
 		t.Fatal(err)
 	}
 	config.Watchdog = watchdog.Milliseconds()
-	yaml, err := json.Marshal(config) // JSON is YAML
+	yaml, err := json.Marshal(config) // JSON is also YAML
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &peer{version: version, exited: make(chan struct{}), answers: make(map[string]chan string)}
 	p.cmd = exec.Command("java",
-		"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", // it is to start quickly and stay small
+		// these make it start quickly and stay small
+		"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 		"-cp", classpath, "Peer", string(yaml))
 	stderr := new(bytes.Buffer)
@@ -122,7 +126,7 @@ func startPeer(t *testing.T, version string, config redissonConfig, watchdog tim
 	return p
 }
 
-// run passes on the program's answers until it ends.
+// run passes the program's answers on until it ends.
 func (p *peer) run(stdout io.Reader) {
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
@@ -137,12 +141,12 @@ func (p *peer) run(stdout io.Reader) {
 	}
 	p.answers = nil
 	p.mu.Unlock()
-	p.cmd.Wait() // how it ended does not matter: it is killed
+	p.cmd.Wait() // the result doesn't matter, since the program is killed
 	close(p.exited)
 }
 
-// kill ends the program as the kernel ends one that has used too much memory. It may be called
-// again.
+// kill ends the program as the kernel ends a program that has used too much memory. It may be
+// called again.
 func (p *peer) kill() {
 	p.cmd.Process.Kill()
 	<-p.exited
@@ -151,7 +155,8 @@ func (p *peer) kill() {
 func (p *peer) expect(thread string) <-chan string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	answers := make(chan string, 1) // a thread answers once before it is asked again
+	// a thread answers before it is asked again, so one place is enough
+	answers := make(chan string, 1)
 	if p.answers == nil {
 		close(answers)
 	} else {
@@ -160,13 +165,13 @@ func (p *peer) expect(thread string) <-chan string {
 	return answers
 }
 
-// A thread is one of the Java program's. It does one thing at a time.
+// A thread is a thread of the Java program. It does one thing at a time.
 type thread struct {
 	t       *testing.T
 	peer    *peer
 	name    string
-	owner   string // what it is called in the hash of a lock that it holds
-	kind    string // begins the methods that it calls: see Peer.java
+	owner   string // its field in the hash of a lock that it holds
+	kind    string // prefix of the methods that it calls, see Peer.java
 	answers <-chan string
 }
 
@@ -178,8 +183,8 @@ func (p *peer) thread(t *testing.T) *thread {
 	return th
 }
 
-// start has the thread call a method of a lock, and returns the channel for the result. What is a duration is a
-// number of milliseconds in Java.
+// start makes the thread call a method of a lock, and returns the channel for the result. In Java,
+// durations are numbers of milliseconds.
 func (th *thread) start(method, lock string, arguments ...any) <-chan string {
 	th.t.Helper()
 	line := th.name + " " + th.kind + method + " " + lock
@@ -197,13 +202,13 @@ func (th *thread) start(method, lock string, arguments ...any) <-chan string {
 	return th.answers
 }
 
-// do is start, with the result.
+// do is start, and waits for the result.
 func (th *thread) do(method, lock string, arguments ...any) string {
 	th.t.Helper()
 	return receive(th.t, "Java answers to "+method, th.start(method, lock, arguments...))
 }
 
-// want is do for results that are known.
+// want is do, and checks the result.
 func (th *thread) want(result, method, lock string, arguments ...any) {
 	th.t.Helper()
 	if got := th.do(method, lock, arguments...); got != result {
@@ -211,10 +216,10 @@ func (th *thread) want(result, method, lock string, arguments ...any) {
 	}
 }
 
-// notHeld is how Redisson begins when a thread unlocks what it doesn't hold.
+// notHeld begins Redisson's error when a thread unlocks a lock that it doesn't hold.
 const notHeld = "java.lang.IllegalMonitorStateException: "
 
-// wantNotHeld has the thread unlock what it doesn't hold.
+// wantNotHeld makes the thread unlock a lock that it doesn't hold, and checks the error.
 func (th *thread) wantNotHeld(unlock, lock string) {
 	th.t.Helper()
 	if got := th.do(unlock, lock); !strings.HasPrefix(got, notHeld) {
@@ -222,17 +227,19 @@ func (th *thread) wantNotHeld(unlock, lock string) {
 	}
 }
 
-// wantNearly is want for a number of milliseconds: no more than that, and more than half of it.
+// wantNearly checks that a method returns a number of milliseconds that is more than half of
+// result, and no more than all of it.
 func (th *thread) wantNearly(result time.Duration, method, lock string) {
 	th.t.Helper()
 	got := th.do(method, lock)
 	n, err := strconv.ParseInt(got, 10, 64)
-	if left := time.Duration(n) * time.Millisecond; err != nil || left > result || left <= result/2 {
+	if left := time.Duration(n) * time.Millisecond; err != nil || left > result ||
+		left <= result/2 {
 		th.t.Errorf("Java: %s: %s, want nearly %v", method, got, result)
 	}
 }
 
-// receive waits for what is to come soon.
+// receive waits for a value that must come soon.
 func receive[T any](t *testing.T, what string, c <-chan T) T {
 	t.Helper()
 	return receiveWithin(t, testservers.Patience, what, c)

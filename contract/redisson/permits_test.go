@@ -15,7 +15,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// permitCases are about semaphores. Java's has ids for its permits, which it keeps for as long as it likes.
+// permitCases are about semaphores. In Java each permit has an id, and may last forever.
 var permitCases = []testCase{
 	{"Go wakes Java", goPermitsWakeJava},
 	{"Java wakes Go", javaPermitsWakeGo},
@@ -42,11 +42,12 @@ func (l *lab) permitsThread(t *testing.T) *thread {
 	return th
 }
 
-// take has Java acquire permits that must be free, and returns their ids.
+// take acquires permits in Java, which must be free, and returns their ids.
 func (th *thread) take(name string, n int, lease ...time.Duration) (ids []any) {
 	th.t.Helper()
 	wait := time.Duration(0)
-	for _, id := range strings.Split(th.do("tryAcquire", name, n, wait, append(lease, never)[0]), ",") {
+	for _, id := range strings.Split(th.do("tryAcquire", name, n, wait, append(lease, never)[0]),
+		",") {
 		ids = append(ids, id)
 	}
 	if len(ids) != n || len(ids[0].(string)) != 32 {
@@ -55,7 +56,7 @@ func (th *thread) take(name string, n int, lease ...time.Duration) (ids []any) {
 	return ids
 }
 
-// give has Java give back permits that somebody has.
+// give gives back permits in Java, which must be taken.
 func (th *thread) give(name string, ids ...any) {
 	th.t.Helper()
 	want := strconv.Itoa(len(ids))
@@ -65,7 +66,7 @@ func (th *thread) give(name string, ids ...any) {
 	th.want(want, "tryRelease", name, ids...)
 }
 
-// sleeping has Java acquire permits in the background, and waits until it sleeps.
+// sleeping starts to acquire permits in Java, and waits until the thread sleeps.
 func (l *lab) sleeping(t *testing.T, name string, n int) (th *thread, ids <-chan string) {
 	t.Helper()
 	th = l.permitsThread(t)
@@ -89,7 +90,7 @@ func wantIDs(t *testing.T, n int, got <-chan string) []any {
 	return all
 }
 
-// acquire has Go acquire permits that must be free.
+// acquire acquires permits in Go, which must be free.
 func acquire(t *testing.T, s *dlock.Semaphore, n int, opts ...dlock.AcquireOption) *dlock.Hold {
 	t.Helper()
 	h, err := s.Acquire(t.Context(), n, append(opts, dlock.Wait(testservers.Patience))...)
@@ -99,7 +100,7 @@ func acquire(t *testing.T, s *dlock.Semaphore, n int, opts ...dlock.AcquireOptio
 	return h
 }
 
-// wantHeld says that Go doesn't get permits now.
+// wantHeld checks that Go doesn't get permits now.
 func wantHeld(t *testing.T, s *dlock.Semaphore, n int) {
 	t.Helper()
 	if _, err := s.Acquire(t.Context(), n, dlock.Wait(0)); !errors.Is(err, dlock.ErrHeld) {
@@ -107,9 +108,11 @@ func wantHeld(t *testing.T, s *dlock.Semaphore, n int) {
 	}
 }
 
-// waiting has Go acquire permits in the background, and waits until it has tried, subscribed and tried again. Nobody
-// else may try meanwhile.
-func (l *lab) waiting(t *testing.T, ctx context.Context, s *dlock.Semaphore, n int) <-chan acquired {
+// waiting starts to acquire permits in Go, and waits until the client has tried, subscribed and
+// tried again. No other party may try in the meantime.
+func (l *lab) waiting(
+	t *testing.T, ctx context.Context, s *dlock.Semaphore, n int,
+) <-chan acquired {
 	t.Helper()
 	l.monitor.sync()
 	before := l.monitor.triedPermits(s.Name())
@@ -143,7 +146,8 @@ func wantHold(t *testing.T, got <-chan acquired) *dlock.Hold {
 func (m *monitor) triedPermits(name string) (n int) {
 	for _, c := range m.about(name) {
 		changes := func(effect []string) bool {
-			return slices.Contains([]string{"set", "incrby", "decrby", "zadd", "zrem", "del"}, strings.ToLower(effect[0]))
+			return slices.Contains([]string{"set", "incrby", "decrby", "zadd", "zrem", "del"},
+				strings.ToLower(effect[0]))
 		}
 		if len(c.effects) > 0 && !slices.ContainsFunc(c.effects, changes) {
 			n++
@@ -152,7 +156,8 @@ func (m *monitor) triedPermits(name string) (n int) {
 	return n
 }
 
-// wantPermits says how many permits there are, and how many of them are out, whoever is asked.
+// wantPermits checks how many permits there are, and how many of them are taken. It asks both
+// sides.
 func (l *lab) wantPermits(t *testing.T, name string, all, out int) {
 	t.Helper()
 	java, client := l.permitsThread(t), l.client(t)
@@ -164,7 +169,7 @@ func (l *lab) wantPermits(t *testing.T, name string, all, out int) {
 	}
 }
 
-// permitIDs returns the ids of the permits that are out, as Java writes them.
+// permitIDs returns the ids of the permits that are taken, in Java's form.
 func (p *place) permitIDs(t *testing.T, name string) (ids []any) {
 	t.Helper()
 	members, err := p.admin.ZRange(t.Context(), permitsKey(name), 0, -1).Result()
@@ -243,7 +248,9 @@ func severalAtOnce(t *testing.T, l *lab) {
 		l.monitor.sync()
 		tried := l.monitor.triedPermits(name)
 		java.give(name, id)
-		testservers.Until(t, "Go has tried again", func() bool { return l.monitor.triedPermits(name) > tried })
+		testservers.Until(t, "Go has tried again", func() bool {
+			return l.monitor.triedPermits(name) > tried
+		})
 	}
 	java.give(name, ids[2])
 	h := wantHold(t, waiting)
@@ -259,12 +266,13 @@ func severalAtOnce(t *testing.T, l *lab) {
 	l.wantPermits(t, name, 3, 0)
 }
 
-// javaPermitsEnd is about permits of Java's that end, beside some that don't.
+// javaPermitsEnd is about permits of Java's that end, and others that don't.
 func javaPermitsEnd(t *testing.T, l *lab) {
 	name := lockName(t)
 	ours, java := l.client(t).Semaphore(name, 4), l.permitsThread(t)
 	java.want("true", "trySetPermits", name, 4)
-	forever, long, ended := java.take(name, 1), java.take(name, 1, longLease), java.take(name, 2, dead)
+	forever, long, ended := java.take(name, 1), java.take(name, 1, longLease),
+		java.take(name, 2, dead)
 	end := l.permitEnds(t, name, ended[0])
 	h := acquire(t, ours, 2)
 	if now, err := l.admin.Time(t.Context()).Result(); err != nil || now.Before(end) {
@@ -281,10 +289,11 @@ func javaPermitsEnd(t *testing.T, l *lab) {
 	l.wantPermits(t, name, 4, 0)
 }
 
-// goPermitsEnd is about permits of Go's with a lease of their own, and of a client that is not heard of again.
+// goPermitsEnd is about permits of Go's with a fixed lease, and permits of a client that has died.
 func goPermitsEnd(t *testing.T, l *lab) {
 	name := lockName(t)
-	mortal, ours, java := l.client(t, dlock.WithLease(shortLease)), l.client(t).Semaphore(name, 4), l.permitsThread(t)
+	mortal, ours, java := l.client(t, dlock.WithLease(shortLease)), l.client(t).Semaphore(name, 4),
+		l.permitsThread(t)
 	fixed := acquire(t, mortal.Semaphore(name, 4), 4, dlock.FixedLease(dead))
 	java.give(name, wantIDs(t, 1, java.start("acquire", name, 1))...)
 	if err := fixed.Release(t.Context()); !errors.Is(err, dlock.ErrLost) {
@@ -301,7 +310,7 @@ func goPermitsEnd(t *testing.T, l *lab) {
 	l.wantPermits(t, name, 4, 0)
 }
 
-// javaChangesLimit is about callers in Go who leave it to Java how many permits there are.
+// javaChangesLimit is about callers in Go that leave the limit to Java.
 func javaChangesLimit(t *testing.T, l *lab) {
 	name := lockName(t)
 	ours, java := l.client(t).Semaphore(name, 0), l.permitsThread(t)
@@ -328,7 +337,7 @@ func javaChangesLimit(t *testing.T, l *lab) {
 	l.wantPermits(t, name, 1, 0)
 }
 
-// goChangesLimit is about a deployment of programs that allow more permits than those before.
+// goChangesLimit is about a deployment of programs with a higher limit than those before.
 func goChangesLimit(t *testing.T, l *lab) {
 	name := lockName(t)
 	client, java := l.client(t), l.permitsThread(t)
@@ -336,7 +345,7 @@ func goChangesLimit(t *testing.T, l *lab) {
 	h := acquire(t, few, 2)
 	wantHeld(t, few, 1)
 	sleeping, ids := l.sleeping(t, name, 1)
-	more := acquire(t, many, 1) // wakes Java
+	more := acquire(t, many, 1) // wakes Java, since the limit is higher
 	theirs := wantIDs(t, 1, ids)
 	l.wantPermits(t, name, 4, 4)
 	wantIs(t, "Available", 0, few.Available)
@@ -362,7 +371,7 @@ func goChangesLimit(t *testing.T, l *lab) {
 	l.wantPermits(t, name, 4, 0)
 }
 
-// javaSaysLimit is about callers in Go who don't know how many permits there are.
+// javaSaysLimit is about callers in Go that don't know the limit.
 func javaSaysLimit(t *testing.T, l *lab) {
 	name := lockName(t)
 	client, java := l.client(t), l.permitsThread(t)
@@ -393,7 +402,7 @@ func javaSaysLimit(t *testing.T, l *lab) {
 	l.wantPermits(t, name, 3, 0)
 }
 
-// javaReleasesGos is about a hold of which Java gives back one permit: it is lost whole.
+// javaReleasesGos is about a hold of which Java gives back one permit. The whole hold is lost.
 func javaReleasesGos(t *testing.T, l *lab) {
 	name := lockName(t)
 	h := acquire(t, l.client(t, dlock.WithLease(shortLease)).Semaphore(name, 4), 3)
@@ -403,7 +412,9 @@ func javaReleasesGos(t *testing.T, l *lab) {
 	got := l.waiting(t, t.Context(), ours, 3)
 	java.give(name, ids[1])
 	receive(t, "Go is told that it has lost its permits", closed(h.Lost()))
-	if left := l.permitIDs(t, name); slices.ContainsFunc(ids, func(id any) bool { return slices.Contains(left, id) }) {
+	if left := l.permitIDs(t, name); slices.ContainsFunc(ids, func(id any) bool {
+		return slices.Contains(left, id)
+	}) {
 		t.Errorf("what is left of a hold of %v: %v", ids, left)
 	}
 	second := wantHold(t, got)
@@ -430,7 +441,9 @@ func permitsGiveUp(t *testing.T, l *lab) {
 	if err := receive(t, "Go gives up", gone).err; !errors.Is(err, context.Canceled) {
 		t.Errorf("Go: acquire: %v", err)
 	}
-	testservers.Until(t, "nobody listens any more", func() bool { return l.subscribers(t, name) == 0 })
+	testservers.Until(t, "nobody listens any more", func() bool {
+		return l.subscribers(t, name) == 0
+	})
 	java.give(name, ids...)
 	l.wantPermits(t, name, 2, 0)
 
@@ -475,9 +488,9 @@ func locksBesidePermits(t *testing.T, l *lab) {
 	l.wantPermits(t, name, 1, 0)
 }
 
-// entries is a load of both on three permits.
+// entries makes both sides contend for three permits.
 func entries(t *testing.T, l *lab) {
-	const limit, workers, each = 3, 3, 20 // of either kind
+	const limit, workers, each = 3, 3, 20 // workers: of each side
 	name := lockName(t)
 	l.permitsThread(t).want("true", "trySetPermits", name, limit)
 	var java []<-chan string
@@ -505,7 +518,8 @@ func (p *place) enter(t *testing.T, s *dlock.Semaphore, times, n, limit int) {
 	inside := s.Name() + ":inside"
 	for range times {
 		err := s.Do(ctx, n, func(context.Context) error {
-			if out, err := p.admin.IncrBy(ctx, inside, int64(n)).Result(); err != nil || out > int64(limit) {
+			if out, err := p.admin.IncrBy(ctx, inside, int64(n)).Result(); err != nil ||
+				out > int64(limit) {
 				t.Errorf("Go: %d inside, %v", out, err)
 			}
 			return p.admin.DecrBy(ctx, inside, int64(n)).Err()

@@ -16,8 +16,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// wantHolds compares the hash that is a lock with the owners and their counts. An owner of ours is known
-// by its client's ID.
+// wantHolds compares a lock's hash with the owners and their counts. The name of a client in Go is
+// its ID.
 func (p *place) wantHolds(t *testing.T, name string, want map[string]string) {
 	t.Helper()
 	fields, err := p.admin.HGetAll(t.Context(), name).Result()
@@ -33,15 +33,17 @@ func (p *place) wantHolds(t *testing.T, name string, want map[string]string) {
 	}
 }
 
-// clientsOwner is an owner of ours: its client's ID and a number, and how its field in the hash ends if it writes, or
-// if the lock is fair.
+// clientsOwner matches the field of an owner in Go: its client's ID, a number, and a suffix if it
+// writes or if the lock is fair.
 var clientsOwner = regexp.MustCompile(`^(.*):\d+(?:(:write)|:fair)?$`)
 
-// holder returns what the hash calls an owner of ours that reads.
+// holder returns the field in the hash of an owner in Go that reads.
 func (p *place) holder(t *testing.T, name, client string) string {
 	t.Helper()
 	fields, err := p.admin.HKeys(t.Context(), name).Result()
-	i := slices.IndexFunc(fields, func(field string) bool { return clientsOwner.ReplaceAllString(field, "$1$2") == client })
+	i := slices.IndexFunc(fields, func(field string) bool {
+		return clientsOwner.ReplaceAllString(field, "$1$2") == client
+	})
 	if i < 0 {
 		t.Fatalf("HKEYS %s: %v, %v; want %s to read", name, fields, err, client)
 	}
@@ -58,7 +60,7 @@ func (p *place) left(t *testing.T, key string) time.Duration {
 	return left
 }
 
-// wantLeft says that a key lasts for no longer than that, and for more than half of it.
+// wantLeft checks that a key lasts for more than half of want, and for no longer than want.
 func (p *place) wantLeft(t *testing.T, key string, want time.Duration) {
 	t.Helper()
 	if got := p.left(t, key); got > want || got <= want/2 {
@@ -66,7 +68,7 @@ func (p *place) wantLeft(t *testing.T, key string, want time.Duration) {
 	}
 }
 
-// wantGone says that there is no such key.
+// wantGone checks that keys don't exist.
 func (p *place) wantGone(t *testing.T, keys ...string) {
 	t.Helper()
 	for _, key := range keys {
@@ -76,8 +78,8 @@ func (p *place) wantGone(t *testing.T, keys ...string) {
 	}
 }
 
-// awaitWaiter waits until an owner that has not tried before waits for a message: it is subscribed,
-// and has tried since. An owner of ours is known by its client's ID.
+// awaitWaiter waits until an owner that has not tried before waits for a message. By then it has
+// subscribed, and tried again. The name of a client in Go is its ID.
 func (p *place) awaitWaiter(t *testing.T, name, owner string) {
 	t.Helper()
 	testservers.Until(t, "it has tried, subscribed and tried again", func() bool {
@@ -88,15 +90,17 @@ func (p *place) awaitWaiter(t *testing.T, name, owner string) {
 	}
 }
 
-// awaitSleep waits until a thread of Java's has fallen asleep: it has tried, subscribed and tried again.
+// awaitSleep waits until a thread of Java's has fallen asleep. By then it has tried, subscribed and
+// tried again.
 func (p *place) awaitSleep(t *testing.T, th *thread) {
 	t.Helper()
 	asks := th.peer.thread(t)
 	testservers.Until(t, "it sleeps", func() bool { return asks.do("sleeps", th.owner) == "true" })
 }
 
-// nudge wakes Java's threads again and again, until stop is called. One that missed a message, since it had
-// tried and not yet fallen asleep, waits for as long as the lock would have lasted.
+// nudge wakes Java's threads again and again, until stop is called. A thread misses a message that
+// comes after its attempt and before its sleep. Without nudge it would sleep as long as the lock
+// would have lasted.
 func (p *place) nudge(t *testing.T, channel string) (stop func()) {
 	done := make(chan struct{})
 	var nudging sync.WaitGroup
@@ -117,7 +121,7 @@ func (p *place) nudge(t *testing.T, channel string) (stop func()) {
 	}
 }
 
-// subscribers counts the connections that listen to a lock's channel, of whatever kind it is.
+// subscribers counts the connections that listen to the channels of a lock, of any kind.
 func (p *place) subscribers(t *testing.T, name string) int64 {
 	t.Helper()
 	return p.listeners(t, channel(name), rwChannel(name), scChannel(name))
@@ -144,14 +148,16 @@ func (p *place) listeners(t *testing.T, channels ...string) int64 {
 	return n.Load()
 }
 
-func (p *place) eachServer(ctx context.Context, do func(context.Context, *redis.Client) error) error {
+func (p *place) eachServer(
+	ctx context.Context, do func(context.Context, *redis.Client) error,
+) error {
 	if cluster, ok := p.admin.(*redis.ClusterClient); ok {
 		return cluster.ForEachMaster(ctx, do)
 	}
 	return do(ctx, p.admin.(*redis.Client))
 }
 
-// messages is what is published on a channel.
+// messages receives the messages that are published on a channel.
 type messages struct {
 	t       *testing.T
 	place   *place
@@ -181,12 +187,12 @@ func (p *place) publisher() func(ctx context.Context, channel string, message an
 	return p.admin.Publish
 }
 
-// want compares what was published since the last call.
+// want checks which messages were published since the last call.
 func (m *messages) want(want ...string) {
 	m.t.Helper()
 	publish := m.place.publisher()
 	m.marks++
-	mark := fmt.Sprint(100 + m.marks) // a number that means nothing to anybody
+	mark := fmt.Sprint(100 + m.marks) // a number that has no meaning for waiters
 	if err := publish(m.t.Context(), m.channel, mark).Err(); err != nil {
 		m.t.Fatal(err)
 	}
@@ -195,7 +201,7 @@ func (m *messages) want(want ...string) {
 	}
 }
 
-// next compares the message that comes next.
+// next checks the message that comes next.
 func (m *messages) next(want string) {
 	m.t.Helper()
 	got, err := m.pubsub.ReceiveTimeout(m.t.Context(), testservers.Patience)

@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// readWriteCases are about both sides of a read-write lock. What is about writers alone is among
+// readWriteCases are about both sides of a read-write lock. Cases about writers alone are among
 // exclusiveCases.
 var readWriteCases = []testCase{
 	{"readers share", readersShare},
@@ -38,7 +38,7 @@ var readWriteCases = []testCase{
 	{"increments and comparisons", comparisons},
 }
 
-// wantWriter says whether either side could write now.
+// wantWriter checks on both sides whether a writer could get the lock now.
 func (l *lab) wantWriter(t *testing.T, name string, want bool) {
 	t.Helper()
 	java, ours := l.java.thread(t), writer(l.client(t), name)
@@ -73,15 +73,18 @@ func readersShare(t *testing.T, l *lab) {
 	wantIs(t, "HoldCount", 1, others.HoldCount)
 	wantIs(t, "IsHeld", true, ours.IsHeld)
 	wantIs(t, "IsLocked", false, writer(client, name).IsLocked)
-	l.wantHolds(t, name, map[string]string{"mode": "read", client.ID(): "1", another.ID(): "1", java.owner: "1", second.owner: "1"})
+	l.wantHolds(t, name, map[string]string{
+		"mode": "read", client.ID(): "1", another.ID(): "1", java.owner: "1", second.owner: "1",
+	})
 	keys := []string{name}
-	for _, owner := range []string{java.owner, second.owner, l.holder(t, name, client.ID()), l.holder(t, name, another.ID())} {
+	for _, owner := range []string{java.owner, second.owner, l.holder(t, name, client.ID()),
+		l.holder(t, name, another.ID())} {
 		keys = append(keys, readKey(name, owner, 1))
 	}
 	for _, key := range keys {
 		l.wantLeft(t, key, longLease)
 	}
-	java.want("false", "write.tryLock", name) // nor may who reads write
+	java.want("false", "write.tryLock", name) // a reader can't write either
 
 	heard := l.listen(t, rwChannel(name))
 	l.wantWriter(t, name, false)
@@ -174,7 +177,8 @@ func goWriterWakesJava(t *testing.T, l *lab) {
 	second.want("unlocked", "read.unlock", name)
 }
 
-// javaReadsTwice has a thread with two holds of different lengths beside a longer one of ours.
+// javaReadsTwice is about a thread with two holds of different lengths, besides a longer one of
+// Go's.
 func javaReadsTwice(t *testing.T, l *lab) {
 	const long, middle, short = 40 * time.Minute, 20 * time.Minute, 10 * time.Minute
 	name := lockName(t)
@@ -213,7 +217,7 @@ func javaReadsTwice(t *testing.T, l *lab) {
 	l.wantGone(t, name, first)
 }
 
-// goReadsTwice is about holds that Go counts by itself: in the store they are one.
+// goReadsTwice is about reads that the client in Go counts itself. In the store they are one hold.
 func goReadsTwice(t *testing.T, l *lab) {
 	name := lockName(t)
 	client, java := l.client(t), l.java.thread(t)
@@ -240,7 +244,7 @@ func goReadsTwice(t *testing.T, l *lab) {
 	java.want("unlocked", "write.unlock", name)
 }
 
-// dead is the lease of those who are not heard of again.
+// dead is the lease of holders that die.
 const dead = time.Second
 
 func javaReaderDies(t *testing.T, l *lab) {
@@ -251,7 +255,9 @@ func javaReaderDies(t *testing.T, l *lab) {
 	java.want("locked", "read.lock", name, dead)
 	locked := lock(t, writer(client, name))
 	l.awaitWaiter(t, name, client.ID())
-	testservers.Until(t, "Java's lease is over", func() bool { return l.left(t, readKey(name, java.owner, 1)) == -2 })
+	testservers.Until(t, "Java's lease is over", func() bool {
+		return l.left(t, readKey(name, java.owner, 1)) == -2
+	})
 	l.wantLeft(t, name, longLease)
 	heard := l.listen(t, rwChannel(name))
 	wantNil(t, "unlock", ours.UnlockContext(t.Context()))
@@ -301,7 +307,8 @@ func readLeasesEnd(t *testing.T, l *lab) {
 	java.want("unlocked", "write.unlock", name)
 }
 
-// javaForcesReaders is about readers in Go that share a hold, and are told when it is renewed.
+// javaForcesReaders is about readers in Go that share a hold, and learn of its loss when it is
+// renewed.
 func javaForcesReaders(t *testing.T, l *lab) {
 	name := lockName(t)
 	rw := l.client(t, dlock.WithLease(2*shortLease)).RWLocker(name)
@@ -324,7 +331,7 @@ func javaForcesReaders(t *testing.T, l *lab) {
 	java.want("unlocked", "write.unlock", name)
 }
 
-// closed says so on a channel when another is closed.
+// closed returns a channel that receives a value when another one is closed.
 func closed(c <-chan struct{}) <-chan struct{} {
 	told := make(chan struct{}, 1)
 	go func() {
@@ -349,7 +356,8 @@ func goForcesReaders(t *testing.T, l *lab) {
 	l.wantHolds(t, name, writeHold(client.ID(), "1"))
 }
 
-// forcesOwnSide is about forcing who isn't there: readers while somebody writes, and the other way round.
+// forcesOwnSide is about forcing the side that has no holders: the readers during a write, and the
+// writer during a read.
 func forcesOwnSide(t *testing.T, l *lab) {
 	name := lockName(t)
 	client, java := l.client(t), l.java.thread(t)
@@ -371,14 +379,16 @@ func forcesOwnSide(t *testing.T, l *lab) {
 	java.want("unlocked", "write.unlock", name)
 }
 
-// javaDowngrades is about a writer that goes on reading and tells nobody: who waits for it in Go finds out
-// when it looks again.
+// javaDowngrades is about a writer that goes on reading. Redisson sends no message, so a waiter in
+// Go finds out when it polls.
 func javaDowngrades(t *testing.T, l *lab) {
 	name := lockName(t)
 	client, java := l.client(t, dlock.WithLease(2*shortLease)), l.java.thread(t)
 	java.want("locked", "write.lock", name)
 	java.want("locked", "read.lock", name)
-	l.wantHolds(t, name, map[string]string{"mode": "write", java.owner + ":write": "1", java.owner: "1"})
+	l.wantHolds(t, name, map[string]string{
+		"mode": "write", java.owner + ":write": "1", java.owner: "1",
+	})
 	wantIs(t, "IsLocked", true, reader(client, name).IsLocked)
 	wantIs(t, "IsLocked", true, writer(client, name).IsLocked)
 	ours := reader(client, name)
@@ -405,7 +415,9 @@ func goDowngrades(t *testing.T, l *lab) {
 		t.Helper()
 		wantNil(t, "write lock", rw.Writer().LockContext(ctx))
 		wantNil(t, "read lock", rw.Reader().LockContext(ctx))
-		l.wantHolds(t, name, map[string]string{"mode": "write", client.ID() + ":write": "1", client.ID(): "1"})
+		l.wantHolds(t, name, map[string]string{
+			"mode": "write", client.ID() + ":write": "1", client.ID(): "1",
+		})
 		java.want("true", "write.isLocked", name)
 		java.want("false", "read.tryLock", name)
 	}
@@ -426,7 +438,9 @@ func goDowngrades(t *testing.T, l *lab) {
 	heard.want("1")
 	wantLocked(t, locked)
 	wantLocked(t, secondLocked)
-	l.wantHolds(t, name, map[string]string{"mode": "read", client.ID(): "1", java.owner: "1", second.owner: "1"})
+	l.wantHolds(t, name, map[string]string{
+		"mode": "read", client.ID(): "1", java.owner: "1", second.owner: "1",
+	})
 	written := writes.start("write.lock", name)
 	l.awaitThread(t, name, writes)
 	java.want("unlocked", "read.unlock", name)
@@ -438,7 +452,8 @@ func goDowngrades(t *testing.T, l *lab) {
 	writes.want("unlocked", "write.unlock", name)
 }
 
-// goWriterIsLetPast is about a writer that waits: readers in Go that come after it wait for it, those in Java don't.
+// goWriterIsLetPast is about a waiting writer in Go. Later readers in Go wait for it, and later
+// readers in Java don't.
 func goWriterIsLetPast(t *testing.T, l *lab) {
 	name := lockName(t)
 	first, second, java := l.client(t), l.client(t), l.java.thread(t)
@@ -503,12 +518,18 @@ func otherKinds(t *testing.T, l *lab) {
 				continue
 			}
 			for _, try := range []func(*dlock.Locker) error{
-				func(ours *dlock.Locker) error { return receive(t, "Go has an answer", lock(t, ours)) },
+				func(ours *dlock.Locker) error {
+					return receive(t, "Go has an answer", lock(t, ours))
+				},
 				func(ours *dlock.Locker) error { _, err := ours.TryLock(t.Context()); return err },
-				func(ours *dlock.Locker) error { _, err := ours.ForceUnlock(t.Context()); return err },
+				func(ours *dlock.Locker) error {
+					_, err := ours.ForceUnlock(t.Context())
+					return err
+				},
 			} {
 				if err := try(other.locker(another, name)); !errors.Is(err, dlock.ErrConflict) {
-					t.Errorf("Go: a %s lock, where Java holds a %s lock: %v, want ErrConflict", other.name, held.name, err)
+					t.Errorf("Go: a %s lock, where Java holds a %s lock: %v, want ErrConflict",
+						other.name, held.name, err)
 				}
 			}
 		}
@@ -517,9 +538,10 @@ func otherKinds(t *testing.T, l *lab) {
 	}
 }
 
-// comparisons is a load of both: on a counter that loses what two do at once, and on readers that see it change.
+// comparisons is a load of both sides. Writers increment a counter that loses simultaneous
+// increments, and readers check that it doesn't change.
 func comparisons(t *testing.T, l *lab) {
-	const workers, each = 2, 20 // of either kind, on either side
+	const workers, each = 2, 20 // of writers and of readers, on each side
 	name := lockName(t)
 	var java []<-chan string
 	for range workers {
@@ -539,7 +561,8 @@ func comparisons(t *testing.T, l *lab) {
 			t.Errorf("Java: %s", got)
 		}
 	}
-	if n, err := l.admin.Get(t.Context(), name+":counter").Int(); err != nil || n != 2*workers*each {
+	if n, err := l.admin.Get(t.Context(), name+":counter").Int(); err != nil ||
+		n != 2*workers*each {
 		t.Errorf("counted %d, %v; want %d", n, err, 2*workers*each)
 	}
 }

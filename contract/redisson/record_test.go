@@ -22,15 +22,17 @@ var update = flag.Bool("update", false, "write what is recorded into docs/rediss
 
 const document = "../../docs/redisson-commands.md"
 
-// A story is what a party sends to the servers, by step: a command in a line and, if that is a
-// script, what it does in the next ones.
+// A story has the commands that a party sends to the servers, by step. Each command has a line, and
+// a script's effects follow in the next lines.
 type story map[string][]string
 
 var steps = func() (titles []string) {
 	for _, k := range all {
 		for _, step := range []string{
-			"lock", "re-entry", "another reads", "another waits", "is it locked", "do I hold it", "how often", "for how long",
-			"unlock, one hold left", "unlock, another reads on", "read besides", "unlock, and read on",
+			"lock", "re-entry", "another reads", "another waits", "is it locked", "do I hold it",
+			"how often", "for how long",
+			"unlock, one hold left", "unlock, another reads on", "read besides",
+			"unlock, and read on",
 			"unlock", "the other is woken", "force unlock", "renewal",
 		} {
 			if k.has(step) {
@@ -47,20 +49,25 @@ var steps = func() (titles []string) {
 	return titles
 }()
 
-// permitSteps are those of a semaphore.
-var permitSteps = []string{"set up", "acquire", "another waits", "how many are available", "release", "the other is woken", "renewal"}
+// permitSteps are the steps of a semaphore.
+var permitSteps = []string{
+	"set up", "acquire", "another waits", "how many are available", "release", "the other is woken",
+	"renewal",
+}
 
 func permitStep(step string) string { return "permits: " + step }
 
-// latchSteps are those of a latch.
+// latchSteps are the steps of a latch.
 var latchSteps = []string{
-	"set", "set again", "how many are left", "another waits", "count down", "count down to zero", "the other is woken",
+	"set", "set again", "how many are left", "another waits", "count down", "count down to zero",
+	"the other is woken",
 	"count down when it is open", "delete",
 }
 
 func latchStep(step string) string { return "latch: " + step }
 
-// has says whether it is a step of that kind of lock, and not just as it is with a plain one.
+// has says whether the document shows the step for that kind of lock. It leaves out steps that are
+// the same as for a plain lock.
 func (k kind) has(step string) bool {
 	switch step {
 	case "lock", "re-entry":
@@ -78,7 +85,7 @@ func (k kind) has(step string) bool {
 	}
 }
 
-// step is the title of a step of that kind of lock.
+// step returns the title of a step of that kind of lock.
 func (k kind) step(step string) string {
 	if k.ours == backend.Exclusive {
 		return step
@@ -86,12 +93,12 @@ func (k kind) step(step string) string {
 	return k.name + ": " + step
 }
 
-// TestRecord compares what all parties send to the servers with what docs/redisson-commands.md says.
+// TestRecord compares the commands of all parties with docs/redisson-commands.md.
 func TestRecord(t *testing.T) {
 	needJava(t)
 	t.Parallel()
 	places := []*place{redisPlace(t), clusterPlace(t)}
-	stories := make([][2]story, len(parties)) // of each party at the places
+	stories := make([][2]story, len(parties)) // of each party, at each place
 	t.Run("by", func(t *testing.T) {
 		for i, party := range parties {
 			for j, p := range places {
@@ -127,7 +134,7 @@ func TestRecord(t *testing.T) {
 
 // A block is a part of the document.
 type block struct {
-	who  []string // who sends each of the texts: any number of parties
+	who  []string // the parties that sent each text
 	text []string
 }
 
@@ -144,7 +151,8 @@ func (b *block) add(who string, lines []string) {
 	b.text = append(b.text, text)
 }
 
-// add adds the stories of a party on one server and in a cluster: of the latter, what is different.
+// add adds the stories of a party on one server and in a cluster. Of the cluster it adds only the
+// lines that differ.
 func add(blocks map[string]*block, who string, one, many story) {
 	to := func(title string, lines []string) {
 		if blocks[title] == nil {
@@ -181,7 +189,7 @@ func scripts(one, many story) (lines []string) {
 	return lines
 }
 
-// differences returns the lines that are not what the same line is elsewhere.
+// differences returns the lines that differ from those in from.
 func differences(from, lines []string) (other []string) {
 	for i, line := range lines {
 		if i >= len(from) || line != from[i] || len(from) != len(lines) {
@@ -193,17 +201,19 @@ func differences(from, lines []string) (other []string) {
 
 var hash = regexp.MustCompile(`\b[0-9a-f]{40}\b`)
 
-// abridge leaves of a script's hash what is enough to find it.
+// abridge shortens the hash of each script to its first digits.
 func abridge(lines []string) (short []string) {
 	for _, line := range lines {
-		short = append(short, hash.ReplaceAllStringFunc(line, func(h string) string { return h[:8] }))
+		short = append(short, hash.ReplaceAllStringFunc(line, func(h string) string {
+			return h[:8]
+		}))
 	}
 	return short
 }
 
 var recorded = regexp.MustCompile("(?s)(<!-- recorded: ([^>]*) -->\n)```text\n.*?```\n")
 
-// insert replaces what a document says was recorded.
+// insert replaces the recorded parts of a document.
 func insert(t *testing.T, document string, blocks map[string]*block) string {
 	t.Helper()
 	missing := maps.Clone(blocks)
@@ -227,19 +237,20 @@ func insert(t *testing.T, document string, blocks map[string]*block) string {
 	return document
 }
 
-// A party meets itself at a place: each call of what meet returns sends out others, to a kind of lock.
+// A party is a version of the software, which plays all roles. meet lets it join a place, and each
+// call of arrive returns a new cast for a kind of lock.
 type party struct {
 	name string
 	meet func(t *testing.T, p *place) (arrive func(kind) cast)
 }
 
-// A cast is two who want the same lock, and one whose lock is renewed.
+// A cast has two persons that want the same lock, and one whose lock is renewed.
 type cast struct {
 	kind                    kind
-	name, other             string // of the lock of two, and of the other
+	name, other             string // names of the lock of the two, and of the renewer's
 	holder, waiter, renewer person
-	renews                  bool // permits
-	listens                 bool // for a while when it doesn't wait any more
+	renews                  bool // whether it renews permits
+	listens                 bool // whether it stays subscribed for a while after a wait
 }
 
 var parties = func() []party {
@@ -250,9 +261,9 @@ var parties = func() []party {
 	return all
 }()
 
-// A person has locks.
+// A person holds locks, on one side.
 type person struct {
-	owner   string // what it is called in the hash, or begins with
+	owner   string // its field in the hash, or the beginning of it
 	at      func(k kind, name string) actor
 	permits func(name string) permitActor
 	latch   func(name string) latchActor
@@ -261,7 +272,7 @@ type person struct {
 // An actor does things with one lock.
 type actor struct {
 	lock   func() (wait func())
-	ask    map[string]func() // each question
+	ask    map[string]func() // by question
 	unlock func()
 	force  func()
 }
@@ -275,11 +286,11 @@ type permitActor struct {
 
 // A latchActor does things with one latch.
 type latchActor struct {
-	set       func(want bool) // to 2
+	set       func(want bool) // sets the count to 2
 	countDown func()
 	wait      func() (opened func())
-	ask       func() // where 2 are left
-	del       func() // one that has a count
+	ask       func() // asks a latch whose count is 2
+	del       func() // deletes a latch that has a count
 }
 
 // recordLease is the lease of locks that are not renewed while they are recorded.
@@ -308,7 +319,7 @@ func ours(t *testing.T, p *place) func(kind) cast {
 		permits := func(name string) permitActor {
 			s := client.Semaphore(name, 2)
 			return permitActor{
-				setUp: func() {}, // each call says how many there are
+				setUp: func() {}, // nothing to do, since each call of Go's names the limit
 				acquire: func(n int) func() func() {
 					got := make(chan acquired, 1)
 					go func() {
@@ -343,13 +354,16 @@ func ours(t *testing.T, p *place) func(kind) cast {
 						t.Errorf("Count: %d, %v; want 2", n, err)
 					}
 				},
-				del: func() {}, // Go can't
+				del: func() {}, // Go can't delete a latch
 			}
 		}
 		return person{client.ID(), at, permits, latch}
 	}
 	return func(k kind) cast {
-		return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(shortLease), true, k.ours == backend.Fair}
+		return cast{
+			k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease),
+			come(shortLease), true, k.ours == backend.Fair,
+		}
 	}
 }
 
@@ -366,7 +380,9 @@ func theirs(version string) func(t *testing.T, p *place) func(kind) cast {
 					},
 					ask: map[string]func(){
 						"is it locked": func() { th.want("true", k.java+"isLocked", name) },
-						"do I hold it": func() { th.want("true", k.java+"isHeldByCurrentThread", name) },
+						"do I hold it": func() {
+							th.want("true", k.java+"isHeldByCurrentThread", name)
+						},
 						"how often":    func() { th.want("2", k.java+"getHoldCount", name) },
 						"for how long": func() { th.do(k.java+"remainTimeToLive", name) },
 					},
@@ -389,7 +405,9 @@ func theirs(version string) func(t *testing.T, p *place) func(kind) cast {
 			}
 			latch := func(name string) latchActor {
 				return latchActor{
-					set:       func(want bool) { th.want(fmt.Sprint(want), "latch.trySetCount", name, 2) },
+					set: func(want bool) {
+						th.want(fmt.Sprint(want), "latch.trySetCount", name, 2)
+					},
 					countDown: func() { th.want("counted", "latch.countDown", name) },
 					wait: func() func() {
 						opened := th.start("latch.await", name)
@@ -406,7 +424,10 @@ func theirs(version string) func(t *testing.T, p *place) func(kind) cast {
 			return person{th.owner, at, permits, latch}
 		}
 		return func(k kind) cast {
-			return cast{k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease), come(), false, false}
+			return cast{
+				k, recordName(t, k, 1), recordName(t, k, 2), come(recordLease), come(recordLease),
+				come(), false, false,
+			}
 		}
 	}
 }
@@ -420,7 +441,8 @@ func tell(t *testing.T, p *place, arrive func(kind) cast) story {
 	t.Helper()
 	s := make(story)
 	for _, k := range all {
-		rehearsal := &narrator{t, p, arrive(k), make(story)} // makes the scripts known to the server
+		// the rehearsal makes the scripts known to the server
+		rehearsal := &narrator{t, p, arrive(k), make(story)}
 		rehearsal.tell()
 		n := &narrator{t, p, arrive(k), make(story)}
 		n.tell()
@@ -466,7 +488,8 @@ func (n *narrator) tellOfTwo() {
 	n.record("lock", func() { holder.lock()() }, anything)
 	n.record("re-entry", func() { holder.lock()() }, anything)
 	var woken func()
-	waits := n.watch(c.name, func() { woken = waiter.lock() }, func(cs []command) bool { return waiting(cs) > 0 })
+	waits := n.watch(c.name, func() { woken = waiter.lock() },
+		func(cs []command) bool { return waiting(cs) > 0 })
 	n.story["another waits"] = n.lines(waits[:waiting(waits)])
 	for question, ask := range holder.ask {
 		n.record(question, ask, anything)
@@ -477,10 +500,14 @@ func (n *narrator) tellOfTwo() {
 		quiet = settled
 	}
 	end := n.withoutLooks(n.watch(c.name, func() { holder.unlock(); woken() }, quiet))
-	if c.listens { // and is given the lock, which it then renews, at some time
-		end = slices.DeleteFunc(end, func(c command) bool { return c.renews() && c.mentions(n.cast.waiter.owner) })
+	if c.listens { // the waiter is granted the lock, and renews it at some time
+		end = slices.DeleteFunc(end, func(c command) bool {
+			return c.renews() && c.mentions(n.cast.waiter.owner)
+		})
 	}
-	isHolders := func(c command) bool { return c.mentions(n.cast.holder.owner) || c.mentions(latch) }
+	isHolders := func(c command) bool {
+		return c.mentions(n.cast.holder.owner) || c.mentions(latch)
+	}
 	isWaiters := func(c command) bool { return !isHolders(c) }
 	n.story["unlock"] = n.lines(slices.DeleteFunc(slices.Clone(end), isWaiters))
 	n.story["the other is woken"] = n.lines(slices.DeleteFunc(end, isHolders))
@@ -489,7 +516,7 @@ func (n *narrator) tellOfTwo() {
 	n.record("force unlock", holder.force, anything)
 }
 
-// tellOfReaders is about two who read.
+// tellOfReaders is about two readers.
 func (n *narrator) tellOfReaders() {
 	n.t.Helper()
 	c := n.cast
@@ -500,7 +527,7 @@ func (n *narrator) tellOfReaders() {
 	holder.unlock()
 }
 
-// tellOfDowngrade is about one who writes and reads.
+// tellOfDowngrade is about one person that writes and reads.
 func (n *narrator) tellOfDowngrade() {
 	n.t.Helper()
 	c := n.cast
@@ -520,16 +547,18 @@ func (n *narrator) tellOfRenewal() {
 	n.story["renewal"] = n.lines(renewals[len(renewals)-1:])
 }
 
-// tellOfPermits is about one who has both permits, and another who wants one. Only Go renews them.
+// tellOfPermits is about a holder of both permits, and a waiter for one. Only Go renews permits.
 func (n *narrator) tellOfPermits() {
 	n.t.Helper()
 	c := n.cast
-	holder, waiter, renewer := c.holder.permits(c.name), c.waiter.permits(c.name), c.renewer.permits(c.other)
+	holder, waiter, renewer := c.holder.permits(c.name), c.waiter.permits(c.name),
+		c.renewer.permits(c.other)
 	n.record("set up", holder.setUp, anything)
 	var release, releaseOther func()
 	n.record("acquire", func() { release = holder.acquire(2)() }, anything)
 	var woken func() func()
-	waits := n.watch(c.name, func() { woken = waiter.acquire(1) }, func(cs []command) bool { return waiting(cs) > 0 })
+	waits := n.watch(c.name, func() { woken = waiter.acquire(1) },
+		func(cs []command) bool { return waiting(cs) > 0 })
 	n.story["another waits"] = n.lines(waits[:waiting(waits)])
 	n.record("how many are available", holder.ask, anything)
 	end := n.watch(c.name, func() { release(); releaseOther = woken() }, unsubscribed)
@@ -551,7 +580,7 @@ func (n *narrator) tellOfPermits() {
 	}
 }
 
-// tellOfLatch is about one who counts a latch down, and another who waits for it.
+// tellOfLatch is about a latch that one person counts down and another waits for.
 func (n *narrator) tellOfLatch() {
 	n.t.Helper()
 	name := n.cast.name
@@ -560,11 +589,14 @@ func (n *narrator) tellOfLatch() {
 	n.record("set again", func() { counts.set(false) }, anything)
 	n.record("how many are left", counts.ask, anything)
 	var opened func()
-	looks := n.watch(name, func() { opened = waits.wait() }, func(cs []command) bool { return looking(cs) > 0 })
+	looks := n.watch(name, func() { opened = waits.wait() },
+		func(cs []command) bool { return looking(cs) > 0 })
 	n.story["another waits"] = slices.Compact(n.lines(looks[:looking(looks)]))
 
-	// Those who wait look now and then, so what is before the script is no part of these steps.
-	step := func(commands []command) []command { return commands[slices.IndexFunc(commands, isScript):] }
+	// Waiters poll now and then, so commands before the script don't belong to these steps.
+	step := func(commands []command) []command {
+		return commands[slices.IndexFunc(commands, isScript):]
+	}
 	down := step(n.watch(name, counts.countDown, anything))
 	n.story["count down"] = n.lines(down[:1])
 	end := step(n.watch(name, func() { counts.countDown(); opened() }, unsubscribed))
@@ -580,7 +612,8 @@ func (n *narrator) tellOfLatch() {
 
 func isScript(c command) bool { return len(c.effects) > 0 }
 
-// looking returns how many commands it took somebody to subscribe and then look at a latch, or 0.
+// looking returns the number of commands that a waiter sent until it had subscribed and then read a
+// latch. It is 0 if it hasn't done so yet.
 func looking(commands []command) int {
 	subscribed := false
 	for i, c := range commands {
@@ -594,8 +627,7 @@ func looking(commands []command) int {
 	return 0
 }
 
-// latch begins the names of the keys by which Redisson knows whether an unlock was carried out
-// already.
+// latch begins the names of the keys in which Redisson notes that it has carried out an unlock.
 const latch = "redisson_unlock_latch:"
 
 // A narrator turns commands into text.
@@ -603,26 +635,30 @@ type narrator struct {
 	t     *testing.T
 	place *place
 	cast  cast
-	story story // without the kind of lock in the steps
+	story story // by step, without the kind of lock
 }
 
-// record tells, as a step, what watch sees of the lock of two.
+// record adds a step with the commands about the lock of the two.
 func (n *narrator) record(step string, do func(), enough func([]command) bool) {
 	n.t.Helper()
 	n.story[step] = n.lines(n.withoutLooks(n.watch(n.cast.name, do, enough)))
 }
 
-// withoutLooks leaves out that a waiting writer of ours looks again, and one in line keeps his place, which they do each second.
+// withoutLooks leaves out commands that a client in Go repeats each second. A waiting writer asks
+// again, and a waiter in line keeps its place.
 func (n *narrator) withoutLooks(commands []command) []command {
-	return slices.DeleteFunc(commands, func(c command) bool { return c.refused() && c.mentions(n.cast.waiter.owner) })
+	return slices.DeleteFunc(commands, func(c command) bool {
+		return c.refused() && c.mentions(n.cast.waiter.owner)
+	})
 }
 
-// watch does something and returns the commands about a lock that are sent meanwhile: all, and
-// enough.
+// watch calls do, and returns the commands about a lock that are sent from then on, until enough
+// says that they are all.
 func (n *narrator) watch(lock string, do func(), enough func([]command) bool) (commands []command) {
 	n.t.Helper()
 	testservers.Until(n.t, "what was locked before lasts for a whole lease no longer", func() bool {
-		return n.place.left(n.t, lock) != recordLease && n.place.left(n.t, lock+"/shared") != recordLease
+		return n.place.left(n.t, lock) != recordLease &&
+			n.place.left(n.t, lock+"/shared") != recordLease
 	})
 	n.place.monitor.sync()
 	before := len(n.about(lock))
@@ -632,24 +668,27 @@ func (n *narrator) watch(lock string, do func(), enough func([]command) bool) (c
 		commands = n.about(lock)[before:]
 		return enough(commands)
 	})
-	n.place.monitor.sync() // of the last there may be more
+	n.place.monitor.sync() // to get all effects of the last command
 	return n.about(lock)[before:][:len(commands)]
 }
 
-// about returns the commands so far about a lock, or about where the one who waits is told that he
-// was given a fair lock. It leaves out when one of ours listens there no longer, which it does a
-// while after it has stopped waiting, and looks who has a lock.
+// about returns the commands so far about a lock, and about the channel on which the waiter is
+// notified of a grant. It leaves out two things from Go: the unsubscribing from that channel, some
+// time after the wait, and the reading of the lock's holder.
 func (n *narrator) about(lock string) []command {
-	return slices.DeleteFunc(n.place.monitor.about(lock, grantsPrefix+n.cast.waiter.owner), func(c command) bool {
-		return c.identifies() || (c.is("unsubscribe") || c.is("sunsubscribe")) && c.mentions(grantsPrefix)
-	})
+	return slices.DeleteFunc(n.place.monitor.about(lock, grantsPrefix+n.cast.waiter.owner),
+		func(c command) bool {
+			return c.identifies() || (c.is("unsubscribe") || c.is("sunsubscribe")) &&
+				c.mentions(grantsPrefix)
+		})
 }
 
-// anything says that there is nothing to wait for, as what was done has been answered. It may be nothing: to
-// read again, or one time less, is up to Go alone.
+// anything is for calls after whose return there is nothing to wait for. A call may send no
+// command, since Go counts some reads itself.
 func anything([]command) bool { return true }
 
-// twice says whether two scripts have been carried out: one that the server knew is the last then.
+// twice says whether two scripts have been carried out. The last one is a script that the server
+// knew.
 func twice(commands []command) bool {
 	carriedOut := 0
 	for _, c := range commands {
@@ -660,7 +699,8 @@ func twice(commands []command) bool {
 	return carriedOut >= 2
 }
 
-// waiting returns how many commands it took somebody to subscribe and then try, in vain, or 0.
+// waiting returns the number of commands that a waiter sent until it had subscribed and then been
+// refused. It is 0 if that hasn't happened yet.
 func waiting(commands []command) int {
 	subscribed := false
 	for i, c := range commands {
@@ -674,13 +714,14 @@ func waiting(commands []command) int {
 	return 0
 }
 
-// unsubscribed says whether somebody has unsubscribed, and nothing else is to come.
+// unsubscribed says whether a client has unsubscribed, so that no more commands come.
 func unsubscribed(commands []command) bool {
 	isIt := func(c command) bool { return c.is("unsubscribe") || c.is("sunsubscribe") }
 	return slices.ContainsFunc(commands, isIt) && settled(commands)
 }
 
-// settled says whether nothing is to come any more: all latches that scripts have set are deleted.
+// settled says whether all latches that scripts have set are deleted, so that no more commands
+// come.
 func settled(commands []command) bool {
 	left := 0
 	for _, c := range commands {
@@ -694,7 +735,7 @@ func settled(commands []command) bool {
 	return left == 0
 }
 
-// lines writes commands as the document shows them.
+// lines returns commands in the form of the document.
 func (n *narrator) lines(commands []command) (lines []string) {
 	for _, c := range commands {
 		words := slices.Clone(c.args)
@@ -718,18 +759,23 @@ func (n *narrator) lines(commands []command) (lines []string) {
 var (
 	ownNumber = regexp.MustCompile(`\b(HOLDER|WAITER):\d+`)
 	requestID = regexp.MustCompile(`(` + latch + `\S+):[0-9a-f]{32}`)
-	granted   = regexp.MustCompile(`(publish distsync_fair_grants:\S+ MILLISECONDS 1000) \d+ orders(WAITER):\d+`)
+	granted   = regexp.MustCompile(
+		`(publish distsync_fair_grants:\S+ MILLISECONDS 1000) \d+ orders(WAITER):\d+`)
 	instant   = regexp.MustCompile(`\b1\d{12}\b`)
 	latchTime = regexp.MustCompile(`(` + latch + `.*) \d+$`)
 	noteTimes = regexp.MustCompile(`(hset distsync_rwlock_notes:\S+ \S+) \d+ \d+ (\d+)$`)
-	waited    = regexp.MustCompile(`(EVALSHA \S+ \d orders .*distsync_rwlock_notes:\S+ \d+ (?:\S+ )?\S+:write) \d+`)
-	kept      = regexp.MustCompile(`(distsync_fair_grants:\S*) 3\d{3} (1 WAITER:fair)$`) // 3 s, and how far the server is
-	newToken  = regexp.MustCompile(`(set redisson_lock_token:\S+) \d{16}$`)
-	longer    = regexp.MustCompile(`(pexpire orders) 1[12]\d{5}$`) // the lease, and what was left
-	shorter   = regexp.MustCompile(`(pexpire orders) 5\d{5}$`)
+	waited    = regexp.MustCompile(
+		`(EVALSHA \S+ \d orders .*distsync_rwlock_notes:\S+ \d+ (?:\S+ )?\S+:write) \d+`)
+	// 3 s, plus the time to the server
+	kept     = regexp.MustCompile(`(distsync_fair_grants:\S*) 3\d{3} (1 WAITER:fair)$`)
+	newToken = regexp.MustCompile(`(set redisson_lock_token:\S+) \d{16}$`)
+	// the lease, and the time that was left
+	longer  = regexp.MustCompile(`(pexpire orders) 1[12]\d{5}$`)
+	shorter = regexp.MustCompile(`(pexpire orders) 5\d{5}$`)
 )
 
-// withoutIDs names the ids of permits in what a server is told. Ours are a hash of the owner, and a number.
+// withoutIDs replaces the ids of permits in a command. Go's ids are a hash of the owner, and a
+// number.
 func withoutIDs(words []string) {
 	for i, word := range words[1:] {
 		switch {
@@ -743,14 +789,15 @@ func withoutIDs(words []string) {
 	}
 }
 
-// plain is a line without what differs from run to run.
+// plain returns a command as a line, without the parts that differ from run to run.
 func (n *narrator) plain(words []string) string {
 	c := n.cast
 	if c.kind.ours == backend.Permits {
 		withoutIDs(words)
 	}
 	line := strings.NewReplacer(c.name+"/shared", "orders", c.name, "orders", c.other, "orders",
-		c.holder.owner, "HOLDER", c.waiter.owner, "WAITER", c.renewer.owner, "HOLDER").Replace(strings.Join(words, " "))
+		c.holder.owner, "HOLDER", c.waiter.owner, "WAITER", c.renewer.owner, "HOLDER").
+		Replace(strings.Join(words, " "))
 	line = ownNumber.ReplaceAllString(line, "$1")
 	line = requestID.ReplaceAllString(line, "$1:REQUEST")
 	line = noteTimes.ReplaceAllString(line, "$1 SINCE END $2")
@@ -762,5 +809,5 @@ func (n *narrator) plain(words []string) string {
 	line = instant.ReplaceAllString(line, "MILLISECONDS")
 	line = granted.ReplaceAllString(line, "$1 LENGTH orders$2")
 	line = latchTime.ReplaceAllString(line, "$1 LATCHTIME")
-	return strings.TrimRight(line, " ") // who only looks may name nobody
+	return strings.TrimRight(line, " ") // a look may name no owner
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// placeLease is how long a place in line lasts unless it is kept, as package dlock has it.
+// placeLease is how long a place in line lasts unless it is kept. Package dlock uses the same time.
 const placeLease = 3 * time.Second
 
-// A visitor is an owner of ours at a fair lock as the store knows it, with a session of its own. It asks when it is told
-// to, each time that a third of its place's lease has passed it keeps its place, and what it is given it renews.
+// A visitor is an owner in Go at a fair lock, with a session of its own. It asks when the test says
+// so. While it waits, it keeps its place each time that a third of the place's lease has passed,
+// and it renews a lock that it is granted.
 type visitor struct {
 	t       *testing.T
 	session backend.Session
@@ -32,7 +33,8 @@ var visitors atomic.Int64
 func (l *lab) visitor(t *testing.T, name string) *visitor {
 	t.Helper()
 	v := &visitor{t: t, session: l.backend(t).Open(), name: name,
-		owner: fmt.Sprintf("visitor:%d", visitors.Add(1)), lease: longLease, told: make(chan backend.Grant, 100)}
+		owner: fmt.Sprintf("visitor:%d", visitors.Add(1)), lease: longLease,
+		told: make(chan backend.Grant, 100)}
 	t.Cleanup(func() { v.session.Close() })
 	_, err := v.session.(backend.Notifier).Subscribe(t.Context(), backend.SubscribeRequest{
 		Kind: backend.Fair, Name: name,
@@ -43,8 +45,8 @@ func (l *lab) visitor(t *testing.T, name string) *visitor {
 	return v
 }
 
-// try asks for the lock once, with a place in line that lasts so long if there has to be one. It does so again where
-// nobody knows whether it was asked: who asks for a fair lock again has it no more often.
+// try asks for the lock once. If the lock has a line, try asks for a place that lasts this long. It
+// repeats a request that may have been lost, since a repeated request for a fair lock adds no hold.
 func (v *visitor) try(place time.Duration) (acquired bool, err error) {
 	for range 5 {
 		var res backend.AcquireResult
@@ -96,8 +98,9 @@ func (v *visitor) wait(place time.Duration) error {
 				}
 				asked = g.Owner == v.owner
 			case <-time.After(place / 3):
-				res, err := v.session.(backend.Liner).KeepPlaces(v.t.Context(), backend.PlacesRequest{
-					Kind: backend.Fair, Name: v.name, Owners: []string{v.owner}, Place: place})
+				res, err := v.session.(backend.Liner).KeepPlaces(v.t.Context(),
+					backend.PlacesRequest{
+						Kind: backend.Fair, Name: v.name, Owners: []string{v.owner}, Place: place})
 				if err != nil {
 					return err
 				}
@@ -107,16 +110,20 @@ func (v *visitor) wait(place time.Duration) error {
 	}
 }
 
-// renew lets the lock last for so long from now: one that it was given lasts for a moment only.
+// renew makes the hold last for lease from now, since a grant lasts only for a moment.
 func (v *visitor) renew(lease time.Duration) (bool, error) {
-	res, err := v.session.Renew(v.t.Context(), backend.RenewRequest{Kind: backend.Fair, Name: v.name, Owner: v.owner, Lease: lease})
+	res, err := v.session.Renew(v.t.Context(), backend.RenewRequest{
+		Kind: backend.Fair, Name: v.name, Owner: v.owner, Lease: lease,
+	})
 	return res.Held, err
 }
 
 // release gives back the lock, or its place in line.
 func (v *visitor) release(want backend.ReleaseOutcome) {
 	v.t.Helper()
-	res, err := v.session.Release(v.t.Context(), backend.ReleaseRequest{Kind: backend.Fair, Name: v.name, Owner: v.owner, Lease: longLease})
+	res, err := v.session.Release(v.t.Context(), backend.ReleaseRequest{
+		Kind: backend.Fair, Name: v.name, Owner: v.owner, Lease: longLease,
+	})
 	if err != nil || res.Outcome != want {
 		v.t.Errorf("Go: release: %v, %v; want %v", res.Outcome, err, want)
 	}
@@ -124,13 +131,15 @@ func (v *visitor) release(want backend.ReleaseOutcome) {
 
 func (v *visitor) force() {
 	v.t.Helper()
-	res, err := v.session.ForceRelease(v.t.Context(), backend.ForceReleaseRequest{Kind: backend.Fair, Name: v.name})
+	res, err := v.session.ForceRelease(v.t.Context(), backend.ForceReleaseRequest{
+		Kind: backend.Fair, Name: v.name,
+	})
 	if err != nil || !res.Released {
 		v.t.Errorf("Go: force: %v, %v", res.Released, err)
 	}
 }
 
-// inLine returns who stands in line for a fair lock, the first first.
+// inLine returns the owners in line for a fair lock, in order.
 func (p *place) inLine(t *testing.T, name string) []string {
 	t.Helper()
 	owners, err := p.admin.LRange(t.Context(), queueKey(name), 0, -1).Result()
@@ -140,7 +149,7 @@ func (p *place) inLine(t *testing.T, name string) []string {
 	return owners
 }
 
-// wantLine compares who stands in line.
+// wantLine checks which owners are in line.
 func (p *place) wantLine(t *testing.T, name string, want ...string) {
 	t.Helper()
 	if got := p.inLine(t, name); !slices.EqualFunc(got, want, strings.Contains) {
@@ -148,8 +157,8 @@ func (p *place) wantLine(t *testing.T, name string, want ...string) {
 	}
 }
 
-// awaitPlace waits until somebody stands in line, and returns what the owner is called there. An owner of ours is known
-// by its client's ID.
+// awaitPlace waits until an owner stands in line, and returns its name there. The name of a client
+// in Go is its ID.
 func (p *place) awaitPlace(t *testing.T, name, owner string) (called string) {
 	t.Helper()
 	testservers.Until(t, owner+" stands in line", func() bool {
@@ -163,9 +172,11 @@ func (p *place) awaitPlace(t *testing.T, name, owner string) (called string) {
 	return called
 }
 
-// awaitListener waits until somebody in line listens to what Java tells whoever is next.
+// awaitListener waits until an owner in line listens to the message that Java sends to the next.
 func (p *place) awaitListener(t *testing.T, name, owner string) {
 	t.Helper()
 	called := p.awaitPlace(t, name, owner)
-	testservers.Until(t, owner+" listens", func() bool { return p.listeners(t, ownChannel(name, called)) > 0 })
+	testservers.Until(t, owner+" listens", func() bool {
+		return p.listeners(t, ownChannel(name, called)) > 0
+	})
 }

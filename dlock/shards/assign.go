@@ -7,18 +7,19 @@ import (
 	"slices"
 )
 
-// mostShards is how many shards a set may have, less one: bits of a score that make room for a
-// shard's number.
+// mostShards is the largest number of shards. It is also a bit mask: split replaces these low bits
+// of a score by the shard's index.
 const mostShards = 1<<20 - 1
 
-// algorithm is the version of what follows: members with different ones compute different things.
+// algorithm is the version of the assignment below. Members with different versions compute
+// different assignments.
 const algorithm = 1
 
-// assign returns for each shard the seat that has it, among those that are taken, in ascending
-// order. It is a function of its arguments alone, so that all members come to the same result.
+// assign returns the seat of each shard. seats has the taken seats, in ascending order. The result
+// depends on the arguments alone, so that all members come to the same result.
 //
-// If the seats 0 to k were all taken, each would have what split gives it. The shards of those that
-// are empty are dealt to the others, so that loads differ by one at most.
+// First split divides the shards among the seats from 0 to the last taken one. Then the shards of
+// empty seats are dealt to the taken seats, so that loads differ by one at most.
 func assign(shards []string, seats []int) []int {
 	hashes := hash(shards)
 	own := split(hashes, seats[len(seats)-1]+1)
@@ -40,8 +41,8 @@ func assign(shards []string, seats []int) []int {
 	return own
 }
 
-// deal gives spare shards to seats with fewer than most, the pairs of a higher score first, and
-// returns those that are left.
+// deal gives spare shards to seats that have fewer than most. Pairs of a shard and a seat come in
+// the order of their scores, the highest first. It returns the shards that are left.
 func deal(own []int, hashes []uint64, spare, seats []int, load map[int]int, most int) (left []int) {
 	free := slices.DeleteFunc(slices.Clone(seats), func(seat int) bool { return load[seat] >= most })
 	var all offers
@@ -72,7 +73,7 @@ func deal(own []int, hashes []uint64, spare, seats []int, load map[int]int, most
 	return left
 }
 
-// An offer is a shard's highest score.
+// An offer is a shard's highest score among some seats.
 type offer struct {
 	score       uint64
 	shard, seat int
@@ -102,12 +103,12 @@ func (o *offers) Pop() any {
 	return nil
 }
 
-// split returns for each shard the seat that has it while the seats 0 to k-1 are taken. Seat 0 has
-// all; the others come one after the other, and each takes its part from those that have most. So a
-// seat that comes or goes moves no shard between others.
+// split returns the seat of each shard if the seats 0 to k-1 are taken. Seat 0 begins with all
+// shards. The other seats come one after the other, and each takes its share from the seats with
+// the most shards. So when the last seat is added or removed, no shard moves between the others.
 func split(hashes []uint64, k int) []int {
 	own := make([]int, len(hashes))
-	of := make([][]int, k) // what each seat has
+	of := make([][]int, k) // the shards of each seat
 	of[0] = make([]int, len(hashes))
 	for shard := range hashes {
 		of[0][shard] = shard
@@ -119,7 +120,7 @@ func split(hashes []uint64, k int) []int {
 				continue
 			}
 			keys = keys[:0]
-			for _, shard := range of[giver] { // sorted as numbers, which is quick
+			for _, shard := range of[giver] { // sorting numbers is quick
 				keys = append(keys, score(hashes[shard], seat)&^mostShards|uint64(shard))
 			}
 			slices.Sort(keys)
@@ -137,26 +138,27 @@ func split(hashes []uint64, k int) []int {
 	return own
 }
 
-// gives returns how many shards each seat gives to the next one, which takes n, each from whichever
-// has most then.
+// gives returns how many shards each seat gives to the next seat, which takes n in all. Each comes
+// from the seat with the most shards at that time.
 func gives(of [][]int, n int) []int {
 	given := make([]int, len(of))
 	next := len(of)
 	rank := func(seat int) uint64 { return score(uint64(seat), next+1<<32) }
-	order := make([]int, len(of)) // those that have most first
+	order := make([]int, len(of)) // the seats with the most shards first
 	for seat := range of {
 		order[seat] = seat
 	}
 	slices.SortFunc(order, func(a, b int) int {
 		return cmp.Or(len(of[b])-len(of[a]), -cmp.Compare(rank(a), rank(b)))
 	})
-	for i := range n { // loads differ by one at most, so that each turn leaves them even
+	for i := range n { // loads differ by one at most, so the seats can take turns
 		given[order[i%len(order)]]++
 	}
 	return given
 }
 
-// hash returns a number for each name. It mustn't change between versions, machines or runs.
+// hash returns a number for each name. The numbers mustn't change between versions, machines or
+// runs.
 func hash(names []string) []uint64 {
 	all := make([]uint64, len(names))
 	for i, name := range names {
@@ -167,8 +169,8 @@ func hash(names []string) []uint64 {
 	return all
 }
 
-// score mixes a hash and a seat, by the finalizer of SplitMix64, so that each seat has an order of
-// all shards of its own.
+// score mixes a hash and a seat with the finalizer of SplitMix64. So each seat orders the shards in
+// its own way.
 func score(hash uint64, seat int) uint64 {
 	x := hash*0x9E3779B97F4A7C15 ^ (uint64(seat)+0x7F4A7C15)*0xBF58476D1CE4E5B9
 	x ^= x >> 30

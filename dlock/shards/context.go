@@ -2,9 +2,9 @@ package shards
 
 import "context"
 
-// A runContext is the context of a run. It has the values of Run's context, carries the hold of the
-// shard's lock, and, as that does, looks at the clock when it is asked for its error: after a pause
-// of the process no timer has run yet.
+// A runContext is the context of a run. It has the values of Run's context, and carries the hold of
+// the shard's lock. Like the hold's context it checks the clock in Err, since after a pause of the
+// process no timer has run yet.
 type runContext struct {
 	context.Context // ends with the hold, and when stop is called
 	held            context.Context
@@ -18,7 +18,7 @@ func newRunContext(held, values context.Context) *runContext {
 	return c
 }
 
-// Err says whether the context is over.
+// Err returns an error if the context has ended.
 func (c *runContext) Err() error {
 	if c.Context.Err() == nil && c.held.Err() != nil {
 		c.stop(context.Cause(c.held))
@@ -26,7 +26,8 @@ func (c *runContext) Err() error {
 	return c.Context.Err()
 }
 
-// Value returns what the hold's context has, which knows no other owner, or else what Run's has.
+// Value returns the value in the hold's context or, if that has none, in Run's context. So calls
+// are made for the hold, even if Run's context names an owner.
 func (c *runContext) Value(key any) any {
 	if v := c.Context.Value(key); v != nil {
 		return v

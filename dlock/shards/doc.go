@@ -1,5 +1,6 @@
-// Package shards divides named work among all replicas that run it: partitions, tenants, queues or
-// jobs, each of which one replica has at a time, all replicas evenly, with few moves.
+// Package shards divides named work among all replicas that run it. The work can be partitions,
+// tenants, queues or jobs. Each piece of work is a shard, and at any time at most one replica works
+// on it. The shares are even. When replicas come or go, few shards move.
 //
 //	set := shards.New(client, "billing", shards.Numbered(64))
 //	err := set.Run(ctx, func(ctx context.Context, s *shards.Shard) error {
@@ -10,21 +11,22 @@
 //	})
 //
 // Every replica calls [Set.Run] with the same name and list, and is a member from then on. Each
-// shard has a fenced lock, and is run inside a hold of that lock. So locks exclude two runs of a
-// shard, whatever members believe of each other. There is no coordinator, and the store keeps only
+// shard has a fenced lock, and is run inside a hold of that lock. So a shard never has two runs at
+// a time, whatever members believe of each other. There is no coordinator, and the store keeps only
 // locks:
 //
-//   - A member reads the read-write lock "shards:NAME". The note of its hold says which seats it has.
-//   - Seats are numbered, and have shards: which seat has which is a function that each member
-//     computes. A member that leaves a seat leaves its shards to the one that takes the seat next.
-//   - The owner of a seat waits for the locks "shards:NAME@SHARD" of its shards. The owner before
-//     ends its runs, and each release lets the next one in.
-//   - The plain lock "shards:NAME!" is the bell: a member that has changed something locks and
-//     unlocks it, and all look. They also look each third of a lease.
+//   - A member reads the read-write lock "shards:NAME". The note of its hold says which seats it
+//     has.
+//   - Seats are numbered, and have shards. Every member computes with the same function which seat
+//     has which shards. A member that leaves a seat leaves its shards to the seat's next member.
+//   - The owner of a seat waits for the locks "shards:NAME@SHARD" of its shards. The previous owner
+//     ends its runs, and each release lets the new owner in.
+//   - The plain lock "shards:NAME!" is the bell. A member that has changed its note locks and
+//     unlocks the bell. Then all members look at the notes. They also look each third of a lease.
 //
 // These names are reserved. A newcomer waits for a while for a seat that a member leaves, so that a
-// rolling deploy moves each shard once. A dead member is missed within a lease. A member that is cut
-// off from the store for less than two thirds of a lease keeps everything.
+// rolling deploy moves each shard once. A dead member is noticed within a lease. A member that is
+// cut off from the store for less than two thirds of a lease keeps everything.
 //
 // It works on every store that has fenced and read-write locks and can say who holds them.
 package shards

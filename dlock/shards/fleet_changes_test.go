@@ -56,7 +56,8 @@ func TestJoinAndLeave(t *testing.T) {
 		f.moved("five leave", o, 52, 60*time.Millisecond)
 		f.start()
 		o = f.settles("one joins where seats are empty", 22*time.Second)
-		f.moved("one joins", o, 30, 60*time.Millisecond) // how many depends on which seats are empty
+		// how many depends on which seats are empty
+		f.moved("one joins", o, 30, 60*time.Millisecond)
 	})
 }
 

@@ -79,18 +79,24 @@ func (s *session) trip(ctx context.Context) error {
 	return nil
 }
 
-func there[Q, R any](ctx context.Context, s *session, req Q, step func(context.Context, Q) (R, error)) (res R, err error) {
+func there[Q, R any](
+	ctx context.Context, s *session, req Q, step func(context.Context, Q) (R, error),
+) (res R, err error) {
 	if err = s.trip(ctx); err != nil {
 		return res, err
 	}
 	return step(ctx, req)
 }
 
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	return there(ctx, s, req, s.memory.Acquire)
 }
 
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *session) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	return there(ctx, s, req, s.memory.Release)
 }
 
@@ -98,11 +104,15 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 	return there(ctx, s, req, s.memory.Look)
 }
 
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *session) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	return there(ctx, s, req, s.memory.Renew)
 }
 
-func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+func (s *session) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
 	return there(ctx, s, req, s.memory.Inspect)
 }
 
@@ -145,7 +155,7 @@ type fleet struct {
 	number int
 
 	mu     sync.Mutex
-	by     map[string]*replica // who runs each shard
+	by     map[string]*replica // the replica that runs each shard
 	ended  map[string]time.Time
 	tokens map[string]uint64
 	gaps   []time.Duration // for how long a shard stood still, of those that have moved
@@ -350,5 +360,5 @@ func (f *fleet) check() {
 		}
 		r.client.Close()
 	}
-	time.Sleep(time.Minute) // what hangs in the store's client ends
+	time.Sleep(time.Minute) // calls that hang in the store's client end
 }

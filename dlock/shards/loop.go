@@ -16,34 +16,35 @@ import (
 
 // Times of the loop.
 const (
-	quiet     = 300 * time.Millisecond // for so long the set of seats must stand, before it counts
-	loudest   = 4 * quiet              // but it isn't waited for any longer
-	jitter    = 50 * time.Millisecond  // between a bell and the look
-	lookAgain = 200 * time.Millisecond // after one that failed
-	lineUp    = 2*quiet + jitter       // until others wait for what a member that leaves still has
+	quiet     = 300 * time.Millisecond // how long the seats must be unchanged before they count
+	loudest   = 4 * quiet              // after this time seats that still change count, too
+	jitter    = 50 * time.Millisecond  // the longest wait between a bell and the look
+	lookAgain = 200 * time.Millisecond // pause after a failed look
+	lineUp    = 2*quiet + jitter       // how long others take to queue for a leaver's shards
 )
 
-// Run has this process be a member until ctx ends. fn runs each shard that it has, in a goroutine
-// of its own. The context of fn ends when the shard is to go elsewhere (with cause [ErrMoved]),
-// with ctx, when the shard is lost (a [*dlock.Loss]), and when the client is closed
-// ([dlock.ErrClosed]). Its Err looks at the clock. It has the values of ctx, but none of its owners
-// and holds: each run is an owner of its own, and re-enters its shard's lock with its context. A
-// re-entry that fn hasn't given back ends when fn has returned.
+// Run makes this process a member until ctx ends. For each shard that the member has, it calls fn
+// in a separate goroutine. The context of fn ends when the shard moves to another member (with
+// cause [ErrMoved]), when ctx ends, when the shard is lost (a [*dlock.Loss]), and when the client
+// is closed ([dlock.ErrClosed]). The Err of that context checks the clock. The context has the
+// values of ctx, but none of its owners and holds. Each run is an owner of its own, and re-enters
+// its shard's lock with its context. A re-entry that fn hasn't unlocked ends when fn has returned.
 //
-// Let fn return soon once its context has ended: the shard stands still until then. Finish begun
-// work with [Shard.Finishing]. If fn returns before, whatever it returns, this member keeps the
-// shard and calls fn again after a second, with another token.
+// fn should return soon once its context has ended, since no member works on the shard until then.
+// Finish begun work with [Shard.Finishing]. If fn returns before its context has ended, whatever it
+// returns, this member keeps the shard and calls fn again after a second, with another token.
 //
-// When ctx ends, Run tells the others, has every run end, gives each shard back as soon as its run
-// has returned, and returns a [*dlock.Error] with the error and cause of ctx. Wait for that: a
-// process or a client that ends before leaves its shards for a lease. While the store can't be
-// reached, Run waits and logs that. It returns an error at once if an option, the name or the list
-// is invalid; [dlock.ErrConflict] if a name of the set is that of another kind of lock; an error
-// that wraps [errors.ErrUnsupported] if the store has no fenced or read-write locks, or can't say
-// who has them; [dlock.ErrClosed]; and if another Run of this Set goes on.
+// When ctx ends, Run tells the other members, ends all runs, and releases each shard as soon as its
+// run has returned. Then it returns a [*dlock.Error] with the error and cause of ctx. Wait until it
+// has returned. A process or a client that ends earlier leaves its shards idle for a lease. While
+// the store can't be reached, Run waits and logs that. It returns an error at once if an option,
+// the name or the list is invalid, and if another Run of this Set is under way. The error is
+// [dlock.ErrConflict] if a name of the set belongs to another kind of lock, and [dlock.ErrClosed]
+// if the client is closed. It wraps [errors.ErrUnsupported] if the store has no fenced or
+// read-write locks, or can't list their holders.
 //
-// If fn panics, all other runs are told to return, and Run panics once they have, or after their
-// grace. An fn that ends its goroutine has returned.
+// If fn panics, all other runs are told to return. Run panics when they have returned, or after
+// their grace. An fn that ends its goroutine counts as returned.
 func (s *Set) Run(ctx context.Context, fn func(ctx context.Context, shard *Shard) error) error {
 	if ctx == nil {
 		panic("shards: the context is nil")
@@ -92,7 +93,8 @@ func (s *Set) over() {
 	s.running, s.seen, s.owners = false, nil, nil
 }
 
-// A membership is one Run. All but what it says is used by its loop alone.
+// A membership is one call of Run. Its fields are used by its loop alone, unless their comments say
+// otherwise.
 type membership struct {
 	set    *Set
 	ctx    context.Context
@@ -101,37 +103,39 @@ type membership struct {
 	panics *panicking
 
 	lock, bell *dlock.Locker
-	released   <-chan struct{} // the bell
+	released   <-chan struct{} // gets a value when the bell is released
 	presence   *dlock.Hold
 	seating    seating
-	said       bool // heard is what all others see
-	heard      note
-	frozen     bool // somebody writes the lock that members read
+	said       bool // all other members can see heard
+	heard      note // this member's note as it was last published
+	frozen     bool // a writer holds the lock that members read
 
-	view    *view          // the last that was whole
-	seats   []int          // that count
-	pending []int          // seen, and don't count yet
-	changed time.Time      // when they last changed
-	first   time.Time      // when the first of the changes that don't count was seen
+	view    *view          // the latest complete view
+	seats   []int          // the seats that count
+	pending []int          // the seats seen last, which count when they stop changing
+	changed time.Time      // when pending last changed
+	first   time.Time      // when pending first differed from seats
 	ghosts  map[int]ghost  // seats of members that have vanished
-	owners  memo           // of all shards
-	keepers memo           // and if the ghosts had their seats
-	last    Change         // that was told
-	woken   chan struct{}  // a run is over
+	owners  memo           // the owners of all shards
+	keepers memo           // the owners if the ghosts still had their seats
+	last    Change         // the last change that was reported
+	woken   chan struct{}  // gets a value when a run has ended
 	ended   sync.WaitGroup // all runs
 	starts  chan struct{}
-	reports time.Time // when something was logged that goes on
+	reports time.Time // when a lasting problem was last logged
 }
 
-// A ghost is a member that has vanished without having said that it leaves: it may only have been
-// overlooked, after the store has lost its data for example. For a while nothing that it would
-// leave alone is given up.
+// A ghost is a member that has vanished without announcing that it leaves. Perhaps the member is
+// still there, for example if the store has lost its data. For a while no run is ended because of
+// the ghost's absence.
 type ghost struct {
 	member *member
 	until  time.Time
 }
 
-func (s *Set) newMembership(ctx context.Context, fn func(context.Context, *Shard) error) *membership {
+func (s *Set) newMembership(
+	ctx context.Context, fn func(context.Context, *Shard) error,
+) *membership {
 	lease := s.client.Lease()
 	settle := s.settle
 	if settle == 0 {
@@ -141,7 +145,8 @@ func (s *Set) newMembership(ctx context.Context, fn func(context.Context, *Shard
 		set: s, ctx: ctx, fn: fn, lease: lease, panics: newPanicking(),
 		lock:   s.client.RWLocker(s.lockName()).Reader(),
 		bell:   s.client.Locker(s.lockName() + "!"),
-		ghosts: map[int]ghost{}, woken: make(chan struct{}, 1), starts: make(chan struct{}, s.starts),
+		ghosts: map[int]ghost{}, woken: make(chan struct{}, 1),
+		starts: make(chan struct{}, s.starts),
 	}
 	m.seating = seating{self: note{
 		run: crand.Text()[:16], most: s.most, address: s.address,
@@ -149,7 +154,7 @@ func (s *Set) newMembership(ctx context.Context, fn func(context.Context, *Shard
 	return m
 }
 
-// run is Run.
+// run carries out Run.
 func (m *membership) run() error {
 	if err := m.supported(); err != nil {
 		return err
@@ -165,7 +170,8 @@ func (m *membership) run() error {
 	return why
 }
 
-// supported says whether the store has what it takes, and waits until it answers.
+// supported waits until the store answers, and returns an error if the store lacks a feature that a
+// set needs.
 func (m *membership) supported() error {
 	pause := firstPause
 	for {
@@ -187,13 +193,13 @@ func (m *membership) supported() error {
 	}
 }
 
-// hopeless says whether trying again can't help.
+// hopeless reports whether another attempt can't help.
 func hopeless(err error) bool {
 	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, dlock.ErrConflict) ||
 		errors.Is(err, dlock.ErrClosed)
 }
 
-// over returns why the loop is to end, or nil.
+// over returns the reason why the loop must end, or nil.
 func (m *membership) over() error {
 	select {
 	case <-m.set.client.Closed():
@@ -216,7 +222,7 @@ type endError struct{ err, cause error }
 func (e *endError) Error() string   { return e.cause.Error() }
 func (e *endError) Unwrap() []error { return []error{e.err, e.cause} }
 
-// sleep waits, and no longer than the loop is to go on.
+// sleep waits for d, or until the loop must end.
 func (m *membership) sleep(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -228,7 +234,7 @@ func (m *membership) sleep(d time.Duration) {
 	}
 }
 
-// report logs what goes on for long, once in a third of a lease.
+// report logs a lasting problem, at most once in a third of a lease.
 func (m *membership) report(what string, err error) {
 	if now := time.Now(); now.Sub(m.reports) >= m.lease/3 {
 		m.reports = now
@@ -236,7 +242,7 @@ func (m *membership) report(what string, err error) {
 	}
 }
 
-// loop looks, and acts on what it sees, until it is over.
+// loop repeats rounds until the membership ends.
 func (m *membership) loop() error {
 	for {
 		next, err := m.round()
@@ -247,7 +253,7 @@ func (m *membership) loop() error {
 	}
 }
 
-// rest waits for a reason to look, and no longer than d.
+// rest waits until the next look is due: after d, or on a signal.
 func (m *membership) rest(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -258,7 +264,7 @@ func (m *membership) rest(d time.Duration) {
 			continue
 		case <-timer.C:
 		case <-m.released:
-			m.sleep(rand.N(jitter)) // else all would look at once
+			m.sleep(rand.N(jitter)) // otherwise all members would look at once
 		case <-m.set.changed:
 		case <-m.ctx.Done():
 		case <-m.set.client.Closed():
@@ -268,7 +274,8 @@ func (m *membership) rest(d time.Duration) {
 	}
 }
 
-// round looks once, and returns when to look again. An error is one that trying again can't mend.
+// round looks once, and returns how long to wait before the next look. It returns only errors that
+// another attempt can't mend.
 func (m *membership) round() (next time.Duration, err error) {
 	v, err := m.look()
 	switch {
@@ -314,8 +321,8 @@ func (m *membership) round() (next time.Duration, err error) {
 	return next, nil
 }
 
-// look returns the members. It returns nil if there are more than can be seen: what was seen before
-// goes on counting then.
+// look returns the members. It returns nil if there are more members than the store lists. Then the
+// last view stays in force.
 func (m *membership) look() (*view, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, m.lease/3)
 	defer cancel()
@@ -330,7 +337,8 @@ func (m *membership) look() (*view, error) {
 	return newView(info.Holders), nil
 }
 
-// haunt notes who has vanished, and forgets those who are back, replaced or gone for long.
+// haunt adds members that have vanished to the ghosts. It drops ghosts that are back, were
+// replaced, or have been gone for long.
 func (m *membership) haunt(now time.Time, v *view) {
 	if m.view != nil {
 		for seat, before := range m.view.taken {
@@ -344,8 +352,8 @@ func (m *membership) haunt(now time.Time, v *view) {
 	})
 }
 
-// say tells all others what this member is: it acquires a read of its own with a new note, gives
-// the one before back, and rings the bell. It waits no longer than until end.
+// say publishes this member's note. It acquires a new read with the new note, releases the previous
+// read, and rings the bell. It gives up when end has ended.
 func (m *membership) say(end context.Context) error {
 	ctx, cancel := bounded(end, m.lease/3)
 	defer cancel()
@@ -363,21 +371,21 @@ func (m *membership) say(end context.Context) error {
 		m.giveBack(ctx)
 	}
 	m.presence, m.said, m.heard = h, true, self
-	if ok, err := m.bell.TryLock(ctx); ok && err == nil { // else somebody else rings it now
+	if ok, err := m.bell.TryLock(ctx); ok && err == nil { // otherwise another member rings it now
 		m.bell.UnlockContext(ctx)
 	}
 	return nil
 }
 
-// giveBack gives the presence back. If that fails it ends with its lease, or what it says is
-// replaced by what this member says next.
+// giveBack releases the presence. If that fails, the presence ends with its lease. Until then a
+// newer note of this member counts instead of its note.
 func (m *membership) giveBack(ctx context.Context) {
 	if err := m.presence.Release(ctx); err != nil && !errors.Is(err, dlock.ErrLost) {
 		m.report("what this member was can't be taken back", err)
 	}
 }
 
-// freeze notes whether somebody writes, or waits to write, the lock that members read.
+// freeze records whether a writer has, or waits for, the lock that members read.
 func (m *membership) freeze(frozen bool) {
 	if frozen && !m.frozen {
 		m.set.log.Error("shards: somebody holds the members' lock for writing: none can change",
@@ -386,8 +394,9 @@ func (m *membership) freeze(frozen bool) {
 	m.frozen = frozen
 }
 
-// count has the seats that were seen count, once they have stood for a while, and returns how long
-// that takes yet. Those that a change adds or takes away are often followed by more.
+// count lets new seats count once they have been unchanged for a while. One change of seats is
+// often followed by others, and each could move shards. It returns how long to wait until the seats
+// count.
 func (m *membership) count(now time.Time, seats []int) (wait time.Duration) {
 	if !slices.Equal(seats, m.pending) {
 		if slices.Equal(m.pending, m.seats) {
@@ -405,7 +414,7 @@ func (m *membership) count(now time.Time, seats []int) (wait time.Duration) {
 	return wait
 }
 
-// apply starts the runs of what this member wants, and ends those of what it doesn't.
+// apply starts runs for the shards of this member, and ends runs of other shards.
 func (m *membership) apply() {
 	if m.view == nil {
 		return
@@ -427,13 +436,14 @@ func (m *membership) apply() {
 	mine := func(owners map[string]*member, shard string) bool {
 		return owners[shard] != nil && owners[shard].run == self.run
 	}
-	c := Change{Set: m.set.name, Members: len(m.view.members), Seats: len(m.seats), Frozen: m.frozen}
+	c := Change{Set: m.set.name, Members: len(m.view.members), Seats: len(m.seats),
+		Frozen: m.frozen}
 	lists := map[list]bool{}
 	for _, has := range m.view.members {
 		lists[has.list] = true
 	}
 	c.Lists = len(lists)
-	all := len(m.seats) > 0 // somebody sits on each; else what is free is so for a moment only
+	all := len(m.seats) > 0 // all counting seats are taken; otherwise a shard is free only briefly
 	for _, seat := range m.seats {
 		all = all && m.view.taken[seat] != nil
 	}
@@ -457,13 +467,14 @@ func (m *membership) apply() {
 	m.tell(c)
 }
 
-// tell tells of a change.
+// tell reports a change to the log and the trace.
 func (m *membership) tell(c Change) {
 	if c == m.last {
 		return
 	}
 	if c.Free > 0 && m.last.Free == 0 {
-		m.set.log.Error("shards: no member has room for some shards", "set", m.set.name, "free", c.Free)
+		m.set.log.Error("shards: no member has room for some shards", "set", m.set.name, "free",
+			c.Free)
 	}
 	m.last = c
 	if t := m.set.trace.Change; t != nil {
@@ -471,10 +482,10 @@ func (m *membership) tell(c Change) {
 	}
 }
 
-// startLocked starts what this member does about a shard, if it doesn't yet.
+// startLocked starts the run of a shard, unless there is one.
 func (m *membership) startLocked(shard string) {
 	if m.set.runs[shard] != nil {
-		return // it may be ending; then it is started again once it has
+		return // the run may be ending; apply starts it again afterwards
 	}
 	r := &run{
 		set: m.set, shard: shard, values: m.ctx, fn: m.fn, starts: m.starts, since: time.Now(),
@@ -491,14 +502,14 @@ func (m *membership) startLocked(shard string) {
 		delete(m.set.runs, shard)
 		m.set.mu.Unlock()
 		select {
-		case m.woken <- struct{}{}: // it may be wanted again
+		case m.woken <- struct{}{}: // the shard may be wanted again
 		default:
 		}
 	})
 }
 
-// leave ends all runs and then this membership. The others are told first, and given the time to
-// stand in line for what is to be given back, so that nothing stands still.
+// leave ends all runs and then this membership. It first tells the other members and gives them
+// time to queue for its shards, so that the shards don't stand idle.
 func (m *membership) leave(why error) {
 	if m.presence != nil && !errors.Is(why, dlock.ErrClosed) {
 		m.seating.self.state = leaving
@@ -540,11 +551,12 @@ func (m *membership) leave(why error) {
 	}
 }
 
-// leavePatience bounds what a member says as it leaves: a process that is to end has little time.
+// leavePatience is how long a member that leaves tries to tell the others. A process that is about
+// to end has little time.
 const leavePatience = 2 * time.Second
 
-// bounded returns a context that ends with end, and after d. It has no values: an owner in them
-// would have members of one process take each other's locks for their own.
+// bounded returns a context that ends with end, and after d. It has no values. With an owner among
+// them, members in one process could re-enter each other's locks.
 func bounded(end context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	stop := context.AfterFunc(end, cancel)

@@ -11,37 +11,37 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A note is what a member says of itself to all others: the note of its hold on the reading side of
-// the read-write lock by the name of the set.
+// A note is a member's description of itself for all others. The member holds a read of the set's
+// read-write lock, with this text as the note of the hold.
 type note struct {
-	run     string // which call of Run it is
-	version int    // of what a member has said the highest counts
+	run     string // identifies the call of Run
+	version int    // of a member's notes, the one with the highest version counts
 	state   state
-	seats   []int // ascending
-	place   int   // among those that wait for seats; 0 if it doesn't
+	seats   []int // in ascending order
+	place   int   // its place among members that wait for seats; 0 if it doesn't wait
 	weight  int   // how many seats it wants
-	list    list  // what it knows of
-	most    int   // how many shards it takes at most; 0: any number
+	list    list  // the shards that it knows
+	most    int   // the most shards that it takes; 0: any number
 	address string
 }
 
-// A state is what a member is to the others.
+// A state is the state of a member in the set.
 type state byte
 
 const (
-	waits   state = 'w' // for a first seat
-	young   state = 'y' // seated since a moment when nobody had been for long
+	waits   state = 'w' // it waits for its first seat
+	young   state = 'y' // it took its seats when no other member was in the state seated
 	seated  state = 'm'
 	leaving state = 'l'
 )
 
-// A list is what a member says of the shards that it knows.
+// A list identifies the shards that a member knows.
 type list struct {
-	numbered int    // the number of shards of Numbered; 0 if they have other names
-	digest   string // of the names, and of the version of the algorithm
+	numbered int    // the n of Numbered(n); 0 if the shards have other names
+	digest   string // a digest of the names and of the version of the algorithm
 }
 
-// encode returns a text that dlock.HolderNote takes.
+// encode returns the note in a form that dlock.HolderNote accepts.
 func (n note) encode() string {
 	v := url.Values{}
 	v.Set("r", n.run)
@@ -72,8 +72,8 @@ func setInt(v url.Values, key string, n int) {
 	}
 }
 
-// parse reads what encode wrote, and says whether a text is that. Keys that it doesn't know are
-// those of a later version.
+// parse reverses encode. It returns false if the text isn't a note. It ignores unknown keys, which
+// come from later versions.
 func parse(text string) (note, bool) {
 	v, err := url.ParseQuery(text)
 	if err != nil || v.Get("r") == "" || len(v.Get("s")) != 1 {
@@ -102,14 +102,14 @@ func parse(text string) (note, bool) {
 	return n, ok && !slices.ContainsFunc(n.seats, func(seat int) bool { return seat > mostSeat })
 }
 
-// mostSeat bounds the time that a note of somebody else's can cost.
+// mostSeat is the highest seat that a note may name. It bounds the time that a wrong note can cost.
 const mostSeat = 1 << 16
 
-// A member is what has been seen of one.
+// A member is a member of the set as it was last seen.
 type member struct {
 	note
 	client string
-	left   time.Duration // until it is gone, unless it renews
+	left   time.Duration // until it counts as gone, unless it renews
 }
 
 // lacks returns how many seats a member waits for.
@@ -120,21 +120,21 @@ func (m *member) lacks() int {
 	return max(0, m.weight-len(m.seats))
 }
 
-// A view is what one look has shown of all members, by their ids.
+// A view is the result of one look at all members. They are in the order of their run ids.
 type view struct {
 	members []*member
-	taken   map[int]*member // who has each seat
-	next    time.Duration   // until the first of them is gone, unless it renews; 0: never
+	taken   map[int]*member // the member on each seat
+	next    time.Duration   // until the first of them counts as gone, unless it renews; 0: never
 }
 
-// newView returns what holders of the lock say.
+// newView makes a view from the holders' notes.
 func newView(holders []dlock.Holder) *view {
 	latest := map[string]*member{}
 	v := &view{taken: map[int]*member{}}
 	for _, h := range holders {
 		n, ok := parse(h.Note)
 		if !ok {
-			continue // a reader that is none of ours
+			continue // a reader that isn't a member
 		}
 		if h.Remaining > 0 && (v.next == 0 || h.Remaining < v.next) {
 			v.next = h.Remaining
@@ -155,8 +155,8 @@ func newView(holders []dlock.Holder) *view {
 	return v
 }
 
-// seat gives a member its seats. If two claim one, that of the older state has it, then the one
-// with the smaller id, which everybody sees.
+// seat gives a member its seats. If two members claim the same seat, a seated one goes before a
+// young one, and then the smaller run id wins. All members see the same notes, so they agree.
 func (v *view) seat(m *member) {
 	for _, seat := range m.seats {
 		if has := v.taken[seat]; has == nil || has.state == young && m.state == seated {
@@ -176,7 +176,7 @@ func (v *view) find(run string) *member {
 	return v.members[i]
 }
 
-// seats returns those that are taken, in ascending order.
+// seats returns the taken seats, in ascending order.
 func (v *view) seats() []int {
 	all := make([]int, 0, len(v.taken))
 	for seat := range v.taken {

@@ -18,10 +18,12 @@ func TestNote(t *testing.T) {
 	}
 	for _, n := range []note{
 		{run: "A", state: waits, weight: 1, list: list{numbered: 64, digest: "1"}, place: 3},
-		{run: "A", version: 7, state: seated, seats: []int{0, 12}, weight: 2, list: newList([]string{"a"})},
+		{run: "A", version: 7, state: seated, seats: []int{0, 12}, weight: 2,
+			list: newList([]string{"a"})},
 		{ // as long as one can be
-			run: "ABCDEFGHIJKLMNOP", version: 1 << 40, state: leaving, seats: seats, weight: mostWeight,
-			place: 1 << 20, list: newList([]string{"a"}), most: 1 << 30,
+			run: "ABCDEFGHIJKLMNOP", version: 1 << 40, state: leaving, seats: seats,
+			weight: mostWeight,
+			place:  1 << 20, list: newList([]string{"a"}), most: 1 << 30,
 			address: strings.Repeat("a", mostAddress),
 		},
 		{run: "A", state: young, weight: 1, address: "[::1]:80/?a=b&c ü"},
@@ -60,7 +62,8 @@ func FuzzNote(f *testing.F) {
 // holders returns what a store says of members with these notes.
 func holders(notes ...note) (all []dlock.Holder) {
 	for _, n := range notes {
-		all = append(all, dlock.Holder{Client: "c-" + n.run, Note: n.encode(), Remaining: time.Second})
+		all = append(all, dlock.Holder{Client: "c-" + n.run, Note: n.encode(),
+			Remaining: time.Second})
 	}
 	return all
 }
@@ -68,7 +71,7 @@ func holders(notes ...note) (all []dlock.Holder) {
 func TestView(t *testing.T) {
 	v := newView(append(holders(
 		note{run: "B", version: 1, state: seated, seats: []int{0}},
-		note{run: "B", version: 2, state: seated, seats: []int{1}}, // what B says now
+		note{run: "B", version: 2, state: seated, seats: []int{1}}, // B's latest note
 		note{run: "A", state: young, seats: []int{1, 2}},
 		note{run: "C", state: seated, seats: []int{2}},
 		note{run: "D", state: young, seats: []int{3}},
@@ -79,7 +82,8 @@ func TestView(t *testing.T) {
 	for seat, m := range v.taken {
 		got[seat] = m.run
 	}
-	want := map[int]string{1: "B", 2: "C", 3: "D"} // the older state counts, and then the smaller id
+	// the older state counts, and then the smaller id
+	want := map[int]string{1: "B", 2: "C", 3: "D"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("taken = %v, want %v", got, want)
 	}

@@ -19,8 +19,8 @@ func Numbered(n int) []string {
 	return names
 }
 
-// Of returns the shard of Numbered(n) for a key, such as a tenant or a user. It is the same as long
-// as n is. It returns "" if n isn't positive.
+// Of returns the shard of Numbered(n) for a key, such as a tenant or a user. The same key and n
+// always give the same shard. It returns "" if n isn't positive.
 func Of(key string, n int) string {
 	if n <= 0 {
 		return ""
@@ -28,7 +28,7 @@ func Of(key string, n int) string {
 	return strconv.FormatUint(score(hash([]string{key})[0], 0)%uint64(n), 10)
 }
 
-// newList returns what a member says of its shards, which are sorted and differ.
+// newList returns the list for shard names, which are sorted and differ.
 func newList(names []string) list {
 	numbered := slices.Sorted(slices.Values(Numbered(len(names))))
 	if len(names) > 0 && slices.Equal(names, numbered) {
@@ -43,7 +43,8 @@ func newList(names []string) list {
 	return list{digest: base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])}
 }
 
-// knows says whether a member with list l surely knows a shard that one with another list computed.
+// knows reports whether a member with list l certainly knows a shard. A member with the list other
+// has computed the shard's name.
 func (l list) knows(shard string, other list) bool {
 	if l.digest != other.digest || l.numbered == 0 {
 		return l.digest == other.digest
@@ -52,9 +53,10 @@ func (l list) knows(shard string, other list) bool {
 	return err == nil && i < l.numbered
 }
 
-// wanted returns who is to run each shard while these seats are taken, as a member with this list
-// sees it: the owner of the shard's seat or, where that may not know the shard, a deputy who does.
-// Members whose lists agree come to the same result.
+// wanted returns the member that should run each shard while the given seats are taken, from the
+// viewpoint of a member with the list mine. That is the owner of the shard's seat if it certainly
+// knows the shard, and otherwise a deputy that knows it. Members whose lists agree come to the same
+// result.
 func wanted(names []string, mine list, seats []int, taken map[int]*member) map[string]*member {
 	all := make(map[string]*member, len(names))
 	if len(seats) == 0 {
@@ -65,14 +67,14 @@ func wanted(names []string, mine list, seats []int, taken map[int]*member) map[s
 	for _, seat := range seats {
 		m := taken[seat]
 		if m == nil {
-			continue // somebody has just left; nobody has what is its
+			continue // the member has just left, and its shards have no owner
 		}
 		sitting[seat] = m
 		if m.list.digest == mine.digest && m.list.numbered > longest.numbered {
 			longest = m.list
 		}
 	}
-	if longest != mine { // all compute with the longest
+	if longest != mine { // all members compute with the longest list
 		names = slices.Sorted(slices.Values(Numbered(longest.numbered)))
 	}
 	owners := make([]*member, len(names))
@@ -89,7 +91,7 @@ func wanted(names []string, mine list, seats []int, taken map[int]*member) map[s
 	return all
 }
 
-// A memo remembers what wanted has returned last: members look often, and see much the same.
+// A memo stores the last result of wanted, since members look often and mostly see the same.
 type memo struct {
 	names  []string
 	mine   list
@@ -98,7 +100,9 @@ type memo struct {
 	owners map[string]*member
 }
 
-func (m *memo) of(names []string, mine list, seats []int, taken map[int]*member) map[string]*member {
+func (m *memo) of(
+	names []string, mine list, seats []int, taken map[int]*member,
+) map[string]*member {
 	alike := func(a, b *member) bool {
 		return a == b || a != nil && b != nil && a.run == b.run && a.list == b.list &&
 			a.most == b.most && a.address == b.address && len(a.seats) == len(b.seats)
@@ -114,8 +118,8 @@ func (m *memo) of(names []string, mine list, seats []int, taken map[int]*member)
 	return m.owners
 }
 
-// bound takes shards from members that have more than they take, and deals them to those that have
-// least, of which nobody gets more than it takes. Those that are left have no member.
+// bound takes shards from members that have more than their limit. It deals them to the members
+// with the lowest load, each up to its limit. Shards for which no member has room get no member.
 func bound(shards []string, members []*member, taken map[int]*member) {
 	load := map[*member]int{}
 	var all []*member
@@ -166,12 +170,12 @@ func bound(shards []string, members []*member, taken map[int]*member) {
 	}
 }
 
-// deputy returns who runs a shard that its owner doesn't know: of those that do, the one with the
-// highest score, or nil.
+// deputy returns the member that runs a shard unknown to its owner. That is the member with the
+// highest score among those that know the shard, or nil if none does.
 func deputy(shard string, mine list, taken map[int]*member) (best *member) {
 	h := hash([]string{shard})[0]
 	var highest uint64
-	for seat, m := range taken { // each score differs
+	for seat, m := range taken { // scores differ
 		if sc := score(h, seat); m.list.knows(shard, mine) && (best == nil || sc > highest) {
 			best, highest = m, sc
 		}

@@ -50,14 +50,16 @@ func TestOf(t *testing.T) {
 
 func TestNewList(t *testing.T) {
 	sorted := func(names ...string) list { slices.Sort(names); return newList(names) }
-	if a, b := newList(slices.Sorted(slices.Values(Numbered(12)))), sorted(Numbered(12)...); a != b || a.numbered != 12 {
+	if a, b := newList(slices.Sorted(slices.Values(Numbered(12)))),
+		sorted(Numbered(12)...); a != b || a.numbered != 12 {
 		t.Errorf("a list of twelve numbers is %+v, %+v", a, b)
 	}
 	if sorted("a", "b") != sorted("b", "a") {
 		t.Error("the order of a list counts")
 	}
 	all := map[list]bool{}
-	for _, l := range []list{sorted(), sorted("a"), sorted("a", "b"), sorted("ab"), sorted("0", "2"), sorted("0")} {
+	for _, l := range []list{sorted(), sorted("a"), sorted("a", "b"), sorted("ab"),
+		sorted("0", "2"), sorted("0")} {
 		all[l] = true
 	}
 	if len(all) != 6 {
@@ -66,7 +68,8 @@ func TestNewList(t *testing.T) {
 }
 
 func TestKnows(t *testing.T) {
-	ten, twenty := newList(slices.Sorted(slices.Values(Numbered(10)))), newList(slices.Sorted(slices.Values(Numbered(20))))
+	ten, twenty := newList(slices.Sorted(slices.Values(Numbered(10)))),
+		newList(slices.Sorted(slices.Values(Numbered(20))))
 	named := newList([]string{"a", "b"})
 	for _, c := range []struct {
 		who   list
@@ -74,7 +77,8 @@ func TestKnows(t *testing.T) {
 		by    list
 		want  bool
 	}{
-		{ten, "9", twenty, true}, {ten, "10", twenty, false}, {twenty, "10", ten, true}, {ten, "10", ten, false},
+		{ten, "9", twenty, true}, {ten, "10", twenty, false}, {twenty, "10", ten, true},
+		{ten, "10", ten, false},
 		{named, "a", named, true}, {named, "9", ten, false}, {ten, "9", named, false},
 		{newList([]string{"a", "c"}), "a", named, false},
 	} {
@@ -112,14 +116,17 @@ func TestPictureInTheGuide(t *testing.T) {
 
 // Each shard in anybody's list is run by one member, and only by one that knows it.
 func TestListsThatDiffer(t *testing.T) {
-	short, long := slices.Sorted(slices.Values(Numbered(200))), slices.Sorted(slices.Values(Numbered(220)))
+	short, long := slices.Sorted(slices.Values(Numbered(200))),
+		slices.Sorted(slices.Values(Numbered(220)))
 	taken := sitting(newList(short), newList(long), newList(short), newList(long))
 	seats := []int{0, 1, 2, 3}
-	old, young := wanted(short, newList(short), seats, taken), wanted(long, newList(long), seats, taken)
+	old, young := wanted(short, newList(short), seats, taken),
+		wanted(long, newList(long), seats, taken)
 	for _, shard := range long {
 		a, b := old[shard], young[shard]
 		if a != b || a == nil {
-			t.Errorf("shard %s is %v's to those with the short list, and %v's to the others", shard, a, b)
+			t.Errorf("shard %s is %v's to those with the short list, and %v's to the others", shard,
+				a, b)
 		} else if !a.list.knows(shard, newList(long)) {
 			t.Errorf("shard %s is run by one that doesn't know it", shard)
 		}
@@ -157,7 +164,8 @@ func TestWeights(t *testing.T) {
 	taken := sitting(newList(names), newList(names))
 	taken[2] = taken[0]
 	taken[0].seats = []int{0, 2}
-	if n := counts(wanted(names, newList(names), []int{0, 1, 2}, taken)); n["m0"] != 60 || n["m1"] != 30 {
+	if n := counts(wanted(names, newList(names), []int{0, 1, 2}, taken)); n["m0"] != 60 ||
+		n["m1"] != 30 {
 		t.Errorf("with weights of 2 and 1 they have %v", n)
 	}
 }
@@ -167,7 +175,8 @@ func TestSeatOfOneThatLeft(t *testing.T) {
 	names := slices.Sorted(slices.Values(Numbered(90)))
 	taken := sitting(newList(names), newList(names), newList(names))
 	delete(taken, 1)
-	if n := counts(wanted(names, newList(names), []int{0, 1, 2}, taken)); n["m0"] != 30 || n["m2"] != 30 {
+	if n := counts(wanted(names, newList(names), []int{0, 1, 2}, taken)); n["m0"] != 30 ||
+		n["m2"] != 30 {
 		t.Errorf("the others have %v", n)
 	}
 }

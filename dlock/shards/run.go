@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A Shard is one that this member runs now.
+// A Shard is a shard that this member is running.
 type Shard struct {
 	name      string
 	token     uint64
@@ -26,30 +26,31 @@ func (s *Shard) Name() string { return s.name }
 // a member that was paused past its lease: see [dlock.Hold.Token].
 func (s *Shard) Token() uint64 { return s.token }
 
-// Finishing returns a context for work that was begun before the context of the run ended. It ends
-// later by the grace, with cause [ErrOverdue], or with a [*dlock.Loss] when the shard is lost: see
-// [Grace].
+// Finishing returns a context for work that was begun before the context of the run ended.
+// Finishing's context ends with cause [ErrOverdue] when the run's grace is over, or with a
+// [*dlock.Loss] when the shard is lost: see [Grace].
 func (s *Shard) Finishing() context.Context { return s.finishing }
 
 // Times between attempts.
 const (
-	restartPause = time.Second // before a run that has returned early is started again
+	restartPause = time.Second // before a run that returned early is started again
 	firstPause   = 50 * time.Millisecond
 	longestPause = 5 * time.Second
 )
 
-// A run is what a member does about one shard that it wants, from when it begins to want it until
-// it has given it back. Each is one goroutine, and one more while fn runs.
+// A run handles one shard that this member wants. It lasts from when the member begins to want the
+// shard until the member has released the shard. Each run has one goroutine, and another one while
+// fn runs.
 type run struct {
 	set    *Set
 	shard  string
-	values context.Context // Run's
-	wanted context.Context // ends when the shard is no longer wanted, with the cause
+	values context.Context // the context of Run
+	wanted context.Context // ends with the cause when the shard is no longer wanted
 	drop   context.CancelCauseFunc
 	lock   *dlock.Locker
 	fn     func(context.Context, *Shard) error
-	starts chan struct{} // has room for an attempt
-	since  time.Time     // since when it waits for the lock
+	starts chan struct{} // has room for a limited number of attempts
+	since  time.Time     // when it began to wait for the lock
 
 	info     ShardInfo // guarded by Set.mu
 	panicked func(any)
@@ -80,7 +81,8 @@ func (r *run) loop() {
 	}
 }
 
-// report notes, and once the pauses have become long logs, why a shard can't be had.
+// report records why a shard can't be acquired. If the pauses have become long, it also logs the
+// reason.
 func (r *run) report(err error, pause time.Duration) {
 	r.set.mu.Lock()
 	r.info.Err = err
@@ -91,7 +93,7 @@ func (r *run) report(err error, pause time.Duration) {
 	}
 }
 
-// wait waits while the shard is wanted.
+// wait waits for d, or until the shard is no longer wanted.
 func (r *run) wait(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -101,17 +103,17 @@ func (r *run) wait(d time.Duration) {
 	}
 }
 
-// enter notes what becomes of the shard.
+// enter records the state of the shard.
 func (r *run) enter(s State) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	r.info.State, r.info.Since = s, time.Now()
 }
 
-// once acquires the shard's lock, runs fn, and gives the lock back. It says whether fn ran, and
-// what it returned if it returned early; else why the lock wasn't had.
+// once acquires the shard's lock, runs fn, and releases the lock. It reports whether fn ran. If fn
+// ran and returned early, err is fn's error. If fn didn't run, err is the reason.
 func (r *run) once() (began bool, err error) {
-	select { // a try comes first, since a wait may be long
+	select { // a short attempt comes first, since a wait may be long
 	case r.starts <- struct{}{}:
 	case <-r.wanted.Done():
 		return false, r.wanted.Err()
@@ -123,11 +125,12 @@ func (r *run) once() (began bool, err error) {
 	return began, err
 }
 
-// attempt is once with a bound on how long it waits; tried is called when that is over.
+// attempt does what once does, with a bound on the wait for the lock. It calls tried when the wait
+// has ended.
 func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err error) {
-	// The context of a hold ends with that of its acquisition. So what is to end the wait alone is
-	// taken away as soon as the lock is had. It has no owner: two members in one process that have
-	// the same one would not exclude each other.
+	// The context of a hold ends with that of its acquisition. So the causes that end the wait
+	// alone are removed as soon as the lock is held. The context has no owner, since two members in
+	// one process with the same owner would not exclude each other.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	unwanted := context.AfterFunc(r.wanted, cancel)
@@ -138,7 +141,7 @@ func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err 
 		tried()
 		tried = func() {}
 		if !late.Stop() || !unwanted() {
-			return nil // held has just ended, or is about to
+			return nil // held has ended, or is about to
 		}
 		began = true
 		return r.call(held)
@@ -162,8 +165,8 @@ func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err 
 	return began, err
 }
 
-// giveBack gives back what fn has re-entered with the context of its hold, and left: the shard
-// would be held and renewed for ever.
+// giveBack releases the re-entries that fn made with the context of its hold and didn't unlock.
+// Otherwise the shard would be held and renewed for ever.
 func (r *run) giveBack(inside context.Context) {
 	left := 0
 	for r.lock.UnlockContext(inside) == nil {
@@ -175,12 +178,12 @@ func (r *run) giveBack(inside context.Context) {
 	}
 }
 
-// A returned is the error of a run that wasn't told to return.
+// A returned wraps the error with which a run returned without being told to return.
 type returned struct{ err error }
 
 func (r *returned) Error() string { return r.err.Error() }
 
-// call runs fn in a goroutine of its own, so that one that ends its goroutine has just returned.
+// call runs fn in a goroutine of its own, so that an fn that ends its goroutine counts as returned.
 func (r *run) call(held context.Context) error {
 	token, _ := dlock.Token(held)
 	ctx := newRunContext(held, r.values)
@@ -242,8 +245,8 @@ func (r *run) call(held context.Context) error {
 	return &returned{err}
 }
 
-// finish waits until a run has returned, and tells it to when that is due. It returns when it did.
-// overdue is called if the run doesn't return in its grace.
+// finish waits until a run has returned, and tells it to return when that is due. It returns the
+// time at which it told the run, or zero. It calls overdue if the run doesn't return in its grace.
 func (r *run) finish(
 	ctx, finishing *runContext, done <-chan struct{}, overdue func(told time.Time),
 ) (told time.Time) {
@@ -252,7 +255,7 @@ func (r *run) finish(
 		return time.Time{}
 	case <-r.wanted.Done():
 		ctx.stop(context.Cause(r.wanted))
-	case <-ctx.Done(): // it is lost, or the client is closed
+	case <-ctx.Done(): // the shard is lost, or the client is closed
 	}
 	told = time.Now()
 	r.enter(Finishing)
@@ -272,10 +275,10 @@ func (r *run) finish(
 	return told
 }
 
-// A panicking is the first panic of a run of a set.
+// panicking stores the first panic among the runs of a set.
 type panicking struct {
 	value atomic.Pointer[any]
-	done  chan struct{} // closed when there is one
+	done  chan struct{} // closed at the first panic
 }
 
 func newPanicking() *panicking { return &panicking{done: make(chan struct{})} }
@@ -286,7 +289,7 @@ func (p *panicking) add(v any) {
 	}
 }
 
-// again panics with what a run has panicked with, if one has.
+// again panics with the value of the first panic, if a run has panicked.
 func (p *panicking) again() {
 	if v := p.value.Load(); v != nil {
 		panic(fmt.Sprintf("shards: a run has panicked: %v", *v))

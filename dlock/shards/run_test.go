@@ -21,7 +21,9 @@ import (
 )
 
 // goes has a set run until the test says otherwise, and returns how to end that, and its error.
-func goes(t *testing.T, s *Set, fn func(context.Context, *Shard) error) (end func(error), ended <-chan error) {
+func goes(
+	t *testing.T, s *Set, fn func(context.Context, *Shard) error,
+) (end func(error), ended <-chan error) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
 	done := make(chan error, 1)
@@ -109,7 +111,8 @@ func TestRun(t *testing.T) {
 			t.Errorf("Seen = %+v, and Members = %+v", seen, all)
 		}
 		for info, err := range New(c, "s", []string{"a", "z"}).Table(t.Context()) {
-			if err != nil || (info.Name == "a") != (info.State == Held) || (info.Name == "a") != (info.Owner == c.ID()) {
+			if err != nil || (info.Name == "a") != (info.State == Held) ||
+				(info.Name == "a") != (info.Owner == c.ID()) {
 				t.Errorf("Table has %+v, %v", info, err)
 			}
 		}
@@ -120,7 +123,8 @@ func TestRun(t *testing.T) {
 		why := errors.New("why")
 		end(why)
 		err = <-ended
-		if e, ok := errors.AsType[*dlock.Error](err); !ok || e.Name != "shards:s" || !errors.Is(err, context.Canceled) ||
+		if e, ok := errors.AsType[*dlock.Error](err); !ok || e.Name != "shards:s" ||
+			!errors.Is(err, context.Canceled) ||
 			!errors.Is(err, why) {
 			t.Errorf("Run = %v", err)
 		}
@@ -151,13 +155,16 @@ func TestMove(t *testing.T) {
 			causes = append(causes, context.Cause(ctx))
 			return nil
 		}
-		a, b := New(newClient(t, store), "s", Numbered(10), WithLogger(discard())), New(newClient(t, store), "s", Numbered(10))
+		a, b := New(newClient(t, store), "s", Numbered(10), WithLogger(discard())),
+			New(newClient(t, store), "s", Numbered(10))
 		endA, endedA := goes(t, a, fn)
 		time.Sleep(time.Minute)
 		endB, endedB := goes(t, b, fn)
 		time.Sleep(time.Minute)
 		mu.Lock()
-		if len(causes) != 5 || slices.ContainsFunc(causes, func(err error) bool { return err != ErrMoved }) {
+		if len(causes) != 5 || slices.ContainsFunc(causes, func(err error) bool {
+			return err != ErrMoved
+		}) {
 			t.Errorf("when another joins, runs end with %v", causes)
 		}
 		mu.Unlock()
@@ -187,7 +194,8 @@ func TestSetList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
 		var log bytes.Buffer
-		a := New(newClient(t, store), "s", []string{"a", "b"}, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		a := New(newClient(t, store), "s", []string{"a", "b"},
+			WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		b := New(newClient(t, store), "s", []string{"a", "b"})
 		endA, endedA := goes(t, a, until)
 		endB, endedB := goes(t, b, until)
@@ -213,7 +221,8 @@ func TestSetList(t *testing.T) {
 		}
 		a.SetList([]string{"x", "x"})
 		if got, want := names(a, b), []string{"b", "c", "d"}; !slices.Equal(got, want) || !strings.Contains(log.String(), `twice`) {
-			t.Errorf("after a list that is wrong %q run, want %q, and the log is %s", got, want, &log)
+			t.Errorf("after a list that is wrong %q run, want %q, and the log is %s", got, want,
+				&log)
 		}
 		endA(nil)
 		endB(nil)
@@ -239,11 +248,13 @@ func TestEarlyReturn(t *testing.T) {
 			})
 			first, began := <-tokens, time.Now()
 			synctest.Wait()
-			if info := s.Mine()[0]; info.State != Failing || (what == "an error") != (info.Err != nil) {
+			if info := s.Mine()[0]; info.State != Failing ||
+				(what == "an error") != (info.Err != nil) {
 				t.Errorf("after %s: %+v", what, info)
 			}
 			if second := <-tokens; second <= first || time.Since(began) < time.Second {
-				t.Errorf("after %s it is started again after %v, with token %d after %d", what, time.Since(began), second, first)
+				t.Errorf("after %s it is started again after %v, with token %d after %d", what,
+					time.Since(began), second, first)
 			}
 			end(nil)
 			<-ended
@@ -255,16 +266,20 @@ func TestEarlyReturn(t *testing.T) {
 // hold.
 func TestShardThatIsHadTooLate(t *testing.T) {
 	for what, late := range map[string]func(*run){
-		"after the longest time of an attempt": func(r *run) { time.Sleep(2 * r.set.client.Lease()) },
-		"when it isn't wanted any more":        func(r *run) { r.drop(ErrMoved) },
+		"after the longest time of an attempt": func(r *run) {
+			time.Sleep(2 * r.set.client.Lease())
+		},
+		"when it isn't wanted any more": func(r *run) { r.drop(ErrMoved) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			store := dlocktest.New(t)
 			s := New(newClient(t, store), "s", []string{"a"}, WithLogger(discard()))
 			r := &run{
-				set: s, shard: "a", values: t.Context(), lock: s.client.FencedLocker(s.shardLock("a")),
+				set: s, shard: "a", values: t.Context(),
+				lock: s.client.FencedLocker(s.shardLock("a")),
 				fn: func(ctx context.Context, _ *Shard) error {
-					t.Errorf("had %s, it is run, and its context ends with %v", what, context.Cause(ctx))
+					t.Errorf("had %s, it is run, and its context ends with %v", what,
+						context.Cause(ctx))
 					return nil
 				},
 				panicked: func(p any) { panic(p) },
@@ -284,7 +299,8 @@ func TestOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
 		var overdue, ends []RunEnd
-		s := New(newClient(t, store), "s", []string{"a"}, Grace(10*time.Second), WithLogger(discard()),
+		s := New(newClient(t, store), "s", []string{"a"}, Grace(10*time.Second),
+			WithLogger(discard()),
 			WithTrace(Trace{
 				Overdue: func(e RunEnd) { overdue = append(overdue, e) },
 				End:     func(e RunEnd) { ends = append(ends, e) },
@@ -294,7 +310,8 @@ func TestOverdue(t *testing.T) {
 			<-ctx.Done()
 			told := time.Now()
 			<-shard.Finishing().Done()
-			if cause := context.Cause(shard.Finishing()); cause != ErrOverdue || time.Since(told) != 10*time.Second {
+			if cause := context.Cause(shard.Finishing()); cause != ErrOverdue ||
+				time.Since(told) != 10*time.Second {
 				t.Errorf("after %v Finishing ends with %v", time.Since(told), cause)
 			}
 			<-goesOn
@@ -354,7 +371,8 @@ func TestPanic(t *testing.T) {
 func TestPanicBesideARunThatGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
-		s := New(newClient(t, store), "s", []string{"a", "b"}, Grace(10*time.Second), WithLogger(discard()))
+		s := New(newClient(t, store), "s", []string{"a", "b"}, Grace(10*time.Second),
+			WithLogger(discard()))
 		panicked, goesOn, over := make(chan any, 1), make(chan struct{}), make(chan struct{})
 		go func() {
 			defer func() { panicked <- recover() }()
@@ -377,7 +395,7 @@ func TestPanicBesideARunThatGoesOn(t *testing.T) {
 		}
 		close(goesOn)
 		<-over
-		time.Sleep(time.Second) // what it has is given back
+		time.Sleep(time.Second) // so that its locks are given back
 	})
 }
 
@@ -395,8 +413,10 @@ func TestTooLittleRoom(t *testing.T) {
 		endB, endedB := goes(t, b, until)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(a.Mine()) != 3 || len(b.Mine()) != 4 || last.Free != 3 || last.Members != 2 || last.Mine != 3 {
-			t.Errorf("they have %d and %d, and the last change was %+v", len(a.Mine()), len(b.Mine()), last)
+		if len(a.Mine()) != 3 || len(b.Mine()) != 4 || last.Free != 3 || last.Members != 2 ||
+			last.Mine != 3 {
+			t.Errorf("they have %d and %d, and the last change was %+v", len(a.Mine()),
+				len(b.Mine()), last)
 		}
 		if !strings.Contains(log.String(), "room") {
 			t.Errorf("logged was %s", &log)
@@ -431,7 +451,8 @@ func TestMoreMembersThanCanBeSeen(t *testing.T) {
 		crowd := newClient(t, store)
 		var readers []*dlock.Hold
 		for range backend.MostHolders {
-			h, err := crowd.RWLocker("shards:s").Reader().Acquire(t.Context(), dlock.HolderNote("one-more"))
+			h, err := crowd.RWLocker("shards:s").Reader().Acquire(t.Context(),
+				dlock.HolderNote("one-more"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -442,7 +463,8 @@ func TestMoreMembersThanCanBeSeen(t *testing.T) {
 		<-endedB
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := len(a.Mine()); n != 5 || !strings.Contains(log.String(), "more members than can be seen") {
+		if n := len(a.Mine()); n != 5 || !strings.Contains(log.String(),
+			"more members than can be seen") {
 			t.Errorf("in the crowd it has %d, and logged was %s", n, &log)
 		}
 		for _, h := range readers {
@@ -457,7 +479,7 @@ func TestMoreMembersThanCanBeSeen(t *testing.T) {
 	})
 }
 
-// What a run has lost it is told at once, and another may have it by then.
+// A run is told at once that it has lost its shard, and another may have that by then.
 func TestLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)
@@ -530,7 +552,8 @@ func TestWipe(t *testing.T) {
 			}
 		}
 		if len(running) != 50 || same < 45 {
-			t.Errorf("11 s after the wipe %d shards run, %d of them where they ran before", len(running), same)
+			t.Errorf("11 s after the wipe %d shards run, %d of them where they ran before",
+				len(running), same)
 		}
 		mu.Unlock()
 		for i := range all {
@@ -540,7 +563,7 @@ func TestWipe(t *testing.T) {
 	})
 }
 
-// Somebody who writes the members' lock freezes them, and nothing worse.
+// A writer of the members' lock freezes them, and does nothing worse.
 func TestFrozen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := dlocktest.New(t)

@@ -6,26 +6,29 @@ import (
 	"time"
 )
 
-// seating is how a member gets its seats, and gives them up. It does no I/O.
+// seating decides which seats a member takes and gives up. It does no I/O.
 //
-// Shards belong to seats, not to members: whoever inherits a seat inherits its shards, and nothing
-// else moves. So a newcomer waits for a while for a seat that somebody leaves, as happens in a
-// deploy, before it takes one that nobody had.
+// Shards belong to seats, not to members. A member that inherits a seat inherits its shards, and no
+// other shard moves. So a newcomer first waits for a while for a seat that another member leaves,
+// as happens in a deploy. Only then does it take a seat that no member had.
 type seating struct {
 	self   note
 	settle time.Duration
 
-	known  map[int]bool // seats that were taken while it waited
-	joined time.Time    // since when it waits
+	known  map[int]bool // seats that were taken while this member waited
+	joined time.Time    // when it began to wait
 	grown  time.Time    // when it is no longer young
 }
 
-// sit looks at what all say, and changes what this member says of itself. It returns whether that
-// is to be said now, and otherwise when it would be without another change; 0: not by itself.
+// sit reads all notes in the view, and changes this member's own note. changed says that the note
+// must be published now. Otherwise next is how long until the note would change without new
+// information, or 0 if it wouldn't.
 func (s *seating) sit(now time.Time, v *view) (changed bool, next time.Duration) {
 	me := v.find(s.self.run)
-	if me == nil { // it is new, or was lost, and has kept those of its seats that nobody has taken
-		s.self.seats = slices.DeleteFunc(s.self.seats, func(seat int) bool { return v.taken[seat] != nil })
+	if me == nil { // the member is new, or was lost and keeps its seats that are still free
+		s.self.seats = slices.DeleteFunc(s.self.seats, func(seat int) bool {
+			return v.taken[seat] != nil
+		})
 		s.waitForSeats(now, v)
 		return true, 0
 	}
@@ -34,7 +37,7 @@ func (s *seating) sit(now time.Time, v *view) (changed bool, next time.Duration)
 	return s.move(now, v)
 }
 
-// move is sit for a member that others see.
+// move is sit for a member that is in the view.
 func (s *seating) move(now time.Time, v *view) (changed bool, next time.Duration) {
 	had := len(s.self.seats)
 	s.self.seats = slices.DeleteFunc(s.self.seats, func(seat int) bool {
@@ -66,7 +69,7 @@ func (s *seating) move(now time.Time, v *view) (changed bool, next time.Duration
 	return changed || took, next
 }
 
-// waitForSeats puts a member behind all that wait already, if it lacks any.
+// waitForSeats puts this member behind all waiting members, if it lacks seats.
 func (s *seating) waitForSeats(now time.Time, v *view) {
 	s.self.place = 0
 	if len(s.self.seats) == 0 {
@@ -82,14 +85,14 @@ func (s *seating) waitForSeats(now time.Time, v *view) {
 	s.self.place, s.joined, s.known = last+1, now, map[int]bool{}
 }
 
-// take takes the seats that are this member's turn: those that fell vacant while it waited, at
-// once, and after a while others.
+// take takes the seats that this member may take now. Seats that other members left while it waited
+// are available at once, and other seats after a while.
 func (s *seating) take(now time.Time, v *view) (took bool, next time.Duration) {
 	top, lacking, before := -1, 0, 0
-	settled := false // somebody is
+	settled := false // another member is seated
 	for _, m := range v.members {
 		for _, seat := range m.seats {
-			s.known[seat] = true // also those of members that leave
+			s.known[seat] = true // including those of members that leave
 			top = max(top, seat)
 		}
 		lacking += m.lacks()

@@ -15,9 +15,9 @@ import (
 )
 
 // Causes with which the contexts of a run end. Other causes are a [*dlock.Loss], [dlock.ErrClosed]
-// and that of Run's own context.
+// and the cause of Run's own context.
 var (
-	// ErrMoved says that the shard belongs to another member now.
+	// ErrMoved says that the shard now belongs to another member.
 	ErrMoved = errors.New("the shard is another member's")
 
 	// ErrOverdue says that the run has gone on for longer than its grace: see [Grace].
@@ -30,25 +30,25 @@ const (
 	DefaultStarts = 256
 )
 
-// Option changes a [Set]. An invalid one is an error of [Set.Run].
+// Option changes a [Set]. An invalid option makes [Set.Run] return an error.
 type Option func(*Set)
 
-// Grace sets for how long [Shard.Finishing] outlasts the context of a run. A run that hasn't
-// returned by then is logged as overdue. It keeps the shard, since otherwise two would run it: end
-// the process if it hangs. The default is [DefaultGrace].
+// Grace sets how long [Shard.Finishing] outlasts the context of a run. A run that hasn't returned
+// by then is logged as overdue. It keeps the shard, since otherwise two members would run the
+// shard. If it hangs, end the process. The default is [DefaultGrace].
 func Grace(d time.Duration) Option { return func(s *Set) { s.grace = d } }
 
-// Settle sets for how long a newcomer waits for a free seat before the others make room for it. It
+// Settle sets how long a newcomer waits for a free seat before the others make room for it. It
 // should be longer than a deploy takes from the start of a new replica to the end of the old one.
 // The default is two thirds of the client's lease.
 func Settle(d time.Duration) Option { return func(s *Set) { s.settle = d } }
 
-// Weight sets how many parts this member takes: see [Set.SetWeight]. The default is 1.
+// Weight sets this member's share of the work: see [Set.SetWeight]. The default is 1.
 func Weight(n int) Option { return func(s *Set) { s.weight = n } }
 
-// Cap sets how many shards this member has at most, so that the members that are left after a
-// failure aren't overwhelmed. Shards for which no member has room stay free, and are logged. The
-// default, and 0, is any number.
+// Cap sets the most shards that this member runs, so that the remaining members aren't overwhelmed
+// after a failure. Shards for which no member has room stay free, and are logged. 0 is the default,
+// and means any number.
 func Cap(n int) Option { return func(s *Set) { s.most = n } }
 
 // Address sets the address of this member that [Set.Owner] and [Set.Members] return: at most 100
@@ -58,14 +58,14 @@ func Address(text string) Option { return func(s *Set) { s.address = text } }
 // Starts sets how many shards this member tries to acquire at once. The default is [DefaultStarts].
 func Starts(n int) Option { return func(s *Set) { s.starts = n } }
 
-// WithLogger sets the logger for what no call can return. The default is [slog.Default].
+// WithLogger sets the logger for events that no call can return. The default is [slog.Default].
 func WithLogger(l *slog.Logger) Option { return func(s *Set) { s.log = l } }
 
-// WithTrace has functions called as things happen: see [Trace]. The default is none.
+// WithTrace makes the set call functions at events: see [Trace]. The default is none.
 func WithTrace(t Trace) Option { return func(s *Set) { s.trace = t } }
 
-// A Set is one member's part in divided work: see [New]. It is safe for concurrent use, and must
-// not be copied.
+// A Set is one member's part in shared work: see [New]. It is safe for concurrent use, and must not
+// be copied.
 type Set struct {
 	client  *dlock.Client
 	name    string
@@ -77,26 +77,25 @@ type Set struct {
 	log     *slog.Logger
 	trace   Trace
 	joined  chan struct{}
-	once    sync.Once // closes it
+	once    sync.Once // closes joined
 
 	mu      sync.Mutex
 	weight  int
-	names   []string // sorted, each once
+	names   []string // sorted, without duplicates
 	list    list
-	wrong   error // with the list
-	running bool  // Run is
+	wrong   error // the error in the list
+	running bool  // a Run is under way
 	changed chan struct{}
 	runs    map[string]*run
 	seen    []*member
-	owners  map[string]*member // by the members seen last
+	owners  map[string]*member // by shard, from the members seen last
 }
 
 // New returns this process's part in the work of that name. The list has the names of all shards,
-// in any order; a name may be any text that isn't empty. Making a Set is cheap, and does no I/O.
+// in any order. A name may be any text that isn't empty. Making a Set is cheap, and does no I/O.
 //
-// Members should have the same list. While they differ, as in a deploy, each shard of any list is
-// run by a member that knows it, and loads may be uneven. That is all that lists of [Numbered]
-// need.
+// Members should have the same list. While lists differ, as in a deploy, each shard of any list is
+// run by a member that knows it, and loads may be uneven. Lists of [Numbered] need no further care.
 func New(client *dlock.Client, name string, list []string, opts ...Option) *Set {
 	s := &Set{
 		client: client, name: name, grace: DefaultGrace, weight: 1, starts: DefaultStarts,
@@ -115,10 +114,10 @@ func New(client *dlock.Client, name string, list []string, opts ...Option) *Set 
 // Name returns the name of the work.
 func (s *Set) Name() string { return s.name }
 
-// SetList replaces the list of shards, also during Run. The members with their seats start the new
-// shards; the runs of removed shards end with cause [ErrMoved]. A list with an empty or doubled
-// name is refused: Run returns that as an error or, if it runs already, logs it and keeps the old
-// list.
+// SetList replaces the list of shards, even during Run. Members start the new shards of their
+// seats. The runs of removed shards end with cause [ErrMoved]. A list with an empty or repeated
+// name is refused: Run returns an error. If Run is already under way, the error is logged, and the
+// old list stays.
 func (s *Set) SetList(names []string) {
 	names = slices.Sorted(slices.Values(names))
 	err := checkList(names)
@@ -135,8 +134,9 @@ func (s *Set) SetList(names []string) {
 	}
 }
 
-// SetWeight has this member take n parts where others take one, also during Run. 0 drains it: it
-// stays a member, and hands everything over. Less counts as 0, more than 32 as 32.
+// SetWeight gives this member n times the share of a member with weight 1, even during Run. With 0
+// it stays a member, but hands over all its shards. A number below 0 counts as 0, one above 32 as
+// 32.
 func (s *Set) SetWeight(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +147,7 @@ func (s *Set) SetWeight(n int) {
 // mostWeight keeps notes short.
 const mostWeight = 32
 
-// wake has Run look.
+// wake makes Run look at the members again.
 func (s *Set) wake() {
 	select {
 	case s.changed <- struct{}{}:
@@ -156,18 +156,18 @@ func (s *Set) wake() {
 }
 
 // Joined returns a channel that is closed once this process is a member: the store has answered,
-// and all others see it. Report this as readiness, and not that it has shards: in a deploy a
-// newcomer has none until an old replica leaves, which waits for the newcomer to be ready.
+// and all others see it. Report readiness then, and don't wait for shards. In a deploy a newcomer
+// has no shards until an old replica leaves, and the old replica stays until the newcomer is ready.
 func (s *Set) Joined() <-chan struct{} { return s.joined }
 
-// ShardInfo is what is known of a shard.
+// ShardInfo is the known state of a shard.
 type ShardInfo struct {
 	Name  string
 	State State
-	Owner string    // the id of the client that has it; empty if nobody has
-	Token uint64    // see [Shard.Token]; 0 if it isn't known
-	Since time.Time // when the state began; zero if it isn't known
-	Err   error     // of the last run or attempt; nil if there was none
+	Owner string    // the id of the owner's client; empty if it has none
+	Token uint64    // see [Shard.Token]; 0 if not known
+	Since time.Time // when the state began; zero if not known
+	Err   error     // the error of the last run or attempt; nil if there was none
 }
 
 // State is the state of a shard.
@@ -175,7 +175,7 @@ type State string
 
 // The states of a shard.
 const (
-	Free      State = "free"      // in Table: nobody has it
+	Free      State = "free"      // in Table: no member has it
 	Held      State = "held"      // in Table: a member has it
 	Waiting   State = "waiting"   // in Mine: this member waits for its lock
 	Running   State = "running"   // in Mine: fn runs
@@ -184,7 +184,7 @@ const (
 	Failing   State = "failing"   // in Mine: fn has returned early, and is called again soon
 )
 
-// Mine returns the shards that this member runs or waits for, by name. It asks nobody.
+// Mine returns the shards that this member runs or waits for, by name. It doesn't ask the store.
 func (s *Set) Mine() []ShardInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,19 +203,20 @@ func (s *Set) Mine() []ShardInfo {
 // Member is a member of a set, as it describes itself.
 type Member struct {
 	Client  string // its client's id: see [dlock.WithClientID]
-	Run     string // tells it apart from other members of that client
+	Run     string // distinguishes members of that client
 	Address string // see [Address]
 	State   string // "waiting" for a seat, "young", "seated" or "leaving"
 	Seats   []int
 	Weight  int
 	Cap     int           // see [Cap]; 0: any number
-	List    string        // a text that members with the same list have in common
-	Shards  int           // how many it knows, if its list is [Numbered]'s; else 0
+	List    string        // the same text for all members with the same list
+	Shards  int           // its number of shards if its list is from [Numbered]; otherwise 0
 	Left    time.Duration // until it counts as gone, unless it renews
 }
 
 func (m *member) public() Member {
-	state := map[state]string{waits: "waiting", young: "young", seated: "seated", leaving: "leaving"}
+	state := map[state]string{waits: "waiting", young: "young", seated: "seated",
+		leaving: "leaving"}
 	list := m.list.digest
 	if m.list.numbered > 0 {
 		list = fmt.Sprintf("numbered %d", m.list.numbered)
@@ -227,9 +228,9 @@ func (m *member) public() Member {
 	}
 }
 
-// Owner returns the owner of a shard, by the members that were last seen, and whether there is one.
-// It is a hint for routing, since the shard may be moving. It asks nobody, and knows nothing before
-// Run has joined.
+// Owner returns the owner of a shard, and reports whether there is one, according to the members
+// that this one saw last. It is a hint for routing, since the shard may be moving. It doesn't ask
+// the store, and has no answer before Run has joined.
 func (s *Set) Owner(shard string) (Member, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,8 +240,8 @@ func (s *Set) Owner(shard string) (Member, bool) {
 	return Member{}, false
 }
 
-// Seen returns the members that this one saw last, in the order of Members. It asks nobody, and
-// knows nothing before Run has joined.
+// Seen returns the members that this one saw last, in the order of Members. It doesn't ask the
+// store, and returns none before Run has joined.
 func (s *Set) Seen() []Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,9 +265,9 @@ func (s *Set) Members(ctx context.Context) ([]Member, error) {
 	return public(newView(info.Holders).members), nil
 }
 
-// Table asks the store who has each shard, with one round trip for each: for people. It needs no
-// Run. A Set with an empty list finds held shards by [dlock.Client.Locks]. It ends with the first
-// error of that, or of [dlock.Client.Inspect].
+// Table asks the store for the owner of each shard, with one round trip for each. It is meant for
+// people. It needs no Run. A Set with an empty list finds held shards by [dlock.Client.Locks].
+// Table ends with the first error of Locks or [dlock.Client.Inspect].
 func (s *Set) Table(ctx context.Context) iter.Seq2[ShardInfo, error] {
 	return func(yield func(ShardInfo, error) bool) {
 		s.mu.Lock()
@@ -289,7 +290,8 @@ func (s *Set) Table(ctx context.Context) iter.Seq2[ShardInfo, error] {
 	}
 }
 
-// locks asks the store for the locks of shards, or for all that there are.
+// locks asks the store for the locks of the named shards, or for all locks of shards if there are
+// no names.
 func (s *Set) locks(ctx context.Context, names []string) iter.Seq2[dlock.LockInfo, error] {
 	if len(names) == 0 {
 		return s.client.Locks(ctx, s.shardLock(""))
@@ -315,7 +317,7 @@ var (
 	shardsBack = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}")
 )
 
-// check says what is wrong with what New was given.
+// check returns the error in the arguments of New, or nil.
 func (s *Set) check() error {
 	switch {
 	case s.name == "":

@@ -19,10 +19,12 @@ var (
 	words = regexp.MustCompile(`\w+`)
 )
 
-// accounted says which names, each the last word of what is given, a section of docs/porting.md doesn't mention, in its tables or its text.
+// accounted says which names, each the last word of what is given, a section of docs/porting.md
+// doesn't mention, in its tables or its text.
 func accounted(t *testing.T, section string, names []string) {
 	t.Helper()
-	text, err := os.ReadFile("testdata/porting.md") // a link, since the go command caches results though files outside of the module have changed
+	// a link, since the go command caches results though files outside of the module have changed
+	text, err := os.ReadFile("testdata/porting.md")
 	must(t, err)
 	_, rest, found := strings.Cut(string(text), "\n## "+section+"\n")
 	if !found {
@@ -40,7 +42,7 @@ func accounted(t *testing.T, section string, names []string) {
 	}
 }
 
-// What the other packages export is in the tables.
+// All exported names of the other packages are in the tables.
 func TestNothingIsForgotten(t *testing.T) {
 	t.Parallel()
 	for section, path := range map[string]string{
@@ -54,11 +56,14 @@ func TestNothingIsForgotten(t *testing.T) {
 		}
 		accounted(t, section, names)
 	}
-	accounted(t, "valkeylock", strings.Fields(`NewLocker LockerOption Locker WithContext TryWithContext ForceWithContext Client Close ErrNotLocked ErrLockerClosed
+	accounted(t, "valkeylock",
+		strings.Fields(
+			`NewLocker LockerOption Locker WithContext TryWithContext ForceWithContext Client Close ErrNotLocked ErrLockerClosed
 		ClientBuilder KeyPrefix ClientOption KeyValidity ExtendInterval TryNextAfter KeyMajority NoLoopTracking FallbackSETPX`))
 }
 
-// exported returns what a package exports, with methods and fields, but for those that make a type an error.
+// exported returns what a package exports, with methods and fields, but for those that make a type
+// an error.
 func exported(t *testing.T, path string) (names []string) {
 	t.Helper()
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", path).Output()
@@ -94,7 +99,8 @@ func exported(t *testing.T, path string) (names []string) {
 						if !spec.Name.IsExported() {
 							continue
 						}
-						ast.Inspect(spec.Type, func(n ast.Node) bool { // fields, and methods of interfaces
+						ast.Inspect(spec.Type, func(n ast.Node) bool {
+							// fields, and methods of interfaces
 							if f, ok := n.(*ast.Field); ok {
 								add(spec.Name.Name+".", f.Names...)
 							}

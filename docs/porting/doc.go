@@ -1,3 +1,4 @@
-// Package porting has the code of docs/porting.md, and tests that run it: what other packages for locks do, beside what this one does. It is a module of
-// its own, so that nobody else needs these packages.
+// Package porting has the code of docs/porting.md, and tests that run it. It shows code that uses
+// other packages for locks beside the same code with this package. It is a module of its own, so
+// that no other module needs those packages.
 package porting

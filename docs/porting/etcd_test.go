@@ -67,7 +67,9 @@ func etcdWatch(ctx context.Context, session *concurrency.Session, name string, w
 	return work(ctx)
 }
 
-func etcdFence(ctx context.Context, cli *clientv3.Client, session *concurrency.Session, name, state string) (bool, error) {
+func etcdFence(
+	ctx context.Context, cli *clientv3.Client, session *concurrency.Session, name, state string,
+) (bool, error) {
 	mutex := concurrency.NewMutex(session, name)
 	if err := mutex.Lock(ctx); err != nil {
 		return false, err
@@ -77,7 +79,9 @@ func etcdFence(ctx context.Context, cli *clientv3.Client, session *concurrency.S
 	return err == nil && res.Succeeded, err
 }
 
-func dlockFence(ctx context.Context, cli *clientv3.Client, client *dlock.Client, name, state string) (bool, error) {
+func dlockFence(
+	ctx context.Context, cli *clientv3.Client, client *dlock.Client, name, state string,
+) (bool, error) {
 	h, err := client.FencedLocker(name).Acquire(ctx)
 	if err != nil {
 		return false, err
@@ -119,14 +123,18 @@ func dlockLead(ctx context.Context, client *dlock.Client, name string, lead job)
 	return client.Election(name).Run(ctx, lead)
 }
 
-func etcdObserve(ctx context.Context, session *concurrency.Session, name string, seen func(leader string)) {
+func etcdObserve(
+	ctx context.Context, session *concurrency.Session, name string, seen func(leader string),
+) {
 	election := concurrency.NewElection(session, name)
 	for res := range election.Observe(ctx) {
 		seen(string(res.Kvs[0].Value))
 	}
 }
 
-func dlockObserve(ctx context.Context, client *dlock.Client, name string, seen func(leader string)) {
+func dlockObserve(
+	ctx context.Context, client *dlock.Client, name string, seen func(leader string),
+) {
 	for leader, err := range client.Election(name).Changes(ctx) {
 		if err == nil {
 			seen(leader)
@@ -190,7 +198,9 @@ func (lab etcdLab) another(t *testing.T, opts ...dlock.Option) *dlock.Client {
 func TestEtcd(t *testing.T) {
 	t.Parallel()
 	server := testservers.Etcd(t)
-	cli, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Addr}, Logger: zap.NewNop()})
+	cli, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{server.Addr}, Logger: zap.NewNop(),
+	})
 	must(t, err)
 	t.Cleanup(func() { cli.Close() })
 	must(t, etcdOpenDlock(cli).Close())
@@ -221,17 +231,25 @@ func TestEtcd(t *testing.T) {
 
 func etcdTakes(t *testing.T, lab etcdLab) {
 	sides(t, func(t *testing.T) {
-		excludes(t, func(ctx context.Context, work job) error { return etcdDo(ctx, lab.cli, t.Name(), work) })
+		excludes(t, func(ctx context.Context, work job) error {
+			return etcdDo(ctx, lab.cli, t.Name(), work)
+		})
 	}, func(t *testing.T) {
-		excludes(t, func(ctx context.Context, work job) error { return dlockDo(ctx, lab.client, t.Name(), work) })
+		excludes(t, func(ctx context.Context, work job) error {
+			return dlockDo(ctx, lab.client, t.Name(), work)
+		})
 	})
 }
 
 func etcdTries(t *testing.T, lab etcdLab) {
 	sides(t, func(t *testing.T) {
-		skips(t, func(ctx context.Context, work job) error { return etcdTry(ctx, lab.session(t), t.Name(), work) })
+		skips(t, func(ctx context.Context, work job) error {
+			return etcdTry(ctx, lab.session(t), t.Name(), work)
+		})
 	}, func(t *testing.T) {
-		skips(t, func(ctx context.Context, work job) error { return dlockTry(ctx, lab.client, t.Name(), work) })
+		skips(t, func(ctx context.Context, work job) error {
+			return dlockTry(ctx, lab.client, t.Name(), work)
+		})
 	})
 }
 
@@ -255,10 +273,12 @@ func etcdBound(t *testing.T, lab etcdLab) {
 	})
 }
 
-// A session is told that its lease is gone; each lock of ours is told by itself, also that only its key is.
+// A session is told when its lease is gone. Each lock of ours is told separately, also when only
+// its key is gone.
 func etcdTold(t *testing.T, lab etcdLab) {
 	sides(t, func(t *testing.T) {
-		session, err := concurrency.NewSession(lab.cli, concurrency.WithTTL(3)) // it looks each second
+		// it looks each second
+		session, err := concurrency.NewSession(lab.cli, concurrency.WithTTL(3))
 		must(t, err)
 		t.Cleanup(func() { session.Close() })
 		wantErr(t, etcdWatch(bounded(t), session, t.Name(), func(ctx context.Context) error {
@@ -284,7 +304,8 @@ func etcdTold(t *testing.T, lab etcdLab) {
 // Two mutexes of one session are one holder, who isn't counted.
 func etcdOneSession(t *testing.T, lab etcdLab) {
 	ctx, session := bounded(t), lab.session(t)
-	first, second := concurrency.NewMutex(session, t.Name()), concurrency.NewMutex(session, t.Name())
+	first, second := concurrency.NewMutex(session, t.Name()),
+		concurrency.NewMutex(session, t.Name())
 	must(t, first.Lock(ctx))
 	must(t, second.Lock(ctx))
 	must(t, first.Unlock(ctx))
@@ -311,7 +332,7 @@ func etcdFences(t *testing.T, lab etcdLab) {
 		t.Error(ok, err)
 	}
 
-	// One who comes late is refused.
+	// A late request is refused.
 	h, err := lab.client.FencedLocker(name).Acquire(ctx)
 	must(t, err)
 	token, _ := h.Token()
@@ -319,24 +340,33 @@ func etcdFences(t *testing.T, lab etcdLab) {
 	h, err = lab.another(t).FencedLocker(name).Acquire(ctx)
 	must(t, err)
 	defer h.Release(ctx)
-	late := clientv3.Compare(clientv3.CreateRevision(etcdbackend.DefaultPrefix+name), "=", int64(token))
+	late := clientv3.Compare(clientv3.CreateRevision(etcdbackend.DefaultPrefix+name), "=",
+		int64(token))
 	res, err := lab.cli.Txn(ctx).If(late).Then(clientv3.OpPut("state/"+name, "late")).Commit()
 	if err != nil || res.Succeeded {
 		t.Error("who had the lock before could write:", err)
 	}
 }
 
-// Of three candidates one leads, and when he is done the next does.
+// Of three candidates one leads, and when it is done the next does.
 func etcdLeads(t *testing.T, lab etcdLab) {
 	sides(t, func(t *testing.T) {
-		excludes(t, func(ctx context.Context, work job) error { return etcdLead(ctx, lab.cli, t.Name(), "me", work) })
+		excludes(t, func(ctx context.Context, work job) error {
+			return etcdLead(ctx, lab.cli, t.Name(), "me", work)
+		})
 	}, func(t *testing.T) {
-		excludes(t, func(ctx context.Context, work job) error { return dlockLead(ctx, lab.client, t.Name(), work) })
+		excludes(t, func(ctx context.Context, work job) error {
+			return dlockLead(ctx, lab.client, t.Name(), work)
+		})
 	})
 }
 
 func etcdObserves(t *testing.T, lab etcdLab) {
-	observe := func(t *testing.T, watch func(ctx context.Context, seen func(string)), lead func(ctx context.Context, lead job) error) (name string) {
+	observe := func(
+		t *testing.T, watch func(ctx context.Context, seen func(string)), lead func(
+			ctx context.Context, lead job,
+		) error,
+	) (name string) {
 		ctx, cancel := context.WithCancel(bounded(t))
 		names := make(chan string, 10)
 		var all sync.WaitGroup
@@ -360,25 +390,35 @@ func etcdObserves(t *testing.T, lab etcdLab) {
 	}
 	sides(t, func(t *testing.T) {
 		watching := lab.session(t)
-		leader := observe(t, func(ctx context.Context, seen func(string)) { etcdObserve(ctx, watching, t.Name(), seen) },
-			func(ctx context.Context, lead job) error { return etcdLead(ctx, lab.cli, t.Name(), "web-7", lead) })
+		leader := observe(t, func(ctx context.Context, seen func(string)) {
+			etcdObserve(ctx, watching, t.Name(), seen)
+		},
+			func(ctx context.Context, lead job) error {
+				return etcdLead(ctx, lab.cli, t.Name(), "web-7", lead)
+			})
 		if leader != "web-7" {
 			t.Error(leader)
 		}
 	}, func(t *testing.T) {
 		web := lab.another(t, dlock.WithClientID("web-7"))
-		leader := observe(t, func(ctx context.Context, seen func(string)) { dlockObserve(ctx, lab.client, t.Name(), seen) },
-			func(ctx context.Context, lead job) error { return dlockLead(ctx, web, t.Name(), lead) })
+		leader := observe(t, func(ctx context.Context, seen func(string)) {
+			dlockObserve(ctx, lab.client, t.Name(), seen)
+		},
+			func(ctx context.Context, lead job) error {
+				return dlockLead(ctx, web, t.Name(), lead)
+			})
 		if leader != "web-7" {
 			t.Error(leader)
 		}
 	})
 }
 
-// Who resigns there goes on with what he does; here lead is told, and nobody else leads before it has returned.
+// A leader that resigns there goes on with its work. Here lead is told, and nobody else leads
+// before it has returned.
 func etcdResigns(t *testing.T, lab etcdLab) {
 	ctx := bounded(t)
-	first, second := concurrency.NewElection(lab.session(t), t.Name()), concurrency.NewElection(lab.session(t), t.Name())
+	first, second := concurrency.NewElection(lab.session(t), t.Name()),
+		concurrency.NewElection(lab.session(t), t.Name())
 	must(t, first.Campaign(ctx, "first"))
 	must(t, first.Resign(ctx))
 	must(t, second.Campaign(ctx, "second"))
@@ -427,7 +467,7 @@ func etcdSeen(t *testing.T, lab etcdLab) {
 	}
 }
 
-// What NewLocker returns doesn't exclude the goroutines that share it.
+// A locker from NewLocker doesn't exclude the goroutines that share it.
 func etcdLockers(t *testing.T, lab etcdLab) {
 	theirs := etcdLocker(lab.session(t), t.Name())
 	theirs.Lock()

@@ -27,7 +27,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wantErr says that err is not one of those that it should be.
+// wantErr fails the test unless err wraps all of these errors.
 func wantErr(t *testing.T, err error, targets ...error) {
 	t.Helper()
 	for _, target := range targets {
@@ -44,16 +44,20 @@ func connect(t *testing.T, addr string) *redis.Client {
 	return rdb
 }
 
-// connectLocks returns a client for locks in a Redis, as a program would have it that comes from another package: with a prefix.
+// connectLocks returns a client for locks in a Redis, as a program would have it that comes from
+// another package: with a prefix.
 func connectLocks(t *testing.T, addr string) *dlock.Client {
 	return newClient(t, redisbackend.New(connect(t, addr), redisbackend.WithPrefix("lock:")))
 }
 
-// lease is that of all clients, and of the other packages' locks where they are extended. Each third of it something is extended.
+// lease is that of all clients, and of the other packages' locks where they are extended. Each
+// third of it something is extended.
 const lease = 3 * time.Second
 
 func newClient(t *testing.T, b backend.Backend, opts ...dlock.Option) *dlock.Client {
-	c := dlock.New(b, append([]dlock.Option{dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	c := dlock.New(b,
+		append([]dlock.Option{dlock.WithLease(lease),
+			dlock.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -74,7 +78,8 @@ func sides(t *testing.T, before, after func(t *testing.T)) {
 	t.Run("after", func(t *testing.T) { t.Parallel(); after(t) })
 }
 
-// excludes has three go in at the same time, and says so if two are inside together, or one doesn't get in.
+// excludes lets three users go in at the same time. The test fails if two are inside together, or
+// one doesn't get in.
 func excludes(t *testing.T, enter func(ctx context.Context, work job) error) {
 	t.Helper()
 	var inside, visits atomic.Int32
@@ -107,7 +112,8 @@ func ran() (job, *atomic.Bool) {
 	return func(context.Context) error { done.Store(true); return nil }, &done
 }
 
-// skips has somebody come while another is inside, who must go away without an error, and then again.
+// skips lets a user come while another is inside: it must go away without an error. Then it comes
+// again.
 func skips(t *testing.T, enter func(ctx context.Context, work job) error) {
 	t.Helper()
 	must(t, enter(bounded(t), func(ctx context.Context) error {
@@ -137,8 +143,12 @@ func givesUp(t *testing.T, enter func(ctx context.Context, work job) error) (ref
 	return refused
 }
 
-// renews has somebody stay inside until he sees that the lock's key lasts longer than it did.
-func renews(t *testing.T, left func(ctx context.Context) time.Duration, enter func(ctx context.Context, work job) error) {
+// renews has a user stay inside until it sees that the lock's key lasts longer than it did.
+func renews(
+	t *testing.T, left func(ctx context.Context) time.Duration, enter func(
+		ctx context.Context, work job,
+	) error,
+) {
 	t.Helper()
 	must(t, enter(bounded(t), func(ctx context.Context) error {
 		last := left(ctx)

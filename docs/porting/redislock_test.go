@@ -40,7 +40,8 @@ func redislockTry(ctx context.Context, locks *redislock.Client, name string, wor
 
 func redislockWait(ctx context.Context, locks *redislock.Client, name string, work job) error {
 	lock, err := locks.Obtain(ctx, name, 30*time.Second, &redislock.Options{
-		RetryStrategy: redislock.LimitRetry(redislock.LinearBackoff(5*time.Millisecond), 20), // for one call
+		// for one call
+		RetryStrategy: redislock.LimitRetry(redislock.LinearBackoff(5*time.Millisecond), 20),
 	})
 	if err != nil {
 		return err
@@ -78,7 +79,9 @@ func redislockRefresh(ctx context.Context, locks *redislock.Client, name string,
 	return err
 }
 
-func redislockHandle(ctx context.Context, locks *redislock.Client, name string, one, two job) error {
+func redislockHandle(
+	ctx context.Context, locks *redislock.Client, name string, one, two job,
+) error {
 	lock, err := locks.Obtain(ctx, name, 30*time.Second, nil)
 	if err != nil {
 		return err
@@ -108,7 +111,9 @@ func dlockHandle(ctx context.Context, client *dlock.Client, name string, one, tw
 	return two(h.Context())
 }
 
-func redislockWho(ctx context.Context, rdb *redis.Client, locks *redislock.Client, name string) (string, error) {
+func redislockWho(
+	ctx context.Context, rdb *redis.Client, locks *redislock.Client, name string,
+) (string, error) {
 	lock, err := locks.Obtain(ctx, name, 30*time.Second, &redislock.Options{Metadata: "web-7"})
 	if err != nil {
 		return "", err
@@ -125,7 +130,8 @@ func redislockWho(ctx context.Context, rdb *redis.Client, locks *redislock.Clien
 }
 
 func dlockWho(ctx context.Context, rdb *redis.Client, name string) (string, error) {
-	client := dlock.New(redisbackend.New(rdb, redisbackend.WithPrefix("lock:")), dlock.WithClientID("web-7"))
+	client := dlock.New(redisbackend.New(rdb, redisbackend.WithPrefix("lock:")),
+		dlock.WithClientID("web-7"))
 	defer client.Close()
 	h, err := client.Locker(name).Acquire(ctx)
 	if err != nil {
@@ -180,21 +186,35 @@ func TestRedislock(t *testing.T) {
 }
 
 // redislockPair is a test of one pair.
-func redislockPair(before func(context.Context, *redislock.Client, string, job) error, after func(context.Context, *dlock.Client, string, job) error,
-	check func(t *testing.T, enter func(ctx context.Context, work job) error)) func(t *testing.T, lab redislockLab) {
+func redislockPair(
+	before func(context.Context, *redislock.Client, string, job) error, after func(
+		context.Context, *dlock.Client, string, job,
+	) error,
+	check func(t *testing.T, enter func(ctx context.Context, work job) error),
+) func(
+	t *testing.T, lab redislockLab,
+) {
 	return func(t *testing.T, lab redislockLab) {
 		sides(t, func(t *testing.T) {
-			check(t, func(ctx context.Context, work job) error { return before(ctx, lab.locks, t.Name(), work) })
+			check(t, func(ctx context.Context, work job) error {
+				return before(ctx, lab.locks, t.Name(), work)
+			})
 		}, func(t *testing.T) {
-			check(t, func(ctx context.Context, work job) error { return after(ctx, lab.client, t.Name(), work) })
+			check(t, func(ctx context.Context, work job) error {
+				return after(ctx, lab.client, t.Name(), work)
+			})
 		})
 	}
 }
 
 func redislockBound(t *testing.T, lab redislockLab) {
-	err := givesUp(t, func(ctx context.Context, work job) error { return redislockWait(ctx, lab.locks, t.Name(), work) })
+	err := givesUp(t, func(ctx context.Context, work job) error {
+		return redislockWait(ctx, lab.locks, t.Name(), work)
+	})
 	wantErr(t, err, redislock.ErrNotObtained)
-	err = givesUp(t, func(ctx context.Context, work job) error { return dlockWait(ctx, lab.client, t.Name(), work) })
+	err = givesUp(t, func(ctx context.Context, work job) error {
+		return dlockWait(ctx, lab.client, t.Name(), work)
+	})
 	wantErr(t, err, dlock.ErrNotAcquired, dlock.ErrHeld)
 }
 
@@ -202,7 +222,8 @@ func redislockBound(t *testing.T, lab redislockLab) {
 func redislockNoDeadline(t *testing.T, lab redislockLab) {
 	_, err := lab.locks.Obtain(t.Context(), t.Name(), time.Minute, nil)
 	must(t, err)
-	_, err = lab.locks.Obtain(t.Context(), t.Name(), 100*time.Millisecond, &redislock.Options{RetryStrategy: redislock.LinearBackoff(10 * time.Millisecond)})
+	_, err = lab.locks.Obtain(t.Context(), t.Name(), 100*time.Millisecond,
+		&redislock.Options{RetryStrategy: redislock.LinearBackoff(10 * time.Millisecond)})
 	wantErr(t, err, context.DeadlineExceeded)
 }
 
@@ -212,7 +233,9 @@ func redislockRenewal(t *testing.T, lab redislockLab) {
 			return redislockRefresh(ctx, lab.locks, t.Name(), work)
 		})
 	}, func(t *testing.T) {
-		renews(t, pttl(t, lab.rdb, "lock:"+t.Name()), func(ctx context.Context, work job) error { return dlockDo(ctx, lab.client, t.Name(), work) })
+		renews(t, pttl(t, lab.rdb, "lock:"+t.Name()), func(ctx context.Context, work job) error {
+			return dlockDo(ctx, lab.client, t.Name(), work)
+		})
 	})
 }
 
@@ -231,7 +254,9 @@ func redislockStillMine(t *testing.T, lab redislockLab) {
 	}
 
 	second, done = ran()
-	wantErr(t, redislockHandle(bounded(t), lab.locks, name, func(ctx context.Context) error { return lab.rdb.Del(ctx, name).Err() }, second), redislock.ErrLockNotHeld)
+	wantErr(t, redislockHandle(bounded(t), lab.locks, name,
+		func(ctx context.Context) error { return lab.rdb.Del(ctx, name).Err() }, second),
+		redislock.ErrLockNotHeld)
 	wantErr(t, dlockHandle(bounded(t), lab.client, name, func(ctx context.Context) error {
 		if err := lab.rdb.Del(ctx, "lock:"+name).Err(); err != nil {
 			return err
@@ -310,7 +335,8 @@ type countedBackoff struct{ asked *int }
 
 func (b countedBackoff) NextBackoff() time.Duration { *b.asked++; return time.Millisecond }
 
-// Who has a token has the lock, and the first Release frees it. An owner counts.
+// Anybody with the token has the lock, and the first Release frees it. An owner's holds are
+// counted.
 func redislockToken(t *testing.T, lab redislockLab) {
 	ctx, name := bounded(t), t.Name()
 	opts := &redislock.Options{Token: "job 17"}
@@ -342,7 +368,8 @@ func redislockSameName(t *testing.T, lab redislockLab) {
 	must(t, lock.Release(ctx))
 	must(t, client.Locker(name).LockContext(ctx))
 	_, err = lab.locks.Obtain(ctx, name, time.Minute, nil)
-	if err == nil || errors.Is(err, redislock.ErrNotObtained) || !redis.HasErrorPrefix(err, "WRONGTYPE") {
+	if err == nil || errors.Is(err, redislock.ErrNotObtained) ||
+		!redis.HasErrorPrefix(err, "WRONGTYPE") {
 		t.Error("redislock finds", err)
 	}
 }

@@ -20,7 +20,8 @@ import (
 )
 
 func javaBounded(ctx context.Context, client *dlock.Client, name string, work job) error {
-	return client.Locker(name).Do(ctx, work, dlock.Wait(100*time.Millisecond), dlock.FixedLease(time.Minute))
+	return client.Locker(name).
+		Do(ctx, work, dlock.Wait(100*time.Millisecond), dlock.FixedLease(time.Minute))
 }
 
 func javaAgain(ctx context.Context, client *dlock.Client, name string, work job) error {
@@ -54,7 +55,11 @@ func javaWrite(ctx context.Context, client *dlock.Client, name string, work job)
 	return client.RWLocker(name).Writer().Do(ctx, work)
 }
 
-func javaFenced(ctx context.Context, client *dlock.Client, name string, work func(ctx context.Context, token uint64) error) error {
+func javaFenced(
+	ctx context.Context, client *dlock.Client, name string, work func(
+		ctx context.Context, token uint64,
+	) error,
+) error {
 	return client.FencedLocker(name).Do(ctx, func(ctx context.Context) error {
 		token, _ := dlock.Token(ctx)
 		return work(ctx, token)
@@ -102,14 +107,19 @@ func startJava(t *testing.T, addr string) *javaProgram {
 	default:
 		t.Skip(err)
 	}
-	_, err = os.Stat("Before.java") // has the go command notice that it was changed, where it caches results
+	// has the go command notice that it was changed, where it caches results
+	_, err = os.Stat("Before.java")
 	must(t, err)
 	classes := t.TempDir()
-	if out, err := exec.Command(javac, "-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC", "-proc:none", "-Xlint:all", "-Werror", "-d", classes, "-cp", classpath, "Before.java").CombinedOutput(); err != nil {
+	if out, err := exec.Command(javac, "-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC",
+		"-proc:none", "-Xlint:all", "-Werror", "-d", classes, "-cp", classpath, "Before.java").
+		CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	cmd := exec.Command(java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", // it is to start quickly and stay small
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classes+string(os.PathListSeparator)+classpath, "Before", addr)
+	// it is to start quickly and stay small
+	cmd := exec.Command(java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp",
+		classes+string(os.PathListSeparator)+classpath, "Before", addr)
 	stderr := new(bytes.Buffer)
 	cmd.Stderr = stderr
 	stdin, err := cmd.StdinPipe()
@@ -160,7 +170,7 @@ func (p *javaProgram) want(answer string, words ...string) {
 	}
 }
 
-// Java and Go use the same names, and so what one has the other has not.
+// Java and Go use the same names, so they exclude each other.
 func TestRedisson(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
@@ -176,7 +186,9 @@ func TestRedisson(t *testing.T) {
 
 	none := func(context.Context) error { return nil }
 	exclusive := func(l *dlock.Locker) func(ctx context.Context) (bool, error) {
-		return func(ctx context.Context) (bool, error) { return l.TryLock(ctx, dlock.FixedLease(time.Minute)) }
+		return func(ctx context.Context) (bool, error) {
+			return l.TryLock(ctx, dlock.FixedLease(time.Minute))
+		}
 	}
 	for _, pair := range []struct {
 		method string
@@ -217,7 +229,7 @@ func TestRedisson(t *testing.T) {
 				return nil
 			}))
 		}
-		// What Java forces Go is told of, and who had it Go can see.
+		// Go is told of a lock that Java forces. Go can also see who had it.
 		err := dlockDo(bounded(t), client, "look", func(ctx context.Context) error {
 			java.want("done", "look", "look")
 			<-ctx.Done()
@@ -232,7 +244,8 @@ func TestRedisson(t *testing.T) {
 		if err != nil || who.Client == "" || who.Remaining <= 0 {
 			t.Error(who, err)
 		}
-		if got := java.order("leave"); !strings.HasPrefix(got, "java.lang.IllegalMonitorStateException") {
+		if got := java.order("leave"); !strings.HasPrefix(got,
+			"java.lang.IllegalMonitorStateException") {
 			t.Error(got)
 		}
 		second, done := ran()
@@ -259,7 +272,9 @@ func TestRedisson(t *testing.T) {
 
 	t.Run("fenced", func(t *testing.T) {
 		token := func() (token uint64) {
-			must(t, javaFenced(bounded(t), client, "fenced", func(_ context.Context, n uint64) error {
+			must(t, javaFenced(bounded(t), client, "fenced", func(
+				_ context.Context, n uint64,
+			) error {
 				token = n
 				return nil
 			}))
@@ -274,7 +289,8 @@ func TestRedisson(t *testing.T) {
 		}
 	})
 
-	// RSemaphore counts in a key, and nobody gives back what a process had that has died: so it isn't ours under another name.
+	// RSemaphore counts in a key, and the permits of a dead process don't come back. So it isn't
+	// the same as our semaphore.
 	t.Run("RSemaphore", func(t *testing.T) {
 		ctx := bounded(t)
 		java.want("inside", "semaphore", "semaphore")

@@ -171,34 +171,53 @@ func TestRedsync(t *testing.T) {
 }
 
 // redsyncPair is a test of one pair.
-func redsyncPair(before func(context.Context, *redsync.Redsync, string, job) error, after func(context.Context, *dlock.Client, string, job) error,
-	check func(t *testing.T, enter func(ctx context.Context, work job) error)) func(t *testing.T, lab redsyncLab) {
+func redsyncPair(
+	before func(context.Context, *redsync.Redsync, string, job) error, after func(
+		context.Context, *dlock.Client, string, job,
+	) error,
+	check func(t *testing.T, enter func(ctx context.Context, work job) error),
+) func(
+	t *testing.T, lab redsyncLab,
+) {
 	return func(t *testing.T, lab redsyncLab) {
 		sides(t, func(t *testing.T) {
-			check(t, func(ctx context.Context, work job) error { return before(ctx, lab.rs, t.Name(), work) })
+			check(t, func(ctx context.Context, work job) error {
+				return before(ctx, lab.rs, t.Name(), work)
+			})
 		}, func(t *testing.T) {
-			check(t, func(ctx context.Context, work job) error { return after(ctx, lab.client, t.Name(), work) })
+			check(t, func(ctx context.Context, work job) error {
+				return after(ctx, lab.client, t.Name(), work)
+			})
 		})
 	}
 }
 
 func redsyncBound(t *testing.T, lab redsyncLab) {
 	sides(t, func(t *testing.T) {
-		err := givesUp(t, func(ctx context.Context, work job) error { return redsyncWait(ctx, lab.rs, t.Name(), work) })
-		if taken := new(redsync.ErrTaken); !errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed) {
+		err := givesUp(t, func(ctx context.Context, work job) error {
+			return redsyncWait(ctx, lab.rs, t.Name(), work)
+		})
+		if taken := new(redsync.ErrTaken); !errors.As(err, &taken) ||
+			errors.Is(err, redsync.ErrFailed) {
 			t.Error(err)
 		}
 	}, func(t *testing.T) {
-		err := givesUp(t, func(ctx context.Context, work job) error { return dlockWait(ctx, lab.client, t.Name(), work) })
+		err := givesUp(t, func(ctx context.Context, work job) error {
+			return dlockWait(ctx, lab.client, t.Name(), work)
+		})
 		wantErr(t, err, dlock.ErrNotAcquired, dlock.ErrHeld)
 	})
 }
 
 func redsyncRenewal(t *testing.T, lab redsyncLab) {
 	sides(t, func(t *testing.T) {
-		renews(t, pttl(t, lab.rdb, t.Name()), func(ctx context.Context, work job) error { return redsyncExtend(ctx, lab.rs, t.Name(), work) })
+		renews(t, pttl(t, lab.rdb, t.Name()), func(ctx context.Context, work job) error {
+			return redsyncExtend(ctx, lab.rs, t.Name(), work)
+		})
 	}, func(t *testing.T) {
-		renews(t, pttl(t, lab.rdb, "lock:"+t.Name()), func(ctx context.Context, work job) error { return dlockDo(ctx, lab.client, t.Name(), work) })
+		renews(t, pttl(t, lab.rdb, "lock:"+t.Name()), func(ctx context.Context, work job) error {
+			return dlockDo(ctx, lab.client, t.Name(), work)
+		})
 	})
 }
 
@@ -248,7 +267,7 @@ func redsyncHandsOver(t *testing.T, lab redsyncLab) {
 	})
 }
 
-// What both say of a lock whose key has gone, and of one that another has by then.
+// Both libraries tell a lock whose key has gone from one that another client has by then.
 func redsyncLost(t *testing.T, lab redsyncLab) {
 	ctx, name := bounded(t), t.Name()
 	mutex := lab.rs.NewMutex(name)
@@ -278,7 +297,8 @@ func redsyncLost(t *testing.T, lab redsyncLab) {
 	wantErr(t, locker.UnlockContext(ctx), dlock.ErrLost)
 	must(t, locker.LockContext(ctx))
 	must(t, lab.rdb.Del(ctx, "lock:"+name).Err())
-	must(t, connectLocks(t, lab.rdb.Options().Addr).Locker(name).LockContext(ctx, dlock.FixedLease(time.Minute)))
+	must(t, connectLocks(t, lab.rdb.Options().Addr).Locker(name).
+		LockContext(ctx, dlock.FixedLease(time.Minute)))
 	wantErr(t, locker.UnlockContext(ctx), dlock.ErrLost)
 }
 
@@ -303,7 +323,10 @@ func redsyncGivesUp(t *testing.T, lab redsyncLab) {
 	name := t.Name()
 	must(t, lab.rs.NewMutex(name).Lock())
 	asked := 0
-	mutex := lab.rs.NewMutex(name, redsync.WithRetryDelayFunc(func(int) time.Duration { asked++; return time.Millisecond }))
+	mutex := lab.rs.NewMutex(name, redsync.WithRetryDelayFunc(func(int) time.Duration {
+		asked++
+		return time.Millisecond
+	}))
 	if taken := new(redsync.ErrTaken); !errors.As(mutex.Lock(), &taken) {
 		t.Error("Lock waits until it has the lock")
 	}
@@ -345,7 +368,8 @@ func redsyncRestart(t *testing.T, lab redsyncLab) {
 	must(t, err)
 	must(t, lab.rdb.Del(ctx, "lock:"+name).Err())
 	<-h.Lost()
-	if loss, ok := errors.AsType[*dlock.Loss](h.Release(ctx)); !ok || loss.Reason != dlock.LossGone {
+	if loss, ok := errors.AsType[*dlock.Loss](h.Release(ctx)); !ok ||
+		loss.Reason != dlock.LossGone {
 		t.Error(loss)
 	}
 }
@@ -363,7 +387,8 @@ func redsyncWho(t *testing.T, lab redsyncLab) {
 	}
 	locker := client.Locker(name)
 	must(t, locker.LockContext(ctx))
-	who, err := client.Locker(name).Holder(ctx) // who.Client is "web-7/4711/K5JQ…": host, process, and 80 random bits
+	// who.Client is "web-7/4711/K5JQ…": host, process, and 80 random bits
+	who, err := client.Locker(name).Holder(ctx)
 	must(t, err)
 	if who.Client != client.ID() {
 		t.Error(who)
@@ -394,7 +419,8 @@ func redsyncAgain(t *testing.T, lab redsyncLab) {
 	if err := mutex.TryLockContext(ctx); err == nil {
 		t.Error("a mutex that is locked is locked again")
 	}
-	mutex = lab.rs.NewMutex(name+":short", redsync.WithExpiry(500*time.Millisecond), redsync.WithTimeoutFactor(1))
+	mutex = lab.rs.NewMutex(name+":short", redsync.WithExpiry(500*time.Millisecond),
+		redsync.WithTimeoutFactor(1))
 	must(t, mutex.LockContext(ctx))
 	must(t, mutex.LockContext(ctx)) // when the first has expired
 

@@ -13,7 +13,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-func bothDo(ctx context.Context, rs *redsync.Redsync, client *dlock.Client, name string, work job) error {
+func bothDo(
+	ctx context.Context, rs *redsync.Redsync, client *dlock.Client, name string, work job,
+) error {
 	mutex := rs.NewMutex(name, redsync.WithExpiry(30*time.Second)) // as before: what isn't ported yet goes by it
 	if err := mutex.LockContext(ctx); err != nil {
 		return err
@@ -22,23 +24,35 @@ func bothDo(ctx context.Context, rs *redsync.Redsync, client *dlock.Client, name
 	return client.Locker(name).Do(ctx, work) // and who comes after goes by this one
 }
 
-// While a deployment runs, the program that takes both locks excludes the one before it, and the one after it; and those two don't exclude each other.
+// While a deployment runs, the program that takes both locks excludes the one before it, and the
+// one after it; and those two don't exclude each other.
 func TestRollover(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
 	rs := redsyncOpen(connect(t, server.Addr))
-	clients := []*dlock.Client{connectLocks(t, server.Addr), connectLocks(t, server.Addr)} // of two processes
-	old := func(ctx context.Context, name string, work job) error { return redsyncDo(ctx, rs, name, work) }
-	both := func(ctx context.Context, name string, work job) error { return bothDo(ctx, rs, clients[0], name, work) }
-	ours := func(ctx context.Context, name string, work job) error { return dlockDo(ctx, clients[1], name, work) }
-	for step, versions := range map[string][2]func(ctx context.Context, name string, work job) error{
+	// as two processes have them
+	clients := []*dlock.Client{connectLocks(t, server.Addr), connectLocks(t, server.Addr)}
+	old := func(ctx context.Context, name string, work job) error {
+		return redsyncDo(ctx, rs, name, work)
+	}
+	both := func(ctx context.Context, name string, work job) error {
+		return bothDo(ctx, rs, clients[0], name, work)
+	}
+	ours := func(ctx context.Context, name string, work job) error {
+		return dlockDo(ctx, clients[1], name, work)
+	}
+	for step, versions := range map[string][2]func(
+		ctx context.Context, name string, work job,
+	) error{
 		"the first deployment":  {old, both},
 		"the second deployment": {both, ours},
 	} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
 			var turn atomic.Int32
-			excludes(t, func(ctx context.Context, work job) error { return versions[turn.Add(1)%2](ctx, t.Name(), work) })
+			excludes(t, func(ctx context.Context, work job) error {
+				return versions[turn.Add(1)%2](ctx, t.Name(), work)
+			})
 		})
 	}
 	t.Run("in one deployment", func(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// valkeylockLocker has the calls of valkeylock.Locker that acquire: valkeylock itself isn't needed by anything here.
+// valkeylockLocker has the calls of valkeylock.Locker that acquire: valkeylock itself isn't needed
+// by anything here.
 type valkeylockLocker interface {
 	WithContext(ctx context.Context, name string) (context.Context, context.CancelFunc, error)
 	TryWithContext(ctx context.Context, name string) (context.Context, context.CancelFunc, error)
@@ -76,9 +77,13 @@ func TestValkeylock(t *testing.T) {
 	t.Run("take and release", func(t *testing.T) {
 		t.Parallel()
 		sides(t, func(t *testing.T) {
-			excludes(t, func(ctx context.Context, work job) error { return valkeylockDo(ctx, locks, t.Name(), work) })
+			excludes(t, func(ctx context.Context, work job) error {
+				return valkeylockDo(ctx, locks, t.Name(), work)
+			})
 		}, func(t *testing.T) {
-			excludes(t, func(ctx context.Context, work job) error { return dlockDo(ctx, client, t.Name(), work) })
+			excludes(t, func(ctx context.Context, work job) error {
+				return dlockDo(ctx, client, t.Name(), work)
+			})
 		})
 	})
 	t.Run("try", func(t *testing.T) {

@@ -20,7 +20,7 @@ func advisoryWrong(ctx context.Context, pool *pgxpool.Pool, db database) error {
 }
 
 func advisoryWrongToo(ctx context.Context, pool *pgxpool.Pool, db database) error {
-	conn, err := pool.Acquire(ctx) // the lock has a connection of its own, and goes with it
+	conn, err := pool.Acquire(ctx) // the lock has a connection of its own, and ends with it
 	if err != nil {
 		return err
 	}
@@ -32,8 +32,8 @@ func advisoryWrongToo(ctx context.Context, pool *pgxpool.Pool, db database) erro
 	return migrate(ctx, db)
 }
 
-// migrateGuarded runs those of the migrations that the database doesn't have, each in a transaction
-// that is over before another replica migrates.
+// migrateGuarded runs the migrations that the database doesn't have, each in a transaction that
+// ends before another replica migrates.
 func migrateGuarded(
 	ctx context.Context, client *dlock.Client, locks *postgresbackend.Backend,
 	pool *pgxpool.Pool, migrations []string,
@@ -46,7 +46,7 @@ func migrateGuarded(
 	for n, migration := range migrations {
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if err := locks.Guard(ctx, tx, hold); err != nil {
-				return err // another may be migrating
+				return err // another replica may be migrating
 			}
 			_, err := tx.Exec(ctx, `CREATE TABLE IF NOT EXISTS migration (n integer PRIMARY KEY)`)
 			if err != nil {
@@ -55,7 +55,7 @@ func migrateGuarded(
 			var done int
 			err = tx.QueryRow(ctx, `SELECT count(*) FROM migration`).Scan(&done)
 			if err != nil || n < done {
-				return err // nil: the database has it
+				return err // nil: the database has this migration
 			}
 			if _, err := tx.Exec(ctx, migration); err != nil {
 				return err

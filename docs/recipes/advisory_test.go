@@ -49,7 +49,9 @@ func TestAnAdvisoryLockIsLostUnseen(t *testing.T) {
 	var runs gauge
 	up := migrated(func(context.Context) error {
 		runs.around(func() {
-			testservers.Until(t, "another migrates", func() bool { return runs.entered.Load() == 2 })
+			testservers.Until(t, "another migrates", func() bool {
+				return runs.entered.Load() == 2
+			})
 		})
 		return nil
 	})

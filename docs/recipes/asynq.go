@@ -34,14 +34,15 @@ func enqueueOnLeader(ctx context.Context, election *dlock.Election,
 	redis asynq.RedisConnOpt, opts *asynq.SchedulerOpts, register func(*asynq.Scheduler) error,
 ) error {
 	return election.Run(ctx, func(ctx context.Context) error {
-		scheduler := asynq.NewScheduler(redis, opts) // a new one each time: it can't be started twice
+		// a new scheduler for each term, since none can be started twice
+		scheduler := asynq.NewScheduler(redis, opts)
 		if err := register(scheduler); err != nil {
 			return err
 		}
 		if err := scheduler.Start(); err != nil {
 			return err
 		}
-		defer scheduler.Shutdown() // the next leads when this has returned
+		defer scheduler.Shutdown() // the next leader begins when this has returned
 		<-ctx.Done()
 		return nil
 	})

@@ -44,7 +44,9 @@ func (e *enqueuer) opts() *asynq.SchedulerOpts {
 func (e *enqueuer) awaits(t *testing.T, more int32) {
 	t.Helper()
 	before := e.enqueued.Load()
-	testservers.Until(t, fmt.Sprintf("a replica enqueues %d tasks more", more), func() bool { return e.enqueued.Load() >= before+more })
+	testservers.Until(t, fmt.Sprintf("a replica enqueues %d tasks more", more), func() bool {
+		return e.enqueued.Load() >= before+more
+	})
 }
 
 // A stop logger counts how often schedulers say that they have stopped.
@@ -84,7 +86,8 @@ func TestASchedulerInEachReplica(t *testing.T) {
 	}
 }
 
-// Nobody stops a scheduler whose replica leads no more. This test runs while no other does, since its signal is for all of the process.
+// A scheduler that only waits for a signal goes on when its replica no longer leads. This test runs
+// while no other does, since its signal is for the whole process.
 func TestASchedulerThatWaitsForASignal(t *testing.T) {
 	conn, replica := enqueuing(t)
 	signals := make(chan os.Signal, 1) // so that none ends the test
@@ -99,8 +102,12 @@ func TestASchedulerThatWaitsForASignal(t *testing.T) {
 	old.awaits(t, 1)
 	other := replica()
 	depose(t, other)
-	testservers.Until(t, "the first knows that it leads no more", func() bool { return !election.IsLeader() })
-	go func() { done <- enqueueOnLeader(ctx, other.Election("scheduler"), conn, next.opts(), everySecond) }()
+	testservers.Until(t, "the first knows that it leads no more", func() bool {
+		return !election.IsLeader()
+	})
+	go func() {
+		done <- enqueueOnLeader(ctx, other.Election("scheduler"), conn, next.opts(), everySecond)
+	}()
 	next.awaits(t, 1)
 	old.awaits(t, 1)
 	cancel()
@@ -115,7 +122,7 @@ func TestASchedulerThatWaitsForASignal(t *testing.T) {
 	})
 }
 
-// depose ends the term of whoever leads.
+// depose ends the term of the leader.
 func depose(t *testing.T, c *dlock.Client) {
 	t.Helper()
 	if forced, err := c.FencedLocker("scheduler").ForceUnlock(t.Context()); !forced || err != nil {
@@ -129,18 +136,25 @@ func TestASchedulerOnTheLeader(t *testing.T) {
 	var first, second enqueuer
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
-	go func() { done <- enqueueOnLeader(ctx, replica().Election("scheduler"), conn, first.opts(), everySecond) }()
+	go func() {
+		done <- enqueueOnLeader(ctx, replica().Election("scheduler"), conn, first.opts(),
+			everySecond)
+	}()
 	first.awaits(t, 1)
 	other := replica()
 	ends, end := context.WithCancel(ctx)
-	go func() { done <- enqueueOnLeader(ends, other.Election("scheduler"), conn, second.opts(), everySecond) }()
+	go func() {
+		done <- enqueueOnLeader(ends, other.Election("scheduler"), conn, second.opts(), everySecond)
+	}()
 	first.awaits(t, 1)
 	if n := second.enqueued.Load(); n != 0 {
 		t.Errorf("who doesn't lead has enqueued %d tasks", n)
 	}
 
 	depose(t, other)
-	testservers.Until(t, "the first's scheduler is shut down", func() bool { return first.stopped.Load() == 1 })
+	testservers.Until(t, "the first's scheduler is shut down", func() bool {
+		return first.stopped.Load() == 1
+	})
 	n := first.enqueued.Load()
 	second.awaits(t, 1)
 	if after := first.enqueued.Load(); after != n {

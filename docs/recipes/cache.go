@@ -7,13 +7,15 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A cache is what all replicas read: a Redis, a table.
+// A cache is a store that all replicas read, such as a Redis or a table.
 type cache interface {
 	Get(ctx context.Context, key string) (value []byte, ok bool, err error)
 	Set(ctx context.Context, key string, value []byte, ttl time.Duration) error
 }
 
-func ratesWrong(ctx context.Context, c cache, fetch func(context.Context) ([]byte, error)) ([]byte, error) {
+func ratesWrong(
+	ctx context.Context, c cache, fetch func(context.Context) ([]byte, error),
+) ([]byte, error) {
 	if rates, ok, err := c.Get(ctx, "rates"); ok || err != nil {
 		return rates, err
 	}
@@ -41,5 +43,5 @@ func ratesOnce(ctx context.Context, client *dlock.Client, c cache, fetch func(co
 	if rates, ok, err := c.Get(ctx, "rates"); ok || err != nil {
 		return rates, err
 	}
-	return fetch(ctx) // the cache had no room for them
+	return fetch(ctx) // the cache had no room for the rates
 }

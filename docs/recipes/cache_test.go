@@ -38,7 +38,11 @@ func (s *shelf) Set(_ context.Context, _ string, value []byte, ttl time.Duration
 
 // fetches has ten replicas want the rates ten times, every half minute, and returns how often they
 // were fetched, and how many calls failed. The first fetch fails.
-func fetches(t *testing.T, c *shelf, rates func(context.Context, *dlock.Client, func(context.Context) ([]byte, error)) ([]byte, error)) (fetched, failed int32) {
+func fetches(
+	t *testing.T, c *shelf, rates func(
+		context.Context, *dlock.Client, func(context.Context) ([]byte, error),
+	) ([]byte, error),
+) (fetched, failed int32) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		var all sync.WaitGroup
@@ -73,7 +77,9 @@ func fetches(t *testing.T, c *shelf, rates func(context.Context, *dlock.Client, 
 
 func TestRatesFetchedByEveryReplica(t *testing.T) {
 	var c shelf
-	fetched, _ := fetches(t, &c, func(ctx context.Context, _ *dlock.Client, fetch func(context.Context) ([]byte, error)) ([]byte, error) {
+	fetched, _ := fetches(t, &c, func(
+		ctx context.Context, _ *dlock.Client, fetch func(context.Context) ([]byte, error),
+	) ([]byte, error) {
 		return ratesWrong(ctx, &c, fetch)
 	})
 	if fetched < 40 {
@@ -83,7 +89,9 @@ func TestRatesFetchedByEveryReplica(t *testing.T) {
 
 func TestRatesFetchedOnce(t *testing.T) {
 	var c shelf
-	fetched, failed := fetches(t, &c, func(ctx context.Context, client *dlock.Client, fetch func(context.Context) ([]byte, error)) ([]byte, error) {
+	fetched, failed := fetches(t, &c, func(
+		ctx context.Context, client *dlock.Client, fetch func(context.Context) ([]byte, error),
+	) ([]byte, error) {
 		return ratesOnce(ctx, client, &c, fetch)
 	})
 	// Five minutes, and a minute is as long as they are good; and the one that fails.
@@ -95,7 +103,9 @@ func TestRatesFetchedOnce(t *testing.T) {
 // A cache that keeps nothing costs a fetch each, and no more than that.
 func TestRatesWithoutRoom(t *testing.T) {
 	c := shelf{small: true}
-	_, failed := fetches(t, &c, func(ctx context.Context, client *dlock.Client, fetch func(context.Context) ([]byte, error)) ([]byte, error) {
+	_, failed := fetches(t, &c, func(
+		ctx context.Context, client *dlock.Client, fetch func(context.Context) ([]byte, error),
+	) ([]byte, error) {
 		return ratesOnce(ctx, client, &c, fetch)
 	})
 	if failed > 1 {

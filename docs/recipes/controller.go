@@ -6,14 +6,15 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A controller is as in client-go's examples: Run starts workers, and returns when ctx and the workers have ended.
+// A controller is like those in client-go's examples. Run starts workers, and returns when ctx and
+// the workers have ended.
 type controller interface {
 	Run(ctx context.Context, workers int) error
 }
 
 func controlWrong(ctx context.Context, election *dlock.Election, c controller) error {
 	return election.Run(ctx, func(ctx context.Context) error {
-		go c.Run(ctx, 2) // as one may in OnStartedLeading, which has a goroutine of its own
+		go c.Run(ctx, 2) // allowed in OnStartedLeading, which has a goroutine of its own
 		return nil
 	})
 }
@@ -22,12 +23,12 @@ func controlWrongToo(ctx context.Context, election *dlock.Election, c controller
 	return election.Run(ctx, func(leads context.Context) error {
 		go c.Run(ctx, 2)
 		<-leads.Done()
-		return nil // and the next leads, while this one's workers are still at it
+		return nil // the next leader begins while these workers still run
 	})
 }
 
 func control(ctx context.Context, election *dlock.Election, c controller) error {
 	return election.Run(ctx, func(ctx context.Context) error {
-		return c.Run(ctx, 2) // the next leads when this has returned
+		return c.Run(ctx, 2) // the next leader begins when this has returned
 	})
 }

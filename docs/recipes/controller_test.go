@@ -23,8 +23,11 @@ func (r *reconciler) Run(ctx context.Context, _ int) error {
 	return nil
 }
 
-// rollOut has three replicas campaign. After a minute the leader resigns, and another minute later they end. It says after how much time the first of them gave up.
-func rollOut(t *testing.T, control func(context.Context, *dlock.Election, controller) error) (r *reconciler, first time.Duration) {
+// rollOut has three replicas campaign. After a minute the leader resigns, and another minute later
+// they end. It says after how much time the first of them gave up.
+func rollOut(
+	t *testing.T, control func(context.Context, *dlock.Election, controller) error,
+) (r *reconciler, first time.Duration) {
 	r = new(reconciler)
 	synctest.Test(t, func(t *testing.T) {
 		store, began := membackend.New(), time.Now()
@@ -54,7 +57,8 @@ func rollOut(t *testing.T, control func(context.Context, *dlock.Election, contro
 func TestWhoReturnsWhileItLeadsGivesUp(t *testing.T) {
 	r, first := rollOut(t, controlWrong)
 	if most := r.most.Load(); first != 0 || most < 2 {
-		t.Errorf("the first has given up after %v; %d controllers were at work at the same time", first, most)
+		t.Errorf("the first has given up after %v; %d controllers were at work at the same time",
+			first, most)
 	}
 }
 
@@ -68,6 +72,8 @@ func TestWhoDoesNotWaitForItsControllerHasTwo(t *testing.T) {
 func TestAControllerOnTheLeader(t *testing.T) {
 	r, first := rollOut(t, control)
 	if most, n := r.most.Load(), r.left.Load(); most != 1 || n != 2 || first < 2*time.Minute {
-		t.Errorf("%d controllers were at work, %d at the same time; the first has given up after %v", n, most, first)
+		t.Errorf(
+			"%d controllers were at work, %d at the same time; the first has given up after %v", n,
+			most, first)
 	}
 }

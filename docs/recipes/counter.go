@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A counter gives out numbers, each once, on a disk that several machines share.
+// A counter gives out each number once. Its files are on a disk that several machines share.
 type counter struct {
 	lock   *dlock.Locker // client.FencedLocker("lock:invoices")
 	folder string
@@ -30,14 +30,15 @@ func (c *counter) nextWrong(ctx context.Context) (n int, err error) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return c.write(file, n) // a pause in here is one that the check didn't see
+		return c.write(file, n) // the check can't foresee a pause in here
 	})
 	return n, err
 }
 
 var errStale = errors.New("another has counted meanwhile")
 
-// next returns the next number. With an error it is nobody's, and may be given to another.
+// next returns the next number. If it returns an error, nobody may use the number, and another
+// caller may get it.
 func (c *counter) next(ctx context.Context) (n int, err error) {
 	err = c.lock.Do(ctx, func(ctx context.Context) error {
 		token, _ := dlock.Token(ctx)
@@ -60,9 +61,9 @@ func (c *counter) next(ctx context.Context) (n int, err error) {
 			}
 		}
 		n++
-		return c.write(mine, n) // late? then there is a later file, or nobody has counted since
+		return c.write(mine, n) // harmless if late: a later file exists, or nobody counted since
 	})
-	return n, err // nil: the unlock has found that the lock was held until then
+	return n, err // nil: the lock was held until its unlock
 }
 
 func readNumber(file string) (int, error) {
@@ -73,7 +74,7 @@ func readNumber(file string) (int, error) {
 	return strconv.Atoi(string(text))
 }
 
-// writeNumber has the file whole when it appears.
+// writeNumber writes a file that is complete when it appears.
 func writeNumber(file string, n int) error {
 	if err := os.WriteFile(file+".part", []byte(strconv.Itoa(n)), 0o600); err != nil {
 		return err

@@ -1,2 +1,3 @@
-// Package recipes is the code of docs/recipes.md, and its tests: the right ways do what they promise, and the wrong ways don't.
+// Package recipes has the code of docs/recipes.md, and its tests. They show that the right ways
+// keep their promises, and that the wrong ways don't.
 package recipes

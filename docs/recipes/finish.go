@@ -8,14 +8,14 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Books are where a payment is two writes, and there is no transaction for both.
+// Books record a payment with two writes, for which there is no common transaction.
 type books struct {
 	lock          *dlock.Locker
 	debit, credit func(ctx context.Context, payment int) error
 }
 
 func (b *books) payWrong(ctx context.Context, payments []int) error {
-	return b.lock.Do(ctx, func(context.Context) error { // what follows uses the outer ctx
+	return b.lock.Do(ctx, func(context.Context) error { // the code below uses the outer ctx
 		for _, p := range payments {
 			if err := b.debit(ctx, p); err != nil {
 				return err
@@ -42,7 +42,7 @@ func (b *books) payWrongToo(ctx context.Context, payments []int) error {
 	})
 }
 
-const twoWrites = 4 * time.Second // take no longer
+const twoWrites = 4 * time.Second // the longest time that both writes take
 
 var errTooLate = errors.New("the lock may end before both are written")
 
@@ -60,12 +60,13 @@ func (b *books) pay(ctx context.Context, payments []int) (err error) {
 	return nil
 }
 
-// payOne begins nothing that it can't finish while the lock surely lasts, and finishes what it has begun.
+// payOne begins a payment only if it can finish it while the lock surely lasts. It finishes each
+// payment that it has begun.
 func (b *books) payOne(hold *dlock.Hold, payment int) error {
 	if hold.Context().Err() != nil { // lost, or not wanted any more
 		return context.Cause(hold.Context())
 	}
-	until := hold.Until() // it lasts so long even if no renewal gets through any more
+	until := hold.Until() // the lock lasts until then even if all renewals fail
 	if time.Until(until) < twoWrites {
 		return errTooLate
 	}

@@ -12,9 +12,12 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// payCutOff has payments made, each in three seconds, by a process that is cut off from the store at once, and says what came of it: how many of them were
-// debited and credited, how many of these after another had got the lock, and the error.
-func payCutOff(t *testing.T, pay func(*books, context.Context, []int) error) (debited, credited, beside int, err error) {
+// payCutOff has payments made, each in three seconds, by a process that is cut off from the store
+// at once, and says what came of it: how many of them were debited and credited, how many of these
+// after another had got the lock, and the error.
+func payCutOff(
+	t *testing.T, pay func(*books, context.Context, []int) error,
+) (debited, credited, beside int, err error) {
 	store := membackend.New()
 	way := lineTo(store)
 	lock := replicaOn(t, way).Locker("lock:books")
@@ -48,7 +51,8 @@ func TestPayingWithoutLookingAtTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		debited, credited, beside, err := payCutOff(t, (*books).payWrong)
 		if debited != 20 || credited != 20 || beside != 20 || !errors.Is(err, dlock.ErrLost) {
-			t.Errorf("debited %d, credited %d, writes beside another: %d; %v", debited, credited, beside, err)
+			t.Errorf("debited %d, credited %d, writes beside another: %d; %v", debited, credited,
+				beside, err)
 		}
 	})
 }
@@ -57,7 +61,8 @@ func TestPayingHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		debited, credited, beside, err := payCutOff(t, (*books).payWrongToo)
 		if debited != 10 || credited != 9 || beside != 0 || !errors.Is(err, dlock.ErrLost) {
-			t.Errorf("debited %d, credited %d, writes beside another: %d; %v", debited, credited, beside, err)
+			t.Errorf("debited %d, credited %d, writes beside another: %d; %v", debited, credited,
+				beside, err)
 		}
 	})
 }
@@ -66,12 +71,14 @@ func TestPayingWhatWasBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		debited, credited, beside, err := payCutOff(t, (*books).pay)
 		if debited < 8 || debited != credited || beside != 0 || !errors.Is(err, errTooLate) {
-			t.Errorf("debited %d, credited %d, writes beside another: %d; %v", debited, credited, beside, err)
+			t.Errorf("debited %d, credited %d, writes beside another: %d; %v", debited, credited,
+				beside, err)
 		}
 	})
 }
 
-// Whoever ends the context, or takes the lock away by force, has the payment finished that was begun, and no other begun.
+// When the context ends, or the lock is forced, the payment that has begun is finished, and no
+// other is begun.
 func TestPayingUntilTold(t *testing.T) {
 	for name, tell := range map[string]func(ctx context.Context, b *books, cancel func()){
 		"canceled": func(_ context.Context, _ *books, cancel func()) { cancel() },
@@ -82,7 +89,11 @@ func TestPayingUntilTold(t *testing.T) {
 				var debited, credited int
 				b := &books{lock: replicaOn(t, membackend.New()).Locker("lock:books")}
 				ctx, cancel := context.WithCancel(t.Context())
-				b.debit = func(ctx context.Context, _ int) error { debited++; tell(ctx, b, cancel); return ctx.Err() }
+				b.debit = func(ctx context.Context, _ int) error {
+					debited++
+					tell(ctx, b, cancel)
+					return ctx.Err()
+				}
 				b.credit = func(ctx context.Context, _ int) error { credited++; return ctx.Err() }
 				if err := b.pay(ctx, make([]int, 20)); err == nil || debited != 1 || credited != 1 {
 					t.Errorf("debited %d, credited %d; %v", debited, credited, err)

@@ -24,12 +24,16 @@ type homemadeLock struct{ l *dlock.Locker }
 
 func (h homemadeLock) Unlock(ctx context.Context) error { return h.l.UnlockContext(ctx) }
 
-func scheduleWrong(client *dlock.Client, report func(), opts ...gocron.SchedulerOption) (gocron.Scheduler, error) {
-	scheduler, err := gocron.NewScheduler(append(opts, gocron.WithDistributedLocker(homemadeLocker{client}))...)
+func scheduleWrong(
+	client *dlock.Client, report func(), opts ...gocron.SchedulerOption,
+) (gocron.Scheduler, error) {
+	scheduler, err := gocron.NewScheduler(
+		append(opts, gocron.WithDistributedLocker(homemadeLocker{client}))...)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := scheduler.NewJob(gocron.CronJob("0 * * * *", false), gocron.NewTask(report), gocron.WithName("report")); err != nil {
+	if _, err := scheduler.NewJob(gocron.CronJob("0 * * * *", false), gocron.NewTask(report),
+		gocron.WithName("report")); err != nil {
 		return nil, err
 	}
 	scheduler.Start()

@@ -24,8 +24,13 @@ func (c offClock) Now() time.Time                  { return c.Clock.Now().Add(-c
 func (c offClock) Until(t time.Time) time.Duration { return t.Sub(c.Now()) }
 func (c offClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// inTenHours lets three replicas, whose clocks are 20 ms apart, run a job every hour that takes 5 ms, and returns how often it ran.
-func inTenHours(t *testing.T, schedule func(*dlock.Client, func(context.Context) error, ...gocron.SchedulerOption) (gocron.Scheduler, error)) (n int32) {
+// inTenHours lets three replicas, whose clocks are 20 ms apart, run a job every hour that takes 5
+// ms, and returns how often it ran.
+func inTenHours(
+	t *testing.T, schedule func(
+		*dlock.Client, func(context.Context) error, ...gocron.SchedulerOption,
+	) (gocron.Scheduler, error),
+) (n int32) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		var ran atomic.Int32
@@ -48,7 +53,9 @@ func inTenHours(t *testing.T, schedule func(*dlock.Client, func(context.Context)
 }
 
 func TestAHomemadeLockerRunsAJobOnEachReplica(t *testing.T) {
-	n := inTenHours(t, func(c *dlock.Client, report func(context.Context) error, opts ...gocron.SchedulerOption) (gocron.Scheduler, error) {
+	n := inTenHours(t, func(
+		c *dlock.Client, report func(context.Context) error, opts ...gocron.SchedulerOption,
+	) (gocron.Scheduler, error) {
 		return scheduleWrong(c, func() { report(context.Background()) }, opts...)
 	})
 	if n != 30 {

@@ -19,21 +19,21 @@ var errShipped = errors.New("shipped already")
 
 func (s *shop) shipWrong(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
-	// This waits for as long as the client does.
+	// This waits for as long as the HTTP client does.
 	err := s.locks.Locker("lock:orders:"+id).Do(r.Context(), func(ctx context.Context) error {
 		return s.ship(ctx, id)
 	})
-	if err != nil { // held, down, shipped before: all the same
+	if err != nil { // held, down or shipped before: always the same status
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }
 
 func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second) // for all of it
+	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second) // for the wait and the work
 	defer cancel()
 	id, shipped := r.PathValue("id"), false
 	err := s.locks.Locker("lock:orders:"+id).Do(ctx, func(ctx context.Context) error {
-		err := s.ship(ctx, id) // errShipped if it finds, with the lock, that this was done before
+		err := s.ship(ctx, id) // errShipped if it was shipped before
 		shipped = err == nil
 		return err
 	}, dlock.Wait(500*time.Millisecond)) // for the lock, and for a store that doesn't answer
@@ -44,16 +44,16 @@ func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
 	refuse(w, r, err)
 }
 
-// refuse answers a request that has come to nothing.
+// refuse answers a request whose order perhaps wasn't shipped.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
-	case r.Context().Err() != nil: // the client has gone, and nobody reads what we say
-	case errors.Is(err, errShipped): // to try again is no use
+	case r.Context().Err() != nil: // the client has gone, and nobody reads the answer
+	case errors.Is(err, errShipped): // another attempt is no use
 		http.Error(w, "this was done before", http.StatusConflict)
-	case errors.Is(err, dlock.ErrLost): // in the middle: look before you try again
+	case errors.Is(err, dlock.ErrLost): // during the work: check the order before another attempt
 		http.Error(w, "broken off", http.StatusInternalServerError)
 	case errors.Is(err, dlock.ErrHeld):
-		w.Header().Set("Retry-After", "1") // what such work takes, about
+		w.Header().Set("Retry-After", "1") // about as long as such work takes
 		http.Error(w, "another is at it", http.StatusLocked)
 	case errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrClosed): // the store is down, or we end
 		w.Header().Set("Retry-After", "10")

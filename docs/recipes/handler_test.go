@@ -30,7 +30,9 @@ func ask(ctx context.Context, handler http.HandlerFunc) *httptest.ResponseRecord
 
 // shopOn returns a shop whose orders are shipped in a second.
 func shopOn(locks *dlock.Client) *shop {
-	return &shop{locks, func(ctx context.Context, _ string) error { return sleep(ctx, time.Second) }}
+	return &shop{locks, func(ctx context.Context, _ string) error {
+		return sleep(ctx, time.Second)
+	}}
 }
 
 func TestAHandlerThatWaitsForAsLongAsItsClient(t *testing.T) {
@@ -72,15 +74,27 @@ func TestAHandlerToWhichAllErrorsAreOne(t *testing.T) {
 
 func TestAHandlerThatSaysWhy(t *testing.T) {
 	for name, c := range map[string]struct {
-		before func(s *shop, way *line, elsewhere *dlock.Locker) // what is so when the request comes
+		// the situation when the request comes
+		before func(s *shop, way *line, elsewhere *dlock.Locker)
 		status int
 		after  string
 	}{
-		"free":   {func(*shop, *line, *dlock.Locker) {}, http.StatusNoContent, ""},
-		"held":   {func(_ *shop, _ *line, elsewhere *dlock.Locker) { elsewhere.Lock() }, http.StatusLocked, "1"},
-		"down":   {func(_ *shop, way *line, _ *dlock.Locker) { way.down.Store(true) }, http.StatusServiceUnavailable, "10"},
-		"silent": {func(_ *shop, way *line, _ *dlock.Locker) { way.silent.Store(true) }, http.StatusServiceUnavailable, "10"},
-		"closed": {func(s *shop, _ *line, _ *dlock.Locker) { s.locks.Close() }, http.StatusServiceUnavailable, "10"},
+		"free": {func(*shop, *line, *dlock.Locker) {}, http.StatusNoContent, ""},
+		"held": {func(_ *shop, _ *line, elsewhere *dlock.Locker) {
+			elsewhere.Lock()
+		}, http.StatusLocked, "1"},
+		"down": {
+			func(_ *shop, way *line, _ *dlock.Locker) { way.down.Store(true) },
+			http.StatusServiceUnavailable, "10",
+		},
+		"silent": {
+			func(_ *shop, way *line, _ *dlock.Locker) { way.silent.Store(true) },
+			http.StatusServiceUnavailable, "10",
+		},
+		"closed": {
+			func(s *shop, _ *line, _ *dlock.Locker) { s.locks.Close() },
+			http.StatusServiceUnavailable, "10",
+		},
 		"shipped before": {func(s *shop, _ *line, _ *dlock.Locker) {
 			s.ship = func(context.Context, string) error { return errShipped }
 		}, http.StatusConflict, ""},
@@ -115,9 +129,11 @@ func TestAHandlerThatSaysWhy(t *testing.T) {
 				began := time.Now()
 				w := ask(t.Context(), s.shipOrder)
 				if after := w.Header().Get("Retry-After"); w.Code != c.status || after != c.after {
-					t.Errorf("status %d, Retry-After %q, want %d, %q", w.Code, after, c.status, c.after)
+					t.Errorf("status %d, Retry-After %q, want %d, %q", w.Code, after, c.status,
+						c.after)
 				}
-				if took := time.Since(began); took > 6*time.Second { // the longest is an unlock that isn't answered
+				if took := time.Since(began); took > 6*time.Second {
+					// the longest is an unlock that isn't answered
 					t.Errorf("answered after %v", took)
 				}
 			})
@@ -155,7 +171,8 @@ func TestAClientThatHasGone(t *testing.T) {
 		if w := ask(ctx, s.shipOrder); w.Code != unanswered || w.Body.Len() > 0 {
 			t.Errorf("answered with %d, %q", w.Code, w.Body)
 		}
-		if locked, err := s.locks.Locker("lock:orders:42").IsLocked(t.Context()); locked || err != nil {
+		if locked, err := s.locks.Locker("lock:orders:42").IsLocked(t.Context()); locked ||
+			err != nil {
 			t.Errorf("locked: %v, %v", locked, err)
 		}
 	})

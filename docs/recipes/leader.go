@@ -19,17 +19,19 @@ func runWrong(ctx context.Context, client *dlock.Client, send func(context.Conte
 		case <-ctx.Done():
 			return nil
 		}
-		if election.IsLeader() { // it was, a moment ago
-			if err := send(ctx); err != nil { // minutes later nobody has asked again
+		if election.IsLeader() { // so it led a moment ago
+			if err := send(ctx); err != nil { // sending may take minutes, without another check
 				return err
 			}
 		}
 	}
 }
 
-func runWrongToo(ctx context.Context, client *dlock.Client, send func(context.Context) error) error {
+func runWrongToo(
+	ctx context.Context, client *dlock.Client, send func(context.Context) error,
+) error {
 	if leads, err := client.Locker("invoices").TryLock(ctx); err != nil || !leads {
-		return err // another leads, now
+		return err // another replica leads now
 	}
 	for every := time.Tick(time.Minute); ; {
 		select {
@@ -52,7 +54,7 @@ func runOnLeader(ctx context.Context, client *dlock.Client, send func(context.Co
 				return nil // Run campaigns again, unless its own context has ended
 			}
 			if err := send(ctx); err != nil {
-				return err // Run gives the lead back, and returns this, unless the lead was lost
+				return err // Run resigns, and returns this error, unless the lead was lost
 			}
 		}
 	})

@@ -14,8 +14,8 @@ import (
 
 type leading func(ctx context.Context, client *dlock.Client, send func(context.Context) error) error
 
-// aLeaderIsCutOff has three replicas send for half an hour. Each time takes five minutes, and ends with its context. The first leader is cut off from the store while
-// it sends, for ten minutes.
+// aLeaderIsCutOff has three replicas send for half an hour. Each time takes five minutes, and ends
+// with its context. The first leader is cut off from the store while it sends, for ten minutes.
 func aLeaderIsCutOff(t *testing.T, lead leading) (sending *gauge, by [3]int) {
 	sending = new(gauge)
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,8 @@ func TestWhoAsksWhetherItLeadsBeforeLongWork(t *testing.T) {
 	}
 }
 
-// aLeaderDies has three replicas send each minute, and returns how often that happens in the hour after one of them, which has done so before, has ended.
+// aLeaderDies has three replicas send each minute, and returns how often that happens in the hour
+// after one of them, which has done so before, has ended.
 func aLeaderDies(t *testing.T, lead leading) (after int32) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()

@@ -7,8 +7,10 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-func makeReportWrong(ctx context.Context, lock *dlock.Locker, report func(context.Context) error) error {
-	return lock.Do(ctx, report, dlock.FixedLease(5*time.Minute)) // it never takes longer
+func makeReportWrong(
+	ctx context.Context, lock *dlock.Locker, report func(context.Context) error,
+) error {
+	return lock.Do(ctx, report, dlock.FixedLease(5*time.Minute)) // a report never takes longer
 }
 
 func makeReport(ctx context.Context, lock *dlock.Locker, report func(context.Context) error) error {

@@ -12,13 +12,18 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// nextAfter says how long after a report was begun another process gets its lock. The report takes six minutes, and looks at its context only then, unless
-// its process dies after a second.
-func nextAfter(t *testing.T, dies bool, do func(context.Context, *dlock.Locker, func(context.Context) error) error) (waited time.Duration) {
+// nextAfter says how long after a report was begun another process gets its lock. The report takes
+// six minutes, and looks at its context only then, unless its process dies after a second.
+func nextAfter(
+	t *testing.T, dies bool, do func(
+		context.Context, *dlock.Locker, func(context.Context) error,
+	) error,
+) (waited time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		way := lineTo(store)
-		lock, next := replicaOn(t, way).Locker("lock:report"), replicaOn(t, store).Locker("lock:report")
+		lock, next := replicaOn(t, way).Locker("lock:report"),
+			replicaOn(t, store).Locker("lock:report")
 		began, done := time.Now(), make(chan struct{})
 		go func() {
 			defer close(done)
@@ -56,7 +61,8 @@ func TestATimeoutInARenewedLease(t *testing.T) {
 	}
 }
 
-// lostInAnOutage says how many of sixty locks, of different ages, are lost when the store doesn't answer for that share of a lease.
+// lostInAnOutage says how many of sixty locks, of different ages, are lost when the store doesn't
+// answer for that share of a lease.
 func lostInAnOutage(t *testing.T, share float64, begin func(*line), end func(*line)) (lost int) {
 	synctest.Test(t, func(t *testing.T) {
 		way := lineTo(membackend.New())
@@ -123,7 +129,8 @@ func TestADeadHolder(t *testing.T) {
 			died := time.Now()
 			next := replicaOn(t, store).Locker("lock:report")
 			next.Lock()
-			if waited := time.Since(died); waited < dlock.DefaultLease*2/3-time.Second || waited > dlock.DefaultLease+time.Millisecond {
+			if waited := time.Since(died); waited < dlock.DefaultLease*2/3-time.Second ||
+				waited > dlock.DefaultLease+time.Millisecond {
 				t.Errorf("dead %d s after a lease: another waited for %v", second, waited)
 			}
 			next.Unlock()

@@ -16,26 +16,28 @@ func (l limiter) callWrong(ctx context.Context, send func(context.Context) error
 	return send(ctx)
 }
 
-// errTryAgain is what the service says when it is to be asked again, later.
+// errTryAgain is the service's answer if the caller shall try again later.
 var errTryAgain = errors.New("try again")
 
-func callWithPermitWrong(ctx context.Context, slots *dlock.Semaphore, send func(context.Context) error) error {
+func callWithPermitWrong(
+	ctx context.Context, slots *dlock.Semaphore, send func(context.Context) error,
+) error {
 	return slots.Do(ctx, 1, func(ctx context.Context) error {
 		for pause := time.Second; ; pause *= 2 {
 			if err := send(ctx); !errors.Is(err, errTryAgain) {
 				return err
 			}
-			if err := sleep(ctx, pause); err != nil { // with the permit in hand
+			if err := sleep(ctx, pause); err != nil { // the permit stays taken during the pause
 				return err
 			}
 		}
 	})
 }
 
-// A partner is a service that stands ten calls at once, from all replicas together.
+// A partner is a service that allows ten calls at once, from all replicas together.
 type partner struct {
 	slots *dlock.Semaphore // client.Semaphore("slots:partner", 10)
-	line  chan struct{}    // who waits for a permit, in this process: make(chan struct{}, 100)
+	line  chan struct{}    // the waiters for a permit in this process: make(chan struct{}, 100)
 }
 
 var errBusy = errors.New("too many wait already")
@@ -45,7 +47,7 @@ func (p *partner) call(ctx context.Context, send func(context.Context) error) er
 		if err := p.callOnce(ctx, send); !errors.Is(err, errTryAgain) {
 			return err
 		}
-		if err := sleep(ctx, pause); err != nil { // another has the permit meanwhile
+		if err := sleep(ctx, pause); err != nil { // another call may have the permit meanwhile
 			return err
 		}
 	}

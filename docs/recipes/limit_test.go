@@ -79,8 +79,11 @@ func TestALimitForAllReplicas(t *testing.T) {
 	})
 }
 
-// whileTenFail returns how long a call takes while ten others are told to try again, ten times each.
-func whileTenFail(t *testing.T, call func(ctx context.Context, send func(context.Context) error) error) time.Duration {
+// whileTenFail returns how long a call takes while ten others are told to try again, ten times
+// each.
+func whileTenFail(
+	t *testing.T, call func(ctx context.Context, send func(context.Context) error) error,
+) time.Duration {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for range 10 {
@@ -119,7 +122,8 @@ func TestPermitsThatAreHeldAcrossRetries(t *testing.T) {
 
 func TestPermitsAreGivenBackBetweenRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		if took := whileTenFail(t, partnerOf(replicaOn(t, membackend.New())).call); took > time.Second {
+		if took := whileTenFail(t,
+			partnerOf(replicaOn(t, membackend.New())).call); took > time.Second {
 			t.Errorf("a call that nothing is wrong with took %v", took)
 		}
 	})
@@ -132,7 +136,9 @@ func TestTooManyWait(t *testing.T) {
 		var all sync.WaitGroup
 		for range 200 {
 			all.Go(func() {
-				switch err := p.call(t.Context(), func(ctx context.Context) error { return sleep(ctx, time.Minute) }); {
+				switch err := p.call(t.Context(), func(ctx context.Context) error {
+					return sleep(ctx, time.Minute)
+				}); {
 				case errors.Is(err, context.DeadlineExceeded): // after ten seconds, with a permit
 					served.Add(1)
 				case errors.Is(err, dlock.ErrHeld):
@@ -145,7 +151,8 @@ func TestTooManyWait(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if s, o, b := served.Load(), timeout.Load(), busy.Load(); s != 10 || b < 90 || s+o+b != 200 {
+		if s, o, b := served.Load(), timeout.Load(), busy.Load(); s != 10 || b < 90 ||
+			s+o+b != 200 {
 			t.Errorf("served %d, out of time %d, refused at once %d", s, o, b)
 		}
 	})

@@ -7,10 +7,12 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-func withAllWrong(ctx context.Context, client *dlock.Client, ids []string, work func(context.Context) error) error {
+func withAllWrong(
+	ctx context.Context, client *dlock.Client, ids []string, work func(context.Context) error,
+) error {
 	for _, id := range ids {
 		l := client.Locker("lock:accounts:" + id)
-		if err := l.LockContext(ctx); err != nil { // waits, and has the others meanwhile
+		if err := l.LockContext(ctx); err != nil { // waits while it holds the earlier locks
 			return err
 		}
 		defer l.Unlock()
@@ -27,10 +29,16 @@ func withAll(ctx context.Context, client *dlock.Client, ids []string, work func(
 	return dlock.All(locks...).Do(ctx, work)
 }
 
-// inBatches works on all, a hundred at a time.
-func inBatches(ctx context.Context, client *dlock.Client, ids []string, work func(ctx context.Context, ids []string) error) error {
+// inBatches works on all ids, a hundred at a time.
+func inBatches(
+	ctx context.Context, client *dlock.Client, ids []string, work func(
+		ctx context.Context, ids []string,
+	) error,
+) error {
 	for batch := range slices.Chunk(ids, 100) {
-		err := withAll(ctx, client, batch, func(ctx context.Context) error { return work(ctx, batch) })
+		err := withAll(ctx, client, batch, func(ctx context.Context) error {
+			return work(ctx, batch)
+		})
 		if err != nil {
 			return err
 		}
@@ -38,7 +46,7 @@ func inBatches(ctx context.Context, client *dlock.Client, ids []string, work fun
 	return nil
 }
 
-// onWhatIsFree works on what nobody else works on, and skips the others.
+// onWhatIsFree works on the accounts whose locks are free, and skips the others.
 func onWhatIsFree(ctx context.Context, client *dlock.Client, ids []string, work func(ctx context.Context, id string) error) error {
 	for _, id := range ids {
 		_, err := client.Locker("lock:accounts:"+id).TryDo(ctx, func(ctx context.Context) error {

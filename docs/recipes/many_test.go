@@ -14,9 +14,14 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// cross has two processes transfer in opposite directions, and returns their errors. They have a minute. Requests take a
-// millisecond, so that each has its first lock before either asks for its second.
-func cross(t *testing.T, with func(context.Context, *dlock.Client, []string, func(context.Context) error) error) (errs [2]error) {
+// cross has two processes transfer in opposite directions, and returns their errors. They have a
+// minute. Requests take a millisecond, so that each has its first lock before either asks for its
+// second.
+func cross(
+	t *testing.T, with func(
+		context.Context, *dlock.Client, []string, func(context.Context) error,
+	) error,
+) (errs [2]error) {
 	store := membackend.New()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -24,7 +29,9 @@ func cross(t *testing.T, with func(context.Context, *dlock.Client, []string, fun
 	for i, ids := range [][]string{{"ann", "bob"}, {"bob", "ann"}} {
 		client := replicaOn(t, &line{Backend: store, takes: time.Millisecond})
 		all.Go(func() {
-			errs[i] = with(ctx, client, ids, func(ctx context.Context) error { return sleep(ctx, time.Second) })
+			errs[i] = with(ctx, client, ids, func(ctx context.Context) error {
+				return sleep(ctx, time.Second)
+			})
 		})
 	}
 	all.Wait()
@@ -53,7 +60,8 @@ func TestLocksTogether(t *testing.T) {
 
 func TestTransferToOneself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		err := withAll(t.Context(), replicaOn(t, membackend.New()), []string{"ann", "ann"}, func(context.Context) error { return nil })
+		err := withAll(t.Context(), replicaOn(t, membackend.New()), []string{"ann", "ann"},
+			func(context.Context) error { return nil })
 		if err != nil {
 			t.Error(err)
 		}
@@ -90,14 +98,18 @@ func TestWhatIsFree(t *testing.T) {
 		elsewhere.Lock()
 		client := replicaOn(t, store)
 		var done []string
-		err := onWhatIsFree(t.Context(), client, accounts(3), func(_ context.Context, id string) error {
+		err := onWhatIsFree(t.Context(), client, accounts(3), func(
+			_ context.Context, id string,
+		) error {
 			done = append(done, id)
 			return nil
 		})
 		if err != nil || !slices.Equal(done, []string{"0", "2"}) {
 			t.Errorf("done %v, %v", done, err)
 		}
-		err = onWhatIsFree(t.Context(), client, accounts(1), func(ctx context.Context, _ string) error {
+		err = onWhatIsFree(t.Context(), client, accounts(1), func(
+			ctx context.Context, _ string,
+		) error {
 			return client.Locker("lock:accounts:1").LockContext(ctx, dlock.Wait(0))
 		})
 		if !errors.Is(err, dlock.ErrHeld) {
@@ -111,7 +123,9 @@ func TestWhatIsFree(t *testing.T) {
 func TestTenThousandLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := replicaOn(t, membackend.New())
-		err := withAll(t.Context(), client, accounts(10_000), func(ctx context.Context) error { return sleep(ctx, 30*time.Second) })
+		err := withAll(t.Context(), client, accounts(10_000), func(ctx context.Context) error {
+			return sleep(ctx, 30*time.Second)
+		})
 		if err != nil {
 			t.Error(err)
 		}

@@ -9,10 +9,10 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A database has migrations: those of a goose.Provider, say.
+// A database runs its migrations, as a goose.Provider does.
 type database interface {
 	HasPending(ctx context.Context) (bool, error)
-	Up(ctx context.Context) error // runs those that are pending
+	Up(ctx context.Context) error // runs the pending migrations
 }
 
 func migrateWrong(ctx context.Context, client *dlock.Client, db database) error {
@@ -21,7 +21,7 @@ func migrateWrong(ctx context.Context, client *dlock.Client, db database) error 
 		return err
 	}
 	lock := client.Locker("lock:migrations")
-	return lock.Do(ctx, db.Up, dlock.FixedLease(time.Minute)) // they take seconds
+	return lock.Do(ctx, db.Up, dlock.FixedLease(time.Minute)) // the migrations take seconds
 }
 
 func migrateWrongToo(ctx context.Context, client *dlock.Client, db database) error {
@@ -31,8 +31,8 @@ func migrateWrongToo(ctx context.Context, client *dlock.Client, db database) err
 	return migrate(ctx, db)
 }
 
-// migrateAtStart returns when the database is as this version of the program wants it. After an error the program
-// should end, and be started again.
+// migrateAtStart returns when all migrations of this version of the program have run. After an
+// error the program should end, and be started again.
 func migrateAtStart(ctx context.Context, client *dlock.Client, db database) error {
 	err := client.Locker("lock:migrations").Do(ctx, func(ctx context.Context) error {
 		return migrate(ctx, db)
@@ -44,7 +44,7 @@ func migrateAtStart(ctx context.Context, client *dlock.Client, db database) erro
 }
 
 func migrate(ctx context.Context, db database) error {
-	pending, err := db.HasPending(ctx) // with the lock: who waited finds that another has run them
+	pending, err := db.HasPending(ctx) // under the lock: another replica may have run them by now
 	if err != nil || !pending {
 		return err
 	}

@@ -38,14 +38,16 @@ func (db *table) Up(ctx context.Context) (err error) {
 	return errors.Join(err, db.fails)
 }
 
-// impatient is a table whose migrations don't look at their context, as those that somebody else's library runs.
+// impatient is a table whose migrations don't look at their context, as those that somebody else's
+// library runs.
 type impatient struct{ *table }
 
 func (db impatient) Up(context.Context) error { return db.table.Up(context.Background()) }
 
 type migrating func(ctx context.Context, client *dlock.Client, db database) error
 
-// startThree starts three replicas, so far apart, and returns what they say once each has started or given up.
+// startThree starts three replicas, so far apart, and returns what they say once each has started
+// or given up.
 func startThree(t *testing.T, db database, apart time.Duration, migrate migrating) []error {
 	store := membackend.New()
 	errs := make([]error, 3)
@@ -123,13 +125,14 @@ func TestWhoWaitsForAMigrationTooLongSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &table{takes: 20 * time.Minute}
 		errs := startThree(t, db, 100*time.Millisecond, migrateAtStart)
-		if errs[0] != nil || !errors.Is(errs[1], dlock.ErrHeld) || !errors.Is(errs[2], dlock.ErrHeld) || !db.migrated.Load() {
+		if errs[0] != nil || !errors.Is(errs[1], dlock.ErrHeld) ||
+			!errors.Is(errs[2], dlock.ErrHeld) || !db.migrated.Load() {
 			t.Errorf("a migration of 20 minutes: %v", errs)
 		}
 	})
 }
 
-// It fails for the first, and then for each of the others, who waited.
+// It fails for the first, and then for each of the others, which waited.
 func TestAMigrationThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("syntax error")
@@ -163,7 +166,8 @@ func TestTheNextMigratesIfAReplicaDies(t *testing.T) {
 		dying.down.Store(true)
 		must(t, migrateAtStart(t.Context(), second, db))
 		if n := db.runs.left.Load(); n != 2 || !db.migrated.Load() || db.runs.most.Load() != 1 {
-			t.Errorf("one of two replicas was cut off while it migrated: the other has run the migration %d times", n-1)
+			t.Errorf("one of two replicas was cut off while it migrated: the other has run the "+
+				"migration %d times", n-1)
 		}
 		if err := <-died; !errors.Is(err, dlock.ErrLost) {
 			t.Errorf("who was cut off says %v", err)

@@ -13,26 +13,28 @@ func lockNameWrong(tenant, order string) string {
 	return fmt.Sprintf("lock:%s:%s", tenant, order)
 }
 
-// lockName is the name for an order of a tenant. No two have the same, whatever they are called.
+// lockName returns the name of an order's lock. Two orders never have the same name, whatever their
+// texts are.
 func lockName(tenant, order string) string {
 	return "lock:orders:" + part(tenant) + ":" + part(order)
 }
 
-// part is a text of somebody else as a part of a name: without colons and braces, and not long.
+// part returns a text from outside as a part of a name, without colons and braces, and not long.
 func part(text string) string {
 	if len(text) > 100 {
 		return fmt.Sprintf("sha256=%x", sha256.Sum256([]byte(text)))
 	}
-	return url.QueryEscape(text) // which leaves no = either
+	return url.QueryEscape(text) // which also escapes =
 }
 
-// rowLock is the lock of a row, which some other rows share: there are a thousand, for any number of rows.
+// rowLock returns the lock of a row. Any number of rows share a thousand locks.
 func rowLock(client *dlock.Client, row string) *dlock.Locker {
-	n := crc32.ChecksumIEEE([]byte(row)) % 1000 // not hash/maphash: each process has its own
+	n := crc32.ChecksumIEEE([]byte(row)) % 1000 // not hash/maphash, whose seed each process chooses
 	return client.Locker(fmt.Sprintf("lock:rows:%d", n))
 }
 
-// renamed is the lock of an order for as long as programs run that know it by its old name.
+// renamed returns the lock of an order under both names. Use it while programs that know only the
+// old name still run.
 func renamed(client *dlock.Client, tenant, order string) *dlock.MultiLocker {
 	before := client.Locker(lockNameWrong(tenant, order))
 	return dlock.All(before, client.Locker(lockName(tenant, order)))

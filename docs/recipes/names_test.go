@@ -16,15 +16,18 @@ func TestNamesThatCollide(t *testing.T) {
 		one := client.Locker(lockNameWrong("acme:eu", "7"))
 		one.Lock()
 		defer one.Unlock()
-		if ok, err := client.Locker(lockNameWrong("acme", "eu:7")).TryLock(t.Context()); ok || err != nil {
+		if ok, err := client.Locker(lockNameWrong("acme", "eu:7")).TryLock(t.Context()); ok ||
+			err != nil {
 			t.Errorf("another tenant's lock was free: %v, %v", ok, err)
 		}
 	})
 }
 
 func TestNamesThatDoNotCollide(t *testing.T) {
-	texts := []string{"", "a", "A", ":", "::", "a:", ":a", "%3A", "%", "a%3A", "{a}", "a b", "a+b", "ä", "\xff", "=",
-		strings.Repeat("x", 100), strings.Repeat("x", 101), strings.Repeat("x", 1000), part(strings.Repeat("x", 101))}
+	texts := []string{"", "a", "A", ":", "::", "a:", ":a", "%3A", "%", "a%3A", "{a}", "a b", "a+b",
+		"ä", "\xff", "=",
+		strings.Repeat("x", 100), strings.Repeat("x", 101), strings.Repeat("x", 1000),
+		part(strings.Repeat("x", 101))}
 	seen := make(map[string]string)
 	for _, tenant := range texts {
 		for _, order := range texts {
@@ -33,7 +36,8 @@ func TestNamesThatDoNotCollide(t *testing.T) {
 				t.Errorf("%s is the name of %s and of %s", name, of, other)
 			}
 			seen[name] = of
-			if strings.Count(name, ":") != 3 || strings.ContainsAny(name, "{} ") || len(name) > 1000 {
+			if strings.Count(name, ":") != 3 || strings.ContainsAny(name, "{} ") ||
+				len(name) > 1000 {
 				t.Errorf("the name of %s is %q", of, name)
 			}
 		}
@@ -58,14 +62,16 @@ func TestRowsShareLocks(t *testing.T) {
 	}
 }
 
-// Programs with the old name, with the new one, and with both exclude each other, but for the first two.
+// Programs with the old name, with the new one, and with both exclude each other, but for the first
+// two.
 func TestALockIsRenamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
 		old := dlock.All(replicaOn(t, store).Locker(lockNameWrong("acme", "7")))
 		both := renamed(replicaOn(t, store), "acme", "7")
 		next := dlock.All(replicaOn(t, store).Locker(lockName("acme", "7")))
-		for _, pair := range [][2]*dlock.MultiLocker{{old, both}, {both, old}, {next, both}, {both, next}} {
+		for _, pair := range [][2]*dlock.MultiLocker{{old, both}, {both, old}, {next, both},
+			{both, next}} {
 			pair[0].Lock()
 			if ok, err := pair[1].TryLock(t.Context()); ok || err != nil {
 				t.Errorf("two are inside: %v, %v", ok, err)

@@ -13,8 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
-// An outbox is a table of messages that transactions of the program have written, to be sent to
-// others in order: CREATE TABLE outbox (id bigserial PRIMARY KEY, message text NOT NULL).
+// An outbox is a table of messages that transactions of the program write. The messages must be
+// sent in order: CREATE TABLE outbox (id bigserial PRIMARY KEY, message text NOT NULL).
 type outbox struct {
 	pool  *pgxpool.Pool
 	locks *postgresbackend.Backend
@@ -75,7 +75,7 @@ func (o *outbox) drain(ctx context.Context, client *dlock.Client) error {
 			return err
 		}
 		err = o.drainWith(ctx, hold)
-		_ = hold.Release(context.WithoutCancel(ctx)) // or it was lost
+		_ = hold.Release(context.WithoutCancel(ctx)) // an error: the lock may be held for a lease
 		if !errors.Is(err, dlock.ErrLost) && !errors.Is(err, postgresbackend.ErrLost) {
 			return err
 		}
@@ -85,8 +85,8 @@ func (o *outbox) drain(ctx context.Context, client *dlock.Client) error {
 func (o *outbox) drainWith(ctx context.Context, hold *dlock.Hold) error {
 	for {
 		var n int
-		// With ctx, not with the hold's: a transaction that is guarded may go on to its end,
-		// even if the lock is lost meanwhile.
+		// With ctx, not with the hold's context: a guarded transaction may go on to its end, even
+		// if the lock is lost meanwhile.
 		err := pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) (err error) {
 			if err := o.locks.Guard(ctx, tx, hold); err != nil {
 				return err

@@ -8,7 +8,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-func reportWrong(ctx context.Context, client *dlock.Client, day string, report func(context.Context) error) error {
+func reportWrong(
+	ctx context.Context, client *dlock.Client, day string, report func(context.Context) error,
+) error {
 	return client.Locker("report:"+day).Do(ctx, report)
 }
 
@@ -23,7 +25,7 @@ func reportOnce(ctx context.Context, client *dlock.Client, log *slog.Logger, day
 		if err == nil {
 			return nil
 		}
-		// Another is making it, or it failed, or the store did.
+		// Another replica is making the report, or the report failed, or the store did.
 		log.Info("the report is not made yet", "day", day, "err", err)
 		select {
 		case <-time.After(time.Minute):

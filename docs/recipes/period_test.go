@@ -32,10 +32,14 @@ func (p *printer) print(ctx context.Context) error {
 	return nil
 }
 
-type reporter func(ctx context.Context, client *dlock.Client, day string, report func(context.Context) error) error
+type reporter func(
+	ctx context.Context, client *dlock.Client, day string, report func(context.Context) error,
+) error
 
 // reportOnceSilently is reportOnce without a log.
-func reportOnceSilently(ctx context.Context, client *dlock.Client, day string, report func(context.Context) error) error {
+func reportOnceSilently(
+	ctx context.Context, client *dlock.Client, day string, report func(context.Context) error,
+) error {
 	return reportOnce(ctx, client, slog.New(slog.DiscardHandler), day, report)
 }
 
@@ -69,7 +73,8 @@ func TestAtLeastIsAtMostOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p printer
 		errs := onADay(t, &p, 20*time.Millisecond, reportAtMost)
-		if n := p.made.Load(); n != 1 || errs[0] != nil || !errors.Is(errs[1], dlock.ErrHeld) || !errors.Is(errs[2], dlock.ErrHeld) {
+		if n := p.made.Load(); n != 1 || errs[0] != nil || !errors.Is(errs[1], dlock.ErrHeld) ||
+			!errors.Is(errs[2], dlock.ErrHeld) {
 			t.Errorf("three replicas made %d reports, and say %v", n, errs)
 		}
 	})
@@ -94,7 +99,8 @@ func TestOnceIsOnce(t *testing.T) {
 				p.fails.Store(fails)
 				errs := onADay(t, &p, apart, reportOnceSilently)
 				if n := p.made.Load(); n != 1 || errors.Join(errs...) != nil {
-					t.Errorf("replicas %v apart, of whose attempts %d fail, made %d reports, and say %v", apart, fails, n, errs)
+					t.Errorf("replicas %v apart, of whose attempts %d fail, made %d reports, "+
+						"and say %v", apart, fails, n, errs)
 				}
 			})
 		}

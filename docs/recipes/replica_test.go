@@ -30,7 +30,8 @@ type gauge struct{ now, most, entered, left atomic.Int32 }
 func (g *gauge) around(fn func()) {
 	g.entered.Add(1)
 	now := g.now.Add(1)
-	for most := g.most.Load(); now > most && !g.most.CompareAndSwap(most, now); most = g.most.Load() {
+	for most := g.most.Load(); now > most &&
+		!g.most.CompareAndSwap(most, now); most = g.most.Load() {
 	}
 	defer func() {
 		g.now.Add(-1)

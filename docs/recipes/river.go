@@ -27,7 +27,8 @@ func (w *waitingWorker) Work(ctx context.Context, job *river.Job[InvoiceArgs]) e
 	})
 }
 
-// An invoiceWorker sends invoices, for each customer only while nobody else has its lock: an import, say.
+// An invoiceWorker sends a customer's invoices only while nobody else, such as an import, has the
+// customer's lock.
 type invoiceWorker struct {
 	river.WorkerDefaults[InvoiceArgs]
 	locks *dlock.Client
@@ -39,7 +40,7 @@ func (w *invoiceWorker) Work(ctx context.Context, job *river.Job[InvoiceArgs]) e
 		return w.send(ctx, job.Args.Customer)
 	})
 	if !ran && err == nil {
-		return river.JobSnooze(10 * time.Second) // which isn't an attempt
+		return river.JobSnooze(10 * time.Second) // a snooze doesn't count as an attempt
 	}
-	return err // also if the store is down: then River tries again later and later
+	return err // also if the store is down: then River tries again, with longer and longer pauses
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// A log has numbered partitions, and keeps of each how far it has been worked off.
+// A log has numbered partitions. For each it stores the position up to which messages were handled.
 type log interface {
 	// Next waits for messages of a partition that come after the last Commit.
 	Next(ctx context.Context, partition string) (messages []string, position int, err error)
@@ -20,7 +20,9 @@ type log interface {
 	Commit(ctx context.Context, partition string, position int, token uint64) error
 }
 
-func consumeWrong(ctx context.Context, client *dlock.Client, q log, handle func(context.Context, string) error) {
+func consumeWrong(
+	ctx context.Context, client *dlock.Client, q log, handle func(context.Context, string) error,
+) {
 	var all sync.WaitGroup
 	for _, partition := range shards.Numbered(12) {
 		all.Go(func() {
@@ -47,16 +49,16 @@ func consumeWrong(ctx context.Context, client *dlock.Client, q log, handle func(
 	all.Wait()
 }
 
-// consume works the partitions off that are this replica's, until ctx ends.
+// consume handles the messages of this replica's partitions until ctx ends.
 func consume(ctx context.Context, client *dlock.Client, q log, handle func(context.Context, string) error) error {
 	set := shards.New(client, "orders", shards.Numbered(12))
 	return set.Run(ctx, func(ctx context.Context, s *shards.Shard) error {
 		for ctx.Err() == nil {
 			messages, position, err := q.Next(ctx, s.Name())
 			if err != nil {
-				return err // it is tried again in a second
+				return err // Run calls this function again after a second
 			}
-			for _, message := range messages { // what was begun is finished, also in a deploy
+			for _, message := range messages { // begun messages are finished, also in a deploy
 				if err := handle(s.Finishing(), message); err != nil {
 					return err
 				}
@@ -69,7 +71,11 @@ func consume(ctx context.Context, client *dlock.Client, q log, handle func(conte
 	})
 }
 
-func tenantsWrong(ctx context.Context, replica, replicas uint32, tenants []string, job func(context.Context, string) error) {
+func tenantsWrong(
+	ctx context.Context, replica, replicas uint32, tenants []string, job func(
+		context.Context, string,
+	) error,
+) {
 	for every := time.Tick(time.Minute); ; {
 		select {
 		case <-every:
@@ -86,7 +92,7 @@ func tenantsWrong(ctx context.Context, replica, replicas uint32, tenants []strin
 	}
 }
 
-// tenantsJobs runs job once an hour for each tenant, on whichever replica has it.
+// tenantsJobs runs job once an hour for each tenant, on the replica that has the tenant's shard.
 func tenantsJobs(ctx context.Context, client *dlock.Client, tenants func() []string, job func(context.Context, string) error) error {
 	const buckets = 64
 	set := shards.New(client, "tenants", shards.Numbered(buckets))
@@ -98,7 +104,7 @@ func tenantsJobs(ctx context.Context, client *dlock.Client, tenants func() []str
 				return nil
 			}
 			hour := time.Now().UTC().Format("2006-01-02T15")
-			for _, tenant := range tenants() { // they come and go
+			for _, tenant := range tenants() { // tenants come and go
 				if shards.Of(tenant, buckets) != s.Name() || ctx.Err() != nil {
 					continue
 				}

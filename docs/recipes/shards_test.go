@@ -27,7 +27,10 @@ type orders struct {
 }
 
 func newOrders() *orders {
-	return &orders{at: map[string]int{}, newest: map[string]uint64{}, handled: map[string]int{}, by: map[int]int{}}
+	return &orders{
+		at: map[string]int{}, newest: map[string]uint64{}, handled: map[string]int{},
+		by: map[int]int{},
+	}
 }
 
 func (o *orders) Next(ctx context.Context, partition string) ([]string, int, error) {
@@ -67,7 +70,9 @@ func (o *orders) handle(replica int) func(context.Context, string) error {
 	}
 }
 
-type consumer func(ctx context.Context, client *dlock.Client, q log, handle func(context.Context, string) error)
+type consumer func(
+	ctx context.Context, client *dlock.Client, q log, handle func(context.Context, string) error,
+)
 
 // consumed has three replicas consume for an hour, the second and third a moment after the first.
 // After half an hour the first is deployed anew.
@@ -104,7 +109,9 @@ func TestWhoComesFirstHasAllPartitions(t *testing.T) {
 }
 
 func TestPartitionsAreDivided(t *testing.T) {
-	o := consumed(t, func(ctx context.Context, c *dlock.Client, q log, handle func(context.Context, string) error) {
+	o := consumed(t, func(
+		ctx context.Context, c *dlock.Client, q log, handle func(context.Context, string) error,
+	) {
 		if err := consume(ctx, c, q, handle); ctx.Err() == nil {
 			t.Error(err)
 		}
@@ -115,7 +122,8 @@ func TestPartitionsAreDivided(t *testing.T) {
 		}
 	}
 	first, second, third, new := o.by[0]+o.by[3], o.by[1], o.by[2], o.by[3]
-	if least, most := min(first, second, third), max(first, second, third); least < most*9/10 || new == 0 {
+	if least, most := min(first, second, third), max(first, second, third); least < most*9/10 ||
+		new == 0 {
 		t.Errorf("the replicas have handled %v", o.by)
 	}
 	for partition, n := range o.at {
@@ -125,11 +133,19 @@ func TestPartitionsAreDivided(t *testing.T) {
 	}
 }
 
-var tenants = []string{"acme", "bolt", "core", "dune", "echo", "foxy", "gold", "hive", "iris", "jade", "kite"}
+var tenants = []string{
+	"acme", "bolt", "core", "dune", "echo", "foxy", "gold", "hive", "iris", "jade", "kite",
+}
 
-// ranJobs has three replicas run jobs for some hours, and one of them end after the first. It returns
-// how often each tenant's job has run after that.
-func ranJobs(t *testing.T, work func(ctx context.Context, replica uint32, client *dlock.Client, job func(context.Context, string) error)) map[string]int {
+// ranJobs has three replicas run jobs for some hours, and one of them end after the first. It
+// returns how often each tenant's job has run after that.
+func ranJobs(
+	t *testing.T, work func(
+		ctx context.Context, replica uint32, client *dlock.Client, job func(
+			context.Context, string,
+		) error,
+	),
+) map[string]int {
 	ran := make(map[string]int)
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -163,17 +179,27 @@ func ranJobs(t *testing.T, work func(ctx context.Context, replica uint32, client
 }
 
 func TestTenantsOfADeadReplica(t *testing.T) {
-	ran := ranJobs(t, func(ctx context.Context, replica uint32, _ *dlock.Client, job func(context.Context, string) error) {
+	ran := ranJobs(t, func(
+		ctx context.Context, replica uint32, _ *dlock.Client, job func(
+			context.Context, string,
+		) error,
+	) {
 		tenantsWrong(ctx, replica, 3, tenants, job)
 	})
 	if len(ran) == 0 || len(ran) == len(tenants) {
-		t.Errorf("after a replica has ended %d of %d tenants have their jobs", len(ran), len(tenants))
+		t.Errorf("after a replica has ended %d of %d tenants have their jobs", len(ran),
+			len(tenants))
 	}
 }
 
 func TestOneCronForEachTenant(t *testing.T) {
-	ran := ranJobs(t, func(ctx context.Context, _ uint32, client *dlock.Client, job func(context.Context, string) error) {
-		if err := tenantsJobs(ctx, client, func() []string { return tenants }, job); ctx.Err() == nil {
+	ran := ranJobs(t, func(
+		ctx context.Context, _ uint32, client *dlock.Client,
+		job func(context.Context, string) error,
+	) {
+		if err := tenantsJobs(ctx, client, func() []string {
+			return tenants
+		}, job); ctx.Err() == nil {
 			t.Error(err)
 		}
 	})
@@ -211,7 +237,10 @@ func TestReadiness(t *testing.T) {
 				t.Errorf("before it is a member it answers %d", got)
 			}
 			all.Go(func() {
-				set.Run(ctx, func(ctx context.Context, _ *shards.Shard) error { <-ctx.Done(); return nil })
+				set.Run(ctx, func(ctx context.Context, _ *shards.Shard) error {
+					<-ctx.Done()
+					return nil
+				})
 			})
 			time.Sleep(time.Second)
 			if got := status(set, false); got != 200 {

@@ -18,24 +18,24 @@ type service struct {
 	queue  <-chan string
 	handle func(ctx context.Context, message string)
 	locks  *dlock.Client
-	store  io.Closer // what the locks are kept with: a *redis.Client
+	store  io.Closer // the client of the locks' store: a *redis.Client
 }
 
-// runWrong is called with the context of signal.NotifyContext, and ends the program when it returns.
+// runWrong is called with the context of signal.NotifyContext. The program ends when it returns.
 func (s *service) runWrong(ctx context.Context, l net.Listener) error {
 	go s.server.Serve(l)
 	go s.work(ctx, context.WithoutCancel(ctx))
 	<-ctx.Done()
-	return errors.Join(s.locks.Close(), s.store.Close()) // gives nothing back
+	return errors.Join(s.locks.Close(), s.store.Close()) // releases no lock
 }
 
-// run is called with the context of signal.NotifyContext, and ends the program when it returns.
+// run is called with the context of signal.NotifyContext. The program ends when it returns.
 func (s *service) run(ctx context.Context, l net.Listener) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	life, cut := context.WithCancel(context.WithoutCancel(ctx)) // of work that has begun
 	defer cut()
-	s.server.BaseContext = func(net.Listener) context.Context { return life } // that of each request
+	s.server.BaseContext = func(net.Listener) context.Context { return life } // of each request
 	failed := make(chan error, 1)
 	go func() { failed <- s.server.Serve(l) }()
 	var workers sync.WaitGroup
@@ -45,16 +45,16 @@ func (s *service) run(ctx context.Context, l net.Listener) (err error) {
 	case err = <-failed:
 	case <-ctx.Done():
 	}
-	stop()                                           // nothing new is taken
+	stop()                                           // no new work is begun
 	defer time.AfterFunc(20*time.Second, cut).Stop() // slow work is told to give up, by its context
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 25*time.Second)
 	defer cancel()
-	err = errors.Join(err, s.server.Shutdown(end)) // begun requests finish, and give their locks back
+	err = errors.Join(err, s.server.Shutdown(end)) // begun requests finish, and release their locks
 	workers.Wait()
 	return errors.Join(err, s.locks.Close(), s.store.Close()) // nobody needs them now; in this order
 }
 
-// work handles messages until ctx ends; what it has begun lasts for as long as life.
+// work handles messages until ctx ends. A message that it has begun may take until life ends.
 func (s *service) work(ctx, life context.Context) {
 	for ctx.Err() == nil {
 		select {

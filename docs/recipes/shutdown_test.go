@@ -59,7 +59,8 @@ func (p *pipes) get() (int, error) {
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// serving is a service that has begun a request and a message, which have a lock each, and of which the latter takes a second longer. Its store's client can be closed.
+// serving is a service that has begun a request and a message, which have a lock each, and of which
+// the latter takes a second longer. Its store's client can be closed.
 type serving struct {
 	*service
 	line
@@ -89,14 +90,18 @@ func begin(t *testing.T, work func(context.Context) error) *serving {
 	s.Backend = store
 	locks := replicaOn(t, s)
 	s.service = &service{
-		server: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		server: &http.Server{Handler: http.HandlerFunc(func(
+			w http.ResponseWriter, r *http.Request,
+		) {
 			if err := locks.Locker("lock:request").Do(r.Context(), work); err != nil {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 		})},
 		queue: s.queue,
 		handle: func(ctx context.Context, message string) {
-			err := locks.Locker("lock:message").Do(ctx, func(ctx context.Context) error { return cmp.Or(work(ctx), sleep(ctx, time.Second)) })
+			err := locks.Locker("lock:message").Do(ctx, func(ctx context.Context) error {
+				return cmp.Or(work(ctx), sleep(ctx, time.Second))
+			})
 			s.did(fmt.Sprint(message, ": ", err))
 		},
 		locks: locks,
@@ -123,8 +128,11 @@ func (s *serving) both(t *testing.T) time.Duration {
 	return took
 }
 
-// endIn begins a request and a message, ends the service's context, and returns when the service has returned, with the status that was answered and how long it took.
-func (s *serving) endIn(t *testing.T, run func(context.Context, net.Listener) error) (status int, took time.Duration, err error) {
+// endIn begins a request and a message, ends the service's context, and returns when the service
+// has returned, with the status that was answered and how long it took.
+func (s *serving) endIn(
+	t *testing.T, run func(context.Context, net.Listener) error,
+) (status int, took time.Duration, err error) {
 	ctx, terminate := context.WithCancel(t.Context())
 	defer terminate()
 	answered, returned := make(chan int, 1), make(chan error, 1)
@@ -155,10 +163,12 @@ func TestAShutdownThatClosesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// The process ends when the service has returned: nobody in it gets any further.
 		s := begin(t, func(context.Context) error { time.Sleep(time.Hour); return nil })
-		if status, took, err := s.endIn(t, s.runWrong); status != unanswered || took != 0 || err != nil {
+		if status, took, err := s.endIn(t, s.runWrong); status != unanswered || took != 0 ||
+			err != nil {
 			t.Errorf("status %d after %v; %v", status, took, err)
 		}
-		if waited := s.both(t) + time.Second; waited.Round(time.Second) != 29*time.Second { // endIn has waited before
+		if waited := s.both(t) + time.Second; waited.Round(time.Second) != 29*time.Second {
+			// endIn has waited before
 			t.Errorf("another waited for %v", waited)
 		}
 		time.Sleep(time.Hour)
@@ -173,13 +183,15 @@ func TestShutdown(t *testing.T) {
 		if status != http.StatusOK || took < 4*time.Second || took > 6*time.Second || err != nil {
 			t.Errorf("status %d after %v, %v", status, took, err)
 		}
-		if want := []string{"first: <nil>", "store closed, and its client before: true"}; !slices.Equal(s.done, want) {
+		if want := []string{"first: <nil>",
+			"store closed, and its client before: true"}; !slices.Equal(s.done, want) {
 			t.Errorf("done: %q, want %q", s.done, want)
 		}
 		if waited := s.both(t); waited > 0 {
 			t.Errorf("another waited for %v", waited)
 		}
-		if err := s.locks.Locker("lock:other").LockContext(t.Context()); !errors.Is(err, dlock.ErrClosed) {
+		if err := s.locks.Locker("lock:other").
+			LockContext(t.Context()); !errors.Is(err, dlock.ErrClosed) {
 			t.Error(err)
 		}
 	})
@@ -189,10 +201,12 @@ func TestShutdownOfWhatTakesTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := begin(t, atWork(time.Hour))
 		status, took, err := s.endIn(t, s.run)
-		if status != http.StatusServiceUnavailable || took < 20*time.Second || took > 21*time.Second || err != nil {
+		if status != http.StatusServiceUnavailable || took < 20*time.Second ||
+			took > 21*time.Second || err != nil {
 			t.Errorf("status %d after %v, %v", status, took, err)
 		}
-		if want := []string{"first: context canceled", "store closed, and its client before: true"}; !slices.Equal(s.done, want) {
+		if want := []string{"first: context canceled",
+			"store closed, and its client before: true"}; !slices.Equal(s.done, want) {
 			t.Errorf("done: %q, want %q", s.done, want)
 		}
 		if waited := s.both(t); waited > 0 {

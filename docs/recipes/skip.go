@@ -15,12 +15,16 @@ func sweepWrong(ctx context.Context, lock *dlock.Locker, sweep func(context.Cont
 	return sweep(ctx)
 }
 
-func sweepWrongToo(ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error) error {
-	return lock.Do(ctx, sweep, dlock.Wait(0), dlock.FixedLease(10*time.Minute)) // it never takes longer
+func sweepWrongToo(
+	ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error,
+) error {
+	// a sweep never takes longer
+	return lock.Do(ctx, sweep, dlock.Wait(0), dlock.FixedLease(10*time.Minute))
 }
 
-// sweepUnlessRunning says whether it swept: false and nil if another is sweeping. An error is the sweep's, or the
-// store's: if that doesn't answer nobody knows whether another is sweeping.
+// sweepUnlessRunning returns whether it swept. It returns false and nil if another replica is
+// sweeping. An error is the sweep's or the store's. If the store doesn't answer, it is unknown
+// whether another replica is sweeping.
 func sweepUnlessRunning(ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error) (swept bool, err error) {
 	return lock.TryDo(ctx, sweep)
 }

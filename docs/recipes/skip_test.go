@@ -20,7 +20,10 @@ func TestAStoreThatIsDownIsTakenForASweepElsewhere(t *testing.T) {
 		lock := replicaOn(t, cable).Locker("lock:sweep")
 		var swept gauge
 		for range 24 {
-			must(t, sweepWrong(t.Context(), lock, func(context.Context) error { swept.around(func() {}); return nil }))
+			must(t, sweepWrong(t.Context(), lock, func(context.Context) error {
+				swept.around(func() {})
+				return nil
+			}))
 			time.Sleep(time.Hour)
 		}
 		if n := swept.entered.Load(); n != 0 {
@@ -31,7 +34,10 @@ func TestAStoreThatIsDownIsTakenForASweepElsewhere(t *testing.T) {
 
 // A lease of ten minutes, and a sweep of 15.
 func TestALeaseThatIsShorterThanTheSweep(t *testing.T) {
-	for name, stubborn := range map[string]bool{"a sweep that looks at its context": false, "a sweep that doesn't": true} {
+	for name, stubborn := range map[string]bool{
+		"a sweep that looks at its context": false,
+		"a sweep that doesn't":              true,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := membackend.New()
@@ -54,7 +60,8 @@ func TestALeaseThatIsShorterThanTheSweep(t *testing.T) {
 					lock := replicaOn(t, store).Locker("lock:sweep")
 					all.Go(func() {
 						for range 60 { // minutes
-							if err := sweepWrongToo(t.Context(), lock, sweep); err != nil && !errors.Is(err, dlock.ErrHeld) && !errors.Is(err, dlock.ErrLost) {
+							if err := sweepWrongToo(t.Context(), lock, sweep); err != nil &&
+								!errors.Is(err, dlock.ErrHeld) && !errors.Is(err, dlock.ErrLost) {
 								t.Error(err)
 							}
 							time.Sleep(time.Minute)
@@ -66,7 +73,8 @@ func TestALeaseThatIsShorterThanTheSweep(t *testing.T) {
 					t.Error("never were there two sweeps at the same time")
 				}
 				if !stubborn && ended.Load() != 0 {
-					t.Errorf("of %d sweeps %d came to their end", sweeps.entered.Load(), ended.Load())
+					t.Errorf("of %d sweeps %d came to their end", sweeps.entered.Load(),
+						ended.Load())
 				}
 			})
 		})
@@ -82,7 +90,9 @@ func TestASweepIsSkippedWhileAnotherRuns(t *testing.T) {
 			lock := replicaOn(t, store).Locker("lock:sweep")
 			all.Go(func() {
 				for range 10 {
-					swept, err := sweepUnlessRunning(t.Context(), lock, func(ctx context.Context) error {
+					swept, err := sweepUnlessRunning(t.Context(), lock, func(
+						ctx context.Context,
+					) error {
 						sweeps.around(func() { time.Sleep(15 * time.Minute) })
 						return context.Cause(ctx)
 					})
@@ -108,12 +118,15 @@ func TestASweepThatIsNotMadeSaysWhy(t *testing.T) {
 		client := replicaOn(t, cable)
 		never := func(context.Context) error { t.Error("it swept"); return nil }
 		cable.down.Store(true)
-		if swept, err := sweepUnlessRunning(t.Context(), client.Locker("lock:sweep"), never); swept || !errors.Is(err, dlock.ErrUnavailable) {
+		if swept, err := sweepUnlessRunning(t.Context(), client.Locker("lock:sweep"),
+			never); swept || !errors.Is(err, dlock.ErrUnavailable) {
 			t.Errorf("the store is down: %v, %v", swept, err)
 		}
 		cable.down.Store(false)
 		// A sweep that fails since something else is held has not been skipped.
-		swept, err := sweepUnlessRunning(t.Context(), client.Locker("lock:sweep"), func(ctx context.Context) error {
+		swept, err := sweepUnlessRunning(t.Context(), client.Locker("lock:sweep"), func(
+			ctx context.Context,
+		) error {
 			other := client.Locker("lock:disk")
 			must(t, other.LockContext(context.Background()))
 			defer other.Unlock()

@@ -7,11 +7,12 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A poller is a part of a program that something starts and stops. Only one of them may run anywhere.
+// A poller is a part of a program with Start and Stop. Of all processes, only one may run it at a
+// time.
 type poller struct {
 	lock   *dlock.Locker
 	poll   func(ctx context.Context) error // until ctx ends
-	failed func(error)                     // when it ends before that: it ends the program, say
+	failed func(error)                     // called if poll ends earlier: it ends the program, say
 
 	hold *dlock.Hold
 	end  context.CancelCauseFunc
@@ -28,15 +29,15 @@ func (p *poller) startWrong(ctx context.Context) (err error) {
 }
 
 func (p *poller) stopWrong(ctx context.Context) error {
-	return p.hold.Release(ctx) // now it may be another's, and then poll hears of it
+	return p.hold.Release(ctx) // another may get the lock before poll has ended
 }
 
-// Start waits for the lock, for as long as ctx allows, and has poll called until Stop.
+// Start waits for the lock as long as ctx allows, and then starts poll, which runs until Stop.
 func (p *poller) Start(ctx context.Context) error {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	waiting := context.AfterFunc(ctx, func() { end(ctx.Err()) }) // ctx is for the wait only
 	hold, err := p.lock.Acquire(life)
-	if !waiting() && err == nil { // ctx has ended all the same
+	if !waiting() && err == nil { // ctx ended during the call
 		err = errors.Join(ctx.Err(), hold.Release(life))
 	}
 	if err != nil {
@@ -54,13 +55,13 @@ func (p *poller) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop has poll end, and returns when the lock is given back.
+// Stop makes poll end, and returns when the lock is released.
 func (p *poller) Stop(ctx context.Context) error {
 	p.end(nil)
 	select {
 	case err := <-p.done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err() // it goes on, and so does the lock
+		return ctx.Err() // poll goes on, and the lock stays held
 	}
 }

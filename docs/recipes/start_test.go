@@ -50,7 +50,8 @@ func TestAStartWhoseContextIsThatOfTheWork(t *testing.T) {
 		}
 		started()
 		time.Sleep(time.Hour)
-		if locked, err := p.lock.IsLocked(t.Context()); p.polling.Load() != 0 || !locked || err != nil {
+		if locked, err := p.lock.IsLocked(t.Context()); p.polling.Load() != 0 || !locked ||
+			err != nil {
 			t.Errorf("%d poll; locked: %v, %v", p.polling.Load(), locked, err)
 		}
 	})
@@ -92,7 +93,8 @@ func TestStartAndStop(t *testing.T) {
 		}
 		started()
 		ctx, started = starting(t)
-		if err := other.Start(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, dlock.ErrHeld) {
+		if err := other.Start(ctx); !errors.Is(err, context.DeadlineExceeded) ||
+			!errors.Is(err, dlock.ErrHeld) {
 			t.Errorf("the other's Start: %v", err)
 		}
 		started()

@@ -23,7 +23,7 @@ var errNoConnection = errors.New("connection refused")
 
 func (l *line) Open() backend.Session { return &lineSession{l.Backend.Open(), l} }
 
-// lineSession is a session of a line. Who waits polls.
+// lineSession is a session of a line. Its waiters poll.
 type lineSession struct {
 	backend.Session
 	line *line
@@ -41,28 +41,36 @@ func (s *lineSession) broken(ctx context.Context) error {
 	return nil
 }
 
-func (s *lineSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *lineSession) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if err := s.broken(ctx); err != nil {
 		return backend.AcquireResult{}, err
 	}
 	return s.Session.Acquire(ctx, req)
 }
 
-func (s *lineSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *lineSession) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	if err := s.broken(ctx); err != nil {
 		return backend.ReleaseResult{}, err
 	}
 	return s.Session.Release(ctx, req)
 }
 
-func (s *lineSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *lineSession) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	if err := s.broken(ctx); err != nil {
 		return backend.RenewResult{}, err
 	}
 	return s.Session.Renew(ctx, req)
 }
 
-func (s *lineSession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+func (s *lineSession) Look(
+	ctx context.Context, req backend.LookRequest,
+) (backend.LookResult, error) {
 	if err := s.broken(ctx); err != nil {
 		return backend.LookResult{}, err
 	}

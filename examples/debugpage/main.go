@@ -1,7 +1,8 @@
-// Command debugpage serves the page of package lockdebug for a client that holds locks, waits for some, and has lost some.
+// Command debugpage serves the page of package lockdebug for a client that holds locks, waits for
+// locks, and has lost some.
 //
 //	go run ./examples/debugpage                        # the locks are in memory
-//	go run ./examples/debugpage -redis localhost:6379  # and on a server
+//	go run ./examples/debugpage -redis localhost:6379  # the locks are on a server
 //
 // It ends with a signal, or after -for.
 package main
@@ -29,8 +30,10 @@ import (
 )
 
 func main() {
-	addr := flag.String("redis", "", "host:port of a Redis server; without it the locks are in memory")
-	listen := flag.String("addr", "localhost:8080", "where to serve the page; whoever gets there sees it")
+	addr := flag.String("redis", "",
+		"host:port of a Redis server; without it the locks are in memory")
+	listen := flag.String("addr", "localhost:8080",
+		"where to serve the page; whoever gets there sees it")
 	d := flag.Duration("for", 0, "how long to serve it; 0: until a signal")
 	flag.Parse()
 
@@ -49,7 +52,9 @@ func run(ctx context.Context, out io.Writer, redisAddr, addr string, d time.Dura
 		defer rdb.Close()
 		store = redisbackend.New(rdb, redisbackend.WithPrefix("debugpage:"))
 	}
-	here, elsewhere := dlock.New(store, dlock.WithLease(lease)), dlock.New(store, dlock.WithLease(lease)) // as two processes
+	// two clients, which stand for two processes
+	here, elsewhere := dlock.New(store, dlock.WithLease(lease)),
+		dlock.New(store, dlock.WithLease(lease))
 	defer here.Close()
 	defer elsewhere.Close()
 

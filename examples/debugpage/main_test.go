@@ -24,7 +24,7 @@ func TestMemory(t *testing.T) { test(t, "") }
 
 func TestRedis(t *testing.T) { test(t, testservers.Redis(t).Addr) }
 
-// test runs the program until its page shows what it should, and stops it.
+// test runs the program until its page shows the expected rows, and stops it.
 func test(t *testing.T, redisAddr string) {
 	defer http.DefaultClient.CloseIdleConnections()
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
@@ -43,7 +43,8 @@ func test(t *testing.T, redisAddr string) {
 	const want = "lost: cache:warm forced, import:feeds lease, orders:1042 taken\n" +
 		"held: account:7 deploy:production export:ledger prices report:nightly slots:mailer\n" +
 		"waiting: deploy:production orders:1041 prices till:3\n" +
-		"store: account:7 deploy:production export:ledger orders:1041 orders:1042 prices report:nightly slots:mailer till:3\n"
+		"store: account:7 deploy:production export:ledger orders:1041 orders:1042 prices " +
+		"report:nightly slots:mailer till:3\n"
 	for {
 		got, err := look(ctx, strings.TrimSpace(url)+"?format=json&store=1")
 		if got == want {
@@ -60,7 +61,7 @@ func test(t *testing.T, redisAddr string) {
 	}
 }
 
-// look returns what the page says, in short.
+// look returns a summary of the page.
 func look(ctx context.Context, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -95,14 +96,14 @@ func look(ctx context.Context, url string) (string, error) {
 	return b.String(), nil
 }
 
-// It ends by itself if it is told to.
+// With -for the program ends after that time.
 func TestFor(t *testing.T) {
 	if err := run(t.Context(), io.Discard, "", "localhost:0", time.Millisecond); err != nil {
 		t.Error(err)
 	}
 }
 
-// What can't be served is an error, and nothing is left behind.
+// If the address can't be served, the program returns an error and cleans up.
 func TestBadAddress(t *testing.T) {
 	if err := run(t.Context(), os.Stderr, "", "nowhere", 0); err == nil {
 		t.Error("no error")

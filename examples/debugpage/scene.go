@@ -9,18 +9,18 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-const lease = 6 * time.Second // short: what was lost is seen after a third of it
+const lease = 6 * time.Second // short, so that losses are found soon
 
-// A scene is locks in play.
+// A scene has the locks of the demonstration.
 type scene struct {
 	ctx   context.Context
-	leave context.CancelFunc // ends waits
+	leave context.CancelFunc // ends the waits
 	waits sync.WaitGroup
 	holds []*dlock.Hold
-	err   error // the first
+	err   error // the first error
 }
 
-// play has two clients use locks. The scene is to be ended even if there is an error.
+// play makes two clients use locks. The caller must end the scene even after an error.
 func play(ctx context.Context, here, elsewhere *dlock.Client) (*scene, error) {
 	s := new(scene)
 	s.ctx, s.leave = context.WithCancel(ctx)
@@ -33,7 +33,7 @@ func play(ctx context.Context, here, elsewhere *dlock.Client) (*scene, error) {
 	s.hold(elsewhere.RWLocker("prices").Reader())
 	s.hold(here.Locker("report:nightly"), dlock.FixedLease(time.Hour))
 	s.hold(here.Locker("export:ledger"), dlock.FixedLease(time.Minute))
-	s.hold(here.Locker("import:feeds"), dlock.FixedLease(2*time.Second)) // it is over soon
+	s.hold(here.Locker("import:feeds"), dlock.FixedLease(2*time.Second)) // this lease expires soon
 
 	s.hold(elsewhere.Locker("orders:1041"))
 	s.hold(elsewhere.FairLocker("till:3"))
@@ -42,7 +42,8 @@ func play(ctx context.Context, here, elsewhere *dlock.Client) (*scene, error) {
 	s.wait(here.FairLocker("till:3"))
 	s.wait(here.RWLocker("prices").Writer())
 
-	// One is taken away, as an operator would do it, and one by the client itself.
+	// Another client forces the release of one lock, as an operator would. The client here forces
+	// that of a second lock itself.
 	s.hold(here.Locker("orders:1042"))
 	s.force(elsewhere.Locker("orders:1042"))
 	s.hold(elsewhere.Locker("orders:1042"))
@@ -75,19 +76,20 @@ func (s *scene) force(l *dlock.Locker) {
 	}
 }
 
-// wait waits for a lock until the scene ends, or holds it.
+// wait starts a wait for a lock. It ends with the scene, and so does the hold if the wait succeeds.
 func (s *scene) wait(l *dlock.Locker, opts ...dlock.AcquireOption) {
 	s.waits.Go(func() {
 		l.Do(s.ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }, opts...)
 	})
 }
 
-// end gives back what is held.
+// end ends the waits, and releases all holds.
 func (s *scene) end() {
 	s.leave()
 	s.waits.Wait()
 	for _, h := range s.holds {
-		if err := h.Release(context.Background()); err != nil && !errors.Is(err, dlock.ErrLost) && s.err == nil {
+		if err := h.Release(context.Background()); err != nil && !errors.Is(err, dlock.ErrLost) &&
+			s.err == nil {
 			s.err = err
 		}
 	}

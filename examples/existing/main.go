@@ -1,15 +1,15 @@
-// Existing gives a distributed lock to code that was written for a sync.Mutex: see queue.go, which
-// knows only sync.Locker and uses it with sync.Cond.
+// Existing gives a distributed lock to code that was written for a sync.Mutex. That code is in
+// queue.go. It needs only a sync.Locker, and uses it with a sync.Cond.
 //
 //	go run ./examples/existing
 //
-// What changes is who is kept out: with a sync.Mutex the other goroutines of this process, with a
-// dlock.Locker whoever uses the same store. Three things do not change:
+// A sync.Mutex excludes the other goroutines of this process. A dlock.Locker excludes all users of
+// the same store. Three properties don't change:
 //
 //   - A sync.Cond wakes goroutines of this process only. Another process that takes the same lock
 //     keeps this queue waiting, but can't Signal it.
-//   - The items are in this process's memory. A distributed lock guards what several processes
-//     share, a file or a row of a database, say; it shares nothing itself.
+//   - The items are in this process's memory. A distributed lock guards data that several processes
+//     share, such as a file or a row of a database. The lock itself shares nothing.
 //   - Lock returns no error and Unlock has no way to say that the lock was lost meanwhile. dlock
 //     logs that. Code that can be changed should call Do, whose context ends with the lock.
 package main
@@ -26,7 +26,7 @@ import (
 func main() {
 	fmt.Println("guarded by a sync.Mutex:", pass(NewQueue(new(sync.Mutex), 4)))
 
-	store := membackend.New() // or redisbackend.New(…), for other processes to see it
+	store := membackend.New() // or redisbackend.New(…), to share the lock with other processes
 	here, elsewhere := dlock.New(store), dlock.New(store)
 	defer here.Close()
 	defer elsewhere.Close()
@@ -34,8 +34,8 @@ func main() {
 	queue := NewQueue(here.Locker("queue"), 4)
 	fmt.Println("guarded by a dlock.Locker:", pass(queue))
 
-	// A client of its own is like a process of its own. While it has the lock, no goroutine here
-	// gets in.
+	// Another client is like another process. While it has the lock, the goroutines of the queue
+	// wait.
 	lock := elsewhere.Locker("queue")
 	lock.Lock()
 	const pause = 500 * time.Millisecond
@@ -43,7 +43,7 @@ func main() {
 	fmt.Printf("the same, while another client has the lock for %v: %v\n", pause, pass(queue))
 }
 
-// pass lets several goroutines pass items through a queue, and says how that went.
+// pass makes several goroutines pass items through a queue, and describes the result.
 func pass(q *Queue) string {
 	const workers, each = 4, 25
 	var all sync.WaitGroup

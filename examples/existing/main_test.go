@@ -26,7 +26,7 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// Who has the lock elsewhere keeps the queue's goroutines out.
+// While another client holds the lock, the queue's goroutines wait.
 func TestOtherClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -40,7 +40,8 @@ func TestOtherClient(t *testing.T) {
 		start := time.Now()
 		pass(NewQueue(here.Locker("queue"), 4))
 		if d := time.Since(start); d < time.Minute {
-			t.Errorf("items came through after %v, while another client had the lock for a minute", d)
+			t.Errorf("items came through after %v, while another client had the lock for a minute",
+				d)
 		}
 	})
 }

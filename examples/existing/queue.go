@@ -2,8 +2,8 @@ package main
 
 import "sync"
 
-// Queue is the existing code: a bounded queue that knows nothing of distributed locks. It would be
-// the same if it were written before there was this module; all that it asks for is a sync.Locker.
+// Queue is the existing code: a bounded queue without any reference to distributed locks. It needs
+// only a sync.Locker, so it could have been written before this module.
 type Queue struct {
 	lock     sync.Locker
 	notEmpty *sync.Cond
@@ -22,7 +22,7 @@ func NewQueue(lock sync.Locker, limit int) *Queue {
 	}
 }
 
-// Put appends an item, and waits as long as the queue is full.
+// Put appends an item. It waits while the queue is full.
 func (q *Queue) Put(item int) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
@@ -33,7 +33,7 @@ func (q *Queue) Put(item int) {
 	q.notEmpty.Signal()
 }
 
-// Get removes the first item, and waits as long as there is none.
+// Get removes the first item. It waits while the queue is empty.
 func (q *Queue) Get() int {
 	q.lock.Lock()
 	defer q.lock.Unlock()

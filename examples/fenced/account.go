@@ -10,20 +10,21 @@ import (
 	"sync"
 )
 
-// tokenHeader is where a request says with which token its sender holds the lock.
+// tokenHeader is the header with the token of the sender's hold.
 const tokenHeader = "Fencing-Token"
 
 // A balance is a resource that refuses stale writers.
 type balance interface {
-	// open returns the balance to the holder with a token.
+	// open returns the balance to the holder of a token.
 	open(ctx context.Context, token uint64) (int, error)
 
-	// write sets the balance, unless somebody with a larger token has opened or written it.
+	// write sets the balance, unless a larger token was used before.
 	write(ctx context.Context, token uint64, balance int) error
 }
 
-// account is a resource that refuses stale writers: it remembers the largest token that it has seen, in the same
-// atomic step in which it writes. In a database that is a column, and a condition of the UPDATE:
+// account is a resource that refuses stale writers. It remembers the largest token that it has
+// seen, in the same atomic step in which it writes. In a database that is a column, and a condition
+// of the UPDATE:
 //
 //	UPDATE account SET balance = $1, token = $2 WHERE id = 42 AND token <= $2
 type account struct {
@@ -34,7 +35,8 @@ type account struct {
 
 func newAccount(balance int) *account { return &account{balance: balance} }
 
-// ServeHTTP answers GET with the balance, and PUT with whether the new one was written.
+// ServeHTTP answers GET with the balance. A PUT sets the balance, unless its token is stale. The
+// status tells whether it did.
 func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -48,7 +50,8 @@ func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if token < a.token {
-		http.Error(w, fmt.Sprintf("token %d is stale: somebody with %d has written", token, a.token), http.StatusConflict)
+		http.Error(w, fmt.Sprintf("token %d is stale: somebody with %d has written", token,
+			a.token), http.StatusConflict)
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 100))
@@ -64,7 +67,7 @@ func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.token, a.balance = token, balance
 }
 
-// remote is the account on an HTTP server at a URL.
+// remote is an account on an HTTP server. Its value is the URL.
 type remote string
 
 func (url remote) open(ctx context.Context, _ uint64) (int, error) {

@@ -1,12 +1,12 @@
-// Command fenced shows what a lock alone can't do, and what a fencing token is for: a holder that is paused for
-// longer than its lease doesn't know that another has the lock by now, and writes all the same. A resource that
-// remembers the largest token it has seen refuses that. A file can't refuse anything; there the token goes
-// into its name.
+// Command fenced shows the limit of a lock, and the purpose of a fencing token. A holder that is
+// paused for longer than its lease doesn't know that another client has acquired the lock
+// meanwhile, and writes anyway. A resource that remembers the largest token that it has seen
+// refuses that write. A file can't refuse a write, so the token becomes a part of the file's name.
 //
-//	go run ./examples/fenced                        # the lock is in memory, and the pause is played
-//	go run ./examples/fenced -redis localhost:6379  # a process of its own is really stopped
+//	go run ./examples/fenced                        # in memory, with a simulated pause
+//	go run ./examples/fenced -redis localhost:6379  # on a server, with a process that is stopped
 //
-// In memory the account is an HTTP server. With Redis it is a key there, which is changed by way of a
+// In memory the account is an HTTP server. With Redis it is a key there, which is changed through a
 // redisbackend.Fence.
 package main
 
@@ -31,12 +31,14 @@ import (
 
 const (
 	lockName = "fenced:account"
-	lease    = 2 * time.Second // short, to be watched
+	lease    = 2 * time.Second // short, so that the pause can be watched
 )
 
 func main() {
-	addr := flag.String("redis", "", "host:port of a Redis server; without it the lock is in memory")
-	stopped := flag.Bool("stopped", false, "be the holder that is stopped (the program starts itself like that)")
+	addr := flag.String("redis", "",
+		"host:port of a Redis server; without it the lock is in memory")
+	stopped := flag.Bool("stopped", false,
+		"be the holder that is stopped (the program starts itself like that)")
 	reports := flag.String("reports", "", "folder of the reports, for that one")
 	flag.Parse()
 
@@ -75,7 +77,8 @@ func run(ctx context.Context, addr string, stopped bool, reports string) error {
 	return play(ctx, os.Stdout, store, account, start)
 }
 
-// play lets a holder be paused past its lease, another take its place, and the first one go on.
+// play pauses a holder past its lease, makes another client acquire the lock and write, and resumes
+// the first holder.
 func play(
 	ctx context.Context, out io.Writer, store backend.Backend, account balance,
 	start func(ctx context.Context, reports string) (*sleeper, error),
@@ -93,14 +96,16 @@ func play(
 		return err
 	}
 	defer sam.end()
-	fmt.Fprintf(out, "sam has the lock, with token %d, has read the balance, and is paused (%s)\n", sam.token, sam.pause)
+	fmt.Fprintf(out, "sam has the lock, with token %d, has read the balance, and is paused (%s)\n",
+		sam.token, sam.pause)
 
 	ann, err := client.FencedLocker(lockName).Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	token, _ := ann.Token()
-	fmt.Fprintf(out, "ann has got the lock %v after that at the earliest, with token %d\n", lease, token)
+	fmt.Fprintf(out, "ann has got the lock %v after that at the earliest, with token %d\n", lease,
+		token)
 	if err := work(ctx, account, reports, token, "ann", 10); err != nil {
 		return err
 	}
@@ -129,8 +134,8 @@ func play(
 	return nil
 }
 
-// work is what a holder does: it writes to the account what it has computed, and a report. It should look at its
-// context before each; that a pause can come just after the look is what the token is for.
+// work does a holder's work: it writes a new balance, and a report. Real code should check its
+// context before each write. The token protects against a pause just after that check.
 func work(
 	ctx context.Context, account balance, reports string, token uint64, who string, deposit int,
 ) error {
@@ -141,8 +146,8 @@ func work(
 	return commit(ctx, account, reports, token, who, before+deposit)
 }
 
-// commit writes a new balance, and a report. The report is written first, and is there whatever the account says:
-// that is what its name makes harmless.
+// commit writes a report, and then the balance. The report exists even if the account refuses the
+// balance. That does no harm, because the report's name has the token.
 func commit(
 	ctx context.Context, account balance, reports string, token uint64, who string, sum int,
 ) error {

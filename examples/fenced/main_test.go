@@ -15,7 +15,7 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// asProgram makes the test binary be the program.
+// asProgram is the environment variable that makes the test binary run the program.
 const asProgram = "FENCED_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -28,8 +28,10 @@ func TestMain(m *testing.M) {
 
 func check(t *testing.T, out, refusal string) {
 	t.Helper()
-	for _, want := range []string{"sam has the lock, with token ", "ann has written: 110\n", refusal,
-		"(Release: dlock: release \"fenced:account\": lost", "the balance is 110\n", "the latest is: ann: 110\n"} {
+	for _, want := range []string{"sam has the lock, with token ", "ann has written: 110\n",
+		refusal,
+		"(Release: dlock: release \"fenced:account\": lost", "the balance is 110\n",
+		"the latest is: ann: 110\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the program doesn't say %q, but\n%s", want, out)
 		}
@@ -42,7 +44,9 @@ func TestMemory(t *testing.T) {
 	server := httptest.NewServer(newAccount(100))
 	defer server.Close()
 	account := remote(server.URL)
-	err := play(t.Context(), &out, store, account, func(ctx context.Context, reports string) (*sleeper, error) {
+	err := play(t.Context(), &out, store, account, func(
+		ctx context.Context, reports string,
+	) (*sleeper, error) {
 		return playedSleeper(ctx, store, account, reports)
 	})
 	if err != nil {
@@ -51,7 +55,7 @@ func TestMemory(t *testing.T) {
 	check(t, out.String(), "is stale: somebody with ")
 }
 
-// A process that is stopped for longer than its lease.
+// Here a process is stopped for longer than its lease.
 func TestRedis(t *testing.T) {
 	server := testservers.Redis(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)

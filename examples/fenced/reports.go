@@ -8,11 +8,12 @@ import (
 	"slices"
 )
 
-// A file can't refuse a stale writer: who has opened it writes. So nobody writes to a file that others read. Each
-// token has a file of its own, which is complete when it appears, and readers take that of the largest. What a stale writer
-// leaves is never the latest. (Let somebody with the lock remove the old ones.)
+// A file can't refuse a stale writer, because any process that has opened it can write. So a holder
+// never writes to a file that others read. Each token has its own file, which is complete when it
+// appears. Readers take the file with the largest token, so the file of a stale writer is never the
+// latest. A holder of the lock may remove the old files.
 
-// writeReport writes the report of the holder with that token.
+// writeReport writes the report of the holder with the given token.
 func writeReport(folder string, token uint64, text string) error {
 	name := filepath.Join(folder, fmt.Sprintf("report-%020d", token))
 	if err := os.WriteFile(name+".part", []byte(text), 0o600); err != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A sleeper holds the lock, has read the balance, and is paused before it writes.
+// A sleeper is a holder of the lock that has read the balance, and is paused before it writes.
 type sleeper struct {
 	token uint64
-	pause string                 // how, for the reader
-	wake  func() (string, error) // lets it go on, and returns what it then says
+	pause string                 // the kind of pause, for the output
+	wake  func() (string, error) // resumes the sleeper, and returns its output
 	end   func()
 }
 
-// playedSleeper is a sleeper in this process. A process in which all stands still renews nothing; that is played by a
-// lease that isn't renewed.
+// playedSleeper returns a sleeper in this process. A stopped process renews nothing. A fixed lease,
+// which isn't renewed, simulates that.
 func playedSleeper(
 	ctx context.Context, store backend.Backend, account balance, reports string,
 ) (*sleeper, error) {
@@ -50,7 +50,7 @@ func playedSleeper(
 	}, nil
 }
 
-// stoppedSleeper is a sleeper that is a process: this program, started once more, and stopped by a signal.
+// stoppedSleeper returns a sleeper that is another process of this program, stopped by a signal.
 func stoppedSleeper(ctx context.Context, addr, reports string) (*sleeper, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -101,7 +101,7 @@ func stoppedSleeper(ctx context.Context, addr, reports string) (*sleeper, error)
 	}, nil
 }
 
-// sleepHere is what that process does.
+// sleepHere is the work of the process that stoppedSleeper starts.
 func sleepHere(ctx context.Context, store backend.Backend, account balance, reports string) error {
 	client := dlock.New(store, dlock.WithLease(lease))
 	defer client.Close()
@@ -115,7 +115,7 @@ func sleepHere(ctx context.Context, store backend.Backend, account balance, repo
 		return err
 	}
 	fmt.Println(token)
-	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // stopped in here
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // stopped here
 		return err
 	}
 	err = commit(ctx, account, reports, token, "sam", before+10)

@@ -9,16 +9,16 @@ import (
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
-// stored is an account that is a key in Redis. Redis has no condition for a write, so it is changed by way of a
-// fence: a key beside it that remembers the largest token.
+// stored is an account in Redis. Redis has no conditional write, so the account is written through
+// a fence, which is another key with the largest token.
 type stored struct {
 	rdb   *redis.Client
 	store *redisbackend.Backend
 	key   string
 }
 
-// open claims the key before it reads. From here on, whoever had the lock before can't write any more: not even
-// between this read and the write that comes of it.
+// open claims the key before it reads. From then on, earlier holders of the lock can't write, not
+// even between this read and the write that follows from it.
 func (s stored) open(ctx context.Context, token uint64) (int, error) {
 	if err := s.store.Fence(token).Claim(ctx, s.key); err != nil {
 		return 0, err

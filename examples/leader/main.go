@@ -1,8 +1,9 @@
-// Leader runs a loop in one of three processes, the one that leads. It is killed, and another goes on; that one is paused
-// for longer than its lease, and the third goes on; when that has ended, the one that was paused leads once more.
+// Leader runs a loop in the leader of three processes. The first leader is killed, and another
+// process leads. That leader is paused for longer than its lease, and the third process leads. When
+// the third process has ended, the paused one leads again.
 //
-//	go run ./examples/leader                        # the election is in memory, and a process is a client of its own
-//	go run ./examples/leader -redis localhost:6379  # the election is on a server, and processes are processes
+//	go run ./examples/leader                        # in memory: each process is a client
+//	go run ./examples/leader -redis localhost:6379  # on a server, with real processes
 package main
 
 import (
@@ -25,13 +26,16 @@ import (
 
 const (
 	electionName = "leader:reports"
-	lease        = 3 * time.Second // short, to be watched; a busy machine may stop a process for a second
-	processes    = 3
+	// short, so that it can be watched, but longer than pauses of processes on a busy machine
+	lease     = 3 * time.Second
+	processes = 3
 )
 
 func main() {
-	addr := flag.String("redis", "", "host:port of a Redis server; without it the election is in memory")
-	candidate := flag.Bool("candidate", false, "be one of the processes (the program starts itself like that)")
+	addr := flag.String("redis", "",
+		"host:port of a Redis server; without it the election is in memory")
+	candidate := flag.Bool("candidate", false,
+		"be one of the processes (the program starts itself like that)")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -49,27 +53,34 @@ func run(ctx context.Context, addr string, candidate bool) error {
 			return playedProcess(ctx, store, says), nil
 		})
 	}
-	logging.Disable() // go-redis logs what it returns, too
+	logging.Disable() // go-redis also returns the errors that it logs
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
 	if !candidate {
-		// A candidate waits for a server that can't be reached. Somebody who mistyped an address would rather hear of it at once.
+		// A candidate waits for a server that can't be reached. A user who has mistyped the address
+		// should get an error at once.
 		if err := rdb.Ping(ctx).Err(); err != nil {
 			return fmt.Errorf("cannot use the Redis server at %s: %w", addr, err)
 		}
-		return play(ctx, os.Stdout, func(ctx context.Context, says func(line)) (*process, error) { return realProcess(ctx, addr, says) })
+		return play(ctx, os.Stdout, func(ctx context.Context, says func(line)) (*process, error) {
+			return realProcess(ctx, addr, says)
+		})
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	go func() { // until its input ends
+	go func() { // until the input ends
 		bufio.NewReader(os.Stdin).ReadString('\n')
 		cancel()
 	}()
 	return campaign(ctx, redisbackend.New(rdb), func(l line) { fmt.Println(l.What, l.Term) })
 }
 
-// play kills the first leader, pauses the second, ends the third, and says who leads then.
-func play(ctx context.Context, out io.Writer, start func(ctx context.Context, says func(line)) (*process, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute) // it takes a few seconds
+// play kills the first leader, pauses the second, ends the third, and reports each new leader.
+func play(
+	ctx context.Context, out io.Writer, start func(
+		ctx context.Context, says func(line),
+	) (*process, error),
+) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a run takes a few seconds
 	defer cancel()
 	w := &works{lines: make(chan line, 1000)}
 	var all [processes]*process
@@ -95,7 +106,8 @@ func play(ctx context.Context, out io.Writer, start func(ctx context.Context, sa
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "it is killed, and another leads when its lease is over: term %d\n", second.Term)
+	fmt.Fprintf(out, "it is killed, and another leads when its lease is over: term %d\n",
+		second.Term)
 	if err := w.goOn(ctx, second); err != nil {
 		return err
 	}
@@ -107,7 +119,8 @@ func play(ctx context.Context, out io.Writer, start func(ctx context.Context, sa
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "that is paused, and the third leads when its lease is over: term %d\n", third.Term)
+	fmt.Fprintf(out, "that is paused, and the third leads when its lease is over: term %d\n",
+		third.Term)
 	if err := all[second.from].resume(); err != nil {
 		return err
 	}
@@ -115,7 +128,8 @@ func play(ctx context.Context, out io.Writer, start func(ctx context.Context, sa
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "the one that was paused goes on, and finds that it has lost term %d\n", over.Term)
+	fmt.Fprintf(out, "the one that was paused goes on, and finds that it has lost term %d\n",
+		over.Term)
 	if err := w.goOn(ctx, third); err != nil {
 		return err
 	}
@@ -127,9 +141,12 @@ func play(ctx context.Context, out io.Writer, start func(ctx context.Context, sa
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "the third ends, and the one that was paused leads at once: term %d\n", fourth.Term)
-	if first.from == second.from || third.from == first.from || third.from == second.from || over.from != second.from || over.Term != second.Term || fourth.from != second.from {
-		return fmt.Errorf("the wrong ones have led: %v, %v, %v, %v, and %v has ended", first, second, third, fourth, over)
+	fmt.Fprintf(out, "the third ends, and the one that was paused leads at once: term %d\n",
+		fourth.Term)
+	if first.from == second.from || third.from == first.from || third.from == second.from ||
+		over.from != second.from || over.Term != second.Term || fourth.from != second.from {
+		return fmt.Errorf("the wrong ones have led: %v, %v, %v, %v, and %v has ended", first,
+			second, third, fourth, over)
 	}
 	return all[fourth.from].end()
 }

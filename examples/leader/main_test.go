@@ -16,7 +16,7 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// asProgram makes the test binary be the program.
+// asProgram is the environment variable that makes the test binary run the program.
 const asProgram = "LEADER_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// want is what the program says, wherever the election is.
+// want is the program's output for any store.
 const want = `3 processes campaign, and one leads: term 1
 it is killed, and another leads when its lease is over: term 2
 that is paused, and the third leads when its lease is over: term 3
@@ -35,7 +35,8 @@ the one that was paused goes on, and finds that it has lost term 2
 the third ends, and the one that was paused leads at once: term 4
 `
 
-// counted returns what the program says with the terms counted: where they begin is the store's affair.
+// counted returns the output with the terms renumbered from 1, since the first term depends on the
+// store.
 func counted(out string) string {
 	count := make(map[string]int)
 	return regexp.MustCompile(`term \d+`).ReplaceAllStringFunc(out, func(term string) string {
@@ -50,7 +51,9 @@ func TestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		store := membackend.New()
-		err := play(t.Context(), &out, func(ctx context.Context, says func(line)) (*process, error) {
+		err := play(t.Context(), &out, func(
+			ctx context.Context, says func(line),
+		) (*process, error) {
 			return playedProcess(ctx, store, says), nil
 		})
 		if err != nil || counted(out.String()) != want {
@@ -59,8 +62,8 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// A process that is told to end doesn't fail, whether it leads or waits for that. One that can't
-// campaign does.
+// A process that is ended doesn't fail, whether it leads or waits. A process that can't campaign
+// fails.
 func TestHowACampaignEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := membackend.New()
@@ -76,7 +79,8 @@ func TestHowACampaignEnds(t *testing.T) {
 				t.Errorf("it was told to end, and says %v", err)
 			}
 		}
-		if err := campaign(t.Context(), plainStore{store}, func(line) {}); !errors.Is(err, errors.ErrUnsupported) {
+		if err := campaign(t.Context(), plainStore{store}, func(line) {}); !errors.Is(err,
+			errors.ErrUnsupported) {
 			t.Errorf("on a store without fenced locks it ends with %v", err)
 		}
 	})
@@ -87,7 +91,7 @@ type plainStore struct{ backend.Backend }
 
 func (plainStore) Limits() backend.Limits { return backend.Limits{} }
 
-// Processes that are killed and stopped.
+// Here processes are killed and stopped.
 func TestRedis(t *testing.T) {
 	server := testservers.Redis(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)

@@ -15,14 +15,15 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// campaign is what each process does until ctx ends. The loop is what only the leader runs.
+// campaign is the work of each process until ctx ends. Only the leader runs the loop.
 func campaign(ctx context.Context, store backend.Backend, say func(line)) error {
-	client := dlock.New(store, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	client := dlock.New(store, dlock.WithLease(lease),
+		dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	defer client.Close()
 	err := client.Election(electionName).Run(ctx, func(ctx context.Context) error {
 		term, _ := dlock.Token(ctx)
 		say(line{What: "leads", Term: term})
-		for ctx.Err() == nil { // it looks at the clock, and so is right just after a pause, too
+		for ctx.Err() == nil { // Err checks the clock, so it is right even just after a pause
 			say(line{What: "works", Term: term})
 			select {
 			case <-time.After(lease / 20):
@@ -34,22 +35,25 @@ func campaign(ctx context.Context, store backend.Backend, say func(line)) error 
 		} else {
 			say(line{What: "done", Term: term})
 		}
-		return nil // to campaign again after a loss
+		return nil // after a loss, Run campaigns again
 	})
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	return nil // also where ctx has ended: Run says so, but for a program that was told to end that is no failure
+	// Run returns an error even when ctx has ended. For a program that was told to end, that is no
+	// failure.
+	return nil
 }
 
-// A process campaigns until it is ended, or killed.
+// A process campaigns until it is ended or killed.
 type process struct {
 	kill          func()
 	pause, resume func() error
 	end           func() error
 }
 
-// playedProcess is one in this process. In one that stands still, or is dead, nothing is said and nothing renewed.
+// playedProcess returns a simulated process. While it is paused or dead, it prints nothing and
+// renews nothing.
 func playedProcess(ctx context.Context, store backend.Backend, says func(line)) *process {
 	ctx, cancel := context.WithCancel(ctx)
 	p := new(pausable)
@@ -68,10 +72,10 @@ func playedProcess(ctx context.Context, store backend.Backend, says func(line)) 
 	}
 }
 
-// A pausable is what may stand still.
+// A pausable can be paused.
 type pausable struct {
 	mu sync.Mutex
-	on chan struct{} // closed when it goes on; nil while it does
+	on chan struct{} // closed by resume; nil while it isn't paused
 }
 
 func (p *pausable) pause() {
@@ -89,7 +93,7 @@ func (p *pausable) resume() {
 	p.on = nil
 }
 
-// wait waits while it stands still.
+// wait waits while p is paused.
 func (p *pausable) wait(ctx context.Context) {
 	p.mu.Lock()
 	on := p.on
@@ -103,7 +107,7 @@ func (p *pausable) wait(ctx context.Context) {
 	}
 }
 
-// A pausableStore is a store as somebody sees it who may stand still.
+// A pausableStore is a store whose renewals wait while p is paused.
 type pausableStore struct {
 	backend.Backend
 	p *pausable
@@ -116,12 +120,14 @@ type pausableSession struct {
 	p *pausable
 }
 
-func (s pausableSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s pausableSession) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	s.p.wait(ctx)
 	return s.Session.Renew(ctx, req)
 }
 
-// realProcess is this program, started once more.
+// realProcess starts another process of this program.
 func realProcess(ctx context.Context, addr string, says func(line)) (*process, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -154,7 +160,7 @@ func realProcess(ctx context.Context, addr string, says func(line)) (*process, e
 	}, nil
 }
 
-// hear passes on what a process says, until it says no more.
+// hear passes on a process's lines until its output ends.
 func hear(out io.Reader, says func(line)) {
 	for {
 		var l line

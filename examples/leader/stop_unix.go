@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// stop lets a process stand still, and resume lets it go on.
+// stop stops a process, and resume continues it.
 func stop(p *os.Process) error   { return p.Signal(syscall.SIGSTOP) }
 func resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }

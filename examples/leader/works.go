@@ -5,21 +5,22 @@ import (
 	"fmt"
 )
 
-// A line is what a process says: that it "leads", "works", has "lost" or is "done" with a term.
+// A line is a report of a process: it "leads", "works", has "lost" or is "done" with a term.
 type line struct {
 	What string
 	Term uint64
 	from int
 }
 
-// works is where leaders work, and remembers the largest term that it has heard of. One that was paused just after it had looked
-// whether it leads works once more when it goes on, and only a resource that knows of terms can refuse that.
+// works is the resource of the leaders' work. It remembers the largest term that it has seen. A
+// leader may be paused just after it has checked that it leads. When it continues, it works once
+// more, although another may lead. Only a resource that knows the terms can refuse that.
 type works struct {
 	lines chan line
 	term  uint64
 }
 
-// hear passes on what a process says.
+// hear receives a line of a process.
 func (w *works) hear(ctx context.Context, from int, l line) {
 	l.from = from
 	select {
@@ -28,7 +29,8 @@ func (w *works) hear(ctx context.Context, from int, l line) {
 	}
 }
 
-// await lets leaders work until one of them says that. A term that isn't larger than all before is an error.
+// await accepts the leaders' work until a leader reports what. A new leader's term must be larger
+// than all earlier terms.
 func (w *works) await(ctx context.Context, what string) (line, error) {
 	for {
 		select {
@@ -37,7 +39,7 @@ func (w *works) await(ctx context.Context, what string) (line, error) {
 				return l, fmt.Errorf("term %d comes after %d", l.Term, w.term)
 			}
 			if l.Term < w.term && l.What == "works" {
-				continue // refused: it is stale
+				continue // refused, since the term is stale
 			}
 			w.term = max(w.term, l.Term)
 			if l.What == what {
@@ -49,7 +51,7 @@ func (w *works) await(ctx context.Context, what string) (line, error) {
 	}
 }
 
-// goOn lets a leader work for a while.
+// goOn waits until a leader has worked several times.
 func (w *works) goOn(ctx context.Context, leader line) error {
 	for range 5 {
 		l, err := w.await(ctx, "works")

@@ -1,8 +1,9 @@
-// Limit lets workers in several processes call a service that can only stand so many at once. One of the
-// processes is killed in the middle of its calls; what it had comes back when its lease has run out.
+// Limit makes workers in several processes call a service that allows a limited number of
+// simultaneous calls. One of the processes is killed during its calls. Its permits become free when
+// its lease expires.
 //
-//	go run ./examples/limit                        # the semaphore is in memory, and a process is a client of its own
-//	go run ./examples/limit -redis localhost:6379  # the semaphore is on a server, and processes are processes
+//	go run ./examples/limit                        # in memory: each process is a client
+//	go run ./examples/limit -redis localhost:6379  # on a server, with real processes
 package main
 
 import (
@@ -25,17 +26,19 @@ import (
 
 const (
 	semaphoreName = "limit:service"
-	atOnce        = 3 // calls that the service can stand
+	atOnce        = 3 // the service's limit of simultaneous calls
 	lease         = 2 * time.Second
 
 	processes = 3
-	workers   = 4  // in each
-	calls     = 15 // of each: some are made when the dead one's lease is over
+	workers   = 4  // in each process
+	calls     = 15 // of each worker; enough to outlast the dead process's lease
 )
 
 func main() {
-	addr := flag.String("redis", "", "host:port of a Redis server; without it the semaphore is in memory")
-	service := flag.String("service", "", "URL of the service: be one of the processes (the program starts itself like that)")
+	addr := flag.String("redis", "",
+		"host:port of a Redis server; without it the semaphore is in memory")
+	service := flag.String("service", "",
+		"URL of the service: be one of the processes (the program starts itself like that)")
 	dies := flag.Bool("dies", false, "be the one that is killed")
 	flag.Parse()
 
@@ -50,7 +53,9 @@ func main() {
 func run(ctx context.Context, addr, service string, dies bool) error {
 	if addr == "" {
 		store := membackend.New()
-		return play(ctx, os.Stdout, store, func(url string, dies bool) process { return clientProcess(ctx, store, url, dies) })
+		return play(ctx, os.Stdout, store, func(url string, dies bool) process {
+			return clientProcess(ctx, store, url, dies)
+		})
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
@@ -58,11 +63,18 @@ func run(ctx context.Context, addr, service string, dies bool) error {
 	if service != "" {
 		return work(ctx, store, service, dies)
 	}
-	return play(ctx, os.Stdout, store, func(url string, dies bool) process { return realProcess(ctx, addr, url, dies) })
+	return play(ctx, os.Stdout, store, func(url string, dies bool) process {
+		return realProcess(ctx, addr, url, dies)
+	})
 }
 
-// play starts the service and the processes that use it, kills one of them, and says what came of it.
-func play(ctx context.Context, out io.Writer, store backend.Backend, start func(url string, dies bool) process) error {
+// play starts the service and the processes that call it, kills one of them, and reports the
+// result.
+func play(
+	ctx context.Context, out io.Writer, store backend.Backend, start func(
+		url string, dies bool,
+	) process,
+) error {
 	s := newService()
 	server := httptest.NewServer(s)
 	defer server.Close()
@@ -85,7 +97,8 @@ func play(ctx context.Context, out io.Writer, store backend.Backend, start func(
 		defer p.kill()
 		all = append(all, p)
 	}
-	fmt.Fprintf(out, "a process with %d permits of %d is killed: %d left\n", victimsCalls, atOnce, left)
+	fmt.Fprintf(out, "a process with %d permits of %d is killed: %d left\n", victimsCalls, atOnce,
+		left)
 	victim.kill()
 	for _, p := range all {
 		if err := p.wait(); err != nil {
@@ -97,10 +110,12 @@ func play(ctx context.Context, out io.Writer, store backend.Backend, start func(
 		return err
 	}
 	served, most := s.figures()
-	fmt.Fprintf(out, "%d processes made %d calls, never more than %d at once\n", processes, served, most)
+	fmt.Fprintf(out, "%d processes made %d calls, never more than %d at once\n", processes, served,
+		most)
 	fmt.Fprintf(out, "what the dead one had came back with its lease: %d left\n", left)
 	if most > atOnce || served != processes*workers*calls || left != atOnce {
-		return fmt.Errorf("there should be no more than %d at once, %d calls, and %d permits", atOnce, processes*workers*calls, atOnce)
+		return fmt.Errorf("there should be no more than %d at once, %d calls, and %d permits",
+			atOnce, processes*workers*calls, atOnce)
 	}
 	return nil
 }

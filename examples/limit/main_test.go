@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// asProgram makes the test binary be the program.
+// asProgram is the environment variable that makes the test binary run the program.
 const asProgram = "LIMIT_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// want is what the program says, wherever the semaphore is.
+// want is the program's output for any store.
 const want = `a process with 2 permits of 3 is killed: 1 left
 3 processes made 180 calls, never more than 3 at once
 what the dead one had came back with its lease: 3 left
@@ -30,7 +30,9 @@ what the dead one had came back with its lease: 3 left
 func TestMemory(t *testing.T) {
 	var out bytes.Buffer
 	store := membackend.New()
-	err := play(t.Context(), &out, store, func(url string, dies bool) process { return clientProcess(t.Context(), store, url, dies) })
+	err := play(t.Context(), &out, store, func(url string, dies bool) process {
+		return clientProcess(t.Context(), store, url, dies)
+	})
 	if err != nil || out.String() != want {
 		t.Errorf("%v\n%s", err, &out)
 	}

@@ -14,10 +14,11 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// work has workers call the service, each with a permit, so that it never has more calls than it can stand,
-// whoever else calls it.
+// work makes workers call the service, each with a permit. So the service never gets more
+// simultaneous calls than its limit, from all processes together.
 func work(ctx context.Context, store backend.Backend, url string, dies bool) error {
-	client := dlock.New(store, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	client := dlock.New(store, dlock.WithLease(lease),
+		dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	defer client.Close()
 	permits := client.Semaphore(semaphoreName, atOnce)
 	if dies {
@@ -29,7 +30,9 @@ func work(ctx context.Context, store backend.Backend, url string, dies bool) err
 		all.Go(func() {
 			for range calls {
 				if errs[i] == nil {
-					errs[i] = permits.Do(ctx, 1, func(ctx context.Context) error { return call(ctx, url) })
+					errs[i] = permits.Do(ctx, 1, func(ctx context.Context) error {
+						return call(ctx, url)
+					})
 				}
 			}
 		})
@@ -43,7 +46,7 @@ func work(ctx context.Context, store backend.Backend, url string, dies bool) err
 	return nil
 }
 
-// hang makes calls that last until the process is killed. It has all its permits at once, or none.
+// hang makes calls that last until the process is killed. It acquires all its permits at once.
 func hang(ctx context.Context, permits *dlock.Semaphore, url string) error {
 	hold, err := permits.Acquire(ctx, victimsCalls)
 	if err != nil {
@@ -54,7 +57,7 @@ func hang(ctx context.Context, permits *dlock.Semaphore, url string) error {
 		all.Go(func() { call(hold.Context(), url+"/hang") })
 	}
 	all.Wait()
-	return nil // without a Release: it has died
+	return nil // without Release, as after a crash
 }
 
 func call(ctx context.Context, url string) error {
@@ -76,14 +79,14 @@ func call(ctx context.Context, url string) error {
 	return nil
 }
 
-// A process works until it is done, or killed.
+// A process works until it is done or killed.
 type process struct {
 	wait func() error
 	kill func()
 }
 
-// clientProcess is one in this process. All that others see of a crash is that nobody renews its permits any more, and
-// nobody gives them back. A client that is closed does just that.
+// clientProcess returns a simulated process. After a crash, other processes see only that its
+// permits are no longer renewed, and are not released. A closed client behaves in the same way.
 func clientProcess(ctx context.Context, store backend.Backend, url string, dies bool) process {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
@@ -94,7 +97,7 @@ func clientProcess(ctx context.Context, store backend.Backend, url string, dies 
 	}
 }
 
-// realProcess is this program, started once more.
+// realProcess starts another process of this program.
 func realProcess(ctx context.Context, addr, url string, dies bool) process {
 	fail := func(err error) process {
 		return process{wait: func() error { return err }, kill: func() {}}
@@ -103,7 +106,8 @@ func realProcess(ctx context.Context, addr, url string, dies bool) process {
 	if err != nil {
 		return fail(err)
 	}
-	cmd := exec.CommandContext(ctx, program, "-redis", addr, "-service", url, fmt.Sprintf("-dies=%v", dies))
+	cmd := exec.CommandContext(ctx, program, "-redis", addr, "-service", url,
+		fmt.Sprintf("-dies=%v", dies))
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return fail(err)

@@ -7,16 +7,17 @@ import (
 	"time"
 )
 
-// service is slow, and counts who calls it at the same time.
+// service is a slow service that counts simultaneous calls.
 type service struct {
 	mu     sync.Mutex
 	now    int
 	most   int
-	served int // to their end
+	served int // the number of completed calls
 	began  chan struct{}
 }
 
-// victimsCalls is for how many calls the process that dies has taken permits: they hang until it is gone.
+// victimsCalls is the number of calls, and of permits, of the process that is killed. The calls
+// hang until the process is dead.
 const victimsCalls = atOnce - 1
 
 func newService() *service { return &service{began: make(chan struct{}, victimsCalls)} }
@@ -26,7 +27,7 @@ func (s *service) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	defer s.enter(-1)
 	if r.URL.Path == "/hang" {
 		s.began <- struct{}{}
-		<-r.Context().Done() // whoever called has died
+		<-r.Context().Done() // until the caller has died
 		return
 	}
 	time.Sleep(20 * time.Millisecond)
@@ -48,7 +49,7 @@ func (s *service) figures() (served, most int) {
 	return s.served, s.most
 }
 
-// await returns when so many calls hang.
+// await waits until n calls hang.
 func (s *service) await(ctx context.Context, n int) error {
 	for range n {
 		select {

@@ -11,34 +11,37 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/internal/test/depth"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
-// TestMain lets the test binary be one of the processes that main starts.
+// TestMain makes the test binary run as a process that main starts.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "count" {
 		main()
 		os.Exit(0)
 	}
-	wiretest.SideBySide(6)
+	apart.SideBySide(12)
 	os.Exit(m.Run())
 }
 
-// In a project of its own, a store calls contract.Run with this harness. Here, with many stores, the
-// suite is divided among processes that wait side by side, and often only some of it is run.
+// A store in its own project calls contract.Run with this harness. This repository has many stores,
+// so it divides the suite among processes that wait at the same time, and often runs only a part of
+// it.
 func TestContract(t *testing.T) {
 	choice := depth.Of[wiretest.Choice](wiretest.Essential, nil, nil)
-	wiretest.Suite(t, depth.Of(2, 4, 4), choice, func() contract.Harness {
+	wiretest.Suite(t, 4, choice, func() contract.Harness {
 		return contract.Harness{NewStore: newStore}
 	})
 }
 
 func newStore(t *testing.T) contract.Store {
-	dir := t.TempDir()
+	dir := newDir(t)
 	const foreign = "not a lock"
 	return contract.Store{
-		Backend: func() backend.Backend { // a second one on the directory is what another process has
+		Backend: func() backend.Backend {
+			// a second backend on the directory, as another process would have
 			b, err := NewDirBackend(dir)
 			if err != nil {
 				t.Fatal(err)
@@ -65,7 +68,7 @@ func wipe(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	defer unlock()
-	files, err := filepath.Glob(filepath.Join(dir, "*.json*")) // and the tokens
+	files, err := filepath.Glob(filepath.Join(dir, "*.json*")) // includes the files of tokens
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,9 +79,29 @@ func wipe(t *testing.T, dir string) {
 	}
 }
 
-const lease = time.Minute // for locks that are not meant to end by themselves
+// newDir returns a directory for a case. When it is removed, a late step of a closed session may
+// still create a file, so the removal is repeated.
+func newDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "newbackend")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 100 {
+			if err = os.RemoveAll(dir); err == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		t.Error(err)
+	})
+	return dir
+}
 
-// Free locks leave nothing behind, and names of any kind stay in the directory.
+const lease = time.Minute // for locks that should not expire during a test
+
+// Free locks leave no files, and names of any kind stay in the directory.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	b, err := NewDirBackend(dir)
@@ -86,10 +109,15 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := b.Open()
-	names := []string{"a", "A", "a/b", "../../a", "..", "/etc/a", ".guard", ".new", "\x00\xff", strings.Repeat("long", 1000)}
-	for _, owner := range []string{"\xff", "\xfe", "ann"} { // of which only one can have a lock
+	names := []string{
+		"a", "A", "a/b", "../../a", "..", "/etc/a", ".guard", ".new", "\x00\xff",
+		strings.Repeat("long", 1000),
+	}
+	for _, owner := range []string{"\xff", "\xfe", "ann"} { // only one of them can hold a lock
 		for _, name := range names {
-			res, err := s.Acquire(t.Context(), backend.AcquireRequest{Name: name, Owner: owner, Lease: lease})
+			res, err := s.Acquire(t.Context(), backend.AcquireRequest{
+				Name: name, Owner: owner, Lease: lease,
+			})
 			if err != nil || res.Acquired != (owner == "\xff") {
 				t.Errorf("Acquire %.20q by %q: %+v, %v", name, owner, res, err)
 			}
@@ -99,7 +127,9 @@ func TestFiles(t *testing.T) {
 		t.Errorf("%d locks are held, and have %d files", len(names), n)
 	}
 	for _, name := range names {
-		res, err := s.Release(t.Context(), backend.ReleaseRequest{Name: name, Owner: "\xff", Lease: lease})
+		res, err := s.Release(t.Context(), backend.ReleaseRequest{
+			Name: name, Owner: "\xff", Lease: lease,
+		})
 		if err != nil || res.Outcome != backend.Freed {
 			t.Errorf("Release %.20q: %+v, %v", name, res, err)
 		}
@@ -109,7 +139,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// files returns the files of locks, and what shouldn't be there.
+// files returns the files in the directory, except the two that all steps use.
 func files(t *testing.T, dir string) (names []string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -123,7 +153,7 @@ func files(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// A directory that can't be used is reported at once, and not waited for.
+// A directory that can't be used is reported at once, without a wait.
 func TestUnusableDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locks")
 	b, err := NewDirBackend(dir)
@@ -133,9 +163,13 @@ func TestUnusableDirectory(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.Open().Acquire(t.Context(), backend.AcquireRequest{Name: "a", Owner: "ann", Lease: lease})
+	_, err = b.Open().Acquire(t.Context(), backend.AcquireRequest{
+		Name: "a", Owner: "ann", Lease: lease,
+	})
 	if kind := backend.KindOf(err); err == nil || kind != backend.Refused {
-		t.Errorf("Acquire in a directory that was removed: %v, of kind %v; want one of kind Refused", err, kind)
+		t.Errorf(
+			"Acquire in a directory that was removed: %v, of kind %v; want one of kind Refused",
+			err, kind)
 	}
 }
 

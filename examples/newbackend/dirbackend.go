@@ -19,68 +19,72 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// DirBackend keeps locks in a directory, for the processes of one user on one machine. A lock that is
-// held is a file; a lock that is free has none or, if its holder died, one that says when its lease
-// ended, until somebody takes the lock again. A fenced lock has a second file beside it, with the last
-// token, which stays.
+// DirBackend keeps locks in a directory, for the processes of one user on one machine. A lock that
+// is held has a file, and a free lock has none. If the holder has died, the file remains, with the
+// end of the lease, until the lock is acquired again. A fenced lock has a second file with the last
+// token, which remains forever.
 //
 // Each step opens the file .guard, waits for the exclusive flock on it, reads the lock's file,
-// decides, and writes or removes it. Nobody else, in this process or another, reads or writes a
-// lock's file meanwhile, so each step is atomic. If a process dies in the middle, the kernel gives up
-// its flock, and the lock's file is the old one or the new one, but nothing in between.
+// decides, and writes or removes the file. Meanwhile no other goroutine or process reads or writes
+// a lock's file, so each step is atomic. If a process dies during a step, the kernel releases its
+// flock. The lock's file then has either the old or the new content.
 //
-// Leases are judged by the machine's wall clock, since that is one clock for all its processes, and
-// goes on when none of them lives. The price: when the clock is set forward, or the machine wakes
-// from sleep, leases end at once, while their holders, who count on a clock that can't be set and
-// sleeps too, believe in them until they next renew; two may be inside then. When it is set back,
-// the locks of the dead last longer. A clock that runs less than 1 % too fast or too slow does no
-// harm, since dlock keeps that much back. Machines must not share the directory: their clocks
-// differ, and on a network file system flock may exclude nobody.
+// Leases are measured by the machine's wall clock, because all processes share it, and it continues
+// when none of them runs. That has a disadvantage. When the clock is set forward, or the machine
+// wakes from sleep, leases end at once. But their holders use a clock that can't be set and that
+// stops during sleep. They rely on their locks until their next renewal, so there may be two
+// holders meanwhile. When the clock is set back, the locks of dead holders last longer. A clock
+// that is less than 1 % too fast or too slow does no harm, since dlock subtracts that much from a
+// lease. Machines must not share the directory, because their clocks differ. Also, flock doesn't
+// work on all network file systems.
 type DirBackend struct {
 	dir string
 }
 
-// The core finds out with type assertions what else a session can do. This one has neither of the
-// optional interfaces: without backend.Notifier waiters poll, at the latest every third of a lease;
-// without backend.BatchRenewer each hold is renewed on its own.
+// The core uses type assertions to find a session's capabilities. This session has none of the
+// optional interfaces. Without backend.Notifier, waiters poll, at least every third of a lease.
+// Without backend.BatchRenewer, each hold is renewed separately.
 var (
 	_ backend.Backend = (*DirBackend)(nil)
 	_ backend.Session = dirSession{}
 )
 
-// NewDirBackend returns a backend on a directory, which is made if there is none.
+// NewDirBackend returns a backend on a directory. It creates the directory if there is none.
 func NewDirBackend(dir string) (*DirBackend, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	dir, err := filepath.Abs(dir) // so that it stays the same if the process changes its own
+	dir, err := filepath.Abs(dir) // the process may change its working directory
 	if err != nil {
 		return nil, err
 	}
 	return &DirBackend{dir}, nil
 }
 
-// Open returns a session. It has nothing of its own: what a process knows is in the directory.
+// Open returns a session. It has no state of its own, since all state is in the directory.
 func (b *DirBackend) Open() backend.Session { return dirSession{b.dir} }
 
-// Limits says which kinds of lock there are beside plain ones. Any lease of whole milliseconds will do.
+// Limits declares the kinds of lock in addition to plain ones. Any lease of whole milliseconds is
+// allowed.
 func (b *DirBackend) Limits() backend.Limits {
 	return backend.Limits{Kinds: backend.KindsOf(backend.Fenced)}
 }
 
 // lockPath returns the file of a lock. A name may contain slashes, be "..", be too long for a file,
-// or differ from another in case only, which a Mac takes for the same. A hash does none of that.
+// or differ from another name only in case, which some file systems ignore. A hash avoids all of
+// that.
 func lockPath(dir, name string) string {
 	return filepath.Join(dir, fmt.Sprintf("%x.json", sha256.Sum256([]byte(name))))
 }
 
-// A lockFile is what the file of a lock contains. A Count of 0 is a lock that is free, and has no file.
+// A lockFile is the content of a lock's file. A Count of 0 means that the lock is free and has no
+// file.
 type lockFile struct {
 	Name    string    // for people who look into the directory
-	Owner   []byte    // a string may lose bytes in JSON, and owners must stay distinct
-	Count   int       // how often the owner has it
+	Owner   []byte    // JSON may change a string's bytes, and owners must stay distinct
+	Count   int       // the number of the owner's acquisitions
 	Expires time.Time // by the wall clock
-	Token   uint64    // of a fenced lock: the number of this hold
+	Token   uint64    // the token of a fenced lock's hold
 }
 
 func (l *lockFile) heldBy(owner string) bool { return l.Count > 0 && string(l.Owner) == owner }
@@ -89,7 +93,9 @@ type dirSession struct {
 	dir string
 }
 
-func (s dirSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s dirSession) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	var res backend.AcquireResult
 	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) (change, error) {
 		switch {
@@ -111,8 +117,8 @@ func (s dirSession) Acquire(ctx context.Context, req backend.AcquireRequest) (ba
 	return res, err
 }
 
-// nextToken counts one more for a name. It is written before the lock is: a process that dies in
-// between leaves out a number, and none is given twice.
+// nextToken returns the next token of a name. The token is written before the lock. A process that
+// dies in between skips a token, but no token is used twice.
 func (s dirSession) nextToken(name string) (uint64, error) {
 	path := lockPath(s.dir, name) + ".token"
 	var last uint64
@@ -148,7 +154,9 @@ func (s dirSession) Release(ctx context.Context, req backend.ReleaseRequest) (ba
 	return res, err
 }
 
-func (s dirSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s dirSession) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	var res backend.RenewResult
 	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) (change, error) {
 		if !l.heldBy(req.Owner) {
@@ -161,7 +169,9 @@ func (s dirSession) Renew(ctx context.Context, req backend.RenewRequest) (backen
 	return res, err
 }
 
-func (s dirSession) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+func (s dirSession) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	var res backend.ForceReleaseResult
 	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) (change, error) {
 		if l.Count == 0 {
@@ -188,10 +198,10 @@ func (s dirSession) Look(ctx context.Context, req backend.LookRequest) (backend.
 	return res, err
 }
 
-// Close has nothing to end: no step leaves anything behind. It releases nothing, as it must not.
+// Close has nothing to close. It must not release locks.
 func (s dirSession) Close() error { return nil }
 
-// A change is what a step does to the lock's file.
+// A change is a step's change to the lock's file.
 type change int
 
 const (
@@ -200,11 +210,13 @@ const (
 	freed
 )
 
-// step does one step on a lock, atomically: do gets the lock as it is at that moment, and decides.
+// step carries out a step on a lock atomically. It passes the lock's current content to do, which
+// decides.
 //
-// The kinds of error say what the core may assume. Retry: nothing has happened and nothing will.
-// Refused: nor would it next time. Unknown, which all other errors are: perhaps it has happened.
-// There is no retrying here and no logging; the core does both.
+// The kind of an error tells the core what it may assume. Retry: the step was not carried out, and
+// won't be. Refused: in addition, another attempt would fail, too. Unknown, the kind of all other
+// errors: the step may have been carried out. This code neither retries nor logs, because the core
+// does both.
 func (s dirSession) step(
 	ctx context.Context, kind backend.Kind, name string,
 	do func(l *lockFile, now time.Time) (change, error),
@@ -217,12 +229,12 @@ func (s dirSession) step(
 		return notDone(err)
 	}
 	defer unlock()
-	// Waiting for the guard can't be interrupted, but what comes too late need not be done. The core
-	// doesn't wait for a step whose context has ended.
+	// The wait for the guard can't be interrupted. But if the context has ended meanwhile, the step
+	// is not carried out, since the core no longer waits for it.
 	if err := ctx.Err(); err != nil {
 		return notDone(err)
 	}
-	now := time.Now() // not before the guard: who waited for it would judge by an old clock
+	now := time.Now() // read after the wait for the guard, or the time would be old
 	path := lockPath(s.dir, name)
 	l, err := read(path, now)
 	if err != nil {
@@ -236,19 +248,19 @@ func (s dirSession) step(
 	case what == changed:
 		return s.write(path, l)
 	case what == freed:
-		return os.Remove(path) // Unknown, should it fail
+		return os.Remove(path) // an error is of kind Unknown
 	default:
 		return nil
 	}
 }
 
-// guard waits until nobody else has the directory's guard.
+// guard waits until the directory's guard is free, and takes it.
 //
-// The file is opened anew each time, since a flock belongs to the open file: goroutines that shared
-// one would all have it at once. And it is never removed, since whoever waits for the flock on a
-// removed file gets it beside the one who has that on the new. That is why this backend has
-// one guard for all locks: guards per lock would let steps on different locks overlap, but would
-// have to stay for ever.
+// The file is opened each time, since a flock belongs to the open file. Goroutines that shared an
+// open file would all have the flock at the same time. The file is never removed. Otherwise a
+// process that waits for the flock on the removed file would get it, while another has the flock on
+// the new file. So this backend has one guard for all locks. With a guard for each lock, steps on
+// different locks could overlap, but the guards' files would have to remain forever.
 func (s dirSession) guard() (unlock func(), err error) {
 	thisProcess.Lock()
 	f, err := os.OpenFile(filepath.Join(s.dir, ".guard"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -263,18 +275,19 @@ func (s dirSession) guard() (unlock func(), err error) {
 		return nil, err
 	}
 	return func() {
-		// Closing alone would do, if no child were being forked that has a copy of f until it execs.
+		// Closing the file isn't enough, because a forked child has a copy of f until it calls
+		// exec.
 		flock(f, syscall.LOCK_UN)
 		f.Close()
 		thisProcess.Unlock()
 	}, nil
 }
 
-// thisProcess orders the steps of this process for Go's memory model, which knows nothing of flock: who
-// gets a lock must see what was written by the goroutine that had it before.
+// thisProcess orders the steps of this process for Go's memory model, which doesn't cover flock. A
+// new holder must see the writes of the goroutine that had the lock before.
 var thisProcess sync.Mutex
 
-// flock is the system call, once more if a signal interrupts it.
+// flock calls flock(2), and repeats it after an interruption by a signal.
 func flock(f *os.File, how int) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), how)
@@ -284,7 +297,7 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// read returns what the file of a lock says, or a lockFile whose Count is 0 if the lock is free.
+// read returns the content of a lock's file, or a lockFile whose Count is 0 if the lock is free.
 func read(path string, now time.Time) (lockFile, error) {
 	text, err := os.ReadFile(path)
 	switch {
@@ -295,7 +308,8 @@ func read(path string, now time.Time) (lockFile, error) {
 	case err != nil:
 		return lockFile{}, notDone(err)
 	case len(text) == 0:
-		// That is what write may leave if the power fails. Nobody who had the lock is left then.
+		// A power failure during write may leave an empty file. It has also ended the lock's
+		// holder.
 		return lockFile{}, nil
 	}
 	var l lockFile
@@ -311,8 +325,8 @@ func read(path string, now time.Time) (lockFile, error) {
 	return l, nil
 }
 
-// write replaces the file of a lock. There is no fsync, which costs milliseconds: what a power failure
-// undoes was promised to processes that it ended.
+// write replaces the file of a lock. It doesn't use fsync, which takes milliseconds. A power
+// failure can undo holds, but it also ends the processes that have them.
 func (s dirSession) write(path string, l lockFile) error {
 	text, err := json.Marshal(l)
 	if err != nil {
@@ -321,10 +335,10 @@ func (s dirSession) write(path string, l lockFile) error {
 	return s.replace(path, text, false)
 }
 
-// replace replaces a file. A process that dies in here has replaced it or not: rename is atomic. The
-// temporary file has always the same name, which only the one with the guard uses, so that those who
-// die leave no more than one. What is durable survives a power failure, as a token must: those who have
-// seen it may be on other machines.
+// replace replaces a file atomically, by a rename: if a process dies here, the file has either the
+// old or the new content. The temporary file always has the same name, which is only used with the
+// guard held, so dead processes leave at most one such file. If durable is true, the new content
+// survives a power failure. Tokens need that, because clients on other machines may have seen them.
 func (s dirSession) replace(path string, text []byte, durable bool) error {
 	temp := filepath.Join(s.dir, ".new")
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -336,10 +350,10 @@ func (s dirSession) replace(path string, text []byte, durable bool) error {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return notDone(err) // a disk that is full, for example
+		return notDone(err) // for example, because the disk is full
 	}
 	if err := os.Rename(temp, path); err != nil || !durable {
-		return err // Unknown, should it fail
+		return err // an error is of kind Unknown
 	}
 	dir, err := os.Open(s.dir)
 	if err != nil {
@@ -351,15 +365,18 @@ func (s dirSession) replace(path string, text []byte, durable bool) error {
 // notDone returns the error of a step that has changed nothing.
 func notDone(err error) error {
 	kind := backend.Retry
-	for _, final := range []error{fs.ErrPermission, fs.ErrNotExist, syscall.ENOTDIR, syscall.EROFS, syscall.ENOSYS, syscall.ENOTSUP} {
+	for _, final := range []error{fs.ErrPermission, fs.ErrNotExist, syscall.ENOTDIR, syscall.EROFS,
+		syscall.ENOSYS, syscall.ENOTSUP} {
 		if errors.Is(err, final) {
-			kind = backend.Refused // it takes a person to put that right
+			kind = backend.Refused // only a person can fix this
 		}
 	}
 	return &backend.Error{Kind: kind, Err: err}
 }
 
-// conflict returns the error of a step that found something which is no lock, and left it alone.
+// conflict returns the error of a step that found data that is no lock, and left it unchanged.
 func conflict(err error) error {
-	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%w: %w", backend.ErrConflict, err)}
+	return &backend.Error{
+		Kind: backend.Refused, Err: fmt.Errorf("%w: %w", backend.ErrConflict, err),
+	}
 }

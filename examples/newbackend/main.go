@@ -1,13 +1,13 @@
 //go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
 
-// Newbackend shows how to write a store for dlock. The store is in dirbackend.go: a directory, in
-// which a file per lock says who holds it. contract_test.go shows that it is right.
+// Newbackend shows how to write a store for dlock. The store is in dirbackend.go. It is a directory
+// with a file for each lock, which names the holder. contract_test.go tests it.
 //
 //	go run ./examples/newbackend
 //	go test ./examples/newbackend
 //
-// This file shows it at work: several processes increment a number in a file, which only the lock
-// keeps them from doing at the same time.
+// This file uses the store: several processes increment a number in a file, and only the lock
+// prevents them from doing that at the same time.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 
 const (
 	processes = 3
-	each      = 5 // how often each process increments
+	each      = 5 // the number of increments of each process
 )
 
 func main() {
@@ -78,47 +78,50 @@ func run(ctx context.Context) error {
 		return err
 	}
 	if n != processes*each {
-		return fmt.Errorf("%d processes counted to %d each, and the number is %d: the lock is broken", processes, each, n)
+		return fmt.Errorf("%d processes counted to %d each, and the number is %d: the lock "+
+			"is broken", processes, each, n)
 	}
 	fmt.Printf("%d processes counted to %d each, and the number is %d.\n", processes, each, n)
 	return nil
 }
 
-// count is what each process does.
+// count is the work of each process.
 func count(ctx context.Context, dir string) error {
 	store, err := NewDirBackend(filepath.Join(dir, "locks"))
 	if err != nil {
 		return err
 	}
-	// Nobody tells those who wait that the lock is free: they look again after 10 ms, then less and less
-	// often, down to once in a third of the lease. Hence one that is shorter than 30 s, but longer than a busy machine may
-	// stop a process.
+	// Without notifications, a waiter polls after 10 ms, and then less and less often, down to once
+	// in a third of the lease. So the lease is shorter than 30 s, but longer than pauses of
+	// processes on a busy machine.
 	client := dlock.New(store, dlock.WithLease(5*time.Second))
 	defer client.Close()
 	lock := client.Locker("the number")
 	for range each {
-		if err := lock.Do(ctx, func(context.Context) error { return increment(numberFile(dir)) }); err != nil {
+		if err := lock.Do(ctx, func(context.Context) error {
+			return increment(numberFile(dir))
+		}); err != nil {
 			return err
 		}
-		time.Sleep(50 * time.Millisecond) // or it would have the lock again before the others look
+		time.Sleep(50 * time.Millisecond) // or this process locks again before others poll
 	}
 	return nil
 }
 
 func numberFile(dir string) string { return filepath.Join(dir, "number") }
 
-// increment adds 1 to the number in a file, in a way that needs a lock.
+// increment adds 1 to the number in a file. Without a lock, concurrent calls would lose increments.
 func increment(file string) error {
 	n, err := readNumber(file)
 	if err != nil {
 		return err
 	}
-	time.Sleep(20 * time.Millisecond) // plenty of time for others to get in between, if they could
+	time.Sleep(20 * time.Millisecond) // enough time for others to interfere without the lock
 	fmt.Printf("process %d: %d + 1 = %d\n", os.Getpid(), n, n+1)
 	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
 }
 
-// readNumber returns the number in a file, 0 if there is none yet.
+// readNumber returns the number in a file, or 0 if there is no file.
 func readNumber(file string) (int, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

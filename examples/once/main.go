@@ -1,8 +1,9 @@
-// Once has a report made for each day by one of several replicas, all of which start it, with clocks that differ. One replica is
-// killed while it makes a report; another makes that one when the lease of the dead one has run out.
+// Once makes one of several replicas write each day's report. All replicas try to, and their clocks
+// differ. One replica is killed while it writes a report. Another replica writes that report when
+// the lease of the dead one has expired.
 //
-//	go run ./examples/once                        # the store is in memory, and a replica is a client of its own
-//	go run ./examples/once -redis localhost:6379  # the store is a server, and replicas are processes
+//	go run ./examples/once                        # in memory: each replica is a client
+//	go run ./examples/once -redis localhost:6379  # on a server, with real processes
 package main
 
 import (
@@ -28,16 +29,19 @@ import (
 
 const (
 	replicas = 3
-	skew     = 200 * time.Millisecond // by how much each clock is behind the one before
-	lease    = 3 * time.Second        // short, to be watched; a busy machine may stop a process for a second
-	keep     = time.Minute            // far more than the clocks differ
+	skew     = 200 * time.Millisecond // the difference between the clocks of consecutive replicas
+	// short, so that its end can be watched, but longer than pauses of processes on a busy machine
+	lease = 3 * time.Second
+	keep  = time.Minute // much longer than the difference of the clocks
 )
 
 var days = []string{"monday", "tuesday", "wednesday"}
 
 func main() {
-	addr := flag.String("redis", "", "host:port of a Redis server; without it the store is in memory")
-	late := flag.Duration("late", -1, "be a replica whose clock is late by so much (the program starts itself like that)")
+	addr := flag.String("redis", "",
+		"host:port of a Redis server; without it the store is in memory")
+	late := flag.Duration("late", -1,
+		"be a replica whose clock is late by so much (the program starts itself like that)")
 	dies := flag.Bool("dies", false, "be the one that is killed")
 	job := flag.String("job", "", "name of the job, for that one")
 	flag.Parse()
@@ -53,9 +57,11 @@ func main() {
 func run(ctx context.Context, addr, job string, late time.Duration, dies bool) error {
 	if addr == "" {
 		store := membackend.New()
-		return play(ctx, os.Stdout, func(late time.Duration, dies bool) process { return clientProcess(ctx, store, "report", late, dies) })
+		return play(ctx, os.Stdout, func(late time.Duration, dies bool) process {
+			return clientProcess(ctx, store, "report", late, dies)
+		})
 	}
-	logging.Disable() // go-redis logs what it returns, too
+	logging.Disable() // go-redis also returns the errors that it logs
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
 	if late >= 0 {
@@ -64,12 +70,18 @@ func run(ctx context.Context, addr, job string, late time.Duration, dies bool) e
 	if err := rdb.Ping(ctx).Err(); err != nil {
 		return fmt.Errorf("cannot use the Redis server at %s: %w", addr, err)
 	}
-	job = fmt.Sprint("report-", time.Now().UnixNano()) // another each time: the server knows what was done a moment ago
-	return play(ctx, os.Stdout, func(late time.Duration, dies bool) process { return realProcess(ctx, addr, job, late, dies) })
+	// a new name for each run, since the server remembers the last run's reports
+	job = fmt.Sprint("report-", time.Now().UnixNano())
+	return play(ctx, os.Stdout, func(late time.Duration, dies bool) process {
+		return realProcess(ctx, addr, job, late, dies)
+	})
 }
 
-// play starts the replicas, kills one as it makes a report, and says who has made which.
-func play(ctx context.Context, out io.Writer, start func(late time.Duration, dies bool) process) error {
+// play starts the replicas, kills one during a report, and prints how many replicas made each
+// report.
+func play(
+	ctx context.Context, out io.Writer, start func(late time.Duration, dies bool) process,
+) error {
 	victim := start(0, true)
 	defer victim.kill()
 	line, err := victim.next(ctx)
@@ -99,7 +111,8 @@ func play(ctx context.Context, out io.Writer, start func(late time.Duration, die
 		}
 	}
 	for _, day := range days {
-		fmt.Fprintf(out, "%s: %d of %d replicas made the report, %d heard that it is made\n", day, made[making+day], replicas, made[hearing+day])
+		fmt.Fprintf(out, "%s: %d of %d replicas made the report, %d heard that it is made\n", day,
+			made[making+day], replicas, made[hearing+day])
 	}
 	if slices.ContainsFunc(days, func(day string) bool { return made[making+day] != 1 }) {
 		return errors.New("each report should be made once")
@@ -107,20 +120,25 @@ func play(ctx context.Context, out io.Writer, start func(late time.Duration, die
 	return nil
 }
 
-// replica has each day's report made, by itself or by another, and says which.
-func replica(ctx context.Context, store backend.Backend, out io.Writer, job string, late time.Duration, dies bool) error {
-	client := dlock.New(store, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+// replica makes sure that each day's report is made, by itself or by another replica, and prints
+// which.
+func replica(
+	ctx context.Context, store backend.Backend, out io.Writer, job string, late time.Duration,
+	dies bool,
+) error {
+	client := dlock.New(store, dlock.WithLease(lease),
+		dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	defer client.Close()
 	for _, day := range days {
-		if err := pause(ctx, late); err != nil { // its clock says only now that it is time
+		if err := pause(ctx, late); err != nil { // until its clock shows the report's time
 			return err
 		}
 		ran, err := once(ctx, client, job, day, func(ctx context.Context) error {
 			if dies {
 				fmt.Fprintln(out, beginning+day)
-				select {} // it is killed, and neither ends its work nor gives anything back
+				select {} // until the process is killed, without a release
 			}
-			return pause(ctx, 5*time.Millisecond) // the report
+			return pause(ctx, 5*time.Millisecond) // stands for the report
 		})
 		switch {
 		case err != nil:
@@ -134,9 +152,11 @@ func replica(ctx context.Context, store backend.Backend, out io.Writer, job stri
 	return nil
 }
 
-// once has a day's report made, and returns when it is, by whomever. While another makes it nobody knows whether that will succeed: it may
-// fail, or die. So look again.
-func once(ctx context.Context, client *dlock.Client, job, day string, report func(context.Context) error) (ran bool, err error) {
+// once makes sure that a day's report is made, by any replica, and returns when it is made. While
+// another replica makes it, once polls, because that replica may fail or die.
+func once(
+	ctx context.Context, client *dlock.Client, job, day string, report func(context.Context) error,
+) (ran bool, err error) {
 	for {
 		ran, err := client.Once(ctx, job, day, keep, report)
 		if !errors.Is(err, dlock.ErrHeld) {

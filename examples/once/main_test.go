@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// asProgram makes the test binary be the program.
+// asProgram is the environment variable that makes the test binary run the program.
 const asProgram = "ONCE_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// want is what the program says, wherever the store is.
+// want is the program's output for any store.
 const want = `a replica begins the report of monday, and is killed
 monday: 1 of 3 replicas made the report, 2 heard that it is made
 tuesday: 1 of 3 replicas made the report, 2 heard that it is made
@@ -44,7 +44,7 @@ func TestMemory(t *testing.T) {
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	server := testservers.Redis(t)
-	for range 2 { // it may be run again at once
+	for range 2 { // a second run can follow at once
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)
 		cmd.Env = append(os.Environ(), asProgram+"=1")
 		out, err := cmd.CombinedOutput()

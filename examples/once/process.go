@@ -13,14 +13,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// What a replica says, before the day.
+// The beginnings of the lines that a replica prints. The day follows.
 const (
 	beginning = "begins "
 	making    = "made "
 	hearing   = "is made "
 )
 
-// pause waits for d, unless ctx ends before.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -30,13 +30,13 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A process is a replica that says what it does, line by line.
+// A process is a replica that prints a line for each report.
 type process struct {
-	lines <-chan string // closed when it has ended
+	lines <-chan string // closed when the process has ended
 	kill  func()
 }
 
-// next returns the next line.
+// next waits for the next line.
 func (p process) next(ctx context.Context) (string, error) {
 	select {
 	case line, ok := <-p.lines:
@@ -49,7 +49,7 @@ func (p process) next(ctx context.Context) (string, error) {
 	}
 }
 
-// scan returns what is written, line by line.
+// scan returns a channel of the lines that r delivers.
 func scan(r io.Reader) <-chan string {
 	lines := make(chan string)
 	go func() {
@@ -61,9 +61,12 @@ func scan(r io.Reader) <-chan string {
 	return lines
 }
 
-// clientProcess is a replica in this process. All that others see of a crash is that nobody renews its lock any more, and nobody gives
-// it back: one that hangs for ever, and whose store refuses what it sends, does just that.
-func clientProcess(ctx context.Context, store backend.Backend, job string, late time.Duration, dies bool) process {
+// clientProcess returns a replica in this process. After a crash, other replicas see only that the
+// lock is no longer renewed, and isn't released. A replica that hangs forever, and whose renewals
+// fail, looks the same.
+func clientProcess(
+	ctx context.Context, store backend.Backend, job string, late time.Duration, dies bool,
+) process {
 	alive, die := context.WithCancel(ctx)
 	r, w := io.Pipe()
 	go func() {
@@ -73,7 +76,7 @@ func clientProcess(ctx context.Context, store backend.Backend, job string, late 
 	return process{scan(r), die}
 }
 
-// mortal is a store that nothing reaches any more from one who is dead.
+// mortal is a store that fails the renewals of a dead replica.
 type mortal struct {
 	backend.Backend
 	alive context.Context
@@ -86,20 +89,23 @@ type mortalSession struct {
 	alive context.Context
 }
 
-func (s mortalSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s mortalSession) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	if err := s.alive.Err(); err != nil {
 		return backend.RenewResult{}, err
 	}
 	return s.Session.Renew(ctx, req)
 }
 
-// realProcess is this program, started once more.
+// realProcess starts another process of this program.
 func realProcess(ctx context.Context, addr, job string, late time.Duration, dies bool) process {
 	ctx, kill := context.WithCancel(ctx)
 	r, w := io.Pipe()
 	program, err := os.Executable()
 	if err == nil {
-		cmd := exec.CommandContext(ctx, program, "-redis", addr, "-job", job, fmt.Sprintf("-late=%v", late), fmt.Sprintf("-dies=%v", dies))
+		cmd := exec.CommandContext(ctx, program, "-redis", addr, "-job", job,
+			fmt.Sprintf("-late=%v", late), fmt.Sprintf("-dies=%v", dies))
 		cmd.Stdout, cmd.Stderr = w, os.Stderr
 		go func() { w.CloseWithError(cmd.Run()) }()
 	} else {

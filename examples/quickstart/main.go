@@ -1,10 +1,11 @@
-// Quickstart shows what a distributed lock does: workers take turns, one of them re-enters, one
-// crashes while it holds the lock, and the lease lets the next in.
+// Quickstart shows the effect of a distributed lock. Workers take turns, one of them re-enters the
+// lock, and one crashes while it holds the lock. When the lease has expired, the next worker gets
+// the lock.
 //
 //	go run ./examples/quickstart                        # the lock is in memory
 //	go run ./examples/quickstart -redis localhost:6379  # the lock is on a server
 //
-// Every worker has a client of its own, as if it ran in a process, or on a machine, of its own.
+// Every worker has its own client, as if it ran in its own process or on its own machine.
 package main
 
 import (
@@ -29,21 +30,23 @@ import (
 const (
 	lockName = "quickstart"
 
-	// lease is how long the lock outlives a holder that crashes. A holder that is alive renews it
-	// every third of that. The default is 30 s, which is long to watch.
+	// lease is how long the lock outlives a holder that crashes. A live holder renews it every
+	// third of that time. The default of 30 s would be too long to watch.
 	lease = 2 * time.Second
 )
 
 func main() {
-	addr := flag.String("redis", "", "address or URL of a Redis server; without it the lock is in memory")
-	beVictim := flag.Bool("victim", false, "take the lock and wait to be killed (the program starts itself like that)")
+	addr := flag.String("redis", "",
+		"address or URL of a Redis server; without it the lock is in memory")
+	beVictim := flag.Bool("victim", false,
+		"take the lock and wait to be killed (the program starts itself like that)")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, *addr, *beVictim); err != nil {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // once is enough, where all workers say it
+			err = context.Cause(ctx) // all workers return this cause, and one copy is enough
 		}
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1)
@@ -80,10 +83,10 @@ func connect(ctx context.Context, addr string) (*redis.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	logging.Disable() // go-redis logs what it returns, too
+	logging.Disable() // go-redis also returns the errors that it logs
 	rdb := redis.NewClient(opts)
-	// A server that can't be reached may come back, so those who want a lock wait for it. Somebody
-	// who mistyped an address would rather hear of it at once.
+	// A server that can't be reached may come back, so calls that acquire a lock wait for it. A
+	// user who has mistyped the address should get an error at once.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if err := rdb.Ping(ctx).Err(); err != nil {
@@ -93,11 +96,17 @@ func connect(ctx context.Context, addr string) (*redis.Client, error) {
 	return rdb, nil
 }
 
-// play lets the workers work, and writes to out what happens.
-func play(ctx context.Context, out io.Writer, store backend.Backend, newVictim func(context.Context) (*victim, error)) error {
-	fmt.Fprintf(out, "The lock %q ends %v after its holder has renewed it for the last time.\n", lockName, lease)
+// play runs the workers, and writes their actions to out.
+func play(
+	ctx context.Context, out io.Writer, store backend.Backend, newVictim func(
+		context.Context,
+	) (*victim, error),
+) error {
+	fmt.Fprintf(out, "The lock %q ends %v after its holder has renewed it for the last time.\n",
+		lockName, lease)
 	t := newTimeline(out)
-	ann, ben, cleo := newWorker("ann", store, t), newWorker("ben", store, t), newWorker("cleo", store, t)
+	ann, ben, cleo := newWorker("ann", store, t), newWorker("ben", store, t),
+		newWorker("cleo", store, t)
 	defer ann.client.Close()
 	defer ben.client.Close()
 	defer cleo.client.Close()
@@ -119,7 +128,7 @@ func play(ctx context.Context, out io.Writer, store backend.Backend, newVictim f
 		return err
 	}
 	crash := sync.OnceFunc(dan.kill)
-	defer crash() // whatever happens
+	defer crash() // on every return
 	t.say("dan", "has the lock")
 	return together(
 		func() error { return ann.turn(ctx, ann.work) },

@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// asProgram makes the test binary be the program.
+// asProgram is the environment variable that makes the test binary run the program.
 const asProgram = "QUICKSTART_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -60,14 +60,15 @@ func TestUnusableServer(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:1", "no such host", "http://127.0.0.1"} {
 		cmd := program(t, "-redis", addr)
 		out, err := cmd.CombinedOutput()
-		clear := strings.HasPrefix(string(out), "quickstart: ") && strings.Count(string(out), "\n") == 1
+		clear := strings.HasPrefix(string(out), "quickstart: ") &&
+			strings.Count(string(out), "\n") == 1
 		if cmd.ProcessState.ExitCode() != 1 || !clear {
 			t.Errorf("-redis %q: %v, output %q; want exit status 1 and one line", addr, err, out)
 		}
 	}
 }
 
-// checkTimeline checks that a timeline tells what the example is there to show.
+// checkTimeline checks that a timeline shows the events that the example is for.
 func checkTimeline(t *testing.T, timeline string) {
 	t.Helper()
 	inside, entries := "", 0
@@ -94,7 +95,8 @@ func checkTimeline(t *testing.T, timeline string) {
 	if entries != 6 {
 		t.Errorf("the lock was taken %d times, want 6", entries)
 	}
-	for _, want := range []string{"re-entered: holds 2", "unlocked once: holds 1", "crashed while holding", "the lease ran out"} {
+	for _, want := range []string{"re-entered: holds 2", "unlocked once: holds 1",
+		"crashed while holding", "the lease ran out"} {
 		if strings.Count(timeline, want) != 1 {
 			t.Errorf("want one %q", want)
 		}

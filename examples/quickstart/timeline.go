@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// A timeline writes who does what, and when.
+// A timeline writes the workers' actions, with their times.
 type timeline struct {
 	mu    sync.Mutex
 	out   io.Writer
 	start time.Time
-	crash time.Time // that nobody has got in after; else zero
+	crash time.Time // of a crash after which no worker has got the lock yet, or zero
 }
 
 func newTimeline(out io.Writer) *timeline { return &timeline{out: out, start: time.Now()} }
@@ -29,7 +29,7 @@ func (t *timeline) say(who, format string, args ...any) {
 	t.write(who, fmt.Sprintf(format, args...))
 }
 
-// entered writes that somebody got the lock.
+// entered writes that a worker got the lock.
 func (t *timeline) entered(who string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -38,11 +38,12 @@ func (t *timeline) entered(who string) {
 		return
 	}
 	after := time.Since(t.crash).Seconds()
-	t.write(who, fmt.Sprintf("has the lock: the lease ran out, got in %.2fs after the crash", after))
+	t.write(who, fmt.Sprintf("has the lock: the lease ran out, got in %.2fs after the crash",
+		after))
 	t.crash = time.Time{}
 }
 
-// crashed writes that somebody crashed.
+// crashed writes that a worker crashed.
 func (t *timeline) crashed(who, how string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,7 +51,7 @@ func (t *timeline) crashed(who, how string) {
 	t.write(who, "crashed while holding: "+how)
 }
 
-// write writes a line. The caller has t.mu.
+// write writes a line. The caller must hold t.mu.
 func (t *timeline) write(who, what string) {
 	fmt.Fprintf(t.out, "%5.2fs  %-4s  %s\n", time.Since(t.start).Seconds(), who, what)
 }

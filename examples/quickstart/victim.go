@@ -13,17 +13,19 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A victim has the lock, and dies without unlocking it.
+// A victim is a worker that holds the lock, and dies without unlocking it.
 type victim struct {
 	kill  func()
-	death string // how it died, for the timeline
+	death string // the way in which it dies, for the timeline
 }
 
-// clientVictim returns a victim in this process. All that others see of a crash is that nobody
-// renews the lock any more and nobody unlocks it. A client that is closed does just that.
+// clientVictim returns a victim in this process. After a crash, other workers see only that the
+// lock is no longer renewed, and is not unlocked. A closed client behaves in the same way.
 func clientVictim(ctx context.Context, store backend.Backend) (*victim, error) {
-	// A client that is closed while it has a lock says so in the log; one that crashes doesn't.
-	client := dlock.New(store, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+	// The log is dropped. A client that is closed while it holds a lock logs that, but a crashed
+	// client can't.
+	client := dlock.New(store, dlock.WithLease(lease),
+		dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err := client.Locker(lockName).LockContext(ctx); err != nil {
 		client.Close()
 		return nil, err
@@ -34,8 +36,8 @@ func clientVictim(ctx context.Context, store backend.Backend) (*victim, error) {
 	}, nil
 }
 
-// processVictim returns a victim that is a process: this program, started once more. It is killed
-// in the way that leaves it no time for anything.
+// processVictim returns a victim that is another process of this program. SIGKILL gives it no time
+// to unlock.
 func processVictim(ctx context.Context, addr string) (*victim, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -43,7 +45,7 @@ func processVictim(ctx context.Context, addr string) (*victim, error) {
 	}
 	cmd := exec.CommandContext(ctx, program, "-redis", addr, "-victim")
 	cmd.Stderr = os.Stderr
-	if _, err := cmd.StdinPipe(); err != nil { // open as long as we live
+	if _, err := cmd.StdinPipe(); err != nil { // open until this process ends
 		return nil, err
 	}
 	out, err := cmd.StdoutPipe()
@@ -64,13 +66,14 @@ func processVictim(ctx context.Context, addr string) (*victim, error) {
 	return v, nil
 }
 
-// holdUntilKilled is what that process does.
+// holdUntilKilled is the work of the process that processVictim starts.
 func holdUntilKilled(ctx context.Context, store backend.Backend) error {
 	client := dlock.New(store, dlock.WithLease(lease))
 	defer client.Close()
 	return client.Locker(lockName).Do(ctx, func(context.Context) error {
 		fmt.Println("locked")
-		_, err := io.Copy(io.Discard, os.Stdin) // ends if our parent dies: the lock shall not outlive it
+		// Copy returns if the parent process dies. Otherwise the lock would outlive that process.
+		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
 	})
 }

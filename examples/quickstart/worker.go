@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A worker works while it has the lock.
+// A worker runs jobs while it holds the lock.
 type worker struct {
 	name     string
 	client   *dlock.Client
@@ -23,7 +23,7 @@ func newWorker(name string, store backend.Backend, t *timeline) *worker {
 	return &worker{name, client, client.Locker(lockName), t}
 }
 
-// turn does a job while it has the lock.
+// turn runs a job while it holds the lock.
 func (w *worker) turn(ctx context.Context, job func(context.Context) error) error {
 	w.timeline.say(w.name, "wants the lock")
 	return w.lock.Do(ctx, func(ctx context.Context) error {
@@ -39,9 +39,9 @@ func (w *worker) work(ctx context.Context) error {
 	return sleep(ctx, 300*time.Millisecond)
 }
 
-// workReentering is a job that takes the lock itself, and need not care whether its caller has it: if
-// so, ctx says it, and Do re-enters. With another context it would wait for itself for ever, as with
-// a sync.Mutex.
+// workReentering is a job that acquires the lock itself, although its caller already holds it. Here
+// ctx identifies the hold, so Do re-enters it. With another context Do would wait forever for its
+// own lock, as with a sync.Mutex.
 func (w *worker) workReentering(ctx context.Context) error {
 	if err := w.work(ctx); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (w *worker) sayHolds(ctx context.Context, what string) error {
 	return err
 }
 
-// sleep is time.Sleep that ends with ctx, and says why.
+// sleep sleeps for d, or until ctx ends. If ctx ends, it returns the cause.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -76,7 +76,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// together does jobs at the same time.
+// together runs jobs concurrently.
 func together(jobs ...func() error) error {
 	errs := make([]error, len(jobs))
 	var all sync.WaitGroup

@@ -1,7 +1,11 @@
-// Quorum keeps a lock in three servers, kills one of them while workers use the lock, and goes on.
+// Quorum keeps a lock on three servers. It kills one of them while workers use the lock, and the
+// workers continue.
 //
-//	go run ./examples/quorum  # the servers are in this process
-//	go run ./examples/quorum -redis localhost:6379,localhost:6380,localhost:6381  # they are yours: kill one yourself
+//	go run ./examples/quorum
+//	go run ./examples/quorum -redis localhost:6379,localhost:6380,localhost:6381
+//
+// The first command starts the servers in this process. The second uses your own servers, one of
+// which you can kill yourself.
 package main
 
 import (
@@ -32,7 +36,8 @@ const (
 )
 
 func main() {
-	addrs := flag.String("redis", "", "host:port of three Redis servers that know nothing of each other, with commas between; without it they are in this process")
+	addrs := flag.String("redis", "", "host:port of three Redis servers that know nothing of "+
+		"each other, with commas between; without it they are in this process")
 	flag.Parse()
 	redis.SetLogger(silent{})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -43,17 +48,18 @@ func main() {
 	}
 }
 
-// silent keeps the client of Redis from logging each time that it can't reach the server that was killed.
+// silent is a logger that drops go-redis's messages about the killed server.
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// run starts the servers, unless there are some.
+// run starts the servers, unless addrs names some.
 func run(ctx context.Context, out io.Writer, addrs string) error {
 	if addrs != "" {
 		servers := strings.Split(addrs, ",")
 		if len(servers) < 3 {
-			return fmt.Errorf("-redis names %d servers, and it takes three: with fewer none may be lost", len(servers))
+			return fmt.Errorf("-redis names %d servers, and it takes three: with fewer none may "+
+				"be lost", len(servers))
 		}
 		return play(ctx, out, servers, func() {
 			fmt.Fprintln(out, "kill one of them now: you have 5 seconds")
@@ -82,7 +88,8 @@ func run(ctx context.Context, out io.Writer, addrs string) error {
 	})
 }
 
-// play has workers count, guarded by the lock alone. In the middle, while the lock is held, a server is killed.
+// play makes workers increment a counter that only the lock guards. During the work, while the lock
+// is held, it kills a server.
 func play(ctx context.Context, out io.Writer, servers []string, kill func()) error {
 	holder, hangUp := connect(servers)
 	defer hangUp()
@@ -100,7 +107,9 @@ func play(ctx context.Context, out io.Writer, servers []string, kill func()) err
 		all.Go(func() {
 			defer hangUp()
 			for range rounds {
-				errs[i] = errors.Join(errs[i], client.Locker(lockName).Do(ctx, func(context.Context) error {
+				errs[i] = errors.Join(errs[i], client.Locker(lockName).Do(ctx, func(
+					context.Context,
+				) error {
 					counter++
 					return nil
 				}))
@@ -127,7 +136,7 @@ func play(ctx context.Context, out io.Writer, servers []string, kill func()) err
 	return nil
 }
 
-// connect returns a client, and what closes it.
+// connect returns a client, and a function that closes it and its connections.
 func connect(servers []string) (client *dlock.Client, hangUp func()) {
 	var stores []backend.Backend
 	var rdbs []*redis.Client
@@ -136,7 +145,7 @@ func connect(servers []string) (client *dlock.Client, hangUp func()) {
 		rdbs = append(rdbs, rdb)
 		stores = append(stores, redisbackend.New(rdb))
 	}
-	client = dlock.New(quorumbackend.New(stores...)) // the only line that is about a quorum
+	client = dlock.New(quorumbackend.New(stores...)) // the only line that mentions the quorum
 	return client, func() {
 		client.Close()
 		for _, rdb := range rdbs {

@@ -13,7 +13,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const want = "the lock is held, in 3 servers\none of them is killed\nthe lock is still held\n3 workers have counted to 60\n"
+const want = "the lock is held, in 3 servers\none of them is killed\nthe lock is still held\n3 " +
+	"workers have counted to 60\n"
 
 func TestInOneProcess(t *testing.T) {
 	var out bytes.Buffer
@@ -22,10 +23,12 @@ func TestInOneProcess(t *testing.T) {
 	}
 }
 
-// Any of the three may be killed.
+// Any one of the three servers may be killed.
 func TestRedis(t *testing.T) {
 	for i := range 3 {
-		servers := []*testservers.Server{testservers.Redis(t), testservers.Redis(t), testservers.Redis(t)}
+		servers := []*testservers.Server{
+			testservers.Redis(t), testservers.Redis(t), testservers.Redis(t),
+		}
 		var addrs []string
 		for _, s := range servers {
 			addrs = append(addrs, s.Addr)
@@ -36,13 +39,15 @@ func TestRedis(t *testing.T) {
 			fmt.Fprintln(&out, "one of them is killed")
 		}
 		if err := play(t.Context(), &out, addrs, kill); err != nil || out.String() != want {
-			t.Errorf("server %d is killed: error %v, and the program says\n%swant\n%s", i, err, &out, want)
+			t.Errorf("server %d is killed: error %v, and the program says\n%swant\n%s", i, err,
+				&out, want)
 		}
 	}
 }
 
 func TestTooFewServers(t *testing.T) {
-	if err := run(t.Context(), new(bytes.Buffer), "localhost:6379,localhost:6380"); err == nil || !strings.Contains(err.Error(), "names 2 servers") {
+	if err := run(t.Context(), new(bytes.Buffer), "localhost:6379,localhost:6380"); err == nil ||
+		!strings.Contains(err.Error(), "names 2 servers") {
 		t.Errorf("error %v", err)
 	}
 }

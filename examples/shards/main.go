@@ -1,9 +1,9 @@
-// Shards divides 24 shards among replicas, and shows each second which one runs which. One replica
-// is killed, and the others take over what it had; another takes its place; and then one is
-// deployed anew.
+// Shards divides 24 shards among replicas, and shows each second which replica runs which shard.
+// One replica is killed, and the others take over its shards. A new replica takes its place. Then
+// one replica is replaced by a deploy.
 //
-//	go run ./examples/shards                        # in memory, and a replica is a client of its own
-//	go run ./examples/shards -redis localhost:6379  # on a server, and replicas are processes
+//	go run ./examples/shards                        # in memory: each replica is a client
+//	go run ./examples/shards -redis localhost:6379  # on a server, with real processes
 package main
 
 import (
@@ -29,12 +29,14 @@ import (
 const (
 	setName = "example"
 	count   = 24
-	lease   = 3 * time.Second // short, to be watched; a busy machine may stop a process for a second
+	// short, so that it can be watched, but longer than pauses of processes on a busy machine
+	lease = 3 * time.Second
 )
 
 func main() {
 	addr := flag.String("redis", "", "host:port of a Redis server; without it all is in memory")
-	name := flag.String("replica", "", "be the replica of that name (the program starts itself like that)")
+	name := flag.String("replica", "",
+		"be the replica of that name (the program starts itself like that)")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -52,7 +54,7 @@ func run(ctx context.Context, addr, name string) error {
 			return played(store, name), nil
 		})
 	}
-	logging.Disable() // go-redis logs what it returns, too
+	logging.Disable() // go-redis also returns the errors that it logs
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
 	store := redisbackend.New(rdb)
@@ -66,24 +68,25 @@ func run(ctx context.Context, addr, name string) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // until its input ends
+	go func() { // until the input ends
 		bufio.NewReader(os.Stdin).ReadString('\n')
 		cancel()
 	}()
 	return work(ctx, store, name)
 }
 
-// work is what a replica does: here it waits in each shard that it has.
+// work is a replica's work. In this example it only waits in each of its shards.
 func work(ctx context.Context, store backend.Backend, name string) error {
 	quiet := slog.New(slog.DiscardHandler)
-	client := dlock.New(store, dlock.WithClientID(name), dlock.WithLease(lease), dlock.WithLogger(quiet))
+	client := dlock.New(store, dlock.WithClientID(name), dlock.WithLease(lease),
+		dlock.WithLogger(quiet))
 	defer client.Close()
 	set := shards.New(client, setName, shards.Numbered(count), shards.WithLogger(quiet))
 	err := set.Run(ctx, func(ctx context.Context, s *shards.Shard) error {
-		<-ctx.Done() // a real one would work on s.Name() until then
+		<-ctx.Done() // real code would work on s.Name() until then
 		return nil
 	})
-	if ctx.Err() != nil { // it was told to end, which is no failure
+	if ctx.Err() != nil { // the replica was told to end, which is no failure
 		return nil
 	}
 	return err

@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// asProgram makes the test binary be the program.
+// asProgram is the environment variable that makes the test binary run the program.
 const asProgram = "SHARDS_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// want is what the program says, wherever the locks are.
+// want is the program's output for any store.
 const want = `three replicas have started: 3 have 8 shards each
 one is killed, and its lease is over: 2 have 12 shards each
 another has started: 3 have 8 shards each
@@ -43,7 +43,7 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// In a terminal the table of who runs what is drawn anew each second.
+// On a terminal the table of replicas and their shards is redrawn each second.
 func TestDraw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -68,7 +68,7 @@ func TestDraw(t *testing.T) {
 	})
 }
 
-// Replicas that are processes, of which one is killed.
+// Here replicas are processes, one of which is killed.
 func TestRedis(t *testing.T) {
 	server := testservers.Redis(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-redis", server.Addr)

@@ -14,13 +14,19 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// play starts, kills and replaces replicas, and shows what becomes of the shards.
-func play(ctx context.Context, out io.Writer, store backend.Backend, start func(name string) (*replica, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // it takes half a minute
+// play starts, kills and replaces replicas, and shows the distribution of the shards.
+func play(
+	ctx context.Context, out io.Writer, store backend.Backend, start func(
+		name string,
+	) (*replica, error),
+) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // a run takes half a minute
 	defer cancel()
 	client := dlock.New(store)
 	defer client.Close()
-	w := &watcher{set: shards.New(client, setName, shards.Numbered(count)), out: out, draws: isTerminal(out)}
+	w := &watcher{
+		set: shards.New(client, setName, shards.Numbered(count)), out: out, draws: isTerminal(out),
+	}
 	var all []*replica
 	defer func() {
 		for _, r := range all {
@@ -55,7 +61,7 @@ func play(ctx context.Context, out io.Writer, store backend.Backend, start func(
 		return err
 	}
 
-	// A deploy: the new one first, and then the old one ends.
+	// In a deploy the new replica starts first, and then the old one ends.
 	if err := add(); err != nil {
 		return err
 	}
@@ -80,16 +86,16 @@ func play(ctx context.Context, out io.Writer, store backend.Backend, start func(
 	return nil
 }
 
-// A watcher sees who has which shard.
+// A watcher observes which replica has which shard.
 type watcher struct {
 	set     *shards.Set
 	out     io.Writer
-	draws   bool // a table, once a second
+	draws   bool // print a table once a second
 	started int
 	drawn   time.Time
 }
 
-// await shows who has what until n replicas have an equal part each.
+// await waits until each of n replicas has an equal number of shards. Meanwhile it draws the table.
 func (w *watcher) await(ctx context.Context, what string, n int) error {
 	for {
 		owners, err := w.look(ctx)
@@ -116,7 +122,7 @@ func (w *watcher) await(ctx context.Context, what string, n int) error {
 	}
 }
 
-// look returns who has each shard: a replica's name, or a dot.
+// look returns the owner of each shard. It is a replica's name, or a dot if the shard is free.
 func (w *watcher) look(ctx context.Context) (owners []string, err error) {
 	for shard, err := range w.set.Table(ctx) {
 		if err != nil {
@@ -130,7 +136,7 @@ func (w *watcher) look(ctx context.Context) (owners []string, err error) {
 	return owners, nil
 }
 
-// members waits until there are n.
+// members waits until there are n members.
 func (w *watcher) members(ctx context.Context, n int) error {
 	for {
 		all, err := w.set.Members(ctx)
@@ -152,7 +158,7 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// draw shows a row for each replica, once a second, instead of what it has shown before.
+// draw prints a row for each replica, once a second. It replaces the rows printed before.
 func (w *watcher) draw(owners []string) {
 	if !w.draws || time.Since(w.drawn) < time.Second {
 		return
@@ -179,7 +185,7 @@ func (w *watcher) draw(owners []string) {
 
 const rows = 5
 
-// clear takes away what draw has shown.
+// clear removes the rows that draw has printed.
 func (w *watcher) clear() {
 	if !w.drawn.IsZero() {
 		fmt.Fprintf(w.out, "\x1b[%dA\x1b[J", rows)

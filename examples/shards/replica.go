@@ -10,14 +10,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A replica is a process, or is played by a client of this one.
+// A replica is a process, or a client of this process.
 type replica struct {
 	name string
-	end  func() error // has it hand over, and waits for its end
+	end  func() error // makes it hand over its shards, and waits for its end
 	kill func()
 }
 
-// process starts this program again.
+// process starts another process of this program.
 func process(addr, name string) (*replica, error) {
 	cmd := exec.Command(os.Args[0], "-redis", addr, "-replica", name)
 	cmd.Env = os.Environ()
@@ -42,7 +42,7 @@ func process(addr, name string) (*replica, error) {
 	}, nil
 }
 
-// played runs a replica in this process. Once it is killed nothing of it reaches the store.
+// played runs a replica in this process. After kill its requests no longer reach the store.
 func played(store backend.Backend, name string) *replica {
 	mortal := &mortal{Backend: store}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -58,7 +58,7 @@ func played(store backend.Backend, name string) *replica {
 	}}
 }
 
-// mortal is a store as one replica sees it.
+// mortal is a store that fails the requests of a dead replica.
 type mortal struct {
 	backend.Backend
 	dead atomic.Bool
@@ -66,7 +66,7 @@ type mortal struct {
 
 func (m *mortal) Open() backend.Session { return &session{m.Backend.Open().(memory), m} }
 
-// memory is what sessions of membackend can do.
+// memory has the methods of membackend's sessions that the example needs.
 type memory interface {
 	backend.Session
 	backend.Notifier
@@ -80,21 +80,27 @@ type session struct {
 
 var errDead = &backend.Error{Kind: backend.Unknown, Err: errors.New("the replica is dead")}
 
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if s.store.dead.Load() {
 		return backend.AcquireResult{}, errDead
 	}
 	return s.memory.Acquire(ctx, req)
 }
 
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *session) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	if s.store.dead.Load() {
 		return backend.RenewResult{}, errDead
 	}
 	return s.memory.Renew(ctx, req)
 }
 
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *session) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	if s.store.dead.Load() {
 		return backend.ReleaseResult{}, errDead
 	}

@@ -19,18 +19,23 @@ func TestContract(t *testing.T) {
 	contract.Run(t, contract.Harness{NewStore: newStore, Choose: chosen})
 }
 
-// chosen are the cases in which what goes wrong hangs on real time least: random steps, and those that
-// look whether two have a lock at once. At night all are run.
+// chosen selects the cases that depend least on real time: random steps, and cases that check that
+// two clients never hold a lock at the same time. The nightly run has all cases.
 func chosen(c contract.Case) bool {
-	return depth.Now() == depth.Night || c.Tags.Has(contract.Essential) && c.Tags.Has(contract.Exclusion)
+	return depth.Now() == depth.Night ||
+		c.Tags.Has(contract.Essential) && c.Tags.Has(contract.Exclusion)
 }
 
-// The store is in this process, and takes the time from Go's clock, so that leases can end in no time.
+// The store is in this process, and reads the time from Go's clock. So in a bubble leases expire
+// without real time.
 func TestContractInVirtualTime(t *testing.T) {
-	contract.Run(t, contract.Harness{NewStore: newStore, Virtual: true, Choose: chosenInVirtualTime})
+	contract.Run(t, contract.Harness{
+		NewStore: newStore, Virtual: true, Choose: chosenInVirtualTime,
+	})
 }
 
-// chosenInVirtualTime leaves out, except at night, what makes thousands of files there.
+// chosenInVirtualTime leaves out the cases that create thousands of files, except in the nightly
+// run.
 func chosenInVirtualTime(c contract.Case) bool {
 	many := c.Part == "model" || c.Part == "histories"
 	return depth.Now() == depth.Night || c.Tags.Has(contract.Essential) && !many
@@ -51,7 +56,8 @@ func newStore(t *testing.T) contract.Store {
 			change(t, file, `DELETE FROM holds; DELETE FROM tokens; DELETE FROM totals`)
 		},
 		PutForeign: func(name string) {
-			change(t, file, `INSERT INTO holds VALUES (?, 'foreign', 'no', 'lock', ?, 7)`, []byte(name), 1<<62)
+			change(t, file, `INSERT INTO holds VALUES (?, 'foreign', 'no', 'lock', ?, 7)`,
+				[]byte(name), 1<<62)
 		},
 		ForeignIntact: func(name string) bool {
 			return change(t, file, `UPDATE holds SET token = 7 WHERE name = ? AND owner = 'foreign'
@@ -60,7 +66,7 @@ func newStore(t *testing.T) contract.Store {
 	}
 }
 
-// change changes the file behind the store's back, and returns how many rows.
+// change changes the file directly, and returns the number of changed rows.
 func change(t *testing.T, file, statement string, args ...any) int64 {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")

@@ -1,4 +1,4 @@
 package sqlite
 
-// No test cuts the power, and a disk that others use would make them slow.
+// No test causes a power failure, and waiting for a busy disk would make the tests slow.
 func init() { synchronous = "OFF" }

@@ -1,5 +1,6 @@
-// Package sqlite keeps locks in a SQLite file, for the processes of one machine: plain and fenced
-// locks, and the permits of semaphores. It was written by docs/stores.md and passes the contract suite.
+// Package sqlite keeps locks in a SQLite file, for the processes of one machine. It has plain and
+// fenced locks, and the permits of semaphores. It was written according to docs/stores.md, and
+// passes the contract suite.
 package sqlite
 
 import (
@@ -16,8 +17,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// schema has the owners of each name; the last token of each name, which stays for ever; and how many
-// permits a semaphore has, as its clients said last. Names and owners are bytes of any kind.
+// schema has three tables: the holds of each name; the last token of each name, which remains
+// forever; and the limit that a client last passed for each semaphore. Names and owners may be any
+// bytes.
 const schema = `
 CREATE TABLE IF NOT EXISTS holds (
 	name BLOB, owner BLOB, semaphore INTEGER, count INTEGER, expires INTEGER, token INTEGER,
@@ -25,18 +27,18 @@ CREATE TABLE IF NOT EXISTS holds (
 CREATE TABLE IF NOT EXISTS tokens (name BLOB PRIMARY KEY, last INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS totals (name BLOB PRIMARY KEY, permits INTEGER) WITHOUT ROWID;`
 
-// synchronous has a commit survive a power failure as soon as it has returned: a token that somebody
-// elsewhere has seen must not come twice.
+// synchronous makes each commit survive a power failure from its return on. Otherwise a token that
+// another machine has seen could be used twice.
 var synchronous = "FULL"
 
-// Backend keeps locks in a SQLite file. Leases go by the clock of the machine: processes on two
-// machines must not share the file, and when the clock is set forward locks are lost.
+// Backend keeps locks in a SQLite file. Leases are measured by the machine's clock. So processes on
+// two machines must not share the file, and locks are lost when the clock is set forward.
 type Backend struct{ db *sql.DB }
 
-// New returns a backend on a file, which is made if there is none.
+// New returns a backend on a file. It creates the file if there is none.
 func New(file string) (*Backend, error) {
-	// A transaction that is going to write begins with the lock on the file: two that began by reading
-	// would stop each other.
+	// A transaction that will write must begin with the file's write lock. Two transactions that
+	// began with a read would block each other.
 	options := url.Values{
 		"_txlock": {"immediate"},
 		"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(" + synchronous + ")"},
@@ -45,7 +47,9 @@ func New(file string) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(1) // steps of one process wait for each other here, and not by polling the file
+	// With one connection, the steps of this process wait for each other here, instead of polling
+	// the file.
+	db.SetMaxOpenConns(1)
 	if _, err := db.Exec(schema); err != nil {
 		return nil, errors.Join(fmt.Errorf("locks in %s: %w", file, err), db.Close())
 	}
@@ -55,23 +59,23 @@ func New(file string) (*Backend, error) {
 // Close closes the file. Call it after Client.Close.
 func (b *Backend) Close() error { return b.db.Close() }
 
-// Open returns a session. It has nothing of its own: all is in the file.
+// Open returns a session. It has no state of its own, since all state is in the file.
 func (b *Backend) Open() backend.Session { return session{b.db} }
 
-// Limits says which kinds there are beside plain locks.
+// Limits declares the kinds of lock in addition to plain ones.
 func (b *Backend) Limits() backend.Limits {
 	return backend.Limits{Kinds: backend.KindsOf(backend.Fenced, backend.Permits)}
 }
 
-// String is what errors call the store.
+// String returns the store's name for errors.
 func (b *Backend) String() string { return "SQLite" }
 
 type session struct{ db *sql.DB }
 
-// Close has nothing to end.
+// Close has nothing to close.
 func (s session) Close() error { return nil }
 
-// A hold is a row of holds.
+// A hold is a row of the table holds.
 type hold struct {
 	owner     string
 	semaphore bool
@@ -86,10 +90,10 @@ type step struct {
 	*sql.Tx
 	name  []byte
 	now   int64
-	holds []hold // of the name, those whose leases aren't over
+	holds []hold // the name's holds that haven't expired
 }
 
-// remaining returns how long the first of the holds lasts.
+// remaining returns the time until the first of the holds expires.
 func (st *step) remaining() time.Duration {
 	if len(st.holds) == 0 {
 		return 0
@@ -101,7 +105,7 @@ func (st *step) remaining() time.Duration {
 	return time.Duration(first - st.now)
 }
 
-// of returns what an owner has, a hold with a count of 0 if nothing.
+// of returns an owner's hold. Its count is 0 if the owner has none.
 func (st *step) of(owner string) hold {
 	for _, h := range st.holds {
 		if h.owner == owner {
@@ -111,7 +115,7 @@ func (st *step) of(owner string) hold {
 	return hold{owner: owner}
 }
 
-// do runs a step on a name in a transaction, which is what makes it atomic.
+// do runs a step in a transaction, which makes the step atomic.
 func (s session) do(
 	ctx context.Context, kind backend.Kind, name string, f func(st *step) error,
 ) error {
@@ -123,7 +127,7 @@ func (s session) do(
 		return notDone(err)
 	}
 	defer tx.Rollback() // does nothing after Commit
-	// The clock is read when the file is locked: a step that waited for that would judge by an old time.
+	// The clock is read after the wait for the file's write lock. An earlier time would be old.
 	st := &step{ctx, tx, []byte(name), time.Now().UnixNano(), nil}
 	if err := st.load(kind); err != nil {
 		return notDone(err)
@@ -131,10 +135,11 @@ func (s session) do(
 	if err := f(st); err != nil {
 		return notDone(err)
 	}
-	return tx.Commit() // Unknown, should it fail
+	return tx.Commit() // an error is of kind Unknown
 }
 
-// load reads the holds of the step's name. It is a conflict if they are of another lock than the kind.
+// load reads the holds of the step's name. If they belong to a lock of another kind, it returns a
+// conflict.
 func (st *step) load(kind backend.Kind) error {
 	rows, err := st.QueryContext(st, `SELECT owner, semaphore, count, expires, token FROM holds
 		WHERE name = ? AND expires > ?`, st.name, st.now)
@@ -157,7 +162,7 @@ func (st *step) load(kind backend.Kind) error {
 	return rows.Err()
 }
 
-// put writes a hold, or removes it if its count is 0.
+// put writes a hold, or deletes it if its count is 0.
 func (st *step) put(h hold) error {
 	if h.count == 0 {
 		_, err := st.ExecContext(st, `DELETE FROM holds WHERE name = ? AND owner = ?`,
@@ -169,9 +174,10 @@ func (st *step) put(h hold) error {
 	return err
 }
 
-// sweep removes the holds of the name whose leases are over, so that the dead leave nothing behind.
+// sweep deletes the expired holds of the name, so that dead holders leave no rows.
 func (st *step) sweep() error {
-	_, err := st.ExecContext(st, `DELETE FROM holds WHERE name = ? AND expires <= ?`, st.name, st.now)
+	_, err := st.ExecContext(st, `DELETE FROM holds WHERE name = ? AND expires <= ?`, st.name,
+		st.now)
 	return err
 }
 
@@ -205,14 +211,14 @@ func (s session) Acquire(
 	return res, err
 }
 
-// nextToken counts one more for the step's name.
+// nextToken returns the next token of the step's name.
 func (st *step) nextToken() (token uint64, err error) {
 	err = st.QueryRowContext(st, `INSERT INTO tokens VALUES (?, 1)
 		ON CONFLICT (name) DO UPDATE SET last = last + 1 RETURNING last`, st.name).Scan(&token)
 	return token, err
 }
 
-// acquirePermits is Acquire for permits.
+// acquirePermits carries out an acquisition of permits.
 func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireResult) error {
 	limit, err := st.limit(req.Permits, req.Limit)
 	if err != nil {
@@ -226,7 +232,7 @@ func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireR
 	}
 	if h.count != req.Permits && out+req.Permits > limit {
 		res.Remaining = st.remaining()
-		return st.put(hold{owner: req.Owner}) // what it has is another number
+		return st.put(hold{owner: req.Owner}) // deletes a hold with another number of permits
 	}
 	if err := st.sweep(); err != nil {
 		return err
@@ -241,11 +247,12 @@ func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireR
 	})
 }
 
-// limit returns how many permits there are: as many as the request says, or else as many as the store
-// was told last. It knows none when none are out.
+// limit returns the semaphore's limit. It is the request's limit, or else the limit that the store
+// was told last. If no permit is acquired, the store has no limit of its own.
 func (st *step) limit(permits, limit int) (int, error) {
 	if limit == 0 && len(st.holds) > 0 {
-		err := st.QueryRowContext(st, `SELECT permits FROM totals WHERE name = ?`, st.name).Scan(&limit)
+		err := st.QueryRowContext(st, `SELECT permits FROM totals WHERE name = ?`, st.name).
+			Scan(&limit)
 		if err != nil {
 			return 0, err
 		}
@@ -259,8 +266,8 @@ func (st *step) limit(permits, limit int) (int, error) {
 	return limit, nil
 }
 
-// mine returns the hold that a request is about. Permits of another number than it names are given
-// back.
+// mine returns the hold that a request is about. If the hold has another number of permits than the
+// request, it is released.
 func (st *step) mine(kind backend.Kind, owner string, permits int) (hold, error) {
 	h := st.of(owner)
 	if kind == backend.Permits && h.count != permits {
@@ -321,7 +328,8 @@ func (s session) Look(
 	err = s.do(ctx, req.Kind, req.Name, func(st *step) error {
 		out := 0
 		for _, h := range st.holds {
-			res.Remaining = max(res.Remaining, time.Duration(h.expires-st.now)) // until all are free
+			// until the last of the holds expires
+			res.Remaining = max(res.Remaining, time.Duration(h.expires-st.now))
 			out += h.count
 		}
 		res.Held, res.Count = out > 0, st.of(req.Owner).count
@@ -335,7 +343,8 @@ func (s session) Look(
 	return res, err
 }
 
-// notDone returns the error of a step that has changed nothing, since its transaction isn't committed.
+// notDone returns the error of a step that has changed nothing, since its transaction isn't
+// committed.
 func notDone(err error) error {
 	if errors.Is(err, backend.ErrConflict) || errors.Is(err, backend.ErrNoLimit) ||
 		errors.Is(err, backend.ErrTooMany) {
@@ -346,7 +355,7 @@ func notDone(err error) error {
 		switch e.Code() & 0xff {
 		case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN,
 			sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
-			kind = backend.Refused // it takes a person to put that right
+			kind = backend.Refused // only a person can fix this
 		}
 	}
 	return &backend.Error{Kind: kind, Err: err}

@@ -28,7 +28,9 @@ func Example() {
 	defer store.Close()
 	client := dlock.New(store)
 	defer client.Close()
-	err = client.FencedLocker("account:7").Do(context.Background(), func(ctx context.Context) error {
+	err = client.FencedLocker("account:7").Do(context.Background(), func(
+		ctx context.Context,
+	) error {
 		token, _ := dlock.Token(ctx)
 		fmt.Println("inside, with token", token)
 		return nil
@@ -39,7 +41,7 @@ func Example() {
 	// Output: inside, with token 1
 }
 
-// Several processes start at once on a file that isn't there yet.
+// Several processes start at the same time, when the file doesn't exist yet.
 func TestStartedTogether(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "locks ?#%.db")
 	var all sync.WaitGroup
@@ -65,7 +67,7 @@ func TestStartedTogether(t *testing.T) {
 	}
 }
 
-// Tokens and holds are there again when the file is opened again.
+// Tokens and holds still exist after the file is reopened.
 func TestReopened(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "locks.db")
 	req := backend.AcquireRequest{Kind: backend.Fenced, Name: "a", Owner: "ann", Lease: time.Minute}
@@ -84,7 +86,9 @@ func TestReopened(t *testing.T) {
 		if res, err := s.Acquire(t.Context(), other); err != nil || res.Acquired {
 			t.Errorf("Acquire by another: %+v, %v", res, err)
 		}
-		_, err = s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Kind: backend.Fenced, Name: "a"})
+		_, err = s.ForceRelease(t.Context(), backend.ForceReleaseRequest{
+			Kind: backend.Fenced, Name: "a",
+		})
 		if err != nil {
 			t.Error(err)
 		}
@@ -94,7 +98,7 @@ func TestReopened(t *testing.T) {
 	}
 }
 
-// A file that is no database is refused at once, and left as it is.
+// A file that is no database is refused at once, and stays unchanged.
 func TestUnusableFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "locks.db")
 	text := strings.Repeat("no database ", 100)

@@ -1,5 +1,5 @@
-// Command swap runs one program on whichever store you name. All that differs is the line that makes
-// the backend.
+// Command swap runs the same program on any of the stores. Only the line that makes the backend
+// differs.
 //
 //	go run ./examples/swap -backend memory
 //	go run ./examples/swap -backend redis    -addr localhost:6379
@@ -31,7 +31,8 @@ import (
 
 func main() {
 	store := flag.String("backend", "memory", "memory, redis, valkey, etcd or postgres")
-	addr := flag.String("addr", "", "host:port of the server, or a URL of PostgreSQL (none for memory)")
+	addr := flag.String("addr", "",
+		"host:port of the server, or a URL of PostgreSQL (none for memory)")
 	flag.Parse()
 	if err := run(*store, *addr); err != nil {
 		fmt.Fprintln(os.Stderr, "swap:", err)
@@ -48,7 +49,7 @@ func run(store, addr string) error {
 	return count(b)
 }
 
-// connect makes the backend, and what closes the client under it.
+// connect returns a backend, and a function that closes its connections.
 func connect(store, addr string) (backend.Backend, func(), error) {
 	switch store {
 	case "memory":
@@ -79,7 +80,7 @@ func connect(store, addr string) (backend.Backend, func(), error) {
 	}
 }
 
-// count lets two clients, which stand for two processes, count to ten together. Nothing but the lock
+// count makes two clients, which stand for two processes, count to ten together. Only the lock
 // guards the counter.
 func count(b backend.Backend) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

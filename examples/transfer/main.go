@@ -1,8 +1,8 @@
 // Command transfer moves money between accounts in PostgreSQL, under a lock of postgresbackend. One
-// of two processes is stopped past its lease in the middle of its transaction, when it has read the
-// balances and not yet written. Without Guard the other gets the lock meanwhile, and what the first
-// then writes is wrong: the sum of the accounts isn't what it was. With Guard the other waits until
-// that transaction is over.
+// of two processes is stopped past its lease during its transaction, after it has read the balances
+// and before it writes them. Without Guard the other process gets the lock meanwhile. The first
+// process then writes wrong balances, and the sum of the accounts changes. With Guard the other
+// process waits until that transaction has ended.
 //
 //	go run ./examples/transfer -postgres postgres://postgres@localhost:5432/postgres
 package main
@@ -30,13 +30,15 @@ import (
 
 const (
 	lockName = "transfer:accounts"
-	lease    = time.Second // short, to be watched
-	total    = 300         // of all accounts
+	lease    = time.Second // short, so that it can be watched
+	total    = 300         // the sum of all accounts
 )
 
 func main() {
-	url := flag.String("postgres", "", "URL of a PostgreSQL database, in which the program may create a schema")
-	sam := flag.String("sam", "", "be the process that is stopped, with Guard: true or false (the program starts itself like that)")
+	url := flag.String("postgres", "",
+		"URL of a PostgreSQL database, in which the program may create a schema")
+	sam := flag.String("sam", "", "be the process that is stopped, with Guard: true or false "+
+		"(the program starts itself like that)")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -84,8 +86,10 @@ type bank struct {
 	client *dlock.Client
 }
 
-// play lets sam and ann transfer, and returns what all accounts have then.
-func (b *bank) play(ctx context.Context, out io.Writer, url string, guarded bool) (sum int, err error) {
+// play runs the transfers of sam and ann, and returns the sum of the accounts after them.
+func (b *bank) play(
+	ctx context.Context, out io.Writer, url string, guarded bool,
+) (sum int, err error) {
 	fmt.Fprintf(out, "with Guard: %v\n", guarded)
 	_, err = b.pool.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS transfer;
 		CREATE TABLE IF NOT EXISTS transfer.account (name text PRIMARY KEY, balance integer NOT NULL);
@@ -99,7 +103,8 @@ func (b *bank) play(ctx context.Context, out io.Writer, url string, guarded bool
 		return 0, err
 	}
 	defer sam.end()
-	fmt.Fprintln(out, "  sam has the lock, has read the balances of a and b, and is stopped for longer than his lease")
+	fmt.Fprintln(out, "  sam has the lock, has read the balances of a and b, and is stopped for "+
+		"longer than his lease")
 
 	ann, err := b.client.FencedLocker(lockName).Acquire(ctx, dlock.Wait(3*lease))
 	switch {
@@ -133,16 +138,20 @@ func (b *bank) play(ctx context.Context, out io.Writer, url string, guarded bool
 	if err := ann.Release(ctx); err != nil {
 		return 0, err
 	}
-	if err := b.pool.QueryRow(ctx, `SELECT sum(balance) FROM transfer.account`).Scan(&sum); err != nil {
+	if err := b.pool.QueryRow(ctx, `SELECT sum(balance) FROM transfer.account`).
+		Scan(&sum); err != nil {
 		return 0, err
 	}
 	fmt.Fprintf(out, "  the accounts have %d, of %d\n", sum, total)
 	return sum, nil
 }
 
-// transfer moves money in one transaction: it reads both balances, and writes what it has computed.
-// The pause comes in between.
-func (b *bank) transfer(ctx context.Context, hold *dlock.Hold, guarded bool, from, to string, amount int, pause func() error) error {
+// transfer moves money in one transaction, which reads both balances and writes the new ones. pause
+// is called in between.
+func (b *bank) transfer(
+	ctx context.Context, hold *dlock.Hold, guarded bool, from, to string, amount int,
+	pause func() error,
+) error {
 	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
 		if guarded {
 			if err := b.locks.Guard(ctx, tx, hold); err != nil {
@@ -152,7 +161,8 @@ func (b *bank) transfer(ctx context.Context, hold *dlock.Hold, guarded bool, fro
 		balance := make(map[string]int)
 		for _, name := range []string{from, to} {
 			var n int
-			if err := tx.QueryRow(ctx, `SELECT balance FROM transfer.account WHERE name = $1`, name).Scan(&n); err != nil {
+			if err := tx.QueryRow(ctx, `SELECT balance FROM transfer.account WHERE name = $1`,
+				name).Scan(&n); err != nil {
 				return err
 			}
 			balance[name] = n
@@ -165,7 +175,8 @@ func (b *bank) transfer(ctx context.Context, hold *dlock.Hold, guarded bool, fro
 		balance[from] -= amount
 		balance[to] += amount
 		for name, n := range balance {
-			if _, err := tx.Exec(ctx, `UPDATE transfer.account SET balance = $2 WHERE name = $1`, name, n); err != nil {
+			if _, err := tx.Exec(ctx, `UPDATE transfer.account SET balance = $2 WHERE name = $1`,
+				name, n); err != nil {
 				return err
 			}
 		}
@@ -173,8 +184,8 @@ func (b *bank) transfer(ctx context.Context, hold *dlock.Hold, guarded bool, fro
 	})
 }
 
-// transferSlowly is what the process does that is stopped. It doesn't look at the context of its
-// hold: however often it did, the pause could come after that.
+// transferSlowly is the work of the process that is stopped. It doesn't check the context of its
+// hold, since the pause could always come just after a check.
 func (b *bank) transferSlowly(ctx context.Context, guarded bool) error {
 	hold, err := b.client.FencedLocker(lockName).Acquire(ctx)
 	if err != nil {
@@ -182,20 +193,20 @@ func (b *bank) transferSlowly(ctx context.Context, guarded bool) error {
 	}
 	err = b.transfer(ctx, hold, guarded, "a", "b", 10, func() error {
 		fmt.Println("in the middle")
-		_, err := bufio.NewReader(os.Stdin).ReadString('\n') // stopped in here
+		_, err := bufio.NewReader(os.Stdin).ReadString('\n') // the process is stopped here
 		return err
 	})
 	fmt.Printf("%v (Release: %v)\n", err, hold.Release(ctx))
 	return nil
 }
 
-// A process that has been stopped in the middle of its transaction.
+// A process is another process of this program, which is stopped during its transaction.
 type process struct {
-	wake func() (string, error) // lets it go on, and returns what it then says
+	wake func() (string, error) // resumes the process, and returns its output
 	end  func()
 }
 
-// startSam starts this program once more, and stops it in the middle of its transaction.
+// startSam starts another process of this program, and stops it during its transaction.
 func startSam(ctx context.Context, url string, guarded bool) (*process, error) {
 	program, err := os.Executable()
 	if err != nil {

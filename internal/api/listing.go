@@ -10,7 +10,7 @@ import (
 
 const module = "github.com/seed951563bd/distsync/"
 
-// listing returns a line for each thing that a program can name in a package, as Go's own api/*.txt do.
+// listing returns one line for each exported name of a package, in the format of Go's api/*.txt.
 func listing(pkg *types.Package) []string {
 	l := lister{pkg: pkg}
 	for _, n := range pkg.Scope().Names() {
@@ -33,7 +33,8 @@ func (l *lister) add(format string, args ...any) {
 	l.lines = append(l.lines, fmt.Sprintf(format, args...))
 }
 
-// typ writes a type, with the path of each package but its own, since another version of a client's module is another type.
+// typ writes a type. It writes the path of each package except the type's own package, because
+// another major version of a client's module has other types.
 func (l *lister) typ(t types.Type) string {
 	return types.TypeString(nameless(t), func(p *types.Package) string {
 		if p == l.pkg {
@@ -70,7 +71,7 @@ func (l *lister) declared(o *types.TypeName) {
 	switch t := named.Underlying().(type) {
 	case *types.Interface:
 		l.iface(o.Name(), t)
-		return // its methods are in it
+		return // the interface's line contains its methods
 	case *types.Struct:
 		comparable := ""
 		if types.Comparable(t) {
@@ -86,7 +87,8 @@ func (l *lister) declared(o *types.TypeName) {
 	l.methods("*"+o.Name(), types.NewMethodSet(types.NewPointer(named)), values)
 }
 
-// iface writes an interface that programs may implement as one line, so that it's another with one more method.
+// iface writes an interface. If programs may implement it, it is one line, which changes with
+// another method. Otherwise each method is a line.
 func (l *lister) iface(name string, t *types.Interface) {
 	var methods []string
 	open := true
@@ -117,7 +119,8 @@ func (l *lister) fields(name string, t *types.Struct) {
 	}
 }
 
-// methods writes those of a set, of the type itself and of what it embeds, but for those of another set.
+// methods writes the methods of a type and of its embedded types, except those that the set but
+// has.
 func (l *lister) methods(name string, set, but *types.MethodSet) {
 	for m := range set.Methods() {
 		if m.Obj().Exported() && (but == nil || but.Lookup(nil, m.Obj().Name()) == nil) {
@@ -126,7 +129,7 @@ func (l *lister) methods(name string, set, but *types.MethodSet) {
 	}
 }
 
-// nameless returns a type whose functions' parameters have no names: these may change.
+// nameless returns a type without the parameter names of its functions, which may change.
 func nameless(t types.Type) types.Type {
 	switch t := t.(type) {
 	case *types.Pointer:
@@ -141,7 +144,8 @@ func nameless(t types.Type) types.Type {
 		return types.NewMap(nameless(t.Key()), nameless(t.Elem()))
 	case *types.Signature:
 		params := slices.Collect(t.TypeParams().TypeParams())
-		return types.NewSignatureType(nil, nil, params, namelessTuple(t.Params()), namelessTuple(t.Results()), t.Variadic())
+		return types.NewSignatureType(nil, nil, params, namelessTuple(t.Params()),
+			namelessTuple(t.Results()), t.Variadic())
 	default:
 		return t
 	}

@@ -38,7 +38,7 @@ func current(root string) (map[string]bool, error) {
 	return lines, err
 }
 
-// private says whether nobody but this repository imports what is in a folder.
+// private says whether the API leaves out the packages of a folder.
 func private(path string) bool {
 	for part := range strings.SplitSeq(path, "/") {
 		if slices.Contains([]string{"internal", "examples", "docs", "bench", "testdata"}, part) {
@@ -53,9 +53,11 @@ type listed struct {
 	DepOnly                  bool
 }
 
-// load returns the lines of a module's packages. The go command compiles them, and what it exports to their importers is read.
+// load returns the lines of a module's packages. It lets the go command compile them, and reads
+// their export data.
 func load(dir string) ([]string, error) {
-	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Name,Export,DepOnly", "./...")
+	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Name,Export,DepOnly",
+		"./...")
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

@@ -1,18 +1,22 @@
-// Command api checks that what programs may use of this repository only grows.
+// Command api checks that the API of this repository only grows.
 //
-// Every exported function, type, method, field, variable and constant is a line in one of the files v*.txt, which is named after the
-// version that brought it. A line that is none of today's API any more is an incompatible change, and so is a method more in an
-// interface that programs may implement: the interface is one line. It's an error unless removed.txt has the line too.
+// Every exported function, type, method, field, variable and constant is a line in one of the files
+// v*.txt. The file's name is the version that introduced the line. A line that is no longer part of
+// the API is an incompatible change. A new method of an interface that programs may implement is
+// one, too, since such an interface is one line. An incompatible change is an error unless
+// removed.txt has the old line.
 //
 //	go run ./internal/api                 # checks
-//	go run ./internal/api -record v0.2.0  # writes what no earlier version has to v0.2.0.txt
+//	go run ./internal/api -record v0.2.0  # writes the new lines to v0.2.0.txt
 //
-// What a version has once it's tagged stays in its file. Where v0.x breaks something all the same, the line goes to removed.txt,
-// below a comment with the version that does so and why; CHANGELOG tells users.
+// The lines of a tagged version stay in its file. If v0.x makes an incompatible change anyway, the
+// old line is added to removed.txt, below a comment with the version and the reason. CHANGELOG
+// announces the change to users.
 //
-// Not held to this are commands and examples, whose packages can't be imported; everything below an internal folder; and bench,
-// docs and the tests' own modules, which nobody imports. contract and contract/faults are held to it, though a later contract may
-// ask more of a store than an earlier: for that it is there.
+// The rule doesn't cover packages that programs can't or don't import: commands and examples,
+// internal folders, bench, docs, and the tests' own modules. It covers contract and
+// contract/faults. A later contract may still demand more of a store than an earlier one, since
+// that is its purpose.
 package main
 
 import (
@@ -34,7 +38,7 @@ func main() {
 	}
 }
 
-// folder is where the files are, in the repository.
+// folder is the folder of the files in the repository.
 const folder = "internal/api"
 
 func run(root, record string) error {
@@ -51,7 +55,8 @@ func run(root, record string) error {
 	return check(root, today)
 }
 
-// write writes what no other version has to the file of one that isn't tagged.
+// write writes the file of a version, with the lines that no other version has. The version must
+// not be tagged yet.
 func write(root, version string, today map[string]bool) error {
 	if tag, _ := exec.Command("git", "-C", root, "tag", "--list", version).Output(); len(tag) > 0 {
 		return fmt.Errorf("%s is tagged: what it has stays as it is", version)
@@ -67,7 +72,7 @@ func write(root, version string, today map[string]bool) error {
 	return os.WriteFile(file, []byte(strings.Join(without(today, recorded), "")), 0o666)
 }
 
-// check compares today's API with what is recorded.
+// check compares the API with the recorded lines.
 func check(root string, today map[string]bool) error {
 	recorded, err := recordedIn(root, "v*.txt")
 	if err != nil {
@@ -87,7 +92,8 @@ func check(root string, today map[string]bool) error {
 		wrong = append(wrong, "+ "+line)
 	}
 	if len(wrong) > 0 {
-		return fmt.Errorf("this was in a version (-), or is in none so far (+: go run ./internal/api -record VERSION):\n%s", strings.Join(wrong, ""))
+		return fmt.Errorf("this was in a version (-), or is in none so far (+: go run "+
+			"./internal/api -record VERSION):\n%s", strings.Join(wrong, ""))
 	}
 	return nil
 }
@@ -113,7 +119,7 @@ func recordedIn(root, pattern string) (map[string]bool, error) {
 	return lines, nil
 }
 
-// without returns the lines that only the first has, in order.
+// without returns the sorted lines that are in lines but not in others.
 func without(lines, others map[string]bool) []string {
 	var only []string
 	for line := range lines {

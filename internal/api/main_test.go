@@ -40,7 +40,7 @@ func New(name string, opts ...Option) *Request { return nil }
 func (r *Request) Close(then func(err error)) error { return nil }
 `
 
-// repository makes one, whose version v0.1.0 has the package as above.
+// repository creates a repository whose version v0.1.0 has the package above.
 func repository(t *testing.T) (root string, put func(source string)) {
 	t.Helper()
 	root = t.TempDir()
@@ -67,21 +67,62 @@ func repository(t *testing.T) (root string, put func(source string)) {
 func TestWhatIsFound(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]struct{ old, new, found string }{
-		"a function less":                    {"func New(name string, opts ...Option) *Request { return nil }", "", "- pkg example.com/store, func New(string, ...Option) *Request\n"},
-		"another signature":                  {"name string, opts", "opts", "- pkg example.com/store, func New(string, ...Option) *Request\n"},
-		"a parameter more":                   {"(name string) error", "(name string, opts ...Option) error", "- pkg example.com/store, type Session interface { Acquire(string) error }\n"},
-		"a method more for who implements":   {"type Session interface {", "type Session interface {\n\tRelease()", "- pkg example.com/store, type Session interface { Acquire(string) error }\n"},
-		"nobody else may implement it now":   {"type Session interface {", "type Session interface {\n\trelease()", "- pkg example.com/store, type Session interface { Acquire(string) error }\n"},
-		"a method less for who calls":        {"Name() string", "", "- pkg example.com/store, type Kind interface, Name() string\n"},
-		"a field of another type":            {"Name string", "Name []byte", "- pkg example.com/store, type Request struct, Name string\n"},
-		"a struct that can't be compared":    {"Count int", "Count int; all []int", "- pkg example.com/store, type Result struct (comparable)\n"},
-		"a method that values have no more":  {"(Result) String", "(*Result) String", "- pkg example.com/store, method (Result) String() string\n"},
-		"a constant of another value":        {"Plain = 1", "Plain = 2", "- pkg example.com/store, const Plain untyped int = 1\n"},
-		"a variable of another type":         {"Fails error", "Fails any", "- pkg example.com/store, var Fails error\n"},
-		"a function in a parameter":          {"func(err error)", "func()", "- pkg example.com/store, method (*Request) Close(func(error)) error\n"},
-		"what is new and in no version":      {"const Plain = 1", "const Plain = 1\n\nconst Fair = 2", "+ pkg example.com/store, const Fair untyped int = 2\n"},
-		"a method more that only we have":    {"\tunexported()", "\tunexported()\n\tMore()", "+ pkg example.com/store, type Kind interface, More()\n"},
-		"another name of a parameter":        {"Close(then func(err error))", "Close(f func(error))", ""},
+		"a function less": {
+			"func New(name string, opts ...Option) *Request { return nil }", "",
+			"- pkg example.com/store, func New(string, ...Option) *Request\n",
+		},
+		"another signature": {
+			"name string, opts", "opts",
+			"- pkg example.com/store, func New(string, ...Option) *Request\n",
+		},
+		"a parameter more": {
+			"(name string) error", "(name string, opts ...Option) error",
+			"- pkg example.com/store, type Session interface { Acquire(string) error }\n",
+		},
+		"a method more for who implements": {
+			"type Session interface {", "type Session interface {\n\tRelease()",
+			"- pkg example.com/store, type Session interface { Acquire(string) error }\n",
+		},
+		"nobody else may implement it now": {
+			"type Session interface {", "type Session interface {\n\trelease()",
+			"- pkg example.com/store, type Session interface { Acquire(string) error }\n",
+		},
+		"a method less for who calls": {
+			"Name() string", "", "- pkg example.com/store, type Kind interface, Name() string\n",
+		},
+		"a field of another type": {
+			"Name string", "Name []byte",
+			"- pkg example.com/store, type Request struct, Name string\n",
+		},
+		"a struct that can't be compared": {
+			"Count int", "Count int; all []int",
+			"- pkg example.com/store, type Result struct (comparable)\n",
+		},
+		"a method that values have no more": {
+			"(Result) String", "(*Result) String",
+			"- pkg example.com/store, method (Result) String() string\n",
+		},
+		"a constant of another value": {
+			"Plain = 1", "Plain = 2", "- pkg example.com/store, const Plain untyped int = 1\n",
+		},
+		"a variable of another type": {
+			"Fails error", "Fails any", "- pkg example.com/store, var Fails error\n",
+		},
+		"a function in a parameter": {
+			"func(err error)", "func()",
+			"- pkg example.com/store, method (*Request) Close(func(error)) error\n",
+		},
+		"what is new and in no version": {
+			"const Plain = 1", "const Plain = 1\n\nconst Fair = 2",
+			"+ pkg example.com/store, const Fair untyped int = 2\n",
+		},
+		"a method more that only we have": {
+			"\tunexported()", "\tunexported()\n\tMore()",
+			"+ pkg example.com/store, type Kind interface, More()\n",
+		},
+		"another name of a parameter": {
+			"Close(then func(err error))", "Close(f func(error))", "",
+		},
 		"an unexported thing, and a comment": {"then []string", "next []string // changed", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +146,7 @@ func TestWhatIsFound(t *testing.T) {
 	}
 }
 
-// What is removed all the same, and what a later version adds.
+// An incompatible change removes a name, and a later version adds another.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	root, put := repository(t)
@@ -114,14 +155,16 @@ func TestVersions(t *testing.T) {
 		t.Error("recording a version hides what was removed")
 	}
 	const line = "pkg example.com/store, const Plain untyped int = 1\n"
-	if err := os.WriteFile(filepath.Join(root, folder, "removed.txt"), []byte("# v0.2.0: fair is better\n"+line), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(root, folder, "removed.txt"),
+		[]byte("# v0.2.0: fair is better\n"+line), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	if err := run(root, ""); err != nil {
 		t.Error(err)
 	}
 	text, err := os.ReadFile(filepath.Join(root, folder, "v0.2.0.txt"))
-	if want := "pkg example.com/store, const Fair untyped int = 2\n"; err != nil || string(text) != want {
+	if want := "pkg example.com/store, const Fair untyped int = 2\n"; err != nil ||
+		string(text) != want {
 		t.Errorf("v0.2.0 adds %q, %v; want %q", text, err, want)
 	}
 }

@@ -1,6 +1,6 @@
-// Package gather lets many goroutines share round trips and system calls: what they send at about
-// the same time goes together. It is for both clients of servers that speak the protocol of Redis,
-// and knows neither.
+// Package gather lets many goroutines share round trips and system calls. Commands that they send
+// at about the same time go in one batch. The backends of Redis, Valkey and PostgreSQL use it. It
+// depends on none of their clients.
 package gather
 
 import (
@@ -14,29 +14,31 @@ import (
 )
 
 const (
-	// maxFlights is how many batches are under way at a time before what comes has to wait for one
-	// of them. With one, client and server would work by turns.
+	// maxFlights is the largest number of batches that may be under way at a time. Later commands
+	// wait until one of them is answered. With only one batch, the client would be idle while the
+	// server works, and the server while the client works.
 	maxFlights = 6
 
-	// maxBatch is how many parcels go together. It bounds how long one waits for the answers to
-	// others.
+	// maxBatch is the largest number of parcels in a batch. It bounds how long a goroutine waits
+	// for the answers to other goroutines' commands.
 	maxBatch = 500
 
-	// patience is how long nothing may land before what is under way isn't counted any more. Some
-	// connections may hang while others are fine.
+	// patience is the time after which batches under way no longer count against the limit, if none
+	// was answered meanwhile. Some connections may hang while others work.
 	patience = 50 * time.Millisecond
 
-	// maxYields is how often others run before the only flight goes on although more comes.
-	maxYields = 4
+	// comeback is how long a Sender with one flight waits for new commands of the callers that it
+	// has just answered.
+	comeback = 2 * time.Millisecond
 )
 
-// A Sender sends commands C for many goroutines, each of which waits for its own results R only, and
-// no longer than its context. What the first few send goes at once. What comes while that is under
-// way gathers, and goes together when the first of them is answered. So whoever is alone waits for
-// nobody.
+// A Sender sends commands C for many goroutines. Each goroutine waits only for its own results R,
+// and only until its context ends. The first few commands are sent at once. Commands that come
+// while these are under way are collected. They go together when one of the batches under way is
+// answered. So a single goroutine never waits for another.
 //
-// What is sent has nobody's context values, whether it goes together with others or not: hooks of
-// a client that read them would else see another's, or sometimes their own.
+// Commands are sent without the values of their contexts, whether their batch has one caller or
+// several. Otherwise, the hooks of a client library could get the values of another goroutine.
 type Sender[C, R any] struct {
 	send    func(context.Context, []C) []R
 	recall  func([]C) bool
@@ -44,32 +46,34 @@ type Sender[C, R any] struct {
 	parcels sync.Pool
 
 	mu       sync.Mutex
-	flights  int             // goroutines that send, without those that are overdue
-	overdue  int             // those that sent for too long when a round ended
-	round    int             // how often there were such
-	yielding int             // how many are about to look for more
-	waiting  []*parcel[C, R] // for one of them
-	taken    int             // how often one has taken what waits
-	watched  bool            // late will be called
-	landed   sync.Cond       // nothing is under way
+	flights  int             // goroutines that send, except overdue ones
+	overdue  int             // goroutines that were still sending when their round ended
+	round    int             // number of the round; a round ends when its flights are overdue
+	yielding int             // goroutines that will look for more parcels in a moment
+	waiting  []*parcel[C, R] // parcels that wait for a flight
+	awaited  int             // the number of parcels that letCome waits for, or 0
+	back     chan struct{}   // closed when awaited parcels wait
+	taken    int             // how often a flight has taken the waiting parcels
+	watched  bool            // late is scheduled
+	landed   sync.Cond       // signals the end of a flight
 }
 
-// A parcel is what one caller sends together.
+// A parcel has the commands of one call of Send.
 type parcel[C, R any] struct {
 	ctx      context.Context
 	commands []C
 	results  []R
-	answered chan struct{} // gets one value
-	batch    *batch[C, R]  // that it is sent with; guarded by Sender.mu
+	answered chan struct{} // receives one value
+	batch    *batch[C, R]  // the batch that it is sent with; guarded by Sender.mu
 }
 
-// A batch is what several callers send together. It ends when the last of them has left. It is the
-// context that it is sent with.
+// A batch has the parcels that are sent together. The batch is also the context of its request, and
+// ends when the last caller has left.
 type batch[C, R any] struct {
-	ctx     context.Context // of its only caller, or one that end ends
+	ctx     context.Context // the only caller's context; for several callers, one that end cancels
 	parcels []*parcel[C, R]
-	round   int // in which its flight counts
-	stay    int // guarded by Sender.mu
+	round   int // the round in which its flight is counted
+	stay    int // callers that haven't left; guarded by Sender.mu
 	end     context.CancelFunc
 }
 
@@ -78,11 +82,11 @@ func (b *batch[C, R]) Done() <-chan struct{}       { return b.ctx.Done() }
 func (b *batch[C, R]) Err() error                  { return b.ctx.Err() }
 func (b *batch[C, R]) Value(any) any               { return nil }
 
-// New returns a Sender that sends with the function, which returns the results of the commands in
-// their order. It may be called by several goroutines at once.
+// New returns a Sender that uses send, which returns the results of the commands in their order.
+// Several goroutines may call send at once.
 //
-// If recall isn't nil, it is called when the only caller of a batch leaves while that is under way. It
-// says whether the commands were not sent and, now that it was called, never will be.
+// If recall isn't nil, it is called when the only caller of a batch leaves while the batch is under
+// way. It returns true if the commands were not sent and, after this call, never will be.
 func New[C, R any](send func(context.Context, []C) []R, recall func([]C) bool) *Sender[C, R] {
 	s := &Sender[C, R]{send: send, recall: recall, most: maxFlights}
 	s.landed.L = &s.mu
@@ -90,18 +94,17 @@ func New[C, R any](send func(context.Context, []C) []R, recall func([]C) bool) *
 	return s
 }
 
-// Limit sets how many batches are under way at a time before what comes has to wait for one of
-// them, and returns s. The default is 6, for servers to which a command of its own is cheap. Where
-// a batch costs hardly more than one command does, fewer flights make larger batches. It is called
-// before the first Send.
+// Limit sets how many batches may be under way at a time, and returns s. The default is 6, for
+// servers where a single command is cheap. If a batch costs hardly more than a single command,
+// fewer flights are better, since they make larger batches. Call Limit before the first Send.
 func (s *Sender[C, R]) Limit(flights int) *Sender[C, R] {
 	s.most = flights
 	return s
 }
 
-// Send sends commands in one piece and returns their results. If ctx ends before these are there, it
-// returns its error: of kind [backend.Retry] if nothing was sent, and nothing will be; else of kind
-// [backend.Unknown]. Then the commands are not the caller's any more.
+// Send sends commands together and returns their results. If ctx ends before that, Send returns the
+// error of ctx. Its kind is [backend.Retry] if the commands were not sent and never will be.
+// Otherwise it is [backend.Unknown], and the caller must not change the commands any more.
 func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &backend.Error{Kind: backend.Retry, Err: err}
@@ -122,13 +125,16 @@ func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
 	return results, nil
 }
 
-// enqueue sees to it that a parcel is sent.
+// enqueue queues a parcel, and starts a flight for it if necessary.
 func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = append(s.waiting, p)
 	if s.yielding == 0 {
 		s.start()
+	} else if len(s.waiting) == s.awaited {
+		s.awaited = 0
+		close(s.back)
 	}
 }
 
@@ -142,7 +148,7 @@ func (s *Sender[C, R]) start() {
 	}
 }
 
-// watch looks after a while whether what waits still does. s.mu is held.
+// watch makes late run after a while, if that isn't scheduled yet. s.mu is held.
 func (s *Sender[C, R]) watch() {
 	if s.watched {
 		return
@@ -152,8 +158,9 @@ func (s *Sender[C, R]) watch() {
 	time.AfterFunc(patience, func() { s.late(taken) })
 }
 
-// late starts a flight for what waits, if there is anything. If nobody has taken up what waits since
-// watch was called, all that were under way then still are: they are overdue.
+// late runs some time after watch. If parcels wait, it starts a flight for them, unless there are
+// enough. If no flight has taken a parcel since watch, all flights are stuck. They become overdue,
+// and no longer count.
 func (s *Sender[C, R]) late(taken int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +176,8 @@ func (s *Sender[C, R]) late(taken int) {
 	s.start()
 }
 
-// leave gives a parcel up, unless it is answered. One that still waits won't be sent.
+// leave ends the wait for a parcel, unless it is answered. If the parcel hasn't been sent yet, it
+// never will be.
 func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +199,8 @@ func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool
 	return backend.Unknown, true
 }
 
-// fly sends what waits, until nothing does. It is given the round in which it was counted.
+// fly sends waiting parcels until there are none. round is the round in which the flight was
+// counted.
 func (s *Sender[C, R]) fly(round int) {
 	for {
 		b := s.next(round)
@@ -204,11 +213,12 @@ func (s *Sender[C, R]) fly(round int) {
 	}
 }
 
-// next returns what waits. If nothing does, or there are flights enough, the one that asks is over.
+// next returns the waiting parcels as a batch. If there are none, or enough other flights, it
+// returns nil, and the calling flight ends.
 func (s *Sender[C, R]) next(round int) *batch[C, R] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if round != s.round { // it was overdue, and isn't any more
+	if round != s.round { // the flight was overdue, and counts again
 		s.overdue--
 		s.flights++
 	}
@@ -257,8 +267,8 @@ func (s *Sender[C, R]) deliver(b *batch[C, R]) {
 	}
 }
 
-// yield tells those who wait for a batch, and lets them run: often they come back at once, and so
-// their next commands go together, too, with no new goroutine.
+// yield wakes the callers of a batch, and lets them run. Often they send their next commands at
+// once. Then these also go in one batch, and need no new goroutine.
 func (s *Sender[C, R]) yield(b *batch[C, R]) {
 	s.mu.Lock()
 	s.yielding++
@@ -269,29 +279,34 @@ func (s *Sender[C, R]) yield(b *batch[C, R]) {
 	runtime.Gosched()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.most == 1 && len(b.parcels) > 1 {
-		s.letCome()
+	if n := len(b.parcels); s.most == 1 && n > 1 && len(s.waiting) < n {
+		s.letCome(n)
 	}
 	s.yielding--
 	if s.waiting == nil {
 		clear(b.parcels)
-		s.waiting = b.parcels[:0] // its room is used again
+		s.waiting = b.parcels[:0] // the slice is used again
 	}
 }
 
-// letCome lets others run while more comes, but not for long. Where there is one flight at a time,
-// what comes just after it has begun waits for all of it, and the next is as much smaller. s.mu is
-// held, but not all the time.
-func (s *Sender[C, R]) letCome() {
-	for n, before := 0, -1; n < maxYields && len(s.waiting) > before; n++ {
-		before = len(s.waiting)
-		s.mu.Unlock()
-		runtime.Gosched()
-		s.mu.Lock()
+// letCome waits a short time for n parcels. It is for a Sender with one flight. Without this wait,
+// commands that come just after the start of a flight would wait until its end, and batches would
+// become smaller. s.mu is held, except during the wait.
+func (s *Sender[C, R]) letCome(n int) {
+	back := make(chan struct{}) // local, since an overdue flight may replace s.back
+	s.awaited, s.back = n, back
+	s.mu.Unlock()
+	timer := time.NewTimer(comeback)
+	select {
+	case <-back:
+	case <-timer.C:
 	}
+	timer.Stop()
+	s.mu.Lock()
+	s.awaited = 0
 }
 
-// Settle returns when nothing is under way.
+// Settle waits until nothing is under way.
 func (s *Sender[C, R]) Settle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

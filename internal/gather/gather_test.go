@@ -3,7 +3,6 @@ package gather
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -124,13 +123,16 @@ func TestTheFirstGoAlone(t *testing.T) {
 func TestWhatComesMeanwhileGoesTogether(t *testing.T) {
 	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
 		fill(t, s)
-		calls := []*call{start(t.Context(), s, 10), start(t.Context(), s, 11, 12), start(t.Context(), s, 13)}
+		calls := []*call{
+			start(t.Context(), s, 10), start(t.Context(), s, 11, 12), start(t.Context(), s, 13),
+		}
 		if got := srv.received(); len(got) != maxFlights {
 			t.Fatalf("%v are under way", got)
 		}
 		srv.open <- struct{}{}
 		synctest.Wait()
-		if got := srv.received(); len(got) != maxFlights+1 || !slices.Equal(got[maxFlights], []int{10, 11, 12, 13}) {
+		if got := srv.received(); len(got) != maxFlights+1 ||
+			!slices.Equal(got[maxFlights], []int{10, 11, 12, 13}) {
 			t.Fatalf("%v", got)
 		}
 		for range maxFlights {
@@ -142,7 +144,7 @@ func TestWhatComesMeanwhileGoesTogether(t *testing.T) {
 	})
 }
 
-// Whoever comes back is sent for, at once or later.
+// Commands of goroutines that come back are sent, at once or later.
 func TestOneAfterAnother(t *testing.T) {
 	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
 		for i := range 100 {
@@ -164,7 +166,9 @@ func TestLeavingBeforeItIsSent(t *testing.T) {
 			srv.open <- struct{}{}
 		}
 		stays.mustBeAnswered(t)
-		if got := srv.received(); slices.ContainsFunc(got, func(b []int) bool { return slices.Contains(b, 11) }) {
+		if got := srv.received(); slices.ContainsFunc(got, func(b []int) bool {
+			return slices.Contains(b, 11)
+		}) {
 			t.Errorf("%v was sent", got)
 		}
 	})
@@ -201,8 +205,8 @@ func TestLeavingAsItIsAnswered(t *testing.T) {
 	s.Settle()
 }
 
-// What is sent for one ends with its context, what is sent for several does not. Neither has anybody's
-// values.
+// A command that is sent for one caller ends with the caller's context. Commands that are sent for
+// several don't. Neither has the values of a context.
 func TestContexts(t *testing.T) {
 	type key struct{}
 	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
@@ -250,7 +254,8 @@ func TestLongQueuesAreSplit(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range maxBatch + 1 {
 			all.Go(func() {
-				if results, err := s.Send(t.Context(), i); err != nil || !slices.Equal(results, []int{-i}) {
+				if results, err := s.Send(t.Context(), i); err != nil ||
+					!slices.Equal(results, []int{-i}) {
 					t.Errorf("%d is answered with %v, %v", i, results, err)
 				}
 			})
@@ -271,11 +276,13 @@ func TestLongQueuesAreSplit(t *testing.T) {
 	})
 }
 
-// What has gathered behind one flight doesn't wait for it if there may be more.
+// Commands that have gathered behind one flight don't wait for it if there may be more flights.
 func TestLongQueuesTakeMoreFlights(t *testing.T) {
 	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
 		for range 2*maxBatch + 1 {
-			s.waiting = append(s.waiting, &parcel[int, int]{ctx: t.Context(), commands: []int{1}, answered: make(chan struct{}, 1)})
+			s.waiting = append(s.waiting, &parcel[int, int]{
+				ctx: t.Context(), commands: []int{1}, answered: make(chan struct{}, 1),
+			})
 		}
 		s.flights = 1
 		go s.fly(0)
@@ -286,7 +293,7 @@ func TestLongQueuesTakeMoreFlights(t *testing.T) {
 	})
 }
 
-// What several have sent ends when the last of them has left, and not before.
+// A flight for several callers ends when the last of them has left, and not before.
 func TestAllLeave(t *testing.T) {
 	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
 		fill(t, s)
@@ -312,7 +319,7 @@ func TestAllLeave(t *testing.T) {
 	})
 }
 
-// Whoever leaves alone and in time has sent nothing.
+// A caller that leaves alone and in time has sent nothing.
 func TestRecall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := &server{open: make(chan struct{})}
@@ -414,7 +421,7 @@ func TestSettle(t *testing.T) {
 	})
 }
 
-// Everybody gets their own answers, whoever leaves.
+// Each caller gets its own answers, whichever others leave.
 func TestMany(t *testing.T) {
 	srv := &server{open: make(chan struct{})}
 	close(srv.open)
@@ -430,7 +437,8 @@ func TestMany(t *testing.T) {
 				commands := slices.Repeat([]int{1000*g + i}, 1+i%3)
 				results, err := s.Send(ctx, commands...)
 				want := slices.Repeat([]int{-1000*g - i}, len(commands))
-				if err == nil && !slices.Equal(results, want) || err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+				if err == nil && !slices.Equal(results, want) ||
+					err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 					t.Errorf("%v is answered with %v, %v", commands, results, err)
 				}
 				leave()
@@ -444,7 +452,8 @@ func TestMany(t *testing.T) {
 // The room in which batches gather is used again, and keeps nobody's commands alive.
 func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
 	run(t, func(t *testing.T, srv *server, s *Sender[int, int]) {
-		calls := append(fill(t, s), start(t.Context(), s, 10), start(t.Context(), s, 11), start(t.Context(), s, 12))
+		calls := append(fill(t, s), start(t.Context(), s, 10), start(t.Context(), s, 11),
+			start(t.Context(), s, 12))
 		for range maxFlights + 1 {
 			srv.open <- struct{}{}
 		}
@@ -469,45 +478,88 @@ func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
 // Where there is one flight at a time, callers that come back soon, though not at once, go together
 // again.
 func TestCallersThatComeBackGoTogether(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // each runs in its turn then
-	const many, times = 8, 5
-	var sizes []int
-	var begun, all sync.WaitGroup
-	begun.Add(many)
-	s := New(func(_ context.Context, commands []int) []int {
-		if len(sizes) == 0 {
-			begun.Wait()
-		}
-		for range many {
-			runtime.Gosched() // all have asked
-		}
-		sizes = append(sizes, len(commands))
-		return commands
-	}, nil).Limit(1)
-	for i := range many {
-		all.Go(func() {
-			begun.Done()
-			for range times {
-				if _, err := s.Send(t.Context(), i); err != nil {
-					t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		const many, times = 8, 5
+		var sizes []int
+		s := New(func(_ context.Context, commands []int) []int {
+			time.Sleep(time.Millisecond) // all others ask meanwhile
+			sizes = append(sizes, len(commands))
+			return commands
+		}, nil).Limit(1)
+		var all sync.WaitGroup
+		all.Go(func() { s.Send(t.Context(), many) }) // the others come while this is under way
+		synctest.Wait()
+		for i := range many {
+			all.Go(func() {
+				for range times {
+					if _, err := s.Send(t.Context(), i); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(time.Duration(i) * comeback / many) // the caller's work
 				}
-				runtime.Gosched() // what a caller does
-			}
-		})
-	}
-	all.Wait()
-	s.Settle()
-	// The first go before the others have come.
-	if len(sizes) > times+2 {
-		t.Errorf("sent in batches of %v", sizes)
-	}
+			})
+		}
+		all.Wait()
+		s.Settle()
+		if len(sizes) != 1+times {
+			t.Errorf("sent in batches of %v", sizes)
+		}
+	})
+}
+
+// The only flight doesn't wait long for callers that don't come back.
+func TestCallersThatDontComeBackKeepNobodyWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 8
+		s := New(func(_ context.Context, commands []int) []int {
+			time.Sleep(time.Millisecond)
+			return commands
+		}, nil).Limit(1)
+		var all sync.WaitGroup
+		for i := range many {
+			all.Go(func() { s.Send(t.Context(), i) })
+		}
+		all.Wait()
+		asked := time.Now()
+		if _, err := s.Send(t.Context(), many); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(asked); took > comeback+time.Millisecond {
+			t.Errorf("answered after %v", took)
+		}
+		s.Settle()
+	})
+}
+
+// Flights that were overdue may land at the same time. Each waits for its own callers.
+func TestOverdueFlightsLandTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := &server{open: make(chan struct{})}
+		s := New(srv.send, nil).Limit(1)
+		var calls []*call
+		for n := range 3 {
+			calls = append(calls, start(t.Context(), s, 2*n), start(t.Context(), s, 2*n+1))
+			time.Sleep(patience + time.Millisecond)
+		}
+		if got := srv.received(); len(got) != 4 {
+			t.Fatalf("%v, want the first alone and three flights after it", got)
+		}
+		close(srv.open)
+		for _, c := range calls {
+			c.mustBeAnswered(t)
+		}
+		s.Settle()
+	})
 }
 
 func TestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := &server{open: make(chan struct{})}
 		s := New(srv.send, nil).Limit(2)
-		calls := []*call{start(t.Context(), s, 1), start(t.Context(), s, 2), start(t.Context(), s, 3), start(t.Context(), s, 4)}
+		calls := []*call{
+			start(t.Context(), s, 1), start(t.Context(), s, 2), start(t.Context(), s, 3),
+			start(t.Context(), s, 4),
+		}
 		if got := srv.received(); len(got) != 2 {
 			t.Errorf("%v, want two batches", got)
 		}

@@ -13,7 +13,8 @@ func TestCallerIsTheInnermostOfAnothers(t *testing.T) {
 	inner()
 	new(sync.Once).Do(inner) // its frames are outside, but not the innermost
 	for range 2 {
-		if file, line, _ := strings.Cut(filepath.Base(<-got), ":"); file != "caller_test.go" || line != "12" {
+		if file, line, _ := strings.Cut(filepath.Base(<-got), ":"); file != "caller_test.go" ||
+			line != "12" {
 			t.Errorf("called from %s, line %s", file, line)
 		}
 	}

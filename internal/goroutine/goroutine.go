@@ -1,4 +1,4 @@
-// Package goroutine tells goroutines apart.
+// Package goroutine identifies goroutines, and the callers of this module.
 package goroutine
 
 import (
@@ -7,8 +7,9 @@ import (
 	"strconv"
 )
 
-// ID returns the number of the calling goroutine, which no other has as long as the process lives. It
-// is read from the first line of a stack trace, "goroutine 18 [running]:", which costs microseconds.
+// ID returns the number of the calling goroutine. No other goroutine of the process ever has the
+// same number. ID reads it from the first line of a stack trace, "goroutine 18 [running]:", which
+// takes microseconds.
 func ID() uint64 {
 	var buf [64]byte
 	line := buf[:runtime.Stack(buf[:], false)]

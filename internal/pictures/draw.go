@@ -11,12 +11,12 @@ import (
 const (
 	wide   = 760
 	margin = 16
-	row    = 30  // from one step to the next
-	letter = 6.7 // how wide a letter is at most, on average
+	row    = 30  // the distance between two steps
+	letter = 6.7 // the average width of a letter
 )
 
-// style has the colors of both schemes. The card behind a picture is its own, since a page may be
-// dark where the reader's system is light.
+// style has the colours of the light and dark schemes. A picture has its own background, since a
+// page may be dark while the reader's system is light.
 const style = `<style>
   .card{fill:#ffffff;stroke:#d0d7de} .text{fill:#1f2328} .soft{fill:#59636e} .line{stroke:#59636e}
   .head{fill:#f6f8fa;stroke:#d0d7de} .tip{fill:#59636e} .life{stroke:#d0d7de}
@@ -35,20 +35,22 @@ const style = `<style>
 
 // A step of a sequence is one line of the picture.
 type step struct {
-	from, to int    // lanes; if they are the same, the text stands beside the lane
-	text     string // on the arrow
-	refused  bool   // an arrow that has no effect
-	holds    string // whoever the store answers, or "from", has the lock from here on, in this color
-	ends     bool   // the lane "from" has it no longer
-	lease    string // the store's lease is of that color from here on; "-" ends it
+	from, to int    // lanes; if they are equal, the text is beside the lane
+	text     string // the label of the arrow
+	refused  bool   // the arrow has no effect
+	// from this step on, the lane "to" holds the lock, in this colour; if "to" is the store, the
+	// lane "from" does
+	holds string
+	ends  bool   // the lane "from" no longer holds the lock
+	lease string // from this step on, the store's lease has this colour; "-" ends it
 }
 
-// A sequence has lanes side by side. Time goes down.
+// A sequence is a sequence diagram: parallel lanes with time going down.
 type sequence struct {
 	title string
-	about string // for those who don't see the picture
+	about string // the description for readers who can't see the picture
 	lanes []string
-	store int // the lane in which leases are drawn
+	store int // the lane of the store, which shows the leases
 	steps []step
 }
 
@@ -58,7 +60,8 @@ func (s sequence) draw() string {
 	open(&b, s.title, s.about, bottom)
 	for i, name := range s.lanes {
 		x := s.x(i)
-		fmt.Fprintf(&b, `<line class="life" x1="%d" y1="74" x2="%d" y2="%d" stroke-width="1.5"/>`+"\n",
+		fmt.Fprintf(&b, `<line class="life" x1="%d" y1="74" x2="%d" y2="%d" stroke-width="1.5"/>`+
+			"\n",
 			x, x, bottom-14)
 		box(&b, x-64, 46, 128, 28, name)
 	}
@@ -83,7 +86,7 @@ func (s sequence) gap() int       { return (wide - 2*margin - 128) / (len(s.lane
 func (s sequence) x(lane int) int { return margin + 64 + lane*s.gap() }
 func (s sequence) y(step int) int { return 98 + step*row }
 
-// bars draws who has the lock, and for whom the store keeps it.
+// bars draws bars for the holds, and for the leases in the store.
 func (s sequence) bars(b *strings.Builder, bottom int) {
 	type bar struct {
 		from  int
@@ -145,7 +148,7 @@ func class(st step, usual string) string {
 	return usual
 }
 
-// A tree asks one question after the other. The first that is answered with yes says which store.
+// A tree is a list of yes-or-no questions. The first yes determines the store.
 type tree struct {
 	title, about string
 	questions    []question
@@ -165,7 +168,8 @@ func (t tree) draw() string {
 	open(&b, t.title, t.about, 52+(len(t.questions)+1)*(high+between)-4)
 	y := 50
 	arrow := func(x1, y1, x2, y2 int, tip, word string, x, y int) {
-		fmt.Fprintf(&b, `<line class="line" x1="%d" y1="%d" x2="%d" y2="%d" stroke-width="1.3"/>`+"\n",
+		fmt.Fprintf(&b, `<line class="line" x1="%d" y1="%d" x2="%d" y2="%d" stroke-width="1.3"/>`+
+			"\n",
 			x1, y1, x2, y2)
 		fmt.Fprintf(&b, `<path class="tip" d="%s"/>`+"\n", tip)
 		write(&b, x, y, "start", "soft", word, 40)
@@ -177,10 +181,12 @@ func (t tree) draw() string {
 		box(&b, margin, y, left, high, q.lines...)
 		middle, below := y+high/2, y+high
 		arrow(margin+left, middle, wide-margin-right-5, middle,
-			fmt.Sprintf("M%d %dl-8 -4v8z", wide-margin-right, middle), "yes", margin+left+18, middle-6)
+			fmt.Sprintf("M%d %dl-8 -4v8z", wide-margin-right, middle), "yes", margin+left+18,
+			middle-6)
 		leaf(wide-margin-right, y, q.answer)
 		arrow(margin+left/2, below, margin+left/2, below+between-5,
-			fmt.Sprintf("M%d %dl-4 -8h8z", margin+left/2, below+between), "no", margin+left/2+8, below+17)
+			fmt.Sprintf("M%d %dl-4 -8h8z", margin+left/2, below+between), "no", margin+left/2+8,
+			below+17)
 		if y += high + between; i == len(t.questions)-1 {
 			leaf(margin+(left-right)/2, y, t.otherwise)
 		}
@@ -190,14 +196,16 @@ func (t tree) draw() string {
 }
 
 func open(b *strings.Builder, title, about string, high int) {
-	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
-		`role="img" aria-label="%s">`+"\n", wide, high, wide, high, escape(about))
+	fmt.Fprintf(b,
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
+			`role="img" aria-label="%s">`+"\n", wide, high, wide, high, escape(about))
 	b.WriteString(style)
-	fmt.Fprintf(b, `<rect class="card" x="0.5" y="0.5" width="%d" height="%d" rx="8"/>`+"\n", wide-1, high-1)
+	fmt.Fprintf(b, `<rect class="card" x="0.5" y="0.5" width="%d" height="%d" rx="8"/>`+"\n",
+		wide-1, high-1)
 	write(b, margin, 28, "start", "text strong", title, wide)
 }
 
-// box draws a box of one line or two, of which the first is strong if another follows.
+// box draws a box with one or two lines of text.
 func box(b *strings.Builder, x, y, width, high int, lines ...string) {
 	fmt.Fprintf(b, `<rect class="head" x="%d" y="%d" width="%d" height="%d" rx="6"/>`+"\n",
 		x, y, width, high)
@@ -207,7 +215,7 @@ func box(b *strings.Builder, x, y, width, high int, lines ...string) {
 	}
 }
 
-// write writes a line that must not be wider than there is room.
+// write writes a line of text. It panics if the text is wider than room.
 func write(b *strings.Builder, x, y int, anchor, class, line string, room int) {
 	if need := int(float64(utf8.RuneCountInString(line)) * letter); need > room {
 		panic(fmt.Sprintf("%q needs %d pixels, and has %d", line, need, room))
@@ -219,7 +227,7 @@ func write(b *strings.Builder, x, y int, anchor, class, line string, room int) {
 func escape(s string) string {
 	var b strings.Builder
 	if err := xml.EscapeText(&b, []byte(s)); err != nil {
-		panic(err) // a Builder returns none
+		panic(err) // a strings.Builder returns no errors
 	}
 	return b.String()
 }

@@ -1,10 +1,10 @@
-// Pictures draws the pictures of the documentation: who says what to whom as time goes down, and
-// the tree of questions that leads to a store.
+// Pictures draws the pictures of the documentation: sequence diagrams, and the tree of questions
+// for choosing a store.
 //
 //	go run ./internal/pictures
 //
-// What they show is text, in pictures.go. They are SVG that follows the reader's light or dark
-// colors. A test fails if the files differ from the text.
+// Their content is text, in pictures.go. The pictures are SVG files that follow the reader's light
+// or dark colour scheme. A test fails if the files differ from the text.
 package main
 
 import (
@@ -15,13 +15,14 @@ import (
 
 func main() {
 	for name, svg := range drawn() {
-		if err := os.WriteFile(filepath.Join("docs", "pictures", name), []byte(svg), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join("docs", "pictures", name), []byte(svg),
+			0o644); err != nil {
 			log.Fatal(err)
 		}
 	}
 }
 
-// drawn returns the files by their names.
+// drawn returns the contents of the files by their names.
 func drawn() map[string]string {
 	files := make(map[string]string)
 	for name, s := range sequences {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The pictures in docs are drawn from the text here, and nothing else lies beside them.
+// The pictures in docs are drawn from the text here, and the folder has no other files.
 func TestPicturesAreDrawn(t *testing.T) {
 	folder := filepath.Join("..", "..", "docs", "pictures")
 	want := drawn()
@@ -30,7 +30,7 @@ func TestPicturesAreDrawn(t *testing.T) {
 	}
 }
 
-// Each picture is well-formed, and says what it shows to those who don't see it.
+// Each picture is well-formed, and has a description for readers who can't see it.
 func TestPicturesAreXML(t *testing.T) {
 	for name, svg := range drawn() {
 		decoder := xml.NewDecoder(strings.NewReader(svg))

@@ -3,9 +3,10 @@ package main
 var sequences = map[string]sequence{
 	"lease": {
 		title: "A lease's life",
-		about: "A acquires a lock with token 33 and renews its lease. A is paused for longer than " +
-			"the lease. The lease ends, B acquires the lock with token 34 and writes. A wakes up " +
-			"and is told that the lock is lost. A's late write with token 33 is refused.",
+		about: "A acquires a lock with token 33 and renews its lease. A is paused for " +
+			"longer than the lease. The lease ends, B acquires the lock with token 34 and " +
+			"writes. A wakes up and is told that the lock is lost. A's late write with token 33 " +
+			"is refused.",
 		lanes: []string{"holder A", "store", "waiter B", "account 7"},
 		store: 1,
 		steps: []step{
@@ -20,16 +21,19 @@ var sequences = map[string]sequence{
 			{from: 1, to: 2, text: "token 34", holds: "b"},
 			{from: 2, to: 3, text: "write with token 34"},
 			{from: 0, to: 0, text: "A wakes: ctx.Err() says lost", ends: true},
-			{from: 0, to: 3, text: "a write that was on its way, with token 33: refused, since 34 was seen", refused: true},
+			{from: 0, to: 3,
+				text:    "a write that was on its way, with token 33: refused, since 34 was seen",
+				refused: true},
 			{from: 2, to: 1, text: "release", ends: true, lease: "-"},
 		},
 	},
 	"way": {
 		title: "The way of a lock through client and store",
-		about: "A goroutine calls Do. Its call joins the client's queue for that name. The first in " +
-			"the queue asks the store, hears that another holds the lock, and subscribes. A message " +
-			"tells of the release. It acquires the lock, the function runs, the watchdog renews the " +
-			"lease, the function returns, and the release wakes the next client.",
+		about: "A goroutine calls Do. Its call joins the client's queue for that name. The " +
+			"first in the queue asks the store, hears that another holds the lock, and " +
+			"subscribes. A message tells of the release. It acquires the lock, the function " +
+			"runs, the watchdog renews the lease, the function returns, and the release wakes " +
+			"the next client.",
 		lanes: []string{"your goroutine", "client", "store"},
 		store: 2,
 		steps: []step{
@@ -50,9 +54,9 @@ var sequences = map[string]sequence{
 	"handover": {
 		title: "Hand-over inside a process",
 		about: "Goroutine 1 holds the lock. Goroutine 2 and another process wait. Goroutine 1 " +
-			"unlocks, and the client gives the lock to goroutine 2 without asking the store. After " +
-			"10 milliseconds at most the client releases the lock in the store, and the other " +
-			"process acquires it.",
+			"unlocks, and the client gives the lock to goroutine 2 without asking the " +
+			"store. After 10 milliseconds at most the client releases the lock in the store, and " +
+			"the other process acquires it.",
 		lanes: []string{"goroutine 1", "goroutine 2", "their client", "store", "other process"},
 		store: 3,
 		steps: []step{
@@ -91,8 +95,8 @@ var sequences = map[string]sequence{
 	"leader": {
 		title: "One leader hands over, the next one dies",
 		about: "A leads. Its context ends, its function returns, and Run releases the lock. A " +
-			"message wakes B, which leads milliseconds later with a larger term. B is killed. When " +
-			"its lease ends, C leads.",
+			"message wakes B, which leads milliseconds later with a larger term. B is " +
+			"killed. When its lease ends, C leads.",
 		lanes: []string{"replica A", "store", "replica B", "replica C"},
 		store: 1,
 		steps: []step{
@@ -110,9 +114,10 @@ var sequences = map[string]sequence{
 	},
 	"shard": {
 		title: "A deploy: one replica's shards move to the next",
-		about: "A new replica joins and waits for a seat. The old one says that it leaves. The new " +
-			"one takes its seat and waits for its locks. The old one's runs end one by one. Each lock " +
-			"that is released wakes the new replica, which runs that shard milliseconds later.",
+		about: "A new replica joins and waits for a seat. The old one says that it leaves. " +
+			"The new one takes its seat and waits for its locks. The old one's runs end one " +
+			"by one. Each lock that is released wakes the new replica, which runs that shard " +
+			"milliseconds later.",
 		lanes: []string{"old, seat 3", "store", "new replica"},
 		store: 1,
 		steps: []step{

@@ -10,8 +10,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Who is subscribed is told once that a connection broke, and why, however often it is made in vain, and once that he is subscribed again. Who
-// never was, or isn't any more, is told nothing.
+// A subscriber is told once that a connection broke, and why, however often reconnecting fails, and
+// once that it is subscribed again. One that never was subscribed, or isn't any more, is told
+// nothing.
 func TestChanges(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		a, server := standing(t, c, s, "a")
@@ -78,7 +79,8 @@ func TestChangesOfOneChannel(t *testing.T) {
 	})
 }
 
-// Changes are told in their order, though one that is slow to listen holds up the others, and not to who has left meanwhile.
+// Changes are told in their order, though one listener that is slow holds up the others. They
+// aren't told to one that has left meanwhile.
 func TestChangesInOrder(t *testing.T) {
 	play(t, Options{Sharded: true, Spread: true}, func(t *testing.T, c *stage, s *Subscriber) {
 		c.put("one", "a")
@@ -132,6 +134,6 @@ func TestChangesInOrder(t *testing.T) {
 		sub.Close()
 		one.does(t, Unsubscribe, "a")
 		time.Sleep(20 * time.Second)
-		want(errEnded, nil, errEnded) // what was under way
+		want(errEnded, nil, errEnded) // the last is of the move that was under way
 	})
 }

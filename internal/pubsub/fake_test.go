@@ -11,8 +11,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A stage is a client whose servers are played by the test: it takes each connection as it is made,
-// reads what is told over it and answers.
+// A stage is a client whose servers are played by the test: it accepts each connection, reads its
+// commands and answers them.
 type stage struct {
 	mu      sync.Mutex
 	at      map[string]string // the address of the server that has a channel; others are at ""
@@ -90,7 +90,9 @@ type reply struct {
 	err      error
 }
 
-func (a *actor) Tell(ctx context.Context, verb Verb, orders [][]string) (refusals []error, err error) {
+func (a *actor) Tell(
+	ctx context.Context, verb Verb, orders [][]string,
+) (refusals []error, err error) {
 	answer := make(chan reply, 1)
 	select {
 	case a.lines <- line{verb, orders, answer}:
@@ -151,7 +153,8 @@ func (a *actor) confirm(l line) {
 	}
 }
 
-// obeys does all that it is told from now on, until the connection is closed. Each time takes a while.
+// obeys does all that it is told from now on, until the connection is closed. Each time takes a
+// while.
 func (a *actor) obeys(while time.Duration) {
 	go func() {
 		for {
@@ -206,7 +209,9 @@ func subscribe(t *testing.T, s *Subscriber, channel string) *party {
 	p := &party{done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.sub, p.err = s.Subscribe(t.Context(), channel, decode, func(w Meaning) { p.wakeup = append(p.wakeup, w) },
+		p.sub, p.err = s.Subscribe(t.Context(), channel, decode, func(w Meaning) {
+			p.wakeup = append(p.wakeup, w)
+		},
 			func(broken error) { p.changes = append(p.changes, broken) })
 	}()
 	return p

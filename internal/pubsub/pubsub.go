@@ -1,6 +1,7 @@
-// Package pubsub keeps a session's subscriptions to the channels of locks, for the backends on Redis
-// and Valkey. It knows who listens to what, tells the servers, replaces connections that break, and
-// wakes those who wait. A backend adapts its client with a [Client] and a [Conn].
+// Package pubsub keeps a session's subscriptions to the channels of locks, for the backends on
+// Redis and Valkey. It keeps the subscribers of each channel, subscribes to the channel at its
+// server, replaces connections that break, and wakes waiters. A backend adapts its client library
+// with a [Client] and a [Conn].
 package pubsub
 
 import (
@@ -14,45 +15,46 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A Client finds the servers that channels are subscribed at.
+// A Client finds the servers of channels.
 type Client interface {
 	// Locate returns the server that has a channel.
 	Locate(ctx context.Context, channel string) (Server, error)
 
-	// Reload is called when what Locate knows may be out of date. It doesn't wait for a server.
+	// Reload is called when the answers of Locate may be out of date. It doesn't wait for a server.
 	Reload(ctx context.Context)
 
-	// Kind gives an error of a Conn its kind.
+	// Kind gives a [backend.ErrorKind] to an error of a Conn.
 	Kind(err error) error
 }
 
-// A Server is what a channel is subscribed at.
+// A Server is a server of channels.
 type Server struct {
-	Addr string // tells it from others
+	Addr string // identifies the server
 
-	// Connect returns a connection that passes on to the receiver what the server says. It may
-	// connect later; if that fails, the first Tell says why.
+	// Connect returns a connection that passes the server's messages on to the receiver. It may
+	// delay the actual connecting. If that fails later, the first Tell returns the error.
 	Connect func(*Receiver) Conn
 }
 
-// A Conn is a connection to a server that carries nothing but subscriptions.
+// A Conn is a connection to a server that carries only subscriptions.
 type Conn interface {
-	// Tell sends a command for each of the orders, which are the channels that it is about, all in
-	// one go, and returns when the server has answered them. That the server does as it was told is
-	// confirmed to the receiver, channel by channel, perhaps a little later. If it refuses any,
-	// refusals has its reply to each order, nil where it doesn't; if another server has the channel,
-	// the reply wraps [ErrMoved]. After err the connection is of no use any more. Ping is one order
-	// without channels.
+	// Tell sends a command for each of the orders in one round trip, and returns when the server
+	// has answered them. An order lists the channels of its command. The receiver gets the server's
+	// confirmation for each channel, perhaps a little later. If the server refuses any order,
+	// refusals has an error for each refused order and nil for the others. If another server has
+	// the channel, the error wraps [ErrMoved]. If err isn't nil, the connection can't be used any
+	// more. A Ping has one order without channels.
 	Tell(ctx context.Context, verb Verb, orders [][]string) (refusals []error, err error)
 
-	// Lost returns a channel that gets the reason when the connection breaks, or is closed then.
+	// Lost returns a channel. When the connection breaks, the channel receives the reason, or is
+	// closed.
 	Lost() <-chan error
 
-	// Close ends the connection. It is called once.
+	// Close closes the connection. It is called once.
 	Close()
 }
 
-// A Verb is a command about subscriptions. Clients that use sharded channels put an s before it.
+// A Verb is a command about subscriptions. For sharded channels, clients put an s before it.
 type Verb string
 
 // The commands.
@@ -62,39 +64,42 @@ const (
 	Ping        Verb = "ping"
 )
 
-// ErrMoved is wrapped in the refusal of a server where another has the channel.
+// ErrMoved is wrapped in a server's refusal if another server has the channel.
 var ErrMoved = errors.New("another server has the channel")
 
 var (
 	errClosed = &backend.Error{Kind: backend.Refused, Err: errors.New("session closed")}
 	errLost   = errors.New("the connection for subscriptions was lost")
-	errEnded  = &backend.Error{Kind: backend.Retry, Err: errors.New("the server has ended the subscription: another has the channel")}
+	errEnded  = &backend.Error{
+		Kind: backend.Retry,
+		Err:  errors.New("the server has ended the subscription: another has the channel"),
+	}
 )
 
-// Options say how to subscribe. The zero value is for one server and the plain commands.
+// Options configure subscriptions. The zero value is for one server and the plain commands.
 type Options struct {
-	// Sharded says that the commands for sharded channels are used. Each channel has its own: those
-	// of one command would have to be in one slot.
+	// Sharded says that the commands for sharded channels are used. Each channel gets its own
+	// command, since all channels of one command would have to be in the same slot.
 	Sharded bool
 
-	// Spread says that each channel is at a server of its own, and may move to another.
+	// Spread says that channels are spread over several servers, and may move from one to another.
 	Spread bool
 
-	// CheckEvery is how often a connection is sent a ping. Zero is never.
+	// CheckEvery is the time between two pings on a connection. If it is zero, there are no pings.
 	CheckEvery time.Duration
 }
 
-// A Subscriber keeps all subscriptions of a session: on one connection, or, if they are spread over a
-// cluster, on one to each server that has a channel. Otherwise the servers of a cluster pass on to
-// each other what is published, so that one connection is enough there, too.
+// A Subscriber keeps all subscriptions of a session. It uses one connection or, with Spread, one to
+// each server that has a channel. Without Spread, one connection is also enough in a cluster, since
+// the servers pass messages on to each other.
 //
-// One goroutine per server, run, owns the connection and does all that may block: it connects, and
-// tells the server what to subscribe to and what not any more. What the server publishes and confirms
-// comes from a goroutine of the client's.
+// For each server, one goroutine runs the method run. It owns the connection and makes all calls
+// that may block, which are those that connect, subscribe and unsubscribe. Messages and
+// confirmations of the server come from a goroutine of the client library.
 //
-// A connection is used until its first error and then replaced as a whole: clients that reconnect by
-// themselves don't tell since when. One that nobody needs any more is closed after a while, and its
-// server forgotten: the next may have another address.
+// A connection is replaced after its first error, since a client library that reconnects by itself
+// doesn't report when it did. A connection without subscriptions is closed after a while. Its
+// server is then forgotten, since later channels may be at another address.
 type Subscriber struct {
 	client  Client
 	options Options
@@ -102,19 +107,19 @@ type Subscriber struct {
 	ctx  context.Context // ends with the session
 	stop context.CancelFunc
 
-	mu       sync.Mutex // never held while anything is sent, read or called
+	mu       sync.Mutex // not held during a request or a callback
 	servers  map[string]*server
 	channels map[string]*channel
-	placing  bool // place runs
+	placing  bool // place is running
 
-	changes []change // that are to be told, in their order
-	telling bool     // somebody does
+	changes []change // changes that subscribers must still be told, in order
+	telling bool     // a goroutine tells them
 }
 
-// A change of a subscription is that it breaks, or stands again.
+// A change says that a subscription has broken, or works again.
 type change struct {
 	sub    *subscription
-	broken error // nil: it stands
+	broken error // nil: it works again
 }
 
 // New returns a subscriber that starts nothing before it is used.
@@ -130,45 +135,46 @@ func New(client Client, options Options) *Subscriber {
 	}
 }
 
-// Close ends everything and waits for nothing.
+// Close ends all subscriptions. It doesn't wait.
 func (s *Subscriber) Close() { s.stop() }
 
-// Meaning is why those who are subscribed to a channel are woken.
+// Meaning says why the subscribers of a channel are woken.
 type Meaning uint8
 
 // The meanings.
 const (
-	Freed  Meaning = iota // something may be had
-	Kept                  // it is kept, which is news only for those who watch
-	Missed                // something may have been said that nobody heard
+	Freed  Meaning = iota // a lock or permits may be free
+	Kept                  // the lock is kept, which only matters to subscribers that watch
+	Missed                // messages may have been lost
 )
 
-// A Decoder says what a message means, and is false for one that means nothing: anybody may publish on
-// a channel.
+// A Decoder returns the meaning of a message. It returns false for a message without one: any
+// client of the server may publish on a channel.
 type Decoder func(message string) (Meaning, bool)
 
-// A channel is one that somebody is subscribed to, or that the server takes for one.
+// A channel is a pub/sub channel that has subscribers here, or whose messages the server may still
+// send.
 type channel struct {
 	name    string
 	decode  Decoder
 	hear    func(message string) // instead of decode; see Listen
-	server  *server              // nil while it isn't known which has it
+	server  *server              // nil while its server isn't known
 	state   state                // see become
-	changes int                  // of state
-	watched int                  // how many look at it: see Watch
+	changes int                  // how often state has changed
+	watched int                  // the number of Watch calls that observe it
 	subs    []*subscription
-	alone   bool // must not share a command with others: the server has refused one of them
-	refused bool // by the server
+	alone   bool // it needs its own commands, since the server refused one for several channels
+	refused bool // the server refuses to subscribe it
 	stuck   bool // the server refuses to unsubscribe it
 }
 
-// state is what a channel is on the present connection.
+// state is the state of a channel on the present connection.
 type state uint8
 
 const (
 	off     state = iota
 	asked         // the server was told to subscribe, and has not confirmed it
-	on            // the server passes on what is published
+	on            // the server sends the channel's messages
 	leaving       // the server was told to unsubscribe, and has not confirmed it
 )
 
@@ -178,30 +184,41 @@ func (ch *channel) become(st state) {
 	ch.changes++
 }
 
-// A subscription is what a caller has of a channel.
+// A subscription is a caller's subscription to a channel.
 type subscription struct {
 	subscriber *Subscriber
 	channel    *channel
 	wake       func(Meaning)
 	changed    func(broken error) // or nil
-	answer     chan<- error       // what Subscribe returns; nil once it has it
-	broken     bool               // it was subscribed, and isn't now
+	answer     chan<- error       // gets the result of Subscribe; nil after that
+	broken     bool               // it was confirmed, and then lost
 	closed     bool
 }
 
-// Subscribe returns once the server has confirmed the subscription. All who subscribe to a channel decode
-// its messages in the same way. Changed may be nil: see [backend.SubscribeRequest].
-func (s *Subscriber) Subscribe(ctx context.Context, channel string, decode Decoder, wake func(Meaning), changed func(broken error)) (backend.Subscription, error) {
+// Subscribe returns once the server has confirmed the subscription. All subscribers of a channel
+// must pass the same decoder. changed may be nil. See [backend.SubscribeRequest].
+func (s *Subscriber) Subscribe(
+	ctx context.Context, channel string, decode Decoder, wake func(Meaning), changed func(
+		broken error,
+	),
+) (backend.Subscription, error) {
 	return s.subscribe(ctx, channel, decode, nil, wake, changed)
 }
 
-// Listen is Subscribe for a channel whose messages are more than wake-ups. All who listen to one have them heard in the same way, by
-// a function that is called once for each message. Again is called where others are woken without a message: some may have been missed.
-func (s *Subscriber) Listen(ctx context.Context, channel string, hear func(message string), again func(), changed func(broken error)) (backend.Subscription, error) {
+// Listen is Subscribe for a channel whose messages are more than wake-ups. hear is called only once
+// for each message, even if the channel has several listeners. So all listeners must pass the same
+// hear. again is called when messages may have been missed.
+func (s *Subscriber) Listen(
+	ctx context.Context, channel string, hear func(message string), again func(),
+	changed func(broken error),
+) (backend.Subscription, error) {
 	return s.subscribe(ctx, channel, nil, hear, func(Meaning) { again() }, changed)
 }
 
-func (s *Subscriber) subscribe(ctx context.Context, channel string, decode Decoder, hear func(string), wake func(Meaning), changed func(error)) (backend.Subscription, error) {
+func (s *Subscriber) subscribe(
+	ctx context.Context, channel string, decode Decoder, hear func(string), wake func(Meaning),
+	changed func(error),
+) (backend.Subscription, error) {
 	located, err := s.client.Locate(ctx, channel)
 	if err != nil {
 		return nil, err
@@ -224,8 +241,12 @@ func (s *Subscriber) subscribe(ctx context.Context, channel string, decode Decod
 	return sub, nil
 }
 
-// add returns a subscription and its answer to come, or an error while no connection can be had.
-func (s *Subscriber) add(name string, located Server, decode Decoder, hear func(string), wake func(Meaning), changed func(error)) (*subscription, <-chan error, error) {
+// add returns a subscription, and a Go channel for the answer. During the pause after a failed
+// connection, it returns an error.
+func (s *Subscriber) add(
+	name string, located Server, decode Decoder, hear func(string), wake func(Meaning),
+	changed func(error),
+) (*subscription, <-chan error, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
@@ -243,7 +264,7 @@ func (s *Subscriber) add(name string, located Server, decode Decoder, hear func(
 	answer := make(chan error, 1)
 	sub := &subscription{subscriber: s, channel: ch, wake: wake, changed: changed, answer: answer}
 	ch.subs = append(ch.subs, sub)
-	ch.refused = false // the server may have changed its mind
+	ch.refused = false // the server may accept it now
 	if ch.state == on {
 		sub.reply(nil)
 	}
@@ -261,7 +282,7 @@ func (s *Subscriber) channel(name string) *channel {
 	return ch
 }
 
-// Listens says whether anybody is subscribed to a channel, or about to be.
+// Listens says whether a channel has a subscriber, or is about to get one.
 func (s *Subscriber) Listens(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,12 +290,12 @@ func (s *Subscriber) Listens(name string) bool {
 	return ch != nil && len(ch.subs) > 0
 }
 
-// Watch begins to observe whether the session itself listens to a channel. The function it returns,
-// which must be called, ends that and says how many connections of the session a server can have
-// counted among those who listen, meanwhile: at least, and at most.
+// Watch begins to observe whether the session itself listens to a channel. It returns a function
+// that ends the observation, and that must be called. The function returns bounds for the number of
+// this session's connections that a server can have counted as listeners meanwhile.
 //
-// For as long as one side doesn't know yet that a connection broke, or that a slot of the cluster moved,
-// a server may count one more or less.
+// A server may count one more or one less while one side doesn't know yet that a connection broke,
+// or that a slot of the cluster moved.
 func (s *Subscriber) Watch(name string) func() (least, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -285,7 +306,7 @@ func (s *Subscriber) Watch(name string) func() (least, most int) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		ch.watched--
-		s.settle(ch) // nobody else may need it
+		s.settle(ch) // it may have no subscribers
 		switch {
 		case ch.changes != changes, s.ctx.Err() != nil:
 			return 0, 1
@@ -299,23 +320,25 @@ func (s *Subscriber) Watch(name string) func() (least, most int) {
 	}
 }
 
-// Close gives the subscription up.
+// Close ends the subscription.
 func (sub *subscription) Close() {
 	s := sub.subscriber
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sub.closed = true
-	sub.channel.subs = slices.DeleteFunc(sub.channel.subs, func(other *subscription) bool { return other == sub })
+	sub.channel.subs = slices.DeleteFunc(sub.channel.subs, func(other *subscription) bool {
+		return other == sub
+	})
 	s.settle(sub.channel)
 }
 
-// reply answers the Subscribe that waits for it.
+// reply sends the answer to the waiting Subscribe.
 func (sub *subscription) reply(err error) {
 	sub.answer <- err
 	sub.answer = nil
 }
 
-// wants returns what the channel wants the server to be told.
+// wants returns the command that the channel needs next.
 func (ch *channel) wants() Verb {
 	switch {
 	case ch.state == off && len(ch.subs) > 0 && !ch.refused:
@@ -327,10 +350,11 @@ func (ch *channel) wants() Verb {
 	}
 }
 
-// settle is called with the mutex held after any change to a channel.
+// settle makes the channel's next command due, if it needs one. It drops a channel that nobody
+// uses. It is called after any change to a channel. The mutex is held.
 func (s *Subscriber) settle(ch *channel) {
 	if s.channels[ch.name] != ch {
-		return // forgotten
+		return // the channel was dropped
 	}
 	switch {
 	case ch.wants() == "":
@@ -351,8 +375,8 @@ func (s *Subscriber) settle(ch *channel) {
 	}
 }
 
-// stands notes that the server passes on what is published on the channel. It returns how to wake
-// those who were subscribed before: what was published meanwhile they have missed.
+// stands notes that the server has begun to send the messages of a channel. It returns functions
+// that wake the earlier subscribers, since they may have missed messages.
 func (s *Subscriber) stands(ch *channel) (wakes []func(Meaning)) {
 	wakes = ch.standing()
 	s.report(ch, nil)
@@ -362,8 +386,9 @@ func (s *Subscriber) stands(ch *channel) (wakes []func(Meaning)) {
 	return wakes
 }
 
-// report has those who are subscribed to a channel told that their subscriptions are broken, or, with nil, that they stand again, unless they
-// know. The mutex is held; who gives it back calls tellChanges.
+// report notes that a channel's subscriptions have broken or, if broken is nil, work again. It
+// leaves out subscribers that know already. The mutex is held. The caller unlocks it, and then
+// calls tellChanges.
 func (s *Subscriber) report(ch *channel, broken error) {
 	for _, sub := range ch.subs {
 		if sub.answer == nil && sub.changed != nil && sub.broken != (broken != nil) {
@@ -373,8 +398,8 @@ func (s *Subscriber) report(ch *channel, broken error) {
 	}
 }
 
-// tellChanges tells what was reported, unless somebody else does: one at a time, so that who is told that a subscription stands
-// knows already that it was broken.
+// tellChanges tells subscribers the changes that report has noted, unless another goroutine does.
+// Only one does at a time, so that a subscriber gets the changes in their order.
 func (s *Subscriber) tellChanges() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -395,7 +420,7 @@ func (s *Subscriber) tellChanges() {
 	s.telling = false
 }
 
-// answer answers all that wait. On an error they are subscribed no more.
+// answer answers all waiting calls of Subscribe. On an error their subscriptions end.
 func (ch *channel) answer(err error) {
 	ch.subs = slices.DeleteFunc(ch.subs, func(sub *subscription) bool {
 		if sub.answer == nil {
@@ -406,7 +431,7 @@ func (ch *channel) answer(err error) {
 	})
 }
 
-// standing returns how to wake those whose Subscribe has returned.
+// standing returns functions that wake the subscribers whose Subscribe has returned.
 func (ch *channel) standing() (wakes []func(Meaning)) {
 	for _, sub := range ch.subs {
 		if sub.answer == nil {
@@ -422,7 +447,8 @@ func wakeAll(wakes []func(Meaning), why Meaning) {
 	}
 }
 
-// leave notes that a channel, which is off, may be another server's now. The mutex is held.
+// leave forgets a channel's server if another server may have the channel now. The channel's state
+// is off. The mutex is held.
 func (s *Subscriber) leave(ch *channel) {
 	if s.options.Spread {
 		delete(ch.server.todo, ch.name)
@@ -431,8 +457,9 @@ func (s *Subscriber) leave(ch *channel) {
 	s.settle(ch)
 }
 
-// place looks for the servers of the channels that have none, until each has one. What the client
-// knows of the cluster may be out of date: then the server says so, and the channel comes back.
+// place looks for the servers of the channels that have none, until each has one. The client's view
+// of the cluster may be out of date. Then the server that was found refuses the channel, and place
+// looks again.
 func (s *Subscriber) place() {
 	for tries := 0; ; tries++ {
 		select {
@@ -463,7 +490,7 @@ func (s *Subscriber) place() {
 	}
 }
 
-// homeless returns the channels that want a server and have none. The mutex is held.
+// homeless returns the channels that need a server and have none. The mutex is held.
 func (s *Subscriber) homeless() (channels []*channel) {
 	for _, ch := range s.channels {
 		if ch.server == nil && ch.wants() != "" {
@@ -478,8 +505,8 @@ const (
 	maxPause = 2 * time.Second
 )
 
-// backoff is how long to wait after so many failures, jittered so that the clients of a server that
-// comes back don't come all at once.
+// backoff returns the pause after a number of failures. It is random in part, so that not all
+// clients of a restarted server come at once.
 func backoff(failures int) time.Duration {
 	pause := min(minPause<<min(failures, 10), maxPause)
 	return pause/2 + rand.N(pause/2)

@@ -43,7 +43,7 @@ func standing(t *testing.T, c *stage, s *Subscriber, channel string) (*party, *a
 	return p, server
 }
 
-// What the server says on a connection that is being closed wakes nobody any more.
+// Messages of a connection that is being closed wake nobody.
 func TestClosed(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		p, server := standing(t, c, s, "a")
@@ -60,7 +60,7 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// A message is for those who are subscribed to its channel, and they are told what it means.
+// A message reaches the subscribers of its channel, with its meaning.
 func TestMessages(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		a, server := standing(t, c, s, "a")
@@ -82,7 +82,8 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-// Who listens hears each message once, whoever else listens, and after a break is told that some may have been missed.
+// Each subscriber hears each message once, however many there are. After a break it is told that it
+// may have missed some.
 func TestListen(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		var heard []string
@@ -133,8 +134,8 @@ func TestListen(t *testing.T) {
 	})
 }
 
-// Those who share a name are subscribed each for itself: one that leaves takes nobody with it, and the
-// server is told when the last has left.
+// Subscribers of one name are independent: one that leaves doesn't affect the others. The server is
+// told when the last has left.
 func TestSameName(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		first, server := standing(t, c, s, "a")
@@ -159,8 +160,9 @@ func TestSameName(t *testing.T) {
 	})
 }
 
-// Who comes while the server is being told waits for what it confirms after that, and whoever stands
-// when a subscription is made anew is woken: he has perhaps missed a message.
+// A subscriber that comes while the server is being told waits for the confirmation after that.
+// Subscribers that exist when a subscription is made anew are woken: they may have missed a
+// message.
 func TestComesBack(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		first, server := standing(t, c, s, "a")
@@ -184,7 +186,7 @@ func TestComesBack(t *testing.T) {
 	})
 }
 
-// The confirmation may come after the answer, and whoever has left meanwhile is not kept.
+// The confirmation may come after the answer. A subscriber that has left meanwhile is not kept.
 func TestConfirmedLate(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		p := subscribe(t, s, "a")
@@ -207,8 +209,8 @@ func TestConfirmedLate(t *testing.T) {
 	})
 }
 
-// A connection that breaks is replaced soon, as often as it happens, and those who are subscribed are
-// woken when they are again. What the old one still says counts for nothing.
+// A connection that breaks is replaced soon, however often that happens. Subscribers are woken when
+// they are subscribed again. Messages of the old connection count for nothing.
 func TestReconnects(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		a, server := standing(t, c, s, "a")
@@ -220,7 +222,8 @@ func TestReconnects(t *testing.T) {
 			old.lost <- errBroken
 			<-old.closed
 			if c.reloaded() == 0 {
-				t.Error("a connection broke, and the client was not told that it may have to look for servers")
+				t.Error("a connection broke, and the client was not told that it may have to " +
+					"look for servers")
 			}
 			old.Published("a", "0")
 			server = <-c.conns
@@ -246,8 +249,8 @@ func TestReconnects(t *testing.T) {
 	})
 }
 
-// Who waits to be subscribed when the connection breaks is told why, and so is at once whoever comes
-// before there may be another; who is subscribed stays so.
+// A caller that waits to be subscribed when the connection breaks is told why. Callers that come
+// before there may be another connection are told at once. Subscribers stay subscribed.
 func TestNoServer(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		a, server := standing(t, c, s, "a")
@@ -263,7 +266,8 @@ func TestNoServer(t *testing.T) {
 			begin := time.Now()
 			late := subscribe(t, s, "late")
 			if <-late.done; late.err != errBroken || time.Since(begin) > 0 {
-				t.Errorf("subscribe while there is no server: %v after %v", late.err, time.Since(begin))
+				t.Errorf("subscribe while there is no server: %v after %v", late.err,
+					time.Since(begin))
 			}
 		}
 		a.woken(t)
@@ -293,8 +297,8 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// A refusal is for those who wait, and of a command that many share for none before each was asked for
-// alone. It doesn't outlive the connection, and who comes later asks again.
+// A refusal ends the waiting calls of Subscribe. If many channels share a refused command, each is
+// tried alone first. A refusal doesn't outlive the connection, and later calls ask again.
 func TestRefused(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		good, server := standing(t, c, s, "good")
@@ -333,7 +337,7 @@ func TestRefused(t *testing.T) {
 		server.does(t, Subscribe, "bad") // now it may
 		bad.stands(t)
 
-		// Who is subscribed, and refused by the next connection, is woken, for he hears no more.
+		// A subscriber that the next connection refuses is woken, for it hears no more.
 		server.lost <- errBroken
 		server = <-c.conns
 		l = server.hears(t, Subscribe, "bad", "first", "good", "other")
@@ -354,7 +358,7 @@ func TestRefused(t *testing.T) {
 		good.woken(t, Missed)
 		bad.woken(t, Missed)
 
-		// He is subscribed again when somebody else asks with success …
+		// The refused one is subscribed again when another subscription to its channel succeeds …
 		server.hearsNothing(t)
 		another := subscribe(t, s, "bad")
 		server.does(t, Subscribe, "bad")
@@ -362,7 +366,7 @@ func TestRefused(t *testing.T) {
 		another.woken(t)
 		bad.woken(t, Missed)
 
-		// … or on another connection.
+		// The same goes for another connection.
 		server.lost <- errBroken
 		server = <-c.conns
 		server.refuses(t, errRefused, Subscribe, "bad", "first", "good", "other")
@@ -400,7 +404,8 @@ func TestStuck(t *testing.T) {
 	})
 }
 
-// What a server would not unsubscribe ends with the connection, some time after nobody wants it.
+// A subscription that a server would not end ends with the connection, some time after its last
+// subscriber has left.
 func TestStuckAndIdle(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		p, server := standing(t, c, s, "a")
@@ -472,7 +477,7 @@ func TestTogether(t *testing.T) {
 				for _, p := range all {
 					p.stands(t)
 				}
-				// One for those who came at first, and one for each thousand.
+				// One for those that came at first, and one for each thousand.
 				if d := time.Since(begin); d > 4*away {
 					t.Errorf("they stand after %v", d)
 				}
@@ -487,7 +492,8 @@ func TestTogether(t *testing.T) {
 					t.Errorf("%d channels are left, want one", len(s.channels))
 				}
 				if server.longest != maxOrder {
-					t.Errorf("told about up to %d channels at once, want %d", server.longest, maxOrder)
+					t.Errorf("told about up to %d channels at once, want %d", server.longest,
+						maxOrder)
 				}
 			})
 		})
@@ -512,7 +518,7 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// What is to be subscribed and what is not any more go apart.
+// Requests to subscribe and requests to unsubscribe are sent separately.
 func TestVerbs(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, c *stage, s *Subscriber) {
 		a, server := standing(t, c, s, "a")
@@ -524,7 +530,9 @@ func TestVerbs(t *testing.T) {
 		told.answer <- reply{}
 		for range 2 {
 			l := <-server.lines
-			if want := map[Verb]string{Subscribe: "d", Unsubscribe: "a"}[l.verb]; len(l.orders) != 1 || !slices.Equal(l.orders[0], []string{want}) {
+			if want := map[Verb]string{Subscribe: "d",
+				Unsubscribe: "a"}[l.verb]; len(l.orders) != 1 ||
+				!slices.Equal(l.orders[0], []string{want}) {
 				t.Errorf("told to %s %q", l.verb, l.orders)
 			}
 			server.confirm(l)
@@ -688,13 +696,16 @@ func TestContext(t *testing.T) {
 		defer cancel()
 		left := make(chan error)
 		go func() {
-			_, err := s.Subscribe(ctx, "a", decode, func(Meaning) { t.Error("woken although it has left") }, nil)
+			_, err := s.Subscribe(ctx, "a", decode, func(Meaning) {
+				t.Error("woken although it has left")
+			}, nil)
 			left <- err
 		}()
 		server := <-c.conns
 		told := server.hears(t, Subscribe, "a")
 		stays := subscribe(t, s, "a")
-		if err := <-left; !errors.Is(err, context.DeadlineExceeded) || backend.KindOf(err) != backend.Unknown {
+		if err := <-left; !errors.Is(err, context.DeadlineExceeded) ||
+			backend.KindOf(err) != backend.Unknown {
 			t.Errorf("subscribe: %v", err)
 		}
 		stays.waits(t)

@@ -8,48 +8,53 @@ import (
 )
 
 const (
-	// maxOrder is how many channels the server is told about at once.
+	// maxOrder is the largest number of channels in one call of Tell.
 	maxOrder = 1000
 
-	// maxIdle is how long a connection is kept that carries no subscription.
+	// maxIdle is how long a connection without subscriptions is kept.
 	maxIdle = time.Minute
 )
 
-// A server is where channels are subscribed: over one connection at a time.
+// A server is a server of channels, with one connection at a time.
 type server struct {
 	addr string
-	kick chan struct{} // tells run that there is something to do
+	kick chan struct{} // wakes run
 
 	// Guarded by the subscriber's mutex.
 	connect  func(*Receiver) Conn
 	receiver *Receiver           // of the present connection
-	todo     map[string]*channel // those of its channels that want something of it
-	failures int                 // connections in a row that served nobody
-	failed   error               // of the last of them
-	pause    time.Time           // no new connection before
+	todo     map[string]*channel // its channels that need a command
+	failures int                 // connections in a row without a confirmed subscription
+	failed   error               // the error of the last such connection
+	pause    time.Time           // no new connection before this time
 }
 
-// server returns the server that was located. The mutex is held.
+// server returns the server with the address of located. It starts run for a new one. The mutex is
+// held.
 func (s *Subscriber) server(located Server) *server {
 	srv := s.servers[located.Addr]
 	if srv == nil {
-		srv = &server{addr: located.Addr, kick: make(chan struct{}, 1), todo: make(map[string]*channel)}
+		srv = &server{
+			addr: located.Addr, kick: make(chan struct{}, 1), todo: make(map[string]*channel),
+		}
 		s.servers[located.Addr] = srv
 		go s.run(srv)
 	}
-	srv.connect = located.Connect // the newest: a client may have replaced its own idea of the server
+	// a client library may have a new object for the same server
+	srv.connect = located.Connect
 	return srv
 }
 
-// wake tells run that there is something to do.
+// wake wakes run, so that it sends due commands.
 func (srv *server) wake() {
 	select {
 	case srv.kick <- struct{}{}:
-	default: // it is awake
+	default: // run wakes anyway
 	}
 }
 
-// run makes connections to a server, one after the other, until it is dropped or the session closed.
+// run makes connections to a server, one after the other, until the server is dropped or the
+// session is closed.
 func (s *Subscriber) run(srv *server) {
 	for s.needed(srv) {
 		receiver := &Receiver{subscriber: s, server: srv}
@@ -62,18 +67,18 @@ func (s *Subscriber) run(srv *server) {
 		if err != nil {
 			s.lost(receiver, s.client.Kind(err))
 		}
-		conn.Close() // may take its time if the server hangs
+		conn.Close() // may be slow if the server hangs
 		if err == nil {
 			return
 		}
 	}
 }
 
-// drop forgets a server that nobody needs. It returns false if somebody does.
+// drop drops a server without subscribers. It returns false if there are subscribers.
 func (s *Subscriber) drop(srv *server) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var left []*channel // that it took for subscribed
+	var left []*channel // its channels, all without subscribers
 	for _, ch := range s.channels {
 		if ch.server != srv {
 			continue
@@ -93,7 +98,7 @@ func (s *Subscriber) drop(srv *server) bool {
 }
 
 // needed waits until a connection is needed and may be made. It returns false when the server is
-// dropped or the session closed.
+// dropped or the session is closed.
 func (s *Subscriber) needed(srv *server) bool {
 	for {
 		s.mu.Lock()
@@ -120,8 +125,8 @@ func (s *Subscriber) needed(srv *server) bool {
 	}
 }
 
-// serve sends what is to be sent, until the connection is lost or the session closed. It returns nil
-// when the server is dropped.
+// serve sends commands until the connection is lost or the session is closed. It returns nil when
+// the server is dropped.
 func (s *Subscriber) serve(srv *server, conn Conn) error {
 	idle := time.NewTimer(maxIdle)
 	defer idle.Stop()
@@ -160,8 +165,8 @@ func (s *Subscriber) serve(srv *server, conn Conn) error {
 	}
 }
 
-// next returns what to tell the server next, if there is anything. It is noted as told before it
-// is, since it may be done at any time after.
+// next returns the next commands for the server, if any. It already notes these commands as sent,
+// since the server may confirm them before Tell returns.
 func (s *Subscriber) next(srv *server) (verb Verb, orders [][]*channel) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +184,8 @@ func (s *Subscriber) next(srv *server) (verb Verb, orders [][]*channel) {
 	return verb, orders
 }
 
-// together picks channels that want the same: those that may share a command, and others.
+// together picks channels that need the same command. It puts those that may share a command into
+// one order.
 func (s *Subscriber) together(srv *server) (verb Verb, orders [][]*channel) {
 	var shared []*channel
 	for _, ch := range srv.todo {
@@ -203,8 +209,8 @@ func (s *Subscriber) together(srv *server) (verb Verb, orders [][]*channel) {
 	return verb, orders
 }
 
-// tell sends commands and does what is to be done about those that the server refuses. It returns an
-// error if the connection cannot be used further.
+// tell sends commands, and handles those that the server refuses. It returns an error if the
+// connection can't be used any more.
 func (s *Subscriber) tell(conn Conn, verb Verb, orders [][]*channel) error {
 	names := make([][]string, len(orders))
 	for i, channels := range orders {
@@ -227,8 +233,8 @@ func (s *Subscriber) tell(conn Conn, verb Verb, orders [][]*channel) error {
 	return nil
 }
 
-// refused does what is to be done when the server refuses a command. It returns the refusal if the
-// connection cannot be used further.
+// refused handles a command that the server refuses. It returns the refusal if the connection can't
+// be used any more.
 func (s *Subscriber) refused(verb Verb, channels []*channel, refusal error) error {
 	kinded := s.client.Kind(refusal)
 	switch {
@@ -253,7 +259,7 @@ func (s *Subscriber) moved(channels []*channel) {
 	}
 }
 
-// refuse notes that the server refuses what it was told.
+// refuse notes that the server refuses a command.
 func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 	s.mu.Lock()
 	var wakes []func(Meaning)
@@ -262,7 +268,7 @@ func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 		case verb == Unsubscribe:
 			ch.stuck = true
 			wakes = append(wakes, s.stands(ch)...)
-		case len(channels) > 1: // it is not said which
+		case len(channels) > 1: // the error doesn't say which channel
 			ch.become(off)
 			ch.alone = true
 			s.settle(ch)
@@ -278,11 +284,12 @@ func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 	wakeAll(wakes, Missed)
 }
 
-// lost notes that a connection, and with it all the server knew, is gone. Those who are subscribed
-// stay so, and will be when there is another; those who wait are told, so that they need not.
+// lost notes that a connection is lost, and with it all its subscriptions on the server. The
+// subscribers stay, and the next connection subscribes them again. Waiting calls of Subscribe
+// return an error at once.
 func (s *Subscriber) lost(r *Receiver, err error) {
 	if s.ctx.Err() == nil {
-		s.client.Reload(s.ctx) // the server may be gone for good
+		s.client.Reload(s.ctx) // another server may have its channels now
 	}
 	defer s.tellChanges()
 	s.mu.Lock()
@@ -307,8 +314,8 @@ func (s *Subscriber) lost(r *Receiver, err error) {
 	}
 }
 
-// A Receiver takes what a server says on one connection. Its methods don't block, but for the
-// callbacks of those who wait. After the connection is given up, or the session closed, they do
+// A Receiver takes a server's messages on one connection. Its methods don't block, except in
+// callbacks of subscribers. After the connection is lost, or the session is closed, they do
 // nothing.
 type Receiver struct {
 	subscriber *Subscriber
@@ -345,8 +352,8 @@ func (r *Receiver) Subscribed(name string) {
 	})
 }
 
-// Unsubscribed is called when the server has ended a subscription: as it was told to, or because the
-// channel's slot has gone to another.
+// Unsubscribed is called when the server has ended a subscription. The reason is a command, or that
+// another server has the channel's slot now.
 func (r *Receiver) Unsubscribed(name string) {
 	r.about(name, func(ch *channel) ([]func(Meaning), Meaning) {
 		switch ch.state {
@@ -362,7 +369,8 @@ func (r *Receiver) Unsubscribed(name string) {
 	})
 }
 
-// about does something with a channel, and then wakes those it names.
+// about calls do for a channel, if r still belongs to the server's present connection. Then it
+// calls the functions that do returned.
 func (r *Receiver) about(name string, do func(*channel) ([]func(Meaning), Meaning)) {
 	s := r.subscriber
 	s.mu.Lock()

@@ -20,7 +20,8 @@ func TestWatch(t *testing.T) {
 		var sub backend.Subscription
 		subscribe := func() {
 			var err error
-			if sub, err = s.Subscribe(t.Context(), "channel", decode, func(Meaning) {}, nil); err != nil {
+			if sub, err = s.Subscribe(t.Context(), "channel", decode, func(Meaning) {},
+				nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -8,18 +8,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Scripts of our own. Those that say Again do what Redisson's do, after these did nothing for a reason
-// that may not hold; the others look whether a key is a lock at all. Redisson's leave the same behind.
+// These scripts are our own, not Redisson's, but leave the same data. All of them check whether the
+// key is a lock at all. A script with Again in its name repeats one of Redisson's that did nothing,
+// and its answer is certain.
 
 //go:embed islock.lua
 var isLockText string
 
-// isFirstLockText is the same for scripts that look at no other key than their first. Their keys are
-// constants, since there are servers that accept nothing else.
+// isFirstLockText is isLockText for scripts that check only their first key. The keys are written
+// as constants, since some servers accept nothing else.
 var isFirstLockText = strings.NewReplacer("(key)", "()", ", key", ", KEYS[1]").Replace(isLockText)
 
-// A lock that is kept when its last owner has given it back is held by a name that no owner has. So nothing that its owner sends late, or
-// twice, finds it, and to all others it is a lock as any.
+// After its owner's last release, a kept lock is held under a name that no owner has. So the
+// owner's late or repeated requests find no hold, and to all others it is an ordinary held lock.
 
 //go:embed kept.lua
 var keptText string
@@ -27,36 +28,40 @@ var keptText string
 //go:embed keep.lua
 var keepText string
 
-// keptSuffix is what kept.lua puts behind the name of an owner, but for what tells the kinds apart.
+// keptSuffix is what kept.lua appends to an owner's name. A suffix that marks the kind, such as
+// fairSuffix, comes after it.
 const keptSuffix = "-kept"
 
 const (
-	// onMaster begins a script that must not be answered by a replica, which a server becomes while
-	// connections to it stand: as other writes, it refuses a DEL that deletes nothing. A server whose
-	// memory is full permits that, and then all that the script does besides.
+	// onMaster is put before a script that a replica must not answer. A server can become a replica
+	// while its connections stay open. A replica refuses every write, even a DEL that deletes
+	// nothing. A server whose memory is full permits a DEL, and then also the rest of the script.
 	onMaster = `
 if (redis.call('exists', KEYS[2]) == 0) then
     redis.call('del', KEYS[2]);
 end;
 `
-	// hasMode says whether a hash has a mode, as read-write locks do: with a number it is an owner of this name.
+	// hasMode says whether a hash has a mode, as read-write locks do. If the field is a number, it
+	// is the hold count of an owner with the name "mode".
 	hasMode = `
 local mode = redis.call('hget', KEYS[1], 'mode');
 local hasMode = mode and not tonumber(mode);
 `
-	// refuseForeign leaves a script if the key has a mode, or no expiry and doesn't look like a lock. With an expiry
-	// it may be somebody's data, too, but who waits for it gets the lock when it is gone.
+	// refuseForeign ends a script if the key has a mode, or if it has no expiry and doesn't look
+	// like a lock. A key with an expiry may be foreign data, too, but a client that waits gets the
+	// lock when the key has expired.
 	refuseForeign = hasMode + `
 if (hasMode or redis.call('pttl', KEYS[1]) == -1 and not isLock(KEYS[1])) then
     return -1;
 end;
 `
-	// isKept says whether a lock that is not foreign is kept, be it plain or fair.
+	// isKept says whether a plain or fair lock is kept. It runs after refuseForeign.
 	isKept = `
 local owner = redis.call('hlen', KEYS[1]) == 1 and redis.call('hkeys', KEYS[1])[1] or '';
 return (string.sub(owner, -5) == '-kept' or string.sub(owner, -10) == '-kept:fair') and 1 or 0;
 `
-	// spareForeign leaves a script if the key may be anything but a lock. These always have an expiry.
+	// spareForeign ends a script if the key exists, but isn't surely a lock. A lock always has an
+	// expiry.
 	spareForeign = hasMode + `
 if (hasMode or redis.call('hlen', KEYS[1]) > 0 and (redis.call('pttl', KEYS[1]) < 0 or not isLock(KEYS[1]))) then
     return -1;
@@ -77,36 +82,40 @@ var (
 	forceReleaseScript = newScript(forceReleaseText)
 )
 
-// errForeign is the error of a step that finds a hash that is no lock, or one of another kind.
+// errForeign is the error of a step whose key holds something other than a lock of the kind.
 var errForeign = &backend.Error{Kind: backend.Refused, Err: backend.ErrConflict}
 
-// Keep gives one hold back as [Dialect.Release] does, but keeps the last. Its answer holds as that of ReleaseAgain. [ParseKeep] reads its reply.
+// Keep releases one hold as [Dialect.Release] does, but keeps the lock at the last release. Its
+// answer is as certain as that of ReleaseAgain. [ParseKeep] reads its reply.
 func (d Dialect) Keep(req backend.ReleaseRequest) Call {
 	return call(d.script(keepScript, shardedKeepScript), 2,
 		req.Name, Channel(req.Name), millis(req.Lease), req.Owner, millis(req.Keep), keptMessage)
 }
 
-// ReleaseAgain is what is sent after a [Release] that did nothing, if [MayHold] says so. Its answer holds:
-// no replica gives it, and lack of memory doesn't prevent it. [ParseReleaseAgain] reads its reply.
+// ReleaseAgain repeats a [Release] that did nothing, if [MayHold] returns true. Its answer is
+// certain: it doesn't come from a replica, and a full memory doesn't prevent the release.
+// [ParseReleaseAgain] reads its reply.
 func (d Dialect) ReleaseAgain(req backend.ReleaseRequest) Call {
 	c := d.Release(req)
 	c.Script = d.script(releaseAgainScript, shardedReleaseAgainScript)
 	return c
 }
 
-// MayHold says whether the owner may hold the lock all the same after a release that did nothing.
+// MayHold says whether the owner may still hold the lock after a release with this result. A
+// replica may have given the answer, or the server may have had no memory.
 func MayHold(res backend.ReleaseResult, err error) bool {
 	return errors.Is(err, errNoMemory) || err == nil && res.Outcome == backend.NotHeld
 }
 
-// RenewAgain is what is sent after a [Renew] whose answer was no. Its own comes from no replica.
+// RenewAgain repeats a [Renew] whose answer was no. A replica can't give its answer.
 // [ParseRenewAgain] reads its reply.
 func RenewAgain(req backend.RenewRequest) Call {
 	return call(renewAgainScript, 2, req.Name, Channel(req.Name), millis(req.Lease), req.Owner)
 }
 
-// IsForeign asks about a key that keeps others from a lock. [ParseIsForeign] reads its reply.
+// IsForeign asks whether a lock's key holds something other than a plain or fair lock.
+// [ParseIsForeign] reads its reply.
 func IsForeign(name string) Call { return call(isForeignScript, 1, name) }
 
-// IsKept asks the same, and whether the lock is kept. [ParseIsKept] reads its reply.
+// IsKept asks the same as [IsForeign], and whether the lock is kept. [ParseIsKept] reads its reply.
 func IsKept(name string) Call { return call(isKeptScript, 1, name) }

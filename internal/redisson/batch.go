@@ -9,18 +9,23 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// maxSteps is how many steps that somebody waits for go into one pipeline.
+// maxSteps is the number of steps in one pipeline. It is small, since callers wait for the answers.
 const maxSteps = 100
 
-// AcquireBatch sends the scripts that Acquire does, those for one node together.
-func (s *session) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
+// AcquireBatch sends the scripts that Acquire sends. The scripts for one node go together, and
+// several plain locks with one hash tag share a script.
+func (s *session) AcquireBatch(
+	ctx context.Context, reqs []backend.AcquireRequest, answer func(
+		int, backend.AcquireResult, error,
+	),
+) {
 	b := &acquires{s, slices.Clone(reqs), make([]*kind, len(reqs)), answer}
 	var chosen []int
 	var apart sync.WaitGroup
 	defer apart.Wait()
 	for i := range b.reqs {
 		req := &b.reqs[i]
-		if s.Replicas.N > 0 || req.Reentry || req.Place > 0 { // there is more to it than one script
+		if s.Replicas.N > 0 || req.Reentry || req.Place > 0 { // it may need more than one command
 			apart.Go(func() {
 				res, err := s.Acquire(ctx, *req)
 				answer(i, res, err)
@@ -39,20 +44,22 @@ func (s *session) AcquireBatch(ctx context.Context, reqs []backend.AcquireReques
 		b.kinds[i], req.Owner = k, k.called(req.Owner)
 		chosen = append(chosen, i)
 	}
-	s.atNodes(ctx, chosen, func(i int) string { return b.reqs[i].Name }, b.fail, func(group []int) { b.send(ctx, group) })
+	s.atNodes(ctx, chosen, func(i int) string { return b.reqs[i].Name }, b.fail,
+		func(group []int) { b.send(ctx, group) })
 }
 
-// acquires is what AcquireBatch was asked for.
+// acquires is one call of AcquireBatch.
 type acquires struct {
 	*session
-	reqs   []backend.AcquireRequest // our own
-	kinds  []*kind                  // of each
+	reqs   []backend.AcquireRequest // a copy that belongs to the batch
+	kinds  []*kind                  // the kind of each request
 	answer func(int, backend.AcquireResult, error)
 }
 
 func (b *acquires) fail(i int, err error) { b.answer(i, backend.AcquireResult{}, err) }
 
-// send makes attempts together. Those that were refused by what may be no locks are looked at, together, too.
+// send sends the attempts of a group together. If an attempt is refused by a key that is perhaps no
+// lock, send checks the key. It sends these checks together, too.
 func (b *acquires) send(ctx context.Context, group []int) {
 	group = slices.DeleteFunc(slices.Clone(group), func(index int) bool {
 		err := b.denied.take(b.kinds[index])
@@ -95,8 +102,10 @@ func (b *acquires) send(ctx context.Context, group []int) {
 	}
 }
 
-// triedInLine notes the answer to one who doesn't stand in line.
-func (s *session) triedInLine(ctx context.Context, req backend.AcquireRequest, sent time.Time, r Reply) {
+// triedInLine notes the answer to an attempt at a fair lock without a place in line.
+func (s *session) triedInLine(
+	ctx context.Context, req backend.AcquireRequest, sent time.Time, r Reply,
+) {
 	s.latest.isNot(req.Name)
 	turn, err := parse(r, ParseTurn)
 	switch {
@@ -109,15 +118,19 @@ func (s *session) triedInLine(ctx context.Context, req backend.AcquireRequest, s
 	}
 }
 
-// ReleaseBatch sends the scripts that Release does, those for one node together.
-func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
+// ReleaseBatch sends the scripts that Release sends. The scripts for one node go together.
+func (s *session) ReleaseBatch(
+	ctx context.Context, reqs []backend.ReleaseRequest, answer func(
+		int, backend.ReleaseResult, error,
+	),
+) {
 	b := &releases{s, slices.Clone(reqs), make([]*kind, len(reqs)), answer}
 	var chosen []int
 	var apart sync.WaitGroup
 	defer apart.Wait()
 	for i := range b.reqs {
 		req := &b.reqs[i]
-		if req.Keep > 0 { // as in AcquireBatch
+		if req.Keep > 0 { // releases.send doesn't keep locks
 			apart.Go(func() {
 				res, err := s.Release(ctx, *req)
 				answer(i, res, err)
@@ -133,23 +146,25 @@ func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseReques
 		b.kinds[i], req.Owner = k, k.called(req.Owner)
 		chosen = append(chosen, i)
 	}
-	s.atNodes(ctx, chosen, func(i int) string { return b.reqs[i].Name }, b.fail, func(group []int) { b.send(ctx, group) })
+	s.atNodes(ctx, chosen, func(i int) string { return b.reqs[i].Name }, b.fail,
+		func(group []int) { b.send(ctx, group) })
 }
 
-// releases is what ReleaseBatch was asked for.
+// releases is one call of ReleaseBatch.
 type releases struct {
 	*session
-	reqs   []backend.ReleaseRequest // our own
-	kinds  []*kind                  // of each
+	reqs   []backend.ReleaseRequest // a copy that belongs to the batch
+	kinds  []*kind                  // the kind of each request
 	answer func(int, backend.ReleaseResult, error)
 }
 
 func (b *releases) fail(i int, err error) { b.answer(i, backend.ReleaseResult{}, err) }
 
-// send releases together, and asks who listens where that is asked for. What nothing was done for is tried again, together, too.
+// send sends the releases of a group together, and counts the waiting clients for the requests that
+// ask for their number. Releases that may have left a hold are repeated, also together.
 func (b *releases) send(ctx context.Context, group []int) {
 	calls := make([]Call, len(group))
-	questions := make(map[int]Command) // what follows a script
+	questions := make(map[int]Command) // commands that follow a script
 	counts := make(map[int]func() (least, most int))
 	for i, index := range group {
 		k, req := b.kinds[index], b.reqs[index]
@@ -158,7 +173,8 @@ func (b *releases) send(ctx context.Context, group []int) {
 		calls[i] = k.release(b.Dialect, req)
 		if req.AskWaiting && !k.line {
 			channel := k.channel(req.Name)
-			counts[i], questions[i] = b.Subscriber.Watch(channel), b.Dialect.countWaiting(channel, b.Cluster)
+			counts[i], questions[i] = b.Subscriber.Watch(channel),
+				b.Dialect.countWaiting(channel, b.Cluster)
 		}
 	}
 	var again []int
@@ -192,9 +208,14 @@ func (b *releases) send(ctx context.Context, group []int) {
 	}
 }
 
-// atNodes has what is for one node of a cluster, or for the only server, sent together, and all groups at the same time. Those for which there is no
-// node are failed.
-func (s *session) atNodes(ctx context.Context, chosen []int, name func(int) string, fail func(int, error), send func(group []int)) {
+// atNodes groups the chosen requests by the node of the cluster that has their locks. Without a
+// cluster there is one group. It calls send for all groups at the same time, and for each group in
+// chunks of maxSteps, one after the other. If no node is known for a request, or its node can't be
+// reached, atNodes calls fail.
+func (s *session) atNodes(
+	ctx context.Context, chosen []int, name func(int) string, fail func(int, error),
+	send func(group []int),
+) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	groups := s.byNode(ctx, chosen, name, fail)
@@ -218,13 +239,13 @@ func (s *session) atNodes(ctx context.Context, chosen []int, name func(int) stri
 	}
 }
 
-// runTogether carries out scripts in one piece, but for those that have more to do.
+// runTogether runs scripts in one pipeline. It repeats those that reply "more".
 func (s *session) runTogether(ctx context.Context, calls []Call) []Reply {
-	send := func(cmds []Command) []Reply { return s.Transport.SendTogether(ctx, cmds...) }
-	return s.finish(ctx, calls, runAll(calls, send))
+	replies, _ := s.runAsking(ctx, calls, nil)
+	return replies
 }
 
-// finish sends again, one after the other, the scripts that have more to do.
+// finish repeats the scripts that replied "more", one after the other.
 func (s *session) finish(ctx context.Context, calls []Call, replies []Reply) []Reply {
 	for i, r := range replies {
 		if r.Value == more {
@@ -234,8 +255,54 @@ func (s *session) finish(ctx context.Context, calls []Call, replies []Reply) []R
 	return replies
 }
 
-// runAsking is runTogether with a question behind some of the scripts. Of scripts that the server did not know the answer says nothing, and is left out.
-func (s *session) runAsking(ctx context.Context, calls []Call, questions map[int]Command) (replies []Reply, answers map[int]Reply) {
+// runAsking is runTogether with a further command, a question, after some of the scripts. If the
+// server refuses a script for several locks, runAsking sends one for each lock.
+func (s *session) runAsking(
+	ctx context.Context, calls []Call, questions map[int]Command,
+) (replies []Reply, answers map[int]Reply) {
+	send := func(cmds []Command) []Reply { return s.Transport.SendTogether(ctx, cmds...) }
+	joint, firsts := joinSteps(calls, questions)
+	behind := make(map[int]Command)
+	for i, first := range firsts {
+		if q, ok := questions[first]; ok {
+			behind[i] = q
+		}
+	}
+	all, heard := s.sendAsking(ctx, joint, behind)
+	replies, answers = make([]Reply, 0, len(calls)), make(map[int]Reply)
+	var refused []int
+	var again []Call
+	for i, r := range all {
+		first := len(replies)
+		if a, ok := heard[i]; ok {
+			answers[first] = a
+		}
+		next := len(calls)
+		if i+1 < len(firsts) {
+			next = firsts[i+1]
+		}
+		if next-first == 1 {
+			replies = append(replies, r)
+			continue
+		}
+		replies = append(replies, r.each(next-first)...)
+		if r.refusedBefore() {
+			for k := first; k < next; k++ {
+				refused, again = append(refused, k), append(again, calls[k])
+			}
+		}
+	}
+	for i, r := range runAll(again, send) {
+		replies[refused[i]] = r
+	}
+	return s.finish(ctx, calls, replies), answers
+}
+
+// sendAsking sends scripts, with a question after some of them. If the server didn't know a script,
+// the answer to its question means nothing, and sendAsking leaves it out.
+func (s *session) sendAsking(
+	ctx context.Context, calls []Call, questions map[int]Command,
+) (replies []Reply, answers map[int]Reply) {
 	first := true
 	answers = make(map[int]Reply)
 	replies = runAll(calls, func(cmds []Command) []Reply {
@@ -262,5 +329,5 @@ func (s *session) runAsking(ctx context.Context, calls []Call, questions map[int
 		}
 		return scripts
 	})
-	return s.finish(ctx, calls, replies), answers
+	return replies, answers
 }

@@ -10,17 +10,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// denials are what servers refused inside the scripts of acquisitions: a command that the user may
-// not run, a key that was not declared. Such a script may have written before, so that its error is
-// Unknown, and is repeated; it would be so for ever. Therefore the next acquisition of that kind
-// isn't sent, and certainly did nothing: its error is Refused, and ends the call, which takes back
-// what the attempts before may have left. The one after that is sent: things may have changed.
+// denials notes acquisitions whose scripts failed because the server denied a command or a key, for
+// lack of a permission or a declaration. Such a script may have written before the error, so the
+// error is Unknown, and the client would repeat the attempt forever. Therefore the session doesn't
+// send the next acquisition of the kind, but answers it with an error that is Refused, since it has
+// certainly done nothing. This error ends the call, and the client then releases what earlier
+// attempts may have acquired. The session sends the acquisition after that, since the server may
+// permit it by then.
 type denials struct {
 	mu   sync.Mutex
 	last map[*kind]error
 }
 
-// take returns the error that the last acquisition of a kind was answered with, if it was denied.
+// take returns an error if the last acquisition of a kind was denied, and forgets the denial.
 func (d *denials) take(k *kind) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -32,7 +34,7 @@ func (d *denials) take(k *kind) error {
 	return &backend.Error{Kind: backend.Refused, Err: err}
 }
 
-// note notes what an acquisition of a kind was answered.
+// note notes the error of an acquisition of a kind, if that is a denial.
 func (d *denials) note(k *kind, err error) {
 	if !errors.Is(err, errDenied) {
 		return
@@ -45,10 +47,10 @@ func (d *denials) note(k *kind, err error) {
 	d.last[k] = err
 }
 
-// runRelease carries out a release. A user who may not use the lock's channel as a key, which an
-// acquisition doesn't, could not give back what it has: then the script is told another channel, to
-// which nobody listens. As without permission to publish, nobody is woken, and all look by
-// themselves.
+// runRelease runs a release. Unlike an acquisition, a release uses the lock's channel as a key. If
+// the user has no permission for that key, runRelease sends the release again with another channel,
+// to which nobody listens. Then the lock gets released, but the message wakes no client, and the
+// waiting clients poll.
 func (s *session) runRelease(ctx context.Context, k *kind, name string, call Call) Reply {
 	r := s.run(ctx, call)
 	if mute, ok := k.mute(name, call); ok && r.deniedKeys() {
@@ -57,10 +59,11 @@ func (s *session) runRelease(ctx context.Context, k *kind, name string, call Cal
 	return r
 }
 
-// mute returns a call that doesn't use the lock's channel, if it did.
+// mute returns the call with the lock's name in place of the lock's channel. It returns false if
+// the call has no channel to replace.
 func (k *kind) mute(name string, call Call) (Call, bool) {
 	if k.line {
-		return call, false // there is no such channel
+		return call, false // the kind has no channel for releases
 	}
 	i := slices.Index(call.Keys, k.channel(name))
 	if i < 0 {
@@ -71,7 +74,7 @@ func (k *kind) mute(name string, call Call) (Call, bool) {
 	return call, true
 }
 
-// deniedKeys says whether the user may not use one of the keys.
+// deniedKeys says whether the server denied the user one of the keys.
 func (r Reply) deniedKeys() bool {
 	return strings.HasPrefix(r.Refusal, "NOPERM") && strings.Contains(r.Refusal, "key")
 }

@@ -49,7 +49,9 @@ func TestDocumentedCommands(t *testing.T) {
 				}
 				part = []string{after, before}[i]
 			}
-			return strings.FieldsFunc(strings.ToLower(part), func(r rune) bool { return r < 'a' || r > 'z' })
+			return strings.FieldsFunc(strings.ToLower(part), func(r rune) bool {
+				return r < 'a' || r > 'z'
+			})
 		}
 		parts[backend.Read] = parts[backend.Write]
 		needed := map[backend.Kind][]string{backend.Latch: latchCommands(t)}
@@ -63,7 +65,8 @@ func TestDocumentedCommands(t *testing.T) {
 			}
 			for _, command := range commands {
 				if !documented[command] {
-					t.Errorf("%s doesn't say that %v needs %s", path, kind, strings.ToUpper(command))
+					t.Errorf("%s doesn't say that %v needs %s", path, kind,
+						strings.ToUpper(command))
 				}
 			}
 		}
@@ -76,8 +79,11 @@ func latchCommands(t *testing.T) (commands []string) {
 		commands = append(commands, commandsOf(cmd)...)
 		return Reply{Value: []any{int64(0), nil}}
 	}}}).(backend.Latcher)
-	for _, step := range []backend.LatchStep{backend.LookAtLatch, backend.SetLatch, backend.CountDown} {
-		if _, err := s.Latch(t.Context(), backend.LatchRequest{Step: step, Name: "n", Count: 1}); err != nil {
+	for _, step := range []backend.LatchStep{backend.LookAtLatch, backend.SetLatch,
+		backend.CountDown} {
+		if _, err := s.Latch(t.Context(), backend.LatchRequest{
+			Step: step, Name: "n", Count: 1,
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,7 +107,8 @@ func everyCommand(k *kind) (commands []string) {
 		calls = append(calls, k.keep(d, backend.ReleaseRequest{}))
 	}
 	if k.releaseAgain != nil {
-		calls = append(calls, k.releaseAgain(d, backend.ReleaseRequest{}), k.renewAgain(backend.RenewRequest{}), IsForeign(""), IsKept(""))
+		calls = append(calls, k.releaseAgain(d, backend.ReleaseRequest{}),
+			k.renewAgain(backend.RenewRequest{}), IsForeign(""), IsKept(""))
 	}
 	if k.line {
 		calls = append(calls, d.KeepPlaces(backend.PlacesRequest{Owners: []string{"a:1"}})...)
@@ -146,7 +153,8 @@ func TestDenied(t *testing.T) {
 			"-NOPERM this user has no permissions to run the 'pexpire' command or its subcommand": "permissions",
 		"ERR Error running script (call to " + sha + "): @user_script:24: " +
 			"script tried accessing undeclared key, key: redisson_lock_queue:{n}": "allow-undeclared-keys",
-		"ERR Unknown Redis command called from script script: " + sha + ", on @user_script:3.": "must have the commands",
+		"ERR Unknown Redis command called from script script: " + sha +
+			", on @user_script:3.": "must have the commands",
 	} {
 		sent, answer := 0, Reply{Refusal: text, Err: ServerError(text, errors.New(text))}
 		s := Open(Options{Transport: &fakeTransport{answer: func(Command) Reply {
@@ -154,10 +162,13 @@ func TestDenied(t *testing.T) {
 			return answer
 		}}})
 		req := backend.AcquireRequest{Name: "n", Owner: "o", Lease: time.Second}
-		for i, want := range []backend.ErrorKind{backend.Unknown, backend.Refused, backend.Unknown, backend.Refused} {
+		for i, want := range []backend.ErrorKind{backend.Unknown, backend.Refused, backend.Unknown,
+			backend.Refused} {
 			_, err := s.Acquire(t.Context(), req)
-			if backend.KindOf(err) != want || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), text) {
-				t.Errorf("attempt %d: %v, kind %v; want kind %v and %q", i, err, backend.KindOf(err), want, says)
+			if backend.KindOf(err) != want || !strings.Contains(err.Error(), says) ||
+				!strings.Contains(err.Error(), text) {
+				t.Errorf("attempt %d: %v, kind %v; want kind %v and %q", i, err,
+					backend.KindOf(err), want, says)
 			}
 		}
 		if sent != 2 {

@@ -7,22 +7,23 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A Dialect says how releases are made known. All who share locks must agree on it. The zero value
-// is for PUBLISH.
+// A Dialect says how releases are published. All programs that share locks must use the same. The
+// zero value is for PUBLISH.
 type Dialect struct {
-	// Sharded says that releases are published with SPUBLISH, which a Redis Cluster keeps within
-	// the shard that has the slot, and not with PUBLISH. Who listens uses SSUBSCRIBE then.
+	// Sharded says that releases are published with SPUBLISH, not with PUBLISH. A Redis Cluster
+	// passes the messages on only within the shard that has the slot. The listeners then use
+	// SSUBSCRIBE.
 	Sharded bool
 }
 
-// Release gives one hold back. [ParseRelease] reads its reply.
+// Release releases one hold. [ParseRelease] reads its reply.
 func (d Dialect) Release(req backend.ReleaseRequest) Call {
 	return call(d.script(releaseScript, shardedReleaseScript), 2,
 		req.Name, Channel(req.Name), unlockMessage, millis(req.Lease), req.Owner)
 }
 
-// ForceRelease frees a lock, whoever holds it. What is no lock it leaves alone. [ParseForceRelease] reads
-// its reply.
+// ForceRelease frees a lock, regardless of its holder. It doesn't change a key that isn't a lock.
+// [ParseForceRelease] reads its reply.
 func (d Dialect) ForceRelease(req backend.ForceReleaseRequest) Call {
 	return call(d.script(forceReleaseScript, shardedForceReleaseScript), 2,
 		req.Name, Channel(req.Name), unlockMessage)
@@ -35,21 +36,25 @@ func (d Dialect) script(plain, sharded Script) Script {
 	return plain
 }
 
-// CheckSharded reads the answer to PUBSUB SHARDNUMSUB, nil or an error with its kind, where text is
-// the server's error reply inside it. It returns nil if nothing speaks against a sharded dialect, or
-// an error: of kind [backend.Refused] if the server is too old for it.
+// CheckSharded reads the answer to PUBSUB SHARDNUMSUB. err is nil or an error with its kind, and
+// text is the server's error reply in err. CheckSharded returns nil if the server can have a
+// sharded dialect, as far as is known. If the server is too old, the error is of kind
+// [backend.Refused].
 func CheckSharded(text string, err error) error {
 	switch code, rest, _ := strings.Cut(strings.ToLower(text), " "); {
 	case code == "noperm":
-		return nil // it doesn't say, then
+		return nil // the user may not ask
 	case strings.HasPrefix(rest, "unknown subcommand"):
-		return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("WithShardedPubSub needs Redis 7 or Valkey: %w", err)}
+		return &backend.Error{
+			Kind: backend.Refused, Err: fmt.Errorf("WithShardedPubSub needs Redis 7 or Valkey: %w",
+				err),
+		}
 	default:
 		return err
 	}
 }
 
-// The scripts with SPUBLISH differ in nothing else.
+// These scripts publish with SPUBLISH. Otherwise they are the same as those for PUBLISH.
 var (
 	shardedReleaseScript      = sharded(releaseText)
 	shardedReleaseAgainScript = sharded(releaseAgainText)

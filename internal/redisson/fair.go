@@ -10,12 +10,13 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A fair lock keeps the data of Redisson's RFairLock, by scripts of our own: the hash of a plain lock, a list of those who wait
-// for it, and a sorted set that says until when each of them counts. Beside them is one of ours, until when
-// each of ours has his place.
+// A fair lock has the data of Redisson's RFairLock, but scripts of our own. The data are the hash
+// of a plain lock, a list of the owners that wait, and a sorted set that says until when each of
+// them counts. Another sorted set says until when each of our owners has its place.
 //
-// Unlike Redisson's, which wake the first in line so that he asks again, each of ours gives the lock to the first as it ends, if
-// it is free then and he is ours: he has it for a short time, and hears of it on a channel of his client's.
+// Redisson's scripts wake the first in line, and it asks again. If the lock is free at the end of
+// one of our scripts, and the first in line is ours, the script gives the lock to that owner for a
+// short time. It tells the owner's client so on a channel.
 
 var (
 	//go:embed fair.lua
@@ -50,13 +51,14 @@ var (
 	shardedFairForceScript       = sharded(fairForceScript.Text)
 )
 
-// fairSuffix tells ours from Redisson's in line, and owners of fair locks from those of plain ones.
+// fairSuffix marks our owners of fair locks. An owner in line without it is Redisson's. A holder
+// without it has Redisson's fair lock, or a plain lock.
 const fairSuffix = ":fair"
 
-// inLine is what an owner is called in a fair lock.
+// inLine returns the name of an owner in a fair lock.
 func inLine(owner string) string { return owner + fairSuffix }
 
-// clientOf returns the client of an owner: what is before his number.
+// clientOf returns the client of an owner, which is the part before the last colon.
 func clientOf(owner string) string {
 	if colon := strings.LastIndexByte(owner, ':'); colon >= 0 {
 		return owner[:colon]
@@ -66,8 +68,9 @@ func clientOf(owner string) string {
 
 const grantsPrefix = "distsync_fair_grants:"
 
-// grants is what is put before a client for the name of the channel on which it is told who of its owners was given a
-// lock: one for all locks or, where a channel belongs to a slot, one for each.
+// grants returns the prefix of the names of a lock's grant channels. The rest of such a name is a
+// client. On its channel, a client hears which of its owners was given a lock. All locks have one
+// prefix, but with sharded channels each lock has its own.
 func (d Dialect) grants(name string) string {
 	if d.Sharded {
 		return tagged(grantsPrefix, name, ":")
@@ -75,29 +78,31 @@ func (d Dialect) grants(name string) string {
 	return grantsPrefix
 }
 
-// turnChannel is where Redisson tells an owner that it is his turn.
+// turnChannel returns the channel on which Redisson tells an owner that it is its turn.
 func turnChannel(name, owner string) string { return Channel(name) + ":" + owner }
 
-// What the keys of the sorted sets of fair locks begin with.
+// The keys of the sorted sets of fair locks begin with these prefixes.
 const (
 	timeoutsPrefix = "redisson_lock_timeout:"
 	placesPrefix   = "distsync_fair_places:"
 )
 
-// fairKeys are the keys of a fair lock, and the channel that those for Redisson's owners begin with.
+// fairKeys returns the keys of a fair lock, and then the lock's channel. The names of the channels
+// for Redisson's owners begin with the name of that channel: see turnChannel.
 func fairKeys(name string) []string {
-	return []string{name, tagged("redisson_lock_queue:", name, ""), tagged(timeoutsPrefix, name, ""),
+	return []string{name, tagged("redisson_lock_queue:", name, ""),
+		tagged(timeoutsPrefix, name, ""),
 		tagged(placesPrefix, name, ""), Channel(name)}
 }
 
-// AcquireFair is one attempt to lock. [ParseTurn] reads its reply.
+// AcquireFair makes one attempt to lock. [ParseTurn] reads its reply.
 func (d Dialect) AcquireFair(req backend.AcquireRequest) Call {
 	return Call{d.script(fairAcquireScript, shardedFairAcquireScript), fairKeys(req.Name),
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner, millis(ceil(req.Place)),
 			flag(req.Reentry), flag(req.Waited > 0 && req.Place > 0)}}
 }
 
-// flag is a bool on the wire.
+// flag writes a bool for a script.
 func flag(set bool) string {
 	if set {
 		return "1"
@@ -105,51 +110,62 @@ func flag(set bool) string {
 	return "0"
 }
 
-// placesPortion is how many places one script keeps: the server serves nobody else meanwhile.
+// placesPortion is the number of places that one script keeps. The server does nothing else while
+// the script runs.
 const placesPortion = 250
 
-// KeepPlaces keeps the places of waiters, each call those of a portion. They are to be sent in this
-// order, the last waiters first: owners that come back into the line come before all that are in
-// it. The last call gives the lock away if it is free. [ParseTurn] reads each reply.
+// KeepPlaces returns the calls that keep the places of waiters. Each call keeps a batch of them. An
+// owner that has lost its place comes back at the front of the line. So the calls must be sent in
+// this order, which begins with the last waiters. The last call gives the lock to the first in line
+// if the lock is free. [ParseTurn] reads each reply.
 func (d Dialect) KeepPlaces(req backend.PlacesRequest) []Call {
 	var calls []Call
 	for owners := range slices.Chunk(req.Owners, placesPortion) { // there is at least one
-		args := append([]string{d.grants(req.Name), millis(ceil(req.Place)), flag(len(calls) == 0)}, owners...)
-		calls = append(calls, Call{d.script(fairKeepScript, shardedFairKeepScript), fairKeys(req.Name), args})
+		args := append([]string{d.grants(req.Name), millis(ceil(req.Place)), flag(len(calls) == 0)},
+			owners...)
+		calls = append(calls, Call{
+			d.script(fairKeepScript, shardedFairKeepScript), fairKeys(req.Name), args,
+		})
 	}
 	slices.Reverse(calls)
 	return calls
 }
 
-// ReleaseFair gives one hold back, or a place. [ParseRelease] reads its reply, and no further step is needed if that is no.
+// ReleaseFair releases one hold, or gives up a place. [ParseRelease] reads its reply. A no is
+// certain.
 func (d Dialect) ReleaseFair(req backend.ReleaseRequest) Call {
 	return Call{d.script(fairReleaseScript, shardedFairReleaseScript), fairKeys(req.Name),
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner}}
 }
 
-// KeepFair gives one hold back as ReleaseFair does, but keeps the last. [ParseKeep] reads its reply, and no further step is needed
-// if that is no.
+// KeepFair releases one hold as ReleaseFair does, but keeps the lock at the last release.
+// [ParseKeep] reads its reply. If it says no, that is certain.
 func (d Dialect) KeepFair(req backend.ReleaseRequest) Call {
 	return Call{d.script(fairReleaseKeepScript, shardedFairReleaseKeepScript), fairKeys(req.Name),
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner, millis(req.Keep)}}
 }
 
-// RenewFair prolongs up to a hundred holds, all for the lease of the first. [ParseRenewals] reads its reply, and no
-// further step is needed if that is no. Of an error nobody knows whose it is, unless there is only one.
+// RenewFair renews up to a hundred holds, all with the lease of the first. [ParseRenewals] reads
+// its reply. If it says no, that is certain. An error doesn't say to which of several holds it
+// belongs.
 func (d Dialect) RenewFair(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 5*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
-		keys, args = append(keys, fairKeys(req.Name)...), append(args, d.grants(req.Name), req.Owner)
+		keys, args = append(keys, fairKeys(req.Name)...),
+			append(args, d.grants(req.Name), req.Owner)
 	}
 	return Call{d.script(fairRenewScript, shardedFairRenewScript), keys, args}
 }
 
-// ForceReleaseFair frees a lock, whoever holds it. [ParseForceRelease] reads its reply.
+// ForceReleaseFair frees a lock, regardless of its holder. [ParseForceRelease] reads its reply.
 func (d Dialect) ForceReleaseFair(req backend.ForceReleaseRequest) Call {
-	return Call{d.script(fairForceScript, shardedFairForceScript), fairKeys(req.Name), []string{d.grants(req.Name)}}
+	return Call{
+		d.script(fairForceScript, shardedFairForceScript), fairKeys(req.Name),
+		[]string{d.grants(req.Name)},
+	}
 }
 
-// ceil rounds up to milliseconds: a place that isn't zero stays so.
+// ceil rounds up to milliseconds, so that a short place doesn't become zero.
 func ceil(d time.Duration) time.Duration {
 	if t := d.Truncate(time.Millisecond); t < d {
 		return t + time.Millisecond
@@ -157,14 +173,14 @@ func ceil(d time.Duration) time.Duration {
 	return d
 }
 
-// A Turn is how a fair lock was held at the end of a script.
+// A Turn says how a fair lock was held at the end of a script.
 type Turn struct {
-	Acquired  bool // the owner holds it, Count times; then nothing else is said
+	Acquired  bool // the owner holds the lock, Count times, and the other fields are zero
 	Count     int
-	Holder    string        // or empty
-	Remaining time.Duration // negative if nobody holds it, or for ever
-	At        time.Time     // by the server's clock, to a millisecond that may have begun
-	Redisson  bool          // one of Redisson's, or of another kind, holds it, or waits
+	Holder    string        // empty if the lock is free
+	Remaining time.Duration // negative if the lock is free or never expires
+	At        time.Time     // by the server's clock, rounded down to milliseconds
+	Redisson  bool          // an owner other than ours holds the lock or waits for it
 }
 
 // ParseTurn reads the reply to [Dialect.AcquireFair] and [Dialect.KeepPlaces].
@@ -182,26 +198,29 @@ func ParseTurn(reply any) (Turn, error) {
 		now, err := strconv.ParseInt(text, 10, 64)
 		other, odd := parseBool("turn", words[3])
 		if (named || words[0] == nil) && ok && left >= -2 && err == nil && odd == nil {
-			return Turn{Holder: holder, Remaining: duration(max(left, -1)), At: time.UnixMilli(now), Redisson: other}, nil
+			return Turn{Holder: holder, Remaining: duration(max(left, -1)), At: time.UnixMilli(now),
+				Redisson: other}, nil
 		}
 	}
 	return Turn{}, unexpected("fair acquire", reply)
 }
 
-// ParseQueued reads the reply to [Dialect.AcquireFair] as [ParseAcquire] does that to [Acquire].
+// ParseQueued reads the reply to [Dialect.AcquireFair] as the result of an acquisition.
 func ParseQueued(reply any) (backend.AcquireResult, error) {
 	turn, err := ParseTurn(reply)
-	return backend.AcquireResult{Acquired: turn.Acquired, Count: turn.Count, Remaining: turn.Remaining}, err
+	return backend.AcquireResult{Acquired: turn.Acquired, Count: turn.Count,
+		Remaining: turn.Remaining}, err
 }
 
 // A Grant says when a fair lock was given to an owner.
 type Grant struct {
-	Name, Owner string // as they are in the store
+	Name, Owner string // as in the store
 	At          time.Time
 	Lease       time.Duration
 }
 
-// ParseGranted reads what a client is told of its owners. It is false for what isn't a message of ours: anybody may publish.
+// ParseGranted reads a message on a client's grant channel. It returns false if the message isn't
+// ours, since any program may publish there.
 func ParseGranted(message string) (Grant, bool) {
 	words := strings.SplitN(message, " ", 4)
 	if len(words) < 4 {
@@ -213,21 +232,29 @@ func ParseGranted(message string) (Grant, bool) {
 	if err1 != nil || err2 != nil || err3 != nil || n < 0 || n > len(words[3]) || lease < 0 {
 		return Grant{}, false
 	}
-	return Grant{Name: words[3][:n], Owner: words[3][n:], At: time.UnixMilli(at), Lease: duration(lease)}, true
+	return Grant{Name: words[3][:n], Owner: words[3][n:], At: time.UnixMilli(at),
+		Lease: duration(lease)}, true
 }
 
-// An observation is a moment of which both clocks are known: the server's, and one of ours that isn't later.
+// An observation is a moment that is known on both clocks. The time on the server's clock is exact.
+// The time on ours isn't later than the moment.
 type observation struct {
 	sent time.Time // ours, monotonic
-	at   time.Time // the server's; zero if there is none
+	at   time.Time // the server's; zero if there is no observation
 }
 
-// drift is by how much a server's clock may run faster or slower than ours: a hundredth.
+// drift bounds how much faster or slower than ours a server's clock may run, here by one part in a
+// hundred.
 const drift = 100
 
-// since translates a moment of the server's, of which was heard at an instant of ours, to one that surely isn't later. It is false if the
-// server's clock can't have gone on as ours has since it was observed. If that was put back it is earlier than need be, and if it was put forward by less than
-// what was observed and what was heard took on their way, it may be later, by as much as the latter was late.
+// since translates a time on the server's clock to ours. The time may also be before the
+// observation. Unless the server's clock was set, the result isn't later than the moment. heard is
+// when the client got the message with the time. If the server's clock has advanced too far for the
+// time that passed on ours, since returns false.
+//
+// If the server's clock was set back after the observation, the result is earlier than necessary. A
+// step forward isn't noticed if it is shorter than the delays of the observation and the message
+// together. Then the result may be too late, but by no more than the delay of the message.
 func (o observation) since(at, heard time.Time) (time.Time, bool) {
 	passed, most := at.Sub(o.at), heard.Sub(o.sent)
 	if o.at.IsZero() || passed > most+most/drift+time.Millisecond {

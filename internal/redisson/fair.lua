@@ -22,6 +22,12 @@ local function whole(n)
     return string.format('%.0f', n);
 end;
 
+-- clock returns the server's time, in milliseconds.
+local function clock()
+    local time = redis.call('time');
+    return time[1] * 1000 + math.floor(time[2] / 1000);
+end;
+
 -- A waiter that heard of a grant too late is given the lock for longer: for as many more times short as
 -- its place has sixteenths of a millisecond.
 local function longer(ends)
@@ -157,8 +163,7 @@ local function begin(keys, at, owner)
         key = keys[at], queue = keys[at + 1], timeouts = keys[at + 2], places = keys[at + 3],
         channel = keys[at + 4],
     };
-    local time = redis.call('time');
-    l.now = time[1] * 1000 + math.floor(time[2] / 1000);
+    l.now = clock();
     l.left = redis.call('pttl', l.key);
     local mode, holds = unpack(redis.call('hmget', l.key, 'mode', owner or 'mode'));
     if (mode and not tonumber(mode) or l.left == -1 and not isLock(l.key)) then
@@ -259,6 +264,17 @@ local function take(l, owner)
     end;
 end;
 
+-- tell has one of ours that the lock was given to, with a place until then, have it for a short time,
+-- and says so to its client.
+local function tell(l, grants, owner, ends)
+    l.left = short * (1 + longer(ends));
+    redis.call('pexpireat', l.key, whole(l.now + l.left));
+    local party = string.sub(owner, 1, -6);
+    local client = string.match(party, '^(.*):') or party;
+    local message = {whole(l.now), whole(l.left), #l.key, l.key .. owner};
+    redis.call('publish', grants .. client, table.concat(message, ' '));
+end;
+
 -- settle is the end of each script. If the lock is free and one of ours is first in line, it gives it
 -- the lock and tells its client. If one of Redisson's is, it tells it each time: a lock that was given
 -- to one of ours may have run out, and Redisson's sleeps for as long as the hold before lasted.
@@ -268,13 +284,9 @@ local function settle(l, grants)
         return;
     end;
     if (isOurs(l.first)) then
-        l.left = short * (1 + longer(tonumber(redis.call('zscore', l.places, l.first) or 0)));
+        local ends = tonumber(redis.call('zscore', l.places, l.first) or 0);
         take(l, l.first);
-        redis.call('pexpireat', l.key, whole(l.now + l.left));
-        local owner = string.sub(l.first, 1, -6);
-        local client = string.match(owner, '^(.*):') or owner;
-        local message = {whole(l.now), whole(l.left), #l.key, l.key .. l.first};
-        redis.call('publish', grants .. client, table.concat(message, ' '));
+        tell(l, grants, l.first, ends);
     else
         local turn = l.channel .. ':' .. l.first;
         redis.call('publish', turn, '0');

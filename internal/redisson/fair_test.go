@@ -36,7 +36,9 @@ const (
 	shortUnits = 1
 	freshUnits = 3
 	waitUnits  = 10
-	startUnits = 1_000_500 // far from all that ends in many zeros: miniredis writes such a score as 1e+11, and its tonumber can't read that
+	// far from all that ends in many zeros: miniredis writes such a score as 1e+11, and its
+	// tonumber can't read that
+	startUnits = 1_000_500
 )
 
 // lines runs a test on each kind of server.
@@ -81,7 +83,8 @@ func (s lineStore) inUnits(text string) string {
 	return text
 }
 
-// A lineStep is a step in words. Of Redisson's, place is for how long the caller says that it waits.
+// A lineStep is a step in words. Of Redisson's, place is for how long the caller says that it
+// waits.
 type lineStep struct {
 	do, owner    string
 	lease, place int
@@ -112,7 +115,8 @@ func (s lineStore) take(x lineStep) string {
 	}
 	switch x.do {
 	case "lock", "relock", "late":
-		req := backend.AcquireRequest{Name: "n", Owner: owner, Lease: lease, Place: place, Reentry: x.do == "relock"}
+		req := backend.AcquireRequest{Name: "n", Owner: owner, Lease: lease, Place: place,
+			Reentry: x.do == "relock"}
 		if x.do == "late" {
 			req.Waited = unit
 		}
@@ -123,7 +127,8 @@ func (s lineStore) take(x lineStep) string {
 			owners[i] = inLine(owners[i])
 		}
 		var reply any
-		for _, c := range s.dialect.KeepPlaces(backend.PlacesRequest{Name: "n", Owners: owners, Place: place}) {
+		for _, c := range s.dialect.KeepPlaces(backend.PlacesRequest{Name: "n", Owners: owners,
+			Place: place}) {
 			var err error
 			if reply, err = s.run(call(c)); err != nil {
 				return err.Error()
@@ -139,9 +144,11 @@ func (s lineStore) take(x lineStep) string {
 		}
 		return said
 	case "unlock":
-		return say(s.store, call(s.dialect.ReleaseFair(backend.ReleaseRequest{Name: "n", Owner: owner, Lease: lease})), ParseRelease)
+		return say(s.store, call(s.dialect.ReleaseFair(backend.ReleaseRequest{Name: "n",
+			Owner: owner, Lease: lease})), ParseRelease)
 	case "renew":
-		return say(s.store, call(s.dialect.RenewFair([]backend.RenewRequest{{Name: "n", Owner: owner, Lease: lease}})), parseRenewal)
+		return say(s.store, call(s.dialect.RenewFair([]backend.RenewRequest{{Name: "n",
+			Owner: owner, Lease: lease}})), parseRenewal)
 	case "force":
 		return say(s.store, call(s.dialect.ForceReleaseFair(backend.ForceReleaseRequest{Name: "n"})), ParseForceRelease)
 	case "pass":
@@ -153,20 +160,24 @@ func (s lineStore) take(x lineStep) string {
 	}
 }
 
-// state returns what there is: the lock; the line, with the units that each of ours has of his place and, behind a plus, those that each counts
-// for Redisson; and what is left of others, which should be nothing.
+// state returns what there is: the lock; the line, with the units that each of ours has of its
+// place and, behind a plus, those that each counts for Redisson; and what is left of others, which
+// should be nothing.
 func (s lineStore) state() string {
 	s.t.Helper()
 	ctx, keys := context.Background(), fairKeys("n")
 	pipe := s.client.Pipeline()
-	fields, lasts, line := pipe.HGetAll(ctx, keys[0]), pipe.PTTL(ctx, keys[0]), pipe.LRange(ctx, keys[1], 0, -1)
-	scores := []*redis.ZSliceCmd{pipe.ZRangeWithScores(ctx, keys[2], 0, -1), pipe.ZRangeWithScores(ctx, keys[3], 0, -1)}
+	fields, lasts, line := pipe.HGetAll(ctx, keys[0]), pipe.PTTL(ctx, keys[0]),
+		pipe.LRange(ctx, keys[1], 0, -1)
+	scores := []*redis.ZSliceCmd{pipe.ZRangeWithScores(ctx, keys[2], 0, -1),
+		pipe.ZRangeWithScores(ctx, keys[3], 0, -1)}
 	if _, err := pipe.Exec(ctx); err != nil {
 		s.t.Fatal(err)
 	}
 	var all []string
 	if len(fields.Val()) > 0 {
-		all = append(all, strings.TrimPrefix(fmt.Sprint(fields.Val()), "map")+" "+units(lasts.Val().Milliseconds()))
+		all = append(all, strings.TrimPrefix(fmt.Sprint(fields.Val()),
+			"map")+" "+units(lasts.Val().Milliseconds()))
 	}
 	left := func(cmd *redis.ZSliceCmd) map[string]string {
 		m := make(map[string]string)
@@ -198,7 +209,8 @@ func (s lineStore) published() string {
 		if g, ok := ParseGranted(message); ok {
 			client, _ := strings.CutPrefix(channel, grantsPrefix)
 			owner := outOfLine(g.Owner)
-			if g.Name != "n" || client != clientOf(owner) || g.At.UnixMilli() != int64(*s.now)*unit.Milliseconds() {
+			if g.Name != "n" || client != clientOf(owner) ||
+				g.At.UnixMilli() != int64(*s.now)*unit.Milliseconds() {
 				s.t.Fatalf("published %q", said)
 			}
 			all[i] = "gives " + owner
@@ -206,7 +218,8 @@ func (s lineStore) published() string {
 				all[i] += " for " + units(g.Lease.Milliseconds())
 			}
 		} else if said != "" {
-			all[i] = "turn of " + outOfLine(strings.TrimPrefix(channel, Channel("n")+":")) + " " + message
+			all[i] = "turn of " + outOfLine(strings.TrimPrefix(channel, Channel("n")+":")) + " " +
+				message
 		}
 	}
 	return strings.Join(all, ", ")
@@ -239,6 +252,7 @@ func (s lineStore) play(text string) {
 }
 
 func TestFairStates(t *testing.T) {
+	t.Parallel()
 	for name, text := range map[string]string{
 		"alone": `
 			lock A:1 30 = count 1
@@ -383,6 +397,26 @@ func TestFairStates(t *testing.T) {
 			lock B:1 30 9 = count 1
 			state = [B:1:fair:1] 30
 			published`,
+		"an unlock leaves the dead behind the first to others": `
+			lock A:1 30 = count 1
+			lock B:1 30 9 = wait 30
+			lock C:1 30 3 = wait 30
+			lock B:2 30 9 = wait 30
+			pass 4
+			unlock A:1 1 = freed
+			published = gives B:1
+			state = [B:1:fair:1] 1 C:1:0+6 B:2:5+6
+			unlock B:1 1 = freed
+			published = gives B:2
+			state = [B:2:fair:1] 1`,
+		"the wait for the one who was first is taken off Redisson's that is next": `
+			lock A:1 99 = count 1
+			lock B:1 30 3 = wait 99
+			jlock J 30 50 = 10
+			keep B:1 3 = holds A:1 99, with Redisson's
+			unlock A:1 99 = freed
+			published = gives B:1
+			state = [B:1:fair:1] 1 J:+50`,
 		"any step finds what ran out": `
 			lock A:1 5 = count 1
 			lock B:1 30 9 = wait 5
@@ -439,6 +473,15 @@ func TestFairStates(t *testing.T) {
 			lock C:1 5 = count 1
 			published
 			state = [C:1:fair:1] 5`,
+		"all died long ago, and nothing of them ends": `
+			:rpush redisson_lock_queue:{n} A:1:fair A:2:fair B:1:fair
+			:zadd redisson_lock_timeout:{n} 1 A:1:fair 1 A:2:fair 1 B:1:fair
+			lock C:1 5 = count 1
+			published
+			state = [C:1:fair:1] 5
+			unlock C:1 1 = freed
+			published
+			state`,
 		"Redisson's comes into a line that would end": `
 			lock A:1 99 = count 1
 			lock B:1 30 3 = wait 99
@@ -480,12 +523,18 @@ func TestFairStates(t *testing.T) {
 			keep B:1,B:2 3 = holds J 30, with Redisson's
 			state = [J:1] 30 B:1:3+10 B:2:3+30 K:+40`,
 	} {
-		t.Run(name, func(t *testing.T) { lines(t, func(t *testing.T, s lineStore) { s.play(text) }) })
+		t.Run(name, func(t *testing.T) {
+			lines(t, func(t *testing.T,
+				s lineStore) {
+				s.play(text)
+			})
+		})
 	}
 }
 
 // Both stand in one line.
 func TestFairBesideRedisson(t *testing.T) {
+	t.Parallel()
 	for name, text := range map[string]string{
 		"one after the other": `
 			lock A:1 30 = count 1
@@ -584,13 +633,20 @@ func TestFairBesideRedisson(t *testing.T) {
 			jlock K 30 10 = 40
 			state = [J:1] 30 B:1:3+40 K:+50`,
 	} {
-		t.Run(name, func(t *testing.T) { lines(t, func(t *testing.T, s lineStore) { s.play(text) }) })
+		t.Run(name, func(t *testing.T) {
+			lines(t, func(t *testing.T,
+				s lineStore) {
+				s.play(text)
+			})
+		})
 	}
 }
 
-// What is no lock, or another's, is left alone.
+// Every step refuses a key that isn't a fair lock, and leaves it alone.
 func TestFairConflicts(t *testing.T) {
-	steps := []string{"lock A:1 30 3", "relock A:1 30", "keep A:1 3", "unlock A:1 3", "renew A:1 3", "force"}
+	t.Parallel()
+	steps := []string{"lock A:1 30 3", "relock A:1 30", "keep A:1 3", "unlock A:1 3", "renew A:1 3",
+		"force"}
 	for name, put := range map[string]string{
 		"text":                ":set n text",
 		"a read-write lock":   ":hset n mode read A 1",
@@ -598,6 +654,12 @@ func TestFairConflicts(t *testing.T) {
 		"a line that is text": ":set redisson_lock_queue:{n} text",
 		"times that are text": ":set redisson_lock_timeout:{n} text",
 		"places as text":      ":set distsync_fair_places:{n} text",
+		"times that are text, though one waits": `
+			:hset n A:1:fair 1
+			:pexpire n 30000000
+			:rpush redisson_lock_queue:{n} B:1:fair
+			:zadd distsync_fair_places:{n} 9000000000000 B:1:fair
+			:set redisson_lock_timeout:{n} text`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			lines(t, func(t *testing.T, s lineStore) {
@@ -605,7 +667,8 @@ func TestFairConflicts(t *testing.T) {
 					s.clear()
 					s.play(put)
 					before := s.dump()
-					if got := s.take(parseLineStep(x)); got != "conflict" && !strings.Contains(got, "in use for another kind") {
+					if got := s.take(parseLineStep(x)); got != "conflict" &&
+						!strings.Contains(got, "in use for another kind") {
 						t.Errorf("%s = %s", x, got)
 					}
 					if after := s.dump(); after != before {
@@ -627,8 +690,10 @@ func (s lineStore) dump() string {
 	return fmt.Sprint(values)
 }
 
-// As many as a client may have come, keep their places in one script, come back when all are lost, and leave.
+// As many as a client may have come, keep their places in one script, come back when all are lost,
+// and leave.
 func TestThousandPlaces(t *testing.T) {
+	t.Parallel()
 	lines(t, func(t *testing.T, s lineStore) {
 		const n = 1000
 		owners := make([]string, n)
@@ -637,10 +702,13 @@ func TestThousandPlaces(t *testing.T) {
 		}
 		all := strings.Join(owners, ",")
 		s.play("lock Z:1 500 = count 1")
-		line := func() []string { return s.client.LRange(t.Context(), fairKeys("n")[1], 0, -1).Val() }
+		line := func() []string {
+			return s.client.LRange(t.Context(), fairKeys("n")[1], 0, -1).Val()
+		}
 		check := func(what string, from int) {
 			t.Helper()
-			if got := line(); len(got) != n-from || got[0] != inLine(owners[from]) || !slices.IsSortedFunc(got, byNumber) {
+			if got := line(); len(got) != n-from || got[0] != inLine(owners[from]) ||
+				!slices.IsSortedFunc(got, byNumber) {
 				t.Fatalf("%s: %d in line: %.100q", what, len(got), got)
 			}
 		}

@@ -37,14 +37,17 @@ func (l *longLine) fill(place, score time.Duration) (owners []string) {
 	keys, now := fairKeys("n"), time.Now()
 	pipe := l.client.Pipeline()
 	for i := range inLongLine {
-		owner := inLine(fmt.Sprintf("host/1/C:%d", i*7919%inLongLine)) // their order isn't that of their names
+		// their order isn't that of their names
+		owner := inLine(fmt.Sprintf("host/1/C:%d", i*7919%inLongLine))
 		owners = append(owners, owner)
 		pipe.RPush(context.Background(), keys[1], owner)
 		if score != 0 {
-			pipe.ZAdd(context.Background(), keys[2], redis.Z{Score: float64(now.Add(score).UnixMilli()), Member: owner})
+			pipe.ZAdd(context.Background(), keys[2],
+				redis.Z{Score: float64(now.Add(score).UnixMilli()), Member: owner})
 		}
 		if place != 0 {
-			pipe.ZAdd(context.Background(), keys[3], redis.Z{Score: float64(now.Add(place).UnixMilli()), Member: owner})
+			pipe.ZAdd(context.Background(), keys[3],
+				redis.Z{Score: float64(now.Add(place).UnixMilli()), Member: owner})
 		}
 	}
 	if _, err := pipe.Exec(context.Background()); err != nil {
@@ -95,10 +98,12 @@ func (l *longLine) commands() (all, strikes int) {
 
 // However many stand in line, and whatever becomes of them, no script keeps the server for long.
 func TestLongLine(t *testing.T) {
+	t.Parallel()
 	realServers(t, func(t *testing.T, s *store) {
 		d := Dialect{}
 		acquire := func(owner string, place time.Duration) Call {
-			return d.AcquireFair(backend.AcquireRequest{Name: "n", Owner: owner, Lease: time.Hour, Place: place})
+			return d.AcquireFair(backend.AcquireRequest{Name: "n", Owner: owner, Lease: time.Hour,
+				Place: place})
 		}
 		release := func(owner string) Call {
 			return d.ReleaseFair(backend.ReleaseRequest{Name: "n", Owner: owner, Lease: time.Hour})
@@ -121,22 +126,35 @@ func TestLongLine(t *testing.T) {
 			"others come and go": {lasts, lasts, func(l *longLine) {
 				l.send(try, acquire(other, lasts), renew, release(other), release(holder), force)
 			}, inLongLine - 2},
-			"the last leaves":  {lasts, lasts, func(l *longLine) { l.send(release(owners[inLongLine-1])) }, inLongLine - 1},
-			"they stay":        {lasts, lasts, func(l *longLine) { l.send(keep(owners...)...) }, inLongLine},
-			"they come back":   {lasts, lasts, func(l *longLine) { l.clear(); l.send(keep(owners...)...) }, inLongLine - 1},
-			"one comes back":   {lasts, lasts, func(l *longLine) { l.send(keep(other)...) }, inLongLine + 1},
-			"dead, one tries":  {over, lasts, func(l *longLine) { l.send(try) }, 0},
-			"dead, one comes":  {over, lasts, func(l *longLine) { l.send(acquire(other, lasts)) }, 1},
-			"dead, left":       {over, lasts, func(l *longLine) { l.send(release(holder)) }, 0},
-			"dead, forced":     {over, lasts, func(l *longLine) { l.send(force) }, 0},
-			"dead, renewed":    {over, lasts, func(l *longLine) { l.send(renew) }, inLongLine - placesPortion - 1},
-			"not dead at all":  {over, lasts, func(l *longLine) { l.send(keep(owners...)...) }, inLongLine},
-			"dead behind one":  {over, lasts, func(l *longLine) { l.stays(owners[0]); l.send(try, release(holder)) }, inLongLine - 5},
-			"no places":        {0, lasts, func(l *longLine) { l.send(try) }, inLongLine},
-			"no places, dead":  {0, over, func(l *longLine) { l.send(try) }, 0},
-			"no times":         {lasts, 0, func(l *longLine) { l.send(keep(owners...)...) }, inLongLine},
-			"no list":          {lasts, lasts, func(l *longLine) { l.do("del", fairKeys("n")[1]); l.send(try) }, 0},
-			"Redisson is next": {lasts, lasts, func(l *longLine) { l.redissonAfter(owners[0]); l.send(release(holder)) }, inLongLine},
+			"the last leaves": {lasts, lasts,
+				func(l *longLine) { l.send(release(owners[inLongLine-1])) }, inLongLine - 1},
+			"they stay": {lasts, lasts, func(l *longLine) { l.send(keep(owners...)...) },
+				inLongLine},
+			"they come back": {lasts, lasts,
+				func(l *longLine) { l.clear(); l.send(keep(owners...)...) }, inLongLine - 1},
+			"one comes back": {lasts, lasts, func(l *longLine) { l.send(keep(other)...) },
+				inLongLine + 1},
+			"dead, one tries": {over, lasts, func(l *longLine) { l.send(try) }, 0},
+			"dead, one comes": {over, lasts, func(l *longLine) { l.send(acquire(other, lasts)) },
+				1},
+			"dead, left":   {over, lasts, func(l *longLine) { l.send(release(holder)) }, 0},
+			"dead, forced": {over, lasts, func(l *longLine) { l.send(force) }, 0},
+			"dead, renewed": {over, lasts, func(l *longLine) { l.send(renew) },
+				inLongLine - placesPortion - 1},
+			"not dead at all": {over, lasts, func(l *longLine) { l.send(keep(owners...)...) },
+				inLongLine},
+			"dead behind one": {over, lasts,
+				func(l *longLine) { l.stays(owners[0]); l.send(try, release(holder)) },
+				inLongLine - 3},
+			"no places":       {0, lasts, func(l *longLine) { l.send(try) }, inLongLine},
+			"no places, dead": {0, over, func(l *longLine) { l.send(try) }, 0},
+			"no times": {lasts, 0, func(l *longLine) { l.send(keep(owners...)...) },
+				inLongLine},
+			"no list": {lasts, lasts,
+				func(l *longLine) { l.do("del", fairKeys("n")[1]); l.send(try) }, 0},
+			"Redisson is next": {lasts, lasts,
+				func(l *longLine) { l.redissonAfter(owners[0]); l.send(release(holder)) },
+				inLongLine},
 		} {
 			t.Run(name, func(t *testing.T) {
 				s := *s

@@ -11,8 +11,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
-// Random sequences of our steps and of Redisson's leave on each server what a model of the line says, with the same answers
-// and messages; and whatever comes, who gets in is who came first of those who still wait.
+// Random sequences of our steps and of Redisson's leave on each server what a model of the line
+// says, with the same answers and messages. Whatever comes, the next to get in is the first to have
+// come of those that still wait.
 func TestFairModel(t *testing.T) {
 	depth.Checks(t, 30, 100, 2000)
 	lines(t, func(t *testing.T, s lineStore) {
@@ -24,13 +25,13 @@ func TestFairModel(t *testing.T) {
 				fmt.Fprintf(&trace, "%+v\n", x)
 				m.check(rt, s, x, &trace)
 			}
-			for _, owner := range theirsInLine { // who leaves, leaves nothing
+			for _, owner := range theirsInLine { // an owner that leaves, leaves nothing
 				for m.holder == owner {
 					m.check(rt, s, lineStep{"junlock", owner, 1, 0}, &trace)
 				}
 				m.check(rt, s, lineStep{"jquit", owner, 0, 10}, &trace)
 			}
-			for range 2 { // who has left may be given it by who leaves next
+			for range 2 { // the next to leave may give it to one that has left
 				for _, owner := range oursInLine {
 					m.check(rt, s, lineStep{"unlock", owner, 1, 0}, &trace)
 					for m.holder == owner {
@@ -51,8 +52,10 @@ func drawLineSteps(rt *rapid.T) []lineStep {
 	one := rapid.Custom(func(rt *rapid.T) lineStep {
 		x := lineStep{
 			do: rapid.SampledFrom([]string{
-				"lock", "lock", "lock", "lock", "relock", "keep", "keep", "unlock", "unlock", "unlock", "renew", "force",
-				"jlock", "jlock", "jlock", "jtry", "jquit", "junlock", "junlock", "jforce", "pass", "pass",
+				"lock", "lock", "lock", "lock", "relock", "keep", "keep", "unlock", "unlock",
+				"unlock", "renew", "force",
+				"jlock", "jlock", "jlock", "jtry", "jquit", "junlock", "junlock", "jforce", "pass",
+				"pass",
 			}).Draw(rt, "do"),
 			lease: rapid.SampledFrom([]int{2, 5, 30}).Draw(rt, "lease"),
 			place: rapid.SampledFrom([]int{0, 3, 8}).Draw(rt, "place"),
@@ -61,7 +64,8 @@ func drawLineSteps(rt *rapid.T) []lineStep {
 		switch {
 		case x.do == "keep":
 			x.place++
-			x.owner = strings.Join(rapid.Permutation(oursInLine).Draw(rt, "owners")[:rapid.IntRange(1, len(oursInLine)).Draw(rt, "n")], ",")
+			x.owner = strings.Join(rapid.Permutation(oursInLine).Draw(rt,
+				"owners")[:rapid.IntRange(1, len(oursInLine)).Draw(rt, "n")], ",")
 		case x.do[0] == 'j':
 			x.owner = rapid.SampledFrom(theirsInLine).Draw(rt, "owner of Redisson's")
 			x.place = rapid.SampledFrom([]int{2, 10, 25}).Draw(rt, "waits")
@@ -73,7 +77,8 @@ func drawLineSteps(rt *rapid.T) []lineStep {
 	return slices.Concat(rapid.SliceOfN(rapid.SliceOfN(one, 1, 8), 1, 5).Draw(rt, "steps")...)
 }
 
-// fairModel is a model of the lock n. Times are in units; those of the maps are the moments at which they are over.
+// fairModel is a model of the lock n. Times are in units; those of the maps are the moments at
+// which they are over.
 type fairModel struct {
 	now int
 
@@ -87,7 +92,8 @@ type fairModel struct {
 	placesLast int            // when all of these are forgotten
 	lineLast   int            // when the line and the times are; 0: never
 
-	// theirs is how many of Redisson's seem to be in line, during a step of ours: of ours, who have a place all should be.
+	// theirs is how many of Redisson's seem to be in line, during a step of ours: all of ours that
+	// have a place should be.
 	theirs int
 
 	// lasts is for how long, at least, the line and the places are to last, during a step of ours:
@@ -132,7 +138,7 @@ func (m *fairModel) unfair(x lineStep, waited []string, held string) string {
 		if owner == m.holder {
 			return ""
 		}
-		if slices.Contains(m.line, owner) && owner != x.owner { // who asks may have come back
+		if slices.Contains(m.line, owner) && owner != x.owner { // it may have come back
 			return fmt.Sprintf("%s gets in before %s", m.holder, owner)
 		}
 	}
@@ -179,6 +185,9 @@ func (m *fairModel) take(x lineStep) string {
 	if x.do[0] == 'j' {
 		return m.redisson(x)
 	}
+	if x.do == "unlock" && m.holder == x.owner && m.holds == 1 && m.passesOn() {
+		return "freed"
+	}
 	m.begin()
 	said := m.ours(x)
 	m.settle()
@@ -199,7 +208,8 @@ func (m *fairModel) take(x lineStep) string {
 	return said
 }
 
-// ours is one of our steps before it settles. What it says is empty if that is how the lock is held in the end.
+// ours is one of our steps before it settles. It returns no text if the answer is how the lock is
+// held in the end.
 func (m *fairModel) ours(x lineStep) string {
 	switch x.do {
 	case "lock", "relock":
@@ -248,7 +258,24 @@ func (m *fairModel) ours(x lineStep) string {
 	}
 }
 
-// begin is what each of our steps begins with.
+// passesOn passes a lock on, or frees it, where nothing else is to be looked at, and says whether
+// it has.
+func (m *fairModel) passesOn() bool {
+	ours := func(i int) bool { return i >= len(m.line) || slices.Contains(oursInLine, m.line[i]) }
+	switch {
+	case len(m.line) == 0 && len(m.places) == 0:
+		m.holder = ""
+		return true
+	case len(m.line) == 0 || !ours(0) || !ours(1) || m.places[m.line[0]] <= m.now:
+		return false
+	}
+	m.theirs = 0 // none that matters
+	m.gets(m.line[0], shortUnits)
+	m.publish("gives " + m.holder)
+	return true
+}
+
+// begin is what each of our steps begins with, but for such an unlock.
 func (m *fairModel) begin() {
 	m.theirs, m.lasts = 0, 0
 	if len(m.line) == 0 {
@@ -286,7 +313,7 @@ func (m *fairModel) begin() {
 	m.theirs -= before - len(m.line)
 }
 
-// purge takes out who is first for as long as he counts no more.
+// purge takes out the first in line for as long as that owner's time is over.
 func (m *fairModel) purge(over func(string) bool) {
 	for len(m.line) > 0 && over(m.line[0]) {
 		delete(m.times, m.line[0])
@@ -301,7 +328,8 @@ func (m *fairModel) leave(owner string) {
 	}
 }
 
-// strike notes whether one of ours with a place is in line: else there is one more of Redisson's than it seemed.
+// strike notes whether one of ours with a place is in line: else there is one more of Redisson's
+// than it seemed.
 func (m *fairModel) strike(owner string) {
 	if !slices.Contains(m.line, owner) {
 		m.theirs++
@@ -404,7 +432,7 @@ func (m *fairModel) keepAll(owners []string, place int) {
 	m.line = slices.Concat(lost, m.line)
 }
 
-// gets gives the lock to who is first, or to anybody if there is no line.
+// gets gives the lock to the first in line, or to anybody if there is no line.
 func (m *fairModel) gets(owner string, lease int) {
 	m.holder, m.holds, m.ends = owner, 1, m.now+lease
 	m.drop(owner)

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// What each of Redisson's scripts but one begins with. The arguments are an owner, the time, a lease, and for how long its caller waits.
+// purgeAsRedisson is the beginning of each of Redisson's scripts but one. The arguments are an
+// owner, the time, a lease, and for how long its caller waits.
 const purgeAsRedisson = `
 while (true) do
     local head = redis.call('lindex', KEYS[2], 0);
@@ -41,7 +42,8 @@ if (redis.call('hexists', KEYS[1], owner) == 1) then
 end;
 `
 
-// What Redisson's own scripts do to a fair lock, by their effects, but for the key by which it can repeat an unlock.
+// redissonFair has scripts with the effects of Redisson's own on a fair lock. They leave out the
+// key by which Redisson can repeat an unlock.
 var redissonFair = map[string]string{
 	"jlock": getAsRedisson + `
 if (redis.call('zscore', KEYS[3], owner)) then
@@ -100,16 +102,20 @@ end;
 return 'freed';`,
 }
 
-// redisson carries out a step of Redisson's: its owner, a lease and for how long the caller waits. A number is a time.
+// redisson carries out a step of Redisson's: its owner, a lease and for how long the caller waits.
+// A number is a time.
 func (s lineStore) redisson(x lineStep) string {
 	s.t.Helper()
 	text, ok := redissonFair[x.do]
 	if !ok {
 		s.t.Fatalf("no step %q", x.do)
 	}
-	ms := func(n int) string { return strconv.FormatInt((time.Duration(n) * unit).Milliseconds(), 10) }
+	ms := func(n int) string {
+		return strconv.FormatInt((time.Duration(n) * unit).Milliseconds(), 10)
+	}
 	keys := fairKeys("n")
-	reply, err := s.eval(text, []string{keys[0], keys[1], keys[2], keys[4]}, x.owner, ms(*s.now), ms(x.lease), ms(x.place))
+	reply, err := s.eval(text, []string{keys[0], keys[1], keys[2], keys[4]}, x.owner, ms(*s.now),
+		ms(x.lease), ms(x.place))
 	if err != nil {
 		s.t.Fatal(err)
 	}

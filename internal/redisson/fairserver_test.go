@@ -26,7 +26,8 @@ func TestFairOnAReplica(t *testing.T) {
 				l := newLine(s)
 				l.play(is)
 				s.do("replicaof", "127.0.0.1", strconv.Itoa(testservers.FreePort(t)))
-				for _, step := range []string{"unlock A:1 10", "renew A:1 10", "force", "keep A:1 3"} {
+				for _, step := range []string{"unlock A:1 10", "renew A:1 10", "force",
+					"keep A:1 3"} {
 					if got := l.take(parseLineStep(step)); !strings.Contains(got, "READONLY") {
 						t.Errorf("%s = %s", step, got)
 					}
@@ -36,8 +37,10 @@ func TestFairOnAReplica(t *testing.T) {
 	}
 }
 
-// A server whose memory is full lets nobody in, and nobody stand in line, and lets those who are inside stay, leave, and pass it on.
+// A server whose memory is full lets nobody in, and nobody stand in line. Holders can still renew
+// the lock, release it, and pass it on.
 func TestFairWithoutMemory(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ before, then string }{
 		"nobody gets in": {"", "lock A:1 10 = OOM\nlock A:1 10 3 = OOM\nkeep A:1 3 = OOM\nstate"},
 		"nobody stands in line": {"lock B:1 10 = count 1", `
@@ -46,7 +49,8 @@ func TestFairWithoutMemory(t *testing.T) {
 			lock B:1 20 = count 1
 			relock B:1 20 = OOM
 			state = [B:1:fair:1] 20`},
-		"who is inside": {"lock A:1 30 = count 1\nrelock A:1 30 = count 2\nlock B:1 30 3 = wait 30\nlock C:1 30 3 = wait 30", `
+		"who is inside": {"lock A:1 30 = count 1\nrelock A:1 30 = count 2\nlock B:1 30 3 = wait " +
+			"30\nlock C:1 30 3 = wait 30", `
 			renew A:1 40 = held
 			keep B:1 3 = OOM
 			unlock A:1 10 = holds left
@@ -55,10 +59,12 @@ func TestFairWithoutMemory(t *testing.T) {
 			published = gives B:1
 			unlock B:1 10 = freed
 			state`},
-		"the places were lost": {"lock A:1 30 = count 1\nlock B:1 30 3 = wait 30\n:del distsync_fair_places:{n}", `
+		"the places were lost": {"lock A:1 30 = count 1\nlock B:1 30 3 = wait 30\n:del " +
+			"distsync_fair_places:{n}", `
 			unlock A:1 10 = freed
 			published = gives B:1`},
-		"who comes for another who is first": {"lock A:1 5 = count 1\nlock B:1 30 9 = wait 5\npass 5", `
+		"who comes for another who is first": {"lock A:1 5 = count 1\nlock B:1 30 9 = wait " +
+			"5\npass 5", `
 			lock C:1 30 = OOM
 			state = B:1:4+5
 			force = was free
@@ -73,7 +79,8 @@ func TestFairWithoutMemory(t *testing.T) {
 				for line := range strings.Lines(c.then) {
 					if step, full := strings.CutSuffix(strings.TrimSpace(line), " = OOM"); !full {
 						l.play(line)
-					} else if got := l.take(parseLineStep(step)); !strings.Contains(got, "the server is out of memory") {
+					} else if got := l.take(parseLineStep(step)); !strings.Contains(got,
+						"the server is out of memory") {
 						t.Errorf("%s = %s", step, got)
 					}
 				}
@@ -82,15 +89,18 @@ func TestFairWithoutMemory(t *testing.T) {
 	}
 }
 
-// In a cluster all that belongs to a lock is in one slot, whatever braces its name has, and what is published there is
-// heard there.
+// In a cluster all that belongs to a lock is in one slot, whatever braces its name has, and what is
+// published there is heard there.
 func TestFairInACluster(t *testing.T) {
+	t.Parallel()
 	for server, start := range map[string]func(testservers.TB, int) []*testservers.Server{
 		"redis": testservers.RedisCluster, "valkey": testservers.ValkeyCluster,
 	} {
 		t.Run(server, func(t *testing.T) {
 			ctx := t.Context()
-			client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{start(t, 3)[0].Addr}, MaxRedirects: -1})
+			client := redis.NewClusterClient(&redis.ClusterOptions{
+				Addrs: []string{start(t, 3)[0].Addr}, MaxRedirects: -1,
+			})
 			defer client.Close()
 			run := func(c Call) any {
 				t.Helper()
@@ -119,7 +129,8 @@ func TestFairInACluster(t *testing.T) {
 				run(d.AcquireFair(acquire))
 				acquire.Owner, acquire.Place = two, unit
 				run(d.AcquireFair(acquire))
-				run(d.KeepPlaces(backend.PlacesRequest{Name: name, Owners: []string{one, two}, Place: unit})[0])
+				run(d.KeepPlaces(backend.PlacesRequest{Name: name, Owners: []string{one, two},
+					Place: unit})[0])
 				run(d.RenewFair([]backend.RenewRequest{{Name: name, Owner: one, Lease: unit}}))
 				run(d.ReleaseFair(backend.ReleaseRequest{Name: name, Owner: one, Lease: unit}))
 				m, err := messages.ReceiveTimeout(ctx, testservers.Patience)
@@ -143,15 +154,20 @@ func TestFairInACluster(t *testing.T) {
 
 // Up to so many holds are renewed at once, each as by itself.
 func TestRenewManyFair(t *testing.T) {
+	t.Parallel()
 	everywhere(t, func(t *testing.T, s *store) {
 		var reqs []backend.RenewRequest
 		for i := range maxTogether {
-			req := backend.RenewRequest{Name: fmt.Sprint("n", i), Owner: inLine(fmt.Sprint("o:", i)), Lease: 20 * unit}
+			req := backend.RenewRequest{
+				Name: fmt.Sprint("n", i), Owner: inLine(fmt.Sprint("o:", i)), Lease: 20 * unit,
+			}
 			reqs = append(reqs, req)
 			if i%3 == 0 {
 				continue // isn't held
 			}
-			if _, err := s.run(Dialect{}.AcquireFair(backend.AcquireRequest{Name: req.Name, Owner: req.Owner, Lease: 10 * unit})); err != nil {
+			if _, err := s.run(Dialect{}.AcquireFair(backend.AcquireRequest{
+				Name: req.Name, Owner: req.Owner, Lease: 10 * unit,
+			})); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -164,8 +180,10 @@ func TestRenewManyFair(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, res := range results {
-			want := map[bool]string{true: "20", false: "for ever"}[i%3 > 0] // as of a key that isn't there
-			if got := units(s.do("pttl", reqs[i].Name).(int64)); res.Held != (i%3 > 0) || got != want {
+			// as of a key that isn't there
+			want := map[bool]string{true: "20", false: "for ever"}[i%3 > 0]
+			if got := units(s.do("pttl", reqs[i].Name).(int64)); res.Held != (i%3 > 0) ||
+				got != want {
 				t.Errorf("%d is %+v, for %s", i, res, got)
 			}
 		}
@@ -178,18 +196,25 @@ func TestRenewManyFair(t *testing.T) {
 
 func TestFairDialect(t *testing.T) {
 	for _, d := range []Dialect{{}, {Sharded: true}} {
-		want := map[bool]string{false: "distsync_fair_grants:", true: "distsync_fair_grants:{n}:"}[d.Sharded]
+		want := map[bool]string{false: "distsync_fair_grants:",
+			true: "distsync_fair_grants:{n}:"}[d.Sharded]
 		for _, c := range []Call{
-			d.AcquireFair(backend.AcquireRequest{Name: "n", Owner: "o:fair", Lease: time.Second, Place: time.Microsecond}),
-			d.KeepPlaces(backend.PlacesRequest{Name: "n", Owners: []string{"o:fair"}, Place: time.Second})[0],
+			d.AcquireFair(backend.AcquireRequest{
+				Name: "n", Owner: "o:fair", Lease: time.Second, Place: time.Microsecond,
+			}),
+			d.KeepPlaces(backend.PlacesRequest{Name: "n", Owners: []string{"o:fair"},
+				Place: time.Second})[0],
 			d.ReleaseFair(backend.ReleaseRequest{Name: "n", Owner: "o:fair", Lease: time.Second}),
 			d.RenewFair([]backend.RenewRequest{{Name: "n", Owner: "o:fair", Lease: time.Second}}),
 			d.ForceReleaseFair(backend.ForceReleaseRequest{Name: "n"}),
 		} {
-			if plain := strings.Contains(c.Script.Text, "'publish'"); plain == d.Sharded || strings.Contains(c.Script.Text, "'spublish'") != d.Sharded {
+			if plain := strings.Contains(c.Script.Text, "'publish'"); plain == d.Sharded ||
+				strings.Contains(c.Script.Text, "'spublish'") != d.Sharded {
 				t.Errorf("%+v: script %s", d, c.Script.Text)
 			}
-			if !slices.Equal(c.Keys, []string{"n", "redisson_lock_queue:{n}", "redisson_lock_timeout:{n}", "distsync_fair_places:{n}", "redisson_lock__channel:{n}"}) {
+			if !slices.Equal(c.Keys, []string{"n", "redisson_lock_queue:{n}",
+				"redisson_lock_timeout:{n}", "distsync_fair_places:{n}",
+				"redisson_lock__channel:{n}"}) {
 				t.Errorf("%+v: keys %q", d, c.Keys)
 			}
 			if !slices.Contains(c.Args[:min(2, len(c.Args))], want) {
@@ -197,7 +222,8 @@ func TestFairDialect(t *testing.T) {
 			}
 		}
 	}
-	if got := (Dialect{}).AcquireFair(backend.AcquireRequest{Place: time.Microsecond}).Args[3]; got != "1" {
+	if got := (Dialect{}).AcquireFair(backend.AcquireRequest{Place: time.Microsecond}).
+		Args[3]; got != "1" {
 		t.Errorf("a short place is %s", got)
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A Fence changes keys for the holder of a fenced lock, by scripts that refuse a stale token.
+// A Fence changes keys for the holder of a fenced lock. Its scripts refuse a stale token.
 type Fence struct {
-	Store     string // what errors call it
+	Store     string // the store's name in errors
 	Transport Transport
-	Cluster   bool // there is one behind the transport
+	Cluster   bool // whether the transport leads to a cluster
 	Token     uint64
 }
 
-// The guard of a script answers with these.
+// These are the error codes of a script's guard.
 const (
 	staleToken = "STALETOKEN"
 	noToken    = "NOTOKEN"
@@ -45,12 +45,14 @@ end;
 `
 )
 
-// FenceKey is the key with the largest token that has claimed a key. It is in the same slot.
+// FenceKey returns the key that stores the largest token that has claimed the given key. In a
+// cluster, both keys are in the same slot, except for some keys with braces: see Fence.check.
 func FenceKey(key string) string { return apart("distsync_fence:", key) }
 
-// guarded returns a script behind a guard of its keys. Their fences are behind them, and the token
-// behind its arguments; the script sees neither. Keys are written as constants, since there are
-// servers that accept nothing else. A first line with flags stays the first.
+// guarded returns a script with a guard of its keys before it. The script is called with the fence
+// keys after its own keys, and with the token after its own arguments. The guard removes the fence
+// keys and the token, so that the script doesn't see them. It names each fence key with a constant
+// index, since some servers accept nothing else. A first line with flags stays the first line.
 func guarded(script string, keys int) string {
 	var b strings.Builder
 	if strings.HasPrefix(script, "#!") || strings.HasPrefix(script, "--!") {
@@ -75,13 +77,13 @@ func guarded(script string, keys int) string {
 	return b.String()
 }
 
-// Claim has keys refuse all smaller tokens.
+// Claim makes keys refuse all smaller tokens.
 func (f Fence) Claim(ctx context.Context, keys []string) error {
 	_, err := f.run(ctx, "claim", "", keys, nil)
 	return err
 }
 
-// Set sets a key. It expires if the time is not zero.
+// Set sets a key. The key expires after the given time, unless that is zero.
 func (f Fence) Set(ctx context.Context, key, value string, expires time.Duration) error {
 	left := expires.Milliseconds()
 	if expires < 0 || expires > 0 && left == 0 {
@@ -102,7 +104,7 @@ func (f Fence) HSet(ctx context.Context, key string, pairs []string) error {
 	return err
 }
 
-// Eval runs a script.
+// Eval runs a script behind the guard.
 func (f Fence) Eval(ctx context.Context, script string, keys, args []string) (any, error) {
 	return f.run(ctx, "eval", script, keys, args)
 }
@@ -130,7 +132,7 @@ func (f Fence) run(ctx context.Context, op, script string, keys, args []string) 
 	return r.Value, nil
 }
 
-// check returns an error if the call can't be guarded.
+// check returns an error if a call with these keys can't be guarded.
 func (f Fence) check(keys []string) error {
 	switch {
 	case f.Token == 0:
@@ -161,7 +163,7 @@ func (f Fence) reason(r Reply) error {
 	case noToken:
 		return invalid("the key %q is in use for something that is no token", rest)
 	case "WRONGTYPE":
-		// It may be the caller's script that says so, which may have written before.
+		// The error may come from the caller's script, which may have written before.
 		return &backend.Error{Kind: backend.Unknown, Err: errors.New(r.Refusal)}
 	}
 	return r.Err
@@ -175,7 +177,7 @@ func (f Fence) errorf(op string, keys []string, err error) error {
 	return fmt.Errorf("%s: fenced %s of %q with token %d: %w", f.Store, op, what, f.Token, err)
 }
 
-// invalid returns the error of a call that certainly does nothing, however often it is sent.
+// invalid returns the error of a call that does nothing, however often it is repeated.
 func invalid(format string, args ...any) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf(format, args...)}
 }

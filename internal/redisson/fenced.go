@@ -7,26 +7,27 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A fenced lock is what Redisson's RFencedLock is: a plain lock, which all other steps take it for, and a key
-// beside it with the number of the last acquisition, which never expires. Redisson counts by one. Here a
-// number is that of the microseconds since 1970 by the server's clock, or one more than the last if
-// that is larger: so it also grows where the key was lost.
+// A fenced lock has the data of Redisson's RFencedLock. It is a plain lock, and all steps except
+// the acquisition treat it as one. A second key, which never expires, has the token of the last
+// acquisition. Redisson counts acquisitions. Here a token is the number of microseconds since 1970
+// by the server's clock, or the last token plus one if that is larger. So tokens grow even if the
+// key gets lost.
 
 //go:embed fencedacquire.lua
 var fencedAcquireText string
 
 var fencedAcquireScript = newScript(isFirstLockText + fencedAcquireText)
 
-// AcquireFenced is one attempt to lock with a number. An owner who holds the lock already keeps the number.
-// [ParseFenced] reads its reply.
+// AcquireFenced makes one attempt to lock with a token. An owner that holds the lock already keeps
+// its token. [ParseFenced] reads its reply.
 func AcquireFenced(req backend.AcquireRequest) Call {
 	return call(fencedAcquireScript, 2, req.Name, tokenKey(req.Name), millis(req.Lease), req.Owner)
 }
 
 func tokenKey(name string) string { return tagged("redisson_lock_token:", name, "") }
 
-// ParseFenced reads the reply to [AcquireFenced]: the owner's holds with the number of the lock, or as
-// [ParseAcquire].
+// ParseFenced reads the reply to [AcquireFenced], which has the count of the owner's holds and the
+// token. If the lock was not acquired, the reply is the same as for [Acquire].
 func ParseFenced(reply any) (backend.AcquireResult, error) {
 	words, granted := reply.([]any)
 	if !granted {

@@ -13,7 +13,9 @@ import (
 // number acquires the lock n with a number, and returns that.
 func (s *store) number(owner string) uint64 {
 	s.t.Helper()
-	reply, err := s.run(AcquireFenced(backend.AcquireRequest{Name: "n", Owner: owner, Lease: 10 * unit}))
+	reply, err := s.run(AcquireFenced(backend.AcquireRequest{
+		Name: "n", Owner: owner, Lease: 10 * unit,
+	}))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -21,7 +23,8 @@ func (s *store) number(owner string) uint64 {
 	if err != nil || !res.Acquired || res.Token == 0 {
 		s.t.Fatalf("%s: %+v, %v", owner, res, err)
 	}
-	if got, want := s.do("get", "redisson_lock_token:{n}"), strconv.FormatUint(res.Token, 10); got != want {
+	if got, want := s.do("get", "redisson_lock_token:{n}"), strconv.FormatUint(res.Token,
+		10); got != want {
 		s.t.Fatalf("%s has the number %s, and the key says %v", owner, want, got)
 	}
 	if left := s.do("pttl", "redisson_lock_token:{n}"); left != int64(-1) {
@@ -42,21 +45,37 @@ func TestNumbersGrow(t *testing.T) {
 	between := map[string]func(s *store){
 		"it was released": func(s *store) { s.free("A") },
 		"it was forced": func(s *store) {
-			say(s, s.dialect.ForceRelease(backend.ForceReleaseRequest{Name: "n"}), ParseForceRelease)
+			say(s, s.dialect.ForceRelease(backend.ForceReleaseRequest{Name: "n"}),
+				ParseForceRelease)
 		},
-		"its lease was over":              func(s *store) { s.do("del", "n") },
-		"the number was lost, too":        func(s *store) { s.do("flushall") },
-		"the number has an expiry":        func(s *store) { s.free("A"); s.do("expire", "redisson_lock_token:{n}", "100") },
-		"Redisson has counted":            func(s *store) { s.free("A"); s.do("incr", "redisson_lock_token:{n}") },
-		"Redisson has begun anew":         func(s *store) { s.free("A"); s.do("set", "redisson_lock_token:{n}", "1") },
-		"the server's clock was put back": func(s *store) { s.free("A"); s.do("incrby", "redisson_lock_token:{n}", "3600000000") },
+		"its lease was over":       func(s *store) { s.do("del", "n") },
+		"the number was lost, too": func(s *store) { s.do("flushall") },
+		"the number has an expiry": func(s *store) {
+			s.free("A")
+			s.do("expire", "redisson_lock_token:{n}", "100")
+		},
+		"Redisson has counted": func(s *store) {
+			s.free("A")
+			s.do("incr", "redisson_lock_token:{n}")
+		},
+		"Redisson has begun anew": func(s *store) {
+			s.free("A")
+			s.do("set", "redisson_lock_token:{n}", "1")
+		},
+		"the server's clock was put back": func(s *store) {
+			s.free("A")
+			s.do("incrby", "redisson_lock_token:{n}", "3600000000")
+		},
 		"a plain lock was there meanwhile": func(s *store) {
 			s.free("A")
 			s.run(Acquire(backend.AcquireRequest{Name: "n", Owner: "P", Lease: unit}))
 			s.free("P")
 		},
-		"it was held twice, and released":   func(s *store) { s.number("A"); s.free("A") },
-		"another has tried, and it is free": func(s *store) { s.play("number B 10 = wait 10"); s.free("A") },
+		"it was held twice, and released": func(s *store) { s.number("A"); s.free("A") },
+		"another has tried, and it is free": func(s *store) {
+			s.play("number B 10 = wait 10")
+			s.free("A")
+		},
 	}
 	everywhere(t, func(t *testing.T, s *store) {
 		for what, happens := range between {
@@ -74,7 +93,7 @@ func TestNumbersGrow(t *testing.T) {
 	})
 }
 
-// Whoever holds the lock keeps its number, and counts up nothing but its holds.
+// An owner that acquires again keeps its number, and only its holds are counted up.
 func TestNumberOfAHold(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *store) {
 		first := s.number("A")
@@ -96,7 +115,8 @@ func TestNumberOfAHold(t *testing.T) {
 // Numbers beyond those that Lua counts exactly still grow by one.
 func TestLargeNumbers(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *store) {
-		for _, last := range []string{"9007199254740992", "9007199254740993", "123456789123456789"} {
+		for _, last := range []string{"9007199254740992", "9007199254740993",
+			"123456789123456789"} {
 			s.do("set", "redisson_lock_token:{n}", last)
 			want, _ := strconv.ParseUint(last, 10, 64)
 			if got := s.number("A"); got != want+1 {
@@ -119,6 +139,7 @@ func TestNumberIsTheTime(t *testing.T) {
 }
 
 func TestFencedConflicts(t *testing.T) {
+	t.Parallel()
 	for name, is := range map[string]string{
 		"a number that is text":      ":set redisson_lock_token:{n} seven",
 		"a number that is negative":  ":set redisson_lock_token:{n} -7",
@@ -126,13 +147,14 @@ func TestFencedConflicts(t *testing.T) {
 		"no number":                  ":set redisson_lock_token:{n} 7.5",
 		"an empty number":            ":set redisson_lock_token:{n} 07x",
 		"a hash for a number":        ":hset redisson_lock_token:{n} 1 1",
-		"one's own hold, no number":  ":hset n A 1\n:pexpire n 9000000\n:set redisson_lock_token:{n} seven",
-		"those who read":             ":hset n mode read B 1\n:pexpire n 9000000",
-		"one who writes":             ":hset n mode write A:write 1 A 1\n:pexpire n 9000000",
-		"text":                       ":set n text",
-		"a list":                     ":rpush n A",
-		"a hash":                     ":hset n user bob",
-		"a hash with a mode":         ":hset n mode dark\n:pexpire n 9000000",
+		"one's own hold, no number": ":hset n A 1\n:pexpire n 9000000\n:set " +
+			"redisson_lock_token:{n} seven",
+		"those who read":     ":hset n mode read B 1\n:pexpire n 9000000",
+		"one who writes":     ":hset n mode write A:write 1 A 1\n:pexpire n 9000000",
+		"text":               ":set n text",
+		"a list":             ":rpush n A",
+		"a hash":             ":hset n user bob",
+		"a hash with a mode": ":hset n mode dark\n:pexpire n 9000000",
 	} {
 		t.Run(name, func(t *testing.T) {
 			everywhere(t, func(t *testing.T, s *store) {
@@ -147,7 +169,7 @@ func TestFencedConflicts(t *testing.T) {
 	}
 }
 
-// Who only waits doesn't mind what the number is, and a lock without an expiry is one that lasts.
+// An attempt that has to wait ignores the number. A lock without an expiry lasts for ever.
 func TestFencedWaits(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *store) {
 		s.play(`
@@ -192,17 +214,24 @@ func TestParseGrant(t *testing.T) {
 		{int64(-1), "{false 0 -1ms 0}", "{false 0 -1ms 0}"},
 		{int64(0), "{false 0 0s 0}", "{false 0 0s 0}"},
 		{int64(5), "{false 0 5ms 0}", "{false 0 5ms 0}"},
-		{int64(-2), none, none}, {nil, none, none}, {"1", none, none}, {"OK", none, none}, {int64(math.MinInt64), none, none},
-		{true, none, none}, {1.0, none, none}, {[]any{}, none, none}, {[]any{int64(0)}, none, none}, {[]any{int64(-1)}, none, none},
-		{[]any{"1"}, none, none}, {[]any{nil}, none, none}, {[]any{int64(1), "0"}, none, none}, {[]any{int64(1), ""}, none, none},
-		{[]any{int64(1), "-1"}, none, none}, {[]any{int64(1), int64(5)}, none, none}, {[]any{int64(0), "5"}, none, none},
-		{[]any{nil, "5"}, none, none}, {[]any{int64(1), "5", "6"}, none, none}, {[]any{int64(1), "18446744073709551616"}, none, none},
+		{int64(-2), none, none}, {nil, none, none}, {"1", none, none}, {"OK", none, none},
+		{int64(math.MinInt64), none, none},
+		{true, none, none}, {1.0, none, none}, {[]any{}, none, none}, {[]any{int64(0)}, none, none},
+		{[]any{int64(-1)}, none, none},
+		{[]any{"1"}, none, none}, {[]any{nil}, none, none}, {[]any{int64(1), "0"}, none, none},
+		{[]any{int64(1), ""}, none, none},
+		{[]any{int64(1), "-1"}, none, none}, {[]any{int64(1), int64(5)}, none, none},
+		{[]any{int64(0), "5"}, none, none},
+		{[]any{nil, "5"}, none, none}, {[]any{int64(1), "5", "6"}, none, none},
+		{[]any{int64(1), "18446744073709551616"}, none, none},
 	} {
 		check := func(what, want string, res backend.AcquireResult, err error) {
 			if want != none && (err != nil || fmt.Sprint(res) != want) {
 				t.Errorf("%s: %v is %v, %v; want %s", what, c.reply, res, err, want)
 			}
-			if want == none && (err == nil || backend.KindOf(err) != backend.Unknown || res != backend.AcquireResult{}) {
+			if want == none &&
+				(err == nil || backend.KindOf(err) != backend.Unknown ||
+					res != backend.AcquireResult{}) {
 				t.Errorf("%s: %v is %v, %v; want an error of kind Unknown", what, c.reply, res, err)
 			}
 		}

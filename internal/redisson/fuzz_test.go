@@ -15,7 +15,8 @@ import (
 // Whatever a lock is called: its channel says so, a cluster keeps the two in one slot or the name
 // is refused, and a name without braces is never refused.
 func FuzzNames(f *testing.F) {
-	for _, name := range []string{"n", "orders:42", "{a}b", "a{b}c", "{}", "{}{a}", "a}b", "a{b", "}{", "{{a}}", "a\x00b\xff", "ü"} {
+	for _, name := range []string{"n", "orders:42", "{a}b", "a{b}c", "{}", "{}{a}", "a}b", "a{b",
+		"}{", "{{a}}", "a\x00b\xff", "ü"} {
 		f.Add(name, "{"+name+"}")
 	}
 	f.Fuzz(func(t *testing.T, name, other string) {
@@ -30,7 +31,8 @@ func FuzzNames(f *testing.F) {
 		if channel != want {
 			t.Errorf("the channel of %q is %q", name, channel)
 		}
-		if name != other && channel == Channel(other) && name != "{"+other+"}" && other != "{"+name+"}" {
+		if name != other && channel == Channel(other) && name != "{"+other+"}" &&
+			other != "{"+name+"}" {
 			t.Errorf("%q and %q have one channel, %q", name, other, channel)
 		}
 		if Slot(name) >= Slots || Slot(channel) >= Slots {
@@ -40,7 +42,8 @@ func FuzzNames(f *testing.F) {
 		if (err == nil) != (Slot(name) == Slot(channel)) {
 			t.Errorf("%q: slots %d and %d, %v", name, Slot(name), Slot(channel), err)
 		}
-		if err != nil && (backend.KindOf(err) != backend.Refused || !strings.ContainsAny(name, "{}")) {
+		if err != nil &&
+			(backend.KindOf(err) != backend.Refused || !strings.ContainsAny(name, "{}")) {
 			t.Errorf("%q is refused: %v", name, err)
 		}
 	})
@@ -55,34 +58,44 @@ func FuzzCalls(f *testing.F) {
 		d := Dialect{Sharded: sharded}
 		l := max(time.Duration(lease), time.Millisecond).Truncate(time.Millisecond)
 		check := func(what string, c Call, keys, args []string) {
-			if strings.Join(c.Keys, "|") != strings.Join(keys, "|") || strings.Join(c.Args, "|") != strings.Join(args, "|") {
+			if strings.Join(c.Keys, "|") != strings.Join(keys, "|") ||
+				strings.Join(c.Args, "|") != strings.Join(args, "|") {
 				t.Errorf("%s: keys %q, arguments %q; want %q, %q", what, c.Keys, c.Args, keys, args)
 			}
-			if ms, ok := new(big.Int).SetString(millis(l), 10); !ok || ms.Int64()*int64(time.Millisecond) != int64(l) {
+			if ms, ok := new(big.Int).SetString(millis(l), 10); !ok ||
+				ms.Int64()*int64(time.Millisecond) != int64(l) {
 				t.Errorf("the lease %v is sent as %s", l, millis(l))
 			}
 			text := strings.ReplaceAll(c.Script.Text, "'spublish'", "'publish'")
-			if !sharded && text != c.Script.Text || strings.Contains(c.Script.Text, name) && len(name) > 40 {
+			if !sharded && text != c.Script.Text ||
+				strings.Contains(c.Script.Text, name) && len(name) > 40 {
 				t.Errorf("%s: the script is %q", what, c.Script.Text)
 			}
 		}
-		check("acquire", Acquire(backend.AcquireRequest{Name: name, Owner: owner, Lease: l}), []string{name}, []string{millis(l), owner})
+		check("acquire", Acquire(backend.AcquireRequest{Name: name, Owner: owner, Lease: l}),
+			[]string{name}, []string{millis(l), owner})
 		check("release", d.Release(backend.ReleaseRequest{Name: name, Owner: owner, Lease: l}),
 			[]string{name, Channel(name)}, []string{unlockMessage, millis(l), owner})
-		check("release again", d.ReleaseAgain(backend.ReleaseRequest{Name: name, Owner: owner, Lease: l}),
+		check("release again", d.ReleaseAgain(backend.ReleaseRequest{
+			Name: name, Owner: owner, Lease: l,
+		}),
 			[]string{name, Channel(name)}, []string{unlockMessage, millis(l), owner})
 		check("renew again", RenewAgain(backend.RenewRequest{Name: name, Owner: owner, Lease: l}),
 			[]string{name, Channel(name)}, []string{millis(l), owner})
-		check("renew", Renew(backend.RenewRequest{Name: name, Owner: owner, Lease: l}), []string{name}, []string{millis(l), owner})
-		check("force release", d.ForceRelease(backend.ForceReleaseRequest{Name: name}), []string{name, Channel(name)}, []string{unlockMessage})
+		check("renew", Renew(backend.RenewRequest{Name: name, Owner: owner, Lease: l}),
+			[]string{name}, []string{millis(l), owner})
+		check("force release", d.ForceRelease(backend.ForceReleaseRequest{Name: name}),
+			[]string{name, Channel(name)}, []string{unlockMessage})
 	})
 }
 
-// Whatever a server replies, only the protocol's own replies mean anything, and all else is an error
-// of kind Unknown.
+// Whatever a server replies, only the protocol's own replies mean anything, and all else is an
+// error of kind Unknown.
 func FuzzReplies(f *testing.F) {
-	for _, seed := range []string{"n", "i\x00", "i\x01", "i\x02", "i\xff", "I\xff\xff\xff\xff\xff\xff\xff\x7f", "I\x00\x00\x00\x00\x00\x00\x00\x80",
-		"s1\x00", "s-1\x00", "s\x00", "s99999999999999999999\x00", "s 1\x00", "s+1\x00", "an", "a", "m", "mn", "e", "f", "t", "b", "ai\x01", "aan", "sOK\x00"} {
+	for _, seed := range []string{"n", "i\x00", "i\x01", "i\x02", "i\xff",
+		"I\xff\xff\xff\xff\xff\xff\xff\x7f", "I\x00\x00\x00\x00\x00\x00\x00\x80",
+		"s1\x00", "s-1\x00", "s\x00", "s99999999999999999999\x00", "s 1\x00", "s+1\x00", "an", "a",
+		"m", "mn", "e", "f", "t", "b", "ai\x01", "aan", "sOK\x00"} {
 		f.Add([]byte(seed), uint8(1))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, replicas uint8) {
@@ -92,12 +105,15 @@ func FuzzReplies(f *testing.F) {
 
 		acquired, err := ParseAcquire(one)
 		wellFormed(t, "acquire", one, err, one == nil || isInt && n >= -1)
-		if err == nil && (acquired.Acquired != (one == nil) || acquired.Count != 0 || acquired.Remaining < -time.Millisecond) {
+		if err == nil &&
+			(acquired.Acquired != (one == nil) || acquired.Count != 0 ||
+				acquired.Remaining < -time.Millisecond) {
 			t.Errorf("acquire: %v means %+v", one, acquired)
 		}
 		released, err := ParseRelease(one)
 		wellFormed(t, "release", one, err, one == nil || isInt && (n == 0 || n == 1))
-		if want := map[any]backend.ReleaseOutcome{nil: backend.NotHeld, int64(0): backend.Left, int64(1): backend.Freed}; err == nil && released.Outcome != want[one] {
+		if want := map[any]backend.ReleaseOutcome{nil: backend.NotHeld, int64(0): backend.Left,
+			int64(1): backend.Freed}; err == nil && released.Outcome != want[one] {
 			t.Errorf("release: %v means %v", one, released.Outcome)
 		}
 		renewed, err := ParseRenew(one)
@@ -121,17 +137,23 @@ func FuzzReplies(f *testing.F) {
 			t.Errorf("force release: %v means %+v", one, forced)
 		}
 		count, err := ParseCount(one)
-		if s, isString := one.(string); err == nil && (count < 0 || one != nil && (!isString || s == "")) || err != nil && count != 0 {
+		if s, isString := one.(string); err == nil &&
+			(count < 0 || one != nil && (!isString || s == "")) || err != nil && count != 0 {
 			t.Errorf("count: %v means %d, %v", one, count, err)
 		}
 		look, err := ParseLook(one, two, three)
-		if err != nil && (backend.KindOf(err) != backend.Unknown || look != (backend.LookResult{})) {
+		if err != nil &&
+			(backend.KindOf(err) != backend.Unknown || look != (backend.LookResult{})) {
 			t.Errorf("look: %v, %v, %v mean %+v, %v", one, two, three, look, err)
 		}
-		if look.Held && (one != int64(1) || three == int64(-2) || look.Count < 0 || look.Remaining < -time.Millisecond) {
+		if look.Held &&
+			(one != int64(1) || three == int64(-2) || look.Count < 0 ||
+				look.Remaining < -time.Millisecond) {
 			t.Errorf("look: %v, %v, %v mean %+v", one, two, three, look)
 		}
-		if err := (Replicas{N: int(replicas)}).acknowledged(Reply{Value: one}); (err == nil) != (isInt && n >= int64(replicas)) || err != nil && !errors.Is(err, ErrNotReplicated) {
+		if err := (Replicas{N: int(replicas)}).acknowledged(
+			Reply{Value: one}); (err == nil) != (isInt && n >= int64(replicas)) ||
+			err != nil && !errors.Is(err, ErrNotReplicated) {
 			t.Errorf("WAIT for %d: %v means %v", replicas, one, err)
 		}
 	})
@@ -205,14 +227,19 @@ func reply(r *bytes.Reader, depth int) any {
 // An error may be read as harmless only if its text says that nothing was carried out. Everything
 // else is Unknown, and no error gets lost.
 func FuzzServerErrors(f *testing.F) {
-	for _, text := range []string{"", "ERR unknown command", "MOVED 1 127.0.0.1:1", "LOADING", "BUSY script", "NOPERM no permission, in script",
-		"WRONGTYPE x", "WRONGTYPE", "OOM command not allowed", "ERR max number of clients reached", "NOSCRIPT x",
+	for _, text := range []string{"", "ERR unknown command", "MOVED 1 127.0.0.1:1", "LOADING",
+		"BUSY script", "NOPERM no permission, in script",
+		"WRONGTYPE x", "WRONGTYPE", "OOM command not allowed", "ERR max number of clients reached",
+		"NOSCRIPT x",
 		"ERR unknown command 'eval' script", "ERR DB index is out of range",
-		"ERR Error running script (call to f_0123456789012345678901234567890123456789): @user_script:1: WRONGTYPE x",
-		"ERR Error running script (call to f_0123456789012345678901234567890123456789): @user_script:1: MOVED x", " MOVED", "moved 1"} {
+		"ERR Error running script (call to f_0123456789012345678901234567890123456789): " +
+			"@user_script:1: WRONGTYPE x",
+		"ERR Error running script (call to f_0123456789012345678901234567890123456789): " +
+			"@user_script:1: MOVED x", " MOVED", "moved 1"} {
 		f.Add(text)
 	}
-	harmless := []string{"WRONGTYPE", "READONLY", "OOM", "NOREPLICAS", "MISCONF", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN",
+	harmless := []string{"WRONGTYPE", "READONLY", "OOM", "NOREPLICAS", "MISCONF", "LOADING",
+		"MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN",
 		"BUSY", "MOVED", "ASK", "NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT"}
 	f.Fuzz(func(t *testing.T, text string) {
 		cause := errors.New(text)
@@ -220,14 +247,17 @@ func FuzzServerErrors(f *testing.F) {
 		if !errors.Is(err, cause) {
 			t.Errorf("%q: the error %v does not wrap it", text, err)
 		}
-		if errors.Is(err, backend.ErrConflict) != (backend.KindOf(err) == backend.Refused && strings.Contains(text, "WRONGTYPE")) {
+		if errors.Is(err, backend.ErrConflict) != (backend.KindOf(err) == backend.Refused &&
+			strings.Contains(text, "WRONGTYPE")) {
 			t.Errorf("%q: %v, kind %d", text, err, backend.KindOf(err))
 		}
-		if backend.KindOf(err) == backend.Unknown || strings.HasPrefix(text, "ERR max number of clients") {
+		if backend.KindOf(err) == backend.Unknown ||
+			strings.HasPrefix(text, "ERR max number of clients") {
 			return
 		}
 		code, _, _ := strings.Cut(text, " ")
-		if code == "ERR" && wrappedError.MatchString(text) || adviceOn(text, pointlessErrors) != "" {
+		if code == "ERR" && wrappedError.MatchString(text) ||
+			adviceOn(text, pointlessErrors) != "" {
 			return
 		}
 		for _, h := range harmless {
@@ -254,7 +284,8 @@ func FuzzMessages(f *testing.F) {
 // No two names have one line, list of permits or notes, or one of them is refused.
 func FuzzNamesApart(f *testing.F) {
 	for _, names := range [][2]string{
-		{"lock", "{lock}"}, {"{lock}", "{{lock}}"}, {"{}", "}"}, {"a{b}c", "{a{b}c}"}, {"a}", "{a}}"}, {":{a}", "{a}"},
+		{"lock", "{lock}"}, {"{lock}", "{{lock}}"}, {"{}", "}"}, {"a{b}c", "{a{b}c}"},
+		{"a}", "{a}}"}, {":{a}", "{a}"},
 	} {
 		f.Add(names[0], names[1])
 	}

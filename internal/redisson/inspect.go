@@ -19,27 +19,28 @@ var inspectText string
 
 var inspectScript = newScript(undeclared + inspectText)
 
-// Inspect asks who has what is under a name, whatever kind of lock that is. [ParseInspect] reads its reply.
+// Inspect asks for the holders and the line of a lock of any kind. [ParseInspect] reads its reply.
 func Inspect(name string) Call {
 	keys := []string{name}
-	if _, ok := unbraced(name); !ok { // else these are another's
+	if _, ok := unbraced(name); !ok { // a name in braces would give the keys of another lock
 		keys = append(fairKeys(name)[:4], ids(name))
 	}
 	return Call{inspectScript, keys, []string{strconv.Itoa(backend.MostHolders)}}
 }
 
-// What there is under a name, in the words of the script; or reading, or writing.
+// These are the script's words for the kind of a lock. For a read-write lock, the script returns
+// reading or writing.
 const (
 	nothing    = ""
 	plainLock  = "lock"
 	permitsOut = "permits"
 )
 
-// Found is what was found under a name, as it is in the store.
+// Found is the state of a lock as it is in the store.
 type Found struct {
 	what    string
 	limit   int
-	rest    int // how many holders, or permits, are not among these
+	rest    int // how many more holders or permits there are
 	holders []held
 	line    []string
 }
@@ -66,7 +67,8 @@ func ParseInspect(reply any) (Found, error) {
 	holders, ok4 := words[3].([]any)
 	line, ok5 := words[4].([]any)
 	known := slices.Contains([]string{nothing, plainLock, reading, writing, permitsOut}, what)
-	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !known || limit < 0 || rest < 0 || len(holders)%3 != 0 {
+	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !known || limit < 0 || rest < 0 ||
+		len(holders)%3 != 0 {
 		return Found{}, unexpected("inspect", reply)
 	}
 	f := Found{what: what, limit: int(limit), rest: int(rest)}
@@ -89,7 +91,7 @@ func ParseInspect(reply any) (Found, error) {
 	return f, nil
 }
 
-// Inspection says it in the words of package backend.
+// Inspection translates f into the types of package backend.
 func (f Found) Inspection(name string) backend.Inspection {
 	i := backend.Inspection{Name: name, More: f.rest, Limit: f.limit}
 	switch f.what {
@@ -102,7 +104,9 @@ func (f Found) Inspection(name string) backend.Inspection {
 	default:
 		for _, h := range f.holders {
 			owner, kept := strings.CutSuffix(outOfLine(h.owner), keptSuffix)
-			i.Holders = append(i.Holders, backend.Holder{Owner: owner, Count: h.count, Remaining: h.left, Kept: kept})
+			i.Holders = append(i.Holders, backend.Holder{
+				Owner: owner, Count: h.count, Remaining: h.left, Kept: kept,
+			})
 		}
 	}
 	if over := len(i.Holders) - backend.MostHolders; over > 0 {
@@ -114,21 +118,27 @@ func (f Found) Inspection(name string) backend.Inspection {
 	return i
 }
 
-// shared returns who has a read-write lock, the writer first.
+// shared returns the holders of a read-write lock, the writer first.
 func (f Found) shared() (all []backend.Holder) {
 	for _, h := range f.holders {
 		owner, writes := strings.CutSuffix(h.owner, writerSuffix)
 		if writes && f.what == writing {
 			owner, kept := strings.CutSuffix(owner, keptSuffix)
-			all = slices.Insert(all, 0, backend.Holder{Owner: outside(owner), Kind: backend.Write, Count: h.count, Remaining: h.left, Kept: kept})
+			all = slices.Insert(all, 0, backend.Holder{
+				Owner: outside(owner), Kind: backend.Write, Count: h.count, Remaining: h.left,
+				Kept: kept,
+			})
 		} else {
-			all = append(all, backend.Holder{Owner: outside(h.owner), Kind: backend.Read, Count: h.count, Remaining: h.left})
+			all = append(all, backend.Holder{
+				Owner: outside(h.owner), Kind: backend.Read, Count: h.count, Remaining: h.left,
+			})
 		}
 	}
 	return all
 }
 
-// permits returns who has permits, those first of whom one ends first: with it ends the hold.
+// permits returns the holders of permits, ordered by when their first permit expires. A hold ends
+// with its first permit.
 func (f Found) permits() (all []backend.Holder) {
 	type holder struct {
 		owner string
@@ -141,25 +151,29 @@ func (f Found) permits() (all []backend.Holder) {
 		if !known {
 			i = len(all)
 			index[holder{owner, kept}] = i
-			all = append(all, backend.Holder{Owner: owner, Kind: backend.Permits, Remaining: h.left, Kept: kept})
+			all = append(all, backend.Holder{
+				Owner: owner, Kind: backend.Permits, Remaining: h.left, Kept: kept,
+			})
 		}
 		all[i].Count++
 	}
 	return all
 }
 
-// certain says whether what was found is surely a lock that somebody has, and not data that looks alike: that doesn't expire, or has
-// no ids.
+// certain says whether f is surely a held lock, and not data that looks like one. Such data has no
+// expiry, or members that aren't ids of permits.
 func (f Found) certain() bool {
 	for _, h := range f.holders {
-		if f.what == permitsOut && len(h.owner) != idLen && len(h.owner) != hex.EncodedLen(idLen) || f.what != permitsOut && h.left < 0 {
+		if f.what == permitsOut && len(h.owner) != idLen && len(h.owner) != hex.EncodedLen(idLen) ||
+			f.what != permitsOut && h.left < 0 {
 			return false
 		}
 	}
 	return len(f.holders) > 0
 }
 
-// outside is what an owner is called outside of a read-write lock: see inside. Those of Redisson's are called alike.
+// outside returns an owner's name outside of a read-write lock. It reverses inside. Redisson's
+// owners have the same name in both places.
 func outside(field string) string {
 	colon := strings.LastIndexByte(field, ':')
 	number := field[colon+1:]
@@ -173,10 +187,13 @@ func outside(field string) string {
 	}
 }
 
-// Inspect is one script.
-func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+// Inspect runs one script.
+func (s *session) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
 	name := s.Prefix + req.Name
-	if _, err := s.begin(ctx, backend.Exclusive, name, ""); err != nil { // which says what is true for any kind
+	if _, err := s.begin(ctx, backend.Exclusive, name, ""); err != nil {
+		// the same error would prevent the steps of every kind
 		return backend.Inspection{}, err
 	}
 	found, err := parse(readOnly(s.run(ctx, Inspect(name))), ParseInspect)
@@ -186,7 +203,9 @@ func (s *session) Inspect(ctx context.Context, req backend.InspectRequest) (back
 	return found.Inspection(req.Name), nil
 }
 
-// readOnly is the reply of a server to what only reads. If it has refused a part of it nothing was done: nobody need ask whether it was.
+// readOnly adapts the reply to a script that only reads. If the server refused a part of the
+// script, the error becomes Refused instead of Unknown, since the script can't have changed
+// anything.
 func readOnly(r Reply) Reply {
 	if r.Refusal != "" && backend.KindOf(r.Err) == backend.Unknown {
 		r.Err = &backend.Error{Kind: backend.Refused, Err: r.Err}
@@ -195,18 +214,19 @@ func readOnly(r Reply) Reply {
 }
 
 const (
-	minPage = 10  // keys that a server looks at, at least, for one page of a list
-	maxPage = 500 // at most: it does nothing else meanwhile
+	minPage = 10  // the least number of keys that a server scans for one page of a list
+	maxPage = 500 // the most; the server does nothing else while it scans them
 
-	// maxCandidates is how many names are inspected in one pipeline. Others who use the server wait no longer than that takes.
+	// maxCandidates is the number of names that are inspected in one pipeline. It bounds for how
+	// long other clients of the server wait.
 	maxCandidates = 100
 )
 
-// A position is how far a list has come.
+// A position says where a list goes on.
 type position struct {
-	kind   string // of keys: hashes come before sorted sets
+	kind   string // of keys; hashes come before sorted sets
 	cursor string // of SCAN
-	master string // the node of a cluster, one after the other in the order of their names
+	master string // the node of a cluster; the list visits them in the order of their names
 }
 
 // The kinds of keys that can be locks.
@@ -224,11 +244,15 @@ func parsePosition(after string) (position, error) {
 			return position{words[0], words[1], words[2]}, nil
 		}
 	}
-	return position{}, &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%.100q is not where a list of locks has ended", after)}
+	return position{}, &backend.Error{
+		Kind: backend.Refused, Err: fmt.Errorf("%.100q is not where a list of locks has ended",
+			after),
+	}
 }
 
-// List looks at some keys with SCAN and inspects, a hundred in a pipeline, those that can be locks. It looks for hashes, and then for the ids of permits,
-// on one master after the other. A list that goes on while another server becomes master, or a slot moves, may miss locks.
+// List finds some keys with SCAN, and inspects those that can be locks, a hundred in a pipeline. On
+// one master after the other, it looks for hashes, and then for the ids of permits. A list may miss
+// locks if another server becomes master, or a slot moves, between its pages.
 func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 	at, err := s.position(ctx, req.After)
 	if err != nil {
@@ -242,7 +266,8 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	names := make([]string, 0, len(keys))
 	for _, key := range keys {
 		name, ok := lockOf(at.kind, key)
-		if ok && strings.HasPrefix(name, prefix) && (!s.Cluster || checkSlots(name, ids(name)) == nil) {
+		if ok && strings.HasPrefix(name, prefix) &&
+			(!s.Cluster || checkSlots(name, ids(name)) == nil) {
 			names = append(names, name)
 		}
 	}
@@ -261,7 +286,7 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return backend.ListResult{Locks: locks, Next: next}, nil
 }
 
-// position returns where a list goes on, or begins.
+// position returns the position where a list goes on, or the first one if after is empty.
 func (s *session) position(ctx context.Context, after string) (position, error) {
 	if after != "" {
 		return parsePosition(after)
@@ -278,7 +303,8 @@ func (s *session) position(ctx context.Context, after string) (position, error) 
 	return p, nil
 }
 
-// after returns where a list goes on behind a position whose SCAN has returned a cursor, or nothing if that was the last.
+// after returns the position after p, whose SCAN has returned this cursor. It returns "" at the end
+// of the list.
 func (s *session) after(ctx context.Context, p position, cursor string) (string, error) {
 	if p.cursor = cursor; cursor != "0" {
 		return p.String(), nil
@@ -302,12 +328,19 @@ func (s *session) after(ctx context.Context, p position, cursor string) (string,
 	return "", nil
 }
 
-// scan returns keys and the cursor with which to go on.
-func (s *session) scan(ctx context.Context, at position, prefix string, count int) (keys []string, cursor string, err error) {
+// scan returns some keys, and the cursor for the next ones.
+func (s *session) scan(
+	ctx context.Context, at position, prefix string, count int,
+) (keys []string, cursor string, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, "", &backend.Error{Kind: backend.Retry, Err: err}
 	}
-	cmd := Command{Verb: "SCAN", Args: []string{at.cursor, "MATCH", pattern(at.kind, prefix), "COUNT", strconv.Itoa(count), "TYPE", at.kind}}
+	cmd := Command{
+		Verb: "SCAN", Args: []string{
+			at.cursor, "MATCH", pattern(at.kind, prefix), "COUNT", strconv.Itoa(count), "TYPE",
+			at.kind,
+		},
+	}
 	var r Reply
 	if s.Cluster {
 		r = s.Transport.SendTo(ctx, at.master, cmd)
@@ -338,7 +371,8 @@ func parseScan(reply any) (keys []string, cursor string, err error) {
 	return nil, "", unexpected("SCAN", reply)
 }
 
-// pattern matches the keys of all locks whose names begin with a prefix, and of some others.
+// pattern returns a pattern for SCAN. It matches the keys of all locks whose names begin with a
+// prefix, and some other keys.
 func pattern(kind, prefix string) string {
 	prefix = globs.Replace(prefix)
 	if kind == sortedSets {
@@ -349,28 +383,33 @@ func pattern(kind, prefix string) string {
 
 var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// lockOf returns the name of the lock of which a key of a kind may be.
+// lockOf returns the name of the lock to which a key of this kind may belong.
 func lockOf(kind, key string) (name string, ok bool) {
 	if kind == hashes {
 		return key, true
 	}
 	name, _ = strings.CutSuffix(key, idsSuffix)
 	if inside, braced := strings.CutPrefix(name, "{"); braced {
-		if inside, braced = strings.CutSuffix(inside, "}"); braced && !strings.Contains(inside, "{") {
+		if inside, braced = strings.CutSuffix(inside, "}"); braced &&
+			!strings.Contains(inside, "{") {
 			name = inside
 		}
 	}
 	_, refused := unbraced(name)
-	return name, ids(name) == key && !refused && !strings.HasPrefix(name, timeoutsPrefix) && !strings.HasPrefix(name, placesPrefix)
+	return name, ids(name) == key && !refused && !strings.HasPrefix(name, timeoutsPrefix) &&
+		!strings.HasPrefix(name, placesPrefix)
 }
 
-// inspectAll returns what locks there are under names.
-func (s *session) inspectAll(ctx context.Context, names []string) (locks []backend.Inspection, err error) {
+// inspectAll returns the locks with the given names that exist.
+func (s *session) inspectAll(
+	ctx context.Context, names []string,
+) (locks []backend.Inspection, err error) {
 	calls := make([]Call, len(names))
 	for i, name := range names {
 		calls[i] = Inspect(name)
 	}
-	send := func(cmds []Command) []Reply { return s.Transport.SendTogether(ctx, cmds...) } // which can be left: see backend.Leavable
+	// unlike SendBatch, SendTogether always returns when ctx ends
+	send := func(cmds []Command) []Reply { return s.Transport.SendTogether(ctx, cmds...) }
 	for i, r := range runAll(calls, send) {
 		found, err := parse(readOnly(r), ParseInspect)
 		switch {

@@ -38,11 +38,18 @@ func wordError(err error) string {
 
 func wordInspection(i backend.Inspection) string {
 	words := []string{i.Kind.String()}
-	if i.Kind == backend.Write && !slices.ContainsFunc(i.Holders, func(h backend.Holder) bool { return h.Kind == backend.Write }) {
-		slices.SortFunc(i.Holders, func(a, b backend.Holder) int { return strings.Compare(a.Owner, b.Owner) }) // readers come in any order
+	if i.Kind == backend.Write &&
+		!slices.ContainsFunc(i.Holders, func(h backend.Holder) bool {
+			return h.Kind == backend.Write
+		}) {
+		// readers come in any order
+		slices.SortFunc(i.Holders, func(a, b backend.Holder) int {
+			return strings.Compare(a.Owner, b.Owner)
+		})
 	}
 	for _, h := range i.Holders {
-		words = append(words, fmt.Sprintf("%v %s:%d for %s", h.Kind, h.Owner, h.Count, units(h.Remaining.Milliseconds())))
+		words = append(words, fmt.Sprintf("%v %s:%d for %s", h.Kind, h.Owner, h.Count,
+			units(h.Remaining.Milliseconds())))
 	}
 	if i.More > 0 {
 		words = append(words, fmt.Sprint("more ", i.More))
@@ -60,7 +67,10 @@ func wordInspection(i backend.Inspection) string {
 func (s *store) acquired(kind backend.Kind, name, owner string, lease, place int, limits ...int) {
 	s.t.Helper()
 	k := kindOf(kind)
-	req := backend.AcquireRequest{Name: name, Owner: k.called(owner), Lease: time.Duration(lease) * unit, Place: time.Duration(place) * unit}
+	req := backend.AcquireRequest{
+		Name: name, Owner: k.called(owner), Lease: time.Duration(lease) * unit,
+		Place: time.Duration(place) * unit,
+	}
 	if len(limits) > 0 {
 		req.Permits, req.Limit = limits[0], limits[1]
 		req.Lease -= 10 * time.Millisecond // as leaseOf
@@ -79,7 +89,10 @@ const javas = "71b96ce8-0f5e-4f4e-a5a2-5d1f3b7c9d10:42"
 func owned(owner string) string { return hex.EncodeToString([]byte(holder(owner))) }
 
 func TestInspect(t *testing.T) {
-	later := func(n int) string { return strconv.FormatInt(time.Now().Add(time.Duration(n)*unit).UnixMilli(), 10) }
+	t.Parallel()
+	later := func(n int) string {
+		return strconv.FormatInt(time.Now().Add(time.Duration(n)*unit).UnixMilli(), 10)
+	}
 	for what, c := range map[string]struct {
 		put  func(s *store)
 		want string
@@ -89,10 +102,22 @@ func TestInspect(t *testing.T) {
 			s.acquired(backend.Exclusive, "n", "a:1", 10, 0)
 			s.acquired(backend.Exclusive, "n", "a:1", 20, 0)
 		}, "exclusive, exclusive a:1:2 for 20"},
-		"a lock of Java's":       {func(s *store) { s.do("hset", "n", javas, "1"); s.do("pexpire", "n", "9500000") }, "exclusive, exclusive " + javas + ":1 for 10"},
-		"one who is called mode": {func(s *store) { s.do("hset", "n", "mode", "3"); s.do("pexpire", "n", "9500000") }, "exclusive, exclusive mode:3 for 10"},
-		"one that never ends":    {func(s *store) { s.do("hset", "n", javas, "1") }, "exclusive, exclusive " + javas + ":1 for for ever"},
-		"a fenced lock":          {func(s *store) { s.acquired(backend.Fenced, "n", "a:1", 10, 0) }, "exclusive, exclusive a:1:1 for 10"},
+		"a lock of Java's": {
+			func(s *store) { s.do("hset", "n", javas, "1"); s.do("pexpire", "n", "9500000") },
+			"exclusive, exclusive " + javas + ":1 for 10",
+		},
+		"one who is called mode": {
+			func(s *store) { s.do("hset", "n", "mode", "3"); s.do("pexpire", "n", "9500000") },
+			"exclusive, exclusive mode:3 for 10",
+		},
+		"one that never ends": {
+			func(s *store) { s.do("hset", "n", javas, "1") },
+			"exclusive, exclusive " + javas + ":1 for for ever",
+		},
+		"a fenced lock": {
+			func(s *store) { s.acquired(backend.Fenced, "n", "a:1", 10, 0) },
+			"exclusive, exclusive a:1:1 for 10",
+		},
 		"a fair lock": {func(s *store) {
 			s.acquired(backend.Fair, "n", "a:1", 10, 0)
 			s.acquired(backend.Fair, "n", "b:1", 10, 5)
@@ -153,7 +178,8 @@ func TestInspect(t *testing.T) {
 			s.acquired(backend.Permits, "n", "b:1", 10, 0, 1, 10)
 			s.do("zadd", ids("n"), "922337203685477", "0123456789abcdef")
 			s.do("decr", "n")
-		}, "permits, permits " + owned("b:1") + ":1 for 10, permits " + owned("a:1") + ":2 for 20, permits " +
+		}, "permits, permits " + owned("b:1") + ":1 for 10, permits " + owned("a:1") +
+			":2 for 20, permits " +
 			hex.EncodeToString([]byte("0123456789abcdef")) + ":1 for for ever, of 10"},
 		"permits that are over": {func(s *store) {
 			s.acquired(backend.Permits, "n", "a:1", 20, 0, 2, 10)
@@ -169,21 +195,53 @@ func TestInspect(t *testing.T) {
 			s.acquired(backend.Permits, "n", "a:1", 20, 0, 2, 10)
 			s.do("del", "n")
 		}, "permits, permits " + owned("a:1") + ":2 for 20"},
-		"no permits are out":               {func(s *store) { s.do("set", "n", "7") }, "permits, of 7"},
-		"only permits that are over":       {func(s *store) { s.do("zadd", ids("n"), "1000", "0123456789abcdef") }, "exclusive"},
-		"ids of something else":            {func(s *store) { s.do("set", ids("n"), "text") }, "exclusive"},
-		"a number, with ids of other type": {func(s *store) { s.do("set", "n", "7"); s.do("set", ids("n"), "text") }, "conflict"},
-		"text":                             {func(s *store) { s.do("set", "n", "text") }, "conflict"},
-		"a long text":                      {func(s *store) { s.do("set", "n", strings.Repeat("1", 1000)) }, "conflict"},
-		"a list":                           {func(s *store) { s.do("rpush", "n", "1") }, "conflict"},
-		"a user":                           {func(s *store) { s.do("hset", "n", "name", "bob") }, "conflict"},
-		"a user that ends":                 {func(s *store) { s.do("hset", "n", "name", "bob"); s.do("pexpire", "n", "1000000") }, "conflict"},
-		"counters":                         {func(s *store) { s.do("hset", "n", "a", "1", "b", "2") }, "conflict"},
-		"a mode and data":                  {func(s *store) { s.do("hset", "n", "mode", "read", "name", "bob") }, "conflict"},
-		"a mode and nothing":               {func(s *store) { s.do("hset", "n", "mode", "read") }, "conflict"},
-		"another mode":                     {func(s *store) { s.do("hset", "n", "mode", "dark", "a:1", "1") }, "conflict"},
-		"a count of zero":                  {func(s *store) { s.do("hset", "n", "a:1", "0") }, "conflict"},
-		"a count that is none":             {func(s *store) { s.do("hset", "n", "a:1", "12345678901234567890") }, "conflict"},
+		"no permits are out": {func(s *store) {
+			s.do("set", "n", "7")
+		}, "permits, of 7"},
+		"only permits that are over": {func(s *store) {
+			s.do("zadd", ids("n"), "1000", "0123456789abcdef")
+		}, "exclusive"},
+		"ids of something else": {func(s *store) {
+			s.do("set", ids("n"), "text")
+		}, "exclusive"},
+		"a number, with ids of other type": {func(s *store) {
+			s.do("set", "n", "7")
+			s.do("set", ids("n"), "text")
+		}, "conflict"},
+		"text": {func(s *store) {
+			s.do("set", "n", "text")
+		}, "conflict"},
+		"a long text": {func(s *store) {
+			s.do("set", "n", strings.Repeat("1", 1000))
+		}, "conflict"},
+		"a list": {func(s *store) {
+			s.do("rpush", "n", "1")
+		}, "conflict"},
+		"a user": {func(s *store) {
+			s.do("hset", "n", "name", "bob")
+		}, "conflict"},
+		"a user that ends": {func(s *store) {
+			s.do("hset", "n", "name", "bob")
+			s.do("pexpire", "n", "1000000")
+		}, "conflict"},
+		"counters": {func(s *store) {
+			s.do("hset", "n", "a", "1", "b", "2")
+		}, "conflict"},
+		"a mode and data": {func(s *store) {
+			s.do("hset", "n", "mode", "read", "name", "bob")
+		}, "conflict"},
+		"a mode and nothing": {func(s *store) {
+			s.do("hset", "n", "mode", "read")
+		}, "conflict"},
+		"another mode": {func(s *store) {
+			s.do("hset", "n", "mode", "dark", "a:1", "1")
+		}, "conflict"},
+		"a count of zero": {func(s *store) {
+			s.do("hset", "n", "a:1", "0")
+		}, "conflict"},
+		"a count that is none": {func(s *store) {
+			s.do("hset", "n", "a:1", "12345678901234567890")
+		}, "conflict"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			everywhere(t, func(t *testing.T, s *store) {
@@ -211,7 +269,9 @@ func (s *store) dump() string {
 	keys := s.client.Keys(ctx, "*").Val()
 	slices.Sort(keys)
 	for i, key := range keys {
-		keys[i] += fmt.Sprint(s.client.Type(ctx, key).Val(), s.client.HGetAll(ctx, key).Val(), s.client.LRange(ctx, key, 0, -1).Val(), s.client.ZRangeWithScores(ctx, key, 0, -1).Val())
+		keys[i] += fmt.Sprint(s.client.Type(ctx, key).Val(), s.client.HGetAll(ctx, key).Val(),
+			s.client.LRange(ctx, key, 0, -1).Val(),
+			s.client.ZRangeWithScores(ctx, key, 0, -1).Val())
 	}
 	return strings.Join(keys, "\n")
 }
@@ -232,14 +292,16 @@ func TestInspectNames(t *testing.T) {
 		if got := s.inspected("{n}"); got != "exclusive" {
 			t.Errorf("{n}, nothing: %s", got)
 		}
-		for _, name := range []string{"", "a{b}c", "a*[?]", "a\x00\r\n\x1b[31mé", "<b>", "a}b", "x{"} {
+		for _, name := range []string{"", "a{b}c", "a*[?]", "a\x00\r\n\x1b[31mé", "<b>", "a}b",
+			"x{"} {
 			s.acquired(backend.Read, name, "a:1", 10, 0)
 			if got, want := s.inspected(name), "write, read a:1:1 for 10"; got != want {
 				t.Errorf("%q: %s, want %s", name, got, want)
 			}
 			s.do("del", name)
 			s.acquired(backend.Permits, name, "a:1", 10, 0, 1, 3)
-			if got, want := s.inspected(name), "permits, permits "+owned("a:1")+":1 for 10, of 3"; got != want {
+			if got, want := s.inspected(name), "permits, permits "+owned("a:1")+
+				":1 for 10, of 3"; got != want {
 				t.Errorf("%q: %s, want %s", name, got, want)
 			}
 		}
@@ -248,12 +310,14 @@ func TestInspectNames(t *testing.T) {
 
 // However many have a lock, or however much somebody's data is, the script doesn't look at all.
 func TestInspectMany(t *testing.T) {
+	t.Parallel()
 	const many = 2500
 	everywhere(t, func(t *testing.T, s *store) {
 		fill := func(script string) {
 			t.Helper()
 			s.do("flushall")
-			if _, err := s.eval("for i = 1, tonumber(ARGV[1]) do "+script+" end; redis.call('pexpire', 'n', 9500000)", nil, strconv.Itoa(many)); err != nil {
+			if _, err := s.eval("for i = 1, tonumber(ARGV[1]) do "+script+
+				" end; redis.call('pexpire', 'n', 9500000)", nil, strconv.Itoa(many)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -286,12 +350,16 @@ func TestInspectMany(t *testing.T) {
 				t.Errorf("%s: only %d are different", what, len(owners))
 			}
 		}
-		fill("redis.call('hset', 'n', 'mode', 'read', 'a:0' .. i, 1); redis.call('set', '{n}:a:0' .. i .. ':rwlock_timeout:1', 1, 'px', 9000000)")
+		fill("redis.call('hset', 'n', 'mode', 'read', 'a:0' .. i, 1); redis.call('set', " +
+			"'{n}:a:0' .. i .. ':rwlock_timeout:1', 1, 'px', 9000000)")
 		wantMost("readers", 1)
-		fill("redis.call('zadd', '{n}:timeout', 9000000000001 + 2 * i, string.format('%012d', i) .. '\\255\\255\\255\\255', 9000000000001 + 2 * i, string.format('%012d', i) .. '\\255\\255\\255\\254')")
+		fill("redis.call('zadd', '{n}:timeout', 9000000000001 + 2 * i, string.format('%012d', i) " +
+			".. '\\255\\255\\255\\255', 9000000000001 + 2 * i, string.format('%012d', i) .. " +
+			"'\\255\\255\\255\\254')")
 		wantMost("permits", 2)
 
-		fill("redis.call('rpush', 'redisson_lock_queue:{n}', i); redis.call('zadd', 'redisson_lock_timeout:{n}', 9999999999999, i)")
+		fill("redis.call('rpush', 'redisson_lock_queue:{n}', i); redis.call('zadd', " +
+			"'redisson_lock_timeout:{n}', 9999999999999, i)")
 		if i := inspect(); len(i.Line) != backend.MostHolders || i.Line[999] != "1000" {
 			t.Errorf("%d in line", len(i.Line))
 		}
@@ -312,9 +380,10 @@ func TestInspectMany(t *testing.T) {
 	})
 }
 
-// An owner is called outside what he was called before he came in, and Redisson's are called what they are.
+// Outside, an owner of ours has the name that it had before inside changed it.
 func FuzzOwnersOutside(f *testing.F) {
-	for _, owner := range []string{"a", "a:0", "a:1", "a:01", ":", "", "mode", "a:write", "a:7:fair", "0", ":0"} {
+	for _, owner := range []string{"a", "a:0", "a:1", "a:01", ":", "", "mode", "a:write",
+		"a:7:fair", "0", ":0"} {
 		f.Add(owner)
 	}
 	f.Fuzz(func(t *testing.T, owner string) {
@@ -324,6 +393,7 @@ func FuzzOwnersOutside(f *testing.F) {
 	})
 }
 
+// Redisson's owners keep their names outside.
 func TestOwnersOutside(t *testing.T) {
 	for _, owner := range []string{javas, "a", "a:b", "a:7b", "a:10"} {
 		if got := outside(owner); got != owner {
@@ -346,11 +416,15 @@ func TestHolderOf(t *testing.T) {
 	}
 }
 
-// What is said of a lock with a writer says him first, wherever his field is.
+// An inspection names the writer before the readers, wherever the writer's field is.
 func TestWriterFirst(t *testing.T) {
-	f := Found{what: writing, holders: []held{{"a:01", 1, time.Second}, {"a:01:write", 2, time.Second}}}
+	f := Found{
+		what: writing, holders: []held{{"a:01", 1, time.Second}, {"a:01:write", 2, time.Second}},
+	}
 	i := f.Inspection("n")
-	if len(i.Holders) != 2 || i.Holders[0] != (backend.Holder{Owner: "a:1", Kind: backend.Write, Count: 2, Remaining: time.Second}) || i.Holders[1].Kind != backend.Read {
+	if len(i.Holders) != 2 ||
+		i.Holders[0] != (backend.Holder{Owner: "a:1", Kind: backend.Write, Count: 2,
+			Remaining: time.Second}) || i.Holders[1].Kind != backend.Read {
 		t.Errorf("%+v", i)
 	}
 }
@@ -360,12 +434,16 @@ func TestInspectReplies(t *testing.T) {
 	good := func() []any {
 		return []any{"lock", int64(0), int64(0), []any{"a", int64(1), int64(5)}, []any{"b"}}
 	}
-	if f, err := ParseInspect(good()); err != nil || f.holders[0] != (held{"a", 1, 5 * time.Millisecond}) || f.line[0] != "b" {
+	if f, err := ParseInspect(good()); err != nil ||
+		f.holders[0] != (held{"a", 1, 5 * time.Millisecond}) || f.line[0] != "b" {
 		t.Errorf("%+v, %v", f, err)
 	}
 	for i, words := range map[int][]any{
 		0: {"hash", int64(1), nil}, 1: {int64(-1), "1", nil}, 2: {int64(-1), "1"},
-		3: {nil, "a", []any{"a"}, []any{"a", "1", int64(1)}, []any{"a", int64(0), int64(1)}, []any{"a", int64(1), int64(-2)}, []any{int64(1), int64(1), int64(1)}},
+		3: {
+			nil, "a", []any{"a"}, []any{"a", "1", int64(1)}, []any{"a", int64(0), int64(1)},
+			[]any{"a", int64(1), int64(-2)}, []any{int64(1), int64(1), int64(1)},
+		},
 		4: {nil, "a", []any{int64(1)}, []any{nil}},
 	} {
 		for _, word := range words {
@@ -376,25 +454,30 @@ func TestInspectReplies(t *testing.T) {
 			}
 		}
 	}
-	for _, reply := range []any{nil, int64(0), "lock", []any{}, good()[:4], append(good(), "x"), int64(math.MinInt64)} {
+	for _, reply := range []any{nil, int64(0), "lock", []any{}, good()[:4], append(good(), "x"),
+		int64(math.MinInt64)} {
 		if f, err := ParseInspect(reply); backend.KindOf(err) != backend.Unknown || err == nil {
 			t.Errorf("%v is %+v, %v", reply, f, err)
 		}
 	}
-	for _, reply := range []any{nil, int64(0), "0", []any{}, []any{"0"}, []any{int64(0), []any{}}, []any{"0", "a"}, []any{"0", []any{int64(1)}}, []any{"0", nil}} {
-		if keys, cursor, err := parseScan(reply); backend.KindOf(err) != backend.Unknown || err == nil {
+	for _, reply := range []any{nil, int64(0), "0", []any{}, []any{"0"}, []any{int64(0), []any{}},
+		[]any{"0", "a"}, []any{"0", []any{int64(1)}}, []any{"0", nil}} {
+		if keys, cursor, err := parseScan(reply); backend.KindOf(err) != backend.Unknown ||
+			err == nil {
 			t.Errorf("%v is %q, %q, %v", reply, keys, cursor, err)
 		}
 	}
 }
 
 func TestPositions(t *testing.T) {
-	for _, p := range []position{{hashes, "0", ""}, {sortedSets, "18446744073709551615", "127.0.0.1:7000"}, {hashes, "5", "a host:1"}} {
+	for _, p := range []position{{hashes, "0", ""},
+		{sortedSets, "18446744073709551615", "127.0.0.1:7000"}, {hashes, "5", "a host:1"}} {
 		if got, err := parsePosition(p.String()); got != p || err != nil {
 			t.Errorf("%v is %v, %v", p, got, err)
 		}
 	}
-	for _, after := range []string{"x", "hash 0", "list 0 ", "hash -1 ", "hash x ", "hash 18446744073709551616 "} {
+	for _, after := range []string{"x", "hash 0", "list 0 ", "hash -1 ", "hash x ",
+		"hash 18446744073709551616 "} {
 		if p, err := parsePosition(after); backend.KindOf(err) != backend.Refused || err == nil {
 			t.Errorf("%q is %v, %v", after, p, err)
 		}
@@ -402,7 +485,8 @@ func TestPositions(t *testing.T) {
 }
 
 func TestLockOf(t *testing.T) {
-	for _, name := range []string{"n", "", "a{b}c", "{a}b", "x{", "a}b", ":timeout", "n:timeout", "{a}{b}"} {
+	for _, name := range []string{"n", "", "a{b}c", "{a}b", "x{", "a}b", ":timeout", "n:timeout",
+		"{a}{b}"} {
 		if got, ok := lockOf(sortedSets, ids(name)); got != name || !ok {
 			t.Errorf("the ids of %q belong to %q, %v", name, got, ok)
 		}
@@ -410,7 +494,8 @@ func TestLockOf(t *testing.T) {
 			t.Errorf("the hash %q belongs to %q, %v", name, got, ok)
 		}
 	}
-	for _, key := range []string{"n", "n:timeout", "{n}", "timeout", "redisson_lock_timeout:{x}:timeout", "distsync_fair_places:{x}:timeout", "{a{b}:timeout}"} {
+	for _, key := range []string{"n", "n:timeout", "{n}", "timeout",
+		"redisson_lock_timeout:{x}:timeout", "distsync_fair_places:{x}:timeout", "{a{b}:timeout}"} {
 		if got, ok := lockOf(sortedSets, key); ok {
 			t.Errorf("%q are the ids of %q", key, got)
 		}

@@ -16,7 +16,8 @@ func (s *store) keeps(kind backend.Kind, owner string, lease, keep int) string {
 	s.t.Helper()
 	k := kindOf(kind)
 	req := backend.ReleaseRequest{
-		Kind: kind, Name: "n", Owner: k.called(owner), Lease: time.Duration(lease) * unit, Keep: time.Duration(keep) * unit, Permits: 1,
+		Kind: kind, Name: "n", Owner: k.called(owner), Lease: time.Duration(lease) * unit,
+		Keep: time.Duration(keep) * unit, Permits: 1,
 	}
 	return say(s, k.keep(s.dialect, req), ParseKeep)
 }
@@ -25,12 +26,15 @@ func (s *store) keeps(kind backend.Kind, owner string, lease, keep int) string {
 func (s *store) acquires(kind backend.Kind, owner string, lease int) string {
 	s.t.Helper()
 	k := kindOf(kind)
-	req := backend.AcquireRequest{Kind: kind, Name: "n", Owner: k.called(owner), Lease: time.Duration(lease) * unit, Permits: 1, Limit: 1, Reentry: true}
+	req := backend.AcquireRequest{
+		Kind: kind, Name: "n", Owner: k.called(owner), Lease: time.Duration(lease) * unit,
+		Permits: 1, Limit: 1, Reentry: true,
+	}
 	return say(s, k.acquire(s.dialect, req), k.acquired)
 }
 
-// What is kept is all that there is then, under a name that no owner has, and nobody is told but those
-// who watch a plain lock.
+// After a release with Keep the lock has a single hold, under a name that no owner has. The release
+// is told only to those that watch a plain or fenced lock.
 func TestKeep(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *store) {
 		for kind, want := range map[backend.Kind]string{
@@ -65,10 +69,12 @@ func TestKeep(t *testing.T) {
 				if got := s.keeps(kind, "B:1", 30, 50); got != "not held" {
 					t.Errorf("by another: %s", got)
 				}
-				if again := s.state(); !strings.HasPrefix(again, want[:strings.IndexByte(want, ']')]) || !strings.Contains(again, "] 20") {
+				if again := s.state(); !strings.HasPrefix(again,
+					want[:strings.IndexByte(want, ']')]) || !strings.Contains(again, "] 20") {
 					t.Errorf("later %s; want %s", again, want)
 				}
-				told := map[backend.Kind]string{backend.Exclusive: keptMessage, backend.Fenced: keptMessage}[kind]
+				told := map[backend.Kind]string{backend.Exclusive: keptMessage,
+					backend.Fenced: keptMessage}[kind]
 				if got := s.published(); !strings.HasSuffix(got, told) || told == "" && got != "" {
 					t.Errorf("published %q; want %q, once", got, told)
 				}
@@ -77,25 +83,30 @@ func TestKeep(t *testing.T) {
 	})
 }
 
-// What is kept is what Inspect says, and who has given it back; also of an owner who reads his own write.
+// Inspect says that a lock is kept, and which owner has given it back, even if that owner reads
+// under its write.
 func TestKeptInspected(t *testing.T) {
 	for owner, want := range map[string]string{
-		"A:1-kept": "A:1 kept", "A:1-kept:fair": "A:1 kept", "A:1": "A:1", "A:1:fair": "A:1", "A-kept:1": "A-kept:1", "A-kept:1:fair": "A-kept:1",
+		"A:1-kept": "A:1 kept", "A:1-kept:fair": "A:1 kept", "A:1": "A:1", "A:1:fair": "A:1",
+		"A-kept:1": "A-kept:1", "A-kept:1:fair": "A-kept:1",
 	} {
 		f := Found{what: plainLock, holders: []held{{owner, 1, unit}}}
 		h := f.Inspection("n").Holders[0]
-		if got := strings.TrimSuffix(fmt.Sprint(h.Owner, map[bool]string{true: " kept"}[h.Kept]), " "); got != want {
+		if got := strings.TrimSuffix(fmt.Sprint(h.Owner, map[bool]string{true: " kept"}[h.Kept]),
+			" "); got != want {
 			t.Errorf("%s is %s; want %s", owner, got, want)
 		}
 	}
 	f := Found{what: writing, holders: []held{{"A:01", 1, unit}, {"A:01-kept:write", 1, unit}}}
 	all := f.Inspection("n").Holders
-	if len(all) != 2 || all[0].Owner != "A:1" || !all[0].Kept || all[1].Owner != "A:1" || all[1].Kept || all[1].Kind != backend.Read {
+	if len(all) != 2 || all[0].Owner != "A:1" || !all[0].Kept || all[1].Owner != "A:1" ||
+		all[1].Kept || all[1].Kind != backend.Read {
 		t.Errorf("%+v", all)
 	}
 }
 
-// A server that was a master a moment ago doesn't say that nothing is held, and one whose memory is full keeps what is given back.
+// A server that was a master a moment ago doesn't say that nothing is held, and one whose memory is
+// full keeps what is given back.
 func TestKeepOnServersInTrouble(t *testing.T) {
 	realServers(t, func(t *testing.T, s *store) {
 		kinds := []backend.Kind{backend.Exclusive, backend.Fair, backend.Write, backend.Permits}
@@ -132,13 +143,14 @@ func TestKeepOnServersInTrouble(t *testing.T) {
 func TestKeepForeign(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *store) {
 		for _, words := range [][]string{
-			{"set", "n", "text"}, {"hset", "n", "name", "bob"}, {"hset", "n", "mode", "write", "A:01:write", "1"}, {"rpush", "n", "x"},
+			{"set", "n", "text"}, {"hset", "n", "name", "bob"},
+			{"hset", "n", "mode", "write", "A:01:write", "1"}, {"rpush", "n", "x"},
 		} {
 			s.do("flushall")
 			s.do(words...)
 			s.do("pexpire", "n", "100000")
 			if len(words) == 4 && words[0] == "hset" {
-				s.do("persist", "n") // what expires may be a lock
+				s.do("persist", "n") // a key that expires may be a lock
 			}
 			before := s.dump()
 			if got := s.keeps(backend.Exclusive, "A:1", 1, 1); got != "conflict" {

@@ -7,68 +7,76 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// Kinds are those of the table, beside the plain lock.
-var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair, backend.Permits)
+// Kinds are the kinds in the table, besides the plain lock.
+var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair,
+	backend.Permits)
 
-// A kind is how the locks of one kind are kept: what is sent for each step, and what the replies mean.
+// A kind says how the locks of one kind are stored. It has the commands of each step, and the
+// meaning of the replies.
 type kind struct {
-	// owner is what an owner is called in the store. Nil: as he is.
+	// owner returns the name that an owner has in the store. It is nil if the store has the owner's
+	// name unchanged.
 	owner func(string) string
 
-	// refuse returns an error if a name can't be that of a lock of the kind. Nil: any can.
+	// refuse returns an error if no lock of the kind can have this name. It is nil if all names are
+	// possible.
 	refuse func(name string) error
 
 	acquire  func(Dialect, backend.AcquireRequest) Call
 	acquired func(reply any) (backend.AcquireResult, error)
 
-	// count asks how many holds the owner has. It is nil if the reply to acquire says that.
+	// count asks how many holds the owner has. It is nil if the reply to acquire has this number.
 	count func(name, owner string) Command
 
-	// blind says that whoever is refused isn't told whether what keeps him out is a lock of the kind.
+	// blind says that acquire may refuse the caller because of a key that isn't a lock of the kind.
 	blind bool
 
-	// holders asks who has such a lock, for clients that contend with Redisson's: see strangers. Nil:
-	// nobody asks. Holder returns the client of one of them, and whether it is Redisson's; or, where
-	// owners are untold, what stands for the owner.
+	// holders asks who holds a lock, so that the session learns of Redisson's clients: see
+	// strangers. It is nil if the kind doesn't need the answer. holder returns the client of an
+	// owner, and whether the client is one of Redisson's. If untold is set, an owner doesn't show
+	// its client. Then holder returns a string that identifies the owner.
 	holders func(name string) Command
 	holder  func(owner string) (client string, stranger bool)
 	untold  bool
 
-	// line says that those who wait stand in line: see turns. Then there is no channel on which releases are published.
+	// line says that waiters stand in line in the store: see turns. Such a kind has no channel for
+	// releases.
 	line bool
 
 	release  func(Dialect, backend.ReleaseRequest) Call
 	released func(reply any) (backend.ReleaseResult, error)
 
-	// keep is release for those who ask to keep what they give back, and needs no second script. It is nil if there is no such thing.
+	// keep is release for a request that keeps the lock afterwards. Its no is certain. It is nil if
+	// locks of the kind can't be kept.
 	keep func(Dialect, backend.ReleaseRequest) Call
 
 	renew   func(Dialect, backend.RenewRequest) Call
 	renewed func(reply any) (backend.RenewResult, error)
 
-	// What is sent when a release or a renewal has done nothing, for a reason that may not hold. They are nil
-	// if there is no such reason.
+	// These calls repeat a release or a renewal whose answer was no, with a script whose no is
+	// certain: see again.go. They are nil if the first no is certain.
 	releaseAgain  func(Dialect, backend.ReleaseRequest) Call
 	releasedAgain func(reply any) (backend.ReleaseResult, error)
 	renewAgain    func(backend.RenewRequest) Call
 	renewedAgain  func(reply any) (backend.RenewResult, error)
 
-	// renewTogether does what renew does for many locks with one lease. [ParseRenewals] reads the reply.
+	// renewTogether is renew for many locks with one lease. [ParseRenewals] reads the reply.
 	renewTogether func(Dialect, []backend.RenewRequest) Call
 
 	force  func(Dialect, backend.ForceReleaseRequest) Call
 	forced func(reply any) (backend.ForceReleaseResult, error)
 
-	// look asks about a lock. What the replies say is certain, or what was found may be no lock of the kind.
+	// look asks about a lock. looked reads the replies, and says whether they are certain. If they
+	// aren't, the key is perhaps no lock of the kind, or the lock is perhaps kept.
 	look   func(backend.LookRequest) []Command
 	looked func(backend.LookRequest, []Reply) (res backend.LookResult, certain bool, err error)
 
-	channel func(name string) string // on which releases are published
+	channel func(name string) string // for releases
 	decode  pubsub.Decoder
-	keys    func(name, owner string) []string // others than the name that the steps use
+	keys    func(name, owner string) []string // the steps' keys besides the name
 }
 
-// kinds are those that there are.
+// kinds has all kinds of this package.
 var kinds = [...]kind{
 	backend.Exclusive: exclusive,
 	backend.Fenced:    fenced(),
@@ -109,7 +117,9 @@ var kinds = [...]kind{
 		looked:        lookedRW,
 		channel:       RWChannel,
 		decode:        Unlocked,
-		keys:          func(name, _ string) []string { return []string{RWChannel(name), notes(name)} },
+		keys: func(name, _ string) []string {
+			return []string{RWChannel(name), notes(name)}
+		},
 	},
 	backend.Fair: {
 		owner:         inLine,
@@ -153,7 +163,7 @@ var kinds = [...]kind{
 	},
 }
 
-// kindOf returns what is known of a kind, or nil.
+// kindOf returns the entry of a kind, or nil.
 func kindOf(k backend.Kind) *kind {
 	if int(k) < len(kinds) && kinds[k].acquire != nil {
 		return &kinds[k]
@@ -161,7 +171,7 @@ func kindOf(k backend.Kind) *kind {
 	return nil
 }
 
-// called returns what an owner is called in the store.
+// called returns the name of an owner in the store.
 func (k *kind) called(owner string) string {
 	if k.owner == nil || owner == "" {
 		return owner
@@ -169,12 +179,13 @@ func (k *kind) called(owner string) string {
 	return k.owner(owner)
 }
 
-// inside is what an owner is called in a read-write lock: his number gets a zero in front. The scripts of a plain lock
-// look for a field of the owner's name, and nothing else. They must not find one in there, should he
-// take the name for that of a plain lock.
+// inside returns the name of an owner in a read-write lock, with a zero before its number. The
+// scripts of a plain lock look for a field with the owner's name. If an owner runs them on a
+// read-write lock by mistake, they must not find its field.
 func inside(owner string) string {
 	colon := strings.LastIndexByte(owner, ':')
-	if number := owner[colon+1:]; colon < 0 || number == "" || strings.Trim(number, "0123456789") != "" {
+	if number := owner[colon+1:]; colon < 0 || number == "" ||
+		strings.Trim(number, "0123456789") != "" {
 		return owner + ":0"
 	}
 	return owner[:colon+1] + "0" + owner[colon+1:]
@@ -206,7 +217,7 @@ var exclusive = kind{
 	keys:          func(name, _ string) []string { return []string{Channel(name)} },
 }
 
-// fenced is an exclusive lock that is acquired in another way.
+// fenced returns the kind of fenced locks. It differs from exclusive only in how it is acquired.
 func fenced() kind {
 	k := exclusive
 	k.acquire, k.acquired, k.count, k.blind = inAny(AcquireFenced), ParseFenced, nil, false
@@ -214,19 +225,23 @@ func fenced() kind {
 	return k
 }
 
-// inAny is a call that is the same in every dialect, since it publishes nothing.
+// inAny adapts a call that is the same in every dialect, since it publishes nothing.
 func inAny[R any](call func(R) Call) func(Dialect, R) Call {
 	return func(_ Dialect, req R) Call { return call(req) }
 }
 
-// one is a script that renews many, for one.
+// one adapts a script that renews many holds to one hold.
 func one(renew func([]backend.RenewRequest) Call) func(backend.RenewRequest) Call {
 	return func(req backend.RenewRequest) Call { return renew([]backend.RenewRequest{req}) }
 }
 
-// oneIn is one for a script that has dialects.
-func oneIn(renew func(Dialect, []backend.RenewRequest) Call) func(Dialect, backend.RenewRequest) Call {
-	return func(d Dialect, req backend.RenewRequest) Call { return renew(d, []backend.RenewRequest{req}) }
+// oneIn does what one does, for a script that depends on the dialect.
+func oneIn(
+	renew func(Dialect, []backend.RenewRequest) Call,
+) func(Dialect, backend.RenewRequest) Call {
+	return func(d Dialect, req backend.RenewRequest) Call {
+		return renew(d, []backend.RenewRequest{req})
+	}
 }
 
 func parseRenewal(reply any) (backend.RenewResult, error) {
@@ -237,7 +252,8 @@ func parseRenewal(reply any) (backend.RenewResult, error) {
 	return results[0], nil
 }
 
-// askScript asks with a script. It sends the text: who looks does so now and then.
+// askScript adapts a script for look. It sends the script's text, since looks are rare, and the
+// server may not know the script.
 func askScript(look func(backend.LookRequest) Call) func(backend.LookRequest) []Command {
 	return func(req backend.LookRequest) []Command { return []Command{look(req).byText()} }
 }

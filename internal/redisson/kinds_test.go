@@ -38,7 +38,7 @@ func FuzzOwnersInside(f *testing.F) {
 	})
 }
 
-// What isn't declared the suite leaves out, without a word.
+// The suite leaves out each kind that isn't declared, and doesn't say so.
 func TestAllKindsAreDeclared(t *testing.T) {
 	for k := backend.Exclusive; k <= backend.Permits; k++ {
 		if !Kinds.Has(k) {

@@ -11,9 +11,10 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// A latch is Redisson's RCountDownLatch: a string with the count under the latch's name, without an
-// expiry, and no key once it is open. The scripts are our own, and leave and publish the same: both
-// sides' commands are in docs/redisson-commands.md.
+// A latch has the data of Redisson's RCountDownLatch. The data are a string with the count, under
+// the latch's name, without an expiry. The key of an open latch doesn't exist. The scripts are our
+// own, but leave the same data and publish the same messages. Redisson's commands and ours are in
+// docs/redisson-commands.md.
 
 //go:embed latchset.lua
 var latchSetText string
@@ -26,18 +27,20 @@ var (
 	latchDownScript, shardedLatchDownScript = newScript(latchDownText), sharded(latchDownText)
 )
 
-// What is published on a latch's channel.
+// These messages are published on a latch's channel.
 const (
 	latchOpenMessage = "0"
-	latchSetMessage  = "1" // also when Redisson deletes one, which opens it
+	latchSetMessage  = "1" // Redisson also sends it when it deletes a latch, and so opens it
 )
 
-// LatchChannel returns the channel of a latch. It has braces whatever the name brings: in a cluster
-// a latch can have no name with braces, neither here nor there. See checkSlots.
+// LatchChannel returns the channel of a latch. It puts every name in braces, as Redisson does. So a
+// latch in a cluster can't have a name with braces. See checkSlots.
 func LatchChannel(name string) string { return "redisson_countdownlatch__channel__{" + name + "}" }
 
 // Latch implements [backend.Latcher].
-func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (backend.LatchResult, error) {
+func (s *session) Latch(
+	ctx context.Context, req backend.LatchRequest,
+) (backend.LatchResult, error) {
 	name := s.Prefix + req.Name
 	if err := s.mayLatch(ctx, name); err != nil {
 		return backend.LatchResult{}, err
@@ -57,13 +60,13 @@ func (s *session) Latch(ctx context.Context, req backend.LatchRequest) (backend.
 			r.Value = []any{int64(0), r.Value}
 		}
 	}
-	if strings.Contains(r.Refusal, "not an integer") { // DECR, which has changed nothing
+	if strings.Contains(r.Refusal, "not an integer") { // from DECR, which changed nothing
 		return backend.LatchResult{}, errForeign
 	}
 	return parse(r, parseLatch)
 }
 
-// mayLatch returns an error if a step of a latch must not be taken, or need not.
+// mayLatch returns an error if a step of a latch is not possible, or can't be answered.
 func (s *session) mayLatch(ctx context.Context, name string) error {
 	if s.Cluster {
 		if err := checkSlots(name, LatchChannel(name)); err != nil {
@@ -79,11 +82,14 @@ func (s *session) mayLatch(ctx context.Context, name string) error {
 	return s.probe(ctx)
 }
 
-// parseLatch reads whether the count was set, and the count.
+// parseLatch reads the reply of a latch's step, which says whether the count was set, and the
+// count.
 func parseLatch(reply any) (res backend.LatchResult, err error) {
 	words, _ := reply.([]any)
 	if len(words) != 2 {
-		return res, &backend.Error{Kind: backend.Unknown, Err: fmt.Errorf("an unexpected answer: %v", reply)}
+		return res, &backend.Error{
+			Kind: backend.Unknown, Err: fmt.Errorf("an unexpected answer: %v", reply),
+		}
 	}
 	res.Set = words[0] == int64(1)
 	switch count := words[1].(type) {
@@ -99,8 +105,10 @@ func parseLatch(reply any) (res backend.LatchResult, err error) {
 	return res, nil
 }
 
-// subscribeLatch is Subscribe for whoever waits for a latch.
-func (s *session) subscribeLatch(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+// subscribeLatch is Subscribe for latches.
+func (s *session) subscribeLatch(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	if err := s.mayLatch(ctx, req.Name); err != nil {
 		return nil, err
 	}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// latest is what a session has acquired last, if that is a plain lock and wasn't given back since. Who is refused by it
-// need not look what it is.
+// latest is the plain lock that a session acquired last, until it is released. If its key refuses a
+// request of the session, the session needn't check whether the key is a lock.
 type latest struct {
 	mu          sync.Mutex
 	name, owner string
@@ -20,7 +20,7 @@ func (l *latest) is(name, owner string, until time.Time) {
 	l.name, l.owner, l.until = name, owner, until
 }
 
-// isNot notes that a lock may be another's now.
+// isNot forgets the lock if it has this name, since the session perhaps holds it no longer.
 func (l *latest) isNot(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,7 +29,7 @@ func (l *latest) isNot(name string) {
 	}
 }
 
-// refuses says whether it keeps an owner from a lock.
+// refuses says whether the latest lock is this one, and another owner of the session holds it.
 func (l *latest) refuses(name, owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,21 +10,23 @@ import (
 
 const channelPrefix = "redisson_lock__channel:"
 
-// What is published on a lock's channel.
+// These messages are published on a lock's channel.
 const (
-	unlockMessage     = "0" // one waiter of each client may get in
-	readUnlockMessage = "1" // every waiter may
-	keptMessage       = "2" // nobody may; our own, and only for those who watch. Redisson ignores it
+	unlockMessage     = "0" // one waiter of each client may acquire the lock
+	readUnlockMessage = "1" // every waiter may acquire it
+	// no waiter may acquire it. This message is our own, for subscribers that watch, and Redisson
+	// ignores it
+	keptMessage = "2"
 )
 
-// Channel returns the name of the channel on which releases of the named lock are published. Its
-// braces make a cluster put it where the lock is; a name that brings a brace is taken as it is,
-// which does not always achieve that: see checkSlots.
+// Channel returns the name of the channel on which releases of the named lock are published. The
+// braces around the lock's name put both into the same slot of a cluster. A name that has a brace
+// already gets no further ones. Then the slots may differ. See checkSlots.
 func Channel(name string) string {
 	return tagged(channelPrefix, name, "")
 }
 
-// tagged puts a name into that of a key that a cluster shall keep in one slot with it.
+// tagged returns the name of a key that a cluster should keep in the same slot as the given name.
 func tagged(before, name, after string) string {
 	if strings.Contains(name, "{") {
 		return before + name + after
@@ -32,8 +34,8 @@ func tagged(before, name, after string) string {
 	return before + "{" + name + "}" + after
 }
 
-// apart is [tagged] for a key of our own. One for a name that brings a brace is another than all
-// for names that don't.
+// apart is [tagged] for our own keys. Unlike tagged, it never returns the same key for a name with
+// a brace and a name without one.
 func apart(before, name string) string {
 	if strings.Contains(name, "{") {
 		return before + ":" + name
@@ -41,32 +43,33 @@ func apart(before, name string) string {
 	return tagged(before, name, "")
 }
 
-// unbraced returns the name without the braces that it consists of, if it does, and has no others:
-// [tagged] makes one key of the two names.
+// unbraced removes the braces of a name that is entirely in braces and has no others inside. For
+// the names with and without braces, [tagged] returns the same key.
 func unbraced(name string) (inside string, ok bool) {
 	inside, begins := strings.CutPrefix(name, "{")
 	inside, ends := strings.CutSuffix(inside, "}")
 	return inside, begins && ends && inside != "" && !strings.Contains(inside, "{")
 }
 
-// refuseBraces returns a check for kinds of lock of which a part is kept, as Redisson does it,
-// under one key for a name and for the same in braces.
+// refuseBraces returns a check of names for a kind of lock. Redisson keeps a part of such a lock
+// under a key that is the same for a name and for that name in braces.
 func refuseBraces(kind, part string) func(name string) error {
 	return func(name string) error {
 		if inside, ok := unbraced(name); ok {
-			return fmt.Errorf("%q cannot be the name of a %s: its %s would be kept with that of %q", name, kind, part, inside)
+			return fmt.Errorf("%q cannot be the name of a %s: its %s would be kept with that of %q",
+				name, kind, part, inside)
 		}
 		return nil
 	}
 }
 
-// Unlocked says whether a message on a lock's channel tells of a release. Others are none of the
-// protocol's: anybody may publish on a channel.
+// Unlocked says whether a message on a lock's channel reports a release. Other messages don't
+// belong to the protocol, since any program may publish on a channel.
 func Unlocked(message string) (pubsub.Meaning, bool) {
 	return pubsub.Freed, message == unlockMessage || message == readUnlockMessage
 }
 
-// unlockedOrKept is [Unlocked] for a lock of which is told, too, that it is kept.
+// unlockedOrKept is [Unlocked] for locks whose channel also reports that they are kept.
 func unlockedOrKept(message string) (pubsub.Meaning, bool) {
 	if message == keptMessage {
 		return pubsub.Kept, true
@@ -74,7 +77,7 @@ func unlockedOrKept(message string) (pubsub.Meaning, bool) {
 	return Unlocked(message)
 }
 
-// woken returns how a subscriber hears of a message.
+// woken returns a function that wakes a subscriber for a message, if it concerns the subscriber.
 func woken(req backend.SubscribeRequest) func(pubsub.Meaning) {
 	return func(why pubsub.Meaning) {
 		if why != pubsub.Kept || req.Watches {
@@ -83,34 +86,44 @@ func woken(req backend.SubscribeRequest) func(pubsub.Meaning) {
 	}
 }
 
-// checkSlots returns an error of kind [backend.Refused] if a cluster keeps a lock and other keys of it, of which
-// its channel is one, in different slots: there such a lock could be acquired but never released.
+// checkSlots returns an error of kind [backend.Refused] if a cluster has a lock's key and its other
+// keys, including the channel, in different slots. Such a lock could be acquired but never
+// released.
 func checkSlots(name string, others ...string) error {
 	slot := Slot(name)
 	for _, key := range others {
 		if other := Slot(key); other != slot {
 			return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf(
-				"lock name %q cannot be used in a cluster: its braces put the key into slot %d and %q into slot %d",
+				"lock name %q cannot be used in a cluster: its braces put the key into slot %d "+
+					"and %q into slot %d",
 				name, slot, key, other)}
 		}
 	}
 	return nil
 }
 
-// Slots is how many slots a cluster has.
+// Slots is the number of slots of a cluster.
 const Slots = 16384
 
-// Slot is the cluster slot of a key: of the part in its first braces, if there is one.
+// Slot returns the cluster slot of a key. If the key has a hash tag, the tag determines the slot.
 func Slot(key string) uint16 {
-	if _, rest, ok := strings.Cut(key, "{"); ok {
-		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
-			key = tag
-		}
+	if tag := hashTag(key); tag != "" {
+		key = tag
 	}
 	return crc16(key) % Slots
 }
 
-// crc16 is the XMODEM variant, as the cluster specification asks.
+// hashTag returns the text in the first braces of a key, or "".
+func hashTag(key string) string {
+	if _, rest, ok := strings.Cut(key, "{"); ok {
+		if tag, _, ok := strings.Cut(rest, "}"); ok {
+			return tag
+		}
+	}
+	return ""
+}
+
+// crc16 is the XMODEM variant, as the cluster specification requires.
 func crc16(s string) uint16 {
 	var crc uint16
 	for i := range len(s) {

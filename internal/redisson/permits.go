@@ -13,12 +13,15 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// Permits are kept as Redisson's RPermitExpirableSemaphore keeps them, by scripts of our own: a key with how many are available,
-// and a sorted set of the ids of those that are out, by when they end. Redisson draws an id for each permit, and lets in
-// whoever finds enough available. Here ids are made of the owner, so that a step can be repeated, and who gets in is a matter of
-// how many ids are out: that heals what others have miscounted. The time is the server's.
+// A semaphore has the data of Redisson's RPermitExpirableSemaphore, but scripts of our own. One key
+// has the number of available permits. A sorted set has the ids of the acquired permits, ordered by
+// when they expire by the server's clock. Redisson draws a random id for each permit. Our ids are
+// made from the owner, so that a step can be repeated. Redisson checks the number of available
+// permits. Our scripts check the number of acquired ids, and an acquisition with a limit corrects
+// the number of available permits.
 //
-// The scripts need no second one after a no, for the same reasons as those of read-write locks.
+// A step that says no is certain, for the reasons that rw.go gives for read-write locks. So no step
+// needs a second script.
 
 var (
 	//go:embed permits.lua
@@ -53,20 +56,22 @@ var (
 )
 
 const (
-	// maxPermits is how many permits somebody may acquire at once. It bounds for how long a server does nothing else.
+	// maxPermits is the number of permits that an owner may acquire at once. It bounds how long a
+	// script keeps the server from other work.
 	maxPermits = 10_000
 
-	// maxLimit is how many permits there can be: Java has an int for them.
+	// maxLimit is the largest number of permits of a semaphore. Redisson has a Java int for it.
 	maxLimit = math.MaxInt32
 )
 
-// PermitsChannel returns the name of the channel on which it is published how many permits are available now.
+// PermitsChannel returns the name of the channel on which scripts publish the number of available
+// permits.
 func PermitsChannel(name string) string { return tagged("redisson_sc:", name, "") }
 
-// ids is the key of the permits that are out.
+// ids returns the key of the acquired permits.
 func ids(name string) string { return tagged("", name, idsSuffix) }
 
-// PermitIDs returns the key of the permits that are out. Without one there is none.
+// PermitIDs returns the key of the acquired permits. If there are none, the key doesn't exist.
 func PermitIDs(name string) string { return ids(name) }
 
 const idsSuffix = ":timeout"
@@ -76,14 +81,14 @@ const (
 	idLen     = 16
 )
 
-// holder is what an owner's ids begin with.
+// holder returns the first bytes of all ids of an owner.
 func holder(owner string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return string(sum[:holderLen])
 }
 
-// holderOf is what is known of the owner of an id, in hex: where it ends as ours do, what it begins with. Redisson's are random. It says
-// whether the owner has given the permit back, and it is kept.
+// holderOf returns, in hex, the part of an id that identifies its owner, and whether the permit is
+// kept after its release. Redisson's ids are entirely random, so holderOf returns such an id whole.
 func holderOf(id string) (owner string, kept bool) {
 	ours, kept := isOurs(id)
 	if ours {
@@ -92,7 +97,7 @@ func holderOf(id string) (owner string, kept bool) {
 	return hex.EncodeToString([]byte(id)), kept
 }
 
-// isOurs says whether an id ends as ours do, and whether the permit is kept.
+// isOurs says whether an id ends as our ids do, and whether its permit is kept.
 func isOurs(id string) (ours, kept bool) {
 	if len(id) != idLen {
 		return false, false
@@ -104,54 +109,72 @@ func isOurs(id string) (ours, kept bool) {
 
 func permitsKeys(name string) []string { return []string{name, ids(name), PermitsChannel(name)} }
 
-// permits is a number of them on the wire. What is too large stays so.
+// permits writes a number of permits for a script. A number above maxPermits becomes maxPermits+1,
+// which is enough for a refusal.
 func permits(n int) string { return strconv.Itoa(min(n, maxPermits+1)) }
 
-// AcquirePermits is one attempt to get permits. The owner is a [holder]. [ParsePermits] reads its reply.
+// AcquirePermits makes one attempt to acquire permits. req.Owner is a result of [holder].
+// [ParsePermits] reads its reply.
 func (d Dialect) AcquirePermits(req backend.AcquireRequest) Call {
 	return Call{d.script(permitsAcquireScript, shardedPermitsAcquireScript), permitsKeys(req.Name),
-		[]string{millis(req.Lease), req.Owner, permits(req.Permits), strconv.Itoa(min(req.Limit, maxLimit)), strconv.Itoa(maxPermits)}}
+		[]string{
+			millis(req.Lease), req.Owner, permits(req.Permits),
+			strconv.Itoa(min(req.Limit, maxLimit)), strconv.Itoa(maxPermits),
+		}}
 }
 
-// ReleasePermits gives permits back. [ParseRelease] reads its reply, and no further step is needed if that is no.
+// ReleasePermits releases permits. [ParseRelease] reads its reply. If it says no, that is certain.
 func (d Dialect) ReleasePermits(req backend.ReleaseRequest) Call {
-	return Call{d.script(permitsReleaseScript, shardedPermitsReleaseScript), permitsKeys(req.Name), []string{req.Owner, permits(req.Permits)}}
+	return Call{
+		d.script(permitsReleaseScript, shardedPermitsReleaseScript), permitsKeys(req.Name),
+		[]string{req.Owner, permits(req.Permits)},
+	}
 }
 
-// KeepPermits gives permits back that nobody gets yet. [ParseKeep] reads its reply, and no further step is needed if that is no.
+// KeepPermits releases permits, but keeps them taken for a time. [ParseKeep] reads its reply. A no
+// is certain.
 func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
-	return Call{d.script(permitsReleaseKeepScript, shardedPermitsReleaseKeepScript), permitsKeys(req.Name),
+	return Call{d.script(permitsReleaseKeepScript, shardedPermitsReleaseKeepScript),
+		permitsKeys(req.Name),
 		[]string{req.Owner, permits(req.Permits), millis(req.Keep)}}
 }
 
-// RenewPermits prolongs up to a hundred holds, all for the lease of the first. [ParseRenewals] reads its reply, and
-// no further step is needed if that is no. Of an error nobody knows whose it is, unless there is only one.
+// RenewPermits renews up to a hundred holds, all with the lease of the first. [ParseRenewals] reads
+// its reply. If it says no, that is certain. An error doesn't say to which of several holds it
+// belongs.
 func (d Dialect) RenewPermits(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 3*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
-		keys, args = append(keys, permitsKeys(req.Name)...), append(args, req.Owner, permits(req.Permits))
+		keys, args = append(keys, permitsKeys(req.Name)...),
+			append(args, req.Owner, permits(req.Permits))
 	}
 	return Call{d.script(permitsRenewScript, shardedPermitsRenewScript), keys, args}
 }
 
-// ForceReleasePermits gives all permits back. [ParseForceRelease] reads its reply.
+// ForceReleasePermits releases all permits of all owners. [ParseForceRelease] reads its reply.
 func (d Dialect) ForceReleasePermits(req backend.ForceReleaseRequest) Call {
 	return Call{d.script(permitsForceScript, shardedPermitsForceScript), permitsKeys(req.Name), nil}
 }
 
-// LookPermits asks how many permits are out. [ParseLookPermits] reads its reply.
+// LookPermits asks how many permits are acquired, and how many of these an owner has.
+// [ParseLookPermits] reads its reply.
 func LookPermits(req backend.LookRequest) Call {
 	return call(permitsLookScript, 2, req.Name, ids(req.Name), req.Owner, permits(req.Permits))
 }
 
-// ParsePermits reads the reply to AcquirePermits: how many the owner has or, if none, when the first of those
-// that are out is over, or why it can't be.
+// ParsePermits reads the reply to AcquirePermits. The reply is the number of permits that the owner
+// has now. If the owner has none, it is the time until the first acquired permit expires, or the
+// reason why the request is impossible.
 func ParsePermits(reply any) (backend.AcquireResult, error) {
 	switch reply {
 	case int64(-2):
-		return backend.AcquireResult{}, &backend.Error{Kind: backend.Refused, Err: backend.ErrNoLimit}
+		return backend.AcquireResult{}, &backend.Error{
+			Kind: backend.Refused, Err: backend.ErrNoLimit,
+		}
 	case int64(-3):
-		return backend.AcquireResult{}, &backend.Error{Kind: backend.Refused, Err: backend.ErrTooMany}
+		return backend.AcquireResult{}, &backend.Error{
+			Kind: backend.Refused, Err: backend.ErrTooMany,
+		}
 	case int64(-4):
 		return backend.AcquireResult{}, &backend.Error{Kind: backend.Refused, Err: errTooManyAtOnce}
 	case nil:
@@ -161,7 +184,8 @@ func ParsePermits(reply any) (backend.AcquireResult, error) {
 	}
 }
 
-var errTooManyAtOnce = fmt.Errorf("%w: no more than %d can be acquired at once", backend.ErrTooMany, maxPermits)
+var errTooManyAtOnce = fmt.Errorf("%w: no more than %d can be acquired at once", backend.ErrTooMany,
+	maxPermits)
 
 // ParseLookPermits reads the reply to LookPermits.
 func ParseLookPermits(req backend.LookRequest, reply any) (backend.LookResult, error) {
@@ -173,7 +197,8 @@ func ParseLookPermits(req backend.LookRequest, reply any) (backend.LookResult, e
 	count, also := words[1].(int64)
 	left, too := words[2].(int64)
 	total, told := words[3].(int64)
-	if !ok || !also || !too || !told && words[3] != nil || out < 0 || count < 0 || count > out || left < -1 {
+	if !ok || !also || !too || !told && words[3] != nil || out < 0 || count < 0 || count > out ||
+		left < -1 {
 		return backend.LookResult{}, unexpected("look", reply)
 	}
 	if req.Limit > 0 {
@@ -181,16 +206,22 @@ func ParseLookPermits(req backend.LookRequest, reply any) (backend.LookResult, e
 	} else if !told {
 		return backend.LookResult{}, &backend.Error{Kind: backend.Refused, Err: backend.ErrNoLimit}
 	}
-	return backend.LookResult{Held: out > 0, Count: int(count), Remaining: duration(left), Available: int(max(total-out, 0))}, nil
+	return backend.LookResult{Held: out > 0, Count: int(count), Remaining: duration(left),
+		Available: int(max(total-out, 0))}, nil
 }
 
-func lookedPermits(req backend.LookRequest, replies []Reply) (res backend.LookResult, certain bool, err error) {
-	res, err = parse(replies[0], func(reply any) (backend.LookResult, error) { return ParseLookPermits(req, reply) })
+func lookedPermits(
+	req backend.LookRequest, replies []Reply,
+) (res backend.LookResult, certain bool, err error) {
+	res, err = parse(replies[0], func(reply any) (backend.LookResult, error) {
+		return ParseLookPermits(req, reply)
+	})
 	return res, true, err
 }
 
-// Available decodes a message on the channel of a semaphore: how many permits are available, as far as who has sent it knows. For
-// others there may be more.
+// Available decodes a message on the channel of a semaphore. The message is the number of available
+// permits that its sender knows of. The number doesn't matter, since more may be available to other
+// clients.
 func Available(message string) (pubsub.Meaning, bool) {
 	_, err := strconv.ParseInt(message, 10, 64)
 	return pubsub.Freed, err == nil

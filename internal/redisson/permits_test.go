@@ -80,17 +80,25 @@ func (s semaphore) take(x permitStep) string {
 	lease, owner := leaseOf(x), holder(x.owner)
 	switch x.do {
 	case "get":
-		return s.said(s.dialect.AcquirePermits(backend.AcquireRequest{Name: "n", Owner: owner, Lease: lease, Permits: x.count, Limit: x.limit}), ParsePermits)
+		return s.said(s.dialect.AcquirePermits(
+			backend.AcquireRequest{Name: "n", Owner: owner, Lease: lease, Permits: x.count,
+				Limit: x.limit}), ParsePermits)
 	case "put":
-		return say(s.store, s.dialect.ReleasePermits(backend.ReleaseRequest{Name: "n", Owner: owner, Permits: x.count}), ParseRelease)
+		return say(s.store,
+			s.dialect.ReleasePermits(
+				backend.ReleaseRequest{Name: "n", Owner: owner, Permits: x.count}), ParseRelease)
 	case "renew":
-		return say(s.store, s.dialect.RenewPermits([]backend.RenewRequest{{Name: "n", Owner: owner, Lease: lease, Permits: x.count}}), parseRenewal)
+		return say(s.store,
+			s.dialect.RenewPermits([]backend.RenewRequest{{Name: "n", Owner: owner, Lease: lease,
+				Permits: x.count}}), parseRenewal)
 	case "lose": // one of an owner's ids is lost, and counted as available
-		s.do("zrem", ids("n"), holder(x.owner)+string(binary.BigEndian.AppendUint32(nil, uint32(math.MaxUint32-x.count))))
+		s.do("zrem", ids("n"), holder(x.owner)+
+			string(binary.BigEndian.AppendUint32(nil, uint32(math.MaxUint32-x.count))))
 		s.do("incr", "n")
 		return ""
 	case "all":
-		return say(s.store, s.dialect.ForceReleasePermits(backend.ForceReleaseRequest{Name: "n"}), ParseForceRelease)
+		return say(s.store, s.dialect.ForceReleasePermits(backend.ForceReleaseRequest{Name: "n"}),
+			ParseForceRelease)
 	case "look":
 		return s.looks(x)
 	default:
@@ -98,9 +106,11 @@ func (s semaphore) take(x permitStep) string {
 	}
 }
 
-// leaseOf is a little less than what the step says: so what is left of it is exact once it is rounded up, though the server
-// rounds up to milliseconds when it ends.
-func leaseOf(x permitStep) time.Duration { return time.Duration(x.lease)*unit - 10*time.Millisecond }
+// leaseOf is a little less than what the step says: so what is left of it is exact once it is
+// rounded up, though the server rounds up to milliseconds when it ends.
+func leaseOf(x permitStep) time.Duration {
+	return time.Duration(x.lease)*unit - 10*time.Millisecond
+}
 
 // said is say for an answer that may be one of the errors about numbers of permits.
 func (s semaphore) said(c Call, parse func(any) (backend.AcquireResult, error)) string {
@@ -152,7 +162,8 @@ func (s semaphore) looks(x permitStep) string {
 	case !res.Held:
 		return fmt.Sprintf("%d available", res.Available)
 	}
-	return fmt.Sprintf("%d available, out %s, has %d", res.Available, units(res.Remaining.Milliseconds()), res.Count)
+	return fmt.Sprintf("%d available, out %s, has %d", res.Available,
+		units(res.Remaining.Milliseconds()), res.Count)
 }
 
 // state returns what there is, with the units for which it lasts yet.
@@ -283,8 +294,8 @@ func TestPermits(t *testing.T) {
 			look A 2 3 = 0 available, out 10, has 2
 			published = 1`,
 		"too many, and nobody knows": `
-			get A 1 10 0 = nobody has said how many permits there are
-			look A 1 0 = nobody has said how many permits there are
+			get A 1 10 0 = the number of permits is not known
+			look A 1 0 = the number of permits is not known
 			look A 1 3 = 3 available
 			put A 1 = not held
 			renew A 1 10 = lost
@@ -303,7 +314,7 @@ func TestPermits(t *testing.T) {
 			published = 1, 2`,
 		"far too many": `
 			get A 10001 10 10001 = more permits than there are: no more than 10000 can be acquired at once
-			get A 2000000000 10 0 = nobody has said how many permits there are
+			get A 2000000000 10 0 = the number of permits is not known
 			state
 			get A 1 10 9223372036854775807 = count 1
 			get B 1 10 9223372036854775807 = count 1
@@ -454,8 +465,8 @@ func TestPermits(t *testing.T) {
 			get A 1 10 3 = count 1
 			published = 2
 			:del n
-			get B 1 10 0 = nobody has said how many permits there are
-			get A 1 20 0 = nobody has said how many permits there are
+			get B 1 10 0 = the number of permits is not known
+			get A 1 20 0 = the number of permits is not known
 			renew A 1 30 = held
 			state = [A0:30] for ever
 			get B 1 10 3 = count 1
@@ -465,7 +476,7 @@ func TestPermits(t *testing.T) {
 			state = [B0:10] for ever
 			published = 0
 			pass 10
-			get B 1 10 0 = nobody has said how many permits there are
+			get B 1 10 0 = the number of permits is not known
 			state = [B0:0] for ever`,
 		"the ids are lost": `
 			get A 2 10 3 = count 2
@@ -496,7 +507,7 @@ func TestPermits(t *testing.T) {
 	})
 }
 
-// What is something else every step refuses, and leaves alone.
+// Every step refuses a key that isn't a semaphore, and leaves it alone.
 func TestPermitsConflict(t *testing.T) {
 	things := map[string]string{
 		"a lock":                   ":hset n A 1\n:pexpire n 9000000",
@@ -515,7 +526,8 @@ func TestPermitsConflict(t *testing.T) {
 				s := s.fresh(t)
 				s.play(is)
 				before := s.store.state()
-				for _, step := range []string{"get A 1 10 3", "get A 1 10 0", "put A 1", "renew A 1 10", "all", "look A 1 3", "look - 0 0"} {
+				for _, step := range []string{"get A 1 10 3", "get A 1 10 0", "put A 1",
+					"renew A 1 10", "all", "look A 1 3", "look - 0 0"} {
 					s.play(step + " = conflict")
 				}
 				if after := s.store.state(); after != before {
@@ -540,12 +552,19 @@ func TestPermitsAreNoLock(t *testing.T) {
 				}
 				owner := k.called("A")
 				for what, call := range map[string]Call{
-					"acquire": k.acquire(s.dialect, backend.AcquireRequest{Name: "n", Owner: owner, Lease: unit, Place: unit}),
-					"release": k.release(s.dialect, backend.ReleaseRequest{Name: "n", Owner: owner, Lease: unit}),
-					"renew":   k.renew(s.dialect, backend.RenewRequest{Name: "n", Owner: owner, Lease: unit}),
-					"force":   k.force(s.dialect, backend.ForceReleaseRequest{Name: "n"}),
+					"acquire": k.acquire(s.dialect, backend.AcquireRequest{
+						Name: "n", Owner: owner, Lease: unit, Place: unit,
+					}),
+					"release": k.release(s.dialect, backend.ReleaseRequest{
+						Name: "n", Owner: owner, Lease: unit,
+					}),
+					"renew": k.renew(s.dialect, backend.RenewRequest{
+						Name: "n", Owner: owner, Lease: unit,
+					}),
+					"force": k.force(s.dialect, backend.ForceReleaseRequest{Name: "n"}),
 				} {
-					if _, err := s.run(call); !errors.Is(err, backend.ErrConflict) || backend.KindOf(err) != backend.Refused {
+					if _, err := s.run(call); !errors.Is(err, backend.ErrConflict) ||
+						backend.KindOf(err) != backend.Refused {
 						t.Errorf("%v, %s: %v", backend.Kind(kind), what, err)
 					}
 				}
@@ -559,6 +578,7 @@ func TestPermitsAreNoLock(t *testing.T) {
 
 // Thousands that are over, or are taken at once, are no more than Lua can take.
 func TestThousandsOfPermits(t *testing.T) {
+	t.Parallel()
 	realServers(t, func(t *testing.T, plain *store) {
 		s := semaphore{plain}
 		const many = 9_000

@@ -12,17 +12,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Whatever a server replies to the scripts of permits, only what these reply means anything, and all else is an error of kind
-// Unknown with a result that says nothing.
+// Whatever a server replies to the scripts of permits, only what these reply means anything, and
+// all else is an error of kind Unknown with a result that says nothing.
 func FuzzPermitReplies(f *testing.F) {
-	for _, seed := range []string{"n", "i\x00", "i\x01", "i\xfe", "i\xfd", "i\xfc", "i\x02i\x01i\x05i\x03", "i\x02i\x01i\x05n", "i\x02i\x03i\x05i\x03", "i\x00i\x00i\x00i\x03", "e", "f", "s1\x00"} {
+	for _, seed := range []string{"n", "i\x00", "i\x01", "i\xfe", "i\xfd", "i\xfc",
+		"i\x02i\x01i\x05i\x03", "i\x02i\x01i\x05n", "i\x02i\x03i\x05i\x03", "i\x00i\x00i\x00i\x03",
+		"e", "f", "s1\x00"} {
 		f.Add([]byte(seed), 0)
 		f.Add([]byte(seed), 3)
 	}
 	f.Fuzz(func(t *testing.T, data []byte, limit int) {
 		r := bytes.NewReader(data)
 		one, two, three, four := reply(r, 3), reply(r, 3), reply(r, 3), reply(r, 3)
-		for _, reply := range []any{one, []any{one}, []any{one, two, three}, []any{one, two, three, four}, []any{}, nil} {
+		for _, reply := range []any{one, []any{one}, []any{one, two, three},
+			[]any{one, two, three, four}, []any{}, nil} {
 			words, isArray := reply.([]any)
 			number, isInteger := reply.(int64)
 
@@ -32,8 +35,10 @@ func FuzzPermitReplies(f *testing.F) {
 					t.Errorf("acquire: %v means %+v, %v", reply, res, err)
 				}
 			} else {
-				wellFormed(t, "acquire", reply, err, isInteger && number >= -1 || isArray && len(words) == 1 && positive(words[0]))
-				if err == nil && (res.Acquired != isArray || res.Acquired != (res.Count > 0) || res.Token != 0) {
+				wellFormed(t, "acquire", reply, err,
+					isInteger && number >= -1 || isArray && len(words) == 1 && positive(words[0]))
+				if err == nil &&
+					(res.Acquired != isArray || res.Acquired != (res.Count > 0) || res.Token != 0) {
 					t.Errorf("acquire: %v means %+v", reply, res)
 				}
 			}
@@ -50,14 +55,17 @@ func FuzzPermitReplies(f *testing.F) {
 				if backend.KindOf(err) != backend.Unknown {
 					t.Errorf("look: %v means %v", reply, err)
 				}
-			case len(words) != 4 || look.Held != positive(words[0]) || look.Count > 0 && !look.Held || look.Available < 0 || limit > 0 && look.Available > limit:
+			case len(words) != 4 || look.Held != positive(words[0]) ||
+				look.Count > 0 && !look.Held || look.Available < 0 ||
+				limit > 0 && look.Available > limit:
 				t.Errorf("look: %v, of %d, means %+v", reply, limit, look)
 			}
 		}
 	})
 }
 
-// Names go to the server as they are, numbers as numbers that Java can read, and owners as what stands for them.
+// Names go to the server as they are, numbers as numbers that Java can read, and owners as what
+// stands for them.
 func FuzzPermitCalls(f *testing.F) {
 	f.Add("n", "11111111-1111-1111-1111-111111111111:1", int64(30*time.Second), 1, 3, false)
 	f.Add("a{b}c", "\x00", int64(time.Millisecond), math.MaxInt, math.MaxInt, true)
@@ -82,26 +90,34 @@ func FuzzPermitCalls(f *testing.F) {
 			}
 		}
 		keys := []string{name, tag + ":timeout", "redisson_sc:" + tag}
-		check("acquire", d.AcquirePermits(backend.AcquireRequest{Name: name, Owner: who, Lease: l, Permits: count, Limit: limit}), keys,
+		check("acquire",
+			d.AcquirePermits(backend.AcquireRequest{Name: name, Owner: who, Lease: l,
+				Permits: count, Limit: limit}), keys,
 			[]string{millis(l), who, n, most, "10000"})
-		check("release", d.ReleasePermits(backend.ReleaseRequest{Name: name, Owner: who, Permits: count}), keys, []string{who, n})
+		check("release",
+			d.ReleasePermits(backend.ReleaseRequest{Name: name, Owner: who, Permits: count}), keys,
+			[]string{who, n})
 		renew := backend.RenewRequest{Name: name, Owner: who, Lease: l, Permits: count}
-		check("renew", d.RenewPermits([]backend.RenewRequest{renew, renew}), slices.Concat(keys, keys), []string{millis(l), who, n, who, n})
+		check("renew", d.RenewPermits([]backend.RenewRequest{renew, renew}),
+			slices.Concat(keys, keys), []string{millis(l), who, n, who, n})
 		check("force", d.ForceReleasePermits(backend.ForceReleaseRequest{Name: name}), keys, nil)
-		check("look", LookPermits(backend.LookRequest{Name: name, Owner: who, Permits: count}), keys[:2], []string{who, n})
+		check("look", LookPermits(backend.LookRequest{Name: name, Owner: who, Permits: count}),
+			keys[:2], []string{who, n})
 		err := checkSlots(name, kindOf(backend.Permits).keys(name, who)...)
 		for _, key := range keys {
 			if err == nil && Slot(key) != Slot(name) {
 				t.Errorf("%q: accepted, though %q is in another slot", name, key)
 			}
 		}
-		if err != nil && (backend.KindOf(err) != backend.Refused || !strings.ContainsAny(name, "{}")) {
+		if err != nil &&
+			(backend.KindOf(err) != backend.Refused || !strings.ContainsAny(name, "{}")) {
 			t.Errorf("%q is refused: %v", name, err)
 		}
 	})
 }
 
-// Every whole number wakes one, also those below zero, which Redisson sends where it was told of fewer permits than are out.
+// Every whole number wakes one, also those below zero, which Redisson sends where it was told of
+// fewer permits than are out.
 func FuzzAvailable(f *testing.F) {
 	for _, seed := range []string{"0", "3", "-2", "", "x", "1.5", "99999999999999999999"} {
 		f.Add(seed)

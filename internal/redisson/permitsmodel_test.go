@@ -14,21 +14,24 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
-// Random sequences of our steps and of Redisson's leave on each server what a model of the semaphore says, with the same answers
-// and messages; and whatever comes, who has permits can rely on that, and no more are out than who gets some has said.
+// Random sequences of our steps and of Redisson's leave on each server what a model of the
+// semaphore says, with the same answers and messages. Whatever comes, an owner can rely on permits
+// that it has, and no more are out than the limit that the last to get some has said.
 func TestPermitsModel(t *testing.T) {
 	depth.Checks(t, 30, 100, 2000)
 	semaphores(t, func(t *testing.T, s semaphore) {
 		rapid.Check(t, func(rt *rapid.T) {
 			s := s.fresh(t)
-			m := permitsModel{nLeft: gone, idsLeft: gone, ids: map[string]int{}, promises: map[string]promise{}}
+			m := permitsModel{
+				nLeft: gone, idsLeft: gone, ids: map[string]int{}, promises: map[string]promise{},
+			}
 			var trace strings.Builder
 			for _, x := range drawPermitSteps(rt) {
 				x = m.feasible(x)
 				fmt.Fprintf(&trace, "%+v\n", x)
 				m.check(rt, s, x, &trace)
 			}
-			// Whoever leaves, or doesn't, leaves nothing.
+			// Once all owners have left, or were forced to, no permit is out.
 			for _, owner := range ours {
 				m.check(rt, s, permitStep{do: "put", owner: owner, count: 1}, &trace)
 			}
@@ -46,8 +49,10 @@ func drawPermitSteps(rt *rapid.T) []permitStep {
 	one := rapid.Custom(func(rt *rapid.T) permitStep {
 		x := permitStep{
 			do: rapid.SampledFrom([]string{
-				"get", "get", "get", "get", "get", "get", "put", "put", "put", "renew", "renew", "renew", "look", "look", "all",
-				"jget", "jget", "jget", "jget", "jput", "jput", "jputs", "jrenew", "javailable", "jtryset", "jset", "jadd", "jexpire", "jdelete",
+				"get", "get", "get", "get", "get", "get", "put", "put", "put", "renew", "renew",
+				"renew", "look", "look", "all",
+				"jget", "jget", "jget", "jget", "jput", "jput", "jputs", "jrenew", "javailable",
+				"jtryset", "jset", "jadd", "jexpire", "jdelete",
 				"pass", "pass", "pass", "lose", "forget", "miscount",
 			}).Draw(rt, "do"),
 			owner: rapid.SampledFrom(ours).Draw(rt, "owner"),
@@ -83,7 +88,7 @@ type permitsModel struct {
 
 	nLeft, idsLeft int // for how long the keys last, forEver, or gone
 
-	// promises says what who has permits has been told.
+	// promises says what the owners that have permits have been told.
 	promises map[string]promise
 }
 
@@ -96,9 +101,10 @@ const (
 	never   = 1 << 30
 )
 
-// feasible returns a step, or another where the model can't know what it does: Redisson draws a new id for each permit; which of
-// several that are over it takes out is a matter of milliseconds, unless they were written together; and what an owner loses is
-// the last of his, as he does to Redisson.
+// feasible returns a step, or another where the model can't know what the step does. Redisson draws
+// a new id for each permit. Milliseconds decide which of several ids that are over it takes out,
+// unless they were written together. And an owner loses the last of its ids, as it would to
+// Redisson.
 func (m *permitsModel) feasible(x permitStep) permitStep {
 	if x.do == "lose" {
 		x.count = max(len(m.own(x.owner, 0))-1, 0)
@@ -142,7 +148,8 @@ func (m *permitsModel) check(rt *rapid.T, s semaphore, x permitStep, trace *stri
 	if got != want {
 		rt.Fatalf("%+v is answered %q, want %q, after\n%s", x, got, want, trace)
 	}
-	if got, want := strings.ReplaceAll(s.published(), PermitsChannel("n")+" ", ""), strings.Join(m.published, ", "); got != want {
+	if got, want := strings.ReplaceAll(s.published(), PermitsChannel("n")+" ",
+		""), strings.Join(m.published, ", "); got != want {
 		rt.Fatalf("%+v publishes %q, want %q, after\n%s", x, got, want, trace)
 	}
 	state := s.state()
@@ -151,10 +158,12 @@ func (m *permitsModel) check(rt *rapid.T, s semaphore, x permitStep, trace *stri
 	}
 	for owner, p := range m.promises {
 		if got := strings.Count(state, owner); p.ends > m.now && got != p.count {
-			rt.Fatalf("%s was told to have %d for %d, and has %d, after\n%s", owner, p.count, p.ends-m.now, got, trace)
+			rt.Fatalf("%s was told to have %d for %d, and has %d, after\n%s", owner, p.count,
+				p.ends-m.now, got, trace)
 		}
 	}
-	if out := strings.Count(state, ":"); strings.HasPrefix(got, "count") && !had && x.limit > 0 && out > x.limit {
+	if out := strings.Count(state, ":"); strings.HasPrefix(got, "count") && !had && x.limit > 0 &&
+		out > x.limit {
 		rt.Fatalf("%d are out of %d, after\n%s", out, x.limit, trace)
 	}
 }
@@ -314,10 +323,12 @@ func (m *permitsModel) look(x permitStep) string {
 	if out == 0 {
 		return available
 	}
-	return fmt.Sprintf("%s, out %s, has %d", available, inUnits(last-m.now), len(m.own(x.owner, x.count)))
+	return fmt.Sprintf("%s, out %s, has %d", available, inUnits(last-m.now),
+		len(m.own(x.owner, x.count)))
 }
 
-// own returns the ids of an owner that count: of the first so many, and of those that follow without a gap.
+// own returns the ids of an owner that count: of the first so many, and of those that follow
+// without a gap.
 func (m *permitsModel) own(owner string, count int) (ids []string) {
 	for i := 0; ; i++ {
 		id := fmt.Sprint(owner, i)
@@ -338,7 +349,9 @@ func (m *permitsModel) over(now int) (ids []string) {
 			ids = append(ids, id)
 		}
 	}
-	slices.SortFunc(ids, func(a, b string) int { return cmp.Or(cmp.Compare(m.ids[a], m.ids[b]), cmp.Compare(b, a)) })
+	slices.SortFunc(ids, func(a, b string) int {
+		return cmp.Or(cmp.Compare(m.ids[a], m.ids[b]), cmp.Compare(b, a))
+	})
 	return ids
 }
 
@@ -370,7 +383,7 @@ func (m *permitsModel) add(ids []string, ends int) {
 	}
 }
 
-// takeOut removes ids of an owner who gives them back or has lost one.
+// takeOut removes ids of an owner that gives them back or has lost one.
 func (m *permitsModel) takeOut(owner string, ids []string) int {
 	delete(m.promises, owner)
 	return m.remove(ids...)
@@ -531,7 +544,8 @@ func (m *permitsModel) redisson(x permitStep) string {
 	}
 }
 
-// reclaim is what Redisson does with those that are over by its clock. If that is ahead nobody has been promised anything.
+// reclaim is what Redisson does with those that are over by its clock. If that is ahead nobody has
+// been promised anything.
 func (m *permitsModel) reclaim(now, limit int) {
 	over := m.over(now)
 	over = over[:min(len(over), limit)]

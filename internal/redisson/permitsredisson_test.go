@@ -24,8 +24,8 @@ local function reclaim(now, limit)
 end;
 `
 
-// What Redisson's own scripts do to a semaphore, by their effects. The arguments are all that any of them needs: the time, when a
-// lease ends, a number, and ids.
+// redissonPermits has scripts with the effects of Redisson's own on a semaphore. The arguments are
+// all that any of them needs: the time, when a lease ends, a number, and ids.
 var redissonPermits = map[string]string{
 	"jget": reclaimAsRedisson + `
 reclaim(ARGV[1], #ARGV - 3);
@@ -112,7 +112,8 @@ return redis.call('pexpire', KEYS[2], millis);`,
 	"jdelete": `return redis.call('del', KEYS[1], KEYS[2]);`,
 }
 
-// redisson carries out a step of Redisson's. A lease of zero never ends. The limit is for how many units its clock is ahead.
+// redisson carries out a step of Redisson's. A lease of zero never ends. The limit is for how many
+// units its clock is ahead.
 func (s semaphore) redisson(x permitStep) string {
 	s.t.Helper()
 	text, ok := redissonPermits[x.do]
@@ -147,7 +148,7 @@ func (s semaphore) redisson(x permitStep) string {
 func TestPermitsWithRedisson(t *testing.T) {
 	playEach(t, map[string]string{
 		"it says how many there are": `
-			get A 1 10 0 = nobody has said how many permits there are
+			get A 1 10 0 = the number of permits is not known
 			jtryset - 3 = 1
 			jget J 1 0 = OK
 			jget K 1 20 = OK

@@ -13,8 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A server that was a master a moment ago knows nothing of what is out at the one that is now. Its no is worth nothing, and it
-// gives none.
+// A server that was a master a moment ago knows nothing of what is out at the one that is now. Its
+// no is worth nothing, and it gives none.
 func TestPermitsOnAReplica(t *testing.T) {
 	realServers(t, func(t *testing.T, plain *store) {
 		s := semaphore{plain}
@@ -22,7 +22,8 @@ func TestPermitsOnAReplica(t *testing.T) {
 			s.play(is)
 			s.do("replicaof", "127.0.0.1", strconv.Itoa(testservers.FreePort(t)))
 			for _, step := range []string{"get A 1 10 3", "put A 1", "renew A 1 10", "all"} {
-				if got := s.take(parsePermitStep(step)); !strings.HasPrefix(got, fmt.Sprintf("kind %d: READONLY", backend.Retry)) {
+				if got := s.take(parsePermitStep(step)); !strings.HasPrefix(got,
+					fmt.Sprintf("kind %d: READONLY", backend.Retry)) {
 					t.Errorf("%q, %s = %s", is, step, got)
 				}
 			}
@@ -31,7 +32,7 @@ func TestPermitsOnAReplica(t *testing.T) {
 	})
 }
 
-// A server whose memory is full lets nobody in, and lets those who are inside stay and leave.
+// A server whose memory is full lets nobody in. Holders can still renew and release.
 func TestPermitsWithoutMemory(t *testing.T) {
 	oom := fmt.Sprintf("kind %d: the server is out of memory", backend.Retry)
 	realServers(t, func(t *testing.T, plain *store) {
@@ -46,7 +47,8 @@ func TestPermitsWithoutMemory(t *testing.T) {
 		refused := func(step string) {
 			t.Helper()
 			before := s.state()
-			if got := s.take(parsePermitStep(step)); !strings.HasPrefix(got, oom) || s.state() != before {
+			if got := s.take(parsePermitStep(step)); !strings.HasPrefix(got, oom) ||
+				s.state() != before {
 				t.Errorf("%s = %s, and leaves %s, where there was %s", step, got, s.state(), before)
 			}
 		}
@@ -74,16 +76,19 @@ func TestPermitsWithoutMemory(t *testing.T) {
 	})
 }
 
-// In a cluster all that belongs to a semaphore is in one slot, whatever braces its name has, and what is published there is
-// heard there.
+// In a cluster all that belongs to a semaphore is in one slot, whatever braces its name has. A
+// message that is published there is heard there.
 func TestPermitsInACluster(t *testing.T) {
+	t.Parallel()
 	for server, start := range map[string]func(testservers.TB, int) []*testservers.Server{
 		"redis": testservers.RedisCluster, "valkey": testservers.ValkeyCluster,
 	} {
 		t.Run(server, func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
-			client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{start(t, 3)[0].Addr}, MaxRedirects: -1})
+			client := redis.NewClusterClient(&redis.ClusterOptions{
+				Addrs: []string{start(t, 3)[0].Addr}, MaxRedirects: -1,
+			})
 			defer client.Close()
 			run := func(c Call) {
 				t.Helper()
@@ -91,7 +96,8 @@ func TestPermitsInACluster(t *testing.T) {
 				for i, arg := range c.Args {
 					args[i] = arg
 				}
-				if err := client.Eval(ctx, c.Script.Text, c.Keys, args...).Err(); err != nil && err != redis.Nil {
+				if err := client.Eval(ctx, c.Script.Text, c.Keys, args...).Err(); err != nil &&
+					err != redis.Nil {
 					t.Fatal(err)
 				}
 			}
@@ -101,14 +107,20 @@ func TestPermitsInACluster(t *testing.T) {
 				if _, err := messages.Receive(ctx); err != nil {
 					t.Fatal(err)
 				}
-				acquire := backend.AcquireRequest{Name: name, Owner: owner, Lease: unit, Permits: 2, Limit: 3}
+				acquire := backend.AcquireRequest{
+					Name: name, Owner: owner, Lease: unit, Permits: 2, Limit: 3,
+				}
 				run(d.AcquirePermits(acquire))
-				run(d.RenewPermits([]backend.RenewRequest{{Name: name, Owner: owner, Lease: unit, Permits: 2}}))
+				run(d.RenewPermits([]backend.RenewRequest{{
+					Name: name, Owner: owner, Lease: unit, Permits: 2,
+				}}))
 				run(LookPermits(backend.LookRequest{Name: name, Owner: owner, Permits: 2}))
 				run(d.ReleasePermits(backend.ReleaseRequest{Name: name, Owner: owner, Permits: 2}))
 				acquire.Limit = 4
 				run(d.AcquirePermits(acquire))
-				run(d.RenewPermits([]backend.RenewRequest{{Name: name, Owner: owner, Lease: unit, Permits: 1}}))
+				run(d.RenewPermits([]backend.RenewRequest{{
+					Name: name, Owner: owner, Lease: unit, Permits: 1,
+				}}))
 				run(d.AcquirePermits(acquire))
 				run(d.ForceReleasePermits(backend.ForceReleaseRequest{Name: name}))
 				for i, want := range []string{"1", "3", "2", "4", "4"} {
@@ -129,10 +141,16 @@ func TestRenewManyPermits(t *testing.T) {
 	semaphores(t, func(t *testing.T, s semaphore) {
 		var reqs []backend.RenewRequest
 		for i := range maxTogether {
-			req := backend.RenewRequest{Name: fmt.Sprint("n", i/10), Owner: holder(fmt.Sprint(i)), Lease: 20 * unit, Permits: 1 + i%4}
+			req := backend.RenewRequest{
+				Name: fmt.Sprint("n", i/10), Owner: holder(fmt.Sprint(i)), Lease: 20 * unit,
+				Permits: 1 + i%4,
+			}
 			reqs = append(reqs, req)
 			if i%4 > 0 {
-				acquire := backend.AcquireRequest{Name: req.Name, Owner: req.Owner, Lease: 10 * unit, Permits: req.Permits, Limit: 100}
+				acquire := backend.AcquireRequest{
+					Name: req.Name, Owner: req.Owner, Lease: 10 * unit, Permits: req.Permits,
+					Limit: 100,
+				}
 				if _, err := s.run(s.dialect.AcquirePermits(acquire)); err != nil {
 					t.Fatal(err)
 				}
@@ -149,7 +167,9 @@ func TestRenewManyPermits(t *testing.T) {
 		}
 		for i, res := range results {
 			want := i%4 > 0 && i != 7
-			look := backend.LookRequest{Name: reqs[i].Name, Owner: reqs[i].Owner, Permits: reqs[i].Permits, Limit: 100}
+			look := backend.LookRequest{
+				Name: reqs[i].Name, Owner: reqs[i].Owner, Permits: reqs[i].Permits, Limit: 100,
+			}
 			reply, err := s.run(LookPermits(look))
 			if err != nil {
 				t.Fatal(err)
@@ -158,11 +178,13 @@ func TestRenewManyPermits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if res.Held != want || (got.Count == look.Permits) != want || !want && got.Count > 0 || got.Remaining <= 19*unit {
+			if res.Held != want || (got.Count == look.Permits) != want || !want && got.Count > 0 ||
+				got.Remaining <= 19*unit {
 				t.Errorf("%d is %+v, and %+v", i, res, got)
 			}
 		}
-		// What is something else is nobody's fault, and each must be asked about alone.
+		// The error about a key of another kind doesn't say which request it is about: each must be
+		// sent alone.
 		s.do("set", "n5", "text")
 		if got := say(s.store, s.dialect.RenewPermits(reqs), parseRenewal); got != "conflict" {
 			t.Errorf("one of which is text: %s", got)
@@ -175,7 +197,9 @@ func TestRenewFewWithManyPermits(t *testing.T) {
 	b := &batch{}
 	var chosen []int
 	for i := range 300 {
-		b.reqs = append(b.reqs, backend.RenewRequest{Kind: backend.Permits, Name: "n", Lease: time.Second, Permits: 1 + i%150})
+		b.reqs = append(b.reqs, backend.RenewRequest{
+			Kind: backend.Permits, Name: "n", Lease: time.Second, Permits: 1 + i%150,
+		})
 		chosen = append(chosen, i)
 	}
 	seen := 0
@@ -196,12 +220,17 @@ func TestRenewFewWithManyPermits(t *testing.T) {
 func TestPermitsDialect(t *testing.T) {
 	for _, d := range []Dialect{{}, {Sharded: true}} {
 		for what, c := range map[string]Call{
-			"acquire": d.AcquirePermits(backend.AcquireRequest{Name: "n", Owner: "o", Lease: time.Second, Permits: 1}),
+			"acquire": d.AcquirePermits(backend.AcquireRequest{
+				Name: "n", Owner: "o", Lease: time.Second, Permits: 1,
+			}),
 			"release": d.ReleasePermits(backend.ReleaseRequest{Name: "n", Owner: "o", Permits: 1}),
-			"renew":   d.RenewPermits([]backend.RenewRequest{{Name: "n", Owner: "o", Lease: time.Second, Permits: 1}}),
-			"force":   d.ForceReleasePermits(backend.ForceReleaseRequest{Name: "n"}),
+			"renew": d.RenewPermits([]backend.RenewRequest{{
+				Name: "n", Owner: "o", Lease: time.Second, Permits: 1,
+			}}),
+			"force": d.ForceReleasePermits(backend.ForceReleaseRequest{Name: "n"}),
 		} {
-			if plain := strings.Contains(c.Script.Text, "'publish'"); plain == d.Sharded || strings.Contains(c.Script.Text, "'spublish'") != d.Sharded {
+			if plain := strings.Contains(c.Script.Text, "'publish'"); plain == d.Sharded ||
+				strings.Contains(c.Script.Text, "'spublish'") != d.Sharded {
 				t.Errorf("%+v, %s: script %s", d, what, c.Script.Text)
 			}
 			if fmt.Sprint(c.Keys) != "[n {n}:timeout redisson_sc:{n}]" {
@@ -211,33 +240,42 @@ func TestPermitsDialect(t *testing.T) {
 	}
 }
 
-// When something ends is a matter of whole milliseconds of the server's, no sooner than the lease says.
+// When something ends is a matter of whole milliseconds of the server's, no sooner than the lease
+// says.
 func TestPermitsEnd(t *testing.T) {
+	t.Parallel()
 	semaphores(t, func(t *testing.T, s semaphore) {
 		const lease = 50 * time.Millisecond
 		before := time.Now()
-		if _, err := s.run(s.dialect.AcquirePermits(backend.AcquireRequest{Name: "n", Owner: holder("A"), Lease: lease, Permits: 1, Limit: 1})); err != nil {
+		if _, err := s.run(s.dialect.AcquirePermits(backend.AcquireRequest{
+			Name: "n", Owner: holder("A"), Lease: lease, Permits: 1, Limit: 1,
+		})); err != nil {
 			t.Fatal(err)
 		}
-		ends := time.UnixMilli(int64(s.client.ZScore(t.Context(), ids("n"), holder("A")+"\xff\xff\xff\xff").Val()))
+		ends := time.UnixMilli(int64(
+			s.client.ZScore(t.Context(), ids("n"), holder("A")+"\xff\xff\xff\xff").Val()))
 		if ends.Before(before.Add(lease)) || ends.After(time.Now().Add(lease+time.Millisecond)) {
 			t.Errorf("it ends %v after it began", ends.Sub(before))
 		}
 		// However soon one looks, no more is left than was asked for.
 		for range 200 {
-			both := strings.Replace(permitsAcquireScript.Text, "return {count};", "return lasts(timeouts, -1, micros);", 1)
+			both := strings.Replace(permitsAcquireScript.Text, "return {count};",
+				"return lasts(timeouts, -1, micros);", 1)
 			left, err := s.eval(both, permitsKeys("n"), "50", holder("A"), "1", "1", "10000")
 			if err != nil || left != int64(50) {
 				t.Fatalf("just after it began %v ms are left, %v", left, err)
 			}
 		}
 		testservers.Until(t, "it is over", func() bool {
-			reply, err := s.run(s.dialect.AcquirePermits(backend.AcquireRequest{Name: "n", Owner: holder("B"), Lease: time.Second, Permits: 1, Limit: 1}))
+			reply, err := s.run(s.dialect.AcquirePermits(backend.AcquireRequest{
+				Name: "n", Owner: holder("B"), Lease: time.Second, Permits: 1, Limit: 1,
+			}))
 			if err != nil {
 				t.Fatal(err)
 			}
 			res, err := ParsePermits(reply)
-			if err != nil || !res.Acquired && (res.Remaining < time.Millisecond || res.Remaining > lease) ||
+			if err != nil || !res.Acquired &&
+				(res.Remaining < time.Millisecond || res.Remaining > lease) ||
 				res.Acquired && time.Since(before) < lease {
 				t.Fatal(res, time.Since(before), err)
 			}

@@ -1,12 +1,13 @@
-// Package redisson keeps locks as Redisson does, in Redis and in Valkey: the scripts and their arguments,
-// the names, what the replies and the errors mean, and the sessions that take the steps. A backend adapts
-// its client with a [Transport].
+// Package redisson keeps locks in Redis and in Valkey as Redisson does. It has the scripts and
+// their arguments, the names of keys and channels, the meaning of replies and errors, and the
+// sessions that run the steps. A backend adapts its client library with a [Transport].
 //
-// A step's way is: the session builds the commands of the lock's kind, the transport sends them, and
-// the kind reads the replies. What there is of a kind is its entry in one table.
+// In a step, the session builds the commands of the lock's kind, the transport sends them, and the
+// kind reads the replies. Each kind is an entry in one table.
 //
-// An exclusive lock is a hash under the lock's name, with one field: the owner, and its holds as the value.
-// The key's expiry is the lease. Whoever frees the lock publishes a message on its channel.
+// An exclusive lock is a hash under the lock's name. Its one field is the owner, with the number of
+// its holds as the value. The key's expiry is the lease. A step that frees the lock publishes a
+// message on the lock's channel.
 package redisson
 
 import (
@@ -22,7 +23,7 @@ import (
 // A Script is a Lua script that the server runs as one atomic step.
 type Script struct {
 	Text string
-	SHA1 string // of Text, in hex; the name by which EVALSHA runs it
+	SHA1 string // of Text, in hex; EVALSHA runs the script by it
 }
 
 var (
@@ -35,7 +36,7 @@ var (
 	//go:embed renewtogether.lua
 	renewTogetherText string
 	//go:embed forcerelease.lua
-	delText string // which deletes a key of any kind
+	delText string // deletes a key of any type
 
 	acquireScript = newScript(acquireText)
 	releaseScript = newScript(releaseText)
@@ -44,8 +45,9 @@ var (
 	renewTogetherScript = newScript(renewTogetherText)
 )
 
-// undeclared begins a script that uses keys which it is not told, such as those of the readers that it
-// finds. For most servers it is a comment. Dragonfly refuses such a script without it.
+// undeclared is the first line of a script that uses keys which aren't among its arguments, such as
+// the timeouts of readers. Dragonfly refuses such a script without this line. To other servers the
+// line is a comment.
 const undeclared = "--!df flags=allow-undeclared-keys\n"
 
 func newScript(text string) Script {
@@ -53,32 +55,33 @@ func newScript(text string) Script {
 	return Script{Text: text, SHA1: hex.EncodeToString(sum[:])}
 }
 
-// A Call is a script with what it is called with.
+// A Call is a script with its keys and arguments.
 type Call struct {
 	Script Script
 	Keys   []string
 	Args   []string
 }
 
-// call returns a call whose first words are its keys.
+// call returns a call. The words are first its keys, whose number is keys, and then its arguments.
 func call(script Script, keys int, words ...string) Call {
 	return Call{script, words[:keys:keys], words[keys:]}
 }
 
-// Acquire is one attempt to lock. [ParseAcquire] reads its reply.
+// Acquire makes one attempt to lock. [ParseAcquire] reads its reply.
 func Acquire(req backend.AcquireRequest) Call {
 	return call(acquireScript, 1, req.Name, millis(req.Lease), req.Owner)
 }
 
-// Release gives one hold back, in the zero [Dialect].
+// Release releases one hold, in the zero [Dialect].
 func Release(req backend.ReleaseRequest) Call { return Dialect{}.Release(req) }
 
-// Renew prolongs a hold. [ParseRenew] reads its reply.
+// Renew renews a hold. [ParseRenew] reads its reply.
 func Renew(req backend.RenewRequest) Call {
 	return call(renewScript, 1, req.Name, millis(req.Lease), req.Owner)
 }
 
-// renewTogether does for each name what [Renew] does, on a server that has all of them. All have one lease.
+// renewTogether is [Renew] for many locks. All locks must be on the same server, and have the same
+// lease.
 func renewTogether(reqs []backend.RenewRequest) Call {
 	n := len(reqs)
 	words := make([]string, 2*n+1)
@@ -92,7 +95,7 @@ func renewTogether(reqs []backend.RenewRequest) Call {
 // ForceRelease frees a lock, in the zero [Dialect].
 func ForceRelease(req backend.ForceReleaseRequest) Call { return Dialect{}.ForceRelease(req) }
 
-// millis is a duration on the wire. The lease of a request is a whole number of milliseconds.
+// millis writes a duration for a script. The lease of a request is a whole number of milliseconds.
 func millis(d time.Duration) string {
 	return strconv.FormatInt(d.Milliseconds(), 10)
 }

@@ -10,30 +10,32 @@ import (
 )
 
 const (
-	// maxBatch is how many renewals go into one pipeline. It bounds what a server must buffer, and how
+	// maxBatch is the number of renewals in one pipeline. It bounds a server's buffers, and how
 	// long other commands wait behind a batch.
 	maxBatch = 1000
 
-	// maxScripts is the same for scripts that renew many holds each.
+	// maxScripts is the number of scripts in one pipeline if each renews many holds.
 	maxScripts = 100
 
-	// maxTogether is how many holds one script renews at most, where one with several permits counts as so many. It bounds for
-	// how long a server does nothing else.
+	// maxTogether is the number of holds that one script renews. A hold of several permits counts
+	// once for each permit. The limit bounds how long a script keeps the server from other work.
 	maxTogether = 100
 )
 
-// A batch is what RenewBatch was asked for.
+// A batch is one call of RenewBatch.
 type batch struct {
 	*session
-	reqs   []backend.RenewRequest // our own
-	kinds  []*kind                // of each
+	reqs   []backend.RenewRequest // a copy, in which choose replaces names and owners
+	kinds  []*kind                // the kind of each request
 	answer func(int, backend.RenewResult, error)
 }
 
-// RenewBatch sends the requests in pipelines, to each node of a cluster its own: clients would send one to
-// several nodes, too, but answer when the slowest has answered. Where there is only one server, most of
-// them share a script.
-func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+// RenewBatch sends the requests in pipelines, one for each node of a cluster. The client libraries
+// can split one pipeline among nodes, but would return only after the slowest node's answer. If
+// there is only one server, most requests share scripts.
+func (s *session) RenewBatch(
+	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
+) {
 	b := &batch{s, slices.Clone(reqs), make([]*kind, len(reqs)), answer}
 	chosen := b.choose(ctx)
 	if !s.Cluster && len(chosen) > 1 {
@@ -41,7 +43,9 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 	}
 	var running sync.WaitGroup
 	name := func(i int) string { return b.reqs[i].Name }
-	for _, group := range b.byNode(ctx, chosen, name, func(i int, err error) { b.answer(i, backend.RenewResult{}, err) }) {
+	for _, group := range b.byNode(ctx, chosen, name, func(i int, err error) {
+		b.answer(i, backend.RenewResult{}, err)
+	}) {
 		running.Go(func() {
 			for some := range slices.Chunk(group, maxBatch) {
 				b.apart(ctx, some)
@@ -49,15 +53,15 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 		})
 	}
 	if s.Cluster {
-		s.Transport.Refresh(ctx) // nobody waits for a node that hangs
+		s.Transport.Refresh(ctx) // beside the batches, since it may wait for a node that hangs
 	}
 	running.Wait()
 }
 
-// choose returns the requests that can be sent, by their indexes, and makes them what is sent. The others are
-// answered.
+// choose returns the indexes of the requests that can be sent, and replaces their names and owners
+// by those in the store. It answers the other requests with an error.
 func (b *batch) choose(ctx context.Context) (chosen []int) {
-	var down error // of the only server
+	var down error // why the only server can't be reached, or nil
 	if !b.Cluster && len(b.reqs) > 0 {
 		down = b.Transport.Reach(ctx, b.Prefix+b.reqs[0].Name)
 	}
@@ -79,11 +83,13 @@ func (b *batch) choose(ctx context.Context) (chosen []int) {
 	return chosen
 }
 
-// byNode groups requests by the node that they go to. Those for which there is none are failed.
-func (s *session) byNode(ctx context.Context, chosen []int, name func(int) string, fail func(int, error)) map[string][]int {
+// byNode groups requests by their node. If no node is known for a request, byNode calls fail.
+func (s *session) byNode(
+	ctx context.Context, chosen []int, name func(int) string, fail func(int, error),
+) map[string][]int {
 	groups := make(map[string][]int)
 	for _, i := range chosen {
-		var node string // of the only server
+		var node string // "" if there is only one server
 		if s.Cluster {
 			var err error
 			if node, err = s.Transport.Node(ctx, name(i)); err != nil {
@@ -96,8 +102,8 @@ func (s *session) byNode(ctx context.Context, chosen []int, name func(int) strin
 	return groups
 }
 
-// together renews many holds with few scripts, where one server has all of them. It returns the requests
-// that are to be sent each by itself.
+// together renews many holds with few scripts, on a single server. It returns the requests that
+// must still be sent one by one.
 func (b *batch) together(ctx context.Context, chosen []int) (rest []int) {
 	for groups := range slices.Chunk(b.alike(chosen), maxScripts) {
 		calls := make([]Call, len(groups))
@@ -111,7 +117,7 @@ func (b *batch) together(ctx context.Context, chosen []int) (rest []int) {
 	return rest
 }
 
-// alike groups requests that one script can carry out.
+// alike groups the requests so that one script can carry out each group.
 func (b *batch) alike(chosen []int) (groups [][]int) {
 	type script struct {
 		kind  backend.Kind
@@ -142,11 +148,12 @@ func (b *batch) pick(group []int) []backend.RenewRequest {
 	return reqs
 }
 
-// answerTogether answers the requests of a group for which the reply says yes, and returns the others.
+// answerTogether answers the requests of a group for which the reply is yes. It returns the others,
+// which must be sent one by one. If there was no reply, it answers all requests with the error.
 //
-// A yes can be relied on. Everything else is to be asked for each by itself: a refusal is about one of the
-// names, nobody knows which; and a no may come from a proxy that has sent the script where only
-// the first of its names is. If there was no reply all are answered with the error.
+// A yes is certain. A no may come from a proxy that has sent the script to the server of the first
+// name, although other names are elsewhere. An error reply is about only one of the names, and
+// doesn't say which.
 func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 	results, odd := ParseRenewals(r.Value, len(group))
 	for i, request := range group {
@@ -162,7 +169,8 @@ func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 	return rest
 }
 
-// apart renews holds each with a script of its own, and asks again where the answer is no.
+// apart renews each hold with its own script. If the answer is no, apart repeats the renewal with
+// the kind's renewAgain, unless that is nil.
 func (b *batch) apart(ctx context.Context, group []int) {
 	calls := make([]Call, len(group))
 	for i, index := range group {
@@ -188,12 +196,12 @@ func (b *batch) apart(ctx context.Context, group []int) {
 	}
 }
 
-// runBatch carries out scripts in one pipeline, and in another those that the server did not know.
+// runBatch runs scripts in one pipeline, and sends those that the server didn't know in another.
 func (s *session) runBatch(ctx context.Context, calls []Call) []Reply {
 	return runAll(calls, func(cmds []Command) []Reply { return s.Transport.SendBatch(ctx, cmds) })
 }
 
-// runAll is runBatch by a way of one's own.
+// runAll is runBatch with the given send.
 func runAll(calls []Call, send func([]Command) []Reply) []Reply {
 	if len(calls) == 0 {
 		return nil

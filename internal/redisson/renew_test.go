@@ -19,7 +19,9 @@ func TestRenewTogether(t *testing.T) {
 		if i%3 == 0 {
 			lease = time.Minute
 		}
-		reqs = append(reqs, backend.RenewRequest{Name: fmt.Sprint("n", i), Owner: fmt.Sprint("o", i), Lease: lease})
+		reqs = append(reqs, backend.RenewRequest{
+			Name: fmt.Sprint("n", i), Owner: fmt.Sprint("o", i), Lease: lease,
+		})
 		if i%10 != 5 {
 			chosen = append(chosen, i)
 		}
@@ -34,7 +36,8 @@ func TestRenewTogether(t *testing.T) {
 		}
 		for i, request := range group {
 			req := reqs[request]
-			if call.Keys[i] != req.Name || call.Args[i+1] != req.Owner || call.Args[0] != millis(req.Lease) {
+			if call.Keys[i] != req.Name || call.Args[i+1] != req.Owner ||
+				call.Args[0] != millis(req.Lease) {
 				t.Errorf("request %d: %q", request, call)
 			}
 		}

@@ -7,18 +7,21 @@ import (
 	"time"
 )
 
-// Replicas are those that an acquisition waits for: N within a time, or none if N is zero.
+// Replicas says how many replicas must acknowledge an acquisition within Timeout. If N is zero,
+// none must.
 type Replicas struct {
 	N       int
 	Timeout time.Duration
 }
 
-// wait is what follows a write on the same connection.
+// wait returns the command that waits for the acknowledgements of a write. It must follow the write
+// on the same connection.
 func (r Replicas) wait() Command {
 	return Command{Verb: "WAIT", Args: []string{strconv.Itoa(r.N), millis(r.Timeout)}}
 }
 
-// ErrNotReplicated is wrapped in the error of an acquisition that too few replicas have acknowledged.
+// ErrNotReplicated is wrapped in the error of an acquisition if too few replicas have acknowledged
+// it.
 var ErrNotReplicated = errors.New("the lock is not replicated")
 
 // acknowledged reads the reply to WAIT. It returns nil, or an error that wraps [ErrNotReplicated].
@@ -31,7 +34,8 @@ func (r Replicas) acknowledged(reply Reply) error {
 		return fmt.Errorf("%w: %w", ErrNotReplicated, unexpected("WAIT", reply.Value))
 	}
 	if acks < int64(r.N) {
-		return fmt.Errorf("%w: %d of %d replicas have acknowledged it in time", ErrNotReplicated, acks, r.N)
+		return fmt.Errorf("%w: %d of %d replicas have acknowledged it in time", ErrNotReplicated,
+			acks, r.N)
 	}
 	return nil
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The Parse functions read a reply: nil, an int64 or a string, as clients decode RESP. A reply that
-// the protocol does not know is an error of kind [backend.Unknown]: something was carried out, but
-// who knows what.
+// The Parse functions read a reply as client libraries decode RESP. It is nil, an int64, a string,
+// or a []any of these. An unexpected reply is an error of kind [backend.Unknown], since the server
+// may have carried out the command.
 
-// ParseAcquire reads the reply to [Acquire]: nil if the lock was acquired, otherwise how long the
-// present hold lasts.
+// ParseAcquire reads the reply to [Acquire]. It is nil if the lock was acquired. Otherwise it says
+// how long the present hold lasts.
 func ParseAcquire(reply any) (backend.AcquireResult, error) {
 	if reply == nil {
 		return backend.AcquireResult{Acquired: true}, nil
@@ -61,7 +61,7 @@ func ParseRenewAgain(reply any) (backend.RenewResult, error) {
 	return ParseRenew(reply)
 }
 
-// ParseKeep reads the reply to what is sent to release with Keep.
+// ParseKeep reads the reply to the release of a request with Keep.
 func ParseKeep(reply any) (backend.ReleaseResult, error) {
 	if reply == int64(2) {
 		return backend.ReleaseResult{Outcome: backend.Kept}, nil
@@ -69,7 +69,7 @@ func ParseKeep(reply any) (backend.ReleaseResult, error) {
 	return ParseReleaseAgain(reply)
 }
 
-// ParseIsForeign reads the reply to [IsForeign]. It returns the error of a step that found this.
+// ParseIsForeign reads the reply to [IsForeign]. If that is yes, it returns the error for the step.
 func ParseIsForeign(reply any) error {
 	if reply == foreign {
 		return errForeign
@@ -85,7 +85,7 @@ func ParseIsKept(reply any) (bool, error) {
 	return parseBool("is kept", reply)
 }
 
-// foreign is the reply of scripts of ours to a key that is no lock.
+// foreign is the reply of our scripts if the key isn't a lock of the kind.
 var foreign any = int64(-1)
 
 // ParseForceRelease reads the reply to [ForceRelease].
@@ -97,7 +97,7 @@ func ParseForceRelease(reply any) (backend.ForceReleaseResult, error) {
 	return backend.ForceReleaseResult{Released: released}, err
 }
 
-// ParseCount reads the reply to HGET key owner: the owner's holds.
+// ParseCount reads the reply to HGET key owner, which is the number of the owner's holds.
 func ParseCount(reply any) (int, error) {
 	if reply == nil {
 		return 0, nil
@@ -113,7 +113,8 @@ func ParseCount(reply any) (int, error) {
 	return n, nil
 }
 
-// look asks about a lock and one owner, or whether it has a mode.
+// look asks about a lock and one owner. Without an owner it asks for the mode, only because HGET
+// returns an error if the key isn't a hash.
 func look(req backend.LookRequest) []Command {
 	field := req.Owner
 	if field == "" {
@@ -122,8 +123,11 @@ func look(req backend.LookRequest) []Command {
 	return []Command{ask("EXISTS", req.Name), ask("HGET", req.Name, field), ask("PTTL", req.Name)}
 }
 
-// looked reads the replies to look. It is certain that it is a lock if the owner holds it and it has an expiry.
-func looked(req backend.LookRequest, replies []Reply) (res backend.LookResult, certain bool, err error) {
+// looked reads the replies to look. The result is certain if the lock is free, or if the owner
+// holds it and the key has an expiry.
+func looked(
+	req backend.LookRequest, replies []Reply,
+) (res backend.LookResult, certain bool, err error) {
 	for _, r := range replies {
 		if r.Err != nil {
 			return backend.LookResult{}, false, r.Err
@@ -137,9 +141,10 @@ func looked(req backend.LookRequest, replies []Reply) (res backend.LookResult, c
 	return res, !res.Held || res.Remaining >= 0 && res.Count > 0, err
 }
 
-// ParseLook reads the replies to EXISTS key, HGET key owner (nil if there is no owner to ask for) and
-// PTTL key, sent in this order. Others may have taken turns on the lock between them; if the first
-// or the last says that it was free, it was free at one moment, and that is what is reported.
+// ParseLook reads the replies to EXISTS key, HGET key owner and PTTL key, sent in this order.
+// Without an owner, holds is nil. The lock may have changed hands between the commands. If the
+// first or the last reply says that it was free, it was free at one moment, and ParseLook reports
+// that.
 func ParseLook(exists, holds, pttl any) (backend.LookResult, error) {
 	there, err := parseBool("EXISTS", exists)
 	if err != nil {
@@ -170,12 +175,15 @@ func parseBool(what string, reply any) (bool, error) {
 	}
 }
 
-// duration is a PTTL of -1 or more, saturating. -1 says that the key never expires.
+// duration converts a PTTL of -1 or more, with saturation. -1 says that the key never expires.
 func duration(ms int64) time.Duration {
 	const most = int64(1<<63-1) / int64(time.Millisecond)
 	return time.Duration(min(ms, most)) * time.Millisecond
 }
 
 func unexpected(what string, reply any) error {
-	return &backend.Error{Kind: backend.Unknown, Err: fmt.Errorf("unexpected reply to %s: %.200q", what, fmt.Sprint(reply))}
+	return &backend.Error{
+		Kind: backend.Unknown, Err: fmt.Errorf("unexpected reply to %s: %.200q", what,
+			fmt.Sprint(reply)),
+	}
 }

@@ -9,14 +9,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A read-write lock keeps the data of Redisson's RReadWriteLock, by scripts of our own. These differ from
-// Redisson's where the steps of package backend do: a read counts one, however often it is acquired; no
-// expiry ever gets shorter for whoever still holds something; writers who wait leave notes; and a
-// release of a write that leaves its owner reading wakes the others.
+// A read-write lock has the data of Redisson's RReadWriteLock, but scripts of our own, since the
+// steps of package backend differ from Redisson's. A read has a count of one, however often it is
+// acquired. No expiry gets shorter while the owner still has a hold. Writers that wait leave notes.
+// The release of a write wakes waiting readers even if its owner still reads.
 //
-// Unlike Redisson's they need no second script after a no: where one does nothing it says so behind a command
-// that a replica refuses. A full server permits all of them but those that acquire. That a key is
-// no read-write lock is an error of the script, as for a key of another type.
+// Unlike Redisson's scripts, these need no second script after a no. A script that finds nothing to
+// do first runs a command that a replica refuses, so its no is certain. A server whose memory is
+// full permits all scripts except those that acquire. If a key isn't a read-write lock, the script
+// returns the error for a key of another type.
 
 var (
 	//go:embed rw.lua
@@ -48,15 +49,17 @@ var (
 
 var (
 	readAcquireScript  = newScript(undeclared + isLockText + rwText + notesText + readAcquireText)
-	writeAcquireScript = newScript(undeclared + isLockText + keptText + rwText + notesText + writeAcquireText)
-	readRenewScript    = newScript(undeclared + isLockText + rwText + readRenewText)
-	writeRenewScript   = newScript(undeclared + isLockText + rwText + writeRenewText)
-	rwLookScript       = newScript(undeclared + isLockText + rwText + rwLookText)
+	writeAcquireScript = newScript(undeclared + isLockText + keptText + rwText + notesText +
+		writeAcquireText)
+	readRenewScript  = newScript(undeclared + isLockText + rwText + readRenewText)
+	writeRenewScript = newScript(undeclared + isLockText + rwText + writeRenewText)
+	rwLookScript     = newScript(undeclared + isLockText + rwText + rwLookText)
 
 	readReleaseScript      = newScript(undeclared + isLockText + rwText + readReleaseText)
 	writeReleaseScript     = newScript(undeclared + isLockText + rwText + writeReleaseText)
-	writeReleaseKeepScript = newScript(undeclared + isLockText + keptText + rwText + writeReleaseKeepText)
-	rwForceScript          = newScript(undeclared + isLockText + rwText + onMaster + rwForceText)
+	writeReleaseKeepScript = newScript(undeclared + isLockText + keptText + rwText +
+		writeReleaseKeepText)
+	rwForceScript = newScript(undeclared + isLockText + rwText + onMaster + rwForceText)
 
 	shardedReadReleaseScript      = sharded(readReleaseScript.Text)
 	shardedWriteReleaseScript     = sharded(writeReleaseScript.Text)
@@ -64,24 +67,24 @@ var (
 	shardedRWForceScript          = sharded(rwForceScript.Text)
 )
 
-// What a read-write lock can be.
+// These are the modes of a read-write lock.
 const (
 	reading = "read"
 	writing = "write"
 )
 
-// RWChannel returns the name of the channel on which releases of both sides of a read-write lock are published,
-// with the same messages as on a plain lock's [Channel].
+// RWChannel returns the name of the channel on which releases of both sides of a read-write lock
+// are published, with the same messages as on a plain lock's [Channel].
 func RWChannel(name string) string { return tagged("redisson_rwlock:", name, "") }
 
-// notes is where writers that wait leave their notes.
+// notes returns the key under which waiting writers leave their notes.
 func notes(name string) string { return apart("distsync_rwlock_notes:", name) }
 
-// timeout is the key that says how long a reader reads.
+// timeout returns the key whose expiry is a reader's lease.
 func timeout(name, reader string) string { return tagged("", name, ":"+reader+":rwlock_timeout:1") }
 
-// reader is the field of an owner who reads. There are two kinds of field besides: the mode, and those of
-// writers. Owners that look like these get a colon more.
+// reader returns the field of a reading owner. A lock also has the field of the mode, and those of
+// writers. If an owner has the name of such a field, reader appends a colon.
 func reader(owner string) string {
 	core := strings.TrimRight(owner, ":")
 	if core == "mode" || strings.HasSuffix(core, writerSuffix) {
@@ -90,47 +93,51 @@ func reader(owner string) string {
 	return owner
 }
 
-// writer is the field of an owner who writes.
+// writer returns the field of a writing owner.
 func writer(owner string) string { return reader(owner) + writerSuffix }
 
 const writerSuffix = ":write"
 
-// AcquireRead is one attempt to read. [ParseGrant] reads its reply.
+// AcquireRead makes one attempt to read. [ParseGrant] reads its reply.
 func AcquireRead(req backend.AcquireRequest) Call {
 	r := reader(req.Owner)
 	return call(readAcquireScript, 3, req.Name, timeout(req.Name, r), notes(req.Name),
 		millis(req.Lease), r, writer(req.Owner), micros(req.Waited))
 }
 
-// AcquireWrite is one attempt to write. [ParseGrant] reads its reply.
+// AcquireWrite makes one attempt to write. [ParseGrant] reads its reply.
 func AcquireWrite(req backend.AcquireRequest) Call {
 	return call(writeAcquireScript, 2, req.Name, notes(req.Name),
 		millis(req.Lease), writer(req.Owner), micros(req.Waited), micros(req.Place))
 }
 
-// ReleaseRead ends a read. [ParseRelease] reads its reply, and no further step is needed if that is no.
+// ReleaseRead releases a read. [ParseRelease] reads its reply. If it says no, that is certain.
 func (d Dialect) ReleaseRead(req backend.ReleaseRequest) Call {
 	r := reader(req.Owner)
 	return call(d.script(readReleaseScript, shardedReadReleaseScript), 3,
 		req.Name, RWChannel(req.Name), timeout(req.Name, r), unlockMessage, r)
 }
 
-// ReleaseWrite gives one hold back, or a note. [ParseRelease] reads its reply, and no further step is needed if
-// that is no.
+// ReleaseWrite releases one hold, or removes a note. [ParseRelease] reads its reply. A no is
+// certain.
 func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseScript, shardedWriteReleaseScript), 3,
-		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease), writer(req.Owner))
+		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease),
+		writer(req.Owner))
 }
 
-// KeepWrite gives one hold back as ReleaseWrite does, but keeps the last: for as long as its owner goes on reading, if that is longer. [ParseKeep]
-// reads its reply, and no further step is needed if that is no.
+// KeepWrite releases one hold as ReleaseWrite does, but keeps the lock at the last release. If its
+// owner still reads, the lock stays kept at least until the lease of that read ends. [ParseKeep]
+// reads its reply. If it says no, that is certain.
 func (d Dialect) KeepWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseKeepScript, shardedWriteReleaseKeepScript), 3,
-		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease), writer(req.Owner), millis(req.Keep))
+		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease),
+		writer(req.Owner), millis(req.Keep))
 }
 
-// RenewReads prolongs up to a hundred reads, all for the lease of the first. [ParseRenewals] reads its reply, and
-// no further step is needed if that is no. Of an error nobody knows whose it is, unless there is only one.
+// RenewReads renews up to a hundred reads, all with the lease of the first. [ParseRenewals] reads
+// its reply. If it says no, that is certain. An error doesn't say to which of several reads it
+// belongs.
 func RenewReads(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 2*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
@@ -149,33 +156,36 @@ func RenewWrites(reqs []backend.RenewRequest) Call {
 	return Call{writeRenewScript, keys, args}
 }
 
-// ForceReleaseRead ends all reads, unless somebody writes. [ParseForceRelease] reads its reply.
+// ForceReleaseRead ends all reads, unless there is a writer. [ParseForceRelease] reads its reply.
 func (d Dialect) ForceReleaseRead(req backend.ForceReleaseRequest) Call {
 	return d.forceRW(req.Name, unlockMessage, reading)
 }
 
-// ForceReleaseWrite ends a write with what its owner reads. [ParseForceRelease] reads its reply.
+// ForceReleaseWrite ends a write, and all reads that its owner has. [ParseForceRelease] reads its
+// reply.
 func (d Dialect) ForceReleaseWrite(req backend.ForceReleaseRequest) Call {
 	return d.forceRW(req.Name, readUnlockMessage, writing)
 }
 
 func (d Dialect) forceRW(name, message, mode string) Call {
-	return call(d.script(rwForceScript, shardedRWForceScript), 2, name, RWChannel(name), message, mode)
+	return call(d.script(rwForceScript, shardedRWForceScript), 2, name, RWChannel(name), message,
+		mode)
 }
 
-// LookRead asks about those who read. [ParseLookRW] reads its reply.
+// LookRead asks about the readers. [ParseLookRW] reads its reply.
 func LookRead(req backend.LookRequest) Call {
 	r := reader(req.Owner)
 	return call(rwLookScript, 2, req.Name, timeout(req.Name, r), reading, r)
 }
 
-// LookWrite asks about who writes. [ParseLookRW] reads its reply.
+// LookWrite asks about the writer. [ParseLookRW] reads its reply.
 func LookWrite(req backend.LookRequest) Call {
 	return call(rwLookScript, 1, req.Name, writing, writer(req.Owner))
 }
 
-// ParseGrant reads the reply to [AcquireRead] and [AcquireWrite]: the owner's holds or, if the lock was not
-// acquired, how long the present hold or a writer's note lasts.
+// ParseGrant reads the reply to [AcquireRead] and [AcquireWrite]. The reply is the count of the
+// owner's holds or, if the lock was not acquired, how long the present hold or a writer's note
+// lasts.
 func ParseGrant(reply any) (backend.AcquireResult, error) {
 	words, granted := reply.([]any)
 	if !granted && reply != nil {
@@ -189,7 +199,8 @@ func ParseGrant(reply any) (backend.AcquireResult, error) {
 	return backend.AcquireResult{}, unexpected("acquire", reply)
 }
 
-// ParseRenewals reads the reply to [RenewReads] or [RenewWrites] of n requests: which are held.
+// ParseRenewals reads the reply to [RenewReads] or [RenewWrites] of n requests. It says which of
+// them are held.
 func ParseRenewals(reply any, n int) ([]backend.RenewResult, error) {
 	replies, ok := reply.([]any)
 	if !ok || len(replies) != n {
@@ -220,7 +231,8 @@ func ParseLookRW(reply any) (backend.LookResult, error) {
 	return res, err
 }
 
-// micros is a duration on the wire where milliseconds don't do, rounded up: a place that isn't zero stays so.
+// micros writes a duration for a script in microseconds, where milliseconds aren't exact enough. It
+// rounds up, so that a short place doesn't become zero.
 func micros(d time.Duration) string {
 	n := d.Microseconds()
 	if d%time.Microsecond > 0 {

@@ -17,8 +17,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// unit is what leases, and time that passes, are whole multiples of in these tests. However slow the machine
-// is, it is not over before the test: so what is left of a time, rounded up to a unit, is exact.
+// unit is what leases, and time that passes, are whole multiples of in these tests. However slow
+// the machine is, it is not over before the test: so what is left of a time, rounded up to a unit,
+// is exact.
 const unit = 1000 * time.Second
 
 // A store is a server on which scripts are tried, by way of a client that knows nothing of them.
@@ -43,7 +44,8 @@ var servers = map[string]func(testing.TB) (addr string){
 }
 
 func connect(t testing.TB, addr string) *store {
-	client := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2, DisableIdentity: true, MaxRetries: -1, ReadTimeout: testservers.Patience})
+	client := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2, DisableIdentity: true,
+		MaxRetries: -1, ReadTimeout: testservers.Patience})
 	messages := client.PSubscribe(t.Context(), "*")
 	t.Cleanup(func() {
 		messages.Close()
@@ -94,7 +96,8 @@ func (s *store) do(words ...string) any {
 	return reply
 }
 
-// published returns what has been published since it was last asked for, in the order of publication.
+// published returns what has been published since it was last asked for, in the order of
+// publication.
 func (s *store) published() string {
 	s.t.Helper()
 	const end = "that was all"
@@ -200,7 +203,8 @@ func (s *store) take(x step) string {
 		Waited: time.Duration(x.waited) * unit, Place: time.Duration(x.place) * unit}
 	release := backend.ReleaseRequest{Name: "n", Owner: x.owner, Lease: lease}
 	renew := backend.RenewRequest{Name: "n", Owner: x.owner, Lease: lease}
-	force, look := backend.ForceReleaseRequest{Name: "n"}, backend.LookRequest{Name: "n", Owner: x.owner}
+	force, look := backend.ForceReleaseRequest{Name: "n"},
+		backend.LookRequest{Name: "n", Owner: x.owner}
 	switch x.do {
 	case "read":
 		return say(s, AcquireRead(acquire), ParseGrant)
@@ -273,9 +277,9 @@ func word(res any) string {
 	}
 }
 
-// play carries out lines: commands of the server, which begin with a colon; steps, with what they are answered
-// behind an equals sign; and "state" and "published", with what there is. A line without an equals sign
-// has "" behind it, or is a command.
+// play carries out lines: commands of the server, which begin with a colon; steps, with what they
+// are answered behind an equals sign; and "state" and "published", with what there is. A line
+// without an equals sign has "" behind it, or is a command.
 func (s *store) play(text string) {
 	s.t.Helper()
 	for line := range strings.Lines(text) {
@@ -301,9 +305,10 @@ func (s *store) play(text string) {
 	}
 }
 
-// The states of a lock that Redisson's would have, too, but for the holds of a reader, which are one, and the
-// expiry of a writer's, which doesn't add up.
+// The states of a lock that Redisson's would have, too, but for the holds of a reader, which are
+// one, and the expiry of a writer's, which doesn't add up.
 func TestRWStates(t *testing.T) {
+	t.Parallel()
 	for name, text := range map[string]string{
 		"readers": `
 			read A 10 = count 1
@@ -375,6 +380,11 @@ func TestRWStates(t *testing.T) {
 			read A 10 = count 1
 			pass 20
 			published = redisson_rwlock:{n} 0
+			state = n[A:1 A:write:1 mode:write] 10
+			whoreads A = free
+			whoreads B = free
+			whoreads A:write = free
+			whowrites B = count 0 for 10
 			unwrite A 10 = freed
 			published = redisson_rwlock:{n} 1
 			state`,
@@ -517,6 +527,7 @@ func TestRWStates(t *testing.T) {
 }
 
 func TestNotes(t *testing.T) {
+	t.Parallel()
 	for name, text := range map[string]string{
 		"who comes later waits": `
 			read A 20 = count 1
@@ -618,11 +629,13 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// What is left of a note is at least a millisecond: none at all would be read as a lock that ends now.
+// A reader that a note keeps out is told at least a millisecond: zero would be read as a lock that
+// ends now.
 func TestNoteNeverAnswersZero(t *testing.T) {
 	everywhere(t, func(t *testing.T, s *store) {
 		s.play("read A 20 = count 1")
-		req := backend.AcquireRequest{Name: "n", Owner: "W", Lease: time.Second, Place: time.Nanosecond}
+		req := backend.AcquireRequest{Name: "n", Owner: "W", Lease: time.Second,
+			Place: time.Nanosecond}
 		if c := AcquireWrite(req); c.Args[3] != "1" {
 			t.Errorf("a place of 1 ns is sent as %s", c.Args[3])
 		}
@@ -631,12 +644,14 @@ func TestNoteNeverAnswersZero(t *testing.T) {
 			t.Fatal(err)
 		}
 		testservers.Until(t, "the note ends", func() bool {
-			reply, err := s.run(AcquireRead(backend.AcquireRequest{Name: "n", Owner: "B", Lease: time.Second}))
+			reply, err := s.run(AcquireRead(backend.AcquireRequest{Name: "n", Owner: "B",
+				Lease: time.Second}))
 			if err != nil {
 				t.Fatal(err)
 			}
 			res, err := ParseGrant(reply)
-			if err != nil || !res.Acquired && (res.Remaining < time.Millisecond || res.Remaining > req.Place) {
+			if err != nil || !res.Acquired && (res.Remaining < time.Millisecond ||
+				res.Remaining > req.Place) {
 				t.Fatal(res, err)
 			}
 			return res.Acquired
@@ -644,22 +659,31 @@ func TestNoteNeverAnswersZero(t *testing.T) {
 	})
 }
 
-// What is something else every step refuses, and leaves alone.
+// Every step refuses a key that isn't a read-write lock, and leaves it alone.
 func TestRWConflicts(t *testing.T) {
-	steps := []string{"read A 10 0 5", "write A 10 0 5", "unread A", "unwrite A 10", "reread A 10", "rewrite A 10", "whoreads A", "whowrites A"}
+	t.Parallel()
+	steps := []string{"read A 10 0 5", "write A 10 0 5", "unread A", "unwrite A 10", "reread A 10",
+		"rewrite A 10", "whoreads A", "whowrites A"}
 	for name, c := range map[string]struct {
 		is      string
 		refused []string
 	}{
-		"a plain lock":                  {":hset n B 1\n:pexpire n 9000000", append(steps, "noreads", "nowrites")},
-		"one's own plain lock":          {":hset n A 1\n:pexpire n 9000000", append(steps, "noreads", "nowrites")},
-		"text":                          {":set n text", append(steps, "noreads", "nowrites")},
-		"a list":                        {":rpush n mode read", append(steps, "noreads", "nowrites")},
-		"a hash":                        {":hset n user bob", append(steps, "noreads", "nowrites")},
-		"a hash with a mode":            {":hset n mode dark user bob", append(steps, "noreads", "nowrites")},
-		"a mode and nothing":            {":hset n mode read", append(steps, "noreads", "nowrites")},
-		"a mode and no holds":           {":hset n mode write user bob", append(steps, "noreads", "nowrites")},
-		"with an expiry":                {":hset n mode read user bob\n:pexpire n 9000000", []string{"read A 10", "noreads"}},
+		"a plain lock": {":hset n B 1\n:pexpire n 9000000",
+			append(steps, "noreads", "nowrites")},
+		"one's own plain lock": {":hset n A 1\n:pexpire n 9000000",
+			append(steps, "noreads", "nowrites")},
+		"text": {":set n text", append(steps, "noreads", "nowrites")},
+		"a list": {":rpush n mode read",
+			append(steps, "noreads", "nowrites")},
+		"a hash": {":hset n user bob", append(steps, "noreads", "nowrites")},
+		"a hash with a mode": {":hset n mode dark user bob",
+			append(steps, "noreads", "nowrites")},
+		"a mode and nothing": {":hset n mode read",
+			append(steps, "noreads", "nowrites")},
+		"a mode and no holds": {":hset n mode write user bob",
+			append(steps, "noreads", "nowrites")},
+		"with an expiry": {":hset n mode read user bob\n:pexpire n 9000000",
+			[]string{"read A 10", "noreads"}},
 		"a lock for ever, to be forced": {":hset n mode read B 1", []string{"noreads"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,9 +1,9 @@
 local left, mode, holds = find(KEYS[1], ARGV[2]);
-if (mode ~= ARGV[1] and (mode ~= 'write' or redis.call('hlen', KEYS[1]) == 2)) then
-    return {0, false, -2, 0};
+if (mode ~= ARGV[1] and (mode ~= 'write' or readFor(KEYS[1]) <= 0)) then
+    return {0, false, -2, 0}; -- a field of one who reads may outlast the read
 end;
 if (KEYS[2] and redis.call('exists', KEYS[2]) == 0) then
-    if (holds and (mode == 'write' or redis.call('hlen', KEYS[1]) == 2)) then
+    if (holds and redis.call('hlen', KEYS[1]) == 2) then
         return {0, false, -2, 0}; -- that has ended, and nobody else reads
     end;
     holds = false;

@@ -12,25 +12,29 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
-// Random sequences of our steps and of Redisson's leave on each server what a model of the lock says, with the
-// same answers and messages; and whatever comes, who holds it can rely on that.
+// Random sequences of our steps and of Redisson's leave on each server what a model of the lock
+// says, with the same answers and messages. Whatever comes, a holder can rely on its hold.
 func TestRWModel(t *testing.T) {
 	depth.Checks(t, 30, 100, 2000)
 	everywhere(t, func(t *testing.T, s *store) {
 		rapid.Check(t, func(rt *rapid.T) {
 			s.do("flushall")
-			m := rwModel{reads: map[string]int{}, timeouts: map[string]int{}, notes: map[string]modelNote{}, promises: map[string]int{}}
+			m := rwModel{reads: map[string]int{}, timeouts: map[string]int{},
+				notes: map[string]modelNote{}, promises: map[string]int{}}
 			var trace strings.Builder
 			for _, x := range drawRWSteps(rt) {
 				fmt.Fprintf(&trace, "%+v\n", x)
 				m.check(rt, s, x, &trace)
 			}
-			for _, owner := range append(ours, theirs...) { // who leaves, leaves nothing
+			for _, owner := range append(ours, theirs...) { // an owner that leaves, leaves nothing
 				for range m.writes {
-					m.check(rt, s, step{do: map[bool]string{true: "unwrite", false: "junwrite"}[slices.Contains(ours, owner)], owner: owner, lease: 1}, &trace)
+					m.check(rt, s, step{do: map[bool]string{true: "unwrite",
+						false: "junwrite"}[slices.Contains(ours, owner)], owner: owner, lease: 1},
+						&trace)
 				}
 				for m.reads[owner] > 0 {
-					m.check(rt, s, step{do: map[bool]string{true: "unread", false: "junread"}[slices.Contains(ours, owner)], owner: owner}, &trace)
+					m.check(rt, s, step{do: map[bool]string{true: "unread",
+						false: "junread"}[slices.Contains(ours, owner)], owner: owner}, &trace)
 				}
 				if slices.Contains(ours, owner) {
 					m.check(rt, s, step{do: "unwrite", owner: owner, lease: 1}, &trace)
@@ -49,7 +53,8 @@ func drawRWSteps(rt *rapid.T) []step {
 	one := rapid.Custom(func(rt *rapid.T) step {
 		x := step{
 			do: rapid.SampledFrom([]string{
-				"read", "read", "read", "unread", "unread", "reread", "write", "write", "write", "unwrite", "unwrite", "rewrite",
+				"read", "read", "read", "unread", "unread", "reread", "write", "write", "write",
+				"unwrite", "unwrite", "rewrite",
 				"jread", "jread", "junread", "junread", "jreread", "jwrite", "junwrite", "jrewrite",
 				"noreads", "nowrites", "whoreads", "whowrites", "pass", "pass",
 			}).Draw(rt, "do"),
@@ -85,8 +90,8 @@ type rwModel struct {
 
 	published []string
 
-	// promises says for how long who holds the lock, as a reader or (with :write) as a writer, has been told
-	// that it will.
+	// promises says for how long each holder, a reader or (with :write) a writer, has been told
+	// that it holds the lock.
 	promises map[string]int
 }
 
@@ -147,7 +152,8 @@ func (m *rwModel) state() string {
 		for w := range m.notes {
 			fields[w+":write"] = ""
 		}
-		all = append(all, fmt.Sprintf("%s%s %d", notes("n"), strings.TrimPrefix(fmt.Sprint(fields), "map"), m.notesLeft))
+		all = append(all, fmt.Sprintf("%s%s %d", notes("n"),
+			strings.TrimPrefix(fmt.Sprint(fields), "map"), m.notesLeft))
 	}
 	if m.mode != "" {
 		fields := map[string]string{"mode": m.mode}
@@ -157,7 +163,8 @@ func (m *rwModel) state() string {
 		if m.writes > 0 {
 			fields[m.writer+":write"] = fmt.Sprint(m.writes)
 		}
-		all = append(all, fmt.Sprintf("n%s %d", strings.TrimPrefix(fmt.Sprint(fields), "map"), m.left))
+		all = append(all, fmt.Sprintf("n%s %d", strings.TrimPrefix(fmt.Sprint(fields), "map"),
+			m.left))
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.timeouts)) {
 		all = append(all, fmt.Sprintf("{n}:%s %d", key, m.timeouts[key]))
@@ -184,10 +191,10 @@ func (m *rwModel) take(x step) string {
 		return m.force("write", "1")
 	case "whoreads":
 		switch _, counted := m.reads[x.owner]; {
-		case len(m.reads) == 0:
+		case m.mode != "read" && m.longest() < 0:
 			return "free"
 		case m.alive(x.owner):
-		case counted && (m.mode == "write" || len(m.reads) == 1): // nobody else reads
+		case counted && len(m.reads) == 1: // nobody else reads
 			return "free"
 		default:
 			return fmt.Sprintf("count 0 for %d", m.left)
@@ -223,7 +230,8 @@ func (m *rwModel) read(x step) string {
 	}
 	m.begin("read")
 	if !m.alive(x.owner) {
-		delete(m.timeouts, timeoutOf(x.owner, 1)) // of a read that ended when Redisson renewed for less
+		// of a read that ended when Redisson renewed for less
+		delete(m.timeouts, timeoutOf(x.owner, 1))
 	}
 	m.reads[x.owner] = 1
 	m.lasts(timeoutOf(x.owner, 1), x.lease)
@@ -327,7 +335,8 @@ func (m *rwModel) unwrite(x step) string {
 func (m *rwModel) renew(x step) string {
 	reads := x.do == "reread"
 	if reads && !m.alive(x.owner) {
-		delete(m.timeouts, timeoutOf(x.owner, 1)) // of a read that ended when Redisson renewed for less
+		// of a read that ended when Redisson renewed for less
+		delete(m.timeouts, timeoutOf(x.owner, 1))
 		return "lost"
 	}
 	if !reads && m.writesOf(x.owner) == 0 {
@@ -477,7 +486,8 @@ func (m *rwModel) redissonUnread(owner string) string {
 	return "1"
 }
 
-// cut sets how long the lock lasts, as Redisson does, for which some are to be excused: they were told more.
+// cut sets how long the lock lasts, as Redisson does, for which some are to be excused: they were
+// told more.
 func (m *rwModel) cut(left int, excused ...string) {
 	for who, lasts := range m.promises {
 		if slices.Contains(excused, strings.TrimSuffix(who, ":write")) {

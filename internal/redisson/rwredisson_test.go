@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What Redisson's own scripts do to a read-write lock, by their effects. Left out is the key by which Redisson can
-// repeat an unlock, which concerns nobody else.
+// redissonScripts has scripts with the effects of Redisson's own on a read-write lock. They leave
+// out the key by which Redisson can repeat an unlock, which concerns nobody else.
 var redissonScripts = map[string]string{
 	"jread": `
 local mode = redis.call('hget', KEYS[1], 'mode');
@@ -131,6 +131,7 @@ func (s *store) redisson(x step) string {
 }
 
 func TestRWWithRedisson(t *testing.T) {
+	t.Parallel()
 	for name, text := range map[string]string{
 		"its reader has two holds": `
 			jread J 30 = <nil>
@@ -153,6 +154,14 @@ func TestRWWithRedisson(t *testing.T) {
 			pass 15
 			unread A = freed
 			state = n[J:2 mode:read] 25, {n}:J:rwlock_timeout:2 25`,
+		"the later of two reads under a write": `
+			jwrite J 40 = <nil>
+			jread J 10 = <nil>
+			jread J 30 = <nil>
+			pass 20
+			whoreads B = count 0 for 20
+			pass 15
+			whoreads B = free`,
 		"its dead reader": `
 			jread J 10 = <nil>
 			read A 30 = count 1

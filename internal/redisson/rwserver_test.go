@@ -20,9 +20,10 @@ func realServers(t *testing.T, test func(t *testing.T, s *store)) {
 	}
 }
 
-// A server that was a master a moment ago knows nothing of what is locked at the one that is now. Its no is worth
-// nothing, and it gives none.
+// A server that was a master a moment ago knows nothing of what is locked at the one that is now.
+// Its no is worth nothing, and it gives none.
 func TestRWOnAReplica(t *testing.T) {
+	t.Parallel()
 	for what, is := range map[string]string{
 		"of nothing":        "",
 		"of others reading": "read B 10 = count 1",
@@ -32,8 +33,10 @@ func TestRWOnAReplica(t *testing.T) {
 			realServers(t, func(t *testing.T, s *store) {
 				s.play(is)
 				s.do("replicaof", "127.0.0.1", strconv.Itoa(testservers.FreePort(t)))
-				for _, step := range []string{"unread A", "unwrite A 10", "reread A 10", "rewrite A 10", "noreads", "nowrites"} {
-					if got := s.take(parseStep(step)); !strings.HasPrefix(got, fmt.Sprintf("kind %d: READONLY", backend.Retry)) {
+				for _, step := range []string{"unread A", "unwrite A 10", "reread A 10",
+					"rewrite A 10", "noreads", "nowrites"} {
+					if got := s.take(parseStep(step)); !strings.HasPrefix(got,
+						fmt.Sprintf("kind %d: READONLY", backend.Retry)) {
 						t.Errorf("%s = %s", step, got)
 					}
 				}
@@ -42,8 +45,9 @@ func TestRWOnAReplica(t *testing.T) {
 	}
 }
 
-// A server whose memory is full lets nobody in, and lets those who are inside stay and leave.
+// A server whose memory is full lets nobody in. Holders can still renew and release.
 func TestRWWithoutMemory(t *testing.T) {
+	t.Parallel()
 	oom := fmt.Sprintf("kind %d: the server is out of memory", backend.Retry)
 	for name, c := range map[string]struct{ before, then string }{
 		"nobody gets in": {"", "read A 10 = OOM\nwrite A 10 = OOM\nnumber A 10 = OOM\nstate"},
@@ -101,12 +105,15 @@ func TestRWWithoutMemory(t *testing.T) {
 // In a cluster all that belongs to a lock is in one slot, whatever braces its name has, and what is
 // published there is heard there.
 func TestRWInACluster(t *testing.T) {
+	t.Parallel()
 	for server, start := range map[string]func(testservers.TB, int) []*testservers.Server{
 		"redis": testservers.RedisCluster, "valkey": testservers.ValkeyCluster,
 	} {
 		t.Run(server, func(t *testing.T) {
 			ctx := t.Context()
-			client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{start(t, 3)[0].Addr}, MaxRedirects: -1})
+			client := redis.NewClusterClient(&redis.ClusterOptions{
+				Addrs: []string{start(t, 3)[0].Addr}, MaxRedirects: -1,
+			})
 			defer client.Close()
 			run := func(c Call) any {
 				t.Helper()
@@ -127,7 +134,9 @@ func TestRWInACluster(t *testing.T) {
 					t.Fatal(err)
 				}
 				acquire := func(owner string) backend.AcquireRequest {
-					return backend.AcquireRequest{Name: name, Owner: owner, Lease: unit, Place: unit}
+					return backend.AcquireRequest{
+						Name: name, Owner: owner, Lease: unit, Place: unit,
+					}
 				}
 				release := func(owner string) backend.ReleaseRequest {
 					return backend.ReleaseRequest{Name: name, Owner: owner, Lease: unit}
@@ -171,7 +180,9 @@ func TestRenewManyRW(t *testing.T) {
 			s.do("flushall")
 			var reqs []backend.RenewRequest
 			for i := range maxTogether {
-				req := backend.RenewRequest{Name: fmt.Sprint("n", i), Owner: fmt.Sprint("o", i), Lease: 20 * unit}
+				req := backend.RenewRequest{
+					Name: fmt.Sprint("n", i), Owner: fmt.Sprint("o", i), Lease: 20 * unit,
+				}
 				reqs = append(reqs, req)
 				if i%3 == 0 {
 					continue // isn't held
@@ -179,11 +190,15 @@ func TestRenewManyRW(t *testing.T) {
 				if i%3 == 1 {
 					req.Lease = 30 * unit // lasts longer
 				}
-				if _, err := s.run(x.acquire(backend.AcquireRequest{Name: req.Name, Owner: req.Owner, Lease: req.Lease / 2})); err != nil {
+				if _, err := s.run(x.acquire(backend.AcquireRequest{
+					Name: req.Name, Owner: req.Owner, Lease: req.Lease / 2,
+				})); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if _, err := s.run(x.acquire(backend.AcquireRequest{Name: "n1", Owner: "o1", Lease: 90 * unit})); err != nil {
+			if _, err := s.run(x.acquire(backend.AcquireRequest{
+				Name: "n1", Owner: "o1", Lease: 90 * unit,
+			})); err != nil {
 				t.Fatal(err)
 			}
 			reply, err := s.run(x.renew(reqs))
@@ -195,15 +210,18 @@ func TestRenewManyRW(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, res := range results {
-				want := map[bool]string{true: "20", false: "for ever"}[i%3 > 0] // as of a key that isn't there
+				// as of a key that isn't there
+				want := map[bool]string{true: "20", false: "for ever"}[i%3 > 0]
 				if i == 1 {
 					want = "90"
 				}
-				if got := units(s.do("pttl", reqs[i].Name).(int64)); res.Held != (i%3 > 0) || got != want {
+				if got := units(s.do("pttl", reqs[i].Name).(int64)); res.Held != (i%3 > 0) ||
+					got != want {
 					t.Errorf("%s: %d is %+v, for %s", what, i, res, got)
 				}
 			}
-			// What is something else is nobody's fault, and each must be asked about alone.
+			// The error about a key of another kind doesn't say which request it is about: each
+			// must be sent alone.
 			s.do("set", "n50", "text")
 			if got := say(s, x.renew(reqs), parseRenewal); got != "conflict" {
 				t.Errorf("%s, one of which is text: %s", what, got)
@@ -213,10 +231,13 @@ func TestRenewManyRW(t *testing.T) {
 }
 
 func TestRWDialect(t *testing.T) {
-	release, force := backend.ReleaseRequest{Name: "n", Owner: "o", Lease: time.Second}, backend.ForceReleaseRequest{Name: "n"}
+	release, force := backend.ReleaseRequest{Name: "n", Owner: "o", Lease: time.Second},
+		backend.ForceReleaseRequest{Name: "n"}
 	for _, d := range []Dialect{{}, {Sharded: true}} {
-		for _, c := range []Call{d.ReleaseRead(release), d.ReleaseWrite(release), d.ForceReleaseRead(force), d.ForceReleaseWrite(force)} {
-			if plain := strings.Contains(c.Script.Text, "'publish'"); plain == d.Sharded || strings.Contains(c.Script.Text, "'spublish'") != d.Sharded {
+		for _, c := range []Call{d.ReleaseRead(release), d.ReleaseWrite(release),
+			d.ForceReleaseRead(force), d.ForceReleaseWrite(force)} {
+			if plain := strings.Contains(c.Script.Text, "'publish'"); plain == d.Sharded ||
+				strings.Contains(c.Script.Text, "'spublish'") != d.Sharded {
 				t.Errorf("%+v: script %s", d, c.Script.Text)
 			}
 			if c.Keys[1] != "redisson_rwlock:{n}" {

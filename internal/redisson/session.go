@@ -9,22 +9,23 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// Options are what a session is opened with.
+// Options are the settings of a session.
 type Options struct {
-	Store      string // what errors call it
+	Store      string // its name in errors
 	Transport  Transport
 	Subscriber *pubsub.Subscriber
-	Cluster    bool // there is one behind the transport
+	Cluster    bool // whether the transport leads to a cluster
 	Dialect    Dialect
-	Prefix     string // of keys: names are without it until a step adds it
+	Prefix     string // of keys; each step adds it to the name
 	Replicas   Replicas
 
-	// Settle is [backend.Capabilities].Settle, if steps return when their contexts end; else nil.
+	// Settle is [backend.Capabilities].Settle if steps return when their contexts end. Otherwise it
+	// is nil.
 	Settle func()
 }
 
-// Open returns a new session. What it does with locks is one way for every client: a step builds its
-// commands, has the transport send them, and reads the replies.
+// Open returns a new session. Each step builds its commands, sends them with the transport, and
+// reads the replies.
 func Open(o Options) backend.Session {
 	return &session{Options: o}
 }
@@ -33,7 +34,7 @@ func Open(o Options) backend.Session {
 type session struct {
 	Options
 	probed atomic.Bool // see probe
-	latest latest      // plain lock
+	latest latest      // the plain lock acquired last
 	denied denials
 
 	strangers strangers
@@ -57,7 +58,8 @@ func (s *session) Close() error {
 	return nil
 }
 
-// begin returns the kind of lock that a step is about, or an error if it must not be taken, or need not.
+// begin returns the entry for the kind of lock of a step. It returns an error if the step is not
+// possible, or if the server can't be reached.
 func (s *session) begin(ctx context.Context, kind backend.Kind, name, owner string) (*kind, error) {
 	k, err := s.check(ctx, kind, name, owner)
 	if err != nil {
@@ -66,7 +68,7 @@ func (s *session) begin(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, s.Transport.Reach(ctx, name)
 }
 
-// check is begin without a look at the server.
+// check is begin without the check of the server.
 func (s *session) check(ctx context.Context, kind backend.Kind, name, owner string) (*kind, error) {
 	k := kindOf(kind)
 	if k == nil {
@@ -88,12 +90,12 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, nil
 }
 
-// more is what a script of a fair lock replies that has done only a portion of what comes first,
-// and nothing else. It is to be sent again.
+// more is the reply of a fair lock's script that has done only a part of its clean-up, and nothing
+// of the step itself. The script must be sent again.
 const more = "more"
 
-// run carries out a script: one round trip, but for the first time that a server sees it, and for
-// one that has more to do.
+// run runs a script. It needs more than one round trip only if the server doesn't know the script
+// yet, or if the script has more to do.
 func (s *session) run(ctx context.Context, call Call) Reply {
 	for {
 		r := s.Transport.Send(ctx, call.bySHA())
@@ -106,8 +108,7 @@ func (s *session) run(ctx context.Context, call Call) Reply {
 	}
 }
 
-// runWith carries out a script and, in the same round trip, commands. The first of these becomes
-// the script.
+// runWith runs a script and other commands in the same round trip. It puts the script into cmds[0].
 func runWith(ctx context.Context, send func(context.Context, ...Command) []Reply,
 	call Call, cmds []Command) []Reply {
 	for {
@@ -123,7 +124,9 @@ func runWith(ctx context.Context, send func(context.Context, ...Command) []Reply
 	}
 }
 
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
 	if err == nil {
@@ -148,8 +151,11 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 	return res, nil
 }
 
-// noted notes the answer to an attempt, and says whether what has refused the owner may be no lock of the kind.
-func (s *session) noted(k *kind, req backend.AcquireRequest, sent time.Time, res backend.AcquireResult) (doubtful bool) {
+// noted notes the answer to an attempt. It returns true if the attempt was refused because of a key
+// that is perhaps no lock of the kind.
+func (s *session) noted(
+	k *kind, req backend.AcquireRequest, sent time.Time, res backend.AcquireResult,
+) (doubtful bool) {
 	switch {
 	case !k.blind:
 		s.latest.isNot(req.Name)
@@ -161,8 +167,10 @@ func (s *session) noted(k *kind, req backend.AcquireRequest, sent time.Time, res
 	return false
 }
 
-// attempt acquires, and returns the script's reply besides.
-func (s *session) attempt(ctx context.Context, k *kind, req backend.AcquireRequest) (Reply, backend.AcquireResult, error) {
+// attempt makes one attempt to acquire. It also returns the script's reply.
+func (s *session) attempt(
+	ctx context.Context, k *kind, req backend.AcquireRequest,
+) (Reply, backend.AcquireResult, error) {
 	if err := s.denied.take(k); err != nil {
 		return Reply{Err: err}, backend.AcquireResult{}, err
 	}
@@ -178,13 +186,14 @@ func (s *session) attempt(ctx context.Context, k *kind, req backend.AcquireReque
 	return r, res, err
 }
 
-// runLooking carries out an attempt, and looks now and then who keeps its owner out.
+// runLooking runs an attempt. Now and then, it also asks for the holders of the lock.
 func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRequest) Reply {
 	call := k.acquire(s.Dialect, req)
 	if k.untold {
 		s.strangers.asks(req.Owner)
 	}
-	if k.holders == nil || !s.strangers.due(req.Name) || !s.Subscriber.Listens(k.channel(req.Name)) {
+	if k.holders == nil || !s.strangers.due(req.Name) ||
+		!s.Subscriber.Listens(k.channel(req.Name)) {
 		return s.run(ctx, call)
 	}
 	replies := runWith(ctx, s.Transport.SendTogether, call, []Command{{}, k.holders(req.Name)})
@@ -192,33 +201,39 @@ func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRe
 	return replies[0]
 }
 
-// doubtful says whether what has refused an owner may be no lock of the kind. Locks end. And somebody has looked if
-// another waits here for this one, or holds it.
+// doubtful says whether to check that the key which refused an owner is a lock of the kind. A key
+// without an expiry is always checked. Any other key needs no check if another call of this session
+// waits for this lock or holds it, since then the key is known to be a lock.
 func (s *session) doubtful(k *kind, req backend.AcquireRequest, res backend.AcquireResult) bool {
-	return res.Remaining < 0 || !s.latest.refuses(req.Name, req.Owner) && !s.Subscriber.Listens(k.channel(req.Name))
+	return res.Remaining < 0 ||
+		!s.latest.refuses(req.Name, req.Owner) && !s.Subscriber.Listens(k.channel(req.Name))
 }
 
-// foreign returns the error of a step that has found something else than a plain lock.
+// foreign returns an error if the key is not a plain or fair lock.
 func (s *session) foreign(ctx context.Context, name string) error {
 	return foundForeign(s.run(ctx, IsForeign(name)))
 }
 
-// foundForeign reads the reply to [IsForeign]. Without one, what is there stays what it seems to be.
+// foundForeign reads the reply to [IsForeign]. If the request failed, the key still counts as a
+// lock.
 func foundForeign(r Reply) error {
 	if r.Err != nil {
-		return nil // it stays what it seems to be
+		return nil // the key still counts as a lock
 	}
 	return ParseIsForeign(r.Value)
 }
 
-// kept says whether a lock is kept, or returns the error of a step that has found something else than a plain one.
+// kept says whether a plain or fair lock is kept. It returns an error if the key isn't such a lock.
 func (s *session) kept(ctx context.Context, name string) (bool, error) {
 	return parse(readOnly(s.run(ctx, IsKept(name))), ParseIsKept)
 }
 
-// acquireAsking acquires and asks, in the same round trip, what else must be known: how many holds the owner
-// has if it is a re-entry, and last how many replicas have acknowledged it if that is asked for.
-func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.AcquireRequest) (Reply, backend.AcquireResult, error) {
+// acquireAsking acquires, and sends further questions in the same round trip. For a re-entry, it
+// asks for the number of the owner's holds. If replicas must acknowledge the acquisition, it asks
+// last how many have.
+func (s *session) acquireAsking(
+	ctx context.Context, k *kind, req backend.AcquireRequest,
+) (Reply, backend.AcquireResult, error) {
 	send, cmds := s.Transport.SendTogether, make([]Command, 1, 3)
 	counts := req.Reentry && k.count != nil
 	if counts {
@@ -233,7 +248,7 @@ func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.Acquir
 	if err != nil || !res.Acquired {
 		return replies[0], res, err
 	}
-	// From here on it is acquired, and so every error is Unknown.
+	// The lock is acquired now, so every further error is Unknown.
 	if counts {
 		res.Count, err = parse(replies[1], ParseCount)
 	}
@@ -246,7 +261,9 @@ func (s *session) acquireAsking(ctx context.Context, k *kind, req backend.Acquir
 	return replies[0], res, nil
 }
 
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *session) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
 	if err != nil {
@@ -265,16 +282,21 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 		res, err = s.releaseAsking(ctx, k, req)
 	}
 	if k.releaseAgain != nil && MayHold(res, err) {
-		return parse(s.runRelease(ctx, k, req.Name, k.releaseAgain(s.Dialect, req)), k.releasedAgain)
+		return parse(s.runRelease(ctx, k, req.Name, k.releaseAgain(s.Dialect, req)),
+			k.releasedAgain)
 	}
 	return res, err
 }
 
-// releaseAsking releases and asks, in the same round trip, who listens.
-func (s *session) releaseAsking(ctx context.Context, k *kind, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+// releaseAsking releases, and counts the listening clients in the same round trip.
+func (s *session) releaseAsking(
+	ctx context.Context, k *kind, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	channel := k.channel(req.Name)
 	own := s.Subscriber.Watch(channel)
-	replies := runWith(ctx, s.Transport.SendTogether, k.release(s.Dialect, req), []Command{{}, s.Dialect.countWaiting(channel, s.Cluster)})
+	replies := runWith(ctx, s.Transport.SendTogether, k.release(s.Dialect, req), []Command{
+		{}, s.Dialect.countWaiting(channel, s.Cluster),
+	})
 	least, most := own()
 	if replies[0].deniedKeys() {
 		return parse(s.runRelease(ctx, k, req.Name, k.release(s.Dialect, req)), k.released)
@@ -287,7 +309,9 @@ func (s *session) releaseAsking(ctx context.Context, k *kind, req backend.Releas
 	return res, err
 }
 
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *session) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
 	if err != nil {
@@ -301,7 +325,9 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 	return parse(s.run(ctx, k.renewAgain(req)), k.renewedAgain)
 }
 
-func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+func (s *session) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, "")
 	if err == nil {
@@ -314,7 +340,8 @@ func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequ
 	return parse(s.run(ctx, k.force(s.Dialect, req)), k.forced)
 }
 
-// Look asks in one round trip, and in a second one if the answers may be about something else than a lock, or it may be kept.
+// Look needs one round trip. It needs a second one if the key is perhaps no lock, or if the lock is
+// perhaps kept.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
@@ -333,7 +360,9 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 }
 
 // Subscribe returns once the server has confirmed the subscription.
-func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *session) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	req.Name = s.Prefix + req.Name
 	if req.Kind == backend.Latch {
 		return s.subscribeLatch(ctx, req)
@@ -351,15 +380,16 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 	return s.Subscriber.Subscribe(ctx, k.channel(req.Name), k.decode, woken(req), req.Changed)
 }
 
-// probe returns an error if the server is too old for the dialect. A script would find that out only
-// after it has freed a lock. The server, any of a cluster, is asked until it has answered.
+// probe returns an error if the server is too old for the dialect. A release would get this error
+// only after it has freed the lock. probe asks the server, or any one of a cluster. After the first
+// good answer it asks no more.
 func (s *session) probe(ctx context.Context) error {
 	if !s.Dialect.Sharded || s.probed.Load() {
 		return nil
 	}
 	r := s.Transport.Send(ctx, Command{Verb: "PUBSUB", Args: []string{"SHARDNUMSUB"}})
 	if err := CheckSharded(r.Refusal, r.Err); err != nil {
-		if backend.KindOf(err) == backend.Unknown { // nothing was done that matters
+		if backend.KindOf(err) == backend.Unknown { // the command changes nothing
 			err = &backend.Error{Kind: backend.Retry, Err: err}
 		}
 		return err

@@ -9,63 +9,69 @@ import (
 	"time"
 )
 
-// strangers are Redisson's among those who have a session's locks. A client of ours that has got a
-// lock passes it on inside for a while, and so do others of ours; one of Redisson's has one turn at
-// a time. So whoever passes locks on must know of them: see [backend.ReleaseResult]. A client that
-// waits for a lock looks with an attempt who has it, now and then, in the same round trip.
+// strangers notes the clients that have held a session's locks lately, and which of them are
+// Redisson's. Our clients hand a lock over among their own calls for a while. Redisson's clients
+// have only one turn at a time. So a client that hands locks over must know how many of the waiting
+// clients are Redisson's: see [backend.ReleaseResult]. A client that waits for a lock asks now and
+// then for its holders, in the same round trip as an attempt.
 type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
-	own   []string // the last owners of this client that don't tell whose they are
-	next  int      // where the next of these comes
+	own   []string // this client's latest owners, of the kinds with kind.untold
+	next  int      // the index in own that is replaced next
 }
 
-// An acquaintance is what is known of those who have a lock.
+// An acquaintance has the latest holders of a lock.
 type acquaintance struct {
-	refused time.Time // when somebody else had it
+	refused time.Time // when the last attempt was refused
 	looked  time.Time
 	clients map[string]sighting // other than this one
 }
 
-// A sighting is when a client had a lock.
+// A sighting says when a client was seen with a lock.
 type sighting struct {
 	at       time.Time
-	stranger bool // it is one of Redisson's
+	stranger bool // the client is one of Redisson's
 }
 
 const (
-	// lookEvery is how often a client looks who has a lock that it is refused.
+	// lookEvery is the least time between two requests for the holders of a lock.
 	lookEvery = 20 * time.Millisecond
 
-	// refusalLasts is for how long an attempt counts as one of somebody who waits.
+	// refusalLasts says how long a client counts as waiting after a refused attempt.
 	refusalLasts = time.Second
 
-	// strangersStay is for how long a client is reckoned with that had a lock.
+	// strangersStay says how long a client that had a lock is remembered.
 	strangersStay = 5 * time.Second
 
-	// mostAcquaintances is how many locks this is known of.
+	// mostAcquaintances is the largest number of locks in strangers.names.
 	mostAcquaintances = 256
 
-	// mostOwn is how many owners of this client are known. One that has asked long ago, and still
-	// has something, is taken for another client's: then this one lets more of the others come first.
+	// mostOwn is the number of this client's owners that are remembered. An older owner that still
+	// has permits counts as another client's. Then this client lets others come first more often
+	// than necessary.
 	mostOwn = 256
 )
 
-// hashed asks who has a lock that is a hash, if these are few.
+// hashed asks for the holders of a lock that is a hash. The answer is empty if the hash has ten
+// fields or more.
 func hashed(name string) Command { return call(hashedScript, 1, name).byText() }
 
-// permitted asks who has the first permits that are out.
+// permitted asks for the ids of the ten acquired permits that expire first.
 func permitted(name string) Command { return call(permittedScript, 1, ids(name)).byText() }
 
 var (
-	hashedScript    = newScript(`return redis.call('hlen', KEYS[1]) < 10 and redis.call('hkeys', KEYS[1]) or {};`)
+	hashedScript = newScript(
+		`return redis.call('hlen', KEYS[1]) < 10 and redis.call('hkeys', KEYS[1]) or {};`)
 	permittedScript = newScript(`return redis.call('zrange', KEYS[1], 0, 9);`)
 )
 
-// redissonOwner is what Redisson calls an owner: a UUID and the number of a thread.
-var redissonOwner = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+(:write)?$`)
+// redissonOwner matches the owner strings of Redisson: a UUID and the number of a thread.
+var redissonOwner = regexp.MustCompile(
+	`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+(:write)?$`)
 
-// hashedHolder returns the client of an owner in a lock that is a hash, or "" if it is none.
+// hashedHolder returns the client of an owner in a lock that is a hash. It returns "" for a field
+// that isn't an owner.
 func hashedHolder(owner string) (client string, stranger bool) {
 	if owner == "mode" {
 		return "", false
@@ -73,8 +79,9 @@ func hashedHolder(owner string) (client string, stranger bool) {
 	return clientOf(strings.TrimSuffix(owner, writerSuffix)), redissonOwner.MatchString(owner)
 }
 
-// permitHolder returns what stands for the owner of a permit, by its id or by itself: nobody knows of
-// which client. Redisson's ids are random, and each may be anybody's.
+// permitHolder returns a string that identifies the owner of a permit, from the permit's id or the
+// owner's [holder]. Neither shows the client. Redisson's ids are random, so all its owners get the
+// same string.
 func permitHolder(id string) (holder string, stranger bool) {
 	if ours, _ := isOurs(id); ours || len(id) == holderLen {
 		return id[:holderLen], false
@@ -82,7 +89,7 @@ func permitHolder(id string) (holder string, stranger bool) {
 	return "Redisson", true
 }
 
-// due says whether an attempt is to look.
+// due says whether an attempt should also ask for the holders of the lock.
 func (s *strangers) due(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +108,7 @@ func (s *strangers) asks(owner string) {
 	defer s.mu.Unlock()
 	switch n := len(s.own); {
 	case n > 0 && s.own[(s.next+n-1)%n] == owner:
-		return // again
+		return // the owner noted last is the same
 	case n < mostOwn:
 		s.own = append(s.own, owner)
 	default:
@@ -110,7 +117,7 @@ func (s *strangers) asks(owner string) {
 	}
 }
 
-// refused notes that somebody else has a lock.
+// refused notes that an attempt at a lock was refused.
 func (s *strangers) refused(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +132,8 @@ func (s *strangers) refused(name string) {
 	s.names[name] = a
 }
 
-// saw reads who has a lock, as an owner was told.
+// saw notes the holders of a lock from r, a reply that came together with the answer to an attempt.
+// The parameter asks is the owner that made the attempt.
 func (s *strangers) saw(k *kind, name, asks string, r Reply) {
 	owners, _ := r.Value.([]any)
 	s.mu.Lock()
@@ -136,7 +144,9 @@ func (s *strangers) saw(k *kind, name, asks string, r Reply) {
 	}
 	now := time.Now()
 	own, _ := k.holder(asks)
-	maps.DeleteFunc(a.clients, func(_ string, c sighting) bool { return now.Sub(c.at) > strangersStay })
+	maps.DeleteFunc(a.clients, func(_ string, c sighting) bool {
+		return now.Sub(c.at) > strangersStay
+	})
 	for _, owner := range owners {
 		text, _ := owner.(string)
 		client, stranger := k.holder(text)
@@ -151,8 +161,8 @@ func (s *strangers) saw(k *kind, name, asks string, r Reply) {
 	s.names[name] = a
 }
 
-// among returns how many of those who wait for a lock are Redisson's, as far as is known: all if
-// nobody else had it lately.
+// among estimates how many of the clients that wait for a lock are Redisson's. If only Redisson's
+// clients had the lock lately, among counts all that wait as Redisson's.
 func (s *strangers) among(waiting int, name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

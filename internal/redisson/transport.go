@@ -5,55 +5,60 @@ import (
 	"strings"
 )
 
-// A Transport carries commands to the servers, by way of a client. It sends each of them once: one that has
-// been written may have been carried out, whatever is heard of it. What has keys goes to the master that
-// has the first of them.
+// A Transport sends commands to the servers with a client library. It sends each command only once,
+// since a command that was written may have been carried out even if its answer is an error. A
+// command with keys goes to the master that has its first key.
 type Transport interface {
-	// Send sends a command, perhaps in one round trip with those of others.
+	// Send sends a command, perhaps in one round trip with other callers' commands.
 	Send(ctx context.Context, cmd Command) Reply
 
-	// SendTogether sends commands in this order, all in one round trip, and returns the reply to each.
+	// SendTogether sends commands in this order, in one round trip. It returns the reply to each.
 	SendTogether(ctx context.Context, cmds ...Command) []Reply
 
-	// SendApart does the same over a connection that carries nothing else meanwhile. Where the first command
-	// goes the others go, too, whatever their keys.
+	// SendApart is SendTogether on a connection that no other caller uses meanwhile. All commands
+	// go to the server of the first one, whatever their keys are.
 	SendApart(ctx context.Context, cmds ...Command) []Reply
 
-	// SendBatch does what SendTogether does, with many commands, and without those of others.
+	// SendBatch is SendTogether for many commands. It never adds other callers' commands.
 	SendBatch(ctx context.Context, cmds []Command) []Reply
 
-	// Reach returns an error if what is sent about a key would not be answered. It is asked before each step.
+	// Reach returns an error if the server of a key can't answer commands now. Each step calls it
+	// first.
 	Reach(ctx context.Context, key string) error
 
-	// Node names the node of a cluster that has a key, so that what is for one can be sent in one batch.
+	// Node returns the name of the cluster node that has a key. So requests for one node can be
+	// sent in one batch.
 	Node(ctx context.Context, key string) (string, error)
 
-	// Masters names the nodes of a cluster that have slots, at least one, in ascending order. SendTo sends one of them a command
-	// that has no key.
+	// Masters returns the names of the cluster nodes that have slots, in ascending order. There is
+	// at least one. SendTo sends one of them a command without a key.
 	Masters(ctx context.Context) ([]string, error)
 	SendTo(ctx context.Context, master string, cmd Command) Reply
 
-	// Refresh brings up to date what Node says, for the next time. It is called while batches are under way.
+	// Refresh updates the map that Node reads, for its next calls. It is called while batches are
+	// under way.
 	Refresh(ctx context.Context)
 }
 
-// A Command is what is sent to a server.
+// A Command is a command for a server.
 type Command struct {
-	Verb       string // in capital letters
-	Script     string // of EVAL its text, of EVALSHA its hash. Empty for another command, which only asks
+	Verb string // in capital letters
+	// the text of an EVAL, or the hash of an EVALSHA. It is empty for other commands, which change
+	// nothing
+	Script     string
 	Keys, Args []string
 }
 
-// What runs scripts.
+// These commands run scripts.
 const (
 	Eval    = "EVAL"
 	EvalSHA = "EVALSHA"
 )
 
-// bySHA runs a script that the server knows already.
+// bySHA returns the command that runs a script by its hash, if the server knows it.
 func (c Call) bySHA() Command { return Command{EvalSHA, c.Script.SHA1, c.Keys, c.Args} }
 
-// byText runs a script and makes it known to the server.
+// byText returns the command that runs a script by its text. The server then knows the script.
 func (c Call) byText() Command { return Command{Eval, c.Script.Text, c.Keys, c.Args} }
 
 // ask returns a command that changes nothing. Its first word is a key.
@@ -61,17 +66,19 @@ func ask(verb string, words ...string) Command {
 	return Command{Verb: verb, Keys: words[:1:1], Args: words[1:]}
 }
 
-// A Reply is what a command was answered.
+// A Reply is the answer to a command.
 type Reply struct {
-	Value   any    // nil for a null, an int64, a string, or a []any of these: only what a server has really said
-	Err     error  // with its kind; nil if there is a value
-	Refusal string // of a server that has refused the command and done nothing of it: the error in its words
+	// the server's answer: nil for a null, an int64, a string, or a []any of these
+	Value any
+	Err   error // with its kind; nil if Value is the answer
+	// the text of the server's error reply
+	Refusal string
 }
 
 // unknownScript says whether the server did not know the script.
 func (r Reply) unknownScript() bool { return strings.HasPrefix(r.Refusal, "NOSCRIPT") }
 
-// parse returns what a parser makes of a reply.
+// parse applies a parser to a reply. If the reply is an error, it returns that.
 func parse[T any](r Reply, parser func(any) (T, error)) (T, error) {
 	if r.Err != nil {
 		var zero T

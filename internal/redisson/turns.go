@@ -13,39 +13,45 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// turns are a session's fair locks for which somebody waits, or did a moment ago.
+// turns has the fair locks for which a call of the session waits, or waited a moment ago.
 type turns struct {
-	mu      sync.Mutex // never held while anything is sent or called
+	mu      sync.Mutex // not held during a request or a callback
 	lines   map[string]*line
-	clients map[string]bool // of the owners that the session was asked about
+	clients map[string]bool // the clients of all owners in the session's requests
 }
 
-// A line is what a session knows of one lock, and whom it tells of it.
+// A line has the session's knowledge of one lock, and the lock's subscribers.
 type line struct {
-	seen     observation // of the server's clock
+	seen     observation // the last observation of the server's clock
 	hearings map[*hearing]bool
-	grants   map[string]backend.Subscription // by the channel on which a client is told who was given the lock
-	turns    map[string]backend.Subscription // by the owner whom Redisson tells that it is his turn
-	broken   map[string]bool                 // which of grants don't stand
-	linger   *time.Timer                     // runs while nobody listens; else nil
+	// the subscriptions to grant channels, by the channel's name
+	grants map[string]backend.Subscription
+	turns  map[string]backend.Subscription // to turn channels, by the owner: see turnChannel
+	broken map[string]bool                 // the channels in grants that are broken
+	linger *time.Timer                     // runs while there are no hearings; otherwise nil
 }
 
-// A hearing is somebody who wants to be told.
+// A hearing is a subscriber of a lock.
 type hearing struct {
 	session *session
 	req     backend.SubscribeRequest
 }
 
 const (
-	// lingers is for how long a channel is listened to when nobody waits any more: somebody may again, soon.
+	// lingers is how long the session listens to a lock's grant channels after the last wait. Often
+	// a new wait begins soon.
 	lingers = 10 * time.Second
 
-	// tooNew is the age up to which an observation of the server's clock isn't replaced: a grant that comes late may be older than the newest.
+	// tooNew is the age below which an observation of the server's clock isn't replaced by a newer
+	// one. So a grant is mostly later than the observation, even if its message comes late. An
+	// observation after the grant would also do: see observation.since.
 	tooNew = 500 * time.Millisecond
 )
 
-// acquireInLine is Acquire for locks with a line.
-func (s *session) acquireInLine(ctx context.Context, k *kind, req backend.AcquireRequest) (backend.AcquireResult, error) {
+// acquireInLine is Acquire for the kinds of locks that have a line.
+func (s *session) acquireInLine(
+	ctx context.Context, k *kind, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if req.Place > 0 {
 		if err := s.hearOf(ctx, req.Name, req.Owner); err != nil {
 			return backend.AcquireResult{}, err
@@ -73,8 +79,10 @@ func (s *session) acquireInLine(ctx context.Context, k *kind, req backend.Acquir
 	}
 }
 
-// KeepPlaces is one script for each portion of the owners.
-func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+// KeepPlaces runs one script for each chunk of the owners.
+func (s *session) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (backend.PlacesResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, "")
 	if err == nil && !k.line {
@@ -112,8 +120,9 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 	}
 }
 
-// keepPlaces keeps places. If one of the owners is found to have the lock, that one is kept again
-// to ask how many replicas have acknowledged it, where that is asked for.
+// keepPlaces keeps places. If one of the owners has the lock by now, and replicas must acknowledge
+// that, keepPlaces runs the script once more for this owner, and asks how many replicas have
+// acknowledged it.
 func (s *session) keepPlaces(ctx context.Context, req backend.PlacesRequest) (Turn, error) {
 	turn, err := s.keepPortions(ctx, s.Dialect.KeepPlaces(req))
 	if err != nil || s.Replicas.N == 0 || !slices.Contains(req.Owners, turn.Holder) {
@@ -132,9 +141,10 @@ func (s *session) keepPlaces(ctx context.Context, req backend.PlacesRequest) (Tu
 	return turn, nil
 }
 
-// keepPortions keeps the places of portions, and returns how the lock is held in the end. The first
-// is sent alone: it takes what is over out of the front of the line, so that the others, which go
-// together, have no more to do than their portions, and come back in order.
+// keepPortions sends the calls that keep places, each for a batch of the owners. It returns how the
+// lock is held after the last call. It sends the first call alone. This call also removes what has
+// expired from the line, so its script may have to be sent several times. Then it sends the others
+// together, and the server carries them out in order.
 func (s *session) keepPortions(ctx context.Context, calls []Call) (turn Turn, err error) {
 	turn, err = parse(s.run(ctx, calls[0]), ParseTurn)
 	if err != nil {
@@ -143,15 +153,18 @@ func (s *session) keepPortions(ctx context.Context, calls []Call) (turn Turn, er
 	for some := range slices.Chunk(calls[1:], maxSteps) {
 		for _, r := range s.runTogether(ctx, some) {
 			if turn, err = parse(r, ParseTurn); err != nil {
-				return Turn{}, &backend.Error{Kind: backend.Unknown, Err: err} // a part was carried out
+				// the calls before were carried out
+				return Turn{}, &backend.Error{Kind: backend.Unknown, Err: err}
 			}
 		}
 	}
 	return turn, nil
 }
 
-// listenInLine is Subscribe for locks with a line.
-func (s *session) listenInLine(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+// listenInLine is Subscribe for the kinds of locks that have a line.
+func (s *session) listenInLine(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	h := &hearing{s, req}
 	for _, client := range s.turns.join(h, s.Dialect.grants(req.Name)) {
 		if err := s.hear(ctx, req.Name, client); err != nil {
@@ -162,7 +175,7 @@ func (s *session) listenInLine(ctx context.Context, req backend.SubscribeRequest
 	return h, nil
 }
 
-// hearOf listens for what the clients of owners are told, if somebody wants to be told of that lock.
+// hearOf listens on the grant channels of the clients of owners, if the lock has subscribers.
 func (s *session) hearOf(ctx context.Context, name string, owners ...string) error {
 	for _, client := range s.turns.unheard(name, s.Dialect.grants(name), owners) {
 		if err := s.hear(ctx, name, client); err != nil {
@@ -172,18 +185,20 @@ func (s *session) hearOf(ctx context.Context, name string, owners ...string) err
 	return nil
 }
 
-// hear listens for what a client is told.
+// hear listens on the grant channel of a client.
 func (s *session) hear(ctx context.Context, name, client string) error {
 	channel := s.Dialect.grants(name) + client
-	sub, err := s.Subscriber.Listen(ctx, channel, s.granted, func() { s.missed(name) }, func(broken error) { s.changed(name, channel, broken) })
+	sub, err := s.Subscriber.Listen(ctx, channel, s.granted, func() { s.missed(name) },
+		func(broken error) { s.changed(name, channel, broken) })
 	if err == nil {
 		s.turns.keep(name, grantsOf, channel, sub)
 	}
 	return err
 }
 
-// hearTurns listens for what Redisson tells owners. It says whether it did not before, so that they may have missed something.
-// If it can't they look by themselves.
+// hearTurns listens on the channels on which Redisson tells owners that it is their turn. It
+// returns true if it has begun to listen on one. Then the caller must ask again, since it may have
+// missed earlier messages. If hearTurns can't listen, the owners poll.
 func (s *session) hearTurns(ctx context.Context, name string, owners ...string) bool {
 	var running sync.WaitGroup
 	var begun atomic.Bool
@@ -201,7 +216,7 @@ func (s *session) hearTurns(ctx context.Context, name string, owners ...string) 
 	return begun.Load()
 }
 
-// granted tells of a lock that was given to an owner of a client's.
+// granted reads a message about a grant, and tells the lock's subscribers.
 func (s *session) granted(message string) {
 	heard := time.Now()
 	g, ok := ParseGranted(message)
@@ -215,7 +230,7 @@ func (s *session) granted(message string) {
 	s.tell(g.Name, grant)
 }
 
-// tell tells all who want to be told about a lock.
+// tell tells all subscribers of a lock about a grant.
 func (s *session) tell(name string, grant backend.Grant) {
 	for _, h := range s.turns.audience(name) {
 		if h.req.Granted != nil {
@@ -224,7 +239,8 @@ func (s *session) tell(name string, grant backend.Grant) {
 	}
 }
 
-// missed has everybody look again: something may have been said that nobody heard, and by another server.
+// missed makes all subscribers of a lock ask again. Messages may have been lost, and another server
+// may have taken over.
 func (s *session) missed(name string) {
 	s.turns.forget(name)
 	for _, h := range s.turns.audience(name) {
@@ -232,7 +248,8 @@ func (s *session) missed(name string) {
 	}
 }
 
-// changed tells those who want to be told of a lock when the first of the channels for it breaks, and when all stand again.
+// changed tells the subscribers of a lock when the first of its channels breaks, and when all work
+// again.
 func (s *session) changed(name, channel string, broken error) {
 	if !s.turns.changed(name, channel, broken != nil) {
 		return
@@ -244,10 +261,11 @@ func (s *session) changed(name, channel string, broken error) {
 	}
 }
 
-// outOfLine is what an owner of a fair lock is called outside.
+// outOfLine returns the name of a fair lock's owner outside of this package.
 func outOfLine(owner string) string { return strings.TrimSuffix(owner, fairSuffix) }
 
-// join adds somebody who wants to be told, and returns the clients that are not listened for yet. Their channels begin with a prefix.
+// join adds a subscriber. It returns the clients whose grant channels aren't listened to yet. The
+// names of these channels begin with prefix.
 func (t *turns) join(h *hearing, prefix string) (clients []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -280,7 +298,7 @@ func (t *turns) join(h *hearing, prefix string) (clients []string) {
 func grantsOf(l *line) map[string]backend.Subscription { return l.grants }
 func turnsOf(l *line) map[string]backend.Subscription  { return l.turns }
 
-// Close gives the hearing up.
+// Close ends the subscription.
 func (h *hearing) Close() {
 	t, name := &h.session.turns, h.req.Name
 	t.mu.Lock()
@@ -295,7 +313,7 @@ func (h *hearing) Close() {
 	closeAll(idle)
 }
 
-// drop forgets a lock for which nobody has waited for a while.
+// drop removes a lock for which no call has waited lately.
 func (t *turns) drop(name string) {
 	t.mu.Lock()
 	l := t.lines[name]
@@ -314,8 +332,8 @@ func closeAll(subs map[string]backend.Subscription) {
 	}
 }
 
-// unheard notes the clients of owners, and returns those that are not listened for though somebody wants to be told. Their channels begin
-// with a prefix.
+// unheard notes the clients of owners. If the lock has subscribers, it returns the clients whose
+// grant channels aren't listened to yet. The names of these channels begin with prefix.
 func (t *turns) unheard(name, prefix string, owners []string) (clients []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -328,14 +346,16 @@ func (t *turns) unheard(name, prefix string, owners []string) (clients []string)
 			}
 			t.clients[client] = true
 		}
-		if l != nil && len(l.hearings) > 0 && l.grants[prefix+client] == nil && !slices.Contains(clients, client) {
+		if l != nil && len(l.hearings) > 0 && l.grants[prefix+client] == nil &&
+			!slices.Contains(clients, client) {
 			clients = append(clients, client)
 		}
 	}
 	return clients
 }
 
-// deaf returns those of owners whose turns are not listened for, if somebody wants to be told.
+// deaf returns those of the owners whose turn channels aren't listened to. If the lock has no
+// subscribers, it returns none.
 func (t *turns) deaf(name string, owners []string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -343,11 +363,17 @@ func (t *turns) deaf(name string, owners []string) []string {
 	if l == nil || len(l.hearings) == 0 {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return l.turns[owner] != nil })
+	return slices.DeleteFunc(slices.Clone(owners), func(owner string) bool {
+		return l.turns[owner] != nil
+	})
 }
 
-// keep puts a subscription where it belongs, unless there is one already, or no need any more.
-func (t *turns) keep(name string, where func(*line) map[string]backend.Subscription, what string, sub backend.Subscription) {
+// keep stores a subscription. If the line already has one for this channel or owner, or has no
+// subscribers any more, keep closes the new one.
+func (t *turns) keep(
+	name string, where func(*line) map[string]backend.Subscription, what string,
+	sub backend.Subscription,
+) {
 	t.mu.Lock()
 	if l := t.lines[name]; l != nil && len(l.hearings) > 0 && where(l)[what] == nil {
 		where(l)[what] = sub
@@ -359,7 +385,7 @@ func (t *turns) keep(name string, where func(*line) map[string]backend.Subscript
 	}
 }
 
-// over notes that an owner doesn't wait any more.
+// over ends the subscription to an owner's turn channel, since the owner doesn't wait any more.
 func (t *turns) over(name, owner string) {
 	t.mu.Lock()
 	var sub backend.Subscription
@@ -373,7 +399,8 @@ func (t *turns) over(name, owner string) {
 	}
 }
 
-// saw notes what the server's clock said, unless the last observation is new, and it can have gone on since.
+// saw notes an observation of the server's clock. It keeps the earlier observation if that is
+// younger than tooNew, and if the server's clock wasn't set forward since.
 func (t *turns) saw(name string, o observation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -386,14 +413,15 @@ func (t *turns) saw(name string, o observation) {
 	}
 }
 
-// failed notes that a step has failed, perhaps because there is another server.
+// failed notes that a step has failed. Another server may have taken over, so the observation of
+// the clock is dropped.
 func (t *turns) failed(ctx context.Context, name string, err error) {
 	if ctx.Err() == nil && backend.KindOf(err) != backend.Refused {
 		t.forget(name)
 	}
 }
 
-// forget forgets what the server's clock said.
+// forget drops the observation of the server's clock.
 func (t *turns) forget(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -402,7 +430,8 @@ func (t *turns) forget(name string) {
 	}
 }
 
-// translate returns an instant of ours that surely isn't later than a grant. It is false if there is none, or the lease is over.
+// translate returns a time on our clock that is surely no later than a grant. It returns false if
+// no such time is known, or if the grant's lease has expired.
 func (t *turns) translate(g Grant, heard time.Time) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -414,7 +443,8 @@ func (t *turns) translate(g Grant, heard time.Time) (time.Time, bool) {
 	return since, ok && heard.Before(since.Add(g.Lease))
 }
 
-// changed notes that a channel for a lock is broken, or isn't any more. It says whether all stood before, or all do now.
+// changed notes that a channel of a lock is broken, or works again. It returns true if the channel
+// is the first to break, or the last to work again.
 func (t *turns) changed(name, channel string, broken bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -431,7 +461,7 @@ func (t *turns) changed(name, channel string, broken bool) bool {
 	return stood != (len(l.broken) == 0)
 }
 
-// audience returns those who want to be told about a lock.
+// audience returns the subscribers of a lock.
 func (t *turns) audience(name string) []*hearing {
 	t.mu.Lock()
 	defer t.mu.Unlock()

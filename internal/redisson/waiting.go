@@ -2,9 +2,10 @@ package redisson
 
 import "github.com/seed951563bd/distsync/backend"
 
-// countWaiting asks how many connections to the server listen to the channel of a lock. It is sent right behind
-// a release. AddWaiting reads its reply. In a cluster it is a script: clients know of one, and not of the
-// plain command, which node is to be asked, and follow where a slot has moved.
+// countWaiting returns the command that asks how many connections to the server listen to the
+// channel of a lock. It is sent right after a release. AddWaiting reads its reply. In a cluster,
+// the command runs a script with the channel as a key. A client library finds the node of a key,
+// even after a slot has moved, but it can't find the node for PUBSUB, which has no key.
 func (d Dialect) countWaiting(channel string, cluster bool) Command {
 	subcommand := "NUMSUB"
 	if d.Sharded {
@@ -18,11 +19,13 @@ func (d Dialect) countWaiting(channel string, cluster bool) Command {
 
 var countWaitingScript = newScript(`return redis.call('pubsub', ARGV[1], KEYS[1]);`)
 
-// AddWaiting adds to the result of a release what the reply to countWaiting, or the error in its place,
-// says of clients other than this one that wait. Of those that are counted, between least and most are
-// this client's own. In a cluster whose channels are not sharded others listen by way of nodes that
-// were not asked: there it is known that some wait, never that none does.
-func (d Dialect) AddWaiting(res *backend.ReleaseResult, reply any, err error, cluster bool, least, most int) {
+// AddWaiting reads the reply to countWaiting, or the error in its place. It adds to the result of a
+// release how many other clients wait. Between least and most of the counted connections are this
+// client's own. In a cluster whose channels are not sharded, clients may listen at other nodes than
+// the one that was asked. There the count can show that clients wait, but never that none does.
+func (d Dialect) AddWaiting(
+	res *backend.ReleaseResult, reply any, err error, cluster bool, least, most int,
+) {
 	n, odd := parseNumSub(reply)
 	switch {
 	case err != nil || odd != nil:

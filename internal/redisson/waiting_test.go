@@ -44,13 +44,16 @@ func TestAddWaiting(t *testing.T) {
 	} {
 		for d, cluster := range map[Dialect]bool{{}: false, {Sharded: true}: true} {
 			if got := add(d, c.reply, nil, cluster, c.least, c.most); got != c.one {
-				t.Errorf("%+v, %v with %d to %d: %d, want %d", d, c.reply, c.least, c.most, got, c.one)
+				t.Errorf("%+v, %v with %d to %d: %d, want %d", d, c.reply, c.least, c.most, got,
+					c.one)
 			}
 		}
 		if got := add(Dialect{}, c.reply, nil, true, c.least, c.most); got != c.nodes {
-			t.Errorf("a cluster, %v with %d to %d: %d, want %d", c.reply, c.least, c.most, got, c.nodes)
+			t.Errorf("a cluster, %v with %d to %d: %d, want %d", c.reply, c.least, c.most, got,
+				c.nodes)
 		}
-		if got := add(Dialect{}, c.reply, errors.New("refused"), false, c.least, c.most); got != may {
+		if got := add(Dialect{}, c.reply, errors.New("refused"), false, c.least,
+			c.most); got != may {
 			t.Errorf("an error: %d", got)
 		}
 	}

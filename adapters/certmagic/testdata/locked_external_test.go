@@ -21,6 +21,10 @@ func init() {
 		store = redisbackend.New(redis.NewClient(&redis.Options{Addr: addr}))
 	}
 	client := dlock.New(store)
-	certmagic.Locked = func(s certmagic.Storage) certmagic.Storage { return certmagiclock.New(s, client) }
-	certmagic.Unlocked = func(s certmagic.Storage) certmagic.Storage { return s.(*certmagiclock.Storage).Storage }
+	certmagic.Locked = func(s certmagic.Storage) certmagic.Storage {
+		return certmagiclock.New(s, client)
+	}
+	certmagic.Unlocked = func(s certmagic.Storage) certmagic.Storage {
+		return s.(*certmagiclock.Storage).Storage
+	}
 }

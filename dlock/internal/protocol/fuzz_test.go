@@ -144,7 +144,8 @@ func (w *world) carryOut(r *request) {
 	before := w.kept
 	w.kept = w.now + r.asked
 	if w.shared {
-		w.kept = max(before, w.kept) // renewals shorten nothing that is read, and are re-entries there
+		// renewals shorten nothing that is read, and are re-entries there
+		w.kept = max(before, w.kept)
 	}
 }
 
@@ -206,8 +207,8 @@ func (w *world) leave(r *request) {
 	}
 }
 
-// check returns what speaks against what the holder believes. What holds of each request that may
-// yet be carried out now holds of it later, too, and of any of them in any order.
+// check returns what speaks against what the holder believes. It looks at each request that may yet
+// be carried out as if that were now: the same then holds later, and in any order.
 func (w *world) check() error {
 	until := w.Until()
 	switch {

@@ -6,69 +6,72 @@ import (
 	"time"
 )
 
-// A Promise is all that is known of until when a store keeps a claim. A lease that a store grants
-// replaces the one before, also if it is shorter: only of a read it doesn't. And requests may be
-// carried out late, in another order than they were sent in, or never. So a promise lasts no
-// longer than what any request that may yet be carried out leaves.
+// A Promise is a client's knowledge of how long a store keeps a claim. A lease that a store grants
+// replaces the lease before it, even if the new one is shorter. Reads are the exception: their
+// leases never get shorter. Requests may be carried out late, out of order, or never. So a promise
+// never lasts longer than the lease that a late request could leave.
 //
 // All methods but Until need the mutex of the client.
 type Promise struct {
-	deadline atomic.Int64  // the instant until which it is relied on
-	horizon  Instant       // until when the store keeps it if nothing more is sent
-	lease    time.Duration // that the next renewal or partial release asks for
+	deadline atomic.Int64  // until when the claim is relied on
+	horizon  Instant       // until when the store keeps the claim if nothing more is sent
+	lease    time.Duration // the lease that the next renewal or partial release asks for
 	doubt    time.Duration // the shortest lease of any request without an answer; 0: none
 	renewal  time.Duration // the shortest lease that renewals under way ask for; 0: none
 	most     time.Duration // the longest lease that steps under way ask for; 0: none
-	steps    uint32        // how many re-entries and partial releases are under way
-	renewals uint16        // how many renewals are under way or have no answer, up to manyRenewals
-	renewed  bool          // it is renewed until it is released
-	counts   bool          // an acquiring request has no answer: the store may count more than we do
-	rare     *rare         // what most promises don't need; nil: nothing of it
+	steps    uint32        // the number of re-entries and partial releases under way
+	renewals uint16        // renewals under way or without an answer; counted up to manyRenewals
+	renewed  bool          // the claim is renewed until it is released
+	// an acquiring request has no answer: the store may count more than the client
+	counts bool
+	rare   *rare // fields that most promises don't need; nil: all are zero
 }
 
 type rare struct {
-	cut    Instant       // answers to renewals that were sent before add nothing
-	kept   Instant       // until when it stays taken, whatever its holder does; 0: no longer than held
-	sent   Instant       // when the last request was sent that was granted
-	grant  time.Duration // for how long the store gave it to the first in line; 0 once it is renewed
-	wanted Instant       // until when the call wanted it then
+	cut  Instant // renewals that were sent before it don't prolong the promise
+	kept Instant // until when the lock stays taken, even without a holder; 0: no longer than held
+	sent Instant // when the last granted request was sent
+	// for how long the store gave the claim to the first in line; 0 once it is renewed
+	grant  time.Duration
+	wanted Instant // until when the call in line wanted the claim
 }
 
-// manyRenewals is a number of renewals at which they aren't counted any more.
+// manyRenewals is the highest count of renewals. At this number counting stops.
 const manyRenewals = math.MaxUint16
 
-// Want notes for how long each request is to ask, and whether the claim is renewed.
+// Want sets the lease that each request asks for, and whether the claim is renewed.
 func (p *Promise) Want(lease time.Duration, renewed bool) { p.lease, p.renewed = lease, renewed }
 
-// Renew notes that the claim is renewed from now on.
+// Renew records that the claim is renewed from now on.
 func (p *Promise) Renew() { p.renewed = true }
 
-// EndRenewal leaves a read with a fixed lease, of which nobody tells the store.
+// EndRenewal makes the lease of a read a fixed one. The store isn't told.
 func (p *Promise) EndRenewal(now Instant) {
 	p.renewed = false
 	p.lease = p.Remaining(now)
 }
 
-// Until returns the instant until which the claim is relied on.
+// Until returns until when the claim is relied on.
 func (p *Promise) Until() Instant { return Instant(p.deadline.Load()) }
 
-// Lease returns what the next renewal of a renewed claim asks for.
+// Lease returns the lease that the next renewal of a renewed claim asks for.
 func (p *Promise) Lease() time.Duration { return p.lease }
 
-// Renewed says whether the claim is renewed until it is released.
+// Renewed reports whether the claim is renewed until it is released.
 func (p *Promise) Renewed() bool { return p.renewed }
 
-// Horizon returns until when the store keeps the claim if nothing more is sent, and what was sent
-// is carried out at once.
+// Horizon returns until when the store keeps the claim if nothing more is sent, and every request
+// so far is carried out at once.
 func (p *Promise) Horizon() Instant { return p.horizon }
 
-// Sent notes that a request goes out with which the store keeps the claim for so long.
+// Sent records that a request is sent. If it is carried out, the store keeps the claim for the time
+// stored.
 func (p *Promise) Sent(now Instant, stored time.Duration) { p.horizon = max(p.horizon, now+stored) }
 
-// Granted notes that the store granted lease to a request that was sent at that instant.
+// Granted records that the store granted lease to a request that was sent at sent.
 func (p *Promise) Granted(sent Instant, lease time.Duration) {
 	if p.doubt > 0 {
-		lease = min(lease, p.doubt) // a late request may yet shorten it to that
+		lease = min(lease, p.doubt) // a late request may yet shorten the lease to doubt
 	}
 	if until := sent + Promised(lease); until > p.Until() {
 		p.deadline.Store(int64(until))
@@ -78,10 +81,11 @@ func (p *Promise) Granted(sent Instant, lease time.Duration) {
 	}
 }
 
-// Unanswered notes that a request for lease has no answer. Time doesn't settle that.
+// Unanswered records that a request for lease has no answer. The doubt about it doesn't end with
+// time.
 func (p *Promise) Unanswered(lease time.Duration) { p.doubt = shorter(p.doubt, lease) }
 
-// shorter returns the shorter of two leases, of which the first is 0 if there is none.
+// shorter returns the shorter of two leases. A first lease of 0 means that there is none.
 func shorter(lease, other time.Duration) time.Duration {
 	if lease == 0 {
 		return other
@@ -89,23 +93,25 @@ func shorter(lease, other time.Duration) time.Duration {
 	return min(lease, other)
 }
 
-// Stray notes that an acquiring request has no answer, or that nobody has what it was granted.
+// Stray records that an acquiring request has no answer, or that no party uses its grant.
 func (p *Promise) Stray() { p.counts = true }
 
-// StrayUntil is Stray where the store may keep the claim until that instant because of it.
+// StrayUntil records a stray. Because of it, the store may keep the claim until the instant until.
 func (p *Promise) StrayUntil(until Instant) {
 	p.counts = true
 	p.horizon = max(p.horizon, until)
 }
 
-// Strays says whether the store may have the claim, or count more of it, than is known.
+// Strays reports whether the store may have the claim, or a higher count of it, without the
+// client's knowledge.
 func (p *Promise) Strays() bool { return p.counts }
 
-// Gone notes that nobody relies on the claim from now on.
+// Gone records that from now on the claim can't be relied on.
 func (p *Promise) Gone(now Instant) { p.deadline.Store(min(p.deadline.Load(), int64(now))) }
 
-// Renewal returns the lease that a renewal is to have confirmed, and what it asks for: no less than
-// the steps under way ask for, or it could take that back.
+// Renewal returns the lease that a renewal is to confirm, and the lease that it asks for. The
+// renewal asks for no less than the steps under way. Otherwise the renewal could shorten the leases
+// that these steps are granted.
 func (p *Promise) Renewal(now Instant) (lease, asked time.Duration) {
 	lease = p.lease
 	if !p.renewed {
@@ -115,7 +121,7 @@ func (p *Promise) Renewal(now Instant) (lease, asked time.Duration) {
 	return lease, max(lease, p.most)
 }
 
-// RenewalSent notes that a renewal goes out that asks for so much.
+// RenewalSent records that a renewal is sent. asked is the lease that it asks for.
 func (p *Promise) RenewalSent(now Instant, asked, stored time.Duration) {
 	p.Sent(now, stored)
 	if p.renewals < manyRenewals {
@@ -124,7 +130,8 @@ func (p *Promise) RenewalSent(now Instant, asked, stored time.Duration) {
 	p.renewal = shorter(p.renewal, asked)
 }
 
-// RenewalOver notes that a renewal is over: it won't be carried out any more.
+// RenewalOver records that a renewal is no longer under way: it was answered, or was never carried
+// out.
 func (p *Promise) RenewalOver() {
 	if p.renewals < manyRenewals {
 		p.renewals--
@@ -134,15 +141,15 @@ func (p *Promise) RenewalOver() {
 	}
 }
 
-// RenewalGranted notes that the store granted lease to a renewal that was sent at that instant.
+// RenewalGranted records that the store granted lease to a renewal that was sent at sent.
 func (p *Promise) RenewalGranted(sent Instant, lease time.Duration) {
 	if p.rare == nil || sent > p.rare.cut {
 		p.Granted(sent, lease)
 	}
 }
 
-// Lengthens notes that renewals are to ask for so long from now on. If requests under way have
-// asked for less, one that is carried out after that takes it back.
+// Lengthens records that renewals ask for the lease d from now on. A request under way may have
+// asked for less. If it is carried out later, it shortens the lease again.
 func (p *Promise) Lengthens(d time.Duration) {
 	p.outlasts(d)
 	if p.steps > 0 && d > p.most {
@@ -150,15 +157,15 @@ func (p *Promise) Lengthens(d time.Duration) {
 	}
 }
 
-// outlasts notes that a request asks for so long. Late renewals may take that back.
+// outlasts records that a request asks for the lease d. Late renewals may shorten it again.
 func (p *Promise) outlasts(d time.Duration) {
 	if p.renewals > 0 && d > p.renewal {
 		p.Unanswered(p.renewal)
 	}
 }
 
-// StepSent notes that a re-entry or a partial release goes out that asks for so much. There is one
-// at a time, but for reads.
+// StepSent records that a re-entry or a partial release is sent. asked is the lease that it asks
+// for. Only one such step is under way at a time, except for reads.
 func (p *Promise) StepSent(now Instant, asked, stored time.Duration) {
 	p.Sent(now, stored)
 	p.outlasts(asked)
@@ -166,22 +173,24 @@ func (p *Promise) StepSent(now Instant, asked, stored time.Duration) {
 	p.most = max(p.most, asked)
 }
 
-// StepOver notes that a re-entry or a partial release was answered, or isn't waited for any more.
+// StepOver records that a re-entry or a partial release was answered, or that the client no longer
+// waits for its answer.
 func (p *Promise) StepOver() {
 	if p.steps--; p.steps == 0 {
 		p.most = 0
 	}
 }
 
-// StepGranted notes that the store granted what such a step asked for. Renewals ask for lease from
-// now on.
+// StepGranted records that the store granted the lease that a re-entry or a partial release asked
+// for. Renewals ask for lease from now on.
 func (p *Promise) StepGranted(sent Instant, lease, asked time.Duration) {
 	p.lease = lease
 	p.Granted(sent, asked)
 }
 
-// Reentry returns the lease that a re-entry is to leave, and what it asks for: the lease of the
-// claim, or, if that isn't renewed, what it wants, but no less than what is left.
+// Reentry returns the lease that the claim has after a re-entry, and the lease that the re-entry
+// asks for. The lease of a renewed claim stays as it is. A claim that isn't renewed gets the lease
+// that the call wants, but no less than the remaining time.
 func (p *Promise) Reentry(now Instant, wanted time.Duration) (lease, asked time.Duration) {
 	lease = p.lease
 	if !p.renewed {
@@ -190,8 +199,9 @@ func (p *Promise) Reentry(now Instant, wanted time.Duration) (lease, asked time.
 	return lease, max(lease, p.Left(now))
 }
 
-// PartialRelease returns what a partial release asks for, and the lease that is left. If the
-// renewal ends with it, that is a fixed one, and renewals that were sent before add nothing to it.
+// PartialRelease returns the lease that the claim has after a partial release, and the lease that
+// the release asks for. If the release ends the renewal, the lease is a fixed one, and renewals
+// that were sent earlier add nothing to it.
 func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked time.Duration) {
 	lease, asked = p.lease, max(p.Remaining(now), p.Left(now))
 	if endsRenewal {
@@ -202,23 +212,23 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 	return lease, max(asked, lease)
 }
 
-// Given notes that the store gave the claim to the first in line, at that instant and for so long.
-// The call wanted it until another, and the first renewal asks for that.
+// Given records that the store gave the claim to the first in line at since. The call that stood in
+// line wants the claim until wanted. So the first renewal asks for that time.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))
 	p.rarely().grant, p.rare.wanted = lease, wanted
 }
 
-// Keep has the claim stay taken until that instant, or for longer if that was wanted before. The
-// store has last granted it at a request that was sent at the other.
+// Keep makes the claim stay taken until the instant until, or for longer if an earlier Keep says
+// so. sent is when the request for the store's last grant was sent.
 func (p *Promise) Keep(until, sent Instant) {
 	r := p.rarely()
 	r.kept, r.sent = max(r.kept, until), max(r.sent, sent)
 }
 
-// Forgo takes that back. What the store was asked to keep for longer is relied on for no longer
-// than a lease: the next renewal asks for that.
+// Forgo undoes Keep. The store may keep the claim for longer than a lease. The promise is limited
+// to one lease, the one that the next renewal asks for.
 func (p *Promise) Forgo(now Instant) {
 	if p.Stays() {
 		p.rare.kept = 0
@@ -226,10 +236,10 @@ func (p *Promise) Forgo(now Instant) {
 	}
 }
 
-// Stays says whether the claim stays taken for a time that doesn't depend on its holder.
+// Stays reports whether the claim stays taken for a time that doesn't depend on its holder.
 func (p *Promise) Stays() bool { return p.rare != nil && p.rare.kept > 0 }
 
-// Left returns how much is left of that time.
+// Left returns how long the claim still stays taken because of Keep.
 func (p *Promise) Left(now Instant) time.Duration {
 	if p.rare == nil {
 		return 0
@@ -237,25 +247,25 @@ func (p *Promise) Left(now Instant) time.Duration {
 	return max(p.rare.kept-now, 0)
 }
 
-// Becomes has a claim be what another request has asked for under the same owner string, and has
-// been granted until that instant. What was asked for before is left to rest, which is to be
-// released.
+// Becomes gives the claim the state of other, for a downgrade. other is the read under the same
+// owner string, which was granted until the instant until. rest gets the former state of the claim,
+// the write, for its release.
 func (p *Promise) Becomes(other, rest *Promise, until Instant) {
 	rest.lease, rest.horizon, rest.counts = p.lease, p.horizon, p.counts
 	p.horizon, p.counts = other.horizon, other.counts
-	p.deadline.Store(int64(until)) // what it was before may have been promised for longer
+	p.deadline.Store(int64(until)) // the promise may have been longer
 }
 
-// Passes says whether the claim may go from one holder to another, or be joined: it is renewed, and
-// no request without an answer can shorten it.
+// Passes reports whether the claim may be handed over to another holder, or joined. It must be
+// renewed, and no unanswered request may be able to shorten it.
 func (p *Promise) Passes(now Instant) bool {
 	return p.renewed && p.doubt == 0 && now < p.Until() && !p.Stays()
 }
 
-// GoesOn says whether the claim is to last longer than it is promised now.
+// GoesOn reports whether the claim is to last longer than its present promise.
 func (p *Promise) GoesOn() bool { return p.renewed || p.goal() > p.Until() }
 
-// goal returns until when the claim is to last, if it isn't renewed for longer.
+// goal returns until when a claim that isn't renewed is to last.
 func (p *Promise) goal() Instant {
 	if p.granted() > 0 {
 		return p.rare.wanted
@@ -263,8 +273,8 @@ func (p *Promise) goal() Instant {
 	return p.Until()
 }
 
-// granted returns for how long the store gave the claim to the first in line, and 0 if it was
-// renewed since.
+// granted returns the lease with which the store gave the claim to the first in line. It is 0 after
+// a renewal, and for a claim that wasn't given.
 func (p *Promise) granted() time.Duration {
 	if p.rare == nil {
 		return 0
@@ -272,25 +282,27 @@ func (p *Promise) granted() time.Duration {
 	return p.rare.grant
 }
 
-// Outlives says whether the store may keep the claim, which isn't to last any longer, for much
-// longer than it was promised: a re-entry without an answer was to prolong it, or the first in
-// line was given it for longer.
+// Outlives reports whether the store may keep the claim for much longer than promised, though no
+// call wants that. The reason can be a re-entry without an answer, or a store that gave the claim
+// to the first in line for longer than the call wanted.
 func (p *Promise) Outlives() bool { return !p.renewed && p.horizon > p.Until()+p.lease/10 }
 
-// EndsBefore says whether the claim ends by itself, and another doesn't, or later.
+// EndsBefore reports whether the claim ends without a release, and the other ends later or not at
+// all.
 func (p *Promise) EndsBefore(other *Promise) bool {
 	return !p.renewed && (other.renewed || p.Until() < other.Until())
 }
 
-// Remaining returns the lease, in whole milliseconds, that promises no less than is left.
+// Remaining returns a lease in whole milliseconds that is long enough to promise the remaining
+// time.
 func (p *Promise) Remaining(now Instant) time.Duration {
 	left := p.goal() - now
 	left += left / (driftShare - 1)
 	return (left + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// Effective returns the lease that the claim can count on: its own, or a shorter one of a request
-// that may yet be carried out.
+// Effective returns the lease that the claim can count on. That is the shortest of its own lease,
+// that of a request that may still be carried out, and that of a grant. A lease of 0 doesn't count.
 func (p *Promise) Effective() time.Duration {
 	lease := p.lease
 	for _, other := range [...]time.Duration{p.doubt, p.granted()} {
@@ -301,8 +313,8 @@ func (p *Promise) Effective() time.Duration {
 	return lease
 }
 
-// Confirmed returns when the request was sent with which the store has last granted the claim what
-// it has. The request that acquired it was sent when it began.
+// Confirmed returns when the request for the last grant was sent. It is never before began, when
+// the acquiring request was sent.
 func (p *Promise) Confirmed(began Instant) Instant {
 	if p.Stays() {
 		return max(p.rare.sent, began)
@@ -310,21 +322,22 @@ func (p *Promise) Confirmed(began Instant) Instant {
 	return max(p.Until()-Promised(p.Effective()), began)
 }
 
-// Next returns the time of the next renewal where it should be about such a part of a lease after
-// that instant, and of a lease no longer than most: a little earlier, on a grid that all claims
-// with this lease share, so that they are renewed in batches. It is never after the deadline.
+// Next returns the time of the next renewal, which is never after the deadline. It is about
+// lease/part after the instant after, so with part 3 a third of a lease. The lease counts as no
+// longer than most. Renewals of all claims with this lease are aligned to one grid of times, a
+// little early, so that they can be sent in batches.
 func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	lease := min(p.Effective(), most)
 	at := after + lease/part
 	return min(at-at%max(lease/16, 1), p.Until())
 }
 
-// answerPatience is for how long after a lease a take-back waits for an answer of a store.
+// answerPatience is how long after the lease's end a take-back still waits for the store's answer.
 const answerPatience = time.Minute
 
-// TakenBack says whether a release that was sent at that instant, and answered or not, was the last
-// that is needed: no request that is under way still can bring the claim about, or the store hasn't
-// answered for so long that the rest is left to time.
+// TakenBack reports whether a take-back is done after a release that was sent at sent. It is done
+// if the release was answered, and no request under way can bring the claim back. It is also done
+// if the store hasn't answered for long after the end of the lease, which frees the lock.
 func (p *Promise) TakenBack(sent Instant, answered bool) bool {
 	return answered && (sent >= p.horizon || !p.counts) ||
 		sent >= p.horizon+max(p.lease, answerPatience)

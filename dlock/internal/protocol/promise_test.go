@@ -165,7 +165,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// What the next request asks for. None asks for less than is promised already.
+// Asked says what the next request asks for. None asks for less than is promised already.
 func TestWhatIsAskedFor(t *testing.T) {
 	wantBoth := func(t *testing.T, lease, asked, wantLease, wantAsked time.Duration) {
 		t.Helper()
@@ -180,7 +180,8 @@ func TestWhatIsAskedFor(t *testing.T) {
 		},
 		"a renewal of a fixed lease": func(t *testing.T) {
 			lease, asked := made(half, false).Renewal(10 * sec)
-			wantBoth(t, lease, asked, 19899*time.Millisecond, 19899*time.Millisecond) // 19.7 s are left
+			// 19.7 s are left
+			wantBoth(t, lease, asked, 19899*time.Millisecond, 19899*time.Millisecond)
 		},
 		"a renewal of what stays taken for longer": func(t *testing.T) {
 			p := made(half, true)
@@ -235,7 +236,8 @@ func TestWhatIsAskedFor(t *testing.T) {
 			wantBoth(t, lease, asked, half, half)
 			p.EndRenewal(10 * sec)
 			lease, asked = p.Reentry(11*sec, sec)
-			wantBoth(t, lease, asked, 18889*time.Millisecond, 18889*time.Millisecond) // 18.7 s are left
+			// 18.7 s are left
+			wantBoth(t, lease, asked, 18889*time.Millisecond, 18889*time.Millisecond)
 			lease, asked = p.Reentry(11*sec, full)
 			wantBoth(t, lease, asked, full, full)
 			p.Keep(10*full, 0)
@@ -247,7 +249,7 @@ func TestWhatIsAskedFor(t *testing.T) {
 	}
 }
 
-// What the rest of a client wants to know.
+// These are the questions of the rest of a client.
 func TestWhatIsKnown(t *testing.T) {
 	asks := []struct {
 		what string
@@ -264,21 +266,27 @@ func TestWhatIsKnown(t *testing.T) {
 		do      func(p *Promise)
 		want    string // of these, what is so
 	}{
-		"a renewed claim":              {true, func(p *Promise) {}, "passes, goes on"},
-		"a fixed lease":                {false, func(p *Promise) {}, ""},
-		"its time is over":             {true, func(p *Promise) { p.Gone(2 * sec) }, "goes on"},
-		"its time isn't over":          {true, func(p *Promise) { p.Gone(2*sec + 1) }, "passes, goes on"},
-		"a request without an answer":  {true, func(p *Promise) { p.Unanswered(half) }, "goes on"},
-		"an attempt without an answer": {true, func(p *Promise) { p.Stray() }, "passes, goes on, strays"},
+		"a renewed claim":  {true, func(p *Promise) {}, "passes, goes on"},
+		"a fixed lease":    {false, func(p *Promise) {}, ""},
+		"its time is over": {true, func(p *Promise) { p.Gone(2 * sec) }, "goes on"},
+		"its time isn't over": {true, func(p *Promise) { p.Gone(2*sec + 1) },
+			"passes, goes on"},
+		"a request without an answer": {true, func(p *Promise) { p.Unanswered(half) }, "goes on"},
+		"an attempt without an answer": {true, func(p *Promise) { p.Stray() },
+			"passes, goes on, strays"},
 		"a late answer": {false, func(p *Promise) { p.StrayUntil(full) },
 			"outlives, strays"},
 		"a late answer, a little later": {false, func(p *Promise) { p.StrayUntil(half) }, "strays"},
-		"to stay taken":                 {true, func(p *Promise) { p.Keep(full, 0) }, "goes on, stays"},
+		"to stay taken": {true, func(p *Promise) { p.Keep(full, 0) },
+			"goes on, stays"},
 		"not to stay taken any more": {true, func(p *Promise) { p.Keep(full, 0); p.Forgo(sec) },
 			"passes, goes on"},
-		"a renewal of a fixed lease from a line": {false, func(p *Promise) { p.Given(0, half, full) },
+		"a renewal of a fixed lease from a line": {false, func(p *Promise) {
+			p.Given(0, half, full)
+		},
 			"goes on"},
-		"renewed since": {false, func(p *Promise) { p.Given(0, sec, full); p.RenewalGranted(sec, half) }, ""},
+		"renewed since": {false,
+			func(p *Promise) { p.Given(0, sec, full); p.RenewalGranted(sec, half) }, ""},
 	} {
 		p := made(half, c.renewed)
 		c.do(p)
@@ -325,7 +333,7 @@ func TestTakenBack(t *testing.T) {
 	}
 }
 
-// What becomes a read leaves to the write what is under way for that.
+// A write that becomes a read leaves to the write what is under way for that.
 func TestBecomes(t *testing.T) {
 	p, read, rest := made(full, true), made(half, false), new(Promise)
 	p.Stray()
@@ -392,10 +400,12 @@ func TestNext(t *testing.T) {
 		most time.Duration
 		want Instant
 	}{
-		"a third of the lease":       {func(p *Promise) {}, half, 10*sec - 10*sec%(half/16)},
-		"of the longest":             {func(p *Promise) {}, 3 * sec, sec - sec%(3*sec/16)},
-		"of a request in doubt":      {func(p *Promise) { p.Unanswered(3 * sec) }, half, sec - sec%(3*sec/16)},
-		"of what it was given for":   {func(p *Promise) { p.Given(0, 3*sec, half) }, half, sec - sec%(3*sec/16)},
+		"a third of the lease": {func(p *Promise) {}, half, 10*sec - 10*sec%(half/16)},
+		"of the longest":       {func(p *Promise) {}, 3 * sec, sec - sec%(3*sec/16)},
+		"of a request in doubt": {func(p *Promise) { p.Unanswered(3 * sec) }, half,
+			sec - sec%(3*sec/16)},
+		"of what it was given for": {func(p *Promise) { p.Given(0, 3*sec, half) }, half,
+			sec - sec%(3*sec/16)},
 		"no later than the deadline": {func(p *Promise) { p.Gone(2 * sec) }, half, 2 * sec},
 	} {
 		p := made(half, true)

@@ -1,8 +1,9 @@
-// Package depth says how much of the tests is run. It is the one way for all packages to tell how
-// many of something there should be, and which tests are left out.
+// Package depth says how many of the tests are run. All packages get their numbers of repetitions
+// from it, and use it to leave out tests.
 //
-// A test that is left out has a sibling that is run: another store, another variant, or fewer of
-// the same. A property that only a deeper run looks at could break and stay broken.
+// For each test that is left out, a similar test is run: on another store, in another variant, or
+// with fewer repetitions. Otherwise, a property that only deep runs check could stay broken for
+// long.
 package depth
 
 import (
@@ -13,23 +14,22 @@ import (
 	"testing"
 )
 
-// A Depth is how much is run. Each has what those before it have.
+// A Depth says how many of the tests are run. Each depth includes all tests of the ones before it.
 type Depth int
 
 const (
-	Quick  Depth = iota // go test ./...: minutes, for whoever changes something
-	Change              // .ci/run: what every change has to pass
-	Night               // .ci/deep: all variants on all stores, for hours
+	Quick  Depth = iota // go test ./..., in minutes, during work on a change
+	Change              // .ci/run, which every change must pass
+	Night               // .ci/deep, with all variants on all stores, in hours
 )
 
-// Variable is the environment variable that says the depth. Without it, it is Quick.
+// Variable is the environment variable for the depth. If it isn't set, the depth is Quick.
 const Variable = "DISTSYNC_TESTS"
 
 var values = map[string]Depth{"": Quick, "quick": Quick, "change": Change, "night": Night}
 
-// Now returns the depth of this run. It is to be asked in tests, not before they begin: then the go
-// command knows that they depend on the variable, and doesn't take results of another depth for
-// theirs.
+// Now returns the depth of this run. Call it in tests, not before they begin. Then the go command
+// knows that they depend on the variable, and doesn't reuse results of another depth.
 func Now() Depth {
 	value := os.Getenv(Variable)
 	d, ok := values[value]
@@ -49,11 +49,11 @@ func Needs(t testing.TB, d Depth) {
 	}
 }
 
-// Of returns what is for the depth of this run.
+// Of returns the value for the depth of this run.
 func Of[T any](quick, change, night T) T { return [...]T{quick, change, night}[Now()] }
 
-// Checks has rapid check so many random sequences in a test, unless the command line says how many.
-// No other test may run beside this one.
+// Checks sets how many random sequences rapid checks in a test, unless the command line does. No
+// other test may run at the same time.
 func Checks(t testing.TB, quick, change, night int) {
 	t.Helper()
 	checks := flag.Lookup("rapid.checks")

@@ -23,10 +23,16 @@ func TestChecks(t *testing.T) {
 }
 
 func TestDepths(t *testing.T) {
-	for value, now := range map[string]Depth{"": Quick, "quick": Quick, "change": Change, "night": Night} {
+	for value, now := range map[string]Depth{
+		"":       Quick,
+		"quick":  Quick,
+		"change": Change,
+		"night":  Night,
+	} {
 		t.Setenv(Variable, value)
 		if Now() != now || Of(Quick, Change, Night) != now {
-			t.Errorf("%s=%s: %v, of all %v; want %v", Variable, value, Now(), Of(Quick, Change, Night), now)
+			t.Errorf("%s=%s: %v, of all %v; want %v", Variable, value, Now(),
+				Of(Quick, Change, Night), now)
 		}
 		for d := Quick; d <= Night; d++ {
 			ran := false
@@ -41,7 +47,7 @@ func TestDepths(t *testing.T) {
 	}
 }
 
-// A word that is misspelt doesn't pass for the quickest run.
+// A misspelt value doesn't count as the quickest run.
 func TestUnknownDepth(t *testing.T) {
 	t.Setenv(Variable, "nigth")
 	defer func() {

@@ -1,5 +1,6 @@
-// Command etcdserver is the etcd server that tests run, with logs of 4 MB: etcd takes the space of two of its usual ones at once,
-// 128 MB, and most tests are over before it has filled some kilobytes of that. They run dozens of servers side by side.
+// Command etcdserver is the etcd server that tests run, with log segments of 4 MB. By default, etcd
+// reserves two segments of 64 MB at its start. Most tests need only some kilobytes, and they run
+// dozens of servers side by side.
 package main
 
 import (

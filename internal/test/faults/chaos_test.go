@@ -12,9 +12,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// chaos has two crowds contend while the faults of the other rows strike at random, one upon
-// another. A call may fail; nobody may ever believe beside another, and afterwards everything must
-// be well.
+// chaos lets two groups contend during random faults of the other rows, which may overlap. A call
+// may fail, but no two parties may ever believe at the same time that they hold the lock.
+// Afterwards all locks must work again.
 func chaos(l *lab) {
 	const goroutines = 3
 	random := seed(l.T)
@@ -42,7 +42,10 @@ func chaos(l *lab) {
 	for _, p := range append(parties, l.direct()) {
 		l.isFree(p)
 		l.isFree(p.at("rw").as(backend.Write))
-		for name, kind := range map[string]backend.Kind{"line": backend.Fair, "semaphore": backend.Permits} {
+		for name, kind := range map[string]backend.Kind{
+			"line":      backend.Fair,
+			"semaphore": backend.Permits,
+		} {
 			if l.known([]backend.Kind{kind}) {
 				l.isFree(p.at(name).as(kind))
 			}
@@ -50,8 +53,8 @@ func chaos(l *lab) {
 	}
 }
 
-// sometimes returns the party at one of its locks: a fenced one, which it may use as a plain one, a side of a read-write lock, a fair
-// one, or a semaphore.
+// sometimes returns the party at a random one of its locks. That may be a fenced lock, which it may
+// also use as a plain one, a side of a read-write lock, a fair lock, or a semaphore.
 func (p *party) sometimes(random *rand.Rand) *party {
 	switch random.IntN(10) {
 	case 0:
@@ -73,7 +76,7 @@ func rnd(r *rand.Rand, limit time.Duration) time.Duration {
 	return time.Duration(r.Int64N(int64(limit)))
 }
 
-// tryTurn takes the lock in one of the ways there are, if it can.
+// tryTurn tries to acquire a random lock in a random way, and holds it for a moment.
 func (p *party) tryTurn(ctx context.Context, random *rand.Rand, turns *atomic.Int64) {
 	p = p.sometimes(random)
 	ctx, cancel := context.WithTimeout(ctx, rnd(random, 2*p.lab.store.lease))
@@ -83,14 +86,15 @@ func (p *party) tryTurn(ctx context.Context, random *rand.Rand, turns *atomic.In
 		opts = append(opts, dlock.FixedLease(p.lab.store.lease))
 	}
 	again, long := random.IntN(4) == 0, random.IntN(8) == 0
-	// Whether a call fails depends on what has just struck.
+	// Whether a call fails depends on the faults just before it.
 	_ = p.do(ctx, func(ctx context.Context) error {
 		turns.Add(1)
 		defer p.watch(ctx)()
 		if again && p.kind != backend.Permits && p.locker().LockContext(ctx) == nil {
 			defer p.locker().UnlockContext(ctx)
 		}
-		if within := p.as(backend.Read); again && p.kind == backend.Write && within.locker().LockContext(ctx) == nil {
+		if within := p.as(backend.Read); again && p.kind == backend.Write &&
+			within.locker().LockContext(ctx) == nil {
 			defer within.locker().UnlockContext(ctx)
 		}
 		if long {
@@ -100,7 +104,8 @@ func (p *party) tryTurn(ctx context.Context, random *rand.Rand, turns *atomic.In
 	}, opts...)
 }
 
-// strike has something happen to a party, and to its requests about one kind of lock, or to all.
+// strike injects a random fault into a party, or into the server. Some faults only affect one kind
+// of request.
 func (p *party) strike(random *rand.Rand) {
 	long := p.lab.store.lease * 5 / 4
 	requests := p.requests(step(random.IntN(int(subscribe) + 1)))

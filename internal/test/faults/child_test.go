@@ -18,18 +18,20 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// childOrder is set in the environment of a child: the store, its address, the lease and the lock.
+// childOrder is an environment variable of a child. It has the store, its address, the lease, and
+// the lock with its kind.
 const childOrder = "DISTSYNC_FAULTS_CHILD"
 
-// runChild is a process that holds locks by order. Each order is a line: a verb and the name of a
-// hold, and so is each answer: the name of the hold, and what is to be said.
+// runChild runs a child process that acquires and releases locks by order. An order is a line with
+// a verb and the name of a hold. An answer is a line with the name of the hold and a text.
 //
-//	lock    begins to wait; "in" when it is granted
-//	err     asks the hold's context, at once
-//	unlock  gives it back; what Do says
+//	lock    begins to wait; answers "in" when the lock is granted
+//	err     answers at once with the error of the hold's context
+//	unlock  releases it; answers with the result of Do
 func runChild(order string) int {
 	for prefix, run := range map[string]func(string) error{
-		writerPrefix: runWriter, pairsPrefix: runPairs, guestsPrefix: runGuests, replicaPrefix: runReplica,
+		writerPrefix: runWriter, pairsPrefix: runPairs, guestsPrefix: runGuests,
+		replicaPrefix: runReplica,
 	} {
 		if order, ok := strings.CutPrefix(order, prefix); ok {
 			if err := run(order); err != nil {
@@ -52,9 +54,12 @@ func runChild(order string) int {
 		return 1
 	}
 	defer closeClient()
-	client := dlock.New(b, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+	client := dlock.New(b, dlock.WithLease(lease),
+		dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
 	defer client.Close()
-	c := &child{at: &party{client: client, name: lock, kind: kind}, holds: make(map[string]*childHold)}
+	c := &child{
+		at: &party{client: client, name: lock, kind: kind}, holds: make(map[string]*childHold),
+	}
 	c.obey()
 	return 0
 }
@@ -63,7 +68,7 @@ type child struct {
 	at    *party
 	holds map[string]*childHold
 
-	mu sync.Mutex // writes
+	mu sync.Mutex // serializes writes to the standard output
 }
 
 type childHold struct {
@@ -96,7 +101,7 @@ func (c *child) begin(name string) *childHold {
 	h := &childHold{leave: make(chan struct{})}
 	go func() {
 		err := c.at.do(context.Background(), func(ctx context.Context) error {
-			h.ctx = ctx // it is asked for after the answer only
+			h.ctx = ctx // the parent asks for it only after the answer
 			c.say(name, "in")
 			<-h.leave
 			return nil
@@ -106,10 +111,10 @@ func (c *child) begin(name string) *childHold {
 	return h
 }
 
-// childLease is what a child renews its locks with.
+// childLease is the lease of a child's locks.
 const childLease = 3 * time.Second
 
-// A process is a child, as its parent sees it.
+// A process is a child process.
 type process struct {
 	lab     *lab
 	kind    backend.Kind
@@ -125,14 +130,18 @@ func (l *lab) process(addr string) *process {
 	l.Helper()
 	cmd := exec.Command(os.Args[0])
 	kind := l.nextKind()
-	cmd.Env = append(os.Environ(), childOrder+"="+fmt.Sprintf("%s %s %d %s %d", l.store.name, addr, childLease, l.lock, kind))
+	cmd.Env = append(os.Environ(),
+		childOrder+"="+fmt.Sprintf("%s %s %d %s %d", l.store.name, addr, childLease, l.lock, kind))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	must(l.T, err)
 	stdout, err := cmd.StdoutPipe()
 	must(l.T, err)
 	must(l.T, cmd.Start())
-	p := &process{lab: l, kind: kind, cmd: cmd, stdin: stdin, exited: make(chan struct{}), answers: make(map[string]chan string)}
+	p := &process{
+		lab: l, kind: kind, cmd: cmd, stdin: stdin, exited: make(chan struct{}),
+		answers: make(map[string]chan string),
+	}
 	go func() {
 		defer close(p.exited)
 		lines := bufio.NewScanner(stdout)
@@ -146,7 +155,7 @@ func (l *lab) process(addr string) *process {
 	return p
 }
 
-// of returns where the answers about a hold come.
+// of returns the channel for the answers about a hold.
 func (p *process) of(hold string) chan string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,7 +165,7 @@ func (p *process) of(hold string) chan string {
 	return p.answers[hold]
 }
 
-// order gives an order that is not answered at once, or not waited for.
+// order sends an order, and doesn't wait for an answer.
 func (p *process) order(verb, hold string) {
 	p.lab.Helper()
 	_, err := fmt.Fprintln(p.stdin, verb, hold)
@@ -183,7 +192,7 @@ func (p *process) kill() {
 	<-p.exited
 }
 
-// stop freezes the child, and returns when it is frozen.
+// stop freezes the child, and waits until it is frozen.
 func (p *process) stop() {
 	p.lab.Helper()
 	must(p.lab.T, p.cmd.Process.Signal(syscall.SIGSTOP))

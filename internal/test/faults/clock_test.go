@@ -13,21 +13,22 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Redis and Valkey keep leases by their wall clock. libfaketime can't set that: its own start and
-// that of jemalloc, which the servers are linked with, wait for each other, in all its variants
-// (tried: both of its libraries, without faking the monotonic clock, with jemalloc loaded before
-// it). Time namespaces have no wall clock. The little library in testdata replaces three functions,
-// and can be told while the server runs.
+// Redis and Valkey keep leases by their wall clock. libfaketime can't change that, since its start
+// and that of the servers' jemalloc wait for each other. Both of its libraries do, even without
+// faking the monotonic clock, and with jemalloc loaded first. Time namespaces don't have the wall
+// clock. The small library in testdata replaces three functions, and reads the offset while the
+// server runs.
 
 // A clock is the wall clock of a server.
 type clock struct {
 	t    testing.TB
-	file string // how many seconds it is ahead
+	file string // has the number of seconds that the clock is ahead
 }
 
 func (c *clock) set(ahead time.Duration) {
 	c.t.Helper()
-	// Over what is there: a server sees the file as part of its memory.
+	// This overwrites the old value without truncating the file, which the server has mapped into
+	// its memory.
 	f, err := os.OpenFile(c.file, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		c.t.Fatal(err)
@@ -38,12 +39,13 @@ func (c *clock) set(ahead time.Duration) {
 	}
 }
 
-// withClock starts a server whose wall clock is the test's, an hour ahead at first.
+// withClock starts a server whose wall clock the test can set. At first it is an hour ahead.
 func withClock(t *testing.T, s *store, options []dlock.Option) *lab {
 	t.Helper()
 	server := testservers.Program(t, s.name+"-server")
 	library := filepath.Join(t.TempDir(), "clock.so")
-	if out, err := exec.Command(testservers.Program(t, "cc"), "-shared", "-fPIC", "-o", library, "testdata/clock.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command(testservers.Program(t, "cc"), "-shared", "-fPIC", "-o", library,
+		"testdata/clock.c").CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
 	c := &clock{t, filepath.Join(t.TempDir(), "ahead")}
@@ -65,10 +67,10 @@ func withClock(t *testing.T, s *store, options []dlock.Option) *lab {
 	return l
 }
 
-// clockIs says that the server's clock shows what it was told.
+// clockIs fails the test unless the server's clock is ahead by this much.
 func (l *lab) clockIs(ahead time.Duration) {
 	l.Helper()
-	l.server.Do("SETEX", "later", "100", "") // EXPIRETIME is told by the server's clock
+	l.server.Do("SETEX", "later", "100", "") // EXPIRETIME follows the server's clock
 	at, err := strconv.ParseInt(l.server.Do("EXPIRETIME", "later"), 10, 64)
 	must(l.T, err)
 	l.server.Do("DEL", "later")
@@ -77,8 +79,8 @@ func (l *lab) clockIs(ahead time.Duration) {
 	}
 }
 
-// A clock that is off does no harm, nor does one that jumps back: what is held is renewed, and what
-// isn't lasts longer.
+// A wrong clock does no harm, and neither does a clock that jumps back. Holds are renewed, and dead
+// holders' leases last longer.
 func clockOff(l *lab) {
 	l.clock.set(time.Hour)
 	l.clockIs(time.Hour)
@@ -96,12 +98,12 @@ func clockOff(l *lab) {
 
 	g = a.grab(dlock.FixedLease(l.store.lease))
 	w = l.proxied(dlock.WithLease(long)).queue()
-	w.in() // when that is over
+	w.in() // when that lease expires
 	g.isLost()
 	w.let()
 }
 
-// Numbers grow whatever the clock does: the referee looks at them.
+// Tokens grow whatever the clock does. The referee checks them.
 func numbersGrow(l *lab) {
 	a, b := l.direct(), l.direct()
 	for _, ahead := range []time.Duration{time.Hour, 0, -time.Hour, 2 * time.Hour} {
@@ -112,7 +114,8 @@ func numbersGrow(l *lab) {
 	}
 }
 
-// A clock that jumps ahead ends every lease: the next gets in before the holder is told.
+// A clock that jumps ahead ends every lease. The next party may get the lock before the holder is
+// told.
 func clockJumpsAhead(l *lab) {
 	l.absent = true
 	l.clock.set(time.Hour)

@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Who waits with a long lease gets in only by being woken: it would look again after minutes.
+// A waiter with a long lease gets the lock only if it is woken, since it polls only after minutes.
 
 func cutWhileWaiting(l *lab) {
 	a, b := l.direct(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
@@ -28,7 +28,7 @@ func cutWhileWaiting(l *lab) {
 	w.let()
 }
 
-// The lock is released while nobody is told.
+// The lock is released while the waiter has no subscription.
 func subscriptionCut(l *lab) {
 	a, b := l.direct(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
 	g := a.grab()
@@ -69,8 +69,8 @@ func everyConnectionCut(l *lab) {
 	w.let()
 }
 
-// A holder who is cut off without a word is told by its own clock, and stays told when the network
-// is back and everything comes late.
+// A holder whose connection falls silent loses the lock by its own clock. The loss stays when the
+// network works again and all messages arrive late.
 func blackHoleWhileHeld(l *lab) {
 	for _, d := range []faults.Direction{faults.ToServer, faults.ToClient, faults.Both} {
 		a, b := l.proxied(l.short()), l.direct(dlock.WithLease(long))
@@ -95,7 +95,7 @@ func blackHoleWhileHeld(l *lab) {
 	}
 }
 
-// The lock is released while a waiter is cut off. What was under way comes late, or never.
+// The lock is released while a waiter is cut off. Messages under way arrive late, or never.
 func blackHoleWhileWaiting(l *lab) {
 	for _, d := range []faults.Direction{faults.ToServer, faults.ToClient, faults.Both} {
 		for _, dropped := range []bool{false, true} {

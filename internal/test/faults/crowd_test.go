@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// seed says what the random numbers of a test are made from, should it fail.
+// seed returns random numbers for a test. If the test fails, it logs their seed.
 func seed(t *testing.T) *rand.Rand {
 	n := rand.Uint64()
 	t.Cleanup(func() {
@@ -22,7 +22,7 @@ func seed(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(n, 0))
 }
 
-// A thousand callers give up at random moments: before, while and after they get in.
+// A thousand callers give up at random moments, before, while and after they get the lock.
 func cancellations(l *lab) {
 	const goroutines, turns = 20, 50
 	random := seed(l.T)
@@ -35,7 +35,8 @@ func cancellations(l *lab) {
 			for range turns {
 				ctx, cancel := context.WithCancel(context.Background())
 				if mine.IntN(10) > 0 {
-					timer := time.AfterFunc(time.Duration(mine.Int64N(int64(20*time.Millisecond))), cancel)
+					timer := time.AfterFunc(time.Duration(mine.Int64N(int64(20*time.Millisecond))),
+						cancel)
 					defer timer.Stop()
 				} else {
 					cancel()
@@ -58,17 +59,17 @@ func cancellations(l *lab) {
 	if !ok {
 		l.Fatal("the lock isn't free")
 	}
-	parties[0].client.Close() // what is held is left to run out
+	parties[0].client.Close() // its lock must expire
 }
 
-// turn is a moment inside.
+// turn holds the lock for a moment.
 func (p *party) turn(ctx context.Context) error {
 	defer p.watch(ctx)()
 	time.Sleep(time.Millisecond)
 	return nil
 }
 
-// Two clients are given one id by mistake, and have a crowd each.
+// Two clients get the same id by mistake, and each has many goroutines.
 func sameID(l *lab) {
 	const clients, goroutines, turns = 2, 4, 10
 	var all sync.WaitGroup

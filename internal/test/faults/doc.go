@@ -1,3 +1,4 @@
-// Package faults has no code: its tests are the table of faults that locks are held against, on every
-// store. What makes the faults is package [github.com/seed951563bd/distsync/contract/faults].
+// Package faults has no code. Its tests are the table of faults that locks must withstand on every
+// store. The faults themselves come from package
+// [github.com/seed951563bd/distsync/contract/faults].
 package faults

@@ -19,23 +19,26 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// roomFor is how many permits the semaphore of guests has.
+// roomFor is the number of permits of the guests' semaphore.
 const roomFor = 10
 
-// guests has users of some processes contend for a fair lock, or for permits of which some want several, while some give up and two of
-// the processes are killed. Never are more inside than there is room for, nobody gets in before one who has come earlier and still
-// stands in line, and everybody who waits gets in; afterwards everything is as it was.
+// guests lets users of several processes contend for a fair lock, or for permits, of which some
+// users want several. Some users give up, and two of the processes are killed. The users never have
+// more than the lock or all permits. No user gets the lock before an earlier one that still stands
+// in line, and all waiters get it at last. Afterwards the lock or all permits are free again.
 func guests(l *lab) {
 	dir := l.TempDir()
 	random := seed(l.T)
 	var all []*process
 	for i := range crowds {
 		s := *l.store
-		s.name = fmt.Sprintf("%s%s %d %d %s", guestsPrefix, diary(dir, i), i, random.Uint64(), s.name)
-		all = append(all, (&lab{T: l.T, store: &s, lock: l.lock, kinds: l.kinds}).process(l.server.Addr))
+		s.name = fmt.Sprintf("%s%s %d %d %s", guestsPrefix, diary(dir, i), i, random.Uint64(),
+			s.name)
+		all = append(all,
+			(&lab{T: l.T, store: &s, lock: l.lock, kinds: l.kinds}).process(l.server.Addr))
 	}
 	visit := func(all []*process) {
-		for range turns { // one after the other: on a busy machine each takes its time
+		for range turns { // one after the other, since each may be slow on a busy machine
 			for _, p := range all {
 				p.order("visit", "")
 			}
@@ -52,7 +55,8 @@ func guests(l *lab) {
 	}
 	gone := time.Now()
 	visit(all[killed:])
-	l.Logf("everybody has been inside %v after two processes were killed", time.Since(gone).Round(time.Millisecond))
+	l.Logf("everybody has been inside %v after two processes were killed",
+		time.Since(gone).Round(time.Millisecond))
 	for i, p := range all[killed:] {
 		must(l.T, p.stdin.Close())
 		if got := p.says("it"); got != "over" {
@@ -71,14 +75,15 @@ func guests(l *lab) {
 		must(l.T, err)
 		return n == roomFor
 	})
-	// All of them can be had at once; and that clears away what the dead had.
+	// All permits can be acquired at once. That also removes the expired permits of the killed
+	// processes.
 	must(l.T, b.client.Semaphore(b.name, roomFor).Do(l.Context(), roomFor, b.turn))
 }
 
-// diary is where a process of guests tells what it sees.
+// diary returns the file for the record of a process.
 func diary(dir string, process int) string { return filepath.Join(dir, strconv.Itoa(process)) }
 
-// judge reads what all processes have told.
+// judge checks the records of all processes.
 func (l *lab) judge(dir string, processes int) {
 	l.Helper()
 	var diaries []io.Reader
@@ -96,18 +101,19 @@ func (l *lab) judge(dir string, processes int) {
 	l.Logf("%d calls", r.Count())
 }
 
-// guestsPrefix makes a child's order one to be a process of guests.
+// guestsPrefix in a child's order makes it call runGuests.
 const guestsPrefix = "guests "
 
-// runGuests is such a process: its users come and go until its input ends. For each line of that it says when everybody has been
-// inside once more.
+// runGuests runs a process whose users acquire and release until its input ends. After each line of
+// input, it reports when all users have had the lock once more.
 func runGuests(order string) error {
 	var path, storeName, addr, lock string
 	var number int
 	var random uint64
 	var lease time.Duration
 	var kind backend.Kind
-	if _, err := fmt.Sscan(order, &path, &number, &random, &storeName, &addr, &lease, &lock, &kind); err != nil {
+	if _, err := fmt.Sscan(order, &path, &number, &random, &storeName, &addr, &lease, &lock,
+		&kind); err != nil {
 		return err
 	}
 	r, c, closeAll, err := telling(path, storeName, addr, lease)
@@ -121,9 +127,13 @@ func runGuests(order string) error {
 	for i := range all {
 		user := number*inACrowd + i
 		g := &guest{
-			dice:     rand.New(rand.NewPCG(random, uint64(i))),
-			party:    &history.Party{User: user, Client: number, Lease: lease, Kind: kind, Recorder: r},
-			borrower: &history.Borrower{User: user, Client: number, Lease: lease, Recorder: r, Limit: roomFor},
+			dice: rand.New(rand.NewPCG(random, uint64(i))),
+			party: &history.Party{
+				User: user, Client: number, Lease: lease, Kind: kind, Recorder: r,
+			},
+			borrower: &history.Borrower{
+				User: user, Client: number, Lease: lease, Recorder: r, Limit: roomFor,
+			},
 		}
 		if kind == backend.Permits {
 			g.borrower.Semaphore = c.Semaphore(lock, roomFor)
@@ -151,7 +161,7 @@ func runGuests(order string) error {
 	return nil
 }
 
-// telling returns the client of a process that tells in its diary what it sees.
+// telling returns a client, and a recorder that writes the calls of the process into its diary.
 func telling(path, storeName, addr string, lease time.Duration) (
 	r *history.Recorder, c *dlock.Client, closeAll func(), err error,
 ) {
@@ -181,7 +191,7 @@ type guest struct {
 	visits   atomic.Int64
 }
 
-// visit goes in once, unless the guest gives up before.
+// visit acquires and releases once, unless the guest gives up before.
 func (g *guest) visit(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -193,7 +203,7 @@ func (g *guest) visit(ctx context.Context) {
 	inside := func(check func()) {
 		if timer.Stop() {
 			check()
-			time.Sleep(time.Duration(g.dice.Int64N(int64(2 * time.Millisecond)))) // the stay
+			time.Sleep(time.Duration(g.dice.Int64N(int64(2 * time.Millisecond)))) // holding it
 			check()
 			g.visits.Add(1)
 		}
@@ -205,22 +215,27 @@ func (g *guest) visit(ctx context.Context) {
 		}
 		g.borrower.Do(ctx, n, history.Ask{}, func(l *history.Loan) { inside(func() { l.Check() }) })
 	} else {
-		g.party.Do(ctx, history.Ask{}, func(ctx context.Context) { inside(func() { g.party.Check(ctx) }) })
+		g.party.Do(ctx, history.Ask{}, func(ctx context.Context) {
+			inside(func() { g.party.Check(ctx) })
+		})
 	}
-	time.Sleep(time.Duration(g.dice.Int64N(int64(10 * time.Millisecond)))) // elsewhere
+	time.Sleep(time.Duration(g.dice.Int64N(int64(10 * time.Millisecond)))) // without the lock
 }
 
-// lined waits until so many stand in line.
+// lined waits until n calls stand in line.
 func (l *lab) lined(n int) {
 	l.Helper()
-	testservers.Until(l.T, "all stand in line", func() bool { return l.store.waiting(l.T, l.server.Addr, l.lock) == n })
+	testservers.Until(l.T, "all stand in line", func() bool {
+		return l.store.waiting(l.T, l.server.Addr, l.lock) == n
+	})
 }
 
-// Many who wait in one process are killed with it, and stood in line before another: what that costs is no more than their places, however many
-// they were.
+// Many waiters are killed with their process. They stood in line before another waiter. However
+// many they were, they delay it only until their places expire.
 func deadPlaces(l *lab) {
 	const many = 64
-	a, p, b := l.direct(dlock.WithLease(long)), l.process(l.server.Addr), l.proxied(dlock.WithLease(long))
+	a, p, b := l.direct(dlock.WithLease(long)), l.process(l.server.Addr),
+		l.proxied(dlock.WithLease(long))
 	g := a.grab()
 	for i := range many {
 		p.order("lock", strconv.Itoa(i))

@@ -18,34 +18,36 @@ import (
 )
 
 const (
-	// long is a lease that nobody waits for: who gets in sooner was told, or has found out.
+	// long is a lease whose end no test waits for. A party that gets the lock sooner was notified,
+	// or has polled.
 	long = 5 * time.Minute
 
-	// steady is a lease that is waited for, and that a hold must outlive on a busy machine, too.
-	// Parties have it by default.
-	steady = 6 * time.Second
+	// steady is the parties' default lease. Tests wait longer than that, and a hold must then still
+	// be held, even on a busy machine.
+	steady = 9 * time.Second
 )
 
-// A lab is a server, some clients of it, and somebody who watches them.
+// A lab has a server, some clients of it, and a referee.
 type lab struct {
 	*testing.T
 	store   *store
-	options []dlock.Option // of the variant
+	options []dlock.Option // the options of the variant
 	servers []*testservers.Server
 	server  *testservers.Server // the first
-	master  *testservers.Server // if there are sentinels; then the first is the replica
-	clock   *clock              // of the server, if the test has it
+	master  *testservers.Server // the master, if server is a replica or a standby
+	clock   *clock              // the server's clock, if the test can set it
 
 	lock string // the name of the parties' lock
 
-	// kinds are those of the parties, in turn; none: all are of the plain kind.
+	// kinds are the kinds of the parties' locks, in turn. If there are none, all locks are plain.
 	kinds   []backend.Kind
 	parties int
-	clients []*dlock.Client // of all of them
+	clients []*dlock.Client // the clients of all parties
 	referee
 }
 
-// newLab has servers see every request before, so that none meets a script unknown.
+// newLab returns a lab. It first sends each kind of request to the servers, so that they know all
+// scripts.
 func newLab(t *testing.T, s *store, options []dlock.Option, servers ...*testservers.Server) *lab {
 	t.Helper()
 	l := &lab{T: t, store: s, options: options, servers: servers, server: servers[0], lock: "n"}
@@ -66,7 +68,7 @@ func (l *lab) warm() {
 			if err != nil && backend.KindOf(err) == backend.Refused {
 				l.Fatal(err)
 			}
-			return err == nil // a busy machine may be slower than a backend waits
+			return err == nil // on a busy machine, a request may time out
 		})
 	}
 }
@@ -74,20 +76,26 @@ func (l *lab) warm() {
 // askAll sends each of the requests about a lock.
 func askAll(ctx context.Context, s backend.Session, k backend.Kind) error {
 	const owner, lease = "warm:1", 2 * time.Second
-	name, permits := "warm "+k.String(), 0 // of its own: what failed is perhaps still there
+	name, permits := "warm "+k.String(), 0 // a name of its own, since data may stay
 	if k == backend.Permits {
 		permits = 1
 	}
 	for range 2 {
-		if _, err := s.Acquire(ctx, backend.AcquireRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits, Limit: permits}); err != nil {
+		if _, err := s.Acquire(ctx, backend.AcquireRequest{
+			Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits, Limit: permits,
+		}); err != nil {
 			return err
 		}
 	}
-	if _, err := s.Renew(ctx, backend.RenewRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits}); err != nil {
+	if _, err := s.Renew(ctx, backend.RenewRequest{
+		Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits,
+	}); err != nil {
 		return err
 	}
 	for range 2 {
-		if _, err := s.Release(ctx, backend.ReleaseRequest{Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits}); err != nil {
+		if _, err := s.Release(ctx, backend.ReleaseRequest{
+			Kind: k, Name: name, Owner: owner, Lease: lease, Permits: permits,
+		}); err != nil {
 			return err
 		}
 	}
@@ -100,11 +108,15 @@ func (l *lab) known(kinds []backend.Kind) bool {
 	b, closeClient, err := l.store.connect(l.addrs()...)
 	must(l.T, err)
 	defer closeClient()
-	return !slices.ContainsFunc(kinds, func(k backend.Kind) bool { return !b.Limits().Kinds.Has(k) })
+	return !slices.ContainsFunc(kinds, func(k backend.Kind) bool {
+		return !b.Limits().Kinds.Has(k)
+	})
 }
 
-// warmed are the kinds of lock that a server has seen before: those of all parties.
-func (l *lab) warmed() []backend.Kind { return append([]backend.Kind{backend.Exclusive}, l.kinds...) }
+// warmed returns the kinds of lock whose requests warm sends.
+func (l *lab) warmed() []backend.Kind {
+	return append([]backend.Kind{backend.Exclusive}, l.kinds...)
+}
 
 func (l *lab) addrs() (addrs []string) {
 	for _, s := range l.servers {
@@ -113,10 +125,10 @@ func (l *lab) addrs() (addrs []string) {
 	return addrs
 }
 
-// short is a lease that soon runs out.
+// short is a lease that soon expires.
 func (l *lab) short() dlock.Option { return dlock.WithLease(l.store.lease) }
 
-// A party is a client, perhaps behind a proxy of its own.
+// A party is a client, perhaps with its own proxy, that uses one lock.
 type party struct {
 	lab    *lab
 	client *dlock.Client
@@ -125,7 +137,7 @@ type party struct {
 	kind backend.Kind
 }
 
-// locker returns a Locker of its own.
+// locker returns a new Locker of the party's lock.
 func (p *party) locker() *dlock.Locker {
 	switch p.kind {
 	case backend.Fenced:
@@ -143,18 +155,21 @@ func (p *party) locker() *dlock.Locker {
 	}
 }
 
-// semaphore returns one with a single permit: a lock without owners.
+// semaphore returns a semaphore with a single permit, which is a lock without owners.
 func (p *party) semaphore() *dlock.Semaphore { return p.client.Semaphore(p.name, 1) }
 
-// do holds the lock, or the permit, while f runs.
-func (p *party) do(ctx context.Context, f func(context.Context) error, opts ...dlock.AcquireOption) error {
+// do runs f with the lock, or with the permit.
+func (p *party) do(
+	ctx context.Context, f func(context.Context) error, opts ...dlock.AcquireOption,
+) error {
 	if p.kind == backend.Permits {
 		return p.semaphore().Do(ctx, 1, f, opts...)
 	}
 	return p.locker().Do(ctx, f, opts...)
 }
 
-// try asks once, and says what gives back what it got; nil if another has it.
+// try makes one attempt. It returns a function that releases the lock, or nil if another party
+// holds it.
 func (p *party) try(ctx context.Context) (giveBack func(), err error) {
 	if p.kind == backend.Permits {
 		h, err := p.semaphore().Acquire(ctx, 1, dlock.Wait(0))
@@ -173,9 +188,9 @@ func (p *party) try(ctx context.Context) (giveBack func(), err error) {
 	return l.Unlock, nil
 }
 
-// isHeld asks the store whether the hold of a context is one.
+// isHeld asks the store whether the hold of a context is still held.
 func (p *party) isHeld(ctx context.Context) (bool, error) {
-	if p.kind == backend.Permits { // nobody else has it, as long as the hold is one
+	if p.kind == backend.Permits { // no other party has the permit while the hold is held
 		n, err := p.semaphore().Available(ctx)
 		return n == 0, err
 	}
@@ -189,8 +204,10 @@ func (p *party) as(k backend.Kind) *party {
 	return &other
 }
 
-// requests returns the requests of a step of the party's.
-func (p *party) requests(s step) []func(faults.Request) bool { return p.lab.store.requests(p.kind)[s] }
+// requests returns the requests that the party sends for a step.
+func (p *party) requests(s step) []func(faults.Request) bool {
+	return p.lab.store.requests(p.kind)[s]
+}
 
 // at returns the same party at another lock.
 func (p *party) at(name string) *party {
@@ -246,7 +263,7 @@ func (l *lab) kindOf(n int) backend.Kind {
 	return l.kinds[n%len(l.kinds)]
 }
 
-// requests returns the requests of a step of the next party's.
+// requests returns the next party's requests of one step.
 func (l *lab) requests(s step) []func(faults.Request) bool {
 	return l.store.requests(l.kindOf(l.parties))[s]
 }
@@ -254,16 +271,19 @@ func (l *lab) requests(s step) []func(faults.Request) bool {
 // A grip is a hold, or the wait for it.
 type grip struct {
 	*party
-	ctx    context.Context // of the hold, after it was granted
-	inside chan struct{}   // closed then
+	ctx    context.Context // the hold's context; set before inside is closed
+	inside chan struct{}   // closed when the lock is granted
 	leave  chan struct{}
-	done   chan error // the end of Do
+	done   chan error // receives the result of Do
 	cancel context.CancelFunc
 }
 
-// reach begins to wait for the lock.
+// reach begins to acquire the lock in the background.
 func (p *party) reach(opts ...dlock.AcquireOption) *grip {
-	g := &grip{party: p, inside: make(chan struct{}), leave: make(chan struct{}), done: make(chan error, 1)}
+	g := &grip{
+		party: p, inside: make(chan struct{}), leave: make(chan struct{}),
+		done: make(chan error, 1),
+	}
 	outer, cancel := context.WithCancel(context.Background())
 	g.cancel = cancel
 	p.lab.Cleanup(cancel)
@@ -283,7 +303,7 @@ func (p *party) reach(opts ...dlock.AcquireOption) *grip {
 	return g
 }
 
-// grab waits until it has the lock.
+// grab acquires the lock, and waits until it is granted.
 func (p *party) grab(opts ...dlock.AcquireOption) *grip {
 	p.lab.Helper()
 	g := p.reach(opts...)
@@ -303,15 +323,16 @@ func (g *grip) in() {
 	}
 }
 
-// release gives the lock back, and returns what Do says.
+// release releases the lock, and returns the result of Do.
 func (g *grip) release() error {
 	g.lab.Helper()
 	close(g.leave)
 	return come(g.lab.T, "the end of Do", g.done)
 }
 
-// let gives the lock back, which must work; but who has just been given a fair lock has it for a second, in which a server on a busy machine may
-// not answer, and then it ends by itself.
+// let releases the lock, which must work. The exception is a fair lock that the party was given
+// just before, for a second. A server on a busy machine may not answer in that time, and then the
+// hold expires.
 func (g *grip) let() {
 	g.lab.Helper()
 	err := g.release()
@@ -322,12 +343,12 @@ func (g *grip) let() {
 	must(g.lab.T, err)
 }
 
-// believes says whether the holder is told nothing.
+// believes says whether the holder still relies on its hold.
 func (g *grip) believes() bool { return g.ctx.Err() == nil }
 
-// queue begins to wait for what another has, and returns when a party that has a proxy has nothing
-// more to ask: it is told of releases, and has looked once more. It must not have waited before:
-// what listens may be kept for a while.
+// queue begins to wait for a lock that another party holds. The party must have a proxy. queue
+// returns when the waiter has subscribed to releases, and has tried once more. The party must not
+// have waited before, since a client may keep a subscription for a while.
 func (p *party) queue() *grip {
 	p.lab.Helper()
 	held, deliver := p.Hold(p.requests(subscribe)[0])
@@ -341,7 +362,8 @@ func (p *party) queue() *grip {
 	return g
 }
 
-// isLost waits until the holder is told, and releases, which must say so.
+// isLost waits until the holder is told of the loss, and releases. The release must return
+// dlock.ErrLost.
 func (g *grip) isLost() {
 	g.lab.Helper()
 	g.told()
@@ -350,7 +372,7 @@ func (g *grip) isLost() {
 	}
 }
 
-// told waits until the holder is told.
+// told waits until the holder is told of the loss.
 func (g *grip) told() {
 	g.lab.Helper()
 	come(g.lab.T, "the end of the holder's context", g.ctx.Done())
@@ -359,14 +381,15 @@ func (g *grip) told() {
 	}
 }
 
-// survives waits until the lease, a steady one, must have been renewed since some moment.
+// survives waits until a steady lease that was last renewed at since has expired. The hold must
+// still be held then.
 func (g *grip) survives(since time.Time) {
 	g.lab.Helper()
 	g.lab.pass(since.Add(steady * 5 / 4))
 	g.holds()
 }
 
-// holds says that the holder believes, and the store, too.
+// holds fails the test unless the holder relies on its hold, and the store has it.
 func (g *grip) holds() {
 	g.lab.Helper()
 	ctx, cancel := context.WithTimeout(g.ctx, testservers.Patience)
@@ -376,16 +399,16 @@ func (g *grip) holds() {
 	}
 }
 
-// pass waits for a moment.
+// pass waits until a moment.
 func (l *lab) pass(moment time.Time) { time.Sleep(time.Until(moment)) }
 
-// isFree takes the lock and gives it back.
+// isFree acquires and releases the lock.
 func (l *lab) isFree(p *party) {
 	l.Helper()
 	p.grab().let()
 }
 
-// isTaken says that somebody else has the lock.
+// isTaken fails the test unless another party holds the lock.
 func (l *lab) isTaken(p *party) {
 	l.Helper()
 	giveBack, err := p.try(l.Context())
@@ -396,14 +419,14 @@ func (l *lab) isTaken(p *party) {
 	}
 }
 
-// isEmpty waits until nothing of ours is in the store any more.
+// isEmpty waits until the store has no data of locks any more.
 func (l *lab) isEmpty() {
 	l.Helper()
 	l.everywhere("the store is empty", l.store.empty)
 }
 
-// isUnlocked waits until no lock is in the store any more, and at night until nothing is. If
-// something is left that doesn't go away, the end finds it.
+// isUnlocked waits until no lock is in the store any more. At night, it waits until the store is
+// empty. In other runs, end finds data that doesn't disappear.
 func (l *lab) isUnlocked() {
 	l.Helper()
 	if l.store.unlocked == nil || depth.Now() == depth.Night {
@@ -413,17 +436,19 @@ func (l *lab) isUnlocked() {
 	l.everywhere("no lock is left", l.store.unlocked)
 }
 
-// everywhere waits until something is so on all servers.
+// everywhere waits until a condition holds on all servers.
 func (l *lab) everywhere(what string, is func(*testing.T, string) bool) {
 	l.Helper()
 	testservers.Until(l.T, what, func() bool {
-		return !slices.ContainsFunc(l.servers, func(s *testservers.Server) bool { return !is(l.T, s.Addr) })
+		return !slices.ContainsFunc(l.servers, func(s *testservers.Server) bool {
+			return !is(l.T, s.Addr)
+		})
 	})
 }
 
-// end waits until nothing of ours is in the store any more, and nobody needs the clients. Where
-// these keep something for a while that is no lock, the run at night waits until that while is over,
-// and others close the clients before.
+// end waits until the store is empty. The parties no longer need their clients. These may keep data
+// other than locks for a while. Runs at night wait for the end of that. Other runs close the
+// clients first.
 func (l *lab) end() {
 	l.Helper()
 	l.isUnlocked()
@@ -435,15 +460,15 @@ func (l *lab) end() {
 	l.isEmpty()
 }
 
-// A referee watches who believes to have the lock, and when.
+// A referee records which holders rely on the lock, and when.
 type referee struct {
 	mu      sync.Mutex
 	beliefs []*belief
-	numbers map[string]uint64 // the last of each fenced lock
-	absent  bool              // what the store forgets, it lets another take
+	numbers map[string]uint64 // the last token of each fenced lock
+	absent  bool              // two holders are allowed, since the store forgets the lock
 }
 
-// watch has the referee look at a holder, whose number must be larger than all before.
+// watch makes the referee watch a holder. The holder's token must be larger than all earlier ones.
 func (p *party) watch(ctx context.Context) (stop func()) {
 	stop = p.lab.look(p.name, p.kind == backend.Read, func() bool { return ctx.Err() == nil })
 	number, ok := dlock.Token(ctx)
@@ -453,7 +478,7 @@ func (p *party) watch(ctx context.Context) (stop func()) {
 	switch {
 	case ok != (p.kind == backend.Fenced):
 		p.lab.Errorf("a hold of a lock that is %v has number %d", p.kind, number)
-	case ok && number <= r.numbers[p.name] && ctx.Err() != nil: // it was lost before this look
+	case ok && number <= r.numbers[p.name] && ctx.Err() != nil: // it was lost before this check
 	case ok && number <= r.numbers[p.name]:
 		p.lab.Errorf("number %d was given out after %d", number, r.numbers[p.name])
 	case ok:
@@ -465,15 +490,15 @@ func (p *party) watch(ctx context.Context) (stop func()) {
 	return stop
 }
 
-// A belief is a time throughout which a holder believed: losing is final, so that whoever believed
-// at its begin and at its end did in between.
+// A belief is a time throughout which a holder relied on the lock. Losses are final, so a holder
+// that relied on it at the beginning and at the end also did in between.
 type belief struct {
 	lock       string
-	shared     bool // with others that are
+	shared     bool // with other shared beliefs
 	begin, end time.Time
 }
 
-// look looks at a holder all the time until it stops to believe, or is stopped.
+// look watches a holder until it stops relying on its hold, or until stop is called.
 func (r *referee) look(lock string, shared bool, believes func() bool) (stop func()) {
 	b := &belief{lock: lock, shared: shared}
 	look := func() bool {
@@ -484,10 +509,10 @@ func (r *referee) look(lock string, shared bool, believes func() bool) (stop fun
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if b.begin.IsZero() {
-			b.begin = time.Now() // the look was before this moment
+			b.begin = time.Now() // the holder believed before this moment
 		}
 		if before.After(b.begin) {
-			b.end = before // and this one was after that
+			b.end = before // and still believes after that one
 		}
 		return true
 	}
@@ -513,7 +538,8 @@ func (r *referee) look(lock string, shared bool, believes func() bool) (stop fun
 	}
 }
 
-// verdict says whether two ever believed at the same time. All holders are gone.
+// verdict fails the test if two holders ever relied on the lock at the same time. No holder may be
+// watched any more.
 func (l *lab) verdict() {
 	l.Helper()
 	l.mu.Lock()

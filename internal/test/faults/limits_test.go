@@ -26,8 +26,7 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// limits are what a lock does not do for you, and what can be done about it. Each row shows it
-// happen.
+// limits has tests that demonstrate the limits of locks, and some remedies.
 var limits = []struct {
 	name string
 	run  func(t *testing.T, s *store)
@@ -36,13 +35,16 @@ var limits = []struct {
 	{"a failover to a replica that lags lets two in", failoverLetsTwoIn(1, 0), redisAndValkey},
 	{"WithReplicas narrows that", replicasNarrow, redisAndValkey},
 	{"WithReplicas does not close it", failoverLetsTwoIn(2, 1), redisAndValkey},
-	{"a failover that loses only a re-entry is found at the next unlock", reentryForgotten, redisAndValkey},
+	{"a failover that loses only a re-entry is found at the next unlock", reentryForgotten,
+		redisAndValkey},
 	{"a holder that ignores its context writes beside the next", contextIgnored, nil},
-	{"a process paused between its check and its write writes beside the next", pausedBeforeWrite, nil},
+	{"a process paused between its check and its write writes beside the next", pausedBeforeWrite,
+		nil},
 	{"a resource that refuses stale numbers is safe from that", staleWriteRefused, nil},
 }
 
 func TestNotPromised(t *testing.T) {
+	t.Parallel()
 	for row, limit := range limits {
 		t.Run(limit.name, func(t *testing.T) {
 			t.Parallel()
@@ -52,7 +54,7 @@ func TestNotPromised(t *testing.T) {
 			for i, s := range on {
 				t.Run(s.name, func(t *testing.T) {
 					if i != row%len(on) {
-						depth.Needs(t, depth.Change) // each is shown on one store, each time
+						depth.Needs(t, depth.Change) // each run shows each limit on one store
 					}
 					t.Parallel()
 					limit.run(t, s)
@@ -62,7 +64,7 @@ func TestNotPromised(t *testing.T) {
 	}
 }
 
-// both says that two believe at the same moment: losing is final, and both are in before.
+// both fails the test unless two holders rely on the lock at the same moment.
 func (l *lab) both(a, b *grip) {
 	l.Helper()
 	if !a.believes() || !b.believes() {
@@ -70,15 +72,15 @@ func (l *lab) both(a, b *grip) {
 	}
 }
 
-// A failover is a lab whose master dies. Who becomes the master, and when each client hears of it,
-// is for the test to say.
+// A failover is a lab whose master dies. The test decides which replica becomes the master, and
+// when each client is connected to it.
 type failover struct {
 	*lab
 	replicas []*testservers.Server
-	acks     int // how many replicas an acquisition waits for
+	acks     int // the number of replicas for which an acquisition waits
 
 	mu    sync.Mutex
-	paths map[string]string // where a client's address leads
+	paths map[string]string // the server's address for each client's address
 }
 
 func newFailover(t *testing.T, s *store, replicas, acks int) *failover {
@@ -89,7 +91,9 @@ func newFailover(t *testing.T, s *store, replicas, acks int) *failover {
 	}
 	f := &failover{acks: acks, paths: make(map[string]string)}
 	follow := *s
-	follow.connect = func(addrs ...string) (backend.Backend, func(), error) { return connect(f, addrs[0]) }
+	follow.connect = func(addrs ...string) (backend.Backend, func(), error) {
+		return connect(f, addrs[0])
+	}
 	f.lab = &lab{T: t, store: &follow, lock: "n"}
 	f.master, f.replicas = start(t, replicas)
 	f.servers = append([]*testservers.Server{f.master}, f.replicas...)
@@ -100,12 +104,15 @@ const (
 	// ackTimeout is how long an acquisition waits for replicas.
 	ackTimeout = 500 * time.Millisecond
 
-	// failoverLease is what a failover, and the next getting in, must be done in.
+	// failoverLease is the time within which a failover must end, and the next party must get the
+	// lock.
 	failoverLease = 10 * time.Second
 )
 
 func dialRedis(f *failover, addr string) (backend.Backend, func(), error) {
-	rdb := redis.NewClient(&redis.Options{Addr: addr, Dialer: func(ctx context.Context, _, addr string) (net.Conn, error) {
+	rdb := redis.NewClient(&redis.Options{Addr: addr, Dialer: func(
+		ctx context.Context, _, addr string,
+	) (net.Conn, error) {
 		return f.dial(ctx, addr)
 	}})
 	var opts []redisbackend.Option
@@ -118,8 +125,11 @@ func dialRedis(f *failover, addr string) (backend.Backend, func(), error) {
 func dialValkey(f *failover, addr string) (backend.Backend, func(), error) {
 	vk, err := valkey.NewClient(valkey.ClientOption{
 		InitAddress: []string{addr}, ForceSingleClient: true,
-		PipelineMultiplex: -1, // one connection: whoever has heard of the new master has done with the old
-		DialCtxFn: func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		// a single connection, so that a client of the new master no longer uses the old one
+		PipelineMultiplex: -1,
+		DialCtxFn: func(
+			ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config,
+		) (net.Conn, error) {
 			return f.dial(ctx, addr)
 		},
 	})
@@ -140,7 +150,7 @@ func (f *failover) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", path)
 }
 
-// A client speaks to a master until it hears of another.
+// A client is a party that uses a master until hears gives it another.
 type client struct {
 	*party
 	f    *failover
@@ -156,7 +166,7 @@ func (f *failover) client(lease time.Duration) *client {
 	return &client{f.connect([]string{addr}, dlock.WithLease(lease)), f, addr}
 }
 
-// hears leads a client to the new master, and returns when it is there.
+// hears redirects a client to the new master, and returns when the client is connected to it.
 func (c *client) hears(addr string) {
 	c.f.Helper()
 	c.f.mu.Lock()
@@ -168,13 +178,13 @@ func (c *client) hears(addr string) {
 	})
 }
 
-// cutOff ends the link of a replica to its master: what the master is told later never gets there.
+// cutOff ends the replication from the master to a replica. Later writes don't reach the replica.
 func (f *failover) cutOff(replica *testservers.Server) {
 	f.Helper()
-	replica.Do("REPLICAOF", "127.0.0.1", "1") // nobody is there
+	replica.Do("REPLICAOF", "127.0.0.1", "1") // no server listens there
 }
 
-// follow makes a replica one of a master, and returns when it has all that the master has.
+// follow makes a replica follow a master, and returns when it is up to date.
 func (f *failover) follow(replica, master *testservers.Server) {
 	f.Helper()
 	host, port, err := net.SplitHostPort(master.Addr)
@@ -198,16 +208,16 @@ func (f *failover) promote(heir *testservers.Server) {
 	f.master, f.servers = heir, f.replicas
 }
 
-// A replica that has not heard of the locks becomes the master. Whoever has heard of that gets in
-// beside the holder, who is told when the new master answers a renewal, or, if it never hears of the
-// new master, when its lease is over.
+// A replica that doesn't know the locks becomes the master. A client of the new master gets the
+// lock while the first holder still believes that it holds it. The first holder is told when the
+// new master answers a renewal. If it isn't connected to that, it is told when its lease expires.
 func failoverLetsTwoIn(replicas, acks int) func(*testing.T, *store) {
 	return func(t *testing.T, s *store) {
 		f := newFailover(t, s, replicas, acks)
 		cutOff, a, b := f.client(failoverLease), f.client(failoverLease), f.client(long)
 		lagging := f.replicas[replicas-1]
 		f.cutOff(lagging)
-		c := cutOff.at("m").grab() // first, so that its lease is over first
+		c := cutOff.at("m").grab() // first, so that its lease expires first
 		g := a.grab()
 		f.promote(lagging)
 		b.hears(lagging.Addr)
@@ -232,15 +242,15 @@ func failoverLetsTwoIn(replicas, acks int) func(*testing.T, *store) {
 	}
 }
 
-// What no replica has acknowledged isn't granted, and is taken back. What the replica has that
-// becomes the master stays held.
+// An acquisition that no replica has acknowledged isn't granted, and is released again. A lock that
+// the new master had as a replica stays held.
 func replicasNarrow(t *testing.T, s *store) {
 	f := newFailover(t, s, 1, 1)
 	a, b := f.client(long), f.client(long)
 	replica := f.replicas[0]
 	f.cutOff(replica)
 	ok, err := a.locker().TryLock(t.Context())
-	if ok || !errors.Is(err, redisson.ErrNotReplicated) { // the one that both packages export
+	if ok || !errors.Is(err, redisson.ErrNotReplicated) { // both backends export this error
 		t.Errorf("TryLock while no replica acknowledges: %v, %v", ok, err)
 	}
 	f.isEmpty()
@@ -257,16 +267,18 @@ func replicasNarrow(t *testing.T, s *store) {
 	f.isEmpty()
 }
 
-// The new master knows of the lock, and not of its re-entry: it counts one hold where the holder has
-// two, and renews them. The first of two unlocks frees the lock there. Its answer tells, and until
-// that comes another may be in.
+// The new master knows the lock, but not its re-entry. It counts one hold where the holder has two,
+// and renews it. So the first of two unlocks frees the lock. The holder learns that from the
+// answer, but another party may get the lock before.
 func reentryForgotten(t *testing.T, s *store) {
 	f := newFailover(t, s, 1, 0)
 	a, b := f.client(failoverLease), f.client(long)
 	replica := f.replicas[0]
 	proxy := newProxy(t, replica.Addr, faults.RESP)
 	g := a.grab()
-	testservers.Until(t, "the replica knows of the lock", func() bool { return replica.Do("EXISTS", "n") == "1" })
+	testservers.Until(t, "the replica knows of the lock", func() bool {
+		return replica.Do("EXISTS", "n") == "1"
+	})
 	f.cutOff(replica)
 	must(t, a.locker().LockContext(g.ctx))
 	f.promote(replica)
@@ -286,7 +298,7 @@ func reentryForgotten(t *testing.T, s *store) {
 	f.isTaken(b.party)
 
 	unlock := redisson.Release(backend.ReleaseRequest{}).Script
-	replica.Do("SCRIPT", "LOAD", unlock.Text) // or the reply would only say that it isn't known
+	replica.Do("SCRIPT", "LOAD", unlock.Text) // otherwise the script is unknown
 	held, deliver := proxy.Hold(runs(unlock))
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- a.locker().UnlockContext(g.ctx) }()
@@ -305,19 +317,19 @@ func reentryForgotten(t *testing.T, s *store) {
 	f.isEmpty()
 }
 
-// A holder that can't reach the store works on after its lease, and writes after the next is in.
-// Nothing stops it; its context has told.
+// A holder that can't reach the store works on after its lease, and writes when the next holder has
+// the lock. Nothing stops it, although its context has ended.
 func contextIgnored(t *testing.T, s *store) {
 	l := oneServer(t, s, nil)
 	a, b := l.proxied(l.short()), l.direct(dlock.WithLease(long))
-	var file string // what the lock is for
+	var file string // the resource that the lock protects
 	inside, work := make(chan struct{}), make(chan struct{})
 	told, done := make(chan error, 1), make(chan error, 1)
 	go func() {
 		done <- a.locker().Do(context.Background(), func(ctx context.Context) error {
 			defer a.watch(ctx)()
 			close(inside)
-			<-work // doesn't ask whether ctx is over
+			<-work // it doesn't check ctx
 			told <- ctx.Err()
 			file = "late"
 			return nil
@@ -344,8 +356,8 @@ func contextIgnored(t *testing.T, s *store) {
 	l.isEmpty()
 }
 
-// A check is true for the moment that it is made. A process that sleeps after it writes when it
-// wakes, beside the next.
+// A check is only true at its moment. A process that is paused after the check writes when it goes
+// on, even if the next holder has the lock.
 func pausedBeforeWrite(t *testing.T, s *store) {
 	f := new(file)
 	if wrote := lateWrite(t, s, f); !wrote || f.text != "late" {
@@ -353,7 +365,7 @@ func pausedBeforeWrite(t *testing.T, s *store) {
 	}
 }
 
-// The same, where the file refuses whoever comes with a smaller number of the fenced lock than it has seen.
+// The same happens here, but the file refuses writers with a smaller token than it has seen.
 func staleWriteRefused(t *testing.T, s *store) {
 	f := &file{looks: true}
 	if wrote := lateWrite(t, s, f); wrote || f.text != "next" {
@@ -361,8 +373,8 @@ func staleWriteRefused(t *testing.T, s *store) {
 	}
 }
 
-// lateWrite has a process write that was paused after its check, while another holds the lock and
-// has written. It says whether it did.
+// lateWrite pauses a process after its check. Meanwhile another party gets the lock and writes.
+// Then the process goes on, and tries to write. lateWrite returns whether the file accepted that.
 func lateWrite(t *testing.T, s *store, f *file) (wrote bool) {
 	t.Helper()
 	l := oneServer(t, s, nil)
@@ -386,8 +398,9 @@ func lateWrite(t *testing.T, s *store, f *file) (wrote bool) {
 	stale, err := strconv.ParseUint(said, 10, 64)
 	must(t, err)
 	wrote = f.write(stale, "late")
-	w.holds() // and has all the time
-	if got := p.says("it"); !strings.HasPrefix(got, `dlock: unlock "n": lost after`) || !strings.Contains(got, "stood still") {
+	w.holds() // as during the late write
+	if got := p.says("it"); !strings.HasPrefix(got, `dlock: unlock "n": lost after`) ||
+		!strings.Contains(got, "stood still") {
 		t.Errorf("the end of the Do that wrote late: %s", got)
 	}
 	w.let()

@@ -4,6 +4,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
@@ -11,6 +12,6 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(childOrder); order != "" {
 		os.Exit(runChild(order))
 	}
-	wiretest.SideBySide(12)
+	apart.SideBySide(16)
 	wiretest.VerifyTestMain(m, wiretest.ValkeyLingers()...)
 }

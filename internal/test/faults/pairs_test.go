@@ -22,28 +22,30 @@ import (
 
 const (
 	crowds   = 8 // processes
-	inACrowd = 8 // goroutines, of which one writes now and then, and the others read all the time
+	inACrowd = 8 // goroutines: one writes now and then, and the others read all the time
 
-	// killed is how many of the processes are, and turns how often each of the others writes after that.
+	// killed is the number of processes that are killed. turns is how often each of the others
+	// writes after that.
 	killed = 2
 	turns  = 2
 )
 
-// A pair is what a read-write lock guards, in memory that all processes share: two counters that a writer changes one after
-// the other, by means that keep nobody apart.
+// A pair is in memory that all processes share, and is guarded by a read-write lock. A writer
+// changes its two counters one after the other. Without the lock, others would see different
+// counters.
 type pair struct {
 	first, second atomic.Uint64
-	writer        atomic.Uint64 // the process that is between the two, from 1; 0: none
+	writer        atomic.Uint64 // the process that has changed only the first, from 1
 	crowds        [crowds]crowd
 }
 
-// A crowd is what a process has done.
+// A crowd counts the reads and writes of a process.
 type crowd struct {
 	writes, reads atomic.Uint64
-	gone          atomic.Bool // it may have died between the two
+	gone          atomic.Bool // it may have ended between the two changes
 }
 
-// mapped returns what all processes share that map the file.
+// mapped maps a file into memory, which all processes that do so share.
 func mapped[T any](path string) (_ *T, unmap func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -61,7 +63,8 @@ func mapped[T any](path string) (_ *T, unmap func(), err error) {
 	return (*T)(unsafe.Pointer(&mem[0])), func() { unix.Munmap(mem) }, nil
 }
 
-// torn says what is wrong with the pair, if anything is that no dead writer explains.
+// torn returns a description of a wrong state of the pair. It returns "" if there is none, or if a
+// dead writer explains it.
 func (p *pair) torn() string {
 	switch w, first, second := p.writer.Load(), p.first.Load(), p.second.Load(); {
 	case w != 0 && p.crowds[w-1].gone.Load():
@@ -75,8 +78,9 @@ func (p *pair) torn() string {
 	}
 }
 
-// pairs has readers and writers of some processes contend, some of whom give up, while two of the processes are killed. Nobody
-// is inside with a writer, no increment is lost, and no writer waits for as long as there are readers.
+// pairs lets readers and writers of several processes contend. Some give up, and two of the
+// processes are killed. A writer always has the lock alone, no increment is lost, and a steady
+// stream of readers doesn't keep writers out.
 func pairs(l *lab) {
 	path := filepath.Join(l.TempDir(), "pair")
 	p, unmap, err := mapped[pair](path)
@@ -136,16 +140,17 @@ func pairs(l *lab) {
 	l.Logf("%d reads, %d writes", reads, writes)
 }
 
-// pairsPrefix makes a child's order one to use a pair.
+// pairsPrefix in a child's order makes it call runPairs.
 const pairsPrefix = "pairs "
 
-// runPairs is a process that uses a pair until its input ends, and says what was wrong.
+// runPairs runs a process that uses a pair until its input ends, and then reports the first error.
 func runPairs(order string) error {
 	var path, storeName, addr, lock string
 	var number, kind int
 	var random uint64
 	var lease time.Duration
-	if _, err := fmt.Sscan(order, &path, &number, &random, &storeName, &addr, &lease, &lock, &kind); err != nil {
+	if _, err := fmt.Sscan(order, &path, &number, &random, &storeName, &addr, &lease, &lock,
+		&kind); err != nil {
 		return err
 	}
 	shared, unmap, err := mapped[pair](path)
@@ -158,7 +163,8 @@ func runPairs(order string) error {
 		return err
 	}
 	defer closeClient()
-	c := dlock.New(b, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+	c := dlock.New(b, dlock.WithLease(lease),
+		dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
 	defer c.Close()
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
@@ -169,7 +175,10 @@ func runPairs(order string) error {
 	var once sync.Once
 	var goroutines sync.WaitGroup
 	for i := range inACrowd {
-		u := &pairUser{pair: shared, number: number, lock: c.RWLocker(lock), dice: rand.New(rand.NewPCG(random, uint64(i)))}
+		u := &pairUser{
+			pair: shared, number: number, lock: c.RWLocker(lock),
+			dice: rand.New(rand.NewPCG(random, uint64(i))),
+		}
 		use, locker, pause := u.read, u.lock.Reader(), 2*time.Millisecond
 		if i == 0 {
 			use, locker, pause = u.write, u.lock.Writer(), 20*time.Millisecond
@@ -180,7 +189,7 @@ func runPairs(order string) error {
 					once.Do(func() { wrong = err })
 					stop()
 				}
-				time.Sleep(time.Duration(u.dice.Int64N(int64(pause)))) // elsewhere
+				time.Sleep(time.Duration(u.dice.Int64N(int64(pause)))) // without the lock
 			}
 		})
 	}
@@ -197,7 +206,9 @@ type pairUser struct {
 }
 
 // visit uses the pair once, unless the user gives up before.
-func (u *pairUser) visit(ctx context.Context, l *dlock.Locker, use func(context.Context) error) error {
+func (u *pairUser) visit(
+	ctx context.Context, l *dlock.Locker, use func(context.Context) error,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	impatience := time.Hour
@@ -208,7 +219,7 @@ func (u *pairUser) visit(ctx context.Context, l *dlock.Locker, use func(context.
 	var wrong error
 	err := l.Do(ctx, func(inside context.Context) error {
 		if timer.Stop() {
-			// What ends the context now is a loss, or the end of all.
+			// From here on, the context ends only by a loss, or at the end of the test.
 			wrong = use(inside)
 		}
 		return nil
@@ -219,7 +230,7 @@ func (u *pairUser) visit(ctx context.Context, l *dlock.Locker, use func(context.
 	return wrong
 }
 
-// stay is how long a user is inside.
+// stay waits for the time that a user has the lock.
 func (u *pairUser) stay() { time.Sleep(time.Duration(u.dice.Int64N(int64(2 * time.Millisecond)))) }
 
 func (u *pairUser) read(ctx context.Context) error {
@@ -243,7 +254,7 @@ func (u *pairUser) write(ctx context.Context) error {
 	u.first.Store(n)
 	u.stay()
 	if ctx.Err() != nil && errors.Is(context.Cause(ctx), dlock.ErrLost) {
-		u.crowds[u.number].gone.Store(true) // it leaves things as they are
+		u.crowds[u.number].gone.Store(true) // the pair stays as it is
 		return nil
 	}
 	if first, w := u.first.Load(), u.writer.Load(); first != n || w != mine {

@@ -9,8 +9,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A process is frozen for longer than its lease, while a second goroutine of it waits. The first
-// look after it wakes tells. What it then unlocks is nobody else's.
+// A process is frozen for longer than its lease, while a second goroutine of it waits. When it goes
+// on, the holder's first check tells it of the loss. Its late unlock doesn't change the next
+// holder's hold.
 func processPaused(l *lab) {
 	proxy := newProxy(l.T, l.server.Addr, l.store.protocol)
 	p, b := l.process(proxy.Addr()), l.direct(dlock.WithLease(long))
@@ -22,14 +23,16 @@ func processPaused(l *lab) {
 	p.order("lock", "second")
 	p.stop()
 	g := b.grab()
-	p.order("err", "first") // is read as soon as it wakes
+	p.order("err", "first") // the process reads it as soon as it goes on
 	p.cont()
 	if got := p.says("first"); got != "context canceled" {
 		l.Errorf("the first look after a pause: %s", got)
 	}
 	held, deliver := proxy.Hold(l.store.requests(p.kind)[release][0])
 	p.order("unlock", "first")
-	if got := p.says("first"); !strings.HasPrefix(got, fmt.Sprintf("dlock: unlock %q: lost after", l.lock)) || !strings.Contains(got, "stood still") {
+	if got := p.says("first"); !strings.HasPrefix(got,
+		fmt.Sprintf("dlock: unlock %q: lost after", l.lock)) ||
+		!strings.Contains(got, "stood still") {
 		l.Errorf("the unlock after a pause: %s", got)
 	}
 	come(l.T, "the release", held)
@@ -51,7 +54,8 @@ func processPaused(l *lab) {
 	}
 }
 
-// A holder is killed. Whoever waits, even with a long lease, gets in when the dead one's is over.
+// A holder is killed. A waiter gets the lock when the dead holder's lease expires, even if its own
+// lease is long.
 func holderKilled(l *lab) {
 	p, b := l.process(l.server.Addr), l.proxied(dlock.WithLease(long))
 	p.lock("first")

@@ -17,7 +17,9 @@ import (
 )
 
 // quorumOfRedis is three independent servers as one store.
-var quorumOfRedis = redisStore("quorum", testservers.Redis, func(addrs ...string) (backend.Backend, func(), error) {
+var quorumOfRedis = redisStore("quorum", testservers.Redis, func(
+	addrs ...string,
+) (backend.Backend, func(), error) {
 	var stores []backend.Backend
 	var closes []func()
 	for _, addr := range addrs {
@@ -34,16 +36,18 @@ var quorumOfRedis = redisStore("quorum", testservers.Redis, func(addrs ...string
 	}, nil
 })
 
-// threeStores starts the servers of a quorum, one of which is to suffer.
+// threeStores starts the servers of a quorum. The faults hit the victim.
 func threeStores(t *testing.T, victim int) *lab {
-	servers := []*testservers.Server{testservers.Redis(t), testservers.Redis(t), testservers.Redis(t)}
+	servers := []*testservers.Server{
+		testservers.Redis(t), testservers.Redis(t), testservers.Redis(t),
+	}
 	l := newLab(t, quorumOfRedis, nil, servers...)
 	l.server = servers[victim]
 	return l
 }
 
-// ailments are what one store of three may suffer: none of them keeps anybody from the lock, or takes it from its holder. Those that strike the
-// ways to it strike every party's.
+// ailments are faults of one store of three. None of them keeps a party from the lock, or makes its
+// holder lose it. Faults of a connection apply to the connections of all parties.
 var ailments = []struct {
 	name   string
 	strike func(l *lab, ps []*party) (end func())
@@ -73,13 +77,22 @@ var ailments = []struct {
 		return func() { p.SetDelay(0) }
 	})},
 	{"it hangs", func(l *lab, _ []*party) func() { l.server.Stop(); return l.server.Cont }},
-	{"it dies, and comes back empty", func(l *lab, _ []*party) func() { l.server.Kill(); return l.server.Restart }},
+	{"it dies, and comes back empty", func(l *lab, _ []*party) func() {
+		l.server.Kill()
+		return l.server.Restart
+	}},
 	{"it restarts empty", func(l *lab, _ []*party) func() { l.server.Restart(); return func() {} }},
-	{"it forgets its scripts", func(l *lab, _ []*party) func() { l.server.Do("SCRIPT", "FLUSH"); return func() {} }},
-	{"it forgets the key", func(l *lab, _ []*party) func() { l.store.deleteKey(l.T, l.server.Addr, l.lock); return func() {} }},
+	{"it forgets its scripts", func(l *lab, _ []*party) func() {
+		l.server.Do("SCRIPT", "FLUSH")
+		return func() {}
+	}},
+	{"it forgets the key", func(l *lab, _ []*party) func() {
+		l.store.deleteKey(l.T, l.server.Addr, l.lock)
+		return func() {}
+	}},
 }
 
-// each strikes the way of each party.
+// each makes a fault that hits the connections of each party.
 func each(strike func(*party) func()) func(*lab, []*party) func() {
 	return func(_ *lab, ps []*party) func() {
 		var ends []func()
@@ -108,15 +121,17 @@ func late(s step) func(*party) func() {
 	}
 }
 
-// TestQuorum has each store of three suffer, whichever it is that is asked first: from the start, and when somebody has the lock and others want it.
+// TestQuorum injects faults into each store of three, whichever store is asked first. It does so
+// from the start, or when one party has the lock and another wants it.
 func TestQuorum(t *testing.T) {
+	t.Parallel()
 	for row, ailment := range ailments {
 		t.Run(ailment.name, func(t *testing.T) {
 			t.Parallel()
 			for victim := range 3 {
 				t.Run(fmt.Sprint("store ", victim+1), func(t *testing.T) {
 					if victim != row%3 {
-						depth.Needs(t, depth.Change) // each ailment is that of one store, each time
+						depth.Needs(t, depth.Change) // each run has each ailment on one store
 					}
 					t.Parallel()
 					l := threeStores(t, victim)
@@ -135,7 +150,8 @@ func TestQuorum(t *testing.T) {
 						l.warm()
 						l.outlive(ailment.strike, run.early, run.survive)
 						l.verdict()
-						t.Logf("%v, early %v: %v", run.kinds, run.early, time.Since(begin).Round(time.Millisecond))
+						t.Logf("%v, early %v: %v", run.kinds, run.early,
+							time.Since(begin).Round(time.Millisecond))
 					}
 					l.isEmpty()
 				})
@@ -144,7 +160,7 @@ func TestQuorum(t *testing.T) {
 	}
 }
 
-// outlive has parties lock one after the other while a store suffers, and when it is over.
+// outlive lets parties lock one after the other during a fault of one store, and after it.
 func (l *lab) outlive(strike func(*lab, []*party) func(), early, survive bool) {
 	ps := []*party{l.proxied(), l.proxied(), l.proxied()}
 	end := func() {}
@@ -163,7 +179,7 @@ func (l *lab) outlive(strike func(*lab, []*party) func(), early, survive bool) {
 	if survive {
 		g.survives(struck)
 	}
-	if g.kind != backend.Read { // which don't nest
+	if g.kind != backend.Read { // reads don't nest
 		must(l.T, g.locker().LockContext(g.ctx))
 		must(l.T, g.locker().UnlockContext(g.ctx))
 	}
@@ -177,12 +193,14 @@ func (l *lab) outlive(strike func(*lab, []*party) func(), early, survive bool) {
 	}
 }
 
-// grabEverywhere locks so that every store has it. A grant doesn't wait for the last, and what a store that was slow is asked once all others
-// have answered may be called off: then it is done again.
+// grabEverywhere acquires the lock so that every store has it. A grant doesn't wait for the slowest
+// store, and the request to that may be canceled. Then grabEverywhere tries again.
 func (l *lab) grabEverywhere(p *party) *grip {
 	g, asked := p.grab(), time.Now()
 	testservers.Until(l.T, "all stores have the lock", func() bool {
-		if !slices.ContainsFunc(l.servers, func(s *testservers.Server) bool { return s.Do("EXISTS", l.lock) != "1" }) {
+		if !slices.ContainsFunc(l.servers, func(s *testservers.Server) bool {
+			return s.Do("EXISTS", l.lock) != "1"
+		}) {
 			return true
 		}
 		if time.Since(asked) > 3*time.Second {
@@ -194,7 +212,8 @@ func (l *lab) grabEverywhere(p *party) *grip {
 	return g
 }
 
-// One store of three isn't enough: nobody is let in, and whoever tries is told why; the holder's own clock tells it.
+// One store of three isn't enough. No party gets the lock, and an attempt returns the reason. The
+// holder loses the lock by its own clock.
 func TestQuorumTwoDown(t *testing.T) {
 	t.Parallel()
 	l := threeStores(t, 0)
@@ -205,7 +224,8 @@ func TestQuorumTwoDown(t *testing.T) {
 		s.Kill()
 	}
 	l.isTaken(b)
-	if ok, err := b.at("other").locker().TryLock(t.Context()); ok || err == nil || errors.Is(err, dlock.ErrHeld) {
+	if ok, err := b.at("other").locker().TryLock(t.Context()); ok || err == nil ||
+		errors.Is(err, dlock.ErrHeld) {
 		t.Errorf("TryLock with one store of three: %v, %v", ok, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), l.store.lease)
@@ -227,7 +247,7 @@ func TestQuorumTwoDown(t *testing.T) {
 	l.isEmpty()
 }
 
-// What two of three stores forget is forgotten.
+// A lock that two of three stores have forgotten is lost.
 func TestNotPromisedTwoStoresLost(t *testing.T) {
 	t.Parallel()
 	l := threeStores(t, 0)
@@ -240,7 +260,8 @@ func TestNotPromisedTwoStoresLost(t *testing.T) {
 	l.beside(g, b, func() {})
 }
 
-// A store that restarts empty within a lease has two let in, if one of the others doesn't have the lock: it was only slow.
+// A store that restarts empty within a lease can give the lock to a second party, if another store
+// doesn't have the lock because it was slow.
 func TestNotPromisedStoreRestartedEmpty(t *testing.T) {
 	t.Parallel()
 	l := threeStores(t, 2)
@@ -252,7 +273,8 @@ func TestNotPromisedStoreRestartedEmpty(t *testing.T) {
 	l.beside(g, b, func() { a.Unblock(faults.ToServer) })
 }
 
-// beside has another get in beside a holder that doesn't know yet. Then all is well again.
+// beside lets another party get the lock while the first holder doesn't know of its loss. After
+// well, the first is told, and the second holds the lock.
 func (l *lab) beside(g *grip, p *party, well func()) {
 	l.Helper()
 	w := p.grab()

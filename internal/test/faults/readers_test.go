@@ -9,8 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// together returns readers of one client who share what the store has granted to the first: the others don't ask it.
-// The party can't reach it any more.
+// together returns readers of one client that join the first one's read, without requests of their
+// own. After it, the party can't reach the store any more.
 func (p *party) together(n int) []*grip {
 	p.lab.Helper()
 	all := []*grip{p.grab()}
@@ -21,7 +21,7 @@ func (p *party) together(n int) []*grip {
 	return all
 }
 
-// Each of those who share a read is told when it is lost.
+// Each reader that shares a read is told when it is lost.
 func sharedReadLost(l *lab) {
 	a, b := l.proxied(l.short(), dlock.WithHandover(long)), l.direct(dlock.WithLease(long))
 	readers := a.together(3)
@@ -38,14 +38,14 @@ func sharedReadLost(l *lab) {
 	w.let()
 }
 
-// What those who stay have is renewed as before.
+// When readers leave, the hold of the one that stays is still renewed.
 func oneReaderLeaves(l *lab) {
 	a, b := l.proxied(dlock.WithHandover(long)), l.direct(dlock.WithLease(long))
 	readers := a.together(3)
 	a.Unblock(faults.Both)
 	w := b.reach()
 	left := time.Now()
-	readers[0].let() // for whom the store was asked
+	readers[0].let() // the one that sent the request
 	readers[1].let()
 	readers[2].survives(left)
 	w.waits()
@@ -54,7 +54,7 @@ func oneReaderLeaves(l *lab) {
 	w.let()
 }
 
-// waits says that the lock isn't granted yet.
+// waits fails the test if the lock is granted already.
 func (g *grip) waits() {
 	g.lab.Helper()
 	select {
@@ -64,9 +64,10 @@ func (g *grip) waits() {
 	}
 }
 
-// A killed reader keeps writers out for its lease, and not for as long as somebody else reads, whose lease is long.
+// A killed reader keeps writers out only for its lease, even if another reader has a long one.
 func deadReader(l *lab) {
-	p, a, b := l.process(l.server.Addr), l.direct(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
+	p, a, b := l.process(l.server.Addr), l.direct(dlock.WithLease(long)),
+		l.proxied(dlock.WithLease(long))
 	p.lock("first")
 	g := a.grab()
 	w := b.queue()
@@ -79,9 +80,10 @@ func deadReader(l *lab) {
 	w.let()
 }
 
-// A writer that waits keeps readers out, and for no longer than its note lasts when it is dead.
+// A waiting writer keeps readers out. A dead one does so only until its note expires.
 func waitingWriterKilled(l *lab) {
-	p, a, b := l.process(l.server.Addr), l.direct(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
+	p, a, b := l.process(l.server.Addr), l.direct(dlock.WithLease(long)),
+		l.proxied(dlock.WithLease(long))
 	g := a.grab()
 	p.order("lock", "first")
 	testservers.Until(l.T, "readers are kept out", func() bool {
@@ -100,7 +102,7 @@ func waitingWriterKilled(l *lab) {
 	w.let()
 }
 
-// Who has written goes on reading: others may read, and not write.
+// A writer goes on as a reader. Others may read then, but not write.
 func downgradeReplyLost(l *lab) {
 	a, b := l.proxied(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
 	g := a.grab()

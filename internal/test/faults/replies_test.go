@@ -10,7 +10,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
-// Leases are long where what is left of a request must be cleared up, and not just run out.
+// Leases are long where the client must release the leftovers of a request, and not wait for them
+// to expire.
 
 func acquireReplyLost(l *lab) {
 	for _, request := range l.requests(acquire) {
@@ -31,7 +32,7 @@ func acquireReplyLost(l *lab) {
 	}
 }
 
-// A grant that nobody knows of runs out.
+// An etcd lease whose grant got lost expires.
 func grantReplyLost(l *lab) {
 	a := l.proxied(l.short())
 	lost := a.LoseReply(calls("Lease/LeaseGrant"))
@@ -85,7 +86,8 @@ func partialReplyLost(l *lab) {
 func releaseReplyLost(l *lab) {
 	for i, request := range l.requests(release) {
 		if i > 0 && len(l.kinds) > 0 && depth.Now() < depth.Night {
-			break // etcd revokes a lease long after the lock is released, whatever the kind of that was
+			// etcd revokes the lease long after the release, for all kinds of lock
+			break
 		}
 		a, b := l.proxied(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
 		g := a.grab()
@@ -98,7 +100,7 @@ func releaseReplyLost(l *lab) {
 	}
 }
 
-// Releases are lost on their way: one of several, and the last.
+// Releases are lost before they reach the server, a partial one and a last one.
 func releasesDropped(l *lab) {
 	a, b := l.proxied(dlock.WithLease(long)), l.direct()
 	g := a.grab()
@@ -127,8 +129,8 @@ func renewalReplyLost(l *lab) {
 	g.let()
 }
 
-// A connection falls silent with a renewal. Another is made while there is still time, on another
-// connection: go-redis has several, and by itself it would notice too late.
+// A connection falls silent with a renewal. The client sends another renewal in time, on another
+// connection. go-redis has several, and would itself notice the silence too late.
 func renewalHeldBack(l *lab) {
 	a := l.proxied(dlock.WithLease(3 * time.Second))
 	g := a.grab()
@@ -139,10 +141,10 @@ func renewalHeldBack(l *lab) {
 	g.let()
 }
 
-// The lease counts from before the request was sent, and not from when its reply came.
+// The lease begins before the request is sent, not when its reply arrives.
 func acquireReplyLate(l *lab) {
 	a, b := l.proxied(), l.direct(dlock.WithLease(long))
-	l.isFree(a) // connects
+	l.isFree(a) // so that it is connected
 	held, deliver := a.Hold(a.requests(acquire)[0])
 	g := a.reach(dlock.FixedLease(steady))
 	come(l.T, "the request", held)
@@ -154,12 +156,13 @@ func acquireReplyLate(l *lab) {
 	a.Unblock(faults.ToClient)
 	g.in()
 	w.in()
-	l.pass(time.Now().Add(steady / 2)) // if the holder's clock began with the reply, it isn't told yet
+	// a holder whose lease began with the reply would still hold the lock now
+	l.pass(time.Now().Add(steady / 2))
 	w.let()
 	g.isLost()
 }
 
-// The same is so of a renewal, after which nothing comes any more.
+// The same applies to a renewal after which no other can be sent.
 func renewalReplyLate(l *lab) {
 	a, b := l.proxied(), l.direct(dlock.WithLease(long))
 	g := a.grab()
@@ -178,8 +181,8 @@ func renewalReplyLate(l *lab) {
 	g.isLost()
 }
 
-// An acquisition that nobody waits for any more is carried out while another has the lock, and
-// after that.
+// An acquisition whose caller has left is carried out while another party has the lock, and after
+// that.
 func lateAcquire(l *lab) {
 	for _, after := range []bool{false, true} {
 		a, b := l.proxied(dlock.WithLease(long)), l.direct(dlock.WithLease(long))
@@ -207,14 +210,16 @@ func lateAcquire(l *lab) {
 			g.let()
 		}
 		l.isFree(b)
-		l.isUnlocked() // and not only once A's lease has run out
+		l.isUnlocked() // before A's lease expires
 	}
 }
 
-// The first waiter of a client gives up while its attempt, for which it was woken, is under way. The
-// second is not woken by anybody else.
+// The first waiter of a client is woken, and gives up while its attempt is under way. No other
+// message wakes the second.
 func firstWaiterGivesUp(l *lab) {
-	a, b := l.direct(dlock.WithLease(long)), l.proxied(dlock.WithLease(long))
+	// On PostgreSQL, the attempt may be carried out after its take-back, which is sent on another
+	// connection. Then it holds the lock until its lease expires.
+	a, b := l.direct(dlock.WithLease(long)), l.proxied()
 	g := a.grab()
 	first := b.queue()
 	second := b.reach()
@@ -230,24 +235,25 @@ func firstWaiterGivesUp(l *lab) {
 	second.let()
 }
 
-// A release is carried out when its lock is another's by now.
+// A release is carried out when another party has the lock by now.
 func lateRelease(l *lab) {
 	a, b := l.proxied(dlock.WithLease(long)), l.direct(dlock.WithLease(long))
 	g := a.grab()
 	held, deliver := a.Hold(a.requests(release)[0])
 	close(g.leave)
 	come(l.T, "the request", held)
-	_, err := b.locker().ForceUnlock(l.Context()) // at once: a request may have a deadline
+	_, err := b.locker().ForceUnlock(l.Context()) // at once, since a request may have a deadline
 	must(l.T, err)
 	w := b.grab()
 	deliver()
 	a.Settle()
 	w.holds()
-	come(l.T, "the end of Do", g.done) // whatever it says
+	come(l.T, "the end of Do", g.done) // with any result
 	w.let()
 }
 
-// A renewal is carried out when its lock is another's by now. It would shorten the lease.
+// A renewal is carried out when another party has the lock by now. It must not shorten that party's
+// lease.
 func lateRenewal(l *lab) {
 	a, b := l.proxied(), l.direct(dlock.WithLease(long))
 	g := a.grab()
@@ -263,6 +269,6 @@ func lateRenewal(l *lab) {
 	if ttl < long/2 {
 		l.Errorf("the next holder's lease is %v", ttl)
 	}
-	come(l.T, "the end of Do", g.done) // whatever it says
+	come(l.T, "the end of Do", g.done) // with any result
 	w.let()
 }

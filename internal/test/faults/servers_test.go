@@ -29,7 +29,7 @@ func hungBriefly(l *lab) {
 	w.let()
 }
 
-// Nobody answers for longer than a lease: the holder's own clock tells.
+// The server doesn't answer for longer than a lease. The holder loses the lock by its own clock.
 func hungForLong(l *lab) {
 	a, b := l.direct(l.short()), l.direct(dlock.WithLease(long))
 	g := a.grab()
@@ -47,7 +47,7 @@ func hungForLong(l *lab) {
 	w.let()
 }
 
-// A server that forgets lets the next in before the holder is told.
+// A server that forgets the lock lets the next party in before the holder is told.
 func restartedEmpty(l *lab) {
 	l.absent = true
 	a, b := l.direct(), l.direct()
@@ -55,7 +55,7 @@ func restartedEmpty(l *lab) {
 	w := b.reach()
 	if l.store == etcdStore {
 		l.mu.Lock()
-		l.numbers = nil // they begin anew with its revisions; nobody gets in before the restart
+		l.numbers = nil // they restart with etcd's revisions; no waiter gets in before
 		l.mu.Unlock()
 	}
 	if restart := l.store.restart; restart != nil {
@@ -89,8 +89,7 @@ func restartedWithData(l *lab) {
 	w.let()
 }
 
-// A process of the server's that is killed has the server throw out all others, and read its log
-// anew.
+// If a process of the server is killed, the server ends all others, and recovers from its log.
 func backendKilled(l *lab) {
 	a, b := l.direct(), l.direct()
 	g := a.grab()
@@ -107,7 +106,7 @@ func backendKilled(l *lab) {
 	w.let()
 }
 
-// withStandby starts a PostgreSQL with a standby, and clients that find whichever isn't one.
+// withStandby starts a PostgreSQL with a standby. Its clients connect to the primary of the two.
 func withStandby(t *testing.T, s *store, options []dlock.Option) *lab {
 	primary := s.start(t)
 	standby := testservers.PostgresStandby(t, primary, "standby")
@@ -126,7 +125,7 @@ func withStandby(t *testing.T, s *store, options []dlock.Option) *lab {
 	return l
 }
 
-// withSynchronousStandby is withStandby, where each commit waits for the standby.
+// withSynchronousStandby is withStandby with commits that wait for the standby.
 func withSynchronousStandby(t *testing.T, s *store, options []dlock.Option) *lab {
 	l := withStandby(t, s, options)
 	l.master.SQL(`ALTER SYSTEM SET synchronous_standby_names = 'standby'`)
@@ -137,8 +136,8 @@ func withSynchronousStandby(t *testing.T, s *store, options []dlock.Option) *lab
 	return l
 }
 
-// A standby that has what was acquired takes over from a primary that is killed. What is acquired
-// last it has for sure if it is synchronous, and else once it has been seen there.
+// A standby takes over from a killed primary, and has its locks. A synchronous standby surely has
+// the last acquisition. For another standby, the test waits until it has.
 func promoted(l *lab) {
 	a, b := l.direct(), l.direct()
 	g := a.grab()
@@ -159,8 +158,8 @@ func promoted(l *lab) {
 	w.let()
 }
 
-// A standby that doesn't know of the lock takes over. (It knew, and is made to forget.) The holder
-// is told at its next renewal, and until then two have the lock.
+// A standby that doesn't know the lock takes over. The test makes it forget the lock. The holder is
+// told at its next renewal, and until then two parties have the lock.
 func promotedWithout(l *lab) {
 	l.absent = true
 	a, b := l.direct(), l.direct()
@@ -168,7 +167,8 @@ func promotedWithout(l *lab) {
 	w := b.reach()
 	l.master.Kill()
 	l.server.SQL(`SELECT pg_promote()`)
-	l.server.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
+	l.server.SQL(
+		`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
 	w.in()
 	g.isLost()
 	w.holds()
@@ -194,7 +194,7 @@ func scriptsFlushed(l *lab) {
 	w.let()
 }
 
-// Somebody deletes the key of a lock that is about to be re-entered, or released once of twice.
+// The key of a lock is deleted before a re-entry, or before a partial release.
 func keyDeleted(l *lab) {
 	for _, again := range []bool{false, true} {
 		a, b := l.direct(dlock.WithLease(long)), l.direct()
@@ -216,7 +216,7 @@ func keyDeleted(l *lab) {
 	}
 }
 
-// Somebody deletes the key, and another locks: the holder is told when it next renews.
+// The key is deleted, and another party gets the lock. The holder is told at its next renewal.
 func keyReplaced(l *lab) {
 	l.absent = true
 	a, b := l.direct(), l.direct()
@@ -241,7 +241,7 @@ func threeNodes(t *testing.T, s *store, options []dlock.Option) *lab {
 	return newLab(t, s, options, nodes...)
 }
 
-// One node of a cluster hangs for longer than a lease. That costs the locks on it, and no others.
+// One node of a cluster hangs for longer than a lease. Only the locks on it are lost.
 func nodeHangs(l *lab) {
 	a, b := l.direct(), l.direct()
 	var grips []*grip
@@ -267,7 +267,7 @@ func nodeHangs(l *lab) {
 	}
 }
 
-// nameOn returns a name whose slot a node has.
+// nameOn returns a lock name in one of a node's slots.
 func nameOn(t *testing.T, node *testservers.Server) string {
 	for i := range 100 {
 		name := fmt.Sprint("lock", i)
@@ -279,7 +279,7 @@ func nameOn(t *testing.T, node *testservers.Server) string {
 	return ""
 }
 
-// One member of three hangs for longer than a lease, and then dies. That costs nothing.
+// One member of three hangs for longer than a lease, and then dies. No lock is lost.
 func memberGone(l *lab) {
 	a, b := l.direct(), l.direct()
 	g := a.grab()
@@ -287,7 +287,7 @@ func memberGone(l *lab) {
 	for _, strike := range []func(){l.server.Stop, l.server.Kill} {
 		strike()
 		l.pass(time.Now().Add(steady * 5 / 4))
-		if !g.believes() { // a question might be sent to the member that hangs, and wait for ever
+		if !g.believes() { // asking the store might hang with that member
 			l.Errorf("the hold is lost: %v", context.Cause(g.ctx))
 		}
 	}
@@ -313,14 +313,16 @@ func withSentinels(t *testing.T, s *store, options []dlock.Option) *lab {
 	return l
 }
 
-// A replica that doesn't know of the lock becomes the master. (It knew, and is made to forget: an
-// acquisition that hasn't reached the replica before the master dies looks the same.)
+// A replica that doesn't know the lock becomes the master. The test makes it forget the lock, as if
+// the acquisition hadn't reached it before the master died.
 func failedOver(l *lab) {
 	l.absent = true
 	a, b := l.direct(), l.direct()
 	g := a.grab()
 	w := b.reach()
-	testservers.Until(l.T, "the replica knows", func() bool { return l.server.Do("EXISTS", l.lock) == "1" })
+	testservers.Until(l.T, "the replica knows", func() bool {
+		return l.server.Do("EXISTS", l.lock) == "1"
+	})
 	l.server.Do("CONFIG", "SET", "replica-read-only", "no")
 	l.server.Do("DEL", l.lock)
 	l.master.Kill()

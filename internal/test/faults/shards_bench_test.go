@@ -18,8 +18,8 @@ import (
 )
 
 // BenchmarkShards divides 200 shards among 20 replicas on Redis, with a lease of 3 s. One replica
-// vanishes without a word and comes back as another, and then all are replaced one by one. It says
-// for how long shards stood still, and how often one moved.
+// vanishes without a release, and another replaces it. Then all are replaced one by one. It reports
+// for how long shards had no run, and how many moved.
 func BenchmarkShards(b *testing.B) {
 	server := testservers.Redis(b)
 	for b.Loop() {
@@ -56,7 +56,7 @@ func BenchmarkShards(b *testing.B) {
 	}
 }
 
-// A shardFleet is the replicas, and when the runs of their shards ended.
+// A shardFleet starts replicas, and records when the runs of their shards ended.
 type shardFleet struct {
 	b     *testing.B
 	addr  string
@@ -78,7 +78,8 @@ func (f *shardFleet) start() *shardReplica {
 	f.n++
 	cli := redis.NewClient(&redis.Options{Addr: f.addr})
 	quiet := slog.New(slog.DiscardHandler)
-	client := dlock.New(redisbackend.New(cli), dlock.WithLease(3*time.Second), dlock.WithLogger(quiet),
+	client := dlock.New(redisbackend.New(cli), dlock.WithLease(3*time.Second),
+		dlock.WithLogger(quiet),
 		dlock.WithClientID(fmt.Sprint("replica", f.n)))
 	r := &shardReplica{cli: cli, client: client, over: make(chan struct{})}
 	r.set = shards.New(client, "billing", shards.Numbered(200), shards.WithLogger(quiet))
@@ -108,7 +109,7 @@ func (f *shardFleet) reset() {
 	f.gaps = nil
 }
 
-// settles waits until each shard is run and each replica has ten.
+// settles waits until each replica runs ten shards.
 func (f *shardFleet) settles(all []*shardReplica) {
 	testservers.Until(f.b, "each replica runs ten shards", func() bool {
 		for _, r := range all {
@@ -126,7 +127,7 @@ func (f *shardFleet) settles(all []*shardReplica) {
 	})
 }
 
-// vanish has nothing more of a replica reach the server, as if its process was killed.
+// vanish cuts a replica off from the server, as if its process were killed.
 func (r *shardReplica) vanish() {
 	r.cli.Close()
 	r.cancel()

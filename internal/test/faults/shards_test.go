@@ -25,19 +25,19 @@ const (
 	mostReplicas = 5
 )
 
-// A ledger is what the runs of shards write, in memory that all processes share. It refuses numbers
-// that are smaller than the largest that it has seen.
+// A ledger takes the writes of the runs of shards, in memory that all processes share. It refuses
+// tokens that are smaller than the largest that it has seen.
 type ledger struct {
 	shards  [shardCount]page
-	refused [mostReplicas]atomic.Uint64 // writes of each replica
+	refused [mostReplicas]atomic.Uint64 // refused writes of each replica
 }
 
 type page struct {
 	newest atomic.Uint64
-	by     atomic.Int64 // the replica that has written last, from 1
+	by     atomic.Int64 // the replica that wrote last, counted from 1
 }
 
-// write says whether a replica may write, as its number.
+// write writes for a replica with a token. It returns false if the ledger refuses that.
 func (l *ledger) write(shard int, number uint64, replica int) bool {
 	p := &l.shards[shard]
 	for {
@@ -53,7 +53,7 @@ func (l *ledger) write(shard int, number uint64, replica int) bool {
 	}
 }
 
-// even says whether these replicas, and no others, write, each of them as many shards as the others.
+// even says whether all shards were last written by these replicas, by each the same number.
 func (l *ledger) even(replicas ...int) bool {
 	var load [mostReplicas]int
 	for i := range l.shards {
@@ -69,8 +69,8 @@ func (l *ledger) even(replicas ...int) bool {
 	return true
 }
 
-// keep is the run of a shard: it writes again and again, and looks only after that whether it is to
-// end. A write is refused only of one who may not rely on the shard any more.
+// keep is the run of a shard. It writes again and again, and only after each write checks whether
+// it must end. A write may be refused only if the run can't rely on the shard any more.
 func (l *ledger) keep(ctx context.Context, replica int, u *history.Party, s *shards.Shard) error {
 	shard, err := strconv.Atoi(s.Name())
 	if err != nil {
@@ -79,7 +79,8 @@ func (l *ledger) keep(ctx context.Context, replica int, u *history.Party, s *sha
 	for {
 		written := l.write(shard, s.Token(), replica)
 		if u.Check(ctx) && !written {
-			return fmt.Errorf("shard %d is another's, and its run by replica %d goes on", shard, replica)
+			return fmt.Errorf("shard %d is another's, and its run by replica %d goes on", shard,
+				replica)
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -89,8 +90,8 @@ func (l *ledger) keep(ctx context.Context, replica int, u *history.Party, s *sha
 }
 
 // replicas divides shards among processes. One is killed, one is paused for two leases, and one is
-// deployed anew. No shard is ever run by two at once, a run that may be relied on has the largest
-// number of all, and what a process writes after its pause without a look is refused.
+// replaced. No two processes ever run a shard at the same time. A run that can rely on its shard
+// has the largest token. A write just after a pause, without a check, is refused.
 func replicas(l *lab) {
 	dir := l.TempDir()
 	books, unmap, err := mapped[ledger](filepath.Join(dir, "ledger"))
@@ -164,16 +165,17 @@ func replicas(l *lab) {
 	l.judge(dir, mostReplicas)
 }
 
-// replicaPrefix makes a child's order one to be a replica.
+// replicaPrefix in a child's order makes it call runReplica.
 const replicaPrefix = "replica "
 
-// runReplica is such a process, until its input ends.
+// runReplica runs a replica until its input ends.
 func runReplica(order string) error {
 	var dir, storeName, addr, name string
 	var number int
 	var lease time.Duration
 	var kind backend.Kind
-	if _, err := fmt.Sscan(order, &dir, &number, &storeName, &addr, &lease, &name, &kind); err != nil {
+	if _, err := fmt.Sscan(order, &dir, &number, &storeName, &addr, &lease, &name,
+		&kind); err != nil {
 		return err
 	}
 	books, unmap, err := mapped[ledger](filepath.Join(dir, "ledger"))
@@ -221,8 +223,9 @@ func runReplica(order string) error {
 	return nil
 }
 
-// shardsInChaos divides shards among some clients while the faults of the other rows strike at
-// random. No shard is ever run by two at once, its numbers grow, and afterwards all have an equal part.
+// shardsInChaos divides shards among several clients during random faults of the other rows. No two
+// clients ever run a shard at the same time, its tokens grow, and afterwards all clients have the
+// same number of shards.
 func shardsInChaos(l *lab) {
 	const members = 3
 	random := seed(l.T)
@@ -240,7 +243,7 @@ func shardsInChaos(l *lab) {
 			err := set.Run(ctx, func(ctx context.Context, s *shards.Shard) error {
 				at := p.at("shards:" + l.lock + "@" + s.Name()).as(backend.Fenced)
 				defer at.watch(s.Finishing())()
-				if runs.Add(1)%5 > 0 { // else it returns early
+				if runs.Add(1)%5 > 0 { // otherwise it returns early
 					<-ctx.Done()
 				}
 				return nil
@@ -274,5 +277,5 @@ func shardsInChaos(l *lab) {
 	l.Logf("%d runs", runs.Load())
 }
 
-// quiet is for what is logged while faults strike.
+// quiet returns a logger that discards the log lines during faults.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

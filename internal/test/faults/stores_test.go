@@ -27,8 +27,7 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// A store is a column of the table: a kind of server, and the client that locks speak to it
-// through.
+// A store is a column of the table. It has a kind of server, and a client library for it.
 type store struct {
 	name     string
 	protocol faults.Protocol
@@ -37,25 +36,27 @@ type store struct {
 	start   func(t testing.TB) *testservers.Server
 	connect func(addrs ...string) (b backend.Backend, closeClient func(), err error)
 
-	// requests are the requests of each step of a kind of lock, of which one at a time is lost or held back.
+	// requests returns the requests of each step for a kind of lock. Faults lose or delay one of
+	// them at a time.
 	requests func(backend.Kind) map[step][]func(faults.Request) bool
 
-	looks func(backend.Kind) func(faults.Request) bool // the last request with which a waiter finds the lock held
+	// looks returns the last request of a waiter that finds the lock held
+	looks func(backend.Kind) func(faults.Request) bool
 
-	empty     func(t *testing.T, addr string) bool      // nothing is stored
-	unlocked  func(t *testing.T, addr string) bool      // no lock is; nil: as empty
-	waiting   func(t *testing.T, addr, name string) int // who stands in line for a fair lock
+	empty     func(t *testing.T, addr string) bool      // no data of locks is stored
+	unlocked  func(t *testing.T, addr string) bool      // no lock is stored; nil: use empty
+	waiting   func(t *testing.T, addr, name string) int // calls in line for a fair lock
 	deleteKey func(t *testing.T, addr, name string)
-	restart   func(*testservers.Server) // without its data; nil: to restart it is enough
+	restart   func(*testservers.Server) // without its data; nil: use Server.Restart
 }
 
-// A step is one of a backend's.
+// A step is a kind of step of a backend.
 type step int
 
 const (
 	acquire step = iota // also a re-entry
 	partial             // a release of one of several holds
-	release             // of the last
+	release             // a release of the last hold
 	renew
 	subscribe
 )
@@ -69,7 +70,9 @@ var stores = []*store{
 
 type connector = func(addrs ...string) (backend.Backend, func(), error)
 
-func redisStore(name string, start func(testservers.TB, ...string) *testservers.Server, connect connector) *store {
+func redisStore(
+	name string, start func(testservers.TB, ...string) *testservers.Server, connect connector,
+) *store {
 	return &store{
 		name:     name,
 		protocol: faults.RESP,
@@ -78,8 +81,9 @@ func redisStore(name string, start func(testservers.TB, ...string) *testservers.
 		connect:  connect,
 		requests: scripts,
 		looks: func(k backend.Kind) func(faults.Request) bool {
-			if k == backend.Fair { // who stands in line looks after his place
-				return runs(redisson.Dialect{}.KeepPlaces(backend.PlacesRequest{Owners: []string{""}})[0].Script)
+			if k == backend.Fair { // a waiter in line keeps its place
+				return runs(redisson.Dialect{}.KeepPlaces(
+					backend.PlacesRequest{Owners: []string{""}})[0].Script)
 			}
 			return scripts(k)[acquire][0]
 		},
@@ -102,7 +106,8 @@ func redisStore(name string, start func(testservers.TB, ...string) *testservers.
 	}
 }
 
-// leftKeys counts what is stored, but for the last numbers of fenced locks, and how many permits semaphores have, which stay.
+// leftKeys counts the keys, except those that stay. These have the last tokens of fenced locks, and
+// the numbers of permits of semaphores.
 const leftKeys = `
 local n = 0
 for _, key in ipairs(redis.call('keys', '*')) do
@@ -112,38 +117,47 @@ for _, key in ipairs(redis.call('keys', '*')) do
 end
 return tostring(n)`
 
-// scripts are the requests that run the scripts of a kind of lock.
+// scripts returns the requests that run the scripts of a kind of lock.
 func scripts(k backend.Kind) map[step][]func(faults.Request) bool {
-	acquired, released := redisson.Acquire(backend.AcquireRequest{}), redisson.Release(backend.ReleaseRequest{})
+	acquired, released := redisson.Acquire(backend.AcquireRequest{}),
+		redisson.Release(backend.ReleaseRequest{})
 	renewed := redisson.Renew(backend.RenewRequest{})
 	switch none := make([]backend.RenewRequest, 1); k {
 	case backend.Fenced:
 		acquired = redisson.AcquireFenced(backend.AcquireRequest{})
 	case backend.Read:
-		acquired, released = redisson.AcquireRead(backend.AcquireRequest{}), redisson.Dialect{}.ReleaseRead(backend.ReleaseRequest{})
+		acquired, released = redisson.AcquireRead(backend.AcquireRequest{}),
+			redisson.Dialect{}.ReleaseRead(backend.ReleaseRequest{})
 		renewed = redisson.RenewReads(none)
 	case backend.Write:
-		acquired, released = redisson.AcquireWrite(backend.AcquireRequest{}), redisson.Dialect{}.ReleaseWrite(backend.ReleaseRequest{})
+		acquired, released = redisson.AcquireWrite(backend.AcquireRequest{}),
+			redisson.Dialect{}.ReleaseWrite(backend.ReleaseRequest{})
 		renewed = redisson.RenewWrites(none)
 	case backend.Fair:
-		acquired, released = redisson.Dialect{}.AcquireFair(backend.AcquireRequest{}), redisson.Dialect{}.ReleaseFair(backend.ReleaseRequest{})
+		acquired, released = redisson.Dialect{}.AcquireFair(backend.AcquireRequest{}),
+			redisson.Dialect{}.ReleaseFair(backend.ReleaseRequest{})
 		renewed = redisson.Dialect{}.RenewFair(none)
 	case backend.Permits:
-		acquired, released = redisson.Dialect{}.AcquirePermits(backend.AcquireRequest{}), redisson.Dialect{}.ReleasePermits(backend.ReleaseRequest{})
+		acquired, released = redisson.Dialect{}.AcquirePermits(backend.AcquireRequest{}),
+			redisson.Dialect{}.ReleasePermits(backend.ReleaseRequest{})
 		renewed = redisson.Dialect{}.RenewPermits(none)
 	}
 	return map[step][]func(faults.Request) bool{
-		acquire:   {runs(acquired.Script)},
-		partial:   {runs(released.Script)},
-		release:   {runs(released.Script)},
-		renew:     {runs(renewed.Script)},
-		subscribe: {func(r faults.Request) bool { return strings.EqualFold(r.Words[0], "subscribe") }},
+		acquire: {runs(acquired.Script)},
+		partial: {runs(released.Script)},
+		release: {runs(released.Script)},
+		renew:   {runs(renewed.Script)},
+		subscribe: {func(r faults.Request) bool {
+			return strings.EqualFold(r.Words[0], "subscribe")
+		}},
 	}
 }
 
 // runs says whether a request runs a script.
 func runs(s redisson.Script) func(faults.Request) bool {
-	return func(r faults.Request) bool { return len(r.Words) > 1 && (r.Words[1] == s.SHA1 || r.Words[1] == s.Text) }
+	return func(r faults.Request) bool {
+		return len(r.Words) > 1 && (r.Words[1] == s.SHA1 || r.Words[1] == s.Text)
+	}
 }
 
 func connectRedis(addrs ...string) (backend.Backend, func(), error) {
@@ -165,24 +179,30 @@ func openValkey(opts valkey.ClientOption) (backend.Backend, func(), error) {
 }
 
 func connectRedisSentinel(master string, sentinels []string) (backend.Backend, func(), error) {
-	rdb := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: master, SentinelAddrs: sentinels})
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: master, SentinelAddrs: sentinels,
+	})
 	return redisbackend.New(rdb), func() { rdb.Close() }, nil
 }
 
 func connectValkeySentinel(master string, sentinels []string) (backend.Backend, func(), error) {
-	return openValkey(valkey.ClientOption{InitAddress: sentinels, Sentinel: valkey.SentinelOption{MasterSet: master}})
+	return openValkey(valkey.ClientOption{
+		InitAddress: sentinels, Sentinel: valkey.SentinelOption{MasterSet: master},
+	})
 }
 
 var etcdStore = &store{
 	name:     "etcd",
 	protocol: faults.HTTP2,
-	lease:    2 * time.Second, // no shorter one is kept
+	lease:    2 * time.Second, // etcd allows no shorter one
 	start:    func(t testing.TB) *testservers.Server { return testservers.Etcd(t) },
 	connect:  connectEtcd,
 	requests: func(k backend.Kind) map[step][]func(faults.Request) bool {
-		parts := []func(faults.Request) bool{calls("Lease/LeaseKeepAlive"), writes((*pb.RequestOp).GetRequestPut)}
+		parts := []func(faults.Request) bool{
+			calls("Lease/LeaseKeepAlive"), writes((*pb.RequestOp).GetRequestPut),
+		}
 		if k == backend.Write {
-			parts = parts[1:] // it lasts no shorter than before, and so it is let alone
+			parts = parts[1:] // a partial release of a Write doesn't change the lease
 		}
 		return map[step][]func(faults.Request) bool{
 			acquire:   {writes((*pb.RequestOp).GetRequestPut)},
@@ -203,15 +223,17 @@ var etcdStore = &store{
 	},
 	waiting: func(t *testing.T, addr, name string) (n int) {
 		withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {
-			there, err := cli.Get(ctx, etcdbackend.DefaultPrefix+name, clientv3.WithPrefix(), clientv3.WithCountOnly())
+			there, err := cli.Get(ctx, etcdbackend.DefaultPrefix+name, clientv3.WithPrefix(),
+				clientv3.WithCountOnly())
 			must(t, err)
-			n = int(there.Count) - 1 // the holder's
+			n = int(there.Count) - 1 // without the holder's
 		})
 		return n
 	},
 	deleteKey: func(t *testing.T, addr, name string) {
 		withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {
-			_, err := cli.Delete(ctx, etcdbackend.DefaultPrefix+name, clientv3.WithPrefix()) // with what readers hold
+			// with the holds of readers
+			_, err := cli.Delete(ctx, etcdbackend.DefaultPrefix+name, clientv3.WithPrefix())
 			must(t, err)
 		})
 	},
@@ -225,7 +247,7 @@ func connectEtcd(addrs ...string) (backend.Backend, func(), error) {
 	return etcdbackend.New(cli), func() { cli.Close() }, nil
 }
 
-// inEtcd returns how many keys and leases there are.
+// inEtcd returns the numbers of keys and leases.
 func inEtcd(t *testing.T, addr string) (keys, leases int) {
 	t.Helper()
 	withEtcd(t, addr, func(ctx context.Context, cli *clientv3.Client) {
@@ -258,7 +280,8 @@ var postgresStore = &store{
 		return s
 	},
 	connect: func(addrs ...string) (backend.Backend, func(), error) {
-		b, err := postgresbackend.Connect(testservers.PostgresURL(addrs[0]) + "&default_query_exec_mode=exec")
+		b, err := postgresbackend.Connect(testservers.PostgresURL(addrs[0]) +
+			"&default_query_exec_mode=exec")
 		if err != nil {
 			return nil, nil, err
 		}
@@ -266,30 +289,34 @@ var postgresStore = &store{
 	},
 	requests: postgresRequests,
 	looks: func(k backend.Kind) func(faults.Request) bool {
-		if k == backend.Fair { // who stands in line looks after his place
+		if k == backend.Fair { // a waiter in line keeps its place
 			return asks("fair(3")
 		}
 		return postgresRequests(k)[acquire][0]
 	},
 	empty: func(t *testing.T, addr string) bool {
-		return sql(t, addr, `SELECT EXISTS (SELECT FROM distsync.distsync_v1_lock WHERE owner IS NOT NULL AND expires > clock_timestamp())
+		return sql(t, addr,
+			`SELECT EXISTS (SELECT FROM distsync.distsync_v1_lock WHERE owner IS NOT NULL AND expires > clock_timestamp())
 			OR EXISTS (SELECT FROM distsync.distsync_v1_part WHERE role <> 5 AND expires > clock_timestamp())`) == "f"
 	},
 	waiting: func(t *testing.T, addr, name string) int {
-		n, err := strconv.Atoi(sql(t, addr, `SELECT count(*) FROM distsync.distsync_v1_part WHERE role = 3 AND name = '`+name+`'`))
+		n, err := strconv.Atoi(sql(t, addr,
+			`SELECT count(*) FROM distsync.distsync_v1_part WHERE role = 3 AND name = '`+name+`'`))
 		must(t, err)
 		return n
 	},
 	deleteKey: func(t *testing.T, addr, name string) {
-		sql(t, addr, `DELETE FROM distsync.distsync_v1_lock WHERE name = '`+name+`'; DELETE FROM distsync.distsync_v1_part WHERE name = '`+name+`'`)
+		sql(t, addr, `DELETE FROM distsync.distsync_v1_lock WHERE name = '`+name+
+			`'; DELETE FROM distsync.distsync_v1_part WHERE name = '`+name+`'`)
 	},
 	restart: func(s *testservers.Server) {
 		s.Restart()
-		s.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
+		s.SQL(
+			`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
 	},
 }
 
-// postgresRequests are the functions that a step calls.
+// postgresRequests returns the requests of each step, by the functions that they call.
 func postgresRequests(k backend.Kind) map[step][]func(faults.Request) bool {
 	acquired, released, renewed := "acquire", "release", "renew"
 	switch k {
@@ -303,7 +330,8 @@ func postgresRequests(k backend.Kind) map[step][]func(faults.Request) bool {
 		acquired, released = "fair(1", "fair(2"
 	}
 	return map[step][]func(faults.Request) bool{
-		acquire: {asks(acquired)}, partial: {asks(released)}, release: {asks(released)}, renew: {asks(renewed)}, subscribe: {listens},
+		acquire: {asks(acquired)}, partial: {asks(released)}, release: {asks(released)},
+		renew: {asks(renewed)}, subscribe: {listens},
 	}
 }
 
@@ -314,23 +342,26 @@ func sql(t *testing.T, addr, statements string) string {
 	return answer
 }
 
-// listens says whether a request is that of a connection that is to be told of releases.
+// listens says whether a request makes a connection listen to notifications.
 func listens(r faults.Request) bool { return bytes.Contains(r.Bytes, []byte("LISTEN ")) }
 
-// asks says whether a request calls a function whose name begins so.
+// asks says whether a request calls a function whose name, after the prefix, begins with this.
 func asks(function string) func(faults.Request) bool {
-	return func(r faults.Request) bool { return bytes.Contains(r.Bytes, []byte(".distsync_v1_"+function)) }
+	return func(r faults.Request) bool {
+		return bytes.Contains(r.Bytes, []byte(".distsync_v1_"+function))
+	}
 }
 
 func calls(method string) func(faults.Request) bool {
 	return func(r faults.Request) bool { return r.Method == "/etcdserverpb."+method }
 }
 
-// writes says whether a request is a transaction that begins with such a write.
+// writes says whether a request is a transaction whose first operation is of this kind.
 func writes[Op any](op func(*pb.RequestOp) *Op) func(faults.Request) bool {
 	return func(r faults.Request) bool {
 		var txn pb.TxnRequest
-		if r.Method != "/etcdserverpb.KV/Txn" || proto.Unmarshal(bytes.Clone(r.Message), protoadapt.MessageV2Of(&txn)) != nil {
+		if r.Method != "/etcdserverpb.KV/Txn" ||
+			proto.Unmarshal(bytes.Clone(r.Message), protoadapt.MessageV2Of(&txn)) != nil {
 			return false
 		}
 		return len(txn.Success) > 0 && op(txn.Success[0]) != nil

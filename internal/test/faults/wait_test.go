@@ -23,13 +23,14 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// come waits for something that must come.
+// come waits for a value that must come.
 func come[T any](t *testing.T, what string, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(3 * testservers.Patience): // it may be of what many processes do together, on a busy machine
+	case <-time.After(3 * testservers.Patience):
+		// many processes may have to act first, on a busy machine
 		t.Fatalf("never came: %s", what)
 		panic("unreachable")
 	}

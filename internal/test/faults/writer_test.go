@@ -13,11 +13,12 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// writerPrefix makes a child's order one to be a writer.
+// writerPrefix in a child's order makes it call runWriter.
 const writerPrefix = "writer "
 
-// writer starts a process that takes a fenced lock, checks that it has it, and says as which number. When it is told
-// to write it sends that, with the number and without a further look; and at last it says what Do says.
+// writer starts a process that acquires a fenced lock, checks that it holds it, and prints its
+// token. When the process is told to write, it prints the token again, without a further check. At
+// the end it prints the result of Do.
 func (l *lab) writer() *process {
 	l.Helper()
 	s := *l.store
@@ -37,7 +38,8 @@ func runWriter(order string) error {
 		return err
 	}
 	defer closeClient()
-	c := dlock.New(b, dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+	c := dlock.New(b, dlock.WithLease(lease),
+		dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
 	defer c.Close()
 	say := func(what any) { fmt.Println("it", what) }
 	p := &party{client: c, name: lock, kind: kind}
@@ -56,7 +58,7 @@ func runWriter(order string) error {
 	return nil
 }
 
-// storeNamed returns the store of that name.
+// storeNamed returns the store with a name.
 func storeNamed(name string) *store {
 	for _, s := range stores {
 		if s.name == name {
@@ -66,14 +68,14 @@ func storeNamed(name string) *store {
 	panic("no store is called " + name)
 }
 
-// A file is what a lock protects. It may look at the numbers of those who write.
+// A file is the resource that a lock protects. It may check the writers' tokens.
 type file struct {
 	looks  bool
 	newest uint64
 	text   string
 }
 
-// write says whether it wrote.
+// write writes a text. It returns false if the file refuses the token.
 func (f *file) write(number uint64, text string) bool {
 	if f.looks && number < f.newest {
 		return false

@@ -1,7 +1,7 @@
-// Package fleet runs the binary of a test as several processes: replicas of a service, that a test orders about, and one
-// of which it kills in the middle of what it does.
+// Package fleet runs the binary of a test as several processes, the replicas of a service. The test
+// sends them orders, and kills some of them while they work.
 //
-// An order is a line that a replica reads, and each thing that it says is a line, too.
+// Orders and answers are lines of text.
 package fleet
 
 import (
@@ -20,12 +20,13 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// variable says, in the environment of a process, what it is to be.
+// variable is the environment variable that makes a process a replica.
 const variable = "DISTSYNC_FLEET"
 
-// Main is the TestMain of a package with replicas. In a replica it calls run with what [Start] was given; run may read orders from the standard
-// input, and says things by printing them. In the test it is [goleak.VerifyTestMain] with patience: clients of a server that is gone may sleep for
-// a second before they see that they are closed.
+// Main is the TestMain of a package with replicas. In a replica it calls run with the argument of
+// [Start]. run may read orders from the standard input, and prints its answers. In the test, Main
+// is [goleak.VerifyTestMain] with more patience, since clients of a server that is gone may sleep
+// for a second before they notice that they are closed.
 func Main(m *testing.M, run func(what string) error) {
 	what, isReplica := os.LookupEnv(variable)
 	if !isReplica {
@@ -39,17 +40,18 @@ func Main(m *testing.M, run func(what string) error) {
 	os.Exit(0)
 }
 
-// settling is a set of tests that ends when the goroutines of its last tests have.
+// settling runs tests, and then waits until their goroutines have ended.
 type settling struct{ *testing.M }
 
 func (s settling) Run() int {
 	code := s.M.Run()
-	for end := time.Now().Add(testservers.Patience); goleak.Find() != nil && time.Now().Before(end); {
+	for end := time.Now().Add(testservers.Patience); goleak.Find() != nil &&
+		time.Now().Before(end); {
 	}
 	return code
 }
 
-// A Replica is a process of its own.
+// A Replica is a process that runs the test's binary.
 type Replica struct {
 	t      testservers.TB
 	cmd    *exec.Cmd
@@ -64,7 +66,7 @@ type Replica struct {
 func Start(t testservers.TB, what string) *Replica {
 	t.Helper()
 	r := &Replica{t: t, cmd: exec.Command(os.Args[0]), exited: make(chan struct{})}
-	// A program with the race detector ends a second late otherwise.
+	// Otherwise, a program with the race detector sleeps for a second at its end.
 	r.cmd.Env = append(os.Environ(), variable+"="+what, "GORACE=atexit_sleep_ms=0")
 	r.cmd.Stderr = os.Stderr
 	stdin, err := r.cmd.StdinPipe()
@@ -91,10 +93,10 @@ func (r *Replica) listen(stdout io.Reader) {
 		r.said = append(r.said, lines.Text())
 		r.mu.Unlock()
 	}
-	r.cmd.Wait() // how it ended doesn't matter: it may have been killed
+	r.cmd.Wait() // the result doesn't matter, since the test may have killed it
 }
 
-// Order gives an order.
+// Order sends an order to the replica.
 func (r *Replica) Order(words ...any) {
 	r.t.Helper()
 	if _, err := fmt.Fprintln(r.stdin, words...); err != nil {
@@ -102,31 +104,36 @@ func (r *Replica) Order(words ...any) {
 	}
 }
 
-// Said returns what the replica has said so far.
+// Said returns the replica's lines so far.
 func (r *Replica) Said() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.said)
 }
 
-// Await waits until the replica has said something.
+// Await waits until the replica has printed this line.
 func (r *Replica) Await(what string) {
 	r.t.Helper()
-	testservers.Until(r.t, "a replica says "+what, func() bool { return slices.Contains(r.Said(), what) })
+	testservers.Until(r.t, "a replica says "+what, func() bool {
+		return slices.Contains(r.Said(), what)
+	})
 }
 
-// AwaitAny waits until one of the replicas has said something, and returns which: the first of them, if it was several.
+// AwaitAny waits until one of the replicas has printed this line. It returns the index of the first
+// such replica.
 func AwaitAny(t testservers.TB, what string, replicas ...*Replica) int {
 	t.Helper()
 	who := -1
 	testservers.Until(t, "one of the replicas says "+what, func() bool {
-		who = slices.IndexFunc(replicas, func(r *Replica) bool { return slices.Contains(r.Said(), what) })
+		who = slices.IndexFunc(replicas, func(r *Replica) bool {
+			return slices.Contains(r.Said(), what)
+		})
 		return who >= 0
 	})
 	return who
 }
 
-// Count returns how often the replicas have said something.
+// Count returns how often the replicas have printed this line.
 func Count(what string, replicas ...*Replica) (n int) {
 	for _, r := range replicas {
 		for _, said := range r.Said() {
@@ -140,6 +147,6 @@ func Count(what string, replicas ...*Replica) (n int) {
 
 // Kill ends the replica as kill -9 does, and returns when it is gone. It may be called again.
 func (r *Replica) Kill() {
-	r.cmd.Process.Kill() // an error says that it has ended
+	r.cmd.Process.Kill() // an error means that the process has ended already
 	<-r.exited
 }

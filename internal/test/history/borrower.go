@@ -9,19 +9,20 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A Borrower is one user of one semaphore. Its calls, for whatever lock, are made one after the other, as a [Party]'s.
+// A Borrower is one user of one semaphore. A user makes its calls one after the other, for all
+// locks.
 type Borrower struct {
 	User      int           // from 0
 	Client    int           // from 0
-	Lease     time.Duration // that the client renews with
+	Lease     time.Duration // the client's lease for renewed holds
 	Semaphore *dlock.Semaphore
-	Limit     int // how many permits there are, as the Semaphore was told
+	Limit     int // limit of the Semaphore
 	Recorder  *Recorder
 
 	lent [loans]bool
 }
 
-// A Loan is permits that a borrower has.
+// A Loan is a hold of permits by a borrower.
 type Loan struct {
 	of    *Borrower
 	h     *dlock.Hold // nil within Do
@@ -31,7 +32,7 @@ type Loan struct {
 	held  int
 }
 
-// Full says whether the borrower has as many holds as a history knows of.
+// Full says whether the borrower has as many holds as a history can record.
 func (b *Borrower) Full() bool { return b.free() < 0 }
 
 func (b *Borrower) free() int {
@@ -44,11 +45,12 @@ func (b *Borrower) free() int {
 }
 
 func (b *Borrower) start(o op) *op {
-	o.name, o.user, o.client, o.side, o.limit = b.Semaphore.Name(), b.User, b.Client, backend.Permits, b.Limit
+	o.name, o.user, o.client, o.side, o.limit = b.Semaphore.Name(), b.User, b.Client,
+		backend.Permits, b.Limit
 	return b.Recorder.started(&o)
 }
 
-// ask begins to ask for permits; Try is one attempt.
+// ask begins a call that asks for permits. With Try it makes a single attempt.
 func (b *Borrower) ask(name string, n int, a Ask) (*op, []dlock.AcquireOption) {
 	o := a.op(name, b.Lease)
 	o.permits, o.loan = n, b.free()
@@ -59,7 +61,7 @@ func (b *Borrower) ask(name string, n int, a Ask) (*op, []dlock.AcquireOption) {
 	return b.start(o), opts
 }
 
-// acquired notes what became of it.
+// acquired records the result of a call that ask began.
 func (b *Borrower) acquired(o *op, err error) *Loan {
 	res := failed
 	switch {
@@ -82,7 +84,7 @@ func (b *Borrower) acquired(o *op, err error) *Loan {
 	return &Loan{of: b, place: o.loan, count: o.permits, held: 1}
 }
 
-// Take asks for permits. The Loan is nil if there are none.
+// Take asks for permits. The Loan is nil if it gets none.
 func (b *Borrower) Take(ctx context.Context, n int, a Ask) *Loan {
 	o, opts := b.ask("Acquire", n, a)
 	h, err := b.Semaphore.Acquire(tagged(ctx, o), n, opts...)
@@ -93,7 +95,7 @@ func (b *Borrower) Take(ctx context.Context, n int, a Ask) *Loan {
 	return l
 }
 
-// Do calls f while permits are held, and says whether they were.
+// Do acquires permits and calls f while they are held. It says whether they were acquired.
 func (b *Borrower) Do(ctx context.Context, n int, a Ask, f func(*Loan)) bool {
 	first, opts := b.ask("Do", n, a)
 	var last *op
@@ -113,7 +115,7 @@ func (b *Borrower) Do(ctx context.Context, n int, a Ask, f func(*Loan)) bool {
 	return true
 }
 
-// Available asks how many permits are left.
+// Available asks how many permits are available.
 func (b *Borrower) Available(ctx context.Context) {
 	o := b.start(op{kind: available, text: "Available"})
 	n, err := b.Semaphore.Available(tagged(ctx, o))
@@ -133,7 +135,7 @@ func (l *Loan) start(o op) *op {
 	return l.of.start(o)
 }
 
-// Context is that of the hold.
+// Context returns the context of the hold.
 func (l *Loan) Context() context.Context { return l.ctx }
 
 // Check says whether the permits can be relied on, by the clock of their holder.

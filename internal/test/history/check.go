@@ -13,56 +13,61 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Rules say what the users' surroundings were like.
+// Rules describe the conditions of a run.
 type Rules struct {
 	// Calm says that no step failed and none was slow.
 	Calm bool
 
-	// Renewed says that every renewal came in time: what is renewed doesn't end by itself. It can't
-	// be said where time is real and the machine busy.
+	// Renewed says that every renewal came in time, so that renewed holds don't end by themselves.
+	// It can't be set in real time on a busy machine.
 	Renewed bool
 
-	// Late is for how long a store may keep a hold whose lease is over.
+	// Late is how long a store may keep a hold after its lease has expired.
 	Late time.Duration
 
-	// Blink is how exact it is known in the store who came first, a millisecond or so if it is zero.
+	// Blink is the precision with which the store knows the order of arrivals. Zero means about a
+	// millisecond.
 	Blink time.Duration
 
-	// Lasting says that the numbers of fenced locks grow over a loss of all data, too.
+	// Lasting says that fencing tokens go on growing after a loss of all data.
 	Lasting bool
 
-	// Voted says that several stores vote: a lock that nobody has may be found held while votes for somebody else are given back, and who waits to write
-	// may be known to a few of them only.
+	// Voted says that several stores vote. Then a free lock may seem to be held while another
+	// user's votes are given back. And perhaps only some stores know of a waiting writer.
 	Voted bool
 
-	// Prompt, if not zero, is for how long a lock may be free, after a release, while somebody waits
-	// for it.
+	// Prompt, unless it is zero, is how long a lock may stay free after a release while a call
+	// waits for it.
 	Prompt time.Duration
 }
 
-// The search for an order of the calls takes milliseconds where there is one, since a history is a few
-// hundred calls for each name. That there is none may take long to tell, so where something else is
-// wrong it is only for the picture.
+// The search for an order of the calls takes milliseconds if there is one, since a history has a
+// few hundred calls for each name. If there is none, it may take long. So after another error the
+// search is short. Then it only serves the page for the browser.
 const (
 	patience     = time.Minute
 	forAnExample = time.Second
 )
 
-// A Verdict is what a check has found.
+// A Verdict is the result of a check.
 type Verdict struct {
-	Err  error // nil if the history is one of a lock
+	Err  error // nil if a lock could have given this history
 	info porcupine.LinearizationInfo
 }
 
-// Check checks what was recorded so far. Nothing may be under way.
+// Check checks the record so far. No call may be under way.
 func (r *Recorder) Check(rules Rules) Verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if slices.ContainsFunc(r.ops, func(o *op) bool { return o.user >= maxUsers && o.kind != wipe }) {
+	if slices.ContainsFunc(r.ops, func(o *op) bool {
+		return o.user >= maxUsers && o.kind != wipe
+	}) {
 		panic("history: too many users")
 	}
 	e := weigh(r.ops, r.steps, rules)
-	errs := []error{r.overlaps(), r.delays(rules.Prompt), r.misnumbered(e), r.overtaken(e), r.outOfTurn(e)}
+	errs := []error{
+		r.overlaps(), r.delays(rules.Prompt), r.misnumbered(e), r.overtaken(e), r.outOfTurn(e),
+	}
 	limit := patience
 	if errors.Join(errs...) != nil {
 		limit = forAnExample
@@ -73,7 +78,8 @@ func (r *Recorder) Check(rules Rules) Verdict {
 	result, v.info = porcupine.CheckOperationsVerbose(model, calls, limit)
 	switch result {
 	case porcupine.Illegal:
-		errs = append(errs, fmt.Errorf("no order of these calls explains all their answers: %s", unexplained(calls, v.info)))
+		errs = append(errs, fmt.Errorf("no order of these calls explains all their answers: %s",
+			unexplained(calls, v.info)))
 	case porcupine.Unknown:
 		errs = append(errs, fmt.Errorf("no order of these calls was found within %v", limit))
 	}
@@ -81,8 +87,9 @@ func (r *Recorder) Check(rules Rules) Verdict {
 	return v
 }
 
-// CheckTimes checks of what was recorded so far that nobody could rely on what another had, and that nobody got a fair lock out of
-// turn: for that not all calls need be known, and there may be many.
+// CheckTimes checks the record so far for two rules: no two users could rely on a lock at once, and
+// no user got a fair lock out of turn. It can check many calls, even if some are missing from the
+// record.
 func (r *Recorder) CheckTimes(rules Rules) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,14 +97,17 @@ func (r *Recorder) CheckTimes(rules Rules) error {
 	return errors.Join(r.overlaps(), r.outOfTurn(e))
 }
 
-// unexplained names, for each lock of which not all calls can be explained, the first that can't be beside the most that can.
+// unexplained names, for each lock whose calls can't all be explained, the first call that remains
+// unexplained when as many as possible are explained.
 func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	explained := make(map[*op]bool)
 	for _, part := range info.PartialLinearizationsOperations() {
 		if len(part) == 0 {
 			continue
 		}
-		longest := slices.MaxFunc(part, func(a, b []porcupine.Operation) int { return cmp.Compare(len(a), len(b)) })
+		longest := slices.MaxFunc(part, func(a, b []porcupine.Operation) int {
+			return cmp.Compare(len(a), len(b))
+		})
 		for _, x := range longest {
 			explained[x.Input.(*op)] = true
 		}
@@ -111,13 +121,14 @@ func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) 
 			}
 		}
 		if first != nil {
-			all = append(all, fmt.Sprintf("user %d, %q, from %v to %v: %v", first.user, first.name, first.call, first.ret, first))
+			all = append(all, fmt.Sprintf("user %d, %q, from %v to %v: %v", first.user, first.name,
+				first.call, first.ret, first))
 		}
 	}
 	return strings.Join(all, "; ")
 }
 
-// operations returns the calls that say anything about the lock.
+// operations returns the calls whose answers say something about a lock.
 func (r *Recorder) operations() (all []porcupine.Operation) {
 	for _, o := range r.ops {
 		switch {
@@ -141,7 +152,8 @@ func operation(o *op) porcupine.Operation {
 	}
 }
 
-// names returns the locks, each with the kind of one of them who used it; a Write if it has sides.
+// names returns the locks, each with the kind of one of its calls. For a read-write lock it is
+// Write.
 func (r *Recorder) names() map[string]backend.Kind {
 	all := make(map[string]backend.Kind)
 	for _, o := range r.ops {
@@ -155,19 +167,19 @@ func (r *Recorder) names() map[string]backend.Kind {
 	return all
 }
 
-// A belief is a time throughout which somebody could rely on the lock.
+// A belief is a time throughout which a user could rely on a lock.
 type belief struct {
 	name     string
 	side     backend.Kind
 	user     int
 	from, to time.Duration
-	granted  time.Duration // since when the store may have held the lock for it
+	granted  time.Duration // the earliest time at which the store may have granted the hold
 	permits  int
-	most     int // how many permits there were when these were acquired
+	most     int // the limit when these permits were acquired
 }
 
-// overlaps returns an error if two could rely on a lock at once, not both of them readers, or if some could rely on more
-// permits than there are.
+// overlaps returns an error if two users could rely on a lock at once. Only readers may do so. For
+// a semaphore, it returns an error if users could rely on more permits than there are.
 func (r *Recorder) overlaps() error {
 	byName := make(map[string][]belief)
 	for _, b := range r.beliefs() {
@@ -189,7 +201,8 @@ func (r *Recorder) overlaps() error {
 					break
 				}
 				if b.user != a.user && (a.side != backend.Read || b.side != backend.Read) {
-					return fmt.Errorf("two could rely on %q at once: user %d (%v) from %v to %v, and user %d (%v) from %v to %v",
+					return fmt.Errorf("two could rely on %q at once: user %d (%v) from %v to %v, "+
+						"and user %d (%v) from %v to %v",
 						b.name, a.user, a.side, a.from, a.to, b.user, b.side, b.from, b.to)
 				}
 			}
@@ -198,11 +211,12 @@ func (r *Recorder) overlaps() error {
 	return nil
 }
 
-// crowding returns an error if more permits were relied on at once than those who relied on them had been told of.
+// crowding returns an error if users relied on more permits at once than the largest limit of any
+// of them.
 func crowding(name string, all []belief) error {
 	slices.SortFunc(all, func(a, b belief) int { return cmp.Compare(a.from, b.from) })
 	var inside []belief
-	for _, a := range all { // the crowd is largest when one comes
+	for _, a := range all { // the number of permits is largest when a user comes
 		inside = append(slices.DeleteFunc(inside, func(b belief) bool { return b.to <= a.from }), a)
 		out, most := 0, 0
 		for _, b := range inside {
@@ -211,15 +225,18 @@ func crowding(name string, all []belief) error {
 		if out > most {
 			var who []string
 			for _, b := range inside {
-				who = append(who, fmt.Sprintf("user %d on %d from %v to %v", b.user, b.permits, b.from, b.to))
+				who = append(who, fmt.Sprintf("user %d on %d from %v to %v", b.user, b.permits,
+					b.from, b.to))
 			}
-			return fmt.Errorf("%d permits of %q could be relied on at %v, and there are %d: %s", out, name, a.from, most, strings.Join(who, ", "))
+			return fmt.Errorf("%d permits of %q could be relied on at %v, and there are %d: %s",
+				out, name, a.from, most, strings.Join(who, ", "))
 		}
 	}
 	return nil
 }
 
-// beliefs returns the times at which users could rely on locks that nobody had forced.
+// beliefs returns the times at which users could rely on locks. A belief ends where the lock was
+// forced.
 func (r *Recorder) beliefs() (all []belief) {
 	type place struct {
 		name  string
@@ -247,12 +264,13 @@ func (r *Recorder) beliefs() (all []belief) {
 			delete(now, where(o))
 		}
 	}
-	for _, o := range r.ops { // by their begin; those of one user are one after the other
+	// in the order of their beginnings; the calls of one user don't overlap
+	for _, o := range r.ops {
 		switch {
 		case o.kind == check && o.result == yes:
 			see(o, o.call)
 		case o.kind == unlock && o.result == yes:
-			see(o, o.call) // it was valid when the unlock began
+			see(o, o.call) // the hold was valid when the unlock began
 			if o.held == 1 {
 				end(o)
 			}
@@ -266,40 +284,50 @@ func (r *Recorder) beliefs() (all []belief) {
 	for _, b := range now {
 		all = append(all, *b)
 	}
-	forces := slices.DeleteFunc(slices.Clone(r.ops), func(o *op) bool { return o.kind != wipe && o.kind != forceUnlock })
+	forces := slices.DeleteFunc(slices.Clone(r.ops), func(o *op) bool {
+		return o.kind != wipe && o.kind != forceUnlock
+	})
 	for i := range all {
 		all[i].cut(forces)
 	}
 	return all
 }
 
-// cut lets a belief end where the lock was forced, since its holder is deluded from then on.
+// cut ends a belief where the lock was forced, since its holder no longer has the lock from then
+// on.
 func (b *belief) cut(forces []*op) {
 	for _, o := range forces {
-		forced := o.kind == wipe || o.kind == forceUnlock && o.name == b.name && o.result != no && (o.side != backend.Read || b.side == backend.Read)
+		forced := o.kind == wipe ||
+			o.kind == forceUnlock && o.name == b.name && o.result != no &&
+				(o.side != backend.Read || b.side == backend.Read)
 		if forced && b.granted <= o.ret && o.call < b.to {
 			b.to = max(b.from, o.call)
 		}
 	}
 }
 
-// misnumbered returns an error if a hold was said to have another number than the store gave it.
+// misnumbered returns an error if a hold's token isn't the one that the store gave it.
 func (r *Recorder) misnumbered(e *evidence) error {
 	for _, o := range r.ops {
 		switch {
 		case !o.asked:
 		case o.side != backend.Fenced && o.token != 0:
-			return fmt.Errorf("user %d has %q as number %d, though it is %v", o.user, o.name, o.token, o.side)
+			return fmt.Errorf("user %d has %q as number %d, though it is %v", o.user, o.name,
+				o.token, o.side)
 		case o.side == backend.Fenced && o.token == 0:
 			return fmt.Errorf("user %d has %q without a number", o.user, o.name)
-		case o.granter != nil && !slices.ContainsFunc(e.attempts[o], func(s *step) bool { return s.result == granted && s.token == o.token }):
-			return fmt.Errorf("user %d has %q as number %d, and the store gave it number %d", o.user, o.name, o.token, o.granter.token)
+		case o.granter != nil &&
+			!slices.ContainsFunc(e.attempts[o], func(s *step) bool {
+				return s.result == granted && s.token == o.token
+			}):
+			return fmt.Errorf("user %d has %q as number %d, and the store gave it number %d",
+				o.user, o.name, o.token, o.granter.token)
 		}
 	}
 	return nil
 }
 
-// delays returns an error if somebody waited for longer than that while the lock was free.
+// delays returns an error if a call waited for longer than limit while the lock was free.
 func (r *Recorder) delays(limit time.Duration) error {
 	if limit == 0 {
 		return nil
@@ -314,7 +342,8 @@ func (r *Recorder) delays(limit time.Duration) error {
 				continue
 			}
 			if to-from > limit {
-				return fmt.Errorf("user %d waited for %q from %v to %v, though it was free from %v to %v",
+				return fmt.Errorf("user %d waited for %q from %v to %v, though it was free from "+
+					"%v to %v",
 					o.user, o.name, o.call, o.ret, f.from, f.to)
 			}
 		}
@@ -322,22 +351,26 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// behind says whether somebody else of the client was asking for permits at that time, who had come before, or at the same time.
+// behind says whether another call of the client was asking for permits at that time, and had begun
+// earlier, or at about the same time.
 func (r *Recorder) behind(o *op, at time.Duration) bool {
 	return slices.ContainsFunc(r.ops, func(x *op) bool {
-		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client && x.call < o.call+leastBlink && x.ret > at
+		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client &&
+			x.call < o.call+leastBlink && x.ret > at
 	})
 }
 
-// A gap is a time in which a lock is free for sure, but for some of its permits.
+// A gap is a time in which a lock is certainly free. Some permits of a semaphore may be taken in a
+// gap.
 type gap struct {
 	name  string
 	taken int
 	span
 }
 
-// takenBeside says how many others may have read when a Read was released, or its owner when he
-// gave back his Write; or how many permits were out when others came back.
+// takenBeside returns what may still have been taken when freed released its hold. For a Read it is
+// the number of other readers. For a Write it is 1 if its owner also reads. For permits it is the
+// number of other permits.
 func (r *Recorder) takenBeside(freed *step) (n int) {
 	if !several(freed.side) && freed.side != backend.Write {
 		return 0
@@ -358,7 +391,7 @@ func (r *Recorder) takenBeside(freed *step) (n int) {
 	return n
 }
 
-// gaps returns those that began with a release. Each ends with the next acquisition.
+// gaps returns the gaps that began with a release. Each ends with the next acquisition.
 func (r *Recorder) gaps() (all []gap) {
 	for _, s := range r.steps {
 		if s.result != freed {
@@ -370,7 +403,8 @@ func (r *Recorder) gaps() (all []gap) {
 		}
 		free := gap{s.name, taken, span{s.ret, forever}}
 		for _, a := range r.steps {
-			// Waiters are woken before the release returns.
+			// The release wakes waiters before it returns, so an acquisition may return before the
+			// release does.
 			if a.name == s.name && a.gets() && a.ret > s.call {
 				free.to = min(free.to, a.call)
 			}

@@ -8,23 +8,23 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A number is one outermost acquisition as the store knows it: all steps with one owner string. What
-// is read within a Write has a number of its own here.
+// A number is all that the steps with one owner string do: one outermost acquisition, as the store
+// knows it. A Read under a Write has a number of its own.
 type number struct {
-	client  int             // -1: nobody knows
-	steps   []*step         // by their begin
-	granted time.Duration   // when the store had it first, at the earliest
-	handed  []time.Duration // when it was handed on inside its client
-	until   time.Duration   // after that it isn't held any more, even if nobody releases it
+	client  int             // -1: unknown
+	steps   []*step         // in the order of their beginnings
+	granted time.Duration   // the earliest time at which the store may have granted it
+	handed  []time.Duration // when it was handed over inside its client
+	until   time.Duration   // from then on the store doesn't hold it, even without a release
 	ghosts  []span
-	shaken  bool // there are ghosts
+	shaken  bool // the store may have it, or not have it, contrary to what calls were told
 }
 
-// A span is a time in which the store may hold a number though no call says so: a request to acquire
-// it has no answer, or one that came too late.
+// A span is an interval of time. As a ghost, it is a time in which the store may hold a number
+// although no call says so. For example, a request to acquire it has no answer, or a late one.
 type span struct{ from, to time.Duration }
 
-// A numberKey says which.
+// A numberKey identifies a number.
 type numberKey struct {
 	name, owner string
 	reads       bool
@@ -32,16 +32,16 @@ type numberKey struct {
 
 func (s *step) key() numberKey { return numberKey{s.name, s.owner, s.side == backend.Read} }
 
-// evidence is what the steps tell of the calls.
+// evidence has the conclusions about calls that follow from the steps.
 type evidence struct {
 	rules    Rules
 	numbers  map[numberKey]*number
-	attempts map[*op][]*step // to acquire, for each acquiring call
-	granting map[*step]bool  // the attempts that calls have their holds of
+	attempts map[*op][]*step // the acquiring steps of each acquiring call
+	granting map[*step]bool  // the attempts that acquired the holds of calls
 	notes    []*note
 }
 
-// attribute finds out which call each step was for, and which holds came about by which.
+// attribute finds out which call each step was for, and which steps acquired the holds.
 func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 	e := &evidence{
 		rules:    rules,
@@ -53,7 +53,7 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 		e.sort(s)
 	}
 	for key, n := range e.numbers {
-		if n.client < 0 { // a Read for those who shared a Write
+		if n.client < 0 { // a Read that readers got when they shared a Write
 			key.reads = !key.reads
 			if beside := e.numbers[key]; beside != nil {
 				n.client = beside.client
@@ -86,7 +86,7 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 	return e
 }
 
-// weigh notes at each call what the steps tell of it.
+// weigh records, for each call, what the steps say about it.
 func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	e := attribute(ops, steps, rules)
 	e.follow(ops)
@@ -94,6 +94,11 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 		e.resolve(key, n)
 	}
 	e.notes = notes(e.numbers)
+	for _, s := range steps {
+		if s.kind == forceStep && s.op != nil && s.op.side == backend.Read {
+			s.op.onWrite = s.op.onWrite || s.side == backend.Write
+		}
+	}
 	for _, o := range ops {
 		switch {
 		case o.kind == acquire && several(o.side) && o.granter == nil:
@@ -106,7 +111,8 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 		case o.kind == unlock:
 			o.murky = o.murky || !rules.Calm
 		case o.kind == forceUnlock && o.result == failed:
-			o.ret = forever // it may be carried out at any time; or at the end, which says nothing
+			// it may be carried out at any time; at the end of the history it forbids nothing
+			o.ret = forever
 		case o.kind == wipe:
 			o.forgets = !rules.Lasting
 		}
@@ -116,7 +122,7 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	return e
 }
 
-// sort puts a step where it belongs.
+// sort adds a step to its number, and to its call.
 func (e *evidence) sort(s *step) {
 	if s.kind == forceStep {
 		return
@@ -133,7 +139,7 @@ func (e *evidence) sort(s *step) {
 	}
 }
 
-// give finds out by its number which steps have acquired what a user was given.
+// give finds, by the token, the steps that acquired a hold that a user was given.
 func (e *evidence) give(o *op) {
 	if !o.given {
 		return
@@ -154,13 +160,14 @@ func (e *evidence) give(o *op) {
 	}
 }
 
-// granter returns the attempt that brought about what an acquiring call has, or nil.
+// granter returns the attempt that acquired an acquiring call's hold, or nil.
 func (e *evidence) granter(o *op) (last *step) {
 	if o.kind != acquire || o.result != yes {
 		return nil
 	}
 	for _, s := range e.attempts[o] {
-		if s.result == granted && s.ret < o.ret && o.mayHave(s) && (last == nil || s.ret > last.ret) {
+		if s.result == granted && s.ret < o.ret && o.mayHave(s) &&
+			(last == nil || s.ret > last.ret) {
 			last = s
 		}
 	}
@@ -170,27 +177,31 @@ func (e *evidence) granter(o *op) (last *step) {
 	return last
 }
 
-// tookBack says whether a call's client has taken back what it was granted, without a word from a
-// user, while there was something to share, or to be handed. Then the call may have that: it did not
-// hear of the grant, or it was handed something else while its attempt was under way.
+// tookBack says whether a call's client has given back a grant while it had another hold to share
+// or to hand over. Then the call may have that other hold. Either it didn't get the answer with the
+// grant, or it was handed the other hold while its attempt was under way.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
-	i := slices.IndexFunc(own.steps, func(s *step) bool { return s.kind == releaseStep && s.call > by.call })
+	i := slices.IndexFunc(own.steps, func(s *step) bool {
+		return s.kind == releaseStep && s.call > by.call
+	})
 	if i < 0 || own.steps[i].op != nil {
 		return false
 	}
 	for key, n := range e.numbers {
-		if n != own && key.name == o.name && n.client == o.client && n.permits() == o.permits && n.grantedBefore(o.ret) && !n.releasedBefore(by.call) {
+		if n != own && key.name == o.name && n.client == o.client && n.permits() == o.permits &&
+			n.grantedBefore(o.ret) && !n.releasedBefore(by.call) {
 			return true
 		}
 	}
 	return false
 }
 
-// mayHave says whether a call can have what a step has acquired.
+// mayHave says whether a call can have the hold that a step acquired.
 func (o *op) mayHave(s *step) bool { return o.holder == "" || o.holder == s.owner }
 
-// lastAttempt returns the last attempt of a call that has a Fair lock, or nil: what has come in vain is given up with its number.
+// lastAttempt returns the last attempt of a call that has a Fair lock, or nil. Its number is that
+// of the call, since the client gives up each failed attempt together with its number.
 func (e *evidence) lastAttempt(o *op) (last *step) {
 	if o.kind != acquire || o.result != yes || o.side != backend.Fair {
 		return nil
@@ -203,17 +214,21 @@ func (e *evidence) lastAttempt(o *op) (last *step) {
 	return last
 }
 
-// follow finds out which numbers were handed on inside a client, without a word to the store: from
-// one user's unlock on until the store hears of it, somebody has the lock, and it is not clear who.
+// follow finds out which numbers were handed over inside a client, without a step. Such a number
+// has a holder from one user's unlock until the store's next step about it, but it isn't known
+// which user that is.
 func (e *evidence) follow(ops []*op) {
 	type place struct {
 		name  string
 		reads bool
 		who   int
 	}
-	users, clients := make(map[place]*number), make(map[place]*number) // the last number of each
+	// the last number of each user and of each client
+	users, clients := make(map[place]*number), make(map[place]*number)
 	passing := e.passing(ops)
-	for _, o := range slices.SortedFunc(slices.Values(ops), func(a, b *op) int { return cmp.Compare(a.ret, b.ret) }) {
+	for _, o := range slices.SortedFunc(slices.Values(ops), func(a, b *op) int {
+		return cmp.Compare(a.ret, b.ret)
+	}) {
 		for ; len(passing) > 0 && passing[0].ret < o.ret; passing = passing[1:] {
 			s := passing[0]
 			clients[place{s.name, s.side == backend.Read, s.op.client}] = e.numbers[s.key()]
@@ -227,7 +242,8 @@ func (e *evidence) follow(ops []*op) {
 			o.number = clients[client]
 			users[user] = o.number
 		case o.kind == unlock && o.result == yes && several(o.side):
-			o.murky = !e.releases(o) // what others share stays, and permits are handed on
+			// without a release, a shared hold stays, and permits are handed over
+			o.murky = !e.releases(o)
 		case o.kind == unlock && o.result == yes:
 			if n := users[user]; n != nil && !n.releasedIn(o) {
 				n.handed = append(n.handed, o.call)
@@ -237,7 +253,8 @@ func (e *evidence) follow(ops []*op) {
 	}
 }
 
-// passing returns the attempts that were granted to calls which gave that back, or handed it on, before they were over; by when they were answered.
+// passing returns the attempts that were granted to calls that gave the hold back, or handed it
+// over, before they returned. They are in the order of their answers.
 func (e *evidence) passing(ops []*op) (all []*step) {
 	for _, o := range ops {
 		for _, s := range e.attempts[o] {
@@ -250,23 +267,26 @@ func (e *evidence) passing(ops []*op) (all []*step) {
 	return all
 }
 
-// passes says whether a call that may give back what it has got before it is over has got it by the step.
+// passes says whether the step was granted, and its call may have given the hold back before it
+// returned.
 func (s *step) passes() bool { return s.result == granted && s.op != nil && s.op.rounds }
 
-// releasedIn says whether a call sent a release of the number. Whoever was handed it may have sent
-// another meanwhile.
+// releasedIn says whether a call sent a release of the number. If the number was handed to another
+// user, a release of that user doesn't count.
 func (n *number) releasedIn(o *op) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
-		others := s.op != nil && s.op.user != o.user // the step of an end of Do is that of its beginning
+		// a step at the end of Do belongs to the op of its beginning
+		others := s.op != nil && s.op.user != o.user
 		return s.kind == releaseStep && !others && o.call < s.call && s.call < o.ret
 	})
 }
 
-// releases says whether a call sent a release of anything.
+// releases says whether a call sent a release of any number of its lock.
 func (e *evidence) releases(o *op) bool {
 	for key, n := range e.numbers {
 		if key.name == o.name && slices.ContainsFunc(n.steps, func(s *step) bool {
-			return s.kind == releaseStep && s.op != nil && s.op.user == o.user && o.call < s.call && s.call < o.ret
+			return s.kind == releaseStep && s.op != nil && s.op.user == o.user && o.call < s.call &&
+				s.call < o.ret
 		}) {
 			return true
 		}
@@ -274,8 +294,8 @@ func (e *evidence) releases(o *op) bool {
 	return false
 }
 
-// struckBefore returns whether a call may have ended the number by force before o, which was handed
-// it, was over.
+// struckBefore returns a function that says whether a call may have ended the number by force
+// before o returned. The call o was handed the number.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
 		return func(*op) bool { return false }
@@ -287,7 +307,8 @@ func (n *number) struckBefore(o *op) func(*op) bool {
 	}
 }
 
-// seen returns when the store was asked last, between two times, and had the number, or -1.
+// seen returns the beginning of the last step that ran between two times and found the number in
+// the store. It returns -1 if there is none.
 func (n *number) seen(from, to time.Duration) time.Duration {
 	last := time.Duration(-1)
 	for _, s := range n.steps {
@@ -298,17 +319,18 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 	return last
 }
 
-// driftShare is which share of a lease a client gives away, for clocks that don't run alike.
+// driftShare is the inverse of the part of a lease that a client doesn't use, since clocks don't
+// run alike.
 const driftShare = 100
 
-// acquisition notes what the attempts of an acquiring call tell of it.
+// acquisition records what an acquiring call's attempts say about it.
 func (e *evidence) acquisition(o *op) {
 	o.until, o.granted = forever, o.call
-	sent := o.call // at the earliest
+	sent := o.call // the earliest time at which the lease may begin
 	if o.number != nil {
 		o.until, o.granted, o.shaken = o.number.until, o.number.granted, o.number.shaken
 		if o.granter == nil {
-			sent = min(sent, o.granted) // the lease that is handed on began then
+			sent = min(sent, o.granted) // the lease of a hold that is handed over began then
 		}
 	}
 	if o.granter != nil && e.rules.Calm {
@@ -316,9 +338,10 @@ func (e *evidence) acquisition(o *op) {
 	}
 	lease := o.lease
 	if o.lined && !e.rules.Calm {
-		lease = min(lease, leastGrant) // if nothing is heard of it after that
+		// if the client didn't hear of its grant, the grant may have ended so early
+		lease = min(lease, leastGrant)
 	}
-	// What is shorter than a millisecond is dropped by the client, and what is lost in between by us.
+	// 2 ms are for the fractions of a millisecond that are dropped, by the client and here.
 	o.end = sent + lease - lease/driftShare - 2*time.Millisecond
 	if e.rules.Calm {
 		o.prolongs = o.end
@@ -328,21 +351,23 @@ func (e *evidence) acquisition(o *op) {
 	}
 }
 
-// usurped notes that a hold may have ended early: if an answer comes late that gives the lock to
-// another user of the same client, that client takes it for the newer one, though it was struck.
+// usurped notes that a hold may have ended early. An earlier grant to another user of the same
+// client may be answered after this one. The other hold was ended by force. But because its answer
+// comes last, the client takes it for the newer hold.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
 		if several(o.side) && several(late.side) {
-			continue // they can stand together
+			continue // shared holds can exist together
 		}
-		if late.granter != nil && late.name == o.name && late.client == o.client && late.user != o.user &&
+		if late.granter != nil && late.name == o.name && late.client == o.client &&
+			late.user != o.user &&
 			late.granter.call < o.granted && o.ret < late.ret {
 			o.end = min(o.end, max(o.ret, late.call))
 		}
 	}
 }
 
-// lastAnswer returns when the last attempt before the one that began at that time was answered.
+// lastAnswer returns when an attempt of the call was last answered, before a given time.
 func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 	for _, s := range e.attempts[o] {
 		if s.ret != 0 && s.ret < before {
@@ -352,15 +377,17 @@ func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 	return at
 }
 
-// join notes what a Read shares that no request of its own brought about: something that its client
-// has, for reading, or for writing; or what permits were handed to a call. It isn't known what, where that client has several.
+// join records what a call has if it acquired nothing itself. A Read then shares a hold of its
+// client, for reading or for writing. For permits, the call was handed a hold. If the client has
+// several holds, it isn't known which one it is.
 func (e *evidence) join(o *op, ops []*op) {
 	o.granted = o.call
 	if o.result != yes {
 		return
 	}
 	for key, n := range e.numbers {
-		if key.name != o.name || n.client != o.client || n.permits() != o.permits || !n.grantedBefore(o.ret) || n.releasedBefore(o.call) {
+		if key.name != o.name || n.client != o.client || n.permits() != o.permits ||
+			!n.grantedBefore(o.ret) || n.releasedBefore(o.call) {
 			continue
 		}
 		o.joined, o.lent = true, o.lent || o.shares() && !key.reads
@@ -368,13 +395,14 @@ func (e *evidence) join(o *op, ops []*op) {
 		o.shaken = o.shaken || n.shaken
 		o.doomed = o.doomed || slices.ContainsFunc(ops, n.struckBefore(o))
 	}
-	o.end = o.call // what it shares may have been about to end
+	o.end = o.call // the hold may have been about to end
 	if e.rules.Renewed && !o.fixed {
 		o.end, o.prolongs = forever, forever
 	}
 }
 
-// haunted says whether the store may have held the lock during a call for somebody who doesn't know.
+// haunted says whether the store may have held the lock during a call because of a hold that no
+// user knows of.
 func (e *evidence) haunted(o *op) bool {
 	for key, n := range e.numbers {
 		if key.name == o.name && o.meets(key, n) && n.haunts(o) {
@@ -384,14 +412,17 @@ func (e *evidence) haunted(o *op) bool {
 	return false
 }
 
-// haunts says whether the store may have held the number during a call, though no other says so.
+// haunts says whether the store may have held the number during a call, although no call says so.
 func (n *number) haunts(o *op) bool {
-	return slices.ContainsFunc(n.ghosts, func(g span) bool { return g.from <= o.ret && o.call <= g.to })
+	return slices.ContainsFunc(n.ghosts, func(g span) bool {
+		return g.from <= o.ret && o.call <= g.to
+	})
 }
 
-// meets says whether a call may find what has that number. Readers don't meet readers; but a call that
-// asks, or uses force, means one side. The reading side is asked about with what its client's readers
-// were lent, too, and they may not have heard of that yet: the store knows it as a Write.
+// meets says whether a call may find the hold of that number. Readers don't meet readers. A call
+// that asks, or uses force, is about one side. The reading side includes a Write of the client that
+// was handed over, since readers may share it. Their calls perhaps haven't returned yet. The store
+// knows the hold as a Write.
 func (o *op) meets(key numberKey, n *number) bool {
 	switch {
 	case !o.shares():
@@ -407,20 +438,26 @@ func (o *op) meets(key numberKey, n *number) bool {
 
 // resolve finds out when the store may have held a number.
 func (e *evidence) resolve(key numberKey, n *number) {
-	if i := slices.IndexFunc(n.steps, func(s *step) bool { return s.acquires() || s.queues() }); i >= 0 {
+	if i := slices.IndexFunc(n.steps, func(s *step) bool {
+		return s.acquires() || s.queues()
+	}); i >= 0 {
 		n.granted = n.steps[i].call
 	}
 	n.until = e.over(n)
 	key.reads = !key.reads
-	if beside := e.numbers[key]; beside != nil { // what one owner reads and writes may have one expiry
+	if beside := e.numbers[key]; beside != nil {
+		// the Read and the Write of one owner may share their expiry
 		n.until = max(n.until, e.over(beside))
 	}
 	for _, s := range n.steps {
 		lines := s.queues() || s.kind == placesStep && s.result != skipped
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
-			// A Read is shared, permits and who has them are counted on their own, and who stands in line may be given the
-			// lock, without a word; and to acquire any of them again doesn't count.
-			n.shaken = n.shaken || s.open() && !lines || !several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
+			// Such a hold is a ghost for other calls, even if its request was answered. A Read may
+			// be shared, permits are counted apart, and an owner in line may be granted the lock
+			// without a request. An answered request of these kinds doesn't make the number shaken
+			// by itself, since its repetition adds no hold.
+			n.shaken = n.shaken || s.open() && !lines ||
+				!several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
 			gone := forever
 			if !s.open() {
 				gone = n.goneAfter(s.ret)
@@ -433,7 +470,7 @@ func (e *evidence) resolve(key numberKey, n *number) {
 	}
 }
 
-// over returns when the store holds a number no more, as far as its own steps tell.
+// over returns when the store no longer holds a number, as far as its own steps show.
 func (e *evidence) over(n *number) (until time.Duration) {
 	for _, s := range n.steps {
 		switch {
@@ -448,8 +485,9 @@ func (e *evidence) over(n *number) (until time.Duration) {
 	return until
 }
 
-// releasedBefore says whether the last release of the number had begun then. One of a Write without an answer may have been
-// that of a re-entry.
+// releasedBefore says whether the last release of the number had begun before that time. For a kind
+// with one holder, a release without an answer may have been that of a re-entry, so it doesn't
+// count.
 func (n *number) releasedBefore(at time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		last := several(s.side) || s.result == freed || s.result == refused
@@ -457,29 +495,31 @@ func (n *number) releasedBefore(at time.Duration) bool {
 	})
 }
 
-// grantedBefore says whether the number had been acquired then.
+// grantedBefore says whether the number had been acquired before that time.
 func (n *number) grantedBefore(at time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.kind == acquireStep && s.ret < at && s.ret != 0 && s.result == granted
 	})
 }
 
-// acquires says whether a step has acquired the lock, or may yet.
+// acquires says whether a step has acquired the lock, or may yet do so.
 func (s *step) acquires() bool { return s.kind == acquireStep && (s.open() || s.result == granted) }
 
-// gets says whether a step tells that its owner has the lock.
+// gets says whether a step shows that its owner has the lock.
 func (s *step) gets() bool {
-	return s.result == granted && (s.kind == acquireStep || s.kind == placesStep || s.kind == grantStep)
+	return s.result == granted &&
+		(s.kind == acquireStep || s.kind == placesStep || s.kind == grantStep)
 }
 
 // open says whether a step may yet be carried out.
 func (s *step) open() bool { return s.ret == 0 || s.result == unknown }
 
-// goneAfter returns when nothing is left of the number, at the latest, in so far as it was brought
-// about before.
+// goneAfter returns the latest time at which the store may still have the number because of a
+// request before that time.
 func (n *number) goneAfter(at time.Duration) time.Duration {
 	for _, r := range n.steps {
-		if r.kind == releaseStep && r.call > at && r.ret != 0 && (r.result == freed || r.result == refused) {
+		if r.kind == releaseStep && r.call > at && r.ret != 0 &&
+			(r.result == freed || r.result == refused) {
 			return r.ret
 		}
 	}

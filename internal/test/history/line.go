@@ -9,34 +9,37 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// For how long a store gives a Fair lock to whoever is the first in line: about a second, but that is its own affair.
+// Bounds of the time for which a store grants a Fair lock to the first in line. It should be about
+// a second, but the store may choose.
 const (
 	leastGrant   = 900 * time.Millisecond
 	longestGrant = 5 * time.Second
 )
 
-// A stand is a time in which somebody stands in line for a Fair lock, and can't have had it.
+// A stand is a time in which an owner stands in line for a Fair lock, and can't have the lock.
 type stand struct {
 	*number
-	from time.Duration // who came after that is behind it
-	in   span          // from when to when it is in line for sure
+	from time.Duration // when it came: later owners are behind it
+	in   span          // the time in which it is certainly in line
 }
 
-// queues says whether a step tells that its owner stands in line.
+// queues says whether a step shows that its owner stands in line.
 func (s *step) queues() bool {
 	looks := s.kind == acquireStep && s.place > 0 || s.kind == placesStep
 	return s.side == backend.Fair && looks && s.result == refused && s.ret != 0
 }
 
-// stands returns when the owner of a number was in line. A look tells that it is, and for some time after that the
-// store doesn't let it go: until its place is over, or, if it is given the lock and doesn't hear of it, that is. Who keeps
-// a place that it has lost comes back ahead of all; but who asks for the lock again may be the last then.
+// stands returns when the owner of a number was in line. A step for which queues returns true shows
+// that the owner is in line. The store then keeps it there until its place ends. An owner that is
+// granted the lock and doesn't hear of it may leave when that grant ends. If KeepPlaces restores a
+// lost place, the owner comes back ahead of all others. If the owner asks for the lock again, it
+// may be the last.
 func (e *evidence) stands(n *number) (all []*stand) {
 	var last *stand
 	for _, s := range n.steps {
 		switch {
 		case s.result == skipped, s.kind == placesStep && (s.ret == 0 || s.result == unknown):
-			continue // it changes nothing, or the place only
+			continue // the step changes nothing, or only the place
 		case !s.queues():
 			if last != nil {
 				last.in.to = min(last.in.to, s.call)
@@ -61,8 +64,9 @@ func (e *evidence) stands(n *number) (all []*stand) {
 	return all
 }
 
-// kept returns until when a look keeps its owner in line, if nothing is heard of it after that: where nothing fails, who
-// is given the lock does hear of it.
+// kept returns until when a step surely keeps its owner in line, if no later step of the owner
+// changes that. An owner that doesn't hear of its grant may leave the line when the grant ends. If
+// nothing fails, an owner hears of it.
 func (e *evidence) kept(s *step) time.Duration {
 	if e.rules.Calm {
 		return s.call + s.place
@@ -70,7 +74,8 @@ func (e *evidence) kept(s *step) time.Duration {
 	return s.call + min(s.place, leastGrant)
 }
 
-// waited returns when a call was last known to stand in line, if it has done so all the time.
+// waited returns when a call was last known to stand in line, and whether it was in line all the
+// time.
 func (e *evidence) waited(o *op) (last time.Duration, always bool) {
 	end := forever
 	for _, s := range o.number.steps {
@@ -85,7 +90,7 @@ func (e *evidence) waited(o *op) (last time.Duration, always bool) {
 	return last, true
 }
 
-// outOfTurn returns an error if somebody got a Fair lock who had come after one who was still in line.
+// outOfTurn returns an error if a user got a Fair lock while an earlier user was still in line.
 func (r *Recorder) outOfTurn(e *evidence) error {
 	lines := make(map[string][]*stand)
 	for key, n := range e.numbers {
@@ -99,22 +104,27 @@ func (r *Recorder) outOfTurn(e *evidence) error {
 		}
 	}
 	for _, o := range r.ops {
-		if o.kind != acquire || o.side != backend.Fair || o.result != yes || o.number == nil || o.reentry != fresh {
+		if o.kind != acquire || o.side != backend.Fair || o.result != yes || o.number == nil ||
+			o.reentry != fresh {
 			continue
 		}
 		waited, always := e.waited(o)
 		since := max(o.call, waited)
 		line := lines[o.name]
-		i, _ := slices.BinarySearchFunc(line, since, func(s *stand, at time.Duration) int { return cmp.Compare(s.in.from, at) })
+		i, _ := slices.BinarySearchFunc(line, since, func(s *stand, at time.Duration) int {
+			return cmp.Compare(s.in.from, at)
+		})
 		for _, s := range slices.Backward(line[:i]) {
 			if s.in.from+longest < o.ret {
 				break
 			}
 			if waits := s.steps[0].op; waits == nil || waits.ret < o.ret {
-				continue // it doesn't wait any more
+				continue // it no longer waits
 			}
-			if always && s.number != o.number && s.from < o.call && o.ret < s.in.to && !r.disturbed(s, o) {
-				return fmt.Errorf("user %d got %q between %v and %v, having come at %v, before %s, who had stood in line since %v",
+			if always && s.number != o.number && s.from < o.call && o.ret < s.in.to &&
+				!r.disturbed(s, o) {
+				return fmt.Errorf("user %d got %q between %v and %v, having come at %v, before "+
+					"%s, who had stood in line since %v",
 					o.user, o.name, since, o.ret, o.call, s.steps[0].owner, s.from)
 			}
 		}
@@ -122,7 +132,8 @@ func (r *Recorder) outOfTurn(e *evidence) error {
 	return nil
 }
 
-// disturbed says whether somebody used force while another stood in line, or the store lost the line.
+// disturbed says whether the lock was forced while an owner stood in line, or the store lost the
+// line.
 func (r *Recorder) disturbed(s *stand, by *op) bool {
 	return slices.ContainsFunc(r.ops, func(o *op) bool {
 		switch {

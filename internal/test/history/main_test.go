@@ -4,6 +4,11 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/seed951563bd/distsync/internal/test/apart"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	apart.SideBySide(6)
+	goleak.VerifyTestMain(m)
+}

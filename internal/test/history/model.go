@@ -10,14 +10,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A lock is what is known of one, between two calls.
+// A lock is the state of a lock between two calls.
 type lock interface {
-	// next returns whether the lock could answer the call as it did, and what it is then.
+	// next says whether the lock could answer the call in this way, and returns its state after the
+	// call.
 	next(o *op) (bool, lock)
 	String() string
 }
 
-// untouched returns the lock that nobody has called before o.
+// untouched returns the state of o's lock before its first call.
 func untouched(o *op) lock {
 	switch {
 	case o.shares():
@@ -29,16 +30,18 @@ func untouched(o *op) lock {
 	}
 }
 
-// A hold is what is known of one. That of nobody is zero.
+// A hold is the state of a hold. The zero hold means that there is none.
 type hold struct {
-	count   int32
-	renewed int32         // the count from which on it is renewed, where it was not from the start
-	end     time.Duration // until when it cannot end by itself
-	until   time.Duration // when it is over at the latest
-	fixed   time.Duration // what end is again when fewer than renewed are left
-	over    bool          // its holder knows that it has ended; the store may keep it until then
-	shaken  bool
-	lent    bool // a Read, of which the store may know as a Write
+	count int32
+	// the count from which on it is renewed, if it wasn't renewed from the beginning
+	renewed int32
+	end     time.Duration // until then it can't end by itself
+	until   time.Duration // then it has ended at the latest
+	fixed   time.Duration // end gets this value when the count falls below renewed
+	// its holder knows that it has ended, although the store may still have it
+	over   bool
+	shaken bool
+	lent   bool // a Read that the store may know as a Write
 }
 
 // begun returns the hold that a call has acquired.
@@ -49,16 +52,16 @@ func begun(o *op) hold {
 // mayHaveEnded says whether the hold may have ended by itself when o ends.
 func (h *hold) mayHaveEnded(o *op) bool { return h.over || o.ret >= h.end }
 
-// held says whether the lock may be found to be held so.
+// held says whether a call may find the lock held by this hold.
 func (h *hold) held(o *op) bool { return h.count > 0 && o.call <= h.until }
 
-// free says whether nobody may hold the lock so.
+// free says whether a call may find that this hold doesn't exist.
 func (h *hold) free(o *op) bool { return h.count == 0 || h.mayHaveEnded(o) }
 
-// valid says whether the hold is one of which its holder doesn't know that it had ended.
+// valid says whether the hold exists, and its holder doesn't know of an end.
 func (h *hold) valid(o *op) bool { return h.held(o) && !h.over }
 
-// reenter counts one hold more.
+// reenter adds one to the count.
 func (h *hold) reenter(o *op) {
 	h.count++
 	if o.prolongs == forever && h.end != forever {
@@ -68,7 +71,7 @@ func (h *hold) reenter(o *op) {
 	h.until = max(h.until, o.until)
 }
 
-// leave counts one hold less.
+// leave takes one from the count.
 func (h *hold) leave() {
 	if h.count--; h.count == 0 {
 		*h = hold{}
@@ -77,7 +80,7 @@ func (h *hold) leave() {
 	}
 }
 
-// strike ends the hold by force, and returns until when its holder may rely on it.
+// strike ends the hold by force, and returns until when its holder may go on relying on it.
 func (h *hold) strike(before time.Duration) time.Duration {
 	until := before
 	if h.count > 0 && !h.over {
@@ -90,8 +93,8 @@ func (h *hold) strike(before time.Duration) time.Duration {
 	return until
 }
 
-// unlocks says whether an unlock of this hold could be answered so, and carries it out. Its holder is
-// deluded if somebody else may have ended it by force.
+// unlocks says whether an unlock of this hold could have this answer, and carries it out. deluded
+// says that the hold may have been ended by force without its holder's knowledge.
 func (h *hold) unlocks(o *op, deluded bool) bool {
 	if o.held == 0 {
 		return o.result == notHeld
@@ -107,7 +110,7 @@ func (h *hold) unlocks(o *op, deluded bool) bool {
 		return h.free(o)
 	case notHeld:
 		return false
-	default: // it goes on in the background
+	default: // the unlock goes on in the background
 		if h.count > 1 {
 			h.leave()
 		}
@@ -115,12 +118,12 @@ func (h *hold) unlocks(o *op, deluded bool) bool {
 	}
 }
 
-// ended says whether the holder has heard in an unlock that the hold is over.
+// ended says whether the holder has learned by an unlock that the hold has ended.
 func (h *hold) ended(o *op) bool {
 	return o.held > 0 && (o.result == lost || o.result == failed && h.count <= 1)
 }
 
-// answers says whether the holder may be told so of this hold.
+// answers says whether the holder may get this answer about this hold.
 func (h *hold) answers(o *op, deluded bool) bool {
 	switch {
 	case o.result == yes && deluded:
@@ -144,16 +147,17 @@ func (h *hold) String() string {
 	return text
 }
 
-// struck is, for each user, until when he may rely on a hold that somebody else has ended by force.
+// struck has, for each user, until when it may go on relying on a hold that another user has ended
+// by force.
 type struck [maxUsers + 1]time.Duration
 
-// maxUsers is how many users there may be. States are compared as a whole, so the number is fixed.
+// maxUsers is the largest number of users. States are compared as a whole, so the number is fixed.
 const maxUsers = 16
 
-// deluded says whether the user may still rely on a hold that was struck.
+// deluded says whether the user may still rely on a hold that was ended by force.
 func (s *struck) deluded(o *op) bool { return o.call <= s[o.user+1] }
 
-// othersDeluded says whether another may.
+// othersDeluded says whether another user may still rely on a hold that was ended by force.
 func (s *struck) othersDeluded(o *op) bool {
 	for i, until := range s {
 		if i != o.user+1 && o.call <= until {
@@ -172,15 +176,15 @@ func (s *struck) String() (text string) {
 	return text
 }
 
-// A state is that of a lock which one user holds at a time.
+// A state is the state of a lock with one holder at a time.
 type state struct {
-	holder int // the user who holds it, from 1; 0: nobody
+	holder int // the user that holds it, counted from 1; 0: none
 	hold
-	token  uint64 // the number of the last acquisition that has one
+	token  uint64 // the last fencing token
 	struck struck
 }
 
-// his returns the hold if it is that of the user, and else one of nobody.
+// his returns the hold if it belongs to the user of the call, and otherwise a zero hold.
 func (s *state) his(o *op) *hold {
 	if s.holder == o.user+1 {
 		return &s.hold
@@ -188,7 +192,7 @@ func (s *state) his(o *op) *hold {
 	return new(hold)
 }
 
-// ends ends the hold for the user, who has heard of it.
+// ends marks the hold as ended for the user, which has learned of the end.
 func (s *state) ends(o *op) {
 	if s.holder == o.user+1 {
 		s.over = true
@@ -237,10 +241,10 @@ func (s state) next(o *op) (bool, lock) {
 func (s *state) acquires(o *op) bool {
 	switch {
 	case o.result == conflict:
-		return false // nobody uses one name for locks of other kinds
+		return false // no name is used for locks of several kinds
 	case o.result == no:
-		// A client knows its own holds without asking, also one that was struck.
-		others := s.holder != o.user+1 || s.over // or one of his own that he has given up
+		// A client knows its own holds without a request, even a hold that was ended by force.
+		others := s.holder != o.user+1 || s.over
 		return s.held(o) && others || o.ghost || s.struck.othersDeluded(o)
 	case o.result == lost:
 		ok := s.his(o).free(o)
@@ -250,10 +254,11 @@ func (s *state) acquires(o *op) bool {
 		s.reenter(o)
 		return o.granter == nil || o.side != backend.Fenced || o.granter.token == s.token
 	case o.reentry == again:
-		// The store has lost the hold, which the call can't know while another has no answer.
+		// The store has lost the hold. The call can't know that while another request has no
+		// answer.
 		return s.struck.deluded(o) && o.shaken
 	case o.side == backend.Fenced && o.granter == nil:
-		return false // each acquisition has its own number, so none is handed on
+		return false // each acquisition has its own token, so no hold is handed over
 	case o.doomed:
 		s.struck[o.user+1] = o.until
 		return true
@@ -311,10 +316,10 @@ func (s state) String() string {
 
 var seed = maphash.MakeSeed()
 
-// model is the lock's, for porcupine.
+// model is the model of a lock, for porcupine.
 var model = porcupine.Model{
 	Partition: byName,
-	Init:      func() any { return nil }, // what it is the first call tells
+	Init:      func() any { return nil }, // the first call shows which lock it is
 	Step: func(before, input, _ any) (bool, any) {
 		o := input.(*op)
 		l, ok := before.(lock)
@@ -333,7 +338,7 @@ var model = porcupine.Model{
 	},
 }
 
-// byName tells the calls for different locks apart.
+// byName separates the calls for different locks.
 func byName(all []porcupine.Operation) (parts [][]porcupine.Operation) {
 	place := make(map[string]int)
 	for _, x := range all {
@@ -351,7 +356,8 @@ func byName(all []porcupine.Operation) (parts [][]porcupine.Operation) {
 
 // String describes a call and its answer.
 func (o *op) String() string {
-	answer := [...]string{"yes", "no", "lost", "not held", "no upgrade", "another kind of lock", "nobody has said how many there are", "too many", "an error"}[o.result]
+	answer := [...]string{"yes", "no", "lost", "not held", "no upgrade", "another kind of lock",
+		"nobody has said how many there are", "too many", "an error"}[o.result]
 	switch {
 	case o.kind == wipe:
 		return o.text

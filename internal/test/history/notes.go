@@ -8,20 +8,21 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A note is what an attempt to write leaves behind that had to wait: those who come after its owner
-// don't read while it is there.
+// A note is left by an attempt to write that had to wait. Readers that come after its owner wait as
+// long as the note exists.
 type note struct {
 	name, owner string
-	since       time.Duration // its owner waits, at the latest
-	may, must   span          // in which it may be there, and in which it must
+	since       time.Duration // the latest time at which its owner began to wait
+	may, must   span          // the times in which it may exist, and in which it must
 }
 
-// notes returns what the steps have left. A note that is left again is another one. What left it and has no answer may
-// have acquired the Write as well.
+// notes returns the notes that the steps have left. If an owner leaves its note anew, that counts
+// as another note. A step without an answer doesn't count, since it may have acquired the Write.
 func notes(numbers map[numberKey]*number) (all []*note) {
 	for key, n := range numbers {
 		for _, s := range n.steps {
-			if s.kind != acquireStep || s.side != backend.Write || s.place == 0 || s.ret == 0 || s.result != refused {
+			if s.kind != acquireStep || s.side != backend.Write || s.place == 0 || s.ret == 0 ||
+				s.result != refused {
 				continue
 			}
 			left := &note{
@@ -35,10 +36,11 @@ func notes(numbers map[numberKey]*number) (all []*note) {
 	return all
 }
 
-// endsWith has a note end with what its owner does after it has left it.
+// endsWith ends a note when its owner's later steps end it.
 func (left *note) endsWith(n *number, by *step) {
 	for _, s := range n.steps {
-		ends := s.kind == releaseStep || s.kind == acquireStep && s.side == backend.Write && (s.result == granted || s.open())
+		ends := s.kind == releaseStep ||
+			s.kind == acquireStep && s.side == backend.Write && (s.result == granted || s.open())
 		if s == by || !ends {
 			continue
 		}
@@ -51,8 +53,8 @@ func (left *note) endsWith(n *number, by *step) {
 	}
 }
 
-// barred says whether a note may have kept a call from reading; or from writing, if it has asked for nothing itself, but waited behind who wanted
-// to read.
+// barred says whether a note may have kept a call from reading. A call that waited to write behind
+// a reader, and made no attempt itself, may have been kept by it, too.
 func (e *evidence) barred(o *op) bool {
 	if o.side != backend.Read && (o.side != backend.Write || e.asked(o)) {
 		return false
@@ -65,17 +67,21 @@ func (e *evidence) barred(o *op) bool {
 // asked says whether a call has made an attempt of its own.
 func (e *evidence) asked(o *op) bool {
 	for _, n := range e.numbers {
-		if slices.ContainsFunc(n.steps, func(s *step) bool { return s.op == o && s.kind == acquireStep }) {
+		if slices.ContainsFunc(n.steps, func(s *step) bool {
+			return s.op == o && s.kind == acquireStep
+		}) {
 			return true
 		}
 	}
 	return false
 }
 
-// leastBlink is how exact the times are that are told to a store, and its own, if it counts in milliseconds.
+// leastBlink is the precision of the times that a store is told, and of the store's own times, if
+// it counts in milliseconds.
 const leastBlink = 5 * time.Millisecond
 
-// overtaken returns an error if somebody began to read who had come after one who waited to write.
+// overtaken returns an error if a user began to read ahead of a writer that waited before the user
+// came.
 func (r *Recorder) overtaken(e *evidence) error {
 	blink := max(leastBlink, e.rules.Blink)
 	for key, n := range e.numbers {
@@ -83,19 +89,23 @@ func (r *Recorder) overtaken(e *evidence) error {
 			continue
 		}
 		for i, s := range n.steps {
-			if s.kind != acquireStep || s.open() || s.result != granted || slices.ContainsFunc(n.steps[:i], (*step).acquires) {
+			if s.kind != acquireStep || s.open() || s.result != granted ||
+				slices.ContainsFunc(n.steps[:i], (*step).acquires) {
 				continue
 			}
-			if w := e.numbers[numberKey{key.name, key.owner, false}]; w != nil && slices.ContainsFunc(w.steps, (*step).acquires) {
-				continue // he reads what he writes
+			if w := e.numbers[numberKey{key.name, key.owner, false}]; w != nil &&
+				slices.ContainsFunc(w.steps, (*step).acquires) {
+				continue // it reads under its own Write
 			}
 			came := s.call - s.waited
 			if s.op != nil {
 				came = max(came, s.op.call)
 			}
 			for _, left := range e.notes {
-				if left.name == key.name && left.since+blink < came && left.must.from < s.call && s.ret+blink < left.must.to && !r.wiped(left, s) {
-					return fmt.Errorf("%q was read by %s, which had come at %v, before %s, which had waited to write since %v",
+				if left.name == key.name && left.since+blink < came && left.must.from < s.call &&
+					s.ret+blink < left.must.to && !r.wiped(left, s) {
+					return fmt.Errorf("%q was read by %s, which had come at %v, before %s, which "+
+						"had waited to write since %v",
 						key.name, key.owner, came, left.owner, left.since)
 				}
 			}
@@ -104,7 +114,7 @@ func (r *Recorder) overtaken(e *evidence) error {
 	return nil
 }
 
-// wiped says whether the store may have lost a note before a step.
+// wiped says whether a note may have been lost before a step, by a loss of data or by force.
 func (r *Recorder) wiped(left *note, by *step) bool {
 	return slices.ContainsFunc(r.ops, func(o *op) bool {
 		return (o.kind == wipe || o.kind == forceUnlock) && o.call < by.ret && left.may.from < o.ret

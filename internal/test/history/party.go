@@ -10,23 +10,22 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A Party is one user of one lock. A user is sequential: its calls, for any lock, are made one after
-// the other.
+// A Party is one user of one lock. A user makes its calls one after the other, for all locks.
 type Party struct {
 	User   int           // from 0
 	Client int           // from 0
-	Lease  time.Duration // that the client renews with
-	Kind   backend.Kind  // of the Locker
+	Lease  time.Duration // the client's lease for renewed holds
+	Kind   backend.Kind  // kind of the Locker
 	Locker *dlock.Locker
-	Beside *Party // the same user at the other side of a read-write lock; nil if there is none
+	Beside *Party // the same user at the other side of a read-write lock; nil for other locks
 
-	// Shared says that other users use the same Locker, and no owner: then a call may wait for
-	// them, whatever the lock does.
+	// Shared says that other users share the Locker, without owners. Then a call may wait for them
+	// even if the lock is free.
 	Shared bool
 
 	Recorder *Recorder
 	held     int
-	inside   context.Context // that of the innermost Do, or of the Hold
+	inside   context.Context // context of the innermost Do, or of the Hold
 }
 
 // Held returns how many holds the party has to give back.
@@ -43,14 +42,14 @@ func (p *Party) start(o op) *op {
 	return p.Recorder.started(&o)
 }
 
-// holds says whether the user has anything of the lock, by its own count.
+// holds says whether the user holds any side of the lock, by its own count.
 func (p *Party) holds() bool { return p.held > 0 || p.Beside != nil && p.Beside.held > 0 }
 
-// Ask is how a lock is asked for.
+// Ask has the options of an acquiring call.
 type Ask struct {
-	Try   bool          // TryLock; else LockContext
-	Wait  time.Duration // 0: none for TryLock, any for LockContext
-	Lease time.Duration // fixed; 0: it is renewed
+	Try   bool          // TryLock instead of LockContext
+	Wait  time.Duration // 0: none for TryLock, unlimited for LockContext
+	Lease time.Duration // fixed lease; 0: the hold is renewed
 }
 
 func (a Ask) options() (opts []dlock.AcquireOption) {
@@ -63,7 +62,7 @@ func (a Ask) options() (opts []dlock.AcquireOption) {
 	return opts
 }
 
-// op returns the call that asks so; lease is what the client renews with.
+// op returns the call with these options. lease is the client's lease for renewed holds.
 func (a Ask) op(name string, lease time.Duration) op {
 	o := op{kind: acquire, text: name, lease: lease, waits: a.Wait > 0 || !a.Try}
 	if a.Wait > 0 {
@@ -76,7 +75,7 @@ func (a Ask) op(name string, lease time.Duration) op {
 	return o
 }
 
-// Acquire asks for the lock and says whether it was acquired.
+// Acquire tries to acquire the lock, and returns whether it did.
 func (p *Party) Acquire(ctx context.Context, a Ask) bool {
 	name := "LockContext"
 	if a.Try {
@@ -110,7 +109,7 @@ func (p *Party) acquired(o *op, ok bool, err error) {
 	case errors.Is(err, dlock.ErrConflict):
 		res = conflict
 	default:
-		res = failed // ErrNotAcquired too: it doesn't claim that another holds the lock
+		res = failed // ErrNotAcquired is among these: it doesn't say that another holds the lock
 	}
 	p.Recorder.ended(o, res, err)
 }
@@ -126,7 +125,7 @@ func (p *Party) unlocked(o *op, err error) {
 	p.Recorder.ended(o, released(err), err)
 }
 
-// released returns what it means for a release to be answered so.
+// released returns the result of a release with this error.
 func released(err error) result {
 	switch {
 	case err == nil:
@@ -140,7 +139,7 @@ func released(err error) result {
 	}
 }
 
-// Do calls f while the lock is held, and says whether it was.
+// Do acquires the lock and calls f while it is held. It says whether the lock was acquired.
 func (p *Party) Do(ctx context.Context, a Ask, f func(ctx context.Context)) bool {
 	first := p.start(a.op("Do", p.Lease))
 	var last *op
@@ -163,7 +162,7 @@ func (p *Party) Do(ctx context.Context, a Ask, f func(ctx context.Context)) bool
 	return true
 }
 
-// Take asks for a Hold, which is nil if it wasn't acquired.
+// Take acquires a Hold. It is nil if that failed.
 func (p *Party) Take(ctx context.Context, a Ask) *dlock.Hold {
 	o := p.start(a.op("Acquire", p.Lease))
 	h, err := p.Locker.Acquire(tagged(ctx, o), a.options()...)
@@ -176,14 +175,14 @@ func (p *Party) Take(ctx context.Context, a Ask) *dlock.Hold {
 	return h
 }
 
-// Release gives back what Take has returned.
+// Release gives back a Hold of Take.
 func (p *Party) Release(ctx context.Context, h *dlock.Hold) {
 	o := p.start(op{kind: unlock, text: "Release"})
 	p.unlocked(o, h.Release(tagged(ctx, o)))
 }
 
-// Given notes a hold that the user didn't ask for itself: it was acquired on its behalf, and is given
-// back after f. The context lasts as long as the hold can be relied on.
+// Given records a hold that other code has acquired for the user, and releases after f. The context
+// in lasts as long as the hold can be relied on.
 func (p *Party) Given(in context.Context, f func()) {
 	o := op{kind: acquire, text: "given", lease: p.Lease, given: true, asked: true}
 	o.token, _ = dlock.Token(in)
@@ -192,7 +191,7 @@ func (p *Party) Given(in context.Context, f func()) {
 	f()
 	last := p.start(op{kind: unlock, text: "end of what was given"})
 	p.held--
-	p.Recorder.ended(last, failed, nil) // it goes on after this
+	p.Recorder.ended(last, failed, nil) // the other code releases the hold after this
 }
 
 // Check says whether the hold can be relied on, by the clock of its holder.
@@ -212,14 +211,14 @@ func (p *Party) Check(ctx context.Context) bool {
 	return valid
 }
 
-// IsHeld, HoldCount and IsLocked ask what the methods of a Locker ask.
+// IsHeld calls the Locker's method, and records the answer.
 func (p *Party) IsHeld(ctx context.Context) {
 	o := p.start(op{kind: isHeld, text: "IsHeld"})
 	held, err := p.Locker.IsHeld(tagged(ctx, o))
 	p.answered(o, held, err)
 }
 
-// HoldCount is described at IsHeld.
+// HoldCount calls the Locker's method, and records the answer.
 func (p *Party) HoldCount(ctx context.Context) {
 	o := p.start(op{kind: holdCount, text: "HoldCount"})
 	n, err := p.Locker.HoldCount(tagged(ctx, o))
@@ -227,14 +226,14 @@ func (p *Party) HoldCount(ctx context.Context) {
 	p.answered(o, n > 0, err)
 }
 
-// IsLocked is described at IsHeld.
+// IsLocked calls the Locker's method, and records the answer.
 func (p *Party) IsLocked(ctx context.Context) {
 	o := p.start(op{kind: isLocked, text: "IsLocked"})
 	locked, err := p.Locker.IsLocked(tagged(ctx, o))
 	p.answered(o, locked, err)
 }
 
-// ForceUnlock frees the lock whoever holds it.
+// ForceUnlock frees the lock, whichever user holds it.
 func (p *Party) ForceUnlock(ctx context.Context) {
 	o := p.start(op{kind: forceUnlock, text: "ForceUnlock"})
 	done, err := p.Locker.ForceUnlock(tagged(ctx, o))

@@ -10,20 +10,21 @@ import (
 // loans is how many holds of a semaphore a user may have at a time.
 const loans = 2
 
-// A pool is the state of a semaphore: who has how many permits. That more are out in the store than users know
-// of is no part of it: the steps tell of that ([op].out).
+// A pool is the state of a semaphore: the permits of each user. Permits may also be taken in the
+// store without a user's knowledge. They aren't in the pool. The steps show them, see [op].out.
 type pool struct {
-	has    [maxUsers * loans]loan
-	struck [maxUsers * loans]time.Duration // until when one may rely on a hold that the store has lost
+	has [maxUsers * loans]loan
+	// until when a user may go on relying on a hold that the store has lost
+	struck [maxUsers * loans]time.Duration
 }
 
-// A loan is one hold of permits. That of nobody is zero.
+// A loan is one hold of permits. The zero loan means that there is none.
 type loan struct {
 	hold
 	permits int
 }
 
-// place returns where the hold is that a call is about.
+// place returns the index of the hold that a call is about.
 func (o *op) place() int { return o.user*loans + o.loan }
 
 // next implements [lock].
@@ -67,11 +68,11 @@ func (p *pool) acquires(o *op) bool {
 	case o.result == tooMany:
 		return o.permits > o.least
 	case o.result != yes, o.granter == nil && !o.joined:
-		return false // there is nothing that it could be told, or was handed
+		return false // it was neither granted nor handed permits, or can't have this answer
 	case o.doomed:
 		p.struck[o.place()] = o.until
 		p.has[o.place()] = loan{begun(o), o.permits}
-		p.has[o.place()].end = o.call // it was handed what was struck, or else what wasn't
+		p.has[o.place()].end = o.call // the hold may be the one that was ended by force, or another
 		return true
 	}
 	ok := p.out(o)+o.permits <= o.most
@@ -80,7 +81,7 @@ func (p *pool) acquires(o *op) bool {
 	return ok
 }
 
-// leaves says whether so many permits may have been left.
+// leaves says whether the reported number of permits may have been available.
 func (p *pool) leaves(o *op) bool {
 	switch o.result {
 	case yes:
@@ -92,7 +93,8 @@ func (p *pool) leaves(o *op) bool {
 	}
 }
 
-// out returns how many permits are out for sure: those of holds that can't have ended by themselves.
+// out returns how many permits are certainly taken. These belong to holds that can't have ended by
+// themselves.
 func (p *pool) out(o *op) (n int) {
 	for i := range p.has {
 		if h := &p.has[i]; !h.free(o) {
@@ -102,7 +104,7 @@ func (p *pool) out(o *op) (n int) {
 	return n
 }
 
-// ends ends the hold for the user, who has heard of it.
+// ends marks the hold as ended for the user, which has learned of the end.
 func (p *pool) ends(o *op) {
 	if his := &p.has[o.place()]; his.count > 0 {
 		his.over = true
@@ -126,10 +128,10 @@ func (p pool) String() string {
 	return text
 }
 
-// several says whether a kind of lock is held by several at a time.
+// several says whether several owners may hold a lock of this kind at a time.
 func several(k backend.Kind) bool { return k == backend.Read || k == backend.Permits }
 
-// limits notes at the calls of a semaphore how many permits there are.
+// limits records, for each call of a semaphore, bounds of the number of permits that there are.
 func limits(ops []*op) {
 	type told struct{ least, most int }
 	all := make(map[string]told)
@@ -148,14 +150,14 @@ func limits(ops []*op) {
 		case o.limit == 0:
 			o.least, o.most = all[o.name].least, all[o.name].most
 		case o.kind == acquire && o.granter == nil:
-			// It was handed what was within its limit when that was acquired. Calls with a larger
-			// limit may have had more since then.
+			// It was handed permits that were within the limit of their own acquisition. Calls with
+			// a larger limit may have got more since then.
 			o.most = all[o.name].most
 		}
 	}
 }
 
-// numbersOut notes at the calls of a semaphore how many permits may be out in the store.
+// numbersOut records, for each call of a semaphore, how many permits may be taken in the store.
 func (e *evidence) numbersOut(ops []*op) {
 	for _, o := range ops {
 		if o.side != backend.Permits {
@@ -171,10 +173,11 @@ func (e *evidence) numbersOut(ops []*op) {
 			if o.kind != acquire || o.result != no {
 				break
 			}
-			o.crowded = o.crowded || x != o && x.kind == acquire && x.name == o.name && x.client == o.client && x.call <= o.ret && o.call <= x.ret
+			o.crowded = o.crowded || x != o && x.kind == acquire && x.name == o.name &&
+				x.client == o.client && x.call <= o.ret && o.call <= x.ret
 		}
 	}
 }
 
-// permits returns how many were asked for under a number.
+// permits returns how many permits the steps of a number asked for.
 func (n *number) permits() int { return n.steps[0].permits }

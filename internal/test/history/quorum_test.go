@@ -36,7 +36,8 @@ func TestQuorum(t *testing.T) {
 	r := history.New()
 	var clients []*dlock.Client
 	for range sites {
-		c := dlock.New(r.Watch(p.connect()), dlock.WithLease(p.lease), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+		c := dlock.New(r.Watch(p.connect()), dlock.WithLease(p.lease),
+			dlock.WithLogger(slog.New(slog.DiscardHandler)))
 		t.Cleanup(func() { c.Close() })
 		clients = append(clients, c)
 	}
@@ -46,7 +47,8 @@ func TestQuorum(t *testing.T) {
 		defer close(done)
 		for i, lock := range locks {
 			history.Workload{
-				Seed: seed + uint64(i), Locks: []history.Lock{lock}, Users: 3, Lease: p.lease, Pace: 250 * time.Millisecond,
+				Seed: seed + uint64(i), Locks: []history.Lock{lock}, Users: 3, Lease: p.lease,
+				Pace:   250 * time.Millisecond,
 				Rounds: 50, Length: 2 * time.Second,
 			}.Run(t.Context(), r, clients)
 		}
@@ -73,7 +75,8 @@ func (p *poll) connect() backend.Backend {
 		p.Cleanup(func() { proxy.Close() })
 		p.proxies[i] = append(p.proxies[i], proxy)
 		rdb := redis.NewClient(&redis.Options{
-			Addr: proxy.Addr(), DialTimeout: impatience, ReadTimeout: impatience, WriteTimeout: impatience,
+			Addr: proxy.Addr(), DialTimeout: impatience, ReadTimeout: impatience,
+			WriteTimeout: impatience,
 		})
 		p.Cleanup(func() { rdb.Close() })
 		stores = append(stores, redisbackend.New(rdb))
@@ -81,8 +84,8 @@ func (p *poll) connect() backend.Backend {
 	return quorumbackend.New(stores...)
 }
 
-// harm breaks the ways to one server after the other, and the server, until done is closed; then all is well. A server that comes back empty has
-// been away for longer than any lease.
+// harm breaks the ways to one server after the other, and the server, until done is closed; then
+// all is well. A server that comes back empty has been away for longer than any lease.
 func (p *poll) harm(dice *rand.Rand, done <-chan struct{}) {
 	for i := 0; ; i++ {
 		select {

@@ -9,13 +9,13 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A kind is a kind of call.
+// A kind says what a call does.
 type kind uint8
 
 const (
-	acquire kind = iota // any acquiring call, re-entries too
+	acquire kind = iota // any acquiring call, including re-entries
 	unlock
-	check // of the holder's own clock: is the hold still valid?
+	check // whether the hold is still valid by its holder's clock
 	isHeld
 	holdCount
 	isLocked
@@ -24,92 +24,96 @@ const (
 	wipe // not a call: the store loses everything
 )
 
-// A result is what a call answered.
+// A result is the answer to a call.
 type result uint8
 
 const (
 	yes      result = iota // acquired, unlocked, valid, held, locked, freed by force
-	no                     // held by another, over, not held, not locked, was not locked
+	no                     // held by another, ended, not held, not locked, was not locked
 	lost                   // ErrLost
 	notHeld                // ErrNotHeld
 	upgrade                // ErrUpgrade
 	conflict               // ErrConflict
 	untold                 // ErrNoLimit
 	tooMany                // ErrTooMany
-	failed                 // any other error: nobody knows
+	failed                 // any other error: the outcome is unknown
 )
 
-// A reentry says whether an acquisition was one.
+// A reentry says whether an acquisition was a re-entry.
 type reentry uint8
 
 const (
 	fresh   reentry = iota
-	perhaps         // no request of its own brought it about
+	perhaps         // it had no request of its own
 	again
 )
 
-// forever is when what has no end ends.
+// forever stands for an end that never comes.
 const forever = time.Duration(1<<63 - 1)
 
 // An op is one call.
 type op struct {
 	id     int
 	kind   kind
-	side   backend.Kind // which kind of lock it is for
+	side   backend.Kind // kind of lock
 	name   string
 	user   int
 	client int
 	call   time.Duration
 	ret    time.Duration
 	result result
-	count  int // what holdCount or available answered
+	count  int // the answer of holdCount or available
 	text   string
 	err    error
 
 	lease time.Duration // of an acquisition
-	fixed bool          // it isn't renewed
-	held  int           // how many holds of that side the user had when it called, by its own count
-	reads int           // how many Reads
-	asked bool          // the hold was asked for its number, which is token; 0: it has none
+	fixed bool          // the lease isn't renewed
+	held  int           // the user's number of holds of that side when it called, by its own count
+	reads int           // the user's number of Reads
+	asked bool          // the token of the hold is known; a token of 0: it has none
 	token uint64
-	given bool // somebody else asked for it, at a time that its steps tell
-	gated bool // perhaps it waited for others who use the same Locker
+	given bool // other code acquired it, at a time that its steps show
+	gated bool // it may have waited for other users of the same Locker
 	waits bool // it waits for the lock
 
-	rounds bool   // it may have had the lock, and given it back, before it got it or failed
-	holder string // the owner of what it has got then
+	rounds bool   // it may have acquired the lock and given it back before its result
+	holder string // the owner string of the hold that it got in the end
 
-	// Of a semaphore.
+	// Fields for semaphores.
 	permits     int
-	limit       int  // how many there are, as the call says; 0: as many as the store was told
-	loan        int  // which of the user's holds
-	least, most int  // how many there are
-	out         int  // how many the store may have known to be out at a time during the call, at most
-	crowded     bool // others of the client were asking at that time
+	limit       int // the limit of the call; 0: the limit that the store was told
+	loan        int // index of the hold among the user's
+	least, most int // bounds of the limit
+	// the largest number of permits that the store may have counted as taken at any time during the
+	// call
+	out     int
+	crowded bool // other calls of the client asked for permits at that time
 
-	// What the steps in the store tell of it.
-	granter  *step   // the request that brought about a hold; nil if it was handed on, or is none
-	number   *number // of the hold, if it is one and that is known
+	// What the steps in the store say about the call.
+	granter  *step
+	number   *number // the number of the hold, if it is known
 	reentry  reentry
-	doomed   bool          // the hold was handed on, and perhaps struck before that
-	granted  time.Duration // when the store granted it, at the earliest
-	end      time.Duration // until when the hold of an acquisition cannot end by itself
-	prolongs time.Duration // until when a re-entry keeps it from that
-	until    time.Duration // when it is over in the store at the latest
-	ghost    bool          // a request without an answer may have held the lock meanwhile
-	shaken   bool          // a hold whose requests have not all been answered
-	murky    bool          // an unlock that perhaps can't know who freed the lock, since a release was lost on its way
-	joined   bool          // a Read that shares what its client has
-	lent     bool          // and perhaps that is a Write
-	lined    bool          // it stood in line, and the store gave it the lock
-	barred   bool          // a writer's note may have kept it, or who was before it, from reading
-	forgets  bool          // a loss of data, which takes the last number with it
+	doomed   bool          // the hold was handed over, and perhaps ended by force before that
+	granted  time.Duration // the earliest time at which the store may have granted it
+	end      time.Duration // until then the hold can't end by itself
+	prolongs time.Duration // a re-entry prolongs end until then
+	until    time.Duration // the latest time at which it ends in the store
+	ghost    bool          // a request without an answer may have held the lock during the call
+	shaken   bool          // not all requests of the hold were answered
+	// an unlock whose yes may be wrong, since it sent no release, or a release was lost on its way
+	murky   bool
+	joined  bool // a Read that shares a hold of its client, or permits that were handed over
+	lent    bool // the shared hold may be a Write
+	lined   bool // it stood in line, and the store granted it the lock
+	onWrite bool // force on the reading side that asked the store to free a lent Write
+	barred  bool // a writer's note may have kept it, or a call before it, from reading
+	forgets bool // after this loss of data, tokens may begin anew
 }
 
-// A Recorder notes what happens. Its methods may be called concurrently.
+// A Recorder records calls and steps. Its methods may be called concurrently.
 type Recorder struct {
 	clock func() time.Duration
-	tell  *json.Encoder // nil: nobody is told
+	tell  *json.Encoder // nil: nothing is written
 
 	mu    sync.Mutex
 	last  time.Duration
@@ -123,8 +127,8 @@ func New() *Recorder {
 	return &Recorder{clock: func() time.Duration { return time.Since(begin) }}
 }
 
-// now returns the time, which never stands still: so that of two events the later one is seen to be
-// later, even in a bubble of virtual time. r.mu is held.
+// now returns the time. It never returns the same time twice. So the order of two events is known
+// even in a bubble of virtual time. r.mu is held.
 func (r *Recorder) now() time.Duration {
 	r.last = max(r.last+1, r.clock())
 	return r.last
@@ -146,7 +150,7 @@ func (r *Recorder) ended(o *op, res result, err error) {
 	r.tellOp(o)
 }
 
-// Wipe records that the store loses all locks, on the way through f.
+// Wipe calls f, which makes the store lose all locks, and records that.
 func (r *Recorder) Wipe(what string, f func()) {
 	o := r.started(&op{kind: wipe, text: what, user: maxUsers})
 	f()
@@ -162,7 +166,8 @@ func (r *Recorder) Count() int {
 
 type opKey struct{}
 
-// tagged returns a context from which the steps of a call are known: of one for several locks, as of several calls.
+// tagged returns a context that marks the steps of a call. A call for several locks has an op for
+// each lock.
 func tagged(ctx context.Context, ops ...*op) context.Context {
 	return context.WithValue(ctx, opKey{}, ops)
 }

@@ -40,7 +40,8 @@ func (d *division) run(ctx context.Context, seed uint64) {
 		dice := rand.New(rand.NewPCG(seed, uint64(i)))
 		all.Go(func() {
 			for time.Now().Before(end) && ctx.Err() == nil {
-				stays := min(d.length/4+time.Duration(dice.Int64N(int64(d.length))), time.Until(end))
+				stays := min(d.length/4+time.Duration(dice.Int64N(int64(d.length))),
+					time.Until(end))
 				member, leave := context.WithTimeout(ctx, stays)
 				d.member(member, c, i, dice.Uint64())
 				leave()
@@ -55,7 +56,7 @@ func (d *division) run(ctx context.Context, seed uint64) {
 	all.Wait()
 }
 
-// party returns one who notes what becomes of a shard.
+// party returns one that notes what becomes of a shard.
 func (d *division) party(c *dlock.Client, user int, shard string) *history.Party {
 	return &history.Party{
 		User: user, Client: user % len(d.clients), Lease: d.lease, Kind: backend.Fenced,
@@ -64,12 +65,13 @@ func (d *division) party(c *dlock.Client, user int, shard string) *history.Party
 }
 
 // member is a member until the context ends. Its runs look all the time whether they may be relied
-// on; some return early, and some long after they were told to. None is overdue: Finishing, which is
-// what they look at, ends with the hold of the shard, and not before.
+// on; some return early, and some long after they were told to. None is overdue: Finishing, which
+// is what they look at, ends with the hold of the shard, and not before.
 func (d *division) member(ctx context.Context, c *dlock.Client, user int, seed uint64) {
 	d.Helper()
 	quiet := slog.New(slog.DiscardHandler)
-	set := shards.New(c, "s", divided, shards.Settle(d.lease/10), shards.Grace(time.Hour), shards.WithLogger(quiet))
+	set := shards.New(c, "s", divided, shards.Settle(d.lease/10), shards.Grace(time.Hour),
+		shards.WithLogger(quiet))
 	err := set.Run(ctx, func(ctx context.Context, s *shards.Shard) error {
 		dice := rand.New(rand.NewPCG(seed, s.Token()))
 		slow := dice.IntN(4) == 0

@@ -7,13 +7,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A sides is the state of a read-write lock. What is read is in the store without a word of those who
-// share it, so every Read that was granted and not released is a ghost, too, which "locked" and "held by
-// another" are explained by. Readers of a client may share what it has for writing: then the store knows of a Write.
+// A sides is the state of a read-write lock. Readers that share a Read send nothing to the store.
+// So every Read that was granted and not released counts as a ghost: see span. Such a ghost may
+// explain the answers "locked" and "held by another". Readers of a client may also share its Write,
+// which the store knows as a Write.
 type sides struct {
 	write  state
-	read   [maxUsers + 1]hold // of each user, from 1
-	struck struck             // readers; the writers who were struck are in write
+	read   [maxUsers + 1]hold // of each user, counted from 1
+	struck struck             // of readers; for writers see write
 }
 
 // shares says whether a call is for a side of a read-write lock.
@@ -47,7 +48,7 @@ func (s *sides) nextRead(o *op) bool {
 		case o.result == yes:
 		case o.kind == check, !deluded:
 			s.endsRead(o)
-		default: // the store has told, and his clock hasn't yet
+		default: // the Read has ended in the store, but not yet by the user's clock
 			*his = hold{}
 		}
 		return ok
@@ -69,7 +70,7 @@ func (s *sides) nextWrite(o *op) bool {
 		writer := s.write.holder
 		ok := s.write.forces(o)
 		if o.result != no {
-			s.strikeRead(writer) // what he reads beside it
+			s.strikeRead(writer) // the writer's Read under it
 			s.strikeLent(o)
 		}
 		return ok
@@ -77,7 +78,7 @@ func (s *sides) nextWrite(o *op) bool {
 		s.write.strike()
 		s.strikeReads()
 		return true
-	default: // it is about the write alone
+	default: // these calls are about the Write alone
 		ok, l := s.write.next(o)
 		s.write = l.(state)
 		return ok
@@ -93,7 +94,7 @@ func (s *sides) reads(o *op, his *hold, deluded bool) bool {
 	case o.result == no:
 		others := s.write.held(o) && (own.count == 0 || own.over)
 		return others || o.ghost || o.barred || s.write.struck.othersDeluded(o)
-	case o.result == lost: // the Read, or the Write that it is or would have been in
+	case o.result == lost: // the Read was lost, or the Write that it is under or would be under
 		read, written := his.count > 0 && his.free(o), own.count > 0 && own.free(o)
 		switch {
 		case read && !written:
@@ -108,21 +109,22 @@ func (s *sides) reads(o *op, his *hold, deluded bool) bool {
 		}
 		return true
 	case o.reentry == again:
-		return deluded // to acquire it once more repairs it, and whether it was lost nobody can tell
+		// a re-entry restores a lost Read, so the answer doesn't show whether the Read was lost
+		return deluded
 	case o.granter == nil && o.held > 0 && deluded:
-		return true // a re-entry, which the store isn't asked about
+		return true // a re-entry, about which the store isn't asked
 	case o.granter == nil && !o.joined:
-		return false // there was nothing to share
+		return false // there was no hold to share
 	case o.doomed:
 		s.struck[o.user+1] = o.until
 		*his = begun(o)
-		his.end = o.call // it shares what was struck, or else what wasn't
+		his.end = o.call // the shared hold may be the one that was ended by force, or another
 		return true
 	}
 	within := own.valid(o)
 	ok := within || s.write.free(o)
 	*his = begun(o)
-	if within { // it is over when that is lost, until that is given back
+	if within { // if the Write is lost before it is given back, the Read ends with it
 		his.end = min(his.end, own.end)
 	} else {
 		s.write.frees()
@@ -138,14 +140,15 @@ func (s *sides) writes(o *op) bool {
 		return o.reads > 0 && s.write.his(o).free(o)
 	case o.result == no && o.barred:
 		return true
-	case o.result != yes || o.reentry != fresh && s.write.his(o).valid(o) || o.reentry == again || o.doomed:
+	case o.result != yes || o.reentry != fresh && s.write.his(o).valid(o) || o.reentry == again ||
+		o.doomed:
 		return s.write.acquires(o)
 	default:
 		return s.noReaders(o) && s.write.acquires(o)
 	}
 }
 
-// noReaders says whether nobody may be reading, as the store or its users see it, and ends what may have ended.
+// noReaders says whether a call may find no readers. It ends the Reads that may have ended.
 func (s *sides) noReaders(o *op) bool {
 	for user := range s.read {
 		r := &s.read[user]
@@ -160,12 +163,13 @@ func (s *sides) noReaders(o *op) bool {
 	return true
 }
 
-// anyLent says whether anybody may read what the store knows as a Write.
+// anyLent says whether any user may read under a hold that the store knows as a Write.
 func (s *sides) anyLent(o *op) bool {
 	return slices.ContainsFunc(s.read[:], func(r hold) bool { return r.lent && r.held(o) })
 }
 
-// strikeLent ends by force what readers may share of a Write, if they still do.
+// strikeLent notes that the Reads which perhaps share a Write may have ended by force. Each may
+// also go on, since it isn't known whether it shares the Write.
 func (s *sides) strikeLent(o *op) {
 	for user := range s.read {
 		if r := &s.read[user]; r.lent {
@@ -177,7 +181,7 @@ func (s *sides) strikeLent(o *op) {
 	}
 }
 
-// endsRead ends the Read for the user, who has heard of it.
+// endsRead marks the Read as ended for the user, which has learned of the end.
 func (s *sides) endsRead(o *op) {
 	if his := &s.read[o.user+1]; his.count > 0 {
 		his.over = true
@@ -185,8 +189,8 @@ func (s *sides) endsRead(o *op) {
 	s.struck[o.user+1] = 0
 }
 
-// forcesReads frees what is read, which does nothing while somebody writes. What readers of the
-// caller's client share of a Write goes, too.
+// forcesReads ends the Reads by force. During a Write it does nothing, except for Reads that share
+// a Write of the caller's client.
 func (s *sides) forcesReads(o *op) bool {
 	switch o.result {
 	case yes:
@@ -195,6 +199,10 @@ func (s *sides) forcesReads(o *op) bool {
 		}
 	case no:
 		return s.write.held(o) || s.noReaders(o)
+	default:
+		if o.onWrite { // the request may come so late that it frees another Write
+			s.write.strike()
+		}
 	}
 	s.strikeReads()
 	return true

@@ -13,8 +13,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// NewTelling returns a Recorder of one of several processes of a machine, by a clock that they all share. Each call and each step
-// is written to w, as a line, when it has ended; so what a process has seen that was killed is known, too.
+// NewTelling returns a Recorder for one of several processes of a machine, with a clock that they
+// all share. When a call or a step ends, the Recorder writes it to w as a line. So the record of a
+// killed process is known, too.
 func NewTelling(w io.Writer) *Recorder {
 	return &Recorder{clock: machineTime, tell: json.NewEncoder(w)}
 }
@@ -28,13 +29,13 @@ func machineTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// told is a line: one of its two.
+// told is a line of the record. It has one of the two fields.
 type told struct {
 	Op   *toldOp   `json:",omitempty"`
 	Step *toldStep `json:",omitempty"`
 }
 
-// A toldOp is what others want to know of an op.
+// A toldOp has the fields of an op that other processes need.
 type toldOp struct {
 	ID, User, Client             int
 	Kind                         kind
@@ -46,7 +47,8 @@ type toldOp struct {
 	Fixed, Waits, Rounds         bool
 }
 
-// A toldStep is what others want to know of a step. Op is the id of its call, from 1.
+// A toldStep has the fields of a step that other processes need. Op is the id of its call, counted
+// from 1.
 type toldStep struct {
 	Op                      int `json:",omitempty"`
 	Kind                    stepKind
@@ -58,22 +60,24 @@ type toldStep struct {
 	Result                  stepResult
 }
 
-// tellOp tells of a call that has ended. r.mu is held.
+// tellOp writes a call that has ended. r.mu is held.
 func (r *Recorder) tellOp(o *op) {
 	if r.tell != nil {
-		r.tell.Encode(told{Op: &toldOp{ // if it can't be told it isn't evidence
-			o.id, o.user, o.client, o.kind, o.side, o.name, o.text, o.holder, o.call, o.ret, o.lease, o.result, o.held, o.permits, o.limit, o.loan, o.fixed, o.waits, o.rounds,
+		r.tell.Encode(told{Op: &toldOp{ // if it fails, the call is missing from the evidence
+			o.id, o.user, o.client, o.kind, o.side, o.name, o.text, o.holder, o.call, o.ret,
+			o.lease, o.result, o.held, o.permits, o.limit, o.loan, o.fixed, o.waits, o.rounds,
 		}})
 	}
 }
 
-// tellStep tells of a step that has ended. r.mu is held.
+// tellStep writes a step that has ended. r.mu is held.
 func (r *Recorder) tellStep(s *step) {
 	if r.tell == nil {
 		return
 	}
 	t := &toldStep{
-		Kind: s.kind, Side: s.side, Name: s.name, Owner: s.owner, Lease: s.lease, Place: s.place, Call: s.call, Ret: s.ret,
+		Kind: s.kind, Side: s.side, Name: s.name, Owner: s.owner, Lease: s.lease, Place: s.place,
+		Call: s.call, Ret: s.ret,
 		Reentry: s.reentry, Permits: s.permits, Result: s.result,
 	}
 	if s.op != nil {
@@ -82,7 +86,8 @@ func (r *Recorder) tellStep(s *step) {
 	r.tell.Encode(told{Step: t})
 }
 
-// Gather returns a Recorder of all that processes have told, each its own. The last line of one that was killed may be a part.
+// Gather returns a Recorder with the records of several processes. The last line of a killed
+// process may be incomplete.
 func Gather(processes ...io.Reader) (*Recorder, error) {
 	r := New()
 	for _, from := range processes {
@@ -95,7 +100,7 @@ func Gather(processes ...io.Reader) (*Recorder, error) {
 	return r, nil
 }
 
-// hear takes in what one process has told.
+// hear reads the record of one process.
 func (r *Recorder) hear(lines *json.Decoder) error {
 	ops, of := make(map[int]*op), make(map[*step]int)
 	for {
@@ -111,14 +116,18 @@ func (r *Recorder) hear(lines *json.Decoder) error {
 		case t.Op != nil:
 			o := t.Op
 			ops[o.ID] = &op{
-				id: o.ID, user: o.User, client: o.Client, kind: o.Kind, side: o.Side, name: o.Name, text: o.Text, holder: o.Holder, call: o.Call, ret: o.Ret,
-				lease: o.Lease, result: o.Result, held: o.Held, permits: o.Permits, limit: o.Limit, loan: o.Borrow, fixed: o.Fixed, waits: o.Waits, rounds: o.Rounds,
+				id: o.ID, user: o.User, client: o.Client, kind: o.Kind, side: o.Side, name: o.Name,
+				text: o.Text, holder: o.Holder, call: o.Call, ret: o.Ret,
+				lease: o.Lease, result: o.Result, held: o.Held, permits: o.Permits, limit: o.Limit,
+				loan: o.Borrow, fixed: o.Fixed, waits: o.Waits, rounds: o.Rounds,
 			}
 			r.ops = append(r.ops, ops[o.ID])
 		case t.Step != nil:
 			s := &step{
-				kind: t.Step.Kind, side: t.Step.Side, name: t.Step.Name, owner: t.Step.Owner, lease: t.Step.Lease, place: t.Step.Place,
-				call: t.Step.Call, ret: t.Step.Ret, reentry: t.Step.Reentry, permits: t.Step.Permits, result: t.Step.Result,
+				kind: t.Step.Kind, side: t.Step.Side, name: t.Step.Name, owner: t.Step.Owner,
+				lease: t.Step.Lease, place: t.Step.Place,
+				call: t.Step.Call, ret: t.Step.Ret, reentry: t.Step.Reentry,
+				permits: t.Step.Permits, result: t.Step.Result,
 			}
 			r.steps = append(r.steps, s)
 			if t.Step.Op > 0 {

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// WriteText writes all calls, and the steps that reached the store, in the order in which they began.
+// WriteText writes all calls, and the steps that reached the store, in the order in which they
+// began.
 func (r *Recorder) WriteText(w io.Writer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -18,10 +19,15 @@ func (r *Recorder) WriteText(w io.Writer) error {
 	}
 	var lines []line
 	for _, o := range r.ops {
-		lines = append(lines, line{o.call, fmt.Sprintf("%-16v %-16v %s user %d: %v%s", o.call, o.ret, o.name, o.user, o, because(o.err))})
+		lines = append(lines, line{
+			o.call, fmt.Sprintf("%-16v %-16v %s user %d: %v%s", o.call, o.ret, o.name, o.user, o,
+				because(o.err)),
+		})
 	}
 	for _, s := range r.steps {
-		lines = append(lines, line{s.call, fmt.Sprintf("%-16v %-16v %s     %v", s.call, s.ret, s.name, s)})
+		lines = append(lines, line{
+			s.call, fmt.Sprintf("%-16v %-16v %s     %v", s.call, s.ret, s.name, s),
+		})
 	}
 	slices.SortFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
 	for _, l := range lines {
@@ -41,7 +47,8 @@ func because(err error) string {
 
 // String describes a step and its answer.
 func (s *step) String() string {
-	kind := [...]string{"acquire", "renew", "release", "force-release", "keep the place of", "has heard of a grant to"}[s.kind]
+	kind := [...]string{"acquire", "renew", "release", "force-release", "keep the place of",
+		"has heard of a grant to"}[s.kind]
 	if s.reentry {
 		kind = "re-enter"
 	}

@@ -9,13 +9,15 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// TakeAll asks for a Hold of several locks for one user, by way of [dlock.All], which is nil if they weren't acquired. It is recorded as a call for each.
+// TakeAll acquires a Hold of several locks for one user, with [dlock.All]. It returns nil if that
+// failed. It records a call for each lock.
 func TakeAll(ctx context.Context, parties []*Party, a Ask) *dlock.Hold {
 	var ops []*op
 	var lockers []*dlock.Locker
 	for _, p := range parties {
 		o := p.start(a.op("Acquire of all", p.Lease))
-		o.rounds, o.waits = true, false // for the others, too, however free this one is
+		// it also waits for the other locks, so it may wait while this one is free
+		o.rounds, o.waits = true, false
 		ops, lockers = append(ops, o), append(lockers, p.Locker)
 	}
 	h, err := dlock.All(lockers...).Acquire(tagged(ctx, ops...), a.options()...)
@@ -32,10 +34,10 @@ func TakeAll(ctx context.Context, parties []*Party, a Ask) *dlock.Hold {
 	return h
 }
 
-// errOther is what a call says of the locks that it hasn't failed for.
+// errOther is a call's error for the locks that didn't make it fail.
 var errOther = errors.New("another of the locks was not acquired")
 
-// ReleaseAll gives back what TakeAll has returned.
+// ReleaseAll gives back a Hold of TakeAll.
 func ReleaseAll(ctx context.Context, parties []*Party, h *dlock.Hold) {
 	var ops []*op
 	for _, p := range parties {
@@ -47,7 +49,8 @@ func ReleaseAll(ctx context.Context, parties []*Party, h *dlock.Hold) {
 	}
 }
 
-// errorOf returns what an error says of a lock, or what it means for that if it is about others.
+// errorOf returns the error of one lock from an error that may be about several. If the error is
+// only about other locks, it returns others.
 func errorOf(err error, name string, others error) error {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range several.Unwrap() {
@@ -63,8 +66,9 @@ func errorOf(err error, name string, others error) error {
 	return err
 }
 
-// takeAll is a round with several locks at once, of which each has one holder: what others of a client join while a call has it, and then gives
-// back, can't be told from what they have asked for themselves.
+// takeAll is a round with several locks at once, all of kinds with one holder. For other kinds,
+// users may join a hold that a call then gives back. The check couldn't tell such a hold from one
+// that they have asked for themselves.
 func (u *user) takeAll(ctx context.Context) {
 	var parties []*Party
 	for _, i := range u.dice.Perm(len(u.w.Locks))[:2+u.dice.IntN(len(u.w.Locks)-1)] {

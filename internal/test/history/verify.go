@@ -12,11 +12,11 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// SeedVar is the environment variable with the seed of all workloads, to repeat what failed. It
-// repeats what the users do, not how they are scheduled, so it may take several runs.
+// SeedVar is the environment variable with the seed of all workloads, to repeat a failure. It
+// repeats the users' choices, not their schedule, so it may take several runs.
 const SeedVar = "DISTSYNC_HISTORY_SEED"
 
-// Seed returns the seed that the environment gives, or a new one.
+// Seed returns the seed from the environment, or a new one.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	text := os.Getenv(SeedVar)
@@ -30,21 +30,23 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// Verify checks what was recorded. If it is wrong the test fails, and says how to repeat it and where
-// the history is to be seen. It must not be called in a bubble of virtual time.
+// Verify checks the record. If the record is wrong the test fails, and reports how to repeat the
+// run and where the history is. Don't call it in a bubble of virtual time.
 func (r *Recorder) Verify(t testing.TB, seed uint64, rules Rules) {
 	t.Helper()
 	v := r.Check(rules)
 	if v.Err == nil {
 		return
 	}
-	t.Errorf("%v\nto repeat it: %s=%d go test -run '^%s$' -count=10", v.Err, SeedVar, seed, t.Name())
+	t.Errorf("%v\nto repeat it: %s=%d go test -run '^%s$' -count=10", v.Err, SeedVar, seed,
+		t.Name())
 	dir := artifacts(t)
 	if err := r.write(dir, v); err != nil {
 		t.Errorf("the history cannot be written: %v", err)
 		return
 	}
-	t.Logf("the history is in %s: history.html is for a browser, history.txt has the steps in the store, too", dir)
+	t.Logf("the history is in %s: history.html is for a browser, history.txt has the steps in "+
+		"the store, too", dir)
 }
 
 // write writes the history into a folder.
@@ -60,7 +62,7 @@ func (r *Recorder) write(dir string, v Verdict) error {
 	)
 }
 
-// artifacts returns a folder that is there after the test, whether it was run with -artifacts or not.
+// artifacts returns a folder that remains after the test, with or without -artifacts.
 func artifacts(t testing.TB) string {
 	if f := flag.Lookup("test.artifacts"); f != nil && f.Value.String() == "true" {
 		return t.ArtifactDir()

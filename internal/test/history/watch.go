@@ -7,7 +7,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A step is one step that reached the store, or was on its way.
+// A step records a step of package backend that reached the store, or was on its way.
 type step struct {
 	kind    stepKind
 	op      *op // the call that it was made for, if that is known
@@ -17,9 +17,9 @@ type step struct {
 	lease   time.Duration
 	reentry bool
 	waited  time.Duration
-	place   time.Duration // for which a Write leaves a note, or somebody stands in line; 0: neither
+	place   time.Duration // how long a Write's note or a place in line lasts; 0: neither
 	permits int
-	token   uint64 // what was acquired has this number
+	token   uint64 // fencing token of the acquisition
 	call    time.Duration
 	ret     time.Duration // 0: it has not returned
 	result  stepResult
@@ -32,24 +32,24 @@ const (
 	renewStep
 	releaseStep
 	forceStep
-	placesStep // of one of those whose places are kept
-	grantStep  // no step, but the news that somebody in line has the lock
+	placesStep // for one of the owners whose places are kept
+	grantStep  // not a step, but the notification of a grant
 )
 
 type stepResult uint8
 
 const (
 	unknown stepResult = iota // it may have been carried out, or may yet be
-	granted                   // acquired, renewed, or one hold given back and others left
+	granted                   // acquired, renewed, or one of several holds given back
 	freed
 	refused // held by another, or not held
 	skipped // not carried out, and never will be
 )
 
-// Watch returns a backend that hands on every step to b, and notes it.
+// Watch returns a backend that passes every step on to b, and records it.
 //
-// If faults are made on the way between the client and the store, b is best what is behind them:
-// then it is known what has become of a request without an answer.
+// If faults are injected between the client and the store, b must be on the store's side of them.
+// Then the outcome of a request without an answer is known.
 func (r *Recorder) Watch(b backend.Backend) backend.Backend { return &watched{r, b} }
 
 type watched struct {
@@ -60,7 +60,7 @@ type watched struct {
 // Limits implements [backend.Backend].
 func (w *watched) Limits() backend.Limits { return w.inner.Limits() }
 
-// Open implements [backend.Backend]. The session can do what b's sessions can.
+// Open implements [backend.Backend]. The session has the capabilities of b's sessions.
 func (w *watched) Open() backend.Session {
 	inner, can := backend.Open(w.inner)
 	return &session{inner, w.r, can}
@@ -72,7 +72,7 @@ type session struct {
 	bare backend.Capabilities
 }
 
-// Capabilities implements [backend.Capable]. What changes no lock isn't noted, and passes by.
+// Capabilities implements [backend.Capable]. Steps that change no lock bypass the recording.
 func (s *session) Capabilities() backend.Capabilities {
 	can := s.bare
 	if can.Notifier != nil {
@@ -112,7 +112,7 @@ func (r *Recorder) stepEnded(s *step, result stepResult, err error) {
 	r.tellStep(s)
 }
 
-// numbered notes the number of what a step has acquired.
+// numbered records the token of a step's acquisition.
 func (r *Recorder) numbered(s *step, token uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +126,9 @@ func orRefused(done bool, result stepResult) stepResult {
 	return refused
 }
 
-func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	st := s.r.stepStarted(acquisition(ctx, req))
 	res, err := s.Session.Acquire(ctx, req)
 	s.r.acquired(st, res, err)
@@ -135,7 +137,8 @@ func (s *session) Acquire(ctx context.Context, req backend.AcquireRequest) (back
 
 func acquisition(ctx context.Context, req backend.AcquireRequest) *step {
 	return &step{
-		kind: acquireStep, op: tag(ctx, req.Name), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease,
+		kind: acquireStep, op: tag(ctx, req.Name), side: req.Kind, name: req.Name, owner: req.Owner,
+		lease:   req.Lease,
 		reentry: req.Reentry, waited: req.Waited, place: req.Place, permits: req.Permits,
 	}
 }
@@ -145,7 +148,9 @@ func (r *Recorder) acquired(s *step, res backend.AcquireResult, err error) {
 	r.stepEnded(s, orRefused(res.Acquired, granted), err)
 }
 
-func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *session) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	st := s.r.stepStarted(release(ctx, req))
 	res, err := s.Session.Release(ctx, req)
 	s.r.released(st, res, err)
@@ -153,7 +158,10 @@ func (s *session) Release(ctx context.Context, req backend.ReleaseRequest) (back
 }
 
 func release(ctx context.Context, req backend.ReleaseRequest) *step {
-	return &step{kind: releaseStep, op: tag(ctx, req.Name), side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
+	return &step{
+		kind: releaseStep, op: tag(ctx, req.Name), side: req.Kind, name: req.Name, owner: req.Owner,
+		lease: req.Lease, permits: req.Permits,
+	}
 }
 
 func (r *Recorder) released(s *step, res backend.ReleaseResult, err error) {
@@ -167,7 +175,9 @@ func (r *Recorder) released(s *step, res backend.ReleaseResult, err error) {
 	r.stepEnded(s, outcome, err)
 }
 
-func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *session) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	st := s.r.stepStarted(renewal(req))
 	res, err := s.Session.Renew(ctx, req)
 	s.r.stepEnded(st, orRefused(res.Held, granted), err)
@@ -175,21 +185,32 @@ func (s *session) Renew(ctx context.Context, req backend.RenewRequest) (backend.
 }
 
 func renewal(req backend.RenewRequest) *step {
-	return &step{kind: renewStep, side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease, permits: req.Permits}
+	return &step{
+		kind: renewStep, side: req.Kind, name: req.Name, owner: req.Owner, lease: req.Lease,
+		permits: req.Permits,
+	}
 }
 
-func (s *session) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
-	st := s.r.stepStarted(&step{kind: forceStep, op: tag(ctx, req.Name), side: req.Kind, name: req.Name})
+func (s *session) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
+	st := s.r.stepStarted(&step{
+		kind: forceStep, op: tag(ctx, req.Name), side: req.Kind, name: req.Name,
+	})
 	res, err := s.Session.ForceRelease(ctx, req)
 	s.r.stepEnded(st, orRefused(res.Released, freed), err)
 	return res, err
 }
 
-// KeepPlaces implements [backend.Liner]. It is noted as a step for each owner.
-func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+// KeepPlaces implements [backend.Liner]. It is recorded as a step for each owner.
+func (s *session) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (backend.PlacesResult, error) {
 	steps := make([]*step, len(req.Owners))
 	for i, owner := range req.Owners {
-		steps[i] = s.r.stepStarted(&step{kind: placesStep, side: req.Kind, name: req.Name, owner: owner, place: req.Place})
+		steps[i] = s.r.stepStarted(&step{
+			kind: placesStep, side: req.Kind, name: req.Name, owner: owner, place: req.Place,
+		})
 	}
 	res, err := s.bare.Liner.KeepPlaces(ctx, req)
 	for i, owner := range req.Owners {
@@ -199,7 +220,9 @@ func (s *session) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (ba
 }
 
 // Subscribe implements [backend.Notifier].
-func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *session) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	if tell := req.Granted; tell != nil {
 		req.Granted = func(g backend.Grant) {
 			st := s.r.stepStarted(&step{
@@ -213,7 +236,9 @@ func (s *session) Subscribe(ctx context.Context, req backend.SubscribeRequest) (
 }
 
 // RenewBatch implements [backend.BatchRenewer].
-func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error)) {
+func (s *session) RenewBatch(
+	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
+) {
 	steps := make([]*step, len(reqs))
 	for i, req := range reqs {
 		steps[i] = s.r.stepStarted(renewal(req))
@@ -225,7 +250,11 @@ func (s *session) RenewBatch(ctx context.Context, reqs []backend.RenewRequest, a
 }
 
 // AcquireBatch and ReleaseBatch implement [backend.Batcher].
-func (s *session) AcquireBatch(ctx context.Context, reqs []backend.AcquireRequest, answer func(int, backend.AcquireResult, error)) {
+func (s *session) AcquireBatch(
+	ctx context.Context, reqs []backend.AcquireRequest, answer func(
+		int, backend.AcquireResult, error,
+	),
+) {
 	steps := make([]*step, len(reqs))
 	for i, req := range reqs {
 		steps[i] = s.r.stepStarted(acquisition(ctx, req))
@@ -236,7 +265,11 @@ func (s *session) AcquireBatch(ctx context.Context, reqs []backend.AcquireReques
 	})
 }
 
-func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseRequest, answer func(int, backend.ReleaseResult, error)) {
+func (s *session) ReleaseBatch(
+	ctx context.Context, reqs []backend.ReleaseRequest, answer func(
+		int, backend.ReleaseResult, error,
+	),
+) {
 	steps := make([]*step, len(reqs))
 	for i, req := range reqs {
 		steps[i] = s.r.stepStarted(release(ctx, req))

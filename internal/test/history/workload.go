@@ -10,26 +10,27 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A Lock is one that users contend for: of kind [backend.Exclusive]; of [backend.Fenced], which some use as a
-// plain one; of [backend.Read] or [backend.Write], of which they use both sides; of [backend.Fair]; or of [backend.Permits].
+// A Lock is a lock that users contend for. If it is [backend.Fenced], some users use it as a plain
+// lock. If it is [backend.Read] or [backend.Write], they use both sides. It may also be
+// [backend.Exclusive], [backend.Fair] or [backend.Permits].
 type Lock struct {
 	Name    string
 	Kind    backend.Kind
-	Permits int // how many there are, as most of them say
+	Permits int // the limit that most calls name
 }
 
-// A Workload is what random users of some clients do: they lock, in all ways that there are, stay
-// for a while, look, re-enter, and unlock; some stay for longer than their lease. Who writes may read beside it,
-// and go on doing so.
+// A Workload makes random users of some clients lock in all possible ways, stay for a while, ask,
+// re-enter, and unlock. Some stay for longer than their lease. Writers may also read, and go on
+// reading after their Write.
 type Workload struct {
 	Seed   uint64 // of all choices; the schedule isn't repeated
 	Locks  []Lock
 	Users  int           // of each client
-	Lease  time.Duration // that the clients renew with
-	Pace   time.Duration // how long waits and stays are, at most
+	Lease  time.Duration // the clients' lease for renewed holds
+	Pace   time.Duration // the longest wait or stay
 	Rounds int           // of each user, at most
-	Length time.Duration // after which no round begins
-	Forces bool          // some use ForceUnlock
+	Length time.Duration // after this time no round begins
+	Forces bool          // some users call ForceUnlock
 }
 
 // Run runs the workload, and returns when all users are done.
@@ -40,7 +41,9 @@ func (w Workload) Run(ctx context.Context, r *Recorder, clients []*dlock.Client)
 		shared := make(map[shelf]*dlock.Locker)
 		for _, l := range w.Locks {
 			for _, k := range l.Kinds() {
-				if k != backend.Read && k != backend.Permits { // whose plain calls give back anybody's
+				if k != backend.Read && k != backend.Permits {
+					// A Read or permits aren't shared: a plain unlock could give back another
+					// user's hold.
 					shared[shelf{l.Name, k}] = locker(c, l.Name, k)
 				}
 			}
@@ -66,7 +69,7 @@ func (w Workload) Run(ctx context.Context, r *Recorder, clients []*dlock.Client)
 	all.Wait()
 }
 
-// Kinds returns the kinds of Locker that are used for a lock.
+// Kinds returns the kinds of Locker that users use for a lock.
 func (l Lock) Kinds() []backend.Kind {
 	switch l.Kind {
 	case backend.Fenced:
@@ -78,7 +81,7 @@ func (l Lock) Kinds() []backend.Kind {
 	}
 }
 
-// IsFree asks whether nobody holds any of it.
+// IsFree says whether the lock has no holder.
 func (l Lock) IsFree(ctx context.Context, c *dlock.Client) (bool, error) {
 	if l.Kind == backend.Permits {
 		n, err := c.Semaphore(l.Name, l.Permits).Available(ctx)
@@ -107,13 +110,13 @@ func locker(c *dlock.Client, name string, k backend.Kind) *dlock.Locker {
 	}
 }
 
-// A shelf is where a client keeps a Locker that all its users lock.
+// A shelf identifies a Locker that all users of a client share.
 type shelf struct {
 	name string
 	kind backend.Kind
 }
 
-// A user is one goroutine.
+// A user is a goroutine that makes random calls.
 type user struct {
 	w      Workload
 	r      *Recorder
@@ -125,7 +128,7 @@ type user struct {
 	owner  dlock.Owner
 }
 
-// oneIn says yes once in n times.
+// oneIn returns true once in n times, on average.
 func (u *user) oneIn(n int) bool { return u.dice.IntN(n) == 0 }
 
 // upTo returns a random time, in whole milliseconds.
@@ -141,10 +144,14 @@ func (u *user) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// party returns the user at a lock: at either side, if it has two.
+// party returns the user at a lock. If the lock has two sides, the party uses one of them, and its
+// Beside the other.
 func (u *user) party(l Lock) *Party {
 	at := func(k backend.Kind) *Party {
-		return &Party{User: u.number, Client: u.client, Lease: u.w.Lease, Kind: k, Locker: locker(u.c, l.Name, k), Recorder: u.r}
+		return &Party{
+			User: u.number, Client: u.client, Lease: u.w.Lease, Kind: k,
+			Locker: locker(u.c, l.Name, k), Recorder: u.r,
+		}
 	}
 	kinds := l.Kinds()
 	first, second := kinds[0], kinds[len(kinds)-1]
@@ -159,7 +166,7 @@ func (u *user) party(l Lock) *Party {
 	return p
 }
 
-// round uses one lock once.
+// round uses one lock once, or now and then several together.
 func (u *user) round(ctx context.Context) {
 	if len(u.w.Locks) > 1 && u.oneIn(8) {
 		u.takeAll(ctx)
@@ -205,7 +212,7 @@ func (u *user) round(ctx context.Context) {
 	}
 	u.goOn(ctx, p.Beside)
 	if u.oneIn(8) && !p.Shared {
-		p.Unlock(ctx) // once too often
+		p.Unlock(ctx) // one unlock too many
 	}
 }
 
@@ -218,14 +225,18 @@ func (u *user) borrow(ctx context.Context, l Lock) {
 	case 1:
 		limit = 0
 	}
-	b := &Borrower{User: u.number, Client: u.client, Lease: u.w.Lease, Semaphore: u.c.Semaphore(l.Name, limit), Limit: limit, Recorder: u.r}
+	b := &Borrower{
+		User: u.number, Client: u.client, Lease: u.w.Lease, Semaphore: u.c.Semaphore(l.Name, limit),
+		Limit: limit, Recorder: u.r,
+	}
 	if u.oneIn(2) {
 		b.Do(ctx, u.few(l), u.askAndWait(), func(loan *Loan) { u.use(b, l, loan) })
 		return
 	}
-	outer, cancel := context.WithCancel(ctx) // which the hold's context is made from
+	outer, cancel := context.WithCancel(ctx) // parent of the hold's context
 	defer cancel()
-	patience := time.AfterFunc(u.upTo(u.w.Pace), cancel) // a single attempt has no end where a store hangs
+	// a single attempt has no time limit if the store hangs
+	patience := time.AfterFunc(u.upTo(u.w.Pace), cancel)
 	switch loan := b.Take(outer, u.few(l), u.ask()); {
 	case loan == nil:
 		u.count(ctx, b)
@@ -236,12 +247,12 @@ func (u *user) borrow(ctx context.Context, l Lock) {
 		u.use(b, l, loan)
 		u.giveBack(ctx, loan)
 		if u.oneIn(8) {
-			loan.Return(ctx) // once too often
+			loan.Return(ctx) // one release too many
 		}
 	}
 }
 
-// few is how many permits to ask for.
+// few returns how many permits to ask for.
 func (u *user) few(l Lock) int {
 	if u.oneIn(2) {
 		return 1
@@ -249,9 +260,10 @@ func (u *user) few(l Lock) int {
 	return 1 + u.dice.IntN(l.Permits)
 }
 
-// use is what somebody does who has permits.
+// use is a user's work with permits.
 func (u *user) use(b *Borrower, l Lock, loan *Loan) {
-	ctx := context.WithoutCancel(loan.Context()) // what is taken beside it doesn't end with it
+	// with this context, permits acquired meanwhile don't end with those of the loan
+	ctx := context.WithoutCancel(loan.Context())
 	loan.Check()
 	for range u.dice.IntN(4) {
 		switch u.dice.IntN(4) {
@@ -278,14 +290,14 @@ func (u *user) use(b *Borrower, l Lock, loan *Loan) {
 	}
 }
 
-// count asks how many permits are left. A store may hang.
+// count asks how many permits are available, with a time limit, since a store may hang.
 func (u *user) count(ctx context.Context, b *Borrower) {
 	ctx, cancel := context.WithTimeout(ctx, u.w.Pace)
 	defer cancel()
 	b.Available(ctx)
 }
 
-// giveBack returns a loan, sometimes in a hurry.
+// giveBack returns a loan, sometimes with a short time limit.
 func (u *user) giveBack(ctx context.Context, l *Loan) {
 	if u.oneIn(8) {
 		short, cancel := context.WithTimeout(ctx, u.upTo(u.w.Pace/8))
@@ -295,7 +307,7 @@ func (u *user) giveBack(ctx context.Context, l *Loan) {
 	l.Return(ctx)
 }
 
-// goOn is what is done at the other side of a lock when this one is given back.
+// goOn uses the other side of a lock after this one was given back.
 func (u *user) goOn(ctx context.Context, p *Party) {
 	if p == nil || p.Held() == 0 {
 		return
@@ -335,11 +347,11 @@ func (u *user) take(ctx context.Context, p *Party) {
 	p.Release(ctx, h)
 	u.goOn(inside, p.Beside)
 	if u.oneIn(8) {
-		p.Release(ctx, h) // once too often
+		p.Release(ctx, h) // one release too many
 	}
 }
 
-// askAndWait says how to acquire where waiting has no other end.
+// askAndWait returns options for a call whose wait is limited by nothing else.
 func (u *user) askAndWait() Ask {
 	a := u.ask()
 	a.Try = false
@@ -349,7 +361,7 @@ func (u *user) askAndWait() Ask {
 	return a
 }
 
-// ask says how to acquire.
+// ask returns options for an acquiring call.
 func (u *user) ask() (a Ask) {
 	a.Try = u.oneIn(2)
 	if u.oneIn(2) {
@@ -361,14 +373,14 @@ func (u *user) ask() (a Ask) {
 	return a
 }
 
-// acquire tries to get the lock.
+// acquire tries to acquire the lock.
 func (u *user) acquire(ctx context.Context, p *Party) bool {
 	ctx, cancel := context.WithTimeout(ctx, u.upTo(u.w.Pace))
 	defer cancel()
 	return p.Acquire(ctx, u.ask())
 }
 
-// inside is what a holder does.
+// inside is the work of a holder.
 func (u *user) inside(ctx context.Context, p *Party, nests bool) {
 	p.Check(ctx)
 	for range u.dice.IntN(4) {
@@ -380,7 +392,7 @@ func (u *user) inside(ctx context.Context, p *Party, nests bool) {
 				u.acquire(ctx, p)
 			}
 		case 6:
-			if nests && p.Beside != nil { // to read what is written; the other way round is refused
+			if nests && p.Beside != nil { // reads under the Write; a Write under a Read is refused
 				u.acquire(ctx, p.Beside)
 			}
 		case 3:
@@ -398,7 +410,7 @@ func (u *user) inside(ctx context.Context, p *Party, nests bool) {
 	}
 }
 
-// checkAll looks at what a party has on either side.
+// checkAll checks a party's holds on both sides.
 func (u *user) checkAll(ctx context.Context, p *Party) {
 	p.Check(ctx)
 	if p.Beside != nil && p.Beside.Held() > 0 {
@@ -406,7 +418,7 @@ func (u *user) checkAll(ctx context.Context, p *Party) {
 	}
 }
 
-// look asks a question, or forces the lock.
+// look calls a method that asks about the lock, or forces it.
 func (u *user) look(ctx context.Context, p *Party) {
 	ctx, cancel := context.WithTimeout(ctx, u.w.Pace) // a store may hang
 	defer cancel()
@@ -416,7 +428,7 @@ func (u *user) look(ctx context.Context, p *Party) {
 	case dice < 4 && u.w.Forces:
 		p.ForceUnlock(ctx)
 	case p.Shared && p.Held() == 0:
-		// The Locker would answer for all who share it.
+		// The Locker would answer for all of its users.
 	case dice < 7:
 		p.IsHeld(ctx)
 	default:
@@ -424,7 +436,7 @@ func (u *user) look(ctx context.Context, p *Party) {
 	}
 }
 
-// unlock gives back a hold, sometimes in a hurry.
+// unlock gives back a hold, sometimes with a short time limit.
 func (u *user) unlock(ctx context.Context, p *Party) {
 	if u.oneIn(8) {
 		short, cancel := context.WithTimeout(ctx, u.upTo(u.w.Pace/8))

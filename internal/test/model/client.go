@@ -1,8 +1,8 @@
 package main
 
-// What a client makes of answers, and of their absence.
+// This file has the client's conclusions from answers, and from missing answers.
 
-// answer lets whoever awaits a reply have it.
+// answer delivers a reply to its waiter.
 func (m *Holds) answer(s *HoldsState, r request) {
 	x := &s.numbers[r.number]
 	if r.who == watchdog {
@@ -34,7 +34,7 @@ func (m *Holds) answer(s *HoldsState, r request) {
 
 func (m *Holds) answerRenewal(x *number, r request) {
 	switch {
-	case x.use != live || x.count == 0: // a last release was sent: no answer changes anything
+	case x.use != live || x.count == 0: // after a last release was sent, no answer has an effect
 	case r.reply == renewed:
 		m.extend(x, r)
 	default:
@@ -52,8 +52,10 @@ func (m *Holds) answerAcquisition(s *HoldsState, g *goroutine, r request) {
 		m.retire(s, r.number, true)
 		*g = goroutine{}
 	default:
-		for n := uint8(1); n <= m.numbers(); n++ { // the store says that no other number of ours has it
-			if y := &s.numbers[n]; n != r.number && m.clientOf(n) == m.clientOf(r.number) && y.use == live && y.count > 0 {
+		for n := uint8(1); n <= m.numbers(); n++ {
+			// the grant shows that no other number of this client has the lock
+			if y := &s.numbers[n]; n != r.number && m.clientOf(n) == m.clientOf(r.number) &&
+				y.use == live && y.count > 0 {
 				y.lose()
 			}
 		}
@@ -96,7 +98,7 @@ func (m *Holds) answerReentry(s *HoldsState, g *goroutine, r request) {
 	}
 }
 
-// afterNested is where a goroutine is after a partial release, or a re-entry that failed.
+// afterNested returns the state of a goroutine after a partial release, or after a failed re-entry.
 func (m *Holds) afterNested() uint8 {
 	if m.Pair {
 		return idle
@@ -125,7 +127,7 @@ func (m *Holds) extend(x *number, r request) {
 	}
 }
 
-// enter lets a goroutine have a number.
+// enter makes a goroutine hold a number.
 func (m *Holds) enter(s *HoldsState, g *goroutine, n uint8) {
 	*g = goroutine{at: inside, number: n}
 	if x := &s.numbers[n]; x.left == 0 && x.struck == 0 {
@@ -134,7 +136,7 @@ func (m *Holds) enter(s *HoldsState, g *goroutine, n uint8) {
 	}
 }
 
-// giveUp lets whoever awaits a reply stop waiting: its outcome is unknown.
+// giveUp ends the wait for a reply. The client doesn't learn whether the request was carried out.
 func (m *Holds) giveUp(s *HoldsState, r request) {
 	m.unknown(s, r)
 	if r.who >= watchdog {
@@ -165,11 +167,12 @@ func (m *Holds) giveUp(s *HoldsState, r request) {
 	}
 }
 
-// unknown notes that a request has no answer.
+// unknown records that a request has no answer.
 func (m *Holds) unknown(s *HoldsState, r request) {
 	x := &s.numbers[r.number]
 	counts := r.kind == acquisition || r.kind == reentry
-	if m.Mutation != doubtIgnored && (counts || r.kind == partialRelease) && (x.doubt == 0 || r.lease < x.doubt) {
+	if m.Mutation != doubtIgnored && (counts || r.kind == partialRelease) &&
+		(x.doubt == 0 || r.lease < x.doubt) {
 		x.doubt = r.lease
 		if m.Mutation == doubtEnds {
 			x.fading = max(1, r.left)
@@ -180,7 +183,7 @@ func (m *Holds) unknown(s *HoldsState, r request) {
 	}
 }
 
-// retire ends a number, at once or after it has been taken back.
+// retire ends the use of a number. If back is true, the number is then taken back.
 func (m *Holds) retire(s *HoldsState, n uint8, back bool) {
 	x := &s.numbers[n]
 	x.use = over
@@ -189,9 +192,9 @@ func (m *Holds) retire(s *HoldsState, n uint8, back bool) {
 	}
 }
 
-// takeBack releases a number in the background, until the store has answered; if a request that
-// could lock is unanswered, until its time is over, too. It is one step here: such a release
-// touches no number that anybody uses, so a late one does nothing that a punctual one could not.
+// takeBack releases a number in the background until the store has answered. If a request that
+// could acquire the lock has no answer, the release is repeated until that request can't be carried
+// out any more. Here the release and its answer take no time, because they affect no number in use.
 func (m *Holds) takeBack(s HoldsState, n uint8, calm bool, do emitter) {
 	t := s
 	x := &t.numbers[n]

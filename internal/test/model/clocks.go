@@ -1,24 +1,27 @@
 package main
 
-// Clocks is the model of how a client comes to know until when it has a lock that a store gave it, if that says only by its own
-// clock when that was. It looks, and remembers when it sent that, and what the store's clock showed when
-// it was carried out; a grant carries what the clock showed then. The store's clock may be stepped, and the store replaced by another whose clock
-// shows something else, which breaks the connections. The fields are the bounds.
+// Clocks is the model of how a client converts a store's times. The store has granted the client a
+// lock, and tells the time of the grant only by its own clock. The client sends a look, and
+// remembers when it sent the look, and the store's clock in the answer. A grant carries the store's
+// clock at the grant. The store's clock may be stepped. The store may be replaced by another one
+// with a different clock. The replacement breaks the connections. The fields of Clocks bound the
+// exploration.
 //
-// Time is absolute: it begins at 0, and the store's clock is right at first. What is stepped while the store has granted something ends that early, or late,
-// whatever anybody thinks: so it isn't.
+// Time is absolute. It begins at 0, and the store's clock is right at first. A step of the clock
+// during a grant would end the grant early or late, whatever the client does. So there is none,
+// unless Stepped is set.
 type Clocks struct {
-	Short    int8 // for how long the store grants the lock
-	End      int8 // of time
-	Delay    int8 // how long a message takes at the most
-	Look     int8 // and how long a look
+	Short    int8 // the time for which the store grants the lock
+	End      int8 // the end of time
+	Delay    int8 // the longest time that a message takes
+	Look     int8 // the longest time that a look takes
 	Steps    [2]int8
-	Failover bool // the clock is stepped by a failover
+	Failover bool // a failover steps the clock
 	Stepped  bool // the clock may be stepped while the grant lasts
 	Mutation mutation
 }
 
-// What has become of the grant.
+// The states of the grant.
 const (
 	notGranted uint8 = iota
 	onItsWay
@@ -26,27 +29,27 @@ const (
 	refusedGrant
 )
 
-// ClocksState is a state.
+// ClocksState is a state of the model.
 type ClocksState struct {
 	now, clock int8
 	stepped    bool
 
-	sent, read   int8 // the last look that was answered: by whose clock
+	sent, read   int8 // the last answered look: sent by A's clock, read by the store's
 	looked       bool
-	asked        int8 // when the look that is under way was sent
-	shown        int8 // what it shows
+	asked        int8 // when the look under way was sent
+	shown        int8 // the store's clock in the answer to that look
 	asking, done bool
 
 	grant uint8
-	at    int8 // by the store's clock
-	told  int8 // since when the message is under way
-	until int8 // of the client
+	at    int8 // the time of the grant, by the store's clock
+	told  int8 // when the message was sent
+	until int8 // the client's deadline
 }
 
-// Init is a grant that is yet to come.
+// Init is the state before the grant.
 func (m *Clocks) Init() ClocksState { return ClocksState{} }
 
-// Bad says whether the client believes that it has what is over.
+// Bad says whether the client relies on a grant that has expired.
 func (m *Clocks) Bad(s ClocksState) []string {
 	if s.grant == believed && s.now < s.until && s.clock >= s.at+m.Short {
 		return []string{"S1"}
@@ -54,12 +57,12 @@ func (m *Clocks) Bad(s ClocksState) []string {
 	return nil
 }
 
-// Done says that time is over.
+// Done says whether time has ended.
 func (m *Clocks) Done(s ClocksState) bool { return s.now == m.End }
 
 type clocksEmitter func(ClocksState, string, ...any)
 
-// Next emits the successors.
+// Next emits the successors of s.
 func (m *Clocks) Next(s ClocksState, calm bool, do func(ClocksState, string, ...any)) {
 	overdue := s.grant == onItsWay && s.now-s.told >= m.Delay || s.asking && s.now-s.asked >= m.Look
 	if s.now < m.End && !overdue {
@@ -75,7 +78,7 @@ func (m *Clocks) Next(s ClocksState, calm bool, do func(ClocksState, string, ...
 	}
 }
 
-// look emits what becomes of a look.
+// look emits the events of a look.
 func (m *Clocks) look(s ClocksState, do clocksEmitter) {
 	t := s
 	switch {
@@ -96,7 +99,7 @@ func (m *Clocks) look(s ClocksState, do clocksEmitter) {
 	}
 }
 
-// message emits the grant, and what becomes of its message.
+// message emits the grant, and the events of its message.
 func (m *Clocks) message(s ClocksState, do clocksEmitter) {
 	switch s.grant {
 	case notGranted:
@@ -115,7 +118,8 @@ func (m *Clocks) message(s ClocksState, do clocksEmitter) {
 	}
 }
 
-// since returns when the store granted the lock, by A's clock, or that it can't say.
+// since returns when the store granted the lock, by A's clock. It returns false if that can't be
+// known.
 func (m *Clocks) since(s *ClocksState) (at int8, ok bool) {
 	passed := s.at - s.read
 	switch {
@@ -129,7 +133,7 @@ func (m *Clocks) since(s *ClocksState) (at int8, ok bool) {
 	return s.sent + passed, true
 }
 
-// step emits that the clock is stepped, or the store replaced.
+// step emits a step of the clock, or the replacement of the store.
 func (m *Clocks) step(s ClocksState, do clocksEmitter) {
 	if s.stepped || s.grant != notGranted && !m.Stepped {
 		return

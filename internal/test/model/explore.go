@@ -7,33 +7,35 @@ import (
 	"time"
 )
 
-// A Model is a transition system. S holds no pointers: states are compared and hashed whole.
+// A Model is a transition system. S contains no pointers, since states are compared and hashed as
+// values.
 type Model[S comparable] interface {
 	Init() S
-	// Next emits every successor of s, with words for what happens. Calm restricts it to what
-	// happens when the network is well, nobody begins anything new, and what is due is done.
+	// Next emits every successor of s, with words for the event. If calm is true, it emits only the
+	// events of a run in which the network has no faults, no new calls begin, and due work is done.
 	Next(s S, calm bool, emit func(S, string, ...any))
-	// Bad names the properties that s violates.
+	// Bad returns the names of the properties that s violates.
 	Bad(s S) []string
-	// Done says that s is where a calm run should end.
+	// Done says whether a calm run may end in s.
 	Done(s S) bool
 }
 
-// A Result is what one exploration found.
+// A Result is the result of an exploration.
 type Result struct {
 	States, Depth int
-	CutOff        bool        // not all states were visited, and not because everything wanted was found
-	Found         []Violation // of each property the first, so with a shortest trace
-	Took          time.Duration
+	// the exploration stopped at its limit, so some states weren't visited
+	CutOff bool
+	Found  []Violation // the first violation of each property, with a shortest trace
+	Took   time.Duration
 }
 
-// A Violation is a property and how it comes to be broken.
+// A Violation is a violated property, with a trace that leads to the violation.
 type Violation struct {
 	Property string
 	Trace    []string
 }
 
-// found returns what is known of a property.
+// found returns the violation of a property, and whether there is one.
 func (r *Result) found(property string) (Violation, bool) {
 	i := slices.IndexFunc(r.Found, func(v Violation) bool { return v.Property == property })
 	if i < 0 {
@@ -42,7 +44,7 @@ func (r *Result) found(property string) (Violation, bool) {
 	return r.Found[i], true
 }
 
-// has says whether all these properties, and at least one, were found broken.
+// has says whether all these properties were violated. It returns false for an empty list.
 func (r *Result) has(properties []string) bool {
 	for _, p := range properties {
 		if _, ok := r.found(p); !ok {
@@ -52,9 +54,9 @@ func (r *Result) has(properties []string) bool {
 	return len(properties) > 0
 }
 
-// explore visits every state breadth first, and checks at last that a Done state can be reached by
-// calm steps from each (property L1). It stops early when every property in want has been seen
-// broken, or after limit states.
+// explore visits all states breadth first. Then it checks that calm steps lead from each state to a
+// Done state (property L1). It stops early when all properties in want were violated, or after
+// limit states.
 func explore[S comparable](m Model[S], want []string, limit int) Result {
 	begin := time.Now()
 	var r Result
@@ -94,12 +96,13 @@ func explore[S comparable](m Model[S], want []string, limit int) Result {
 	return r
 }
 
-// stuck returns the first state from which no Done state can be reached by calm steps.
+// stuck returns the first state from which calm steps lead to no Done state, and whether there is
+// one.
 func stuck[S comparable](m Model[S], all *space[S]) (int32, bool) {
 	n := all.len()
-	var to []int32              // the calm steps, by where they begin
-	ends := make([]int32, n)    // where in to the steps of each state end
-	start := make([]int32, n+1) // where in from the steps into each state begin
+	var to []int32              // the targets of calm steps, in the order of their sources
+	ends := make([]int32, n)    // the index in "to" at which the steps of each state end
+	start := make([]int32, n+1) // the index in "from" at which the steps into each state begin
 	good := make([]bool, n)
 	var queue []int32
 	for i := range n {
@@ -145,7 +148,7 @@ func stuck[S comparable](m Model[S], all *space[S]) (int32, bool) {
 	return int32(i), i >= 0
 }
 
-// trace returns the way to a state in words, by asking the model again for each step.
+// trace returns a path to a state in words. It asks the model again for each step.
 func trace[S comparable](m Model[S], all *space[S], at int32) []string {
 	var lines []string
 	for ; all.parent[at] >= 0; at = all.parent[at] {
@@ -161,13 +164,13 @@ func trace[S comparable](m Model[S], all *space[S], at int32) []string {
 	return lines
 }
 
-// A space is a set of states, numbered in the order in which they were added. A map would need
-// twice the memory.
+// A space is a set of states, numbered in the order of their addition. A map would need twice the
+// memory.
 type space[S comparable] struct {
 	seed   maphash.Seed
 	chunks [][]S
-	parent []int32 // by which state each was reached first
-	table  []int32 // number + 1, by hash; open addressing
+	parent []int32 // by state: the state from which it was reached first
+	table  []int32 // a hash table with open addressing: 1 + the number of a state; 0: empty
 }
 
 const chunk = 1 << 14
@@ -180,7 +183,7 @@ func (a *space[S]) len() int32 { return int32(len(a.parent)) }
 
 func (a *space[S]) at(i int32) S { return a.chunks[i/chunk][i%chunk] }
 
-// slot returns where in the table s is or belongs.
+// slot returns the index in the table at which s is or should be.
 func (a *space[S]) slot(s S) uint64 {
 	mask := uint64(len(a.table) - 1)
 	i := maphash.Comparable(a.seed, s) & mask
@@ -195,7 +198,7 @@ func (a *space[S]) find(s S) (int32, bool) {
 	return n - 1, n != 0
 }
 
-// add adds s, reached from another state, unless it is there.
+// add adds s, which was reached from another state, unless s is there already.
 func (a *space[S]) add(s S, from int32) {
 	i := a.slot(s)
 	if a.table[i] != 0 {

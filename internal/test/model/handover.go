@@ -1,10 +1,10 @@
 package main
 
-// Hand-over: whoever gives back a watched hold for the last time passes it to a goroutine of the
-// same client that waits, and the store isn't told. To the store it is one number; to the client,
-// each of those who have it in turn has a tenure of it.
+// In a hand-over, the last release of a renewed hold passes the hold to a waiting goroutine of the
+// same client. The store isn't notified, and still has the hold under the same number. The time for
+// which one goroutine has the number is its tenure.
 
-// handOn emits the hand-overs of what goroutine g has.
+// handOn emits the hand-overs of goroutine g's hold.
 func (m *Holds) handOn(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	if s.handOvers >= m.HandOvers || s.hasCrashed(m.client(g)) || !m.mayHandOn(&s.numbers[n]) {
@@ -12,7 +12,8 @@ func (m *Holds) handOn(s HoldsState, g int, do emitter) {
 	}
 	for to := range m.goroutines() {
 		at := s.routines[to].at
-		if m.client(to) == m.client(g) && m.party(to) != m.party(g) && (at == idle || at == waiting) {
+		if m.client(to) == m.client(g) && m.party(to) != m.party(g) &&
+			(at == idle || at == waiting) {
 			t := s
 			m.handTo(&t, g, to)
 			do(t, "%s unlocks, hands #%d over to %s%s", m.name(g), n, m.name(to), t.account(n))
@@ -20,7 +21,7 @@ func (m *Holds) handOn(s HoldsState, g int, do emitter) {
 	}
 }
 
-// mayHandOn says whether a number may be handed on.
+// mayHandOn says whether a number may be handed over.
 func (m *Holds) mayHandOn(x *number) bool {
 	valid := x.use == live && x.count == 1 && x.lost == 0 && x.left > 0
 	switch m.Mutation {
@@ -42,20 +43,20 @@ func (m *Holds) mayHandOn(x *number) bool {
 	return m.Chain == 0 || m.Mutation == handsOnForever || x.age <= 1+m.Chain
 }
 
-// handTo gives a number to a waiter. What it has asked for itself is taken back if it isn't certain
-// that it did not get it.
+// handTo hands a number over to a waiter. If the waiter's own request may have been granted, the
+// waiter's number is taken back.
 func (m *Holds) handTo(s *HoldsState, g, to int) {
 	n := s.routines[g].number
 	q := &s.routines[to]
 	late := q.late
 	switch q.at {
 	case idle:
-		late = s.anyStruck() // it comes just now
+		late = s.anyStruck() // the waiter calls Lock just now
 	case waiting:
 		m.retire(s, q.number, s.numbers[q.number].unsure > 0 && m.Mutation != attemptForgotten)
 	}
 	for i := range s.requests {
-		if r := &s.requests[i]; r.kind == lastRelease && r.who == uint8(g) { // handsOnReleased
+		if r := &s.requests[i]; r.kind == lastRelease && r.who == uint8(g) { // in a mutation
 			*r = request{kind: r.kind, number: r.number, who: nobody, lease: r.lease, left: r.left}
 		}
 	}
@@ -84,13 +85,13 @@ func (m *Holds) handTo(s *HoldsState, g, to int) {
 	}
 }
 
-// notice lets a goroutine that was handed a hold see that; perhaps it has been cancelled meanwhile,
-// or the hold has been lost.
+// notice makes a goroutine notice that it was handed a hold. It may have been cancelled meanwhile,
+// or the hold may have been lost.
 func (m *Holds) notice(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	x := &s.numbers[n]
 	if x.lost != 0 && m.Mutation != handedUnseen {
-		m.unlockLost(s, g, do) // and it waits on
+		m.unlockLost(s, g, do) // and it continues to wait
 		return
 	}
 	t := s
@@ -104,5 +105,5 @@ func (m *Holds) notice(s HoldsState, g int, calm bool, do emitter) {
 		do(s, "%s was cancelled as it was handed #%d, and leaves it", m.name(g), n)
 		return
 	}
-	m.unlock(s, g, calm, do) // it was cancelled meanwhile
+	m.unlock(s, g, calm, do) // its call was cancelled meanwhile
 }

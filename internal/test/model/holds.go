@@ -5,34 +5,36 @@ import (
 	"slices"
 )
 
-// Holds is the model of holds: the store, the network, leases, and each client's own account of
-// what it has. The fields are its bounds. Goroutines are numbered through: those of client A, then
-// those of client B.
+// Holds is the model of holds: the store, the network, leases, and each client's own knowledge of
+// its holds. The fields of Holds bound the exploration. Goroutines are numbered consecutively:
+// first those of client A, then those of client B.
 //
-// Time is discrete and relative: a tick lowers every remaining time by one, and nothing says how
-// many steps lie between two ticks.
+// Time is discrete and relative: a tick lowers every remaining time by one. Any number of steps may
+// lie between two ticks.
 type Holds struct {
-	Goroutines [2]int  // of each client
-	Numbers    [2]int  // outermost acquisitions of each client
+	Goroutines [2]int  // the number of each client's goroutines
+	Numbers    [2]int  // the number of each client's outermost acquisitions
 	Nested     [2]bool // the client's first goroutine has an owner, and re-enters
-	AllNested  bool    // everybody does
+	AllNested  bool    // all goroutines re-enter
 	Pair       bool    // the first two goroutines of A share an owner
-	Rival      bool    // B is an ideal client instead: its requests take no time
-	Depth      uint8   // how deep is re-entered
-	Count      int     // the most that the store may get to count
-	Requests   int     // in the network at a time
-	Lease      uint8   // of watched holds, in ticks
-	Fixed      uint8   // of fixed ones; 0: nobody asks for such
-	Forces     uint8   // times that a client sends ForceUnlock
-	Failovers  uint8   // times that the store falls back to an earlier state
+	Rival      bool    // B is an ideal client, whose requests take no time
+	Depth      uint8   // how deep goroutines re-enter
+	Count      int     // the highest count in the store
+	Requests   int     // the most in the network at a time
+	Lease      uint8   // the lease of renewed holds, in ticks
+	Fixed      uint8   // the lease of fixed holds; 0: there are none
+	Forces     uint8   // how often a client sends ForceUnlock
+	Failovers  uint8   // how often the store falls back to an earlier state
 	Crashes    uint8
 	HandOvers  uint8
-	Chain      uint8 // ticks since its acquisition was sent for which a number is handed on; 0: unlimited
-	SureOnly   bool  // a number with a request in doubt isn't handed on
-	Punctual   bool  // no request is carried out later than its lease after it was sent
-	Answered   bool  // whatever locks or counts is answered in time
-	Later      bool  // … but only from the first hand-over on
-	Mutation   mutation
+	// for how many ticks a number may be handed over, counted from the sending of its acquisition;
+	// 0: without limit
+	Chain    uint8
+	SureOnly bool // a number with a request in doubt isn't handed over
+	Punctual bool // a request is carried out within its lease, counted from its sending, or never
+	Answered bool // requests that acquire the lock or change its count are answered in time
+	Later    bool // Answered applies only from the first hand-over on
+	Mutation mutation
 }
 
 const (
@@ -41,60 +43,62 @@ const (
 	maxRequests   = 4
 )
 
-// Where a goroutine is.
+// The states of a goroutine.
 const (
 	idle      uint8 = iota
 	trying          // its acquisition awaits an answer
-	waiting         // not acquired (yet): it tries again or gives up
-	handed          // was handed a hold, and hasn't noticed yet
-	inside          // has the lock
-	queued          // will re-enter what its owner holds
+	waiting         // it hasn't acquired yet, and tries again or gives up
+	handed          // it was handed a hold, and hasn't noticed it yet
+	inside          // it has the lock
+	queued          // it will re-enter its owner's hold
 	entering        // its re-entry awaits an answer
 	leaving         // its partial release awaits an answer
 	draining        // its last release awaits an answer
-	undrained       // its last release has no answer, or holds were left: to be repeated
-	gone            // its client crashed
+	undrained       // its last release has no answer, or holds were left, so it is repeated
+	gone            // its client has crashed
 )
 
-// What a number is to its client.
+// The states of a number in its client.
 const (
 	unused  uint8 = iota
-	live          // a goroutine acquires it, has it or releases it
-	retired       // nobody's; taken back in the background
-	over          // forgotten
+	live          // a goroutine acquires, holds or releases it
+	retired       // unused, and taken back in the background
+	over          // neither used nor taken back any more
 )
 
-// A number is one outermost acquisition, from its first request to the end of its last tenure, as
-// its client knows it.
+// A number is what a client knows of one outermost acquisition. The acquisition lasts from its
+// first request until its last holder is done with it.
 type number struct {
-	use    uint8
-	count  uint8 // 0 also while it is acquired and from its last release on
-	left   uint8 // until the client's own deadline
-	unsure uint8 // 0: every request that could lock was answered; else 1 + what is left of the time to carry it out
+	use   uint8
+	count uint8 // the holds; 0 during the acquisition, and from the last release on
+	left  uint8 // the time until the client's own deadline
+	// 0 if all requests that could acquire were answered; otherwise 1 + the time left in which such
+	// a request may be carried out
+	unsure uint8
 	lost   uint8
-	struck uint8 // 0, or 1 + ticks since the store let go of it, while the client can't know
+	struck uint8 // 1 + ticks since the store ended it; 0: it didn't, or the client knows
 	age    uint8 // 1 + ticks since the acquisition was sent
-	party  uint8 // 1 + whose it is
-	watch  uint8 // it is renewed
-	lease  uint8 // what the next renewal asks for
+	party  uint8 // 1 + the party that has it
+	watch  uint8 // 1: the watchdog renews it
+	lease  uint8 // the lease that the next renewal asks for
 	doubt  uint8 // the shortest lease of any request without an answer; 0: none
-	fading uint8 // for doubtEnds and takenBackInTimeOnly
+	fading uint8 // a timer that only mutations use
 }
 
-// lose ends a number for good before its last release.
+// lose records that the client has found a number's hold lost.
 func (x *number) lose() { x.lost, x.struck = 1, 0 }
 
 func (x *number) valid() bool { return x.use == live && x.count > 0 && x.lost == 0 && x.left > 0 }
 
 type goroutine struct {
 	at, number uint8
-	late       uint8 // it called Lock after the store let go of a number
+	late       uint8 // it called Lock after the store had ended a hold
 }
 
-// HoldsState is a state.
+// HoldsState is a state of the model.
 type HoldsState struct {
 	store     entry
-	replica   entry // what the store falls back to
+	replica   entry // the state to which the store falls back
 	numbers   [maxNumbers + 1]number
 	routines  [maxGoroutines]goroutine
 	requests  [maxRequests]request
@@ -104,12 +108,12 @@ type HoldsState struct {
 	handOvers uint8
 	repeated  bool
 	mixedUp   bool // a release of one hold counted down another (S3)
-	tooLate   bool // somebody was told that he has a lock which was over (S4)
-	unvouched bool // somebody got in that late after the store let go (E1)
-	outOfDate bool // somebody got in who came after the store let go (E0)
+	tooLate   bool // a call returned with a lock that had expired (S4)
+	unvouched bool // a hand-over came too long after the store had ended the hold (E1)
+	outOfDate bool // a call was handed a hold that had ended before the call (E0)
 }
 
-// Init is an empty store and nobody doing anything.
+// Init is the state with an empty store and idle goroutines.
 func (m *Holds) Init() HoldsState { return HoldsState{} }
 
 func (m *Holds) goroutines() int { return m.Goroutines[0] + m.Goroutines[1] }
@@ -130,7 +134,7 @@ func (m *Holds) clientOf(n uint8) int {
 	return 1
 }
 
-// party returns 1 + who a goroutine is to the lock.
+// party returns 1 + the number of a goroutine's party.
 func (m *Holds) party(g int) uint8 {
 	if m.Pair && g == 1 {
 		return 1
@@ -141,7 +145,7 @@ func (m *Holds) party(g int) uint8 {
 // rival is the number of the ideal client.
 func (m *Holds) rival() uint8 { return uint8(m.Numbers[0] + 1) }
 
-// same says whether two numbers are one to the store.
+// same says whether two numbers have the same owner string.
 func (m *Holds) same(s *HoldsState, a, b uint8) bool {
 	if a == 0 || b == 0 {
 		return false
@@ -152,7 +156,8 @@ func (m *Holds) same(s *HoldsState, a, b uint8) bool {
 	return a == b
 }
 
-// isInside says whether a goroutine acts on its hold. One of a pair has one hold of the two.
+// isInside says whether a goroutine in the given state uses its hold. It does during a re-entry and
+// a partial release. In a pair it doesn't, because these begin and end its share of the hold.
 func (m *Holds) isInside(at uint8) bool {
 	return at == inside || !m.Pair && (at == entering || at == leaving)
 }
@@ -176,8 +181,8 @@ func (m *Holds) Bad(s HoldsState) []string {
 	return bad
 }
 
-// believers counts the parties that are inside and whose own deadline has not passed. Whoever was
-// struck can't know, and doesn't count.
+// believers counts the parties that are inside and whose own deadline hasn't passed. A party whose
+// hold was ended by ForceUnlock can't know that, and doesn't count.
 func (m *Holds) believers(s *HoldsState) int {
 	var parties [maxGoroutines + 1]bool
 	for g := range m.goroutines() {
@@ -198,18 +203,19 @@ func (m *Holds) believers(s *HoldsState) int {
 	return n
 }
 
-// counts says whether the store counts at least what each client does.
+// counts says whether the store's count is at least each client's count.
 func (m *Holds) counts(s *HoldsState) bool {
 	for n := uint8(1); n <= m.numbers(); n++ {
 		x := &s.numbers[n]
-		if x.valid() && x.struck == 0 && s.failovers == 0 && (!m.same(s, s.store.number, n) || s.store.count < x.count) {
+		if x.valid() && x.struck == 0 && s.failovers == 0 &&
+			(!m.same(s, s.store.number, n) || s.store.count < x.count) {
 			return false
 		}
 	}
 	return true
 }
 
-// haunted says whether the key is held by a number that nobody uses or takes back.
+// haunted says whether the key is held by a number that is neither used nor taken back.
 func (m *Holds) haunted(s *HoldsState) bool {
 	n := s.store.number
 	return n != 0 && s.store.left > 0 && s.numbers[n].use == over && !s.hasCrashed(m.clientOf(n))
@@ -217,7 +223,7 @@ func (m *Holds) haunted(s *HoldsState) bool {
 
 func (s *HoldsState) hasCrashed(client int) bool { return s.crashed&(1<<client) != 0 }
 
-// Done says that the key is free and nothing is left that could lock it.
+// Done says whether the key is free, and no request is left that could acquire it.
 func (m *Holds) Done(s HoldsState) bool {
 	if s.store.number != 0 {
 		return false
@@ -240,7 +246,7 @@ func (m *Holds) Done(s HoldsState) bool {
 	return true
 }
 
-// tidy gives one form to states that can't be told apart, or whose difference can't matter.
+// tidy gives the same form to states that differ only in data without effect.
 func (m *Holds) tidy(s *HoldsState) {
 	for i := range s.numbers {
 		x := &s.numbers[i]
@@ -255,7 +261,8 @@ func (m *Holds) tidy(s *HoldsState) {
 			*x = number{use: retired, party: party, unsure: x.unsure, fading: x.fading}
 		case x.lost != 0 && m.Mutation != handsOnLost && m.Mutation != handsOnLate:
 			x.count, x.left, x.watch = 1, 0, 0
-		case x.count == 0 && m.Mutation != renewsAfterUnlock && m.Mutation != unlocksDuringReentry && m.Mutation != handsOnReleased:
+		case x.count == 0 && m.Mutation != renewsAfterUnlock &&
+			m.Mutation != unlocksDuringReentry && m.Mutation != handsOnReleased:
 			x.left = 0
 		}
 		x.party = party
@@ -277,7 +284,8 @@ func (m *Holds) tidy(s *HoldsState) {
 	}
 	for i := range s.requests {
 		r := &s.requests[i]
-		if !m.Punctual && (r.who == nobody || r.kind == lastRelease) || r.reply == heldByAnother || r.reply == freed || r.reply == notHeld {
+		if !m.Punctual && (r.who == nobody || r.kind == lastRelease) || r.reply == heldByAnother ||
+			r.reply == freed || r.reply == notHeld {
 			r.left = 0
 		}
 		if r.kind != reentry {

@@ -1,13 +1,14 @@
 package main
 
-// A write that its last holder hands to readers is lent: they are on it together, and in the store it still is a
-// write. When its time to be handed on is over, it is downgraded: a read is asked for with the same owner string,
-// and once that is granted the readers are on that, and the write is given back.
+// A write is lent if its holder hands it over to readers. These share it, and in the store it is
+// still a write. When its hand-over time has elapsed, it is downgraded: the client asks for a read
+// with the same owner string. Once the read is granted, the readers move to it, and the write is
+// released.
 
-// askedFor is what a read is while a downgrade asks for it.
+// askedFor is the use of a read while a downgrade asks for it.
 const askedFor = leavingIt + 1
 
-// on returns the claim on which those are who read with an owner string.
+// on returns the claim of the readers with an owner string.
 func (s *SharesState) on(n uint8) *claim {
 	if s.isLent(n) {
 		return &s.claims[n][writes]
@@ -17,26 +18,28 @@ func (s *SharesState) on(n uint8) *claim {
 
 func (s *SharesState) isLent(n uint8) bool { return s.lent&(1<<n) != 0 }
 
-// passes says whether a write can be handed on, the time apart.
+// passes says whether a write can be handed over. It doesn't check the hand-over time.
 func (m *Shares) passes(s *SharesState, n uint8) bool {
 	x := &s.claims[n][writes]
 	return s.handOvers < m.HandOvers && x.valid() && x.unsure == 0
 }
 
-// young says whether a claim may be handed on or joined without asking the store.
+// young says whether a claim may be handed over or joined without the store.
 func (m *Shares) young(x *claim) bool { return m.Window == 0 || x.age <= 1+m.Window }
 
-// lend emits how a write is handed to those who wait to read: all who queue, unless a writer heads the queue or
-// somebody's attempt is under way.
+// lend emits the hand-over of a write to all waiting readers in the queue. There is none if a
+// writer is the head of the queue or an attempt is under way.
 func (m *Shares) lend(s SharesState, p int, do sharesEmitter) {
 	n := s.parties[p].writing
-	if !m.Lends || !m.passes(&s, n) || s.claims[n][reads].use != unused || !m.young(&s.claims[n][writes]) && m.Mutation != lendsLate {
+	if !m.Lends || !m.passes(&s, n) || s.claims[n][reads].use != unused ||
+		!m.young(&s.claims[n][writes]) && m.Mutation != lendsLate {
 		return
 	}
 	head, busy := m.head(&s, m.client(p))
 	for to := range m.all() {
 		q := &s.parties[to]
-		if m.client(to) != m.client(p) || to == p || q.writing != 0 || q.reading != 0 || busy && (head != q || q.at != waiting || q.side != reads) || !busy && q.at != idle {
+		if m.client(to) != m.client(p) || to == p || q.writing != 0 || q.reading != 0 ||
+			busy && (head != q || q.at != waiting || q.side != reads) || !busy && q.at != idle {
 			continue
 		}
 		t := s
@@ -53,7 +56,7 @@ func (m *Shares) lend(s SharesState, p int, do sharesEmitter) {
 	}
 }
 
-// passOn emits how what was lent, and the last reader has left, is handed to a writer who waits.
+// passOn emits the hand-over of a lent write to a waiting writer, after the last reader has left.
 func (m *Shares) passOn(s SharesState, p int, do sharesEmitter) {
 	n := s.parties[p].reading
 	s.parties[p] = party{}
@@ -62,7 +65,8 @@ func (m *Shares) passOn(s SharesState, p int, do sharesEmitter) {
 	}
 	for to := range m.all() {
 		q := &s.parties[to]
-		if m.client(to) != m.client(p) || to == p || !m.mayWrite(to) || q.writing != 0 || q.reading != 0 || q.at != idle && !(q.at == waiting && q.side == writes) {
+		if m.client(to) != m.client(p) || to == p || !m.mayWrite(to) || q.writing != 0 ||
+			q.reading != 0 || q.at != idle && !(q.at == waiting && q.side == writes) {
 			continue
 		}
 		t := s
@@ -74,7 +78,8 @@ func (m *Shares) passOn(s SharesState, p int, do sharesEmitter) {
 	}
 }
 
-// inherit lets a writer have the write of another; what he may have got by attempts of his own is taken back.
+// inherit gives a write to another writer. If that writer's own attempts may have acquired the
+// lock, they are taken back.
 func (m *Shares) inherit(s *SharesState, n uint8, to int) {
 	if q := &s.parties[to]; q.at == waiting {
 		m.retire(s, q.number, writes, s.claims[q.number][writes].unsure > 0)
@@ -82,13 +87,13 @@ func (m *Shares) inherit(s *SharesState, n uint8, to int) {
 	s.parties[to] = party{writing: n}
 }
 
-// vouch notes whether somebody gets a claim long after the store let go of it.
+// vouch records whether a call gets a claim too long after the store has ended the claim.
 func (m *Shares) vouch(s *SharesState, n, side uint8) {
 	s.unvouched = s.unvouched || m.Window > 0 && s.claims[n][side].struck > 1+m.Window
 }
 
-// downgrade emits what becomes of a write that is lent when its time is over: its read is asked for until that is
-// answered, or until the write is over.
+// downgrade emits the downgrade of a lent write whose time has elapsed. The client repeats the
+// request for the read until there is an answer, or the write has ended.
 func (m *Shares) downgrade(s SharesState, n uint8, do sharesEmitter) {
 	w, x := &s.claims[n][writes], &s.claims[n][reads]
 	over := w.use != live || w.lost != 0
@@ -109,7 +114,7 @@ func (m *Shares) downgrade(s SharesState, n uint8, do sharesEmitter) {
 	}
 }
 
-// downgrades says whether the request of a downgrade is on its way.
+// downgrades says whether the request of a downgrade is under way.
 func (s *SharesState) downgrades(n uint8) bool {
 	for _, r := range s.requests {
 		if r.kind != none && r.who == downgrader && r.number == n {
@@ -128,12 +133,12 @@ func (m *Shares) endDowngrade(s *SharesState, n uint8) {
 	}
 }
 
-// answerDowngrade notes the answer to the read that a downgrade asked for.
+// answerDowngrade handles the answer to a downgrade's request for a read.
 func (m *Shares) answerDowngrade(s *SharesState, r sharesRequest) {
 	n := r.number
 	w, x := &s.claims[n][writes], &s.claims[n][reads]
 	if x.use != askedFor {
-		return // what is broken made it a read before this
+		return // a mutation has already made the write a read
 	}
 	if r.reply == acquired && (r.left == 0 || w.use != live || w.lost != 0) {
 		x.unsure = max(x.unsure, 1)
@@ -142,19 +147,19 @@ func (m *Shares) answerDowngrade(s *SharesState, r sharesRequest) {
 	case w.use != live || w.lost != 0:
 		m.endDowngrade(s, n)
 	case r.reply != acquired:
-		w.lose() // else the store would have granted it
+		w.lose() // otherwise the store would have granted the read
 		m.endDowngrade(s, n)
 		if m.Mutation == refusedForgotten {
 			x.use = over
 		}
-	case r.left == 0: // it can't be relied on, and is asked for again
+	case r.left == 0: // the read has already expired, and is requested again
 	default:
 		m.flip(s, n, r)
 	}
 }
 
-// flip puts the readers of a write on the read that was granted, and gives the write back. If the store doesn't have
-// that any more, it was lost before, and what was granted is another read.
+// flip moves the readers of a write to the granted read, and releases the write. The store may have
+// lost the write before. Then the granted read is a new one.
 func (m *Shares) flip(s *SharesState, n uint8, r sharesRequest) {
 	w, x := &s.claims[n][writes], &s.claims[n][reads]
 	read := claim{use: live, left: r.left, age: w.age, unsure: x.unsure}
@@ -167,7 +172,7 @@ func (m *Shares) flip(s *SharesState, n uint8, r sharesRequest) {
 	case flipForgetsUnsure:
 		read.unsure = 0
 	}
-	if !s.isLent(n) { // what is broken handed it to a writer, who goes on
+	if !s.isLent(n) { // a mutation has handed the write to a writer, which keeps it
 		x.use = over
 		m.carryOut(s, lastRelease, writes, n)
 		return

@@ -2,29 +2,32 @@ package main
 
 import "slices"
 
-// Line is the model of a fair lock: a line in the store, which grants the lock to whoever is first, for a short time, and
-// tells his client; clients that keep the places of all their calls at once. An owner string is one call's, and its
-// number; another party's steps take no time. To release a number and to give its place up is one step, which is repeated,
-// and touches no number that anybody uses: so it takes no time here. The fields are the bounds.
+// Line is the model of a fair lock. The store has a line of waiters. It grants the lock to the
+// first in line for a short time, and notifies that waiter's client. A client keeps the places of
+// all its calls with one request. Each call has its own owner string, called its number. Steps of
+// the other party take no time. One step releases a number and gives up its place. That step takes
+// no time here, because the client repeats it and it doesn't affect a number in use. The fields of
+// Line bound the exploration.
 //
-// Holds have a clock, as in model Holds, and a message carries what is left of the hold that it tells of: how a client comes to know that
-// is model Clocks. Places have none: one may end whenever its call doesn't wait.
+// Holds have a clock, as in model Holds. A message carries the remaining time of the hold that was
+// granted. Model Clocks shows how a client finds that time. Places have no clock: a place may end
+// at any time while its call doesn't wait.
 type Line struct {
-	Calls    [2]int // of each client
-	Rival    uint8  // how often the other party comes
-	Requests int    // in the network at a time
-	Unknowns uint8  // requests without an answer
+	Calls    [2]int // the number of calls of each client
+	Rival    uint8  // how often the other party gets the lock
+	Requests int    // the most requests in the network at a time
+	Unknowns uint8  // the most requests without an answer
 	Renewals bool   // renewals take time
-	Grants   int    // messages in the network at a time
-	Short    uint8  // for how long the store grants the lock, in ticks
+	Grants   int    // the most messages in the network at a time
+	Short    uint8  // the lease of a grant, in ticks
 	Lease    uint8
-	Fixed    uint8 // the lease of the first call, if it isn't renewed
-	Depth    uint8 // how deep calls re-enter; 0: they don't
-	Lapses   uint8 // times that the place of somebody who waits ends
-	Doubles  uint8 // messages that come twice
-	Forces   uint8 // times that somebody sends ForceUnlock
+	Fixed    uint8 // the fixed lease of the first call; 0: it has none
+	Depth    uint8 // how deep calls re-enter; 0: not at all
+	Lapses   uint8 // how often the place of a waiting call ends
+	Doubles  uint8 // how many messages arrive twice
+	Forces   uint8 // how often ForceUnlock is sent
 	Crashes  uint8
-	Punctual bool // no request is carried out later than its lease after it was sent
+	Punctual bool // a request is carried out within its lease, counted from its sending, or never
 	Deaf     bool // no message arrives
 	Mutation mutation
 }
@@ -34,64 +37,67 @@ const (
 	maxGrants = 2
 )
 
-// Where a call is.
+// The states of a call.
 const (
 	notCome  uint8 = iota
-	queues         // for an answer, or for its turn
-	within         // it has the lock, or had it
-	takenOut       // it is over, and its number is released in the background
-	past           // forgotten
+	queues         // it waits for an answer, or in line
+	within         // it has the lock, or has lost it
+	takenOut       // it has ended, and its number is released in the background
+	past           // its number isn't used any more
 )
 
-// keeping is a request to keep the places of all calls of a client that stand in line.
+// keeping is a request to keep the places of all calls of a client that are in line.
 const keeping = force + 1
 
 const kept = renewedNot + 1
 
-// A call and its number.
+// A call is what is known about one call. Its index in LineState is the call's number.
 type call struct {
-	at     uint8
-	stood  bool  // its client knows that it has had a place
-	count  uint8 // as its client counts
-	left   uint8 // until its client's deadline
-	unsure uint8 // as in Holds: 1 + what is left of the time in which a request without an answer may be carried out
+	at    uint8
+	stood bool  // its client knows that it has had a place
+	count uint8 // its holds, as its client counts them
+	left  uint8 // ticks until its client's deadline
+	// as in Holds: 1 + the time left in which a request without an answer may be carried out; 0:
+	// there is none
+	unsure uint8
 	lost   bool
-	struck bool // the store let go of it against its promise
+	struck bool // the store ended the hold against its promise
 
-	came   bool  // it has had a place, which is to be respected
-	missed bool  // it lost that
-	behind uint8 // those who came before it, and still wait
+	came   bool  // it has had a place, so later calls must not overtake it
+	missed bool  // it has lost the place
+	behind uint8 // the set of calls that came earlier and still wait
 }
 
 func (x *call) believes() bool { return x.at == within && !x.lost && x.left > 0 }
 
-// A lineRequest is in the network. One to keep places has a client and a set of numbers, the others have a number.
+// A lineRequest is a request in the network. A request to keep places is about a set of numbers of
+// one client. Each other request is about one number.
 type lineRequest struct {
 	kind    uint8
 	number  uint8
 	set     uint8
 	awaited bool
-	left    uint8 // of the lease that it asks for, counted from before it was sent
+	left    uint8 // time left of the lease that it asks for, counted from its sending
 	reply   uint8
-	holder  uint8 // of those whose places were kept
-	lasts   uint8 // what is left of the hold, counted so that it ends no later than that
+	holder  uint8 // the number in set that has the lock
+	lasts   uint8 // time left of that hold; never more than in the store
 	count   uint8
-	before  bool // it was carried out before the store let go of the number against its promise
+	before  bool // carried out before the store ended the hold against its promise
 }
 
 func (r *lineRequest) about(n uint8) bool { return r.number == n || r.set&(1<<n) != 0 }
 
-// A message tells that a number was granted the lock.
+// A message says that the lock was granted to a number.
 type message struct {
 	number, left uint8
 	before       bool
 }
 
-// LineState is a state.
+// LineState is a state of the model.
 type LineState struct {
 	store    entry
 	line     [maxCalls]uint8
-	ranOut   bool // what was held ran out, and no step has come since
+	ranOut   bool // the hold has expired, and no step has been carried out since
 	calls    [maxCalls + 1]call
 	requests [maxRequests]lineRequest
 	messages [maxGrants]message
@@ -102,11 +108,11 @@ type LineState struct {
 	forces   uint8
 	crashed  uint8
 
-	overtook bool // O
-	misled   bool // N
+	overtook bool // O is violated
+	misled   bool // N is violated
 }
 
-// Init is a free lock and nobody there.
+// Init is the state with a free lock and no calls.
 func (m *Line) Init() LineState { return LineState{} }
 
 func (m *Line) numbers() uint8 {
@@ -132,7 +138,7 @@ func (m *Line) client(n uint8) int {
 	return 1
 }
 
-// of returns a client's numbers, in the order in which they come.
+// of returns the first and the last number of a client's calls.
 func (m *Line) of(client int) (first, last uint8) {
 	if client == 0 {
 		return 1, uint8(m.Calls[0])
@@ -159,7 +165,9 @@ func (m *Line) Bad(s LineState) []string {
 			believers++
 			counted = counted && s.store.number == n && s.store.count >= x.count
 		}
-		haunted = haunted || x.at == past && (s.store.number == n && s.store.left > 0 || s.inLine(n)) && !(n != m.rival() && s.gone(m.client(n))) && n != m.rival()
+		haunted = haunted || x.at == past &&
+			(s.store.number == n && s.store.left > 0 || s.inLine(n)) &&
+			!(n != m.rival() && s.gone(m.client(n))) && n != m.rival()
 	}
 	check("S1", believers <= 1)
 	check("S2", counted)
@@ -170,7 +178,7 @@ func (m *Line) Bad(s LineState) []string {
 	return bad
 }
 
-// Done says that all is over and nothing is left.
+// Done says whether all calls have ended and the store is empty.
 func (m *Line) Done(s LineState) bool {
 	for n := uint8(1); n <= m.numbers(); n++ {
 		if at := s.calls[n].at; at != notCome && at != past {

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// What can happen next to a fair lock.
+// This file has the next steps of model Line.
 
 type lineEmitter func(LineState, string, ...any)
 
-// Next emits the successors.
+// Next emits the successors of s.
 func (m *Line) Next(s LineState, calm bool, emit func(LineState, string, ...any)) {
 	do := func(t LineState, format string, args ...any) {
 		m.tidy(&t)
@@ -43,7 +43,7 @@ func (m *Line) Next(s LineState, calm bool, emit func(LineState, string, ...any)
 	}
 }
 
-// tidy forgets what can't matter any more, and orders what has no order.
+// tidy clears data without effect, and sorts sets.
 func (m *Line) tidy(s *LineState) {
 	for n := uint8(1); n <= m.numbers(); n++ {
 		x := &s.calls[n]
@@ -81,7 +81,8 @@ func (m *Line) tidy(s *LineState) {
 		}
 	}
 	slices.SortFunc(s.messages[:], func(a, b message) int {
-		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left) // two that differ otherwise are rare
+		// the field before isn't compared: messages that differ only in it are rare
+		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left)
 	})
 }
 
@@ -95,13 +96,14 @@ func (r lineRequest) key() (k uint64) {
 	if r.before {
 		bits |= 2
 	}
-	for _, f := range [...]uint8{r.kind, r.number, r.set, bits, r.left, r.reply, r.holder, r.lasts, r.count} {
+	for _, f := range [...]uint8{r.kind, r.number, r.set, bits, r.left, r.reply, r.holder, r.lasts,
+		r.count} {
 		k = k<<6 | uint64(f)
 	}
 	return k
 }
 
-// send puts a request into the network, and says whether the bounds allow it.
+// send puts a request into the network. It returns false if the bounds don't allow it.
 func (m *Line) send(s *LineState, r lineRequest) bool {
 	for i := range m.Requests {
 		if s.requests[i].kind == none {
@@ -116,17 +118,18 @@ func (m *Line) send(s *LineState, r lineRequest) bool {
 	return false
 }
 
-// awaits says whether an answer is awaited that is about a number.
+// awaits says whether a call waits for an answer about a number.
 func (s *LineState) awaits(n uint8, kinds ...uint8) bool {
 	for _, r := range s.requests {
-		if r.kind != none && r.awaited && r.about(n) && (len(kinds) == 0 || slices.Contains(kinds, r.kind)) {
+		if r.kind != none && r.awaited && r.about(n) &&
+			(len(kinds) == 0 || slices.Contains(kinds, r.kind)) {
 			return true
 		}
 	}
 	return false
 }
 
-// network emits what may become of request i.
+// network emits all that may happen to request i.
 func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
 	r := s.requests[i]
 	expired := m.Punctual && r.left == 0
@@ -151,13 +154,14 @@ func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
 		t.requests[i] = lineRequest{}
 		do(t, "network loses %s", name)
 	}
-	if !r.awaited || calm && !(expired && r.reply == pending) || !calm && s.unknowns >= m.Unknowns && !expired {
+	if !r.awaited || calm && !(expired && r.reply == pending) ||
+		!calm && s.unknowns >= m.Unknowns && !expired {
 		return
 	}
 	t := s
 	t.requests[i].awaited = false
 	t.unknowns = min(t.unknowns+1, m.Unknowns)
-	if r.kind == renewal && m.Fixed == 0 { // a late one only lengthens
+	if r.kind == renewal && m.Fixed == 0 { // dropped: late, it only extends the lease
 		t.requests[i] = lineRequest{}
 	}
 	for n := uint8(1); n <= m.numbers(); n++ {
@@ -168,7 +172,7 @@ func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
 	do(t, "nobody waits for the answer to %s any more", name)
 }
 
-// unknown notes that a request that is about a number has no answer.
+// unknown records that a request about a number has no answer.
 func (m *Line) unknown(s *LineState, n uint8, r lineRequest) {
 	x := &s.calls[n]
 	switch {
@@ -184,7 +188,7 @@ func (m *Line) unknown(s *LineState, n uint8, r lineRequest) {
 	x.unsure = max(x.unsure, 1+r.left)
 }
 
-// answer lets a client have a reply.
+// answer makes a client receive a reply.
 func (m *Line) answer(s *LineState, r lineRequest) {
 	x := &s.calls[r.number]
 	switch r.kind {
@@ -207,7 +211,7 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 			s.lose(r.number)
 		case x.lost || r.count <= x.count:
 			x.unsure = max(x.unsure, 1)
-			x.lost, x.struck = true, false // though the store has it now, once
+			x.lost, x.struck = true, false // the store has a new hold, with count 1
 		default:
 			x.count++
 			x.extend(r.left, r.before)
@@ -222,7 +226,8 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 		}
 	case keeping:
 		for n := uint8(1); n <= m.numbers(); n++ {
-			if x := &s.calls[n]; m.Mutation == believesOldPlaces && r.about(n) && x.at == within && r.holder != n && !x.lost {
+			if x := &s.calls[n]; m.Mutation == believesOldPlaces && r.about(n) && x.at == within &&
+				r.holder != n && !x.lost {
 				s.lose(n)
 			}
 		}
@@ -235,7 +240,9 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 	}
 }
 
-// enter lets a call have the lock, after an answer or a message.
+// enter makes a call hold the lock, after an answer or a message. left is the remaining time of the
+// lease. before says whether the acquisition was carried out before the store ended the hold
+// against its promise.
 func (x *call) enter(left uint8, before bool) {
 	x.at, x.count, x.left, x.struck = within, 1, left, before
 }
@@ -258,7 +265,7 @@ func (s *LineState) lose(n uint8) {
 	x.lost, x.struck = true, false
 }
 
-// hear emits what becomes of a message.
+// hear emits the events of a message.
 func (m *Line) hear(s LineState, i int, calm bool, do lineEmitter) {
 	g := s.messages[i]
 	x := &s.calls[g.number]
@@ -288,11 +295,12 @@ func (m *Line) hear(s LineState, i int, calm bool, do lineEmitter) {
 	if s.doubles < m.Doubles && !calm {
 		t.doubles++
 		t.messages[i] = g
-		do(t, "#%d hears that it was granted, %d left%s, and will once more", g.number, g.left, t.account(g.number))
+		do(t, "#%d hears that it was granted, %d left%s, and will once more", g.number, g.left,
+			t.account(g.number))
 	}
 }
 
-// time emits the end of what the store has, and a tick.
+// time emits the expiry of the store's data, and a tick.
 func (m *Line) time(s LineState, calm bool, do lineEmitter) {
 	if n := s.store.number; n != 0 && s.store.left == 0 {
 		t := s
@@ -346,7 +354,8 @@ func (x *call) tick() {
 	}
 }
 
-// keep emits that a client keeps the places of all that wait.
+// keep emits a client's request to keep the places of its waiting calls. The request leaves out a
+// call if the client doesn't know of its place.
 func (m *Line) keep(s LineState, client int, do lineEmitter) {
 	set := uint8(0)
 	first, last := m.of(client)
@@ -360,7 +369,7 @@ func (m *Line) keep(s LineState, client int, do lineEmitter) {
 	}
 }
 
-// step emits what a call does by itself.
+// step emits the next events of a call.
 func (m *Line) step(s LineState, n uint8, calm bool, do lineEmitter) {
 	x := &s.calls[n]
 	t := s
@@ -383,7 +392,8 @@ func (m *Line) step(s LineState, n uint8, calm bool, do lineEmitter) {
 	case within:
 		m.renew(s, n, calm, do)
 		t = s
-		if x.believes() && x.count < m.Depth && !calm && !s.awaits(n, reentry) && m.send(&t, lineRequest{kind: reentry, number: n}) {
+		if x.believes() && x.count < m.Depth && !calm && !s.awaits(n, reentry) &&
+			m.send(&t, lineRequest{kind: reentry, number: n}) {
 			do(t, "#%d re-enters", n)
 		}
 		if s.awaits(n, reentry) || s.awaits(n, acquisition, renewal) && s.unknowns >= m.Unknowns {
@@ -414,7 +424,8 @@ func (m *Line) renew(s LineState, n uint8, calm bool, do lineEmitter) {
 	do(s, "#%d renews: %s", n, replies[r.reply])
 }
 
-// renews says whether a call renews what it has. Who has asked for less than the store has granted doesn't.
+// renews says whether a call renews its hold. A call that asked for a shorter lease than the store
+// has granted doesn't.
 func (m *Line) renews(n uint8) bool {
 	return m.lease(n) >= m.Short || m.Mutation == renewalShortens
 }
@@ -425,12 +436,12 @@ func (m *Line) attempt(s LineState, n uint8, does string, do lineEmitter) {
 	}
 }
 
-// end emits the end of a call: from here on no request for its number is sent but releases.
+// end emits the end of a call. After it, only releases are sent for its number.
 func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
 	x := &s.calls[n]
 	was := *x
 	x.at = takenOut
-	for i := range s.requests { // a call that has ended doesn't wait for its own answers
+	for i := range s.requests { // a call that has ended doesn't wait for its answers
 		r := &s.requests[i]
 		if r.kind == none || r.number != n || !r.awaited {
 			continue
@@ -447,8 +458,9 @@ func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
 	do(s, "#%d %s", n, does)
 }
 
-// takeBack emits that a number is released in the background: until that is answered and, where a
-// request that could bring it back is without an answer, for as long as that may be carried out.
+// takeBack emits the release of a number in the background until it is answered. If a request that
+// could acquire for the number has no answer, the release is repeated until that request can't be
+// carried out any more.
 func (m *Line) takeBack(s LineState, n uint8, calm bool, do lineEmitter) {
 	t := s
 	out := m.release(&t, n)
@@ -469,7 +481,7 @@ func (m *Line) takeBack(s LineState, n uint8, calm bool, do lineEmitter) {
 	}
 }
 
-// other emits what the other party does.
+// other emits the events of the other party.
 func (m *Line) other(s LineState, n uint8, calm bool, do lineEmitter) {
 	x := &s.calls[n]
 	t := s
@@ -533,7 +545,7 @@ func (m *Line) other(s LineState, n uint8, calm bool, do lineEmitter) {
 	}
 }
 
-// accidents emits what happens to clients and the store.
+// accidents emits the accidents of clients and the store.
 func (m *Line) accidents(s LineState, do lineEmitter) {
 	if n := s.store.number; s.forces < m.Forces && n != 0 {
 		t := s
@@ -553,7 +565,8 @@ func (m *Line) accidents(s LineState, do lineEmitter) {
 		t := s
 		t.crashed |= 1 << client
 		for i := range t.requests {
-			if r := &t.requests[i]; r.kind == keeping && r.set&t.numbersOf(m, client) != 0 || r.kind != none && r.kind != keeping && m.client(r.number) == client {
+			if r := &t.requests[i]; r.kind == keeping && r.set&t.numbersOf(m, client) != 0 ||
+				r.kind != none && r.kind != keeping && m.client(r.number) == client {
 				r.awaited = false
 			}
 		}
@@ -561,7 +574,7 @@ func (m *Line) accidents(s LineState, do lineEmitter) {
 	}
 }
 
-// strike notes that the store is about to let go of a number against its promise.
+// strike records that the store is about to end a number's hold against its promise.
 func (s *LineState) strike(n uint8) {
 	s.calls[n].struck = s.calls[n].believes()
 	for i := range s.requests {

@@ -2,16 +2,17 @@ package main
 
 import "slices"
 
-// The store's steps.
+// This file has the store's steps.
 
-// step carries out what a step does, between what every step begins and ends with.
+// do carries out a step of the store. At the end of the step, the store grants a free lock to the
+// first in line.
 func (m *Line) do(s *LineState, what func()) {
 	what()
 	m.settle(s)
 	s.ranOut = false
 }
 
-// settle grants the lock to the first in line.
+// settle grants a free lock to the first in line.
 func (m *Line) settle(s *LineState) {
 	n := s.line[0]
 	if s.store.number != 0 || n == 0 {
@@ -33,7 +34,7 @@ func (m *Line) settle(s *LineState) {
 	}
 }
 
-// give lets a number have the lock.
+// give makes a number hold the lock.
 func (m *Line) give(s *LineState, n, lease uint8) {
 	x := &s.calls[n]
 	before := x.behind
@@ -42,7 +43,8 @@ func (m *Line) give(s *LineState, n, lease uint8) {
 	}
 	for q := uint8(1); q <= m.numbers(); q++ {
 		y := &s.calls[q]
-		if s.waiting(m, n) && q != n && before&(1<<q) != 0 && y.at == queues && !y.missed && s.waiting(m, q) {
+		if s.waiting(m, n) && q != n && before&(1<<q) != 0 && y.at == queues && !y.missed &&
+			s.waiting(m, q) {
 			s.overtook = true
 		}
 	}
@@ -52,12 +54,12 @@ func (m *Line) give(s *LineState, n, lease uint8) {
 	s.store = entry{n, 1, lease}
 }
 
-// waiting says whether a call waits that its client still lives for.
+// waiting says whether a call waits and its client hasn't crashed.
 func (s *LineState) waiting(m *Line, n uint8) bool {
 	return s.calls[n].at == queues && (n == m.rival() || !s.gone(m.client(n)))
 }
 
-// came returns those who have come.
+// came returns the set of calls that have had a place, and still wait.
 func (s *LineState) came() (set uint8) {
 	for n := range s.calls {
 		if s.calls[n].came && s.calls[n].at == queues {
@@ -74,7 +76,7 @@ func (s *LineState) leave(n uint8) {
 	}
 }
 
-// enqueue puts a number at the end of the line.
+// enqueue adds a number at the end of the line.
 func (m *Line) enqueue(s *LineState, n uint8) {
 	x := &s.calls[n]
 	if !x.came {
@@ -84,7 +86,7 @@ func (m *Line) enqueue(s *LineState, n uint8) {
 	s.line[slices.Index(s.line[:], 0)] = n
 }
 
-// comeBack puts numbers at the front of the line.
+// comeBack adds numbers at the front of the line.
 func (m *Line) comeBack(s *LineState, set uint8) {
 	at := 0
 	for n := uint8(1); n <= m.numbers(); n++ {
@@ -106,7 +108,8 @@ func (m *Line) comeBack(s *LineState, set uint8) {
 	}
 }
 
-// miss notes that a call lost its place, or what it was granted, without having heard of it.
+// miss records that the store has ended a call's place or grant, and the call doesn't know it yet.
+// If the client never knew of the place, the call counts as one that never had it.
 func (s *LineState) miss(n uint8) {
 	x := &s.calls[n]
 	if x.at != queues || !x.came {
@@ -121,7 +124,7 @@ func (s *LineState) miss(n uint8) {
 	}
 }
 
-// carryOut does a request in the store.
+// carryOut carries out a request in the store.
 func (m *Line) carryOut(s *LineState, r *lineRequest) {
 	n, e := r.number, &s.store
 	turn := e.number == 0 && (s.line[0] == 0 || s.line[0] == n)
@@ -140,7 +143,9 @@ func (m *Line) carryOut(s *LineState, r *lineRequest) {
 			default:
 				r.reply = heldByAnother
 				if !s.inLine(n) {
-					missed := s.calls[n].missed && m.Mutation != asksByAttempt // it was sent before it was known that there was a place
+					// the request is from before the client knew of the lost place, so the call
+					// still counts as one that lost it
+					missed := s.calls[n].missed && m.Mutation != asksByAttempt
 					m.enqueue(s, n)
 					s.calls[n].missed = missed
 				}
@@ -180,7 +185,7 @@ func (m *Line) carryOut(s *LineState, r *lineRequest) {
 	}
 }
 
-// lease is what a call asks for.
+// lease returns the lease that a call asks for.
 func (m *Line) lease(n uint8) uint8 {
 	if m.Fixed > 0 && n == 1 {
 		return m.Fixed
@@ -188,7 +193,8 @@ func (m *Line) lease(n uint8) uint8 {
 	return m.Lease
 }
 
-// release gives back what a number has, or its place, and says whether nothing is left of it.
+// release releases a number's hold or place. It returns true if the store then has no data about
+// the number.
 func (m *Line) release(s *LineState, n uint8) bool {
 	left := false
 	change := func() {

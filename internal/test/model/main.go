@@ -1,9 +1,9 @@
-// Command model explores the lock protocol of package dlock, as it is and with one rule broken at a
-// time: every order in which requests, replies, losses and the passing of time can interleave,
-// within bounds. README.md says what is modelled.
+// Command model explores the lock protocol of package dlock, both unchanged and with one rule
+// broken at a time. It tries every order of requests, replies, losses and ticks, within bounds.
+// README.md describes the models.
 //
 //	go run .                  # everything
-//	go run . -run hand-over   # what matches, with the shortest trace of whatever is broken
+//	go run . -run hand-over   # the runs that match, with a shortest trace of each violation
 package main
 
 import (
@@ -16,7 +16,8 @@ import (
 )
 
 func main() {
-	only := flag.String("run", "", "explore only what matches this regular expression, and show traces")
+	only := flag.String("run", "",
+		"explore only what matches this regular expression, and show traces")
 	flag.Parse()
 	match, err := regexp.Compile(*only)
 	if err != nil {
@@ -38,15 +39,17 @@ func main() {
 		}
 		show(&r, res, surprise, *only != "")
 	}
-	fmt.Printf("\n%d explorations, %d states, %.0f s, %d surprises\n", explored, states, time.Since(begin).Seconds(), surprises)
+	fmt.Printf("\n%d explorations, %d states, %.0f s, %d surprises\n", explored, states,
+		time.Since(begin).Seconds(), surprises)
 	if surprises > 0 {
 		os.Exit(1)
 	}
 }
 
-// show prints what was found.
+// show prints the result of a run.
 func show(r *run, res Result, surprise string, traces bool) {
-	fmt.Printf("%s\n    %d states, %d deep, %.1f s: %s\n", r.name, res.States, res.Depth, res.Took.Seconds(), verdict(res))
+	fmt.Printf("%s\n    %d states, %d deep, %.1f s: %s\n", r.name, res.States, res.Depth,
+		res.Took.Seconds(), verdict(res))
 	if surprise != "" {
 		fmt.Printf("    NOT AS EXPECTED: %s\n", surprise)
 	}

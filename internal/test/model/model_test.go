@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestProtocol explores the smaller runs: the protocol as it is keeps its properties, but for those
-// that are known not to hold, and each rule that is broken breaks what it is there for.
+// TestProtocol explores the smaller runs. The unchanged protocol has all properties, except those
+// that are known not to hold. Each broken rule violates the properties that it protects.
 func TestProtocol(t *testing.T) {
 	for _, r := range runs() {
 		if r.big {
@@ -27,7 +27,7 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// TestEveryRule says that a rule without a run that shows what it is there for is no rule.
+// TestEveryRule fails if no run shows the effect of a mutation.
 func TestEveryRule(t *testing.T) {
 	shown := map[mutation]bool{}
 	for _, r := range runs() {

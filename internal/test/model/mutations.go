@@ -1,12 +1,12 @@
 package main
 
-// A mutation is a rule of the protocol that is broken.
+// A mutation breaks one rule of the protocol.
 type mutation uint8
 
 const (
 	unchanged mutation = iota
 
-	// Numbers and requests.
+	// Mutations of numbers and requests.
 	numberPerOwner
 	lockerIsOwner
 	libraryRepeats
@@ -17,7 +17,7 @@ const (
 	unknownReentryCounts
 	countIgnored
 
-	// Time.
+	// Mutations of time.
 	deadlineFromReply
 	acceptsLate
 	revivesLost
@@ -26,7 +26,7 @@ const (
 	doubtIgnored
 	doubtEnds
 
-	// Taking back.
+	// Mutations of take-backs.
 	neverTakenBack
 	takenBackOnce
 	takenBackInTimeOnly
@@ -34,7 +34,7 @@ const (
 	reentryNotTakenBack
 	errorNotTakenBack
 
-	// Hand-over.
+	// Mutations of hand-over.
 	handsOnLate
 	handsOnLost
 	handsOnUnsure
@@ -52,7 +52,7 @@ const (
 	handedDropped
 	handedUnseen
 
-	// Waiting.
+	// Mutations of waiting.
 	noTimer
 	noSecondTry
 	wokenWhenAsked
@@ -66,7 +66,7 @@ const (
 	passesForGood
 	grantLeft
 
-	// Sharing a read.
+	// Mutations of shared reads.
 	joinsLost
 	joinsReleased
 	joinsNested
@@ -80,14 +80,14 @@ const (
 	revivesClaim
 	lossUnheard
 
-	// Reading under a write.
+	// Mutations of reads under a write.
 	nestedReleasedEarly
 	nestedTakenBackEarly
 	handsOnRead
 	grantsEnded
 	endedForgotten
 
-	// Lending a write to readers.
+	// Mutations of writes that are lent to readers.
 	lendsLate
 	passesOnLate
 	flipsEarly
@@ -99,7 +99,7 @@ const (
 	downgradeUnheard
 	believesOldRenewal
 
-	// Notes of waiting writers.
+	// Mutations of the notes of waiting writers.
 	neverBarred
 	refreshesYounger
 	placeTooShort
@@ -117,7 +117,7 @@ const (
 	grantsAhead
 	grantsAheadOfTrying
 
-	// A line, from whose head the store grants the lock.
+	// Mutations of a fair lock's line.
 	keepsUnanswered
 	asksByAttempt
 	comesBackLast
@@ -139,19 +139,19 @@ const (
 	believesOldAnswer
 	believesOldPlaces
 
-	// What the store's clock said.
+	// Mutations of the conversion of the store's times.
 	sinceReceipt
 	lookFromAnswer
 	stepsUnseen
 	clockUnbounded
 	looksOutliveBreaks
 
-	// Permits.
+	// Mutations of permits.
 	permitsDrawnAnew
 	partKept
 	partStays
 
-	// Three stores as one.
+	// Mutations of a quorum of three stores.
 	oneName
 	reentriesCounted
 	renewedByFew
@@ -175,7 +175,7 @@ const (
 	listensToLeftover
 )
 
-// mutations says in words what each mutation does.
+// mutations describes each mutation in words.
 var mutations = [...]string{
 	unchanged: "the protocol as it is",
 
@@ -192,10 +192,13 @@ var mutations = [...]string{
 	deadlineFromReply: "a lease is counted from its answer",
 	acceptsLate:       "an acquisition that is answered after its own lease counts",
 	revivesLost:       "the answer to a re-entry brings back what was lost meanwhile",
-	reentryShortens:   "a re-entry asks for the lease that its caller wants, if the present one is longer, too",
-	releaseShortens:   "a partial release asks for a short lease, if the present one is longer, too",
-	doubtIgnored:      "a shorter lease that a late request may yet set does not count",
-	doubtEnds:         "a shorter lease that a late request may yet set counts only for as long as it lasts",
+	reentryShortens: "a re-entry asks for the lease that its caller wants, if the present one " +
+		"is longer, too",
+	releaseShortens: "a partial release asks for a short lease, if the present one is " +
+		"longer, too",
+	doubtIgnored: "a shorter lease that a late request may yet set does not count",
+	doubtEnds: "a shorter lease that a late request may yet set counts only for as long " +
+		"as it lasts",
 
 	neverTakenBack:      "nothing is taken back",
 	takenBackOnce:       "a take-back is sent once",
@@ -217,9 +220,10 @@ var mutations = [...]string{
 	handOverForgetsUnsure:  "a hand-over forgets that there may be something to take back",
 	handOverForgetsDoubt:   "a hand-over forgets that a late request may shorten the lease",
 	entersOthersTenure:     "who waited to re-enter doesn't look whose hold it is by now",
-	attemptForgotten:       "what the waiter may have got by an attempt of its own isn't taken back",
-	handedDropped:          "a waiter that is cancelled while it is handed a hold leaves it",
-	handedUnseen:           "a waiter doesn't look whether what it was handed is lost by now",
+	attemptForgotten: "what the waiter may have got by an attempt of its own isn't " +
+		"taken back",
+	handedDropped: "a waiter that is cancelled while it is handed a hold leaves it",
+	handedUnseen:  "a waiter doesn't look whether what it was handed is lost by now",
 
 	noTimer:                  "a head has no timer",
 	noSecondTry:              "no attempt is made when the subscription stands",
@@ -230,9 +234,10 @@ var mutations = [...]string{
 	messageWakesSleepersOnly: "a message is forgotten if the head isn't asleep",
 	clearedAfterwards:        "a wake-up is cleared after the attempt",
 	noPassOn:                 "who follows the head doesn't try",
-	noShortTimer:             "a head that may be handed the lock, or waits for its message after a chain, waits for that only",
-	passesForGood:            "a message that lets others come first leaves no timer",
-	grantLeft:                "a waiter that is cancelled as it is handed the lock leaves it",
+	noShortTimer: "a head that may be handed the lock, or waits for its message " +
+		"after a chain, waits for that only",
+	passesForGood: "a message that lets others come first leaves no timer",
+	grantLeft:     "a waiter that is cancelled as it is handed the lock leaves it",
 
 	joinsLost:      "a shared read is joined after its deadline",
 	joinsReleased:  "a shared read is joined after its last release was sent",
@@ -250,8 +255,9 @@ var mutations = [...]string{
 	nestedReleasedEarly:  "a read under a write is released while the write goes on",
 	nestedTakenBackEarly: "a read under a write is taken back while the write goes on",
 	handsOnRead:          "a write under which is read is handed on",
-	grantsEnded:          "the answer to a read under a write counts when it comes after the end of the write",
-	endedForgotten:       "… and if there is none, nothing is taken back",
+	grantsEnded: "the answer to a read under a write counts when it comes after the end " +
+		"of the write",
+	endedForgotten: "… and if there is none, nothing is taken back",
 
 	lendsLate:          "a write is lent however old it is",
 	passesOnLate:       "what was lent is handed to a writer however old it is",
@@ -260,16 +266,19 @@ var mutations = [...]string{
 	flipForgetsUnsure:  "a read that a write becomes forgets that it was asked for before",
 	writeLeft:          "a write that becomes a read is left to its lease",
 	downgradeForgotten: "a read that is granted when what was lent is over is not taken back",
-	refusedForgotten:   "… nor one that was asked for, without an answer, before another was refused",
-	downgradeUnheard:   "a write that has become a read isn't heard of when it is found to have been lost",
+	refusedForgotten: "… nor one that was asked for, without an answer, before another was " +
+		"refused",
+	downgradeUnheard: "a write that has become a read isn't heard of when it is found to have " +
+		"been lost",
 	believesOldRenewal: "the answer to the renewal of a write counts when that has become a read",
 
-	neverBarred:         "notes don't keep readers out",
-	refreshesYounger:    "a note that is refreshed takes the later time of arrival",
-	placeTooShort:       "a note ends before its writer looks again",
-	noNoteTimer:         "a reader that a note keeps out has no timer",
-	barredDeaf:          "a reader that a note keeps out waits for its end only",
-	givesUpLeavingNote:  "a writer that gives up leaves its note, where it was told that it hasn't the lock",
+	neverBarred:      "notes don't keep readers out",
+	refreshesYounger: "a note that is refreshed takes the later time of arrival",
+	placeTooShort:    "a note ends before its writer looks again",
+	noNoteTimer:      "a reader that a note keeps out has no timer",
+	barredDeaf:       "a reader that a note keeps out waits for its end only",
+	givesUpLeavingNote: "a writer that gives up leaves its note, where it was told that it " +
+		"hasn't the lock",
 	givesUpQuietly:      "a note that is taken back wakes nobody",
 	noteTakenBackOnce:   "a note is taken back once",
 	entersKeepingNote:   "a writer that gets in keeps its note",
@@ -281,30 +290,34 @@ var mutations = [...]string{
 	grantsAhead:         "a reader that gets in takes along who queues behind a writer",
 	grantsAheadOfTrying: "… if that writer's attempt is under way",
 
-	keepsUnanswered:        "places are kept of those, too, whose attempts have no answer",
-	asksByAttempt:          "who has a place looks by an attempt",
-	comesBackLast:          "who has lost a place comes back last",
-	grantKeepsPlace:        "who is granted the lock keeps its place in line",
-	releaseKeepsPlace:      "who gives up keeps its place in line",
-	releaseUnsettled:       "a release grants nothing to who is first in line",
-	keepForgotten:          "that places were kept without an answer is forgotten",
-	keepForgottenInside:    "… by those who have the lock",
-	keepUnderWayForgotten:  "a number isn't taken back for longer because places of it are just being kept",
+	keepsUnanswered:     "places are kept of those, too, whose attempts have no answer",
+	asksByAttempt:       "who has a place looks by an attempt",
+	comesBackLast:       "who has lost a place comes back last",
+	grantKeepsPlace:     "who is granted the lock keeps its place in line",
+	releaseKeepsPlace:   "who gives up keeps its place in line",
+	releaseUnsettled:    "a release grants nothing to who is first in line",
+	keepForgotten:       "that places were kept without an answer is forgotten",
+	keepForgottenInside: "… by those who have the lock",
+	keepUnderWayForgotten: "a number isn't taken back for longer because places of it are just " +
+		"being kept",
 	attemptForgottenInside: "an attempt without an answer is forgotten once the lock was granted",
 	attemptShortens:        "an attempt of who has been granted the lock may shorten its time",
 	renewalShortens:        "who wants a lease shorter than that of a grant renews it with that",
 	grantFromReceipt:       "a grant's time counts from the message",
 	grantRevives:           "a grant counts for who has given up",
 	grantProlongs:          "a grant that is told twice counts twice",
-	keptFromReply:          "the time of the holder that is named as places are kept counts from the answer",
-	keptRevives:            "who has given up is in when it is named as the holder",
-	keepDeaf:               "nobody looks who is named as the holder",
-	believesOldAnswer:      "an attempt that is answered \"in line\" ends what was granted meanwhile",
-	believesOldPlaces:      "… and so do places that are kept, where another is named, or nobody",
+	keptFromReply: "the time of the holder that is named as places are kept counts from " +
+		"the answer",
+	keptRevives: "who has given up is in when it is named as the holder",
+	keepDeaf:    "nobody looks who is named as the holder",
+	believesOldAnswer: "an attempt that is answered \"in line\" ends what was granted " +
+		"meanwhile",
+	believesOldPlaces: "… and so do places that are kept, where another is named, or nobody",
 
-	sinceReceipt:       "a grant that the store tells of by its clock counts from the message",
-	lookFromAnswer:     "what the store's clock showed is taken for that of the answer",
-	stepsUnseen:        "a clock on which more time has passed than here is believed, up to the message",
+	sinceReceipt:   "a grant that the store tells of by its clock counts from the message",
+	lookFromAnswer: "what the store's clock showed is taken for that of the answer",
+	stepsUnseen: "a clock on which more time has passed than here is believed, up to the " +
+		"message",
 	clockUnbounded:     "… and beyond that",
 	looksOutliveBreaks: "what a clock showed is believed after the connection broke",
 
@@ -326,12 +339,13 @@ var mutations = [...]string{
 	lateVoteLeft:     "a release takes back nothing that is under way beside it",
 	refutedForgotten: "… nor where a renewal was told \"not held\", as it overtook the acquisition",
 
-	neverRepaired:     "a store that lacks a hold isn't asked for it again",
-	forgivenAtOnce:    "a store that has a hold again has never lacked it",
-	forgivenUnasked:   "… that has it again since the renewal was sent that others answer",
-	confirmsItself:    "… is one of the majority that says so",
-	freedOnce:         "a release isn't repeated where the store has carried out two acquisitions",
-	waitsForTheLast:   "who has one vote, as another has, waits for the last store until it answers",
+	neverRepaired:   "a store that lacks a hold isn't asked for it again",
+	forgivenAtOnce:  "a store that has a hold again has never lacked it",
+	forgivenUnasked: "… that has it again since the renewal was sent that others answer",
+	confirmsItself:  "… is one of the majority that says so",
+	freedOnce:       "a release isn't repeated where the store has carried out two acquisitions",
+	waitsForTheLast: "who has one vote, as another has, waits for the last store until it " +
+		"answers",
 	believesFirst:     "who is refused by the store that is asked first doesn't look at the others",
 	listensToLeftover: "… listens there, though a majority has it from another",
 }

@@ -2,57 +2,61 @@ package main
 
 import "fmt"
 
-// Notes is the model of waiting for a read-write lock: the queues of two clients, of which the first alone talks to the
-// store, the notes that waiting writers leave there, reads that are joined, and what wakes whom. Subscriptions stand
-// from the start: model Waits has them in full. Nobody's hold is lost. The fields are its bounds.
+// Notes is the model of waiting for a read-write lock. It has the queues of two clients, whose
+// heads alone send requests; the notes that waiting writers leave in the store; joined reads; and
+// wake-ups. Subscriptions exist from the start, because model Waits models them in full. No hold is
+// lost. The fields of Notes bound the exploration.
 //
-// There is no clock. Arrivals are numbered, and an attempt may be carried out late: then the store takes its sender for
-// one who came just now, since it counts back from its own clock. What has an end may end at any moment at which its
-// owner wouldn't have renewed it.
+// There is no clock. Arrivals are numbered. The store subtracts a party's wait from its own clock.
+// So, if an attempt is late, its sender seems to have come later than it did. A hold or note may
+// end at any moment at which its owner wouldn't have renewed it.
 type Notes struct {
-	Clients  [2]string // those who come: R reads, T too but tries only once, out of turn, W writes, D writes, reads too, and goes on reading
-	Unknowns uint8     // attempts and releases without an answer
-	Losses   uint8     // messages
-	Crashes  uint8     // of client B
+	// the parties: R reads; T reads, but tries only once, outside the queue; W writes; D writes,
+	// reads during its write, and continues to read
+	Clients  [2]string
+	Unknowns uint8 // attempts and releases without an answer
+	Losses   uint8 // lost messages
+	Crashes  uint8 // crashes of client B
 	HandOver bool
-	Punctual bool // no attempt is carried out when its take-back is over
+	Punctual bool // no attempt is carried out after its take-back has ended
 	Mutation mutation
 }
 
 const maxNoted = 5
 
-// NotesState is a state. A number is a party's index + 1: the owner string of its own, if it ever asked.
+// NotesState is a state of the model. A number is a party's index + 1. It stands for the party's
+// owner string.
 type NotesState struct {
-	write    uint8 // what the store has: the number that writes
-	read     uint8 // … those that read, a bit for each party
+	write    uint8 // in the store: the number that writes
+	read     uint8 // in the store: the numbers that read, as bits
 	note     [maxNoted]uint8
-	came     [maxNoted]uint8 // in which order they came
+	came     [maxNoted]uint8 // by party: the number of its arrival
 	last     uint8
 	at       [maxNoted]uint8
-	on       [maxNoted]uint8 // the number by which somebody is inside
-	shared   [2]uint8        // the number that may still be joined
-	fresh    [2]bool         // of each client's queue, as in Waits
+	on       [maxNoted]uint8 // by party: the number of its claim; 0: it has none
+	shared   [2]uint8        // by client: the number of the claim that readers may join
+	fresh    [2]bool         // for each client's queue, as in Waits
 	woken    [2]bool
 	message  [2]bool
 	timer    [2]bool
-	silent   [2]bool         // what may have let the head in was not told
-	kept     [2]bool         // the head was kept out by a note
-	asked    uint8           // who has ever asked
-	unsure   uint8           // who has had an attempt without an answer
-	late     uint8           // whose attempt was given up and may still be carried out
+	silent   [2]bool         // no message tells the head of an event: none was sent, or it got lost
+	kept     [2]bool         // the head was refused because of a note
+	asked    uint8           // numbers that have ever asked
+	unsure   uint8           // numbers with an attempt without an answer
+	late     uint8           // parties whose abandoned attempt may still be carried out
 	back     uint8           // numbers that are taken back
-	behind   [maxNoted]uint8 // writers who waited already as somebody came, and do so since
+	behind   [maxNoted]uint8 // for each party: writers that came earlier and still wait
 	crashed  bool
 	unknowns uint8
 	losses   uint8
-	overtook bool // W1
-	jumped   bool // W2
+	overtook bool // W1 is violated
+	jumped   bool // W2 is violated
 }
 
-// readingToo is where a party is that writes and reads; in the rest of its places it is as in Waits.
+// readingToo is the state of a party that writes and reads. All other states are as in Waits.
 const readingToo = finished + 1
 
-// Init is a free lock and nobody there.
+// Init is the state with a free lock and no parties.
 func (m *Notes) Init() NotesState { return NotesState{} }
 
 func (m *Notes) all() int { return len(m.Clients[0]) + len(m.Clients[1]) }
@@ -68,12 +72,13 @@ func (m *Notes) kind(p int) byte { return (m.Clients[0] + m.Clients[1])[p] }
 
 func (m *Notes) writes(p int) bool { return m.kind(p) == 'W' || m.kind(p) == 'D' }
 
-// once says that a party doesn't wait.
+// once says whether a party tries only once.
 func (m *Notes) once(p int) bool { return m.kind(p) == 'T' }
 
 func (m *Notes) name(p int) string {
 	c := m.client(p)
-	return fmt.Sprintf("%c%d (%s)", 'A'+c, p-c*len(m.Clients[0])+1, map[byte]string{'R': "reader", 'T': "reader", 'W': "writer", 'D': "writer"}[m.kind(p)])
+	return fmt.Sprintf("%c%d (%s)", 'A'+c, p-c*len(m.Clients[0])+1,
+		map[byte]string{'R': "reader", 'T': "reader", 'W': "writer", 'D': "writer"}[m.kind(p)])
 }
 
 func (s *NotesState) waits(p int) bool {
@@ -84,20 +89,23 @@ func (s *NotesState) waits(p int) bool {
 	return false
 }
 
-// head returns who heads a client's queue.
+// head returns the head of a client's queue.
 func (m *Notes) head(s *NotesState, c int) int {
 	first := -1
 	for p := range m.all() {
-		if m.client(p) == c && s.waits(p) && !m.once(p) && (first < 0 || s.came[p] < s.came[first]) {
+		if m.client(p) == c && s.waits(p) && !m.once(p) &&
+			(first < 0 || s.came[p] < s.came[first]) {
 			first = p
 		}
 	}
 	return first
 }
 
-// Bad checks L2, that whoever heads a queue and could get in will look; L2m, that after whatever the store tells of he needs no timer
-// for that; W1, that no reader is let in by the store before a writer whose note was there as it came; W2, that none joins
-// ahead of a writer that waits in its own client; and G1 and G3, that no hold and no note is left of which nobody here knows.
+// Bad checks these rules. L2: if the head of a queue could enter, it will poll. L2m: the head needs
+// its timer only if no message told it, or after an attempt without an answer. W1: the store admits
+// no reader ahead of a writer whose note was there when the reader came. W2: no reader joins ahead
+// of a writer that waits in the reader's own client. G1 and G3: each hold and each note in the
+// store is known to a client.
 func (m *Notes) Bad(s NotesState) []string {
 	var bad []string
 	check := func(property string, holds bool) {
@@ -107,7 +115,8 @@ func (m *Notes) Bad(s NotesState) []string {
 	}
 	for c := range 2 {
 		h := m.head(&s, c)
-		if h < 0 || s.at[h] != asleep && s.at[h] != pausing || !m.mayEnter(&s, h) || m.pending(&s, c) {
+		if h < 0 || s.at[h] != asleep && s.at[h] != pausing || !m.mayEnter(&s, h) ||
+			m.pending(&s, c) {
 			continue
 		}
 		check("L2", s.timer[c])
@@ -141,7 +150,7 @@ func (s *NotesState) anyOn(number uint8) bool {
 	return false
 }
 
-// mayEnter says whether the store would let somebody in, however long the attempt takes.
+// mayEnter says whether the store would admit a party, however long the attempt takes.
 func (m *Notes) mayEnter(s *NotesState, p int) bool {
 	if m.writes(p) {
 		return s.write == 0 && s.read == 0
@@ -149,7 +158,7 @@ func (m *Notes) mayEnter(s *NotesState, p int) bool {
 	return s.write == 0 && !s.bars(p, s.last)
 }
 
-// bars says whether a note keeps a reader out that came at a given moment.
+// bars says whether a note keeps out a reader with the given arrival.
 func (s *NotesState) bars(p int, came uint8) bool {
 	for q, since := range s.note {
 		if q != p && since != 0 && since < came {
@@ -159,7 +168,7 @@ func (s *NotesState) bars(p int, came uint8) bool {
 	return false
 }
 
-// pending says whether anything but a timer will let a client's head try.
+// pending says whether an event other than a timer will make the head of a client try.
 func (m *Notes) pending(s *NotesState, c int) bool {
 	if s.fresh[c] || s.woken[c] || s.message[c] {
 		return true
@@ -172,7 +181,7 @@ func (m *Notes) pending(s *NotesState, c int) bool {
 	return false
 }
 
-// Done says that all have come and gone, and nothing is left.
+// Done says whether all calls have ended and the store is empty.
 func (m *Notes) Done(s NotesState) bool {
 	for _, at := range s.at {
 		if at != outside && at != finished {
@@ -184,7 +193,7 @@ func (m *Notes) Done(s NotesState) bool {
 
 type notesEmitter func(NotesState, string, ...any)
 
-// Next emits the successors.
+// Next emits the successors of s.
 func (m *Notes) Next(s NotesState, calm bool, emit func(NotesState, string, ...any)) {
 	do := func(t NotesState, format string, args ...any) {
 		m.tidy(&t)
@@ -209,11 +218,12 @@ func (m *Notes) Next(s NotesState, calm bool, emit func(NotesState, string, ...a
 	}
 }
 
-// tidy forgets what can't matter any more.
+// tidy clears data without effect.
 func (m *Notes) tidy(s *NotesState) {
 	for c := range 2 {
 		if m.head(s, c) < 0 {
-			s.fresh[c], s.woken[c], s.message[c], s.timer[c], s.silent[c], s.kept[c] = false, false, false, false, false, false
+			s.fresh[c], s.woken[c], s.message[c], s.timer[c], s.silent[c], s.kept[c] = false, false,
+				false, false, false, false
 		}
 	}
 	for p := range m.all() {
@@ -232,10 +242,10 @@ func (m *Notes) tidy(s *NotesState) {
 	}
 }
 
-// publish tells both clients of something.
+// publish sends a message to both clients.
 func (m *Notes) publish(s *NotesState) { s.message = [2]bool{true, true} }
 
-// messages emits what becomes of what the store tells.
+// messages emits the arrival and the loss of a message of the store.
 func (m *Notes) messages(s NotesState, c int, calm bool, do notesEmitter) {
 	if !s.message[c] {
 		return
@@ -251,7 +261,7 @@ func (m *Notes) messages(s NotesState, c int, calm bool, do notesEmitter) {
 	}
 }
 
-// background emits take-backs, attempts that nobody awaits, and what ends by itself.
+// background emits take-backs, attempts without a waiter, and the expiry of holds and notes.
 func (m *Notes) background(s NotesState, p int, calm bool, do notesEmitter) {
 	bit := uint8(1) << p
 	name := m.name(p)
@@ -273,7 +283,8 @@ func (m *Notes) background(s NotesState, p int, calm bool, do notesEmitter) {
 			do(t, "background takes back what %s may have (now %s)", name, m.has(&t))
 		}
 		if s.late&bit != 0 {
-			do(t, "background takes back what %s may have, not for the last time (now %s)", name, m.has(&t))
+			do(t, "background takes back what %s may have, not for the last time (now %s)", name,
+				m.has(&t))
 		}
 		if m.Mutation == noteTakenBackOnce && !calm {
 			t := s
@@ -281,7 +292,9 @@ func (m *Notes) background(s NotesState, p int, calm bool, do notesEmitter) {
 			do(t, "network loses the take-back of %s", name)
 		}
 	}
-	if s.note[p] != 0 && (!s.waits(p) || s.at[p] == pausing || s.crashed && m.client(p) == 1 || m.Mutation == placeTooShort && s.at[p] == asleep) {
+	if s.note[p] != 0 &&
+		(!s.waits(p) || s.at[p] == pausing || s.crashed && m.client(p) == 1 ||
+			m.Mutation == placeTooShort && s.at[p] == asleep) {
 		t := s
 		t.note[p] = 0
 		t.silent = [2]bool{true, true}
@@ -292,7 +305,8 @@ func (m *Notes) background(s NotesState, p int, calm bool, do notesEmitter) {
 		}
 		do(t, "store: the note of %s runs out", name)
 	}
-	ghost := !m.Punctual && !s.waits(p) && s.at[p] != releasing && s.back&bit == 0 && !s.anyOn(uint8(p)+1)
+	ghost := !m.Punctual && !s.waits(p) && s.at[p] != releasing && s.back&bit == 0 &&
+		!s.anyOn(uint8(p)+1)
 	if (s.crashed && m.client(p) == 1 || ghost) && (s.write == uint8(p)+1 || s.read&bit != 0) {
 		t := s
 		m.free(&t, p)
@@ -301,7 +315,7 @@ func (m *Notes) background(s NotesState, p int, calm bool, do notesEmitter) {
 	}
 }
 
-// free takes whatever a number has in the store away.
+// free deletes a number's data in the store.
 func (m *Notes) free(s *NotesState, p int) {
 	if s.write == uint8(p)+1 {
 		s.write = 0
@@ -309,7 +323,8 @@ func (m *Notes) free(s *NotesState, p int) {
 	s.read &^= 1 << p
 }
 
-// giveBack releases a number in the store: what it holds, but a read that goes on, and its note.
+// giveBack releases a number in the store. The store deletes the number's note and hold, except a
+// read that continues.
 func (m *Notes) giveBack(s *NotesState, p int) {
 	before := *s
 	reads := s.read & (1 << p)
@@ -318,13 +333,14 @@ func (m *Notes) giveBack(s *NotesState, p int) {
 		s.read |= reads
 	}
 	switch gone := s.note[p] != 0; {
-	case gone && m.Mutation != givesUpQuietly, s.write != before.write, s.read == 0 && before.read != 0:
+	case gone && m.Mutation != givesUpQuietly, s.write != before.write,
+		s.read == 0 && before.read != 0:
 		m.publish(s)
 	}
 	s.note[p] = 0
 }
 
-// attempts emits what an attempt comes to, at once and late.
+// attempts emits the results of an attempt, carried out at once or late.
 func (m *Notes) attempts(s NotesState, p int, emit func(t NotesState, in bool, when string)) {
 	in, t := m.attempt(s, p, s.came[p])
 	emit(t, in, "")
@@ -334,7 +350,7 @@ func (m *Notes) attempts(s NotesState, p int, emit func(t NotesState, in bool, w
 	}
 }
 
-// attempt is one in the store, of somebody who came then by its account.
+// attempt carries out an attempt in the store. came is the arrival that the store assumes.
 func (m *Notes) attempt(s NotesState, p int, came uint8) (bool, NotesState) {
 	number := uint8(p) + 1
 	bit := uint8(1) << p
@@ -373,7 +389,7 @@ func inOrHeld(in bool) string {
 	return "held, or kept out by a note"
 }
 
-// has says in words what the store has.
+// has describes the store's data in words.
 func (m *Notes) has(s *NotesState) string {
 	text := ""
 	if s.write != 0 {
@@ -395,7 +411,7 @@ func (m *Notes) has(s *NotesState) string {
 	return text[:len(text)-2]
 }
 
-// crash ends client B.
+// crash makes client B crash.
 func (m *Notes) crash(s NotesState, do notesEmitter) {
 	s.crashed = true
 	for p := range m.all() {
@@ -411,13 +427,14 @@ func (m *Notes) crash(s NotesState, do notesEmitter) {
 	do(s, "client B crashes")
 }
 
-// step emits what a party may do.
+// step emits the next events of a party.
 func (m *Notes) step(s NotesState, p int, calm bool, do notesEmitter) {
 	name, c := m.name(p), m.client(p)
 	t := s
 	switch s.at[p] {
 	case outside:
-		if !calm && (p == 0 || m.client(p-1) != c || m.kind(p-1) != m.kind(p) || s.at[p-1] != outside) {
+		if !calm &&
+			(p == 0 || m.client(p-1) != c || m.kind(p-1) != m.kind(p) || s.at[p-1] != outside) {
 			m.come(s, p, do)
 		}
 	case asleep, pausing:
@@ -442,12 +459,12 @@ func (m *Notes) step(s NotesState, p int, calm bool, do notesEmitter) {
 	}
 }
 
-// come lets a party call.
+// come begins the call of a party.
 func (m *Notes) come(s NotesState, p int, do notesEmitter) {
 	c := m.client(p)
 	s.last++
 	s.came[p] = s.last
-	writer := false // waits in this client
+	writer := false // a writer waits in this client
 	for q := range m.all() {
 		if m.writes(q) && s.waits(q) && (s.note[q] != 0 || m.client(q) == c) {
 			s.behind[p] |= 1 << q
@@ -472,7 +489,7 @@ func (m *Notes) come(s NotesState, p int, do notesEmitter) {
 	do(s, "%s comes, queues", m.name(p))
 }
 
-// sleep emits what lets a party in the queue go on.
+// sleep emits the events that let a party in the queue continue.
 func (m *Notes) sleep(s NotesState, p int, do notesEmitter) {
 	c := m.client(p)
 	if m.head(&s, c) != p {
@@ -485,14 +502,15 @@ func (m *Notes) sleep(s NotesState, p int, do notesEmitter) {
 	}
 	if s.fresh[c] || s.woken[c] {
 		t := s
-		t.fresh[c], t.woken[c], t.silent[c], t.timer[c], t.kept[c] = false, false, false, false, false
+		t.fresh[c], t.woken[c], t.silent[c], t.timer[c], t.kept[c] = false, false, false, false,
+			false
 		t.at[p] = asking
 		t.asked |= 1 << p
 		do(t, "%s tries", m.name(p))
 	}
 }
 
-// ask emits what becomes of an attempt.
+// ask emits all that may happen to an attempt.
 func (m *Notes) ask(s NotesState, p int, calm bool, do notesEmitter) {
 	m.attempts(s, p, func(t NotesState, in bool, when string) {
 		if m.once(p) && !in {
@@ -501,7 +519,8 @@ func (m *Notes) ask(s NotesState, p int, calm bool, do notesEmitter) {
 			return
 		}
 		t.at[p] = refused
-		t.kept[m.client(p)] = !m.writes(p) && s.write == 0 && (m.Mutation == barredDeaf || m.Mutation == noNoteTimer)
+		t.kept[m.client(p)] = !m.writes(p) && s.write == 0 &&
+			(m.Mutation == barredDeaf || m.Mutation == noNoteTimer)
 		if in {
 			m.enter(&t, p, uint8(p)+1)
 		}
@@ -516,7 +535,8 @@ func (m *Notes) ask(s NotesState, p int, calm bool, do notesEmitter) {
 	}
 }
 
-// enter lets a party in; a reader takes those along who queue behind it, up to the first writer.
+// enter makes a party hold the lock. A reader also admits the readers that queue behind it, up to
+// the first writer.
 func (m *Notes) enter(s *NotesState, p int, number uint8) {
 	c := m.client(p)
 	head := m.head(s, c)
@@ -530,11 +550,13 @@ func (m *Notes) enter(s *NotesState, p int, number uint8) {
 	}
 }
 
-// admit lets those join who queue for reading ahead of any writer, but for one whose own attempt is under way.
+// admit makes the readers of a queue that are ahead of all its writers join a claim. It skips a
+// reader whose own attempt is under way.
 func (m *Notes) admit(s *NotesState, c int, number uint8) {
 	first := uint8(maxNoted + 1)
 	for q := range m.all() {
-		if m.client(q) == c && s.waits(q) && m.writes(q) && !(m.Mutation == grantsAheadOfTrying && (s.at[q] == asking || s.at[q] == refused)) {
+		if m.client(q) == c && s.waits(q) && m.writes(q) &&
+			!(m.Mutation == grantsAheadOfTrying && (s.at[q] == asking || s.at[q] == refused)) {
 			first = min(first, s.came[q])
 		}
 	}
@@ -544,7 +566,8 @@ func (m *Notes) admit(s *NotesState, c int, number uint8) {
 		}
 		if s.came[q] < first || m.Mutation == grantsAhead {
 			for w := range m.all() {
-				s.jumped = s.jumped || m.client(w) == c && m.writes(w) && s.waits(w) && s.came[w] < s.came[q]
+				s.jumped = s.jumped || m.client(w) == c && m.writes(w) && s.waits(w) &&
+					s.came[w] < s.came[q]
 			}
 			s.at[q], s.on[q] = having, number
 			if s.unsure&(1<<q) != 0 {
@@ -554,17 +577,19 @@ func (m *Notes) admit(s *NotesState, c int, number uint8) {
 	}
 }
 
-// next lets the head of a queue try, if there is one.
+// next makes the head of a queue try, if the queue isn't empty.
 func (m *Notes) next(s *NotesState, c int) {
 	s.fresh[c] = m.head(s, c) >= 0
 	s.timer[c], s.kept[c] = false, false
 }
 
-// heir returns to whom a write is handed: the first that waits to write, whoever waits to read before, or -1.
+// heir returns the waiter to which a write is handed over: the first waiting writer, even behind
+// waiting readers. It returns -1 if there is none, or if that writer's attempt is under way.
 func (m *Notes) heir(s *NotesState, c int) int {
 	first := -1
 	for p := range m.all() {
-		if m.client(p) == c && m.writes(p) && s.waits(p) && (first < 0 || s.came[p] < s.came[first]) {
+		if m.client(p) == c && m.writes(p) && s.waits(p) &&
+			(first < 0 || s.came[p] < s.came[first]) {
 			first = p
 		}
 	}
@@ -574,7 +599,7 @@ func (m *Notes) heir(s *NotesState, c int) int {
 	return first
 }
 
-// leave emits how somebody inside gives back what it has.
+// leave emits the ways in which a party releases its hold.
 func (m *Notes) leave(s NotesState, p int, calm bool, do notesEmitter) {
 	name, c, number := m.name(p), m.client(p), s.on[p]
 	t := s
@@ -616,14 +641,14 @@ func (m *Notes) leave(s NotesState, p int, calm bool, do notesEmitter) {
 	do(t, "%s unlocks, sends release", name)
 }
 
-// drained takes back what may still be carried out of a number that is over.
+// drained takes back a released number if one of its requests may still be carried out.
 func (m *Notes) drained(s *NotesState, number int) {
 	if s.unsure&(1<<number) != 0 {
 		s.back |= 1 << number
 	}
 }
 
-// release emits what becomes of a release.
+// release emits all that may happen to a release.
 func (m *Notes) release(s NotesState, p int, calm bool, do notesEmitter) {
 	number := int(s.on[p]) - 1
 	s.on[p] = 0
@@ -646,7 +671,7 @@ func (m *Notes) release(s NotesState, p int, calm bool, do notesEmitter) {
 	}
 }
 
-// cancel emits the end of a call that waits. A writer that has asked takes its note back.
+// cancel emits the cancellation of a waiting call. A writer that has asked releases its note.
 func (m *Notes) cancel(s NotesState, p int, do notesEmitter) {
 	c, bit := m.client(p), uint8(1)<<p
 	head := m.head(&s, c) == p

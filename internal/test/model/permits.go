@@ -5,16 +5,17 @@ import (
 	"slices"
 )
 
-// Permits is the model of a semaphore: parties that ask for some of a number of permits, all at once, each under a number of its own
-// for each acquisition. To release a number is one step here, as in model Line. Somebody else may take a part of what a party has, before its time: a
-// client of another library whose clock is ahead. The fields are the bounds.
+// Permits is the model of a semaphore. Each party asks for several permits at once, with a new
+// number for each acquisition. The release of a number is one step here, as in model Line. A client
+// of another library whose clock is ahead may take a part of a party's permits too early. The
+// fields of Permits bound the exploration.
 type Permits struct {
-	Wants    [maxHolders]uint8 // how many each asks for; 0: it isn't there
-	Limits   [maxHolders]uint8 // and how many each believes that there are
+	Wants    [maxHolders]uint8 // how many permits each party asks for; 0: there is no such party
+	Limits   [maxHolders]uint8 // the limit that each party passes to the store
 	Requests int
 	Unknowns uint8
 	Lease    uint8
-	Reclaims uint8 // times that a part is taken
+	Reclaims uint8 // how often a part of the permits is taken too early
 	Forces   uint8
 	Punctual bool
 	Mutation mutation
@@ -22,10 +23,11 @@ type Permits struct {
 
 const maxHolders = 3
 
-// A share is what a number has.
+// had is what a number has in the store: permits, and their remaining time.
 type had struct{ permits, left uint8 }
 
-// PermitsState is a state. Its requests and calls are as in model Line; a number is a party's index.
+// PermitsState is a state of the model. Its requests and calls are as in model Line. A number is a
+// party's index.
 type PermitsState struct {
 	out      [maxHolders]had
 	calls    [maxHolders]call
@@ -35,7 +37,7 @@ type PermitsState struct {
 	forces   uint8
 }
 
-// Init is nothing out.
+// Init is the state without acquired permits.
 func (m *Permits) Init() PermitsState { return PermitsState{} }
 
 func (s *PermitsState) total() (n uint8) {
@@ -45,8 +47,9 @@ func (s *PermitsState) total() (n uint8) {
 	return n
 }
 
-// Bad checks S1, that no more permits are out, by what those believe who have them, than anybody thinks there are; S2, that what somebody
-// believes to have is out; and G, that nothing is out that nobody uses or takes back.
+// Bad checks these rules. S1: the permits on which parties rely are at most the largest limit. S2:
+// the store counts the permits on which a party relies. G: all permits in the store are in use or
+// being taken back.
 func (m *Permits) Bad(s PermitsState) []string {
 	var bad []string
 	believed, counted, haunted := uint8(0), true, false
@@ -70,7 +73,7 @@ func (m *Permits) Bad(s PermitsState) []string {
 	return bad
 }
 
-// Done says that all is over and nothing is out.
+// Done says whether all calls have ended and no permit is acquired.
 func (m *Permits) Done(s PermitsState) bool {
 	for _, x := range s.calls {
 		if x.at != notCome && x.at != past {
@@ -82,7 +85,7 @@ func (m *Permits) Done(s PermitsState) bool {
 
 type permitsEmitter func(PermitsState, string, ...any)
 
-// Next emits the successors.
+// Next emits the successors of s.
 func (m *Permits) Next(s PermitsState, calm bool, emit func(PermitsState, string, ...any)) {
 	do := func(t PermitsState, format string, args ...any) {
 		m.tidy(&t)
@@ -124,7 +127,7 @@ func (m *Permits) Next(s PermitsState, calm bool, emit func(PermitsState, string
 
 func (m *Permits) name(n int) string { return fmt.Sprintf("#%d", n) }
 
-// strike notes that the store lets go of what a number has against its promise.
+// strike records that the store ends a number's permits against its promise.
 func (s *PermitsState) strike(n int) {
 	s.calls[n].struck = s.calls[n].believes()
 	for i := range s.requests {
@@ -185,7 +188,7 @@ func (s *PermitsState) awaits(n int, kind uint8) bool {
 	return false
 }
 
-// carryOut does a request in the store.
+// carryOut carries out a request in the store.
 func (m *Permits) carryOut(s *PermitsState, r *lineRequest) {
 	n := int(r.number)
 	x, wants := &s.out[n], m.Wants[n]
@@ -208,7 +211,7 @@ func (m *Permits) carryOut(s *PermitsState, r *lineRequest) {
 	}
 }
 
-// release gives back what a number has.
+// release releases a number's permits.
 func (m *Permits) release(s *PermitsState, n int) {
 	x := &s.out[n]
 	switch {
@@ -224,7 +227,7 @@ func (m *Permits) release(s *PermitsState, n int) {
 	}
 }
 
-// network emits what may become of request i.
+// network emits all that may happen to request i.
 func (m *Permits) network(s PermitsState, i int, calm bool, do permitsEmitter) {
 	r := s.requests[i]
 	n := int(r.number)
@@ -260,17 +263,18 @@ func (m *Permits) network(s PermitsState, i int, calm bool, do permitsEmitter) {
 	do(t, "nobody waits for the answer to %s any more", name)
 }
 
-// leave lets nobody wait for an answer.
+// leave makes the waiter for a reply stop waiting.
 func (m *Permits) leave(s *PermitsState, i int) {
 	r := &s.requests[i]
 	r.awaited = false
-	if r.kind == acquisition && r.reply == pending || r.kind == acquisition && s.calls[r.number].at == queues {
+	if r.kind == acquisition && r.reply == pending ||
+		r.kind == acquisition && s.calls[r.number].at == queues {
 		x := &s.calls[r.number]
 		x.unsure = max(x.unsure, 1+r.left)
 	}
 }
 
-// answer lets a party have a reply.
+// answer makes a party receive a reply.
 func (m *Permits) answer(s *PermitsState, r lineRequest) {
 	x := &s.calls[r.number]
 	switch {
@@ -285,7 +289,7 @@ func (m *Permits) answer(s *PermitsState, r lineRequest) {
 	}
 }
 
-// step emits what a party does by itself.
+// step emits the next events of a party.
 func (m *Permits) step(s PermitsState, n int, calm bool, do permitsEmitter) {
 	x := &s.calls[n]
 	t := s
@@ -312,18 +316,18 @@ func (m *Permits) step(s PermitsState, n int, calm bool, do permitsEmitter) {
 	}
 }
 
-// end emits the end of an acquisition: nothing but releases follows for its number.
+// end emits the end of an acquisition. After it, only releases are sent for its number.
 func (m *Permits) end(s PermitsState, n int, does string, do permitsEmitter) {
 	s.calls[n].at = takenOut
 	for i := range s.requests {
 		if r := &s.requests[i]; r.kind == renewal && int(r.number) == n {
-			r.awaited = false // whatever is answered changes nothing
+			r.awaited = false // the answer has no effect any more
 		}
 	}
 	do(s, "%s %s", m.name(n), does)
 }
 
-// takeBack emits that a number is released in the background, as in model Line.
+// takeBack emits the release of a number in the background, as in model Line.
 func (m *Permits) takeBack(s PermitsState, n int, calm bool, do permitsEmitter) {
 	t := s
 	m.release(&t, n)

@@ -5,28 +5,34 @@ import (
 	"math/bits"
 )
 
-// Quorum is the model of three stores that are one: a lock is held where two of them say so. Each client has one call at a time, and its attempts have a name each
-// in the stores; those that are dead are used again here. What can't be had is given back at once, in the background. The fields are the bounds.
+// Quorum is the model of a quorum of three stores: a lock is held if two of them grant it. Each
+// client has one call at a time, and each of its attempts has its own name in the stores. Names of
+// finished attempts are used again here. A failed attempt is released at once, in the background.
+// The fields of Quorum bound the exploration.
 type Quorum struct {
-	Comes    [2]uint8 // how often each client locks
-	Rival    bool     // B is an ideal client instead, who asks whom it likes: its requests take no time
-	Slow     bool     // a store that takes its time may yet answer when the next is asked
-	Names    int      // of each client that aren't dead, at a time
-	Depth    uint8    // how deep is re-entered
-	Lease    uint8    // in ticks; 0: time stands still, and nothing runs out
-	Late     int      // acquisitions that nobody waits for, or repairs, at a time; others are lost
-	Doubts   bool     // who is refused by the store that is asked first looks at the others
-	Repairs  bool     // stores that lack a hold are asked for it again
-	Ghost    bool     // a give-back may be late, and come twice
-	Silent   uint8    // times that an answer is given up though its store is there; often: as often as you like
-	Restarts uint8    // times that a store restarts empty
-	Away     bool     // … and then stays away for a lease
-	Spaced   bool     // … and not before the last one, and all repairs, were seen by two renewals of the hold; all else is well
-	Dead     bool     // the first store is away for good
-	Crossed  bool     // … and A believes the second to be down
-	Leftover bool     // the first store has what nobody uses, for good
+	Comes [2]uint8 // how often each client locks
+	// B is an ideal client, which asks the stores in any order, and whose requests take no time
+	Rival   bool
+	Slow    bool  // a slow store may still answer when the next store is asked
+	Names   int   // the most names of each client in use at a time
+	Depth   uint8 // how deep a client re-enters
+	Lease   uint8 // in ticks; 0: there is no time, and no hold expires
+	Late    int   // the most acquisitions without a waiter, or for repair, at a time
+	Doubts  bool  // after a refusal by the first store, a client may ask the others
+	Repairs bool  // a client acquires the hold again in stores that lack it
+	Ghost   bool  // a release may be late, and arrive twice
+	// how often a client stops waiting for a store that is up; the constant often sets no bound
+	Silent   uint8
+	Restarts uint8 // how often a store restarts without its data
+	Away     bool  // after a restart, a store stays away for a lease
+	// a store restarts only if the hold was renewed twice since the last restart, and no repair is
+	// under way; there are no other faults
+	Spaced   bool
+	Dead     bool // the first store is away forever
+	Crossed  bool // with Dead: A believes that the second store is down
+	Leftover bool // the first store has a hold that is never released
 	Crashes  uint8
-	Well     bool // all is well: whoever is let in by the store that is asked first gets in
+	Well     bool // there are no faults, so a client that the first store admits gets the lock
 	Mutation mutation
 }
 
@@ -34,17 +40,17 @@ const (
 	quorumStores = 3
 	majority     = 2
 	maxNames     = 3
-	leftover     = 1 + 2*maxNames // a name that nobody uses
-	enough       = 2              // renewals between two restarts
+	leftover     = 1 + 2*maxNames // a name that isn't used by any client
+	enough       = 2              // the number of renewals between two restarts
 	forGood      = 255
 	often        = 255
 )
 
-// Where a client is, in addition to what goroutines of model Holds do.
+// The states of a client, in addition to those of goroutines in model Holds.
 const (
 	absent uint8 = iota
 	asks         // an attempt is under way
-	sleeps       // until it is woken, or looks
+	sleeps       // until it is woken, or polls
 	has
 	renews
 	reenters
@@ -52,63 +58,66 @@ const (
 	dead
 )
 
-// What a store has said to a client's step.
+// The answers of a store to a client's step.
 const (
 	unasked uint8 = iota
 	sent
 	yes
 	no
-	silent // nobody waits for it any more
+	silent // the client has stopped waiting for the answer
 )
 
-// A ballot is what a store has under the key: a name, how often, and for how long.
+// A ballot is a store's data under the key: a name, its count, and its remaining time; and how long
+// the store stays away.
 type ballot struct{ name, count, left, away uint8 }
 
-// A voter is a client.
+// A voter is the state of a client.
 type voter struct {
 	at, name uint8
-	comes    uint8 // it has yet to lock
+	comes    uint8 // how often it will still lock
 	votes    [quorumStores]uint8
-	never    uint8 // stores that have said that they don't have the name; a bit for each
-	regained uint8 // of those, which have it again
-	repairs  uint8 // stores that were asked for it again, and are listened to
-	perhaps  uint8 // stores that were asked for it again, and weren't listened to
-	said     uint8 // what never is if nothing is forgotten too early
-	lead     uint8 // which store was asked first, or is now
+	never    uint8 // stores that have answered that they don't have the name, as bits
+	regained uint8 // stores in never that have it again
+	repairs  uint8 // stores that were asked again, and whose answer is awaited
+	perhaps  uint8 // stores that were asked again, and whose answer isn't awaited
+	said     uint8 // the field never, as it would be without a mutation
+	lead     uint8 // the store that was asked first, or is asked now
 	down     uint8 // stores that it believes to be down
-	listens  uint8 // at which store; 0: none, yet
+	listens  uint8 // the store at which it listens, from 1; 0: none yet
 	woken    bool
-	looks    bool  // it has a short timer
-	promise  uint8 // what is left of a lease that counts from the begin of the step
-	left     uint8 // until its own deadline
+	looks    bool  // it polls soon, with a short timer
+	promise  uint8 // time left of the lease that the step under way asks for
+	left     uint8 // time until its own deadline
 	depth    uint8
-	struck   bool // another got in since
+	struck   bool // another client has acquired the lock after it
 }
 
-// A ballotName is what an attempt is called in the stores.
+// A ballotName is the name of an attempt in the stores.
 type ballotName struct {
-	late  uint8 // where an acquisition may yet be carried out
-	later uint8 // … and another one
-	back  uint8 // where it is being taken back
+	late  uint8 // stores that may still carry out an acquisition
+	later uint8 // stores that may carry out a second acquisition
+	back  uint8 // stores in which the name is taken back
 }
 
-// QuorumState is a state.
+// QuorumState is a state of the model.
 type QuorumState struct {
 	stores   [quorumStores]ballot
 	clients  [2]voter
 	names    [leftover + 1]ballotName
-	ghost    [2]uint8 // a give-back that is late: 1 + the store, and the name
+	ghost    [2]uint8 // a late release: 1 + the store, and the name
 	restarts uint8
 	crashes  uint8
 	silent   uint8
-	split    bool  // an attempt failed that the store asked first had let in (V)
-	tooLate  bool  // somebody was told that he has a lock which was over (S4)
-	rounds   uint8 // renewals of the hold since a store restarted, or was repaired
-	robbed   bool  // a hold was lost that wasn't over (K)
-	again    uint8 // how often a majority has refused what a store had let in, since anybody last got in, released or restarted (Z)
+	split    bool  // an attempt failed although the first store had admitted it (V)
+	tooLate  bool  // a call returned with a lock that had expired (S4)
+	rounds   uint8 // renewals of the hold since the last restart or repair
+	robbed   bool  // a hold was lost before it had expired (K)
+	// how often a majority has refused a client that one store had admitted (Z); counted anew when
+	// a client acquires or releases the lock, or a store restarts
+	again uint8
 }
 
-// Init is nothing held.
+// Init is the state in which no store has a hold.
 func (m *Quorum) Init() QuorumState {
 	var s QuorumState
 	for c := range s.clients {
@@ -133,7 +142,7 @@ func (m *Quorum) valid(x *voter) bool {
 	return (x.at == has || x.at == renews || x.at == reenters) && (x.left > 0 || m.timeless())
 }
 
-// Bad checks S1, S2 and S4 as elsewhere, and what README.md says of quorums.
+// Bad checks S1, S2 and S4 as the other models do, and the rules of quorums in README.md.
 func (m *Quorum) Bad(s QuorumState) []string {
 	var bad []string
 	check := func(property string, holds bool) {
@@ -154,7 +163,8 @@ func (m *Quorum) Bad(s QuorumState) []string {
 		}
 	}
 	for k, e := range s.stores {
-		if e.name != 0 && e.name != leftover && !s.uses(e.name) && !inSet(s.names[e.name].back, k) && s.clients[m.client(e.name)].at != dead {
+		if e.name != 0 && e.name != leftover && !s.uses(e.name) &&
+			!inSet(s.names[e.name].back, k) && s.clients[m.client(e.name)].at != dead {
 			kept = false
 		}
 	}
@@ -180,7 +190,7 @@ func (s *QuorumState) count(name uint8) (n int) {
 	return n
 }
 
-// uses says whether a client attempts or holds under this name.
+// uses says whether a client's attempt or hold has this name.
 func (s *QuorumState) uses(name uint8) bool {
 	for c := range s.clients {
 		switch x := &s.clients[c]; x.at {
@@ -193,10 +203,11 @@ func (s *QuorumState) uses(name uint8) bool {
 	return false
 }
 
-// Done says that everybody has come and gone, and nothing is left.
+// Done says whether all calls have ended and the stores are empty.
 func (m *Quorum) Done(s QuorumState) bool {
 	for c := range s.clients {
-		if x := &s.clients[c]; x.at != dead && (x.at != absent || x.comes > 0 && !(m.Rival && c == 1)) {
+		if x := &s.clients[c]; x.at != dead &&
+			(x.at != absent || x.comes > 0 && !(m.Rival && c == 1)) {
 			return false
 		}
 	}
@@ -220,7 +231,8 @@ func (m *Quorum) nameText(name uint8) string {
 	return fmt.Sprintf("%c.%d", 'A'+m.client(name), (int(name)-1)%maxNames+1)
 }
 
-// fresh returns a name of a client that is dead: nothing of it is anywhere. 0: there is none within the bounds.
+// fresh returns a name of the client that no store and no request uses. It returns 0 if the bounds
+// allow none.
 func (m *Quorum) fresh(s *QuorumState, c int) uint8 {
 	for i := range m.Names {
 		n := uint8(c*maxNames + i + 1)
@@ -231,7 +243,7 @@ func (m *Quorum) fresh(s *QuorumState, c int) uint8 {
 	return 0
 }
 
-// tidy gives one form to states that can't be told apart, or whose difference can't matter.
+// tidy gives the same form to states that differ only in data without effect.
 func (m *Quorum) tidy(s *QuorumState) {
 	for c := range s.clients {
 		x := &s.clients[c]
@@ -245,15 +257,22 @@ func (m *Quorum) tidy(s *QuorumState) {
 			if m.Mutation == oneName || m.Mutation == keepsSplit {
 				name = x.name
 			}
-			*x = voter{at: sleeps, name: name, comes: x.comes, down: x.down, listens: x.listens, woken: x.woken && !x.looks, looks: x.looks}
+			*x = voter{
+				at: sleeps, name: name, comes: x.comes, down: x.down, listens: x.listens,
+				woken: x.woken && !x.looks, looks: x.looks,
+			}
 		case asks:
 			x.left, x.depth, x.struck, x.never, x.said = 0, 0, false, 0, 0
 		case has:
-			x.votes, x.promise, x.listens, x.woken, x.looks = [quorumStores]uint8{}, 0, 0, false, false
+			x.votes, x.promise, x.listens, x.woken, x.looks = [quorumStores]uint8{}, 0, 0, false,
+				false
 		case renews, reenters:
 			x.listens, x.woken, x.looks = 0, false, false
 		case givesBack:
-			*x = voter{at: givesBack, name: x.name, comes: x.comes, votes: x.votes, never: x.never, down: x.down}
+			*x = voter{
+				at: givesBack, name: x.name, comes: x.comes, votes: x.votes, never: x.never,
+				down: x.down,
+			}
 			if m.Mutation != refutedForgotten {
 				x.never = 0
 			}
@@ -270,7 +289,10 @@ func (m *Quorum) tidy(s *QuorumState) {
 			x.listens, x.looks = 0, false
 		}
 		s.again = 0
-		s.clients[1] = voter{at: s.clients[1].at, name: m.rival(), comes: s.clients[1].comes, left: s.clients[1].left, promise: s.clients[1].promise}
+		s.clients[1] = voter{
+			at: s.clients[1].at, name: m.rival(), comes: s.clients[1].comes,
+			left: s.clients[1].left, promise: s.clients[1].promise,
+		}
 	}
 	if s.restarts == 0 {
 		for c := range s.clients {

@@ -6,7 +6,7 @@ import (
 
 type quorumEmitter func(QuorumState, string, ...any)
 
-// Next emits the successors.
+// Next emits the successors of s.
 func (m *Quorum) Next(s QuorumState, calm bool, emit func(QuorumState, string, ...any)) {
 	do := func(t QuorumState, format string, args ...any) {
 		m.tidy(&t)
@@ -26,7 +26,7 @@ func (m *Quorum) Next(s QuorumState, calm bool, emit func(QuorumState, string, .
 	m.store(s, calm, do)
 }
 
-// store emits what stores do by themselves, and time.
+// store emits the passing of time, and the events in the stores that no client causes.
 func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	for k := range s.stores {
 		if !calm && s.restarts < m.Restarts && s.oneWell(k) && m.mayRestart(&s) {
@@ -70,12 +70,13 @@ func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	do(s, "tick")
 }
 
-// mayRestart says whether there was time enough since the last store restarted.
+// mayRestart says whether the bound Spaced allows a restart: there were enough renewals since the
+// last restart, and no acquisition is late.
 func (m *Quorum) mayRestart(s *QuorumState) bool {
 	return !m.Spaced || s.rounds == enough && s.lates() == 0
 }
 
-// oneWell says whether no other store than k is at fault.
+// oneWell says whether store k and all other stores are up.
 func (s *QuorumState) oneWell(k int) bool {
 	for i := range s.stores {
 		if i != k && s.stores[i].away > 0 {
@@ -85,18 +86,20 @@ func (s *QuorumState) oneWell(k int) bool {
 	return s.stores[k].away == 0
 }
 
-// free lets a store have nothing, and tells those who listen there, also of what they gave back themselves. Where nobody says so, their timers do.
+// free empties a store, and wakes the clients that listen there, even the client that released.
+// After an expiry the store sends no message. Then this stands for the timers of those clients.
 func (m *Quorum) free(s *QuorumState, k int) {
 	had := s.stores[k].name
 	s.stores[k] = ballot{away: s.stores[k].away}
 	for c := range s.clients {
-		if x := &s.clients[c]; (x.at == asks || x.at == sleeps) && int(x.listens) == k+1 && (m.Mutation != ownUnheard || had == 0 || m.client(had) != c) {
+		if x := &s.clients[c]; (x.at == asks || x.at == sleeps) && int(x.listens) == k+1 &&
+			(m.Mutation != ownUnheard || had == 0 || m.client(had) != c) {
 			x.woken = true
 		}
 	}
 }
 
-// acquire is an acquisition in a store.
+// acquire carries out an acquisition in a store.
 func (m *Quorum) acquire(s *QuorumState, k int, name uint8) uint8 {
 	e := &s.stores[k]
 	switch e.name {
@@ -111,7 +114,7 @@ func (m *Quorum) acquire(s *QuorumState, k int, name uint8) uint8 {
 	return yes
 }
 
-// release gives back once what a store has under a name, and says whether there is more.
+// release reduces a name's count in a store by one, and says whether more is left.
 func (m *Quorum) release(s *QuorumState, k int, name uint8) (more bool) {
 	e := &s.stores[k]
 	if e.name != name {
@@ -123,10 +126,12 @@ func (m *Quorum) release(s *QuorumState, k int, name uint8) (more bool) {
 	return e.name == name && m.Mutation != freedOnce
 }
 
-// abandon lets nobody wait for what was sent to a store.
+// abandon makes a client stop waiting for a store's answer.
 func (m *Quorum) abandon(s *QuorumState, c, k int) {
 	x := &s.clients[c]
-	if acquires := x.at == asks || x.at == reenters && m.Mutation == reentriesCounted; acquires && x.votes[k] == sent && s.lates() < m.Late {
+	if acquires := x.at == asks ||
+		x.at == reenters && m.Mutation == reentriesCounted; acquires && x.votes[k] == sent &&
+		s.lates() < m.Late {
 		s.names[x.name].add(k)
 	}
 	x.votes[k] = silent
@@ -139,8 +144,8 @@ func (s *QuorumState) lates() (n int) {
 	return n
 }
 
-// add notes that one acquisition more may be carried out by a store. It returns false if there are
-// too many.
+// add notes that a store may carry out another acquisition. It returns false if two are noted
+// already.
 func (x *ballotName) add(k int) bool {
 	switch {
 	case !inSet(x.late, k):
@@ -153,7 +158,7 @@ func (x *ballotName) add(k int) bool {
 	return true
 }
 
-// remove notes that one was carried out, or was lost.
+// remove notes that an acquisition was carried out or lost.
 func (x *ballotName) remove(k int) {
 	if inSet(x.later, k) {
 		x.later &^= 1 << k
@@ -162,8 +167,9 @@ func (x *ballotName) remove(k int) {
 	}
 }
 
-// network emits what may become of what a client has sent to a store. An answer takes no time but that of the request: what is heard late differs from what
-// is carried out late only to a client that believes something meanwhile.
+// network emits all that may happen to a client's request to a store. Only the request takes time,
+// not the answer. A late answer differs from a late request only for a client that relies on
+// something meanwhile.
 func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	x := &s.clients[c]
 	if x.at != asks && x.at != renews && x.at != reenters || x.votes[k] != sent {
@@ -181,10 +187,12 @@ func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 			u := t
 			m.silence(&u, k)
 			m.hear(&u, c, k, silent)
-			do(u, "store %d: %s of %s -> %s, but %c gives up waiting%s", k+1, word, m.nameText(x.name), answers[answer], 'A'+c, m.account(&u, c))
+			do(u, "store %d: %s of %s -> %s, but %c gives up waiting%s", k+1, word,
+				m.nameText(x.name), answers[answer], 'A'+c, m.account(&u, c))
 		}
 		m.hear(&t, c, k, answer)
-		do(t, "store %d: %s of %s -> %s%s", k+1, word, m.nameText(x.name), answers[answer], m.account(&t, c))
+		do(t, "store %d: %s of %s -> %s%s", k+1, word, m.nameText(x.name), answers[answer],
+			m.account(&t, c))
 	}
 	if !silences {
 		return
@@ -203,14 +211,14 @@ func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	do(t, "%c gives up waiting for store %d%s", 'A'+c, k+1, m.account(&t, c))
 }
 
-// splitBut says whether a client has a vote, and another has one, and all that is left to be heard
-// is one store.
+// splitBut says whether a client has one yes and one no, and the only missing answer is that of
+// store k.
 func (m *Quorum) splitBut(x *voter, k int) bool {
 	yeas, nays, open := m.votes(x)
 	return yeas == 1 && nays == 1 && open == 1 && x.votes[k] == sent
 }
 
-// silent says whether an answer may be given up of a store that is there.
+// silent says whether a client may stop waiting for a store that is up.
 func (m *Quorum) silent(s *QuorumState) bool { return m.Silent == often || s.silent < m.Silent }
 
 func (m *Quorum) silence(s *QuorumState, k int) {
@@ -221,7 +229,7 @@ func (m *Quorum) silence(s *QuorumState, k int) {
 
 var answers = [...]string{yes: "yes", no: "no", silent: ""}
 
-// carryOut does in a store what a client has sent.
+// carryOut carries out a client's request in a store.
 func (m *Quorum) carryOut(s *QuorumState, c, k int) (word string, answer uint8) {
 	x := &s.clients[c]
 	e := &s.stores[k]
@@ -238,7 +246,7 @@ func (m *Quorum) carryOut(s *QuorumState, c, k int) (word string, answer uint8) 
 	}
 }
 
-// hear lets a client have an answer, or know that there is none.
+// hear makes a client receive an answer, or learn that there will be none.
 func (m *Quorum) hear(s *QuorumState, c, k int, answer uint8) {
 	x := &s.clients[c]
 	x.votes[k] = answer
@@ -255,7 +263,7 @@ func (m *Quorum) hear(s *QuorumState, c, k int, answer uint8) {
 	m.decide(s, c)
 }
 
-// refute notes that a store has said that it doesn't have what a client holds.
+// refute records that a store doesn't have the client's hold.
 func (m *Quorum) refute(x *voter, k int) {
 	x.never |= 1 << k
 	x.said |= 1 << k
@@ -264,10 +272,11 @@ func (m *Quorum) refute(x *voter, k int) {
 }
 
 func (m *Quorum) account(s *QuorumState, c int) string {
-	return map[uint8]string{asks: ", and asks on", sleeps: ", and waits", has: ", and has the lock", renews: "", reenters: "", givesBack: ", and has lost the lock"}[s.clients[c].at]
+	return map[uint8]string{asks: ", and asks on", sleeps: ", and waits", has: ", and has the lock",
+		renews: "", reenters: "", givesBack: ", and has lost the lock"}[s.clients[c].at]
 }
 
-// votes counts a client's votes.
+// votes counts the answers to a client's step.
 func (m *Quorum) votes(x *voter) (yeas, nays, open int) {
 	for k, v := range x.votes {
 		switch v {
@@ -290,7 +299,8 @@ func (m *Quorum) votes(x *voter) (yeas, nays, open int) {
 	return yeas, nays, open
 }
 
-// askNext sends an attempt to the next store that wasn't asked, one that is believed to be down last.
+// askNext sends an attempt to a store that wasn't asked yet. Stores that are believed to be down
+// come last.
 func (m *Quorum) askNext(s *QuorumState, c int) bool {
 	x := &s.clients[c]
 	for _, down := range [2]bool{false, true} {
@@ -304,7 +314,7 @@ func (m *Quorum) askNext(s *QuorumState, c int) bool {
 	return false
 }
 
-// askRest sends an attempt to all stores that weren't asked.
+// askRest sends an attempt to all stores that weren't asked yet.
 func (m *Quorum) askRest(x *voter) {
 	for k, v := range x.votes {
 		if v == unasked {
@@ -313,7 +323,7 @@ func (m *Quorum) askRest(x *voter) {
 	}
 }
 
-// decide does what a client's votes come to.
+// decide acts on the votes of a client's step.
 func (m *Quorum) decide(s *QuorumState, c int) {
 	if s.clients[c].at == asks {
 		m.decideAttempt(s, c)
@@ -334,7 +344,7 @@ func (m *Quorum) decide(s *QuorumState, c int) {
 	}
 	switch {
 	case m.Spaced && open > 0:
-		return // all is well: they answer
+		return // there are no faults, so the other stores will answer
 	case nays >= majority:
 		s.robbed = s.robbed || x.left > 0
 		x.left = 0
@@ -363,8 +373,8 @@ func (m *Quorum) decide(s *QuorumState, c int) {
 	x.at = has
 }
 
-// confirm forgives the stores that had lost a hold and have it again, if a majority of others has
-// it.
+// confirm forgets that a store had lost the hold, if the store has it again and a majority of the
+// stores has it without doubt.
 func (m *Quorum) confirm(x *voter) {
 	sure, surely, asked := 0, 0, uint8(0)
 	for k, v := range x.votes {
@@ -392,7 +402,7 @@ func (m *Quorum) confirm(x *voter) {
 	x.perhaps &^= x.regained
 }
 
-// repair asks the stores for a hold that don't have it.
+// repair sends an acquisition to the stores that lack the hold.
 func (m *Quorum) repair(s *QuorumState, c int) {
 	x := &s.clients[c]
 	if !m.Repairs || m.Mutation == neverRepaired {
@@ -406,7 +416,7 @@ func (m *Quorum) repair(s *QuorumState, c int) {
 	}
 }
 
-// granted is what is left of a lease that a majority granted.
+// granted returns the time left of a lease that a majority has granted.
 func (m *Quorum) granted(x *voter) uint8 {
 	if m.Mutation == deadlineFromReply {
 		return m.Lease
@@ -439,8 +449,8 @@ func (m *Quorum) decideAttempt(s *QuorumState, c int) {
 	}
 }
 
-// doubts says whether a client that was refused by the store that it asked first goes on: all
-// others are free, and have been for a while.
+// doubts says whether a client continues its attempt after a refusal by the first store. It
+// continues if a majority of the stores is free.
 func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	x := &s.clients[c]
 	if !m.Doubts || m.Mutation == believesFirst {
@@ -453,14 +463,14 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 		}
 	}
 	if y := &s.clients[1-c]; m.Well && y.name == name && (y.at == asks || y.at == givesBack) {
-		return false // soon all have it, or none
+		return false // the other client will soon have all stores, or none
 	}
 	return free >= majority
 }
 
-// elsewhere says where to listen instead of the store that has refused a client: at another, 1 and
-// up, if somebody else has a majority of the others; 0 if not. If they only may be on the way to
-// one that is soon over, and worth another look.
+// elsewhere says where a client listens after the first store's refusal. It returns the number of
+// another store, from 1, if another name has a majority. Otherwise it returns 0. soon says that
+// another name may be on its way to a majority, so that the client should poll soon.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
@@ -477,7 +487,7 @@ func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	return 0, soon
 }
 
-// enter lets a client have the lock, unless that is over by now.
+// enter makes a client hold the lock, unless the lease has expired already.
 func (m *Quorum) enter(s *QuorumState, c int) {
 	x := &s.clients[c]
 	if m.granted(x) == 0 && !m.timeless() {
@@ -502,7 +512,7 @@ func (m *Quorum) enter(s *QuorumState, c int) {
 	}
 }
 
-// fail ends an attempt: what it may have is given back at once, and the client waits.
+// fail ends an attempt. Its votes are released at once, and the client waits.
 func (m *Quorum) fail(s *QuorumState, c int) {
 	x := &s.clients[c]
 	yeas, nays, yesses, refused := 0, 0, uint8(0), x.votes[x.lead] == no
@@ -519,7 +529,8 @@ func (m *Quorum) fail(s *QuorumState, c int) {
 		case sent:
 			m.abandon(s, c, k)
 		}
-		if m.Mutation == keepsSplit && v == yes || m.Mutation == silentLeft && v == silent || m.Mutation == neverTakenBack {
+		if m.Mutation == keepsSplit && v == yes || m.Mutation == silentLeft && v == silent ||
+			m.Mutation == neverTakenBack {
 			continue
 		}
 		s.names[x.name].back |= 1 << k
@@ -548,10 +559,11 @@ func (m *Quorum) fail(s *QuorumState, c int) {
 	}
 }
 
-// endHold begins to give back a hold.
+// endHold begins the release of a hold.
 func (m *Quorum) endHold(s *QuorumState, c int) {
 	x := &s.clients[c]
-	x.at, x.votes, x.depth, x.regained, x.repairs, x.perhaps, x.said = givesBack, [quorumStores]uint8{}, 0, 0, 0, 0, 0
+	x.at, x.votes, x.depth, x.regained, x.repairs, x.perhaps, x.said = givesBack,
+		[quorumStores]uint8{}, 0, 0, 0, 0, 0
 	if m.Rival && !m.Ghost {
 		x.at = absent
 		s.names[x.name].back = s.names[x.name].late
@@ -559,7 +571,7 @@ func (m *Quorum) endHold(s *QuorumState, c int) {
 	}
 }
 
-// giveBackAtOnce gives back what is there of a name: what is there for longer only keeps others out.
+// giveBackAtOnce releases a name's votes, which would only keep other clients out.
 func (m *Quorum) giveBackAtOnce(s *QuorumState, name uint8) {
 	for k := range s.stores {
 		for m.release(s, k, name) {
@@ -582,7 +594,9 @@ func (m *Quorum) attempt(s *QuorumState, c int) bool {
 	if name == 0 {
 		return false
 	}
-	*x = voter{at: asks, name: name, comes: x.comes, down: x.down, listens: x.listens, promise: m.Lease}
+	*x = voter{
+		at: asks, name: name, comes: x.comes, down: x.down, listens: x.listens, promise: m.Lease,
+	}
 	m.askNext(s, c)
 	if m.Mutation == asksAllAtOnce || m.Rival {
 		m.askRest(x)
@@ -590,7 +604,7 @@ func (m *Quorum) attempt(s *QuorumState, c int) bool {
 	return true
 }
 
-// step emits what a client does by itself.
+// step emits the next events of a client.
 func (m *Quorum) step(s QuorumState, c int, calm bool, do quorumEmitter) {
 	if m.Rival && c == 1 {
 		m.rivalStep(s, calm, do)
@@ -649,19 +663,20 @@ func (m *Quorum) step(s QuorumState, c int, calm bool, do quorumEmitter) {
 	}
 }
 
-// renew sends a renewal, or a re-entry, which is one to the stores.
+// renew emits the sending of a renewal, or of a re-entry. To the stores, a re-entry is a renewal.
 func (m *Quorum) renew(s QuorumState, c int, at uint8, words string, do quorumEmitter) {
 	x := &s.clients[c]
 	x.at, x.promise, x.votes = at, m.Lease, [quorumStores]uint8{}
 	for k := range x.votes {
-		if !inSet(x.never&^(x.regained|x.perhaps), k) || m.Mutation == refutedCounts || m.Mutation == reentriesCounted {
+		if !inSet(x.never&^(x.regained|x.perhaps), k) || m.Mutation == refutedCounts ||
+			m.Mutation == reentriesCounted {
 			x.votes[k] = sent
 		}
 	}
 	do(s, "%c %s", 'A'+c, words)
 }
 
-// leave emits the end of a re-entry, which only the client counts.
+// leave emits the release of a re-entry, which only the client counts.
 func (m *Quorum) leave(s QuorumState, c int, do quorumEmitter) {
 	x := &s.clients[c]
 	x.depth--
@@ -677,7 +692,8 @@ func (m *Quorum) leave(s QuorumState, c int, do quorumEmitter) {
 	do(s, "%c leaves what it re-entered", 'A'+c)
 }
 
-// giveBack emits that a hold is given back to the next store: first to those that were asked last.
+// giveBack emits the release of a hold at the next store. The stores that were asked last come
+// first.
 func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
 	x := &s.clients[c]
 	first := m.first(x)
@@ -689,7 +705,8 @@ func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
 	}
 	for k, v := range x.votes {
 		last := k == first
-		if v != unasked || last != (left == 1) && m.Mutation != firstFreedFirst || m.Mutation == firstFreedFirst && left == quorumStores && !last {
+		if v != unasked || last != (left == 1) && m.Mutation != firstFreedFirst ||
+			m.Mutation == firstFreedFirst && left == quorumStores && !last {
 			continue
 		}
 		t := s
@@ -698,7 +715,8 @@ func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
 		gone := left == 1
 		if s.stores[k].away == 0 {
 			more := m.release(&t, k, x.name)
-			forgotten := m.Mutation == lateVoteLeft || m.Mutation == refutedForgotten && inSet(x.never, k)
+			forgotten := m.Mutation == lateVoteLeft ||
+				m.Mutation == refutedForgotten && inSet(x.never, k)
 			if more || inSet(t.names[x.name].late, k) && !forgotten {
 				t.names[x.name].back |= 1 << k
 			}
@@ -719,12 +737,13 @@ func (m *Quorum) giveBack(s QuorumState, c int, calm bool, do quorumEmitter) {
 			if gone {
 				y.at = absent
 			}
-			do(t, "%c leaves giving %s back to store %d to the background", 'A'+c, m.nameText(x.name), k+1)
+			do(t, "%c leaves giving %s back to store %d to the background", 'A'+c,
+				m.nameText(x.name), k+1)
 		}
 	}
 }
 
-// first is the store that a client believes the others to ask first.
+// first returns the store that other clients ask first, as far as this client knows.
 func (m *Quorum) first(x *voter) int {
 	for k := range quorumStores {
 		if !inSet(x.down, k) {
@@ -734,7 +753,7 @@ func (m *Quorum) first(x *voter) int {
 	return 0
 }
 
-// background emits what becomes of a name that is taken back, and of an acquisition that is late.
+// background emits the events of a name that is taken back, and of a late acquisition.
 func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumEmitter) {
 	x := s.names[n]
 	m.acquisition(s, n, k, do)
@@ -756,8 +775,8 @@ func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumE
 	}
 }
 
-// acquisition emits what becomes of one that is under way by itself: a client listens to the last
-// that it has sent for its hold.
+// acquisition emits what may happen to an acquisition that is still in the network. A client waits
+// for the answer to the last one that it has sent to repair its hold.
 func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 	x := s.names[n]
 	if !inSet(x.late, k) {
@@ -798,7 +817,8 @@ func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 	}
 }
 
-// rivalStep emits what the ideal client does: it takes what is free, and has the lock with a majority.
+// rivalStep emits the events of the ideal client. It acquires every free store, and holds the lock
+// with a majority.
 func (m *Quorum) rivalStep(s QuorumState, calm bool, do quorumEmitter) {
 	x := &s.clients[1]
 	for k, e := range s.stores {

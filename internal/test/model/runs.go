@@ -5,19 +5,20 @@ import (
 	"slices"
 )
 
-// A run is one exploration and what is expected of it.
+// A run is one exploration with its expected result.
 type run struct {
-	name    string
-	big     bool     // it takes long, and the tests leave it out
-	mutant  mutation // which rule is broken, if any
-	known   []string // a run of the protocol as it is: the properties that don't hold, and no others
-	breaks  []string // a run with a rule broken: the properties that it must break
+	name   string
+	big    bool     // the run takes long, so tests leave it out
+	mutant mutation // the broken rule, if any
+	// in a run of the unchanged protocol: exactly the properties that don't hold
+	known   []string
+	breaks  []string // in a run with a broken rule: the properties that it must violate
 	explore func(want []string) Result
 }
 
-const limit = 12_000_000 // states
+const limit = 12_000_000 // the most states of an exploration
 
-// surprise says what is not as expected, or nothing.
+// surprise describes how a result deviates from the expected one. It returns "" if they agree.
 func (r *run) surprise(res Result) string {
 	for _, p := range slices.Concat(r.known, r.breaks) {
 		if _, ok := res.found(p); !ok {
@@ -35,15 +36,17 @@ func (r *run) surprise(res Result) string {
 	return ""
 }
 
-// What is modelled. Where a goroutine of A nests, its client B is ideal, unless a run says otherwise.
+// The models. If a goroutine of A re-enters, client B is ideal, unless a run changes that.
 var (
 	one = Holds{
 		Goroutines: [2]int{1, 0}, Numbers: [2]int{1, 1}, Nested: [2]bool{true, false}, Depth: 2,
 		Count: 3, Requests: 3, Lease: 2, Rival: true, SureOnly: true,
 	}
-	twice    = with(one, func(m *Holds) { m.Numbers[0] = 2 })
-	deep     = with(one, func(m *Holds) { m.Depth, m.Count, m.Requests = 3, 5, 4 })
-	both     = with(one, func(m *Holds) { m.Rival, m.Goroutines, m.Nested = false, [2]int{1, 1}, [2]bool{true, true} })
+	twice = with(one, func(m *Holds) { m.Numbers[0] = 2 })
+	deep  = with(one, func(m *Holds) { m.Depth, m.Count, m.Requests = 3, 5, 4 })
+	both  = with(one, func(m *Holds) {
+		m.Rival, m.Goroutines, m.Nested = false, [2]int{1, 1}, [2]bool{true, true}
+	})
 	punctual = with(one, func(m *Holds) { m.Punctual = true })
 	pair     = with(one, func(m *Holds) { m.Goroutines[0], m.Nested[0], m.Pair = 2, false, true })
 
@@ -61,7 +64,9 @@ var (
 	handBoth     = with(handTwice, func(m *Holds) {
 		m.Rival, m.Goroutines, m.HandOvers, m.Count = false, [2]int{2, 1}, 1, 2
 	})
-	handPair    = with(hand, func(m *Holds) { m.Goroutines[0], m.Nested[0], m.Pair = 3, false, true })
+	handPair = with(hand, func(m *Holds) {
+		m.Goroutines[0], m.Nested[0], m.Pair = 3, false, true
+	})
 	handShorter = with(hand, func(m *Holds) { m.Fixed = 1 })
 	handLonger  = with(hand, func(m *Holds) { m.Fixed, m.Lease = 2, 1 })
 	handForced  = with(hand, func(m *Holds) { m.Forces, m.Depth = 1, 1 })
@@ -83,13 +88,16 @@ var (
 	shareBoth     = with(share, func(m *Shares) {
 		m.Rival, m.Parties, m.Writers, m.Numbers = false, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}
 	})
-	under         = with(share, func(m *Shares) { m.Parties[0], m.Writers[0], m.Numbers[0] = 1, 1, 1 })
+	under = with(share, func(m *Shares) {
+		m.Parties[0], m.Writers[0], m.Numbers[0] = 1, 1, 1
+	})
 	underBeside   = with(under, func(m *Shares) { m.Parties[0] = 2 })
 	underPair     = with(underBeside, func(m *Shares) { m.Pair = true })
 	underPunctual = with(underPair, func(m *Shares) { m.Punctual = true })
 	underHand     = with(underBeside, func(m *Shares) { m.Writers[0], m.HandOvers = 2, 1 })
 	lent          = with(share, func(m *Shares) {
-		m.Writers[0], m.Numbers[0], m.Count, m.HandOvers, m.Lends, m.Window, m.Lease = 2, 1, 1, 2, true, 1, 3
+		m.Writers[0], m.Numbers[0], m.Count, m.HandOvers, m.Lends, m.Window, m.Lease = 2, 1, 1, 2,
+			true, 1, 3
 	})
 	lentOnce     = with(lent, func(m *Shares) { m.Writers[0], m.HandOvers = 1, 1 })
 	lentPunctual = with(lentOnce, func(m *Shares) { m.Punctual = true })
@@ -105,7 +113,9 @@ var (
 	noteDies  = with(noteOf("R", "WR"), func(m *Notes) { m.Crashes, m.Losses = 1, 1 })
 	certain   = func(m Notes) Notes { m.Unknowns = 0; return m }
 
-	line         = Line{Calls: [2]int{1, 0}, Rival: 1, Requests: 2, Grants: 1, Unknowns: 1, Short: 1, Lease: 2}
+	line = Line{
+		Calls: [2]int{1, 0}, Rival: 1, Requests: 2, Grants: 1, Unknowns: 1, Short: 1, Lease: 2,
+	}
 	linePunctual = with(line, func(m *Line) { m.Punctual = true })
 	lineTwo      = with(line, func(m *Line) { m.Calls[0], m.Rival, m.Lease = 2, 0, 1 })
 	lineThree    = with(line, func(m *Line) { m.Calls[0], m.Lease, m.Requests = 2, 1, 1 })
@@ -127,19 +137,27 @@ var (
 	clockPrompt  = with(clockStepped, func(m *Clocks) { m.Delay = 0 })
 	clockFails   = with(clockStepped, func(m *Clocks) { m.Failover = true })
 
-	quorum      = Quorum{Comes: [2]uint8{1, 1}, Rival: true, Names: 2, Lease: 2, Late: 1, Silent: often}
+	quorum = Quorum{
+		Comes: [2]uint8{1, 1}, Rival: true, Names: 2, Lease: 2, Late: 1, Silent: often,
+	}
 	quorumShort = with(quorum, func(m *Quorum) { m.Lease = 1 })
 	quorumDeep  = with(quorumShort, func(m *Quorum) { m.Depth = 1 })
 	quorumGhost = with(quorum, func(m *Quorum) { m.Ghost, m.Lease, m.Late = true, 1, 0 })
 	quorumEmpty = with(quorum, func(m *Quorum) { m.Restarts, m.Lease = 1, 1 })
 	quorumBoth  = Quorum{Comes: [2]uint8{1, 1}, Slow: true, Names: 2, Late: 1, Silent: 1}
-	quorumWell  = with(quorumBoth, func(m *Quorum) { m.Comes, m.Silent, m.Well, m.Doubts = [2]uint8{2, 2}, 0, true, true })
-	quorumLacks = with(quorumEmpty, func(m *Quorum) { m.Late, m.Names, m.Silent, m.Repairs = 2, 1, 2, true })
+	quorumWell  = with(quorumBoth, func(m *Quorum) {
+		m.Comes, m.Silent, m.Well, m.Doubts = [2]uint8{2, 2}, 0, true, true
+	})
+	quorumLacks = with(quorumEmpty, func(m *Quorum) {
+		m.Late, m.Names, m.Silent, m.Repairs = 2, 1, 2, true
+	})
 	quorumBack  = with(quorumLacks, func(m *Quorum) { m.Away = true })
 	quorumRolls = with(quorumLacks, func(m *Quorum) {
 		m.Comes, m.Lease, m.Late, m.Silent, m.Restarts, m.Spaced = [2]uint8{1, 0}, 2, 3, 0, 3, true
 	})
-	quorumLeft  = with(quorumBoth, func(m *Quorum) { m.Doubts, m.Leftover, m.Silent = true, true, 0 })
+	quorumLeft = with(quorumBoth, func(m *Quorum) {
+		m.Doubts, m.Leftover, m.Silent = true, true, 0
+	})
 	quorumDown  = with(quorumBoth, func(m *Quorum) { m.Dead, m.Silent = true, 0 })
 	quorumSplit = with(quorumDown, func(m *Quorum) { m.Crossed, m.Late = true, 0 })
 
@@ -147,7 +165,7 @@ var (
 	wait3 = Waits{Waiters: 3, Breaks: 1, Others: 3, Unknowns: 1, HandOver: true}
 )
 
-// with returns m changed.
+// with returns a changed copy of m.
 func with[M any](m M, change func(*M)) M {
 	change(&m)
 	return m
@@ -155,7 +173,7 @@ func with[M any](m M, change func(*M)) M {
 
 func runs() []run {
 	return []run{
-		// The protocol as it is.
+		// Runs of the unchanged protocol.
 		holds("an owner re-enters", one),
 		holds("a pair of goroutines is one owner", pair),
 		holds("no request is later than its lease", punctual),
@@ -167,10 +185,14 @@ func runs() []run {
 		holds("ForceUnlock, what counts is answered", answered),
 		holds("failover", failing, "S1"),
 		holds("failover, nobody re-enters", with(failing, func(m *Holds) { m.Depth = 1 })),
-		holds("failover, what counts is answered", with(failing, func(m *Holds) { m.Answered = true }), "S1"),
+		holds("failover, what counts is answered", with(failing, func(m *Holds) {
+			m.Answered = true
+		}), "S1"),
 
 		holds("hand-over", hand),
-		holds("hand-over, no request is later than its lease", with(handPunctual, func(m *Holds) { m.Numbers[0] = 1 })),
+		holds("hand-over, no request is later than its lease", with(handPunctual, func(m *Holds) {
+			m.Numbers[0] = 1
+		})),
 		holds("hand-over, fixed leases, shorter ones", handShorter),
 		holds("hand-over, fixed leases, longer ones", handLonger),
 		holds("hand-over, in doubt as well", unsure(handShorter)),
@@ -178,13 +200,17 @@ func runs() []run {
 		holds("hand-over, ForceUnlock", handForced, "E0"),
 		holds("hand-over, ForceUnlock, the time of a chain", chain, "E0"),
 		holds("hand-over, ForceUnlock, who was answered", heirs, "E0"),
-		holds("hand-over, failover, the time of a chain", with(chain, func(m *Holds) { m.Forces, m.Failovers = 0, 1 }), "E0"),
+		holds("hand-over, failover, the time of a chain", with(chain, func(m *Holds) {
+			m.Forces, m.Failovers = 0, 1
+		}), "E0"),
 
 		waits("2 waiters, 2 breaks, ForceUnlock", wait2),
 		waits("3 waiters", wait3),
 		waits("3 waiters, no hand-over", with(wait3, func(m *Waits) { m.HandOver = false })),
 		waits("2 waiters, turns", with(wait2, func(m *Waits) { m.Turns = true })),
-		waits("3 waiters, turns, no hand-over", with(wait3, func(m *Waits) { m.Turns, m.HandOver = true, false })),
+		waits("3 waiters, turns, no hand-over", with(wait3, func(m *Waits) {
+			m.Turns, m.HandOver = true, false
+		})),
 		waits("3 waiters, no notification", with(wait3, func(m *Waits) { m.Polls = true })),
 
 		shares("readers share", share),
@@ -197,7 +223,9 @@ func runs() []run {
 		shares("a writer reads, a pair of goroutines is one owner", underPair),
 		shares("a writer reads, hand-over", underHand),
 		shares("a write is lent", lent),
-		shares("a write is lent to two", with(lentOnce, func(m *Shares) { m.Parties[0], m.Requests, m.Answered = 3, 1, true })),
+		shares("a write is lent to two", with(lentOnce, func(m *Shares) {
+			m.Parties[0], m.Requests, m.Answered = 3, 1, true
+		})),
 		shares("a write is lent once, no request is later than its lease", lentPunctual),
 		shares("a write is lent once, ForceUnlock", lentForced),
 
@@ -211,18 +239,24 @@ func runs() []run {
 		lines("one waits, the other party comes twice", with(line, func(m *Line) { m.Rival = 2 })),
 		lines("one waits, and re-enters", with(line, func(m *Line) { m.Depth = 2 })),
 		lines("one waits, renewals take time", with(line, func(m *Line) { m.Renewals = true })),
-		lines("one waits, a message comes twice", with(line, func(m *Line) { m.Doubles, m.Short = 1, 2 })),
+		lines("one waits, a message comes twice", with(line, func(m *Line) {
+			m.Doubles, m.Short = 1, 2
+		})),
 		lines("one waits, a place is lost", with(line, func(m *Line) { m.Lapses = 1 })),
 		lines("one waits, its client crashes", with(line, func(m *Line) { m.Crashes = 1 })),
 		lines("one waits, a fixed lease, shorter than a grant", lineShorter),
-		lines("one waits, a fixed lease, longer than a grant", with(line, func(m *Line) { m.Fixed, m.Renewals = 2, true })),
+		lines("one waits, a fixed lease, longer than a grant", with(line, func(m *Line) {
+			m.Fixed, m.Renewals = 2, true
+		})),
 		lines("one waits, ForceUnlock", with(line, func(m *Line) { m.Forces = 1 }), "S2"),
 		lines("two wait, and another party", lineThree),
 
 		semaphore("two parties", permits),
 		semaphore("two parties, no request is later than its lease", permitsPunctual),
 		semaphore("three parties", permitsThree),
-		semaphore("three parties, the number changes", with(permitsThree, func(m *Permits) { m.Limits[2] = 3 })),
+		semaphore("three parties, the number changes", with(permitsThree, func(m *Permits) {
+			m.Limits[2] = 3
+		})),
 		semaphore("a part is reclaimed", permitsPart),
 		semaphore("ForceUnlock", with(permits, func(m *Permits) { m.Forces = 1 })),
 
@@ -237,11 +271,18 @@ func runs() []run {
 		quorums("a client re-enters", quorumDeep),
 		quorums("a client crashes", with(quorumShort, func(m *Quorum) { m.Crashes = 1 })),
 		quorums("a give-back is late, and comes twice", quorumGhost),
-		quorums("a store restarts empty, after a lease", with(quorumEmpty, func(m *Quorum) { m.Away = true })),
+		quorums("a store restarts empty, after a lease", with(quorumEmpty, func(m *Quorum) {
+			m.Away = true
+		})),
 		quorums("a store restarts empty, within a lease", quorumEmpty, "S1"),
-		quorums("a store that lacks a hold is asked for it again", with(quorumLacks, func(m *Quorum) { m.Restarts = 0 })),
+		quorums("a store that lacks a hold is asked for it again", with(quorumLacks, func(
+			m *Quorum,
+		) {
+			m.Restarts = 0
+		})),
 		quorums("a store that restarts empty, after a lease, is asked for it again", quorumBack),
-		quorums("a store that restarts empty, within a lease, is asked for it again", quorumLacks, "S1"),
+		quorums("a store that restarts empty, within a lease, is asked for it again", quorumLacks,
+			"S1"),
 		quorums("each store restarts empty in turn", quorumRolls),
 		quorums("both clients in full, all is well", quorumWell),
 		quorums("both clients in full", quorumBoth),
@@ -251,38 +292,71 @@ func runs() []run {
 
 		big(quorums("requests are late, or without an answer, leases of 2", quorum)),
 		big(quorums("a client locks twice", with(quorumShort, func(m *Quorum) { m.Comes[0] = 2 }))),
-		big(quorums("both clients in full, they look at all stores", with(quorumBoth, func(m *Quorum) { m.Doubts = true }))),
-		big(quorums("both clients in full, 2 silences", with(quorumBoth, func(m *Quorum) { m.Silent = 2 }))),
-		big(quorums("both clients in full, the store that is asked first is down, a silence", with(quorumDown, func(m *Quorum) { m.Silent = 1 }))),
+		big(quorums("both clients in full, they look at all stores",
+			with(quorumBoth, func(m *Quorum) { m.Doubts = true }))),
+		big(quorums("both clients in full, 2 silences", with(quorumBoth, func(m *Quorum) {
+			m.Silent = 2
+		}))),
+		big(quorums("both clients in full, the store that is asked first is down, a silence",
+			with(quorumDown, func(m *Quorum) { m.Silent = 1 }))),
 
-		big(lines("one waits, 2 requests without an answer", with(linePunctual, func(m *Line) { m.Unknowns = 2 }))),
-		big(lines("one waits, and re-enters, ForceUnlock", with(line, func(m *Line) { m.Depth, m.Forces = 2, 1 }), "S2", "N")),
+		big(lines("one waits, 2 requests without an answer", with(linePunctual, func(m *Line) {
+			m.Unknowns = 2
+		}))),
+		big(lines("one waits, and re-enters, ForceUnlock", with(line, func(m *Line) {
+			m.Depth, m.Forces = 2, 1
+		}), "S2", "N")),
 		big(lines("two wait", lineTwo)),
 		big(lines("two wait, no request is later than its lease", punctually(lineTwo))),
 		big(lines("two wait, a place is lost", with(lineTwo, func(m *Line) { m.Lapses = 1 }))),
-		big(lines("two wait, and another party, 2 requests", with(lineThree, func(m *Line) { m.Requests = 2 }))),
+		big(lines("two wait, and another party, 2 requests", with(lineThree, func(m *Line) {
+			m.Requests = 2
+		}))),
 		big(lines("one of each of two clients waits", lineBoth)),
-		big(lines("one of each of two clients waits, a client crashes", with(lineBoth, func(m *Line) { m.Crashes = 1 }))),
+		big(lines("one of each of two clients waits, a client crashes",
+			with(lineBoth, func(m *Line) { m.Crashes = 1 }))),
 
 		big(shares("readers share, plain calls of one variable", plain)),
-		big(shares("readers share, ForceUnlock, unanswered", with(shareForced, func(m *Shares) { m.Answered = false }), "T1")),
+		big(shares("readers share, ForceUnlock, unanswered", with(shareForced, func(m *Shares) {
+			m.Answered = false
+		}), "T1")),
 		big(shares("three readers", with(share, func(m *Shares) { m.Parties[0] = 3 }))),
-		big(shares("readers share, renewals take time", with(share, func(m *Shares) { m.Renewals = true }))),
-		big(shares("a reader and a writer, one request at a time", with(shareMixed, func(m *Shares) { m.Requests = 1 }))),
+		big(shares("readers share, renewals take time", with(share, func(m *Shares) {
+			m.Renewals = true
+		}))),
+		big(shares("a reader and a writer, one request at a time", with(shareMixed, func(
+			m *Shares,
+		) {
+			m.Requests = 1
+		}))),
 		big(shares("a reader and a writer", with(shareMixed, func(m *Shares) { m.Count = 1 }))),
-		big(shares("both clients in full, one request at a time", with(shareBoth, func(m *Shares) { m.Requests = 1 }))),
-		big(shares("both clients in full", with(shareBoth, func(m *Shares) { m.Lease, m.Count = 1, 1 }))),
+		big(shares("both clients in full, one request at a time", with(shareBoth, func(m *Shares) {
+			m.Requests = 1
+		}))),
+		big(shares("both clients in full", with(shareBoth, func(m *Shares) {
+			m.Lease, m.Count = 1, 1
+		}))),
 		big(shares("a writer reads, punctual", underPunctual)),
-		big(shares("a write is lent, a client crashes", with(lent, func(m *Shares) { m.Crashes = 1 }))),
-		big(shares("a write is lent, no request is later than its lease", with(lent, func(m *Shares) { m.Punctual = true }))),
-		big(shares("a write is lent, ForceUnlock", with(lentForced, func(m *Shares) { m.Writers[0], m.HandOvers = 2, 2 }))),
+		big(shares("a write is lent, a client crashes", with(lent, func(m *Shares) {
+			m.Crashes = 1
+		}))),
+		big(shares("a write is lent, no request is later than its lease", with(lent, func(
+			m *Shares,
+		) {
+			m.Punctual = true
+		}))),
+		big(shares("a write is lent, ForceUnlock", with(lentForced, func(m *Shares) {
+			m.Writers[0], m.HandOvers = 2, 2
+		}))),
 		big(shares("a write is lent once, ForceUnlock, unanswered", lentStruck, "T1")),
 		big(shares("a write is lent once, renewals take time", lentRenewed)),
 		big(shares("a write is lent to two, and handed back", with(lent, func(m *Shares) {
 			m.Parties[0], m.Requests, m.Answered = 3, 1, true
 		}))),
 		big(notes("a writer and two readers", note)),
-		big(notes("a writer and two readers, requests are late", with(note, func(m *Notes) { m.Punctual = false }))),
+		big(notes("a writer and two readers, requests are late", with(note, func(m *Notes) {
+			m.Punctual = false
+		}))),
 		big(notes("a client crashes, a message is lost", noteDies)),
 		big(notes("a writer goes on reading, others wait", noteOf("D", "RW"))),
 		big(notes("two writers wait", certain(noteOf("RRW", "W")))),
@@ -297,9 +371,11 @@ func runs() []run {
 		big(holds("hand-over, 2 acquisitions, punctual", handPunctual)),
 		big(holds("hand-over, both clients in full", handBoth)),
 		big(holds("hand-over, a pair is one owner", handPair)),
-		big(holds("hand-over, a pair is one owner, 2 acquisitions", with(handPair, func(m *Holds) { m.Numbers[0] = 2 }))),
+		big(holds("hand-over, a pair is one owner, 2 acquisitions", with(handPair, func(m *Holds) {
+			m.Numbers[0] = 2
+		}))),
 
-		// Each rule broken.
+		// Runs with a broken rule each.
 		holdsWithout(numberPerOwner, twice, "S1", "S3"),
 		holdsWithout(lockerIsOwner, hand, "S1"),
 		holdsWithout(libraryRepeats, one, "S1"),
@@ -397,7 +473,9 @@ func runs() []run {
 		lineWithout(keepForgotten, linePunctual, "G"),
 		lineWithout(keepForgottenInside, linePunctual, "G"),
 		lineWithout(keepUnderWayForgotten, linePunctual, "G"),
-		lineWithout(attemptForgottenInside, with(linePunctual, func(m *Line) { m.Unknowns = 2 }), "G"),
+		lineWithout(attemptForgottenInside, with(linePunctual, func(m *Line) {
+			m.Unknowns = 2
+		}), "G"),
 		lineWithout(attemptShortens, lineShorter, "S1"),
 		lineWithout(renewalShortens, lineShorter, "S1"),
 		lineWithout(grantFromReceipt, line, "S1"),
@@ -464,7 +542,9 @@ func runs() []run {
 }
 
 func lines(name string, m Line, known ...string) run {
-	return run{name: "line: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+	return run{name: "line: " + name, known: known, explore: func(want []string) Result {
+		return explore(&m, want, limit)
+	}}
 }
 
 func lineWithout(rule mutation, m Line, breaks ...string) run {
@@ -475,7 +555,9 @@ func lineWithout(rule mutation, m Line, breaks ...string) run {
 }
 
 func semaphore(name string, m Permits, known ...string) run {
-	return run{name: "permits: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+	return run{name: "permits: " + name, known: known, explore: func(want []string) Result {
+		return explore(&m, want, limit)
+	}}
 }
 
 func permitsWithout(rule mutation, m Permits, breaks ...string) run {
@@ -486,7 +568,9 @@ func permitsWithout(rule mutation, m Permits, breaks ...string) run {
 }
 
 func quorums(name string, m Quorum, known ...string) run {
-	return run{name: "quorum: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+	return run{name: "quorum: " + name, known: known, explore: func(want []string) Result {
+		return explore(&m, want, limit)
+	}}
 }
 
 func quorumWithout(rule mutation, m Quorum, breaks ...string) run {
@@ -497,7 +581,9 @@ func quorumWithout(rule mutation, m Quorum, breaks ...string) run {
 }
 
 func clocks(name string, m Clocks, known ...string) run {
-	return run{name: "clocks: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+	return run{name: "clocks: " + name, known: known, explore: func(want []string) Result {
+		return explore(&m, want, limit)
+	}}
 }
 
 func clocksWithout(rule mutation, m Clocks, breaks ...string) run {
@@ -508,15 +594,21 @@ func clocksWithout(rule mutation, m Clocks, breaks ...string) run {
 }
 
 func holds(name string, m Holds, known ...string) run {
-	return run{name: "holds: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+	return run{name: "holds: " + name, known: known, explore: func(want []string) Result {
+		return explore(&m, want, limit)
+	}}
 }
 
 func waits(name string, m Waits, known ...string) run {
-	return run{name: "waits: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+	return run{name: "waits: " + name, known: known, explore: func(want []string) Result {
+		return explore(&m, want, limit)
+	}}
 }
 
 func shares(name string, m Shares, known ...string) run {
-	return run{name: "shares: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+	return run{name: "shares: " + name, known: known, explore: func(want []string) Result {
+		return explore(&m, want, limit)
+	}}
 }
 
 func sharesWithout(rule mutation, m Shares, breaks ...string) run {
@@ -527,7 +619,9 @@ func sharesWithout(rule mutation, m Shares, breaks ...string) run {
 }
 
 func notes(name string, m Notes, known ...string) run {
-	return run{name: "notes: " + name, known: known, explore: func(want []string) Result { return explore(&m, want, limit) }}
+	return run{name: "notes: " + name, known: known, explore: func(want []string) Result {
+		return explore(&m, want, limit)
+	}}
 }
 
 func notesWithout(rule mutation, m Notes, breaks ...string) run {

@@ -5,27 +5,31 @@ import (
 	"slices"
 )
 
-// Shares is the model of what a read-write lock holds: reads that several goroutines of a client share, writes, reads
-// under a write, and what the store has of each. Writes nest in model Holds; here they don't. The fields are its
-// bounds. Time is as in Holds.
+// Shares is the model of the holds of a read-write lock: reads that several goroutines of a client
+// share, writes, reads under a write, and the store's data about each. Nested writes are in model
+// Holds, not here. The fields of Shares bound the exploration. Time is as in Holds.
 type Shares struct {
-	Parties   [2]int // goroutines of each client
-	Writers   [2]int // the first so many write too, and read while they do
-	Numbers   [2]int // owner strings of each client
-	Pair      bool   // the first two goroutines of A have one owner; the second only reads
-	Rival     bool   // B is an ideal client instead: its requests take no time
-	Count     uint8  // the most that the store may get to count of a write
-	Requests  int    // in the network at a time
-	Lease     uint8  // in ticks
-	Renewals  bool   // renewals take time, too
-	Window    uint8  // ticks since its acquisition was sent for which a claim is joined; 0: unlimited
-	Plain     bool   // those who read in a client are one variable's plain calls: what is lost, and then what is oldest, is given back first
-	Forces    uint8  // times that a client sends ForceUnlock, of either side
+	Parties  [2]int // the number of each client's goroutines
+	Writers  [2]int // how many of them also write, and read during their writes
+	Numbers  [2]int // the number of each client's owner strings
+	Pair     bool   // the first two goroutines of A have one owner; the second only reads
+	Rival    bool   // B is an ideal client, whose requests take no time
+	Count    uint8  // the highest count of a write in the store
+	Requests int    // the most in the network at a time
+	Lease    uint8  // in ticks
+	Renewals bool   // renewals take time
+	// for how many ticks a claim may be joined, counted from the sending of its acquisition; 0:
+	// without limit
+	Window uint8
+	// A client's readers are plain calls of one variable. They release lost holds first, and then
+	// the oldest.
+	Plain     bool
+	Forces    uint8 // how often a client sends ForceUnlock for either side
 	Crashes   uint8
-	HandOvers uint8 // of writes
-	Lends     bool  // … to readers, too
-	Punctual  bool  // no request is carried out later than its lease after it was sent
-	Answered  bool  // whatever locks or releases is answered in time
+	HandOvers uint8 // how often a write is handed over
+	Lends     bool  // a write may also be handed over to readers
+	Punctual  bool  // a request is carried out within its lease, counted from its sending, or never
+	Answered  bool  // requests that acquire or release are answered in time
 	Mutation  mutation
 }
 
@@ -43,33 +47,37 @@ const (
 
 var sides = [...]string{"read", "write"}
 
-// leavingIt is what a claim is from its last release on: between live and retired.
+// leavingIt is the use of a claim after its last release was sent.
 const leavingIt = over + 1
 
-// A claim is one side of an owner string, as its client knows it.
+// A claim is what a client knows about one side of an owner string.
 type claim struct {
-	use    uint8
-	left   uint8 // until the client's own deadline
-	unsure uint8 // 0: every request that could lock was answered; else 1 + what is left of the time to carry it out
+	use  uint8
+	left uint8 // the time until the client's own deadline
+	// 0 if all requests that could acquire were answered. Otherwise 1 + the ticks in which the
+	// store may still carry out a request without an answer.
+	unsure uint8
 	lost   uint8
-	struck uint8 // 0, or 1 + ticks since the store let go of it, while the client can't know
+	struck uint8 // 1 + ticks since the store ended it; 0: it didn't, or the client knows
 	age    uint8 // 1 + ticks since the acquisition was sent
-	proves uint8 // 1: if the store doesn't have this write, the read that it was made is none of those that were lent
+	// 1: the write was downgraded. If its release finds that the store doesn't have it, the readers
+	// have lost the lock
+	proves uint8
 }
 
 func (x *claim) lose() { x.lost, x.struck = 1, 0 }
 
 func (x *claim) valid() bool { return x.use == live && x.lost == 0 && x.left > 0 }
 
-// A party is a goroutine: what it has, and what it is about.
+// A party is a goroutine, with its holds and its current call.
 type party struct {
 	writing, reading uint8 // owner strings
-	at, side, number uint8 // of the call that it makes; idle: none
-	under            bool  // … while its owner writes
-	torn             uint8 // 1: what it reads was once lost; 2: and it has been told
+	at, side, number uint8 // of its current call; at is idle without a call
+	under            bool  // the call reads while its owner writes
+	torn             uint8 // 1: its read was lost; 2: the party was also told
 }
 
-// A sharesRequest is in the network.
+// A sharesRequest is a request in the network.
 type sharesRequest struct {
 	kind, side, number, who uint8
 	left, reply, before     uint8
@@ -82,23 +90,23 @@ func (r sharesRequest) key() (k uint64) {
 	return k
 }
 
-// SharesState is a state.
+// SharesState is a state of the model.
 type SharesState struct {
-	write     entry                 // what the store has
-	read      [maxStrings + 1]uint8 // 1 + ticks left, by owner string
+	write     entry                 // in the store
+	read      [maxStrings + 1]uint8 // in the store: 1 + ticks left, by owner string
 	claims    [maxStrings + 1][2]claim
-	shared    [2]uint8 // of each client: the claim that may be joined
+	shared    [2]uint8 // for each client, the claim that may be joined
 	parties   [maxParties]party
 	requests  [maxSends]sharesRequest
 	forces    uint8
 	crashed   uint8
 	handOvers uint8
-	lent      uint8 // owner strings whose readers are on the write, a bit for each
-	tooLate   bool  // somebody was told that he has a lock which was over (S4)
-	unvouched bool  // somebody joined a claim long after the store let go of it (E1)
+	lent      uint8 // the owner strings whose readers share the lent write, as bits
+	tooLate   bool  // a call returned with a lock that had expired (S4)
+	unvouched bool  // a call joined a claim long after the store ended it (E1)
 }
 
-// Init is an empty store and nobody doing anything.
+// Init is the state with an empty store and idle parties.
 func (m *Shares) Init() SharesState { return SharesState{} }
 
 func (m *Shares) all() int { return m.Parties[0] + m.Parties[1] }
@@ -127,7 +135,7 @@ func (m *Shares) mayWrite(p int) bool {
 	return p-c*m.Parties[0] < m.Writers[c]
 }
 
-// readers counts who is on a claim for reading, or is told so just now.
+// readers counts the parties that read on a claim, or are about to notice that they do.
 func (s *SharesState) readers(n uint8) (k int) {
 	for _, p := range s.parties {
 		if n != 0 && p.reading == n {
@@ -137,7 +145,7 @@ func (s *SharesState) readers(n uint8) (k int) {
 	return k
 }
 
-// relies says whether somebody relies on a claim.
+// relies says whether party p relies on a claim.
 func (m *Shares) relies(s *SharesState, p int, n, side uint8) bool {
 	q, x := &s.parties[p], &s.claims[n][side]
 	if side == reads {
@@ -169,7 +177,7 @@ func (m *Shares) Bad(s SharesState) []string {
 	return bad
 }
 
-// exclusive says that nobody writes while another does anything.
+// exclusive says whether no party writes while a party with another owner reads or writes.
 func (m *Shares) exclusive(s *SharesState) bool {
 	var writers, all [maxParties + 1]bool // by owner
 	for p := range m.all() {
@@ -195,7 +203,7 @@ func (m *Shares) exclusive(s *SharesState) bool {
 	return count(writers[:]) == 0 || count(all[:]) == 1
 }
 
-// owner returns whose owner a party shares, or itself.
+// owner returns the first party with the same owner, or the party itself.
 func (m *Shares) owner(p int) int {
 	if m.Pair && p == 1 {
 		return 0
@@ -203,7 +211,7 @@ func (m *Shares) owner(p int) int {
 	return p
 }
 
-// backed says that the store has what a client's account says.
+// backed says whether the store has all holds on which parties rely.
 func (m *Shares) backed(s *SharesState) bool {
 	for p := range m.all() {
 		q := &s.parties[p]
@@ -221,8 +229,8 @@ func (m *Shares) backed(s *SharesState) bool {
 	return true
 }
 
-// told says that nobody goes on reading whose hold was lost meanwhile, unless he has been told, or it
-// may yet turn out: the store hasn't been asked since.
+// told says whether all readers know of the loss of their reads. A reader needn't know of a loss
+// while its client hasn't asked the store about it.
 func (m *Shares) told(s *SharesState) bool {
 	for p := range m.all() {
 		if s.parties[p].torn != 1 || !m.relies(s, p, s.parties[p].reading, reads) {
@@ -231,7 +239,8 @@ func (m *Shares) told(s *SharesState) bool {
 		asked := true
 		for n := range s.claims {
 			mine := m.clientOf(uint8(n)) == m.client(p)
-			asked = asked && !(mine && (s.on(uint8(n)).struck > 0 || s.claims[n][writes].proves > 0))
+			asked = asked &&
+				!(mine && (s.on(uint8(n)).struck > 0 || s.claims[n][writes].proves > 0))
 		}
 		if asked {
 			return false
@@ -240,22 +249,24 @@ func (m *Shares) told(s *SharesState) bool {
 	return true
 }
 
-// haunted says whether the lock is held by a claim that nobody uses or takes back.
+// haunted says whether the lock is held by a claim that is neither used nor taken back.
 func (m *Shares) haunted(s *SharesState) bool {
 	over := func(n, side uint8) bool {
 		return s.claims[n][side].use == over && s.crashed&(1<<m.clientOf(n)) == 0
 	}
 	for n := uint8(1); n <= m.strings(); n++ {
-		if s.read[n] > 1 && over(n, reads) && !s.under(n) || s.write.number == n && s.write.left > 0 && over(n, writes) {
+		if s.read[n] > 1 && over(n, reads) && !s.under(n) ||
+			s.write.number == n && s.write.left > 0 && over(n, writes) {
 			return true
 		}
 	}
 	return false
 }
 
-// Done says that the lock is free and nothing is left that could lock it.
+// Done says whether the lock is free and no request is left that could acquire it.
 func (m *Shares) Done(s SharesState) bool {
-	if s.write.number != 0 || s.read != [maxStrings + 1]uint8{} || s.requests != [maxSends]sharesRequest{} {
+	if s.write.number != 0 || s.read != [maxStrings + 1]uint8{} ||
+		s.requests != [maxSends]sharesRequest{} {
 		return false
 	}
 	for _, p := range s.parties {
@@ -273,7 +284,7 @@ func (m *Shares) Done(s SharesState) bool {
 	return true
 }
 
-// tidy gives one form to states that can't be told apart, or whose difference can't matter.
+// tidy gives the same form to states that differ only in data without effect.
 func (m *Shares) tidy(s *SharesState) {
 	for n := range s.claims {
 		for side := range s.claims[n] {
@@ -327,22 +338,27 @@ func (m *Shares) tidy(s *SharesState) {
 	}
 	for i := range s.requests {
 		r := &s.requests[i]
-		if !m.Punctual && (r.who == nobody || r.kind == lastRelease) || r.reply == heldByAnother || r.reply == freed || r.reply == notHeld {
+		if !m.Punctual && (r.who == nobody || r.kind == lastRelease) || r.reply == heldByAnother ||
+			r.reply == freed || r.reply == notHeld {
 			r.left = 0
 		}
 		if r.reply != acquired && r.reply != renewed {
 			r.before = 0
 		}
 	}
-	slices.SortFunc(s.requests[:], func(a, b sharesRequest) int { return cmp.Compare(b.key(), a.key()) })
+	slices.SortFunc(s.requests[:], func(a, b sharesRequest) int {
+		return cmp.Compare(b.key(), a.key())
+	})
 	m.alike(s)
 }
 
-// alike orders those who only read: they can't be told apart, but by what is on its way to them.
+// alike sorts the parties that only read. They are interchangeable unless a reply to one of them is
+// under way.
 func (m *Shares) alike(s *SharesState) {
 	for p := range m.all() {
 		q := p + 1
-		if q < m.all() && m.client(p) == m.client(q) && !m.mayWrite(p) && !m.Pair && !s.expects(p) && !s.expects(q) &&
+		if q < m.all() && m.client(p) == m.client(q) && !m.mayWrite(p) && !m.Pair &&
+			!s.expects(p) && !s.expects(q) &&
 			s.parties[p].rank() < s.parties[q].rank() {
 			s.parties[p], s.parties[q] = s.parties[q], s.parties[p]
 		}
@@ -356,7 +372,7 @@ func (p party) rank() (k uint64) {
 	return k
 }
 
-// expects says whether a reply is on its way to a party.
+// expects says whether a reply to a party is under way.
 func (s *SharesState) expects(p int) bool {
 	for _, r := range s.requests {
 		if r.kind != none && int(r.who) == p {

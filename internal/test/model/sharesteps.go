@@ -2,11 +2,11 @@ package main
 
 import "fmt"
 
-// What can happen next.
+// This file has the next steps of model Shares.
 
 type sharesEmitter func(SharesState, string, ...any)
 
-// Next emits the successors.
+// Next emits the successors of s.
 func (m *Shares) Next(s SharesState, calm bool, emit func(SharesState, string, ...any)) {
 	do := func(t SharesState, format string, args ...any) {
 		m.tidy(&t)
@@ -48,7 +48,7 @@ func (m *Shares) who(r sharesRequest) string {
 	return m.name(int(r.who))
 }
 
-// has says in words what the store has.
+// has describes the store's data in words.
 func (s *SharesState) has() string {
 	text := ""
 	if s.write.number != 0 {
@@ -65,7 +65,7 @@ func (s *SharesState) has() string {
 	return text[:len(text)-2]
 }
 
-// send puts a request into the network, and says whether the bounds allow it.
+// send puts a request into the network. It returns false if the bounds don't allow it.
 func (m *Shares) send(s *SharesState, r sharesRequest) bool {
 	if r.kind == acquisition && r.side == writes {
 		most := uint8(1)
@@ -73,7 +73,8 @@ func (m *Shares) send(s *SharesState, r sharesRequest) bool {
 			most += s.write.count
 		}
 		for _, q := range s.requests {
-			if q.kind == acquisition && q.side == writes && q.number == r.number && q.reply == pending {
+			if q.kind == acquisition && q.side == writes && q.number == r.number &&
+				q.reply == pending {
 				most++
 			}
 		}
@@ -91,7 +92,7 @@ func (m *Shares) send(s *SharesState, r sharesRequest) bool {
 	return false
 }
 
-// carryOut does a request in the store.
+// carryOut carries out a request in the store.
 func (m *Shares) carryOut(s *SharesState, kind, side, n uint8) (reply uint8) {
 	w := &s.write
 	switch {
@@ -136,16 +137,19 @@ func (m *Shares) carryOut(s *SharesState, kind, side, n uint8) (reply uint8) {
 
 func (s *SharesState) anyRead() bool { return s.read != [maxStrings + 1]uint8{} }
 
-// network emits what may become of request i.
+// network emits all that may happen to request i.
 func (m *Shares) network(s SharesState, i int, calm bool, do sharesEmitter) {
 	r := s.requests[i]
-	what := fmt.Sprintf("%s of #%d for %s", [...]string{acquisition: "acquisition", lastRelease: "release", renewal: "renewal"}[r.kind], r.number, sides[r.side])
+	what := fmt.Sprintf("%s of #%d for %s",
+		[...]string{acquisition: "acquisition", lastRelease: "release", renewal: "renewal"}[r.kind],
+		r.number, sides[r.side])
 	expired := m.Punctual && r.left == 0
 	if r.reply != pending {
 		t := s
 		t.requests[i] = sharesRequest{}
 		m.answer(&t, r)
-		do(t, "%s gets answer to %s: %s%s", m.who(r), what, replies[r.reply], t.account(r.number, r.side))
+		do(t, "%s gets answer to %s: %s%s", m.who(r), what, replies[r.reply],
+			t.account(r.number, r.side))
 	} else if !expired {
 		t := s
 		q := &t.requests[i]
@@ -162,13 +166,15 @@ func (m *Shares) network(s SharesState, i int, calm bool, do sharesEmitter) {
 		t.requests[i] = sharesRequest{}
 		do(t, "network loses %s", what)
 	}
-	if r.who == nobody || m.Answered && r.kind != renewal || calm && !(expired && r.reply == pending) {
+	if r.who == nobody || m.Answered && r.kind != renewal ||
+		calm && !(expired && r.reply == pending) {
 		return
 	}
 	t := s
 	t.requests[i].who = nobody
 	if r.reply != pending || r.kind != acquisition && m.Mutation != nestedReleasedEarly {
-		t.requests[i] = sharesRequest{} // a late renewal only lengthens, a late release touches nothing that anybody uses
+		// dropped: a late renewal only extends a lease, and a late release affects no claim in use
+		t.requests[i] = sharesRequest{}
 	}
 	m.giveUp(&t, r)
 	do(t, "%s gives up waiting for %s: outcome unknown", m.who(r), what)
@@ -187,7 +193,7 @@ func (s *SharesState) account(n, side uint8) string {
 	return ""
 }
 
-// answer lets whoever awaits a reply have it.
+// answer delivers a reply to its waiter.
 func (m *Shares) answer(s *SharesState, r sharesRequest) {
 	x := &s.claims[r.number][r.side]
 	switch r.who {
@@ -239,11 +245,12 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 	}
 }
 
-// readsBy returns what the owner of a party reads by another of its calls, or 0. With a second
-// hold, nobody could say which of the two an unlock is for.
+// readsBy returns the owner string with which another party of the same owner reads, or 0. p must
+// share that hold. With two holds of one owner, an unlock couldn't say which one it ends.
 func (m *Shares) readsBy(s *SharesState, p int, side uint8) uint8 {
 	for q := range m.all() {
-		if n := s.parties[q].reading; side == reads && q != p && m.owner(q) == m.owner(p) && n != 0 && s.on(n).valid() {
+		if n := s.parties[q].reading; side == reads && q != p && m.owner(q) == m.owner(p) &&
+			n != 0 && s.on(n).valid() {
 			return n
 		}
 	}
@@ -256,7 +263,7 @@ func (m *Shares) answerRenewal(s *SharesState, x *claim, r sharesRequest) {
 		if r.reply == renewed {
 			m.extend(read, r)
 		}
-	case x.use != live: // a last release was sent, or it was downgraded: no answer changes anything
+	case x.use != live: // after a last release or a downgrade, no answer has an effect
 	case r.reply == renewed && (x.lost == 0 || m.Mutation == revivesClaim):
 		x.lost = 0
 		m.extend(x, r)
@@ -282,7 +289,7 @@ func (m *Shares) extend(x *claim, r sharesRequest) {
 	}
 }
 
-// enter lets a party have what it asked for.
+// enter gives a party the claim that it asked for.
 func (m *Shares) enter(s *SharesState, p int, n, side uint8) {
 	q := &s.parties[p]
 	q.at = idle
@@ -301,7 +308,7 @@ func (m *Shares) enter(s *SharesState, p int, n, side uint8) {
 	}
 }
 
-// grant makes a claim the one to be joined: who queues joins it at once.
+// grant makes a claim the joinable one. The queueing readers join it at once.
 func (m *Shares) grant(s *SharesState, c int, n uint8) {
 	s.shared[c] = n
 	for i := range m.all() {
@@ -311,7 +318,8 @@ func (m *Shares) grant(s *SharesState, c int, n uint8) {
 	}
 }
 
-// tell lets those whose plain calls are one with a call that found its hold lost know of it.
+// tell notifies all plain calls of a loss that one of them has found, because they share their
+// holds.
 func (m *Shares) tell(s *SharesState, n uint8) {
 	for i := range s.parties {
 		if p := &s.parties[i]; m.Plain && m.client(i) == m.clientOf(n) && p.torn == 1 {
@@ -320,7 +328,7 @@ func (m *Shares) tell(s *SharesState, n uint8) {
 	}
 }
 
-// giveUp lets whoever awaits a reply stop waiting: its outcome is unknown.
+// giveUp ends the wait for a reply. The client doesn't learn whether the request was carried out.
 func (m *Shares) giveUp(s *SharesState, r sharesRequest) {
 	x := &s.claims[r.number][r.side]
 	if r.kind == acquisition {
@@ -349,8 +357,8 @@ func (m *Shares) giveUp(s *SharesState, r sharesRequest) {
 	}
 }
 
-// retire ends a claim, at once or after it has been taken back. With a write goes what was read under
-// it, unless somebody reads on.
+// retire ends the use of a claim. If back is true, the claim is then taken back. The end of a write
+// also ends the read under it, unless a party continues to read.
 func (m *Shares) retire(s *SharesState, n, side uint8, back bool) {
 	x := &s.claims[n][side]
 	x.use = over
@@ -362,19 +370,21 @@ func (m *Shares) retire(s *SharesState, n, side uint8, back bool) {
 	}
 }
 
-// endNested takes back what was read under a write that is over, when nobody reads on.
+// endNested takes back the read under a write that has ended, if no party continues to read.
 func (m *Shares) endNested(s *SharesState, n uint8) {
 	if x := &s.claims[n][reads]; x.use == live && s.readers(n) == 0 {
 		x.use = retired
 	}
 }
 
-// takeBack releases a claim in the background, until the store has answered; if a request that
-// could lock is unanswered, until its time is over, too.
+// takeBack releases a claim in the background until the store has answered. If a request that could
+// acquire the lock has no answer, the release is repeated until that request can't be carried out
+// any more.
 func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	reply := m.carryOut(&s, lastRelease, side, n)
-	if read := &s.claims[n][reads]; x.proves > 0 && reply == notHeld && read.use == live && m.Mutation != downgradeUnheard {
+	if read := &s.claims[n][reads]; x.proves > 0 && reply == notHeld && read.use == live &&
+		m.Mutation != downgradeUnheard {
 		read.lose()
 	}
 	x.proves = 0
@@ -384,7 +394,7 @@ func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	do(s, "background takes #%d back for %s: %s (now %s)", n, sides[side], replies[reply], s.has())
 }
 
-// time emits the end of what the store has, and a tick.
+// time emits the expiry of the store's data, and a tick.
 func (m *Shares) time(s SharesState, calm bool, do sharesEmitter) {
 	if s.write.number != 0 && s.write.left == 0 {
 		t := s
@@ -417,7 +427,8 @@ func (m *Shares) time(s SharesState, calm bool, do sharesEmitter) {
 			}
 			was := x.valid()
 			lower(&x.left)
-			if was && x.left == 0 && (side == int(writes) || s.readers(uint8(n)) > 0 || m.Rival && n == int(m.rival())) {
+			if was && x.left == 0 &&
+				(side == int(writes) || s.readers(uint8(n)) > 0 || m.Rival && n == int(m.rival())) {
 				x.lose()
 				note = ", a claim's own deadline passes: lost"
 			}
@@ -432,12 +443,13 @@ func (m *Shares) time(s SharesState, calm bool, do sharesEmitter) {
 	do(s, "tick%s", note)
 }
 
-// due says that a renewal comes before any more time passes.
+// due says whether a renewal must come before the next tick.
 func (m *Shares) due(s *SharesState) bool {
 	for n := range s.claims {
 		for side := range s.claims[n] {
 			x := &s.claims[n][side]
-			if x.valid() && x.left == 1 && (side == int(writes) || m.renewed(s, uint8(n))) && !(m.Rival && n == int(m.rival())) {
+			if x.valid() && x.left == 1 && (side == int(writes) || m.renewed(s, uint8(n))) &&
+				!(m.Rival && n == int(m.rival())) {
 				return true
 			}
 		}
@@ -445,13 +457,14 @@ func (m *Shares) due(s *SharesState) bool {
 	return false
 }
 
-// renewed says whether a read is renewed: while somebody is on it.
+// renewed says whether a read is renewed. A read under a write is renewed only while a party is on
+// it.
 func (m *Shares) renewed(s *SharesState, n uint8) bool {
 	nested := s.claims[n][writes].use == live
 	return s.readers(n) > 0 || !nested
 }
 
-// background emits what a client does for a claim by itself.
+// background emits the events of a claim that its client causes in the background.
 func (m *Shares) background(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	if s.crashed&(1<<m.clientOf(n)) != 0 {
@@ -464,12 +477,14 @@ func (m *Shares) background(s SharesState, n, side uint8, do sharesEmitter) {
 			r := sharesRequest{kind: renewal, side: side, number: n, left: m.Lease}
 			r.reply = m.carryOut(&t, r.kind, side, n)
 			m.answerRenewal(&t, &t.claims[n][side], r)
-			do(t, "watchdog renews #%d for %s: %s%s", n, sides[side], replies[r.reply], t.account(n, side))
+			do(t, "watchdog renews #%d for %s: %s%s", n, sides[side], replies[r.reply],
+				t.account(n, side))
 		} else if m.send(&t, sharesRequest{kind: renewal, side: side, number: n, who: watchdog}) {
 			do(t, "watchdog sends renewal of #%d for %s", n, sides[side])
 		}
 	}
-	early := m.Mutation == nestedTakenBackEarly && side == reads && x.use == live && x.unsure > 0 && s.claims[n][writes].use == live
+	early := m.Mutation == nestedTakenBackEarly && side == reads && x.use == live && x.unsure > 0 &&
+		s.claims[n][writes].use == live
 	if x.use == retired || early {
 		m.takeBack(s, n, side, do)
 	}
@@ -487,7 +502,7 @@ func (s *SharesState) renews(n, side uint8) bool {
 	return false
 }
 
-// held says whether a claim was granted: not while it is asked for.
+// held says whether a claim was granted. A claim that is still requested isn't.
 func (s *SharesState) held(n, side uint8) bool {
 	for _, p := range s.parties {
 		if (p.at == trying || p.at == waiting) && p.number == n && p.side == side {
@@ -497,7 +512,7 @@ func (s *SharesState) held(n, side uint8) bool {
 	return true
 }
 
-// rivalSteps emits what the ideal client does.
+// rivalSteps emits the events of the ideal client.
 func (m *Shares) rivalSteps(s SharesState, calm bool, do sharesEmitter) {
 	if !m.Rival {
 		return
@@ -505,7 +520,7 @@ func (m *Shares) rivalSteps(s SharesState, calm bool, do sharesEmitter) {
 	n := m.rival()
 	for side := range uint8(2) {
 		if side == reads && m.Writers[0] == 0 {
-			continue // readers are no matter to readers
+			continue // readers don't exclude readers
 		}
 		x := s.claims[n][side]
 		gone := s
@@ -513,13 +528,15 @@ func (m *Shares) rivalSteps(s SharesState, calm bool, do sharesEmitter) {
 		switch {
 		case x.use == unused && !calm && s.claims[n][1-side].use == unused:
 			t := s
-			if s.write.number != n && s.read[n] == 0 && m.carryOut(&t, acquisition, side, n) == acquired {
+			if s.write.number != n && s.read[n] == 0 &&
+				m.carryOut(&t, acquisition, side, n) == acquired {
 				t.claims[n][side] = claim{use: live, left: m.Lease}
 				do(t, "B gets in to %s", sides[side])
 			}
 		case x.use == live && x.lost != 0:
 			do(gone, "B finds its %s lost", sides[side])
-		case x.use == live && (side == reads && s.read[n] == 0 || side == writes && s.write.number != n):
+		case x.use == live &&
+			(side == reads && s.read[n] == 0 || side == writes && s.write.number != n):
 			do(gone, "B releases its %s: it was lost", sides[side])
 		case x.use == live:
 			m.carryOut(&gone, lastRelease, side, n)
@@ -528,7 +545,7 @@ func (m *Shares) rivalSteps(s SharesState, calm bool, do sharesEmitter) {
 	}
 }
 
-// accidents emits what happens to clients and the store.
+// accidents emits the accidents of clients and the store.
 func (m *Shares) accidents(s SharesState, do sharesEmitter) {
 	if s.forces < m.Forces {
 		t := s
@@ -549,7 +566,7 @@ func (m *Shares) accidents(s SharesState, do sharesEmitter) {
 	}
 }
 
-// letGo lets the store forget a hold, against its promise.
+// letGo makes the store end a hold against its promise.
 func (m *Shares) letGo(s *SharesState, n, side uint8) {
 	if side == writes {
 		s.write = entry{}
@@ -568,7 +585,7 @@ func (m *Shares) letGo(s *SharesState, n, side uint8) {
 	}
 }
 
-// crash ends client A.
+// crash makes client A crash.
 func (m *Shares) crash(s SharesState, do sharesEmitter) {
 	s.crashed, s.lent = 1, 0
 	for p := range m.Parties[0] {
@@ -590,7 +607,7 @@ func (m *Shares) crash(s SharesState, do sharesEmitter) {
 	do(s, "client A crashes")
 }
 
-// step emits what a party may do by itself.
+// step emits the next events of a party.
 func (m *Shares) step(s SharesState, p int, calm bool, do sharesEmitter) {
 	q := &s.parties[p]
 	switch q.at {
@@ -625,7 +642,8 @@ func (m *Shares) step(s SharesState, p int, calm bool, do sharesEmitter) {
 	}
 }
 
-// head returns who heads the queue of a client: who asks, or will again.
+// head returns the head of a client's queue, and whether there is one. Only the head asks the
+// store.
 func (m *Shares) head(s *SharesState, c int) (*party, bool) {
 	for i := range m.all() {
 		if q := &s.parties[i]; m.client(i) == c && (q.at == trying || q.at == waiting) && !q.under {
@@ -635,12 +653,12 @@ func (m *Shares) head(s *SharesState, c int) (*party, bool) {
 	return nil, false
 }
 
-// call lets a party lock.
+// call makes a party lock.
 func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 	c := m.client(p)
 	head, busy := m.head(&s, c)
 	if busy && head.side == writes {
-		return // nobody joins while a writer waits here, and behind it nothing happens
+		return // no reader joins while a writer waits here; only the head acts
 	}
 	if n := s.shared[c]; n != 0 && m.joinable(&s, n) {
 		t := s
@@ -653,7 +671,7 @@ func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 		t.claims[n][side].use = live
 		m.enter(&t, p, n, reads)
 		do(t, "%s calls RLock, joins #%d%s", m.name(p), n, t.account(n, side))
-		if m.Mutation != joinsReleased { // who can join does
+		if m.Mutation != joinsReleased { // a reader that can join doesn't ask the store
 			return
 		}
 	}
@@ -674,14 +692,15 @@ func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 		}
 		t := s
 		t.claims[n] = [2]claim{}
-		t.claims[n][1-side].use = over // one that reads won't write; a write may get to read
+		t.claims[n][1-side].use = over // a read can't become a write; a write can have a read
 		if side == writes {
 			t.claims[n][reads].use = unused
 		}
 		t.claims[n][side].use = live
 		t.parties[p] = party{at: trying, side: side, number: n}
 		if m.send(&t, sharesRequest{kind: acquisition, side: side, number: n, who: uint8(p)}) {
-			do(t, "%s calls %s, sends acquisition of #%d", m.name(p), [...]string{"RLock", "Lock"}[side], n)
+			do(t, "%s calls %s, sends acquisition of #%d", m.name(p),
+				[...]string{"RLock", "Lock"}[side], n)
 		}
 	}
 }
@@ -696,7 +715,7 @@ func (m *Shares) fresh(s *SharesState, c int) uint8 {
 	return 0
 }
 
-// joinable says whether a shared claim may be joined without asking the store.
+// joinable says whether a shared claim may be joined without a request to the store.
 func (m *Shares) joinable(s *SharesState, n uint8) bool {
 	x := s.on(n)
 	valid := x.valid() && s.readers(n) > 0
@@ -709,7 +728,8 @@ func (m *Shares) joinable(s *SharesState, n uint8) bool {
 	return valid && (m.young(x) || m.Mutation == joinsForever)
 }
 
-// nestInPair lets the second of a pair read while the first writes, and says whether it does.
+// nestInPair makes the second goroutine of a pair read while the first writes. It returns false if
+// there is no such pair, or the first doesn't write.
 func (m *Shares) nestInPair(s SharesState, p int, do sharesEmitter) bool {
 	n := s.parties[0].writing
 	if !m.Pair || p != 1 || n == 0 || !s.claims[n][writes].valid() {
@@ -719,11 +739,11 @@ func (m *Shares) nestInPair(s SharesState, p int, do sharesEmitter) bool {
 	return true
 }
 
-// nest lets an owner that writes read, too.
+// nest makes a party read under the write of its owner.
 func (m *Shares) nest(s SharesState, p int, n uint8, do sharesEmitter) {
 	q := &s.parties[p]
 	if s.under(n) {
-		return // one step of a hold at a time
+		return // another step of this hold is under way
 	}
 	x := &s.claims[n][reads]
 	again := m.Mutation == nestedReleasedEarly && (x.use == over || x.use == retired)
@@ -742,7 +762,7 @@ func (m *Shares) nest(s SharesState, p int, n uint8, do sharesEmitter) {
 	}
 }
 
-// under says whether somebody asks for a read under a write.
+// under says whether a party is requesting a read under a write.
 func (s *SharesState) under(n uint8) bool {
 	for _, p := range s.parties {
 		if p.under && p.number == n && p.at == trying {
@@ -752,7 +772,7 @@ func (s *SharesState) under(n uint8) bool {
 	return false
 }
 
-// unlock lets a writer give back its write.
+// unlock makes a writer release its write.
 func (m *Shares) unlock(s SharesState, p int, calm bool, do sharesEmitter) {
 	q := &s.parties[p]
 	n := q.writing
@@ -786,7 +806,8 @@ func (m *Shares) handOn(s SharesState, p int, do sharesEmitter) {
 	}
 	for to := range m.all() {
 		q := &s.parties[to]
-		if m.client(to) != m.client(p) || to == p || !m.mayWrite(to) || q.writing != 0 || q.reading != 0 || q.at != idle && !(q.at == waiting && q.side == writes) {
+		if m.client(to) != m.client(p) || to == p || !m.mayWrite(to) || q.writing != 0 ||
+			q.reading != 0 || q.at != idle && !(q.at == waiting && q.side == writes) {
 			continue
 		}
 		t := s
@@ -797,7 +818,8 @@ func (m *Shares) handOn(s SharesState, p int, do sharesEmitter) {
 	}
 }
 
-// leave lets a reader unlock: the last one on a claim gives it back, unless its owner writes still.
+// leave makes a reader unlock. The last reader on a claim releases the claim, unless the owner
+// still writes.
 func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
 	q := &s.parties[p]
 	m.swap(&s, p)
@@ -838,8 +860,9 @@ func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
 	}
 }
 
-// swap lets a plain call give back what is lost, or else what is oldest, of all that plain calls have: who is on it
-// goes on with what the caller has.
+// swap chooses the hold that a plain call releases, among the holds of all plain calls. It is a
+// lost hold or, if there is none, the oldest. The party that had this hold gets the caller's hold
+// instead.
 func (m *Shares) swap(s *SharesState, p int) {
 	if !m.Plain || s.parties[p].at == handed {
 		return
@@ -852,7 +875,8 @@ func (m *Shares) swap(s *SharesState, p int) {
 		return a < b
 	}
 	for i := range s.parties {
-		if q := &s.parties[i]; q.reading != 0 && q.at == idle && m.client(i) == m.client(p) && before(q.reading, first.reading) {
+		if q := &s.parties[i]; q.reading != 0 && q.at == idle && m.client(i) == m.client(p) &&
+			before(q.reading, first.reading) {
 			first = q
 		}
 	}
@@ -860,11 +884,12 @@ func (m *Shares) swap(s *SharesState, p int) {
 	q.reading, first.reading = first.reading, q.reading
 }
 
-// notice lets a reader see that it has joined; perhaps it has been cancelled meanwhile, or the claim has been lost.
+// notice makes a reader notice that it has joined. It may have been cancelled meanwhile, or the
+// claim may have been lost.
 func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	n := s.parties[p].reading
 	if s.on(n).lost != 0 && m.Mutation != joinedUnseen {
-		m.leave(s, p, "sees that what it has joined is lost, ", do) // and it waits on
+		m.leave(s, p, "sees that what it has joined is lost, ", do) // and it continues to wait
 		return
 	}
 	t := s
@@ -881,7 +906,7 @@ func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	m.leave(s, p, "was cancelled as it joined, ", do)
 }
 
-// wait lets the head of a queue try again, or give up.
+// wait makes the head of a queue try again, or give up.
 func (m *Shares) wait(s SharesState, p int, calm bool, do sharesEmitter) {
 	q := &s.parties[p]
 	n, side := q.number, q.side
@@ -897,7 +922,7 @@ func (m *Shares) wait(s SharesState, p int, calm bool, do sharesEmitter) {
 	do(s, "%s gives up #%d", m.name(p), n)
 }
 
-// drain repeats a last release, or leaves that to the background.
+// drain repeats a last release, or leaves the repetition to the background.
 func (m *Shares) drain(s SharesState, p int, do sharesEmitter) {
 	q := &s.parties[p]
 	n, side := q.number, q.side

@@ -1,10 +1,10 @@
 package main
 
-// What can happen next.
+// This file has the next steps of model Holds.
 
 type emitter func(HoldsState, string, ...any)
 
-// Next emits the successors.
+// Next emits the successors of s.
 func (m *Holds) Next(s HoldsState, calm bool, emit func(HoldsState, string, ...any)) {
 	do := func(t HoldsState, format string, args ...any) {
 		m.tidy(&t)
@@ -28,7 +28,7 @@ func (m *Holds) Next(s HoldsState, calm bool, emit func(HoldsState, string, ...a
 	}
 }
 
-// network emits what may become of request i.
+// network emits all that may happen to request i.
 func (m *Holds) network(s HoldsState, i int, calm bool, do emitter) {
 	r := s.requests[i]
 	expired := m.Punctual && r.left == 0
@@ -36,7 +36,8 @@ func (m *Holds) network(s HoldsState, i int, calm bool, do emitter) {
 		t := s
 		t.requests[i] = request{}
 		m.answer(&t, r)
-		do(t, "%s gets answer to %s of #%d: %s%s", m.who(r), kinds[r.kind], r.number, replies[r.reply], t.account(r.number))
+		do(t, "%s gets answer to %s of #%d: %s%s", m.who(r), kinds[r.kind], r.number,
+			replies[r.reply], t.account(r.number))
 	} else if !expired {
 		t := s
 		m.carryOut(&t, &t.requests[i])
@@ -47,25 +48,29 @@ func (m *Holds) network(s HoldsState, i int, calm bool, do emitter) {
 				late = "LATE "
 			}
 		}
-		do(t, "store: %s%s of #%d -> %s (now %s)", late, kinds[r.kind], r.number, replies[reply], t.store)
+		do(t, "store: %s%s of #%d -> %s (now %s)", late, kinds[r.kind], r.number, replies[reply],
+			t.store)
 	}
 	if r.who == nobody && (!calm || expired) {
 		t := s
 		t.requests[i] = request{}
 		do(t, "network loses %s of #%d", kinds[r.kind], r.number)
 	}
-	if m.Mutation == libraryRepeats && !calm && r.who != nobody && r.reply == pending && !s.repeated {
+	if m.Mutation == libraryRepeats && !calm && r.who != nobody && r.reply == pending &&
+		!s.repeated {
 		t := s
 		t.repeated = true
 		if m.send(&t, request{kind: r.kind, number: r.number, who: nobody, lease: r.lease}) {
 			do(t, "client library repeats %s of #%d", kinds[r.kind], r.number)
 		}
 	}
-	if r.who == nobody || r.kind <= partialRelease && m.answered(&s) || calm && !(expired && r.reply == pending) {
+	if r.who == nobody || r.kind <= partialRelease && m.answered(&s) ||
+		calm && !(expired && r.reply == pending) {
 		return
 	}
 	t := s
-	if r.reply == pending && (r.kind != renewal || m.Fixed > 0) { // else a late renewal only lengthens
+	if r.reply == pending && (r.kind != renewal || m.Fixed > 0) {
+		// if all leases are renewed, a late renewal only extends a lease, so it is dropped
 		t.requests[i].who = nobody
 	} else {
 		t.requests[i] = request{}
@@ -74,10 +79,11 @@ func (m *Holds) network(s HoldsState, i int, calm bool, do emitter) {
 	do(t, "%s gives up waiting for %s of #%d: outcome unknown", m.who(r), kinds[r.kind], r.number)
 }
 
-// answered says whether whatever locks or counts is answered in time.
+// answered says whether all requests that acquire the lock or change its count are answered in
+// time.
 func (m *Holds) answered(s *HoldsState) bool { return m.Answered && !(m.Later && s.handOvers == 0) }
 
-// time emits the end of the store's entry, and a tick.
+// time emits the expiry of the store's entry, and a tick.
 func (m *Holds) time(s HoldsState, calm bool, do emitter) {
 	if s.store.number != 0 && s.store.left == 0 {
 		t := s
@@ -111,7 +117,7 @@ func lower(b *uint8) {
 	}
 }
 
-// tick lets time pass for a number, and says whether it is lost by that.
+// tick makes time pass for a number. It says whether the number is lost as a result.
 func (m *Holds) tick(x *number) (isLost bool) {
 	if m.Mutation == doubtEnds && x.fading == 1 {
 		x.doubt = 0
@@ -138,12 +144,12 @@ func (m *Holds) tick(x *number) (isLost bool) {
 	return isLost
 }
 
-// due says that something comes before any more time passes: in a calm run, a renewal.
+// due says whether an event must come before the next tick. In a calm run, renewals must.
 func (m *Holds) due(s *HoldsState, calm bool) bool {
 	for i := range s.numbers {
 		x := &s.numbers[i]
 		if m.Mutation == takenBackInTimeOnly && x.use == retired && x.fading == 0 {
-			return true // so that what this shows is not an idle background
+			return true // otherwise an idle background would cause the expected violation
 		}
 		if calm && x.valid() && x.watch != 0 && x.left == 1 && m.same(s, s.store.number, uint8(i)) {
 			return true
@@ -152,7 +158,7 @@ func (m *Holds) due(s *HoldsState, calm bool) bool {
 	return false
 }
 
-// background emits what a client does for a number by itself.
+// background emits the events of a number that its client causes in the background.
 func (m *Holds) background(s HoldsState, n uint8, calm bool, do emitter) {
 	x := &s.numbers[n]
 	if s.hasCrashed(m.clientOf(n)) {
@@ -165,7 +171,8 @@ func (m *Holds) background(s HoldsState, n uint8, calm bool, do emitter) {
 		}
 	}
 	unused := x.use == retired || x.use == live && x.lost != 0
-	if x.use == retired || x.unsure > 0 && (unused || x.use == live && m.Mutation == takenBackEarly) {
+	if x.use == retired || x.unsure > 0 &&
+		(unused || x.use == live && m.Mutation == takenBackEarly) {
 		m.takeBack(s, n, calm, do)
 	}
 }
@@ -179,7 +186,7 @@ func (s *HoldsState) awaits(who, n uint8) bool {
 	return false
 }
 
-// rivalSteps emits what the ideal client does.
+// rivalSteps emits the events of the ideal client.
 func (m *Holds) rivalSteps(s HoldsState, calm bool, do emitter) {
 	if !m.Rival {
 		return
@@ -212,7 +219,7 @@ func (m *Holds) rivalSteps(s HoldsState, calm bool, do emitter) {
 	}
 }
 
-// accidents emits what happens to clients and the store.
+// accidents emits the accidents of clients and the store.
 func (m *Holds) accidents(s HoldsState, do emitter) {
 	if s.forces < m.Forces {
 		t := s
@@ -263,7 +270,7 @@ func (m *Holds) crash(s HoldsState, client int, do emitter) {
 	do(s, "client %c crashes", 'A'+client)
 }
 
-// step emits what a goroutine may do by itself.
+// step emits the next events of a goroutine.
 func (m *Holds) step(s HoldsState, g int, calm bool, do emitter) {
 	switch s.routines[g].at {
 	case idle:
@@ -290,10 +297,10 @@ func (m *Holds) step(s HoldsState, g int, calm bool, do emitter) {
 	}
 }
 
-// call lets an idle goroutine call Lock.
+// call makes an idle goroutine call Lock.
 func (m *Holds) call(s HoldsState, g int, do emitter) {
 	me := m.name(g)
-	for q := range m.goroutines() { // behind the head of its queue it does nothing
+	for q := range m.goroutines() { // only the head of a queue acts
 		at := s.routines[q].at
 		if m.client(q) != m.client(g) {
 			continue
@@ -301,7 +308,8 @@ func (m *Holds) call(s HoldsState, g int, do emitter) {
 		if at == trying || at == waiting {
 			return
 		}
-		if n := s.routines[q].number; m.Mutation == lockerIsOwner && q != g && at == inside && s.numbers[n].valid() {
+		if n := s.routines[q].number; m.Mutation == lockerIsOwner && q != g && at == inside &&
+			s.numbers[n].valid() {
 			t := s
 			t.routines[g] = goroutine{at: entering, number: n}
 			if m.send(&t, request{kind: reentry, number: n, who: uint8(g), lease: m.Lease}) {
@@ -329,9 +337,13 @@ func (m *Holds) call(s HoldsState, g int, do emitter) {
 		}
 		for _, lease := range m.leases() {
 			t := s
-			t.numbers[n] = number{use: live, party: m.party(g), lease: lease, watch: m.watches(lease)}
+			t.numbers[n] = number{
+				use: live, party: m.party(g), lease: lease, watch: m.watches(lease),
+			}
 			t.routines[g] = goroutine{at: trying, number: uint8(n), late: s.anyStruck()}
-			if m.send(&t, request{kind: acquisition, number: uint8(n), who: uint8(g), lease: lease}) {
+			if m.send(&t, request{
+				kind: acquisition, number: uint8(n), who: uint8(g), lease: lease,
+			}) {
 				do(t, "%s calls Lock, sends acquisition of #%d%s", me, n, m.leaseText(lease))
 			}
 		}
@@ -348,7 +360,7 @@ func (s *HoldsState) anyStruck() uint8 {
 	return 0
 }
 
-// leases are those that a caller may ask for.
+// leases returns the leases for which a caller may ask.
 func (m *Holds) leases() []uint8 {
 	if m.Fixed > 0 {
 		return []uint8{m.Fixed, m.Lease}
@@ -363,13 +375,15 @@ func (m *Holds) watches(lease uint8) uint8 {
 	return 0
 }
 
-// wait lets the head of a queue try again, or give up.
+// wait makes the head of a queue try again, or give up.
 func (m *Holds) wait(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	if !calm {
 		t := s
 		t.routines[g].at = trying
-		if m.send(&t, request{kind: acquisition, number: n, who: uint8(g), lease: s.numbers[n].lease}) {
+		if m.send(&t, request{
+			kind: acquisition, number: n, who: uint8(g), lease: s.numbers[n].lease,
+		}) {
 			do(t, "%s tries again, sends acquisition of #%d", m.name(g), n)
 		}
 	}
@@ -378,7 +392,7 @@ func (m *Holds) wait(s HoldsState, g int, calm bool, do emitter) {
 	do(s, "%s gives up #%d", m.name(g), n)
 }
 
-// nest lets a goroutine re-enter what it has.
+// nest makes a goroutine re-enter its hold.
 func (m *Holds) nest(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	x := s.numbers[n]
@@ -396,13 +410,16 @@ func (m *Holds) nest(s HoldsState, g int, do emitter) {
 		}
 		t := s
 		t.routines[g].at = entering
-		if m.send(&t, request{kind: reentry, number: n, who: uint8(g), lease: lease, watch: m.watches(wanted)}) {
+		if m.send(&t, request{
+			kind: reentry, number: n, who: uint8(g), lease: lease, watch: m.watches(wanted),
+		}) {
 			do(t, "%s calls Lock again, sends re-entry of #%d%s", m.name(g), n, m.leaseText(lease))
 		}
 	}
 }
 
-// enterNested lets one of a pair re-enter what the other had when it called.
+// enterNested makes a goroutine of a pair re-enter the hold that the other had at the time of the
+// call.
 func (m *Holds) enterNested(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	x := &s.numbers[n]
@@ -415,13 +432,15 @@ func (m *Holds) enterNested(s HoldsState, g int, do emitter) {
 		return
 	}
 	s.routines[g].at = entering
-	if m.send(&s, request{kind: reentry, number: n, who: uint8(g), lease: x.lease, watch: x.watch}) {
+	if m.send(&s, request{
+		kind: reentry, number: n, who: uint8(g), lease: x.lease, watch: x.watch,
+	}) {
 		do(s, "%s sends re-entry of #%d", m.name(g), n)
 	}
 }
 
-// slotTaken says whether another goroutine has a counting step of the same hold under way: they are
-// made one at a time.
+// slotTaken says whether another goroutine's re-entry or partial release of the same hold is under
+// way. A hold has one such step at a time.
 func (s *HoldsState) slotTaken(g int) bool {
 	for q, r := range s.routines {
 		if q != g && r.number == s.routines[g].number && (r.at == entering || r.at == leaving) {
@@ -431,7 +450,7 @@ func (s *HoldsState) slotTaken(g int) bool {
 	return false
 }
 
-// unlockLost lets a goroutine find out at last that its hold is lost.
+// unlockLost makes a goroutine notice at its unlock that its hold is lost.
 func (m *Holds) unlockLost(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	if s.slotTaken(g) {
@@ -451,7 +470,7 @@ func (m *Holds) unlockLost(s HoldsState, g int, do emitter) {
 	do(s, "%s unlocks: ErrLost", m.name(g))
 }
 
-// unlock lets a goroutine give back a hold.
+// unlock makes a goroutine release a hold.
 func (m *Holds) unlock(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	x := s.numbers[n]
@@ -482,7 +501,8 @@ func (m *Holds) unlock(s HoldsState, g int, calm bool, do emitter) {
 		t.numbers[n].count--
 		t.routines[g].at = leaving
 		if m.send(&t, request{kind: partialRelease, number: n, who: uint8(g), lease: lease}) {
-			do(t, "%s unlocks one of %d, sends partial release of #%d%s", m.name(g), x.count, n, m.leaseText(lease))
+			do(t, "%s unlocks one of %d, sends partial release of #%d%s", m.name(g), x.count, n,
+				m.leaseText(lease))
 		}
 		return
 	}
@@ -501,7 +521,7 @@ func (s *HoldsState) hasLate(kind, n uint8) bool {
 	return false
 }
 
-// unlockLast begins to give back the last hold in the store.
+// unlockLast begins the last release of a hold in the store.
 func (m *Holds) unlockLast(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	s.numbers[n].count = 0
@@ -511,7 +531,8 @@ func (m *Holds) unlockLast(s HoldsState, g int, do emitter) {
 	}
 }
 
-// drain repeats a last release, or leaves that to the background when its time is over.
+// drain repeats a last release. When the time for repetition has elapsed, the background goes on
+// repeating it.
 func (m *Holds) drain(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	if m.Mutation == handsOnReleased && !calm {

@@ -1,26 +1,29 @@
 package main
 
-// An entry is what the store has under the key: which number, how often, and for how long. Once its
-// time is over it may go at any moment. The zero entry is a free key.
+// An entry is the store's data under the key: the number, its count, and its remaining time. After
+// that time the entry may expire at any moment. The zero entry is a free key.
 type entry struct{ number, count, left uint8 }
 
-// Requests.
+// The kinds of requests.
 const (
 	none uint8 = iota
 	acquisition
 	reentry
 	partialRelease
 	lastRelease
-	backRelease // a take-back's
+	backRelease // the release of a take-back
 	renewal
 	force
 )
 
-var kinds = [...]string{"", "acquisition", "re-entry", "partial release", "last release", "take-back", "renewal", "ForceUnlock"}
+var kinds = [...]string{
+	"", "acquisition", "re-entry", "partial release", "last release", "take-back", "renewal",
+	"ForceUnlock",
+}
 
-// Replies.
+// The replies to requests.
 const (
-	pending uint8 = iota // it has not been carried out
+	pending uint8 = iota // the request hasn't been carried out
 	acquired
 	heldByAnother
 	freed
@@ -30,34 +33,37 @@ const (
 	renewedNot
 )
 
-var replies = [...]string{"", "acquired", "held by another", "freed", "holds left", "not held", "renewed", "not held"}
+var replies = [...]string{
+	"", "acquired", "held by another", "freed", "holds left", "not held", "renewed", "not held",
+}
 
-// Who awaits the reply, if not a goroutine.
+// The kinds of waiters for a reply, in addition to goroutines.
 const (
 	watchdog uint8 = 8 + iota
-	nobody         // it was given up, and may still be carried out
+	nobody         // no waiter; the request may still be carried out
 	downgrader
 )
 
 // A request is in the network, on its way to the store or back.
 type request struct {
 	kind, number, who uint8
-	lease             uint8 // what it sets in the store
-	left              uint8 // of that, counted from before it was sent
-	watch             uint8 // it asks for a watched hold
+	lease             uint8 // the lease that the request sets in the store
+	left              uint8 // time left of that lease, counted from before the request was sent
+	watch             uint8 // the request asks for a renewed hold
 	reply             uint8
-	count             uint8 // the store's, when it was carried out
-	before            uint8 // it was carried out before the store let go of that number
+	count             uint8 // the store's count after the request was carried out
+	before            uint8 // carried out before the store ended the hold of that number
 }
 
 func (r request) key() (k uint64) {
-	for _, f := range [...]uint8{r.kind, r.number, r.who, r.reply, r.left, r.lease, r.count, r.before, r.watch} {
+	for _, f := range [...]uint8{r.kind, r.number, r.who, r.reply, r.left, r.lease, r.count,
+		r.before, r.watch} {
 		k = k<<6 | uint64(f)
 	}
 	return k
 }
 
-// send puts a request into the network, and says whether the bounds allow it.
+// send puts a request into the network. It returns false if the bounds don't allow it.
 func (m *Holds) send(s *HoldsState, r request) bool {
 	if r.kind == acquisition || r.kind == reentry {
 		most := 1
@@ -65,7 +71,8 @@ func (m *Holds) send(s *HoldsState, r request) bool {
 			most += int(s.store.count)
 		}
 		for _, q := range s.requests {
-			if (q.kind == acquisition || q.kind == reentry) && q.reply == pending && m.same(s, q.number, r.number) {
+			if (q.kind == acquisition || q.kind == reentry) && q.reply == pending &&
+				m.same(s, q.number, r.number) {
 				most++
 			}
 		}
@@ -83,7 +90,7 @@ func (m *Holds) send(s *HoldsState, r request) bool {
 	return false
 }
 
-// carryOut does a request in the store, as the scripts do.
+// carryOut carries out a request in the store, as the scripts do.
 func (m *Holds) carryOut(s *HoldsState, r *request) {
 	e := &s.store
 	mine := m.same(s, e.number, r.number)
@@ -120,7 +127,7 @@ func (m *Holds) carryOut(s *HoldsState, r *request) {
 	r.count = e.count
 }
 
-// letGo notes that the store is about to forget the hold that it has, against its promise.
+// letGo records that the store is about to end the current hold against its promise.
 func (s *HoldsState) letGo() {
 	n := s.store.number
 	if n == 0 || s.numbers[n].use != live {
@@ -134,9 +141,10 @@ func (s *HoldsState) letGo() {
 	}
 }
 
-// fallBack is a failover to a replica that lags.
+// fallBack makes the store fail over to a replica with older data.
 func (s *HoldsState) fallBack() {
-	if was, is := s.store, s.replica; was.number != is.number || was.count > is.count || was.left > is.left {
+	if was, is := s.store, s.replica; was.number != is.number || was.count > is.count ||
+		was.left > is.left {
 		s.letGo()
 	}
 	s.store = s.replica

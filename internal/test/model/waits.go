@@ -1,89 +1,89 @@
 package main
 
-// Waits is the model of waiting: the queue of client A for one name, its subscription, and the ways
-// in which the key gets free. Holds are simple here; model Holds has them in full. The fields are
-// its bounds.
+// Waits is the model of waiting. It has client A's queue for one name, its subscription, and the
+// ways in which the key becomes free. Holds are simple here, because model Holds models them in
+// full. The fields of Waits bound the exploration.
 type Waits struct {
 	Waiters  int
-	Breaks   uint8 // of the subscription's connection
-	Others   uint8 // acquisitions by another client
+	Breaks   uint8 // breaks of the subscription's connection
+	Others   uint8 // acquisitions by other clients
 	Unknowns uint8 // steps without an answer
 	HandOver bool
-	Turns    bool  // who has released lets up to two releases of others pass
-	Forces   uint8 // times that a client sends ForceUnlock
-	Polls    bool  // the store doesn't notify
+	Turns    bool  // after its release, a client lets up to two releases of others pass
+	Forces   uint8 // how often a client sends ForceUnlock
+	Polls    bool  // the store sends no messages
 	Mutation mutation
 }
 
 const maxWaiters = 3
 
-// Where a waiter is.
+// The states of a waiter.
 const (
 	outside   uint8 = iota
-	asleep          // in the queue, until it is at the head and there is a reason to try
-	pausing         // the same, after an attempt without an answer
-	asking          // its attempt is on its way
-	refused         // … was answered "held", which it doesn't know yet
-	granted         // was handed the hold, and hasn't noticed yet
-	having          // has the lock
-	releasing       // its release is on its way, because there was nobody to hand over to
-	ending          // … because the time of the chain was over
-	released        // its release was carried out, which it doesn't know yet
-	ended           // the same, at the end of a chain
+	asleep          // in the queue; tries when it is the head and has a reason
+	pausing         // like asleep, after an attempt without an answer
+	asking          // its attempt is under way
+	refused         // its attempt was refused, but the reply is still under way
+	granted         // it was handed the hold, and hasn't noticed it yet
+	having          // it has the lock
+	releasing       // its release is under way, because no call waited for a hand-over
+	ending          // its release is under way, because the chain's time had elapsed
+	released        // the release was carried out, but the reply is still under way
+	ended           // like released, at the end of a chain
 	finished
 )
 
-// Who has the key.
+// The owners of the key.
 const (
 	free    uint8 = iota
 	other         // another client
-	crashed       // another client that is no more
-	ours          // one of our waiters
-	ghost         // nobody: an attempt or a release of ours without an answer, to be taken back
+	crashed       // another client that has crashed
+	ours          // a waiter of client A
+	ghost         // an attempt or a release of A without an answer, to be taken back
 )
 
-// The subscription.
+// The states of the subscription.
 const (
 	noSubscription uint8 = iota
-	asked                // SUBSCRIBE is on its way
-	standing             // it stands in the server, which we don't know yet
-	confirmed            // we know
+	asked                // SUBSCRIBE is under way
+	standing             // the server has it, but A doesn't know that yet
+	confirmed            // A knows that the server has it
 	broken               // the connection broke
-	endingIt             // UNSUBSCRIBE is on its way
+	endingIt             // UNSUBSCRIBE is under way
 )
 
-// WaitsState is a state.
+// WaitsState is a state of the model.
 type WaitsState struct {
 	key       uint8
-	told      bool // the key got free by a release, of which the store tells
+	told      bool // the key became free by a release, for which the store sends a message
 	sub       uint8
 	restored  bool // the subscription is being restored after a break
 	messages  uint8
-	answer    bool              // a take-back freed the key, which we don't know yet
+	answer    bool              // a take-back freed the key, and its answer is under way
 	queue     [maxWaiters]uint8 // waiter + 1, head first
-	fresh     bool              // the head has not tried since it is the head, or its timer fired
-	woken     bool              // something happened since the head's last attempt was sent
-	soon      bool              // the head tries within 5 ms, unless it is woken before
-	skip      uint8             // messages that are to pass before one wakes
-	sitting   bool              // soon is for that: nor does a subscription that stands wake
+	fresh     bool              // the head is new or its timer fired, and it hasn't tried since
+	woken     bool              // an event came since the head's last attempt was sent
+	soon      bool              // the head tries within 5 ms, unless it is woken earlier
+	skip      uint8             // the number of messages to pass before the head is woken
+	sitting   bool              // soon lets others pass, so a new subscription wakes no head
 	at        [maxWaiters]uint8
 	timer     [maxWaiters]bool
-	struck    [maxWaiters]bool // the store let go of what the waiter has
-	lateTries uint8            // attempts that were given up and may still be carried out
+	struck    [maxWaiters]bool // the store ended the waiter's hold
+	lateTries uint8            // abandoned attempts that may still be carried out
 	breaks    uint8
 	others    uint8
 	unknowns  uint8
 	forces    uint8
 }
 
-// Init is a key that another client has.
+// Init is the state in which another client holds the key.
 func (m *Waits) Init() WaitsState { return WaitsState{key: other, others: 1} }
 
 func (s *WaitsState) head() int { return int(s.queue[0]) - 1 }
 
-// Bad checks L2, that someone who waits for a free key will look at it; L2m, that after a release
-// he needs no timer for that but the one of 5 ms, and that of a pause after an attempt failed; and G2, that where the key is ours somebody here
-// has it.
+// Bad checks three rules. L2: a waiter for a free key will poll it. L2m: after a release it needs
+// no timer for that, except the one of 5 ms and the pause after a failed attempt. G2: if the key is
+// A's, a waiter of A has it.
 func (m *Waits) Bad(s WaitsState) []string {
 	var bad []string
 	if s.key == ours && !s.anyAt(granted, having, releasing, ending, asking) {
@@ -112,9 +112,10 @@ func (s *WaitsState) anyAt(places ...uint8) bool {
 	return false
 }
 
-// pending says whether anything but a timer will let the head try.
+// pending says whether an event other than a timer will make the head try.
 func (m *Waits) pending(s *WaitsState) bool {
-	if s.fresh || s.woken || s.soon || s.answer || s.anyAt(asking, refused, granted, having, releasing, ending, released, ended) {
+	if s.fresh || s.woken || s.soon || s.answer ||
+		s.anyAt(asking, refused, granted, having, releasing, ending, released, ended) {
 		return true
 	}
 	switch s.sub {
@@ -129,7 +130,7 @@ func (m *Waits) pending(s *WaitsState) bool {
 	return false
 }
 
-// Done says that the key is free and nobody is left.
+// Done says whether the key is free and no call is left.
 func (m *Waits) Done(s WaitsState) bool {
 	for _, at := range s.at {
 		if at != outside && at != finished {
@@ -141,8 +142,9 @@ func (m *Waits) Done(s WaitsState) bool {
 
 func (s *WaitsState) wake() { s.woken = s.head() >= 0 }
 
-// message is one from the store. While a release of ours is under way it means that or is followed by
-// the answer to it; and where others are to come first it may mean them.
+// message handles a message of the store. During A's own release, the message may be about that
+// release. So it only sets the timer of 5 ms, and the answer to the release follows. While the head
+// lets others pass, each message counts as one of theirs.
 func (m *Waits) message(s *WaitsState) {
 	switch {
 	case m.Turns && s.anyAt(releasing, ending, released, ended):
@@ -157,7 +159,7 @@ func (m *Waits) message(s *WaitsState) {
 	}
 }
 
-// turns lets the head sit out so many releases of others.
+// turns makes the head let up to two releases of others pass.
 func (m *Waits) turns(s WaitsState, emit func(WaitsState, string, ...any), n int) {
 	if !m.Turns || s.head() < 0 {
 		return
@@ -170,7 +172,7 @@ func (m *Waits) turns(s WaitsState, emit func(WaitsState, string, ...any), n int
 	}
 }
 
-// publish is the message of a release.
+// publish sends the message of a release.
 func (s *WaitsState) publish() {
 	s.key, s.told = free, true
 	if (s.sub == standing || s.sub == confirmed) && s.messages < 2 {
@@ -192,7 +194,7 @@ func (m *Waits) enqueue(s *WaitsState, w int) {
 	}
 }
 
-// newHead lets the head try or, if it may be handed the lock, wait for that a little.
+// newHead makes the head try. If it may be handed the lock, it waits a little first.
 func (m *Waits) newHead(s *WaitsState) {
 	s.fresh, s.soon = m.Mutation != noPassOn, false
 	if m.HandOver && s.anyAt(granted, having) {
@@ -200,8 +202,8 @@ func (m *Waits) newHead(s *WaitsState) {
 	}
 }
 
-// yield lets the head wait for the message of our own release, as others do, or for 5 ms. One that is
-// just trying tries again: its answer may be from before the release.
+// yield makes the head wait for the message of A's own release, as other clients do, or for 5 ms. A
+// head whose attempt is under way tries again, because the answer may be from before the release.
 func (m *Waits) yield(s *WaitsState) {
 	if s.head() < 0 {
 		return
@@ -214,7 +216,7 @@ func (m *Waits) yield(s *WaitsState) {
 	s.soon = m.Mutation != noShortTimer
 }
 
-// dequeue takes a waiter out of the queue; the next one takes its place, and what woke it.
+// dequeue removes a waiter from the queue. The next waiter inherits its place and its wake-ups.
 func (m *Waits) dequeue(s *WaitsState, w int) {
 	i := 0
 	for int(s.queue[i]) != w+1 {
@@ -230,9 +232,10 @@ func (m *Waits) dequeue(s *WaitsState, w int) {
 	}
 }
 
-// dissolve ends an empty queue, and with it the subscription.
+// dissolve ends an empty queue and its subscription.
 func (m *Waits) dissolve(s *WaitsState) {
-	s.fresh, s.woken, s.soon, s.sitting, s.messages, s.restored = false, false, false, false, 0, false
+	s.fresh, s.woken, s.soon, s.sitting, s.messages, s.restored = false, false, false, false, 0,
+		false
 	switch s.sub {
 	case asked, standing, confirmed:
 		s.sub = endingIt
@@ -241,7 +244,7 @@ func (m *Waits) dissolve(s *WaitsState) {
 	}
 }
 
-// Next emits the successors.
+// Next emits the successors of s.
 func (m *Waits) Next(s WaitsState, calm bool, emit func(WaitsState, string, ...any)) {
 	m.others(s, calm, emit)
 	m.background(s, emit)
@@ -254,7 +257,7 @@ func (m *Waits) Next(s WaitsState, calm bool, emit func(WaitsState, string, ...a
 	}
 }
 
-// others emits what other clients do.
+// others emits the events of other clients.
 func (m *Waits) others(s WaitsState, calm bool, emit func(WaitsState, string, ...any)) {
 	t := s
 	switch s.key {
@@ -287,7 +290,7 @@ func (m *Waits) others(s WaitsState, calm bool, emit func(WaitsState, string, ..
 	}
 }
 
-// background emits what becomes of requests that nobody awaits, and of take-backs.
+// background emits take-backs, and all that may happen to requests without a waiter.
 func (m *Waits) background(s WaitsState, emit func(WaitsState, string, ...any)) {
 	if s.lateTries > 0 {
 		t := s
@@ -313,7 +316,7 @@ func (m *Waits) background(s WaitsState, emit func(WaitsState, string, ...any)) 
 	}
 }
 
-// subscription emits what becomes of the subscription: one connection, in order.
+// subscription emits the events of the subscription. Its one connection keeps the events in order.
 func (m *Waits) subscription(s WaitsState, calm bool, emit func(WaitsState, string, ...any)) {
 	t := s
 	switch s.sub {
@@ -356,13 +359,13 @@ func (m *Waits) subscription(s WaitsState, calm bool, emit func(WaitsState, stri
 	}
 }
 
-// step emits what a waiter does.
+// step emits the next events of a waiter.
 func (m *Waits) step(s WaitsState, w int, calm bool, emit func(WaitsState, string, ...any)) {
 	t := s
 	n := w + 1
 	switch s.at[w] {
 	case outside:
-		if !calm && (w == 0 || s.at[w-1] != outside) { // waiters are alike: they come in order
+		if !calm && (w == 0 || s.at[w-1] != outside) { // waiters are interchangeable
 			m.enqueue(&t, w)
 			emit(t, "waiter %d comes", n)
 		}
@@ -384,7 +387,7 @@ func (m *Waits) step(s WaitsState, w int, calm bool, emit func(WaitsState, strin
 	case releasing, ending:
 		if s.struck[w] {
 			t.at[w], t.struck[w] = finished, false
-			t.wake() // nobody here has it any more
+			t.wake() // A no longer has the key
 			emit(t, "waiter %d gets its answer: not held", n)
 			return
 		}
@@ -409,7 +412,7 @@ func (m *Waits) step(s WaitsState, w int, calm bool, emit func(WaitsState, strin
 	}
 }
 
-// sleep emits what lets a waiter in the queue go on.
+// sleep emits the events that let a waiter in the queue continue.
 func (m *Waits) sleep(s WaitsState, w int, emit func(WaitsState, string, ...any)) {
 	if s.timer[w] {
 		t := s
@@ -439,7 +442,7 @@ func (m *Waits) sleep(s WaitsState, w int, emit func(WaitsState, string, ...any)
 	}
 }
 
-// ask emits what becomes of an attempt.
+// ask emits all that may happen to an attempt.
 func (m *Waits) ask(s WaitsState, w int, calm bool, emit func(WaitsState, string, ...any)) {
 	t := s
 	if s.key == free {
@@ -460,19 +463,22 @@ func (m *Waits) ask(s WaitsState, w int, calm bool, emit func(WaitsState, string
 	}
 }
 
-// held lets the head wait, with a timer and a subscription.
+// held makes the head wait, with a timer and a subscription.
 func (m *Waits) held(s *WaitsState, w int) {
 	s.at[w], s.timer[w] = asleep, m.Mutation != noTimer
 	if m.Mutation == clearedAfterwards {
 		s.woken = false
 	}
-	s.soon = s.sitting // there is one timer, for whichever is first: the answer may be from before our release
+	// There is only one timer, for the earliest time. The timer of 5 ms stays if the answer may be
+	// from before A's release.
+	s.soon = s.sitting
 	m.subscribe(s)
 }
 
-// subscribe asks for a subscription unless there is one.
+// subscribe requests a subscription unless there is one.
 func (m *Waits) subscribe(s *WaitsState) {
-	if m.Polls || s.sub != noSubscription && s.sub != endingIt || s.sub == endingIt && m.Mutation == reusesEnding {
+	if m.Polls || s.sub != noSubscription && s.sub != endingIt ||
+		s.sub == endingIt && m.Mutation == reusesEnding {
 		return
 	}
 	s.sub = asked
@@ -481,7 +487,7 @@ func (m *Waits) subscribe(s *WaitsState) {
 	}
 }
 
-// release emits how a hold may end: handed over, released, or lost.
+// release emits the ways in which a hold may end: handed over, released, or lost.
 func (m *Waits) release(s WaitsState, w int, why string, emit func(WaitsState, string, ...any)) {
 	h := s.head()
 	if m.Mutation == grantLeft && s.at[w] == granted {

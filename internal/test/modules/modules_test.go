@@ -1,4 +1,4 @@
-// Package modules_test checks what a program gets to see that uses this module.
+// Package modules_test checks which modules a program depends on if it uses this module.
 package modules_test
 
 import (
@@ -38,7 +38,7 @@ func command(t *testing.T, dir string, args ...string) string {
 	return string(output)
 }
 
-// required returns the modules that the go.mod in a folder names.
+// required returns the modules that the go.mod file of a folder requires.
 func required(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	var mod struct{ Require []struct{ Path string } }
@@ -50,7 +50,8 @@ func required(t *testing.T, dir string) map[string]bool {
 	return paths
 }
 
-// foreign returns what modules inside this one need, and it itself doesn't: adapters, commands, tools.
+// foreign returns the modules that nested modules of the repository require, such as those of
+// adapters, commands and tools, and that the main module doesn't.
 func foreign(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	own, others := required(t, root), make(map[string]bool)
@@ -65,7 +66,9 @@ func foreign(t *testing.T, root string) map[string]bool {
 	}))
 	maps.DeleteFunc(others, func(path string, _ bool) bool { return own[path] || path == module })
 	for _, known := range []string{
-		"github.com/go-co-op/gocron/v2", "github.com/robfig/cron/v3", "github.com/caddyserver/certmagic", "github.com/pressly/goose/v3", "github.com/golang-migrate/migrate/v4",
+		"github.com/go-co-op/gocron/v2", "github.com/robfig/cron/v3",
+		"github.com/caddyserver/certmagic", "github.com/pressly/goose/v3",
+		"github.com/golang-migrate/migrate/v4",
 		"github.com/spf13/cobra", "go.opentelemetry.io/otel", "honnef.co/go/tools",
 	} {
 		if !others[known] {
@@ -75,7 +78,8 @@ func foreign(t *testing.T, root string) map[string]bool {
 	return others
 }
 
-// clients is what packages need that a program may import, by their folders: the others need nothing but Go.
+// clients has the modules that some folders of public packages may import. All other packages need
+// only the standard library.
 var clients = map[string]string{
 	"redisbackend":    "github.com/redis/go-redis/v9",
 	"valkeybackend":   "github.com/valkey-io/valkey-go",
@@ -83,15 +87,17 @@ var clients = map[string]string{
 	"postgresbackend": "github.com/jackc/pgx/v5",
 }
 
-// A program that uses dlock and one store needs nothing of an adapter, of the command, of OpenTelemetry or of the tools, and of the
-// clients of stores that of its own only. So it is with each package of this module beside dlock.
+// A program that uses dlock and one store doesn't depend on modules of adapters, of the command, of
+// OpenTelemetry or of tools. The only store client that it depends on is that of its own store.
+// This holds for each public package of the main module, together with dlock.
 func TestWhatAProgramNeeds(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../../..")
 	must(t, err)
 	others := foreign(t, root)
 	folders := public(t, root)
-	for _, known := range []string{"membackend", "redisbackend", "valkeybackend", "etcdbackend", "postgresbackend", "quorumbackend", "lockdebug"} {
+	for _, known := range []string{"membackend", "redisbackend", "valkeybackend", "etcdbackend",
+		"postgresbackend", "quorumbackend", "lockdebug"} {
 		if !slices.Contains(folders, known) {
 			t.Errorf("%s isn't found, but %v", known, folders)
 		}
@@ -118,25 +124,31 @@ func TestWhatAProgramNeeds(t *testing.T) {
 	}
 }
 
-// public returns the folders of packages that programs import, and their tests.
+// public returns the folders of packages that programs import, such as dlock and dlocktest.
 func public(t *testing.T, root string) (folders []string) {
 	t.Helper()
-	for path := range strings.FieldsSeq(command(t, root, "list", "-mod=readonly", "-f", "{{if .GoFiles}}{{if ne .Name \"main\"}}{{.ImportPath}}{{end}}{{end}}", "./...")) {
+	for path := range strings.FieldsSeq(
+		command(t, root, "list", "-mod=readonly", "-f",
+			"{{if .GoFiles}}{{if ne .Name \"main\"}}{{.ImportPath}}{{end}}{{end}}", "./...")) {
 		folder := strings.TrimPrefix(path, module+"/")
-		if !strings.Contains("/"+folder, "/internal/") && !strings.HasPrefix(folder, "contract") && !strings.HasPrefix(folder, "docs") {
+		if !strings.Contains("/"+folder, "/internal/") && !strings.HasPrefix(folder, "contract") &&
+			!strings.HasPrefix(folder, "docs") {
 			folders = append(folders, folder)
 		}
 	}
 	return folders
 }
 
-// got returns the other modules that the go.mod of a program names once it is built, or that are built into it.
+// got returns the other modules that a program requires in go.mod after its build, or that are part
+// of the program.
 func got(t *testing.T, root, folder string) map[string]bool {
 	t.Helper()
 	dir := t.TempDir()
-	mod := fmt.Sprintf("module example.com/program\n\ngo 1.26.0\n\nrequire %s v0.1.0\n\nreplace %s => %s\n", module, module, root)
+	mod := fmt.Sprintf("module example.com/program\n\ngo 1.26.0\n\nrequire %s v0.1.0\n\nreplace "+
+		"%s => %s\n", module, module, root)
 	must(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o600))
-	program := fmt.Sprintf("package main\n\nimport (\n\t_ %q\n\t_ %q\n)\n\nfunc main() {}\n", module+"/dlock", module+"/"+folder)
+	program := fmt.Sprintf("package main\n\nimport (\n\t_ %q\n\t_ %q\n)\n\nfunc main() {}\n",
+		module+"/dlock", module+"/"+folder)
 	must(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
 	built := command(t, dir, "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", ".")
 	paths := required(t, dir)

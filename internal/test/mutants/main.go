@@ -1,13 +1,13 @@
-// Command mutants changes lines of the product one at a time, and says which changes no test
-// notices.
+// Command mutants changes a few lines of the product, runs the tests, and then makes the next
+// change. It reports the changes that no test notices.
 //
 //	go run ./internal/test/mutants                   # all: about an hour
 //	go run ./internal/test/mutants -only dlock/      # those whose file and words match
 //	DISTSYNC_TESTS=change go run ./internal/test/mutants
 //
-// The changes stand in mutants.txt. Each is tried with the tests of the package that it is in. No
-// file is touched: the go command is given the changed text by an overlay. The exit status is 1 if
-// a change went unnoticed.
+// The changes are listed in mutants.txt. Each is tested with the tests of its own package. No file
+// is modified, because the go command gets the changed text as an overlay. The exit status is 1 if
+// at least one change went unnoticed.
 package main
 
 import (
@@ -32,15 +32,15 @@ import (
 //go:embed mutants.txt
 var list string
 
-// A mutant is a change that a test has to notice.
+// A mutant is a change that a test must notice.
 type mutant struct {
-	file     string // from the root of the repository, with slashes
-	words    string // what is wrong with it
+	file     string // relative to the repository's root, with slashes
+	words    string // the bug that the change causes
 	old, new string // whole lines
 }
 
-// parse reads a list of mutants. A line with a file and words begins one; the lines of old and new
-// text that follow begin with - and +.
+// parse parses a list of mutants. Each mutant begins with a line with a file and words. Lines of
+// the old text follow, which begin with -, and lines of the new text, which begin with +.
 func parse(list string) ([]mutant, error) {
 	var all []mutant
 	for i, line := range strings.Split(list, "\n") {
@@ -65,7 +65,8 @@ func parse(list string) ([]mutant, error) {
 	return all, nil
 }
 
-// apply returns the text of the file with the change, if what is changed is there once.
+// apply returns the file's text with the change. It returns an error unless the old text occurs
+// exactly once.
 func (m mutant) apply(text string) (string, error) {
 	switch n := strings.Count(text, m.old); {
 	case m.old == "":
@@ -76,10 +77,11 @@ func (m mutant) apply(text string) (string, error) {
 	return strings.Replace(text, m.old, m.new, 1), nil
 }
 
-// run says whether a test of the package notices a mutant. Without one it returns an error unless
-// all pass.
+// run says whether a test of the package notices a mutant. If m is nil it runs the tests without a
+// change, and returns an error unless all pass.
 func run(ctx context.Context, root, pkg string, m *mutant) (noticed bool, err error) {
-	args := []string{"test", "-count=1", "-failfast", "-vet=off", "-timeout=5m"} // some wait for ever
+	// With some mutants a test never ends.
+	args := []string{"test", "-count=1", "-failfast", "-vet=off", "-timeout=5m"}
 	if m != nil {
 		folder, err := os.MkdirTemp("", "mutant")
 		if err != nil {
@@ -112,7 +114,7 @@ func run(ctx context.Context, root, pkg string, m *mutant) (noticed bool, err er
 	}
 }
 
-// overlay writes the changed file, and for the go command where it is, into the folder.
+// overlay writes the changed file into folder, and a description of the overlay for the go command.
 func (m mutant) overlay(root, folder string) (string, error) {
 	file := filepath.Join(root, filepath.FromSlash(m.file))
 	text, err := os.ReadFile(file)
@@ -134,7 +136,8 @@ func (m mutant) overlay(root, folder string) (string, error) {
 }
 
 func main() {
-	only := flag.String("only", "", "a regular expression for the files and words of those to be tried")
+	only := flag.String("only", "",
+		"a regular expression for the files and words of those to be tried")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -148,8 +151,7 @@ func main() {
 	}
 }
 
-// try tries the mutants that are asked for, prints what became of each, and counts those that no
-// test noticed.
+// try tests the selected mutants, prints the results, and counts the mutants that no test noticed.
 func try(ctx context.Context, only string) (survivors int, err error) {
 	wanted, err := regexp.Compile(only)
 	if err != nil {
@@ -171,7 +173,7 @@ func try(ctx context.Context, only string) (survivors int, err error) {
 			continue
 		}
 		pkg := path.Dir(m.file)
-		if counts[pkg] == nil { // what fails without a change can't show that one is noticed
+		if counts[pkg] == nil { // failing tests would seem to notice every mutant
 			if _, err := run(ctx, root, pkg, nil); err != nil {
 				return 0, fmt.Errorf("the tests of %s fail as it is: %w", pkg, err)
 			}
@@ -182,7 +184,7 @@ func try(ctx context.Context, only string) (survivors int, err error) {
 		switch {
 		case ctx.Err() != nil:
 			return 0, ctx.Err()
-		case err != nil: // it doesn't compile
+		case err != nil: // the mutant doesn't compile
 			errs = append(errs, err)
 			continue
 		}

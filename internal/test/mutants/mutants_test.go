@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Each mutant changes a line that is there, and what comes of it is Go, or a script of that name.
+// The old lines of each mutant occur exactly once in its file. A changed Go file still parses.
 func TestMutantsApply(t *testing.T) {
 	all, err := parse(list)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package overview tests the program in the comment of a package, which a newcomer copies.
+// Package overview tests the example program in a package's overview, which users copy.
 package overview
 
 import (
@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// Compiles fails unless the package in this folder has a program in its comment, in doc.go, that go vet has nothing against.
+// Compiles fails unless the overview in the folder's doc.go has a program that passes go vet.
 func Compiles(t *testing.T) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "doc.go", nil, parser.ParseComments)
@@ -21,7 +21,8 @@ func Compiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := first(file.Doc.Text())
-	if formatted, err := format.Source([]byte(program)); err != nil || string(formatted) != program {
+	if formatted, err := format.Source([]byte(program)); err != nil ||
+		string(formatted) != program {
 		t.Fatalf("the program in doc.go isn't formatted: %v\n%s", err, formatted)
 	}
 	path := filepath.Join(t.TempDir(), "main.go")
@@ -33,7 +34,7 @@ func Compiles(t *testing.T) {
 	}
 }
 
-// first returns the first block of code that is a program.
+// first returns the first code block that is a program.
 func first(text string) string {
 	for _, block := range new(comment.Parser).Parse(text).Content {
 		if code, ok := block.(*comment.Code); ok && strings.HasPrefix(code.Text, "package main\n") {

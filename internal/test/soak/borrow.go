@@ -15,14 +15,19 @@ type borrowing struct {
 	semaphore *dlock.Semaphore
 }
 
-// borrow takes some of the permits of a semaphore in a random way, and gives them back.
+// borrow acquires some permits of a semaphore in a random way, and releases them.
 func (u *user) borrow(name string) {
 	limit := permits
 	if u.oneIn(6) {
 		limit++
 	}
-	v := &visit{user: u, line: u.current(), ctx: context.Background(), use: use{name, backend.Permits}}
-	v.hold = hold{Visit: u.next(), Name: name, Asked: now(), Lease: u.Lease, Shared: true, Permits: 1 + u.dice.IntN(permits), Limit: limit}
+	v := &visit{
+		user: u, line: u.current(), ctx: context.Background(), use: use{name, backend.Permits},
+	}
+	v.hold = hold{
+		Visit: u.next(), Name: name, Asked: now(), Lease: u.Lease, Shared: true,
+		Permits: 1 + u.dice.IntN(permits), Limit: limit,
+	}
 	b := &borrowing{v, v.line.client.Semaphore(name, limit)}
 	v.fix()
 	if u.oneIn(2) {
@@ -33,8 +38,11 @@ func (u *user) borrow(name string) {
 	v.leave()
 }
 
-// patience returns options and a context for one call, and what ends the context if the call isn't answered by then, until it is told that it was.
-func (b *borrowing) patience() (ctx context.Context, opts []dlock.AcquireOption, in func() bool, cancel context.CancelFunc) {
+// patience returns the options and the context of one call. The context ends after a random time.
+// The function in keeps it from ending, and returns false if it has already ended.
+func (b *borrowing) patience() (
+	ctx context.Context, opts []dlock.AcquireOption, in func() bool, cancel context.CancelFunc,
+) {
 	opts = b.opts
 	if b.oneIn(3) {
 		opts = append(opts, dlock.Wait(b.upTo(b.Lease)))
@@ -71,7 +79,7 @@ func (b *borrowing) take() {
 	b.expectPermits("Release", h.Release(b.ctx), lost)
 }
 
-// expectPermits complains about errors that no fault explains, and of a loss that was no error.
+// expectPermits reports errors that no fault explains. It also reports a loss without an error.
 func (b *borrowing) expectPermits(what string, err error, lost bool) {
 	b.expect(what, err)
 	if errors.Is(err, dlock.ErrTooMany) || errors.Is(err, dlock.ErrNoLimit) {
@@ -82,7 +90,7 @@ func (b *borrowing) expectPermits(what string, err error, lost bool) {
 	}
 }
 
-// stayWith is what happens while permits are held. It says whether they were lost.
+// stayWith does random things while permits are held. It says whether the permits were lost.
 func (b *borrowing) stayWith(ctx context.Context, how string) (lost bool) {
 	b.enter(how)
 	b.valid = func() bool { return ctx.Err() == nil }

@@ -8,15 +8,17 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A campaign is a visit to an election. Each term of the candidate is a hold of its own.
+// A campaign is a visit to an election. Each term of the candidate is a separate hold.
 type campaign struct {
 	*visit
 	election *dlock.Election
 }
 
-// campaign has a user look who leads, or be a candidate for some time, who leads when he is elected.
+// campaign makes a user observe an election, or campaign for some time. If elected, the user leads.
 func (u *user) campaign(name string) {
-	v := &visit{user: u, line: u.current(), ctx: context.Background(), use: use{name, backend.Fenced}}
+	v := &visit{
+		user: u, line: u.current(), ctx: context.Background(), use: use{name, backend.Fenced},
+	}
 	v.hold = hold{Name: name, Asked: now(), Lease: u.Lease}
 	c := &campaign{v, v.line.client.Election(name)}
 	ctx, cancel := context.WithTimeout(v.ctx, v.upTo(4*v.Lease))
@@ -38,7 +40,7 @@ func (u *user) campaign(name string) {
 
 var errLead = errors.New("lead has had enough")
 
-// lead is a term.
+// lead runs one term.
 func (c *campaign) lead(ctx context.Context) error {
 	c.hold.Visit = c.next()
 	c.hold.Number, _ = dlock.Token(ctx)
@@ -62,7 +64,7 @@ func (c *campaign) lead(ctx context.Context) error {
 	})
 	c.hold.Lost = ctx.Err() != nil && errors.Is(context.Cause(ctx), dlock.ErrLost)
 	c.report(0)
-	c.hold.Asked = now() // for the next, if there is one
+	c.hold.Asked = now() // for the next term
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -73,7 +75,7 @@ func (c *campaign) lead(ctx context.Context) error {
 	}
 }
 
-// watch looks who leads, until it has seen enough.
+// watch observes a random number of changes of the leader.
 func (c *campaign) watch(ctx context.Context) {
 	for leader, err := range c.election.Changes(ctx) {
 		if leader != "" && err != nil {

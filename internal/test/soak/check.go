@@ -9,60 +9,66 @@ import (
 	"time"
 )
 
-// A hold is what a user knows of its hold of a lock. It is told again whenever the user knows more.
+// A hold is what a user knows about its hold of a lock. Whenever the user knows more, it reports
+// the hold again.
 type hold struct {
 	ID    uint64
-	Visit uint64 // holds of one visit may be one hold, which was re-entered
+	Visit uint64 // holds of the same visit may be re-entries of one hold
 	Name  string
-	How   string // it was acquired
+	How   string // the call that acquired it
 
-	Asked time.Duration // when the user asked for it
-	In    time.Duration // when the user had it, or later
-	Until time.Duration // before the last check that it was still valid; 0 before the first
+	Asked time.Duration // when the user called
+	In    time.Duration // when the user noticed the acquisition
+	Until time.Duration // the start of the last successful check; 0 before the first
 
 	Lease     time.Duration
-	Fixed     bool // it isn't renewed
-	Reentered bool // or may have been
-	Lost      bool // and the user was told
+	Fixed     bool // it has a fixed lease
+	Reentered bool // it was re-entered, or perhaps was
+	Lost      bool // it was lost, and the user was notified
 
-	Shared         bool // it is for reading, or of permits
-	Permits, Limit int  // of a semaphore: how many, and how many there are as the user said
+	Shared         bool // a read hold, or a hold of permits
+	Permits, Limit int  // of a semaphore: the permits held, and the limit that the user passed
 
-	Number uint64 // its fencing token; 0: it has none, or nobody has asked
+	Number uint64 // its fencing token; 0: it has none, or it wasn't asked for
 
-	Read uint64 // the version of the cell that the user has replaced while the hold was valid; 0: none
-	Saw  uint64 // the version that was replaced while the user, who reads, had a valid hold; 0: none
+	// the version of the cell that this user replaced while the hold was valid; 0: none
+	Read uint64
+	// the version that another user replaced while this user had a valid read hold; 0: none
+	Saw uint64
 
-	reads []uint64 // all of them
-	clash bool     // it was complained about
+	reads []uint64 // all reported versions
+	clash bool     // a violation that involves this hold was reported
 }
 
 func (h *hold) String() string {
-	return fmt.Sprintf("%s by %s, of visit %x (asked %v, in %v, valid at %v, lease %v, fixed %v, reentered %v, shared %v, %d permits of %d, number %d)",
-		h.Name, h.How, h.Visit, h.Asked, h.In, h.Until, h.Lease, h.Fixed, h.Reentered, h.Shared, h.Permits, h.Limit, h.Number)
+	return fmt.Sprintf("%s by %s, of visit %x (asked %v, in %v, valid at %v, lease %v, fixed %v, "+
+		"reentered %v, shared %v, %d permits of %d, number %d)",
+		h.Name, h.How, h.Visit, h.Asked, h.In, h.Until, h.Lease, h.Fixed, h.Reentered, h.Shared,
+		h.Permits, h.Limit, h.Number)
 }
 
-// An event is what a user has to tell.
+// An event is a report of a user.
 type event struct {
 	Hold  *hold  `json:",omitempty"`
-	Wrong string `json:",omitempty"` // an answer that should not have been given
+	Wrong string `json:",omitempty"` // a wrong answer, or another violation; empty: none
 
-	// These are told by processes only.
-	Drained bool   `json:",omitempty"` // all users have left
-	Leak    string `json:",omitempty"` // goroutines that are left in the end
+	// The fields below are used only by child processes.
+	Drained bool   `json:",omitempty"` // all users have finished
+	Leak    string `json:",omitempty"` // goroutines left after the end
 }
 
-// A checker is told by everybody of their holds, and looks for two at one time.
+// A checker receives the holds of all users, and looks for holds that overlap.
 //
-// A hold counts as valid from when its user had it until before its last successful check. That two
-// such times don't overlap is what package dlock promises, however slow the machine is. That the
-// cell of a lock is never replaced twice by two who could rely on it is the same without clocks.
+// A hold counts as valid from the time at which its user noticed the acquisition until the start of
+// its last successful check. Package dlock promises that two such intervals don't overlap, however
+// slow the machine is. The checker checks the same without clocks: two users that could rely on the
+// lock must not both replace the same version of its cell.
 //
-// Where the store lost its data between two acquisitions, they aren't held against each other; but
-// who had a lock before must have been told when its lease is over.
+// If the store has perhaps lost its data between two acquisitions, their holds may overlap. But the
+// earlier holders must have been notified when their leases expired.
 type checker struct {
-	forced   string        // the name that may be forced, of which no exclusion is claimed
-	slack    time.Duration // the store may have granted a lock so long before its user asked for it
+	forced   string        // the lock that may be forced; its holds may overlap
+	slack    time.Duration // how long before its user's call the store may have granted a lock
 	complain func(string)
 
 	mu      sync.Mutex
@@ -71,39 +77,41 @@ type checker struct {
 	counts  counts
 }
 
-// counts are what a checker has counted.
+// counts are the counters of a checker.
 type counts struct {
-	Acquisitions int `json:"acquisitions"` // re-entries apart
+	Acquisitions int `json:"acquisitions"` // without re-entries
 	Increments   int `json:"increments"`
-	Lost         int `json:"lost"` // holds, as their users were told
+	Lost         int `json:"lost"` // holds whose users were notified of a loss
 	Violations   int `json:"violations"`
 
 	events int
 }
 
-// A ledger has the holds of one name in order of In, and what is needed to find them. What is older
-// than memory is forgotten.
+// A ledger has the holds of one lock in the order of In, and indexes to find them. It forgets holds
+// that are older than memory.
 type ledger struct {
 	holds []*hold
 	byID  map[uint64]*hold
-	read  map[uint64]*hold // who replaced a version
-	saw   map[uint64]*hold // who read when it was replaced
+	read  map[uint64]*hold // the hold that replaced a version
+	saw   map[uint64]*hold // the read hold during which a version was replaced
 }
 
 const memory = time.Minute
 
-// A loss is a time in which the store lost all it had: it ended after from, was dead at the latest at
-// dead, and until then it was empty.
+// A loss is an outage in which the store lost all its data. The store stopped between from and
+// dead, and was running again, empty, by until.
 type loss struct{ from, dead, until time.Duration }
 
-// maxLosses is how many of them are remembered.
+// maxLosses is the number of losses that the checker remembers.
 const maxLosses = 100
 
 func newChecker(forced string, slack time.Duration, complain func(string)) *checker {
-	return &checker{forced: forced, slack: slack, complain: complain, ledgers: make(map[string]*ledger)}
+	return &checker{
+		forced: forced, slack: slack, complain: complain, ledgers: make(map[string]*ledger),
+	}
 }
 
-// note takes in what a user has told.
+// note records a user's report, and checks it.
 func (c *checker) note(e event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +127,9 @@ func (c *checker) note(e event) {
 func (c *checker) noteHold(told *hold) {
 	l := c.ledgers[told.Name]
 	if l == nil {
-		l = &ledger{byID: make(map[uint64]*hold), read: make(map[uint64]*hold), saw: make(map[uint64]*hold)}
+		l = &ledger{
+			byID: make(map[uint64]*hold), read: make(map[uint64]*hold), saw: make(map[uint64]*hold),
+		}
 		c.ledgers[told.Name] = l
 	}
 	h := l.byID[told.ID]
@@ -165,10 +175,11 @@ func (l *ledger) forget(before time.Duration) {
 	l.holds = slices.Delete(l.holds, 0, n)
 }
 
-// lookBack is how many earlier holds one is compared with. All but the last ended long ago.
+// lookBack is the number of earlier holds with which a hold is compared. All but the last few of
+// them ended long ago.
 const lookBack = 256
 
-// judge compares a hold with those near it.
+// judge compares a hold with the holds around it.
 func (c *checker) judge(l *ledger, h *hold) {
 	i, _ := slices.BinarySearchFunc(l.holds, h.In, byIn)
 	for _, other := range l.holds[max(0, i-lookBack):] {
@@ -178,16 +189,19 @@ func (c *checker) judge(l *ledger, h *hold) {
 		if other.Visit == h.Visit {
 			continue
 		}
-		if other.In < h.Until && h.In < other.Until && !(h.Shared && other.Shared) && c.exclude(h, other) {
+		if other.In < h.Until && h.In < other.Until && !(h.Shared && other.Shared) &&
+			c.exclude(h, other) {
 			c.clash("two had the lock at a time", h, other)
 		}
-		if h.Number != 0 && other.Number != 0 && (h.Number == other.Number || (other.In < h.Asked) && h.Number < other.Number) {
+		if h.Number != 0 && other.Number != 0 &&
+			(h.Number == other.Number || (other.In < h.Asked) && h.Number < other.Number) {
 			c.clash("numbers don't grow", h, other)
 		}
 	}
 }
 
-// judgePermits looks for a time of a hold at which more permits were out than the latest of those who had some were told of.
+// judgePermits looks for a time during a hold at which more permits were held than the limit
+// allows. The limit is the highest that the holders at that time have passed.
 func (c *checker) judgePermits(l *ledger, h *hold) {
 	if h.Permits == 0 {
 		return
@@ -199,7 +213,9 @@ func (c *checker) judgePermits(l *ledger, h *hold) {
 		}
 		out, limit, with := 0, 0, []*hold(nil)
 		for _, other := range l.holds[max(0, i-lookBack) : i+j+1] {
-			if other == newest && other.In < other.Until || other.In <= newest.In && newest.In < other.Until && newest.In < newest.Until && c.exclude(newest, other) {
+			if other == newest && other.In < other.Until ||
+				other.In <= newest.In && newest.In < other.Until && newest.In < newest.Until &&
+					c.exclude(newest, other) {
 				out, limit, with = out+other.Permits, max(limit, other.Limit), append(with, other)
 			}
 		}
@@ -214,7 +230,7 @@ func (c *checker) judgePermits(l *ledger, h *hold) {
 	}
 }
 
-// replaced notes that h has replaced a version of the cell.
+// replaced records that h has replaced a version of the cell.
 func (c *checker) replaced(l *ledger, h *hold, version uint64) {
 	if version == 0 {
 		return
@@ -230,7 +246,7 @@ func (c *checker) replaced(l *ledger, h *hold, version uint64) {
 	h.reads = append(h.reads, version)
 }
 
-// sawReplaced notes that a version was replaced while h was valid, and for reading.
+// sawReplaced records that the read hold h was valid while a version was replaced.
 func (c *checker) sawReplaced(l *ledger, h *hold, version uint64) {
 	if version == 0 {
 		return
@@ -242,7 +258,8 @@ func (c *checker) sawReplaced(l *ledger, h *hold, version uint64) {
 	h.reads = append(h.reads, version)
 }
 
-// judgeAlone says whether a hold was relied on for too long.
+// judgeAlone reports a violation if a user relied on a hold after its fixed lease, or for more than
+// a lease after the store lost its data.
 func (c *checker) judgeAlone(h *hold) {
 	if h.Reentered || h.clash {
 		return
@@ -254,16 +271,19 @@ func (c *checker) judgeAlone(h *hold) {
 	for _, loss := range c.losses {
 		if h.In < loss.from && loss.dead < h.Until-h.Lease {
 			h.clash = true
-			c.violation("not told that the store lost it between %v and %v: %v", loss.from, loss.dead, h)
+			c.violation("not told that the store lost it between %v and %v: %v", loss.from,
+				loss.dead, h)
 		}
 	}
 }
 
-// exclude says whether two holds must not overlap: not if the store may have lost its data between
-// their acquisitions.
+// exclude says whether two holds must not overlap. They may overlap if the store has perhaps lost
+// its data between their acquisitions.
 func (c *checker) exclude(a, b *hold) bool {
 	from, to := min(a.Asked, b.Asked)-c.slack, max(a.In, b.In)
-	return !slices.ContainsFunc(c.losses, func(l *loss) bool { return l.from <= to && from <= l.until })
+	return !slices.ContainsFunc(c.losses, func(l *loss) bool {
+		return l.from <= to && from <= l.until
+	})
 }
 
 func (c *checker) clash(what string, a, b *hold) {
@@ -276,7 +296,7 @@ func (c *checker) clash(what string, a, b *hold) {
 
 const maxComplaints = 10
 
-// violation counts, and complains as long as that helps.
+// violation counts a violation. It prints the first few.
 func (c *checker) violation(format string, args ...any) {
 	c.counts.Violations++
 	if c.counts.Violations <= maxComplaints {
@@ -284,7 +304,7 @@ func (c *checker) violation(format string, args ...any) {
 	}
 }
 
-// lose notes that the store loses its data while kill and then restart run.
+// lose records that the store loses its data while kill and then restart run.
 func (c *checker) lose(kill, restart func()) {
 	l := &loss{from: now(), dead: math.MaxInt64, until: math.MaxInt64}
 	c.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// now returns the time on the clock that all processes of this machine share.
+// now returns the monotonic time, which is the same in all processes of this machine.
 func now() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -18,12 +18,12 @@ func now() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// cells are words that all processes share, one for each name. A cell is what its lock guards: it is
-// read, and written a while later, by means that keep nobody apart. What is written is a version that
-// never was before.
+// cells are words in memory that all processes share, one for each lock. A lock guards its cell. A
+// user reads the cell, and writes it some time later, without any other protection. Each write
+// stores a new version, which was never used before.
 type cells []atomic.Uint64
 
-// mapCells returns the n cells in a file, which they are to be unmapped from in the end.
+// mapCells maps n cells of a file into memory. unmap must be called at the end.
 func mapCells(path string, n int) (_ cells, unmap func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -38,5 +38,7 @@ func mapCells(path string, n int) (_ cells, unmap func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(&mem[0])), n), func() { unix.Munmap(mem) }, nil
+	return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(&mem[0])), n), func() {
+		unix.Munmap(mem)
+	}, nil
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// divided are the names of locks that shards have.
+// divided has the names of the locks that shards use.
 var divided = []string{"shards:soak@0", "shards:soak@1"}
 
-// divide has a user be a member of those who divide shards, for some time. Each run of a shard is a hold
-// of its own.
+// divide makes a user a member that runs shards for some time. Each run of a shard is a separate
+// hold.
 func (u *user) divide() {
 	ctx, cancel := context.WithTimeout(context.Background(), u.upTo(4*u.Lease))
 	defer cancel()
@@ -28,7 +28,8 @@ func (u *user) divide() {
 		v.enter("a run of a shard")
 		v.valid = func() bool { return s.Finishing().Err() == nil }
 		v.linger(func() { <-ctx.Done() })
-		v.hold.Lost = s.Finishing().Err() != nil && errors.Is(context.Cause(s.Finishing()), dlock.ErrLost)
+		v.hold.Lost = s.Finishing().Err() != nil &&
+			errors.Is(context.Cause(s.Finishing()), dlock.ErrLost)
 		v.report(0)
 		v.leave()
 		return nil
@@ -39,9 +40,12 @@ func (u *user) divide() {
 	}
 }
 
-// shardVisit is the visit of a run, which goes on beside others of its user.
+// shardVisit returns the visit for a run of a shard. Other visits of the user may run at the same
+// time.
 func (u *user) shardVisit(s *shards.Shard, seed uint64) *visit {
-	beside := &user{party: u.party, dice: rand.New(rand.NewPCG(seed, s.Token())), owner: dlock.NewOwner()}
+	beside := &user{
+		party: u.party, dice: rand.New(rand.NewPCG(seed, s.Token())), owner: dlock.NewOwner(),
+	}
 	v := &visit{user: beside, line: u.current(), ctx: context.Background()}
 	v.use = use{"shards:soak@" + s.Name(), backend.Fenced}
 	v.hold = hold{Visit: u.next(), Name: v.use.name, Lease: u.Lease, Number: s.Token()}

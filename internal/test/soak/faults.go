@@ -14,7 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A link is a connection that can be harmed: a proxy in front of a server, or what stands for one.
+// A link is a connection that can be disturbed. It is a proxy in front of a server, or a wire in
+// memory.
 type link interface {
 	Cut()
 	Refuse(bool)
@@ -27,20 +28,22 @@ type link interface {
 
 var _ link = (*faults.Proxy)(nil)
 
-// A fault is one kind of harm. It is over when do returns, which is soon after ctx has ended, and says
-// whether anything was harmed.
+// A fault is one kind of disturbance. It lasts until do returns, which is soon after the end of ctx
+// at the latest. do says whether it disturbed anything.
 type fault struct {
 	name string
 	do   func(ctx context.Context, dice *chance) bool
 }
 
-// chance decides what happens.
+// chance makes the random choices.
 type chance struct{ *rand.Rand }
 
-// upTo returns a random time.
-func (c *chance) upTo(d time.Duration) time.Duration { return time.Duration(c.Int64N(int64(d)) + 1) }
+// upTo returns a random time of at most d.
+func (c *chance) upTo(d time.Duration) time.Duration {
+	return time.Duration(c.Int64N(int64(d)) + 1)
+}
 
-// pause waits for a random time, at most d.
+// pause waits for a random time of at most d.
 func (c *chance) pause(ctx context.Context, d time.Duration) { wait(ctx, c.upTo(d)) }
 
 func wait(ctx context.Context, d time.Duration) {
@@ -52,14 +55,14 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// A mischief does harm, and counts it.
+// A mischief injects faults, and counts them.
 type mischief struct {
 	running sync.WaitGroup
 	mu      sync.Mutex
 	counts  map[string]int
 }
 
-// start does one of the faults after the other, with pauses, until ctx ends.
+// start injects random faults one after another, with pauses, until ctx ends.
 func (m *mischief) start(ctx context.Context, dice *chance, pause time.Duration, all []fault) {
 	if len(all) == 0 {
 		return
@@ -79,7 +82,7 @@ func (m *mischief) start(ctx context.Context, dice *chance, pause time.Duration,
 	})
 }
 
-// linkFaults are what can be done to a link.
+// linkFaults returns the faults of a link.
 func linkFaults(l link, lease time.Duration) []fault {
 	black := func(d faults.Direction) func(context.Context, *chance) bool {
 		return func(ctx context.Context, dice *chance) bool {
@@ -115,11 +118,13 @@ func linkFaults(l link, lease time.Duration) []fault {
 		{"black hole to the client", black(faults.ToClient)},
 		{"black hole both ways", black(faults.Both)},
 		{"reply lost", lose.do},
-		{"request late", func(ctx context.Context, dice *chance) bool { return late(ctx, dice, l, lease) }},
+		{"request late", func(ctx context.Context, dice *chance) bool {
+			return late(ctx, dice, l, lease)
+		}},
 	}
 }
 
-// late holds a request back for a while.
+// late delays a request.
 func late(ctx context.Context, dice *chance, l link, lease time.Duration) bool {
 	held, deliver := l.Hold(nth(dice.IntN(5)))
 	defer deliver()
@@ -138,7 +143,7 @@ func late(ctx context.Context, dice *chance, l link, lease time.Duration) bool {
 	return true
 }
 
-// nth matches a request after n others that are steps of a lock.
+// nth returns a function that matches one step: the step after the next n steps.
 func nth(n int) func(faults.Request) bool {
 	return func(r faults.Request) bool {
 		if !isStep(r) {
@@ -149,12 +154,12 @@ func nth(n int) func(faults.Request) bool {
 	}
 }
 
-// isStep says whether a request is of a step, or of a part of one.
+// isStep says whether a request is a step on a lock, or a part of one.
 func isStep(r faults.Request) bool {
 	if len(r.Words) > 0 {
 		return strings.HasPrefix(strings.ToLower(r.Words[0]), "eval")
 	}
-	if bytes.Contains(r.Bytes, []byte(".distsync_v1_")) { // a function of PostgreSQL's
+	if bytes.Contains(r.Bytes, []byte(".distsync_v1_")) { // a function in PostgreSQL
 		return true
 	}
 	return r.Method == memoryStep || slices.Contains(etcdSteps, r.Method)
@@ -167,11 +172,11 @@ var etcdSteps = []string{
 	"/etcdserverpb.Lease/LeaseKeepAlive",
 }
 
-// A loser loses replies of a link. It has at most one that is still to be lost.
+// A loser makes a link lose replies. At most one loss is pending at a time.
 type loser struct {
 	link
 	armed atomic.Pointer[func(faults.Request) bool]
-	lost  <-chan struct{} // nil if none is to be lost
+	lost  <-chan struct{} // closed when the reply is lost; nil if no loss is pending
 }
 
 func (l *loser) do(ctx context.Context, dice *chance) bool {
@@ -194,7 +199,7 @@ func (l *loser) do(ctx context.Context, dice *chance) bool {
 	}
 }
 
-// freezes are faults in which a server does nothing for a while.
+// freezes returns the faults that stop a server for a while.
 func freezes(s *testservers.Server, lease time.Duration) []fault {
 	freeze := func(shortest, longest time.Duration) func(context.Context, *chance) bool {
 		return func(ctx context.Context, dice *chance) bool {

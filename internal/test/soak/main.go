@@ -1,20 +1,20 @@
-// Soak lets random users of some clients lock for as long as one likes, on a store of its own, while it
-// harms the network, the servers and the clients' processes, and checks all the time what package dlock
-// promises:
+// Soak runs random users of several clients for any length of time, on a store of its own.
+// Meanwhile it disturbs the network, the servers and the clients' processes. During the whole run
+// it checks the promises of package dlock:
 //
 //	go run ./internal/test/soak -backend redis -minutes 30
 //
-// It plays episodes of some seconds. In each, the users of several clients, two of them in processes of
-// their own, use a handful of names in all the ways that there are, and faults of all kinds are injected.
-// Then the faults end and the users finish what they are at: whoever waits must get in, and in the end
-// nothing may be left in the store. The heap and the goroutines are looked at, too.
+// A run has episodes of some seconds. In each episode, users of several clients use a few locks in
+// all possible ways, and faults of all kinds are injected. Two of the clients run in separate
+// processes. Then the faults end and the users finish. All waiters must get their locks, and at the
+// end the store must be empty. The run also watches the heap and the goroutines.
 //
-// A violation is a pair of holds that two users could rely on at the same time, by their own checks;
-// an increment that was lost; or an answer that is never right. No check depends on how fast the
-// machine is.
+// There are three kinds of violations: two holds on which users could rely at the same time,
+// according to their own checks; a lost increment; and an answer that is never right. No check
+// depends on the speed of the machine.
 //
-// Random choices follow from the seed, which is printed first; how they meet does not. The exit status
-// is 1 if anything was found, and 2 if the run was not possible.
+// The seed, which is printed first, determines the random choices, but not their timing. The exit
+// status is 1 after a violation, and 2 if the run was not possible.
 package main
 
 import (
@@ -75,8 +75,10 @@ func main() {
 	}
 }
 
-// soakStore starts a store, soaks it, and ends it.
-func soakStore(start func(testservers.TB) *store, seed uint64, length time.Duration) (summary, error) {
+// soakStore starts a store, runs a soak on it, and stops it.
+func soakStore(
+	start func(testservers.TB) *store, seed uint64, length time.Duration,
+) (summary, error) {
 	p, err := newProgram()
 	if err != nil {
 		return summary{}, err

@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// memoryStore is a store in this process, with wires in front of it that do what networks do.
+// memoryStore is a store in this process. Each client reaches it through a wire that behaves like a
+// network.
 func memoryStore(testservers.TB) *store {
 	return inMemory(membackend.New(), time.Second)
 }
@@ -24,13 +25,17 @@ func inMemory(b backend.Backend, lease time.Duration) *store {
 		lease: lease,
 		join: func() ([]link, []string, dialer) {
 			w := newWire()
-			return []link{w}, nil, func() (backend.Backend, func(), error) { return wired{b, w}, func() {}, nil }
+			return []link{w}, nil, func() (backend.Backend, func(), error) {
+				return wired{b, w}, func() {}, nil
+			}
 		},
 		server: func(*checker) []fault { return nil },
 		left: func() (n int, err error) {
 			for _, name := range names {
 				for _, kind := range kindsOf(name) {
-					res, err := looker.Look(context.Background(), backend.LookRequest{Kind: kind, Name: name, Limit: permits})
+					res, err := looker.Look(context.Background(), backend.LookRequest{
+						Kind: kind, Name: name, Limit: permits,
+					})
 					if err != nil {
 						return 0, err
 					}
@@ -44,10 +49,10 @@ func inMemory(b backend.Backend, lease time.Duration) *store {
 	}
 }
 
-// A wire stands for the network between a client and a store in the same process.
+// A wire is the simulated network between a client and a store in the same process.
 type wire struct {
 	mu      sync.Mutex
-	changed chan struct{} // closed, and replaced, when anything of the below changes
+	changed chan struct{} // closed and replaced when a field below changes
 	cuts    int
 	refused bool
 	delay   time.Duration
@@ -56,17 +61,17 @@ type wire struct {
 	subs    map[*tap]struct{}
 }
 
-// A trap waits for a step.
+// A trap catches a step, to delay it or to lose its reply.
 type trap struct {
 	match  func(faults.Request) bool
 	hold   bool
 	sprung chan struct{}
-	open   chan struct{} // closed when what was held may pass
+	open   chan struct{} // closed when the held step may continue
 }
 
 func newWire() *wire { return &wire{changed: make(chan struct{}), subs: make(map[*tap]struct{})} }
 
-// change changes the wire, and lets everybody look.
+// change changes the wire, and notifies all steps on it.
 func (w *wire) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +108,7 @@ func (w *wire) set(t *trap) *trap {
 	return t
 }
 
-// drop takes a trap away. w.mu is held.
+// drop removes a trap. w.mu must be held.
 func (w *wire) drop(t *trap) {
 	for i := range w.traps {
 		if w.traps[i] == t {
@@ -113,7 +118,7 @@ func (w *wire) drop(t *trap) {
 	}
 }
 
-// spring returns the trap that a step walks into, or nil.
+// spring returns the trap that catches the next step, or nil.
 func (w *wire) spring() (sprung *trap) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,12 +131,13 @@ func (w *wire) spring() (sprung *trap) {
 	return nil
 }
 
-// memoryStep is the method of all requests on a wire.
+// memoryStep is the method name of all requests on a wire.
 const memoryStep = "step"
 
 var errCut = errors.New("soak: the wire was cut")
 
-// pass returns when something has passed in a direction, or that it was cut off.
+// pass waits until a message has passed in a direction. It returns an error if the wire is cut
+// before that.
 func (w *wire) pass(d faults.Direction, cuts int) error {
 	came := time.Now()
 	for {
@@ -145,15 +151,17 @@ func (w *wire) pass(d faults.Direction, cuts int) error {
 		case blocked:
 			<-changed
 		case wait > 0:
-			time.Sleep(wait) // as the network does
+			time.Sleep(wait) // the network's delay
 		default:
 			return nil
 		}
 	}
 }
 
-// send does a step over the wire.
-func send[Req, Res any](ctx context.Context, w *wire, do func(context.Context, Req) (Res, error), req Req) (Res, error) {
+// send carries out a step over the wire.
+func send[Req, Res any](
+	ctx context.Context, w *wire, do func(context.Context, Req) (Res, error), req Req,
+) (Res, error) {
 	type answer struct {
 		res Res
 		err error
@@ -166,7 +174,7 @@ func send[Req, Res any](ctx context.Context, w *wire, do func(context.Context, R
 	}
 	t := w.spring()
 	answers := make(chan answer, 1)
-	go func() { // which the caller may leave
+	go func() { // goes on if the caller leaves
 		a := answer{err: w.pass(faults.ToServer, cuts)}
 		if a.err == nil {
 			if t != nil && t.hold {
@@ -192,7 +200,7 @@ func send[Req, Res any](ctx context.Context, w *wire, do func(context.Context, R
 	}
 }
 
-// wired is a backend behind a wire.
+// wired is a backend that is reached through a wire.
 type wired struct {
 	backend.Backend
 	wire *wire
@@ -210,28 +218,40 @@ type wiredSession struct {
 	wire     *wire
 }
 
-func (s *wiredSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s *wiredSession) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	return send(ctx, s.wire, s.far.Acquire, req)
 }
 
-func (s *wiredSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s *wiredSession) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	return send(ctx, s.wire, s.far.Release, req)
 }
 
-func (s *wiredSession) Renew(ctx context.Context, req backend.RenewRequest) (backend.RenewResult, error) {
+func (s *wiredSession) Renew(
+	ctx context.Context, req backend.RenewRequest,
+) (backend.RenewResult, error) {
 	return send(ctx, s.wire, s.far.Renew, req)
 }
 
-func (s *wiredSession) ForceRelease(ctx context.Context, req backend.ForceReleaseRequest) (backend.ForceReleaseResult, error) {
+func (s *wiredSession) ForceRelease(
+	ctx context.Context, req backend.ForceReleaseRequest,
+) (backend.ForceReleaseResult, error) {
 	return send(ctx, s.wire, s.far.ForceRelease, req)
 }
 
-func (s *wiredSession) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+func (s *wiredSession) Look(
+	ctx context.Context, req backend.LookRequest,
+) (backend.LookResult, error) {
 	return send(ctx, s.wire, s.far.Look, req)
 }
 
 // KeepPlaces implements [backend.Liner].
-func (s *wiredSession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
+func (s *wiredSession) KeepPlaces(
+	ctx context.Context, req backend.PlacesRequest,
+) (backend.PlacesResult, error) {
 	line := backend.CapabilitiesOf(s.far).Liner
 	if line == nil {
 		return backend.PlacesResult{}, backend.UnknownKind("what is behind the wire", req.Kind)
@@ -240,10 +260,14 @@ func (s *wiredSession) KeepPlaces(ctx context.Context, req backend.PlacesRequest
 }
 
 // Inspect implements [backend.Inspector].
-func (s *wiredSession) Inspect(ctx context.Context, req backend.InspectRequest) (backend.Inspection, error) {
+func (s *wiredSession) Inspect(
+	ctx context.Context, req backend.InspectRequest,
+) (backend.Inspection, error) {
 	i := backend.CapabilitiesOf(s.far).Inspector
 	if i == nil {
-		return backend.Inspection{}, &backend.Error{Kind: backend.Refused, Err: errors.ErrUnsupported}
+		return backend.Inspection{}, &backend.Error{
+			Kind: backend.Refused, Err: errors.ErrUnsupported,
+		}
 	}
 	return send(ctx, s.wire, i.Inspect, req)
 }
@@ -251,7 +275,9 @@ func (s *wiredSession) Inspect(ctx context.Context, req backend.InspectRequest) 
 func (s *wiredSession) Close() error { return s.far.Close() }
 
 // Subscribe implements [backend.Notifier].
-func (s *wiredSession) Subscribe(ctx context.Context, req backend.SubscribeRequest) (backend.Subscription, error) {
+func (s *wiredSession) Subscribe(
+	ctx context.Context, req backend.SubscribeRequest,
+) (backend.Subscription, error) {
 	s.wire.mu.Lock()
 	refused := s.wire.refused
 	s.wire.mu.Unlock()
@@ -278,7 +304,7 @@ func (s *wiredSession) Subscribe(ctx context.Context, req backend.SubscribeReque
 	return t, nil
 }
 
-// A tap is a subscription behind a wire.
+// A tap is a subscription over a wire.
 type tap struct {
 	backend.Subscription
 	wire *wire
@@ -292,7 +318,7 @@ func (t *tap) message(w backend.Wakeup) {
 	}
 }
 
-// lost says whether a message gets lost.
+// lost says whether a message is lost now.
 func (t *tap) lost() bool {
 	t.wire.mu.Lock()
 	defer t.wire.mu.Unlock()
@@ -304,7 +330,7 @@ func (t *tap) Close() {
 	t.Subscription.Close()
 }
 
-// wakeAll lets all waiters look, since messages may have been missed.
+// wakeAll wakes all waiters, because messages to them may have been lost.
 func (w *wire) wakeAll() {
 	w.mu.Lock()
 	var all []*tap

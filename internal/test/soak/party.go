@@ -12,30 +12,30 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A setting says what a party is and does. A process of its own is told it as JSON.
+// A setting describes a party. A child process gets it as JSON.
 type setting struct {
-	Number   uint64 // no two have the same
+	Number   uint64 // unique
 	Store    string
 	Addrs    []string
-	Cells    string // the file
+	Cells    string // the file of the cells
 	Names    []string
-	Forced   string // one of them, which may be forced
+	Forced   string // the lock that may be forced
 	Lease    time.Duration
 	Handover time.Duration
 	Users    int
-	Reopens  bool // now and then its client is closed, and another opened
+	Reopens  bool // users sometimes close the client and open another
 }
 
-// A party is a client of locks with its own connection to the store, and its users.
+// A party is a client with its own connection to the store, and the client's users.
 type party struct {
 	setting
 	dial  func() (b backend.Backend, hangUp func(), err error)
 	cells cells
 	tell  func(event)
 
-	last     atomic.Uint64 // number given out
-	draining atomic.Bool   // no user begins anything new
-	active   atomic.Int64  // users
+	last     atomic.Uint64 // the last number that next returned
+	draining atomic.Bool   // users begin no new visits
+	active   atomic.Int64  // the number of users that haven't finished
 	users    sync.WaitGroup
 
 	mu     sync.Mutex
@@ -43,14 +43,14 @@ type party struct {
 	closed bool
 }
 
-// A line is a client that is open, or was.
+// A line is a client, open or closed, with its connection.
 type line struct {
 	client *dlock.Client
 	hangUp func()
-	shared map[use]*dlock.Locker // that all users lock
+	shared map[use]*dlock.Locker // Lockers that all users share
 }
 
-// A use is a kind of Locker for a name.
+// A use is a kind of lock with a name.
 type use struct {
 	name string
 	kind backend.Kind
@@ -71,22 +71,29 @@ func (u use) locker(c *dlock.Client) *dlock.Locker {
 	}
 }
 
-func newParty(s setting, dial func() (backend.Backend, func(), error), c cells, tell func(event)) *party {
+func newParty(
+	s setting, dial func() (backend.Backend, func(), error), c cells, tell func(event),
+) *party {
 	p := &party{setting: s, dial: dial, cells: c, tell: tell}
 	p.line = p.open()
 	return p
 }
 
-// open opens a client. A store that can't be reached at the moment is tried again.
+// open opens a client. It retries if the store can't be reached.
 func (p *party) open() *line {
 	for {
 		b, hangUp, err := p.dial()
 		if err != nil {
-			time.Sleep(50 * time.Millisecond) // nothing to wait on
+			time.Sleep(50 * time.Millisecond) // no event tells when the store is back
 			continue
 		}
-		opts := []dlock.Option{dlock.WithLease(p.Lease), dlock.WithHandover(p.Handover), dlock.WithLogger(slog.New(slog.DiscardHandler))}
-		l := &line{client: dlock.New(b, opts...), hangUp: hangUp, shared: make(map[use]*dlock.Locker)}
+		opts := []dlock.Option{
+			dlock.WithLease(p.Lease), dlock.WithHandover(p.Handover),
+			dlock.WithLogger(slog.New(slog.DiscardHandler)),
+		}
+		l := &line{
+			client: dlock.New(b, opts...), hangUp: hangUp, shared: make(map[use]*dlock.Locker),
+		}
 		for _, name := range p.Names {
 			for _, kind := range kindsOf(name) {
 				if kind != backend.Permits {
@@ -109,7 +116,7 @@ func (p *party) current() *line {
 	return p.line
 }
 
-// reopen closes the client, and puts a new one in its place, while others use it.
+// reopen replaces the client by a new one and closes the old one, while other users use it.
 func (p *party) reopen() {
 	fresh := p.open()
 	p.mu.Lock()
@@ -124,11 +131,14 @@ func (p *party) reopen() {
 	old.close()
 }
 
-// start lets the users do what the seed says, until drain.
+// start starts the users. The seed determines their visits. They make visits until drain is called.
 func (p *party) start(seed uint64) {
 	p.draining.Store(false)
 	for i := range p.Users {
-		u := &user{party: p, dice: rand.New(rand.NewPCG(seed, p.Number<<8|uint64(i))), owner: dlock.NewOwner()}
+		u := &user{
+			party: p, dice: rand.New(rand.NewPCG(seed, p.Number<<8|uint64(i))),
+			owner: dlock.NewOwner(),
+		}
 		p.active.Add(1)
 		p.users.Go(func() {
 			defer p.active.Add(-1)
@@ -140,13 +150,13 @@ func (p *party) start(seed uint64) {
 	}
 }
 
-// drain tells the users to finish what they are at.
+// drain makes the users finish after their current visits.
 func (p *party) drain() { p.draining.Store(true) }
 
-// inside returns how many users have not finished.
+// inside returns the number of users that haven't finished.
 func (p *party) inside() int { return int(p.active.Load()) }
 
-// close ends the party. Users who are still there are told that the client is closed.
+// close ends the party. Users that haven't finished get the error that the client is closed.
 func (p *party) close() {
 	p.mu.Lock()
 	p.closed = true
@@ -156,8 +166,8 @@ func (p *party) close() {
 	p.users.Wait()
 }
 
-// next returns a number that nobody else has.
+// next returns a number that no other call in any process returns.
 func (p *party) next() uint64 { return p.Number<<40 | p.last.Add(1) }
 
-// cell returns what the lock of that name guards.
+// cell returns the cell that the lock of that name guards.
 func (p *party) cell(name string) *atomic.Uint64 { return &p.cells[slices.Index(p.Names, name)] }

@@ -17,10 +17,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-// childSetting is set in the environment of a process that is a party, and says which.
+// childSetting is the environment variable that makes a process a party. Its value is the setting.
 const childSetting = "DISTSYNC_SOAK_PARTY"
 
-// runChild is what such a process does: what it reads, until its input ends.
+// runChild runs the party of a child process. It carries out the commands on standard input until
+// the input ends.
 func runChild(text string) error {
 	var s setting
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
@@ -36,7 +37,7 @@ func runChild(text string) error {
 	tell := func(e event) {
 		mu.Lock()
 		defer mu.Unlock()
-		out.Encode(e) // if nobody listens, nothing matters any more
+		out.Encode(e) // it fails only if the parent has ended
 	}
 	p := newParty(s, dial(s.Store, s.Addrs), c, tell)
 	in := bufio.NewScanner(os.Stdin)
@@ -62,9 +63,9 @@ func runChild(text string) error {
 	return nil
 }
 
-// goroutinesLeft returns an error that names the goroutines that should have ended, and don't.
+// goroutinesLeft returns an error that names goroutines that should have ended but haven't.
 func goroutinesLeft() (err error) {
-	for range 30 { // each of these takes a while
+	for range 30 { // Find itself retries for a while
 		if err = goleak.Find(); err == nil {
 			return nil
 		}
@@ -72,28 +73,28 @@ func goroutinesLeft() (err error) {
 	return err
 }
 
-// A process is a party in a process of its own, which can be killed and frozen.
+// A process is a party in a child process, which can be killed and frozen.
 type process struct {
 	setting
-	number func() uint64 // for the next
+	number func() uint64 // returns the next child's number
 	tell   func(event)
 	leaked func(string)
 
 	mu      sync.Mutex
 	child   *child
-	seed    uint64 // of what is going on; 0: nothing
+	seed    uint64 // the seed of the current episode; 0: no episode runs
 	drained bool
 }
 
-// A child is a process that runs, or has ended.
+// A child is a child process, running or ended.
 type child struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
-	ended  chan struct{} // closed when it has
+	ended  chan struct{} // closed when it has ended
 	killed bool
 }
 
-// launch starts a process. p.mu is held, or nobody else knows p.
+// launch starts a child process. p.mu must be held, unless p isn't shared yet.
 func (p *process) launch() error {
 	s := p.setting
 	s.Number = p.number()
@@ -127,7 +128,7 @@ func (p *process) launch() error {
 	return nil
 }
 
-// listen passes on what a child tells, until it ends.
+// listen passes on the events of a child, until it ends.
 func (p *process) listen(c *child, out io.Reader) {
 	defer close(c.ended)
 	from := json.NewDecoder(out)
@@ -168,7 +169,7 @@ func (p *process) drain() {
 	fmt.Fprintln(p.child.in, "drain")
 }
 
-// inside returns 1 if not all users have finished.
+// inside returns 1 while users of the child haven't finished, otherwise 0.
 func (p *process) inside() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,7 +179,7 @@ func (p *process) inside() int {
 	return 1
 }
 
-// explain has the process say where its users are. It doesn't survive it.
+// explain makes the child print its goroutines and end.
 func (p *process) explain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,7 +187,7 @@ func (p *process) explain() {
 	p.child.cmd.Process.Signal(syscall.SIGQUIT)
 }
 
-// close ends the process.
+// close makes the child end, and waits for its end.
 func (p *process) close() {
 	p.mu.Lock()
 	c := p.child
@@ -195,7 +196,7 @@ func (p *process) close() {
 	<-c.ended
 }
 
-// kill kills the process, whatever it is at. It may be called when it has ended.
+// kill kills the child. It may be called after the child has ended.
 func (p *process) kill() {
 	p.mu.Lock()
 	c := p.child
@@ -205,7 +206,7 @@ func (p *process) kill() {
 	<-c.ended
 }
 
-// faults are what can be done to the process.
+// faults returns the faults of the child.
 func (p *process) faults(fatal func(...any)) []fault {
 	freeze := func(shortest, longest time.Duration) func(context.Context, *chance) bool {
 		return func(ctx context.Context, dice *chance) bool {

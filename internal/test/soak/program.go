@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// A program is what starting servers needs of a test, where there is none.
+// A program implements [testservers.TB] outside of a test.
 type program struct {
 	dir string
 
@@ -22,7 +22,7 @@ func newProgram() (*program, error) {
 	return &program{dir: dir}, err
 }
 
-// end undoes all that was done, and is called before the program ends.
+// end runs all cleanups. It is called before the program ends.
 func (p *program) end() {
 	for {
 		p.mu.Lock()
@@ -58,7 +58,7 @@ func (p *program) TempDir() string {
 	return dir
 }
 
-// Fatal ends the program because something is wrong with its surroundings.
+// Fatal ends the program because of a problem with its environment.
 func (p *program) Fatal(args ...any) {
 	fmt.Fprintln(os.Stderr, args...)
 	p.end()

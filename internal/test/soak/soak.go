@@ -18,18 +18,19 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// names are those of the locks. The first may be forced.
-var names = append([]string{"forced", "a", "b", numbered, "rw", "wr", "line", semaphore, elected}, divided...)
+// names are the names of the locks. The first may be forced.
+var names = append([]string{"forced", "a", "b", numbered, "rw", "wr", "line", semaphore, elected},
+	divided...)
 
 const (
 	forced    = 0
 	numbered  = "numbered"
 	semaphore = "semaphore"
-	elected   = "elected" // whoever has this leads
-	permits   = 5         // that most say it has
+	elected   = "elected" // the lock of an election
+	permits   = 5         // the limit that most users pass
 )
 
-// kindsOf returns the kinds of lock that a name has for users, the commonest first.
+// kindsOf returns the kinds of lock that a name is used for, the most frequent first.
 func kindsOf(name string) []backend.Kind {
 	switch name {
 	case numbered:
@@ -49,34 +50,34 @@ func kindsOf(name string) []backend.Kind {
 	}
 }
 
-// A soak is one run.
+// A soak is one run of the program.
 type soak struct {
 	t        testservers.TB
 	store    *store
 	seed     uint64
 	length   time.Duration
 	episode  time.Duration
-	patience int       // how many looks without any progress it takes to call something stuck
-	log      io.Writer // what happens, in words
+	patience int       // how many polls without progress make await give up
+	log      io.Writer // for messages about the run
 
 	checker  *checker
 	mischief mischief
 	members  []member
 	links    []link
-	numbers  atomic.Uint64 // of parties
+	numbers  atomic.Uint64 // the last number of a party
 	unmap    func()
 
 	began time.Time
-	heap  uint64 // at the begin
+	heap  uint64 // at the beginning
 	spoke time.Time
 
-	mu     sync.Mutex // for log, and of the below
+	mu     sync.Mutex // guards log and the fields below
 	leaked int
 	stuck  int
-	left   int // goroutines that are left
+	left   int // processes with goroutines left
 }
 
-// A member takes part: a party here, or one in a process of its own.
+// A member is a party, in this process or in a child process.
 type member interface {
 	start(seed uint64)
 	drain()
@@ -84,15 +85,17 @@ type member interface {
 	close()
 }
 
-// between is the time between two looks.
+// between is the time between two polls.
 const between = 100 * time.Millisecond
 
-// run runs it, and returns what was seen.
+// run carries out the soak, and returns its summary.
 func (s *soak) run(ctx context.Context) summary {
 	s.began, s.spoke = time.Now(), time.Now()
 	s.say("%s for %v", s.store.name, s.length)
 	s.mischief.counts = make(map[string]int)
-	s.checker = newChecker(names[forced], 3*s.store.lease+longestHandover, func(text string) { s.say("%s", text) })
+	s.checker = newChecker(names[forced], 3*s.store.lease+longestHandover, func(text string) {
+		s.say("%s", text)
+	})
 	s.gather()
 	s.heap = heap()
 	end := s.began.Add(s.length)
@@ -106,10 +109,10 @@ func (s *soak) run(ctx context.Context) summary {
 	return s.summary()
 }
 
-// longestHandover is that of the clients below.
+// longestHandover is the longest hand-over time of the clients.
 const longestHandover = 50 * time.Millisecond
 
-// gather brings the parties together.
+// gather creates the parties.
 func (s *soak) gather() {
 	path := filepath.Join(s.t.TempDir(), "cells")
 	c, unmap, err := mapCells(path, len(names))
@@ -124,7 +127,10 @@ func (s *soak) gather() {
 	}
 	for i := range s.store.processes {
 		set, _ := s.invite(path, []time.Duration{longestHandover, dlock.DefaultHandover}[i%2])
-		p := &process{setting: set, number: func() uint64 { return s.numbers.Add(1) }, tell: s.checker.note, leaked: s.leftBehind}
+		p := &process{
+			setting: set, number: func() uint64 { return s.numbers.Add(1) }, tell: s.checker.note,
+			leaked: s.leftBehind,
+		}
 		if err := p.launch(); err != nil {
 			s.t.Fatal(err)
 		}
@@ -133,13 +139,13 @@ func (s *soak) gather() {
 	}
 }
 
-// invite returns the setting of one more party.
+// invite returns the setting of another party, and its dialer.
 func (s *soak) invite(cells string, handover time.Duration) (setting, dialer) {
 	links, addrs, d := s.store.join()
 	s.links = append(s.links, links...)
 	users := 5
 	if len(s.members)%2 == 1 {
-		users = 1 // whom nothing that its own client does for others can tell that a lock was lost
+		users = 1 // so that no call of another user tells the client of a loss
 	}
 	return setting{
 		Store:    s.store.name,
@@ -153,7 +159,7 @@ func (s *soak) invite(cells string, handover time.Duration) (setting, dialer) {
 	}, d
 }
 
-// play is an episode: everybody locks, and there are faults.
+// play runs one episode, in which users use locks while faults are injected.
 func (s *soak) play(ctx context.Context, seed uint64, length time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
@@ -166,7 +172,7 @@ func (s *soak) play(ctx context.Context, seed uint64, length time.Duration) {
 		m.start(seed)
 	}
 	lease := s.store.lease
-	pause := lease << dice().IntN(4) // some episodes are calmer than others
+	pause := lease << dice().IntN(4) // so that episodes differ in their number of faults
 	for _, l := range s.links {
 		s.mischief.start(ctx, dice(), pause, linkFaults(l, lease))
 	}
@@ -183,8 +189,8 @@ func (s *soak) play(ctx context.Context, seed uint64, length time.Duration) {
 	s.mischief.running.Wait()
 }
 
-// settle ends an episode: with no more faults everybody who waits must get in, and everything must be
-// free in the end.
+// settle ends an episode. Without faults, all waiters must get their locks, and at the end all
+// locks must be free.
 func (s *soak) settle() {
 	for _, m := range s.members {
 		m.drain()
@@ -198,7 +204,7 @@ func (s *soak) settle() {
 	s.expectNothingLeft()
 }
 
-// expectNothingLeft counts what is left in the store though it should not be.
+// expectNothingLeft reports keys that are left in the store although all locks are free.
 func (s *soak) expectNothingLeft() {
 	failures := 0
 	n := s.await(func() int {
@@ -224,8 +230,9 @@ func (s *soak) inside() (n int) {
 	return n
 }
 
-// await waits until nothing is left, as long as there is progress, and returns what is left. It counts
-// its own looks, not seconds: a machine that stalls delays both sides.
+// await waits until left returns 0, and returns its last result. It gives up after too many polls
+// without progress. It counts polls, not seconds, because a machine that stalls delays users and
+// polls alike.
 func (s *soak) await(left func() int) int {
 	events := s.checker.counted().events
 	for looks := 0; ; looks++ {
@@ -241,7 +248,7 @@ func (s *soak) await(left func() int) int {
 	}
 }
 
-// explain prints where everybody is.
+// explain prints the goroutines of all processes.
 func (s *soak) explain() {
 	var where strings.Builder
 	pprof.Lookup("goroutine").WriteTo(&where, 1)
@@ -253,7 +260,7 @@ func (s *soak) explain() {
 	}
 }
 
-// disperse closes everything.
+// disperse closes all parties.
 func (s *soak) disperse() {
 	for _, m := range s.members {
 		closed := make(chan struct{})
@@ -289,21 +296,24 @@ func (s *soak) leftBehind(what string) {
 func (s *soak) say(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fmt.Fprintf(s.log, "[seed %d, %v] %s\n", s.seed, time.Since(s.began).Round(time.Millisecond), fmt.Sprintf(format, args...))
+	fmt.Fprintf(s.log, "[seed %d, %v] %s\n", s.seed, time.Since(s.began).Round(time.Millisecond),
+		fmt.Sprintf(format, args...))
 }
 
-// progress says now and then how things are.
+// progress prints the counters every ten seconds.
 func (s *soak) progress() {
 	if time.Since(s.spoke) < 10*time.Second {
 		return
 	}
 	s.spoke = time.Now()
 	c := s.checker.counted()
-	s.say("%d acquisitions, %d increments, %d lost, %d violations, %d faults, heap %d KiB, %d goroutines",
-		c.Acquisitions, c.Increments, c.Lost, c.Violations, s.mischief.total(), heap()>>10, runtime.NumGoroutine())
+	s.say("%d acquisitions, %d increments, %d lost, %d violations, %d faults, heap %d KiB, %d "+
+		"goroutines",
+		c.Acquisitions, c.Increments, c.Lost, c.Violations, s.mischief.total(), heap()>>10,
+		runtime.NumGoroutine())
 }
 
-// heap returns how much is in use.
+// heap returns the bytes of the heap that are in use.
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -33,10 +33,13 @@ func (l lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// soakFor soaks a store for a moment.
+// soakFor runs a short soak on a store.
 func soakFor(t *testing.T, st *store, length time.Duration, patience int) summary {
 	t.Helper()
-	s := &soak{t: t, store: st, seed: 1, length: length, episode: length, patience: patience, log: lines{t}}
+	s := &soak{
+		t: t, store: st, seed: 1, length: length, episode: length, patience: patience,
+		log: lines{t},
+	}
 	return s.run(t.Context())
 }
 
@@ -52,7 +55,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestProcesses has clients in processes of their own.
+// TestProcesses runs clients in child processes.
 func TestProcesses(t *testing.T) {
 	sum := soakFor(t, stores["redis"](t), 3*time.Second, patient)
 	if !sum.good() {
@@ -60,7 +63,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// A broken store is a good one but for what a session does wrong.
+// A broken store is a correct store whose sessions are faulty.
 type broken struct {
 	*membackend.Backend
 	open func(goodSession) backend.Session
@@ -77,10 +80,12 @@ func (b broken) Open() backend.Session { return b.open(b.Backend.Open().(goodSes
 
 func soakBroken(t *testing.T, open func(goodSession) backend.Session) summary {
 	t.Helper()
-	return soakFor(t, inMemory(broken{membackend.New(), open}, 500*time.Millisecond), time.Second, impatient)
+	return soakFor(t, inMemory(broken{membackend.New(), open}, 500*time.Millisecond), time.Second,
+		impatient)
 }
 
-// expectViolation soaks a broken store until a violation is seen: where a lock is used by few that takes more than a moment.
+// expectViolation runs a soak on a broken store until it finds a violation. Some faults take long
+// to find, because few users use the lock that is affected.
 func expectViolation(t *testing.T, open func(goodSession) backend.Session) {
 	t.Helper()
 	var sum summary
@@ -92,27 +97,31 @@ func expectViolation(t *testing.T, open func(goodSession) backend.Session) {
 	t.Errorf("no violation was seen: %+v", sum)
 }
 
-// generous lets in who waits.
+// generous grants every acquisition.
 type generous struct{ goodSession }
 
-func (s generous) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s generous) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	res, err := s.goodSession.Acquire(ctx, req)
 	if err != nil || res.Acquired {
 		return res, err
 	}
-	for _, kind := range kindsOf(req.Name) { // permits, too
+	for _, kind := range kindsOf(req.Name) { // including permits
 		s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: kind, Name: req.Name})
 	}
 	return s.goodSession.Acquire(ctx, req)
 }
 
-// generousTo is generous where the lock of one name is asked for.
+// generousTo grants every acquisition of one lock.
 type generousTo struct {
 	generous
 	name string
 }
 
-func (s generousTo) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s generousTo) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if req.Name != s.name {
 		return s.goodSession.Acquire(ctx, req)
 	}
@@ -120,21 +129,27 @@ func (s generousTo) Acquire(ctx context.Context, req backend.AcquireRequest) (ba
 }
 
 func TestTwoLeaders(t *testing.T) {
-	expectViolation(t, func(s goodSession) backend.Session { return generousTo{generous{s}, elected} })
+	expectViolation(t, func(s goodSession) backend.Session {
+		return generousTo{generous{s}, elected}
+	})
 }
 
 func TestTwoRunsOfAShard(t *testing.T) {
-	expectViolation(t, func(s goodSession) backend.Session { return generousTo{generous{s}, divided[0]} })
+	expectViolation(t, func(s goodSession) backend.Session {
+		return generousTo{generous{s}, divided[0]}
+	})
 }
 
 func TestViolation(t *testing.T) {
 	expectViolation(t, func(s goodSession) backend.Session { return generous{s} })
 }
 
-// hasty lets in who wants to read, also beside a writer.
+// hasty grants every read, even while another user writes.
 type hasty struct{ goodSession }
 
-func (s hasty) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s hasty) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if req.Kind == backend.Read {
 		return backend.AcquireResult{Acquired: true, Count: 1}, nil
 	}
@@ -159,10 +174,12 @@ func TestReadersBesideWriters(t *testing.T) {
 	expectViolation(t, func(s goodSession) backend.Session { return hasty{s} })
 }
 
-// lavish has more permits than anybody was told of.
+// lavish grants more permits than any limit.
 type lavish struct{ goodSession }
 
-func (s lavish) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s lavish) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	req.Limit *= 2
 	return s.goodSession.Acquire(ctx, req)
 }
@@ -171,13 +188,15 @@ func TestTooManyPermits(t *testing.T) {
 	expectViolation(t, func(s goodSession) backend.Session { return lavish{s} })
 }
 
-// forgetful begins to number anew now and then.
+// forgetful restarts its fencing tokens from time to time.
 type forgetful struct {
 	goodSession
 	numbers *atomic.Uint64
 }
 
-func (s forgetful) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s forgetful) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	res, err := s.goodSession.Acquire(ctx, req)
 	if res.Token != 0 {
 		res.Token = 1 + s.numbers.Add(1)%3
@@ -190,10 +209,12 @@ func TestNumbersThatShrink(t *testing.T) {
 	expectViolation(t, func(s goodSession) backend.Session { return forgetful{s, &numbers} })
 }
 
-// greedy keeps what is released.
+// greedy ignores releases.
 type greedy struct{ goodSession }
 
-func (s greedy) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s greedy) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	req.Lease = time.Hour
 	return s.goodSession.Acquire(ctx, req)
 }
@@ -214,14 +235,16 @@ func TestLeak(t *testing.T) {
 	}
 }
 
-// hanging answers some acquisitions, and then none.
+// hanging answers a number of acquisitions, and hangs on all later ones.
 type hanging struct {
 	goodSession
-	answers *atomic.Int64 // left
+	answers *atomic.Int64 // the number of answers left
 	over    <-chan struct{}
 }
 
-func (s hanging) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s hanging) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if s.answers.Add(-1) < 0 {
 		<-s.over
 	}

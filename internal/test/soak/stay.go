@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// stay is what happens while a lock is held.
+// stay does random things while a lock is held.
 func (v *visit) stay() {
 	v.linger(func() {
 		switch {
@@ -27,7 +27,7 @@ func (v *visit) stay() {
 	})
 }
 
-// stayInside is stay inside a Do.
+// stayInside does random things inside a Do.
 func (v *visit) stayInside(ctx context.Context) {
 	v.linger(func() {
 		inner := *v
@@ -39,14 +39,14 @@ func (v *visit) stayInside(ctx context.Context) {
 	})
 }
 
-// again begins the account of the hold anew, since it may be another: what was lost is acquired
-// again by what would have re-entered it.
+// again reports the lock as a new hold, because it may be a new one: if the lock was lost, the call
+// that was to re-enter it has acquired it instead.
 func (v *visit) again(how string) {
 	v.hold.Reentered = true
 	v.enter(how)
 }
 
-// linger does random things. nest is one of them.
+// linger does random things. One of them is nest.
 func (v *visit) linger(nest func()) {
 	v.check(0)
 	for range 1 + v.dice.IntN(4) {
@@ -65,14 +65,14 @@ func (v *visit) linger(nest func()) {
 		v.check(0)
 	}
 	switch {
-	case v.hold.Fixed && v.oneIn(30): // it is outlived
+	case v.hold.Fixed && v.oneIn(30): // longer than its fixed lease
 		v.sit(v.hold.Lease + v.Lease/8)
-	case v.oneIn(150): // it is renewed
+	case v.oneIn(150): // long enough to be renewed
 		v.sit(v.upTo(6 * v.Lease))
 	}
 }
 
-// sit stays for a long time, and looks around now and then.
+// sit stays for a long time, and checks the hold from time to time.
 func (v *visit) sit(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(v.Lease / 8)
@@ -80,10 +80,11 @@ func (v *visit) sit(d time.Duration) {
 	}
 }
 
-// increment replaces the version in the cell. Who reads looks whether another does.
+// increment replaces the version in the cell. If the user only reads, increment checks whether
+// another user replaces the version.
 func (v *visit) increment() {
 	if v.hold.Permits > 0 {
-		return // others may be inside
+		return // other holders may be inside
 	}
 	cell := v.cell(v.hold.Name)
 	version := cell.Load()
@@ -98,7 +99,7 @@ func (v *visit) increment() {
 	v.check(version)
 }
 
-// ask asks a question, whose answer may be any.
+// ask queries the lock's state. Any answer is right.
 func (v *visit) ask() {
 	ctx, cancel := context.WithTimeout(v.ctx, v.upTo(v.Lease))
 	defer cancel()

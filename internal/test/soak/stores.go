@@ -21,25 +21,25 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// A store is what locks are kept in, and how it is reached and harmed.
+// A store is a store of locks, with the ways to reach and disturb it.
 type store struct {
 	name      string
-	lease     time.Duration // the shortest
-	processes int           // that may share it, besides this one
+	lease     time.Duration // the shortest lease of its clients
+	processes int           // how many child processes use it, too
 
-	names []string // of the locks that it can keep; all if it is empty
+	names []string // the locks that it supports; nil: all
 
-	// join returns the connections of one more client to the store, and how it is dialled through
-	// them, here and by their addresses in another process.
+	// join returns the links of another client to the store. addrs are their addresses, for a child
+	// process. dial connects over the links.
 	join func() (links []link, addrs []string, dial dialer)
 
-	server func(*checker) []fault // harm to the servers
+	server func(*checker) []fault // the faults of the servers
 
-	// left says how many keys and the like are there.
+	// left counts the keys and other data in the store, except what a free lock may leave.
 	left func() (int, error)
 }
 
-// locks returns the names of the locks that are used.
+// locks returns the names of the locks that users use.
 func (s *store) locks() []string {
 	if s.names != nil {
 		return s.names
@@ -50,24 +50,28 @@ func (s *store) locks() []string {
 // A dialer connects to a store.
 type dialer = func() (b backend.Backend, hangUp func(), err error)
 
-// stores are the stores by name. Each is started anew.
+// stores has a function for each store, by its name. Each call starts a new store.
 var stores = map[string]func(testservers.TB) *store{
-	"memory":   memoryStore,
-	"redis":    func(t testservers.TB) *store { return redisStore(t, "redis", testservers.Redis(t)) },
-	"valkey":   func(t testservers.TB) *store { return redisStore(t, "valkey", testservers.Valkey(t)) },
+	"memory": memoryStore,
+	"redis": func(t testservers.TB) *store {
+		return redisStore(t, "redis", testservers.Redis(t))
+	},
+	"valkey": func(t testservers.TB) *store {
+		return redisStore(t, "valkey", testservers.Valkey(t))
+	},
 	"etcd":     etcdStore,
 	"postgres": postgresStore,
 	"quorum":   quorumStore,
 }
 
-// silent is a logger of go-redis, which is told of each connection that breaks.
+// silent is a logger for go-redis that drops its messages about broken connections.
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
 func init() { redis.SetLogger(silent{}) }
 
-// dial connects to a store at addresses.
+// dial returns a dialer for a store at addresses.
 func dial(name string, addrs []string) dialer {
 	return func() (backend.Backend, func(), error) {
 		switch name {
@@ -75,7 +79,9 @@ func dial(name string, addrs []string) dialer {
 			rdb := redis.NewClient(&redis.Options{Addr: addrs[0]})
 			return redisbackend.New(rdb), func() { rdb.Close() }, nil
 		case "valkey":
-			vk, err := valkey.NewClient(valkey.ClientOption{InitAddress: addrs, ForceSingleClient: true})
+			vk, err := valkey.NewClient(valkey.ClientOption{
+				InitAddress: addrs, ForceSingleClient: true,
+			})
 			if err != nil {
 				return nil, nil, err
 			}
@@ -109,8 +115,10 @@ func dial(name string, addrs []string) dialer {
 	}
 }
 
-// proxies returns what joins a store through a proxy for each of its servers.
-func proxies(t testservers.TB, name string, protocol faults.Protocol, servers []*testservers.Server) func() ([]link, []string, dialer) {
+// proxies returns a store's join, with a proxy in front of each server.
+func proxies(
+	t testservers.TB, name string, protocol faults.Protocol, servers []*testservers.Server,
+) func() ([]link, []string, dialer) {
 	return func() (links []link, addrs []string, _ dialer) {
 		for _, s := range servers {
 			p, err := faults.NewProxy(s.Addr, protocol)
@@ -124,8 +132,9 @@ func proxies(t testservers.TB, name string, protocol faults.Protocol, servers []
 	}
 }
 
-// leftKeys counts the keys of a Redis but for the last numbers and for how many permits there are, which stay; and for permits that are
-// over, which go when somebody next asks for some.
+// leftKeys counts the keys of a Redis. It doesn't count what may be left: fencing tokens and the
+// limit of a semaphore, which stay forever, and expired permits, which the next acquisition
+// removes.
 const leftKeys = `
 local left = redis.call('dbsize') - redis.call('exists', KEYS[1], KEYS[2], unpack(KEYS, 4))
 if redis.call('zcount', KEYS[3], '(' .. redis.call('time')[1] * 1000, '+inf') == 0 then
@@ -169,7 +178,9 @@ func redisStore(t testservers.TB, name string, s *testservers.Server) *store {
 }
 
 func redisLeft(s *testservers.Server) (int, error) {
-	keys := []string{"redisson_lock_token:{" + numbered + "}", semaphore, "{" + semaphore + "}:timeout"}
+	keys := []string{
+		"redisson_lock_token:{" + numbered + "}", semaphore, "{" + semaphore + "}:timeout",
+	}
 	for _, name := range append([]string{elected}, divided...) {
 		keys = append(keys, "redisson_lock_token:{"+name+"}")
 	}
@@ -181,10 +192,14 @@ func redisLeft(s *testservers.Server) (int, error) {
 	return strconv.Atoi(reply)
 }
 
-// quorumStore is three servers that vote. One at a time is harmed; that which comes back empty has been away for longer than any lease.
+// quorumStore is a quorum of three servers. Only one server at a time is frozen or restarted. A
+// restarted server has lost its data. It was down for longer than any lease, so no hold depends on
+// that data.
 func quorumStore(t testservers.TB) *store {
 	const lease = time.Second
-	voters := []*testservers.Server{testservers.Redis(t), testservers.Redis(t), testservers.Redis(t)}
+	voters := []*testservers.Server{
+		testservers.Redis(t), testservers.Redis(t), testservers.Redis(t),
+	}
 	return &store{
 		name:      "quorum",
 		lease:     lease,
@@ -195,7 +210,9 @@ func quorumStore(t testservers.TB) *store {
 			var all []fault
 			for _, s := range voters {
 				all = append(append(all, freezes(s, lease)...),
-					fault{"one of three restarted empty", func(ctx context.Context, _ *chance) bool {
+					fault{"one of three restarted empty", func(
+						ctx context.Context, _ *chance,
+					) bool {
 						s.Kill()
 						wait(context.WithoutCancel(ctx), 3*lease)
 						s.Restart()
@@ -246,8 +263,8 @@ func etcdStore(t testservers.TB) *store {
 	}
 }
 
-// postgresStore is a server that keeps what was committed. That it loses all is played: the tables
-// are emptied while nobody is connected.
+// postgresStore is a PostgreSQL server, which keeps committed data after a crash. A loss of its
+// data is simulated: the tables are emptied while no client is connected.
 func postgresStore(t testservers.TB) *store {
 	const lease = time.Second
 	s := testservers.Postgres(t)
@@ -276,17 +293,22 @@ func postgresStore(t testservers.TB) *store {
 					c.lose(s.Kill, func() {
 						dice.pause(ctx, lease)
 						s.Restart()
-						s.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
+						s.SQL(
+							`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
 					})
 					return true
 				}},
 				fault{"connections killed", say(others)},
-				fault{"subscribers killed", say(others + ` AND application_name LIKE 'distsync listener%'`)},
+				fault{
+					"subscribers killed",
+					say(others + ` AND application_name LIKE 'distsync listener%'`),
+				},
 				fault{"vacuumed", say(`VACUUM FULL distsync.distsync_v1_lock`)},
 			)
 		},
 		left: func() (int, error) {
-			n, err := testservers.SQL(s.Addr, `SELECT (SELECT count(*) FROM distsync.distsync_v1_lock WHERE expires > clock_timestamp() AND owner IS NOT NULL)
+			n, err := testservers.SQL(s.Addr,
+				`SELECT (SELECT count(*) FROM distsync.distsync_v1_lock WHERE expires > clock_timestamp() AND owner IS NOT NULL)
 				+ (SELECT count(*) FROM distsync.distsync_v1_part WHERE expires > clock_timestamp() AND role <> 5)`)
 			if err != nil {
 				return 0, err

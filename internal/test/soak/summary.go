@@ -8,21 +8,22 @@ import (
 	"time"
 )
 
-// A summary is what a run has seen.
+// A summary has the results of a run.
 type summary struct {
 	Backend string  `json:"backend"`
 	Seed    uint64  `json:"seed"`
 	Seconds float64 `json:"seconds"`
 	counts
-	Faults     map[string]int `json:"faults"`
-	Leaked     int            `json:"leaked"`     // keys that nobody held
-	Stuck      int            `json:"stuck"`      // users that never finished, clients that could not be closed
-	Goroutines int            `json:"goroutines"` // processes that had some left
-	HeapStart  uint64         `json:"heap_start"` // of this process, in bytes
-	HeapEnd    uint64         `json:"heap_end"`
+	Faults map[string]int `json:"faults"`
+	Leaked int            `json:"leaked"` // keys left although all locks were free
+	// the number of users that never finished and of clients that couldn't be closed
+	Stuck      int    `json:"stuck"`
+	Goroutines int    `json:"goroutines"` // processes with goroutines left
+	HeapStart  uint64 `json:"heap_start"` // of this process, in bytes
+	HeapEnd    uint64 `json:"heap_end"`
 }
 
-// good says whether all went as it should.
+// good says whether the run found no violation.
 func (s summary) good() bool {
 	return s.Violations+s.Leaked+s.Stuck+s.Goroutines == 0 && s.Acquisitions > 0
 }
@@ -44,7 +45,7 @@ func (s *soak) summary() summary {
 	}
 }
 
-// total returns how many faults there were.
+// total returns the number of faults injected so far.
 func (m *mischief) total() (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,34 +19,37 @@ type user struct {
 	owner dlock.Owner
 }
 
-// oneIn says yes once in n times.
+// oneIn returns true with a probability of 1/n.
 func (u *user) oneIn(n int) bool { return u.dice.IntN(n) == 0 }
 
-// upTo returns a random time.
-func (u *user) upTo(d time.Duration) time.Duration { return time.Duration(u.dice.Int64N(int64(d)) + 1) }
+// upTo returns a random time of at most d.
+func (u *user) upTo(d time.Duration) time.Duration {
+	return time.Duration(u.dice.Int64N(int64(d)) + 1)
+}
 
-// pause waits for a random time. Most are short.
+// pause waits for a random time, which is short in most cases.
 func (u *user) pause(d time.Duration) {
 	for u.oneIn(2) {
 		d /= 2
 	}
-	time.Sleep(u.upTo(d)) // it is what users do
+	time.Sleep(u.upTo(d)) // the user's own work
 }
 
-// A visit is one use of one lock.
+// A visit is one use of one lock by a user.
 type visit struct {
 	*user
 	line   *line
 	use    use
 	locker *dlock.Locker
-	ctx    context.Context // that names the owner, if there is one
-	nests  bool            // it may lock what it holds
-	mixed  bool            // others read through the same Locker, and what is asked about may be theirs
-	opts   []dlock.AcquireOption
+	ctx    context.Context // with the owner, if the visit has one
+	nests  bool            // it may re-enter the lock
+	// other users read through the same Locker, so the answers may be about their holds
+	mixed bool
+	opts  []dlock.AcquireOption
 
 	hold  hold
-	valid func() bool // checks the hold
-	count int         // how often it is to be unlocked
+	valid func() bool // says whether the hold is still valid
+	count int         // the number of unlocks needed
 }
 
 // visit uses a random lock in a random way.
@@ -59,11 +62,11 @@ func (u *user) visit() {
 		u.borrow(name)
 		return
 	}
-	if name == elected && !u.oneIn(8) { // it can be had as any other lock, too
+	if name == elected && !u.oneIn(8) { // in the other cases it is used like any lock
 		u.campaign(name)
 		return
 	}
-	if slices.Contains(divided, name) && u.oneIn(8) { // the same
+	if slices.Contains(divided, name) && u.oneIn(8) { // in the other cases it is used like any lock
 		u.divide()
 		return
 	}
@@ -103,11 +106,14 @@ func (u *user) newVisit(name string) *visit {
 	case 2:
 		v.ctx, v.nests = dlock.WithOwner(v.ctx, u.owner), true
 	}
-	v.hold = hold{Visit: u.next(), Name: name, Asked: now(), Lease: u.Lease, Shared: v.use.kind == backend.Read}
+	v.hold = hold{
+		Visit: u.next(), Name: name, Asked: now(), Lease: u.Lease,
+		Shared: v.use.kind == backend.Read,
+	}
 	return v
 }
 
-// fix gives the acquisition a fixed lease, sometimes.
+// fix gives some acquisitions a fixed lease.
 func (v *visit) fix() {
 	if v.oneIn(4) {
 		v.hold.Lease, v.hold.Fixed = v.Lease/10+v.upTo(v.Lease), true
@@ -115,7 +121,7 @@ func (v *visit) fix() {
 	}
 }
 
-// patience returns a context for one call, that is cancelled at a random moment or never.
+// patience returns a context for one call. In some cases it ends after a random time.
 func (v *visit) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	switch v.dice.IntN(4) {
 	case 0:
@@ -127,7 +133,7 @@ func (v *visit) patience(ctx context.Context) (context.Context, context.CancelFu
 	}
 }
 
-// force forces the lock, whoever has it.
+// force forces the lock.
 func (v *visit) force() {
 	ctx, cancel := context.WithTimeout(v.ctx, v.Lease)
 	defer cancel()
@@ -138,7 +144,8 @@ func (v *visit) force() {
 // lock is a visit with Lock and Unlock, which return no errors.
 func (v *visit) lock() {
 	if v.ctx != context.Background() {
-		v.ctx, v.nests = context.Background(), false // Lock has no context to be told the owner with
+		// Lock has no context, so it can't have an owner.
+		v.ctx, v.nests = context.Background(), false
 	}
 	if !v.survive("Lock", v.locker.Lock) {
 		return
@@ -152,7 +159,8 @@ func (v *visit) lock() {
 	v.leave()
 }
 
-// survive calls what may panic because the client is closed, and for no other reason.
+// survive calls a function that may panic because the client is closed. If it panics with another
+// error, that error goes to expect. Any other panic goes on.
 func (v *visit) survive(what string, call func()) (returned bool) {
 	defer func() {
 		switch r := recover().(type) {
@@ -185,7 +193,7 @@ func (v *visit) call() {
 	v.leave()
 }
 
-// acquire takes the lock in one of the ways there are.
+// acquire acquires the lock with a random method.
 func (v *visit) acquire() (how string, ok bool) {
 	ctx, cancel := v.patience(v.ctx)
 	defer cancel()
@@ -249,16 +257,17 @@ func (v *visit) take() {
 	v.leave()
 }
 
-// numbered complains if the hold has no number, or one that it should not have.
+// numbered reports a missing fencing token, and a fencing token of a lock that must not have one.
 func (v *visit) numbered() {
 	if (v.hold.Number != 0) != (v.use.kind == backend.Fenced) {
 		v.wrong("a hold of kind %v has number %d", v.use.kind, v.hold.Number)
 	}
 }
 
-// downgrade is a visit of somebody who writes, and then reads on.
+// downgrade is a visit that writes, and then continues as a reader.
 func (v *visit) downgrade() {
-	v.locker, v.ctx, v.nests = v.use.locker(v.line.client), dlock.WithOwner(context.Background(), v.owner), true
+	v.locker, v.ctx, v.nests = v.use.locker(v.line.client),
+		dlock.WithOwner(context.Background(), v.owner), true
 	how, ok := v.acquire()
 	if !ok {
 		return
@@ -284,7 +293,7 @@ func (v *visit) downgrade() {
 	}
 }
 
-// run is a Do, perhaps inside another.
+// run uses Do, perhaps nested in another Do.
 func (v *visit) run(ctx context.Context, how string) {
 	over, lost := false, false
 	err := v.locker.Do(ctx, func(inside context.Context) error {
@@ -311,26 +320,26 @@ func (v *visit) run(ctx context.Context, how string) {
 	}
 }
 
-// expect complains about errors that no fault explains.
+// expect reports errors that no fault explains.
 func (v *visit) expect(what string, err error) {
 	switch {
 	case errors.Is(err, dlock.ErrConflict):
 	case !errors.Is(err, dlock.ErrNotHeld):
 		return
 	case (v.nests || v.mixed) && now()-v.hold.Asked > lossMemory*v.Lease:
-		return // a loss is remembered no longer
+		return // the client has forgotten the loss by now
 	}
 	v.wrong("%s: %v", what, err)
 }
 
-// lossMemory is for how many leases a client remembers that an owner lost a lock.
+// lossMemory is the number of leases for which a client remembers an owner's loss.
 const lossMemory = 10
 
 func (v *visit) wrong(format string, args ...any) {
 	v.tell(event{Wrong: fmt.Sprintf(format, args...) + ": " + v.hold.String()})
 }
 
-// enter notes that the lock was acquired.
+// enter reports that the lock was acquired.
 func (v *visit) enter(how string) {
 	v.hold.ID, v.hold.How = v.next(), how
 	v.hold.In, v.hold.Until, v.hold.Lost = now(), 0, false
@@ -338,10 +347,11 @@ func (v *visit) enter(how string) {
 	v.report(0)
 }
 
-// leave notes that it was given back.
+// leave reports that the visit has ended.
 func (v *visit) leave() { v.tell(event{}) }
 
-// check notes that the lock is still held, if it is. version is what was replaced before, by the user, or while he read.
+// check reports that the lock is still held, if it is. version is the version that the user has
+// just replaced, or that was replaced while the user read; 0: none.
 func (v *visit) check(version uint64) {
 	at := now()
 	if !v.valid() {
@@ -361,11 +371,11 @@ func (v *visit) report(version uint64) {
 	v.tell(event{Hold: &h})
 }
 
-// isHeld is the check for holds without a context of their own. Where the store doesn't answer it says
-// no.
+// isHeld checks a hold that has no context of its own. If the store doesn't answer, it returns
+// false.
 func (v *visit) isHeld() bool {
 	if v.mixed {
-		return false // it may be so, and nobody can say
+		return false // the answer may be about another user's hold
 	}
 	ctx, cancel := context.WithTimeout(v.ctx, v.Lease)
 	defer cancel()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// awaitBus waits until what is published on one node of a cluster reaches subscribers on all others.
-// Nodes that agree on who has which slots may not all be connected yet.
+// awaitBus waits until a message that is published on any node of a cluster reaches subscribers on
+// all nodes. Even if all nodes agree on the owners of slots, some may not have connected yet.
 func awaitBus(t TB, nodes []*Server) {
 	t.Helper()
 	for _, node := range nodes {

@@ -17,9 +17,9 @@ import (
 // etcdModule is the module of the etcd server and its tools, in this repository.
 const etcdModule = "internal/test/etcdserver"
 
-// etcdProgram returns the path of an etcd server: that on the PATH or else one that the go command
-// builds of the modules that this machine has already, which takes a minute for the first time. Nothing
-// is downloaded by a test.
+// etcdProgram returns the path of an etcd server. It takes the one on the PATH. Without that, it
+// builds one from modules that were downloaded before, which takes a minute the first time. Tests
+// download nothing.
 var etcdProgram = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("etcd"); err == nil {
 		return path, nil
@@ -27,15 +27,15 @@ var etcdProgram = sync.OnceValues(func() (string, error) {
 	return buildEtcd("etcdserver")
 })
 
-// EtcdTool returns the path of etcdctl or etcdutl, of the same version as the server that is built here. On the PATH
-// there may be one that is too old for it, and so it isn't looked for there.
+// EtcdTool returns the path of etcdctl or etcdutl, in the version of the server that etcdProgram
+// builds. It ignores the PATH, where the tool may be too old for the server.
 func EtcdTool(t TB, name string) string {
 	t.Helper()
 	path, err := buildEtcd("go.etcd.io/etcd/" + name + "/v3")
 	return need(t, path, err)
 }
 
-// buildEtcd returns the path of a program of etcd's that the go command builds.
+// buildEtcd builds one of etcd's programs with the go command, and returns its path.
 func buildEtcd(program string) (string, error) {
 	dir, err := moduleFolder(etcdModule)
 	if err != nil {
@@ -45,12 +45,15 @@ func buildEtcd(program string) (string, error) {
 	cmd.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=-mod=readonly", "GOWORK=off")
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s cannot be built; `go -C %s tool -n %[1]s` downloads and builds it", program, etcdModule)
+		return "",
+			fmt.Errorf("%s cannot be built; `go -C %s tool -n %[1]s` downloads and builds it",
+				program, etcdModule)
 	}
 	return strings.TrimSpace(string(out)), nil
 }
 
-// moduleFolder returns the path of a folder of this repository, in which some package is tested.
+// moduleFolder returns the path of a module's folder in this repository. The working directory must
+// be inside the repository.
 func moduleFolder(name string) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -75,7 +78,7 @@ func etcdPath(t TB) string {
 	return need(t, path, err)
 }
 
-// need returns the path of a program. If it couldn't be had, the test is skipped, or fails where
+// need returns the path of a program. If err isn't nil, it skips the test, or fails it if
 // DISTSYNC_REQUIRE_SERVERS=1 is set.
 func need(t TB, path string, err error) string {
 	t.Helper()
@@ -89,7 +92,7 @@ func need(t TB, path string, err error) string {
 	return path
 }
 
-// Etcd starts an etcd of one member, with further arguments as on its command line.
+// Etcd starts an etcd of one member, with further arguments.
 func Etcd(t TB, args ...string) *Server {
 	t.Helper()
 	path := etcdPath(t)
@@ -98,13 +101,14 @@ func Etcd(t TB, args ...string) *Server {
 		Program: path,
 		Args: func(port int, dir string) []string {
 			peer := etcdURL(FreePort(t))
-			return append(etcdArgs("single", port, peer, dir), append([]string{"--initial-cluster", "single=" + peer}, args...)...)
+			return append(etcdArgs("single", port, peer, dir),
+				append([]string{"--initial-cluster", "single=" + peer}, args...)...)
 		},
 		Ready: etcdReady,
 	})
 }
 
-// EtcdCluster starts an etcd of n members. Restart starts a member with the data it had.
+// EtcdCluster starts an etcd of n members. [Server.Restart] keeps a member's data.
 func EtcdCluster(t TB, n int, args ...string) []*Server {
 	t.Helper()
 	path := etcdPath(t)
@@ -118,11 +122,14 @@ func EtcdCluster(t TB, n int, args ...string) []*Server {
 	}
 	for i := range members {
 		dir, port := t.TempDir(), FreePort(t)
-		s := &Server{t: t, path: path, port: port, Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
+		s := &Server{
+			t: t, path: path, port: port, Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+		}
 		s.spec = Spec{
 			Program: path,
 			Args: func(port int, _ string) []string {
-				return append(etcdArgs(names[i], port, peers[i], dir), append([]string{"--initial-cluster", strings.Join(all, ",")}, args...)...)
+				return append(etcdArgs(names[i], port, peers[i], dir),
+					append([]string{"--initial-cluster", strings.Join(all, ",")}, args...)...)
 			},
 			Ready: etcdReady,
 		}
@@ -130,7 +137,7 @@ func EtcdCluster(t TB, n int, args ...string) []*Server {
 		members[i] = s
 	}
 	errs := make([]error, n)
-	var starting sync.WaitGroup // none is ready before most are there
+	var starting sync.WaitGroup // no member is ready before most have started
 	for i, s := range members {
 		starting.Go(func() { errs[i] = s.start() })
 	}
@@ -143,8 +150,8 @@ func EtcdCluster(t TB, n int, args ...string) []*Server {
 	return members
 }
 
-// EtcdLearner adds a member to an etcd that votes for nothing, and serves no clients, and starts
-// it.
+// EtcdLearner adds a member to an etcd, and starts it. The member has no vote, and doesn't serve
+// clients.
 func EtcdLearner(t TB, members ...*Server) *Server {
 	t.Helper()
 	path, peer := etcdPath(t), etcdURL(FreePort(t))
@@ -154,7 +161,8 @@ func EtcdLearner(t TB, members ...*Server) *Server {
 			PeerURLs []string
 		}
 	}
-	add := func() error { // which takes a leader, and that all members have been connected for a while
+	add := func() error {
+		// this fails until there is a leader, and all members have been connected for a while
 		ask := strings.NewReader(fmt.Sprintf(`{"peerURLs":[%q],"isLearner":true}`, peer))
 		url := "http://" + members[0].Addr + "/v3/cluster/member/add"
 		res, err := etcdHealth.Post(url, "application/json", ask)
@@ -173,11 +181,13 @@ func EtcdLearner(t TB, members ...*Server) *Server {
 	for _, m := range added.Members {
 		name := m.Name
 		if name == "" {
-			name = "learner" // it gets its name when it starts
+			name = "learner" // a member gets its name when it starts
 		}
 		all = append(all, name+"="+m.PeerURLs[0])
 	}
-	more := []string{"--initial-cluster", strings.Join(all, ","), "--initial-cluster-state", "existing"}
+	more := []string{
+		"--initial-cluster", strings.Join(all, ","), "--initial-cluster-state", "existing",
+	}
 	return Start(t, Spec{
 		Program: path,
 		Args: func(port int, dir string) []string {
@@ -198,7 +208,7 @@ func etcdURL(port int) string { return "http://127.0.0.1:" + strconv.Itoa(port) 
 func etcdArgs(name string, port int, peer, dir string) []string {
 	return []string{
 		"--name", name, "--data-dir", filepath.Join(dir, "etcd"), "--log-level", "error",
-		// Processes are killed here, machines are not.
+		// Tests kill processes, but not machines.
 		"--unsafe-no-fsync",
 		"--listen-client-urls", etcdURL(port), "--advertise-client-urls", etcdURL(port),
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
@@ -207,7 +217,7 @@ func etcdArgs(name string, port int, peer, dir string) []string {
 
 var etcdHealth = &http.Client{
 	Timeout:   time.Second,
-	Transport: &http.Transport{DisableKeepAlives: true}, // leaves no goroutine
+	Transport: &http.Transport{DisableKeepAlives: true}, // so that no goroutine stays
 }
 
 func etcdReady(addr string) error {

@@ -19,8 +19,9 @@ import (
 	"time"
 )
 
-// PostgresVariable names a folder with another PostgreSQL than the one that is installed: its
-// servers are in bin there. Programs that it lacks, such as psql, are those of the installed one.
+// PostgresVariable is the environment variable for the folder of a PostgreSQL other than the
+// installed one. Its programs are in the subfolder bin. If it lacks some, such as psql, tests use
+// the installed ones.
 const PostgresVariable = "DISTSYNC_POSTGRES"
 
 // postgresFolder returns the folder of PostgreSQL's servers.
@@ -31,8 +32,8 @@ var postgresFolder = sync.OnceValues(func() (string, error) {
 	return installedPostgres()
 })
 
-// installedPostgres returns the folder of PostgreSQL's programs: those on the PATH, or else the
-// newest that Debian's packages have installed, which leave them out of it.
+// installedPostgres returns the folder of PostgreSQL's programs. It takes those on the PATH.
+// Without them, it takes the newest of Debian's packages, which don't put them on the PATH.
 var installedPostgres = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("initdb"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
@@ -43,16 +44,18 @@ var installedPostgres = sync.OnceValues(func() (string, error) {
 	if err != nil || len(folders) == 0 {
 		return "", errors.New("PostgreSQL is not installed")
 	}
-	return filepath.Dir(slices.MaxFunc(folders, func(a, b string) int { return majorOf(a) - majorOf(b) })), nil
+	return filepath.Dir(slices.MaxFunc(folders, func(a, b string) int {
+		return majorOf(a) - majorOf(b)
+	})), nil
 })
 
 // majorOf returns the version in the path of a program.
 func majorOf(path string) int {
-	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path)))) // 0 is older than all
+	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path)))) // 0 if none
 	return n
 }
 
-// PostgresTool returns the path of a program of PostgreSQL's.
+// PostgresTool returns the path of one of PostgreSQL's programs.
 func PostgresTool(t TB, name string) string {
 	t.Helper()
 	path, err := postgresTool(name)
@@ -73,14 +76,13 @@ func postgresTool(name string) (string, error) {
 	return filepath.Join(folder, name), err
 }
 
-// PostgresURL returns the address of a database of a server, for clients.
+// PostgresURL returns the URL of a database of a server, for clients.
 func PostgresURL(addr string) string {
 	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
 }
 
-// Postgres starts a PostgreSQL, with further settings as "name=value". It lets in everybody who
-// connects. Restart starts it with the data it had. It keeps nothing through a power cut of the
-// machine.
+// Postgres starts a PostgreSQL, with further settings of the form "name=value". It needs no
+// password. [Server.Restart] keeps its data. A power cut of the machine may destroy the data.
 func Postgres(t TB, settings ...string) *Server {
 	t.Helper()
 	folder, err := postgresFolder()
@@ -90,8 +92,8 @@ func Postgres(t TB, settings ...string) *Server {
 	return startPostgres(t, folder, data, settings)
 }
 
-// initPostgres makes the folder of an empty PostgreSQL. Its own program for that keeps a processor busy
-// for as long as many a test, so what it has made once is kept in the user's cache, for copies.
+// initPostgres makes the folder of an empty PostgreSQL. Since initdb is slow, its result is kept in
+// the user's cache, and copied.
 func initPostgres(t TB, folder, data string) {
 	t.Helper()
 	args := []string{"-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync"}
@@ -99,12 +101,13 @@ func initPostgres(t TB, folder, data string) {
 	if kept != "" && exec.Command("cp", "-a", kept, data).Run() == nil {
 		return
 	}
-	_ = os.RemoveAll(data) // what was copied of it
+	_ = os.RemoveAll(data) // some files may have been copied
 	runUnprivileged(t, filepath.Join(folder, "initdb"), append(args, "-D", data)...)
 	if kept == "" {
 		return
 	}
-	// It is there as a whole or not at all: another test may be making it, too.
+	// The renaming puts the whole folder into the cache at once. Another test may be doing the
+	// same.
 	ours, err := os.MkdirTemp(filepath.Dir(kept), "new")
 	if err != nil {
 		return
@@ -112,12 +115,12 @@ func initPostgres(t TB, folder, data string) {
 	defer os.RemoveAll(ours)
 	copied := filepath.Join(ours, "data")
 	if exec.Command("cp", "-a", data, copied).Run() == nil {
-		_ = os.Rename(copied, kept) // or it is there by now
+		_ = os.Rename(copied, kept) // an error means that the folder exists by now
 	}
 }
 
-// keptPostgres returns where what initdb makes is kept, for this very program and who runs it, or
-// nothing if there is no such place.
+// keptPostgres returns the folder in the cache for initdb's result, for this program and this user,
+// or "" if there is no cache.
 func keptPostgres(t TB, folder string, args []string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -136,15 +139,16 @@ func keptPostgres(t TB, folder string, args []string) string {
 	return filepath.Join(cache, fmt.Sprintf("postgres-%x", sha256.Sum256([]byte(of)))[:32])
 }
 
-// PostgresStandby starts a standby of a server, which follows it under that name, with further
-// settings.
+// PostgresStandby starts a standby of a server, with an application name and further settings.
 func PostgresStandby(t TB, primary *Server, name string, settings ...string) *Server {
 	t.Helper()
 	folder, err := postgresFolder()
 	need(t, folder, err)
 	data := filepath.Join(unprivilegedFolder(t), "data")
-	conninfo := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=%s", primary.port, name)
-	runUnprivileged(t, PostgresTool(t, "pg_basebackup"), "-D", data, "-d", conninfo, "--checkpoint=fast", "--no-sync", "--write-recovery-conf")
+	conninfo := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=%s",
+		primary.port, name)
+	runUnprivileged(t, PostgresTool(t, "pg_basebackup"), "-D", data, "-d", conninfo,
+		"--checkpoint=fast", "--no-sync", "--write-recovery-conf")
 	return startPostgres(t, folder, data, append(settings, "primary_conninfo="+conninfo))
 }
 
@@ -153,7 +157,10 @@ func startPostgres(t TB, folder, data string, settings []string) *Server {
 	return startIn(t, filepath.Join(folder, "postgres"), Spec{
 		Program: "postgres",
 		Args: func(port int, _ string) []string {
-			args := []string{"-D", data, "-p", strconv.Itoa(port), "-h", "127.0.0.1", "-F", "-c", "unix_socket_directories=", "-c", "max_connections=200"}
+			args := []string{
+				"-D", data, "-p", strconv.Itoa(port), "-h", "127.0.0.1", "-F", "-c",
+				"unix_socket_directories=", "-c", "max_connections=200",
+			}
 			for _, setting := range settings {
 				args = append(args, "-c", setting)
 			}
@@ -163,7 +170,7 @@ func startPostgres(t TB, folder, data string, settings []string) *Server {
 	})
 }
 
-// SQL carries out statements on a PostgreSQL or by way of a pooler, in a session of its own, and
+// SQL carries out statements on a PostgreSQL, or through a pooler, in a session of its own. It
 // returns the lines of the answer. The test fails on an error.
 func (s *Server) SQL(statements string) string {
 	s.t.Helper()
@@ -174,13 +181,14 @@ func (s *Server) SQL(statements string) string {
 	return answer
 }
 
-// SQL is the method SQL for any address.
+// SQL is [Server.SQL] for any address.
 func SQL(addr, statements string) (string, error) {
 	psql, err := postgresTool("psql")
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command(psql, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", PostgresURL(addr),
+	cmd := exec.Command(psql, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d",
+		PostgresURL(addr),
 		"-f", "-")
 	cmd.Stdin = strings.NewReader(statements)
 	out, err := cmd.CombinedOutput()
@@ -190,7 +198,7 @@ func SQL(addr, statements string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// PgBouncer starts a pooler in front of a PostgreSQL, with further lines of its configuration.
+// PgBouncer starts a pooler in front of a PostgreSQL, with further lines for its configuration.
 func PgBouncer(t TB, server *Server, lines ...string) *Server {
 	t.Helper()
 	path, err := exec.LookPath("pgbouncer")
@@ -208,7 +216,8 @@ func PgBouncer(t TB, server *Server, lines ...string) *Server {
 			config := filepath.Join(folder, "pgbouncer.ini")
 			text := append([]string{
 				"[databases]", fmt.Sprintf("* = host=127.0.0.1 port=%d user=postgres", server.port),
-				"[pgbouncer]", "listen_addr = 127.0.0.1", fmt.Sprint("listen_port = ", port), "unix_socket_dir =",
+				"[pgbouncer]", "listen_addr = 127.0.0.1", fmt.Sprint("listen_port = ", port),
+				"unix_socket_dir =",
 				"auth_type = any", "max_client_conn = 500",
 			}, lines...)
 			text = append(text, "")
@@ -221,8 +230,8 @@ func PgBouncer(t TB, server *Server, lines ...string) *Server {
 	})
 }
 
-// startIn starts a program that has a folder already, as a user that isn't root: these refuse to
-// run as root.
+// startIn starts a program that already has a folder. It uses a user that isn't root, since the
+// program refuses to run as root.
 func startIn(t TB, path string, spec Spec) *Server {
 	t.Helper()
 	s := &Server{t: t, spec: spec, path: path, as: unprivileged(t)}
@@ -230,8 +239,8 @@ func startIn(t TB, path string, spec Spec) *Server {
 	return s.startAnywhere()
 }
 
-// postgresReady logs in, and says whether that is answered. Modules of users need this package for
-// their tests, so it needs no client.
+// postgresReady logs in, and returns nil if the server accepts that. It uses no client library,
+// since other modules import this package for their tests.
 func postgresReady(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
@@ -239,8 +248,10 @@ func postgresReady(addr string) error {
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(time.Second))
-	login := append(binary.BigEndian.AppendUint32(nil, 3<<16), "user\x00postgres\x00database\x00postgres\x00\x00"...)
-	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(4+len(login))), login...)); err != nil {
+	login := append(binary.BigEndian.AppendUint32(nil, 3<<16),
+		"user\x00postgres\x00database\x00postgres\x00\x00"...)
+	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(4+len(login))),
+		login...)); err != nil {
 		return err
 	}
 	for {
@@ -255,21 +266,21 @@ func postgresReady(addr string) error {
 		switch head[0] {
 		case 'E':
 			return fmt.Errorf("postgres: %q", text)
-		case 'Z': // it waits for a query
+		case 'Z': // the server is ready for a query
 			_, err := conn.Write([]byte{'X', 0, 0, 0, 4})
 			return err
 		}
 	}
 }
 
-// quit ends a server that takes what it has of the system with it when it is asked to end: a
-// PostgreSQL that is killed leaves shared memory behind, of which there may be only so much.
+// quit asks a server to end, so that it releases its resources, and then kills it. A killed
+// PostgreSQL leaves shared memory behind, which may be limited.
 func (s *Server) quit() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
 	s.mu.Unlock()
 	if cmd != nil {
-		_ = cmd.Process.Signal(syscall.SIGQUIT) // or it has ended already
+		_ = cmd.Process.Signal(syscall.SIGQUIT) // an error says that it has ended already
 		s.mu.Lock()
 		for _, pid := range append(children(cmd.Process.Pid), cmd.Process.Pid) {
 			_ = syscall.Kill(pid, syscall.SIGCONT) // if it was stopped
@@ -283,7 +294,8 @@ func (s *Server) quit() {
 	s.Kill()
 }
 
-// unprivileged returns who runs servers that must not run as root, or nil: whoever runs the test.
+// unprivileged returns the user for servers that must not run as root, or nil for the test's own
+// user.
 func unprivileged(t TB) *syscall.Credential {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -304,12 +316,13 @@ func unprivileged(t TB) *syscall.Credential {
 	return nil
 }
 
-// unprivilegedFolder returns a folder of the test's that belongs to that user.
+// unprivilegedFolder returns a folder of the test that belongs to the user of unprivileged.
 func unprivilegedFolder(t TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	if as := unprivileged(t); as != nil {
-		err := errors.Join(os.Chmod(filepath.Dir(dir), 0o711), os.Chown(dir, int(as.Uid), int(as.Gid)))
+		err := errors.Join(os.Chmod(filepath.Dir(dir), 0o711),
+			os.Chown(dir, int(as.Uid), int(as.Gid)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -342,11 +355,11 @@ func children(pid int) []int {
 	return pids
 }
 
-// killAll kills processes, and returns when they are gone: else they write into a folder that is
-// being removed.
+// killAll kills processes, and waits until they are gone, for Patience at most. A process that
+// still runs could write into a folder that is being removed.
 func killAll(pids []int) {
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // or it has ended by itself
+		_ = syscall.Kill(pid, syscall.SIGKILL) // an error says that it has ended already
 	}
 	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if !slices.ContainsFunc(pids, runs) {
@@ -355,8 +368,7 @@ func killAll(pids []int) {
 	}
 }
 
-// runs says whether a process is more than a record of how it ended, which somebody else has to
-// take note of.
+// runs says whether a process still runs. A zombie doesn't count as running.
 func runs(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, found := strings.Cut(string(text), ") ")

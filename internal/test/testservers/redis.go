@@ -13,14 +13,13 @@ import (
 	"time"
 )
 
-// Redis starts a redis-server that keeps nothing on disk, with further arguments as on its command
-// line.
+// Redis starts a redis-server without persistence, with further arguments.
 func Redis(t TB, args ...string) *Server {
 	t.Helper()
 	return Start(t, redisSpec("redis-server", args))
 }
 
-// Valkey starts a valkey-server likewise.
+// Valkey is Redis with valkey-server.
 func Valkey(t TB, args ...string) *Server {
 	t.Helper()
 	return Start(t, redisSpec("valkey-server", args))
@@ -59,7 +58,8 @@ func ValkeyCluster(t TB, n int) []*Server {
 	return cluster(t, Valkey, n)
 }
 
-// RedisClusterReplicas starts replicas that are up to date, one for each master of a cluster.
+// RedisClusterReplicas starts a replica for each master of a cluster, and waits until they are up
+// to date.
 func RedisClusterReplicas(t TB, masters []*Server) []*Server {
 	t.Helper()
 	return clusterReplicas(t, Redis, masters)
@@ -89,14 +89,15 @@ func clusterReplicas(t TB, start func(TB, ...string) *Server, masters []*Server)
 		Until(t, "the replica is up to date, and everybody knows it", func() bool {
 			id := replica.Do("CLUSTER", "MYID")
 			for _, node := range slices.Concat(masters, replicas) {
-				if !regexp.MustCompile(id + `.*slave ` + masters[i].Do("CLUSTER", "MYID")).MatchString(node.Do("CLUSTER", "NODES")) {
+				if !regexp.MustCompile(id + `.*slave ` + masters[i].Do("CLUSTER", "MYID")).
+					MatchString(node.Do("CLUSTER", "NODES")) {
 					return false
 				}
 			}
 			return strings.Contains(replica.Do("INFO", "replication"), "master_link_status:up")
 		})
 	}
-	awaitSlots(t, replicas, len(masters)) // or they would take over nothing
+	awaitSlots(t, replicas, len(masters)) // without the slots a replica wouldn't take over
 	return replicas
 }
 
@@ -106,7 +107,8 @@ const slots = 16384
 func clusterNode(t TB, start func(TB, ...string) *Server) (node *Server, bus string) {
 	t.Helper()
 	bus = strconv.Itoa(FreePort(t))
-	return start(t, "--cluster-enabled", "yes", "--cluster-port", bus, "--repl-diskless-sync-delay", "0",
+	return start(t, "--cluster-enabled", "yes", "--cluster-port", bus, "--repl-diskless-sync-delay",
+		"0",
 		"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000"), bus
 }
 
@@ -117,7 +119,8 @@ func cluster(t TB, start func(TB, ...string) *Server, n int) []*Server {
 	for i := range nodes {
 		nodes[i], buses[i] = clusterNode(t, start)
 		nodes[i].Do("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
-		nodes[i].Do("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*slots/n), strconv.Itoa((i+1)*slots/n-1))
+		nodes[i].Do("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*slots/n),
+			strconv.Itoa((i+1)*slots/n-1))
 	}
 	for i := range nodes[1:] {
 		nodes[0].Do("CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(nodes[i+1].port), buses[i+1])
@@ -140,8 +143,8 @@ func awaitSlots(t TB, nodes []*Server, masters int) {
 	}
 }
 
-// Do sends one command to a server that speaks RESP and returns the reply as text: a simple
-// string, a number or a bulk string. The test fails on an error.
+// Do sends one command to a server that speaks RESP, and returns the reply as text. The reply must
+// be a simple string, a number or a bulk string. The test fails on an error.
 func (s *Server) Do(args ...string) string {
 	s.t.Helper()
 	reply, err := Do(s.Addr, args...)
@@ -151,7 +154,7 @@ func (s *Server) Do(args ...string) string {
 	return reply
 }
 
-// Do is the method Do for any address. It uses a connection of its own.
+// Do is [Server.Do] for any address. It opens a connection for each command.
 func Do(addr string, args ...string) (string, error) {
 	conn, err := net.DialTimeout("tcp", addr, Patience)
 	if err != nil {

@@ -8,34 +8,37 @@ import (
 	"sync"
 )
 
-// building is locked while Java programs may be built.
+// building is locked during a build of Java programs.
 var building sync.Mutex
 
-// RedissonClasspath returns the class path of the Java programs in contract/redisson, which is the folder
-// dir, with a version of Redisson. It builds them, if that has not been done since they were changed, of
-// what this machine has downloaded already.
+// RedissonClasspath returns the class path of the Java programs in dir, the folder
+// contract/redisson, with a version of Redisson. It builds the programs if they have changed since
+// the last build. It uses only files that were downloaded before.
 func RedissonClasspath(dir, version string) (string, error) {
 	building.Lock()
 	defer building.Unlock()
 	target := filepath.Join(dir, "target", version)
-	jars := filepath.Join(target, "classpath") // written by the build's last step
-	built, err := newerThanAll(jars, filepath.Join(dir, "pom.xml"), filepath.Join(dir, "src", "main", "java", "*.java"))
+	jars := filepath.Join(target, "classpath") // the last file that the build writes
+	built, err := newerThanAll(jars, filepath.Join(dir, "pom.xml"),
+		filepath.Join(dir, "src", "main", "java", "*.java"))
 	if err != nil {
 		return "", err
 	}
 	if !built {
-		cmd := exec.Command("mvn", "--offline", "--quiet", "--batch-mode", "-Dstyle.color=never", "-Dredisson.version="+version)
+		cmd := exec.Command("mvn", "--offline", "--quiet", "--batch-mode", "-Dstyle.color=never",
+			"-Dredisson.version="+version)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("the Java programs cannot be built; "+
-				"`mvn -q -B -f contract/redisson -Dredisson.version=%s` downloads what that takes: %w\n%s", version, err, out)
+				"`mvn -q -B -f contract/redisson -Dredisson.version=%s` downloads what that "+
+				"takes: %w\n%s", version, err, out)
 		}
 	}
 	text, err := os.ReadFile(jars)
 	return filepath.Join(target, "classes") + string(filepath.ListSeparator) + string(text), err
 }
 
-// newerThanAll says whether a file is there and newer than all that match the patterns.
+// newerThanAll says whether a file exists, and is newer than all files that match the patterns.
 func newerThanAll(file string, patterns ...string) (bool, error) {
 	made, err := os.Stat(file)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A Sentinel is a master with replicas, and sentinels that make a replica the master when the master
-// has been silent for some time.
+// A Sentinel has a master with replicas, and sentinels. When the master has been silent for some
+// time, the sentinels make a replica the master.
 type Sentinel struct {
 	Name      string // of the master, among the sentinels
 	Master    *Server
@@ -18,8 +18,10 @@ type Sentinel struct {
 	Sentinels []*Server
 }
 
-// RedisSentinel starts a redis-server with replicas, and three sentinels. The time after which they
-// take the master for dead should be long where it isn't to be killed: a busy machine is silent, too.
+// RedisSentinel starts a redis-server with replicas, and three sentinels. After downAfter without
+// an answer, the sentinels believe that the master is dead. Make it long if the test doesn't kill
+// the master, since a live master on a busy machine may leave requests without an answer for a
+// while.
 func RedisSentinel(t TB, replicas int, downAfter time.Duration) *Sentinel {
 	t.Helper()
 	return sentinel(t, Redis, "redis-server", replicas, downAfter)
@@ -36,17 +38,21 @@ const (
 	quorum    = 2
 )
 
-func sentinel(t TB, start func(TB, ...string) *Server, program string, replicas int, downAfter time.Duration) *Sentinel {
+func sentinel(
+	t TB, start func(TB, ...string) *Server, program string, replicas int, downAfter time.Duration,
+) *Sentinel {
 	t.Helper()
 	s := &Sentinel{Name: "main"}
 	s.Master, s.Replicas = replicated(t, start, replicas)
 	for range sentinels {
-		s.Sentinels = append(s.Sentinels, Start(t, sentinelSpec(t, program, s.Name, s.Master.port, downAfter)))
+		s.Sentinels = append(s.Sentinels,
+			Start(t, sentinelSpec(t, program, s.Name, s.Master.port, downAfter)))
 	}
 	for _, node := range s.Sentinels {
 		Until(t, "the sentinels know each other and the replicas", func() bool {
 			return strings.Contains(node.Do("INFO", "sentinel"),
-				fmt.Sprintf("status=ok,address=%s,slaves=%d,sentinels=%d", s.Master.Addr, replicas, sentinels))
+				fmt.Sprintf("status=ok,address=%s,slaves=%d,sentinels=%d", s.Master.Addr, replicas,
+					sentinels))
 		})
 	}
 	return s
@@ -60,7 +66,7 @@ func (s *Sentinel) SentinelAddrs() (addrs []string) {
 	return addrs
 }
 
-// RedisReplicated starts a redis-server with replicas that are up to date.
+// RedisReplicated starts a redis-server with replicas, and waits until they are up to date.
 func RedisReplicated(t TB, replicas int) (master *Server, slaves []*Server) {
 	t.Helper()
 	return replicated(t, Redis, replicas)
@@ -92,7 +98,7 @@ func sentinelSpec(t TB, program, name string, master int, downAfter time.Duratio
 	return Spec{
 		Program: program,
 		Args: func(port int, dir string) []string {
-			// A sentinel keeps what it knows in its configuration.
+			// A sentinel stores its state in its configuration file.
 			config := fmt.Sprintf(`
 bind 127.0.0.1
 port %d

@@ -1,5 +1,5 @@
-// Package testservers starts real servers for tests: on free loopback ports, in temporary folders,
-// ended with the test.
+// Package testservers starts real servers for tests. They use free loopback ports and temporary
+// folders, and end with the test.
 package testservers
 
 import (
@@ -17,12 +17,12 @@ import (
 	"time"
 )
 
-// Patience is how long a test waits for what should happen soon. It is only ever waited out when
-// something is broken.
+// Patience is the longest time that a test waits for an event that should come soon. The whole time
+// passes only if something is broken.
 const Patience = 30 * time.Second
 
-// TB is what starting a server needs of a test: a part of [testing.TB], so that a program that is
-// no test can bring its own. Fatal, Fatalf, Skip and Skipf must not return.
+// TB has the methods of [testing.TB] that this package needs. A program that isn't a test can
+// implement it. Fatal, Fatalf, Skip and Skipf must not return.
 type TB interface {
 	Helper()
 	Cleanup(f func())
@@ -36,8 +36,8 @@ type TB interface {
 // required says whether a missing program fails a test. Otherwise the test is skipped.
 func required() bool { return os.Getenv("DISTSYNC_REQUIRE_SERVERS") == "1" }
 
-// Program returns the path of a program. If it is not installed, the test is skipped, or fails
-// where DISTSYNC_REQUIRE_SERVERS=1 is set.
+// Program returns the path of a program. If it isn't installed, the test is skipped, or fails if
+// DISTSYNC_REQUIRE_SERVERS=1 is set.
 func Program(t TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -55,8 +55,8 @@ func Program(t TB, name string) string {
 type Spec struct {
 	Program string // looked up with [Program]
 
-	// Args returns the command line of a server that listens on the port on 127.0.0.1 and keeps its
-	// files in the folder, which is empty.
+	// Args returns the command line of a server that listens on 127.0.0.1 at this port, and keeps
+	// its files in dir, an empty folder.
 	Args func(port int, dir string) []string
 
 	// Ready returns nil once the server at the address answers.
@@ -71,12 +71,12 @@ type Server struct {
 	spec Spec
 	path string
 	port int
-	as   *syscall.Credential // who runs it, and all that it starts; nil: whoever runs the test
+	as   *syscall.Credential // the user that runs it and its children; nil: the test's
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
 	exited chan struct{}
-	output *bytes.Buffer // to be read after exited is closed
+	output *bytes.Buffer // read it only after exited is closed
 }
 
 // Start runs a server until the end of the test.
@@ -90,7 +90,7 @@ func Start(t TB, spec Spec) *Server {
 // startAnywhere starts a server on some port.
 func (s *Server) startAnywhere() *Server {
 	s.t.Helper()
-	// Between the choice of a port and its use another process may take it.
+	// Another process may take the port before the server does. Then this tries another port.
 	var err error
 	for range 5 {
 		s.port = FreePort(s.t)
@@ -104,9 +104,9 @@ func (s *Server) startAnywhere() *Server {
 	return nil
 }
 
-// FreePort returns a port of 127.0.0.1 that nobody listens on and that this process has not asked
-// for before. It is below those that systems give to outgoing connections, so that a server can
-// come back to it.
+// FreePort returns a free port of 127.0.0.1 that it hasn't returned before in this process. The
+// port is below the ones that systems give to outgoing connections, so that a restarted server can
+// use it again.
 func FreePort(t TB) int {
 	t.Helper()
 	const first, last = 10000, 30000
@@ -115,7 +115,8 @@ func FreePort(t TB) int {
 		if _, given := ports.LoadOrStore(port, nil); given {
 			continue
 		}
-		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+		if l, err := net.Listen("tcp",
+			net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
 			l.Close()
 			return port
 		}
@@ -124,7 +125,7 @@ func FreePort(t TB) int {
 	return 0
 }
 
-// ports are those that FreePort has returned.
+// ports has the ports that FreePort has returned.
 var ports sync.Map
 
 // start runs the program and waits until it answers.
@@ -132,12 +133,12 @@ func (s *Server) start() error {
 	args := s.spec.Args(s.port, s.t.TempDir())
 	var cmd *exec.Cmd
 	var output *bytes.Buffer
-	// Several processes that ask the go command for a program which was never built each write it:
-	// until all have, it can't be run.
+	// If the go command hasn't built the program yet, several test processes may build it at once.
+	// Each of them writes the file, and the system doesn't run a file that is open for writing.
 	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
 		cmd, output = exec.Command(s.path, args...), new(bytes.Buffer)
 		cmd.Stdout, cmd.Stderr = output, output
-		cmd.WaitDelay = time.Second // if the program leaves a child that holds on to its output
+		cmd.WaitDelay = time.Second // in case a child of the program keeps its output open
 		if s.as != nil {
 			cmd.SysProcAttr, cmd.Dir = &syscall.SysProcAttr{Credential: s.as}, "/"
 		}
@@ -151,7 +152,7 @@ func (s *Server) start() error {
 	}
 	exited := make(chan struct{})
 	go func() {
-		cmd.Wait() // how it ended does not matter: it is killed
+		cmd.Wait() // the result doesn't matter, since tests kill servers
 		close(exited)
 	}()
 	s.mu.Lock()
@@ -162,7 +163,7 @@ func (s *Server) start() error {
 	for {
 		err := s.spec.Ready(s.Addr)
 		select {
-		case <-exited: // so whoever answered was another
+		case <-exited: // so another server answered
 			return fmt.Errorf("%s ended at once:\n%s", s.spec.Program, output)
 		default:
 		}
@@ -172,11 +173,11 @@ func (s *Server) start() error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s does not answer: %w", s.spec.Program, err)
 		}
-		time.Sleep(5 * time.Millisecond) // between two looks at another process: nothing to wait on
+		time.Sleep(5 * time.Millisecond) // a poll, since another process gives no event to wait for
 	}
 }
 
-// Kill ends the server as a power cut does, and returns when it is gone. It may be called again.
+// Kill ends the server as a power cut does, and waits until it is gone. It may be called again.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
@@ -185,15 +186,15 @@ func (s *Server) Kill() {
 		return
 	}
 	started := children(cmd.Process.Pid)
-	cmd.Process.Kill() // ends a stopped process too; an error says that it has ended already
+	cmd.Process.Kill() // also ends a stopped process; an error says that it has ended already
 	<-exited
 	killAll(started)
 }
 
-// Stop freezes the server: connections stay open, and nothing is answered.
+// Stop freezes the server. Connections stay open, but get no answers.
 func (s *Server) Stop() { s.signal(syscall.SIGSTOP) }
 
-// Cont ends what Stop began.
+// Cont lets a frozen server go on.
 func (s *Server) Cont() { s.signal(syscall.SIGCONT) }
 
 func (s *Server) signal(sig os.Signal) {
@@ -204,15 +205,16 @@ func (s *Server) signal(sig os.Signal) {
 		s.t.Fatalf("%v to %s: %v", sig, s.spec.Program, err)
 	}
 	for _, pid := range children(s.cmd.Process.Pid) {
-		_ = syscall.Kill(pid, sig.(syscall.Signal)) // or it has ended by itself
+		_ = syscall.Kill(pid, sig.(syscall.Signal)) // an error says that it has ended already
 	}
 }
 
-// Restart kills the server and starts an empty one at the same address.
+// Restart kills the server and starts it again at the same address. It is then empty, unless its
+// Spec keeps the data in a folder of its own.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()
-	// The system may give its port to a connection of somebody else, for a moment.
+	// The system may give the port to another program's connection for a moment.
 	for deadline := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
 		err := s.start()
 		if err == nil {
@@ -225,7 +227,7 @@ func (s *Server) Restart() {
 	}
 }
 
-// Until waits until the condition holds, and fails the test if it does not for too long.
+// Until waits until the condition holds, and fails the test if that takes longer than [Patience].
 func Until(t TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(Patience)
@@ -237,5 +239,5 @@ func Until(t TB, what string, condition func() bool) {
 	}
 }
 
-// joined is for messages.
+// joined joins arguments for messages.
 func joined(args []string) string { return strings.Join(args, " ") }

@@ -66,14 +66,16 @@ func TestProgramIsBeingWritten(t *testing.T) {
 	go func() {
 		defer close(written)
 		<-starting
-		time.Sleep(50 * time.Millisecond) // in which it is likely to be started once
+		time.Sleep(50 * time.Millisecond) // so that it is started once, probably
 		writing.Close()
 	}()
 	testservers.Start(t, testservers.Spec{
 		Program: path,
 		Args: func(port int, dir string) []string {
 			begin()
-			return []string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir, "--save", ""}
+			return []string{
+				"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir, "--save", "",
+			}
 		},
 		Ready: func(addr string) error {
 			_, err := testservers.Do(addr, "PING")
@@ -95,7 +97,7 @@ func TestRedisSentinel(t *testing.T) {
 	s.Master.Kill()
 	testservers.Until(t, "a replica is master", func() bool {
 		for _, slave := range s.Replicas {
-			// Sentinels that make it the master cut its connections.
+			// The sentinels may cut its connections when they make it the master.
 			info, err := testservers.Do(slave.Addr, "INFO", "replication")
 			if err == nil && strings.Contains(info, "role:master") {
 				return true
@@ -105,9 +107,9 @@ func TestRedisSentinel(t *testing.T) {
 	})
 }
 
-// What initdb has made once is copied for the next, and these have nothing in common.
+// Servers are copies of one run of initdb, but don't share data.
 func TestPostgresIsCopied(t *testing.T) {
-	testservers.PostgresTool(t, "initdb") // skips where there is none
+	testservers.PostgresTool(t, "initdb") // skips the test without PostgreSQL
 	cache := t.TempDir()
 	t.Setenv("HOME", cache)
 	t.Setenv("XDG_CACHE_HOME", cache)
@@ -146,7 +148,8 @@ func TestPostgres(t *testing.T) {
 	do := func(s *testservers.Server, sql string) string { t.Helper(); return s.SQL(sql) }
 	do(primary, `CREATE TABLE k AS SELECT 'v' AS v`)
 	testservers.Until(t, "the standby follows", func() bool {
-		return do(standby, `SELECT coalesce(to_regclass('k')::text, '')`) == "k" && do(standby, `SELECT v FROM k`) == "v"
+		return do(standby, `SELECT coalesce(to_regclass('k')::text, '')`) == "k" &&
+			do(standby, `SELECT v FROM k`) == "v"
 	})
 	if got := do(bouncer, `SELECT v FROM k`); got != "v" {
 		t.Errorf("by way of the pooler it says %q", got)
@@ -166,7 +169,8 @@ func TestPostgres(t *testing.T) {
 	}
 	primary.Kill()
 	do(standby, `SELECT pg_promote()::text`)
-	if got := do(standby, `SELECT pg_is_in_recovery()::text || (SELECT v FROM k)`); got != "falsev" {
+	if got := do(standby,
+		`SELECT pg_is_in_recovery()::text || (SELECT v FROM k)`); got != "falsev" {
 		t.Errorf("the standby that was promoted says %q", got)
 	}
 }

@@ -9,24 +9,29 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Changed tests that who is subscribed is told that the connection broke, and that he is subscribed again, on one server or a cluster.
+// Changed tests that a subscriber is told when its connection breaks, and when it is subscribed
+// again, on one server or a cluster.
 func Changed(t *testing.T, servers []*testservers.Server, b backend.Backend) {
-	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Permits, backend.Fair} {
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Permits,
+		backend.Fair} {
 		t.Run(kind.String(), func(t *testing.T) {
 			s := open(t, b)
 			name := "changed " + kind.String()
 			subscribe := func() (sub backend.Subscription, changes chan error, woke chan bool) {
 				changes, woke = make(chan error, 100), make(chan bool, 100)
-				sub = Must[backend.Subscription](t)(s.Subscribe(t.Context(), backend.SubscribeRequest{Kind: kind, Name: name,
-					Wake:    func(backend.Wakeup) { woke <- true },
-					Granted: func(backend.Grant) {},
-					Changed: func(broken error) { changes <- broken },
-				}))
+				sub = Must[backend.Subscription](t)(
+					s.Subscribe(t.Context(), backend.SubscribeRequest{Kind: kind, Name: name,
+						Wake:    func(backend.Wakeup) { woke <- true },
+						Granted: func(backend.Grant) {},
+						Changed: func(broken error) { changes <- broken },
+					}))
 				return sub, changes, woke
 			}
 			sub, changes, woke := subscribe()
-			if kind == backend.Fair { // somebody must wait; and several clients have a channel each
-				for _, req := range []backend.AcquireRequest{{Owner: "a:1"}, {Owner: "b:1", Place: Lease}, {Owner: "c:1", Place: Lease}} {
+			// a fair lock has a channel for each client that waits in line: here b and c
+			if kind == backend.Fair {
+				for _, req := range []backend.AcquireRequest{{Owner: "a:1"},
+					{Owner: "b:1", Place: Lease}, {Owner: "c:1", Place: Lease}} {
 					req.Kind, req.Name, req.Lease = kind, name, Lease
 					Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
 				}

@@ -24,11 +24,13 @@ func Addrs(nodes []*testservers.Server) (addrs []string) {
 	return addrs
 }
 
-// Owners returns the node that has the name's slot, and one that has not.
-func Owners(t testing.TB, nodes []*testservers.Server, name string) (has, hasNot *testservers.Server) {
+// Owners returns the node that has the name's slot, and another node.
+func Owners(
+	t testing.TB, nodes []*testservers.Server, name string,
+) (has, hasNot *testservers.Server) {
 	t.Helper()
 	for _, node := range nodes {
-		// A node that does not have the slot says MOVED.
+		// A node that doesn't have the slot answers MOVED.
 		if _, err := testservers.Do(node.Addr, "EXISTS", name); err == nil {
 			has = node
 		} else {
@@ -41,7 +43,7 @@ func Owners(t testing.TB, nodes []*testservers.Server, name string) (has, hasNot
 	return has, hasNot
 }
 
-// A Move is that of a name's slot from one node of a cluster to another, in steps.
+// A Move moves a name's slot from one node of a cluster to another, in steps.
 type Move struct {
 	From, To *testservers.Server
 
@@ -50,8 +52,8 @@ type Move struct {
 	slot  string
 }
 
-// NewMove begins a move away from where the slot is: what is in the slot stays there for now, what is
-// new goes to the new node.
+// NewMove begins to move the slot away from its node. Keys in the slot stay on the old node for
+// now, and new keys go to the new node.
 func NewMove(t testing.TB, nodes []*testservers.Server, name string) *Move {
 	t.Helper()
 	m := &Move{nodes: nodes, name: name}
@@ -68,10 +70,10 @@ func (m *Move) Key() {
 	m.From.Do("MIGRATE", host, port, m.name, "0", "5000")
 }
 
-// Finish gives the slot to the new node, in an epoch of its own: else it may believe what the old one
-// has said of itself a moment before, and none would have the slot. It is told once. Who is told again
-// that a slot is its own ends all subscriptions in it, and what is published before these are made
-// anew is lost.
+// Finish gives the slot to the new node, in a new epoch. Without the new epoch, the new node might
+// believe an older message of the old node, and no node would have the slot. The new node is told
+// only once. If it were told twice, it would end all subscriptions in the slot, and messages would
+// be lost until the clients have subscribed again.
 func (m *Move) Finish() {
 	m.Key()
 	m.To.Do("CLUSTER", "BUMPEPOCH")
@@ -84,7 +86,7 @@ func (m *Move) Finish() {
 	}
 }
 
-// Refusals is how often the nodes of the move have refused a command because of it.
+// Refusals returns how often the two nodes have refused a command because of a move.
 func (m *Move) Refusals() (n int) {
 	for _, node := range []*testservers.Server{m.From, m.To} {
 		for line := range strings.Lines(node.Do("INFO", "errorstats")) {
@@ -111,7 +113,8 @@ func TakeOver(t testing.TB, masters, replicas []*testservers.Server, name string
 	}
 }
 
-// Becomes waits until a server has a role. Sentinels that give it one cut its connections.
+// Becomes waits until a server has a role. It ignores errors, because a sentinel that changes a
+// server's role cuts its connections.
 func Becomes(t testing.TB, server *testservers.Server, role string) {
 	t.Helper()
 	testservers.Until(t, "a server becomes "+role, func() bool {
@@ -120,15 +123,15 @@ func Becomes(t testing.TB, server *testservers.Server, role string) {
 	})
 }
 
-// A Handing is a lock that changes hands among several clients all the time.
+// A Handing is a lock that several clients hand to each other until the test ends.
 type Handing struct {
 	t      testing.TB
 	inside atomic.Int32
 	turns  atomic.Int64
 }
 
-// Hand lets clients, each with a backend of its own, take the lock by turns until the test ends. Two
-// that are inside fail the test.
+// Hand makes clients, each with a backend of its own, take turns with the lock until the test ends.
+// Two holders at once fail the test.
 func Hand(t testing.TB, name string, lease time.Duration, connect func() backend.Backend) *Handing {
 	t.Helper()
 	h := &Handing{t: t}
@@ -136,12 +139,13 @@ func Hand(t testing.TB, name string, lease time.Duration, connect func() backend
 	var running sync.WaitGroup
 	var clients []*dlock.Client
 	for range 3 {
-		c := dlock.New(connect(), dlock.WithLease(lease), dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
+		c := dlock.New(connect(), dlock.WithLease(lease),
+			dlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))))
 		clients = append(clients, c)
 		for range 2 {
 			running.Go(func() {
 				for ctx.Err() == nil {
-					// An error is a turn that failed; that turns go on is looked at elsewhere.
+					// An error fails only this turn. GoesOn checks that there are further turns.
 					_ = c.Locker(name).Do(ctx, h.turn)
 				}
 			})
@@ -161,15 +165,17 @@ func (h *Handing) turn(context.Context) error {
 	if h.inside.Add(1) != 1 {
 		h.t.Error("two are inside")
 	}
-	time.Sleep(time.Millisecond) // the work
+	time.Sleep(time.Millisecond) // the work of the holder
 	h.turns.Add(1)
 	h.inside.Add(-1)
 	return nil
 }
 
-// GoesOn waits until the lock has changed hands some more times.
+// GoesOn waits until there have been some more turns.
 func (h *Handing) GoesOn() {
 	h.t.Helper()
 	want := h.turns.Load() + 10
-	testservers.Until(h.t, "the lock goes on changing hands", func() bool { return h.turns.Load() >= want })
+	testservers.Until(h.t, "the lock goes on changing hands", func() bool {
+		return h.turns.Load() >= want
+	})
 }

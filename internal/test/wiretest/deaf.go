@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Deaf tests a server, as a proxy may look, that has no SUBSCRIBE: that is said once, with what to
-// do, and those who wait look for themselves.
+// Deaf tests a server without SUBSCRIBE, or a proxy that doesn't pass it on. Each subscription
+// fails with an error that names a remedy, and waiters poll.
 func Deaf(t *testing.T, p Package, server *testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
@@ -21,7 +21,9 @@ func Deaf(t *testing.T, p Package, server *testservers.Server) {
 
 	s := open(t, b)
 	for range 3 {
-		_, err := s.(backend.Notifier).Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		_, err := s.(backend.Notifier).Subscribe(ctx, backend.SubscribeRequest{
+			Name: "n", Wake: func(backend.Wakeup) {},
+		})
 		WantKind(t, err, backend.Refused)
 		if err != nil && !strings.Contains(err.Error(), "connect to the server itself") {
 			t.Errorf("%v doesn't say what to do", err)
@@ -45,7 +47,9 @@ func Deaf(t *testing.T, p Package, server *testservers.Server) {
 		}
 		waited := make(chan error, 1)
 		go func() { waited <- kind(waiter).LockContext(ctx) }()
-		testservers.Until(t, "the waiter's polling is logged", func() bool { return log.contains("waiters poll") })
+		testservers.Until(t, "the waiter's polling is logged", func() bool {
+			return log.contains("waiters poll")
+		})
 		held.Unlock()
 		if err := <-waited; err != nil {
 			t.Errorf("%s: who waits: %v", name, err)

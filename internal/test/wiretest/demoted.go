@@ -13,12 +13,15 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Demoted tests a client whose connections to a master stand when that becomes the replica of another
-// server, where its new connections go: by way of a name, or a virtual address. The old master doesn't
-// know, or not yet, what is locked at the new one, and so it says what isn't true. The function makes a
-// backend that connects with a dialer.
+// Demoted tests a client that keeps its connections to a master when the master becomes a replica
+// of another server. The client's new connections go to the other server, as if they used a host
+// name or a virtual address that has moved. The old master has none of the new master's locks, or
+// doesn't have them yet, so its answers are wrong. The function connectBackend makes a backend that
+// connects with a dialer.
 func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Server,
-	connectBackend func(t *testing.T, dial func(ctx context.Context) (net.Conn, error)) backend.Backend) {
+	connectBackend func(
+		t *testing.T, dial func(ctx context.Context) (net.Conn, error),
+	) backend.Backend) {
 	held := func(err error, yes bool) error {
 		if err == nil && !yes {
 			return errors.New("a replica's word counts")
@@ -31,13 +34,19 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 			return held(err, res.Held)
 		},
 		"renew in a batch": func(ctx context.Context, s Session) (err error) {
-			s.RenewBatch(ctx, []backend.RenewRequest{Renew(Alice)}, func(_ int, res backend.RenewResult, e error) { err = held(e, res.Held) })
+			s.RenewBatch(ctx, []backend.RenewRequest{Renew(Alice)}, func(
+				_ int, res backend.RenewResult, e error,
+			) {
+				err = held(e, res.Held)
+			})
 			return err
 		},
 		"renew together": func(ctx context.Context, s Session) (err error) {
 			other := Renew(Alice)
 			other.Name = "other"
-			s.RenewBatch(ctx, []backend.RenewRequest{other, Renew(Alice)}, func(i int, res backend.RenewResult, e error) {
+			s.RenewBatch(ctx, []backend.RenewRequest{other, Renew(Alice)}, func(
+				i int, res backend.RenewResult, e error,
+			) {
 				if i == 1 {
 					err = held(e, res.Held)
 				}
@@ -60,7 +69,9 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 			step taken
 			want string
 		}{
-			"renew a ": {renews(kind, Alice), "true"}, "renew in a batch a ": {renewsInBatch(kind, Alice), "true"},
+			"renew a ": {renews(kind, Alice), "true"}, "renew in a batch a ": {
+				renewsInBatch(kind, Alice), "true",
+			},
 			"release a ": {releases(kind, Alice), "freed"},
 		} {
 			steps[what+kind.String()] = func(ctx context.Context, s Session) error {
@@ -78,7 +89,9 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 			s := open(t, connectBackend(t, func(ctx context.Context) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, "tcp", to.Load().(string))
 			}))
-			for range 64 { // a client may have several connections, for several uses, and pick one at random
+			for range 64 {
+				// A client may use one of several connections at random, so many rounds make it use
+				// each of them.
 				Free(t, s, "n")
 				waiting(t, s, "n")
 			}
@@ -90,12 +103,13 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 				field, hash = aliceWrites, []any{"mode", "write", aliceWrites, "1"}
 			}
 			host, _, _ := net.SplitHostPort(after.Addr)
-			before.Do("REPLICAOF", host, strconv.Itoa(testservers.FreePort(t))) // it can't copy anything yet
+			// no server listens on this port, so the old master copies nothing
+			before.Do("REPLICAOF", host, strconv.Itoa(testservers.FreePort(t)))
 			to.Store(after.Addr)
 			client := connect(t, after.Addr)
 			client.HSet(ctx, "n", hash...)
 			client.PExpire(ctx, "n", Lease)
-			client.Set(ctx, aliceReads, "1", Lease) // if that is what she does
+			client.Set(ctx, aliceReads, "1", Lease) // only needed for a Read
 
 			err := step(ctx, s)
 			WantKind(t, err, backend.Retry)
@@ -104,7 +118,9 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 			}
 			// A new connection leads to the new master.
 			before.Do("CLIENT", "KILL", "TYPE", "normal")
-			testservers.Until(t, "the new master is asked", func() bool { return step(ctx, s) == nil })
+			testservers.Until(t, "the new master is asked", func() bool {
+				return step(ctx, s) == nil
+			})
 		})
 	}
 }

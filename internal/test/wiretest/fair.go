@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// What the fair lock "n" consists of besides, if Alice or Bob has it or waits for it.
+// Further keys and fields of the fair lock "n" that Alice and Bob use.
 const (
 	lineKey     = "redisson_lock_queue:{n}"
 	timesKey    = "redisson_lock_timeout:{n}"
@@ -29,16 +29,18 @@ const (
 // bobClient is Bob's client.
 var bobClient = Bob[:strings.LastIndex(Bob, ":")]
 
-// A LineListener is subscribed to a fair lock.
+// A LineListener has a subscription to a fair lock.
 type LineListener struct {
 	*Listener
 	granted chan backend.Grant
 }
 
-// listenInLine subscribes to a fair lock, as [SubscribeTo] does.
+// listenInLine subscribes to a fair lock.
 func listenInLine(t testing.TB, s Session, name string) *LineListener {
 	t.Helper()
-	l := &LineListener{&Listener{Name: name, t: t, woke: make(chan bool, 100)}, make(chan backend.Grant, 1000)}
+	l := &LineListener{
+		&Listener{Name: name, t: t, woke: make(chan bool, 100)}, make(chan backend.Grant, 1000),
+	}
 	req := backend.SubscribeRequest{Kind: backend.Fair, Name: name,
 		Wake:    func(backend.Wakeup) { l.woke <- true },
 		Granted: func(g backend.Grant) { l.granted <- g },
@@ -49,7 +51,7 @@ func listenInLine(t testing.TB, s Session, name string) *LineListener {
 	return l
 }
 
-// next returns what is said next.
+// next returns the next event.
 func (l *LineListener) next() (g backend.Grant) {
 	l.t.Helper()
 	select {
@@ -60,17 +62,17 @@ func (l *LineListener) next() (g backend.Grant) {
 	return g
 }
 
-// given waits until an owner is given the lock, since a time of which surely both clocks know.
+// given waits until an owner is granted the lock. since is a time just before the grant.
 func (l *LineListener) given(owner string, since time.Time) {
 	l.t.Helper()
 	g, heard := l.next(), time.Now()
 	if g.Owner == owner && g.Lease == 0 && heard.Sub(since) > 500*time.Millisecond {
-		return // the machine is so busy that it may be over
+		return // after so long the grant may have expired, so the owner is told to ask
 	}
 	if g.Owner != owner || g.Lease != time.Second || g.Since.After(heard) {
 		l.t.Errorf("%+v was given the lock, heard at %v; want %s", g, heard, owner)
 	}
-	// The clocks may differ by a hundredth of the time since the server's was seen.
+	// The clocks may differ by 1 % of the time since the session last saw the server's clock.
 	if early := since.Sub(g.Since); early > time.Minute/100 {
 		l.t.Errorf("it is said to be given %v before it was", early)
 	}
@@ -84,7 +86,7 @@ func (l *LineListener) asks(owner string) {
 	}
 }
 
-// comes stands in line, or gets the lock.
+// comes asks for the lock, and for a place in line if another holds it.
 func comes(t testing.TB, s Session, owner string) backend.AcquireResult {
 	t.Helper()
 	req := Acquire(owner)
@@ -109,11 +111,13 @@ func keeps(t testing.TB, s Session, owners ...string) backend.PlacesResult {
 
 // keepsOne keeps Bob's place.
 func keepsOne(ctx context.Context, s Session) (string, error) {
-	res, err := s.(backend.Liner).KeepPlaces(ctx, backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{Bob}, Place: place})
+	res, err := s.(backend.Liner).KeepPlaces(ctx, backend.PlacesRequest{
+		Kind: backend.Fair, Name: "n", Owners: []string{Bob}, Place: place,
+	})
 	return "held by " + res.Holder, err
 }
 
-// standsInLine asks for the lock, and waits.
+// standsInLine returns a step that asks for the lock and for a place in line.
 func standsInLine(owner string) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Acquire(owner)
@@ -123,38 +127,57 @@ func standsInLine(owner string) taken {
 	}
 }
 
-// fairKeys is what scripts get before the rest: their keys, and what channels begin with.
+// fairKeys are the first arguments of the scripts: the number of keys, the keys, and prefixes of
+// channels.
 var fairKeys = []any{5, "n", lineKey, timesKey, placesKey, lockChannel, grantsFor}
 
-// fairOnWire is what each step sends. Bob is given the lock by the release that says so.
+// fairOnWire are steps, with the arguments that they send. If a step grants Bob the lock, the
+// message that it publishes names Bob.
 var fairOnWire = []wired{
-	{"lock", acquires(backend.Fair, Alice), "acquired 1", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0, 0), ""},
-	{"lock again", acquires(backend.Fair, Alice), "acquired 1", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0, 0), ""},
-	{"re-enter", acquires(backend.Fair, Alice, true), "acquired 2", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 1, 0), ""},
-	{"another tries", acquires(backend.Fair, Bob), "held", append(slices.Clip(fairKeys), 30000, bobInLine, 0, 0, 0), ""},
-	{"another waits", standsInLine(Bob), "false", append(slices.Clip(fairKeys), 30000, bobInLine, 60000, 0, 0), ""},
-	{"another keeps his place", keepsOne, "held by ", append(slices.Clip(fairKeys), 60000, 1, bobInLine), ""},
-	{"renew", renews(backend.Fair, Alice), "true", append(slices.Clone(fairKeys[:6]), 30000, grantsFor, aliceInLine), ""},
-	{"renew in a batch", renewsInBatch(backend.Fair, Alice), "true", append(slices.Clone(fairKeys[:6]), 30000, grantsFor, aliceInLine), ""},
-	{"renew another's", renews(backend.Fair, Bob), "false", append(slices.Clone(fairKeys[:6]), 30000, grantsFor, bobInLine), ""},
-	{"release one of two", releases(backend.Fair, Alice), "holds left", append(slices.Clip(fairKeys), 30000, aliceInLine), ""},
-	{"release", releases(backend.Fair, Alice), "freed", append(slices.Clip(fairKeys), 30000, aliceInLine), Bob},
-	{"the other asks", keepsOne, "held by " + Bob, append(slices.Clip(fairKeys), 60000, 1, bobInLine), ""},
-	{"the other releases", releases(backend.Fair, Bob), "freed", append(slices.Clip(fairKeys), 30000, bobInLine), ""},
-	{"release nothing", releases(backend.Fair, Bob), "not held", append(slices.Clip(fairKeys), 30000, bobInLine), ""},
-	{"lock, later", acquires(backend.Fair, Alice), "acquired 1", append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0, 0), ""},
-	{"another waits again", standsInLine(Bob), "false", append(slices.Clip(fairKeys), 30000, bobInLine, 60000, 0, 0), ""},
+	{"lock", acquires(backend.Fair, Alice), "acquired 1",
+		append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0, 0), ""},
+	{"lock again", acquires(backend.Fair, Alice), "acquired 1",
+		append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0, 0), ""},
+	{"re-enter", acquires(backend.Fair, Alice, true), "acquired 2",
+		append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 1, 0), ""},
+	{"another tries", acquires(backend.Fair, Bob), "held",
+		append(slices.Clip(fairKeys), 30000, bobInLine, 0, 0, 0), ""},
+	{"another waits", standsInLine(Bob), "false",
+		append(slices.Clip(fairKeys), 30000, bobInLine, 60000, 0, 0), ""},
+	{"another keeps his place", keepsOne, "held by ",
+		append(slices.Clip(fairKeys), 60000, 1, bobInLine), ""},
+	{"renew", renews(backend.Fair, Alice), "true",
+		append(slices.Clone(fairKeys[:6]), 30000, grantsFor, aliceInLine), ""},
+	{"renew in a batch", renewsInBatch(backend.Fair, Alice), "true",
+		append(slices.Clone(fairKeys[:6]), 30000, grantsFor, aliceInLine), ""},
+	{"renew another's", renews(backend.Fair, Bob), "false",
+		append(slices.Clone(fairKeys[:6]), 30000, grantsFor, bobInLine), ""},
+	{"release one of two", releases(backend.Fair, Alice), "holds left",
+		append(slices.Clip(fairKeys), 30000, aliceInLine), ""},
+	{"release", releases(backend.Fair, Alice), "freed",
+		append(slices.Clip(fairKeys), 30000, aliceInLine), Bob},
+	{"the other asks", keepsOne, "held by " + Bob,
+		append(slices.Clip(fairKeys), 60000, 1, bobInLine), ""},
+	{"the other releases", releases(backend.Fair, Bob), "freed",
+		append(slices.Clip(fairKeys), 30000, bobInLine), ""},
+	{"release nothing", releases(backend.Fair, Bob), "not held",
+		append(slices.Clip(fairKeys), 30000, bobInLine), ""},
+	{"lock, later", acquires(backend.Fair, Alice), "acquired 1",
+		append(slices.Clip(fairKeys), 30000, aliceInLine, 0, 0, 0), ""},
+	{"another waits again", standsInLine(Bob), "false",
+		append(slices.Clip(fairKeys), 30000, bobInLine, 60000, 0, 0), ""},
 	{"force", forces(backend.Fair), "true", slices.Clip(fairKeys), Bob},
-	{"the other releases what was forced", releases(backend.Fair, Bob), "freed", append(slices.Clip(fairKeys), 30000, bobInLine), ""},
+	{"the other releases what was forced", releases(backend.Fair, Bob), "freed",
+		append(slices.Clip(fairKeys), 30000, bobInLine), ""},
 }
 
-// Fair tests fair locks on a server: what is sent, and what is heard.
+// Fair tests the commands and messages of fair locks on a server.
 func Fair(t *testing.T, p Package, server *testservers.Server) {
 	client := connect(t, server.Addr)
 	t.Run("on the wire", func(t *testing.T) {
 		s := open(t, p.Server(t, server.Addr, Options{}))
 		m := Watch(t, server.Addr)
-		for _, w := range fairOnWire { // the server doesn't know the scripts
+		for _, w := range fairOnWire { // first the server doesn't know the scripts
 			server.Do("SCRIPT", "FLUSH")
 			m.All()
 			w.take(t, s)
@@ -181,7 +204,8 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 	})
 
 	t.Run("two scripts for each section", func(t *testing.T) {
-		a, b := locks(t, p.Server(t, server.Addr, Options{})).FairLocker("n"), locks(t, p.Server(t, server.Addr, Options{})).FairLocker("n")
+		a, b := locks(t, p.Server(t, server.Addr, Options{})).FairLocker("n"),
+			locks(t, p.Server(t, server.Addr, Options{})).FairLocker("n")
 		m := Watch(t, server.Addr)
 		a.Lock()
 		got := make(chan struct{})
@@ -189,7 +213,9 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 			b.Lock()
 			close(got)
 		}()
-		testservers.Until(t, "the other is in line", func() bool { return client.LLen(t.Context(), lineKey).Val() == 1 })
+		testservers.Until(t, "the other is in line", func() bool {
+			return client.LLen(t.Context(), lineKey).Val() == 1
+		})
 		a.Unlock()
 		<-got
 		b.Unlock()
@@ -199,13 +225,16 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 				scripts++
 			}
 		}
-		if scripts > 6 { // which are known by now: two each, and a look when the subscription stands, or after a second
+		if scripts > 6 {
+			// The server knows the scripts by now. Each client needs two calls. The waiter makes
+			// another when its subscription works, or after a second.
 			t.Errorf("%d scripts", scripts)
 		}
 	})
 
 	t.Run("given", func(t *testing.T) {
-		s, other := open(t, p.Server(t, server.Addr, Options{})), open(t, p.Server(t, server.Addr, Options{}))
+		s, other := open(t, p.Server(t, server.Addr, Options{})),
+			open(t, p.Server(t, server.Addr, Options{}))
 		comes(t, s, Alice)
 		comes(t, other, Bob)
 		l := listenInLine(t, other, "n")
@@ -218,14 +247,14 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 		now = time.Now()
 		leaves(t, other, Bob, backend.Freed)
 		l.given(second, now)
-		// Whose subscription came before anybody of his client did.
+		// A client may subscribe before any of its owners waits.
 		third := open(t, p.Server(t, server.Addr, Options{}))
 		early := listenInLine(t, third, "n")
 		comes(t, third, "third:1")
 		now = time.Now()
 		leaves(t, other, second, backend.Freed)
 		early.given("third:1", now)
-		// And who comes to it again, soon.
+		// A client that soon waits again needs no new subscription.
 		early.Sub.Close()
 		comes(t, other, Bob)
 		m := Watch(t, server.Addr)
@@ -247,13 +276,15 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 		l := listenInLine(t, s, "n")
 		keeps(t, s, bobClient+":9")
 		far := time.Now().Add(time.Hour).UnixMilli()
-		for _, message := range []string{"", "0", "1", "nonsense", "1 2 3", "1 2 3 n", "x 1000 1 n" + Alice, "1 1000 99 n" + Alice, "1 1000 -1 n",
+		for _, message := range []string{"", "0", "1", "nonsense", "1 2 3", "1 2 3 n",
+			"x 1000 1 n" + Alice, "1 1000 99 n" + Alice, "1 1000 -1 n",
 			fmt.Sprintf("%d 1000 5 other%s", far, bobInLine)} {
 			client.Publish(t.Context(), grantsFor+bobClient, message)
 		}
-		// These have a time at which the server's clock can't have been.
+		// The server's clock can't have shown these times.
 		for _, at := range []int64{far, 0, -far} {
-			client.Publish(t.Context(), grantsFor+bobClient, fmt.Sprintf("%d 1000 1 n%s", at, bobInLine))
+			client.Publish(t.Context(), grantsFor+bobClient,
+				fmt.Sprintf("%d 1000 1 n%s", at, bobInLine))
 			l.asks(Bob)
 		}
 		leaves(t, s, bobClient+":9", backend.NotHeld)
@@ -266,7 +297,8 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 		const java = "33333333-3333-3333-3333-333333333333:42"
 		client.HSet(t.Context(), "n", java, 1)
 		client.PExpire(t.Context(), "n", time.Minute)
-		for _, owner := range []string{Alice, Bob} { // by an attempt, and when places are kept
+		// Alice's place comes from an attempt, and Bob's from KeepPlaces
+		for _, owner := range []string{Alice, Bob} {
 			if owner == Alice {
 				comes(t, s, Alice)
 			} else {
@@ -278,7 +310,8 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 		leaves(t, s, Alice, backend.NotHeld)
 		leaves(t, s, Bob, backend.NotHeld)
 		testservers.Until(t, "nobody listens for his turn", func() bool {
-			return slices.Equal(client.PubSubChannels(t.Context(), lockChannel+":*").Val(), []string{})
+			return slices.Equal(client.PubSubChannels(t.Context(), lockChannel+":*").Val(),
+				[]string{})
 		})
 		client.Del(t.Context(), "n")
 	})
@@ -288,7 +321,8 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 		for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced} {
 			client.FlushAll(t.Context())
 			Must[string](t)(acquires(kind, Alice)(t.Context(), s))
-			if said := Must[string](t)(acquires(backend.Fair, Alice)(t.Context(), s)); said != "held" {
+			if said := Must[string](t)(
+				acquires(backend.Fair, Alice)(t.Context(), s)); said != "held" {
 				t.Errorf("a fair lock beside one that is %v: %s", kind, said)
 			}
 			Must[string](t)(releases(kind, Alice)(t.Context(), s))
@@ -297,39 +331,47 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 				if said := Must[string](t)(acquires(kind, owner)(t.Context(), s)); said != "held" {
 					t.Errorf("one that is %v beside a fair lock: %s", kind, said)
 				}
-				if said := Must[string](t)(releases(kind, owner)(t.Context(), s)); said != "not held" {
+				if said := Must[string](t)(
+					releases(kind, owner)(t.Context(), s)); said != "not held" {
 					t.Errorf("a fair lock is released as one that is %v: %s", kind, said)
 				}
 			}
 		}
 		for _, kind := range []backend.Kind{backend.Read, backend.Write} {
 			client.FlushAll(t.Context())
-			steps := []taken{standsInLine(Bob), keepsOne, renewsInBatch(backend.Fair, Bob), releases(backend.Fair, Bob), renews(backend.Fair, Bob),
+			steps := []taken{standsInLine(Bob), keepsOne, renewsInBatch(backend.Fair, Bob),
+				releases(backend.Fair, Bob), renews(backend.Fair, Bob),
 				forces(backend.Fair), looks(backend.Fair, Bob), looks(backend.Fair, "")}
 			Must[string](t)(acquires(kind, Alice)(t.Context(), s))
 			for i, step := range steps {
-				if said, err := step(t.Context(), s); !errors.Is(err, backend.ErrConflict) || !IsKind(err, backend.Refused) {
+				if said, err := step(t.Context(), s); !errors.Is(err, backend.ErrConflict) ||
+					!IsKind(err, backend.Refused) {
 					t.Errorf("step %d beside a %v: %s, %v", i, kind, said, err)
 				}
 			}
 			client.FlushAll(t.Context())
 			Must[string](t)(acquires(backend.Fair, Alice)(t.Context(), s))
-			for _, step := range []taken{acquires(kind, Bob), releases(kind, Bob), forces(kind), looks(kind, Bob)} {
+			for _, step := range []taken{acquires(kind, Bob), releases(kind, Bob), forces(kind),
+				looks(kind, Bob)} {
 				if said, err := step(t.Context(), s); !errors.Is(err, backend.ErrConflict) {
 					t.Errorf("a %v beside a fair lock: %s, %v", kind, said, err)
 				}
 			}
 		}
 		client.FlushAll(t.Context())
-		_, err := s.(backend.Liner).KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Write, Name: "n", Owners: []string{Bob}, Place: place})
+		_, err := s.(backend.Liner).KeepPlaces(t.Context(), backend.PlacesRequest{
+			Kind: backend.Write, Name: "n", Owners: []string{Bob}, Place: place,
+		})
 		WantKind(t, err, backend.Refused)
 	})
 }
 
-// FairBreaks tests that what may have been missed is looked for. The connection goes by way of a proxy.
+// FairBreaks tests that a client asks about grants that it may have missed while its connection was
+// cut.
 func FairBreaks(t *testing.T, p Package, server *testservers.Server) {
 	proxy := NewProxy(t, server.Addr, faults.RESP)
-	s, other := open(t, p.Server(t, proxy.Addr(), Options{})), open(t, p.Server(t, server.Addr, Options{}))
+	s, other := open(t, p.Server(t, proxy.Addr(), Options{})),
+		open(t, p.Server(t, server.Addr, Options{}))
 	comes(t, other, Alice)
 	comes(t, s, Bob)
 	l := listenInLine(t, s, "n")
@@ -340,22 +382,30 @@ func FairBreaks(t *testing.T, p Package, server *testservers.Server) {
 			t.Error("a new connection wakes one")
 		}
 	}
-	// What the server's clock said before doesn't count.
+	// After the break, the session doesn't use earlier readings of the server's clock.
 	leaves(t, other, Alice, backend.Freed)
 	l.asks(Bob)
 	testservers.Until(t, "the server is used again", func() bool {
-		res, err := s.(backend.Liner).KeepPlaces(t.Context(), backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{Bob}, Place: place})
+		res, err := s.(backend.Liner).KeepPlaces(t.Context(), backend.PlacesRequest{
+			Kind: backend.Fair, Name: "n", Owners: []string{Bob}, Place: place,
+		})
 		return err == nil && res.Holder == Bob && res.Remaining > 0
 	})
-	leaves(t, s, Bob, backend.Freed)
+	// The other session releases, because s may have connections that were cut without its notice.
+	leaves(t, other, Bob, backend.Freed)
 }
 
-// FairPermitted tests that users need no more than the documentation says.
+// FairPermitted tests that users need only the permissions in the documentation.
 func FairPermitted(t *testing.T, p Package, server *testservers.Server) {
-	server.Do("ACL", "SETUSER", "fair", "on", ">secret", "resetchannels", "-@all", "+hello", "+client", "+ping", "+subscribe", "+unsubscribe",
-		"+eval", "+evalsha", "+exists", "+hget", "+hkeys", "+hlen", "+hvals", "+hmget", "+hset", "+hincrby", "+hdel", "+get", "+del", "+pttl", "+pexpire", "+pexpireat", "+persist", "+publish", "+time",
-		"+lindex", "+llen", "+lpop", "+lpush", "+lrange", "+lrem", "+rpush", "+zadd", "+zcard", "+zrangebyscore", "+zrem", "+zscore",
-		"~lock:*", "~redisson_lock__channel:*", "~redisson_lock_queue:*", "~redisson_lock_timeout:*", "~distsync_fair_places:*",
+	server.Do("ACL", "SETUSER", "fair", "on", ">secret", "resetchannels", "-@all", "+hello",
+		"+client", "+ping", "+subscribe", "+unsubscribe",
+		"+eval", "+evalsha", "+exists", "+hget", "+hkeys", "+hlen", "+hvals", "+hmget", "+hset",
+		"+hincrby", "+hdel", "+get", "+del", "+pttl", "+pexpire", "+pexpireat", "+persist",
+		"+publish", "+time",
+		"+lindex", "+llen", "+lpop", "+lpush", "+lrange", "+lrem", "+rpush", "+zadd", "+zcard",
+		"+zrangebyscore", "+zrem", "+zscore",
+		"~lock:*", "~redisson_lock__channel:*", "~redisson_lock_queue:*",
+		"~redisson_lock_timeout:*", "~distsync_fair_places:*",
 		"&redisson_lock__channel:*", "&distsync_fair_grants:*")
 	s := open(t, p.Server(t, server.Addr, Options{User: "fair", Prefix: "lock:"}))
 	client := connect(t, server.Addr)
@@ -369,8 +419,11 @@ func FairPermitted(t *testing.T, p Package, server *testservers.Server) {
 	keepsAndForces(t, s, backend.Fair)
 	comes(t, s, Alice)
 	comes(t, s, Bob)
-	// One of Redisson's, first and alive, and one behind who has no time, and in front of another of ours.
-	const line, times, java = "redisson_lock_queue:{lock:n}", "redisson_lock_timeout:{lock:n}", "33333333-3333-3333-3333-333333333333:42"
+	// An owner from Redisson comes to the front of the line, with a time that hasn't passed. It
+	// leaves, and owners without a time come: one behind the owners from Go, and one in front of
+	// them.
+	const line, times, java = "redisson_lock_queue:{lock:n}", "redisson_lock_timeout:{lock:n}",
+		"33333333-3333-3333-3333-333333333333:42"
 	client.LPush(t.Context(), line, java)
 	client.Do(t.Context(), "ZADD", times, time.Now().Add(time.Hour).UnixMilli(), java)
 	keeps(t, s, Bob, Alice+"0")
@@ -386,7 +439,8 @@ func FairPermitted(t *testing.T, p Package, server *testservers.Server) {
 	client.HSet(t.Context(), "lock:user", "name", "bob")
 	req := Acquire(Alice)
 	req.Kind, req.Name = backend.Fair, "user"
-	if _, err := s.Acquire(t.Context(), req); !IsKind(err, backend.Refused) || !errors.Is(err, backend.ErrConflict) {
+	if _, err := s.Acquire(t.Context(), req); !IsKind(err, backend.Refused) ||
+		!errors.Is(err, backend.ErrConflict) {
 		t.Error(err)
 	}
 }
@@ -400,7 +454,8 @@ func FairInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 			acquire := func(s Session, name, owner string) bool {
 				t.Helper()
 				return Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
-					Kind: backend.Fair, Name: name, Owner: owner, Lease: Lease, Place: time.Minute})).Acquired
+					Kind: backend.Fair, Name: name, Owner: owner, Lease: Lease,
+					Place: time.Minute})).Acquired
 			}
 			for i, lock := range []string{"a", "b", "c", "{a}b", "a{b}c", "{a}{b}"} {
 				first, second := fmt.Sprint(Alice, i), fmt.Sprint(Bob, i)
@@ -409,22 +464,39 @@ func FairInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 				}
 				l := listenInLine(t, other, lock)
 				Must[backend.PlacesResult](t)(other.(backend.Liner).KeepPlaces(ctx,
-					backend.PlacesRequest{Kind: backend.Fair, Name: lock, Owners: []string{second}, Place: time.Minute}))
+					backend.PlacesRequest{
+						Kind: backend.Fair, Name: lock, Owners: []string{second},
+						Place: time.Minute,
+					}))
 				now := time.Now()
-				Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{Kind: backend.Fair, Name: lock, Owner: first, Lease: Lease}))
+				Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{
+					Kind: backend.Fair, Name: lock, Owner: first, Lease: Lease,
+				}))
 				l.given(second, now)
-				for _, res := range renewAll(ctx, other, []backend.RenewRequest{{Kind: backend.Fair, Name: lock, Owner: second, Lease: Lease}}) {
+				for _, res := range renewAll(ctx, other,
+					[]backend.RenewRequest{{Kind: backend.Fair, Name: lock, Owner: second,
+						Lease: Lease}}) {
 					if res.err != nil || !res.Held {
 						t.Errorf("%q: renewed: %+v", lock, res)
 					}
 				}
 				l.Sub.Close()
-				Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Fair, Name: lock}))
+				Must[backend.ForceReleaseResult](t)(
+					s.ForceRelease(ctx, backend.ForceReleaseRequest{
+						Kind: backend.Fair, Name: lock,
+					}))
 			}
 			for _, name := range []string{"a{b", "{}x", "a}b"} {
-				_, err := s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Fair, Name: name, Owner: Alice, Lease: Lease})
-				_, listens := s.Subscribe(ctx, backend.SubscribeRequest{Kind: backend.Fair, Name: name, Wake: func(backend.Wakeup) {}, Granted: func(backend.Grant) {}})
-				_, keeps := s.(backend.Liner).KeepPlaces(ctx, backend.PlacesRequest{Kind: backend.Fair, Name: name, Owners: []string{Bob}, Place: place})
+				_, err := s.Acquire(ctx, backend.AcquireRequest{
+					Kind: backend.Fair, Name: name, Owner: Alice, Lease: Lease,
+				})
+				_, listens := s.Subscribe(ctx, backend.SubscribeRequest{
+					Kind: backend.Fair, Name: name, Wake: func(backend.Wakeup) {},
+					Granted: func(backend.Grant) {},
+				})
+				_, keeps := s.(backend.Liner).KeepPlaces(ctx, backend.PlacesRequest{
+					Kind: backend.Fair, Name: name, Owners: []string{Bob}, Place: place,
+				})
 				for _, err := range []error{err, listens, keeps} {
 					WantKind(t, err, backend.Refused)
 				}
@@ -433,9 +505,11 @@ func FairInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 	}
 }
 
-// FairReplicated tests that nobody believes to have been given a lock that replicas haven't acknowledged, on a master with
-// two.
-func FairReplicated(t *testing.T, p Package, master *testservers.Server, slaves []*testservers.Server) {
+// FairReplicated tests, on a master with two replicas, that no client relies on a grant that the
+// replicas haven't acknowledged.
+func FairReplicated(
+	t *testing.T, p Package, master *testservers.Server, slaves []*testservers.Server,
+) {
 	ctx := t.Context()
 	s := open(t, p.Server(t, master.Addr, Options{Replicas: 2, Timeout: Ample}))
 	scant := open(t, p.Server(t, master.Addr, Options{Replicas: 2, Timeout: Scant}))
@@ -458,7 +532,9 @@ func FairReplicated(t *testing.T, p Package, master *testservers.Server, slaves 
 	}
 	slaves[0].Stop()
 	defer slaves[0].Cont()
-	_, err := scant.(backend.Liner).KeepPlaces(ctx, backend.PlacesRequest{Kind: backend.Fair, Name: "n", Owners: []string{Bob}, Place: place})
+	_, err := scant.(backend.Liner).KeepPlaces(ctx, backend.PlacesRequest{
+		Kind: backend.Fair, Name: "n", Owners: []string{Bob}, Place: place,
+	})
 	wantNotReplicated(t, err, "1 of 2")
 	WantKind(t, err, backend.Unknown)
 	_, err = standsInLine(Bob)(ctx, scant)

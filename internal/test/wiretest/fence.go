@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Fence is what a backend on Redis or Valkey has under that name.
+// A Fence has the methods of the type Fence of a backend on Redis or Valkey.
 type Fence interface {
 	Claim(ctx context.Context, keys ...string) error
 	Set(ctx context.Context, key, value string, expires time.Duration) error
@@ -26,7 +26,7 @@ type Fence interface {
 	Eval(ctx context.Context, script string, keys, args []string) (any, error)
 }
 
-// wantStale fails the test if err isn't that of a write that came too late.
+// wantStale fails the test unless err is that of a write with a stale token.
 func wantStale(t testing.TB, err error, says ...string) {
 	t.Helper()
 	WantKind(t, err, backend.Refused)
@@ -40,7 +40,7 @@ func wantStale(t testing.TB, err error, says ...string) {
 	}
 }
 
-// Fences tests writes that are refused if the token is stale.
+// Fences tests that writes with a stale token are refused.
 func Fences(t *testing.T, server *testservers.Server, fence func(token uint64) Fence) {
 	ctx := t.Context()
 	do := func(words ...string) string { t.Helper(); return server.Do(words...) }
@@ -63,7 +63,7 @@ func Fences(t *testing.T, server *testservers.Server, fence func(token uint64) F
 
 	run("set", func(t *testing.T) {
 		check(t, fence(17).Set(ctx, "k", "first", 0))
-		check(t, fence(17).Set(ctx, "k", "again", time.Minute)) // one holder writes more than once
+		check(t, fence(17).Set(ctx, "k", "again", time.Minute)) // a holder may write more than once
 		want(t, "GET k", "again")
 		want(t, "GET distsync_fence:{k}", "17")
 		want(t, "PTTL distsync_fence:{k}", "-1")
@@ -103,7 +103,7 @@ func Fences(t *testing.T, server *testservers.Server, fence func(token uint64) F
 		wantStale(t, err, "eval")
 		want(t, "GET n", "30")
 
-		// It sees what it was given, and what it says is handed on.
+		// The script gets its keys and arguments, and its result is returned.
 		got, err := fence(5).Eval(ctx, `return {KEYS[1], #KEYS, ARGV[1], #ARGV}`,
 			[]string{"n"}, []string{"x"})
 		if check(t, err); !reflect.DeepEqual(got, []any{"n", int64(1), "x", int64(1)}) {
@@ -121,7 +121,7 @@ func Fences(t *testing.T, server *testservers.Server, fence func(token uint64) F
 		}
 		half := `redis.call('set', KEYS[1], 'x'); return redis.call('hlen', KEYS[1]);`
 		_, err = fence(5).Eval(ctx, half, []string{"n"}, nil)
-		WantKind(t, err, backend.Unknown) // it has written
+		WantKind(t, err, backend.Unknown) // the script has written before it failed
 	})
 
 	run("several keys", func(t *testing.T) {
@@ -173,9 +173,9 @@ func Fences(t *testing.T, server *testservers.Server, fence func(token uint64) F
 	})
 }
 
-// LateWrites tests that holders whose leases run out while they work lose no write of those that
-// come after them: each reads a number and writes the next, and most are paused for longer than
-// they have the lock.
+// LateWrites tests that holders whose leases expire while they work don't overwrite the writes of
+// later holders. Each holder reads a number and writes the next. Most holders pause for longer than
+// their lease.
 func LateWrites(
 	t *testing.T, server *testservers.Server, b backend.Backend, fence func(token uint64) Fence,
 ) {
@@ -200,7 +200,7 @@ func LateWrites(
 				token, _ := h.Token()
 				wrote, err := addOne(ctx, fence(token), func() int {
 					n, _ := client.Get(ctx, "late").Int()
-					time.Sleep(rand.N(3 * lease)) // without a look at the context of the hold
+					time.Sleep(rand.N(3 * lease)) // doesn't check the context of the hold
 					return n
 				})
 				mu.Lock()
@@ -213,7 +213,7 @@ func LateWrites(
 					t.Error(err)
 				}
 				mu.Unlock()
-				_ = h.Release(ctx) // it may be over
+				_ = h.Release(ctx) // the hold may have ended
 			}
 		})
 	}
@@ -240,7 +240,7 @@ func addOne(ctx context.Context, fence Fence, read func() int) (wrote bool, err 
 func FencesInCluster(t *testing.T, nodes []*testservers.Server, fence func(token uint64) Fence) {
 	ctx := t.Context()
 	keys := []string{"{bank}7", "a{b}c{d}", "{"}
-	for i := range 30 { // some for each node
+	for i := range 30 { // so that each node has some
 		keys = append(keys, fmt.Sprint("account:", i))
 	}
 	for _, key := range keys {

@@ -10,35 +10,43 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Foreign tests what becomes of hashes that are no plain locks, and of those that are. With an expiry such a
-// hash is taken for a lock by who waits for it, since it will be gone, unless it has a mode, as read-write
-// locks do; but nobody may delete it.
+// Foreign tests steps on hashes, of which some are plain locks and the others aren't. A waiter
+// treats a hash that expires as a lock, unless the hash has a mode, as read-write locks do. But no
+// step may delete a hash that isn't a plain lock.
 func Foreign(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)
 	c := locks(t, p.Server(t, server.Addr, Options{}))
 	for what, data := range map[string]struct {
 		hash   []any
-		ttl    time.Duration // 0: none
-		locked bool          // what TryLock thinks of it
-		freed  bool          // by ForceUnlock
+		ttl    time.Duration // 0: no expiry
+		locked bool          // TryLock reports that it is held
+		freed  bool          // ForceUnlock frees it
 	}{
-		"a user":                       {[]any{"name", "bob"}, 0, false, false},
-		"a user of two fields":         {[]any{"name", "bob", "visits", "12"}, 0, false, false},
-		"a counter":                    {[]any{"visits", "12"}, 0, true, false},
-		"settings with a mode":         {[]any{"mode", "read", "name", "bob"}, 0, false, false},
-		"a mode":                       {[]any{"mode", "read"}, time.Hour, false, false},
-		"a session that ends":          {[]any{"user", "bob"}, time.Hour, true, false},
-		"a session of numbers":         {[]any{"user", "12", "visits", "1"}, time.Hour, true, false},
-		"a number that is none":        {[]any{"rest", "-1"}, time.Hour, true, false},
-		"a zero":                       {[]any{"rest", "0"}, time.Hour, true, false},
-		"a part of a number":           {[]any{"version", "1.2"}, time.Hour, true, false},
-		"settings that end":            {[]any{"mode", "write", "name", "bob"}, time.Hour, false, false},
-		"another mode":                 {[]any{"mode", "fast", Bob, "1"}, time.Hour, false, false},
-		"a lock":                       {[]any{Bob, "1"}, time.Hour, true, true},
-		"a lock held often":            {[]any{Bob, "120"}, time.Hour, true, true},
-		"a read lock":                  {[]any{"mode", "read", Bob, "2", Alice, "1"}, time.Hour, false, false},
-		"a write lock":                 {[]any{"mode", "write", Bob + ":write", "1"}, time.Hour, false, false},
+		"a user":               {[]any{"name", "bob"}, 0, false, false},
+		"a user of two fields": {[]any{"name", "bob", "visits", "12"}, 0, false, false},
+		"a counter":            {[]any{"visits", "12"}, 0, true, false},
+		"settings with a mode": {[]any{"mode", "read", "name", "bob"}, 0, false, false},
+		"a mode":               {[]any{"mode", "read"}, time.Hour, false, false},
+		"a session that ends":  {[]any{"user", "bob"}, time.Hour, true, false},
+		"a session of numbers": {
+			[]any{"user", "12", "visits", "1"}, time.Hour, true, false,
+		},
+		"a number that is none": {[]any{"rest", "-1"}, time.Hour, true, false},
+		"a zero":                {[]any{"rest", "0"}, time.Hour, true, false},
+		"a part of a number":    {[]any{"version", "1.2"}, time.Hour, true, false},
+		"settings that end": {
+			[]any{"mode", "write", "name", "bob"}, time.Hour, false, false,
+		},
+		"another mode":      {[]any{"mode", "fast", Bob, "1"}, time.Hour, false, false},
+		"a lock":            {[]any{Bob, "1"}, time.Hour, true, true},
+		"a lock held often": {[]any{Bob, "120"}, time.Hour, true, true},
+		"a read lock": {
+			[]any{"mode", "read", Bob, "2", Alice, "1"}, time.Hour, false, false,
+		},
+		"a write lock": {
+			[]any{"mode", "write", Bob + ":write", "1"}, time.Hour, false, false,
+		},
 		"one who is called mode":       {[]any{"mode", "1"}, time.Hour, true, true},
 		"a lock whose expiry was lost": {[]any{Bob, "1"}, 0, true, false},
 	} {
@@ -50,25 +58,29 @@ func Foreign(t *testing.T, p Package, server *testservers.Server) {
 			}
 			before, l := client.Dump(ctx, "n").Val(), c.Locker("n")
 			ok, err := l.TryLock(ctx)
-			if ok || (err == nil) != data.locked || err != nil && !errors.Is(err, dlock.ErrConflict) {
+			if ok || (err == nil) != data.locked ||
+				err != nil && !errors.Is(err, dlock.ErrConflict) {
 				t.Errorf("TryLock: %v, %v", ok, err)
 			}
-			if locked, err := l.IsLocked(ctx); locked != data.locked || (err == nil) != data.locked || err != nil && !errors.Is(err, dlock.ErrConflict) {
+			if locked, err := l.IsLocked(ctx); locked != data.locked ||
+				(err == nil) != data.locked || err != nil && !errors.Is(err, dlock.ErrConflict) {
 				t.Errorf("IsLocked: %v, %v", locked, err)
 			}
 			freed, err := l.ForceUnlock(ctx)
-			if freed != data.freed || (err == nil) != data.freed || err != nil && !errors.Is(err, dlock.ErrConflict) {
+			if freed != data.freed || (err == nil) != data.freed ||
+				err != nil && !errors.Is(err, dlock.ErrConflict) {
 				t.Errorf("ForceUnlock: %v, %v", freed, err)
 			}
-			if left := client.Dump(ctx, "n").Val(); (left == "") != data.freed || left != "" && left != before {
+			if left := client.Dump(ctx, "n").Val(); (left == "") != data.freed ||
+				left != "" && left != before {
 				t.Errorf("left: %v", client.HGetAll(ctx, "n").Val())
 			}
 		})
 	}
 }
 
-// FullMemory tests that a server without memory, which refuses all that might need some, renews locks and
-// lets them go, though it grants none.
+// FullMemory tests a server that is out of memory, and refuses all commands that might need memory.
+// It still renews and releases locks, but grants none.
 func FullMemory(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	for name, o := range map[string]Options{"plain": {}, "sharded": sharded} {
@@ -93,7 +105,8 @@ func FullMemory(t *testing.T, p Package, server *testservers.Server) {
 				t.Error("renewed: not held")
 			}
 			req := Release(Alice)
-			for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed, backend.NotHeld} {
+			for _, want := range []backend.ReleaseOutcome{backend.Left, backend.Freed,
+				backend.NotHeld} {
 				if res := Must[backend.ReleaseResult](t)(s.Release(ctx, req)); res.Outcome != want {
 					t.Errorf("release: %v, want %v", res.Outcome, want)
 				}
@@ -113,7 +126,7 @@ func FullMemory(t *testing.T, p Package, server *testservers.Server) {
 					Must[string](t)(acquires(kind, Alice)(ctx, s))
 				}
 				full(true)
-				if kind == backend.Read { // to which Bob would be admitted
+				if kind == backend.Read { // with enough memory Bob would get it, too
 					_, err := acquires(kind, Bob)(ctx, s)
 					WantKind(t, err, backend.Retry)
 				}
@@ -124,7 +137,7 @@ func FullMemory(t *testing.T, p Package, server *testservers.Server) {
 				}
 				for _, want := range []string{"holds left", "freed", "not held"} {
 					if kind == backend.Read && want == "holds left" {
-						continue // it counts one
+						continue // a Read counts one hold
 					}
 					if said := Must[string](t)(releases(kind, Alice)(ctx, s)); said != want {
 						t.Errorf("%v: release: %s, want %s", kind, said, want)
@@ -141,7 +154,8 @@ func FullMemory(t *testing.T, p Package, server *testservers.Server) {
 			full(false)
 			Must[backend.AcquireResult](t)(s.Acquire(ctx, Acquire(Alice)))
 			full(true)
-			if res := Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"})); !res.Released {
+			if res := Must[backend.ForceReleaseResult](t)(
+				s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"})); !res.Released {
 				t.Error("a forced release released nothing")
 			}
 		})

@@ -20,15 +20,20 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// AddReplies adds what a server may answer a step with to the corpus: the step, whether the server
-// speaks RESP3, its first answer, and its second.
+// AddReplies adds possible replies of a server to the corpus. An entry has the step, whether the
+// server speaks RESP3, and two replies.
 func AddReplies(f *testing.F) {
 	for _, answer := range []string{
-		"$-1\r\n", "*-1\r\n", "_\r\n", ":0\r\n", ":1\r\n", ":-1\r\n", ":-2\r\n", ":9223372036854775807\r\n", "+OK\r\n", "$0\r\n\r\n",
-		"$1\r\n1\r\n", "$3\r\n-1\r\n", "*0\r\n", "*1\r\n$-1\r\n", "*2\r\n_\r\n_\r\n", "%1\r\n+a\r\n_\r\n", "#t\r\n", ",1\r\n", "(1\r\n", "=5\r\ntxt:1\r\n",
-		"-ERR x\r\n", "-NOSCRIPT x\r\n", "-MOVED 1 nowhere:1\r\n", "!5\r\nERR x\r\n", "|1\r\n+a\r\n+b\r\n:1\r\n", ">2\r\n+a\r\n+b\r\n_\r\n",
-		"", "\r\n", "$-1", "$-1\n", "%-1\r\n", "*-01\r\n", "$-2\r\n", "$5\r\nab", "*2\r\n:1\r\n", "garbage\r\n", "\x00\xff\r\n", ":1\r\n:0\r\n$-1\r\n",
-		"$-1\r\n$1\r\n3\r\n", "$-1\r\n$-1\r\n", "$-1\r\n:3\r\n", ":1\r\n$1\r\n1\r\n:5000\r\n", ":1\r\n$-1\r\n:-1\r\n",
+		"$-1\r\n", "*-1\r\n", "_\r\n", ":0\r\n", ":1\r\n", ":-1\r\n", ":-2\r\n",
+		":9223372036854775807\r\n", "+OK\r\n", "$0\r\n\r\n",
+		"$1\r\n1\r\n", "$3\r\n-1\r\n", "*0\r\n", "*1\r\n$-1\r\n", "*2\r\n_\r\n_\r\n",
+		"%1\r\n+a\r\n_\r\n", "#t\r\n", ",1\r\n", "(1\r\n", "=5\r\ntxt:1\r\n",
+		"-ERR x\r\n", "-NOSCRIPT x\r\n", "-MOVED 1 nowhere:1\r\n", "!5\r\nERR x\r\n",
+		"|1\r\n+a\r\n+b\r\n:1\r\n", ">2\r\n+a\r\n+b\r\n_\r\n",
+		"", "\r\n", "$-1", "$-1\n", "%-1\r\n", "*-01\r\n", "$-2\r\n", "$5\r\nab", "*2\r\n:1\r\n",
+		"garbage\r\n", "\x00\xff\r\n", ":1\r\n:0\r\n$-1\r\n",
+		"$-1\r\n$1\r\n3\r\n", "$-1\r\n$-1\r\n", "$-1\r\n:3\r\n", ":1\r\n$1\r\n1\r\n:5000\r\n",
+		":1\r\n$-1\r\n:-1\r\n",
 	} {
 		for step := range byte(6) {
 			f.Add(step, step%2 == 0, []byte(answer), []byte("$-1\r\n"))
@@ -36,11 +41,11 @@ func AddReplies(f *testing.F) {
 	}
 }
 
-// A Reply is the first line of the reply that decides what a step did, without its end; "" if there
-// is none.
+// A Reply is the first line of the reply that decides a step's result, without its line end. It is
+// "" if there is no reply.
 type Reply string
 
-// null says whether it is a null reply. Some clients take the length -1 for one whatever has it.
+// null says whether it is a null reply. Some clients treat any type with the length -1 as null.
 func (r Reply) null() bool {
 	if r == "" || strings.IndexByte("$*~=", r[0]) < 0 {
 		return strings.HasPrefix(string(r), "_")
@@ -57,8 +62,9 @@ func (r Reply) number(from, to int64) bool {
 	return err == nil && from <= n && n <= to
 }
 
-// Answered tests that a step, one of six, makes of a server's reply what it says, and ends. What it
-// says is not known if it depends on what the client makes of bytes that mean nothing.
+// Answered tests that a step ends, and gets its result from a server's reply. The step is a number,
+// modulo six. The result is checked only if known is set, because it may depend on how the client
+// reads meaningless bytes.
 func Answered(t *testing.T, b backend.Backend, step byte, said Reply, known bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -91,13 +97,18 @@ func answeredTryLock(ctx context.Context, b backend.Backend, said Reply) (wrong 
 	return "", err
 }
 
-func answeredStep(ctx context.Context, s backend.Session, step byte, said Reply) (wrong string, err error) {
+func answeredStep(
+	ctx context.Context, s backend.Session, step byte, said Reply,
+) (wrong string, err error) {
 	defer s.Close()
 	switch step {
 	case 0, 1:
 		var res backend.AcquireResult
-		res, err = s.Acquire(ctx, backend.AcquireRequest{Name: "n", Owner: Alice, Lease: Lease, Reentry: step == 1})
-		if step == 0 && err == nil && res.Acquired != said.null() || res.Acquired && (err != nil || !said.null()) {
+		res, err = s.Acquire(ctx, backend.AcquireRequest{
+			Name: "n", Owner: Alice, Lease: Lease, Reentry: step == 1,
+		})
+		if step == 0 && err == nil && res.Acquired != said.null() ||
+			res.Acquired && (err != nil || !said.null()) {
 			return "Acquire: acquired, or not, against what the server said", err
 		}
 		if step == 0 && said.null() && !res.Acquired {
@@ -122,23 +133,26 @@ func answeredStep(ctx context.Context, s backend.Session, step byte, said Reply)
 			return "Look: held, against what the server said", err
 		}
 	}
-	// After a no it asks again, which may not get out any more, or find that it is no lock. It has done nothing then.
+	// After a negative reply the step sends another request. That request may fail, because it
+	// can't be sent any more, or because the key is no lock. In both cases the step has changed
+	// nothing.
 	no := step == 2 && said.null() || step == 3 && said.number(0, 0) ||
-		errors.Is(err, backend.ErrConflict) && (step < 2 && said.number(-1, math.MaxInt64) || step == 4 && said.number(1, 1))
+		errors.Is(err, backend.ErrConflict) &&
+			(step < 2 && said.number(-1, math.MaxInt64) || step == 4 && said.number(1, 1))
 	if err != nil && !no && backend.KindOf(err) != backend.Unknown && said != "" && said[0] != '-' {
 		return "a reply that is no error counts as not carried out", err
 	}
 	return "", err
 }
 
-// A FakeServer answers each request with the next of its answers, whatever bytes these are, and
+// A FakeServer answers each request with the next of its answers, which may be any bytes, and
 // closes the connection when there are no more.
 type FakeServer struct {
 	RESP3   bool
 	Answers [][]byte
 
-	// Closes says that it closes the connection after any answer but one that it doesn't know the
-	// script. Who was answered with too little won't wait for the rest then.
+	// Closes makes the server close the connection after each answer except NOSCRIPT. Then a client
+	// with too short an answer doesn't wait for the rest.
 	Closes bool
 
 	running sync.WaitGroup
@@ -201,18 +215,19 @@ func readLength(r *bufio.Reader) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(line[1:]))
 }
 
-// FuzzOwners tests that names and owners are any bytes, and that none is taken for another.
+// FuzzOwners tests that names and owners may be any bytes, and that no two of them are confused.
 func FuzzOwners(f *testing.F, connect func(addr string) backend.Backend) {
 	server := miniredis.RunT(f)
 	s := open(f, connect(server.Addr()))
-	for _, name := range []string{"n", "{a}b", "a{b", "\x00", "\r\n", "ü", "redisson_lock__channel:{n}"} {
+	for _, name := range []string{"n", "{a}b", "a{b", "\x00", "\r\n", "ü",
+		"redisson_lock__channel:{n}"} {
 		f.Add(name, Alice, Bob)
 		f.Add(name, name, name+" ")
 		f.Add(name, "*-1\r\n", "\xff")
 	}
 	f.Fuzz(func(t *testing.T, name, one, two string) {
 		if name == "" || one == "" || two == "" {
-			return // no backend is asked for that
+			return // backends get no requests with empty names or owners
 		}
 		ctx := t.Context()
 		must := func(what string, ok bool, err error) {
@@ -223,14 +238,21 @@ func FuzzOwners(f *testing.F, connect func(addr string) backend.Backend) {
 		}
 		got, err := s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: one, Lease: Lease})
 		must("one acquires", got.Acquired, err)
-		got, err = s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: two, Lease: Lease, Reentry: true})
-		must("two acquires only if it is one", got.Acquired == (one == two) && (got.Count == 2) == (one == two), err)
+		got, err = s.Acquire(ctx, backend.AcquireRequest{
+			Name: name, Owner: two, Lease: Lease, Reentry: true,
+		})
+		must("two acquires only if it is one",
+			got.Acquired == (one == two) && (got.Count == 2) == (one == two), err)
 		held, err := s.Renew(ctx, backend.RenewRequest{Name: name, Owner: two, Lease: Lease})
 		must("two renews only if it is one", held.Held == (one == two), err)
 		look, err := s.Look(ctx, backend.LookRequest{Name: name, Owner: two})
-		must("two sees its holds", look.Held && (look.Count == 2) == (one == two) && (look.Count == 0) == (one != two), err)
+		must("two sees its holds",
+			look.Held && (look.Count == 2) == (one == two) && (look.Count == 0) == (one != two),
+			err)
 		if one != two {
-			gone, err := s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: two, Lease: Lease})
+			gone, err := s.Release(ctx, backend.ReleaseRequest{
+				Name: name, Owner: two, Lease: Lease,
+			})
 			must("two has nothing to release", gone.Outcome == backend.NotHeld, err)
 			gone, err = s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: one, Lease: Lease})
 			must("one releases", gone.Outcome == backend.Freed, err)

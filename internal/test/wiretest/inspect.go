@@ -19,26 +19,50 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// held are locks of all kinds, each with what is said of it.
+// held are locks of all kinds, each with its report in words.
 var held = map[string]struct {
 	hold []backend.AcquireRequest
 	want string
 }{
-	"plain":  {[]backend.AcquireRequest{{Owner: Alice}, {Owner: Alice}}, "exclusive: exclusive " + Alice + " 2"},
-	"fenced": {[]backend.AcquireRequest{{Kind: backend.Fenced, Owner: Alice}}, "exclusive: exclusive " + Alice + " 1"},
-	"fair": {[]backend.AcquireRequest{{Kind: backend.Fair, Owner: Alice}, {Kind: backend.Fair, Owner: Bob, Place: Lease}, {Kind: backend.Fair, Owner: "c", Place: Lease}},
+	"plain": {
+		[]backend.AcquireRequest{{Owner: Alice}, {Owner: Alice}},
+		"exclusive: exclusive " + Alice + " 2",
+	},
+	"fenced": {
+		[]backend.AcquireRequest{{Kind: backend.Fenced, Owner: Alice}},
+		"exclusive: exclusive " + Alice + " 1",
+	},
+	"fair": {[]backend.AcquireRequest{
+		{Kind: backend.Fair, Owner: Alice}, {Kind: backend.Fair, Owner: Bob, Place: Lease},
+		{Kind: backend.Fair, Owner: "c", Place: Lease},
+	},
 		"exclusive: exclusive " + Alice + " 1 before " + Bob + " c"},
-	"read":  {[]backend.AcquireRequest{{Kind: backend.Read, Owner: Alice}}, "write: read " + Alice + " 1"},
-	"reads": {[]backend.AcquireRequest{{Kind: backend.Read, Owner: "a"}, {Kind: backend.Read, Owner: "b"}}, "write: read a 1, read b 1"},
-	"write": {[]backend.AcquireRequest{{Kind: backend.Write, Owner: Alice}, {Kind: backend.Write, Owner: Bob, Place: Lease}}, "write: write " + Alice + " 1"},
-	"write and read": {[]backend.AcquireRequest{{Kind: backend.Write, Owner: Alice}, {Kind: backend.Write, Owner: Alice}, {Kind: backend.Read, Owner: Alice}},
+	"read": {
+		[]backend.AcquireRequest{{Kind: backend.Read, Owner: Alice}}, "write: read " + Alice + " 1",
+	},
+	"reads": {
+		[]backend.AcquireRequest{{Kind: backend.Read, Owner: "a"},
+			{Kind: backend.Read, Owner: "b"}}, "write: read a 1, read b 1",
+	},
+	"write": {
+		[]backend.AcquireRequest{{Kind: backend.Write, Owner: Alice},
+			{Kind: backend.Write, Owner: Bob, Place: Lease}}, "write: write " + Alice + " 1",
+	},
+	"write and read": {[]backend.AcquireRequest{
+		{Kind: backend.Write, Owner: Alice}, {Kind: backend.Write, Owner: Alice},
+		{Kind: backend.Read, Owner: Alice},
+	},
 		"write: write " + Alice + " 2, read " + Alice + " 1"},
-	"permits": {[]backend.AcquireRequest{{Kind: backend.Permits, Owner: Alice, Permits: 3, Limit: 5}, {Kind: backend.Permits, Owner: Bob, Permits: 1, Limit: 5}},
+	"permits": {[]backend.AcquireRequest{
+		{Kind: backend.Permits, Owner: Alice, Permits: 3, Limit: 5},
+		{Kind: backend.Permits, Owner: Bob, Permits: 1, Limit: 5},
+	},
 		"permits: " + strings.Join(slices.Sorted(slices.Values([]string{
-			"permits " + hex.EncodeToString([]byte(alicesPermits)) + " 3", "permits " + hex.EncodeToString([]byte(bobsPermits)) + " 1"})), ", ") + " of 5"},
+			"permits " + hex.EncodeToString([]byte(alicesPermits)) + " 3",
+			"permits " + hex.EncodeToString([]byte(bobsPermits)) + " 1"})), ", ") + " of 5"},
 }
 
-// hold acquires those of a kind of held under a name.
+// hold acquires the holds of an entry of held, under a name.
 func hold(t testing.TB, s backend.Session, what, name string) {
 	t.Helper()
 	for _, req := range held[what].hold {
@@ -47,7 +71,7 @@ func hold(t testing.TB, s backend.Session, what, name string) {
 	}
 }
 
-// wordInspection says what was found in words, and checks what can't be told exactly.
+// wordInspection returns a report in words. The remaining times vary, so it checks them itself.
 func wordInspection(t testing.TB, i backend.Inspection) string {
 	t.Helper()
 	var holders []string
@@ -61,7 +85,7 @@ func wordInspection(t testing.TB, i backend.Inspection) string {
 		}
 	}
 	if len(holders) > 0 && i.Holders[0].Kind != backend.Write {
-		slices.Sort(holders) // they come in any order
+		slices.Sort(holders) // their order is arbitrary
 	}
 	text := fmt.Sprint(i.Kind, ": ", strings.Join(holders, ", "))
 	if len(i.Line) > 0 {
@@ -78,17 +102,22 @@ func wordInspection(t testing.TB, i backend.Inspection) string {
 
 func inspect(t testing.TB, s backend.Session, name string) backend.Inspection {
 	t.Helper()
-	i := Must[backend.Inspection](t)(s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: name}))
+	i := Must[backend.Inspection](t)(
+		s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: name}))
 	if i.Name != name {
 		t.Errorf("%q is said of %q", i.Name, name)
 	}
 	return i
 }
 
-// odd are names, and beginnings of names, that mean something to somebody on the way.
-var odd = []string{"", "orders:42", "a*b", "a?b", "[ab]", `a\b`, `\`, "*", "[", "{tag}rest", "some{tag}", "\x00\r\n\x1b[31m\xff", "<b>&", "timeout", ":timeout", "hash 0 "}
+// odd are names, or beginnings of names, that have a special meaning for some of the software that
+// handles them.
+var odd = []string{
+	"", "orders:42", "a*b", "a?b", "[ab]", `a\b`, `\`, "*", "[", "{tag}rest", "some{tag}",
+	"\x00\r\n\x1b[31m\xff", "<b>&", "timeout", ":timeout", "hash 0 ",
+}
 
-// Inspect tests what a session says of a name, on one server.
+// Inspect tests a session's Inspect, on one server.
 func Inspect(t *testing.T, p Package, server *testservers.Server) {
 	client := connect(t, server.Addr)
 	for _, prefix := range []string{"", "lock:", "{all}*:"} {
@@ -108,7 +137,8 @@ func Inspect(t *testing.T, p Package, server *testservers.Server) {
 				t.Errorf("nothing: %+v", i)
 			}
 			client.HSet(t.Context(), prefix+"user", "name", "bob")
-			_, err := s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: "user"})
+			_, err := s.(backend.Inspector).Inspect(t.Context(),
+				backend.InspectRequest{Name: "user"})
 			if WantKind(t, err, backend.Refused); !errors.Is(err, backend.ErrConflict) {
 				t.Errorf("somebody's data: %v", err)
 			}
@@ -119,7 +149,10 @@ func Inspect(t *testing.T, p Package, server *testservers.Server) {
 		client.FlushAll(t.Context())
 		s := open(t, p.Server(t, server.Addr, Options{}))
 		hold(t, s, "read", "n")
-		keys := []any{5, "n", "redisson_lock_queue:{n}", "redisson_lock_timeout:{n}", "distsync_fair_places:{n}", permitsKey, backend.MostHolders}
+		keys := []any{
+			5, "n", "redisson_lock_queue:{n}", "redisson_lock_timeout:{n}",
+			"distsync_fair_places:{n}", permitsKey, backend.MostHolders,
+		}
 		server.Do("SCRIPT", "FLUSH")
 		m := Watch(t, server.Addr)
 		inspect(t, s, "n")
@@ -139,7 +172,7 @@ func Inspect(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// list returns all locks, in words.
+// list returns the reports on all locks, in words.
 func list(t testing.TB, s backend.Session, prefix string, limit int) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -161,19 +194,22 @@ func list(t testing.TB, s backend.Session, prefix string, limit int) map[string]
 	return nil
 }
 
-// List tests which locks a session lists, on one server.
+// List tests a session's List, on one server.
 func List(t *testing.T, p Package, server *testservers.Server) {
-	lists(t, connect(t, server.Addr), func(o Options) backend.Backend { return p.Server(t, server.Addr, o) })
+	lists(t, connect(t, server.Addr), func(o Options) backend.Backend {
+		return p.Server(t, server.Addr, o)
+	})
 	t.Run("where none has ended", func(t *testing.T) {
 		s := open(t, p.Server(t, server.Addr, Options{}))
 		for _, after := range []string{"x", "hash x ", "set 0 "} {
-			_, err := s.(backend.Lister).List(t.Context(), backend.ListRequest{After: after, Limit: 10})
+			_, err := s.(backend.Lister).List(t.Context(),
+				backend.ListRequest{After: after, Limit: 10})
 			WantKind(t, err, backend.Refused)
 		}
 	})
 }
 
-// ListInCluster is List for the masters of a cluster.
+// ListInCluster is [List] for the masters of a cluster.
 func ListInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: Addrs(nodes)})
 	t.Cleanup(func() { client.Close() })
@@ -188,12 +224,15 @@ func ListInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 				t.Errorf("%s: %s\nwant %s", what, got, h.want)
 			}
 		}
-		_, err := s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: "a}b"}) // no lock can be called that there
+		// in a cluster, no lock can have this name
+		_, err := s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: "a}b"})
 		WantKind(t, err, backend.Refused)
 	})
 
 	t.Run("a master that is none", func(t *testing.T) {
-		_, err := s.(backend.Lister).List(t.Context(), backend.ListRequest{After: "hash 0 127.0.0.1:1", Limit: 10})
+		_, err := s.(backend.Lister).List(t.Context(), backend.ListRequest{
+			After: "hash 0 127.0.0.1:1", Limit: 10,
+		})
 		WantKind(t, err, backend.Retry)
 		if err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") {
 			t.Errorf("%v", err)
@@ -201,19 +240,26 @@ func ListInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 	})
 }
 
-// lists tests lists on servers that a client empties.
-func lists(t *testing.T, client redis.UniversalClient, connectBackend func(Options) backend.Backend) {
+// lists tests lists of locks. It uses client to empty the servers.
+func lists(
+	t *testing.T, client redis.UniversalClient, connectBackend func(Options) backend.Backend,
+) {
 	ctx := t.Context()
 	wipe := func() {
 		if cluster, ok := client.(*redis.ClusterClient); ok {
-			if err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return node.FlushAll(ctx).Err() }); err != nil {
+			if err := cluster.ForEachMaster(ctx, func(
+				ctx context.Context, node *redis.Client,
+			) error {
+				return node.FlushAll(ctx).Err()
+			}); err != nil {
 				t.Fatal(err)
 			}
 			return
 		}
 		client.FlushAll(ctx)
 	}
-	// data is what others have on the server, some of it with an expiry, under names that begin alike.
+	// data adds other users' data to the server, some of it with an expiry. Its keys have the same
+	// prefix as the locks.
 	data := func(prefix string) {
 		pipe := client.Pipeline()
 		for i := range 500 {
@@ -227,7 +273,9 @@ func lists(t *testing.T, client redis.UniversalClient, connectBackend func(Optio
 			pipe.Set(ctx, name+"text", "1", time.Hour)
 			pipe.ZAdd(ctx, name+":timeouts", redis.Z{Score: 9e12, Member: "0123456789abcdef"})
 			pipe.ZAdd(ctx, "{"+name+"}:timeout", redis.Z{Score: 9e12, Member: "some job"})
-			pipe.ZAdd(ctx, "{"+name+"over}:timeout", redis.Z{Score: 9e8, Member: "0123456789abcdef"})
+			pipe.ZAdd(ctx, "{"+name+"over}:timeout", redis.Z{
+				Score: 9e8, Member: "0123456789abcdef",
+			})
 		}
 		if _, err := pipe.Exec(ctx); err != nil {
 			t.Fatal(err)
@@ -239,7 +287,8 @@ func lists(t *testing.T, client redis.UniversalClient, connectBackend func(Optio
 			s, want := open(t, connectBackend(Options{Prefix: prefix})), make(map[string]string)
 			data(prefix)
 			if prefix != "" {
-				hold(t, open(t, connectBackend(Options{})), "plain", "another's") // that is not under the prefix
+				// this lock is not under the prefix
+				hold(t, open(t, connectBackend(Options{})), "plain", "another's")
 			}
 			for what, h := range held {
 				for _, name := range append(odd, "some more") {
@@ -248,8 +297,13 @@ func lists(t *testing.T, client redis.UniversalClient, connectBackend func(Optio
 					want[name] = h.want
 				}
 			}
-			Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Permits, Name: "free", Owner: Alice, Lease: Lease, Permits: 1, Limit: 2}))
-			Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{Kind: backend.Permits, Name: "free", Owner: Alice, Lease: Lease, Permits: 1}))
+			Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
+				Kind: backend.Permits, Name: "free", Owner: Alice, Lease: Lease, Permits: 1,
+				Limit: 2,
+			}))
+			Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{
+				Kind: backend.Permits, Name: "free", Owner: Alice, Lease: Lease, Permits: 1,
+			}))
 			for _, limit := range []int{1, 100, 100_000} {
 				if got := list(t, s, "", limit); !maps.Equal(got, want) {
 					t.Errorf("limit %d: %v\nwant %v", limit, got, want)
@@ -257,7 +311,9 @@ func lists(t *testing.T, client redis.UniversalClient, connectBackend func(Optio
 			}
 			for _, beginning := range append(odd, "nobody's", "o", "orders:42/plain") {
 				some := maps.Clone(want)
-				maps.DeleteFunc(some, func(name, _ string) bool { return !strings.HasPrefix(name, beginning) })
+				maps.DeleteFunc(some, func(name, _ string) bool {
+					return !strings.HasPrefix(name, beginning)
+				})
 				if got := list(t, s, beginning, 1000); !maps.Equal(got, some) {
 					t.Errorf("beginning with %q: %v\nwant %v", beginning, got, some)
 				}
@@ -266,23 +322,32 @@ func lists(t *testing.T, client redis.UniversalClient, connectBackend func(Optio
 	}
 }
 
-// refusal is how servers say that somebody lacks a permission.
+// refusal matches the errors of servers about a missing permission.
 var refusal = regexp.MustCompile("permission|can't run this command")
 
-// InspectPermitted tests users who may do what the documentation says, and less.
+// InspectPermitted tests users with the permissions in the documentation, and with fewer.
 func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
 	hold(t, open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"})), "plain", "n")
 	look := func(user string) (inspected, listed error) {
 		s := open(t, p.Server(t, server.Addr, Options{Prefix: "lock:", User: user}))
 		_, inspected = s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: "n"})
-		_, listed = s.(backend.Lister).List(t.Context(), backend.ListRequest{Limit: 10})
-		return inspected, listed
+		req := backend.ListRequest{Limit: 10}
+		for { // if a server has many keys, a page may be empty
+			var res backend.ListResult
+			res, listed = s.(backend.Lister).List(t.Context(), req)
+			if req.After = res.Next; listed != nil || req.After == "" {
+				return inspected, listed
+			}
+		}
 	}
 
 	t.Run("the least", func(t *testing.T) {
-		server.Do("ACL", "SETUSER", "least", "on", ">secret", "resetchannels", "-@all", "+hello", "+client", "+ping",
-			"~lock:*", "~{lock:*", "~redisson_lock_queue:*", "~redisson_lock_timeout:*", "~distsync_fair_places:*",
-			"+eval", "+evalsha", "+get", "+hget", "+hlen", "+hscan", "+lrange", "+pttl", "+scan", "+strlen", "+time", "+type",
+		server.Do("ACL", "SETUSER", "least", "on", ">secret", "resetchannels", "-@all", "+hello",
+			"+client", "+ping",
+			"~lock:*", "~{lock:*", "~redisson_lock_queue:*", "~redisson_lock_timeout:*",
+			"~distsync_fair_places:*",
+			"+eval", "+evalsha", "+get", "+hget", "+hlen", "+hscan", "+lrange", "+pttl", "+scan",
+			"+strlen", "+time", "+type",
 			"+zcard", "+zcount", "+zrangebyscore", "+zscore")
 		all := open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"}))
 		s := open(t, p.Server(t, server.Addr, Options{Prefix: "lock:", User: "least"}))
@@ -303,9 +368,11 @@ func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
 	for user, c := range map[string]struct {
 		lacks           string
 		inspects, lists bool
-	}{"noscan": {"-scan", true, false}, "noscripts": {"-eval -evalsha", false, false}, "notype": {"-type", false, false}, "nokeys": {"resetkeys ~lock:*", false, false}} {
+	}{"noscan": {"-scan", true, false}, "noscripts": {"-eval -evalsha", false, false},
+		"notype": {"-type", false, false}, "nokeys": {"resetkeys ~lock:*", false, false}} {
 		t.Run("without "+c.lacks, func(t *testing.T) {
-			server.Do(append([]string{"ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all"}, strings.Fields(c.lacks)...)...)
+			server.Do(append([]string{"ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all"},
+				strings.Fields(c.lacks)...)...)
 			hold(t, open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"})), "plain", "n")
 			inspected, listed := look(user)
 			for what, step := range map[string]struct {
@@ -315,7 +382,10 @@ func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
 				switch {
 				case step.can && step.err != nil:
 					t.Errorf("%s: %v", what, step.err)
-				case !step.can && (!IsKind(step.err, backend.Refused) || errors.Is(step.err, backend.ErrConflict) || !refusal.MatchString(step.err.Error())):
+				case !step.can &&
+					(!IsKind(step.err, backend.Refused) ||
+						errors.Is(step.err, backend.ErrConflict) ||
+						!refusal.MatchString(step.err.Error())):
 					t.Errorf("%s: %v; want it refused", what, step.err)
 				}
 			}
@@ -323,16 +393,20 @@ func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
 	}
 }
 
-// ListLeft tests that a list returns when its context ends, whatever the server does. The function makes a backend for an address, whose client
-// waits for long.
-func ListLeft(t *testing.T, server *testservers.Server, connectBackend func(addr string) backend.Backend) {
+// ListLeft tests that List returns when its context ends, whatever the server does. The function
+// connectBackend makes a backend for an address, with a client that has long timeouts.
+func ListLeft(
+	t *testing.T, server *testservers.Server, connectBackend func(addr string) backend.Backend,
+) {
 	p := NewProxy(t, server.Addr, faults.RESP)
 	s := open(t, connectBackend(p.Addr()))
 	hold(t, s, "plain", "n")
-	list(t, s, "", 100) // makes the script known
+	list(t, s, "", 100) // makes the script known to the server
 	for _, command := range []string{"SCAN", "EVALSHA"} {
 		ctx, cancel := context.WithCancel(t.Context())
-		held, deliver := p.Hold(func(r faults.Request) bool { return strings.EqualFold(r.Words[0], command) })
+		held, deliver := p.Hold(func(r faults.Request) bool {
+			return strings.EqualFold(r.Words[0], command)
+		})
 		done := make(chan error, 1)
 		go func() {
 			_, err := s.(backend.Lister).List(ctx, backend.ListRequest{Limit: 100})

@@ -8,8 +8,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Keep tests what a release with Keep sends and leaves; that a user who may do what a plain lock needs, and HKEYS, may have it kept and is told
-// so; and that one who may not use HKEYS isn't told, but has all else.
+// Keep tests the commands of a release with Keep, and the keys that it leaves. A user with the
+// permissions for a plain lock, and for HKEYS, may keep the lock, and learns from a look that it is
+// kept. Without HKEYS the look fails, and everything else works.
 func Keep(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	const channel, keep = "redisson_lock__channel:{n}", time.Minute
@@ -19,12 +20,13 @@ func Keep(t *testing.T, p Package, server *testservers.Server) {
 	release.Keep, release.AskWaiting = keep, true
 	releases := func(s Session, want backend.ReleaseOutcome) {
 		t.Helper()
-		if res := Must[backend.ReleaseResult](t)(s.Release(ctx, release)); res != (backend.ReleaseResult{Outcome: want}) {
+		if res := Must[backend.ReleaseResult](t)(
+			s.Release(ctx, release)); res != (backend.ReleaseResult{Outcome: want}) {
 			t.Errorf("release with Keep: %+v, want %v", res, want)
 		}
 	}
 
-	releases(plain, backend.NotHeld) // makes the script known
+	releases(plain, backend.NotHeld) // makes the script known to the server
 	Must[backend.AcquireResult](t)(plain.Acquire(ctx, Acquire(Alice)))
 	m := Watch(t, server.Addr)
 	for range 2 {
@@ -35,9 +37,11 @@ func Keep(t *testing.T, p Package, server *testservers.Server) {
 	}
 
 	messages := listen(t, client, "redisson_lock__channel:{lock:n}")
-	for _, less := range []string{"", "-hkeys"} { // by which one learns that a lock is only kept
-		server.Do("ACL", "SETUSER", "keeps"+less, "on", ">secret", "~lock:*", "~redisson_lock__channel:*", "resetchannels", "&redisson_lock__channel:*",
-			"-@all", "+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hkeys", "+hlen", "+hvals", "+pexpire", "+pttl", "+del",
+	for _, less := range []string{"", "-hkeys"} { // a look needs HKEYS to see that a lock is kept
+		server.Do("ACL", "SETUSER", "keeps"+less, "on", ">secret", "~lock:*",
+			"~redisson_lock__channel:*", "resetchannels", "&redisson_lock__channel:*",
+			"-@all", "+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hkeys",
+			"+hlen", "+hvals", "+pexpire", "+pttl", "+del",
 			"+publish", "+subscribe", "+unsubscribe", "+ping", "+pubsub", "+hello", "+client")
 		if less != "" {
 			server.Do("ACL", "SETUSER", "keeps"+less, less)
@@ -47,7 +51,8 @@ func Keep(t *testing.T, p Package, server *testservers.Server) {
 		Must[backend.AcquireResult](t)(s.Acquire(ctx, Reenter(Alice)))
 		releases(s, backend.Left)
 		releases(s, backend.Kept)
-		wantMessage(t, messages, "redisson_lock__channel:{lock:n}", "2") // for those who watch
+		// for subscribers that watch the lock
+		wantMessage(t, messages, "redisson_lock__channel:{lock:n}", "2")
 		releases(s, backend.Kept)
 		for _, owner := range []string{"", Alice, Bob} {
 			res, err := s.Look(ctx, backend.LookRequest{Name: "n", Owner: owner})
@@ -57,13 +62,16 @@ func Keep(t *testing.T, p Package, server *testservers.Server) {
 				t.Errorf("looked at by %q: %+v, %v", owner, res, err)
 			}
 		}
-		Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
-		wantMessage(t, messages, "redisson_lock__channel:{lock:n}", "0") // and none before that
+		Must[backend.ForceReleaseResult](t)(
+			s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
+		// no message came between the 2 and this one
+		wantMessage(t, messages, "redisson_lock__channel:{lock:n}", "0")
 		releases(s, backend.NotHeld)
 	}
 }
 
-// keepsAndForces has a kind of lock kept and forced, by a user who may do no more than the documentation says.
+// keepsAndForces keeps a lock of a kind and forces it, for a user who has only the documented
+// permissions.
 func keepsAndForces(t *testing.T, s Session, kind backend.Kind) {
 	t.Helper()
 	Must[string](t)(acquires(kind, Alice)(t.Context(), s))
@@ -71,7 +79,8 @@ func keepsAndForces(t *testing.T, s Session, kind backend.Kind) {
 	req.Kind, req.Keep = kind, time.Minute
 	req.Permits, _ = numbers(kind)
 	for range 2 {
-		if res := Must[backend.ReleaseResult](t)(s.Release(t.Context(), req)); res.Outcome != backend.Kept {
+		if res := Must[backend.ReleaseResult](t)(
+			s.Release(t.Context(), req)); res.Outcome != backend.Kept {
 			t.Errorf("%v: release with Keep: %v", kind, res.Outcome)
 		}
 	}

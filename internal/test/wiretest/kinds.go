@@ -14,11 +14,13 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// allKinds are all kinds of lock.
-var allKinds = []backend.Kind{backend.Exclusive, backend.Fenced, backend.Read, backend.Write, backend.Permits}
+// allKinds are all kinds of lock but Fair.
+var allKinds = []backend.Kind{
+	backend.Exclusive, backend.Fenced, backend.Read, backend.Write, backend.Permits,
+}
 
-// What the lock "n" consists of, if Alice or Bob has it for reading or writing. There their numbers have a zero in
-// front.
+// Keys and fields of the lock "n" that Alice and Bob use when they read or write. In those that
+// name an owner, the owner's number has a leading zero.
 const (
 	lockChannel  = "redisson_lock__channel:{n}"
 	tokenKey     = "redisson_lock_token:{n}"
@@ -34,7 +36,7 @@ const (
 	placeMicros  = 3_000_000
 )
 
-// A taken step is one of a kind on the lock "n", and what it came to in words.
+// A taken step is a step on the lock "n". It returns its result in words.
 type taken func(ctx context.Context, s Session) (string, error)
 
 func acquires(kind backend.Kind, owner string, again ...bool) taken {
@@ -54,11 +56,12 @@ func acquires(kind backend.Kind, owner string, again ...bool) taken {
 	}
 }
 
-// waits asks for a write, and leaves a note.
+// waits returns a step that asks for a Write, and leaves a note.
 func waits(owner string) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Acquire(owner)
-		req.Kind, req.Waited, req.Place = backend.Write, waitedMicros*time.Microsecond, placeMicros*time.Microsecond
+		req.Kind, req.Waited, req.Place = backend.Write, waitedMicros*time.Microsecond,
+			placeMicros*time.Microsecond
 		res, err := s.Acquire(ctx, req)
 		if res.Acquired {
 			return "acquired", err
@@ -92,7 +95,9 @@ func renewsInBatch(kind backend.Kind, owner string) taken {
 		req := Renew(owner)
 		req.Kind = kind
 		req.Permits, _ = numbers(kind)
-		s.RenewBatch(ctx, []backend.RenewRequest{req}, func(_ int, res backend.RenewResult, e error) {
+		s.RenewBatch(ctx, []backend.RenewRequest{req}, func(
+			_ int, res backend.RenewResult, e error,
+		) {
 			said, err = fmt.Sprint(res.Held), e
 		})
 		return said, err
@@ -102,7 +107,9 @@ func renewsInBatch(kind backend.Kind, owner string) taken {
 func looks(kind backend.Kind, owner string) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		permits, limit := numbers(kind)
-		res, err := s.Look(ctx, backend.LookRequest{Kind: kind, Name: "n", Owner: owner, Permits: permits, Limit: limit})
+		res, err := s.Look(ctx, backend.LookRequest{
+			Kind: kind, Name: "n", Owner: owner, Permits: permits, Limit: limit,
+		})
 		return fmt.Sprint(res.Held, " ", res.Count), err
 	}
 }
@@ -114,8 +121,8 @@ func forces(kind backend.Kind) taken {
 	}
 }
 
-// A wired step is one with what it comes to, what it sends behind the script's hash, and what it publishes, if
-// anything, on the channel that is the second key.
+// A wired step is a step with its expected result, and the arguments that it sends after the
+// script's hash. If it publishes a message, the channel is its second key.
 type wired struct {
 	what    string
 	step    taken
@@ -132,51 +139,82 @@ func (w wired) take(t *testing.T, s Session) {
 }
 
 var rwOnWire = []wired{
-	{"write", acquires(backend.Write, Alice), "acquired 1", []any{2, "n", notesKey, 30000, aliceWrites, 0, 0}, ""},
-	{"write again", acquires(backend.Write, Alice, true), "acquired 2", []any{2, "n", notesKey, 30000, aliceWrites, 0, 0}, ""},
-	{"read under it", acquires(backend.Read, Alice), "acquired 1", []any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
-	{"another's read", acquires(backend.Read, Bob), "held", []any{3, "n", bobReads, notesKey, 30000, bobInside, bobWrites, 0}, ""},
-	{"another's write", acquires(backend.Write, Bob), "held", []any{2, "n", notesKey, 30000, bobWrites, 0, 0}, ""},
-	{"another waits", waits(Bob), "held", []any{2, "n", notesKey, 30000, bobWrites, waitedMicros, placeMicros}, ""},
+	{"write", acquires(backend.Write, Alice), "acquired 1",
+		[]any{2, "n", notesKey, 30000, aliceWrites, 0, 0}, ""},
+	{"write again", acquires(backend.Write, Alice, true), "acquired 2",
+		[]any{2, "n", notesKey, 30000, aliceWrites, 0, 0}, ""},
+	{"read under it", acquires(backend.Read, Alice), "acquired 1",
+		[]any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
+	{"another's read", acquires(backend.Read, Bob), "held",
+		[]any{3, "n", bobReads, notesKey, 30000, bobInside, bobWrites, 0}, ""},
+	{"another's write", acquires(backend.Write, Bob), "held",
+		[]any{2, "n", notesKey, 30000, bobWrites, 0, 0}, ""},
+	{"another waits", waits(Bob), "held",
+		[]any{2, "n", notesKey, 30000, bobWrites, waitedMicros, placeMicros}, ""},
 	{"renew a write", renews(backend.Write, Alice), "true", []any{1, "n", 30000, aliceWrites}, ""},
-	{"renew a read", renews(backend.Read, Alice), "true", []any{2, "n", aliceReads, 30000, aliceInside}, ""},
-	{"renew a write in a batch", renewsInBatch(backend.Write, Alice), "true", []any{1, "n", 30000, aliceWrites}, ""},
-	{"renew a read in a batch", renewsInBatch(backend.Read, Alice), "true", []any{2, "n", aliceReads, 30000, aliceInside}, ""},
-	{"renew another's write", renews(backend.Write, Bob), "false", []any{1, "n", 30000, bobWrites}, ""},
-	{"renew another's read in a batch", renewsInBatch(backend.Read, Bob), "false", []any{2, "n", bobReads, 30000, bobInside}, ""},
-	{"release one of two writes", releases(backend.Write, Alice), "holds left", []any{3, "n", rwChannel, notesKey, 1, 30000, aliceWrites}, ""},
-	{"release the last, and go on reading", releases(backend.Write, Alice), "freed", []any{3, "n", rwChannel, notesKey, 1, 30000, aliceWrites}, "1"},
-	{"release no write", releases(backend.Write, Alice), "not held", []any{3, "n", rwChannel, notesKey, 1, 30000, aliceWrites}, ""},
-	{"release the last read", releases(backend.Read, Alice), "freed", []any{3, "n", rwChannel, aliceReads, 0, aliceInside}, "0"},
-	{"release no read", releases(backend.Read, Alice), "not held", []any{3, "n", rwChannel, aliceReads, 0, aliceInside}, ""},
-	{"read while another waits", acquires(backend.Read, Alice), "held", []any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
-	{"the other gives up", releases(backend.Write, Bob), "not held", []any{3, "n", rwChannel, notesKey, 1, 30000, bobWrites}, "1"},
-	{"read", acquires(backend.Read, Alice), "acquired 1", []any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
-	{"read again", acquires(backend.Read, Alice, true), "acquired 1", []any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
-	{"another reads, too", acquires(backend.Read, Bob), "acquired 1", []any{3, "n", bobReads, notesKey, 30000, bobInside, bobWrites, 0}, ""},
-	{"release one of two reads", releases(backend.Read, Alice), "freed", []any{3, "n", rwChannel, aliceReads, 0, aliceInside}, ""},
-	{"force a write while others read", forces(backend.Write), "false", []any{2, "n", rwChannel, 1, "write"}, ""},
+	{"renew a read", renews(backend.Read, Alice), "true",
+		[]any{2, "n", aliceReads, 30000, aliceInside}, ""},
+	{"renew a write in a batch", renewsInBatch(backend.Write, Alice), "true",
+		[]any{1, "n", 30000, aliceWrites}, ""},
+	{"renew a read in a batch", renewsInBatch(backend.Read, Alice), "true",
+		[]any{2, "n", aliceReads, 30000, aliceInside}, ""},
+	{"renew another's write", renews(backend.Write, Bob), "false", []any{1, "n", 30000, bobWrites},
+		""},
+	{"renew another's read in a batch", renewsInBatch(backend.Read, Bob), "false",
+		[]any{2, "n", bobReads, 30000, bobInside}, ""},
+	{"release one of two writes", releases(backend.Write, Alice), "holds left",
+		[]any{3, "n", rwChannel, notesKey, 1, 30000, aliceWrites}, ""},
+	{"release the last, and go on reading", releases(backend.Write, Alice), "freed",
+		[]any{3, "n", rwChannel, notesKey, 1, 30000, aliceWrites}, "1"},
+	{"release no write", releases(backend.Write, Alice), "not held",
+		[]any{3, "n", rwChannel, notesKey, 1, 30000, aliceWrites}, ""},
+	{"release the last read", releases(backend.Read, Alice), "freed",
+		[]any{3, "n", rwChannel, aliceReads, 0, aliceInside}, "0"},
+	{"release no read", releases(backend.Read, Alice), "not held",
+		[]any{3, "n", rwChannel, aliceReads, 0, aliceInside}, ""},
+	{"read while another waits", acquires(backend.Read, Alice), "held",
+		[]any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
+	{"the other gives up", releases(backend.Write, Bob), "not held",
+		[]any{3, "n", rwChannel, notesKey, 1, 30000, bobWrites}, "1"},
+	{"read", acquires(backend.Read, Alice), "acquired 1",
+		[]any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
+	{"read again", acquires(backend.Read, Alice, true), "acquired 1",
+		[]any{3, "n", aliceReads, notesKey, 30000, aliceInside, aliceWrites, 0}, ""},
+	{"another reads, too", acquires(backend.Read, Bob), "acquired 1",
+		[]any{3, "n", bobReads, notesKey, 30000, bobInside, bobWrites, 0}, ""},
+	{"release one of two reads", releases(backend.Read, Alice), "freed",
+		[]any{3, "n", rwChannel, aliceReads, 0, aliceInside}, ""},
+	{"force a write while others read", forces(backend.Write), "false",
+		[]any{2, "n", rwChannel, 1, "write"}, ""},
 	{"force reads", forces(backend.Read), "true", []any{2, "n", rwChannel, 0, "read"}, "0"},
-	{"write again, later", acquires(backend.Write, Alice), "acquired 1", []any{2, "n", notesKey, 30000, aliceWrites, 0, 0}, ""},
-	{"force reads while one writes", forces(backend.Read), "false", []any{2, "n", rwChannel, 0, "read"}, ""},
+	{"write again, later", acquires(backend.Write, Alice), "acquired 1",
+		[]any{2, "n", notesKey, 30000, aliceWrites, 0, 0}, ""},
+	{"force reads while one writes", forces(backend.Read), "false",
+		[]any{2, "n", rwChannel, 0, "read"}, ""},
 	{"force a write", forces(backend.Write), "true", []any{2, "n", rwChannel, 1, "write"}, "1"},
 }
 
 var fencedOnWire = []wired{
-	{"fenced", acquires(backend.Fenced, Alice), "acquired 1", []any{2, "n", tokenKey, 30000, Alice}, ""},
-	{"fenced, again", acquires(backend.Fenced, Alice, true), "acquired 2", []any{2, "n", tokenKey, 30000, Alice}, ""},
-	{"fenced, another", acquires(backend.Fenced, Bob), "held", []any{2, "n", tokenKey, 30000, Bob}, ""},
+	{"fenced", acquires(backend.Fenced, Alice), "acquired 1", []any{2, "n", tokenKey, 30000, Alice},
+		""},
+	{"fenced, again", acquires(backend.Fenced, Alice, true), "acquired 2",
+		[]any{2, "n", tokenKey, 30000, Alice}, ""},
+	{"fenced, another", acquires(backend.Fenced, Bob), "held", []any{2, "n", tokenKey, 30000, Bob},
+		""},
 	{"renew a fenced one", renews(backend.Fenced, Alice), "true", []any{1, "n", 30000, Alice}, ""},
-	{"release one of two fenced ones", releases(backend.Fenced, Alice), "holds left", []any{2, "n", lockChannel, 0, 30000, Alice}, ""},
-	{"release the last fenced one", releases(backend.Fenced, Alice), "freed", []any{2, "n", lockChannel, 0, 30000, Alice}, "0"},
-	{"fenced, later", acquires(backend.Fenced, Bob), "acquired 1", []any{2, "n", tokenKey, 30000, Bob}, ""},
+	{"release one of two fenced ones", releases(backend.Fenced, Alice), "holds left",
+		[]any{2, "n", lockChannel, 0, 30000, Alice}, ""},
+	{"release the last fenced one", releases(backend.Fenced, Alice), "freed",
+		[]any{2, "n", lockChannel, 0, 30000, Alice}, "0"},
+	{"fenced, later", acquires(backend.Fenced, Bob), "acquired 1",
+		[]any{2, "n", tokenKey, 30000, Bob}, ""},
 	{"force a fenced one", forces(backend.Fenced), "true", []any{2, "n", lockChannel, 0}, "0"},
 }
 
 var kindsOnWire = slices.Concat(rwOnWire, fencedOnWire)
 
-// Kinds checks of each kind beside the plain lock that a step is one script, its keys and arguments, and the
-// message of each release.
+// Kinds checks the kinds besides the plain lock. Each step must be one script, with the right keys
+// and arguments, and each release must publish the right message.
 func Kinds(t *testing.T, p Package, server *testservers.Server) {
 	s, client := open(t, p.Server(t, server.Addr, Options{})), connect(t, server.Addr)
 	t.Run("the server doesn't know the scripts", func(t *testing.T) {
@@ -206,7 +244,7 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 				wantMessage(t, messages, fmt.Sprint(c.sends[2]), c.message)
 			}
 		}
-		// Nothing else was published, and nothing is left but the number.
+		// Nothing else was published, and only the key of the token is left.
 		client.Publish(t.Context(), rwChannel, "the end")
 		wantMessage(t, messages, rwChannel, "the end")
 		if got := client.Keys(t.Context(), "*").Val(); fmt.Sprint(got) != "["+tokenKey+"]" {
@@ -237,7 +275,9 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 				t.Errorf("looked at: %s, want %s", said, c.want)
 			}
 			got := m.Commands()
-			if len(got) != 1 && !slices.Equal(got, []string{Quoted("EXISTS", "n"), Quoted("HGET", "n", Alice), Quoted("PTTL", "n")}) {
+			if len(got) != 1 &&
+				!slices.Equal(got, []string{Quoted("EXISTS", "n"), Quoted("HGET", "n", Alice),
+					Quoted("PTTL", "n")}) {
 				t.Errorf("it was looked at with %q", got)
 			}
 		}
@@ -247,16 +287,21 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 		c := locks(t, p.Server(t, server.Addr, Options{}))
 		rw, fenced := c.RWLocker("n"), c.FencedLocker("another")
 		inside := 0
-		for name, l := range map[string]sync.Locker{"read": rw.RLocker(), "write": rw, "fenced": fenced} {
+		for name, l := range map[string]sync.Locker{
+			"read":   rw.RLocker(),
+			"write":  rw,
+			"fenced": fenced,
+		} {
 			pair := func() {
 				l.Lock()
 				inside++
 				l.Unlock()
 			}
-			pair() // makes the scripts known
+			pair() // makes the scripts known to the server
 			m := Watch(t, server.Addr)
 			pair()
-			if got := m.Commands(); len(got) != 2 || !strings.HasPrefix(got[0], `"EVALSHA"`) || !strings.HasPrefix(got[1], `"EVALSHA"`) {
+			if got := m.Commands(); len(got) != 2 || !strings.HasPrefix(got[0], `"EVALSHA"`) ||
+				!strings.HasPrefix(got[1], `"EVALSHA"`) {
 				t.Errorf("%s: %q", name, got)
 			}
 		}
@@ -270,15 +315,18 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 			req := Release(Alice)
 			req.Kind, req.AskWaiting = kind, true
 			res := Must[backend.ReleaseResult](t)(s.Release(t.Context(), req))
-			res.Strangers = 0 // owners look here as Redisson's do
-			if want := (backend.ReleaseResult{Outcome: backend.Freed, Counted: true, Waiting: 1}); res != want {
+			res.Strangers = 0 // these owner strings look like Redisson's
+			if want := (backend.ReleaseResult{
+				Outcome: backend.Freed, Counted: true, Waiting: 1,
+			}); res != want {
 				t.Errorf("%v: %+v, want %+v", kind, res, want)
 			}
 			for _, l := range []*Listener{own, others} {
 				l.Wait()
 				l.Sub.Close()
 			}
-			// The session can't tell whether it is counted until it knows that it has left.
+			// Until the session knows that its subscription has ended, it can't tell whether it is
+			// counted.
 			testservers.Until(t, "nobody listens", func() bool {
 				return len(connect(t, server.Addr).PubSubChannels(t.Context(), "*").Val()) == 0
 			})
@@ -288,8 +336,10 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 	t.Run("an unknown kind", func(t *testing.T) {
 		const unknown = backend.Kind(77)
 		for what, step := range map[string]taken{
-			"acquire": acquires(unknown, Alice), "release": releases(unknown, Alice), "renew": renews(unknown, Alice),
-			"renew in a batch": renewsInBatch(unknown, Alice), "look": looks(unknown, Alice), "force-release": forces(unknown),
+			"acquire": acquires(unknown, Alice), "release": releases(unknown, Alice),
+			"renew":            renews(unknown, Alice),
+			"renew in a batch": renewsInBatch(unknown, Alice), "look": looks(unknown, Alice),
+			"force-release": forces(unknown),
 			"subscribe": func(ctx context.Context, s Session) (string, error) {
 				_, err := s.Subscribe(ctx, backend.SubscribeRequest{Kind: unknown, Name: "n"})
 				return "", err
@@ -297,17 +347,21 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 		} {
 			_, err := step(t.Context(), s)
 			WantKind(t, err, backend.Refused)
-			if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(fmt.Sprint(err), "kind 77") {
+			if !errors.Is(err, errors.ErrUnsupported) ||
+				!strings.Contains(fmt.Sprint(err), "kind 77") {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
 	})
 }
 
-// KindsPermitted tests that users need no more than the documentation says, for each family of kinds.
+// KindsPermitted tests, for each family of kinds, that users need only the permissions in the
+// documentation.
 func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
-	least := []string{"on", ">secret", "resetchannels", "-@all", "+hello", "+client", "+ping", "+subscribe", "+unsubscribe", "+pubsub",
-		"+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hkeys", "+hlen", "+hvals", "+pexpire", "+pttl", "+del", "+publish"}
+	least := []string{"on", ">secret", "resetchannels", "-@all", "+hello", "+client", "+ping",
+		"+subscribe", "+unsubscribe", "+pubsub",
+		"+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hkeys", "+hlen",
+		"+hvals", "+pexpire", "+pttl", "+del", "+publish"}
 	for name, c := range map[string]struct {
 		keys, channel string
 		commands      []string
@@ -315,15 +369,21 @@ func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 		kinds         []backend.Kind
 	}{
 		"fenced": {"~redisson_lock_token:*", "redisson_lock__channel:*",
-			[]string{"+hmget", "+get", "+set", "+incr", "+persist", "+time"}, fencedOnWire, []backend.Kind{backend.Fenced}},
+			[]string{"+hmget", "+get", "+set", "+incr", "+persist", "+time"}, fencedOnWire,
+			[]backend.Kind{backend.Fenced}},
 		"readwrite": {"~distsync_rwlock_notes:* ~{lock:*}:*:rwlock_timeout:*", "redisson_rwlock:*",
-			[]string{"+hmget", "+hset", "+hdel", "+hgetall", "+get", "+set", "+time"}, rwOnWire, []backend.Kind{backend.Read, backend.Write}},
+			[]string{"+hmget", "+hset", "+hdel", "+hgetall", "+get", "+set", "+time"}, rwOnWire,
+			[]backend.Kind{backend.Read, backend.Write}},
 		"permits": {"~{lock:*}:timeout", "redisson_sc:*",
-			[]string{"+get", "+set", "+incrby", "+persist", "+time", "+zadd", "+zcard", "+zcount", "+zrange", "+zrem", "+zremrangebyscore", "+zscore"},
+			[]string{
+				"+get", "+set", "+incrby", "+persist", "+time", "+zadd", "+zcard", "+zcount",
+				"+zrange", "+zrem", "+zremrangebyscore", "+zscore",
+			},
 			permitsOnWire, []backend.Kind{backend.Permits}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			words := slices.Concat([]string{"ACL", "SETUSER", name}, least, c.commands, strings.Fields(c.keys),
+			words := slices.Concat([]string{"ACL", "SETUSER", name}, least, c.commands,
+				strings.Fields(c.keys),
 				[]string{"~lock:*", "~" + c.channel, "&" + c.channel})
 			server.Do(words...)
 			s := open(t, p.Server(t, server.Addr, Options{User: name, Prefix: "lock:"}))
@@ -331,7 +391,7 @@ func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 				for _, w := range c.course {
 					w.take(t, s)
 				}
-				server.Do("DEL", "lock:n") // how many permits there are
+				server.Do("DEL", "lock:n") // the limit
 			}
 			for _, kind := range c.kinds {
 				SubscribeTo(t, s, kind, "n").Sub.Close()
@@ -345,7 +405,9 @@ func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 			server.Do("DEL", "lock:n")
 			connect(t, server.Addr).HSet(t.Context(), "lock:user", "name", "bob")
 			for _, kind := range c.kinds {
-				_, err := s.Acquire(t.Context(), backend.AcquireRequest{Kind: kind, Name: "user", Owner: Alice, Lease: Lease})
+				_, err := s.Acquire(t.Context(), backend.AcquireRequest{
+					Kind: kind, Name: "user", Owner: Alice, Lease: Lease,
+				})
 				if !IsKind(err, backend.Refused) || !errors.Is(err, backend.ErrConflict) {
 					t.Errorf("%v: %v", kind, err)
 				}
@@ -354,23 +416,51 @@ func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 	}
 }
 
-// KindsConflict tests that what a name holds is one family's, and that steps of another say so at once and leave it
-// untouched.
+// KindsConflict tests that a name belongs to one family of kinds. Steps of another family return
+// [backend.ErrConflict] at once and leave the name untouched.
 func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 	client := connect(t, server.Addr)
 	other := open(t, p.Server(t, server.Addr, Options{}))
 	holders := map[string]struct {
 		hold     []taken
-		families [][]backend.Kind // that conflict
+		families [][]backend.Kind // families that conflict with it
 	}{
-		"plain":           {[]taken{acquires(backend.Exclusive, Alice)}, [][]backend.Kind{{backend.Read, backend.Write}, {backend.Permits}}},
-		"fenced":          {[]taken{acquires(backend.Fenced, Alice)}, [][]backend.Kind{{backend.Read, backend.Write}, {backend.Permits}}},
-		"read":            {[]taken{acquires(backend.Read, Alice)}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Permits}}},
-		"write":           {[]taken{acquires(backend.Write, Alice)}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Permits}}},
-		"write and read":  {[]taken{acquires(backend.Write, Alice), acquires(backend.Read, Alice)}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Permits}}},
-		"reads of others": {[]taken{acquires(backend.Read, Alice), acquires(backend.Read, "third")}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Permits}}},
-		"permits":         {[]taken{acquires(backend.Permits, Alice)}, [][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Read, backend.Write}}},
-		"permits that are back": {[]taken{acquires(backend.Permits, Alice), releases(backend.Permits, Alice)},
+		"plain": {
+			[]taken{acquires(backend.Exclusive, Alice)}, [][]backend.Kind{
+				{backend.Read, backend.Write}, {backend.Permits},
+			},
+		},
+		"fenced": {
+			[]taken{acquires(backend.Fenced, Alice)}, [][]backend.Kind{
+				{backend.Read, backend.Write}, {backend.Permits},
+			},
+		},
+		"read": {
+			[]taken{acquires(backend.Read, Alice)}, [][]backend.Kind{
+				{backend.Exclusive, backend.Fenced}, {backend.Permits},
+			},
+		},
+		"write": {
+			[]taken{acquires(backend.Write, Alice)}, [][]backend.Kind{
+				{backend.Exclusive, backend.Fenced}, {backend.Permits},
+			},
+		},
+		"write and read": {
+			[]taken{acquires(backend.Write, Alice), acquires(backend.Read, Alice)},
+			[][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Permits}},
+		},
+		"reads of others": {
+			[]taken{acquires(backend.Read, Alice), acquires(backend.Read, "third")},
+			[][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Permits}},
+		},
+		"permits": {
+			[]taken{acquires(backend.Permits, Alice)}, [][]backend.Kind{
+				{backend.Exclusive, backend.Fenced}, {backend.Read, backend.Write},
+			},
+		},
+		"permits that are back": {[]taken{
+			acquires(backend.Permits, Alice), releases(backend.Permits, Alice),
+		},
 			[][]backend.Kind{{backend.Exclusive, backend.Fenced}, {backend.Read, backend.Write}}},
 	}
 	for name, h := range holders {
@@ -388,17 +478,26 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 				for _, family := range h.families {
 					for _, kind := range family {
 						steps := map[string]taken{
-							"acquire": acquires(kind, Bob), "re-enter": acquires(kind, Bob, true), "release": releases(kind, Bob),
-							"renew": renews(kind, Bob), "renew in a batch": renewsInBatch(kind, Bob), "force-release": forces(kind),
-							"look": looks(kind, Bob), "look for nobody": looks(kind, ""),
-							"acquire one's own": acquires(kind, Alice), "release one's own": releases(kind, Alice), "look for one's own": looks(kind, Alice),
-							"renew one's own": renews(kind, Alice), "renew one's own in a batch": renewsInBatch(kind, Alice),
+							"acquire": acquires(kind, Bob), "re-enter": acquires(kind, Bob, true),
+							"release":                    releases(kind, Bob),
+							"renew":                      renews(kind, Bob),
+							"renew in a batch":           renewsInBatch(kind, Bob),
+							"force-release":              forces(kind),
+							"look":                       looks(kind, Bob),
+							"look for nobody":            looks(kind, ""),
+							"acquire one's own":          acquires(kind, Alice),
+							"release one's own":          releases(kind, Alice),
+							"look for one's own":         looks(kind, Alice),
+							"renew one's own":            renews(kind, Alice),
+							"renew one's own in a batch": renewsInBatch(kind, Alice),
 						}
 						for what, step := range steps {
 							for _, s := range []Session{s, other} {
 								said, err := step(t.Context(), s)
-								if !IsKind(err, backend.Refused) || !errors.Is(err, backend.ErrConflict) {
-									t.Errorf("%v, %s: %s, %v; want ErrConflict", kind, what, said, err)
+								if !IsKind(err, backend.Refused) ||
+									!errors.Is(err, backend.ErrConflict) {
+									t.Errorf("%v, %s: %s, %v; want ErrConflict", kind, what, said,
+										err)
 								}
 							}
 						}
@@ -411,17 +510,20 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 		}
 	}
 
-	// To find that out costs those who wait for a plain lock one command, once.
+	// A waiter for a plain lock needs one more command, once, to find a conflict.
 	t.Run("on the wire", func(t *testing.T) {
 		client.FlushAll(t.Context())
 		s := open(t, p.Server(t, server.Addr, Options{}))
-		try := func(who Session) { Must[string](t)(acquires(backend.Exclusive, Bob)(t.Context(), who)) }
+		try := func(who Session) {
+			Must[string](t)(acquires(backend.Exclusive, Bob)(t.Context(), who))
+		}
 		Must[string](t)(acquires(backend.Exclusive, Alice)(t.Context(), s))
-		try(other) // makes the scripts known
-		attempt, question := `"EVALSHA" "SHA" "1" "n" "30000" `+Quoted(Bob), `"EVALSHA" "SHA" "1" "n"`
+		try(other) // makes the scripts known to the server
+		attempt, question := `"EVALSHA" "SHA" "1" "n" "30000" `+Quoted(Bob),
+			`"EVALSHA" "SHA" "1" "n"`
 		m := Watch(t, server.Addr)
 		try(s)
-		wantCommands(t, m, attempt) // it holds the lock itself
+		wantCommands(t, m, attempt) // no question, since this session itself holds the lock
 		try(other)
 		wantCommands(t, m, attempt, question)
 		l := Subscribe(t, other, "n")
@@ -439,13 +541,13 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// KindsTogether checks that holds of all kinds are renewed with few scripts, and that what is wrong with one of
-// them does not touch the others.
+// KindsTogether checks that few scripts renew the holds of all kinds, and that an error of one hold
+// doesn't affect the others.
 func KindsTogether(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	s, client := open(t, p.Server(t, server.Addr, Options{})), connect(t, server.Addr)
 	reqs := renewals(t, s, 40)
-	renewAll(ctx, s, reqs) // makes the scripts known
+	renewAll(ctx, s, reqs) // makes the scripts known to the server
 	m := Watch(t, server.Addr)
 	for i, res := range renewAll(ctx, s, reqs) {
 		if res.err != nil || !res.Held {
@@ -456,13 +558,15 @@ func KindsTogether(t *testing.T, p Package, server *testservers.Server) {
 		t.Errorf("renewed %d holds with %d commands", len(reqs), len(got))
 	}
 	for _, req := range reqs {
-		look := Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Kind: req.Kind, Name: req.Name, Owner: Alice, Permits: req.Permits}))
+		look := Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{
+			Kind: req.Kind, Name: req.Name, Owner: Alice, Permits: req.Permits,
+		}))
 		if look.Count != 1 || look.Remaining <= Lease || look.Remaining > 2*Lease+time.Millisecond {
 			t.Fatalf("%s was renewed, and is %+v", req.Name, look)
 		}
 	}
 
-	// Of each kind one is another's, one is gone, and one is no lock.
+	// For each kind, another owner holds one lock, one lock is gone, and one key is no lock.
 	for i, name := range []string{"another's", "gone", "no lock"} {
 		for j := range allKinds {
 			req := &reqs[len(allKinds)*i+j]
@@ -486,15 +590,19 @@ func KindsTogether(t *testing.T, p Package, server *testservers.Server) {
 	}
 }
 
-// renewals acquires as many locks of each kind and returns how to renew them for twice as long.
+// renewals acquires n locks of each kind. It returns requests that renew them for twice as long.
 func renewals(t *testing.T, s Session, n int) (reqs []backend.RenewRequest) {
 	t.Helper()
 	for i := range n {
 		for _, kind := range allKinds {
-			req := backend.AcquireRequest{Kind: kind, Name: fmt.Sprint(kind, ":", i), Owner: Alice, Lease: Lease}
+			req := backend.AcquireRequest{
+				Kind: kind, Name: fmt.Sprint(kind, ":", i), Owner: Alice, Lease: Lease,
+			}
 			req.Permits, req.Limit = numbers(kind)
 			Must[backend.AcquireResult](t)(s.Acquire(t.Context(), req))
-			reqs = append(reqs, backend.RenewRequest{Kind: kind, Name: req.Name, Owner: Alice, Lease: 2 * Lease, Permits: req.Permits})
+			reqs = append(reqs, backend.RenewRequest{
+				Kind: kind, Name: req.Name, Owner: Alice, Lease: 2 * Lease, Permits: req.Permits,
+			})
 		}
 	}
 	return reqs
@@ -531,7 +639,8 @@ func KindsInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 			for _, req := range reqs {
 				l := SubscribeTo(t, other, req.Kind, req.Name)
 				res := Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{
-					Kind: req.Kind, Name: req.Name, Owner: Alice, Lease: Lease, Permits: req.Permits, AskWaiting: true,
+					Kind: req.Kind, Name: req.Name, Owner: Alice, Lease: Lease,
+					Permits: req.Permits, AskWaiting: true,
 				}))
 				if res.Outcome != backend.Freed || res.Counted && o.Sharded && res.Waiting != 1 {
 					t.Errorf("%s: %+v", req.Name, res)
@@ -541,11 +650,17 @@ func KindsInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 			}
 			for _, name := range []string{"a{b", "{}x", "a}b"} {
 				for _, kind := range allKinds {
-					_, err := s.Acquire(ctx, backend.AcquireRequest{Kind: kind, Name: name, Owner: Alice, Lease: Lease})
+					_, err := s.Acquire(ctx, backend.AcquireRequest{
+						Kind: kind, Name: name, Owner: Alice, Lease: Lease,
+					})
 					WantKind(t, err, backend.Refused)
-					_, err = s.Subscribe(ctx, backend.SubscribeRequest{Kind: kind, Name: name, Wake: func(backend.Wakeup) {}})
+					_, err = s.Subscribe(ctx, backend.SubscribeRequest{
+						Kind: kind, Name: name, Wake: func(backend.Wakeup) {},
+					})
 					WantKind(t, err, backend.Refused)
-					for _, res := range renewAll(ctx, s, []backend.RenewRequest{{Kind: kind, Name: name, Owner: Alice, Lease: Lease}}) {
+					for _, res := range renewAll(ctx, s,
+						[]backend.RenewRequest{{Kind: kind, Name: name, Owner: Alice,
+							Lease: Lease}}) {
 						WantKind(t, res.err, backend.Refused)
 					}
 				}
@@ -555,12 +670,15 @@ func KindsInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 }
 
 // KindsReplicated tests that an acquisition of each kind waits for replicas, on a master with two.
-func KindsReplicated(t *testing.T, p Package, master *testservers.Server, slaves []*testservers.Server) {
+func KindsReplicated(
+	t *testing.T, p Package, master *testservers.Server, slaves []*testservers.Server,
+) {
 	ctx := t.Context()
 	client := connect(t, master.Addr)
 	s := open(t, p.Server(t, master.Addr, Options{Replicas: 2, Timeout: Ample}))
-	for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Permits} {
-		for range 2 { // makes the scripts known
+	for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write,
+		backend.Permits} {
+		for range 2 { // makes the scripts known to the server
 			Must[string](t)(acquires(kind, Alice)(ctx, s))
 			Must[string](t)(releases(kind, Alice)(ctx, s))
 		}
@@ -569,7 +687,8 @@ func KindsReplicated(t *testing.T, p Package, master *testservers.Server, slaves
 			t.Errorf("%v: %s", kind, said)
 		}
 		got := m.Commands()
-		if len(got) != 2 || !strings.HasPrefix(got[0], `"EVALSHA"`) || got[1] != Quoted("WAIT", 2, Ample.Milliseconds()) {
+		if len(got) != 2 || !strings.HasPrefix(got[0], `"EVALSHA"`) ||
+			got[1] != Quoted("WAIT", 2, Ample.Milliseconds()) {
 			t.Errorf("%v: %q", kind, got)
 		}
 		for _, slave := range slaves {
@@ -579,11 +698,12 @@ func KindsReplicated(t *testing.T, p Package, master *testservers.Server, slaves
 		}
 		Must[string](t)(releases(kind, Alice)(ctx, s))
 	}
-	client.Del(ctx, "n") // how many permits there are
+	client.Del(ctx, "n") // the limit
 	slaves[0].Stop()
 	defer slaves[0].Cont()
 	scant := open(t, p.Server(t, master.Addr, Options{Replicas: 2, Timeout: Scant}))
-	for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write, backend.Permits} {
+	for _, kind := range []backend.Kind{backend.Fenced, backend.Read, backend.Write,
+		backend.Permits} {
 		_, err := acquires(kind, Alice)(ctx, scant)
 		wantNotReplicated(t, err, "1 of 2")
 		if said := Must[string](t)(releases(kind, Alice)(ctx, scant)); said != "freed" {

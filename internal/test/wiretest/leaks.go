@@ -9,13 +9,14 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// VerifyTestMain is [goleak.VerifyTestMain] with patience: that looks for less than a second, and clients
-// of a server that is gone may sleep for one before they see that they are closed.
+// VerifyTestMain is [goleak.VerifyTestMain] with more patience. goleak waits for less than a
+// second. If a server is gone, its clients may sleep for a second before they notice that they are
+// closed.
 func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 	goleak.VerifyTestMain(settling{m, options}, options...)
 }
 
-// settling is a set of tests that ends when the goroutines of its last tests have.
+// settling are tests that wait at their end until no goroutine is left.
 type settling struct {
 	*testing.M
 	options []goleak.Option
@@ -23,13 +24,15 @@ type settling struct {
 
 func (s settling) Run() int {
 	code := s.M.Run()
-	for end := time.Now().Add(testservers.Patience); goleak.Find(s.options...) != nil && time.Now().Before(end); {
+	for end := time.Now().Add(testservers.Patience); goleak.Find(s.options...) != nil &&
+		time.Now().Before(end); {
 	}
 	return code
 }
 
-// ValkeyLingers are the goroutines of valkey-go that outlive their client: that of a cluster which has
-// heard of a change looks into it some time later, and closes what it needs no more after some seconds.
+// ValkeyLingers are the goroutines of valkey-go that outlive their client. A cluster's client
+// examines a change some time after it has heard of the change, and closes unused connections after
+// some seconds.
 func ValkeyLingers() []goleak.Option {
 	const valkey = "github.com/valkey-io/valkey-go."
 	return []goleak.Option{

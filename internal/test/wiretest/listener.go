@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Listener is subscribed to a name.
+// A Listener has a subscription to a name.
 type Listener struct {
 	Name string
 	Sub  backend.Subscription
@@ -18,7 +18,8 @@ type Listener struct {
 	woke chan bool
 }
 
-// Subscribe returns nil if that fails, which the test does, too. It may be called from any goroutine.
+// Subscribe subscribes to the lock of a name. If that fails the test fails, and Subscribe returns
+// nil. It may be called from any goroutine.
 func Subscribe(t testing.TB, s backend.Notifier, name string) *Listener {
 	t.Helper()
 	return SubscribeTo(t, s, backend.Exclusive, name)
@@ -31,12 +32,13 @@ func SubscribeTo(t testing.TB, s backend.Notifier, kind backend.Kind, name strin
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
 	var err error
-	l.Sub, err = s.Subscribe(ctx, backend.SubscribeRequest{Kind: kind, Name: name, Wake: func(backend.Wakeup) {
-		select {
-		case l.woke <- true:
-		default: // a wake-up too many costs nothing
-		}
-	}})
+	l.Sub, err = s.Subscribe(ctx,
+		backend.SubscribeRequest{Kind: kind, Name: name, Wake: func(backend.Wakeup) {
+			select {
+			case l.woke <- true:
+			default: // further wake-ups may be dropped
+			}
+		}})
 	if err != nil {
 		t.Errorf("subscribe to %s: %v", name, err)
 		return nil
@@ -44,7 +46,7 @@ func SubscribeTo(t testing.TB, s backend.Notifier, kind backend.Kind, name strin
 	return l
 }
 
-// Wait waits for a wake-up, and says whether there was one. Else the test fails.
+// Wait waits for a wake-up, and returns true if there was one. Otherwise the test fails.
 func (l *Listener) Wait() bool {
 	l.t.Helper()
 	select {
@@ -56,7 +58,7 @@ func (l *Listener) Wait() bool {
 	}
 }
 
-// Heard says whether there was a wake-up since the last call.
+// Heard says whether there was a wake-up since the last call of Heard.
 func (l *Listener) Heard() (heard bool) {
 	for {
 		select {
@@ -68,9 +70,13 @@ func (l *Listener) Heard() (heard bool) {
 	}
 }
 
-// Free takes a lock and releases it, so that a message is published.
+// Free acquires a lock and releases it, so that a message is published.
 func Free(t testing.TB, s backend.Session, name string) {
 	t.Helper()
-	Must[backend.AcquireResult](t)(s.Acquire(t.Context(), backend.AcquireRequest{Name: name, Owner: Alice, Lease: Lease}))
-	Must[backend.ReleaseResult](t)(s.Release(t.Context(), backend.ReleaseRequest{Name: name, Owner: Alice, Lease: Lease}))
+	Must[backend.AcquireResult](t)(s.Acquire(t.Context(), backend.AcquireRequest{
+		Name: name, Owner: Alice, Lease: Lease,
+	}))
+	Must[backend.ReleaseResult](t)(s.Release(t.Context(), backend.ReleaseRequest{
+		Name: name, Owner: Alice, Lease: Lease,
+	}))
 }

@@ -21,14 +21,14 @@ type Monitor struct {
 	r    *bufio.Reader
 }
 
-// A Command is one that a server has received, as MONITOR shows it, but for its name, which is in
-// capitals: clients differ there.
+// A Command is a command that a server has received, in MONITOR's form. Its name is in capitals,
+// because some clients send capitals and others don't.
 type Command struct {
 	Text     string
 	InScript bool
 }
 
-// Watch begins a record.
+// Watch starts a Monitor.
 func Watch(t testing.TB, addr string) *Monitor {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -55,10 +55,11 @@ func (m *Monitor) line() string {
 
 var (
 	monitored = regexp.MustCompile(`^\+[0-9.]+ \[\d+ ([^]]+)\] ("[^"]*")(.*)$`)
-	household = regexp.MustCompile(`^"(HELLO|CLIENT|PING|CLUSTER|COMMAND)"`) // what clients send on their own
+	// commands that clients send on their own
+	household = regexp.MustCompile(`^"(HELLO|CLIENT|PING|CLUSTER|COMMAND)"`)
 )
 
-// All returns what the server has received since the last call.
+// All returns the commands that the server has received since the last call of All.
 func (m *Monitor) All() (commands []Command) {
 	m.t.Helper()
 	const mark = `"ECHO" "mark"`
@@ -78,8 +79,8 @@ func (m *Monitor) All() (commands []Command) {
 	}
 }
 
-// Commands returns the commands since the last call that came from outside of scripts and are not
-// the clients' own.
+// Commands returns the commands since the last call, without those that scripts run and those that
+// clients send on their own.
 func (m *Monitor) Commands() (commands []string) {
 	m.t.Helper()
 	for _, c := range m.All() {
@@ -90,7 +91,7 @@ func (m *Monitor) Commands() (commands []string) {
 	return commands
 }
 
-// Quoted writes a command as a Monitor shows it.
+// Quoted returns a command in a Monitor's form.
 func Quoted(args ...any) string {
 	words := make([]string, len(args))
 	for i, arg := range args {
@@ -99,7 +100,7 @@ func Quoted(args ...any) string {
 	return strings.Join(words, " ")
 }
 
-// quoted is a word as a server shows it: byte by byte.
+// quoted returns a word in MONITOR's form, byte by byte.
 func quoted(word string) string {
 	var b strings.Builder
 	for i := range len(word) {

@@ -8,29 +8,33 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Moved tests that a lock whose slot moves from node to node of a cluster goes on changing hands.
-// Nothing is lost, so nobody is ever inside with another.
+// Moved tests that clients go on handing a lock to each other while its slot moves from node to
+// node of a cluster. No lock is lost, so there are never two holders.
 func Moved(t *testing.T, p Package, nodes []*testservers.Server, o Options) {
 	h := Hand(t, "n", Lease, func() backend.Backend { return p.Cluster(t, nodes, o) })
 	h.GoesOn()
 	for range 5 {
 		m := NewMove(t, nodes, "n")
-		// Until the key has moved the old node has it and after that the new one, and both refuse to
-		// release: the key and the channel aren't both there.
+		// The old node has the key until it is moved, then the new node has it. Both refuse to
+		// release, since a release needs the key and the channel on one node.
 		begin := m.Refusals()
-		testservers.Until(t, "somebody meets the slot between the nodes", func() bool { return m.Refusals() > begin })
+		testservers.Until(t, "somebody meets the slot between the nodes", func() bool {
+			return m.Refusals() > begin
+		})
 		m.Key()
 		begin = m.Refusals()
-		testservers.Until(t, "somebody meets the key on its new node", func() bool { return m.Refusals() > begin })
+		testservers.Until(t, "somebody meets the key on its new node", func() bool {
+			return m.Refusals() > begin
+		})
 		m.Finish()
 		h.GoesOn()
 	}
 }
 
-// Failover tests that a lock goes on changing hands when a replica becomes the master and the master a
-// replica, by order. Every acquisition has reached the only replica before, so nobody is ever inside
-// with another. The old master goes on answering for a while, then with READONLY, and the new one has
-// no scripts.
+// Failover tests that clients go on handing a lock to each other in a failover by order: a replica
+// becomes the master, and the master a replica. Every acquisition has reached the only replica
+// before, so there are never two holders. For a while the old master answers as before, then with
+// READONLY. The new master doesn't have the scripts.
 func Failover(t *testing.T, p Package, s *testservers.Sentinel) {
 	h := handReplicated(t, p, s)
 	s.Sentinels[0].Do("SENTINEL", "FAILOVER", s.Name)
@@ -39,8 +43,8 @@ func Failover(t *testing.T, p Package, s *testservers.Sentinel) {
 	h.GoesOn()
 }
 
-// MasterDies tests the same when the master dies, and comes back empty as a replica of the one that
-// took its place.
+// MasterDies is Failover with a master that dies. It comes back empty, as a replica of the new
+// master.
 func MasterDies(t *testing.T, p Package, s *testservers.Sentinel) {
 	h := handReplicated(t, p, s)
 	s.Master.Kill()
@@ -58,8 +62,11 @@ func handReplicated(t *testing.T, p Package, s *testservers.Sentinel) *Handing {
 }
 
 // ClusterMasterDies tests that steps and subscriptions find the replica that has taken over, in a
-// cluster whose masters have one each. There nobody tells the client.
-func ClusterMasterDies(t *testing.T, p Package, masters, replicas []*testservers.Server, o Options) {
+// cluster whose masters have one replica each. In a cluster the client isn't notified of a
+// failover.
+func ClusterMasterDies(
+	t *testing.T, p Package, masters, replicas []*testservers.Server, o Options,
+) {
 	s, other := open(t, p.Cluster(t, masters, o)), open(t, p.Cluster(t, masters, o))
 	l := Subscribe(t, s, "n")
 	Free(t, other, "n")
@@ -70,7 +77,7 @@ func ClusterMasterDies(t *testing.T, p Package, masters, replicas []*testservers
 			return false
 		}
 		res, err := other.Release(t.Context(), Release(Alice))
-		for err == nil && res.Outcome == backend.Left { // a release before this one failed
+		for err == nil && res.Outcome == backend.Left { // an earlier round left its hold
 			res, err = other.Release(t.Context(), Release(Alice))
 		}
 		return err == nil && l.Heard()

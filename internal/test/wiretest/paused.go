@@ -10,8 +10,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Paused tests that a server that answers nobody for a while delays what is released, and those who
-// wait, for no longer than that: the reader, too, whose channel is another than a plain lock's.
+// Paused tests a server that gives no answers for a while. Releases and waiters must not be delayed
+// for longer than the pause. The test includes readers, because a read-write lock has another
+// channel than a plain lock.
 func Paused(t *testing.T, p Package, server *testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()

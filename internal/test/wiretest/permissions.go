@@ -14,21 +14,23 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Permissions tests locks of users who may not do all that a lock needs, in the middle of scripts.
+// Permissions tests locks of users that lack permissions for commands within scripts.
 func Permissions(t *testing.T, p Package, server *testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
 
-	// What the documentation asks for is enough.
+	// The documented permissions are enough.
 	t.Run("the least", func(t *testing.T) {
-		server.Do("ACL", "SETUSER", "least", "on", ">secret", "~lock:*", "~redisson_lock__channel:*", "resetchannels", "&redisson_lock__channel:*",
-			"-@all", "+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hkeys", "+hlen", "+hvals", "+pexpire", "+pttl", "+del",
+		server.Do("ACL", "SETUSER", "least", "on", ">secret", "~lock:*",
+			"~redisson_lock__channel:*", "resetchannels", "&redisson_lock__channel:*",
+			"-@all", "+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hkeys",
+			"+hlen", "+hvals", "+pexpire", "+pttl", "+del",
 			"+publish", "+subscribe", "+unsubscribe", "+ping", "+pubsub",
-			"+hello", "+client") // of the clients themselves
+			"+hello", "+client") // needed by the clients themselves
 		s := open(t, p.Server(t, server.Addr, Options{User: "least", Prefix: "lock:"}))
 		other := open(t, p.Server(t, server.Addr, Options{}))
 		l := Subscribe(t, s, "n")
-		for range 2 { // the second time nothing is held
+		for range 2 { // in the second round nothing is held at first
 			for _, step := range Steps {
 				if err := step.Run(ctx, s); err != nil {
 					t.Errorf("%s: %v", step.Name, err)
@@ -45,27 +47,30 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 		l.Wait()
 	})
 
-	// Without permission for the channel locks work: the release frees, and says that it could tell
-	// nobody; who waits looks again.
+	// Locks work without permission for the channel. A release frees the lock, but can't notify the
+	// waiters, so they poll.
 	t.Run("no channels", func(t *testing.T) {
 		server.Do("ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all", "resetchannels")
 		log := new(record)
 		logger := dlock.WithLogger(slog.New(slog.NewTextHandler(log, nil)))
 		b := p.Server(t, server.Addr, Options{User: "mute"})
-		holder, waiter := locks(t, b, logger).Locker("n"), locks(t, b, logger, dlock.WithLease(time.Second)).Locker("n")
+		holder, waiter := locks(t, b, logger).Locker("n"),
+			locks(t, b, logger, dlock.WithLease(time.Second)).Locker("n")
 		if err := holder.LockContext(ctx); err != nil {
 			t.Fatal(err)
 		}
 		waited := make(chan error, 1)
 		go func() { waited <- waiter.LockContext(ctx) }()
-		testservers.Until(t, "the waiter's polling is logged", func() bool { return log.contains("NOPERM") })
+		testservers.Until(t, "the waiter's polling is logged", func() bool {
+			return log.contains("NOPERM")
+		})
 		holder.Unlock()
 		if err := <-waited; err != nil {
 			t.Errorf("who waits: %v", err)
 		}
 	})
 
-	// Nor without permission for the channel among the keys, which only a release is told.
+	// Locks also work without permission for the channel as a key, which only a release uses.
 	t.Run("no channels among the keys", func(t *testing.T) {
 		server.Do("ACL", "SETUSER", "narrow", "on", ">secret", "~narrow*", "~{narrow}*",
 			"~distsync_rwlock_notes:*", "~redisson_lock_token:*", "&*", "+@all")
@@ -91,12 +96,14 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 			if err := <-waited; err != nil {
 				t.Errorf("%s: who waits: %v", name, err)
 			}
-			testservers.Until(t, name+" is free", func() bool { return server.Do("EXISTS", "narrow") == "0" })
+			testservers.Until(t, name+" is free", func() bool {
+				return server.Do("EXISTS", "narrow") == "0"
+			})
 		}
 	})
 
-	// Without permission for PEXPIRE a lock would never end. Nobody gets it, it is taken back, and
-	// whoever waits for it is told at once, since that would go on for ever.
+	// Without permission for PEXPIRE a lock would never end. So no caller gets it, and the client
+	// gives it back. Waiters get an error at once, because otherwise they would wait forever.
 	t.Run("no expiry", func(t *testing.T) {
 		server.Do("ACL", "SETUSER", "eternal", "on", ">secret", "~*", "&*", "+@all", "-pexpire")
 		c := locks(t, p.Server(t, server.Addr, Options{User: "eternal"}))
@@ -105,17 +112,22 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 			t.Errorf("TryLock: %v, %v; want an error about the script", ok, err)
 		}
 		err = c.Locker("eternal").LockContext(ctx)
-		if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "permissions that the backend's package") {
+		if err == nil || ctx.Err() != nil ||
+			!strings.Contains(err.Error(), "permissions that the backend's package") {
 			t.Errorf("LockContext: %v, want an error that says what to do", err)
 		}
-		testservers.Until(t, "it is taken back", func() bool { return server.Do("EXISTS", "eternal") == "0" })
+		testservers.Until(t, "it is taken back", func() bool {
+			return server.Do("EXISTS", "eternal") == "0"
+		})
 	})
 
-	// With what is documented one learns that what is to be done once is done.
+	// The documented permissions are enough for Once to find that the work is done.
 	t.Run("once", func(t *testing.T) {
 		key := func(by string) (bool, error) {
 			c := locks(t, p.Server(t, server.Addr, Options{User: "least", Prefix: "lock:"}))
-			return c.Once(ctx, "report", by, time.Minute, func(context.Context) error { return nil })
+			return c.Once(ctx, "report", by, time.Minute, func(context.Context) error {
+				return nil
+			})
 		}
 		for _, want := range []bool{true, false} {
 			if ran, err := key("today"); ran != want || err != nil {
@@ -125,7 +137,7 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// A record is what was logged.
+// A record has the text that was logged.
 type record struct {
 	mu   sync.Mutex
 	text bytes.Buffer

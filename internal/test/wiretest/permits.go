@@ -12,7 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// numbers returns how many permits a step is about, and of how many, where no more is said: one of one.
+// numbers returns the default permits and limit of a step: one permit of one for a semaphore, and 0
+// for other kinds.
 func numbers(kind backend.Kind) (permits, limit int) {
 	if kind == backend.Permits {
 		return 1, 1
@@ -20,13 +21,14 @@ func numbers(kind backend.Kind) (permits, limit int) {
 	return 0, 0
 }
 
-// What the semaphore "n" consists of beside itself.
+// Further key and channel of the semaphore "n".
 const (
 	permitsKey     = "{n}:timeout"
 	permitsChannel = "redisson_sc:{n}"
 )
 
-// The ids of Alice's and Bob's permits begin with these.
+// alicesPermits and bobsPermits are the bytes with which the ids of Alice's and Bob's permits
+// begin.
 var alicesPermits, bobsPermits = permitsOf(Alice), permitsOf(Bob)
 
 func permitsOf(owner string) string {
@@ -34,7 +36,7 @@ func permitsOf(owner string) string {
 	return string(sum[:12])
 }
 
-// gets asks for so many permits, of so many.
+// gets returns a step that asks for permits of a semaphore with a limit.
 func gets(owner string, permits, limit int) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Acquire(owner)
@@ -51,7 +53,7 @@ func gets(owner string, permits, limit int) taken {
 	}
 }
 
-// puts gives so many permits back.
+// puts returns a step that gives permits back.
 func puts(owner string, permits int) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Release(owner)
@@ -64,22 +66,35 @@ func puts(owner string, permits int) taken {
 var permitsOnWire = []wired{
 	{"of nobody knows how many", gets(Alice, 2, 0), backend.ErrNoLimit.Error(),
 		[]any{3, "n", permitsKey, permitsChannel, 30000, alicesPermits, 2, 0, 10000}, ""},
-	{"two of three", gets(Alice, 2, 3), "acquired 2", []any{3, "n", permitsKey, permitsChannel, 30000, alicesPermits, 2, 3, 10000}, "1"},
-	{"two of three again", gets(Alice, 2, 3), "acquired 2", []any{3, "n", permitsKey, permitsChannel, 30000, alicesPermits, 2, 3, 10000}, ""},
-	{"too many", gets(Bob, 4, 0), backend.ErrTooMany.Error(), []any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 4, 0, 10000}, ""},
-	{"more than there are now", gets(Bob, 2, 0), "held", []any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 2, 0, 10000}, ""},
-	{"the last", acquires(backend.Permits, Bob), "held", []any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 1, 1, 10000}, ""},
-	{"the last of more", gets(Bob, 1, 4), "acquired 1", []any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 1, 4, 10000}, "1"},
-	{"renew one", renews(backend.Permits, Bob), "true", []any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 1}, ""},
-	{"renew one in a batch", renewsInBatch(backend.Permits, Bob), "true", []any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 1}, ""},
-	{"give two back", puts(Alice, 2), "freed", []any{3, "n", permitsKey, permitsChannel, alicesPermits, 2}, "3"},
-	{"give back what is back", puts(Alice, 2), "not held", []any{3, "n", permitsKey, permitsChannel, alicesPermits, 2}, ""},
-	{"renew what is back", renews(backend.Permits, Alice), "false", []any{3, "n", permitsKey, permitsChannel, 30000, alicesPermits, 1}, ""},
+	{"two of three", gets(Alice, 2, 3), "acquired 2",
+		[]any{3, "n", permitsKey, permitsChannel, 30000, alicesPermits, 2, 3, 10000}, "1"},
+	{"two of three again", gets(Alice, 2, 3), "acquired 2",
+		[]any{3, "n", permitsKey, permitsChannel, 30000, alicesPermits, 2, 3, 10000}, ""},
+	{"too many", gets(Bob, 4, 0), backend.ErrTooMany.Error(),
+		[]any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 4, 0, 10000}, ""},
+	{"more than there are now", gets(Bob, 2, 0), "held",
+		[]any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 2, 0, 10000}, ""},
+	{"the last", acquires(backend.Permits, Bob), "held",
+		[]any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 1, 1, 10000}, ""},
+	{"the last of more", gets(Bob, 1, 4), "acquired 1",
+		[]any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 1, 4, 10000}, "1"},
+	{"renew one", renews(backend.Permits, Bob), "true",
+		[]any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 1}, ""},
+	{"renew one in a batch", renewsInBatch(backend.Permits, Bob), "true",
+		[]any{3, "n", permitsKey, permitsChannel, 30000, bobsPermits, 1}, ""},
+	{"give two back", puts(Alice, 2), "freed",
+		[]any{3, "n", permitsKey, permitsChannel, alicesPermits, 2}, "3"},
+	{"give back what is back", puts(Alice, 2), "not held",
+		[]any{3, "n", permitsKey, permitsChannel, alicesPermits, 2}, ""},
+	{"renew what is back", renews(backend.Permits, Alice), "false",
+		[]any{3, "n", permitsKey, permitsChannel, 30000, alicesPermits, 1}, ""},
 	{"force", forces(backend.Permits), "true", []any{3, "n", permitsKey, permitsChannel}, "4"},
-	{"force what is back", forces(backend.Permits), "false", []any{3, "n", permitsKey, permitsChannel}, ""},
+	{"force what is back", forces(backend.Permits), "false",
+		[]any{3, "n", permitsKey, permitsChannel}, ""},
 }
 
-// Permits checks that each step of a semaphore is one script, with its keys and arguments, and what is published.
+// Permits checks that each step of a semaphore is one script, with the right keys, arguments and
+// messages.
 func Permits(t *testing.T, p Package, server *testservers.Server) {
 	s, client := open(t, p.Server(t, server.Addr, Options{})), connect(t, server.Addr)
 	t.Run("the server doesn't know the scripts", func(t *testing.T) {
@@ -90,7 +105,7 @@ func Permits(t *testing.T, p Package, server *testservers.Server) {
 			c.take(t, s)
 			wantScriptCall(t, m.Commands(), c.sends...)
 		}
-		client.Del(t.Context(), "n") // by which the server knows how many there are
+		client.Del(t.Context(), "n") // removes the limit
 	})
 	for _, c := range permitsOnWire {
 		c.take(t, s)
@@ -108,7 +123,8 @@ func Permits(t *testing.T, p Package, server *testservers.Server) {
 		}
 		client.Publish(t.Context(), permitsChannel, "the end")
 		wantMessage(t, messages, permitsChannel, "the end")
-		if keys, left := client.Keys(t.Context(), "*").Val(), client.Get(t.Context(), "n").Val(); fmt.Sprint(keys) != "[n]" || left != "4" {
+		if keys, left := client.Keys(t.Context(), "*").Val(), client.Get(t.Context(), "n").
+			Val(); fmt.Sprint(keys) != "[n]" || left != "4" {
 			t.Errorf("keys %q are left, and %s permits", keys, left)
 		}
 	})
@@ -118,7 +134,9 @@ func Permits(t *testing.T, p Package, server *testservers.Server) {
 			t.Helper()
 			m.All()
 			res := Must[backend.LookResult](t)(s.Look(t.Context(),
-				backend.LookRequest{Kind: backend.Permits, Name: "n", Owner: owner, Permits: 2, Limit: limit}))
+				backend.LookRequest{
+					Kind: backend.Permits, Name: "n", Owner: owner, Permits: 2, Limit: limit,
+				}))
 			if got := m.Commands(); len(got) != 1 {
 				t.Errorf("it was looked at with %q", got)
 			}
@@ -138,7 +156,8 @@ func Permits(t *testing.T, p Package, server *testservers.Server) {
 			owner string
 			limit int
 			want  string
-		}{{"", 0, "true 0 2"}, {Alice, 0, "true 2 2"}, {Bob, 3, "true 0 1"}, {Alice, 1, "true 2 0"}} {
+		}{{"", 0, "true 0 2"}, {Alice, 0, "true 2 2"}, {Bob, 3, "true 0 1"},
+			{Alice, 1, "true 2 0"}} {
 			if got := look(c.owner, c.limit); got != c.want {
 				t.Errorf("%q sees %s, want %s", c.owner, got, c.want)
 			}
@@ -156,21 +175,25 @@ func Permits(t *testing.T, p Package, server *testservers.Server) {
 				t.Fatal(err)
 			}
 		}
-		pair() // makes the scripts known
+		pair() // makes the scripts known to the server
 		m := Watch(t, server.Addr)
 		pair()
-		if got := m.Commands(); len(got) != 2 || !strings.HasPrefix(got[0], `"EVALSHA"`) || !strings.HasPrefix(got[1], `"EVALSHA"`) {
+		if got := m.Commands(); len(got) != 2 || !strings.HasPrefix(got[0], `"EVALSHA"`) ||
+			!strings.HasPrefix(got[1], `"EVALSHA"`) {
 			t.Errorf("%q", got)
 		}
 	})
 	t.Run("who waits", func(t *testing.T) {
 		other := open(t, p.Server(t, server.Addr, Options{}))
-		own, others := SubscribeTo(t, s, backend.Permits, "n"), SubscribeTo(t, other, backend.Permits, "n")
+		own, others := SubscribeTo(t, s, backend.Permits, "n"),
+			SubscribeTo(t, other, backend.Permits, "n")
 		Must[string](t)(gets(Alice, 2, 4)(t.Context(), s))
 		req := Release(Alice)
 		req.Kind, req.Permits, req.AskWaiting = backend.Permits, 2, true
 		res := Must[backend.ReleaseResult](t)(s.Release(t.Context(), req))
-		if want := (backend.ReleaseResult{Outcome: backend.Freed, Counted: true, Waiting: 1}); res != want {
+		if want := (backend.ReleaseResult{
+			Outcome: backend.Freed, Counted: true, Waiting: 1,
+		}); res != want {
 			t.Errorf("%+v, want %+v", res, want)
 		}
 		for _, l := range []*Listener{own, others} {

@@ -8,20 +8,22 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Prefix tests that the lock "n" under a prefix is, for those who use none, the lock whose name begins with
-// the prefix, and nothing else.
+// Prefix tests names under a prefix. For clients without a prefix, the lock "n" is the lock with
+// the name prefix + "n". No other key is touched.
 func Prefix(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)
-	s, plain := open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"})), open(t, p.Server(t, server.Addr, Options{}))
-	client.HSet(ctx, "n", "name", "bob") // data of the name itself
+	s, plain := open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"})),
+		open(t, p.Server(t, server.Addr, Options{}))
+	client.HSet(ctx, "n", "name", "bob") // other data under the name without the prefix
 
 	Must[backend.AcquireResult](t)(s.Acquire(ctx, Acquire(Alice)))
 	if res := Must[backend.AcquireResult](t)(s.Acquire(ctx, Reenter(Alice))); res.Count != 2 {
 		t.Errorf("re-entered: %d holds", res.Count)
 	}
 	WantHash(t, client, "lock:n", map[string]string{Alice: "2"}, Lease)
-	if res := Must[backend.LookResult](t)(s.Look(ctx, backend.LookRequest{Name: "n", Owner: Alice})); !res.Held || res.Count != 2 {
+	if res := Must[backend.LookResult](t)(
+		s.Look(ctx, backend.LookRequest{Name: "n", Owner: Alice})); !res.Held || res.Count != 2 {
 		t.Errorf("looked at: %+v", res)
 	}
 	other := backend.AcquireRequest{Name: "lock:n", Owner: Bob, Lease: Lease}
@@ -29,7 +31,9 @@ func Prefix(t *testing.T, p Package, server *testservers.Server) {
 		t.Error("two hold it")
 	}
 
-	reqs := []backend.RenewRequest{Renew(Alice), Renew(Bob), {Name: "another", Owner: Alice, Lease: Lease}}
+	reqs := []backend.RenewRequest{
+		Renew(Alice), Renew(Bob), {Name: "another", Owner: Alice, Lease: Lease},
+	}
 	for n := 1; n <= len(reqs); n++ {
 		s.RenewBatch(ctx, reqs[:n], func(i int, res backend.RenewResult, err error) {
 			if err != nil || res.Held != (i == 0) {
@@ -47,17 +51,19 @@ func Prefix(t *testing.T, p Package, server *testservers.Server) {
 	own, others := Subscribe(t, s, "n"), Subscribe(t, plain, "lock:n")
 	req := Release(Alice)
 	req.AskWaiting = true
-	for _, want := range []backend.ReleaseResult{{Outcome: backend.Left}, {Outcome: backend.Freed, Counted: true, Waiting: 1}, {}} {
+	for _, want := range []backend.ReleaseResult{{Outcome: backend.Left},
+		{Outcome: backend.Freed, Counted: true, Waiting: 1}, {}} {
 		if res := Must[backend.ReleaseResult](t)(s.Release(ctx, req)); res != want {
 			t.Errorf("release: %+v, want %+v", res, want)
 		}
 	}
-	for range 2 { // the release, and a forced one
+	for range 2 { // one wake-up by the release, and one by the forced release
 		if !own.Wait() || !others.Wait() {
 			t.Error("a release wakes all")
 		}
 		Must[backend.AcquireResult](t)(plain.Acquire(ctx, other))
-		Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
+		Must[backend.ForceReleaseResult](t)(
+			s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
 	}
 	own.Wait()
 	others.Wait()

@@ -16,8 +16,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// The scripts as Redisson's documentation shows them, without white space that has no meaning. They
-// are written out here again because the files could be changed by mistake.
+// Scripts as in Redisson's documentation, without meaningless white space. They are repeated here
+// to find changes by mistake in the files of the scripts.
 const (
 	goldenAcquire = `if (redis.call('exists', KEYS[1]) == 0) then redis.call('hincrby', KEYS[1], ARGV[2], 1); redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end; ` +
 		`if (redis.call('hexists', KEYS[1], ARGV[2]) == 1) then redis.call('hincrby', KEYS[1], ARGV[2], 1); redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end; ` +
@@ -30,8 +30,8 @@ const (
 	goldenForce = `if (redis.call('del', KEYS[1]) == 1) then redis.call('publish', KEYS[2], ARGV[1]); return 1 else return 0 end`
 )
 
-// Protocol checks every command of a session on a server, argument by argument, and what it leaves
-// there.
+// Protocol checks every command of a session on a server, argument by argument, and the keys that
+// it leaves there.
 func Protocol(t *testing.T, server *testservers.Server, s Session) {
 	const channel = "redisson_lock__channel:{n}"
 	ctx := t.Context()
@@ -59,26 +59,31 @@ func Protocol(t *testing.T, server *testservers.Server, s Session) {
 	}
 	wantCommands(t, m, `"EVALSHA" "SHA" "1" "n" "30000" `+Quoted(Bob))
 
-	Must[backend.RenewResult](t)(s.Renew(ctx, backend.RenewRequest{Name: "n", Owner: Alice, Lease: 20 * time.Second}))
+	Must[backend.RenewResult](t)(s.Renew(ctx, backend.RenewRequest{
+		Name: "n", Owner: Alice, Lease: 20 * time.Second,
+	}))
 	wantScript(t, m.Commands(), goldenRenew, 1, "n", 20000, Alice)
 	WantHash(t, client, "n", map[string]string{Alice: "2"}, 20*time.Second)
 
 	m.Commands()
-	if res := Must[backend.ReleaseResult](t)(s.Release(ctx, Release(Alice))); res.Outcome != backend.Left {
+	if res := Must[backend.ReleaseResult](t)(
+		s.Release(ctx, Release(Alice))); res.Outcome != backend.Left {
 		t.Errorf("release of one of two: %v", res.Outcome)
 	}
 	wantScript(t, m.Commands(), goldenRelease, 2, "n", channel, 0, 30000, Alice)
 	WantHash(t, client, "n", map[string]string{Alice: "1"}, Lease)
 
 	m.Commands()
-	if res := Must[backend.ReleaseResult](t)(s.Release(ctx, Release(Alice))); res.Outcome != backend.Freed {
+	if res := Must[backend.ReleaseResult](t)(
+		s.Release(ctx, Release(Alice))); res.Outcome != backend.Freed {
 		t.Errorf("release of the last: %v", res.Outcome)
 	}
 	wantCommands(t, m, `"EVALSHA" "SHA" "2" "n" `+Quoted(channel, 0, 30000, Alice))
 	WantHash(t, client, "n", map[string]string{}, -2)
 	wantMessage(t, messages, channel, "0")
 
-	if res := Must[backend.ReleaseResult](t)(s.Release(ctx, Release(Alice))); res.Outcome != backend.NotHeld {
+	if res := Must[backend.ReleaseResult](t)(
+		s.Release(ctx, Release(Alice))); res.Outcome != backend.NotHeld {
 		t.Errorf("release of none: %v", res.Outcome)
 	}
 
@@ -89,7 +94,8 @@ func Protocol(t *testing.T, server *testservers.Server, s Session) {
 
 	Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
 	got := m.Commands()
-	if text := wantScriptCall(t, got, 2, "n", channel, 0); !strings.HasSuffix(text, goldenForce) { // behind a look at what is there
+	if text := wantScriptCall(t, got, 2, "n", channel, 0); !strings.HasSuffix(text, goldenForce) {
+		// the script begins with another part, which looks at the key
 		t.Errorf("script\n%s\nwant at its end\n%s", text, goldenForce)
 	}
 	wantMessage(t, messages, channel, "0")
@@ -106,8 +112,8 @@ func Uncontended(t *testing.T, server *testservers.Server, s Session) {
 		`"EVALSHA" "SHA" "2" "n" `+Quoted("redisson_lock__channel:{n}", 0, 30000, Alice))
 }
 
-// RenewTogether checks that many holds are renewed with few scripts, and that what is wrong with one of
-// them does not touch the others.
+// RenewTogether checks that few scripts renew many holds, and that an error of one hold doesn't
+// affect the others.
 func RenewTogether(t *testing.T, server *testservers.Server, s Session) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)
@@ -115,7 +121,9 @@ func RenewTogether(t *testing.T, server *testservers.Server, s Session) {
 	var reqs []backend.RenewRequest
 	for i := range n {
 		name := fmt.Sprint("lock:", i)
-		Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: Alice, Lease: Lease}))
+		Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
+			Name: name, Owner: Alice, Lease: Lease,
+		}))
 		reqs = append(reqs, backend.RenewRequest{Name: name, Owner: Alice, Lease: 2 * Lease})
 	}
 	renew := func() (held [n]bool, errs [n]error) {
@@ -127,7 +135,7 @@ func RenewTogether(t *testing.T, server *testservers.Server, s Session) {
 		})
 		return held, errs
 	}
-	renew() // makes the scripts known
+	renew() // makes the scripts known to the server
 	m := Watch(t, server.Addr)
 	renew()
 	if got := m.Commands(); len(got) != 3 {
@@ -139,7 +147,8 @@ func RenewTogether(t *testing.T, server *testservers.Server, s Session) {
 		}
 	}
 
-	// One is another's, one is gone, one is no lock, and one has another lease.
+	// Another owner holds one lock, one lock is gone, one key is no lock, and one request has
+	// another lease.
 	reqs[10].Owner = Bob
 	client.Del(ctx, reqs[110].Name)
 	client.Del(ctx, reqs[120].Name)
@@ -161,22 +170,27 @@ func RenewTogether(t *testing.T, server *testservers.Server, s Session) {
 	}
 }
 
-// Braces checks that a name that has braces keeps them, and its channel gets none.
+// Braces checks that a name with braces keeps them, and that its channel gets no more braces.
 func Braces(t *testing.T, server *testservers.Server, s Session) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)
 	for _, name := range []string{"{a}b", "a{b", "{}x"} {
 		channel := "redisson_lock__channel:" + name
 		messages := listen(t, client, channel)
-		Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: Alice, Lease: Lease}))
+		Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
+			Name: name, Owner: Alice, Lease: Lease,
+		}))
 		WantHash(t, client, name, map[string]string{Alice: "1"}, Lease)
-		Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: Alice, Lease: Lease}))
+		Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{
+			Name: name, Owner: Alice, Lease: Lease,
+		}))
 		wantMessage(t, messages, channel, "0")
 	}
 }
 
-// wantScript compares two commands as a Monitor shows them: first an EVALSHA, which the server has not
-// known, then an EVAL of the golden script with the same arguments, under the same name.
+// wantScript checks the two commands that a Monitor shows if the server doesn't know a script yet.
+// The first is an EVALSHA. The second is an EVAL of the golden script, with the hash and the
+// arguments of the first.
 func wantScript(t *testing.T, got []string, golden string, args ...any) {
 	t.Helper()
 	if text := wantScriptCall(t, got, args...); text != golden {
@@ -184,7 +198,8 @@ func wantScript(t *testing.T, got []string, golden string, args ...any) {
 	}
 }
 
-// wantScriptCall checks that a script was called, which the server didn't know before, and returns it.
+// wantScriptCall checks the call of a script that the server didn't know before, and returns the
+// script.
 func wantScriptCall(t *testing.T, got []string, args ...any) (plain string) {
 	t.Helper()
 	if len(got) != 2 {
@@ -207,8 +222,8 @@ func wantScriptCall(t *testing.T, got []string, args ...any) (plain string) {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// wantCommands compares commands, where SHA stands for any hash, but for looks who has a lock,
-// which those who wait send now and then.
+// wantCommands compares commands. SHA stands for any hash. It ignores the scripts with which
+// waiters look for a lock's holder now and then.
 func wantCommands(t *testing.T, m *Monitor, want ...string) {
 	t.Helper()
 	got := slices.DeleteFunc(m.Commands(), func(cmd string) bool {
@@ -244,7 +259,8 @@ func listen(t *testing.T, client *redis.Client, channel string) *redis.PubSub {
 func wantMessage(t *testing.T, sub *redis.PubSub, channel, payload string) {
 	t.Helper()
 	msg, err := sub.ReceiveTimeout(t.Context(), testservers.Patience)
-	if m, ok := msg.(*redis.Message); err != nil || !ok || m.Channel != channel || m.Payload != payload {
+	if m, ok := msg.(*redis.Message); err != nil || !ok || m.Channel != channel ||
+		m.Payload != payload {
 		t.Errorf("received %v, %v; want %q on %q", msg, err, payload, channel)
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// wantNotReplicated fails the test if err is not that of an acquisition that has too few replicas.
+// wantNotReplicated fails the test unless err is that of an acquisition that too few replicas have
+// acknowledged.
 func wantNotReplicated(t testing.TB, err error, says string) {
 	t.Helper()
 	WantKind(t, err, backend.Unknown)
@@ -23,7 +24,7 @@ func wantNotReplicated(t testing.TB, err error, says string) {
 	}
 }
 
-// Replicas tests waiting for replicas, on a master with two.
+// Replicas tests waiting for replicas, on a master with two replicas.
 func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*testservers.Server) {
 	ctx := t.Context()
 	client := connect(t, master.Addr)
@@ -32,7 +33,7 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 
 	t.Run("on the wire", func(t *testing.T) {
 		s := with(t, both)
-		for range 2 { // scripts that the server doesn't know yet, and then does
+		for range 2 { // the server doesn't know the scripts at first, and then does
 			Free(t, s, "n")
 		}
 		m := Watch(t, master.Addr)
@@ -40,12 +41,14 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 		if res := Must[backend.AcquireResult](t)(s.Acquire(ctx, Reenter(Alice))); res.Count != 2 {
 			t.Errorf("re-entry: %+v", res)
 		}
-		if res := Must[backend.AcquireResult](t)(s.Acquire(ctx, Acquire(Bob))); res.Acquired || res.Remaining <= 0 {
+		if res := Must[backend.AcquireResult](t)(s.Acquire(ctx, Acquire(Bob))); res.Acquired ||
+			res.Remaining <= 0 {
 			t.Errorf("acquire by another: %+v", res)
 		}
 		Must[backend.ReleaseResult](t)(s.Release(ctx, Release(Alice)))
 		Must[backend.ReleaseResult](t)(s.Release(ctx, Release(Alice)))
-		const acquire, release, wait = `"EVALSHA" "SHA" "1" "n" "30000" `, `"EVALSHA" "SHA" "2" "n" "redisson_lock__channel:{n}" "0" "30000" `, `"WAIT" "2" "4000"`
+		const acquire, release, wait = `"EVALSHA" "SHA" "1" "n" "30000" `,
+			`"EVALSHA" "SHA" "2" "n" "redisson_lock__channel:{n}" "0" "30000" `, `"WAIT" "2" "4000"`
 		alice := Quoted(Alice)
 		wantCommands(t, m,
 			acquire+alice, wait,
@@ -57,7 +60,8 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 	t.Run("a script that is unknown counts once", func(t *testing.T) {
 		client.FlushAll(ctx)
 		client.ScriptFlush(ctx)
-		if res := Must[backend.AcquireResult](t)(with(t, both).Acquire(ctx, Reenter(Alice))); res.Count != 1 {
+		if res := Must[backend.AcquireResult](t)(with(t, both).
+			Acquire(ctx, Reenter(Alice))); res.Count != 1 {
 			t.Errorf("acquired %d times", res.Count)
 		}
 	})
@@ -88,8 +92,9 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 		wantNotReplicated(t, err, "1 of 2")
 		WantHash(t, client, "n", map[string]string{Alice: "3"}, Lease)
 
-		// Who is refused needs no replica, and nor does anything else.
-		if res := Must[backend.AcquireResult](t)(s.Acquire(ctx, Reenter(Bob))); res.Acquired || res.Remaining <= 0 {
+		// A refused acquisition needs no replica, nor does any other step.
+		if res := Must[backend.AcquireResult](t)(s.Acquire(ctx, Reenter(Bob))); res.Acquired ||
+			res.Remaining <= 0 {
 			t.Errorf("acquire by another: %+v", res)
 		}
 		if !Must[backend.RenewResult](t)(s.Renew(ctx, Renew(Alice))).Held {
@@ -101,14 +106,16 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 	t.Run("other errors", func(t *testing.T) {
 		client.FlushAll(ctx)
 		master.Do("ACL", "SETUSER", "impatient", "on", ">secret", "~*", "&*", "+@all", "-wait")
-		s := open(t, p.Server(t, master.Addr, Options{User: "impatient", Replicas: 2, Timeout: Scant}))
+		s := open(t, p.Server(t, master.Addr, Options{
+			User: "impatient", Replicas: 2, Timeout: Scant,
+		}))
 		_, err := s.Acquire(ctx, Acquire(Alice))
 		wantNotReplicated(t, err, "NOPERM")
 		if res := Must[backend.AcquireResult](t)(s.Acquire(ctx, Acquire(Bob))); res.Acquired {
 			t.Error("acquired by another")
 		}
 
-		// What was not carried out is not about replicas.
+		// The errors of steps that weren't carried out don't mention replicas.
 		client.FlushAll(ctx)
 		client.Set(ctx, "n", "precious", 0)
 		_, err = with(t, scantBoth).Acquire(ctx, Acquire(Alice))
@@ -117,7 +124,9 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 			t.Errorf("acquire on a string: %v", err)
 		}
 		client.FlushAll(ctx)
-		testservers.Until(t, "a replica is empty, too", func() bool { return slaves[0].Do("DBSIZE") == "0" })
+		testservers.Until(t, "a replica is empty, too", func() bool {
+			return slaves[0].Do("DBSIZE") == "0"
+		})
 		_, err = open(t, p.Server(t, slaves[0].Addr, both)).Acquire(ctx, Acquire(Alice))
 		WantKind(t, err, backend.Retry)
 	})
@@ -130,9 +139,11 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 		proxy.LoseReply(OnLock)
 		_, err := s.Acquire(ctx, Acquire(Alice))
 		WantKind(t, err, backend.Unknown)
-		testservers.Until(t, "it is carried out", func() bool { return client.HGet(ctx, "n", Alice).Val() == "2" })
+		testservers.Until(t, "it is carried out", func() bool {
+			return client.HGet(ctx, "n", Alice).Val() == "2"
+		})
 		testservers.Until(t, "the next is carried out, once", func() bool {
-			_, err := s.Acquire(ctx, Acquire(Bob)) // on whatever connection
+			_, err := s.Acquire(ctx, Acquire(Bob)) // on any connection
 			return err == nil
 		})
 		WantHash(t, client, "n", map[string]string{Alice: "2"}, Lease)
@@ -146,7 +157,8 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 		if ok || !errors.Is(err, redisson.ErrNotReplicated) {
 			t.Errorf("TryLock: %v, %v", ok, err)
 		}
-		// The context should end in a pause between two attempts: one that it cuts short says nothing.
+		// If the context ends during an attempt, the error doesn't mention replicas. So the call is
+		// repeated until its context ends in a pause between two attempts.
 		testservers.Until(t, "LockContext says that it is not replicated", func() bool {
 			short, cancel := context.WithTimeout(ctx, 12*Scant)
 			defer cancel()
@@ -156,11 +168,15 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 			}
 			return errors.Is(err, redisson.ErrNotReplicated)
 		})
-		testservers.Until(t, "they are taken back", func() bool { return client.DBSize(ctx).Val() == 0 })
+		testservers.Until(t, "they are taken back", func() bool {
+			return client.DBSize(ctx).Val() == 0
+		})
 
 		waits := make(chan error)
 		go func() { waits <- c.Locker("c").LockContext(ctx) }()
-		testservers.Until(t, "an attempt is made", func() bool { return client.DBSize(ctx).Val() == 1 })
+		testservers.Until(t, "an attempt is made", func() bool {
+			return client.DBSize(ctx).Val() == 1
+		})
 		slaves[0].Cont()
 		if err := <-waits; err != nil {
 			t.Errorf("LockContext: %v", err)
@@ -178,21 +194,27 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 		leaving, cancel := context.WithCancel(ctx)
 		left := make(chan error)
 		go func() { left <- c.Locker("n").LockContext(leaving) }()
-		testservers.Until(t, "the master has it", func() bool { return client.DBSize(ctx).Val() == 1 })
+		testservers.Until(t, "the master has it", func() bool {
+			return client.DBSize(ctx).Val() == 1
+		})
 		cancel()
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Errorf("LockContext: %v", err)
 		}
-		testservers.Until(t, "it is taken back", func() bool { return client.DBSize(ctx).Val() == 0 })
+		testservers.Until(t, "it is taken back", func() bool {
+			return client.DBSize(ctx).Val() == 0
+		})
 	})
 }
 
-// ReplicasInCluster tests waiting for replicas in a cluster whose masters have one each.
+// ReplicasInCluster tests waiting for replicas in a cluster whose masters have one replica each.
 func ReplicasInCluster(t *testing.T, p Package, masters, replicas []*testservers.Server) {
 	ctx := t.Context()
 	s := open(t, p.Cluster(t, masters, Options{Replicas: 1, Timeout: Ample}))
 	try := func(name, owner string) (backend.AcquireResult, error) {
-		return s.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: owner, Lease: Lease, Reentry: true})
+		return s.Acquire(ctx, backend.AcquireRequest{
+			Name: name, Owner: owner, Lease: Lease, Reentry: true,
+		})
 	}
 	for i := range 10 { // on all masters
 		name := fmt.Sprint("name", i)
@@ -208,7 +230,9 @@ func ReplicasInCluster(t *testing.T, p Package, masters, replicas []*testservers
 	scanty := open(t, p.Cluster(t, masters, Options{Replicas: 2, Timeout: Scant}))
 	_, err := scanty.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: Bob, Lease: Lease})
 	wantNotReplicated(t, err, "1 of 2")
-	Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{Name: name, Owner: Bob, Lease: Lease}))
+	Must[backend.ReleaseResult](t)(s.Release(ctx, backend.ReleaseRequest{
+		Name: name, Owner: Bob, Lease: Lease,
+	}))
 
 	NewMove(t, masters, name).Finish()
 	testservers.Until(t, "it is acquired where the slot is now", func() bool {
@@ -222,21 +246,25 @@ func ReplicasInCluster(t *testing.T, p Package, masters, replicas []*testservers
 		}
 		return true
 	})
-	// And nobody was content with what another server's replicas had acknowledged.
+	// The session doesn't accept the acknowledgements of another server's replicas.
 	_, err = scanty.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: Alice, Lease: Lease})
 	testservers.Until(t, "the slot is found", func() bool {
 		if IsKind(err, backend.Retry) {
-			_, err = scanty.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: Alice, Lease: Lease})
+			_, err = scanty.Acquire(ctx, backend.AcquireRequest{
+				Name: name, Owner: Alice, Lease: Lease,
+			})
 			return false
 		}
 		return true
 	})
 	wantNotReplicated(t, err, "1 of 2")
 
-	// A failover: the client is told by nobody, and finds out.
+	// The client isn't notified of this failover, so it must find out by itself.
 	TakeOver(t, masters, replicas, name)
 	testservers.Until(t, "the new master is asked", func() bool {
-		res, err := scanty.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: Bob, Lease: Lease})
+		res, err := scanty.Acquire(ctx, backend.AcquireRequest{
+			Name: name, Owner: Bob, Lease: Lease,
+		})
 		if res.Acquired || errors.Is(err, redisson.ErrNotReplicated) {
 			t.Error("the lock was lost in the failover")
 		}

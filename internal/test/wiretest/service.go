@@ -17,32 +17,34 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Service is a real server behind a proxy that is as strict as managed services and compatible
-// servers are, and answers in their words.
+// A Service is a real server behind a proxy. The proxy is as strict as managed services and
+// compatible servers, and uses their error messages.
 type Service struct {
-	// Bars are the commands that it doesn't know, in capital letters, and what it answers to them.
-	// The empty answer is the end of the connection.
+	// Bars are the commands that the proxy refuses, in capital letters, with its answers. If an
+	// answer is empty, the proxy ends the connection.
 	Bars map[string]string
 
-	// Declared says that a script may only use keys that it is told, unless a comment asks for
-	// more, as in Dragonfly.
+	// Declared says that, as in Dragonfly, a script may use only the keys in KEYS, unless its first
+	// line allows others.
 	Declared bool
 
-	// Constant says that keys must be written as constants in scripts, as in a cluster of Alibaba
-	// Cloud.
+	// Constant says that, as in a cluster of Alibaba Cloud, each call in a script must name its
+	// command and take its key from KEYS.
 	Constant bool
 
-	// Alone is the server, if it is a node of a cluster that lists only itself until it recovers.
+	// Alone, unless nil, is the server behind the proxy: a node of a cluster. Until Recover is
+	// called, the proxy answers as if the node knew no other node.
 	Alone *testservers.Server
 
 	mu        sync.Mutex
-	trouble   string            // what every script is answered
-	met       int               // how many were
-	shas      map[string]string // of scripts, and of what was made of them
+	trouble   string            // the answer to every script; empty: none
+	met       int               // number of scripts that got the answer trouble
+	shas      map[string]string // hashes of the rewritten scripts, by the hash of the original
 	recovered bool
 }
 
-// Serve returns the address of the service before a server. It ends with the test.
+// Serve starts the proxy in front of a server, and returns its address. The proxy ends with the
+// test.
 func (s *Service) Serve(t testing.TB, server string) (addr string) {
 	t.Helper()
 	l := Must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
@@ -87,22 +89,22 @@ func (s *Service) Serve(t testing.TB, server string) (addr string) {
 	return l.Addr().String()
 }
 
-// Trouble sets what every script is answered from now on: an error, or nothing for what it really
-// is.
+// Trouble makes the proxy answer every script with an error from now on. If answer is empty,
+// scripts get their real answers again.
 func (s *Service) Trouble(answer string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trouble, s.met = answer, 0
 }
 
-// Met is how many scripts were answered with the trouble.
+// Met returns how many scripts were answered with the error of Trouble.
 func (s *Service) Met() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.met
 }
 
-// Recover ends that a node lists only itself.
+// Recover makes the node list the other nodes again.
 func (s *Service) Recover() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +158,7 @@ func (s *Service) serve(client, upstream net.Conn) {
 	}
 }
 
-// ownSlots is what a node that knows no other says of the slots that it has.
+// ownSlots returns the answer to a question about slots, as if the node knew no other node.
 func (s *Service) ownSlots(client net.Conn, words []string) string {
 	host, port, _ := net.SplitHostPort(client.LocalAddr().String())
 	var slots, limits []string
@@ -179,7 +181,8 @@ func (s *Service) ownSlots(client net.Conn, words []string) string {
 		return array(slots...) + "\r\n"
 	case len(words) > 1 && strings.EqualFold(words[1], "shards"):
 		me := array(bulk("id"), bulk("me"), bulk("port"), ":"+port, bulk("ip"), bulk(host),
-			bulk("endpoint"), bulk(host), bulk("role"), bulk("master"), bulk("health"), bulk("online"))
+			bulk("endpoint"), bulk(host), bulk("role"), bulk("master"), bulk("health"),
+			bulk("online"))
 		shard := array(bulk("slots"), array(limits...), bulk("nodes"), array(me))
 		return array(shard) + "\r\n"
 	}
@@ -216,7 +219,8 @@ var (
 	goodCall   = regexp.MustCompile(`^'\w+'(\)|, KEYS\[)`)
 )
 
-// keysAreConstants says whether each call of a script names its command, and finds its key in KEYS.
+// keysAreConstants says whether each call of a script names its command, and takes its key from
+// KEYS.
 func keysAreConstants(script string) bool {
 	for _, call := range scriptCall.FindAllStringSubmatch(script, -1) {
 		if !goodCall.MatchString(call[1]) {
@@ -226,8 +230,8 @@ func keysAreConstants(script string) bool {
 	return true
 }
 
-// declaredOnly is put before a script. It has all calls look whether the keys are declared;
-// channels are no keys.
+// declaredOnly is put in front of a script. It makes all calls check that their keys are declared.
+// Channels aren't keys.
 const declaredOnly = `local declared, real = {}, redis; ` +
 	`for _, key in ipairs(KEYS) do declared[key] = true; end; ` +
 	`local keyless = {time = true, publish = true, spublish = true, pubsub = true}; ` +
@@ -239,7 +243,7 @@ const declaredOnly = `local declared, real = {}, redis; ` +
 	`local redis = {call = function(...) look(...); return real.call(...); end, ` +
 	`pcall = function(...) look(...); return real.pcall(...); end}; `
 
-// rewrite returns a request as the server gets it.
+// rewrite returns a request in the form in which the server gets it.
 func (s *Service) rewrite(verb string, words []string) []string {
 	if !s.Declared || verb != "EVAL" && verb != "EVALSHA" {
 		return words

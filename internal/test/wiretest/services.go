@@ -15,8 +15,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// uses are ways in which programs use a store. Each lets two clients compete, where there is
-// something to compete for, and returns the first error of one of them.
+// uses are ways in which programs use a store. In most of them two clients compete. Each use
+// returns the errors of both clients.
 var uses = map[string]func(ctx context.Context, one, two *dlock.Client) error{
 	"plain": func(ctx context.Context, one, two *dlock.Client) error {
 		return hand(ctx, one.Locker("plain"), two.Locker("plain"))
@@ -53,7 +53,9 @@ var uses = map[string]func(ctx context.Context, one, two *dlock.Client) error{
 		}
 		other := make(chan error, 1)
 		go func() {
-			other <- two.Semaphore("permits", 2).Do(ctx, 1, func(context.Context) error { return nil })
+			other <- two.Semaphore("permits", 2).Do(ctx, 1, func(context.Context) error {
+				return nil
+			})
 		}()
 		return errors.Join(h.Release(ctx), <-other)
 	},
@@ -68,7 +70,9 @@ var uses = map[string]func(ctx context.Context, one, two *dlock.Client) error{
 	},
 	"once": func(ctx context.Context, one, two *dlock.Client) error {
 		for _, c := range []*dlock.Client{one, two} {
-			_, err := c.Once(ctx, "once", "today", time.Minute, func(context.Context) error { return nil })
+			_, err := c.Once(ctx, "once", "today", time.Minute, func(context.Context) error {
+				return nil
+			})
 			if err != nil {
 				return err
 			}
@@ -81,7 +85,7 @@ var uses = map[string]func(ctx context.Context, one, two *dlock.Client) error{
 	},
 }
 
-// hand has one lock and unlock, and other lock after it.
+// hand acquires a lock with one, checks that other doesn't get it, and then lets other acquire it.
 func hand(ctx context.Context, one, other *dlock.Locker) error {
 	h, err := one.Acquire(ctx)
 	if err != nil {
@@ -95,14 +99,14 @@ func hand(ctx context.Context, one, other *dlock.Locker) error {
 	return errors.Join(h.Release(ctx), <-done)
 }
 
-// All uses, and those of them whose scripts have constants for keys.
+// allUses are all uses. constantUses are those whose scripts take all keys from KEYS.
 var (
 	allUses      = slices.Sorted(maps.Keys(uses))
 	constantUses = []string{"fenced", "latch", "once", "plain"}
 )
 
-// Services tests stores that are as strict as managed services, compatible servers and proxies are:
-// of each use that it works, or that it is refused at once by an error that says what to do.
+// Services tests stores that are as strict as managed services, compatible servers and proxies.
+// Each use works, or is refused at once with an error that names a remedy.
 func Services(t *testing.T, p Package, server *testservers.Server) {
 	unknown := func(verbs ...string) map[string]string {
 		bars := make(map[string]string)
@@ -120,9 +124,10 @@ func Services(t *testing.T, p Package, server *testservers.Server) {
 		}
 		return bars
 	}
-	// Services bar these commands, and locks do without them.
+	// Services refuse these commands, and locks work without them.
 	spared := []string{
-		"ACL", "CONFIG", "CLUSTER", "COMMAND", "DEBUG", "FCALL", "FUNCTION", "INFO", "KEYS", "MIGRATE",
+		"ACL", "CONFIG", "CLUSTER", "COMMAND", "DEBUG", "FCALL", "FUNCTION", "INFO", "KEYS",
+		"MIGRATE",
 		"MONITOR", "MULTI", "OBJECT", "PSUBSCRIBE", "PUBSUB", "SCAN", "SCRIPT", "WAIT", "WATCH",
 	}
 	const lua, flag = "locks need a server that runs Lua scripts", "script_check_enable"
@@ -136,22 +141,28 @@ func Services(t *testing.T, p Package, server *testservers.Server) {
 	for name, c := range map[string]struct {
 		service *Service
 		works   []string
-		says    string // when it refuses the others
-		simple  bool   // the client is set up for a server without HELLO and CLIENT
+		says    string // the text of the error of uses that don't work
+		simple  bool   // the client doesn't use HELLO and CLIENT
 	}{
-		"commands that are unknown":  {service: only(unknown(spared...)), works: allUses},
-		"commands that are denied":   {service: only(denied(spared...)), works: allUses},
-		"no CLIENT":                  {service: only(denied("CLIENT")), works: allUses, simple: true},
-		"no HELLO":                   {service: only(unknown("CLIENT", "HELLO")), works: allUses, simple: true},
+		"commands that are unknown": {service: only(unknown(spared...)), works: allUses},
+		"commands that are denied":  {service: only(denied(spared...)), works: allUses},
+		"no CLIENT": {
+			service: only(denied("CLIENT")), works: allUses, simple: true,
+		},
+		"no HELLO": {
+			service: only(unknown("CLIENT", "HELLO")), works: allUses, simple: true,
+		},
 		"no subscriptions":           {service: only(unknown("SUBSCRIBE")), works: allUses},
 		"subscriptions are denied":   {service: only(denied("SUBSCRIBE")), works: allUses},
 		"subscriptions in a proxy":   {service: only(envoy), works: allUses},
 		"subscriptions end the link": {service: only(twemproxy), works: allUses},
 		"declared keys":              {service: &Service{Declared: true}, works: allUses},
-		"constant keys":              {service: &Service{Constant: true}, works: constantUses, says: flag},
-		"no scripts":                 {service: only(unknown("EVAL", "EVALSHA")), says: lua},
-		"scripts are denied":         {service: only(denied("EVAL", "EVALSHA")), says: lua},
-		"scripts for others":         {service: only(aliyun), says: lua},
+		"constant keys": {
+			service: &Service{Constant: true}, works: constantUses, says: flag,
+		},
+		"no scripts":         {service: only(unknown("EVAL", "EVALSHA")), says: lua},
+		"scripts are denied": {service: only(denied("EVAL", "EVALSHA")), says: lua},
+		"scripts for others": {service: only(aliyun), says: lua},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
@@ -159,7 +170,8 @@ func Services(t *testing.T, p Package, server *testservers.Server) {
 			server.Do("FLUSHALL")
 			server.Do("SCRIPT", "FLUSH")
 			b := p.Server(t, c.service.Serve(t, server.Addr), Options{Simple: c.simple})
-			quiet, lease := dlock.WithLogger(slog.New(slog.DiscardHandler)), dlock.WithLease(3*time.Second)
+			quiet, lease := dlock.WithLogger(slog.New(slog.DiscardHandler)),
+				dlock.WithLease(3*time.Second)
 			one, two := locks(t, b, quiet, lease), locks(t, b, quiet, lease)
 			for _, use := range allUses {
 				err := uses[use](ctx, one, two)
@@ -176,8 +188,8 @@ func Services(t *testing.T, p Package, server *testservers.Server) {
 	}
 }
 
-// Troubled tests a service that for a while answers every script with an error: nobody gets a lock
-// meanwhile, those who wait get it after that, and a release that is under way is carried out.
+// Troubled tests a service that answers every script with an error for a while. During that time no
+// call gets a lock. Afterwards waiters get it, and a pending release is carried out.
 func Troubled(t *testing.T, p Package, server *testservers.Server) {
 	const inScript = "ERR Error running script" +
 		" (call to f_e0f19a3d3e5e9dd9d7a7d6c0ab61b9fd3d1b7f11): @user_script:1: "
@@ -186,12 +198,15 @@ func Troubled(t *testing.T, p Package, server *testservers.Server) {
 		"a replica":                             readOnly,
 		"a replica, in an older server's words": inScript + "@user_script: 1: -" + readOnly,
 		"a server that loads":                   "LOADING Redis is loading the dataset in memory",
-		"a server that loads, inside a script":  inScript + "LOADING Dragonfly is loading the dataset in memory",
-		"a script that takes long":              "BUSY Redis is busy running a script. You can only call SCRIPT KILL.",
-		"a cluster that is down":                "CLUSTERDOWN The cluster is down",
-		"a link to a master":                    "MASTERDOWN Link with MASTER is down",
-		"a disk that is full":                   "MISCONF Errors writing to the AOF file: No space left on device",
-		"too few replicas":                      "NOREPLICAS Not enough good replicas to write.",
+		"a server that loads, inside a script": inScript +
+			"LOADING Dragonfly is loading the dataset in memory",
+		"a script that takes long": "BUSY Redis is busy running a script. You can " +
+			"only call SCRIPT KILL.",
+		"a cluster that is down": "CLUSTERDOWN The cluster is down",
+		"a link to a master":     "MASTERDOWN Link with MASTER is down",
+		"a disk that is full": "MISCONF Errors writing to the AOF file: No " +
+			"space left on device",
+		"too few replicas": "NOREPLICAS Not enough good replicas to write.",
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
@@ -207,7 +222,8 @@ func Troubled(t *testing.T, p Package, server *testservers.Server) {
 			}
 
 			s.Trouble(answer)
-			if ok, err := waiter.Locker("free").TryLock(ctx); ok || !errors.Is(err, dlock.ErrUnavailable) {
+			if ok, err := waiter.Locker("free").TryLock(ctx); ok ||
+				!errors.Is(err, dlock.ErrUnavailable) {
 				t.Errorf("TryLock meanwhile: %v, %v; want ErrUnavailable", ok, err)
 			}
 			locked := make(chan error, 1)
@@ -235,10 +251,10 @@ func Troubled(t *testing.T, p Package, server *testservers.Server) {
 	}
 }
 
-// AloneInItsView tests a node of a cluster that lists only itself, with its own slots, as a node
-// does that has lost sight of the others. A client that knows no other node finds the locks
-// elsewhere by what that node says, or is refused; it gets none that is held. When the node lists
-// the others again, all are found.
+// AloneInItsView tests a node of a cluster that lists only itself, with its own slots, as if it had
+// lost contact with the others. A client that knows only this node finds other nodes' locks by
+// redirections, or gets an error. It never gets a lock that is held. When the node lists the others
+// again, the client finds all locks.
 func AloneInItsView(t *testing.T, p Package, nodes []*testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
@@ -254,7 +270,8 @@ func AloneInItsView(t *testing.T, p Package, nodes []*testservers.Server) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ok, err := c.Locker(name).TryLock(ctx); ok || err != nil && !errors.Is(err, dlock.ErrUnavailable) {
+		if ok, err := c.Locker(name).TryLock(ctx); ok ||
+			err != nil && !errors.Is(err, dlock.ErrUnavailable) {
 			t.Errorf("%s is held: %v, %v", name, ok, err)
 		}
 		if err := held.Release(ctx); err != nil {

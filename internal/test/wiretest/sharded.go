@@ -14,7 +14,7 @@ import (
 
 var sharded = Options{Sharded: true}
 
-// shardChannels counts the sharded channels of a server and the connections that listen to them.
+// shardChannels counts the sharded channels of a server, and the connections that listen to them.
 func shardChannels(t *testing.T, server *testservers.Server) (channels, clients int) {
 	t.Helper()
 	client := connect(t, server.Addr)
@@ -47,7 +47,7 @@ func Sharded(t *testing.T, p Package, nodes []*testservers.Server) {
 
 	t.Run("slots move", func(t *testing.T) {
 		s, other := open(t, p.Cluster(t, nodes, sharded)), open(t, p.Cluster(t, nodes, sharded))
-		// Two names in the slot, and one that stays.
+		// Two names are in a slot that moves, and one is in a slot that stays.
 		a, b := Subscribe(t, s, "{moving}a"), Subscribe(t, s, "{moving}b")
 		stays := Subscribe(t, s, "staying")
 		for range 4 {
@@ -57,13 +57,14 @@ func Sharded(t *testing.T, p Package, nodes []*testservers.Server) {
 			}
 			for _, l := range []*Listener{a, b, stays} {
 				testservers.Until(t, "it is released", func() bool {
-					_, err := other.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: l.Name})
+					_, err := other.ForceRelease(t.Context(),
+						backend.ForceReleaseRequest{Name: l.Name})
 					return err == nil
 				})
 				Free(t, other, l.Name)
 				testservers.Until(t, "a release wakes one", func() bool { return l.Heard() })
 			}
-			// Who comes now may ask the wrong server first.
+			// A new subscriber may ask the wrong server first.
 			late := open(t, p.Cluster(t, nodes, sharded))
 			c := Subscribe(t, late, "{moving}c")
 			Free(t, other, c.Name)
@@ -73,7 +74,7 @@ func Sharded(t *testing.T, p Package, nodes []*testservers.Server) {
 
 	t.Run("the client does not know that slots have moved", func(t *testing.T) {
 		s, other := open(t, p.Cluster(t, nodes, sharded)), open(t, p.Cluster(t, nodes, sharded))
-		l := Subscribe(t, s, "moved") // now it knows where everything is
+		l := Subscribe(t, s, "moved") // now the session knows which node has the slot
 		l.Sub.Close()
 		NewMove(t, nodes, "moved").Finish()
 		l = Subscribe(t, s, "moved")
@@ -103,7 +104,8 @@ func Sharded(t *testing.T, p Package, nodes []*testservers.Server) {
 	})
 
 	t.Run("locker", func(t *testing.T) {
-		holder, waiter := locks(t, p.Cluster(t, nodes, sharded)), locks(t, p.Cluster(t, nodes, sharded))
+		holder, waiter := locks(t, p.Cluster(t, nodes, sharded)),
+			locks(t, p.Cluster(t, nodes, sharded))
 		for i := range 10 {
 			name := fmt.Sprint("lock", i)
 			held, waits := holder.Locker(name), waiter.Locker(name)
@@ -114,7 +116,8 @@ func Sharded(t *testing.T, p Package, nodes []*testservers.Server) {
 				owner, _ := Owners(t, nodes, name)
 				client := connect(t, owner.Addr)
 				defer client.Close()
-				return len(Must[[]string](t)(client.PubSubShardChannels(t.Context(), "*{"+name+"}").Result())) == 1
+				return len(Must[[]string](t)(client.PubSubShardChannels(t.Context(), "*{"+name+"}").
+					Result())) == 1
 			})
 			held.Unlock()
 			<-locked
@@ -141,12 +144,15 @@ func shardedSubscriptions(t *testing.T, p Package, nodes []*testservers.Server) 
 		if !l.Wait() {
 			t.Error("a release wakes more than one")
 		}
-		Must[backend.AcquireResult](t)(other.Acquire(t.Context(), backend.AcquireRequest{Name: l.Name, Owner: Bob, Lease: Lease}))
-		Must[backend.ForceReleaseResult](t)(other.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: l.Name}))
+		Must[backend.AcquireResult](t)(other.Acquire(t.Context(), backend.AcquireRequest{
+			Name: l.Name, Owner: Bob, Lease: Lease,
+		}))
+		Must[backend.ForceReleaseResult](t)(
+			other.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: l.Name}))
 		l.Wait()
 	}
 
-	// Connections break, and everybody is woken.
+	// When connections break, every subscriber is woken.
 	for range 3 {
 		for _, node := range nodes {
 			node.Do("CLIENT", "KILL", "TYPE", "pubsub")
@@ -164,20 +170,25 @@ func shardedSubscriptions(t *testing.T, p Package, nodes []*testservers.Server) 
 	}
 	everywhere := func(what string, ok func(channels, clients int) bool) {
 		testservers.Until(t, what, func() bool {
-			return !slices.ContainsFunc(nodes, func(node *testservers.Server) bool { return !ok(shardChannels(t, node)) })
+			return !slices.ContainsFunc(nodes, func(node *testservers.Server) bool {
+				return !ok(shardChannels(t, node))
+			})
 		})
 	}
 	everywhere("the channels are unsubscribed", func(channels, _ int) bool { return channels == 0 })
 
-	// A channel comes back, and the session's end closes its connections.
+	// The session subscribes to a channel again, and then its end closes its connections.
 	Subscribe(t, s, "name0")
 	s.Close()
-	everywhere("the connections are closed", func(channels, clients int) bool { return channels == 0 && clients == 0 })
+	everywhere("the connections are closed", func(channels, clients int) bool {
+		return channels == 0 && clients == 0
+	})
 }
 
-// ShardedOnOneServer tests that without a cluster it is a matter of other commands only.
+// ShardedOnOneServer tests sharded channels without a cluster, where only the commands differ.
 func ShardedOnOneServer(t *testing.T, p Package, server *testservers.Server) {
-	s, other := open(t, p.Server(t, server.Addr, sharded)), open(t, p.Server(t, server.Addr, sharded))
+	s, other := open(t, p.Server(t, server.Addr, sharded)),
+		open(t, p.Server(t, server.Addr, sharded))
 	for _, step := range Steps {
 		if err := step.Run(t.Context(), s); err != nil {
 			t.Errorf("%s: %v", step.Name, err)
@@ -190,8 +201,8 @@ func ShardedOnOneServer(t *testing.T, p Package, server *testservers.Server) {
 	l.Wait()
 }
 
-// ShardedTogether tests that many sharded channels, of which each takes a command of its own, are
-// subscribed in one round trip.
+// ShardedTogether tests that many sharded channels are subscribed in one round trip, though each
+// needs a command of its own.
 func ShardedTogether(t *testing.T, p Package, server *testservers.Server) {
 	proxy := NewProxy(t, server.Addr, faults.RESP)
 	s := open(t, p.Server(t, proxy.Addr(), sharded))
@@ -200,8 +211,10 @@ func ShardedTogether(t *testing.T, p Package, server *testservers.Server) {
 	for i := range n {
 		listeners = append(listeners, Subscribe(t, s, fmt.Sprint("name", i)))
 	}
-	held, deliver := proxy.Hold(func(r faults.Request) bool { return strings.EqualFold(r.Words[0], "SSUBSCRIBE") })
-	proxy.Cut() // the next connection is asked for all of them
+	held, deliver := proxy.Hold(func(r faults.Request) bool {
+		return strings.EqualFold(r.Words[0], "SSUBSCRIBE")
+	})
+	proxy.Cut() // the next connection subscribes to all of them
 	<-held
 	proxy.Block(faults.ToClient)
 	deliver()
@@ -217,8 +230,8 @@ func ShardedTogether(t *testing.T, p Package, server *testservers.Server) {
 	}
 }
 
-// ShardedRefused tests in a cluster of three masters that who is refused a sharded channel is told so,
-// and only who is.
+// ShardedRefused tests a client without permission for some sharded channels, in a cluster of three
+// masters. Only the subscriptions to these channels fail.
 func ShardedRefused(t *testing.T, p Package, nodes []*testservers.Server) {
 	for _, node := range nodes {
 		node.Do("ACL", "SETUSER", "some", "on", ">secret", "~*", "+@all", "resetchannels",
@@ -229,7 +242,9 @@ func ShardedRefused(t *testing.T, p Package, nodes []*testservers.Server) {
 	var running sync.WaitGroup
 	for i := range 10 {
 		running.Go(func() {
-			_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{Name: fmt.Sprint("bad", i), Wake: func(backend.Wakeup) {}})
+			_, err := s.Subscribe(t.Context(), backend.SubscribeRequest{
+				Name: fmt.Sprint("bad", i), Wake: func(backend.Wakeup) {},
+			})
 			WantKind(t, err, backend.Refused)
 		})
 		running.Go(func() {
@@ -248,8 +263,8 @@ func ShardedRefused(t *testing.T, p Package, nodes []*testservers.Server) {
 	running.Wait()
 }
 
-// ShardedOnOldServer tests that a server that knows no sharded channels is refused before anything is
-// done. It has an address at which nobody needs a password.
+// ShardedOnOldServer tests that each step fails at once on a server without sharded channels. The
+// server at addr needs no password.
 func ShardedOnOldServer(t *testing.T, b backend.Backend, addr string) {
 	client := connect(t, addr)
 	client.HSet(t.Context(), "n", Alice, "1")
@@ -265,12 +280,16 @@ func ShardedOnOldServer(t *testing.T, b backend.Backend, addr string) {
 	want(err)
 	_, err = s.ForceRelease(t.Context(), backend.ForceReleaseRequest{Name: "n"})
 	want(err)
-	_, err = s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+	_, err = s.Subscribe(t.Context(), backend.SubscribeRequest{Name: "n", Wake: func(
+		backend.Wakeup,
+	) {
+	}})
 	want(err)
 	if got := client.HGet(t.Context(), "n", Alice).Val(); got != "1" {
 		t.Errorf("the lock is held %q times now", got)
 	}
-	if err := locks(t, b).Locker("a").LockContext(t.Context()); err == nil || !strings.Contains(err.Error(), "needs Redis 7") {
+	if err := locks(t, b).Locker("a").LockContext(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "needs Redis 7") {
 		t.Errorf("LockContext: %v", err)
 	}
 }

@@ -12,9 +12,11 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Store is what the contract suite needs, on masters that it empties: one, or all of a cluster. A
-// backend it gets from the function that is called with its test.
-func Store(t *testing.T, masters []*testservers.Server, connectBackend func(*testing.T) backend.Backend) contract.Store {
+// Store returns a store for the contract suite. The masters are one server, or all masters of a
+// cluster. Store empties them. The function connectBackend makes the backends.
+func Store(
+	t *testing.T, masters []*testservers.Server, connectBackend func(*testing.T) backend.Backend,
+) contract.Store {
 	ctx := context.Background()
 	var nodes []*redis.Client
 	for _, master := range masters {
@@ -45,19 +47,24 @@ func Store(t *testing.T, masters []*testservers.Server, connectBackend func(*tes
 	}
 }
 
-// Fragile returns what [contract.Store] has under that name, for a server and a function that connects
-// to it at another address.
-func Fragile(t *testing.T, server string, protocol faults.Protocol, connectBackend func(addr string) backend.Backend) func() (backend.Backend, contract.Strike) {
+// Fragile returns a value for Fragile of [contract.Store]. The function connectBackend connects to
+// the server at another address, which is a proxy's.
+func Fragile(
+	t *testing.T, server string, protocol faults.Protocol, connectBackend func(
+		addr string,
+	) backend.Backend,
+) func() (backend.Backend, contract.Strike) {
 	return func() (backend.Backend, contract.Strike) {
 		p := NewProxy(t, server, protocol)
 		return connectBackend(p.Addr()), p.Strike
 	}
 }
 
-// foreign puts what is no lock under names of locks: in turn a string and hashes.
+// foreign puts other data under names of locks: a string, and then three different hashes. Then it
+// begins again.
 type foreign struct {
 	client redis.UniversalClient
-	dumps  map[string]string // what was put under each name
+	dumps  map[string]string // the data under each name
 }
 
 func (f *foreign) put(name string) {

@@ -1,57 +1,90 @@
 package wiretest
 
 import (
-	"os"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/contract"
+	"github.com/seed951563bd/distsync/internal/test/apart"
+	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Choice says which cases of the contract suite are run. Nil are all.
+// A Choice says which cases of the contract suite run. Nil chooses all cases.
 type Choice func(contract.Case) bool
 
-// Suite runs the contract suite in so many processes, or those of its cases that are chosen. The
-// function starts the servers, in each process its own. It leaves Harness.Choose alone.
+// Suite runs the contract suite, or the chosen cases, in this number of processes. The function
+// start starts the servers of each process. It must not set Harness.Choose.
 func Suite(t *testing.T, processes int, choose Choice, start func() contract.Harness) {
 	t.Helper()
-	if Apart(t, processes) {
+	if apart.Run(t, processes) {
 		return
 	}
 	h := start()
 	h.Choose = func(c contract.Case) bool {
-		return (choose == nil || choose(c)) && Mine(c.String())
+		return (choose == nil || choose(c)) && apart.Mine(c.String())
 	}
 	contract.Run(t, h)
 }
 
-// Which cases a store needs that is looked at less closely than another. The quickest run has all of
-// them on Redis, and in virtual time on stores in memory.
+// The choices below are for stores that are tested less closely than others. The quickest run of
+// the tests has all cases on Redis, and in virtual time on stores in memory.
 
-// Essential are some of each part: those in which most depends on a store.
+// Essential chooses the cases of each part that depend most on the store.
 func Essential(c contract.Case) bool { return c.Tags.Has(contract.Essential) }
 
-// StepsAndModel are the parts for a store that is run by the code of another.
+// StepsAndModel chooses two parts, for a store that shares the code of another.
 func StepsAndModel(c contract.Case) bool { return c.Part == "steps" || c.Part == "model" }
 
-// PlainStepsAndModel are those of them that aren't run again for another kind of lock.
+// PlainStepsAndModel chooses the cases of StepsAndModel that aren't repeated for another kind of
+// lock.
 func PlainStepsAndModel(c contract.Case) bool {
 	return StepsAndModel(c) && c.As == backend.Exclusive
 }
 
-// PartHangs are those in which a part of the store hangs.
+// PartHangs chooses the cases in which a part of the store hangs.
 func PartHangs(c contract.Case) bool { return c.Tags.Has(contract.PartHangs) }
 
-// Named chooses single cases: what [contract.Case.String] begins with for each, as in "steps/acquire"
-// or "locker/a second Lock". It is for a test that harms a store in a way of its own, and can say of
-// each case why it holds in spite of that.
+// NodesWithout returns functions for the cases of PartHangs. Each function makes a node hang that
+// has none of the locks of the case. There is such a node, because a case uses fewer locks than
+// there are nodes.
+func NodesWithout(t *testing.T, nodes []*testservers.Server) (parts []func() func()) {
+	t.Helper()
+	for i := range nodes[1:] {
+		part := fmt.Sprint("part ", i+1)
+		spare := without(t, nodes, "a", part, "the holder of "+part)
+		parts = append(parts, func() func() { spare.Stop(); return spare.Cont })
+	}
+	return parts
+}
+
+// without returns a node of a cluster that has none of these keys.
+func without(t *testing.T, nodes []*testservers.Server, keys ...string) *testservers.Server {
+	t.Helper()
+	for _, node := range nodes {
+		if !slices.ContainsFunc(keys, func(key string) bool {
+			_, err := testservers.Do(node.Addr, "EXISTS", key)
+			return err == nil // a node without the slot answers MOVED
+		}) {
+			return node
+		}
+	}
+	t.Fatalf("each node has one of the keys %q", keys)
+	return nil
+}
+
+// Named chooses single cases, by the beginnings of [contract.Case.String], such as "steps/acquire"
+// or "locker/a second Lock". It is for a test that disturbs a store in a special way. The test
+// names the cases that still pass.
 func Named(t *testing.T, names ...string) Choice {
 	t.Helper()
 	found := make([]bool, len(names))
 	t.Cleanup(func() {
 		for i, name := range names {
-			if !found[i] && os.Getenv(inProcess) != "" { // where a part is asked for, many aren't found
+			if !found[i] && apart.Within() {
+				// outside of these processes -run may have selected only a part of the cases
 				t.Errorf("no case begins with %q: it has another name now", name)
 			}
 		}

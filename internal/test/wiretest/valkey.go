@@ -9,12 +9,15 @@ import (
 	"github.com/valkey-io/valkey-go"
 )
 
-// NewValkey is [valkey.NewClient], and returns beside how to close the client with all of its connections: valkey-go loses sight of
-// one that it is still setting up as it is closed.
+// NewValkey is [valkey.NewClient], and also returns a function that closes the client with all of
+// its connections. If valkey-go's client is closed while it sets up a connection, it leaves that
+// connection open.
 func NewValkey(opts valkey.ClientOption) (client valkey.Client, closeAll func(), err error) {
 	all := &connections{dial: opts.DialCtxFn}
 	if all.dial == nil {
-		all.dial = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		all.dial = func(
+			ctx context.Context, addr string, d *net.Dialer, _ *tls.Config,
+		) (net.Conn, error) {
 			return d.DialContext(ctx, "tcp", addr)
 		}
 	}
@@ -28,7 +31,7 @@ func NewValkey(opts valkey.ClientOption) (client valkey.Client, closeAll func(),
 	}, err
 }
 
-// connections are those of one client.
+// connections are the connections of one client.
 type connections struct {
 	dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error)
 
@@ -37,7 +40,9 @@ type connections struct {
 	opened []net.Conn
 }
 
-func (all *connections) open(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
+func (all *connections) open(
+	ctx context.Context, addr string, d *net.Dialer, config *tls.Config,
+) (net.Conn, error) {
 	conn, err := all.dial(ctx, addr, d, config)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Tenants notes with whose context the locks of [ContextValues] are asked for.
+// Tenants records the context values of the requests for the locks of [ContextValues].
 type Tenants struct {
 	mu   sync.Mutex
 	seen map[string]any // by the lock's name
@@ -17,7 +17,7 @@ type Tenants struct {
 
 type tenantKey struct{}
 
-// Note is called with the context and the words of each command that is sent.
+// Note must be called with the context and the words of each command that is sent.
 func (s *Tenants) Note(ctx context.Context, words []string) {
 	if len(words) < 4 || words[0] != "evalsha" && words[0] != "EVALSHA" {
 		return
@@ -27,8 +27,8 @@ func (s *Tenants) Note(ctx context.Context, words []string) {
 	s.seen[words[3]] = ctx.Value(tenantKey{})
 }
 
-// ContextValues tests that what is sent has the context values of whoever asks for it, or nobody's,
-// whoever else sends at the same time.
+// ContextValues tests that a command has the context values of its own caller, or none, even if
+// others send at the same time.
 func ContextValues(t *testing.T, own bool, connect func(*testing.T, *Tenants) backend.Backend) {
 	tenants := &Tenants{seen: make(map[string]any)}
 	s := open(t, connect(t, tenants))

@@ -10,10 +10,10 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// uncounted is how many wait where a release doesn't say.
+// uncounted stands for the number of waiters if a release doesn't report it.
 const uncounted = -1
 
-// others returns how many others wait according to a release.
+// others returns the number of other waiters that a release reports.
 func others(res backend.ReleaseResult) int {
 	if !res.Counted {
 		return uncounted
@@ -21,10 +21,13 @@ func others(res backend.ReleaseResult) int {
 	return res.Waiting
 }
 
-// waiting frees a lock and returns how many others wait according to that.
+// waiting acquires and releases a lock, and returns the number of other waiters that the release
+// reports.
 func waiting(t *testing.T, s backend.Session, name string) int {
 	t.Helper()
-	Must[backend.AcquireResult](t)(s.Acquire(t.Context(), backend.AcquireRequest{Name: name, Owner: Alice, Lease: Lease}))
+	Must[backend.AcquireResult](t)(s.Acquire(t.Context(), backend.AcquireRequest{
+		Name: name, Owner: Alice, Lease: Lease,
+	}))
 	req := backend.ReleaseRequest{Name: name, Owner: Alice, Lease: Lease, AskWaiting: true}
 	res := Must[backend.ReleaseResult](t)(s.Release(t.Context(), req))
 	if res.Outcome != backend.Freed {
@@ -40,9 +43,10 @@ func wantWaiting(t *testing.T, s backend.Session, name string, want int, when st
 	}
 }
 
-// Waiting tests what a release says of those who wait, on one server.
+// Waiting tests the number of waiters that a release reports, on one server.
 func Waiting(t *testing.T, p Package, server *testservers.Server) {
-	s, other := open(t, p.Server(t, server.Addr, Options{})), open(t, p.Server(t, server.Addr, Options{}))
+	s, other := open(t, p.Server(t, server.Addr, Options{})),
+		open(t, p.Server(t, server.Addr, Options{}))
 	const channel = "redisson_lock__channel:{n}"
 
 	t.Run("who counts", func(t *testing.T) {
@@ -50,18 +54,23 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 		own := Subscribe(t, s, "n")
 		wantWaiting(t, s, "n", 0, "the session itself waits")
 		client := connect(t, server.Addr)
-		java := listen(t, client, channel) // as Redisson does
+		java := listen(t, client, channel) // subscribes as Redisson does
 		wantWaiting(t, s, "n", 1, "the session itself and a Java program wait")
 		own.Sub.Close()
 		testservers.Until(t, "only the other waits", func() bool {
 			return client.PubSubNumSub(t.Context(), channel).Val()[channel] == 1
 		})
-		// Until it knows that it has left the session can't tell which of them is counted.
+		// Until the session knows that its subscription has ended, it can't tell which subscriber
+		// is counted.
 		testservers.Until(t, "a Java program waits", func() bool { return waiting(t, s, "n") == 1 })
 		java.Close()
-		testservers.Until(t, "nobody waits any more", func() bool { return waiting(t, s, "n") == 0 })
+		testservers.Until(t, "nobody waits any more", func() bool {
+			return waiting(t, s, "n") == 0
+		})
 		Subscribe(t, other, "n").Sub.Close()
-		testservers.Until(t, "another session waits no more", func() bool { return waiting(t, s, "n") == 0 })
+		testservers.Until(t, "another session waits no more", func() bool {
+			return waiting(t, s, "n") == 0
+		})
 	})
 
 	t.Run("a closed session", func(t *testing.T) {
@@ -72,8 +81,10 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 		if got := waiting(t, closed, "n"); got == 0 {
 			t.Error("a session that was closed counts itself as one who waits")
 		}
-		l.Sub.Close() // which the server hears of later
-		testservers.Until(t, "nobody waits any more", func() bool { return waiting(t, s, "n") == 0 })
+		l.Sub.Close() // the server learns later that it is closed
+		testservers.Until(t, "nobody waits any more", func() bool {
+			return waiting(t, s, "n") == 0
+		})
 	})
 
 	t.Run("on the wire", func(t *testing.T) {
@@ -82,8 +93,9 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 		wantWaiting(t, s, "n", 0, "nobody waits")
 		wantCommands(t, m,
 			`"EVALSHA" "SHA" "1" "n" "30000" `+Quoted(Alice),
-			`"EVALSHA" "SHA" "2" "n" `+Quoted(channel, 0, 30000, Alice), Quoted("PUBSUB", "NUMSUB", channel))
-		// A server that doesn't know the script yet answers both questions all the same.
+			`"EVALSHA" "SHA" "2" "n" `+Quoted(channel, 0, 30000, Alice),
+			Quoted("PUBSUB", "NUMSUB", channel))
+		// If the server doesn't know the script yet, the session still gets both answers.
 		server.Do("SCRIPT", "FLUSH")
 		wantWaiting(t, s, "n", 0, "the script is not known")
 	})
@@ -91,7 +103,7 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 	t.Run("in one round trip", func(t *testing.T) {
 		proxy := NewProxy(t, server.Addr, faults.RESP)
 		far := open(t, p.Server(t, proxy.Addr(), Options{}))
-		for range 64 { // a client may have several connections, and pick one at random
+		for range 64 { // a client may use one of several connections at random
 			waiting(t, far, "n")
 		}
 		Must[backend.AcquireResult](t)(far.Acquire(t.Context(), Acquire(Alice)))
@@ -121,7 +133,8 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 		req := Release(Alice)
 		req.AskWaiting = true
 		for _, want := range []backend.ReleaseResult{
-			{Outcome: backend.Left}, {Outcome: backend.Freed, Counted: true}, {Outcome: backend.NotHeld},
+			{Outcome: backend.Left}, {Outcome: backend.Freed, Counted: true},
+			{Outcome: backend.NotHeld},
 		} {
 			if got := Must[backend.ReleaseResult](t)(s.Release(t.Context(), req)); got != want {
 				t.Errorf("release: %+v, want %+v", got, want)
@@ -131,11 +144,13 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 
 	t.Run("it may not be asked", func(t *testing.T) {
 		server.Do("ACL", "SETUSER", "incurious", "on", ">secret", "~*", "&*", "+@all", "-pubsub")
-		wantWaiting(t, open(t, p.Server(t, server.Addr, Options{User: "incurious"})), "n", uncounted, "PUBSUB is not allowed")
+		wantWaiting(t, open(t, p.Server(t, server.Addr, Options{User: "incurious"})), "n",
+			uncounted, "PUBSUB is not allowed")
 	})
 
 	t.Run("sharded", func(t *testing.T) {
-		s, other := open(t, p.Server(t, server.Addr, sharded)), open(t, p.Server(t, server.Addr, sharded))
+		s, other := open(t, p.Server(t, server.Addr, sharded)),
+			open(t, p.Server(t, server.Addr, sharded))
 		wantWaiting(t, s, "n", 0, "nobody waits")
 		Subscribe(t, s, "n")
 		wantWaiting(t, s, "n", 0, "the session itself waits")
@@ -144,7 +159,7 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// WaitingInCluster tests it in a cluster of three masters.
+// WaitingInCluster is [Waiting] in a cluster of three masters.
 func WaitingInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 	t.Run("sharded", func(t *testing.T) {
 		s, other := open(t, p.Cluster(t, nodes, sharded)), open(t, p.Cluster(t, nodes, sharded))
@@ -156,7 +171,7 @@ func WaitingInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 			Subscribe(t, other, name)
 			wantWaiting(t, s, name, 1, "another waits")
 		}
-		// Where the slot has moved its new owner is asked.
+		// When the slot has moved, the session asks its new owner.
 		l := Subscribe(t, other, "name0")
 		NewMove(t, nodes, "name0").Finish()
 		testservers.Until(t, "the other waits at the new server", func() bool { return l.Heard() })
@@ -165,7 +180,8 @@ func WaitingInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 		})
 	})
 
-	// One node knows only who listens by way of itself: here one of three does.
+	// A node knows only the subscribers that are connected to it. A release asks only one of the
+	// three nodes. If that node knows none, the number is unknown.
 	t.Run("not sharded", func(t *testing.T) {
 		s, channel := open(t, p.Cluster(t, nodes, Options{})), "redisson_lock__channel:{n}"
 		wantWaiting(t, s, "n", uncounted, "nobody waits")
@@ -180,6 +196,8 @@ func WaitingInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 		}
 		far.Close()
 		near.Close()
-		testservers.Until(t, "only the session itself waits", func() bool { return waiting(t, s, "n") == uncounted })
+		testservers.Until(t, "only the session itself waits", func() bool {
+			return waiting(t, s, "n") == uncounted
+		})
 	})
 }

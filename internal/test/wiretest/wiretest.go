@@ -1,6 +1,6 @@
-// Package wiretest is what the tests of the backends share: requests and steps to try, connections
-// that break; and for those on Redis and Valkey what is on a server's wire and in its memory, servers
-// that answer anything, clusters that change.
+// Package wiretest has common code for the tests of the backends: requests, steps, and connections
+// that break. For the backends on Redis and Valkey it also has checks of the commands on the wire
+// and the keys in a server's memory, servers with arbitrary answers, and clusters that change.
 package wiretest
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 )
 
-// Owners, and the lease of all requests.
+// The owners and the lease of the requests.
 const (
 	Alice = "11111111-1111-1111-1111-111111111111:1"
 	Bob   = "22222222-2222-2222-2222-222222222222:7"
@@ -25,43 +25,43 @@ const (
 	Lease = 30 * time.Second
 )
 
-// A Session is one with all that it can do.
+// A Session is a session that can notify and renew in batches.
 type Session interface {
 	backend.Session
 	backend.Notifier
 	backend.BatchRenewer
 }
 
-// Acquire asks for the lock "n", as do the other requests.
+// Acquire returns a request to acquire the lock "n". The other requests are for the same lock.
 func Acquire(owner string) backend.AcquireRequest {
 	return backend.AcquireRequest{Name: "n", Owner: owner, Lease: Lease}
 }
 
-// Reenter asks for it again.
+// Reenter returns a request for a re-entry.
 func Reenter(owner string) backend.AcquireRequest {
 	req := Acquire(owner)
 	req.Reentry = true
 	return req
 }
 
-// Release gives it back once.
+// Release returns a request to give back one hold.
 func Release(owner string) backend.ReleaseRequest {
 	return backend.ReleaseRequest{Name: "n", Owner: owner, Lease: Lease}
 }
 
-// Renew prolongs it.
+// Renew returns a request to renew the hold.
 func Renew(owner string) backend.RenewRequest {
 	return backend.RenewRequest{Name: "n", Owner: owner, Lease: Lease}
 }
 
-// A Step is one that a session can take.
+// A Step is a step of a session.
 type Step struct {
 	Name string
 	Run  func(context.Context, Session) error
 }
 
-// Steps are all steps, by Alice on "n", with what most tests do not look at left out. The first five
-// run scripts and nothing else; after [Writing] of them come those that only look.
+// Steps are all steps, by Alice on "n", without the details that most tests ignore. The first five
+// only run scripts. The first [Writing] steps may write, and the others only look.
 var Steps = []Step{
 	{"acquire", func(ctx context.Context, s Session) error {
 		_, err := s.Acquire(ctx, Acquire(Alice))
@@ -80,7 +80,11 @@ var Steps = []Step{
 		return err
 	}},
 	{"renew in a batch", func(ctx context.Context, s Session) (err error) {
-		s.RenewBatch(ctx, []backend.RenewRequest{Renew(Alice)}, func(_ int, _ backend.RenewResult, e error) { err = e })
+		s.RenewBatch(ctx, []backend.RenewRequest{Renew(Alice)}, func(
+			_ int, _ backend.RenewResult, e error,
+		) {
+			err = e
+		})
 		return err
 	}},
 	{"force-release", func(ctx context.Context, s Session) error {
@@ -97,10 +101,10 @@ var Steps = []Step{
 	}},
 }
 
-// Writing is how many of the steps write.
+// Writing is the number of Steps that may write.
 const Writing = 6
 
-// NewProxy returns a proxy that is closed with the test.
+// NewProxy returns a proxy that is closed when the test ends.
 func NewProxy(t testing.TB, server string, protocol faults.Protocol) *faults.Proxy {
 	t.Helper()
 	p := Must[*faults.Proxy](t)(faults.NewProxy(server, protocol))
@@ -111,7 +115,8 @@ func NewProxy(t testing.TB, server string, protocol faults.Protocol) *faults.Pro
 // OnLock says whether a request of Redis or Valkey is for the lock "n".
 func OnLock(r faults.Request) bool { return slices.Contains(r.Words, "n") }
 
-// Must returns a function that returns the value it is called with, or fails the test for its error.
+// Must returns a function that returns its first argument, or fails the test if the second is an
+// error.
 func Must[T any](t testing.TB) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()
@@ -122,7 +127,7 @@ func Must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-// WantKind fails the test if err has another kind, or none.
+// WantKind fails the test unless err has this kind.
 func WantKind(t testing.TB, err error, kind backend.ErrorKind) {
 	t.Helper()
 	if !IsKind(err, kind) {
@@ -130,19 +135,21 @@ func WantKind(t testing.TB, err error, kind backend.ErrorKind) {
 	}
 }
 
-// IsKind says whether err has a kind, and that one.
+// IsKind says whether err wraps a [backend.Error], and has this kind.
 func IsKind(err error, kind backend.ErrorKind) bool {
 	_, kinded := errors.AsType[*backend.Error](err)
 	return kinded && backend.KindOf(err) == kind
 }
 
 // WantHash checks the hash under a key, and that its time to live was set to ttl just now.
-func WantHash(t testing.TB, client *redis.Client, key string, want map[string]string, ttl time.Duration) {
+func WantHash(
+	t testing.TB, client *redis.Client, key string, want map[string]string, ttl time.Duration,
+) {
 	t.Helper()
 	if got := client.HGetAll(t.Context(), key).Val(); !maps.Equal(got, want) {
 		t.Errorf("HGETALL %s = %v, want %v", key, got, want)
 	}
-	// The server keeps the moment of expiry exactly, so the slack is for a slow test.
+	// The server keeps the time of expiry exactly. The lower bound only allows for a slow test.
 	if got := client.PTTL(t.Context(), key).Val(); got > ttl || ttl > 0 && got < ttl/2 {
 		t.Errorf("PTTL %s = %v, want just under %v", key, got, ttl)
 	}

@@ -78,7 +78,8 @@ func (all series) read(t *testing.T, text io.Reader) {
 		name := metric.Get(model.MetricNameLabel)
 		known := all[name]
 		if known == nil {
-			known = map[string][]string{"job": {"shop"}, "instance": {"a:80"}} // which Prometheus adds
+			// Prometheus adds these
+			known = map[string][]string{"job": {"shop"}, "instance": {"a:80"}}
 			all[name] = known
 		}
 		metric.Range(func(l labels.Label) {
@@ -94,14 +95,17 @@ func (all series) read(t *testing.T, text io.Reader) {
 func use(t *testing.T, provider oteldlock.Option) {
 	t.Helper()
 	ctx, quiet := t.Context(), slog.New(slog.DiscardHandler)
-	trace, err := oteldlock.New(provider, oteldlock.WithNameLabel(func(name string) string { return name }))
+	trace, err := oteldlock.New(provider, oteldlock.WithNameLabel(func(name string) string {
+		return name
+	}))
 	must(t, err)
 	store := &fragile{Backend: membackend.New()}
 	c := dlock.New(store, dlock.WithTrace(trace), dlock.WithLogger(quiet))
 	defer c.Close()
 
 	must(t, c.Locker("a").Do(ctx, func(context.Context) error {
-		if _, err := c.Locker("a").Acquire(ctx, dlock.Wait(0)); !errors.Is(err, dlock.ErrNotAcquired) {
+		if _, err := c.Locker("a").
+			Acquire(ctx, dlock.Wait(0)); !errors.Is(err, dlock.ErrNotAcquired) {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute) // it is renewed
@@ -118,7 +122,8 @@ func use(t *testing.T, provider oteldlock.Option) {
 
 	measured, err := oteldlock.Shards(provider)
 	must(t, err)
-	set := shards.New(c, "work", []string{"1", "2"}, shards.Grace(time.Second), shards.WithTrace(measured),
+	set := shards.New(c, "work", []string{"1", "2"}, shards.Grace(time.Second),
+		shards.WithTrace(measured),
 		shards.WithLogger(quiet))
 	end, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -143,7 +148,7 @@ type fragile struct {
 
 func (f *fragile) Open() backend.Session { return session{f.Backend.Open().(whole), f} }
 
-// whole is what a session in memory can do, but for renewing in batches.
+// whole can do what a session in memory can, except renew in batches.
 type whole interface {
 	backend.Session
 	backend.Notifier
@@ -158,7 +163,9 @@ type session struct {
 
 var errDown = &backend.Error{Kind: backend.Refused, Err: errors.New("down")}
 
-func (s session) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
+func (s session) Acquire(
+	ctx context.Context, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
 	if s.f.broken.Load() {
 		return backend.AcquireResult{}, errDown
 	}
@@ -217,7 +224,8 @@ func (all series) checkSelector(t *testing.T, where string, s *parser.VectorSele
 	}
 	for _, m := range s.LabelMatchers { // of a regular expression each alternative is meant
 		for value := range strings.SplitSeq(m.Value, "|") {
-			if m.Type == labels.MatchRegexp && value != ".*" && !slices.Contains(known[m.Name], value) {
+			if m.Type == labels.MatchRegexp && value != ".*" &&
+				!slices.Contains(known[m.Name], value) {
 				t.Errorf("%s: %s never has %s=%q", where, s.Name, m.Name, value)
 			}
 		}
@@ -242,7 +250,8 @@ func TestExpressions(t *testing.T) {
 	}
 	t.Run("alerts", func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)
-		groups, errs := rulefmt.ParseFile("alerts.yml", false, model.LegacyValidation, promql, quiet)
+		groups, errs := rulefmt.ParseFile("alerts.yml", false, model.LegacyValidation, promql,
+			quiet)
 		if len(errs) > 0 {
 			t.Fatal(errs)
 		}
@@ -271,7 +280,8 @@ func TestExpressions(t *testing.T) {
 				continue
 			}
 			replace = append(replace, "$"+v.Name, ".*")
-			asked := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Definition)
+			asked := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).
+				FindStringSubmatch(v.Definition)
 			if asked == nil || known[asked[1]][asked[2]] == nil {
 				t.Errorf("the variable %s asks for %s", v.Name, v.Definition)
 			}
@@ -287,7 +297,7 @@ func TestExpressions(t *testing.T) {
 	})
 }
 
-// What isn't exported is found, or the test above proves nothing.
+// The test finds a metric that isn't exported. Otherwise the test above would prove nothing.
 func TestCheck(t *testing.T) {
 	known := series{"a_total": {"kind": {"x", "y"}}}
 	for _, expression := range []string{

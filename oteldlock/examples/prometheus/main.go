@@ -1,4 +1,5 @@
-// Prometheus serves what oteldlock measures to Prometheus, while workers of two clients, which stand for two processes, compete for a few locks.
+// Prometheus exports the measurements of oteldlock to a Prometheus server. Meanwhile workers of two
+// clients, which stand for two processes, compete for a few locks.
 //
 //	go -C oteldlock/examples/prometheus run . # and then: curl localhost:2112/metrics
 package main
@@ -48,7 +49,7 @@ func run(ctx context.Context, addr string) error {
 	return serve(ctx, listener)
 }
 
-// serve works, and serves what is measured, until ctx ends.
+// serve runs the workers, and serves their metrics, until ctx ends.
 func serve(ctx context.Context, listener net.Listener) error {
 	exporter, err := prometheus.New()
 	if err != nil {
@@ -66,7 +67,8 @@ func serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var workers sync.WaitGroup
 	for range 2 {
-		client := dlock.New(store, dlock.WithTrace(trace), dlock.WithLease(time.Second), dlock.WithLogger(slog.New(slog.DiscardHandler)))
+		client := dlock.New(store, dlock.WithTrace(trace), dlock.WithLease(time.Second),
+			dlock.WithLogger(slog.New(slog.DiscardHandler)))
 		defer client.Close()
 		for range 4 {
 			workers.Go(func() { work(ctx, client) })
@@ -87,13 +89,13 @@ func serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// group returns what is worth a time series of its own of a lock's name: of order:42, order.
+// group returns the part of a lock's name that gets a time series: order for order:42.
 func group(name string) string {
 	group, _, _ := strings.Cut(name, ":")
 	return group
 }
 
-// work takes one lock after the other. Now and then somebody forces one.
+// work acquires one lock after the other until ctx ends. Now and then it forces the release of one.
 func work(ctx context.Context, client *dlock.Client) {
 	for ctx.Err() == nil {
 		order := client.Locker(fmt.Sprintf("order:%d", rand.IntN(5)))

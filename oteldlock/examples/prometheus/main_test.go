@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// What is measured can be had, under the names and with the units that Prometheus wants.
+// The measurements are exported under the names and with the units that Prometheus wants.
 func TestServe(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

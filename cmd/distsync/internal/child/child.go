@@ -17,24 +17,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Child is a command that runs. Its methods may be called at any time, by several goroutines.
+// A Child is a running command. Its methods are safe for concurrent use.
 type Child struct {
-	PID    int           // the command's
-	Status Status        // once Ended is closed
-	Ended  chan struct{} // closed when the command has ended, and what is to end with it
+	PID    int           // of the command
+	Status Status        // valid once Ended is closed
+	Ended  chan struct{} // closed when the command and the rest of its group have ended
 
 	link  *os.File // to the guard
 	group int      // the guard's process id, and the command's process group
 
 	mu       sync.Mutex
 	terminal *terminal
-	command  int // its process id, as long as it has that
+	command  int // the command's process id; 0 when it has ended
 	killed   bool
-	over     bool // the group is no more
+	over     bool // the group has ended, so its id may be reused
 }
 
-// Start runs a command that ends at that instant at the latest, in a process group that becomes the terminal's, if this
-// process is in the terminal's. The command has our standard input, output and error. The path isn't searched for. If the command
+// Start starts a command with the deadline until. The command gets a process group of its own. That
+// group becomes the terminal's foreground group if this process is in the foreground group. The
+// command inherits standard input, output and error. Start doesn't search for path. If the command
 // can't be started, the error is a [syscall.Errno].
 func Start(path string, args, env []string, until time.Time) (*Child, error) {
 	if err := adoptOrphans(); err != nil {
@@ -45,7 +46,10 @@ func Start(path string, args, env []string, until time.Time) (*Child, error) {
 		return nil, err
 	}
 	if c.terminal = openTerminal(); c.terminal != nil {
-		signal.Ignore(syscall.SIGTTOU) // which is for those who take the terminal back, or write, when it isn't theirs; the command isn't started by us
+		// SIGTTOU would stop this process when it writes to the terminal, or takes it back, in the
+		// background. The command doesn't inherit the ignored signal: its parent is the guard,
+		// which was started before.
+		signal.Ignore(syscall.SIGTTOU)
 	}
 	c.terminal.give(c.group)
 	c.Until(until)
@@ -62,7 +66,7 @@ func Start(path string, args, env []string, until time.Time) (*Child, error) {
 	return nil, syscall.Errno(number)
 }
 
-// startGuard starts the guard, in a group of its own.
+// startGuard starts the guard in a process group of its own.
 func (c *Child) startGuard(path string, args, env []string) error {
 	syscall.ForkLock.RLock()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
@@ -76,7 +80,7 @@ func (c *Child) startGuard(path string, args, env []string) error {
 	}
 	theirs := pair[1]
 	defer unix.Close(theirs)
-	_ = unix.SetNonblock(pair[0], true) // or a write, or a read, would keep a thread
+	_ = unix.SetNonblock(pair[0], true) // otherwise each read or write would block a thread
 	c.link = os.NewFile(uintptr(pair[0]), "link")
 	argv := append([]string{guardName, strconv.Itoa(theirs), path}, args...)
 	c.group, err = syscall.ForkExec(self, argv, &syscall.ProcAttr{
@@ -90,11 +94,13 @@ func (c *Child) startGuard(path string, args, env []string) error {
 	return err
 }
 
-// filesUpTo returns the files for a new process: those that are inherited, under the numbers that they have, and the last.
+// filesUpTo returns the files for a new process: the inheritable files below last under their own
+// numbers, and the file with the number last.
 func filesUpTo(last int) []uintptr {
 	files := []uintptr{0, 1, 2}
 	for fd := 3; fd < last; fd++ {
-		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC != 0 {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil ||
+			flags&unix.FD_CLOEXEC != 0 {
 			files = append(files, ^uintptr(0))
 		} else {
 			files = append(files, uintptr(fd))
@@ -103,15 +109,17 @@ func filesUpTo(last int) []uintptr {
 	return append(files, uintptr(last))
 }
 
-// Until moves the instant at which the command ends at the latest.
+// Until changes the deadline of the command.
 func (c *Child) Until(t time.Time) {
-	// The clock is read first, so that a pause in between makes it earlier and not later.
+	// The clock is read before time.Until, so that a pause between the two makes the deadline
+	// earlier, not later.
 	now := clock()
 	word := binary.BigEndian.AppendUint64(nil, uint64(now+time.Until(t)))
-	_, _ = c.link.Write(word) // fails when the guard is gone, and then so is the command
+	_, _ = c.link.Write(word) // fails if the guard is dead, and then the command is, too
 }
 
-// Signal sends a signal to the command and its group. To continue the command gives it the terminal again, if that is ours.
+// Signal sends a signal to the command and its group. With SIGCONT it also gives the command the
+// terminal again, if this process has it.
 func (c *Child) Signal(sig syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +133,8 @@ func (c *Child) Signal(sig syscall.Signal) {
 	c.signalOutsideLocked(sig)
 }
 
-// signalOutsideLocked sends a signal to the command if it has left the group, as timeout(1) does.
+// signalOutsideLocked sends a signal to the command if the command has left the group, as
+// timeout(1) does.
 func (c *Child) signalOutsideLocked(sig syscall.Signal) {
 	if c.command == 0 {
 		return
@@ -135,7 +144,8 @@ func (c *Child) signalOutsideLocked(sig syscall.Signal) {
 	}
 }
 
-// Kill kills the command and all that it has started: it sends the signals before it returns. Ended tells when they are gone.
+// Kill kills the command and all processes that it has started. It returns once the signals are
+// sent. Ended is closed when the processes have ended.
 func (c *Child) Kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +153,7 @@ func (c *Child) Kill() {
 		return
 	}
 	c.killed = true
-	// First those who could start others.
+	// The processes that could start others are killed first.
 	c.signalOutsideLocked(unix.SIGKILL)
 	_ = unix.Kill(-c.group, unix.SIGKILL)
 	killBelow()
@@ -158,13 +168,13 @@ func (c *Child) hear() (what byte, number int, err error) {
 	return word[0], int(binary.BigEndian.Uint64(word[1:])), nil
 }
 
-// follow listens to the guard until the command has ended.
+// follow reads the guard's reports until the command has ended.
 func (c *Child) follow() {
 	defer close(c.Ended)
 	for {
 		what, number, err := c.hear()
 		switch {
-		case err != nil: // the guard was killed, with the group or alone
+		case err != nil: // the guard was killed, alone or with its group
 			c.mu.Lock()
 			c.killed = true
 			c.command = 0
@@ -192,7 +202,8 @@ func statusOf(ws syscall.WaitStatus) Status {
 	return Status{Code: ws.ExitStatus()}
 }
 
-// stopped does what is to be done when the command has been stopped: the same, where there is a shell that controls jobs.
+// stopped is called when the command was stopped. It stops this process, too, if a shell with job
+// control can continue it.
 func (c *Child) stopped(by syscall.Signal) {
 	c.mu.Lock()
 	terminal := c.terminal != nil
@@ -202,11 +213,12 @@ func (c *Child) stopped(by syscall.Signal) {
 		return
 	}
 	if by == syscall.SIGTSTP {
-		c.Signal(syscall.SIGCONT) // nobody else could
+		c.Signal(syscall.SIGCONT) // no shell could continue it
 	}
 }
 
-// end ends the group and, if the command was killed, everything below it, and returns when they are gone.
+// end kills the remaining processes of the group. If the command was killed, it also kills all
+// other descendants. It returns when they have ended.
 func (c *Child) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,7 +237,7 @@ func (c *Child) end() {
 	c.link.Close()
 }
 
-// bury waits for children of ours that are dead, or will be.
+// bury reaps children that are dead or dying.
 func bury(who, options int) {
 	for {
 		pid, err := syscall.Wait4(who, nil, options, nil)

@@ -2,5 +2,5 @@
 
 package child
 
-// Guard does nothing: there is no guard here.
+// Guard does nothing, because this system has no guard.
 func Guard() {}

@@ -69,12 +69,14 @@ func TestInputPassesThrough(t *testing.T) {
 	}
 	stdin.Close()
 	r.mustEnd(0)
-	if out := r.output.String(); !strings.HasPrefix(out, "0\n1\n2\n") || !strings.HasSuffix(out, "\n9999\n") {
+	if out := r.output.String(); !strings.HasPrefix(out, "0\n1\n2\n") ||
+		!strings.HasSuffix(out, "\n9999\n") {
 		t.Errorf("%d bytes: %.20q", len(out), out)
 	}
 }
 
-// What is inherited beside standard input, output and error keeps its numbers, and nothing is added.
+// File descriptors that are inherited beside standard input, output and error keep their numbers,
+// and none is added.
 func TestOpenFiles(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -95,14 +97,16 @@ func TestOpenFiles(t *testing.T) {
 	}
 	f.Seek(0, io.SeekStart)
 	// The first two are the program's own.
-	r := start(t, func(cmd *exec.Cmd) { cmd.ExtraFiles = append(cmd.ExtraFiles, nil, f, f) }, forever, "/bin/sh", "-c", script)
+	r := start(t, func(cmd *exec.Cmd) { cmd.ExtraFiles = append(cmd.ExtraFiles, nil, f, f) },
+		forever, "/bin/sh", "-c", script)
 	r.mustEnd(0)
 	if r.output.String() != string(want) {
 		t.Errorf("%q, want %q", r.output.String(), want)
 	}
 }
 
-// A command finds signals as the program has found them: neither ignored nor blocked, but for those that were.
+// A command finds signals as the program has found them: neither ignored nor blocked, but for those
+// that were.
 func TestDispositions(t *testing.T) {
 	t.Parallel()
 	const show = "grep ^Sig[BIC] /proc/self/status"
@@ -112,7 +116,8 @@ func TestDispositions(t *testing.T) {
 			t.Fatal("there is no /proc/self/status:", err)
 		}
 		r := start(t, func(cmd *exec.Cmd) {
-			cmd.Args = append([]string{"/bin/sh", "-c", before + `exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+			cmd.Args = append([]string{"/bin/sh", "-c", before + `exec "$0" "$@"`, cmd.Path},
+				cmd.Args[1:]...)
 			cmd.Path = "/bin/sh"
 		}, forever, "/bin/sh", "-c", show)
 		r.mustEnd(0)
@@ -124,10 +129,15 @@ func TestDispositions(t *testing.T) {
 
 func TestSignal(t *testing.T) {
 	t.Parallel()
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH} {
-		// The child of the command hears it, too: the shell waits for it and ends with what it ends with.
-		r := start(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, fmt.Sprintf("SIG=%d", sig)) }, forever,
-			"/bin/sh", "-c", `trap : $SIG; sh -c 'trap "exit 7" $SIG; echo $$ >$DIR/inner; while :; do sleep 0.01; done'; exit $?`)
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP,
+		syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH} {
+		// The child of the command hears it, too: the shell waits for it and ends with what it ends
+		// with.
+		r := start(t, func(cmd *exec.Cmd) {
+			cmd.Env = append(cmd.Env, fmt.Sprintf("SIG=%d", sig))
+		}, forever,
+			"/bin/sh", "-c",
+			`trap : $SIG; sh -c 'trap "exit 7" $SIG; echo $$ >$DIR/inner; while :; do sleep 0.01; done'; exit $?`)
 		r.pid("inner")
 		r.tell(fmt.Sprintf("signal %d", sig))
 		r.mustEnd(7)
@@ -138,7 +148,8 @@ func TestSignal(t *testing.T) {
 func TestSignalToACommandThatHasLeftTheGroup(t *testing.T) {
 	t.Parallel()
 	setsid := testservers.Program(t, "setsid")
-	r := start(t, nil, forever, setsid, "/bin/sh", "-c", `trap "exit 7" TERM; echo $$ >$DIR/inner; while :; do sleep 0.01; done`)
+	r := start(t, nil, forever, setsid, "/bin/sh", "-c",
+		`trap "exit 7" TERM; echo $$ >$DIR/inner; while :; do sleep 0.01; done`)
 	r.pid("inner")
 	r.tell("signal 15")
 	r.mustEnd(7)
@@ -167,7 +178,8 @@ func state(pid int) string {
 // After the end everything can still be called.
 func TestAfterTheEnd(t *testing.T) {
 	t.Parallel()
-	c, err := Start("/bin/sh", []string{"sh", "-c", "exit 3"}, os.Environ(), time.Now().Add(time.Hour))
+	c, err := Start("/bin/sh", []string{"sh", "-c", "exit 3"}, os.Environ(),
+		time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +190,8 @@ func TestAfterTheEnd(t *testing.T) {
 	if c.Status.Exit() != 3 || c.Status.Spared != 0 {
 		t.Errorf("%+v", c.Status)
 	}
-	if _, err := Start("/nothing/there", []string{"x"}, nil, time.Now().Add(time.Hour)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Start("/nothing/there", []string{"x"}, nil,
+		time.Now().Add(time.Hour)); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 }

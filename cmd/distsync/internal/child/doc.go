@@ -1,26 +1,33 @@
-// Package child runs one command so that it ends when it has to, whatever becomes of the program that runs it.
+// Package child runs one command, and ensures that it ends by a deadline even if the calling
+// program is killed.
 //
-// A command is started by a guard: this program once more, which leads the command's process group and is the command's parent. The
-// program tells the guard until when the command may run, and again each time that has moved. When that instant has passed, and when
-// the program is gone, be it killed or stopped, the guard kills the command and all that it has started. If the guard itself is killed,
-// the kernel kills the command, and the program what is left.
+// The program starts a guard, which is another process of the same program. The guard leads the
+// command's process group and is the command's parent. The program sends the guard the command's
+// deadline, and each later change of it. When the deadline has passed, or the program has ended,
+// the guard kills the command and all processes that the command has started. A stopped program
+// can't extend the deadline. If the guard itself is killed, the kernel kills the command, and the
+// program kills the other processes.
 //
-// On Linux that is every process that descends from the command: orphans become children of the guard, and if that is gone
-// of the program. Elsewhere it is the command's process group. Processes of other users, such as what sudo starts, can't be killed.
+// On Linux the guard kills all descendants of the command: orphans become children of the guard, or
+// of the program if the guard is dead. On other systems it kills the members of the command's
+// process group. Processes of other users, such as those that sudo starts, can't be killed.
 //
-// A program that uses this package calls [Guard] first of all.
+// A program that uses this package must call [Guard] first in main.
 package child
 
 import "syscall"
 
-// A Status says how a command ended.
+// A Status describes how a command ended.
 type Status struct {
-	Code   int            // what it exited with; -1 if a signal killed it
-	Signal syscall.Signal // that killed it, or 0
-	Spared int            // how many processes of the command's group couldn't be killed, since they are somebody else's
+	Code   int            // the exit code; -1 if a signal killed the command
+	Signal syscall.Signal // the signal that killed the command, or 0
+	// how many processes of the command's group couldn't be killed, because they belong to other
+	// users
+	Spared int
 }
 
-// Exit returns the status as shells count: 128 and the signal's number if there was one.
+// Exit returns the status as shells report it: 128 plus the signal's number if a signal killed the
+// command, and otherwise the exit code.
 func (s Status) Exit() int {
 	if s.Signal != 0 {
 		return 128 + int(s.Signal)

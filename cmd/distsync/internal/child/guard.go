@@ -16,19 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guardName is what a guard finds itself called, and what ps shows.
+// guardName is the name of a guard's process, for example in ps.
 const guardName = "distsync-guard"
 
-// What a guard reports: each with a number.
+// The reports of a guard. Each comes with a number, which the comment names.
 const (
 	reportStarted = 's' // the command's process id
-	reportFailed  = 'f' // why it couldn't be started: an errno
-	reportStopped = 'p' // by which signal
-	reportEnded   = 'e' // its wait status
+	reportFailed  = 'f' // the errno with which the command couldn't be started
+	reportStopped = 'p' // the signal that stopped the command
+	reportEnded   = 'e' // the command's wait status
 )
 
-// Guard returns at once, but in a process that [Start] has started: there it is what that process is for, and never returns.
-// It must be the first thing that main calls.
+// Guard runs the guard in a process that [Start] has started as a guard, and never returns there.
+// In any other process it returns at once. Call it first in main.
 func Guard() {
 	if len(os.Args) < 4 || os.Args[0] != guardName {
 		return
@@ -37,11 +37,11 @@ func Guard() {
 	if err != nil {
 		return
 	}
-	runtime.LockOSThread() // the command dies with the thread that has started it
+	runtime.LockOSThread() // the kernel kills the command when the thread that started it ends
 	ignoreSignals()
 	_ = adoptOrphans()
 	unix.CloseOnExec(socket)
-	_ = unix.SetNonblock(socket, true) // for deadlines
+	_ = unix.SetNonblock(socket, true) // deadlines need it
 	g := &guard{link: os.NewFile(uintptr(socket), "link")}
 	if g.await() != nil {
 		os.Exit(1)
@@ -54,11 +54,11 @@ func Guard() {
 		killAll()
 	}()
 	g.reap()
-	select {} // the end of this process is the end of the group
+	select {} // the guard waits until killAll or the program kills it with its group
 }
 
-// ignoreSignals lets those that are meant for the command, whose group this process leads, do nothing here. Signals that are really
-// ignored would be in the command, too.
+// ignoreSignals catches and drops signals that are sent to the process group, since the guard is in
+// the command's group. It doesn't ignore them, because the command would inherit that.
 func ignoreSignals() {
 	nobody := make(chan os.Signal, 1)
 	for s := syscall.Signal(1); s < 65; s++ {
@@ -68,33 +68,37 @@ func ignoreSignals() {
 	}
 }
 
-// A guard is what a guard's process knows.
+// A guard is the state of a guard process.
 type guard struct {
 	link    *os.File    // to the program
-	command int         // its process id
-	over    atomic.Bool // all are to end: what the command does doesn't matter any more
+	command int         // the command's process id
+	over    atomic.Bool // the deadline has passed, or the program has ended
 }
 
-// await waits for the next word of until when the command may run. It fails when the last has come to pass, or the program is gone.
+// await reads the next deadline of the command. It returns an error when the previous deadline has
+// passed, or the program has ended.
 func (g *guard) await() error {
 	var word [8]byte
 	if _, err := io.ReadFull(g.link, word[:]); err != nil {
 		return err
 	}
-	// The clock is read last, so that a pause in between makes it earlier and not later.
+	// time.Now is called before clock, so that a pause between the two makes the deadline earlier,
+	// not later.
 	now := time.Now()
 	left := time.Duration(binary.BigEndian.Uint64(word[:])) - clock()
 	return g.link.SetReadDeadline(now.Add(left))
 }
 
-// report tells the program. If that is gone there is nobody to tell.
+// report sends a report to the program. The report is dropped if the program has ended.
 func (g *guard) report(what byte, number int) {
 	_, _ = g.link.Write(binary.BigEndian.AppendUint64([]byte{what}, uint64(number)))
 }
 
-// start starts the command, in the group of the guard.
+// start starts the command in the guard's process group.
 func (g *guard) start(path string, args []string) {
-	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: new(syscall.SysProcAttr)}
+	attr := &syscall.ProcAttr{
+		Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: new(syscall.SysProcAttr),
+	}
 	dieWithParent(attr.Sys)
 	pid, err := syscall.ForkExec(path, args, attr)
 	if err != nil {
@@ -106,7 +110,8 @@ func (g *guard) start(path string, args []string) {
 	g.report(reportStarted, pid)
 }
 
-// reap waits for the command, and for orphans, until there is nobody left to wait for.
+// reap reaps the command and orphans until no child is left. It reports the stops and the end of
+// the command.
 func (g *guard) reap() {
 	for {
 		var ws syscall.WaitStatus
@@ -115,7 +120,7 @@ func (g *guard) reap() {
 		case err == syscall.EINTR || err == nil && pid != g.command:
 		case err != nil:
 			return
-		case g.over.Load(): // the program shall take the end of the guard for the end
+		case g.over.Load(): // the program learns of the end from the guard's own end
 		case ws.Stopped():
 			g.report(reportStopped, int(ws.StopSignal()))
 		default:
@@ -124,7 +129,7 @@ func (g *guard) reap() {
 	}
 }
 
-// clock returns the time of a clock that is the same in all processes.
+// clock returns the monotonic time, which is the same in all processes.
 func clock() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)

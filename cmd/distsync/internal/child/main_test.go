@@ -19,7 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The tests run commands as programs do: each in a program of its own, which is this test, and does what it is told line by line.
+// Each test runs its command in a program of its own. That program is this test's binary, and obeys
+// orders line by line.
 
 func TestMain(m *testing.M) {
 	Guard()
@@ -30,13 +31,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What a program and its test speak through.
+// A program and its test talk over these.
 const (
 	ordersFile  = 3
 	answersFile = 4
 )
 
-// program starts the command that it is given, says what becomes of it, and obeys.
+// program starts its command, reports on it, and obeys orders.
 func program() {
 	unix.CloseOnExec(ordersFile)
 	unix.CloseOnExec(answersFile)
@@ -75,7 +76,7 @@ func program() {
 	os.Exit(1) // the test is gone
 }
 
-// patience is only waited out when something is broken.
+// patience passes only if something is broken.
 const patience = 30 * time.Second
 
 // forever is longer than a test.
@@ -190,7 +191,8 @@ func (r *run) mustEnd(status int) {
 	}
 	err := r.cmd.Wait()
 	if answer != fmt.Sprintf("ended %d", status) || err != nil {
-		r.t.Fatalf("the program says %q, want status %d; it ended with %v; output: %s", answer, status, err, r.output.String())
+		r.t.Fatalf("the program says %q, want status %d; it ended with %v; output: %s", answer,
+			status, err, r.output.String())
 	}
 }
 

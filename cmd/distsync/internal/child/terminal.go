@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal is the controlling terminal of this process. The methods of nil do nothing: there is none.
+// A terminal is the controlling terminal of this process. A nil terminal means that there is none,
+// and its methods do nothing.
 type terminal struct {
 	file  *os.File
-	given bool // to the command's group
+	given bool // the command's group is the foreground group
 }
 
 // openTerminal returns the controlling terminal, or nil.
@@ -24,7 +25,7 @@ func openTerminal() *terminal {
 	return &terminal{file: f}
 }
 
-// give makes a group the one that may read from the terminal, if so far that is ours.
+// give makes a group the terminal's foreground group, if this process's group is in the foreground.
 func (t *terminal) give(group int) {
 	if t == nil {
 		return
@@ -34,7 +35,7 @@ func (t *terminal) give(group int) {
 	}
 }
 
-// takeBack makes our group the one again.
+// takeBack makes this process's group the foreground group again.
 func (t *terminal) takeBack() {
 	if t == nil || !t.given {
 		return
@@ -51,8 +52,8 @@ func (t *terminal) close() {
 
 func (t *terminal) fd() int { return int(t.file.Fd()) }
 
-// suspend stops this process and those beside it, as the terminal has stopped the command, so that the shell notices. If there is no
-// shell to continue them it says so and does nothing.
+// suspend stops this process and its group. So the shell notices that the terminal has stopped the
+// command. If no shell can continue them, it does nothing and returns false.
 func suspend() bool {
 	parent, err := unix.Getsid(unix.Getppid())
 	own, err2 := unix.Getsid(0)

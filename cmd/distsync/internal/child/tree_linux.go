@@ -11,32 +11,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// self is this program, also where its file has been replaced.
+// self is this program, even after its file has been replaced.
 const self = "/proc/self/exe"
 
-// dieWithParent lets the kernel kill a process when the thread that started it ends.
+// dieWithParent makes the kernel kill a process when the thread that started it ends.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
-// adoptOrphans makes this process the parent of every process below it whose own is gone.
+// adoptOrphans makes this process the new parent of each descendant whose parent ends.
 func adoptOrphans() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// killAll kills all processes below the guard, and the guard.
+// killAll kills all descendants of the guard, and then the guard.
 func killAll() {
 	for killBelow() > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	_ = unix.Kill(0, unix.SIGKILL) // also the last resort where there is no /proc
+	_ = unix.Kill(0, unix.SIGKILL) // also kills the group if there is no /proc
 }
 
-// A process is what /proc says of one.
+// A process is an entry of /proc.
 type process struct {
 	pid, parent, group int
-	started            string // since boot: that and the pid say which process it is
+	started            string // the time since boot; with the pid it identifies the process
 	dead               bool
 }
 
-// killBelow kills the processes that descend from this one, and returns how many there were that could be killed. They may have
-// started others meanwhile.
+// killBelow kills the descendants of this process, and returns how many it killed. They may have
+// started other processes meanwhile, so one call isn't always enough.
 func killBelow() (killed int) {
 	all := processes()
 	below := map[int]bool{os.Getpid(): true}
@@ -55,10 +55,11 @@ func killBelow() (killed int) {
 	return killed
 }
 
-// killMembers kills the members of a process group, and returns how many there were, and how many of them couldn't be killed.
+// killMembers kills the members of a process group. It returns how many it killed, and how many it
+// had no right to kill.
 func killMembers(group int) (killed, spared int) {
 	if unix.Kill(-group, unix.SIGKILL) == unix.ESRCH {
-		return 0, 0 // as always, unless the command has left something behind
+		return 0, 0 // the usual case: the command has left no process
 	}
 	for _, p := range processes() {
 		if p.group != group || p.dead {
@@ -73,7 +74,7 @@ func killMembers(group int) (killed, spared int) {
 	return killed, spared
 }
 
-// processes returns all processes that this one can see.
+// processes returns all processes that this process can see.
 func processes() []process {
 	entries, _ := os.ReadDir("/proc")
 	var all []process
@@ -87,10 +88,10 @@ func processes() []process {
 	return all
 }
 
-// lookAt returns what /proc/PID/stat says: see proc_pid_stat(5).
+// lookAt parses /proc/PID/stat, which proc_pid_stat(5) describes.
 func lookAt(pid int) (process, bool) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	name := bytes.LastIndexByte(stat, ')') // which may itself have spaces and parentheses
+	name := bytes.LastIndexByte(stat, ')') // the name may contain spaces and parentheses
 	if err != nil || name < 0 {
 		return process{}, false
 	}
@@ -102,13 +103,13 @@ func lookAt(pid int) (process, bool) {
 	p := process{pid: pid, started: string(f[started])}
 	p.parent, _ = strconv.Atoi(string(f[parent]))
 	p.group, _ = strconv.Atoi(string(f[group]))
-	// The first thread of a process may end before the others do.
+	// The first thread of a process may end before its other threads.
 	n, _ := strconv.Atoi(string(f[threads]))
 	p.dead = bytes.ContainsAny(f[state], "ZX") && n <= 1
 	return p, true
 }
 
-// kill kills the process, and no other that has been given its number since.
+// kill kills the process, unless another process has its pid by now.
 func (p *process) kill() error {
 	h, err := os.FindProcess(p.pid)
 	if err != nil {

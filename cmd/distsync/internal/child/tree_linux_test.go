@@ -22,8 +22,8 @@ func deaf(name string) string {
 	return `trap '' TERM HUP INT QUIT; echo $$ >$DIR/` + name + `; while :; do sleep 1; done`
 }
 
-// A family is a command that has children, grandchildren, some in a group or a session of their own, and an orphan, all of them
-// deaf.
+// A family is a command that has children, grandchildren, some in a group or a session of their
+// own, and an orphan, all of them deaf.
 var family = []string{"/bin/sh", "-c", `
 	sh -c "$CHILD_A" &
 	sh -c 'sh -c "$CHILD_B" & sh -c "$CHILD_C"' &
@@ -127,7 +127,8 @@ func TestWhatACommandLeavesBehind(t *testing.T) {
 	r := start(t, func(cmd *exec.Cmd) {
 		stdin, _ = cmd.StdinPipe()
 		cmd.Env = append(cmd.Env, "LEFT="+deaf("left"), "DAEMON="+deaf("daemon"))
-	}, forever, "/bin/sh", "-c", `(sh -c "$LEFT" &); setsid sh -c "$DAEMON" >/dev/null 2>&1 & read x; exit 5`)
+	}, forever, "/bin/sh", "-c",
+		`(sh -c "$LEFT" &); setsid sh -c "$DAEMON" >/dev/null 2>&1 & read x; exit 5`)
 	left, daemon := r.pid("left"), r.pid("daemon")
 	t.Cleanup(func() { syscall.Kill(daemon, syscall.SIGKILL) })
 	io.WriteString(stdin, "go\n")
@@ -166,7 +167,8 @@ func TestOfAnotherUser(t *testing.T) {
 	}{{"signal 15", "ended 143 spared 1"}, {"kill", "ended 137 spared 1"}} {
 		r := start(t, func(cmd *exec.Cmd) {
 			cmd.Path = dir + "/program"
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody,
+				Gid: nobody}}
 		}, forever, "/bin/sleep", "1000")
 		other := exec.Command("/bin/sh", "-c", "trap '' TERM; echo; read x")
 		other.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: r.group}
@@ -209,7 +211,8 @@ func TestLookAt(t *testing.T) {
 	if err := p.kill(); err != nil {
 		t.Error(err)
 	}
-	for deadline := time.Now().Add(patience); !gone(p.pid) && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !gone(p.pid) &&
+		time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 	}
 	if p, ok := lookAt(p.pid); !ok || !p.dead {
 		t.Errorf("killed, and not waited for: %+v, %v", p, ok)

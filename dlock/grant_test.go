@@ -3,61 +3,18 @@ package dlock
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// around is a store with lines, and a hook around acquisitions.
-type around struct {
-	lined
-	acquire func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error)
-	slow    time.Duration // a look takes so long to get there
-}
-
-func newAround() *around { return &around{lined: lined{Backend: membackend.New()}} }
-
-func (b *around) Open() backend.Session {
-	return &aroundSession{linedSession{b.Backend.Open(), &b.lined}, b}
-}
-
-// hook sets what is done instead of an acquisition.
-func (b *around) hook(f func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.acquire = f
-}
-
-type aroundSession struct {
-	linedSession
-	around *around
-}
-
-func (s *aroundSession) Acquire(ctx context.Context, req backend.AcquireRequest) (backend.AcquireResult, error) {
-	s.b.mu.Lock()
-	f := s.around.acquire
-	s.b.mu.Unlock()
-	do := func() (backend.AcquireResult, error) { return s.linedSession.Acquire(ctx, req) }
-	if f == nil {
-		return do()
-	}
-	return f(req, do)
-}
-
-func (s *aroundSession) KeepPlaces(ctx context.Context, req backend.PlacesRequest) (backend.PlacesResult, error) {
-	time.Sleep(s.around.slow)
-	return s.linedSession.KeepPlaces(ctx, req)
-}
-
-// An attempt that is cut short because its owner got in elsewhere isn't repeated: its call has returned long before that, and may be
-// another's by then.
+// An attempt that is cut short because its owner got in elsewhere isn't repeated: its call has
+// returned long before that, and may be another's by then.
 func TestAnAttemptThatIsCutShortInLineIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newAround()
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 2)
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
@@ -65,12 +22,11 @@ func TestAnAttemptThatIsCutShortInLineIsNotRepeated(t *testing.T) {
 		first := wait(ctx, cs[1].FairLocker("x"))
 		behind := wait(t.Context(), cs[1].FairLocker("x"))
 		hang := make(chan struct{})
-		store.hook(func(_ backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
+		store.acquire.set(func(s *acquireStep) {
 			<-hang
-			return do()
 		})
 		second := wait(ctx, cs[1].FairLocker("x"))
-		store.hook(nil)
+		store.acquire.set(nil)
 		mustUnlock(t, t.Context(), holder)
 		first.mustBeIn(t)
 		second.mustBeIn(t)
@@ -79,29 +35,31 @@ func TestAnAttemptThatIsCutShortInLineIsNotRepeated(t *testing.T) {
 		behind.mustBeIn(t)
 		mustUnlock(t, t.Context(), behind.l)
 		close(hang)
-		time.Sleep(2 * DefaultLease) // what hung is taken back until then
+		time.Sleep(2 * DefaultLease) // the step that hung is taken back by then
 		empty(t, cs[1])
 	})
 }
 
-// A lease begins when its holder hears of it: one that is shorter than that takes is no reason to be given the lock for ever.
+// A lease begins when its holder hears of it: one that is shorter than that takes is no reason to
+// be given the lock for ever.
 func TestALeaseShorterThanTheWayOfAGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newAround()
-		store.slow = 20 * time.Millisecond
+		store := newScript(membackend.New())
+		store.places.delay(20*time.Millisecond, 0)
 		cs := fairClients(t, store, 2)
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
 		short := wait(t.Context(), cs[1].FairLocker("x"), FixedLease(10*time.Millisecond))
 		next := wait(t.Context(), cs[0].FairLocker("x"))
-		store.set(false, true)
+		store.grants.set(linger)
 		mustUnlock(t, t.Context(), holder)
 		time.Sleep(20 * time.Millisecond)
-		store.deliver()
-		store.set(false, false)
+		store.grants.deliver()
+		store.grants.set(arrive)
 		time.Sleep(200 * time.Millisecond)
 		if !short.isIn(t) || !next.isIn(t) {
-			t.Fatalf("nobody had the lock for long, and who waits isn't in after %d looks", store.looks.Load())
+			t.Fatalf("nobody had the lock for long, and who waits isn't in after %d looks",
+				store.places.count())
 		}
 		mustUnlock(t, t.Context(), next.l)
 		if err := short.l.UnlockContext(t.Context()); !errors.Is(err, ErrLost) {
@@ -110,24 +68,22 @@ func TestALeaseShorterThanTheWayOfAGrant(t *testing.T) {
 	})
 }
 
-// A call of a Locker that is lost and not unlocked is given the lock as it asks for it, and answered after that.
+// A call of a Locker that is lost and not unlocked is given the lock as it asks for it, and
+// answered after that.
 func TestAGrantToABarredCallThatIsJustAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newAround()
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 2)
 		l := cs[0].FairLocker("x")
 		mustTry(t, l, FixedLease(time.Second))
-		var n atomic.Int32
 		hang := make(chan struct{})
-		store.hook(func(req backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			switch n.Add(1) {
+		store.acquire.set(func(s *acquireStep) {
+			switch s.n {
 			case 1:
-				do()
-				return backend.AcquireResult{}, &backend.Error{Kind: backend.Unknown, Err: errMood}
+				s.lose()
 			case 3:
 				<-hang
 			}
-			return do()
 		})
 		w := wait(t.Context(), l)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -149,16 +105,17 @@ func TestAGrantToABarredCallThatIsJustAsking(t *testing.T) {
 	})
 }
 
-// What somebody else has forced since it was granted, and another goroutine of this client has got then, isn't his who hears of that late.
+// A lock is granted, another client forces it, and another goroutine of this client gets it. The
+// call that hears of the grant late doesn't have it.
 func TestAGrantFromBeforeAnAcquisition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newAround()
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 2)
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
 		struck := wait(t.Context(), cs[1].FairLocker("x"))
-		store.set(false, true)
-		store.refuses.Store(true) // nor does it look
+		store.grants.set(linger)
+		store.places.fail(errNoLook) // nor does it look
 		mustUnlock(t, t.Context(), holder)
 		if ok, err := cs[0].FairLocker("x").ForceUnlock(t.Context()); !ok || err != nil {
 			t.Fatal(ok, err)
@@ -166,9 +123,9 @@ func TestAGrantFromBeforeAnAcquisition(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		hold, err := cs[1].FairLocker("x").Acquire(t.Context(), Wait(0))
 		must(t, err)
-		store.deliver()
-		store.set(false, false)
-		store.refuses.Store(false)
+		store.grants.deliver()
+		store.grants.set(arrive)
+		store.places.set(nil)
 		time.Sleep(5 * time.Second)
 		if struck.isIn(t) || hold.Context().Err() != nil {
 			t.Errorf("it was taken from its holder: %v", context.Cause(hold.Context()))
@@ -179,23 +136,23 @@ func TestAGrantFromBeforeAnAcquisition(t *testing.T) {
 	})
 }
 
-// What was granted before this client forced the lock, and is heard of later, isn't anybody's.
+// A grant from before this client forced the lock, which is heard of later, gives it to no call.
 func TestAGrantFromBeforeAForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newAround()
+		store := newScript(membackend.New())
 		cs := fairClients(t, store, 3)
 		holder := cs[0].FairLocker("x")
 		mustTry(t, holder)
 		struck := wait(t.Context(), cs[1].FairLocker("x"))
 		next := wait(t.Context(), cs[2].FairLocker("x"))
-		store.set(false, true)
+		store.grants.set(linger)
 		mustUnlock(t, t.Context(), holder) // to struck, who hasn't heard of it
 		time.Sleep(10 * time.Millisecond)
 		if ok, err := cs[1].FairLocker("x").ForceUnlock(t.Context()); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
-		store.deliver()
-		store.set(false, false)
+		store.grants.deliver()
+		store.grants.set(arrive)
 		next.mustBeIn(t)
 		if struck.isIn(t) {
 			t.Fatal("two are in")
@@ -206,32 +163,11 @@ func TestAGrantFromBeforeAForce(t *testing.T) {
 	})
 }
 
-// A subscription may fail just as the last who waits leaves.
-func TestASubscriptionThatFailsWhenNobodyWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := New(membackend.New(), quiet())
-		defer c.Close()
-		for _, l := range []*Locker{c.Locker("x"), c.FairLocker("x")} {
-			mustTry(t, l)
-			ctx, cancel := context.WithCancel(t.Context())
-			other := newLocker(c, l.kind, "x")
-			w := wait(ctx, other)
-			c.mu.Lock()
-			q := *c.objectLocked(l.kind, "x").waitsFor(l.kind)
-			c.mu.Unlock()
-			cancel()
-			<-w.in
-			q.subscribed = subscribing
-			c.unsubscribed(t.Context(), q, errMood)
-			mustUnlock(t, t.Context(), l)
-		}
-	})
-}
-
-// Who is given the lock before its client listens, and whose answer comes only after the look that is made then, is told by another.
+// A call is given the lock before its client listens, and its answer comes only after the look that
+// is made then. Another look tells it.
 func TestAGrantBeforeTheSubscriptionAndTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newAround()
+		store := newScript(membackend.New())
 		c, other := New(store, quiet()), New(store.Backend, quiet())
 		defer c.Close()
 		defer other.Close()
@@ -239,12 +175,11 @@ func TestAGrantBeforeTheSubscriptionAndTheAnswer(t *testing.T) {
 		must(t, err)
 		placed := make(chan struct{})
 		late := make(chan struct{})
-		store.hook(func(_ backend.AcquireRequest, do func() (backend.AcquireResult, error)) (backend.AcquireResult, error) {
-			store.hook(nil)
-			res, err := do()
+		store.acquire.set(func(s *acquireStep) {
+			store.acquire.set(nil)
+			s.do()
 			close(placed)
 			<-late
-			return res, err
 		})
 		a := wait(t.Context(), c.FairLocker("x"))
 		<-placed

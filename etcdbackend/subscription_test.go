@@ -41,7 +41,8 @@ func (o *onlooker) heard() []error {
 	return o.told
 }
 
-// hears waits until the onlooker was told so many things, which must be in turn why it has broken, and that it stands again.
+// hears waits until the onlooker was told so many things, which must be in turn why it has broken,
+// and that it stands again.
 func (o *onlooker) hears(n int) {
 	o.t.Helper()
 	testservers.Until(o.t, "the onlooker is told", func() bool { return len(o.heard()) >= n })
@@ -56,14 +57,17 @@ func (o *onlooker) hears(n int) {
 	}
 }
 
-// TestChanged: each who looks on is told once that the stream has broken, however many attempts fail, and once that it stands.
+// TestChanged: each subscription is told once that the stream has broken, however many attempts
+// fail, and once that it stands.
 func TestChanged(t *testing.T) {
 	t.Parallel()
-	server := testservers.Etcd(t, "--heartbeat-interval", "20", "--election-timeout", "200") // is there again soon
+	// is there again soon
+	server := testservers.Etcd(t, "--heartbeat-interval", "20", "--election-timeout", "200")
 	var breaker watchBreaker
 	s := open(t, connect(t, server.Addr, breaker.install, reconnectAtOnce))
 	var all []*onlooker
-	for _, kind := range []backend.Kind{backend.Exclusive, backend.Read, backend.Permits, backend.Fair} {
+	for _, kind := range []backend.Kind{backend.Exclusive, backend.Read, backend.Permits,
+		backend.Fair} {
 		all = append(all, lookOn(t, s, kind))
 	}
 	hear := func(n int) {
@@ -87,7 +91,8 @@ func TestChanged(t *testing.T) {
 // TestChangedWithoutLeader: a member that has lost the others says so.
 func TestChangedWithoutLeader(t *testing.T) {
 	t.Parallel()
-	members := testservers.EtcdCluster(t, 2, "--heartbeat-interval", "20", "--election-timeout", "200")
+	members := testservers.EtcdCluster(t, 2, "--heartbeat-interval", "20", "--election-timeout",
+		"200")
 	o := lookOn(t, open(t, connect(t, members[0].Addr)), backend.Exclusive)
 	members[1].Kill()
 	said := func(what string, last func(error) bool) {
@@ -97,7 +102,9 @@ func TestChangedWithoutLeader(t *testing.T) {
 			return len(told) > 0 && last(told[len(told)-1])
 		})
 	}
-	said("told that there is no leader", func(err error) bool { return err != nil && strings.Contains(err.Error(), "no leader") })
+	said("told that there is no leader", func(err error) bool {
+		return err != nil && strings.Contains(err.Error(), "no leader")
+	})
 	members[1].Restart()
 	said("told that there is one", func(err error) bool { return err == nil })
 }
@@ -114,8 +121,9 @@ func TestChangedForWhoMayNotWatchAnyMore(t *testing.T) {
 		wiretest.Must[*clientv3.AuthUserGrantRoleResponse](t)(root.UserGrantRole(ctx, user, user))
 	}
 	grant := func(by *clientv3.Client) {
-		wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(by.RoleGrantPermission(ctx, "locker",
-			key("n"), "", clientv3.PermissionType(clientv3.PermReadWrite)))
+		wiretest.Must[*clientv3.AuthRoleGrantPermissionResponse](t)(
+			by.RoleGrantPermission(ctx, "locker",
+				key("n"), "", clientv3.PermissionType(clientv3.PermReadWrite)))
 	}
 	grant(root)
 	wiretest.Must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(ctx))
@@ -123,11 +131,15 @@ func TestChangedForWhoMayNotWatchAnyMore(t *testing.T) {
 	var breaker watchBreaker
 	s := open(t, connect(t, server.Addr, as("locker", "secret"), breaker.install))
 	o := lookOn(t, s, backend.Exclusive)
-	wiretest.Must[*clientv3.AuthRoleRevokePermissionResponse](t)(admin.RoleRevokePermission(ctx, "locker", key("n"), ""))
+	wiretest.Must[*clientv3.AuthRoleRevokePermissionResponse](t)(
+		admin.RoleRevokePermission(ctx, "locker", key("n"), ""))
 	breaker.cut()
 	o.hears(1)
 	testservers.Until(t, "nobody may subscribe", func() bool {
-		sub, err := s.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(backend.Wakeup) {}})
+		sub, err := s.Subscribe(ctx, backend.SubscribeRequest{Name: "n", Wake: func(
+			backend.Wakeup,
+		) {
+		}})
 		if err == nil {
 			sub.Close()
 		}

@@ -1,4 +1,4 @@
-package wiretest
+package apart
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What a process of its own prints is cut short in logs: nothing of it may be of what went well.
+// The output of a separate process is shortened. It has no lines about cases that passed.
 func TestEventful(t *testing.T) {
 	out := `=== RUN   TestSuite
 === RUN   TestSuite/passes
@@ -44,7 +44,7 @@ goleak: found
 	}
 }
 
-// A test that panicked has no line that says how it ended.
+// A test that panicked has no line with its result.
 func TestEventfulPanic(t *testing.T) {
 	out := "=== RUN   TestSuite\n=== RUN   TestSuite/panics\npanic: no\n\ngoroutine 1 [running]:\n"
 	want := "panic: no\n\ngoroutine 1 [running]:\n"
@@ -53,7 +53,7 @@ func TestEventfulPanic(t *testing.T) {
 	}
 }
 
-// Each case is in one share, and in no other.
+// Each case is in exactly one share.
 func TestShares(t *testing.T) {
 	for n := 1; n <= 8; n++ {
 		sizes := make([]int, n)
@@ -81,7 +81,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestDivided runs parts in several processes, each once.
+// TestDivided runs its parts in several processes, each part once.
 func TestDivided(t *testing.T) {
 	log := os.Getenv("DISTSYNC_TEST_DIVIDED")
 	if log == "" {

@@ -15,7 +15,8 @@ import (
 	"github.com/seed951563bd/distsync/quorumbackend"
 )
 
-// leave lets a store that hangs go on, but for what it was asked by now. It returns what has it do that.
+// leave lets a store that hangs go on, but for what it was asked by now. It returns what has it do
+// that.
 func (s *ill) leave() (late func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -24,7 +25,8 @@ func (s *ill) leave() (late func()) {
 	return func() { close(hangs) }
 }
 
-// One store has forgotten a lock, and another is slow to say that it has it: nothing is known until it does.
+// One store has forgotten a lock, and another is slow to say that it has it: nothing is known until
+// it does.
 func TestLookWaitsForAMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
@@ -41,7 +43,8 @@ func TestLookWaitsForAMajority(t *testing.T) {
 				time.AfterFunc(5*time.Second, stores[late].wake)
 				res, err := a.s.Look(t.Context(), backend.LookRequest{Name: "n", Owner: alice})
 				if err != nil || !res.Held || res.Count != 1 {
-					t.Errorf("store %d has forgotten it, and store %d is slow: %+v, %v", forgets, late, res, err)
+					t.Errorf("store %d has forgotten it, and store %d is slow: %+v, %v", forgets,
+						late, res, err)
 				}
 				time.Sleep(2 * time.Second) // nothing is believed to be down
 				a.releases(alice, backend.Freed)
@@ -50,7 +53,8 @@ func TestLookWaitsForAMajority(t *testing.T) {
 	})
 }
 
-// An acquisition comes after its store has said that it doesn't have the hold, and after that was released: it is given back.
+// An acquisition comes after its store has said that it doesn't have the hold, and after that was
+// released: it is given back.
 func TestLateVoteOfAStruckStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
@@ -70,7 +74,8 @@ func TestLateVoteOfAStruckStore(t *testing.T) {
 	})
 }
 
-// inVain takes a step that two of three stores hang in, and are left with. It returns what has them carry it out.
+// inVain takes a step that two of three stores hang in, and are left with. It returns what has them
+// carry it out.
 func (x tester) inVain(stores []*ill, step func(context.Context) error) (late func()) {
 	x.Helper()
 	ctx, cancel := context.WithTimeout(x.Context(), time.Second)
@@ -82,7 +87,8 @@ func (x tester) inVain(stores []*ill, step func(context.Context) error) (late fu
 	return func() { one(); two() }
 }
 
-// An unlock of one of two holds has no answer from a majority, and may yet shorten the lease: the other is still to be released, and isn't lost.
+// An unlock of one of two holds has no answer from a majority, and may yet shorten the lease: the
+// other is still to be released, and isn't lost.
 func TestPartialReleaseWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
@@ -90,7 +96,9 @@ func TestPartialReleaseWithoutAnswer(t *testing.T) {
 		a.acquires(alice, true)
 		a.acquires(alice, true)
 		late := a.inVain(stores, func(ctx context.Context) error {
-			_, err := a.s.Release(ctx, backend.ReleaseRequest{Name: "n", Owner: alice, Lease: lease - time.Second})
+			_, err := a.s.Release(ctx, backend.ReleaseRequest{
+				Name: "n", Owner: alice, Lease: lease - time.Second,
+			})
 			return err
 		})
 		a.releases(alice, backend.Freed)
@@ -101,12 +109,10 @@ func TestPartialReleaseWithoutAnswer(t *testing.T) {
 	})
 }
 
-// Stores that have a hold, and may yet carry out an older renewal of it with a shorter lease, don't promise a longer one; but nor is it lost.
+// Stores that have a hold, and may yet carry out an older renewal of it with a shorter lease, don't
+// promise a longer one; but nor is it lost.
 func TestRenewalBehindAShorterOne(t *testing.T) {
-	for name, renew := range map[string]func(tester, context.Context, time.Duration) (bool, error){
-		"one":   tester.renewOne,
-		"batch": tester.renewBatch,
-	} {
+	for name, renew := range oneAndBatch {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				stores, b := illStores()
@@ -119,7 +125,8 @@ func TestRenewalBehindAShorterOne(t *testing.T) {
 				})
 				time.Sleep(2 * time.Second) // nothing is believed to be down
 				held, err := renew(a, t.Context(), lease)
-				if a.fails(err, backend.Unknown); held || !strings.Contains(err.Error(), "a shorter lease may yet arrive") {
+				if a.fails(err, backend.Unknown); held ||
+					!strings.Contains(err.Error(), "a shorter lease may yet arrive") {
 					t.Errorf("a longer lease: held %v, %v", held, err)
 				}
 				if held, err := renew(a, t.Context(), shorter); !held || err != nil {
@@ -137,10 +144,7 @@ func TestRenewalBehindAShorterOne(t *testing.T) {
 // A store has renewed a hold, and lost it, as a later renewal was told. The answer to the first
 // renewal comes after that, and is no vote: another may have got the lock with that store by then.
 func TestLateAnswerOfAStruckStore(t *testing.T) {
-	for name, renew := range map[string]func(tester, context.Context, time.Duration) (bool, error){
-		"one":   tester.renewOne,
-		"batch": tester.renewBatch,
-	} {
+	for name, renew := range oneAndBatch {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				stores, b := illStores()
@@ -168,6 +172,12 @@ func TestLateAnswerOfAStruckStore(t *testing.T) {
 	}
 }
 
+// oneAndBatch are the steps that renew a hold, and nothing else.
+var oneAndBatch = map[string]func(tester, context.Context, time.Duration) (bool, error){
+	"one":   tester.renewOne,
+	"batch": tester.renewBatch,
+}
+
 func (x tester) renewOne(ctx context.Context, lease time.Duration) (bool, error) {
 	res, err := x.s.Renew(ctx, backend.RenewRequest{Name: "n", Owner: alice, Lease: lease})
 	return res.Held, err
@@ -175,15 +185,20 @@ func (x tester) renewOne(ctx context.Context, lease time.Duration) (bool, error)
 
 func (x tester) renewBatch(ctx context.Context, lease time.Duration) (held bool, err error) {
 	reqs := []backend.RenewRequest{{Name: "n", Owner: alice, Lease: lease}}
-	x.s.(backend.BatchRenewer).RenewBatch(ctx, reqs, func(_ int, res backend.RenewResult, e error) { held, err = res.Held, e })
+	x.s.(backend.BatchRenewer).RenewBatch(ctx, reqs, func(_ int, res backend.RenewResult, e error) {
+		held, err = res.Held, e
+	})
 	return held, err
 }
 
-// A step that one store has carried out, and no majority, isn't said not to have been: who was told so would rely on what is over, or is soon.
+// A step that one store has carried out, and no majority, may have been carried out, and its error
+// says so. Otherwise its caller would rely on a hold that is over, or is soon.
 func TestPartlyCarriedOut(t *testing.T) {
 	const shorter = lease - time.Second
 	release := func(a tester) error {
-		_, err := a.s.Release(a.Context(), backend.ReleaseRequest{Name: "n", Owner: alice, Lease: shorter})
+		_, err := a.s.Release(a.Context(), backend.ReleaseRequest{
+			Name: "n", Owner: alice, Lease: shorter,
+		})
 		return err
 	}
 	for _, c := range []struct {
@@ -200,7 +215,9 @@ func TestPartlyCarriedOut(t *testing.T) {
 			return err
 		}},
 		{"re-entry", 1, func(a tester) error {
-			_, err := a.s.Acquire(a.Context(), backend.AcquireRequest{Name: "n", Owner: alice, Lease: shorter, Reentry: true})
+			_, err := a.s.Acquire(a.Context(), backend.AcquireRequest{
+				Name: "n", Owner: alice, Lease: shorter, Reentry: true,
+			})
 			return err
 		}},
 		{"release of one of two", 2, release},
@@ -225,14 +242,17 @@ func TestPartlyCarriedOut(t *testing.T) {
 	}
 }
 
-// A renewal of what ran out long ago, and is forgotten, has an answer at last: it ends no hold but its own.
+// A renewal of what ran out long ago, and is forgotten, has an answer at last: it ends no hold but
+// its own.
 func TestRenewalOfAForgottenHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
 		a := open(t, b)
 		acquireOther := func(i int) {
 			name := "n" + strconv.Itoa(i)
-			if res, err := a.s.Acquire(t.Context(), backend.AcquireRequest{Name: name, Owner: alice, Lease: time.Hour}); err != nil || !res.Acquired {
+			if res, err := a.s.Acquire(t.Context(), backend.AcquireRequest{
+				Name: name, Owner: alice, Lease: time.Hour,
+			}); err != nil || !res.Acquired {
 				t.Fatal(res, err)
 			}
 		}
@@ -266,14 +286,17 @@ func TestRenewalOfAForgottenHold(t *testing.T) {
 	})
 }
 
-// A renewal is overtaken by the release of its hold, and by its owner's next attempt: it is none of that.
+// A renewal is overtaken by the release of its hold, and by its owner's next attempt: it is none of
+// that.
 func TestRenewalDuringTheNextAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
 		a := open(t, b)
 		stores[0].hang()
 		time.AfterFunc(time.Millisecond, func() {
-			held, err := quorumbackend.RenewLate(t.Context(), a.s, backend.RenewRequest{Name: "n", Owner: alice, Lease: lease})
+			held, err := quorumbackend.RenewLate(t.Context(), a.s, backend.RenewRequest{
+				Name: "n", Owner: alice, Lease: lease,
+			})
 			if held || err != nil {
 				t.Errorf("held %v, %v", held, err)
 			}
@@ -284,13 +307,17 @@ func TestRenewalDuringTheNextAttempt(t *testing.T) {
 	})
 }
 
-// What a renewal of a read under a write is told after that was released isn't about the next read, which has the same name in the stores.
+// A renewal of a read under a write may be answered after that read was released. The answer
+// doesn't count for the next read, which has the same name in the stores.
 func TestRenewalOfTheLastReadUnderAWrite(t *testing.T) {
 	req := backend.RenewRequest{Kind: backend.Read, Name: "n", Owner: alice, Lease: lease}
 	for name, renew := range map[string]func(context.Context, backend.Session){
 		"one": func(ctx context.Context, s backend.Session) { s.Renew(ctx, req) },
 		"batch": func(ctx context.Context, s backend.Session) {
-			s.(backend.BatchRenewer).RenewBatch(ctx, []backend.RenewRequest{req}, func(int, backend.RenewResult, error) {})
+			s.(backend.BatchRenewer).RenewBatch(ctx, []backend.RenewRequest{req}, func(
+				int, backend.RenewResult, error,
+			) {
+			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -312,7 +339,8 @@ func TestRenewalOfTheLastReadUnderAWrite(t *testing.T) {
 				stores[0].hang()
 				all.Go(func() { a.gives(a.s, backend.Read, alice, backend.Freed) })
 				synctest.Wait()
-				all.Go(func() { a.gets(a.s, backend.Read, alice, lease, true) }) // waits for its turn
+				// waits for its turn
+				all.Go(func() { a.gets(a.s, backend.Read, alice, lease, true) })
 				synctest.Wait()
 				release := stores[0].leave()
 				for _, s := range stores {
@@ -336,8 +364,8 @@ func TestRenewalOfTheLastReadUnderAWrite(t *testing.T) {
 	}
 }
 
-// Stores have another kind of lock when an attempt is taken back there, and may yet carry out its acquisition: it is taken back again, later,
-// and that doesn't hit the owner's next attempt.
+// Stores have another kind of lock when an attempt is taken back there, and may yet carry out its
+// acquisition: it is taken back again, later, and that doesn't hit the owner's next attempt.
 func TestConflictBeforeALateAcquisition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
@@ -355,7 +383,9 @@ func TestConflictBeforeALateAcquisition(t *testing.T) {
 			t.Cleanup(stores[1].leave())
 			stores[2].wake()
 		})
-		write := backend.AcquireRequest{Kind: backend.Write, Name: "n", Owner: alice, Lease: lease, Place: 2 * time.Minute}
+		write := backend.AcquireRequest{
+			Kind: backend.Write, Name: "n", Owner: alice, Lease: lease, Place: 2 * time.Minute,
+		}
 		if res, err := a.s.Acquire(t.Context(), write); err != nil || res.Acquired {
 			t.Fatal(res, err)
 		}
@@ -370,8 +400,9 @@ func TestConflictBeforeALateAcquisition(t *testing.T) {
 	})
 }
 
-// The store that is asked first for a lock hasn't got its write, and another has it there: whoever writes reads all the same, in the stores
-// that let it write, and isn't told that it has lost the write where one of these is slow.
+// The store that is asked first for a lock hasn't got its write: another has the lock there. The
+// writer reads all the same, in the stores that let it write. If one of these is slow the writer
+// isn't told that it has lost the write.
 func TestReadUnderAWriteThatOneStoreHasnt(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -380,7 +411,9 @@ func TestReadUnderAWriteThatOneStoreHasnt(t *testing.T) {
 			acquire := func(s backend.Session, k backend.Kind, owner string) (bool, error) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				res, err := s.Acquire(ctx, backend.AcquireRequest{Kind: k, Name: "n", Owner: owner, Lease: lease})
+				res, err := s.Acquire(ctx, backend.AcquireRequest{
+					Kind: k, Name: "n", Owner: owner, Lease: lease,
+				})
 				return res.Acquired, err
 			}
 			stores[0].hang()
@@ -409,8 +442,8 @@ func TestReadUnderAWriteThatOneStoreHasnt(t *testing.T) {
 	}
 }
 
-// A read under a write was given back where it had got a vote: that store is asked for the next, unless a release that it hasn't answered may yet
-// come, and would hit that.
+// A read under a write was given back where it had got a vote: that store is asked for the next,
+// unless a release that it hasn't answered may yet come, and would hit that.
 func TestReadUnderAWriteAfterAnotherThatFailed(t *testing.T) {
 	for _, answers := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -422,7 +455,9 @@ func TestReadUnderAWriteAfterAnotherThatFailed(t *testing.T) {
 			if !answers {
 				stores[0].refuseReleases(errors.New("connection lost"))
 			}
-			read := backend.AcquireRequest{Kind: backend.Read, Name: "n", Owner: alice, Lease: lease}
+			read := backend.AcquireRequest{
+				Kind: backend.Read, Name: "n", Owner: alice, Lease: lease,
+			}
 			res, err := a.s.Acquire(t.Context(), read)
 			if res.Acquired || err == nil {
 				t.Fatal(res, err)
@@ -439,7 +474,8 @@ func TestReadUnderAWriteAfterAnotherThatFailed(t *testing.T) {
 	}
 }
 
-// Of the stores that have given a write one has lost it and one is silent, so a third that may have it, too, is asked for a read under it.
+// Of the stores that have given a write one has lost it and one is silent, so a third that may have
+// it, too, is asked for a read under it.
 func TestReadUnderAWriteInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores, b := illStores()
@@ -453,11 +489,15 @@ func TestReadUnderAWriteInDoubt(t *testing.T) {
 		}
 		direct := stores[1].Backend.Open()
 		defer direct.Close()
-		if res, err := direct.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: backend.Write, Name: "n"}); err != nil || !res.Released {
+		if res, err := direct.ForceRelease(ctx, backend.ForceReleaseRequest{
+			Kind: backend.Write, Name: "n",
+		}); err != nil || !res.Released {
 			t.Fatal(res, err)
 		}
 		stores[2].hang()
-		_, err := a.s.Renew(ctx, backend.RenewRequest{Kind: backend.Write, Name: "n", Owner: alice, Lease: lease})
+		_, err := a.s.Renew(ctx, backend.RenewRequest{
+			Kind: backend.Write, Name: "n", Owner: alice, Lease: lease,
+		})
 		a.fails(err, backend.Unknown)
 		read := write
 		read.Kind = backend.Read
@@ -465,7 +505,8 @@ func TestReadUnderAWriteInDoubt(t *testing.T) {
 		time.Sleep(2 * time.Second) // nothing is believed to be down
 		brief, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if res, err := a.s.Acquire(brief, read); res.Acquired || backend.KindOf(err) != backend.Unknown {
+		if res, err := a.s.Acquire(brief, read); res.Acquired ||
+			backend.KindOf(err) != backend.Unknown {
 			t.Errorf("a read with one vote, and one that isn't known: %+v, %v", res, err)
 		}
 		stores[0].wake()
@@ -473,22 +514,29 @@ func TestReadUnderAWriteInDoubt(t *testing.T) {
 	})
 }
 
-// Another kind of lock has taken the name of a read under a write that ran out: a release of it is refused as such, and so is what follows.
+// Another kind of lock has taken the name of a read under a write that ran out: a release of it is
+// refused as such, and so is what follows.
 func TestConflictUnderALostWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := quorumbackend.New(membackend.New(), membackend.New(), membackend.New())
 		c, a := open(t, b), open(t, b)
 		ctx := t.Context()
 		for _, k := range []backend.Kind{backend.Write, backend.Read} {
-			if res, err := c.s.Acquire(ctx, backend.AcquireRequest{Kind: k, Name: "n", Owner: alice, Lease: lease}); err != nil || !res.Acquired {
+			if res, err := c.s.Acquire(ctx, backend.AcquireRequest{
+				Kind: k, Name: "n", Owner: alice, Lease: lease,
+			}); err != nil || !res.Acquired {
 				t.Fatal(res, err)
 			}
 		}
 		time.Sleep(lease)
 		a.acquires(bob, true)
-		_, err := c.s.Release(ctx, backend.ReleaseRequest{Kind: backend.Read, Name: "n", Owner: alice, Lease: lease})
+		_, err := c.s.Release(ctx, backend.ReleaseRequest{
+			Kind: backend.Read, Name: "n", Owner: alice, Lease: lease,
+		})
 		c.fails(err, backend.Refused)
-		_, err = c.s.Acquire(ctx, backend.AcquireRequest{Kind: backend.Read, Name: "n", Owner: alice, Lease: lease})
+		_, err = c.s.Acquire(ctx, backend.AcquireRequest{
+			Kind: backend.Read, Name: "n", Owner: alice, Lease: lease,
+		})
 		c.fails(err, backend.Refused)
 	})
 }

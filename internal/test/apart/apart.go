@@ -1,4 +1,6 @@
-package wiretest
+// Package apart is for tests that mostly wait. It makes them run at the same time: several in one
+// process, or in several processes.
+package apart
 
 import (
 	"bytes"
@@ -16,30 +18,31 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
-// SideBySide lets so many tests run at a time, where there may be fewer processors: they mostly wait.
-// Call it in TestMain.
+// SideBySide sets how many tests run at a time. There may be more tests than processors, since they
+// mostly wait. With the race detector, it sets three quarters of the number. Call it in TestMain.
 func SideBySide(tests int) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", strconv.Itoa(tests)); err != nil {
-		panic(err) // there is such a flag
+	at := max(int(float64(tests)*share), 1)
+	if err := flag.Set("test.parallel", strconv.Itoa(at)); err != nil {
+		panic(err) // can't happen, since the flag exists
 	}
 }
 
-// inProcess is set in the environment of a process that Apart has started: which one it is, and of
-// how many, as in "2/3".
+// inProcess is an environment variable of the processes that Run starts. It contains the number of
+// the process and the number of all processes, as in "2/3".
 const inProcess = "DISTSYNC_TEST_APART"
 
 var (
-	// turn is the line of whose logs follow.
+	// turn matches the line that names the test whose logs follow.
 	turn = regexp.MustCompile(`^=== (?:RUN|PAUSE|CONT|NAME) +(\S+)`)
 
-	// result is the line that says how a test has ended.
+	// result matches the line that says how a test has ended.
 	result = regexp.MustCompile(`(?m)^ *--- (PASS|SKIP|FAIL): (\S+) `)
 )
 
-// eventful returns what tests with -test.v have printed without the lines that say which has begun,
-// and without all that is of those that have passed or were skipped: logs are cut short, and what
-// matters may come last.
+// eventful shortens the output of tests with -test.v. It removes the lines that name the running
+// test, and all lines of tests that passed or were skipped. Long logs may get truncated, which
+// could hide a failure at their end.
 func eventful(out []byte) []byte {
 	well := make(map[string]bool)
 	for _, test := range result.FindAllSubmatch(out, -1) {
@@ -54,7 +57,7 @@ func eventful(out []byte) []byte {
 		}
 		test := result.FindSubmatch(line)
 		if test != nil {
-			whose = "" // what follows is of no test
+			whose = "" // the next lines belong to no test
 		}
 		if !well[whose] && (test == nil || string(test[1]) == "FAIL") {
 			left = append(left, line...)
@@ -63,13 +66,14 @@ func eventful(out []byte) []byte {
 	return left
 }
 
-// Apart runs the test that calls it in so many processes of its own, and says that it has. Each runs
-// what [Mine] says is its share. Most cases of the contract suite wait for leases, one after the
-// other, since each looks for goroutines that are left; processes can wait side by side. In such a
-// process, and where only a part of the test is asked for, it does nothing.
-func Apart(t *testing.T, processes int) bool {
+// Run runs the calling test in several processes, and returns true if it did. Each process runs the
+// cases for which [Mine] returns true. Most cases of the contract suite wait for leases. In one
+// process they run one after the other, since each checks for leaked goroutines. Several processes
+// can wait at the same time. Run does nothing in a process that it has started, or if the command
+// line selects a part of the test.
+func Run(t *testing.T, processes int) bool {
 	t.Helper()
-	if os.Getenv(inProcess) != "" || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
+	if Within() || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
 		return false
 	}
 	t.Parallel()
@@ -87,10 +91,14 @@ func Apart(t *testing.T, processes int) bool {
 	return true
 }
 
-// Mine says whether what has this name is for this process, of those that [Apart] has started.
+// Within says whether this is a process that [Run] has started.
+func Within() bool { return os.Getenv(inProcess) != "" }
+
+// Mine says whether this process runs the case with this name. Outside of the processes of [Run],
+// it returns true.
 func Mine(name string) bool { return isOf(os.Getenv(inProcess), name) }
 
-// isOf says whether a name is in a share, as in "2/3".
+// isOf says whether a name belongs to a share such as "2/3".
 func isOf(share, name string) bool {
 	this, all, divided := strings.Cut(share, "/")
 	if !divided {
@@ -105,17 +113,18 @@ func isOf(share, name string) bool {
 	return int(sum%uint32(n)) == k-1
 }
 
-// runApart runs the test in another process, and is what that is: passed, failed or skipped.
+// runApart runs a share of the test in another process. The calling test gets the same result.
 func runApart(t *testing.T, share string) {
 	t.Helper()
 	test, _, _ := strings.Cut(t.Name(), "/")
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$", "-test.v")
-	if deadline, ok := t.Deadline(); ok { // it says where it hangs, before this process is ended
+	if deadline, ok := t.Deadline(); ok { // a hang must be reported before this process ends
 		left := max(time.Until(deadline)-10*time.Second, time.Second)
 		cmd.Args = append(cmd.Args, "-test.timeout="+left.String())
 	}
 	cmd.Env = append(os.Environ(), inProcess+"="+share)
-	depth.Now() // which the process asks, and the go command is to know that this test depends on it
+	// The process reads the depth. This call tells the go command that the test depends on it.
+	depth.Now()
 	out, err := cmd.CombinedOutput()
 	switch {
 	case bytes.Contains(out, []byte("\n--- SKIP: ")):

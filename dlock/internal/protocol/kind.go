@@ -1,0 +1,76 @@
+package protocol
+
+import "github.com/seed951563bd/distsync/backend"
+
+// A Kind is a kind of lock, or a side of one. Its methods give everything that is special about it.
+// No other code distinguishes kinds.
+type Kind backend.Kind
+
+// A Family is a set of kinds. Within a family, a name stands for one lock, whatever the kind.
+type Family uint8
+
+// The families.
+const (
+	Locks      Family = iota // plain, fenced and fair
+	ReadWrites               // the two sides of read-write locks
+	Semaphores
+	Families // the number of families
+)
+
+// Representative returns a kind of the family, for questions that any of its kinds can answer.
+func (f Family) Representative() backend.Kind {
+	switch f {
+	case ReadWrites:
+		return backend.Write
+	case Semaphores:
+		return backend.Permits
+	default:
+		return backend.Exclusive
+	}
+}
+
+// A rule has the special properties of a kind.
+type rule struct {
+	family                                                  Family
+	shared, many, passes, notes, numbered, asserted, placed bool
+}
+
+var rules = [...]rule{
+	backend.Exclusive: {family: Locks, passes: true},
+	backend.Fenced:    {family: Locks, numbered: true},
+	backend.Read:      {family: ReadWrites, shared: true, asserted: true},
+	backend.Write:     {family: ReadWrites, passes: true, notes: true},
+	backend.Fair:      {family: Locks, placed: true},
+	backend.Permits:   {family: Semaphores, many: true, passes: true},
+}
+
+// String returns the kind in a word.
+func (k Kind) String() string { return backend.Kind(k).String() }
+
+// Family returns the family of the kind.
+func (k Kind) Family() Family { return rules[k].family }
+
+// Shared reports whether any number of parties may hold the lock on shared claims. Their re-entries
+// are counted in the client alone.
+func (k Kind) Shared() bool { return rules[k].shared }
+
+// Many reports whether any number of parties may hold the lock, each on a claim of its own. Such a
+// claim isn't re-entered.
+func (k Kind) Many() bool { return rules[k].many }
+
+// Passes reports whether a claim can go from holder to holder without a request to the store.
+func (k Kind) Passes() bool { return rules[k].passes }
+
+// Notes reports whether waiters leave a note in the store. Other calls let a noted waiter go first.
+func (k Kind) Notes() bool { return rules[k].notes }
+
+// Numbered reports whether claims have fencing tokens.
+func (k Kind) Numbered() bool { return rules[k].numbered }
+
+// Asserted reports whether fixed leases are renewed too. That is needed if other holders may
+// shorten the lease in the store.
+func (k Kind) Asserted() bool { return rules[k].asserted }
+
+// Placed reports whether waiters have places in the store, which gives the lock to the first of
+// them.
+func (k Kind) Placed() bool { return rules[k].placed }

@@ -1,0 +1,22 @@
+local call = redis.call;
+local message, lease = ARGV[1], ARGV[2];
+
+local function release(name, channel, owner)
+    if (call('hexists', name, owner) == 0) then
+        return false;
+    end;
+    if (call('hincrby', name, owner, -1) > 0) then
+        call('pexpire', name, lease);
+        return 0;
+    end;
+    call('del', name);
+    call('publish', channel, message);
+    return 1;
+end;
+
+local replies = {};
+local n = #KEYS / 2;
+for i = 1, n do
+    replies[i] = each(release, KEYS[i], KEYS[n + i], ARGV[i + 2]);
+end;
+return replies;

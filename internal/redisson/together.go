@@ -1,0 +1,114 @@
+package redisson
+
+import (
+	_ "embed"
+	"errors"
+	"regexp"
+	"slices"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// One script acquires or releases several plain locks if their names have the same hash tag. A
+// cluster has such locks in one slot. A proxy that distributes keys by hash tags has them on one
+// server, and sends the script there. On a wrong server, a script would acquire a lock that another
+// client holds on the right one.
+
+//go:embed each.lua
+var eachText string
+
+//go:embed acquiretogether.lua
+var acquireTogetherText string
+
+//go:embed releasetogether.lua
+var releaseTogetherText string
+
+// jointScripts has scripts for several locks, by the hash of the script for one lock. Their keys
+// are the first keys of all calls, then the second keys of all calls. Their arguments are those
+// that all calls share, then the last argument of each call.
+var jointScripts = map[string]Script{
+	acquireScript.SHA1:        newScript(eachText + acquireTogetherText),
+	releaseScript.SHA1:        newScript(eachText + releaseTogetherText),
+	shardedReleaseScript.SHA1: sharded(eachText + releaseTogetherText),
+}
+
+// joinSteps joins calls that follow each other where that is possible. It also returns the index of
+// the first call in each joint call. It doesn't join calls that have a question.
+func joinSteps(calls []Call, questions map[int]Command) (joint []Call, firsts []int) {
+	for first := 0; first < len(calls); {
+		next := first + 1
+		for next < len(calls) && questions[first].Verb == "" && questions[next].Verb == "" &&
+			mayJoin(calls[first:next], calls[next]) {
+			next++
+		}
+		joint, firsts = append(joint, join(calls[first:next])), append(firsts, first)
+		first = next
+	}
+	return joint, firsts
+}
+
+// mayJoin says whether a call can be joined with others. No two joined calls may be about the same
+// lock, since the script checks only once, at first, whether all locks are free.
+func mayJoin(others []Call, c Call) bool {
+	o, last := others[0], len(c.Args)-1
+	_, ok := jointScripts[c.Script.SHA1]
+	tag := hashTag(c.Keys[0])
+	return ok && o.Script == c.Script && tag != "" && hashTag(o.Keys[0]) == tag &&
+		slices.Equal(o.Args[:last], c.Args[:last]) &&
+		!slices.ContainsFunc(others, func(o Call) bool { return o.Keys[0] == c.Keys[0] })
+}
+
+// join returns a call that does the work of all these calls. It returns a single call unchanged.
+func join(calls []Call) Call {
+	one := calls[0]
+	if len(calls) == 1 {
+		return one
+	}
+	last := len(one.Args) - 1
+	all := Call{Script: jointScripts[one.Script.SHA1], Args: slices.Clone(one.Args[:last])}
+	for k := range one.Keys {
+		for _, c := range calls {
+			all.Keys = append(all.Keys, c.Keys[k])
+		}
+	}
+	for _, c := range calls {
+		all.Args = append(all.Args, c.Args[last])
+	}
+	return all
+}
+
+// refusedBefore says whether the server has certainly refused a script before it began. An Unknown
+// error may be from a proxy that has lost the server's answer.
+func (r Reply) refusedBefore() bool {
+	_, inScript := parseError(r.Refusal)
+	return r.Refusal != "" && !inScript && backend.KindOf(r.Err) != backend.Unknown
+}
+
+// each splits the reply to a joint call into the replies to its n steps.
+func (r Reply) each(n int) []Reply {
+	values, ok := r.Value.([]any)
+	if r.Err == nil && (!ok || len(values) != n) {
+		r = Reply{Err: unexpected("several steps", r.Value)}
+	}
+	if r.Err != nil {
+		return slices.Repeat([]Reply{r}, n)
+	}
+	all := make([]Reply, n)
+	for i, value := range values {
+		all[i] = Reply{Value: value}
+		if text, ok := value.(string); ok && text != "" && text[0] == '-' {
+			all[i] = failedStep(text[1:])
+		}
+	}
+	return all
+}
+
+// raisedAt matches the text that servers before 7.0, and miniredis, put before an error from inside
+// a script.
+var raisedAt = regexp.MustCompile(`^(?:(?:@?user_script)?: ?\d+: )+-?`)
+
+// failedStep returns the reply to a step of a joint call that failed with this error.
+func failedStep(text string) Reply {
+	text = raisedAt.ReplaceAllString(text, "") + " (in a script)"
+	return Reply{Err: ServerError(text, errors.New(text)), Refusal: text}
+}
