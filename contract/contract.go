@@ -123,7 +123,9 @@ type Store struct {
 
 	// OwnersApart says that only the session that acquired a lock knows the owner's hold. Then the
 	// suite skips cases in which two sessions act for one owner, or uses one session for them.
-	// Clients of package dlock work with such a store, because they never share an owner.
+	// Clients of package dlock work with such a store, because they never share an owner. So it is
+	// with a quorum. There a free lock may also be refused for a moment, while the votes of another
+	// attempt are given back. Histories of such a store allow that.
 	OwnersApart bool
 
 	// Fragile returns a backend as Backend does, and a Strike that disturbs its connection to the

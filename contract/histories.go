@@ -101,7 +101,11 @@ func (l *historyLab) run(lab *lab) {
 		Rounds: 20,
 		Length: time.Hour, Forces: l.scenario.forced,
 	}
-	l.rules = history.Rules{Late: max(2*time.Millisecond, l.leaseStep()), Blink: l.leaseStep()}
+	l.rules = history.Rules{
+		Late:  max(2*time.Millisecond, l.leaseStep()),
+		Blink: l.leaseStep(),
+		Voted: l.store.OwnersApart,
+	}
 	if l.h.Virtual && !l.scenario.faulty {
 		l.rules.Calm, l.rules.Renewed, l.rules.Prompt = true, true, l.promptness()
 	}
