@@ -309,12 +309,12 @@ func redsyncContext(t *testing.T, lab redsyncLab) {
 
 	// It asks at once, and then sleeps for a minute, or until the context ends.
 	mutex := lab.rs.NewMutex(name, redsync.WithRetryDelay(time.Minute))
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := mutex.LockContext(ctx); err != redsync.ErrFailed {
 		t.Error(err)
 	}
-	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	wantErr(t, lab.client.Locker(name).LockContext(ctx), context.DeadlineExceeded, dlock.ErrHeld)
 }
