@@ -391,7 +391,9 @@ func (r *Recorder) takenBeside(freed *step) (n int) {
 	return n
 }
 
-// gaps returns the gaps that began with a release. Each ends with the next acquisition.
+// gaps returns the gaps that began with a release. Each ends with the next acquisition. If a step
+// before that shows a holder, an owner in line was granted the lock without a request, and there was
+// no gap.
 func (r *Recorder) gaps() (all []gap) {
 	for _, s := range r.steps {
 		if s.result != freed {
@@ -401,15 +403,22 @@ func (r *Recorder) gaps() (all []gap) {
 		if taken > 0 && s.side != backend.Permits {
 			continue
 		}
-		free := gap{s.name, taken, span{s.ret, forever}}
+		free, held := gap{s.name, taken, span{s.ret, forever}}, forever
 		for _, a := range r.steps {
 			// The release wakes waiters before it returns, so an acquisition may return before the
 			// release does.
-			if a.name == s.name && a.gets() && a.ret > s.call {
+			switch {
+			case a.name != s.name:
+			case a.gets() && a.ret > s.call:
 				free.to = min(free.to, a.call)
+			case a.side == backend.Fair && (a.result == granted || a.result == freed) &&
+				a.call > s.ret:
+				held = min(held, a.call)
 			}
 		}
-		all = append(all, free)
+		if free.to < held || held == forever {
+			all = append(all, free)
+		}
 	}
 	return all
 }

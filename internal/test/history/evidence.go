@@ -67,7 +67,7 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 			o.number = e.numbers[numberKey{o.name, o.holder, o.side == backend.Read}]
 		}
 		switch {
-		case last != nil && (s == nil || s.owner != last.owner):
+		case last != nil && (s == nil || s.owner != last.owner || e.numbers[s.key()].lost(s, o)):
 			o.number, o.lined = e.numbers[last.key()], true
 		case s != nil:
 			e.granting[s] = true
@@ -175,6 +175,13 @@ func (e *evidence) granter(o *op) (last *step) {
 		return nil
 	}
 	return last
+}
+
+// lost says whether a grant had ended before a call returned: its owner stood in line after it.
+func (n *number) lost(grant *step, o *op) bool {
+	return slices.ContainsFunc(n.steps, func(s *step) bool {
+		return s.queues() && grant.ret < s.call && s.ret < o.ret
+	})
 }
 
 // tookBack says whether a call's client has given back a grant while it had another hold to share
@@ -518,8 +525,8 @@ func (s *step) open() bool { return s.ret == 0 || s.result == unknown }
 // request before that time.
 func (n *number) goneAfter(at time.Duration) time.Duration {
 	for _, r := range n.steps {
-		if r.kind == releaseStep && r.call > at && r.ret != 0 &&
-			(r.result == freed || r.result == refused) {
+		released := r.kind == releaseStep && (r.result == freed || r.result == refused)
+		if r.call > at && r.ret != 0 && (released || r.queues()) {
 			return r.ret
 		}
 	}

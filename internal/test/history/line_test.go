@@ -36,6 +36,12 @@ func (p *past) hears(at, lease time.Duration) *past {
 	return p
 }
 
+// forced adds that the last call freed the lock by force.
+func (p *past) forced() *past {
+	p.step(forceStep, p.r.ops[len(p.r.ops)-1], freed)
+	return p
+}
+
 // fairPasts are those of a fair lock. User 0 has it at first, and 2 and 3 wait.
 var fairPasts = []judged{
 	{"in turn", calm, new(past).
@@ -129,6 +135,17 @@ var fairPasts = []judged{
 	{"who is told that the lock is his may have had it", Rules{}, new(past).
 		add(acquire, 2, 2*sec, 29*sec, failed, fair).notes(longPlace).hears(2200*ms, 100*ms).
 		add(acquire, 3, 2100*ms, 2800*ms, yes, lined).notes(longPlace), ""},
+	{"a grant that its owner didn't hear of has ended, and another follows", Rules{}, new(past).
+		add(acquire, 2, 1*sec, 12*sec, yes, lined).asked(granted).at(1200*ms, 1300*ms, 0).
+		again(8*sec, 3*sec).hears(11500*ms, sec).
+		add(acquire, 4, 2*sec, 3*sec, no, fair).asked(refused).
+		add(acquire, 3, 6*sec, 7*sec, yes, fair).
+		add(unlock, 3, 11400*ms, 11600*ms, yes, fair).freed().
+		add(check, 2, 12100*ms, 12200*ms, yes, fair), ""},
+	{"a grant that its owner didn't hear of has ended, and none follows", Rules{}, new(past).
+		add(acquire, 2, 1*sec, 12*sec, failed, fair).asked(granted).at(1200*ms, 1300*ms, 0).
+		again(8*sec, 3*sec).takenBack(11*sec).
+		add(acquire, 4, 13*sec, 14*sec, no, fair).asked(refused), "no order"},
 	{"what nobody heard of may have been a hold", Rules{}, new(past).
 		add(acquire, 2, 2*sec, 29*sec, failed, fair).notes(longPlace).again(2200*ms, longPlace).
 		unheard().
@@ -163,6 +180,16 @@ var fairPasts = []judged{
 		add(acquire, 0, 1*sec, 2*sec, yes, fair).add(acquire, 2, 2*sec, 9*sec, failed, fair).
 		notes(longPlace).
 		add(unlock, 0, 3*sec, 4*sec, yes, fair).freed(), "waited"},
+	{"a fair lock is given to one that doesn't hear of it", Rules{Prompt: sec / 2}, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, fair).
+		add(acquire, 1, 1*sec, 2500*ms, yes, lined).notes(longPlace).hears(2400*ms, sec).
+		add(acquire, 2, 2*sec, 9*sec, yes, lined).notes(longPlace).hears(8500*ms, sec).
+		add(unlock, 0, 3*sec, 4*sec, yes, fair).freed().
+		add(forceUnlock, 1, 8*sec, 9*sec, yes, fair).forced(), ""},
+	{"a fair lock is renewed by one that hasn't heard of it", Rules{Prompt: sec / 2}, new(past).
+		add(acquire, 0, 1*sec, 2*sec, yes, fair).
+		add(acquire, 2, 2*sec, 9*sec, yes, lined).notes(longPlace).hears(8500*ms, sec).
+		add(unlock, 0, 3*sec, 4*sec, yes, fair).freed().renewed(1, 7*sec), ""},
 	{"a fair lock is given away while somebody waits", Rules{Prompt: sec / 2}, new(past).
 		add(acquire, 0, 1*sec, 2*sec, yes, fair).add(acquire, 2, 1*sec, 9*sec, yes, lined).
 		notes(longPlace).hears(4*sec, sec).
