@@ -19,7 +19,7 @@ import (
 
 // Patience is the longest time that a test waits for an event that should come soon. The whole time
 // passes only if something is broken.
-const Patience = 30 * time.Second
+const Patience = 90 * time.Second
 
 // TB has the methods of [testing.TB] that this package needs. A program that isn't a test can
 // implement it. Fatal, Fatalf, Skip and Skipf must not return.
