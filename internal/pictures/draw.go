@@ -196,13 +196,18 @@ func (t tree) draw() string {
 }
 
 func open(b *strings.Builder, title, about string, high int) {
+	openWide(b, title, about, wide, high)
+}
+
+// openWide begins a picture of any width.
+func openWide(b *strings.Builder, title, about string, width, high int) {
 	fmt.Fprintf(b,
 		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
-			`role="img" aria-label="%s">`+"\n", wide, high, wide, high, escape(about))
+			`role="img" aria-label="%s">`+"\n", width, high, width, high, escape(about))
 	b.WriteString(style)
 	fmt.Fprintf(b, `<rect class="card" x="0.5" y="0.5" width="%d" height="%d" rx="8"/>`+"\n",
-		wide-1, high-1)
-	write(b, margin, 28, "start", "text strong", title, wide)
+		width-1, high-1)
+	write(b, margin, 28, "start", "text strong", title, width)
 }
 
 // box draws a box with one or two lines of text.
