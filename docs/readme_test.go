@@ -80,7 +80,10 @@ func TestReadmeTable(t *testing.T) {
 				}
 				return err
 			},
-			func() error { const name = "slots"; return client.Semaphore(name, 10).Do(ctx, 1, work) },
+			func() error {
+				const name = "slots"
+				return client.Semaphore(name, 10).Do(ctx, 1, work)
+			},
 			func() error {
 				const name = "import"
 				done++
