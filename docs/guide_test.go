@@ -1,4 +1,4 @@
-//lint:file-ignore SA4006,SA2001 what the guide shows stands here as it is printed there, where each line is by itself
+//lint:file-ignore SA4006,SA2001 the lines are as the guide prints them, each by itself
 
 package docs_test
 
@@ -92,7 +92,7 @@ func TestGuideHold(t *testing.T) {
 	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
 		ship := func(ctx context.Context, order int) error { return ctx.Err() }
 		shipped := func() error {
-			h, err := client.Locker("lock:orders:42").Acquire(ctx) // what Do gives to fn, as a *dlock.Hold
+			h, err := client.Locker("lock:orders:42").Acquire(ctx) // what Do gives to fn: a *dlock.Hold
 			if err != nil {
 				return err
 			}
@@ -139,7 +139,8 @@ func TestGuideFenced(t *testing.T) {
 		err := client.FencedLocker("lock:account:7").Do(ctx, func(ctx context.Context) error {
 			token, _ := dlock.Token(ctx) // larger than any before
 			_, err := db.ExecContext(ctx,
-				`UPDATE account SET balance = $1, token = $2 WHERE id = 7 AND token <= $2`, balance, int64(token))
+				`UPDATE account SET balance = $1, token = $2 WHERE id = 7 AND token <= $2`,
+				balance, int64(token))
 			return err // look at how many rows that were: none if the token is stale
 		})
 
@@ -205,7 +206,7 @@ func TestGuideLeader(t *testing.T) {
 
 		election := client.Election("billing")
 		err := election.Run(ctx, func(ctx context.Context) error { // in every process: one is in here
-			term, _ := dlock.Token(ctx) // larger than any before, to refuse what earlier leaders send late
+			term, _ := dlock.Token(ctx) // larger than any before: late writes can be refused
 			for ctx.Err() == nil {      // ends when it leads no longer
 				sendInvoices(ctx, term)
 			}
@@ -262,7 +263,7 @@ func TestGuideOnce(t *testing.T) {
 		made := 0
 		makeReport := func(context.Context) error { made++; return nil }
 		replica := func() {
-			scheduled := "2026-11-22T03:00" // the same for all replicas: not the time at which they come
+			scheduled := "2026-11-22T03:00" // the same for all replicas, wherever and whenever they run
 			ran, err := client.Once(ctx, "report", scheduled, time.Hour, makeReport)
 			switch {
 			case errors.Is(err, dlock.ErrHeld): // another is making it now
@@ -327,7 +328,7 @@ func TestGuideSeenFromOutside(t *testing.T) {
 
 		// who.Client is "web-7/4711/K5JQ…": host, process, and 80 random bits
 		who, err := client.Locker("lock:orders:42").Holder(ctx)
-		holds, waits := client.Holds(), client.Waits() // of this client; client.Losses() has what it lost
+		holds, waits := client.Holds(), client.Waits() // of this client; Losses() are, too
 		for lock, err := range client.Locks(ctx, "lock:orders:") {
 			fmt.Println(lock.Name, lock.Holders, err) // all in the store, in pages
 		}

@@ -14,7 +14,9 @@ func reportWrong(
 	return client.Locker("report:"+day).Do(ctx, report)
 }
 
-func reportAtMost(ctx context.Context, client *dlock.Client, day string, report func(context.Context) error) error {
+func reportAtMost(
+	ctx context.Context, client *dlock.Client, day string, report func(context.Context) error,
+) error {
 	return client.Locker("report:"+day).Do(ctx, report, dlock.Wait(0), dlock.AtLeast(time.Hour))
 }
 
