@@ -50,8 +50,8 @@ func inBatches(
 
 // onWhatIsFree works on the accounts whose locks are free, and skips the others.
 func onWhatIsFree(
-	ctx context.Context, client *dlock.Client, ids []string, work func(ctx context.Context,
-		id string) error,
+	ctx context.Context, client *dlock.Client, ids []string,
+	work func(ctx context.Context, id string) error,
 ) error {
 	for _, id := range ids {
 		_, err := client.Locker("lock:accounts:"+id).TryDo(ctx, func(ctx context.Context) error {

@@ -96,8 +96,8 @@ func tenantsWrong(
 
 // tenantsJobs runs job once an hour for each tenant, on the replica that has the tenant's shard.
 func tenantsJobs(
-	ctx context.Context, client *dlock.Client, tenants func() []string, job func(context.Context,
-		string) error,
+	ctx context.Context, client *dlock.Client, tenants func() []string,
+	job func(context.Context, string) error,
 ) error {
 	const buckets = 64
 	set := shards.New(client, "tenants", shards.Numbered(buckets))
