@@ -19,23 +19,19 @@ import (
 var charge = func(context.Context) error { return nil }
 
 func pay(ctx context.Context, lock *dlock.Locker) int {
-	var failed error
-	ran, err := lock.TryDo(ctx, func(ctx context.Context) error {
-		failed = charge(ctx)
-		return failed
-	}, dlock.Wait(500*time.Millisecond)) // for another holder, and for a store that is down
+	ran, err := lock.TryDo(ctx, charge, dlock.Wait(500*time.Millisecond))
 	switch {
-	case errors.Is(err, dlock.ErrLost): // in the middle of the work: another may have begun
-		return http.StatusInternalServerError
-	case failed != nil:
-		return http.StatusInternalServerError
-	case ran: // an error: the unlock isn't confirmed, or the client was closed
-		return http.StatusOK
-	case err == nil: // another has the lock
+	case !ran && err == nil: // another has the lock
 		return http.StatusLocked
-	default: // the store doesn't answer, or the client is closed
+	case !ran: // the store doesn't answer, or the client is closed
 		return http.StatusServiceUnavailable
+	case errors.Is(err, dlock.ErrLost): // while charge ran: look what is done before you repeat it
+		return http.StatusInternalServerError
 	}
+	if err == nil || errors.Is(err, dlock.ErrUnavailable) { // the unlock isn't confirmed
+		return http.StatusOK
+	}
+	return http.StatusInternalServerError // charge's own error
 }
 
 // withStore runs a test of two clients, in virtual time, whose store has faults.

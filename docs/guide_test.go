@@ -1,4 +1,4 @@
-//lint:file-ignore SA4006,SA2001 what the guide shows stands here as it is printed there, where each line is by itself
+//lint:file-ignore SA4006,SA2001 the lines are as the guide prints them, each by itself
 
 package docs_test
 
@@ -71,12 +71,13 @@ func TestGuideLocker(t *testing.T) {
 			err = l.UnlockContext(ctx)
 		}
 
-		err = l.LockContext(ctx, dlock.RenewedLease(5*time.Minute)) // a lease of its own, renewed like any other
+		err = l.LockContext(ctx, dlock.RenewedLease(5*time.Minute)) // renewed like any other
 		err = l.UnlockContext(ctx)
 
 		ran, err := l.TryDo(ctx, job) // skip the job if another is at it
 
-		var mu sync.Locker = l.With(dlock.RenewedLease(5 * time.Second)) // options for code that can't give any
+		// options for code that can't give any
+		var mu sync.Locker = l.With(dlock.RenewedLease(5 * time.Second))
 
 		mu.Lock()
 		mu.Unlock()
@@ -91,7 +92,7 @@ func TestGuideHold(t *testing.T) {
 	inMemory(t, func(t *testing.T, ctx context.Context, client *dlock.Client) {
 		ship := func(ctx context.Context, order int) error { return ctx.Err() }
 		shipped := func() error {
-			h, err := client.Locker("lock:orders:42").Acquire(ctx) // what Do gives to fn, as a *dlock.Hold
+			h, err := client.Locker("lock:orders:42").Acquire(ctx) // what Do gives to fn: a *dlock.Hold
 			if err != nil {
 				return err
 			}
@@ -107,8 +108,8 @@ func TestGuideReadAndWrite(t *testing.T) {
 		read := 0
 		readPrices := func(context.Context) error { read++; return nil }
 
-		rw := client.RWLocker("lock:prices")                        // *dlock.RWLocker: Lock, Unlock, RLock, RUnlock, RLocker
-		err := rw.Reader().Do(ctx, readPrices)                      // both sides are Lockers, with all that a Locker has
+		rw := client.RWLocker("lock:prices")                        // has all methods of a sync.RWMutex
+		err := rw.Reader().Do(ctx, readPrices)                      // both sides are Lockers
 		err = rw.Writer().Do(ctx, func(ctx context.Context) error { // a writer may read as well
 			return rw.Reader().Do(ctx, readPrices)
 		})
@@ -137,7 +138,9 @@ func TestGuideFenced(t *testing.T) {
 
 		err := client.FencedLocker("lock:account:7").Do(ctx, func(ctx context.Context) error {
 			token, _ := dlock.Token(ctx) // larger than any before
-			_, err := db.ExecContext(ctx, `UPDATE account SET balance = $1, token = $2 WHERE id = 7 AND token <= $2`, balance, int64(token))
+			_, err := db.ExecContext(ctx,
+				`UPDATE account SET balance = $1, token = $2 WHERE id = 7 AND token <= $2`,
+				balance, int64(token))
 			return err // look at how many rows that were: none if the token is stale
 		})
 
@@ -184,8 +187,8 @@ func TestGuideSeveral(t *testing.T) {
 		transfer := func(context.Context, string, string) error { return nil }
 
 		both := dlock.All(client.Locker("account:"+from), client.Locker("account:"+to)) // all or none
-		err := both.Do(ctx, func(ctx context.Context) error {                           // ctx ends when either of them is lost
-			return transfer(ctx, from, to)
+		err := both.Do(ctx, func(ctx context.Context) error {
+			return transfer(ctx, from, to) // ctx ends when either of them is lost
 		})
 
 		check(t, err)
@@ -202,8 +205,8 @@ func TestGuideLeader(t *testing.T) {
 		}
 
 		election := client.Election("billing")
-		err := election.Run(ctx, func(ctx context.Context) error { // in every process: one of them is in here
-			term, _ := dlock.Token(ctx) // larger than any before: others can refuse what an earlier leader sends late
+		err := election.Run(ctx, func(ctx context.Context) error { // in every process: one is in here
+			term, _ := dlock.Token(ctx) // larger than any before: late writes can be refused
 			for ctx.Err() == nil {      // ends when it leads no longer
 				sendInvoices(ctx, term)
 			}
@@ -260,7 +263,7 @@ func TestGuideOnce(t *testing.T) {
 		made := 0
 		makeReport := func(context.Context) error { made++; return nil }
 		replica := func() {
-			scheduled := "2026-11-22T03:00" // the same for all replicas: not the time at which they come
+			scheduled := "2026-11-22T03:00" // the same for all replicas, wherever and whenever they run
 			ran, err := client.Once(ctx, "report", scheduled, time.Hour, makeReport)
 			switch {
 			case errors.Is(err, dlock.ErrHeld): // another is making it now
@@ -325,7 +328,7 @@ func TestGuideSeenFromOutside(t *testing.T) {
 
 		// who.Client is "web-7/4711/K5JQ…": host, process, and 80 random bits
 		who, err := client.Locker("lock:orders:42").Holder(ctx)
-		holds, waits := client.Holds(), client.Waits() // of this client; client.Losses() has what it lost
+		holds, waits := client.Holds(), client.Waits() // of this client; Losses() are, too
 		for lock, err := range client.Locks(ctx, "lock:orders:") {
 			fmt.Println(lock.Name, lock.Holders, err) // all in the store, in pages
 		}
@@ -344,8 +347,9 @@ func TestGuideSeenFromOutside(t *testing.T) {
 		check(t, err)
 		ctx = h.Context()
 
-		if l, ok := errors.AsType[*dlock.Loss](context.Cause(ctx)); ok { // in what Release and UnlockContext return, too
-			// lock:orders:42: lost after 41s: the lease ran out: not renewed for 29.7s: dial tcp 10.0.0.7:6379: …
+		// It is in what Release and UnlockContext return, too.
+		if l, ok := errors.AsType[*dlock.Loss](context.Cause(ctx)); ok {
+			// lock:orders:42: lost after 41s: the lease ran out: not renewed for 29.7s: dial tcp: …
 			log.Print(l.Name, ": ", l)
 			counted[l.Reason]++ // expired, gone, taken, forced, paused or lease
 		}
@@ -408,7 +412,8 @@ func TestGuideQuorum(t *testing.T) {
 		defer (*rdb).Close()
 	}
 
-	client := dlock.New(quorumbackend.New(redisbackend.New(rdb1), redisbackend.New(rdb2), redisbackend.New(rdb3)))
+	one, two, three := redisbackend.New(rdb1), redisbackend.New(rdb2), redisbackend.New(rdb3)
+	client := dlock.New(quorumbackend.New(one, two, three))
 
 	check(t, client.Close())
 }

@@ -1,4 +1,4 @@
-// Package docs_test runs the commands of docs/operations.md.
+// Package docs_test runs the commands of docs/operations.md and docs/operations-store.md.
 package docs_test
 
 import (
@@ -16,15 +16,18 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/wiretest"
 )
 
-var update = flag.Bool("update", false, "write what commands answer into operations.md")
+var update = flag.Bool("update", false, "write what commands answer into the pages of operations")
 
 const document = "operations.md"
 
-// stores are the stores that the page is run on. Where it treats several alike, its text is as the
-// first of them writes it.
+// documents are the pages with commands.
+var documents = []string{"operations-store.md", document}
+
+// stores are the stores that the pages are run on. Where they treat several alike, their text is as
+// the first of them writes it.
 var stores = []struct {
 	name   string
-	page   string // what the page calls them
+	page   string // what the pages call them
 	writes bool
 	start  func(t *testing.T) place
 	scenes map[string]scene
@@ -42,26 +45,26 @@ func TestMain(m *testing.M) {
 
 // A console is a block of commands with their output. The mark before it names the store and how
 // that was set up.
-type console struct{ store, scene, text string }
+type console struct{ document, store, scene, text string }
 
 var (
 	consoles = regexp.MustCompile("(?s)(<!-- run: (\\w+): ([^>]*) -->\n```console\n)(.*?)```\n")
 	fences   = regexp.MustCompile("(?m)^```(console|sh|shell|bash)\n")
 )
 
-// TestOperations runs all commands of the page on servers, and compares what they answer with what
-// the page says.
+// TestOperations runs all commands of the pages on servers, and compares what they answer with what
+// the pages say.
 func TestOperations(t *testing.T) {
-	text, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all []console
-	for _, match := range consoles.FindAllStringSubmatch(string(text), -1) {
-		all = append(all, console{match[2], match[3], match[4]})
-	}
-	if n := len(fences.FindAllIndex(text, -1)); n != len(all) {
-		t.Errorf("of %d blocks of commands %d say what they are run on", n, len(all))
+	for _, name := range documents {
+		text := contentOf(t, name)
+		before := len(all)
+		for _, match := range consoles.FindAllStringSubmatch(text, -1) {
+			all = append(all, console{name, match[2], match[3], match[4]})
+		}
+		if n, said := len(fences.FindAllString(text, -1)), len(all)-before; n != said {
+			t.Errorf("%s: of %d blocks of commands %d say what they are run on", name, n, said)
+		}
 	}
 	got := slices.Clone(all) // as the servers answer
 	t.Run("on", func(t *testing.T) {
@@ -86,7 +89,7 @@ func TestOperations(t *testing.T) {
 							return
 						}
 						if !*update {
-							t.Errorf("the page says\n%s\nwhere it is\n%s", c.text, answer)
+							t.Errorf("%s says\n%s\nwhere it is\n%s", c.document, c.text, answer)
 						} else if st.writes && !t.Failed() {
 							got[i].text = answer
 						}
@@ -94,19 +97,22 @@ func TestOperations(t *testing.T) {
 				}
 				for name := range st.scenes {
 					if !seen[name] {
-						t.Errorf("the page has nothing of %q", name)
+						t.Errorf("no page has anything of %q", name)
 					}
 				}
 			})
 		}
 	})
-	if *update && !slices.Equal(got, all) {
-		i := 0
-		text := consoles.ReplaceAllStringFunc(string(text), func(old string) string {
+	if !*update || slices.Equal(got, all) {
+		return
+	}
+	i := 0
+	for _, name := range documents {
+		text := consoles.ReplaceAllStringFunc(contentOf(t, name), func(old string) string {
 			i++
 			return consoles.FindStringSubmatch(old)[1] + got[i-1].text + "```\n"
 		})
-		if err := os.WriteFile(document, []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -14,7 +14,8 @@
 //	})
 //
 // Package [github.com/seed951563bd/distsync/dlock] says what you can do with a lock. This page is
-// about etcd. [New] takes the client that a program already has.
+// about etcd. [New] takes the client that a program already has. That client logs each retry
+// itself; [docs/kubernetes.md], "What client libraries log", says how to silence it.
 //
 // # What is promised, and what is not
 //
@@ -220,4 +221,6 @@
 // and fair locks need permission for all keys that begin with the lock's key. To inspect a lock,
 // the user needs permission to read all of these keys. To list locks, it needs permission to read
 // all keys with the prefix of the list.
+//
+// [docs/kubernetes.md]: https://github.com/seed951563bd/distsync/blob/main/docs/kubernetes.md
 package etcdbackend

@@ -15,7 +15,7 @@ import (
 func TestReadme(t *testing.T) {
 	store := membackend.New()
 
-	trace, err := oteldlock.New() // with the global providers; WithMeterProvider and WithTracerProvider name others
+	trace, err := oteldlock.New() // with the global providers, unless options name others
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -10,7 +10,8 @@
 //	})
 //
 // Package [github.com/seed951563bd/distsync/dlock] describes the locks. This page is about Redis.
-// [New] takes the client that a program already has.
+// [New] takes the client that a program already has. That client logs failed dials itself;
+// [docs/kubernetes.md], "What client libraries log", says how to silence it.
 //
 // # What is promised, and what is not
 //
@@ -175,4 +176,6 @@
 //
 // The scripts of fenced, read-write and fair locks, and of permits, read the time and then write.
 // That needs Redis 5 or later.
+//
+// [docs/kubernetes.md]: https://github.com/seed951563bd/distsync/blob/main/docs/kubernetes.md
 package redisbackend

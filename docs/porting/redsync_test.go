@@ -121,7 +121,8 @@ func redsyncQuorum(rdb1, rdb2, rdb3 *redis.Client) *redsync.Redsync {
 }
 
 func dlockQuorum(rdb1, rdb2, rdb3 *redis.Client) *dlock.Client {
-	client := dlock.New(quorumbackend.New(redisbackend.New(rdb1), redisbackend.New(rdb2), redisbackend.New(rdb3)))
+	one, two, three := redisbackend.New(rdb1), redisbackend.New(rdb2), redisbackend.New(rdb3)
+	client := dlock.New(quorumbackend.New(one, two, three))
 	return client
 }
 

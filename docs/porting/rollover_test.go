@@ -16,7 +16,8 @@ import (
 func bothDo(
 	ctx context.Context, rs *redsync.Redsync, client *dlock.Client, name string, work job,
 ) error {
-	mutex := rs.NewMutex(name, redsync.WithExpiry(30*time.Second)) // as before: what isn't ported yet goes by it
+	// As before: what isn't ported yet goes by it.
+	mutex := rs.NewMutex(name, redsync.WithExpiry(30*time.Second))
 	if err := mutex.LockContext(ctx); err != nil {
 		return err
 	}

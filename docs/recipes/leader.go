@@ -45,8 +45,10 @@ func runWrongToo(
 	}
 }
 
-func runOnLeader(ctx context.Context, client *dlock.Client, send func(context.Context) error) error {
-	return client.Election("invoices").Run(ctx, func(ctx context.Context) error { // while this replica leads
+func runOnLeader(
+	ctx context.Context, client *dlock.Client, send func(context.Context) error,
+) error {
+	return client.Election("invoices").Run(ctx, func(ctx context.Context) error { // it leads
 		for every := time.Tick(time.Minute); ; {
 			select {
 			case <-every:

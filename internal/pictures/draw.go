@@ -52,18 +52,33 @@ type sequence struct {
 	lanes []string
 	store int // the lane of the store, which shows the leases
 	steps []step
+	small bool // the picture has text beside it, and no title
+}
+
+// wide and box are the widths of the picture and of a lane's name, row is the distance between two
+// steps, and top is where the lanes begin.
+func (s sequence) wide() int { return s.either(wide, 440) }
+func (s sequence) box() int  { return s.either(128, 92) }
+func (s sequence) row() int  { return s.either(row, 24) }
+func (s sequence) top() int  { return s.either(46, 16) }
+
+func (s sequence) either(usual, small int) int {
+	if s.small {
+		return small
+	}
+	return usual
 }
 
 func (s sequence) draw() string {
 	var b strings.Builder
-	bottom := 98 + len(s.steps)*row
-	open(&b, s.title, s.about, bottom)
+	bottom := s.y(len(s.steps))
+	openWide(&b, s.title, s.about, s.wide(), bottom)
 	for i, name := range s.lanes {
 		x := s.x(i)
-		fmt.Fprintf(&b, `<line class="life" x1="%d" y1="74" x2="%d" y2="%d" stroke-width="1.5"/>`+
+		fmt.Fprintf(&b, `<line class="life" x1="%d" y1="%d" x2="%d" y2="%d" stroke-width="1.5"/>`+
 			"\n",
-			x, x, bottom-14)
-		box(&b, x-64, 46, 128, 28, name)
+			x, s.top()+28, x, bottom-14)
+		box(&b, x-s.box()/2, s.top(), s.box(), 28, name)
 	}
 	s.bars(&b, bottom)
 	for i, st := range s.steps {
@@ -71,9 +86,11 @@ func (s sequence) draw() string {
 		switch {
 		case st.text == "":
 		case st.from == st.to && st.from == len(s.lanes)-1:
-			write(&b, s.x(st.from)-12, y+4, "end", class(st, "soft"), st.text, s.gap())
+			write(&b, s.x(st.from)-12, y+s.either(4, -2), "end", class(st, "soft"), st.text,
+				s.gap())
 		case st.from == st.to:
-			write(&b, s.x(st.from)+12, y+4, "start", class(st, "soft"), st.text, s.gap()*2)
+			write(&b, s.x(st.from)+12, y+s.either(4, -2), "start", class(st, "soft"), st.text,
+				s.gap()*2)
 		default:
 			s.arrow(&b, y, st)
 		}
@@ -82,9 +99,9 @@ func (s sequence) draw() string {
 	return b.String()
 }
 
-func (s sequence) gap() int       { return (wide - 2*margin - 128) / (len(s.lanes) - 1) }
-func (s sequence) x(lane int) int { return margin + 64 + lane*s.gap() }
-func (s sequence) y(step int) int { return 98 + step*row }
+func (s sequence) gap() int       { return (s.wide() - 2*margin - s.box()) / (len(s.lanes) - 1) }
+func (s sequence) x(lane int) int { return margin + s.box()/2 + lane*s.gap() }
+func (s sequence) y(step int) int { return s.top() + 52 + step*s.row() }
 
 // bars draws bars for the holds, and for the leases in the store.
 func (s sequence) bars(b *strings.Builder, bottom int) {
@@ -196,13 +213,20 @@ func (t tree) draw() string {
 }
 
 func open(b *strings.Builder, title, about string, high int) {
+	openWide(b, title, about, wide, high)
+}
+
+// openWide begins a picture of any width.
+func openWide(b *strings.Builder, title, about string, width, high int) {
 	fmt.Fprintf(b,
 		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
-			`role="img" aria-label="%s">`+"\n", wide, high, wide, high, escape(about))
+			`role="img" aria-label="%s">`+"\n", width, high, width, high, escape(about))
 	b.WriteString(style)
 	fmt.Fprintf(b, `<rect class="card" x="0.5" y="0.5" width="%d" height="%d" rx="8"/>`+"\n",
-		wide-1, high-1)
-	write(b, margin, 28, "start", "text strong", title, wide)
+		width-1, high-1)
+	if title != "" {
+		write(b, margin, 28, "start", "text strong", title, width)
+	}
 }
 
 // box draws a box with one or two lines of text.

@@ -1,10 +1,11 @@
-// Pictures draws the pictures of the documentation: sequence diagrams, and the tree of questions
-// for choosing a store.
+// Pictures draws the pictures of the documentation: sequence diagrams, the tree of questions for
+// choosing a store, and the dashboard for Grafana.
 //
 //	go run ./internal/pictures
 //
-// Their content is text, in pictures.go. The pictures are SVG files that follow the reader's light
-// or dark colour scheme. A test fails if the files differ from the text.
+// Their content is text, in pictures.go, and the dashboard's own JSON. The pictures are SVG files
+// that follow the reader's light or dark colour scheme. A test fails if the files differ from the
+// text.
 package main
 
 import (
@@ -14,7 +15,11 @@ import (
 )
 
 func main() {
-	for name, svg := range drawn() {
+	files, err := drawn(".")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for name, svg := range files {
 		if err := os.WriteFile(filepath.Join("docs", "pictures", name), []byte(svg),
 			0o644); err != nil {
 			log.Fatal(err)
@@ -22,12 +27,17 @@ func main() {
 	}
 }
 
-// drawn returns the contents of the files by their names.
-func drawn() map[string]string {
+// drawn returns the contents of the files by their names, for the repository whose top is root.
+func drawn(root string) (map[string]string, error) {
 	files := make(map[string]string)
 	for name, s := range sequences {
 		files[name+".svg"] = s.draw()
 	}
 	files["stores.svg"] = stores.draw()
-	return files
+	d, err := readDashboard(root)
+	if err != nil {
+		return nil, err
+	}
+	files["dashboard.svg"] = d.draw()
+	return files, nil
 }

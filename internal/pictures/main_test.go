@@ -10,10 +10,20 @@ import (
 	"testing"
 )
 
+// all returns the pictures as they are drawn now.
+func all(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := drawn(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
 // The pictures in docs are drawn from the text here, and the folder has no other files.
 func TestPicturesAreDrawn(t *testing.T) {
 	folder := filepath.Join("..", "..", "docs", "pictures")
-	want := drawn()
+	want := all(t)
 	for name, svg := range want {
 		if got, err := os.ReadFile(filepath.Join(folder, name)); err != nil || string(got) != svg {
 			t.Errorf("%s is not as the text says (%v): go run ./internal/pictures", name, err)
@@ -32,7 +42,7 @@ func TestPicturesAreDrawn(t *testing.T) {
 
 // Each picture is well-formed, and has a description for readers who can't see it.
 func TestPicturesAreXML(t *testing.T) {
-	for name, svg := range drawn() {
+	for name, svg := range all(t) {
 		decoder := xml.NewDecoder(strings.NewReader(svg))
 		label := ""
 		for {

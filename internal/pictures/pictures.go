@@ -2,29 +2,25 @@ package main
 
 var sequences = map[string]sequence{
 	"lease": {
-		title: "A lease's life",
 		about: "A acquires a lock with token 33 and renews its lease. A is paused for " +
 			"longer than the lease. The lease ends, B acquires the lock with token 34 and " +
 			"writes. A wakes up and is told that the lock is lost. A's late write with token 33 " +
 			"is refused.",
-		lanes: []string{"holder A", "store", "waiter B", "account 7"},
+		lanes: []string{"holder A", "store", "holder B", "account 7"},
 		store: 1,
+		small: true,
 		steps: []step{
-			{from: 0, to: 1, text: "acquire, lease of 30 s", lease: "a"},
+			{from: 0, to: 1, text: "acquire", lease: "a"},
 			{from: 1, to: 0, text: "token 33", holds: "a"},
-			{from: 2, to: 1, text: "acquire: it is held, wait"},
-			{from: 0, to: 1, text: "renew, every 10 s"},
+			{from: 0, to: 1, text: "renew"},
 			{from: 0, to: 3, text: "write with token 33: accepted"},
-			{from: 0, to: 0, text: "A is paused: no renewals"},
-			{from: 1, to: 1, text: "30 s later the lease ends", lease: "-"},
+			{from: 0, to: 0, text: "A is paused"},
+			{from: 1, to: 1, text: "the lease ends", lease: "-"},
 			{from: 2, to: 1, text: "acquire", lease: "b"},
 			{from: 1, to: 2, text: "token 34", holds: "b"},
-			{from: 2, to: 3, text: "write with token 34"},
-			{from: 0, to: 0, text: "A wakes: ctx.Err() says lost", ends: true},
-			{from: 0, to: 3,
-				text:    "a write that was on its way, with token 33: refused, since 34 was seen",
-				refused: true},
-			{from: 2, to: 1, text: "release", ends: true, lease: "-"},
+			{from: 2, to: 3, text: "write with 34"},
+			{from: 0, to: 0, text: "A goes on: ctx says lost", ends: true},
+			{from: 0, to: 3, text: "late write with token 33: refused", refused: true},
 		},
 	},
 	"way": {
