@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // An acquisition is one acquiring call under way.
@@ -179,7 +180,7 @@ func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, erro
 		}
 		a.fail(ctx.Err() != nil, err)
 		c.report(a, err)
-		if !c.pause(ctx, a.tries.next(firstBackoff, longestPause(a.o.lease))) {
+		if !c.store.Pause(ctx, a.tries.next(firstBackoff, longestPause(a.o.lease))) {
 			return nil, a.giveUp(c.over(ctx))
 		}
 	}
@@ -514,6 +515,32 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 	return c.attempted(ctx, a, at, res, err)
 }
 
+// acquireStep asks for a claim with a lease. If the store grants the claim after the caller has left,
+// answeredLate is called.
+func (c *Client) acquireStep(
+	ctx context.Context, cl *claim, lease time.Duration, req backend.AcquireRequest,
+) (backend.AcquireResult, error) {
+	if c.store.Prompt() {
+		return steps.Do(ctx, c.store, backend.Session.Acquire, req)
+	}
+	late := func(res backend.AcquireResult, err error) { c.answeredLate(cl, res, err) }
+	return steps.DoWithin(ctx, c.store, steps.About(lease), late, backend.Session.Acquire, req)
+}
+
+// answeredLate records that the store granted a claim after the caller had left. If the claim has
+// been given up by then, answeredLate starts its take-back.
+func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
+	if err != nil || !res.Acquired {
+		return
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	cl.StrayUntil(c.now())
+	if cl.dead && !cl.leaving {
+		c.takeBackLocked(cl)
+	}
+}
+
 // An attempt is an acquiring request that is under way.
 type attempt struct {
 	h      *hold
@@ -648,7 +675,7 @@ func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
 	defer c.unlock()
 	c.backgroundLocked(func() {
 		var tries backoff
-		for c.pause(c.ctx, tries.next(firstBackoff, longestPause(c.lease))) && !c.confirmed(c.ctx, cl, lost) {
+		for c.store.Pause(c.ctx, tries.next(firstBackoff, longestPause(c.lease))) && !c.confirmed(c.ctx, cl, lost) {
 		}
 	})
 }
@@ -659,7 +686,7 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 	c.mu.Lock()
 	req := cl.lookRequest()
 	c.unlock()
-	res, err := step(ctx, c, backend.Session.Look, req)
+	res, err := steps.Do(ctx, c.store, backend.Session.Look, req)
 	c.mu.Lock()
 	defer c.unlock()
 	if backend.Kind(cl.kind) != req.Kind {

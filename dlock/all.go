@@ -129,7 +129,7 @@ func (m *MultiLocker) Lock() {
 			panic(failed.error("lock"))
 		} else {
 			l.client.warn("cannot lock yet", "name", l.name, "err", failed.err)
-			l.client.pause(ctx, tries.next(firstReport, longestReport))
+			l.client.store.Pause(ctx, tries.next(firstReport, longestReport))
 		}
 	}
 }

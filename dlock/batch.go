@@ -6,86 +6,12 @@ import (
 	"sync"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // Some stores handle many requests at the price of a few. To such a store the client sends the
 // attempts at several locks in one batch, and also the last releases. What comes before and after
 // these requests is done for each lock by itself.
-
-// answered is the result of a step in a batch.
-type answered[Res any] struct {
-	res   Res
-	err   error
-	there bool // the answer came in time
-}
-
-// inBatch takes several steps together, and returns their results. If ctx ends first, inBatch
-// returns, and the steps without an answer have an unknown outcome. It calls heard for each answer
-// that comes before, and late for each that comes later. told returns the context of a step for
-// traces.
-func inBatch[Req, Res any](
-	ctx context.Context, c *Client,
-	do func(backend.Batcher, context.Context, []Req, func(int, Res, error)), reqs []Req,
-	told func(i int) context.Context, heard func(Res, error),
-	late func(i int, res Res, err error),
-) []answered[Res] {
-	all := make([]answered[Res], len(reqs))
-	if !c.begin() {
-		for i := range all {
-			all[i].err = &backend.Error{Kind: backend.Retry, Err: ErrClosed}
-		}
-		return all
-	}
-	for i := range all {
-		all[i].err = errUnanswered
-	}
-	ctx, stop := c.bounded(ctx, patienceWith(c.lease))
-	defer stop()
-	began := c.now()
-	var mu sync.Mutex
-	left := false
-	answer := func(i int, res Res, err error) {
-		err = unanswered(ctx, err)
-		mu.Lock()
-		gone := left
-		if !gone {
-			all[i] = answered[Res]{res, err, true}
-		}
-		mu.Unlock()
-		if gone {
-			late(i, res, err)
-			return
-		}
-		heard(res, err)
-		if c.tracesSteps {
-			c.stepDone(told(i), reqs[i], began, err)
-		}
-	}
-	if c.leavable {
-		defer c.running.Done()
-		do(c.batcher, ctx, reqs, answer)
-		return all
-	}
-	done := make(chan struct{})
-	go func() {
-		defer c.running.Done()
-		defer close(done)
-		do(c.batcher, ctx, reqs, answer)
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
-	mu.Lock()
-	left = true
-	mu.Unlock()
-	for i, a := range all {
-		if !a.there && c.tracesSteps {
-			c.stepDone(told(i), reqs[i], began, a.err)
-		}
-	}
-	return all
-}
 
 // A joint is a call that makes its attempt together with other calls.
 type joint struct {
@@ -150,10 +76,12 @@ func (c *Client) attemptBatch(r *round, sent []*joint) {
 	late := func(i int, res backend.AcquireResult, err error) {
 		c.answeredLate(sent[i].at.h.claim, res, err)
 	}
-	for i, got := range inBatch(r, c, backend.Batcher.AcquireBatch, reqs,
-		func(i int) context.Context { return sent[i].ctx }, heard, late) {
+	reader := steps.Reader[backend.AcquireResult]{
+		Context: func(i int) context.Context { return sent[i].ctx }, Heard: heard, Late: late,
+	}
+	for i, got := range steps.Together(r, c.store, backend.Batcher.AcquireBatch, reqs, reader) {
 		j := sent[i]
-		_, err := c.attempted(j.ctx, j.a, j.at, got.res, got.err)
+		_, err := c.attempted(j.ctx, j.a, j.at, got.Res, got.Err)
 		h, err := c.tried(j.a, err)
 		switch {
 		case err == nil:
@@ -209,18 +137,19 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	}
 	var slow sync.WaitGroup
 	defer slow.Wait()
-	for i, got := range inBatch(ctx, c, backend.Batcher.ReleaseBatch, reqs,
-		func(int) context.Context { return ctx },
-		func(backend.ReleaseResult, error) {}, func(int, backend.ReleaseResult, error) {}) {
+	reader := steps.Reader[backend.ReleaseResult]{
+		Context: func(int) context.Context { return ctx },
+	}
+	for i, got := range steps.Together(ctx, c.store, backend.Batcher.ReleaseBatch, reqs, reader) {
 		l := all[i]
 		finish := func() {
 			err := c.depart(ctx, l.d, func() (backend.ReleaseResult, error) {
-				return got.res, got.err
+				return got.Res, got.Err
 			})
 			l.over = true
 			l.part.err = c.left(ctx, l, err, quiet)
 		}
-		if got.err == nil && (got.res.Outcome == backend.Freed || got.res.Outcome == backend.Kept) {
+		if got.Err == nil && (got.Res.Outcome == backend.Freed || got.Res.Outcome == backend.Kept) {
 			finish()
 		} else {
 			slow.Go(finish) // finish asks the store again

@@ -16,44 +16,28 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // Client makes Lockers on one store, and manages their holds. One watchdog renews all its holds.
 // Its calls that wait for one lock share a queue. Most programs need one Client. It is safe for
 // concurrent use.
 type Client struct {
-	session         backend.Session
-	notifier        backend.Notifier     // nil if the store has none
-	batches         backend.BatchRenewer // nil if the store has none
-	batcher         backend.Batcher      // nil if the store has none
-	prompt          bool                 // the store's steps never wait
-	leavable        bool                 // the store's steps return when their context ends
-	settles         func()               // waits for work that steps left behind; may be nil
-	inspector       backend.Inspector    // nil if the store can't say which client has a lock
-	latcher         backend.Latcher      // nil if the store has no latches
-	lister          backend.Lister       // nil if the store can't say which locks there are
-	liner           backend.Liner        // nil if the store has no lines
-	limits          backend.Limits
-	store           string                    // the name of the store in errors
-	whyNot          func(backend.Kind) string // nil if the store doesn't say why it lacks a kind
+	store           *steps.Store
 	id              string
 	lease           time.Duration
 	handover        time.Duration
 	log             logbook
 	traces          []Trace
-	tracesSteps     bool // at least one trace observes steps
 	counts          counts
 	goroutineOwners bool
 	callers         *callers // nil unless WithCallers asks for them
 
-	epoch   time.Time       // instants count from here, on the monotonic clock
-	ctx     context.Context // ends with Close, with cause ErrClosed
-	end     context.CancelCauseFunc
-	running sync.WaitGroup // goroutines of the client
+	epoch    time.Time       // instants count from here, on the monotonic clock
+	ctx      context.Context // ends with Close, with cause ErrClosed
+	releases *steps.Patience // bounds releases that have no other limit
 
-	acquisitions sync.Pool // finished acquisitions, for reuse
-	patientSteps atomic.Pointer[patience]
-	patient      atomic.Pointer[patience]
+	acquisitions sync.Pool     // finished acquisitions, for reuse
 	forced       atomic.Uint64 // how many locks this client has forced
 
 	// The mutex is never held during I/O, a wait, or a call of the caller's code, such as the
@@ -94,8 +78,6 @@ func New(b backend.Backend, opts ...Option) *Client {
 		panic("dlock: New: the backend is nil")
 	}
 	c := &Client{
-		limits:   b.Limits(),
-		store:    nameOf(b),
 		lease:    DefaultLease,
 		handover: DefaultHandover,
 		log:      logbook{logger: slog.Default()},
@@ -120,25 +102,16 @@ func New(b backend.Backend, opts ...Option) *Client {
 	} else {
 		c.number = mathrand.Uint64N(1 << 62) // clients may share an id, but no owner string
 	}
-	if c.lease < c.limits.MinLease {
+	if least := b.Limits().MinLease; c.lease < least {
 		panic(fmt.Sprintf("dlock: New: the lease %v is shorter than the store's minimum of %v",
-			c.lease, c.limits.MinLease))
+			c.lease, least))
 	}
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	session, can := backend.Open(b)
-	c.session, c.whyNot, c.settles = session, can.WhyNot, can.Settle
-	c.prompt, c.leavable = can.Steps == backend.StepsNeverWait, can.Steps == backend.StepsReturn
-	c.notifier, c.batches, c.batcher = can.Notifier, can.BatchRenewer, can.Batcher
-	c.inspector, c.lister, c.liner, c.latcher = can.Inspector, can.Lister, can.Liner, can.Latcher
+	c.store = steps.Open(b, c.lease)
+	if slices.ContainsFunc(c.traces, func(t Trace) bool { return t.StepDone != nil }) {
+		c.store.Observe = c.stepDone
+	}
+	c.ctx, c.releases = c.store.Context(), c.store.Patience(longestRelease)
 	return c
-}
-
-// nameOf returns the name of a store for errors.
-func nameOf(b backend.Backend) string {
-	if named, ok := b.(fmt.Stringer); ok {
-		return named.String()
-	}
-	return fmt.Sprintf("%T", b)
 }
 
 // ID returns the client's id, which is part of its holders' ids in the store. It is the id from
@@ -211,9 +184,9 @@ func (c *Client) Close() error {
 		c.timer.Stop()
 	}
 	c.unlock()
-	c.end(ErrClosed)
+	c.store.End(ErrClosed)
 	c.dismiss()
-	err := c.session.Close()
+	err := c.store.Session.Close()
 	c.settle()
 	return err
 }
@@ -291,10 +264,7 @@ const closePatience = time.Second
 func (c *Client) settle() {
 	done := make(chan struct{})
 	go func() {
-		c.running.Wait()
-		if c.settles != nil {
-			c.settles()
-		}
+		c.store.Wait()
 		<-c.log.written()
 		close(done)
 	}()
@@ -310,7 +280,7 @@ func (c *Client) settle() {
 // closed.
 func (c *Client) backgroundLocked(f func()) {
 	if !c.closed {
-		c.running.Go(f)
+		c.store.Go(f)
 	}
 }
 
@@ -358,8 +328,8 @@ func (c *Client) nextOwnerLocked(note string) string {
 
 // stored returns the lease to ask the store for if the caller wants the lease d.
 func (c *Client) stored(d time.Duration) time.Duration {
-	d = max(d, c.limits.MinLease)
-	step := max(c.limits.LeaseStep, time.Millisecond)
+	d = max(d, c.store.Limits.MinLease)
+	step := max(c.store.Limits.LeaseStep, time.Millisecond)
 	return (d + step - 1) / step * step
 }
 

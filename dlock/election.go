@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // Election elects a leader among all candidates of a name, in any number of processes. The leader
@@ -105,7 +106,7 @@ func (e *Election) campaign(ctx context.Context) (stay, error) {
 			return won, both(why, err) // the store's answer may have come as ctx ended
 		}
 		c.warn("cannot campaign yet", "name", l.name, "err", err)
-		c.pause(ctx, tries.next(firstReport, longestReport))
+		c.store.Pause(ctx, tries.next(firstReport, longestReport))
 	}
 }
 
@@ -183,8 +184,8 @@ func (e *Election) sitOut(before *stay) {
 		Kind: backend.Kind(l.kind), Name: l.name, Owner: before.hold.claim.owner,
 	}
 	var looks backoff
-	for c.pause(ctx, looks.next(firstPoll, longestPoll)) {
-		if res, err := step(ctx, c, backend.Session.Look, req); err == nil && res.Held && res.Count == 0 {
+	for c.store.Pause(ctx, looks.next(firstPoll, longestPoll)) {
+		if res, err := steps.Do(ctx, c.store, backend.Session.Look, req); err == nil && res.Held && res.Count == 0 {
 			return
 		}
 	}
@@ -313,7 +314,7 @@ func (w *watch) look(ctx context.Context) (string, error) {
 func (w *watch) wait(ctx context.Context) {
 	c := w.locker.client
 	// This pause limits the number of looks if there are many releases.
-	if !c.pause(ctx, shortestWait) {
+	if !c.store.Pause(ctx, shortestWait) {
 		return
 	}
 	timer := time.NewTimer(w.pause - shortestWait)

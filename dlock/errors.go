@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // Errors of this package; calls also return those of the store and the context. Test with
@@ -84,7 +85,7 @@ func (e *Error) Unwrap() error { return e.Err }
 var (
 	errEmptyName   = errors.New("the name is empty")
 	errLate        = errors.New("the answer came after the lease that it promised had passed")
-	errUnanswered  = errors.New("the store has not answered")
+	errUnanswered  = steps.ErrUnanswered
 	errNotUnlocked = fmt.Errorf("the last hold of this Locker is over, but not unlocked: %w",
 		ErrLost)
 	errOtherKind = fmt.Errorf("%w: the caller has it as a lock of another kind", ErrConflict)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -97,11 +98,11 @@ func TestForceUnlockOvertakenByClose(t *testing.T) {
 				mustTry(t, l)
 				lost := l.Lost(t.Context())
 				b.force.set(func(s *forceStep) {
-					c.prompt = true // as if the answer had come just before
+					c.store.Steps = backend.StepsNeverWait // as if the answer had come just before
 					s.do()
 					c.Close()
 				})
-				c.prompt = true
+				c.store.Steps = backend.StepsNeverWait
 				if ok, err := l.ForceUnlock(t.Context()); !ok || err != nil {
 					t.Errorf("ForceUnlock = %v, %v", ok, err)
 				}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // If the last release of a hold begins while another call of the client waits for the lock, the
@@ -172,13 +173,13 @@ func (c *Client) downgrade(cl *claim) {
 		if !ok {
 			return
 		}
-		res, err := step(c.ctx, c, backend.Session.Acquire,
+		res, err := steps.Do(c.ctx, c.store, backend.Session.Acquire,
 			read.acquireRequest(c.stored(cl.Lease()), false))
 		written, done := c.downgraded(cl, read, sent, res, err)
 		if written != nil {
 			c.giveBackWrite(cl, written)
 		}
-		if done || !c.pause(c.ctx, tries.next(firstBackoff, longestPause(cl.Lease()))) {
+		if done || !c.store.Pause(c.ctx, tries.next(firstBackoff, longestPause(cl.Lease()))) {
 			return
 		}
 	}
@@ -250,7 +251,7 @@ func (c *Client) downgraded(
 func (c *Client) giveBackWrite(cl, written *claim) {
 	lease := c.stored(written.Lease())
 	sent := c.now()
-	res, err := step(c.ctx, c, backend.Session.Release, written.releaseRequest(lease, false))
+	res, err := steps.Do(c.ctx, c.store, backend.Session.Release, written.releaseRequest(lease, false))
 	c.mu.Lock()
 	defer c.unlock()
 	written.Sent(sent, lease)

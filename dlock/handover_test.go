@@ -104,7 +104,7 @@ func TestAfterAChainTheNextDoesNotWaitForLong(t *testing.T) {
 		ctx := t.Context()
 		c := New(membackend.New(), quiet())
 		defer c.Close()
-		c.notifier = deaf{}
+		c.store.Notifier = deaf{}
 		first := c.Locker("x")
 		mustTry(t, first)
 		a, b := wait(ctx, c.Locker("x")), wait(ctx, c.Locker("x"))
@@ -158,7 +158,7 @@ func TestAfterAChainOthersHaveATurn(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		mustUnlock(t, ctx, first)
 		a.mustBeIn(t)
-		c.notifier = deaf{}
+		c.store.Notifier = deaf{}
 		time.Sleep(5 * time.Millisecond)
 		mustUnlock(t, ctx, a.l)
 		time.Sleep(4 * time.Millisecond)
@@ -615,7 +615,7 @@ func TestAfterAChainAnAnswerFromBeforeIsNotTrusted(t *testing.T) {
 		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
-		c.notifier = deaf{}
+		c.store.Notifier = deaf{}
 		first := c.Locker("x")
 		mustTry(t, first)
 		store.acquire.delay(0, 3*time.Millisecond)
@@ -673,7 +673,7 @@ func TestChainsDoNotStarveWhoPolls(t *testing.T) {
 		c, other := New(store, quiet()), New(store, quiet())
 		defer c.Close()
 		defer other.Close()
-		c.notifier, other.notifier = nil, nil
+		c.store.Notifier, other.store.Notifier = nil, nil
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {

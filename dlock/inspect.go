@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // HoldInfo is a lock that a client holds, as the client knows it.
@@ -213,10 +214,10 @@ func (c *Client) inspect(ctx context.Context, name string) (LockInfo, error) {
 	if err := c.over(ctx); err != nil {
 		return LockInfo{}, err
 	}
-	if c.inspector == nil {
-		return LockInfo{}, fmt.Errorf("%s can't say who has a lock: %w", c.store, errors.ErrUnsupported)
+	if c.store.Inspector == nil {
+		return LockInfo{}, fmt.Errorf("%s can't say who has a lock: %w", c.store.Name, errors.ErrUnsupported)
 	}
-	res, err := step(ctx, c, beside(c.inspector.Inspect), backend.InspectRequest{Name: name})
+	res, err := steps.Do(ctx, c.store, steps.Of(c.store.Inspector.Inspect), backend.InspectRequest{Name: name})
 	if err != nil {
 		return LockInfo{}, c.stepError(ctx, err)
 	}
@@ -293,10 +294,10 @@ func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.Lis
 	if err := c.over(ctx); err != nil {
 		return backend.ListResult{}, err
 	}
-	if c.lister == nil {
-		return backend.ListResult{}, fmt.Errorf("%s can't list its locks: %w", c.store, errors.ErrUnsupported)
+	if c.store.Lister == nil {
+		return backend.ListResult{}, fmt.Errorf("%s can't list its locks: %w", c.store.Name, errors.ErrUnsupported)
 	}
-	res, err := stepWithin(ctx, c, 0, nil, beside(c.lister.List), req) // a scan takes long
+	res, err := steps.DoWithin(ctx, c.store, 0, nil, steps.Of(c.store.Lister.List), req) // a scan takes long
 	if err != nil {
 		return backend.ListResult{}, c.stepError(ctx, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // Latch is a distributed count-down latch. Processes count it down, and waiters go on when it is
@@ -31,7 +32,7 @@ type Latch struct {
 
 // Latch returns the latch of that name.
 func (c *Client) Latch(name string) *Latch {
-	if c == nil || c.session == nil {
+	if c == nil || c.store == nil {
 		panic("dlock: a Client that is nil, or wasn't made by New")
 	}
 	return &Latch{c, name}
@@ -69,7 +70,7 @@ func (l *Latch) CountDown(ctx context.Context) error {
 	for {
 		_, err := l.step(ctx, backend.LatchRequest{Step: backend.CountDown})
 		if err == nil || backend.KindOf(err) != backend.Retry || errors.Is(err, ErrClosed) ||
-			!l.client.pause(within, tries.next(firstBackoff, longestRelease)) {
+			!l.client.store.Pause(within, tries.next(firstBackoff, longestRelease)) {
 			return l.wrap("countdown", err)
 		}
 	}
@@ -125,7 +126,7 @@ func (l *Latch) step(
 		return res, err
 	}
 	req.Name = l.name
-	res, err = step(ctx, l.client, beside(l.client.latcher.Latch), req)
+	res, err = steps.Do(ctx, l.client.store, steps.Of(l.client.store.Latcher.Latch), req)
 	if err != nil {
 		return backend.LatchResult{}, l.client.stepError(ctx, err)
 	}
@@ -139,7 +140,7 @@ func (l *Latch) usable(ctx context.Context) error {
 	switch {
 	case l.name == "":
 		return errEmptyName
-	case l.client.latcher == nil:
+	case l.client.store.Latcher == nil:
 		return l.client.unknownKind(backend.Latch)
 	}
 	return l.client.over(ctx)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // Each call that waits for a fair lock has a place of its own in the store's line. So no call
@@ -81,7 +82,7 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
 	sent := c.now()
-	res, err := step(ctx, c, beside(c.liner.KeepPlaces), req)
+	res, err := steps.Do(ctx, c.store, steps.Of(c.store.Liner.KeepPlaces), req)
 
 	c.mu.Lock()
 	defer c.unlock()
@@ -196,7 +197,7 @@ func (a *acquisition) ask() {
 // without renewal; negative: not known.
 func (c *Client) nextKeepLocked(q *queue, remaining time.Duration) instant {
 	wait := keepInterval
-	if c.notifier == nil || q.subscribed == failing || q.subscribed == denied {
+	if c.store.Notifier == nil || q.subscribed == failing || q.subscribed == denied {
 		wait = q.looks.next(firstPoll, wait)
 	}
 	if remaining >= 0 && remaining < wait {
@@ -250,7 +251,7 @@ func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration)
 		return
 	}
 	q.failure = nil
-	if q.subscribed == unsubscribed && c.notifier != nil {
+	if q.subscribed == unsubscribed && c.store.Notifier != nil {
 		c.subscribeLocked(q)
 	}
 	switch {

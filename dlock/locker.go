@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // Locker is a distributed lock that behaves like a [sync.Mutex]. It implements [sync.Locker].
@@ -60,7 +61,7 @@ func newLocker(c *Client, kind protocol.Kind, name string) *Locker {
 }
 
 func (l *Locker) make(c *Client, kind protocol.Kind, name string) {
-	if c == nil || c.session == nil {
+	if c == nil || c.store == nil {
 		panic("dlock: a Client that is nil, or wasn't made by New")
 	}
 	l.client, l.name, l.kind, l.plain = c, name, kind, new(variable)
@@ -123,7 +124,7 @@ func (l *Locker) Lock() {
 			panic(l.wrap("lock", err))
 		}
 		l.client.warn("cannot lock yet", "name", l.name, "err", err)
-		l.client.pause(ctx, tries.next(firstReport, longestReport))
+		l.client.store.Pause(ctx, tries.next(firstReport, longestReport))
 	}
 }
 
@@ -235,7 +236,7 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 		kind := l.storedKind()
 		mine := c.claimsOf(l, kind)
 		req := backend.ForceReleaseRequest{Kind: backend.Kind(kind), Name: l.name}
-		res, err := step(ctx, c, backend.Session.ForceRelease, req)
+		res, err := steps.Do(ctx, c.store, backend.Session.ForceRelease, req)
 		if err != nil {
 			return false, c.stepError(ctx, err)
 		}
@@ -478,8 +479,8 @@ func (l *Locker) usable(ctx context.Context) error {
 	if l.name == "" {
 		return errEmptyName
 	}
-	if c := l.client; !c.limits.Kinds.Has(backend.Kind(l.kind)) || l.kind.Placed() &&
-		c.liner == nil {
+	if c := l.client; !c.store.Limits.Kinds.Has(backend.Kind(l.kind)) || l.kind.Placed() &&
+		c.store.Liner == nil {
 		return c.unknownKind(backend.Kind(l.kind))
 	}
 	return l.client.over(ctx)
@@ -488,9 +489,9 @@ func (l *Locker) usable(ctx context.Context) error {
 // unknownKind returns the error of a call for a kind of lock that the store lacks, with the reason
 // if the store gives one.
 func (c *Client) unknownKind(k backend.Kind) error {
-	err := backend.UnknownKind(c.store, k)
-	if c.whyNot != nil {
-		if why := c.whyNot(k); why != "" {
+	err := backend.UnknownKind(c.store.Name, k)
+	if c.store.WhyNot != nil {
+		if why := c.store.WhyNot(k); why != "" {
 			return fmt.Errorf("%w: %s", err, why)
 		}
 	}
@@ -502,8 +503,8 @@ func (l *Locker) keeps() error {
 	switch {
 	case l.kind.Shared():
 		return fmt.Errorf("a %v lock can't be kept: %w", l.kind, errors.ErrUnsupported)
-	case !l.client.limits.Keeps:
-		return fmt.Errorf("%s can't keep what is released: %w", l.client.store,
+	case !l.client.store.Limits.Keeps:
+		return fmt.Errorf("%s can't keep what is released: %w", l.client.store.Name,
 			errors.ErrUnsupported)
 	default:
 		return nil
@@ -550,7 +551,7 @@ func (l *Locker) lookFor(ctx context.Context, req backend.LookRequest) (backend.
 	if err := l.usable(ctx); err != nil {
 		return backend.LookResult{}, err
 	}
-	res, err := step(ctx, l.client, backend.Session.Look, req)
+	res, err := steps.Do(ctx, l.client.store, backend.Session.Look, req)
 	if err != nil {
 		return backend.LookResult{}, l.client.stepError(ctx, err)
 	}

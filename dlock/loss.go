@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // Loss says how a lock was lost. It is an error that wraps [ErrLost]. [errors.AsType] finds it in
@@ -180,7 +181,7 @@ func (c *Client) troubledLocked(cl *claim, w why) {
 // relied on. Its holders are told once the store has said who has the lock, or after a moment
 // without an answer.
 func (c *Client) goneLocked(cl *claim) {
-	if c.inspector == nil || cl.kind.Many() {
+	if c.store.Inspector == nil || cl.kind.Many() {
 		c.loseClaimLocked(cl, gone)
 		return
 	}
@@ -209,12 +210,12 @@ const inquiryPatience = 100 * time.Millisecond
 
 // whoHas asks the store who has the lock of a claim that the store has lost.
 func (c *Client) whoHas(ctx context.Context, cl *claim) why {
-	if c.inspector == nil {
+	if c.store.Inspector == nil {
 		return gone
 	}
 	ctx, cancel := context.WithTimeout(ctx, inquiryPatience)
 	defer cancel()
-	res, err := step(ctx, c, beside(c.inspector.Inspect),
+	res, err := steps.Do(ctx, c.store, steps.Of(c.store.Inspector.Inspect),
 		backend.InspectRequest{Name: cl.object.name})
 	if err != nil {
 		return gone

@@ -3,7 +3,6 @@ package dlock
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -113,12 +112,12 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				mem := membackend.New()
 				b := newScript(mem)
-				c, d := New(b, quiet(), WithLease(10*time.Second)), New(mem, quiet())
+				// in a process that is paused no step is left: see steps.Shortest
+				const lease = 500 * time.Millisecond
+				c, d := New(b, quiet(), WithLease(lease)), New(mem, quiet())
 				defer c.Close()
 				defer d.Close()
 				ctx := WithOwner(context.Background(), NewOwner())
-				// in a process that is paused no step is left
-				c.patientSteps.Store(&patience{ctx, c.ctx, math.MaxInt64})
 				l := c.Locker("x")
 				var late func()
 				pause := func() {
@@ -126,8 +125,8 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 					// the process is paused: no timer runs before the answer is looked at
 					c.timer.Stop()
 					c.mu.Unlock()
-					time.Sleep(9*time.Second + 950*time.Millisecond) // past the deadline
-					time.Sleep(60 * time.Millisecond)                // past the store's lease
+					time.Sleep(lease - 2*time.Millisecond)           // past the deadline
+					time.Sleep(3 * time.Millisecond)                 // past the store's lease
 					mustTry(t, d.Locker("x"), FixedLease(time.Hour)) // another is inside ...
 					d.Locker("x").ForceUnlock(t.Context())           // ... and leaves
 				}
@@ -141,17 +140,17 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 						c.mu.Lock()
 						c.timer.Stop()
 						c.mu.Unlock()
-						time.Sleep(time.Second) // the network is slow
+						time.Sleep(50 * time.Millisecond) // the network is slow
 						pause()
 						late()
 					}
 				})
-				if err := l.LockContext(ctx, FixedLease(10*time.Second)); err != nil {
+				if err := l.LockContext(ctx, FixedLease(lease)); err != nil {
 					t.Fatal(err)
 				}
 				lost := l.Lost(ctx)
 				if what == "partial" {
-					if err := l.LockContext(ctx, FixedLease(time.Second)); err != nil {
+					if err := l.LockContext(ctx, FixedLease(lease/10)); err != nil {
 						t.Fatal(err)
 					}
 					b.release.set(func(s *releaseStep) {
@@ -173,7 +172,7 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 						t.Errorf("another was inside since, and the partial unlock says nil")
 					}
 				} else {
-					err := l.LockContext(ctx, FixedLease(10*time.Second))
+					err := l.LockContext(ctx, FixedLease(lease))
 					if err == nil {
 						t.Errorf("another was inside since, and the re-entry says nil")
 					}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // longestRelease bounds how long an unlock tries to reach the store before it goes on in the
@@ -149,12 +150,12 @@ func (c *Client) releaseContext(
 		}
 		ctx = withoutCancel(ctx)
 	}
-	if c.prompt {
+	if c.store.Prompt() {
 		return ctx, func() {} // the store's steps take no time
 	}
 	budget = min(budget, h.budget(c.now()))
 	if ctx == context.Background() && budget == longestRelease {
-		return c.patience(&c.patient, longestRelease), func() {}
+		return c.releases.Context(), func() {}
 	}
 	return context.WithTimeoutCause(ctx, budget, errUnanswered)
 }
@@ -231,7 +232,7 @@ func (c *Client) leavePartLocked(h *hold, now instant) partial {
 func (c *Client) releasePart(ctx context.Context, p partial) error {
 	h, cl := p.h, p.h.claim
 	req := cl.releaseRequest(c.stored(p.asked), false)
-	res, err := step(ctx, c, backend.Session.Release, req)
+	res, err := steps.Do(ctx, c.store, backend.Session.Release, req)
 
 	c.mu.Lock()
 	defer c.unlock()
@@ -407,7 +408,7 @@ func (c *Client) drain(
 func (c *Client) sendRelease(
 	ctx context.Context, cl *claim, lease time.Duration, ask bool,
 ) (backend.ReleaseResult, error) {
-	return step(ctx, c, backend.Session.Release, c.lastRelease(cl, lease, ask))
+	return steps.Do(ctx, c.store, backend.Session.Release, c.lastRelease(cl, lease, ask))
 }
 
 // drainOn continues drain after the first answer.
@@ -440,9 +441,9 @@ func (c *Client) drainOn(
 			sent = true
 		}
 		switch {
-		case c.prompt: // waiting wouldn't help
+		case c.store.Prompt(): // waiting wouldn't help
 			return freed, unavailable(err)
-		case c.pause(ctx, tries.next(firstBackoff, longestPause(lease))):
+		case c.store.Pause(ctx, tries.next(firstBackoff, longestPause(lease))):
 		case ctx.Err() == nil: // the client is closed
 			return c.releaseOnce(ctx, cl, lease, sent)
 		default:
@@ -512,11 +513,8 @@ func (c *Client) releaseForsaken(ctx context.Context, h *hold, before []*claim) 
 func (c *Client) releaseOnce(
 	ctx context.Context, cl *claim, lease time.Duration, sent bool,
 ) (res backend.ReleaseResult, err error) {
-	if req := c.lastRelease(cl, lease, false); c.leavable {
-		res, err = here(ctx, c, backend.Session.Release, req)
-	} else {
-		res, err = aside(ctx, c, func() {}, nil, backend.Session.Release, req)
-	}
+	req := c.lastRelease(cl, lease, false)
+	res, err = steps.Last(ctx, c.store, backend.Session.Release, req)
 	if isDisplaced(err) {
 		res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil
 	}

@@ -24,7 +24,7 @@ func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 		default:
 		}
 	}
-	if l.client.notifier != nil {
+	if l.client.store.Notifier != nil {
 		l.client.listen(ctx, backend.SubscribeRequest{
 			Kind: l.kind.Family().Representative(), Name: l.name, Watches: true,
 			Wake: func(backend.Wakeup) { wake() },
@@ -39,11 +39,11 @@ func (c *Client) listen(ctx context.Context, req backend.SubscribeRequest, stand
 	c.mu.Lock()
 	defer c.unlock()
 	c.backgroundLocked(func() {
-		ctx, stop := c.untilClosed(ctx)
+		ctx, stop := c.store.UntilEnd(ctx)
 		defer stop()
 		var tries backoff
 		for {
-			sub, err := c.notifier.Subscribe(ctx, req)
+			sub, err := c.store.Notifier.Subscribe(ctx, req)
 			if err == nil {
 				stands()
 				<-ctx.Done()
@@ -51,7 +51,7 @@ func (c *Client) listen(ctx context.Context, req backend.SubscribeRequest, stand
 				return
 			}
 			if backend.KindOf(err) == backend.Refused ||
-				!c.pause(ctx, tries.next(firstBackoff, longestPause(c.lease))) {
+				!c.store.Pause(ctx, tries.next(firstBackoff, longestPause(c.lease))) {
 				return
 			}
 		}

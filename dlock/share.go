@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed951563bd/distsync/backend"
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // Readers of one client share the claim of one of them. While the claim is young, new readers join
@@ -475,7 +476,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	cl.StepSent(now, asked, c.stored(asked))
 	c.unlock()
 
-	res, err := step(ctx, c, backend.Session.Renew, cl.renewRequest(c.stored(asked)))
+	res, err := steps.Do(ctx, c.store, backend.Session.Renew, cl.renewRequest(c.stored(asked)))
 
 	c.mu.Lock()
 	defer c.unlock()

@@ -198,7 +198,7 @@ func TestAfterAShortChainNobodyYields(t *testing.T) {
 		store := newScript(membackend.New())
 		c := New(store, quiet())
 		defer c.Close()
-		c.notifier = deaf{}
+		c.store.Notifier = deaf{}
 		for _, pause := range []time.Duration{0, 2 * DefaultHandover} { // in time, and after it
 			l := c.Locker("x")
 			mustTry(t, l)
@@ -234,7 +234,7 @@ func TestASharedLockerLetsOthersHaveATurn(t *testing.T) {
 		c, other := New(mem, quiet()), New(slow, quiet())
 		defer c.Close()
 		defer other.Close()
-		c.notifier = deaf{} // or it would be told at once, and win or not
+		c.store.Notifier = deaf{} // or it would be told at once, and win or not
 		l := c.Locker("x")
 		mustTry(t, l)
 		a, b := wait(ctx, l), wait(ctx, l)

@@ -599,7 +599,7 @@ func TestAReadIsGivenBackDuringItsReentry(t *testing.T) {
 // A store that panics as it releases what was read under a write keeps nobody waiting for ever.
 func TestAPanicAsAReadUnderAWriteIsReleased(t *testing.T) {
 	onScript(t, func(t *testing.T, b *script, c, other *Client) {
-		c.prompt = true // or the panic is in a goroutine of its own
+		c.store.Steps = backend.StepsNeverWait // or the panic is in a goroutine of its own
 		rw, ctx := c.RWLocker("x"), WithOwner(t.Context(), NewOwner())
 		must(t, rw.Writer().LockContext(ctx))
 		must(t, rw.Reader().LockContext(ctx))

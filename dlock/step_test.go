@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -38,7 +39,7 @@ func onStuck(t *testing.T, simple bool, test func(t *testing.T, b *stuck, c, dir
 }
 
 // soon is when a call has what it wants though one of its steps hangs.
-const soon = longestPatience + longestPatience/3
+const soon = steps.Longest + steps.Longest/3
 
 // mustBeFree fails the test if anybody has a lock in the store.
 func mustBeFree(t *testing.T, direct *Client, names ...string) {
@@ -160,7 +161,7 @@ func TestAStepOfACallThatDoesNotWaitHangs(t *testing.T) {
 			if ok || !errors.Is(err, ErrUnavailable) {
 				t.Errorf("TryLock = %v, %v", ok, err)
 			}
-			if took, want := time.Since(began), patienceWith(lease); took < want*7/8 ||
+			if took, want := time.Since(began), steps.About(lease); took < want*7/8 ||
 				took > want {
 				t.Errorf("with a lease of %v it takes %v", lease, took)
 			}
@@ -281,7 +282,7 @@ func TestLastErrorOutlivesAnAttemptCutShort(t *testing.T) {
 		})
 		c := New(b, quiet())
 		defer c.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), patienceWith(c.lease)/2)
+		ctx, cancel := context.WithTimeout(t.Context(), steps.About(c.lease)/2)
 		defer cancel()
 		err := c.Locker("x").LockContext(ctx)
 		if !errors.Is(err, down) || !errors.Is(err, context.DeadlineExceeded) {

@@ -42,12 +42,12 @@ func (c *Client) subscribeLocked(q *queue) {
 	c.backgroundLocked(func() {
 		var b backoff
 		for {
-			sub, err := c.notifier.Subscribe(ctx, req)
+			sub, err := c.store.Notifier.Subscribe(ctx, req)
 			if err == nil {
 				c.subscribed(ctx, q, sub)
 				return
 			}
-			if !c.unsubscribed(ctx, q, err) || !c.pause(ctx,
+			if !c.unsubscribed(ctx, q, err) || !c.store.Pause(ctx,
 				b.next(firstBackoff, longestPause(c.lease))) {
 				return
 			}

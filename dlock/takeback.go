@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
 // A takeBack releases a claim that no party has any more. It repeats the release until the store
@@ -87,7 +88,7 @@ func (c *Client) releaseAgain(t *takeBack) {
 	c.mu.Lock()
 	req := c.lastRelease(t.claim, c.stored(t.claim.Lease()), false) // with the latest Keep
 	c.mu.Unlock()
-	res, err := step(ctx, c, backend.Session.Release, req)
+	res, err := steps.Do(ctx, c.store, backend.Session.Release, req)
 
 	c.mu.Lock()
 	defer c.unlock()

@@ -197,7 +197,7 @@ func (t *together) acquireInTime(ctx context.Context) *part {
 			return t.blame(failed)
 		}
 		if waited {
-			c.pause(ctx, t.tries.next(max(firstConflict, min(time.Since(began), longestConflict)),
+			c.store.Pause(ctx, t.tries.next(max(firstConflict, min(time.Since(began), longestConflict)),
 				longestConflict))
 		}
 		a := failed.newCall(ctx, failed.o)
@@ -400,7 +400,7 @@ func atOnce(tasks []func()) {
 // tasks returns the work of a round for the parts of one client, as tasks to run at the same time.
 func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
 	switch {
-	case c.prompt:
+	case c.store.Prompt():
 		return []func(){func() {
 			for _, p := range parts {
 				if r.attempt(p); p.err != nil {
@@ -408,7 +408,7 @@ func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
 				}
 			}
 		}}
-	case c.batcher != nil && len(parts) > 1:
+	case c.store.Batcher != nil && len(parts) > 1:
 		return []func(){func() { c.attemptTogether(r, parts) }}
 	}
 	for _, p := range parts {
@@ -513,7 +513,7 @@ func (t *together) giveBack(ctx context.Context) {
 // letGoTogether releases holds. No caller waits for that.
 func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
 	c.mu.Lock()
-	here := c.closed || c.prompt // otherwise in the background, which ends with Close
+	here := c.closed || c.store.Prompt() // otherwise in the background, which ends with Close
 	if !here {
 		c.backgroundLocked(func() { c.releaseTogether(ctx, parts, true) })
 	}
@@ -556,7 +556,7 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 			first = append(first, p)
 		}
 	}
-	if c.prompt {
+	if c.store.Prompt() {
 		defer c.releaseApart(ctx, then, quiet) // even if a Trace panics
 	} else if len(then) > 0 {
 		var last sync.WaitGroup
@@ -568,7 +568,7 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 			c.releaseApart(ctx, then, quiet)
 		})
 	}
-	if c.batcher != nil && !c.prompt && len(first) > 1 {
+	if c.store.Batcher != nil && !c.store.Prompt() && len(first) > 1 {
 		c.releaseBatch(ctx, first, quiet)
 	} else {
 		c.releaseApart(ctx, first, quiet)
@@ -598,7 +598,7 @@ func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
 			}
 		})
 	}
-	if !c.prompt {
+	if !c.store.Prompt() {
 		atOnce(tasks)
 		return
 	}

@@ -188,7 +188,6 @@ func WithTrace(t *Trace) Option {
 			return errors.New("the trace is nil")
 		}
 		c.traces = append(c.traces, *t)
-		c.tracesSteps = c.tracesSteps || t.StepDone != nil
 		return nil
 	}
 }
@@ -426,8 +425,8 @@ func (c *Client) roundDone(e RenewDone) {
 }
 
 // stepDone tells the traces of a step that began at began.
-func (c *Client) stepDone(ctx context.Context, req any, began instant, err error) {
-	e := StepDone{Took: c.now() - began, Err: err}
+func (c *Client) stepDone(ctx context.Context, req any, took time.Duration, err error) {
+	e := StepDone{Took: took, Err: err}
 	switch r := req.(type) {
 	case backend.AcquireRequest:
 		e.Op, e.Name, e.Kind = "acquire", r.Name, r.Kind

@@ -268,7 +268,7 @@ func (c *Client) dispelLocked(key lockKey) {
 // the client, but no later than until. If the lead was to look earlier, it still does, so that its
 // own client's releases don't delay it. A lead with a short wait looks sooner.
 func (c *Client) hearLocked(q *queue, until instant) {
-	if q.subscribed == unsubscribed && c.notifier != nil {
+	if q.subscribed == unsubscribed && c.store.Notifier != nil {
 		c.subscribeLocked(q)
 	}
 	a := q.lead

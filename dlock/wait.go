@@ -568,7 +568,7 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 // attemptUntilJoined makes an attempt. It gives up the attempt if the party gets the lock by
 // another call.
 func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
-	if (a.variable() != nil && !a.kind.Placed()) || c.prompt {
+	if (a.variable() != nil && !a.kind.Placed()) || c.store.Prompt() {
 		return c.attempt(ctx, a)
 	}
 	ctx, cancel := withCancelCause(ctx)
@@ -607,7 +607,7 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 		}
 	}
 	q.refused, q.failure = a.attempt, nil
-	if q.subscribed == unsubscribed && c.notifier != nil {
+	if q.subscribed == unsubscribed && c.store.Notifier != nil {
 		c.subscribeLocked(q)
 	}
 	c.scheduleLocked(&a.alarm, c.nextAttemptLocked(q, a, remaining))
@@ -632,7 +632,7 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 	if place := a.placeLease(); place > 0 {
 		wait = min(wait, place/3)
 	}
-	if c.notifier == nil || q.subscribed == failing || q.subscribed == denied {
+	if c.store.Notifier == nil || q.subscribed == failing || q.subscribed == denied {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
 	// If the lease may end before the look, the lead looks when the lease ends. Otherwise no client

@@ -171,13 +171,10 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 		ctx, cancel := context.WithTimeout(c.ctx, latest-c.now())
 		defer cancel()
 		var failed failures
-		c.renewAll(ctx, reqs, func(i int, res backend.RenewResult, err error) {
+		c.store.Renew(ctx, reqs, func(i int, res backend.RenewResult, err error) {
 			failed.add(batch[i], err)
 			c.renewed(batch[i], protocol.Kind(reqs[i].Kind), sent, leases[i], res, err)
 		})
-		if c.batches != nil && c.tracesSteps {
-			c.stepDone(ctx, reqs, sent, failed.first)
-		}
 		c.roundDone(RenewDone{Locks: len(batch), Failed: len(failed.claims), Took: c.now() - sent,
 			Err: failed.first})
 		c.reportRenewals(&failed, len(batch), sent)
@@ -214,29 +211,6 @@ func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
 		c.warnLocked("renewals failed and will be repeated", "failed", n, "of", of, "names", names,
 			"left", left, "err", failed.first)
 	}
-}
-
-// renewAll renews all claims in one batch or, if the store has no batches, one by one. It calls
-// answer once for each request.
-func (c *Client) renewAll(
-	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
-) {
-	if c.batches != nil {
-		c.batches.RenewBatch(ctx, reqs, answer)
-		return
-	}
-	var all sync.WaitGroup
-	for i, req := range reqs {
-		all.Go(func() {
-			began := c.now()
-			res, err := c.session.Renew(ctx, req)
-			if c.tracesSteps {
-				c.stepDone(ctx, req, began, err)
-			}
-			answer(i, res, err)
-		})
-	}
-	all.Wait()
 }
 
 // renewed processes the answer to a renewal.

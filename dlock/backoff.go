@@ -1,0 +1,22 @@
+package dlock
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// longestPause returns the longest time between requests of a call that waits with a lease. Even
+// with long leases, the call soon notices that the store is back, or that a message was lost.
+func longestPause(lease time.Duration) time.Duration { return min(lease, DefaultLease) / 3 }
+
+// A backoff doubles from a first delay up to a limit.
+type backoff struct{ delay time.Duration }
+
+// next returns the next delay. It is partly random, so that clients that failed together don't come
+// back together.
+func (b *backoff) next(first, limit time.Duration) time.Duration {
+	b.delay = min(max(2*b.delay, first), max(limit, first))
+	return b.delay/2 + rand.N(b.delay/2+1)
+}
+
+func (b *backoff) reset() { b.delay = 0 }

@@ -1,0 +1,211 @@
+// Package steps takes the steps of a store. A caller gets the answer to its step, or leaves when its
+// time is over, even if the store or the store's client hangs. The package knows no locks and no
+// holds.
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+)
+
+// ErrUnanswered says that the caller of a step has left before the answer. Nobody knows whether the
+// step was carried out.
+var ErrUnanswered = errors.New("the store has not answered")
+
+// A Store is a session with a store. Its methods may be called concurrently.
+type Store struct {
+	backend.Capabilities
+	Session backend.Session
+	Limits  backend.Limits
+	Name    string // in errors
+
+	// Observe, unless it is nil, is called after each step, with its context and request. Set it
+	// before the first step.
+	Observe func(ctx context.Context, req any, took time.Duration, err error)
+
+	patience *Patience // of steps about a lease of the usual length
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+
+	mu      sync.Mutex
+	ended   error          // the reason that End was called with
+	running sync.WaitGroup // steps and other goroutines
+}
+
+// Open opens a session with b. lease is the usual lease of the locks.
+func Open(b backend.Backend, lease time.Duration) *Store {
+	s := &Store{Limits: b.Limits(), Name: fmt.Sprintf("%T", b)}
+	if named, ok := b.(fmt.Stringer); ok {
+		s.Name = named.String()
+	}
+	s.Session, s.Capabilities = backend.Open(b)
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.patience = s.Patience(About(lease))
+	return s
+}
+
+// Context returns a context that ends when End is called.
+func (s *Store) Context() context.Context { return s.ctx }
+
+// Prompt reports whether the steps of the store never wait. Then no caller can leave a step, and
+// none needs to.
+func (s *Store) Prompt() bool { return s.Steps == backend.StepsNeverWait }
+
+// Go runs f in a goroutine that Wait waits for. After End it does nothing.
+func (s *Store) Go(f func()) {
+	if s.begin() == nil {
+		go func() {
+			defer s.running.Done()
+			f()
+		}()
+	}
+}
+
+// End ends all steps that are under way. Later ones fail with an error that wraps why. Last goes on
+// to work.
+func (s *Store) End(why error) {
+	s.mu.Lock()
+	s.ended = why
+	s.mu.Unlock()
+	s.cancel(why)
+}
+
+// Wait waits for all steps and goroutines, also for those that the store's client has left behind.
+// Call it after End, and after the session was closed.
+func (s *Store) Wait() {
+	s.running.Wait()
+	if s.Settle != nil {
+		s.Settle()
+	}
+}
+
+// begin counts a step or a goroutine, unless End was called.
+func (s *Store) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return &backend.Error{Kind: backend.Retry, Err: s.ended}
+	}
+	s.running.Add(1)
+	return nil
+}
+
+// A Step is a function that takes a step of a session.
+type Step[Req, Res any] = func(backend.Session, context.Context, Req) (Res, error)
+
+// Of turns a step of one of the session's capabilities into a Step.
+func Of[Req, Res any](do func(context.Context, Req) (Res, error)) Step[Req, Res] {
+	return func(_ backend.Session, ctx context.Context, req Req) (Res, error) {
+		return do(ctx, req)
+	}
+}
+
+// Do takes a step that is about a lease of the usual length: see DoWithin.
+func Do[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Req) (Res, error) {
+	return DoWithin(ctx, s, s.patience.d, nil, do, req)
+}
+
+// DoWithin takes a step. The caller leaves it when the context ends, after the patience, or when
+// End is called. Then the error is ErrUnanswered, or the step's own. A patience of 0 has no limit.
+// If late isn't nil, it is called with an answer that comes after the caller has left. Nobody can
+// leave the steps of a prompt store.
+func DoWithin[Req, Res any](
+	ctx context.Context, s *Store, patience time.Duration, late func(Res, error),
+	do Step[Req, Res], req Req,
+) (Res, error) {
+	if s.Observe == nil {
+		return unobserved(ctx, s, patience, late, do, req)
+	}
+	began := time.Now()
+	res, err := unobserved(ctx, s, patience, late, do, req)
+	s.Observe(ctx, req, time.Since(began), err)
+	return res, err
+}
+
+func unobserved[Req, Res any](
+	ctx context.Context, s *Store, patience time.Duration, late func(Res, error),
+	do Step[Req, Res], req Req,
+) (Res, error) {
+	if s.Prompt() {
+		return do(s.Session, ctx, req)
+	}
+	if err := s.begin(); err != nil {
+		var none Res
+		return none, err
+	}
+	ctx, stop := s.bounded(ctx, patience)
+	defer stop()
+	if s.Steps == backend.StepsReturn {
+		defer s.running.Done()
+		return here(ctx, s, do, req)
+	}
+	return aside(ctx, s, s.running.Done, late, do, req)
+}
+
+// Last takes a step even after End. Wait doesn't wait for it. The caller leaves it when the context
+// ends.
+func Last[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Req) (Res, error) {
+	if s.Steps == backend.StepsReturn {
+		return here(ctx, s, do, req)
+	}
+	return aside(ctx, s, func() {}, nil, do, req)
+}
+
+// here takes a step in the caller's goroutine. It is for stores whose steps return when their
+// context ends.
+func here[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Req) (Res, error) {
+	res, err := do(s.Session, ctx, req)
+	return res, unanswered(ctx, err)
+}
+
+// unanswered returns the error of a step. It returns ErrUnanswered instead of the error of ctx,
+// since the caller knows that ctx has ended.
+func unanswered(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return &backend.Error{Kind: backend.KindOf(err), Err: ErrUnanswered}
+	}
+	return err
+}
+
+// aside takes a step in a goroutine, which calls done at its end. It returns ErrUnanswered if ctx
+// ends before the answer. Then, if late isn't nil, late is called with the answer.
+func aside[Req, Res any](
+	ctx context.Context, s *Store, done func(), late func(Res, error), do Step[Req, Res], req Req,
+) (Res, error) {
+	type answer struct {
+		res Res
+		err error
+	}
+	answers, left := make(chan answer, 1), new(atomic.Bool)
+	go func() {
+		defer done()
+		res, err := do(s.Session, ctx, req)
+		answers <- answer{res, err}
+		if late != nil && left.Load() {
+			select {
+			case a := <-answers: // the caller has left without it
+				late(a.res, a.err)
+			default:
+			}
+		}
+	}()
+	select {
+	case a := <-answers:
+		return a.res, unanswered(ctx, a.err)
+	case <-ctx.Done():
+	}
+	left.Store(true)
+	select {
+	case a := <-answers:
+		return a.res, unanswered(ctx, a.err)
+	default:
+		var none Res
+		return none, ErrUnanswered
+	}
+}
