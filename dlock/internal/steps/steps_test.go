@@ -154,6 +154,12 @@ func TestSharedPatience(t *testing.T) {
 			t.Error("a call gets a context that ends much too early")
 		}
 		began := time.Now()
+		_, err := steps.DoWithin(context.Background(), s, 2*time.Second, nil, backend.Session.Acquire,
+			backend.AcquireRequest{})
+		if took := time.Since(began); err != steps.ErrUnanswered || took != 2*time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+		began = time.Now()
 		for range 2 {
 			_, err := acquire(context.Background(), s)
 			if took := time.Since(began); err != steps.ErrUnanswered || took > 2*lease {
