@@ -392,8 +392,8 @@ func (r *Recorder) takenBeside(freed *step) (n int) {
 }
 
 // gaps returns the gaps that began with a release. Each ends with the next acquisition. If a step
-// before that shows a holder, an owner in line was granted the lock without a request, and there was
-// no gap.
+// before that shows a holder, an owner in line was granted the lock without a request. Then there
+// was no gap.
 func (r *Recorder) gaps() (all []gap) {
 	for _, s := range r.steps {
 		if s.result != freed {

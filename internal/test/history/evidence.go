@@ -184,6 +184,12 @@ func (n *number) lost(grant *step, o *op) bool {
 	})
 }
 
+// stoodAgain says whether an owner stood in line again after it had been granted the lock, and
+// before a call returned. Its client may have asked to keep the place before it heard of the grant.
+func (n *number) stoodAgain(o *op) bool {
+	return slices.ContainsFunc(n.steps, func(s *step) bool { return s.gets() && n.lost(s, o) })
+}
+
 // tookBack says whether a call's client has given back a grant while it had another hold to share
 // or to hand over. Then the call may have that other hold. Either it didn't get the answer with the
 // grant, or it was handed the other hold while its attempt was under way.
@@ -252,9 +258,13 @@ func (e *evidence) follow(ops []*op) {
 			// without a release, a shared hold stays, and permits are handed over
 			o.murky = !e.releases(o)
 		case o.kind == unlock && o.result == yes:
-			if n := users[user]; n != nil && !n.releasedIn(o) {
+			switch n := users[user]; {
+			case n == nil:
+			case !n.releasedIn(o):
 				n.handed = append(n.handed, o.call)
 				o.murky = true
+			case n.stoodAgain(o):
+				o.murky = true // it was granted the lock again, perhaps after the lock was forced
 			}
 		}
 	}

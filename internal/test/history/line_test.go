@@ -155,6 +155,15 @@ var fairPasts = []judged{
 		notes(longPlace).
 		add(forceUnlock, 1, 3*sec, 4*sec, yes, fair).add(acquire, 3, 3*sec, 5*sec, yes, lined).
 		notes(longPlace), ""},
+	{"a fair lock is forced, and given to the same owner unheard", calm, new(past).
+		add(acquire, 2, 1*sec, 3*sec, yes, lined).notes(longPlace).hears(2500*ms, sec).
+		keeps(5500*ms, longPlace).
+		add(forceUnlock, 1, 4*sec, 5*sec, yes, fair).forced().
+		add(unlock, 2, 8*sec, 9*sec, yes, fair).freed(), ""},
+	{"a fair lock is forced, and not given to the same owner", calm, new(past).
+		add(acquire, 2, 1*sec, 3*sec, yes, lined).notes(longPlace).hears(2500*ms, sec).
+		add(forceUnlock, 1, 4*sec, 5*sec, yes, fair).forced().
+		add(unlock, 2, 8*sec, 9*sec, yes, fair).freed(), "no order"},
 	{"the line is wiped", Rules{}, new(past).
 		add(acquire, 2, 2*sec, 9*sec, failed, fair).notes(longPlace).
 		add(wipe, 0, 2200*ms, 2300*ms, yes).
