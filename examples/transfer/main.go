@@ -104,7 +104,7 @@ func (b *bank) play(
 	}
 	defer sam.end()
 	fmt.Fprintln(out, "  sam has the lock, has read the balances of a and b, and is stopped for "+
-		"longer than his lease")
+		"longer than sam's lease")
 
 	ann, err := b.client.FencedLocker(lockName).Acquire(ctx, dlock.Wait(3*lease))
 	switch {
