@@ -248,7 +248,8 @@ func TestPage(t *testing.T) {
 			t.Fatal(lost)
 		}
 		for i, want := range []string{
-			`^gone exclusive \| gone the store has it no more, and had it 9.3 s ago \| a:\d+ \| 9.3 s \| 22 s ago$`,
+			`^gone exclusive \| gone the store has it no more, and had it 9.3 s ago \| a:\d+ ` +
+				`\| 9.3 s \| 22 s ago$`,
 			`^taken exclusive \| taken by b:\d+ \| a:\d+ \| 9.3 s \| 22 s ago$`,
 			`^forced exclusive \| forced by this client \| a:\d+ \| 0 ms \| 32 s ago$`,
 		} {

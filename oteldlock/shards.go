@@ -38,7 +38,8 @@ func Shards(opts ...Option) (shards.Trace, error) {
 	}
 	i := instruments{meter: c.meters.Meter(scope)}
 	d.running = i.level("distsync.shards.running", "{shard}", "Shards that this process runs.")
-	d.overdue = i.level("distsync.shards.overdue", "{shard}", "Runs that go on after their grace time.")
+	d.overdue = i.level("distsync.shards.overdue", "{shard}",
+		"Runs that go on after their grace time.")
 	d.ends = i.counter("distsync.shards.ends", "{run}", "Ended runs of shards, by reason.")
 	d.delay = i.histogram("distsync.shards.start.delay",
 		"Time from when a shard was wanted to the start of its run.", moveBuckets)

@@ -36,7 +36,8 @@ func Example() {
 	migrations := fstest.MapFS{ // or an embed.FS
 		"00001_orders.sql": {Data: []byte("-- +goose Up\nCREATE TABLE orders (id INTEGER);\n")},
 	}
-	provider, err := goose.NewProvider(goose.DialectSQLite3, db, migrations, goose.WithLocker(gooselock.New(client, "migrations")))
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, migrations,
+		goose.WithLocker(gooselock.New(client, "migrations")))
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -42,7 +42,8 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	m, err := migrate.NewWithInstance("iofs", source, "sqlite", migratelock.New(driver, client, "migrations"))
+	m, err := migrate.NewWithInstance("iofs", source, "sqlite",
+		migratelock.New(driver, client, "migrations"))
 	if err != nil {
 		fmt.Println(err)
 		return

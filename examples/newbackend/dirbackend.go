@@ -135,7 +135,9 @@ func (s dirSession) nextToken(name string) (uint64, error) {
 	return last + 1, nil
 }
 
-func (s dirSession) Release(ctx context.Context, req backend.ReleaseRequest) (backend.ReleaseResult, error) {
+func (s dirSession) Release(
+	ctx context.Context, req backend.ReleaseRequest,
+) (backend.ReleaseResult, error) {
 	var res backend.ReleaseResult
 	err := s.step(ctx, req.Kind, req.Name, func(l *lockFile, now time.Time) (change, error) {
 		switch {

@@ -92,9 +92,11 @@ func (b *bank) play(
 ) (sum int, err error) {
 	fmt.Fprintf(out, "with Guard: %v\n", guarded)
 	_, err = b.pool.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS transfer;
-		CREATE TABLE IF NOT EXISTS transfer.account (name text PRIMARY KEY, balance integer NOT NULL);
+		CREATE TABLE IF NOT EXISTS transfer.account
+			(name text PRIMARY KEY, balance integer NOT NULL);
 		INSERT INTO transfer.account VALUES ('a', 100), ('b', 100), ('c', 100)
-		ON CONFLICT (name) DO UPDATE SET balance = excluded.balance`, pgx.QueryExecModeSimpleProtocol)
+		ON CONFLICT (name) DO UPDATE SET balance = excluded.balance`,
+		pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		return 0, err
 	}
