@@ -175,7 +175,8 @@ func (d *drawing) text(x, y float64, anchor, text string) {
 
 func (d *drawing) stroke(x1, y1, x2, y2, width, opacity float64) {
 	d.add(
-		`<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s" stroke-width="%g" opacity="%g"/>`,
+		`<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s" stroke-width="%g" `+
+			`opacity="%g"/>`,
 		x1, y1, x2, y2, ink, width, opacity)
 }
 

@@ -15,11 +15,12 @@ import (
 func TestReadme(t *testing.T) {
 	store := membackend.New()
 
-	trace, err := oteldlock.New() // with the global providers; WithMeterProvider and WithTracerProvider name others
+	// New uses the global providers. WithMeterProvider and WithTracerProvider name others.
+	trace, err := oteldlock.New()
 	if err != nil {
 		log.Fatal(err)
 	}
-	client := dlock.New(store, dlock.WithTrace(trace)) // store is redisbackend.New(rdb), for example
+	client := dlock.New(store, dlock.WithTrace(trace)) // such as redisbackend.New(rdb)
 
 	defer client.Close()
 	if err := client.Locker("order:42").Do(t.Context(), func(context.Context) error {

@@ -88,7 +88,8 @@ func dlockFence(
 	}
 	defer h.Release(ctx)
 	token, _ := h.Token() // in etcd, the revision in which the lock's key was created
-	isOwner := clientv3.Compare(clientv3.CreateRevision(etcdbackend.DefaultPrefix+name), "=", int64(token))
+	created := clientv3.CreateRevision(etcdbackend.DefaultPrefix + name)
+	isOwner := clientv3.Compare(created, "=", int64(token))
 	res, err := cli.Txn(ctx).If(isOwner).Then(clientv3.OpPut(state, "shipped")).Commit()
 	return err == nil && res.Succeeded, err
 }

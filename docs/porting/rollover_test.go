@@ -16,12 +16,13 @@ import (
 func bothDo(
 	ctx context.Context, rs *redsync.Redsync, client *dlock.Client, name string, work job,
 ) error {
-	mutex := rs.NewMutex(name, redsync.WithExpiry(30*time.Second)) // as before: what isn't ported yet goes by it
+	// The old lock comes first: programs that aren't ported yet use only this one.
+	mutex := rs.NewMutex(name, redsync.WithExpiry(30*time.Second))
 	if err := mutex.LockContext(ctx); err != nil {
 		return err
 	}
 	defer mutex.UnlockContext(context.WithoutCancel(ctx))
-	return client.Locker(name).Do(ctx, work) // and who comes after goes by this one
+	return client.Locker(name).Do(ctx, work) // later programs use only this one
 }
 
 // While a deployment runs, the program that takes both locks excludes the one before it, and the

@@ -29,27 +29,35 @@ func valkeylockDo(ctx context.Context, locker valkeylockLocker, name string, wor
 	return work(ctx)
 }
 
-// Locks has the calls of valkeylock's Locker, so that a program can be ported without touching them.
+// Locks has the calls of valkeylock's Locker, so that a ported program keeps its calls.
 type Locks struct {
 	Client *dlock.Client
 }
 
-func (l Locks) WithContext(ctx context.Context, name string) (context.Context, context.CancelFunc, error) {
+func (l Locks) WithContext(
+	ctx context.Context, name string,
+) (context.Context, context.CancelFunc, error) {
 	return l.acquire(ctx, name)
 }
 
-func (l Locks) TryWithContext(ctx context.Context, name string) (context.Context, context.CancelFunc, error) {
+func (l Locks) TryWithContext(
+	ctx context.Context, name string,
+) (context.Context, context.CancelFunc, error) {
 	return l.acquire(ctx, name, dlock.Wait(0))
 }
 
-func (l Locks) ForceWithContext(ctx context.Context, name string) (context.Context, context.CancelFunc, error) {
+func (l Locks) ForceWithContext(
+	ctx context.Context, name string,
+) (context.Context, context.CancelFunc, error) {
 	if _, err := l.Client.Locker(name).ForceUnlock(ctx); err != nil {
 		return nil, nil, err
 	}
 	return l.acquire(ctx, name)
 }
 
-func (l Locks) acquire(ctx context.Context, name string, opts ...dlock.AcquireOption) (context.Context, context.CancelFunc, error) {
+func (l Locks) acquire(
+	ctx context.Context, name string, opts ...dlock.AcquireOption,
+) (context.Context, context.CancelFunc, error) {
 	h, err := l.Client.Locker(name).Acquire(ctx, opts...)
 	if err != nil {
 		return nil, nil, err

@@ -26,7 +26,10 @@ func ratesWrong(
 	return rates, c.Set(ctx, "rates", rates, time.Minute)
 }
 
-func ratesOnce(ctx context.Context, client *dlock.Client, c cache, fetch func(context.Context) ([]byte, error)) ([]byte, error) {
+func ratesOnce(
+	ctx context.Context, client *dlock.Client, c cache,
+	fetch func(context.Context) ([]byte, error),
+) ([]byte, error) {
 	if rates, ok, err := c.Get(ctx, "rates"); ok || err != nil {
 		return rates, err
 	}

@@ -42,7 +42,8 @@ var errStale = errors.New("another has counted meanwhile")
 func (c *counter) next(ctx context.Context) (n int, err error) {
 	err = c.lock.Do(ctx, func(ctx context.Context) error {
 		token, _ := dlock.Token(ctx)
-		mine := filepath.Join(c.folder, fmt.Sprintf("count-%020d", token)) // nobody else writes to it
+		// Nobody else writes to this file.
+		mine := filepath.Join(c.folder, fmt.Sprintf("count-%020d", token))
 		files, err := filepath.Glob(filepath.Join(c.folder, "count-????????????????????"))
 		if err != nil {
 			return err

@@ -40,7 +40,9 @@ func scheduleWrong(
 	return scheduler, nil
 }
 
-func schedule(client *dlock.Client, report func(context.Context) error, opts ...gocron.SchedulerOption) (gocron.Scheduler, error) {
+func schedule(
+	client *dlock.Client, report func(context.Context) error, opts ...gocron.SchedulerOption,
+) (gocron.Scheduler, error) {
 	locker := gocronlock.NewLocker(client)
 	scheduler, err := gocron.NewScheduler(append(opts, gocron.WithDistributedLocker(locker))...)
 	if err != nil {

@@ -55,7 +55,8 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, dlock.ErrHeld):
 		w.Header().Set("Retry-After", "1") // about as long as such work takes
 		http.Error(w, "another is at it", http.StatusLocked)
-	case errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrClosed): // the store is down, or we end
+	case errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrClosed):
+		// The store is down, or this program ends.
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
 	default:

@@ -45,8 +45,11 @@ func runWrongToo(
 	}
 }
 
-func runOnLeader(ctx context.Context, client *dlock.Client, send func(context.Context) error) error {
-	return client.Election("invoices").Run(ctx, func(ctx context.Context) error { // while this replica leads
+func runOnLeader(
+	ctx context.Context, client *dlock.Client, send func(context.Context) error,
+) error {
+	// The function runs while this replica leads.
+	return client.Election("invoices").Run(ctx, func(ctx context.Context) error {
 		for every := time.Tick(time.Minute); ; {
 			select {
 			case <-every:

@@ -65,7 +65,8 @@ func (p *partner) callOnce(ctx context.Context, send func(context.Context) error
 		return err
 	}
 	defer permit.Release(ctx)
-	ctx, cancel := context.WithTimeout(permit.Context(), 10*time.Second) // or a call that hangs keeps its permit
+	// Without a timeout, a call that hangs would keep its permit.
+	ctx, cancel := context.WithTimeout(permit.Context(), 10*time.Second)
 	defer cancel()
 	return send(ctx)
 }

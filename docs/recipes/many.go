@@ -20,7 +20,9 @@ func withAllWrong(
 	return work(ctx)
 }
 
-func withAll(ctx context.Context, client *dlock.Client, ids []string, work func(context.Context) error) error {
+func withAll(
+	ctx context.Context, client *dlock.Client, ids []string, work func(context.Context) error,
+) error {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // without duplicates, which All refuses
 	locks := make([]*dlock.Locker, len(ids))
 	for i, id := range ids {
@@ -47,7 +49,10 @@ func inBatches(
 }
 
 // onWhatIsFree works on the accounts whose locks are free, and skips the others.
-func onWhatIsFree(ctx context.Context, client *dlock.Client, ids []string, work func(ctx context.Context, id string) error) error {
+func onWhatIsFree(
+	ctx context.Context, client *dlock.Client, ids []string,
+	work func(ctx context.Context, id string) error,
+) error {
 	for _, id := range ids {
 		_, err := client.Locker("lock:accounts:"+id).TryDo(ctx, func(ctx context.Context) error {
 			return work(ctx, id)

@@ -36,7 +36,8 @@ type invoiceWorker struct {
 }
 
 func (w *invoiceWorker) Work(ctx context.Context, job *river.Job[InvoiceArgs]) error {
-	ran, err := w.locks.Locker("customer:"+job.Args.Customer).TryDo(ctx, func(ctx context.Context) error {
+	lock := w.locks.Locker("customer:" + job.Args.Customer)
+	ran, err := lock.TryDo(ctx, func(ctx context.Context) error {
 		return w.send(ctx, job.Args.Customer)
 	})
 	if !ran && err == nil {

@@ -50,7 +50,9 @@ func consumeWrong(
 }
 
 // consume handles the messages of this replica's partitions until ctx ends.
-func consume(ctx context.Context, client *dlock.Client, q log, handle func(context.Context, string) error) error {
+func consume(
+	ctx context.Context, client *dlock.Client, q log, handle func(context.Context, string) error,
+) error {
 	set := shards.New(client, "orders", shards.Numbered(12))
 	return set.Run(ctx, func(ctx context.Context, s *shards.Shard) error {
 		for ctx.Err() == nil {
@@ -93,7 +95,10 @@ func tenantsWrong(
 }
 
 // tenantsJobs runs job once an hour for each tenant, on the replica that has the tenant's shard.
-func tenantsJobs(ctx context.Context, client *dlock.Client, tenants func() []string, job func(context.Context, string) error) error {
+func tenantsJobs(
+	ctx context.Context, client *dlock.Client, tenants func() []string,
+	job func(context.Context, string) error,
+) error {
 	const buckets = 64
 	set := shards.New(client, "tenants", shards.Numbered(buckets))
 	return set.Run(ctx, func(ctx context.Context, s *shards.Shard) error {
@@ -109,7 +114,8 @@ func tenantsJobs(ctx context.Context, client *dlock.Client, tenants func() []str
 					continue
 				}
 				run := func(ctx context.Context) error { return job(ctx, tenant) }
-				if _, err := client.Once(s.Finishing(), "job:"+tenant, hour, 2*time.Hour, run); err != nil {
+				_, err := client.Once(s.Finishing(), "job:"+tenant, hour, 2*time.Hour, run)
+				if err != nil {
 					return err
 				}
 			}

@@ -51,7 +51,8 @@ func (s *service) run(ctx context.Context, l net.Listener) (err error) {
 	defer cancel()
 	err = errors.Join(err, s.server.Shutdown(end)) // begun requests finish, and release their locks
 	workers.Wait()
-	return errors.Join(err, s.locks.Close(), s.store.Close()) // nobody needs them now; in this order
+	// Nobody needs these any more. The order matters.
+	return errors.Join(err, s.locks.Close(), s.store.Close())
 }
 
 // work handles messages until ctx ends. A message that it has begun may take until life ends.

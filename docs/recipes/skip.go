@@ -25,6 +25,8 @@ func sweepWrongToo(
 // sweepUnlessRunning returns whether it swept. It returns false and nil if another replica is
 // sweeping. An error is the sweep's or the store's. If the store doesn't answer, it is unknown
 // whether another replica is sweeping.
-func sweepUnlessRunning(ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error) (swept bool, err error) {
+func sweepUnlessRunning(
+	ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error,
+) (swept bool, err error) {
 	return lock.TryDo(ctx, sweep)
 }

@@ -120,7 +120,8 @@ func play(
 		return err
 	}
 	fmt.Fprintf(out,
-		"the new leader is paused, and the third leads when its lease is over: term %d\n", third.Term)
+		"the new leader is paused, and the third leads when its lease is over: term %d\n",
+		third.Term)
 	if err := all[second.from].resume(); err != nil {
 		return err
 	}
