@@ -9,7 +9,7 @@ import (
 // is no lock, or a lock of another kind. Such an error is of kind [Refused], and nothing was
 // changed.
 var ErrConflict = errors.New(
-	"the name is in use for another kind of lock, or for something that is no lock")
+	"the name is in use for another kind of lock, or for data that isn't a lock")
 
 // ErrLost says that a former holder no longer has the lock. It is wrapped in the error of a write
 // that is refused because a later holder has a larger fencing token.

@@ -175,7 +175,9 @@ func (d *drawing) text(x, y float64, anchor, text string) {
 
 func (d *drawing) stroke(x1, y1, x2, y2, width, opacity float64) {
 	d.add(
-		`<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s" stroke-width="%g" opacity="%g"/>`, x1, y1, x2, y2, ink, width, opacity)
+		`<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s" stroke-width="%g" `+
+			`opacity="%g"/>`,
+		x1, y1, x2, y2, ink, width, opacity)
 }
 
 // draw returns the chart as SVG.
@@ -184,7 +186,8 @@ func (c chart) draw(r result) string {
 	var d drawing
 	height := max(chartHeight, plotTop+lineHeight*(len(lines)+1))
 	d.add(
-		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d" font-family="sans-serif" font-size="12" fill="%s">`,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" `+
+			`height="%[2]d" font-family="sans-serif" font-size="12" fill="%s">`,
 		chartWidth, height, ink)
 	d.add(`<title>%s</title>`, html.EscapeString(c.title))
 	d.add(`<text x="%d" y="22" font-size="15">%s</text>`, plotLeft, html.EscapeString(c.title))
@@ -273,7 +276,8 @@ func (c chart) plotBars(d *drawing, r result, lines []line, y axis) {
 			left := plotLeft + group*(s.x+0.075) + width*float64(n)
 			top := y.place(s.y)
 			d.add(
-				`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" opacity="%g"><title>%s: %s</title></rect>`,
+				`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" opacity="%g">`+
+					`<title>%s: %s</title></rect>`,
 				left, top, width*0.9, plotBottom-top, l.colour, l.opacity(),
 				html.EscapeString(l.name), short(s.y))
 		}

@@ -83,7 +83,8 @@ type bareRedis struct {
 }
 
 var deleteScript = redis.NewScript(
-	`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
+	`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
+return 0`)
 
 func openBareRedis(p place) (system, error) {
 	return &bareRedis{redis.NewClient(&redis.Options{Addr: p.addr}), p.lease}, nil

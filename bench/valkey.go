@@ -63,7 +63,8 @@ type bareValkey struct {
 }
 
 var valkeyDelete = valkey.NewLuaScript(
-	`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
+	`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
+return 0`)
 
 func openBareValkey(p place) (system, error) { return newBareValkey(p) }
 

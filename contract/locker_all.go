@@ -16,15 +16,16 @@ import (
 // allCases are about dlock.All with several locks of a store.
 var allCases = []testCase{
 	{name: "several locks",
-		rule: "are had all or none, and the wait for one is a wait with nothing in hand",
+		rule: "are acquired all or none, and a waiter for one of them holds no other",
 		tags: differs, run: locker(allOrNone)},
 	{name: "several locks, and one of them lost",
-		rule: "are lost, and the others are given back by Release", run: locker(allLost)},
-	{name: "several locks, one without an answer", rule: "end up held, all, or free, all",
+		rule: "all count as lost, and Release releases the others",
+		run:  locker(allLost)},
+	{name: "several locks, one without an answer", rule: "in the end all are held, or all are free",
 		tags: differs, run: locker(allWithoutAnswer)},
-	{name: "several locks, one of which hangs", rule: "keep nobody from the others",
+	{name: "several locks, one of which hangs", rule: "others can still acquire the rest",
 		run: locker(allWhereOneHangs)},
-	{name: "several locks in opposite orders", rule: "never stand still",
+	{name: "several locks in opposite orders", rule: "are acquired without a deadlock",
 		run: locker(allInOppositeOrders)},
 }
 

@@ -17,73 +17,81 @@ import (
 // fairLockerCases are about the properties that only a FairLocker has.
 var fairLockerCases = []testCase{
 	{name: "order of arrival",
-		rule: "goes for all who wait, in whatever client and by whatever call", tags: Essential,
-		run: ofKind(backend.Fair, fairOrder)},
-	{name: "a lock that is given", rule: "is had without another word to the store",
+		rule: "applies to all waiters of all clients, whatever call they use",
+		tags: Essential,
+		run:  ofKind(backend.Fair, fairOrder)},
+	{name: "a lock that is given", rule: "is held without another request to the store",
 		run: ofKind(backend.Fair, fairGiven)},
 	{name: "a line and TryLock",
-		rule: "without a wait it fails where others wait, and leaves no place; with one it " +
-			"stands in line for so long", run: ofKind(backend.Fair, fairTryLock)},
-	{name: "a free lock with a line", rule: "is the first one's, whoever asks first",
+		rule: "without a wait TryLock fails while others wait, and leaves no place; with a wait " +
+			"it stands in line for that long",
+		run: ofKind(backend.Fair, fairTryLock)},
+	{name: "a free lock with a line", rule: "goes to the first in line, whoever asks first",
 		run: ofKind(backend.Fair, fairFirst)},
 	{name: "re-entry past a line",
-		rule: "the holder re-enters whoever waits, and an attempt that is repeated isn't counted",
-		run:  ofKind(backend.Fair, fairReentry)},
-	{name: "places are kept", rule: "for as long as one waits",
+		rule: "the holder re-enters although others wait, and a repeated attempt isn't counted " +
+			"twice",
+		run: ofKind(backend.Fair, fairReentry)},
+	{name: "places are kept", rule: "for as long as their owners wait",
 		run: ofKind(backend.Fair, fairKept)},
-	{name: "places that can't be kept", rule: "are had again before those who came later",
+	{name: "places that can't be kept", rule: "are restored before those of later waiters",
 		tags: ofClient, run: ofKind(backend.Fair, fairKeptInVain)},
-	{name: "a place given up", rule: "is gone at once, also if the lock was given to it",
+	{name: "a place given up", rule: "is gone at once, even if the lock was given to it",
 		run: ofKind(backend.Fair, fairGivenUp)},
 	{name: "a place given up without an answer",
-		rule: "is given up all the same, whichever step comes late",
+		rule: "is given up in the end, whichever step comes late",
 		run:  ofKind(backend.Fair, fairGivenUpLate)},
-	{name: "the places of the dead", rule: "delay others by as long as they last, all together",
+	{name: "the places of the dead",
+		rule: "delay others by no more than the time that one place lasts, all together",
 		tags: Essential, run: ofKind(backend.Fair, fairDeadPlaces)},
 	{name: "a place that is kept while the lock is given",
-		rule: "and given back: whoever had it did, and no place is left",
+		rule: "and released: the owner has had the lock, and no place is left",
 		run:  ofKind(backend.Fair, fairKeptMeanwhile)},
-	{name: "a dead one who is given the lock", rule: "delays others by a second or so",
+	{name: "a dead one who is given the lock", rule: "delays others by about a second",
 		run: ofKind(backend.Fair, fairDeadGranted)},
 	{name: "an attempt to stand in line without an answer",
-		rule: "is made again, and costs nobody his turn",
+		rule: "is made again, and no waiter loses its turn",
 		run:  ofKind(backend.Fair, fairUnanswered)},
-	{name: "a grant that is lost", rule: "is found out by looking, in order", tags: ofClient,
-		run: ofKind(backend.Fair, fairLostGrant)},
-	{name: "every grant is lost", rule: "and all get in, in order",
+	{name: "a grant that is lost", rule: "is detected by a look, and the order stays",
+		tags: ofClient,
+		run:  ofKind(backend.Fair, fairLostGrant)},
+	{name: "every grant is lost", rule: "all waiters get in, in order",
 		run: ofKind(backend.Fair, fairNoGrants)},
-	{name: "a subscription that breaks while others wait", rule: "costs nobody his turn",
+	{name: "a subscription that breaks while others wait", rule: "no waiter loses its turn",
 		run: ofKind(backend.Fair, fairBroken)},
-	{name: "a late grant", rule: "is none when its time is over",
+	{name: "a late grant", rule: "is ignored when its time is over",
 		run: ofKind(backend.Fair, fairLateGrant)},
 	{name: "a grant for one that has gone",
-		rule: "is nobody's, and a grant that comes twice is one",
+		rule: "is ignored, and a grant that comes twice counts once",
 		run:  ofKind(backend.Fair, fairStrayGrant)},
-	{name: "a grant that the store can't vouch for", rule: "is asked about",
+	{name: "a grant that the store can't vouch for", rule: "makes the client ask the store",
 		run: ofKind(backend.Fair, fairUnsure)},
 	{name: "a lock that was given and can't be renewed",
-		rule: "ends with the time for which it was given, counted from then",
+		rule: "ends after the time for which it was given, counted from the grant",
 		run:  ofKind(backend.Fair, fairShortGrant)},
 	{name: "a fixed lease of who stood in line",
-		rule: "is as long as it was to be, whatever the store gave first", tags: ofClient,
-		run: ofKind(backend.Fair, fairFixed)},
+		rule: "is as long as requested, whatever the store granted first",
+		tags: ofClient,
+		run:  ofKind(backend.Fair, fairFixed)},
 	{name: "the calls of one Locker", rule: "each have a place in line",
 		run: ofKind(backend.Fair, fairParked)},
 	{name: "a Locker that was lost",
 		rule: "lets nobody in before it is unlocked, and keeps no other client waiting",
 		tags: ofClient, run: ofKind(backend.Fair, fairParkedLost)},
-	{name: "a fair lock that is lost", rule: "goes to the next in line, and who had it is told",
+	{name: "a fair lock that is lost",
+		rule: "goes to the next in line, and its former holder is told",
 		tags: ofClient, run: ofKind(backend.Fair, fairLost)},
 	{name: "a fair lock that is forced",
-		rule: "goes to the next in line, also of that client, and who had it is told",
+		rule: "goes to the next in line, in the same client too, and its former holder is told",
 		run:  ofKind(backend.Fair, fairForced)},
-	{name: "Close in a line", rule: "those who waited are told, and others get their turn",
+	{name: "Close in a line", rule: "the client's waiters get ErrClosed, and others get their turn",
 		tags: ofClient, run: ofKind(backend.Fair, fairClose)},
-	{name: "many in a line", rule: "cost one subscription and a look a second",
+	{name: "many in a line", rule: "cost one subscription, and one look a second",
 		run: ofKind(backend.Fair, fairMany)},
 	{name: "a fair lock and another kind",
-		rule: "of one name exclude each other, and a party that has one of them is told at once",
-		run:  ofKind(backend.Fair, fairAndOthers)},
+		rule: "of the same name exclude each other; a party that holds one of them gets an error " +
+			"at once",
+		run: ofKind(backend.Fair, fairAndOthers)},
 }
 
 // lineDelay is the longest delay of the other waiters by a waiter that dies after it was given the
@@ -145,7 +153,7 @@ func (l *lab) gives(name, owner string) {
 func (l *lab) has(p *process, lk *dlock.Locker) {
 	l.Helper()
 	if n, err := lk.HoldCount(l.ctx); err != nil || n != 1 {
-		l.Fatalf("HoldCount of who was given %q: %d, %v; want 1", lk.Name(), n, err)
+		l.Fatalf("HoldCount of the owner that was given %q: %d, %v; want 1", lk.Name(), n, err)
 	}
 	if res := l.look(lk.Name(), ""); !res.Held {
 		l.Fatalf("%q is held, and free in the store", lk.Name())
@@ -171,7 +179,7 @@ func (l *lab) leavesNothing(name string) {
 	})
 	l.gives(name, "probe:1")
 	if l.h.Virtual {
-		l.wantFree(name, "after whoever was left in line would have got it")
+		l.wantFree(name, "after any owner left in line would have got it")
 	}
 }
 
@@ -193,7 +201,7 @@ func (o *order) check(l *lab, n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.got) != n || !slices.IsSorted(o.got) {
-		l.Errorf("those who waited got in in the order %v, and there were %d", o.got, n)
+		l.Errorf("waiters got in in the order %v, and there were %d of them", o.got, n)
 	}
 }
 
@@ -381,7 +389,7 @@ func fairReentry(l *lab) {
 			l.noError(lk.LockContext(ctx), "a re-entry past a line")
 		}
 		if ok, err := lk.TryLock(ctx); err != nil || !ok {
-			l.Errorf("TryLock of who is inside: %v, %v", ok, err)
+			l.Errorf("TryLock of the holder: %v, %v", ok, err)
 		}
 		if n := l.look("a", owner).Count; n != 4 {
 			l.Errorf("the store counts %d holds, want 4", n)
@@ -403,7 +411,7 @@ func fairReentry(l *lab) {
 	owner := p.owner("a")
 	l.gives("a", "other:1")
 	wait.ok()
-	l.noError(lk.LockContext(ctx), "a re-entry of who was given the lock")
+	l.noError(lk.LockContext(ctx), "a re-entry of the owner that was given the lock")
 	if n := l.look("a", owner).Count; n != 2 {
 		l.Errorf("the store counts %d holds, want 2", n)
 	}
@@ -433,10 +441,10 @@ func fairKept(l *lab) {
 	seconds := int(time.Since(begin)/time.Second) + 1
 	for _, c := range []*process{p, q} {
 		if n := c.count(which{kind: acquireStep}); n != 2 {
-			l.Errorf("two who wait asked %d times to stand in line", n)
+			l.Errorf("two waiters asked %d times to stand in line", n)
 		}
 		if n := c.count(which{kind: keepStep}); n > seconds+2 || n < seconds/2 {
-			l.Errorf("the places of two who wait were kept %d times in %d s", n, seconds)
+			l.Errorf("the places of two waiters were kept %d times in %d s", n, seconds)
 		}
 	}
 	begin = time.Now()
@@ -546,7 +554,7 @@ func fairGivenUp(l *lab) {
 	}
 	next.ok()
 	if l.hasNotifier() {
-		l.took(begin, 0, "getting in after one who gave up what it was given")
+		l.took(begin, 0, "getting in after an owner gave up what it was given")
 	}
 	l.unlockAll("a")
 	l.leavesNothing("a")
@@ -603,9 +611,9 @@ func fairGivenUpLate(l *lab) {
 		begin := time.Now()
 		next.ok()
 		if l.hasNotifier() {
-			l.took(begin, 0, "getting in after one who left, and "+name)
+			l.took(begin, 0, "getting in after one left, and "+name)
 		}
-		l.tookBetween(begin, 0, lineDelay, "getting in after one who left, and "+name)
+		l.tookBetween(begin, 0, lineDelay, "getting in after one that left, and "+name)
 		l.unlockAll(name)
 		l.leavesNothing(name)
 	}
@@ -825,7 +833,7 @@ func fairNoGrants(l *lab) {
 	for _, c := range calls {
 		c.ok()
 	}
-	l.tookBetween(begin, 0, time.Duration(len(calls))*2*lineDelay, "a line that hears nothing")
+	l.tookBetween(begin, 0, time.Duration(len(calls))*2*lineDelay, "a line that gets no messages")
 	got.check(l, len(calls))
 	l.leavesNothing("a")
 }
@@ -961,7 +969,7 @@ func fairStrayGrant(l *lab) {
 	second.ok()
 	close(gone)
 	l.sleep(20 * time.Millisecond)
-	l.wantHeld("c", "after a grant for one who has gone")
+	l.wantHeld("c", "after a grant for an owner that has gone")
 	l.unlockAll("c")
 	l.leavesNothing("c")
 }
@@ -1153,7 +1161,7 @@ func fairLost(l *lab) {
 	after := l.waits(p, "a")
 	l.vanish("a")
 	next.ok()
-	l.eventuallyOver("who had it is told", h.Lost())
+	l.eventuallyOver("the former holder is told", h.Lost())
 	l.eventuallyOver("its context ends", h.Context().Done())
 	if cause := context.Cause(h.Context()); !errors.Is(cause, dlock.ErrLost) {
 		l.Errorf("the context of a Hold that was lost ended with cause %v", cause)
@@ -1172,7 +1180,7 @@ func fairLost(l *lab) {
 	h = l.acquire(lk)
 	next = l.waits(p, "a")
 	l.store.Wipe()
-	l.eventuallyOver("who had it is told", h.Lost())
+	l.eventuallyOver("the former holder is told", h.Lost())
 	next.ok()
 }
 
@@ -1209,13 +1217,13 @@ func fairForced(l *lab) {
 		l.Error("Lost is still open after a ForceUnlock by the same client")
 	}
 	l.has(p, first)
-	l.wantError(lk.UnlockContext(l.ctx), "the unlock of who was forced out", dlock.ErrLost)
+	l.wantError(lk.UnlockContext(l.ctx), "the unlock of the former holder", dlock.ErrLost)
 	after.waits()
 	l.has(p, first)
 	force(q)
 	after.ok()
 	l.has(q, second)
-	l.wantError(first.UnlockContext(l.ctx), "the unlock of the next who was forced out",
+	l.wantError(first.UnlockContext(l.ctx), "the unlock of the next former holder",
 		dlock.ErrLost)
 	l.unlock(second)
 	l.leavesNothing("a")
@@ -1300,10 +1308,10 @@ func fairMany(l *lab) {
 	l.gives("a", "other:1")
 	last.ok()
 	if l.hasNotifier() {
-		l.took(begin, 0, "getting in after many who have left")
+		l.took(begin, 0, "getting in after many have left")
 	}
 	if n := in.Load(); n != 0 {
-		l.Errorf("%d of those who were cancelled got in", n)
+		l.Errorf("%d cancelled waiters got in", n)
 	}
 	l.eventually("the subscription is gone", func() bool { return p.subscriptions("a") == 0 })
 }

@@ -411,7 +411,7 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 	// a late acquisition of this owner may follow: see below
 	case s.kind == releaseStep && f.permits[s.owner] == 0:
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
-		f.breach("%v of %d permits by %q, who has acquired %d", s.kind, s.permits, s.owner,
+		f.breach("%v of %d permits by %q, which has acquired %d", s.kind, s.permits, s.owner,
 			f.permits[s.owner])
 	}
 	// An acquisition whose context has ended may follow the release: a call that has left may still

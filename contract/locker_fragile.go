@@ -11,8 +11,8 @@ import (
 
 var fragileLockerCases = []testCase{
 	{name: "a connection that breaks",
-		rule: "whichever request is lost, or its reply: nobody loses a lock, and no lock is left " +
-			"behind", tags: differs, run: locker(breakingConnection)},
+		rule: "no lock is lost and none is left behind, whichever request or reply is lost",
+		tags: differs, run: locker(breakingConnection)},
 }
 
 // breakingConnection repeats some calls, and each time a fault hits another of their requests.
@@ -39,8 +39,8 @@ func breakingConnection(l *lab) {
 
 var fragileLineCases = []testCase{
 	{name: "a connection that breaks in a line",
-		rule: "whichever request is lost, or its reply: who waits gets in, and no place is left " +
-			"behind", run: ofKind(backend.Fair, breakingLine)},
+		rule: "the waiters get in and no place is left behind, whichever request or reply is lost",
+		run:  ofKind(backend.Fair, breakingLine)},
 }
 
 // breakingLine repeats a wait in line, and each time a fault hits another of its requests.

@@ -13,26 +13,28 @@ import (
 // functions.
 var holdCases = []testCase{
 	{name: "Acquire",
-		rule: "two that are acquired with one Locker are two contenders, and neither is a " +
-			"plain call",
-		run: locker(acquireTwice)},
+		rule: "two calls on one Locker are two contenders, and neither is a plain call",
+		run:  locker(acquireTwice)},
 	{name: "Acquire and re-entry",
 		rule: "the context of a Hold carries it, in any goroutine, until it is released",
 		tags: differs, run: locker(acquireReenters)},
 	{name: "Acquire in the name of an owner", rule: "re-enters what the owner holds",
 		run: locker(acquireForOwner)},
 	{name: "Release",
-		rule: "gives the lock back whatever has become of the contexts, and says ErrNotHeld the " +
-			"second time", tags: forReaders, run: locker(releaseOnce)},
+		rule: "releases the lock even if the contexts have ended, and returns ErrNotHeld the " +
+			"second time",
+		tags: forReaders, run: locker(releaseOnce)},
 	{name: "a Hold that is lost",
-		rule: "its channel is closed, its context ends with cause ErrLost, and Release says so",
+		rule: "its channel is closed, its context ends with cause ErrLost, and Release returns " +
+			"ErrLost",
 		tags: forReaders, run: locker(lostHold)},
 	{name: "a Hold and Close",
 		rule: "its context ends with cause ErrClosed, and Release still releases", tags: forReaders,
 		run: locker(holdAndClose)},
 	{name: "holds within holds",
-		rule: "each context owns what those around it do, whatever lock is between",
-		run:  locker(nestedHolds)},
+		rule: "each context owns the holds of all contexts around it, even with another lock " +
+			"between",
+		run: locker(nestedHolds)},
 }
 
 // acquire calls Acquire, and fails the test on an error.
@@ -174,7 +176,7 @@ func lostHold(l *lab) {
 	next := l.acquire(lk)
 	l.wantError(h.Release(l.ctx), "Release of what was lost", dlock.ErrLost)
 	l.wantError(h.Release(l.ctx), "the second Release", dlock.ErrNotHeld)
-	l.wantHeld("a", "after the Release of who was lost")
+	l.wantHeld("a", "after the Release of the lost hold")
 	if again, ok := h.Token(); again != token || ok != numbered ||
 		numbered != (l.kind == backend.Fenced) {
 		l.Errorf("the token of a %v lock is %d, %v, and %d, %v after a loss", l.kind, token,

@@ -39,20 +39,23 @@ func (p *process) as(k backend.Kind) *process { return &process{p.Client, p.faul
 
 var fencedLockerCases = []testCase{
 	{name: "tokens grow",
-		rule: "with every acquisition, whoever's, also after a loss; in a Do, of a Hold, and as " +
-			"dlock.Token", run: ofKind(backend.Fenced, tokensGrow)},
-	{name: "the token of a re-entry", rule: "is that of its hold",
+		rule: "with every acquisition of every client, also after a loss; a Do, a Hold and " +
+			"dlock.Token return them",
+		run: ofKind(backend.Fenced, tokensGrow)},
+	{name: "the token of a re-entry", rule: "is the token of its hold",
 		run: ofKind(backend.Fenced, tokenOfReentry)},
-	{name: "each acquisition has its own token",
-		rule: "also inside a client, however many wait there", tags: Essential,
-		run: ofKind(backend.Fenced, tokenEach)},
+	{name: "each acquisition has its own token", rule: "also inside a client with many waiters",
+		tags: Essential,
+		run:  ofKind(backend.Fenced, tokenEach)},
 	{name: "the innermost token",
-		rule: "is what dlock.Token returns, whatever locks without one are around",
+		rule: "is what dlock.Token returns; locks without a token don't count",
 		run:  ofKind(backend.Fenced, innermostToken)},
-	{name: "no token", rule: "is what other kinds of lock have", run: locker(noToken)},
+	{name: "no token", rule: "other kinds of lock have none",
+		run: locker(noToken)},
 	{name: "a plain lock and a fenced one",
-		rule: "of one name exclude each other, and a party that has one of them is told at once",
-		run:  ofKind(backend.Fenced, fencedAndPlain)},
+		rule: "of the same name exclude each other; a party that holds one of them gets an error " +
+			"at once",
+		run: ofKind(backend.Fenced, fencedAndPlain)},
 }
 
 func tokensGrow(l *lab) {
@@ -237,11 +240,11 @@ func fencedAndPlain(l *lab) {
 
 var sharedNameCases = []testCase{
 	{name: "one name for two kinds",
-		rule: "what isn't exclusive and what is don't share a name: ErrConflict at once, and " +
-			"nothing is touched", run: locker(nameTwice)},
-	{name: "a store without that kind",
-		rule: "is told by every call at once, with errors.ErrUnsupported",
-		run:  locker(kindMissing)},
+		rule: "exclusive locks and other kinds can't share a name: ErrConflict at once, and " +
+			"nothing is changed",
+		run: locker(nameTwice)},
+	{name: "a store without that kind", rule: "every call returns errors.ErrUnsupported at once",
+		run: locker(kindMissing)},
 }
 
 func nameTwice(l *lab) {

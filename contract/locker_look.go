@@ -16,31 +16,33 @@ import (
 // holderCases are about calls that return the holders of a lock.
 var holderCases = []testCase{
 	{name: "the holder of a lock",
-		rule: "is who has it, by the id that its Hold has, also after a re-entry, a " +
-			"hand-over, and in another client", tags: differs | forReaders | readersDiffer,
-		run: locker(holderOfLock)},
+		rule: "is reported with the id of its Hold, also after a re-entry, after a hand-over, " +
+			"and by another client",
+		tags: differs | forReaders | readersDiffer,
+		run:  locker(holderOfLock)},
 	{name: "the locks of a store",
-		rule: "are listed by the beginnings of their names, as Inspect knows each",
+		rule: "are listed by the prefixes of their names, with the same content as by Inspect",
 		tags: differs | forReaders, run: locker(locksOfStore)},
 }
 
 // sideCases are about the holders of a lock that several parties may hold.
 var sideCases = []testCase{
 	{name: "the holders of a read-write lock",
-		rule: "are listed by its two sides, readers who share a hold as one",
+		rule: "are listed by both sides, and readers that share a hold count as one",
 		run:  ofKind(backend.Read, holdersOfSides)},
 	{name: "the holders of permits",
-		rule: "are listed with how many each has, and are rid of them by ForceRelease",
+		rule: "are listed with their numbers, and ForceRelease takes all permits away",
 		run:  ofKind(backend.Permits, holdersOfPermits)},
 	{name: "a loss of permits has a reason",
-		rule: "and the context, the Hold, its release and a Trace all say the same", tags: ofClient,
-		run: ofKind(backend.Permits, lossReasons)},
+		rule: "and the context, the Hold, its release and a Trace report the same one",
+		tags: ofClient,
+		run:  ofKind(backend.Permits, lossReasons)},
 }
 
 // reasonCases are about the reported reasons of losses.
 var reasonCases = []testCase{
 	{name: "a loss has a reason",
-		rule: "and the context, the Hold, its release and a Trace all say the same",
+		rule: "and the context, the Hold, its release and a Trace report the same one",
 		tags: forReaders, run: locker(lossReasons)},
 }
 
@@ -198,7 +200,7 @@ func locksOfStore(l *lab) {
 		break
 	}
 	l.release(holds["jobs/2"])
-	l.eventually("what was released is listed no more", func() bool {
+	l.eventually("released locks are no longer listed", func() bool {
 		return !slices.Contains(listed("jobs/"), "jobs/2")
 	})
 	for _, err := range p.Locks(ended(), "") {
@@ -250,10 +252,10 @@ func holdersOfSides(l *lab) {
 	w := l.acquire(rw.Writer())
 	sides("while one writes", nil, w)
 	r, err := rw.Reader().Acquire(w.Context())
-	l.noError(err, "Acquire of the reading side by who writes")
-	sides("while who writes also reads", []*dlock.Hold{r}, w)
+	l.noError(err, "Acquire of the reading side by the writer")
+	sides("while the writer also reads", []*dlock.Hold{r}, w)
 	l.release(w)
-	sides("while who wrote reads", []*dlock.Hold{r}, nil)
+	sides("while the former writer reads", []*dlock.Hold{r}, nil)
 	l.release(r)
 	_, err = p.as(backend.Exclusive).Locker("a").Holder(l.ctx)
 	l.noError(err, "Holder of a plain lock, of a name that nobody uses any more")
@@ -286,7 +288,7 @@ func holdersOfPermits(l *lab) {
 	counts("while two have some", 1, 2)
 	if info := l.inspect(p, "a"); info.Kind != backend.Permits || info.Limit != 5 ||
 		len(info.Holders) != 2 {
-		l.Errorf("Inspect says %+v; want 5 permits, and who has some", info)
+		l.Errorf("Inspect says %+v; want 5 permits, and their holders", info)
 	}
 	l.release(a)
 	counts("while one has one", 1)

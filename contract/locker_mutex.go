@@ -15,10 +15,10 @@ import (
 
 // mutexCases check that a Locker is a mutex.
 var mutexCases = []testCase{
-	{name: "an uncontended Lock and Unlock", rule: "cost two steps and nothing else",
+	{name: "an uncontended Lock and Unlock", rule: "cost two steps, and no other request",
 		tags: differs | forReaders, run: locker(uncontended)},
 	{name: "two clients exclude each other",
-		rule: "while one holds the lock nobody else gets it, and then somebody does",
+		rule: "while one holds the lock the other doesn't get it, and gets it afterwards",
 		tags: Essential | Exclusion | differs, run: locker(twoClients)},
 	{name: "a second Lock waits",
 		rule: "a Locker is locked once at a time, also within a goroutine, and any goroutine may " +
@@ -28,39 +28,45 @@ var mutexCases = []testCase{
 	{name: "Unlock of what isn't locked", rule: "panics, and UnlockContext returns ErrNotHeld",
 		run: locker(unlockUnlocked)},
 	{name: "goroutines sharing a Locker exclude each other past the lease",
-		rule: "the gate of a Locker stays shut until Unlock, whatever the lease does",
+		rule: "nobody else locks the Locker before Unlock, even if the lease has ended",
 		run:  locker(sharedPastLease)},
 	{name: "TryLock answers false only for another holder",
-		rule: "false, nil means that another holds the lock, and nothing else",
+		rule: "false, nil always means that another holds the lock",
 		run:  locker(tryLockFalse)},
 	{name: "TryLock of a Locker that was lost",
-		rule: "says so until it is unlocked, and then it works again", run: locker(tryLockLost)},
+		rule: "returns ErrLost until the Locker is unlocked, and works again afterwards",
+		run:  locker(tryLockLost)},
 	{name: "two Lockers of a client",
 		rule: "are two contenders: neither waits for the other's Unlock once the lock is free",
 		run:  locker(twoLockers)},
-	{name: "Wait bounds the wait", rule: "TryLock then answers false, the others ErrNotAcquired",
+	{name: "Wait bounds the wait",
+		rule: "after it TryLock returns false, and the other calls ErrNotAcquired",
 		tags: forReaders, run: locker(boundedWait)},
-	{name: "names", rule: "a lock's name is any text but the empty one, and its own lock",
-		run: locker(names)},
+	{name: "names",
+		rule: "every text except the empty one is a name, and each name is a lock of its own",
+		run:  locker(names)},
 	{name: "bad input",
-		rule: "is an error, or a panic where there is none to return, and reaches no store",
+		rule: "returns an error, or panics where no error can be returned, and sends nothing",
 		tags: forReaders, run: locker(badInput)},
 	{name: "leases below the store's limits",
-		rule: "WithLease panics; Lease is rounded up in the store, while the client lets go " +
-			"at its own", tags: forReaders, run: locker(leaseLimits)},
+		rule: "WithLease panics; Lease is rounded up in the store, but the client stops at the " +
+			"requested one",
+		tags: forReaders, run: locker(leaseLimits)},
 	{name: "something else under the name",
-		rule: "every call says ErrConflict at once, and nothing is touched",
+		rule: "every call returns ErrConflict at once, and nothing is changed",
 		tags: differs | forReaders | readersDiffer, run: locker(conflict)},
 	{name: "ForceUnlock by the holder's own client",
-		rule: "frees the lock, and the holder knows at once", tags: forReaders,
-		run: locker(forceOwn)},
+		rule: "frees the lock, and the holder is told at once",
+		tags: forReaders,
+		run:  locker(forceOwn)},
 	{name: "ForceUnlock by another client",
-		rule: "frees the lock, and the holder learns of it by its next renewal", tags: differs,
-		run: locker(forceOther)},
+		rule: "frees the lock, and the holder detects it with its next renewal",
+		tags: differs,
+		run:  locker(forceOther)},
 	{name: "what the store says",
-		rule: "IsLocked, TTL, IsHeld and HoldCount tell free from held, and by whom",
+		rule: "IsLocked, TTL, IsHeld and HoldCount report whether the lock is held, and by whom",
 		tags: differs, run: locker(queries)},
-	{name: "the number of an acquisition", rule: "is never used again, by this client or another",
+	{name: "the number of an acquisition", rule: "is never used again, by any client",
 		tags: forReaders, run: locker(numbers)},
 }
 
@@ -504,7 +510,7 @@ func forceOwn(l *lab) {
 	}
 	l.lock(operator)
 	l.wantError(lk.UnlockContext(l.ctx), "the unlock", dlock.ErrLost)
-	l.wantHeld("a", "after the unlock of who was forced out")
+	l.wantHeld("a", "after the unlock of the former holder")
 	l.unlock(operator)
 	if n := p.count(which{kind: forceStep}); n != 2 {
 		l.Errorf("two calls of ForceUnlock sent %d steps", n)
@@ -529,9 +535,9 @@ func forceOther(l *lab) {
 		l.Fatalf("ForceUnlock: %v, %v", released, err)
 	}
 	wait.ok()
-	l.eventuallyOver("who was forced out knows", lost)
+	l.eventuallyOver("the former holder is told", lost)
 	l.wantError(lk.UnlockContext(l.ctx), "the unlock", dlock.ErrLost)
-	l.wantHeld("a", "after the unlock of who was forced out")
+	l.wantHeld("a", "after the unlock of the former holder")
 	l.unlock(waiter)
 }
 

@@ -12,22 +12,22 @@ import (
 // onceCases are about locks that stay taken after their release.
 var onceCases = []testCase{
 	{name: "AtLeast",
-		rule: "the lock stays taken after the unlock until its time is over, or it is forced",
+		rule: "the lock stays taken after the unlock until that time is over, or it is forced",
 		tags: differs, run: locker(atLeast)},
-	{name: "AtLeast and the end of its time", rule: "who waits gets in then, and not before",
+	{name: "AtLeast and the end of its time", rule: "a waiter gets in then, and no sooner",
 		run: locker(atLeastEnds)},
 	{name: "AtLeast and a period",
 		rule: "a lock that stays taken for most of a period is free when the next begins",
 		run:  locker(atLeastOfAPeriod)},
 	{name: "AtLeast and a release without an answer",
-		rule: "whether it was carried out or not, the lock stays taken for as long",
+		rule: "the lock stays taken for the same time, whether the release was carried out or not",
 		run:  locker(atLeastUnanswered)},
 	{name: "Once",
-		rule: "it runs once for an occasion, again if it failed, and who comes meanwhile is " +
-			"told so",
+		rule: "runs once for each occasion, and again if it failed; other callers are told that " +
+			"it has run",
 		run: locker(onlyOnce)},
 	{name: "Once with Wait",
-		rule: "others wait: after a failure one of them runs it, and after a success none",
+		rule: "others wait: after a failure one of them runs it, after a success none does",
 		run:  locker(onceWaiting)},
 }
 
@@ -46,7 +46,7 @@ func atLeast(l *lab) {
 	l.checkRemaining("TTL", left, d, start)
 	released, err := other.ForceUnlock(l.ctx)
 	if l.noError(err, "ForceUnlock"); !released {
-		l.Error("ForceUnlock of a lock that stays taken says that nobody had it")
+		l.Error("ForceUnlock of a lock that stays taken says that it was free")
 	}
 	l.lock(other, dlock.Wait(l.lease()))
 	l.unlock(other)

@@ -13,18 +13,19 @@ import (
 // partCases are about a store of several parts, while one of them hangs.
 var partCases = []testCase{
 	{name: "a hold while a part hangs",
-		rule: "whichever part hangs, one after the other, what is renewed isn't lost, and nobody " +
-			"else gets it", tags: PartHangs | HoldStays | differs, run: locker(holdBesideAPart)},
+		rule: "stays with its holder while it is renewed, whichever part hangs",
+		tags: PartHangs | HoldStays | differs, run: locker(holdBesideAPart)},
 	{name: "contenders while a part hangs",
-		rule: "whichever part hangs, those who compete for a lock get it, one after the other",
+		rule: "get the lock one after the other, whichever part hangs",
 		tags: PartHangs | differs, run: locker(contendersBesideAPart)},
-	{name: "a waiter while a part hangs",
-		rule: "whichever part hangs, a release wakes those who wait", tags: PartHangs | differs,
-		run: locker(waiterBesideAPart)},
+	{name: "a waiter while a part hangs", rule: "is woken by a release, whichever part hangs",
+		tags: PartHangs | differs,
+		run:  locker(waiterBesideAPart)},
 	{name: "a release while a part hangs",
-		rule: "whichever part hangs during a release, the next gets in, also when that part " +
-			"is back and the holder is gone", tags: PartHangs | differs,
-		run: locker(releaseBesideAPart)},
+		rule: "lets the next one in, whichever part hangs, also when that part is back and the " +
+			"holder is gone",
+		tags: PartHangs | differs,
+		run:  locker(releaseBesideAPart)},
 }
 
 // eachPart calls f while each of the store's parts hangs, one after the other.

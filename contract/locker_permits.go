@@ -18,77 +18,83 @@ import (
 // semaphoreCases are about a Semaphore.
 var semaphoreCases = []testCase{
 	{name: "permits",
-		rule: "are had all at once or not at all, and no more than there are, in any client",
+		rule: "are acquired all or none, and never more than the limit, in all clients together",
 		run:  ofKind(backend.Permits, permitsAtOnce)},
-	{name: "uncontended permits", rule: "cost two steps and nothing else, and Available one",
+	{name: "uncontended permits", rule: "cost two steps, and Available costs one",
 		run: ofKind(backend.Permits, permitsUncontended)},
-	{name: "a Do of permits", rule: "returns what fn says, and gives them back whatever fn does",
+	{name: "a Do of permits", rule: "returns fn's error, and releases the permits whatever fn does",
 		run: ofKind(backend.Permits, permitsDo)},
 	{name: "bad input for permits",
-		rule: "is an error, or a panic where there is none to return, and reaches no store",
+		rule: "returns an error, or panics where no error can be returned, and sends nothing",
 		run:  ofKind(backend.Permits, permitsBadInput)},
 	{name: "permits of nobody knows how many",
-		rule: "are ErrNoLimit at once, until the store is told",
+		rule: "return ErrNoLimit at once, until the store knows a limit",
 		run:  ofKind(backend.Permits, permitsNoLimit)},
-	{name: "the number of permits", rule: "is what each says for its own calls, more or fewer",
-		run: ofKind(backend.Permits, permitsResized)},
-	{name: "more permits than before",
-		rule: "wake those who take the store's word for how many there are",
-		run:  ofKind(backend.Permits, permitsMore)},
-	{name: "permits within permits",
-		rule: "are acquisitions of their own, whatever the context holds",
-		run:  ofKind(backend.Permits, permitsWithin)},
+	{name: "the number of permits",
+		rule: "is the one that each caller names for its own calls, larger or smaller",
+		run:  ofKind(backend.Permits, permitsResized)},
+	{name: "more permits than before", rule: "wake waiters that use the store's limit",
+		run: ofKind(backend.Permits, permitsMore)},
+	{name: "permits within permits", rule: "are separate acquisitions, whatever the context holds",
+		run: ofKind(backend.Permits, permitsWithin)},
 	{name: "first come, first served, for permits",
-		rule: "in a client: who asks for many isn't overtaken by those who ask for few",
+		rule: "in a client: calls for few permits don't overtake a call for many",
 		run:  ofKind(backend.Permits, permitsInTurn)},
 	{name: "Wait bounds the wait for permits",
-		rule: "and Wait(0) is one attempt, which fails also while others of the client wait",
+		rule: "Wait(0) makes one attempt, which also fails while others of the client wait",
 		tags: ofClient, run: ofKind(backend.Permits, permitsWait)},
 	{name: "permits handed on",
-		rule: "pass to the first of the client who asks for as many, without a word to the store",
-		run:  ofKind(backend.Permits, permitsHandedOn)},
-	{name: "permits handed on for a while", rule: "then others get their turn", tags: ofClient,
-		run: ofKind(backend.Permits, permitsHandedOnEnds)},
-	{name: "permits given back",
-		rule: "wake those who wait for them in every client, as many as get in", tags: Essential,
-		run: ofKind(backend.Permits, permitsWake)},
+		rule: "go to the client's first waiter for the same number, without a request to the " +
+			"store",
+		run: ofKind(backend.Permits, permitsHandedOn)},
+	{name: "permits handed on for a while", rule: "and then other clients get their turn",
+		tags: ofClient,
+		run:  ofKind(backend.Permits, permitsHandedOnEnds)},
+	{name: "permits given back", rule: "wake waiters in every client, as many as can get in",
+		tags: Essential,
+		run:  ofKind(backend.Permits, permitsWake)},
 	{name: "a lost wake-up for permits",
-		rule: "who waits looks again after a third of a lease at the latest", tags: ofClient,
-		run: ofKind(backend.Permits, permitsLostWakeup)},
-	{name: "permits without notification", rule: "who waits polls",
+		rule: "a waiter looks again after a third of its lease at the latest",
+		tags: ofClient,
+		run:  ofKind(backend.Permits, permitsLostWakeup)},
+	{name: "permits without notification", rule: "waiters poll",
 		run: ofKind(backend.Permits, permitsPolled)},
 	{name: "a thousand who wait for permits",
-		rule: "cost one subscription, and few steps while nothing is given back", tags: ofClient,
-		run: ofKind(backend.Permits, permitsThousand)},
+		rule: "cost one subscription, and few steps while no permits are released",
+		tags: ofClient,
+		run:  ofKind(backend.Permits, permitsThousand)},
 	{name: "the permits of the dead", rule: "come back with the lease", tags: Essential,
 		run: ofKind(backend.Permits, permitsOfTheDead)},
-	{name: "permits that are held", rule: "are renewed, each for itself, and not after",
+	{name: "permits that are held",
+		rule: "are renewed, each for itself, and no longer than they are held",
 		tags: ofClient, run: ofKind(backend.Permits, permitsRenewed)},
 	{name: "permits with a fixed lease", rule: "end by themselves, one by one", tags: ofClient,
 		run: ofKind(backend.Permits, permitsFixed)},
-	{name: "lost permits", rule: "end the contexts of those who had them, and Release says so",
+	{name: "lost permits", rule: "end the contexts of their holders, and Release returns ErrLost",
 		tags: ofClient, run: ofKind(backend.Permits, permitsLost)},
-	{name: "renewals of permits fail past the lease", rule: "they are lost no later than that",
+	{name: "renewals of permits fail past the lease",
+		rule: "the permits count as lost when the lease ends, at the latest",
 		tags: ofClient, run: ofKind(backend.Permits, permitsNotRenewed)},
 	{name: "permits without an answer", rule: "leave nothing behind, whichever step it was",
 		run: ofKind(backend.Permits, permitsWithoutAnswer)},
 	{name: "permits granted late", rule: "after their caller has left, are taken back",
 		run: ofKind(backend.Permits, permitsLate)},
 	{name: "permits handed on during an attempt",
-		rule: "are had once: what the store grants then is given back, or to the next",
+		rule: "are held once: what the store then grants is released, or goes to the next waiter",
 		run:  ofKind(backend.Permits, permitsTwice)},
 	{name: "a wait for permits that is given up",
-		rule: "leaves nothing behind, and keeps nobody else out",
+		rule: "leaves nothing behind, and doesn't block others",
 		run:  ofKind(backend.Permits, permitsGivenUp)},
 	{name: "Close with permits",
-		rule: "each is told, nothing is released, and Release still releases",
+		rule: "each holder is told, nothing is released, and Release still works",
 		run:  ofKind(backend.Permits, permitsClose)},
 	{name: "permits and something else",
-		rule: "under one name are ErrConflict at once, and nothing is touched",
+		rule: "under one name every call returns ErrConflict at once, and nothing is changed",
 		run:  ofKind(backend.Permits, permitsConflict)},
 	{name: "many who use permits",
-		rule: "of several clients, some cancelled at random: never more inside than there " +
-			"are, and all come back", tags: Essential, run: ofKind(backend.Permits, permitsCrowd)},
+		rule: "of several clients, some cancelled at random: never more are inside than the " +
+			"limit, and all permits come back",
+		tags: Essential, run: ofKind(backend.Permits, permitsCrowd)},
 }
 
 // permits calls Acquire, and fails the test on an error.
@@ -696,7 +702,7 @@ func permitsThousand(l *lab) {
 		polls = 8 // the pauses between polls grow from 10 ms to 1 s
 	}
 	if n := p.count(which{}); n > 7+polls {
-		l.Errorf("1,000 waiters sent %d steps in a second, and nothing was given back", n)
+		l.Errorf("1,000 waiters sent %d steps in a second, and nothing was released", n)
 	}
 	if n := p.count(which{kind: subscribeStep}); n > 1 {
 		l.Errorf("1,000 waiters subscribed %d times", n)
@@ -726,7 +732,7 @@ func permitsThousand(l *lab) {
 		l.Errorf("%d waiters got permits of two", got)
 	}
 	l.eventually("the subscription is gone", func() bool { return p.subscriptions("a") == 0 })
-	l.eventually("what the cancelled had under way is taken back", func() bool {
+	l.eventually("pending requests of cancelled calls are taken back", func() bool {
 		return l.out("a") <= 2
 	})
 }
@@ -839,7 +845,7 @@ func permitsLost(l *lab) {
 		l.wantError(h.Release(l.ctx), "the second Release", dlock.ErrNotHeld)
 	}
 	l.settle()
-	l.wantOut("a", 3, "after the Release of those who had lost theirs")
+	l.wantOut("a", 3, "after the Release of lost permits")
 	l.release(next)
 	err := s.Do(l.ctx, 2, func(ctx context.Context) error {
 		l.vanish("a")
@@ -971,7 +977,7 @@ func permitsLate(l *lab) {
 	l.eventually("the late release is carried out", func() bool {
 		return p.steps(which{kind: releaseStep, name: "a"})[before].carriedOut
 	})
-	l.wantOut("a", 2, "after a late release of who had them before")
+	l.wantOut("a", 2, "after a late release by their former holder")
 	l.release(next)
 }
 
@@ -1046,7 +1052,7 @@ func permitsGivenUp(l *lab) {
 	cancel()
 	l.wantError(large.result(), "the waiter for two", context.Canceled, dlock.ErrHeld)
 	small.ok()
-	l.took(begin, 0, "getting in after one who asked for more has left")
+	l.took(begin, 0, "getting in after a waiter for more has left")
 	l.givePermits("a", "other:1", 2)
 	l.wantOut("a", 0, "after that")
 

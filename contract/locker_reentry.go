@@ -17,8 +17,9 @@ var reentryCases = []testCase{
 		rule: "an owner re-enters, and the lock is free after as many unlocks", tags: differs,
 		run: locker(counted)},
 	{name: "a re-entry is flagged",
-		rule: "it is one step that says so, with the number of the hold; a partial release " +
-			"is one step", run: locker(flagged)},
+		rule: "it is one step with the flag and the number of the hold; a partial release is one " +
+			"step",
+		run: locker(flagged)},
 	{name: "WithOwner",
 		rule: "a context's owner is one party in any goroutine, and excludes every other",
 		run:  locker(withOwner)},
@@ -27,35 +28,37 @@ var reentryCases = []testCase{
 	{name: "unlocks pair last in, first out",
 		rule: "an owner's latest hold is unlocked first, lost or not", run: locker(lifo)},
 	{name: "Do and re-entry",
-		rule: "the context of Do carries this hold of this name, until fn returns, and what the " +
-			"context outside says of others", run: locker(doOwns)},
+		rule: "until fn returns, Do's context carries this hold, and the holds of the context " +
+			"around it",
+		run: locker(doOwns)},
 	{name: "Do in the name of an owner",
 		rule: "Do with an owner's context holds in that owner's name", run: locker(doWithOwner)},
 	{name: "goroutine owners",
-		rule: "with that option a goroutine re-enters, excludes other goroutines, and alone " +
-			"unlocks",
+		rule: "with this option a goroutine re-enters, excludes other goroutines, and only it " +
+			"can unlock",
 		run: locker(goroutines)},
 	{name: "the key vanishes between lock and re-entry",
-		rule: "the re-entry is told that the lock was lost, and leaves nothing behind",
+		rule: "the re-entry returns ErrLost, and leaves nothing behind",
 		tags: differs, run: locker(vanishedReentry)},
-	{name: "the key vanishes before a partial unlock",
-		rule: "the partial unlock is told that the lock was lost", run: locker(vanishedPartial)},
+	{name: "the key vanishes before a partial unlock", rule: "the partial unlock returns ErrLost",
+		run: locker(vanishedPartial)},
 	{name: "re-entry and last release of one owner overlap",
-		rule: "steps that count are made one at a time, and a number is dead once its last " +
-			"release has begun", run: locker(overlap)},
+		rule: "steps that count are made one at a time, and a number isn't used any more once " +
+			"its last release has begun",
+		run: locker(overlap)},
 	{name: "the same client id twice",
 		rule: "two clients with one id exclude each other, and neither frees the other's lock",
 		run:  locker(sameID)},
 	{name: "a re-entry behind a queue of waiters", rule: "re-entries never queue",
 		run: locker(reentryBehindQueue)},
 	{name: "an owner's waiters re-enter together",
-		rule: "when an owner gets in, what else waits in its name re-enters at once",
+		rule: "when an owner gets in, its other waiters re-enter at once",
 		tags: forReaders, run: locker(joins)},
 	{name: "one lease per hold",
 		rule: "a watched hold stays watched; a fixed one is prolonged, never shortened, by " +
 			"re-entries", run: locker(oneLease)},
 	{name: "a watched re-entry into a fixed hold",
-		rule: "the hold is renewed until that is unlocked, and then ends by itself",
+		rule: "the hold is renewed until the re-entry is unlocked, and then its lease runs out",
 		tags: forReaders, run: locker(watchedReentry)},
 }
 
@@ -147,7 +150,7 @@ func withOwner(l *lab) {
 	l.wantError(lk.UnlockContext(other), "another owner's unlock", dlock.ErrNotHeld)
 	l.wantError(lk.UnlockContext(l.ctx), "a plain unlock", dlock.ErrNotHeld)
 	if !isOver(lk.Lost(other)) || isOver(lk.Lost(ctx)) {
-		l.Error("Lost is closed for whoever holds nothing, and for nobody else")
+		l.Error("want Lost closed for parties that hold nothing, and for no other")
 	}
 	inner := dlock.WithOwner(ctx, dlock.NewOwner())
 	if ok, err := lk.TryLock(inner); err != nil || ok {
@@ -384,7 +387,7 @@ func vanishedReentry(l *lab) {
 		l.wantError(lk.UnlockContext(ctx), "one unlock too many", dlock.ErrNotHeld)
 		if taken {
 			l.settle()
-			l.wantHeld(name, "after the unlock of who was lost")
+			l.wantHeld(name, "after the unlock of the lost hold")
 			l.noError(l.give(name, "other:1"), "release")
 		}
 		l.noError(lk.LockContext(ctx), "a new lock after the loss")
@@ -470,7 +473,7 @@ func overlap(l *lab) {
 					return err
 				}
 				if n, err := lk.HoldCount(ctx); err != nil || n == 0 {
-					return errors.Join(err, errors.New("HoldCount of who is inside is 0"))
+					return errors.Join(err, errors.New("HoldCount of the holder is 0"))
 				}
 				if err := lk.UnlockContext(ctx); err != nil {
 					return err
@@ -657,6 +660,6 @@ func watchedReentry(l *lab) {
 	l.wantHeld("a", "after the fixed lease")
 	l.noError(lk.UnlockContext(ctx), "UnlockContext of the re-entry")
 	l.eventuallyOver("what is left of a fixed lease ends", lost)
-	l.wantError(lk.UnlockContext(ctx), "UnlockContext of what had a fixed lease", dlock.ErrLost)
+	l.wantError(lk.UnlockContext(ctx), "UnlockContext of a hold with a fixed lease", dlock.ErrLost)
 	l.eventuallyFree("a")
 }

@@ -15,20 +15,22 @@ import (
 // rwLockerCases are about the two sides of an RWLocker.
 var rwLockerCases = []testCase{
 	{name: "readers and writers",
-		rule: "any number read together, in any client, and a writer is alone",
+		rule: "any number of readers of all clients read together, and a writer is alone",
 		run:  ofKind(backend.Write, readersAndWriters)},
-	{name: "plain reads", rule: "of one RWLocker count, in any goroutine, as with a sync.RWMutex",
-		run: ofKind(backend.Write, plainReads)},
-	{name: "a side that isn't held", rule: "cannot be unlocked, and the other isn't touched",
+	{name: "plain reads",
+		rule: "of one RWLocker are counted, in any goroutine, as with a sync.RWMutex",
+		run:  ofKind(backend.Write, plainReads)},
+	{name: "a side that isn't held", rule: "can't be unlocked, and the other side isn't changed",
 		run: ofKind(backend.Write, wrongSide)},
-	{name: "plain calls of both sides", rule: "wait for each other: they name no party",
+	{name: "plain calls of both sides", rule: "wait for each other, because they name no party",
 		run: ofKind(backend.Write, bothSides)},
 	{name: "what the store says of both sides",
-		rule: "IsLocked, TTL, IsHeld and HoldCount are each side's own",
+		rule: "IsLocked, TTL, IsHeld and HoldCount report each side by itself",
 		run:  ofKind(backend.Write, rwQueries)},
 	{name: "readers of one client",
-		rule: "join without a word to the store while its hold is young, and the last who leaves " +
-			"releases", run: ofKind(backend.Write, readersJoin)},
+		rule: "join without a request to the store while the shared hold is young, and the last " +
+			"one releases it",
+		run: ofKind(backend.Write, readersJoin)},
 	{name: "readers that come later",
 		rule: "ask the store, so that a writer elsewhere gets its turn",
 		run:  ofKind(backend.Write, readersAskAnew)},
@@ -36,36 +38,39 @@ var rwLockerCases = []testCase{
 		rule: "gets in before readers that came later, in its own client and in others",
 		run:  ofKind(backend.Write, writerFirst)},
 	{name: "a waiting writer and a stream of readers",
-		rule: "isn't starved, though they keep coming in several clients",
+		rule: "the writer isn't starved, although readers keep coming in several clients",
 		run:  ofKind(backend.Write, writerAmongReaders)},
-	{name: "a writer that gives up", rule: "keeps no reader out any more",
+	{name: "a writer that gives up", rule: "no longer keeps readers out",
 		run: ofKind(backend.Write, writerGivesUp)},
-	{name: "a writer that died waiting", rule: "keeps readers out for its place at most",
-		run: ofKind(backend.Write, writerDiesWaiting)},
-	{name: "from reading to writing", rule: "is ErrUpgrade at once, where the party is known",
+	{name: "a writer that died waiting",
+		rule: "keeps readers out for as long as its place lasts, at most",
+		run:  ofKind(backend.Write, writerDiesWaiting)},
+	{name: "from reading to writing", rule: "returns ErrUpgrade at once, if the party is known",
 		run: ofKind(backend.Write, upgrade)},
-	{name: "a read under a write", rule: "is the party's own, and each is unlocked by itself",
-		run: ofKind(backend.Write, readUnderWrite)},
+	{name: "a read under a write",
+		rule: "belongs to the party of the write, and each is unlocked by itself",
+		run:  ofKind(backend.Write, readUnderWrite)},
 	{name: "a downgrade",
-		rule: "keeps the read when the write is given back, lets other readers in, and no writer",
-		run:  ofKind(backend.Write, downgrade)},
+		rule: "keeps the read when the write is released, lets other readers in, and keeps " +
+			"writers out",
+		run: ofKind(backend.Write, downgrade)},
 	{name: "a dead reader",
 		rule: "keeps writers out for its lease at most, though others read meanwhile",
 		run:  ofKind(backend.Write, deadReader)},
-	{name: "a lost read", rule: "is told to each of those who share it",
+	{name: "a lost read", rule: "is reported to all readers that share it",
 		run: ofKind(backend.Write, lostRead)},
-	{name: "one reader leaves", rule: "and the others' hold is kept for as long as they have it",
+	{name: "one reader leaves", rule: "the hold of the others is kept for as long as they read",
 		run: ofKind(backend.Write, readerLeaves)},
 	{name: "reads with a fixed lease", rule: "end by themselves, one by one",
 		run: ofKind(backend.Write, fixedReads)},
-	{name: "ForceUnlock of a side", rule: "frees that side, and those who had it are told",
+	{name: "ForceUnlock of a side", rule: "frees that side, and its former holders are told",
 		run: ofKind(backend.Write, forceSides)},
 	{name: "a read without an answer", rule: "leaves nothing behind, whichever step it was",
 		run: ofKind(backend.Write, readWithoutAnswer)},
 	{name: "Close with readers", rule: "each is told, and nothing is released",
 		run: ofKind(backend.Write, closeWithReaders)},
 	{name: "readers who leave as they get in",
-		rule: "leave nothing behind, and keep nobody from what they shared",
+		rule: "leave nothing behind, and don't block other readers of the shared hold",
 		run:  ofKind(backend.Write, leavingReaders)},
 	{name: "a pair guarded by a read-write lock",
 		rule: "no reader sees it torn, and no write is lost, by several clients, some " +
@@ -215,8 +220,8 @@ func rwQueries(l *lab) {
 	expect(rw.Reader(), ctx, "the reading side while somebody writes", false, 0)
 	expect(other.Writer(), l.ctx, "the writing side, of another", true, 0)
 	l.noError(rw.Reader().LockContext(ctx), "a read under the write")
-	expect(rw.Writer(), ctx, "the writing side of who does both", true, 1)
-	expect(rw.Reader(), ctx, "the reading side of who does both", true, 1)
+	expect(rw.Writer(), ctx, "the writing side of a party on both", true, 1)
+	expect(rw.Reader(), ctx, "the reading side of a party on both", true, 1)
 	l.noError(rw.Reader().UnlockContext(ctx), "RUnlock")
 	l.noError(rw.Writer().UnlockContext(ctx), "Unlock")
 	expect(rw.Writer(), ctx, "the writing side in the end", false, 0)
@@ -473,7 +478,7 @@ func upgrade(l *lab) {
 	}
 	l.noError(rw.Reader().LockContext(ctx), "RLock")
 	before := p.count(which{})
-	refusals(ctx, "an owner who reads")
+	refusals(ctx, "an owner that reads")
 	if n := p.count(which{}) - before; n != 0 {
 		l.Errorf("to refuse to write while reading took %d steps", n)
 	}
@@ -484,7 +489,7 @@ func upgrade(l *lab) {
 	h := l.as(backend.Read).acquire(rw.Reader())
 	refusals(h.Context(), "a Hold that reads")
 	l.release(h)
-	l.noError(rw.Writer().LockContext(ctx), "Lock after the read was given back")
+	l.noError(rw.Writer().LockContext(ctx), "Lock after the read was released")
 	l.noError(rw.Writer().UnlockContext(ctx), "Unlock")
 	l.wantFree("a", "in the end")
 }
@@ -501,7 +506,7 @@ func readUnderWrite(l *lab) {
 			l.Errorf("TryLock of the reading side by another owner: %v, %v", ok, err)
 		}
 		if l.tryLock(rw.Reader()) || l.tryLock(q.RWLocker("a").Reader()) {
-			l.Fatal("another reads beside a writer who reads, too")
+			l.Fatal("another reads beside a writer that reads, too")
 		}
 		l.noError(rw.Writer().LockContext(ctx), "a re-entry of the write")
 		l.noError(rw.Reader().UnlockContext(ctx), "RUnlock")
@@ -546,16 +551,16 @@ func downgrade(l *lab) {
 	same.ok()
 	l.tookBetween(begin, 0, 20*time.Millisecond, "letting readers in after a downgrade")
 	if l.tryLock(other.Writer()) || l.tryLock(rw.Writer()) {
-		l.Fatal("a writer got in beside who reads on")
+		l.Fatal("a writer got in beside a reader that goes on")
 	}
-	l.wantError(rw.Writer().LockContext(ctx), "Lock by who reads on", dlock.ErrUpgrade)
+	l.wantError(rw.Writer().LockContext(ctx), "Lock by a reader that goes on", dlock.ErrUpgrade)
 	l.unlock(other.Reader())
 	l.unlock(rw.Reader())
 	if isOver(rw.Reader().Lost(ctx)) {
 		l.Error("the read was lost in a downgrade")
 	}
 	if l.tryLock(other.Writer()) {
-		l.Fatal("a writer got in beside who reads on alone")
+		l.Fatal("a writer got in beside the last reader")
 	}
 	l.noError(rw.Reader().UnlockContext(ctx), "RUnlock")
 	l.lock(other.Writer())
@@ -693,7 +698,7 @@ func forceSides(l *lab) {
 	force(rw.Reader(), false)
 	l.wantHeld("a", "after that")
 	force(rw.Writer(), true)
-	l.wantError(other.Writer().UnlockContext(l.ctx), "Unlock of who was forced out", dlock.ErrLost)
+	l.wantError(other.Writer().UnlockContext(l.ctx), "Unlock of the former holder", dlock.ErrLost)
 
 	// If the write is forced, the reads under it end, too.
 	ctx := l.ctxOf()
@@ -704,7 +709,7 @@ func forceSides(l *lab) {
 	l.lock(other.Writer())
 	rw.Reader().UnlockContext(ctx)
 	rw.Writer().UnlockContext(ctx)
-	l.wantHeld("a", "after the unlocks of who was forced out")
+	l.wantHeld("a", "after the unlocks of the former holders")
 	l.unlock(other.Writer())
 }
 

@@ -17,7 +17,7 @@ import (
 // waitCases are about waiting, and about wake-ups that must not be lost.
 var waitCases = []testCase{
 	{name: "first come, first served",
-		rule: "the waiters of one client get in in the order in which they came",
+		rule: "the waiters of one client get in in the order of their arrival",
 		run:  locker(fifo)},
 	{name: "a release between try and subscribe",
 		rule: "isn't missed: the waiter tries again once it is subscribed",
@@ -29,15 +29,17 @@ var waitCases = []testCase{
 	{name: "a lost wake-up",
 		rule: "a waiter looks again after a third of its own lease at the latest", tags: forReaders,
 		run: locker(lostWakeup)},
-	{name: "a dead holder", rule: "sends no wake-up: a waiter gets in when its lease is over",
+	{name: "a dead holder", rule: "sends no wake-up: a waiter gets in when the lease is over",
 		tags: Essential | differs | seenInLine, run: locker(deadHolder)},
 	{name: "the subscriptions break",
-		rule: "while it is broken and afterwards no release is missed", tags: Essential | differs,
-		run: locker(brokenSubscription)},
+		rule: "no release is missed, while a subscription is broken and afterwards",
+		tags: Essential | differs,
+		run:  locker(brokenSubscription)},
 	{name: "the store refuses to notify",
 		rule: "waiters poll, and the store isn't asked again during a wait", tags: forReaders,
 		run: locker(refusedSubscription)},
-	{name: "subscribing fails", rule: "waiters poll meanwhile, and it is tried again",
+	{name: "subscribing fails",
+		rule: "waiters poll meanwhile, and the client tries again to subscribe",
 		tags: forReaders, run: locker(failingSubscription)},
 	{name: "a store that cannot notify", rule: "waiters poll", tags: forReaders,
 		run: locker(noNotifier)},
@@ -52,18 +54,20 @@ var waitCases = []testCase{
 		rule: "cost one subscription, and few steps while nothing is released", tags: notInLine,
 		run: locker(thousandWaiters)},
 	{name: "a wait that ends with its context",
-		rule: "says so, with its cause, and leaves nothing behind", run: locker(contextEnds)},
+		rule: "returns its cause, and leaves nothing behind",
+		run:  locker(contextEnds)},
 	{name: "a context that is over already", rule: "nothing is sent", tags: forReaders,
 		run: locker(contextOver)},
 	{name: "a cancelled context returns while the server hangs",
 		rule: "every call returns when its context ends, whatever the store's client does",
 		run:  locker(cancelWhileHanging)},
-	{name: "the store refuses for good", rule: "that is reported at once, also to who waits",
+	{name: "the store refuses for good", rule: "the error is returned at once, to waiters, too",
 		tags: forReaders, run: locker(refusedForGood)},
 	{name: "the store fails for a while",
-		rule: "Lock goes on until it has the lock; a wait that ends says what failed",
+		rule: "Lock goes on until it has the lock; a wait that ends reports the store's error",
 		tags: forReaders, run: locker(failsForAWhile)},
-	{name: "TryLock of what this client holds", rule: "asks no store", run: locker(tryLockLocal)},
+	{name: "TryLock of what this client holds", rule: "doesn't ask the store",
+		run: locker(tryLockLocal)},
 }
 
 func fifo(l *lab) {
@@ -345,7 +349,7 @@ func localWake(l *lab) {
 		l.Fatal(err)
 	}
 	wait.ok()
-	l.wantError(second.UnlockContext(l.ctx), "the unlock of who was forced out", dlock.ErrLost)
+	l.wantError(second.UnlockContext(l.ctx), "the unlock of the former holder", dlock.ErrLost)
 	l.unlock(first)
 }
 

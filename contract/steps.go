@@ -34,7 +34,8 @@ var acquireCases = []testCase{
 			b.lasts("lock", lease, start)
 		}},
 	{name: "acquire/held",
-		rule: "If another holds the lock, Acquire changes nothing and says how long the hold lasts",
+		rule: "If another holds the lock, Acquire changes nothing and reports how long the hold " +
+			"lasts",
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			start := time.Now()
@@ -52,7 +53,7 @@ var acquireCases = []testCase{
 			a.releases("lock", lease, backend.Left)
 			a.releases("lock", lease, backend.Freed)
 		}},
-	{name: "acquire/again", rule: "Acquire counts one hold more if the owner holds the lock",
+	{name: "acquire/again", rule: "Acquire adds one hold if the owner holds the lock",
 		run: func(e *env) {
 			a, lease := e.party("a"), e.longLease()
 			for i := range 5 {
@@ -98,7 +99,7 @@ var acquireCases = []testCase{
 			e.leases(a, func(l time.Duration) { a.acquires("lock", l) })
 		}},
 	{name: "acquire/next",
-		rule: "A lock that was freed is free for the next owner, who starts from nothing",
+		rule: "A lock that was freed is free for the next owner, whose count begins anew",
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for range 3 {
@@ -139,7 +140,7 @@ var releaseCases = []testCase{
 			b.releases("lock", lease, backend.NotHeld)
 			a.has("lock", 1)
 		}},
-	{name: "release/count", rule: "Release gives back one hold; with the last one the lock is free",
+	{name: "release/count", rule: "Release releases one hold; with the last one the lock is free",
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for range 3 {
@@ -209,7 +210,7 @@ var renewCases = []testCase{
 }
 
 var forceCases = []testCase{
-	{name: "force/held", rule: "ForceRelease frees the lock whoever holds it and however often",
+	{name: "force/held", rule: "ForceRelease frees the lock, whoever holds it, and however often",
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			for _, p := range []party{a, b} {
@@ -223,7 +224,7 @@ var forceCases = []testCase{
 			}
 			a.reenters("lock", lease, 1)
 		}},
-	{name: "force/free", rule: "ForceRelease says whether anybody held the lock",
+	{name: "force/free", rule: "ForceRelease reports whether the lock was held",
 		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a := e.party("a")
@@ -237,7 +238,7 @@ var forceCases = []testCase{
 
 var lookCases = []testCase{
 	{name: "look/nobody",
-		rule: "Look without an owner says whether the lock is held, and how long it lasts",
+		rule: "Look without an owner reports whether the lock is held, and how long it lasts",
 		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, nobody, lease := e.party("a"), e.party(""), e.longLease()
@@ -295,7 +296,7 @@ var leaseCases = []testCase{
 			b.has("lock", 1)
 		}},
 	{name: "lease/runs out for the next",
-		rule: "When the lease has run out another can acquire the lock, though nobody looked in " +
+		rule: "When the lease has run out another can acquire the lock, even if no step came in " +
 			"between",
 		run: func(e *env) {
 			a, b := e.party("a"), e.party("b")
@@ -316,7 +317,7 @@ var leaseCases = []testCase{
 			a.has("lock", 0)
 		}},
 	{name: "lease/same owner afterwards",
-		rule: "When the lease has run out its owner starts from nothing",
+		rule: "When the lease has run out, its owner's count begins anew",
 		run: func(e *env) {
 			a := e.party("a")
 			a.acquires("lock", e.leaseBefore(e.shortLease()))
@@ -325,7 +326,7 @@ var leaseCases = []testCase{
 			a.reenters("lock", e.longLease(), 1)
 			a.releases("lock", e.longLease(), backend.Freed)
 		}},
-	{name: "lease/kept", rule: "The lock is held until its lease has run out, not less",
+	{name: "lease/kept", rule: "The lock is held until its lease has run out, and no shorter",
 		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, b := e.party("a"), e.party("b")
@@ -411,7 +412,7 @@ var leaseCases = []testCase{
 			b.awaitFree("short")
 			a.has("long", 1)
 		}},
-	{name: "limits", rule: "Limits always returns the same value, and no negative one",
+	{name: "limits", rule: "Limits always returns the same value, and nothing negative in it",
 		run: func(e *env) {
 			limits := e.store.Backend().Limits()
 			if limits.MinLease < 0 || limits.LeaseStep < 0 {
@@ -516,8 +517,7 @@ func (e *env) oddLocks(kind backend.Kind) []string {
 
 var nameCases = []testCase{
 	{name: "names/of locks",
-		rule: "Any name that is taken names a lock of its own: case, blanks and all " +
-			"characters count",
+		rule: "Each accepted name is a lock of its own: case, blanks and all characters count",
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			names := e.oddLocks(e.kind)
@@ -586,7 +586,7 @@ var nameCases = []testCase{
 			}
 		}},
 	{name: "names/sessions",
-		rule: "An owner is the same in every session, and what one session does another sees",
+		rule: "An owner is the same in every session, and each session sees what the others do",
 		run: func(e *env) {
 			e.skipWithout(!e.store.OwnersApart, "owners that several sessions know")
 			lease := e.longLease()
@@ -609,7 +609,7 @@ var nameCases = []testCase{
 
 var concurrencyCases = []testCase{
 	{name: "concurrency/one wins",
-		rule: "Of several owners who acquire a free lock at once exactly one gets it",
+		rule: "If several owners acquire a free lock at once, exactly one gets it",
 		tags: forPermits,
 		run: func(e *env) {
 			const sessions, owners, rounds = 6, 4, 15
@@ -691,7 +691,7 @@ var concurrencyCases = []testCase{
 			}
 		}},
 	{name: "concurrency/exclusion",
-		rule: "Two owners never hold a lock at once, with steps of all kinds going on",
+		rule: "Two owners never hold a lock at once, while steps of all kinds go on",
 		tags: Exclusion | forPermits,
 		run: func(e *env) {
 			const parties, rounds = 8, 15
@@ -720,13 +720,13 @@ var concurrencyCases = []testCase{
 						if res, err := s.Release(e.ctx, backend.ReleaseRequest{
 							Kind: e.kind, Name: "lock", Owner: owner, Lease: lease,
 						}); err != nil || res.Outcome != backend.NotHeld {
-							return fmt.Errorf("Release by %s, who doesn't hold the lock: %v, %v",
+							return fmt.Errorf("Release by %s, which doesn't hold the lock: %v, %v",
 								owner, res.Outcome, err)
 						}
 						if res, err := s.Renew(e.ctx, backend.RenewRequest{
 							Kind: e.kind, Name: "lock", Owner: owner, Lease: lease,
 						}); err != nil || res.Held {
-							return fmt.Errorf("Renew by %s, who doesn't hold the lock: %v, %v",
+							return fmt.Errorf("Renew by %s, which doesn't hold the lock: %v, %v",
 								owner, res.Held, err)
 						}
 						if time.Since(start) > 30*time.Second {
@@ -743,14 +743,14 @@ var concurrencyCases = []testCase{
 					if res, err := s.Renew(e.ctx, backend.RenewRequest{
 						Kind: e.kind, Name: "lock", Owner: owner, Lease: lease,
 					}); err != nil || !res.Held {
-						return fmt.Errorf("Renew by %s, who holds the lock: %v, %v", owner,
+						return fmt.Errorf("Renew by %s, which holds the lock: %v, %v", owner,
 							res.Held, err)
 					}
 					inside.Add(-1)
 					if res, err := s.Release(e.ctx, backend.ReleaseRequest{
 						Kind: e.kind, Name: "lock", Owner: owner, Lease: lease,
 					}); err != nil || res.Outcome != backend.Freed {
-						return fmt.Errorf("Release by %s, who holds the lock: %v, %v", owner,
+						return fmt.Errorf("Release by %s, which holds the lock: %v, %v", owner,
 							res.Outcome, err)
 					}
 				}
@@ -787,8 +787,9 @@ var concurrencyCases = []testCase{
 
 var contextCases = []testCase{
 	{name: "context/ended",
-		rule: "A step whose context is over already tells the truth: done, or not done " +
-			"(Retry), or perhaps (Unknown)", tags: forReaders | forPermits,
+		rule: "A step whose context has already ended reports the truth: done, not done (Retry), " +
+			"or perhaps done (Unknown)",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, lease := e.party("a"), e.longLease()
 			over, cancel := context.WithCancel(e.ctx)
@@ -849,7 +850,7 @@ var contextCases = []testCase{
 			a.acquires("afterwards", lease) // the session still works
 		}},
 	{name: "context/ends meanwhile",
-		rule: "A step whose context ends meanwhile tells the truth, too",
+		rule: "A step whose context ends meanwhile reports the truth, too",
 		tags: forReaders | forPermits,
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()

@@ -108,7 +108,7 @@ func (x *ear) silent(e *env) {
 	defer x.mu.Unlock()
 	for _, g := range x.grants {
 		if g.Lease != 0 && !x.taken[g.Owner] {
-			e.Fatalf("Granted was called for %.40q, whose turn it isn't, or who is of another "+
+			e.Fatalf("Granted was called for %.40q, whose turn it isn't, or which is of another "+
 				"session", g.Owner)
 		}
 	}
@@ -141,7 +141,7 @@ func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
 			return p.asks(name, 0, p.e.longLease()).Acquired
 		})
 	} else if g := p.hears(x); g.Lease == 0 {
-		p.e.eventually(fmt.Sprintf("the lock acquired by %v, who was told to ask", p), func() bool {
+		p.e.eventually(fmt.Sprintf("the lock acquired by %v, which was told", p), func() bool {
 			return p.asks(name, 0, p.e.longLease()).Acquired
 		})
 	}
@@ -228,8 +228,8 @@ func (q *queue) turns(since time.Time, order ...int) (inTime bool) {
 
 var fairCases = []testCase{
 	{name: "fair/order",
-		rule: "Those who stand in line get the lock in the order in which they came, whichever " +
-			"session they are of, and then are out of it",
+		rule: "Waiters in line get the lock in the order of their arrival, in whatever session, " +
+			"and then leave the line",
 		run: func(e *env) {
 			a, lease := e.queuer("a"), e.longLease()
 			b, c := e.queuer("b"), e.queuer("c")
@@ -252,8 +252,8 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/again",
-		rule: "An owner that holds the lock isn't counted again without Reentry, and is " +
-			"once more with it; each lasts no shorter than the lease",
+		rule: "A holder isn't counted again without Reentry, and is counted once more with it; " +
+			"each hold lasts at least as long as the lease",
 		run: func(e *env) {
 			a, b, lease, shorter := e.queuer("a"), e.queuer("b"), e.longLease(),
 				e.legal(e.longLease()/2)
@@ -280,8 +280,8 @@ var fairCases = []testCase{
 			b.seesFree("lock")
 		}},
 	{name: "fair/given and asked for",
-		rule: "Who was given the lock just as it asked again has it once, for the lease that it " +
-			"asked for",
+		rule: "An owner that was given the lock just as it asked again holds it once, for the " +
+			"lease that it asked for",
 		run: func(e *env) {
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			e.inTime(func(name string) bool {
@@ -300,7 +300,7 @@ var fairCases = []testCase{
 				return true
 			})
 		}},
-	{name: "fair/no place", rule: "Without Place an attempt that doesn't succeed changes nothing",
+	{name: "fair/no place", rule: "Without Place a failed attempt changes nothing",
 		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			start := time.Now()
@@ -316,7 +316,7 @@ var fairCases = []testCase{
 			heard.silent(e)
 		}},
 	{name: "fair/remaining",
-		rule: "Who gets a place is told how long the present hold lasts, and so is who keeps it",
+		rule: "A request that gets or keeps a place reports how long the present hold lasts",
 		run: func(e *env) {
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			start := time.Now()
@@ -335,8 +335,8 @@ var fairCases = []testCase{
 			a.has("lock", 1)
 		}},
 	{name: "fair/not before its turn",
-		rule: "When a hold has run out the first in line has the lock before all who come later, " +
-			"also if nobody was told",
+		rule: "When a hold has run out, the first in line gets the lock before all later ones, " +
+			"even if it wasn't told",
 		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			for i, place := range []time.Duration{0, lease} {
@@ -356,13 +356,13 @@ var fairCases = []testCase{
 					}
 					return acquired &&
 						(heard != nil ||
-							fails(e, "%v got the lock before %v, who stands in line", c, b))
+							fails(e, "%v got the lock before %v, which stands in line", c, b))
 				})
 			}
 		}},
 	{name: "fair/moved by any step",
-		rule: "Any step about the lock but Look gives it to the first in line if a hold has run " +
-			"out; and if that is who asks, it is acquired",
+		rule: "If a hold has run out, any step about the lock except Look gives it to the first " +
+			"in line; if that one makes the step, it has acquired the lock",
 		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			var all []func()
@@ -412,8 +412,8 @@ var fairCases = []testCase{
 			}
 		}},
 	{name: "fair/dead heir",
-		rule: "Who was given the lock and doesn't renew it has it for a short time, about a " +
-			"second, and then the next in line gets it",
+		rule: "An owner that was given the lock and doesn't renew it has it for about a second, " +
+			"and then the next in line gets it",
 		run: func(e *env) {
 			a, dead, c, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.longLease()
 			a.acquires("lock", lease)
@@ -422,9 +422,9 @@ var fairCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			if left, atMost := dead.look("lock").
 				Remaining, e.legal(time.Second)+4*time.Second; left > atMost {
-				e.Fatalf("who was given the lock has it for %v; want about a second", left)
+				e.Fatalf("the lock was given away for %v; want about a second", left)
 			}
-			e.eventually("the lock given to the next in line, after one who is dead", func() bool {
+			e.eventually("the lock given to the next in line, after a dead one", func() bool {
 				holder := c.keep("lock", lease, "c").Holder
 				if q.heard[1] != nil {
 					_, told := q.heard[1].take("c")
@@ -439,8 +439,8 @@ var fairCases = []testCase{
 			dead.releases("lock", lease, backend.NotHeld)
 		}},
 	{name: "fair/place ends",
-		rule: "A place ends with Place unless it is kept, and then its owner gets nothing; " +
-			"one that is kept doesn't",
+		rule: "A place that isn't kept ends after Place, and its owner gets nothing; a place " +
+			"that is kept goes on",
 		run: func(e *env) {
 			a, dead, c, d, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.queuer("d"),
 				e.longLease()
@@ -467,8 +467,8 @@ var fairCases = []testCase{
 			c.acquires("lock", lease)
 		}},
 	{name: "fair/place kept by asking",
-		rule: "Who is in line and asks again keeps its place, which lasts for Place from now, or " +
-			"for longer if it was kept for longer",
+		rule: "A waiter in line that asks again keeps its place, which lasts for Place from now " +
+			"on, or longer if it was kept for longer",
 		run: func(e *env) {
 			a, b, c, d, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.queuer("d"),
 				e.longLease()
@@ -486,7 +486,7 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/given up",
-		rule: "Release by an owner that holds nothing gives up its place, and no other's",
+		rule: "A Release by an owner that holds nothing gives up its own place only",
 		run: func(e *env) {
 			a, b, c, d, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.queuer("d"),
 				e.longLease()
@@ -520,7 +520,8 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/given up too late",
-		rule: "Who was given the lock as it gave up gives it to the next with that Release",
+		rule: "If an owner was given the lock just as it gave up its place, its Release gives " +
+			"the lock to the next",
 		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			e.inTime(func(name string) bool {
@@ -536,7 +537,7 @@ var fairCases = []testCase{
 					e.Fatalf("Release: %v", err)
 				case res.Outcome != backend.Freed:
 					return time.Since(start) < patience &&
-						fails(e, "Release by %v, who was given the lock: %v; want freed", b,
+						fails(e, "Release by %v, which was given the lock: %v; want freed", b,
 							res.Outcome)
 				case !c.turn(name, q.heard[1], start):
 					return false
@@ -547,8 +548,8 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/keep",
-		rule: "KeepPlaces lets the places of those who are in line end with Place from now, and " +
-			"leaves them where they are",
+		rule: "KeepPlaces lets the places of waiters in line end after Place from now on, and " +
+			"doesn't move them",
 		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			d := e.at(b.s, "d").as(backend.Fair)
@@ -572,7 +573,7 @@ var fairCases = []testCase{
 				return q.turns(start, 0, 1, 2)
 			})
 		}},
-	{name: "fair/keep ends", rule: "A place that was kept ends with Place, too",
+	{name: "fair/keep ends", rule: "A place that was kept ends after Place, too",
 		run: func(e *env) {
 			a, dead, c, lease := e.queuer("a"), e.queuer("dead"), e.queuer("c"), e.longLease()
 			e.inTime(func(name string) bool {
@@ -592,8 +593,8 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/back in line",
-		rule: "Who is neither in line nor holds the lock when its place is to be kept comes back " +
-			"before all others, in the order of the request",
+		rule: "KeepPlaces puts owners that are neither in line nor hold the lock before all " +
+			"others, in the order of the request",
 		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			on := func(p party, owner string) party { return e.at(p.s, owner).as(backend.Fair) }
@@ -616,7 +617,7 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/keep and hold",
-		rule: "KeepPlaces says which of its owners holds the lock, and that one gets no place",
+		rule: "KeepPlaces reports which of its owners holds the lock, and gives that one no place",
 		run: func(e *env) {
 			a, c, lease := e.queuer("a"), e.queuer("c"), e.longLease()
 			b := e.at(a.s, "b").as(backend.Fair)
@@ -625,12 +626,12 @@ var fairCases = []testCase{
 				q := e.lineUp(name, lease, b)
 				for range 2 {
 					if res := a.keep(name, lease, "b", "a"); res.Holder != "a" {
-						e.Fatalf("KeepPlaces: Holder %q; want the holder, who is among the owners",
+						e.Fatalf("KeepPlaces: Holder %q; want the holder, one of the owners",
 							res.Holder)
 					}
 				}
 				if res := c.keep(name, lease, "c"); res.Holder != "" {
-					e.Fatalf("KeepPlaces: Holder %q, who isn't among the owners", res.Holder)
+					e.Fatalf("KeepPlaces: Holder %q, which isn't among the owners", res.Holder)
 				}
 				c.releases(name, lease, backend.NotHeld)
 				a.has(name, 1)
@@ -638,7 +639,7 @@ var fairCases = []testCase{
 				a.releases(name, lease, backend.Freed)
 				res := a.keep(name, lease, "b")
 				if elapsed := time.Since(start); res.Holder != "b" && elapsed < patience {
-					e.Fatalf("KeepPlaces: Holder %q; want the one who was just given the lock",
+					e.Fatalf("KeepPlaces: Holder %q; want the one that was just given the lock",
 						res.Holder)
 				}
 				if !q.turns(start, 0) {
@@ -649,8 +650,7 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/keep what is free",
-		rule: "If the lock is free when places are to be kept, the first of those who then " +
-			"are in line has it",
+		rule: "If the lock is free when places are kept, the first in line gets it",
 		run: func(e *env) {
 			b, c, lease := e.queuer("b"), e.queuer("c"), e.longLease()
 			e.inTime(func(name string) bool {
@@ -671,8 +671,8 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/told",
-		rule: "Granted says who was given the lock, and for how long from an instant that isn't " +
-			"after that: so long the store keeps it, at least",
+		rule: "Granted reports who was given the lock, from what instant on and for how long: " +
+			"the store keeps the lock at least that long, and the instant isn't after the grant",
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, other, lease := e.queuer("a"), e.queuer("b"), e.queuer("other"), e.longLease()
@@ -699,7 +699,8 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/told by KeepPlaces",
-		rule: "Granted is called whatever step gave the lock away, also one of the same session",
+		rule: "Granted is called whichever step gave the lock away, even a step of the same " +
+			"session",
 		run: func(e *env) {
 			e.needNotifier()
 			b, lease := e.queuer("b"), e.longLease()
@@ -794,7 +795,7 @@ var fairCases = []testCase{
 				e.Fatalf("Granted of a closed subscription was called %d times", n)
 			}
 		}},
-	{name: "fair/told of many", rule: "One session can be told of many locks, of any name",
+	{name: "fair/told of many", rule: "One session can be told of many locks, with any names",
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
@@ -826,7 +827,7 @@ var fairCases = []testCase{
 			}
 		}},
 	{name: "fair/told after a break",
-		rule: "When a broken subscription stands again Wake is called, and later grants are told",
+		rule: "When a broken subscription works again Wake is called, and later grants are told",
 		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
@@ -854,8 +855,8 @@ var fairCases = []testCase{
 			}
 		}},
 	{name: "fair/force",
-		rule: "ForceRelease frees the lock, leaves the line, and gives the lock to the first; it " +
-			"says whether anybody held it",
+		rule: "ForceRelease frees the lock, keeps the line, and gives the lock to the first in " +
+			"line; it reports whether the lock was held",
 		run: func(e *env) {
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
 			a.forces("free", false)
@@ -881,8 +882,8 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/and plain",
-		rule: "Fair, Exclusive and Fenced are ways to one lock: each excludes the others, " +
-			"sees it, and frees it by force",
+		rule: "Fair, Exclusive and Fenced are kinds of one lock: each excludes the others, sees " +
+			"it, and frees it by force",
 		run: func(e *env) {
 			fair, lease := e.queuer("a"), e.longLease()
 			for _, k := range e.locks()[0] {
@@ -908,15 +909,15 @@ var fairCases = []testCase{
 				fair.stands(name, lease)
 				plain.has(name, 1)
 				plain.releases(name, lease, backend.Freed)
-				e.eventually("a Fair lock given to who stood in line while the name had "+
+				e.eventually("a Fair lock given to a waiter in line while the name had "+
 					"another kind", func() bool {
 					return fair.keep(name, lease, "a").Holder == "a"
 				})
 			}
 		}},
 	{name: "fair/owners",
-		rule: "Those in line are told apart by equality only: case, blanks and all " +
-			"characters count",
+		rule: "Waiters in line are compared for equality only: case, blanks and all characters " +
+			"count",
 		run: func(e *env) {
 			a, lease := e.queuer("holder"), e.longLease()
 			s := e.session()
@@ -943,8 +944,9 @@ var fairCases = []testCase{
 			})
 		}},
 	{name: "fair/at once",
-		rule: "Two never hold the lock at once, and all who stand in line get it, with steps " +
-			"of all kinds going on", tags: Exclusion,
+		rule: "No two hold the lock at once, and all waiters in line get it, while steps of all " +
+			"kinds go on",
+		tags: Exclusion,
 		run: func(e *env) {
 			const sessions, owners, rounds = 3, 3, 6
 			lease := e.longLease()
@@ -979,8 +981,8 @@ var fairCases = []testCase{
 			all[0].seesFree("lock")
 		}},
 	{name: "fair/broken subscription",
-		rule: "Who wasn't told of its turn, since its subscription was broken, learns it from " +
-			"KeepPlaces",
+		rule: "An owner that wasn't told of its turn because its subscription was broken learns " +
+			"of it from KeepPlaces",
 		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
@@ -992,14 +994,14 @@ var fairCases = []testCase{
 			e.eventually("KeepPlaces names the holder", func() bool {
 				return b.keep("lock", lease, "b").Holder == "b"
 			})
-			e.eventually("the lock acquired by who was given it", func() bool {
+			e.eventually("the lock acquired by the owner that was given it", func() bool {
 				return b.asks("lock", 0, lease).Acquired
 			})
 			b.has("lock", 1)
 		}},
 	{name: "fair/wiped",
-		rule: "After the store has lost its data those who waited come back with KeepPlaces, and " +
-			"the first who comes back has the lock",
+		rule: "After the store has lost its data, former waiters come back with KeepPlaces, and " +
+			"the first one that comes back gets the lock",
 		run: func(e *env) {
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
@@ -1022,7 +1024,8 @@ var fairCases = []testCase{
 			a.renews("lock", lease, false)
 		}},
 	{name: "fair/context over",
-		rule: "KeepPlaces with a context that is over tells the truth, and may be called again",
+		rule: "KeepPlaces with a context that has ended reports the truth, and may be called " +
+			"again",
 		run: func(e *env) {
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
 			over, cancel := context.WithCancel(e.ctx)

@@ -137,7 +137,7 @@ func (p party) list(prefix string, limit int, between func()) (locks []backend.I
 		}
 		for _, i := range res.Locks {
 			if !strings.HasPrefix(i.Name, prefix) || i.Free() {
-				p.e.Fatalf("List(%.40q): %+v; want the prefix, and somebody who has it", prefix, i)
+				p.e.Fatalf("List(%.40q): %+v; want the prefix, and a holder", prefix, i)
 			}
 		}
 		locks = append(locks, res.Locks...)
@@ -238,8 +238,7 @@ func (e *env) same(sample map[string]view) {
 
 var inspectCases = []testCase{
 	{name: "inspect/free",
-		rule: "Inspect says of a lock that nobody has that it is free: one that was never " +
-			"used, was released, or was forced",
+		rule: "Inspect reports a lock as free if it was never used, was released, or was forced",
 		run: func(e *env) {
 			w, a, lease := e.watcher(), e.party("a"), e.longLease()
 			for _, k := range e.allKinds() {
@@ -254,8 +253,8 @@ var inspectCases = []testCase{
 			}
 		}},
 	{name: "inspect/plain",
-		rule: "Inspect says who has a plain lock, whichever way it was acquired, how often, " +
-			"and for how long it lasts",
+		rule: "Inspect reports the holder of a plain lock, however it was acquired, the number " +
+			"of holds, and how long they last",
 		run: func(e *env) {
 			w, s, lease := e.watcher(), e.session(), e.longLease()
 			for _, k := range e.declared(backend.Exclusive, backend.Fenced, backend.Fair) {
@@ -281,7 +280,7 @@ var inspectCases = []testCase{
 				w.inspects(name, view{shares: []share{{b, 1, term{lease, start}}}})
 			}
 		}},
-	{name: "inspect/readers", rule: "Inspect lists all who read, each with an end of its own",
+	{name: "inspect/readers", rule: "Inspect lists all readers, and how long each lasts",
 		run: func(e *env) {
 			e.need(backend.Read)
 			w, s, lease, start := e.watcher(), e.session(), e.longLease(), time.Now()
@@ -299,7 +298,7 @@ var inspectCases = []testCase{
 			w.inspects("lock", view{shares: []share{all[0], all[2]}})
 		}},
 	{name: "inspect/writer",
-		rule: "Inspect lists who writes before the same owner as a reader, and nobody who waits",
+		rule: "Inspect lists the writer before the same owner as a reader, and no waiters",
 		run: func(e *env) {
 			e.need(backend.Read, backend.Write)
 			w, s, lease, start := e.watcher(), e.session(), e.longLease(), time.Now()
@@ -321,8 +320,8 @@ var inspectCases = []testCase{
 			w.inspects("lock", view{}) // the note that is left is no hold
 		}},
 	{name: "inspect/permits",
-		rule: "Inspect says for each owner how many permits it has, and how many there are, " +
-			"as the store was told last",
+		rule: "Inspect reports how many permits each owner has, and the limit that the store was " +
+			"told last",
 		run: func(e *env) {
 			w, a, lease, start := e.watcher(), e.worker("a").of(2, 9), e.longLease(), time.Now()
 			b, c := e.at(a.s, "b").of(3, 9), e.at(a.s, "c").of(1, 12)
@@ -350,7 +349,7 @@ var inspectCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			w.inspects("lock", view{shares: []share{{b, 3, y}, {c, 1, y}}, limit: 12})
 		}},
-	{name: "inspect/line", rule: "Inspect says who stands in line for a Fair lock, in order",
+	{name: "inspect/line", rule: "Inspect reports the waiters in line for a Fair lock, in order",
 		run: func(e *env) {
 			e.need(backend.Fair)
 			w, a, lease, start := e.watcher(), e.queuer("owner 5"), e.longLease(), time.Now()
@@ -375,8 +374,7 @@ var inspectCases = []testCase{
 			is("owner 7", "owner 9", "owner 3", "owner 1")
 		}},
 	{name: "inspect/over",
-		rule: "What is over isn't there for Inspect, and it prolongs nothing: holds, " +
-			"permits, places",
+		rule: "Inspect leaves out holds, permits and places that have ended, and prolongs none",
 		run: func(e *env) {
 			w, p, short, long := e.watcher(), e.party("a"), e.shortLease(), e.longLease()
 			seen := make(map[string]view) // the reports when the short leases have expired
@@ -427,7 +425,7 @@ var inspectCases = []testCase{
 			e.same(sample)
 		}},
 	{name: "inspect/most",
-		rule: "Inspect lists MostHolders of those who have a lock, and says how many more " +
+		rule: "Inspect lists at most MostHolders holders of a lock, and reports how many more " +
 			"there are",
 		run: func(e *env) {
 			e.need(backend.Read)
@@ -459,8 +457,8 @@ var inspectCases = []testCase{
 			}
 		}},
 	{name: "inspect/conflict",
-		rule: "Inspect of something that is no lock answers ErrConflict, of kind Refused, and " +
-			"leaves it",
+		rule: "Inspect of data that isn't a lock answers ErrConflict, of kind Refused, and " +
+			"doesn't change it",
 		run: func(e *env) {
 			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil,
 				"PutForeign and ForeignIntact")
@@ -480,7 +478,7 @@ var inspectCases = []testCase{
 			w.inspects("another name", view{})
 		}},
 	{name: "inspect/names",
-		rule: "Inspect tells names and owners apart as the steps do, and reports them as they are",
+		rule: "Inspect tells names and owners apart as the steps do, and reports them unchanged",
 		run: func(e *env) {
 			w, s, lease := e.watcher(), e.session(), e.longLease()
 			names := e.oddLocks(e.kind)
@@ -571,7 +569,7 @@ func begun(names []string, prefix string) []string {
 
 var listCases = []testCase{
 	{name: "list/prefix",
-		rule: "List returns the locks whose names begin with the prefix, and no others, whatever " +
+		rule: "List returns exactly the locks whose names begin with the prefix, whatever " +
 			"characters these have",
 		run: func(e *env) {
 			l, s, lease := e.lister(), e.session(), e.longLease()
@@ -592,7 +590,7 @@ var listCases = []testCase{
 			}
 		}},
 	{name: "list/bytes",
-		rule: "A prefix for List may be any text, and end in the middle of a character",
+		rule: "A prefix for List may be any text, and may end in the middle of a character",
 		run: func(e *env) {
 			l, s, names := e.lister(), e.session(), e.oddLocks(e.kind)
 			for _, name := range names {
@@ -619,8 +617,8 @@ var listCases = []testCase{
 				"lock 15", "lock 16", "lock 17", "lock 18", "lock 19")
 		}},
 	{name: "list/changes",
-		rule: "A lock that somebody has all the time from the first page to the last is listed, " +
-			"whatever is acquired and released meanwhile",
+		rule: "A lock that is held from the first page to the last is listed, whatever is " +
+			"acquired and released meanwhile",
 		run: func(e *env) {
 			l, a, lease := e.lister(), e.party("a"), e.longLease()
 			var stay []string
@@ -653,7 +651,7 @@ var listCases = []testCase{
 			}
 		}},
 	{name: "list/content",
-		rule: "List says of each lock what Inspect does: of all kinds, and of each once who has it",
+		rule: "List reports the same as Inspect about locks of all kinds, and each holder once",
 		run: func(e *env) {
 			l := e.lister()
 			sample := e.sample("kind: ", e.longLease())
@@ -671,8 +669,8 @@ var listCases = []testCase{
 			}
 		}},
 	{name: "list/free",
-		rule: "List returns no lock that is free: released, forced, or run out, whatever " +
-			"the store keeps of it",
+		rule: "List returns no free locks: released, forced, or run out, even if the store keeps " +
+			"data of them",
 		run: func(e *env) {
 			l, s, lease := e.lister(), e.session(), e.longLease()
 			for _, k := range e.allKinds() {
@@ -688,8 +686,7 @@ var listCases = []testCase{
 				return len(l.list("", 5, func() {})) == 0
 			})
 		}},
-	{name: "list/foreign",
-		rule: "List goes on where there is something that is no lock, and leaves it",
+	{name: "list/foreign", rule: "List goes on after data that isn't a lock, and doesn't change it",
 		run: func(e *env) {
 			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil,
 				"PutForeign and ForeignIntact")

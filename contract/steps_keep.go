@@ -25,7 +25,7 @@ func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcom
 		p.e.Fatalf("Release(%.40q) by %v, keep %v: %v", name, p, keep, err)
 	}
 	if res.Outcome != want || res.Counted {
-		p.e.Fatalf("Release(%.40q) by %v, keep %v: %+v; want %v, and nothing about who waits", name,
+		p.e.Fatalf("Release(%.40q) by %v, keep %v: %+v; want %v, and nothing about waiters", name,
 			p, keep, res, want)
 	}
 }
@@ -45,8 +45,8 @@ func (p party) isKept(name string, keep time.Duration, since time.Time) {
 // holder, and for the only permit of a semaphore.
 var keepCases = []testCase{
 	{name: "keep/kept",
-		rule: "A last release with Keep lets nobody have the lock: it is kept for that " +
-			"long, be it longer or shorter than the lease; until then Look doesn't say so",
+		rule: "A last release with Keep keeps the lock for that time, longer or shorter than the " +
+			"lease: nobody can have it, and Look reports it as Kept from then on only",
 		tags: forPermits,
 		run: func(e *env) {
 			e.needKeeps()
@@ -71,8 +71,9 @@ var keepCases = []testCase{
 			}
 		}},
 	{name: "keep/owner",
-		rule: "Whoever has given back what is kept can't acquire, renew or release it; another " +
-			"release with Keep finds it Kept, and leaves it as it is", tags: forPermits,
+		rule: "The former owner of a kept lock can't acquire, renew or release it; another " +
+			"release with Keep finds it Kept, and changes nothing",
+		tags: forPermits,
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -89,7 +90,8 @@ var keepCases = []testCase{
 			b.isKept("lock", lease, start)
 		}},
 	{name: "keep/nothing",
-		rule: "A release with Keep of an owner who holds nothing changes nothing", tags: forPermits,
+		rule: "A release with Keep by an owner that holds nothing changes nothing",
+		tags: forPermits,
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -103,7 +105,8 @@ var keepCases = []testCase{
 			b.releases("lock", lease, backend.Freed)
 			a.seesFree("lock")
 		}},
-	{name: "keep/force", rule: "ForceRelease frees what is kept", tags: forPermits,
+	{name: "keep/force", rule: "ForceRelease frees a kept lock",
+		tags: forPermits,
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -131,8 +134,7 @@ var keepCases = []testCase{
 			open.isKept("lock", 2*e.longLease(), start)
 		}},
 	{name: "keep/inspect",
-		rule: "Inspect says who has given back what is kept, as far as the store knows " +
-			"owners, and that it is kept",
+		rule: "Inspect reports that a lock is kept, and by whom, if the store knows owners",
 		run: func(e *env) {
 			e.needKeeps()
 			a, lease := e.party("a"), e.longLease()
@@ -209,8 +211,8 @@ var keepCases = []testCase{
 // keepCountCases are about counted holds.
 var keepCountCases = []testCase{
 	{name: "keep/count",
-		rule: "A release with Keep that leaves holds is as any: they last for the lease, and " +
-			"nothing is kept before the last",
+		rule: "A release with Keep that leaves holds acts as any release: they last for the " +
+			"lease, and the lock is kept after the last one only",
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -229,8 +231,8 @@ var keepCountCases = []testCase{
 			b.isKept("lock", 2*lease, start)
 		}},
 	{name: "keep/lease",
-		rule: "A release with Keep that leaves holds lets them last for the lease; a Write not " +
-			"shorter than before",
+		rule: "A release with Keep that leaves holds lets them last for the lease; a Write " +
+			"doesn't get shorter",
 		run: func(e *env) {
 			e.needKeeps()
 			a, b := e.party("a"), e.party("b")
@@ -246,7 +248,7 @@ var keepCountCases = []testCase{
 var keepKindCases = []testCase{
 	{name: "keep/watched",
 		rule: "A release with Keep that keeps an Exclusive or a Fenced lock calls Wake of " +
-			"whoever watches it",
+			"sessions that watch it",
 		run: func(e *env) {
 			e.needNotifier()
 			e.needKeeps()
@@ -278,15 +280,15 @@ var keepKindCases = []testCase{
 					})
 					b.forces(name, true)
 				}
-				e.eventually("Wake called of whoever waits, too, after a forced release",
+				e.eventually("Wake called of waiters, too, after a forced release",
 					func() bool { return waits.calls() > 0 })
 				sub.Close()
 				sub2.Close()
 			}
 		}},
 	{name: "keep/runs out",
-		rule: "What is kept is free when that time is over, and not earlier; then all " +
-			"begins anew, for who had it as for others, and who stands in line is given it",
+		rule: "A kept lock is free when the time is over, and no sooner; then all begins anew, " +
+			"for its former owner and for others, and the first in line gets it",
 		run: func(e *env) {
 			e.needKeeps()
 			kinds := []backend.Kind{
@@ -322,14 +324,14 @@ var keepKindCases = []testCase{
 				a.releases(name, lease, backend.Freed)
 			}
 			if e.limits().Kinds.Has(backend.Fair) {
-				e.eventually("the lock given to who stands in line, when it is kept no more",
+				e.eventually("the lock given to the first in line, when it is no longer kept",
 					func() bool {
 						return b.keep("line", lease, "b").Holder == "b"
 					})
 			}
 		}},
 	{name: "keep/time",
-		rule: "What is kept for a time that no lease may have is free before the next " +
+		rule: "A lock that is kept for a time that no lease may have is free before the next " +
 			"lease would be over",
 		run: func(e *env) {
 			e.needKeeps()
@@ -352,7 +354,9 @@ var keepKindCases = []testCase{
 				}
 			}
 		}},
-	{name: "keep/token", rule: "A token is the hold's until it is kept, and the next is larger",
+	{name: "keep/token",
+		rule: "The token of a hold stays the same until the lock is kept, and the next token is " +
+			"larger",
 		run: func(e *env) {
 			e.need(backend.Fenced)
 			e.needKeeps()
@@ -366,8 +370,8 @@ var keepKindCases = []testCase{
 			}
 		}},
 	{name: "keep/other kinds",
-		rule: "What an Exclusive, Fenced or Fair lock has kept excludes the others, and is " +
-			"kept to them, too",
+		rule: "A lock that is kept as Exclusive, Fenced or Fair excludes the other two, and they " +
+			"find it kept, too",
 		run: func(e *env) {
 			e.needKeeps()
 			kinds := []backend.Kind{backend.Exclusive, backend.Fenced, backend.Fair}
@@ -387,8 +391,8 @@ var keepKindCases = []testCase{
 			}
 		}},
 	{name: "keep/line",
-		rule: "Who stands in line for a Fair lock isn't given what is kept; to ask late " +
-			"doesn't get its former owner in line",
+		rule: "Waiters in line for a Fair lock don't get a kept lock; a late request doesn't put " +
+			"its former owner in line",
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
@@ -409,8 +413,8 @@ var keepKindCases = []testCase{
 			a.seesFree("lock")
 		}},
 	{name: "keep/late look",
-		rule: "A place that a late KeepPlaces gave to whoever has had what is kept is gone " +
-			"with the next release, which finds it Kept",
+		rule: "If a late KeepPlaces gave the former owner of a kept lock a place, the next " +
+			"release finds the lock Kept and removes that place",
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
@@ -423,8 +427,8 @@ var keepKindCases = []testCase{
 			b.releases("lock", lease, backend.Freed)
 		}},
 	{name: "keep/turn",
-		rule: "Who has a Fair lock since his turn came, and has not asked for it since, can " +
-			"have it kept",
+		rule: "An owner that got a Fair lock in its turn, and hasn't asked for it since, can " +
+			"keep it",
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
@@ -438,8 +442,7 @@ var keepKindCases = []testCase{
 			a.refused("lock", lease)
 			a.isKept("lock", lease, start)
 		}},
-	{name: "keep/place",
-		rule: "A release with Keep of an owner who stands in line gives up the place",
+	{name: "keep/place", rule: "A release with Keep by an owner in line gives up the place",
 		run: func(e *env) {
 			e.needKeeps()
 			a, b, c, lease := e.queuer("a"), e.queuer("b"), e.queuer("c"), e.longLease()
@@ -451,8 +454,8 @@ var keepKindCases = []testCase{
 			c.has("lock", 1)
 		}},
 	{name: "keep/write",
-		rule: "While a Write is kept nobody else reads or writes; what its owner reads " +
-			"stays, and may be read again; and its owner leaves no note",
+		rule: "While a Write is kept, no other owner reads or writes; its owner's Reads stay, " +
+			"and it may read again; its owner leaves no note",
 		run: func(e *env) {
 			e.needKeeps()
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
@@ -486,8 +489,7 @@ var keepKindCases = []testCase{
 			b.acquires("lock", lease)
 		}},
 	{name: "keep/permits",
-		rule: "Permits that are kept stay out, for just as long; others are given, but not " +
-			"to their owner",
+		rule: "Kept permits stay taken for that time; others are granted, but not to their owner",
 		run: func(e *env) {
 			e.need(backend.Permits)
 			e.needKeeps()
@@ -513,7 +515,7 @@ var keepKindCases = []testCase{
 			a.available("sem", 5, 5)
 		}},
 	{name: "keep/other number",
-		rule: "A release with Keep of another number of permits than the owner has gives them back",
+		rule: "A release with Keep of another number of permits than the owner has releases them",
 		run: func(e *env) {
 			e.need(backend.Permits)
 			e.needKeeps()

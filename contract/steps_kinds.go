@@ -128,8 +128,7 @@ var undeclaredCases = []testCase{
 
 var wholeLeaseCases = []testCase{
 	{name: "kinds/whole lease",
-		rule: "A hold has all of its lease, also where its session uses something of an earlier " +
-			"hold again",
+		rule: "A hold has its full lease, even if its session reuses something of an earlier hold",
 		run: func(e *env) {
 			var kinds []backend.Kind
 			for k := backend.Exclusive; k <= backend.Permits; k++ {
@@ -184,8 +183,8 @@ var fencedCases = []testCase{
 			}
 		}},
 	{name: "fenced/token of a re-entry",
-		rule: "Whoever holds a Fenced lock already gets the Token that its hold has, for as " +
-			"long as it holds it",
+		rule: "An owner that already holds a Fenced lock gets the Token of its hold, for as long " +
+			"as it holds it",
 		run: func(e *env) {
 			e.need(backend.Fenced)
 			a, b, lease := e.party("a").as(backend.Fenced), e.party("b").as(backend.Fenced),
@@ -210,7 +209,8 @@ var fencedCases = []testCase{
 			}
 		}},
 	{name: "fenced/tokens in order",
-		rule: "Whoever gets a Fenced lock later has a larger Token, whatever others do at once",
+		rule: "A later acquisition of a Fenced lock has a larger Token, whatever others do at " +
+			"the same time",
 		run: func(e *env) {
 			e.need(backend.Fenced)
 			const parties, rounds = 6, 10
@@ -247,8 +247,8 @@ var fencedCases = []testCase{
 			}
 		}},
 	{name: "fenced/and plain",
-		rule: "Exclusive and Fenced are two ways to one lock: each excludes the other, sees it, " +
-			"frees it by force, and wakes it; and only Fenced has tokens",
+		rule: "Exclusive and Fenced are kinds of one lock: each excludes the other, sees it, " +
+			"frees it by force, and wakes it; only Fenced has tokens",
 		run: func(e *env) {
 			e.need(backend.Fenced)
 			fenced, plain, lease := e.party("a").as(backend.Fenced), e.party("b"), e.longLease()
@@ -307,7 +307,7 @@ func (p party) gives(name string, lease time.Duration) error {
 		Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits,
 	})
 	if err == nil && res.Outcome != backend.Freed {
-		err = fmt.Errorf("Release by %v, who holds the lock: %v", p, res.Outcome)
+		err = fmt.Errorf("Release by %v, which holds the lock: %v", p, res.Outcome)
 	}
 	return err
 }
@@ -333,8 +333,8 @@ func (p party) keptOut(name string, x term) {
 
 var readCases = []testCase{
 	{name: "read/shared",
-		rule: "Any number of owners have a Read at once, each of them once, however often it is " +
-			"acquired",
+		rule: "Any number of owners have a Read at once, each of them once, however often they " +
+			"acquire it",
 		run: func(e *env) {
 			a, b, c, lease := e.reader("a"), e.reader("b"), e.reader("c"), e.longLease()
 			for _, p := range []party{a, b, a, a} {
@@ -354,8 +354,8 @@ var readCases = []testCase{
 			a.seesFree("lock")
 		}},
 	{name: "read/excludes writers",
-		rule: "While anybody reads nobody writes; a Write that isn't acquired says how long the " +
-			"last Read lasts, and changes nothing",
+		rule: "While there are readers nobody writes; a Write that isn't acquired reports how " +
+			"long the last Read lasts, and changes nothing",
 		run: func(e *env) {
 			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
 			start := time.Now()
@@ -374,8 +374,8 @@ var readCases = []testCase{
 			w.has("lock", 1)
 		}},
 	{name: "read/lease",
-		rule: "A Read lasts no shorter than it did before, whatever the steps of its " +
-			"owner, or of others, ask for",
+		rule: "The lease of a Read never gets shorter, whatever the steps of its owner or of " +
+			"others ask for",
 		run: func(e *env) {
 			a, b, short, lease := e.reader("a"), e.reader("b"), e.legal(e.longLease()/2),
 				e.longLease()
@@ -407,8 +407,8 @@ var readCases = []testCase{
 			a.lasts("lock", 3*lease, start)
 		}},
 	{name: "read/each ends by itself",
-		rule: "A reader whose lease has run out keeps no writer out once the others have left, " +
-			"though they were still reading then",
+		rule: "A reader whose lease has run out doesn't keep writers out once the other readers " +
+			"have left, even if they still read when it ran out",
 		run: func(e *env) {
 			dead, b, c, w, lease := e.reader("dead"), e.reader("b"), e.reader("c"), e.writer("w"),
 				e.longLease()
@@ -444,8 +444,8 @@ var readCases = []testCase{
 			}
 		}},
 	{name: "read/all end",
-		rule: "When the leases of all readers have run out a writer gets in, though nobody " +
-			"looked in between",
+		rule: "When the leases of all readers have run out a writer gets in, even if no step " +
+			"came in between",
 		run: func(e *env) {
 			a, b, w := e.reader("a"), e.reader("b"), e.writer("w")
 			a.acquires("lock", e.shortLease())
@@ -455,7 +455,7 @@ var readCases = []testCase{
 			a.releases("lock", e.longLease(), backend.NotHeld)
 			w.has("lock", 1)
 		}},
-	{name: "read/renew", rule: "Renew prolongs the Read of its owner, and no other's",
+	{name: "read/renew", rule: "Renew prolongs the Read of its owner only",
 		run: func(e *env) {
 			a, b, c, w, lease := e.reader("a"), e.reader("b"), e.reader("c"), e.writer("w"),
 				e.longLease()
@@ -467,7 +467,7 @@ var readCases = []testCase{
 				b.acquires(name, short)
 				c.renews(name, lease, false)
 				if got := c.look(name).Count; got != 0 {
-					e.Fatalf("Look by who doesn't read: count %d", got)
+					e.Fatalf("Look by an owner that doesn't read: count %d", got)
 				}
 				if !a.renew(name, lease) {
 					if elapsed := time.Since(start); elapsed < short-short/50-2*time.Millisecond {
@@ -487,7 +487,7 @@ var readCases = []testCase{
 			}
 		}},
 	{name: "read/force",
-		rule: "ForceRelease of a Read ends all reading, and nothing while somebody writes",
+		rule: "ForceRelease of a Read ends all Reads, and does nothing while there is a writer",
 		run: func(e *env) {
 			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
 			a.forces("lock", false)
@@ -504,7 +504,7 @@ var readCases = []testCase{
 			w.as(backend.Read).has("lock", 1)
 		}},
 	{name: "read/owners",
-		rule: "Readers are told apart by equality only: case, blanks and all characters count",
+		rule: "Readers are compared for equality only: case, blanks and all characters count",
 		run: func(e *env) {
 			s, lease := e.reader("a").s, e.longLease()
 			var all []party
@@ -567,8 +567,9 @@ var readCases = []testCase{
 			a.seesFree("free")
 		}},
 	{name: "read/and write at once",
-		rule: "Readers never see a writer at work, nor two writers each other, with steps of all " +
-			"kinds going on", tags: Exclusion,
+		rule: "A writer is alone: no reader and no other writer sees it at work, while steps of " +
+			"all kinds go on",
+		tags: Exclusion,
 		run: func(e *env) {
 			const parties, rounds = 8, 12
 			lease := e.longLease()
@@ -625,8 +626,8 @@ var readCases = []testCase{
 
 var writeCases = []testCase{
 	{name: "write/excludes readers",
-		rule: "While somebody writes nobody else reads; a Read that isn't acquired says how long " +
-			"the Write lasts, and changes nothing",
+		rule: "While there is a writer no other owner reads; a Read that isn't acquired reports " +
+			"how long the Write lasts, and changes nothing",
 		run: func(e *env) {
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			start := time.Now()
@@ -648,7 +649,7 @@ var writeCases = []testCase{
 			a.acquires("lock", lease)
 		}},
 	{name: "write/own read",
-		rule: "The owner of a Write may read, too, and each of the two is given back by itself",
+		rule: "The owner of a Write may also read, and each of the two is released by itself",
 		run: func(e *env) {
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			r := w.as(backend.Read)
@@ -674,8 +675,8 @@ var writeCases = []testCase{
 			a.acquires("lock", lease)
 		}},
 	{name: "write/downgrade",
-		rule: "Whoever reads under its own Write keeps the Read after the last release of the " +
-			"Write: others read beside it, and nobody writes",
+		rule: "An owner that reads under its own Write keeps the Read after the last release of " +
+			"the Write: others read beside it, and nobody writes",
 		run: func(e *env) {
 			w, a, other, lease := e.writer("w"), e.reader("a"), e.writer("other"), e.longLease()
 			r := w.as(backend.Read)
@@ -702,7 +703,7 @@ var writeCases = []testCase{
 			}
 		}},
 	{name: "write/no upgrade",
-		rule: "To the owner of a Read alone a Write is held by another, though nobody else reads",
+		rule: "For the owner of a Read, a Write is held by another, even if nobody else reads",
 		run: func(e *env) {
 			a, lease := e.reader("a"), e.longLease()
 			start := time.Now()
@@ -716,8 +717,8 @@ var writeCases = []testCase{
 			a.as(backend.Write).acquires("lock", lease)
 		}},
 	{name: "write/force",
-		rule: "ForceRelease of a Write ends it, and what its owner reads; and nothing while " +
-			"others only read",
+		rule: "ForceRelease of a Write ends it and its owner's Read; it does nothing while there " +
+			"are only readers",
 		run: func(e *env) {
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			a.as(backend.Write).forces("lock", false)
@@ -735,7 +736,7 @@ var writeCases = []testCase{
 			a.as(backend.Write).acquires("lock", lease)
 		}},
 	{name: "write/own read ends",
-		rule: "When the leases have run out nothing is left of a Write and of its owner's Read",
+		rule: "When the leases have run out, a Write and its owner's Read are gone",
 		run: func(e *env) {
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			w.acquires("lock", e.shortLease())
@@ -752,7 +753,7 @@ var writeCases = []testCase{
 
 			w.acquires("written", lease)
 			w.as(backend.Read).asks("written", 0, 0, e.shortLease())
-			e.eventually("the owner of the Write reads no more", func() bool {
+			e.eventually("the owner of the Write no longer reads", func() bool {
 				res, err := w.s.Look(e.ctx, backend.LookRequest{
 					Kind: backend.Read, Name: "written", Owner: w.owner,
 				})
@@ -818,8 +819,8 @@ func (p party) admitted(name string, waited time.Duration) {
 
 var noteCases = []testCase{
 	{name: "note/bars",
-		rule: "A Read isn't acquired while there is a note of a Write that has waited for " +
-			"longer, though nobody writes; the result says what is left of it",
+		rule: "A Read isn't acquired while there is a note of a Write that has waited longer, " +
+			"even if nobody writes; the result reports how long the note lasts",
 		run: func(e *env) {
 			a, c, w, other := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other")
 			place := e.legal(e.longLease() / 4)
@@ -841,7 +842,7 @@ var noteCases = []testCase{
 			c.refused("lock", e.longLease())
 		}},
 	{name: "note/who came before",
-		rule: "A Read that has waited for longer than the Write of a note isn't barred by it",
+		rule: "A Read that has waited longer than the Write of a note isn't barred by it",
 		run: func(e *env) {
 			a, c, w, place := e.reader("a"), e.reader("c"), e.writer("w"), e.longLease()
 			a.acquires("lock", e.longLease())
@@ -851,7 +852,7 @@ var noteCases = []testCase{
 			c.admitted("lock", 80*time.Minute)
 			c.has("lock", 1)
 		}},
-	{name: "note/those inside", rule: "A note doesn't bar owners who read or write already",
+	{name: "note/those inside", rule: "A note doesn't bar owners that already read or write",
 		run: func(e *env) {
 			a, w, waiting, place := e.reader("a"), e.writer("w"), e.writer("waiting"), e.longLease()
 			a.acquires("lock", e.longLease())
@@ -866,8 +867,8 @@ var noteCases = []testCase{
 			a.barred("written", 0, place)
 		}},
 	{name: "note/ends",
-		rule: "A note ends with Place, and not before; without Place there is none, and " +
-			"other kinds leave none",
+		rule: "A note ends after Place, and no sooner; without Place there is none, and other " +
+			"kinds leave none",
 		run: func(e *env) {
 			a, c, w := e.reader("a"), e.reader("c"), e.writer("w")
 			a.acquires("lock", e.longLease())
@@ -911,8 +912,8 @@ var noteCases = []testCase{
 			c.admitted("lock", 3*time.Hour)
 		}},
 	{name: "note/given up",
-		rule: "Release of a Write takes back the note that its owner has left, also where " +
-			"it held nothing, and no other's",
+		rule: "Release of a Write takes back its owner's note, even if the owner held nothing, " +
+			"and no other note",
 		run: func(e *env) {
 			a, c, w, other, place := e.reader("a"), e.reader("c"), e.writer("w"), e.writer("other"),
 				e.longLease()
@@ -931,8 +932,8 @@ var noteCases = []testCase{
 			c.admitted("lock", 0)
 		}},
 	{name: "note/conflict",
-		rule: "A note bars Reads also after another lock had the name: " +
-			"a step that answers ErrConflict, the owner's Release too, doesn't take it back",
+		rule: "A note still bars Reads after another lock had the name: a step that answers " +
+			"ErrConflict, including the owner's Release, doesn't take it back",
 		run: func(e *env) {
 			a, c, w, plain := e.reader("a"), e.reader("c"), e.writer("w"), e.party("plain")
 			lease, place := e.longLease(), e.longLease()
@@ -945,7 +946,7 @@ var noteCases = []testCase{
 			c.barred("lock", 0, place)
 		}},
 	{name: "note/many",
-		rule: "However many wait to write, the owner of the Write writes once more, and reads",
+		rule: "However many writers wait, the owner of the Write can write once more, and read",
 		run: func(e *env) {
 			w, lease := e.writer("w"), e.longLease()
 			w.acquires("lock", lease)
@@ -973,7 +974,7 @@ var noteCases = []testCase{
 			c.admitted("lock", 90*time.Minute) // other's note is left
 		}},
 	{name: "note/of several",
-		rule: "Of several notes that bar a Read the result tells when the last ends",
+		rule: "If several notes bar a Read, the result reports when the last one ends",
 		run: func(e *env) {
 			a, c, v, w := e.reader("a"), e.reader("c"), e.writer("v"), e.writer("w")
 			first, last := e.legal(e.longLease()/4), e.legal(e.longLease()/2)
@@ -990,8 +991,8 @@ var noteCases = []testCase{
 // rwNotifierCases are about the events of a read-write lock that wake waiters.
 var rwNotifierCases = []testCase{
 	{name: "notifier/write",
-		rule: "The last release of a Write calls Wake, also where its owner goes on reading; " +
-			"and so does a forced one",
+		rule: "The last release of a Write calls Wake, even if its owner goes on reading; so " +
+			"does a forced release",
 		run: func(e *env) {
 			e.needNotifier()
 			a, w, lease := e.reader("a"), e.writer("w"), e.longLease()
@@ -1019,8 +1020,7 @@ var rwNotifierCases = []testCase{
 			}
 		}},
 	{name: "notifier/last reader",
-		rule: "The release of the last Read calls Wake, and so does a forced release of " +
-			"those who read",
+		rule: "The release of the last Read calls Wake, and so does a forced release of Reads",
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, w, lease := e.reader("a"), e.reader("b"), e.writer("w"), e.longLease()
@@ -1063,8 +1063,8 @@ var rwNotifierCases = []testCase{
 
 var conflictCases = []testCase{
 	{name: "kinds/of one name",
-		rule: "What a name holds is one owner's lock, a read-write lock, or permits, until it is " +
-			"free: a step of another answers ErrConflict, of kind Refused, and leaves it",
+		rule: "Until it is free, a name is one owner's lock, a read-write lock, or permits: a " +
+			"step of another of these answers ErrConflict, of kind Refused, and changes nothing",
 		run: func(e *env) {
 			lease := e.longLease()
 			a, b := e.party("a"), e.party("b") // no owner uses two kinds of lock
@@ -1096,8 +1096,8 @@ var conflictCases = []testCase{
 			}
 		}},
 	{name: "kinds/after another",
-		rule: "A name whose holds have all run out is free for locks of any kind; but one " +
-			"of which permits were out may stay a semaphore's",
+		rule: "A name whose holds have all run out is free for locks of any kind, except that a " +
+			"name of permits may stay a semaphore's",
 		run: func(e *env) {
 			a, b := e.party("a"), e.party("b")
 			locks := e.locks()

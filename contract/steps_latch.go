@@ -52,8 +52,8 @@ func (l latcher) sets(name string, n int64) {
 // latchCases are the cases for a store that has latches.
 var latchCases = []testCase{
 	{name: "latch/count",
-		rule: "A latch is open, can be set while it is, counts down to zero, and is as new then; " +
-			"names are apart",
+		rule: "A latch is open, can be set while it is open, counts down to zero, and is then as " +
+			"new; names are separate",
 		run: func(e *env) {
 			a, b := e.latcher(), e.latcher()
 			a.counts("one", 0)
@@ -92,7 +92,7 @@ var latchCases = []testCase{
 			a.counts("latch", 1)
 		}},
 	{name: "latch/set meanwhile",
-		rule: "What counts down while a latch is set takes one at most from the new count",
+		rule: "A CountDown while a latch is set takes at most one from the new count",
 		run: func(e *env) {
 			a, b := e.latcher(), e.latcher()
 			const n, many = 1 << 40, 8
@@ -118,8 +118,8 @@ var latchCases = []testCase{
 			}
 		}},
 	{name: "latch/locks",
-		rule: "A latch is no lock: one by its name is either refused by both with " +
-			"ErrConflict, or apart",
+		rule: "A latch isn't a lock: if both have one name, both answer ErrConflict, or they are " +
+			"separate",
 		run: func(e *env) {
 			a, p, lease := e.latcher(), e.party("p"), e.longLease()
 			a.sets("latch", 2)
@@ -146,8 +146,8 @@ var latchCases = []testCase{
 			p.has("lock", 1)
 		}},
 	{name: "latch/notifier",
-		rule: "The CountDown that opens a latch calls Wake; a release of a lock by that name " +
-			"needn't",
+		rule: "The CountDown that opens a latch calls Wake; a release of a lock with that name " +
+			"need not",
 		run: func(e *env) {
 			e.needNotifier()
 			a, b := e.latcher(), e.latcher()
@@ -183,7 +183,7 @@ var latchCases = []testCase{
 			})
 		}},
 	{name: "latch/broken subscription",
-		rule: "Wake is called when a broken subscription stands again",
+		rule: "Wake is called when a broken subscription works again",
 		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
@@ -206,8 +206,9 @@ var latchCases = []testCase{
 // latchLockerCases are about a [dlock.Latch].
 var latchLockerCases = []testCase{
 	{name: "latch",
-		rule: "those who wait for a latch go on when it has been counted down, in any " +
-			"client, and not before", run: locker(latchOpens)},
+		rule: "waiters for a latch go on when it has been counted down, in any client, and no " +
+			"sooner",
+		run: locker(latchOpens)},
 }
 
 func latchOpens(l *lab) {

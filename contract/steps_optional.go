@@ -15,7 +15,7 @@ import (
 
 var notifierCases = []testCase{
 	{name: "notifier/release",
-		rule: "After Subscribe has returned, a release of the lock calls Wake, by whatever session",
+		rule: "After Subscribe has returned, a release of the lock in any session calls Wake",
 		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
@@ -52,7 +52,7 @@ var notifierCases = []testCase{
 			}
 		}},
 	{name: "notifier/last hold",
-		rule: "The release that frees the lock calls Wake, after others that left holds",
+		rule: "The release that frees the lock calls Wake, after releases that left holds",
 		tags: woken,
 		run: func(e *env) {
 			e.needNotifier()
@@ -163,8 +163,9 @@ var notifierCases = []testCase{
 			}
 		}},
 	{name: "notifier/waiting",
-		rule: "Release says, if it is asked and says anything, how many sessions other than " +
-			"its own are subscribed", tags: forReaders | forPermits | woken,
+		rule: "If asked, Release may report how many sessions other than its own are subscribed, " +
+			"and then the number is right",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.party("a"), e.party("b"), e.party("c"), e.longLease()
@@ -266,7 +267,8 @@ var notifierCases = []testCase{
 			}
 		}},
 	{name: "notifier/closed and again",
-		rule: "Closing and making subscriptions of many names at once loses none",
+		rule: "No subscription is lost while subscriptions of many names are closed and made at " +
+			"once",
 		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
@@ -344,8 +346,9 @@ var notifierCases = []testCase{
 			}
 		}},
 	{name: "notifier/context over",
-		rule: "Subscribe with a context that is over doesn't hang, and the session can subscribe " +
-			"afterwards", tags: woken,
+		rule: "Subscribe with a context that has ended doesn't hang, and the session can " +
+			"subscribe afterwards",
+		tags: woken,
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -371,8 +374,9 @@ var notifierCases = []testCase{
 			rung.waits(e, "a release")
 		}},
 	{name: "notifier/broken",
-		rule: "When a broken subscription stands again Wake is called, and later releases " +
-			"call it again", tags: forReaders | forPermits | woken,
+		rule: "When a broken subscription works again Wake is called, and later releases call it " +
+			"again",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			e.skipWithout(e.store.BreakSubscriptions != nil, "BreakSubscriptions")
@@ -549,7 +553,8 @@ var batchCases = []testCase{
 			}
 		}},
 	{name: "batch/duplicates",
-		rule: "RenewBatch answers requests for one hold each; and a batch of none, or of one",
+		rule: "RenewBatch answers each of several requests for one hold; a batch may have no " +
+			"request, or one",
 		tags: forReaders | forPermits,
 		run: func(e *env) {
 			e.needBatchRenewer()
@@ -633,8 +638,9 @@ var batchCases = []testCase{
 			})
 		}},
 	{name: "batch/context over",
-		rule: "RenewBatch answers each request exactly once though its context is over, " +
-			"and tells the truth", tags: forReaders | forPermits,
+		rule: "RenewBatch answers each request exactly once even if its context has ended, and " +
+			"reports the truth",
+		tags: forReaders | forPermits,
 		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
@@ -666,8 +672,8 @@ var batchCases = []testCase{
 			}
 		}},
 	{name: "batch/returns last",
-		rule: "RenewBatch returns after the last call of answer has, though its context is over " +
-			"meanwhile",
+		rule: "RenewBatch returns after the last call of answer has returned, even if its " +
+			"context ends meanwhile",
 		run: func(e *env) {
 			e.needBatchRenewer()
 			a, lease := e.party("a"), e.longLease()
@@ -729,8 +735,9 @@ var closeCases = []testCase{
 			fresh.s.Close()
 		}},
 	{name: "close/notifier",
-		rule: "Session.Close ends the session's subscriptions, and no others; its releases still " +
-			"call Wake", tags: forReaders | forPermits | woken,
+		rule: "Session.Close ends the subscriptions of the session only; its releases still call " +
+			"Wake",
+		tags: forReaders | forPermits | woken,
 		run: func(e *env) {
 			e.needNotifier()
 			back := e.store.Backend()
@@ -757,8 +764,8 @@ var closeCases = []testCase{
 			}
 		}},
 	{name: "close/goroutines",
-		rule: "Session.Close ends the goroutines of the session, though the store's client stays " +
-			"open",
+		rule: "Session.Close ends the goroutines of the session, even if the store's client " +
+			"stays open",
 		run: func(e *env) {
 			const sessions = 50
 			back := e.store.Backend()
@@ -819,8 +826,8 @@ var closeCases = []testCase{
 
 var mishapCases = []testCase{
 	{name: "conflict",
-		rule: "Every step that finds something that is no lock answers ErrConflict, of kind " +
-			"Refused, and leaves it",
+		rule: "Every step that finds data that isn't a lock answers ErrConflict, of kind " +
+			"Refused, and doesn't change it",
 		run: func(e *env) {
 			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil,
 				"PutForeign and ForeignIntact")
@@ -830,8 +837,8 @@ var mishapCases = []testCase{
 			e.party("b").acquires("another name", e.longLease())
 		}},
 	{name: "wipe",
-		rule: "After the store has lost its data every lock is free, and former holders " +
-			"start from nothing",
+		rule: "After the store has lost its data all locks are free, and former holders begin " +
+			"anew",
 		run: func(e *env) {
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -860,8 +867,8 @@ var mishapCases = []testCase{
 			b.has("acquired", 1)
 		}},
 	{name: "wipe/counts",
-		rule: "A former holder doesn't touch what another took after the loss, though the store " +
-			"counts anew",
+		rule: "A former holder doesn't change what another acquired after the loss, even if the " +
+			"store counts anew",
 		run: func(e *env) {
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
@@ -897,7 +904,7 @@ var mishapCases = []testCase{
 			b.reenters("re-entered", lease, 2)
 		}},
 	{name: "wipe/notifier",
-		rule: "After the store has lost its data releases call Wake again, with no new " +
+		rule: "After the store has lost its data, releases call Wake again, without a new " +
 			"subscription",
 		tags: forReaders | forPermits | woken,
 		run: func(e *env) {

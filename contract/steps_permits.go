@@ -32,7 +32,7 @@ func (p party) waits(name string, x term) {
 	p.e.Helper()
 	p.keptOut(name, x)
 	if res := p.look(name); !res.Held || res.Count != 0 {
-		p.e.Fatalf("Look(%.40q) by %v, who was kept out: %+v; want held by others, count 0", name,
+		p.e.Fatalf("Look(%.40q) by %v, which was kept out: %+v; want held by others, count 0", name,
 			p, res)
 	}
 }
@@ -49,8 +49,8 @@ func (p party) refusedAs(name string, want error) {
 
 var permitsCases = []testCase{
 	{name: "permits/count",
-		rule: "Owners have as many permits as they asked for, all together no more than the " +
-			"limit; who doesn't get all gets none",
+		rule: "Owners have as many permits as they asked for, together no more than the limit; " +
+			"an owner that can't get all gets none",
 		run: func(e *env) {
 			a, b, c, d, lease := e.worker("a"), e.worker("b"), e.worker("c"), e.worker("d"),
 				e.longLease()
@@ -76,8 +76,8 @@ var permitsCases = []testCase{
 			d.available("another name", 5, 5)
 		}},
 	{name: "permits/again",
-		rule: "Whoever has as many permits as it asks for has them once, for the lease of " +
-			"its last attempt",
+		rule: "An owner that already has as many permits as it asks for has them once, for the " +
+			"lease of its last attempt",
 		run: func(e *env) {
 			a, b, short := e.worker("a").of(2, 5), e.worker("b").of(3, 5), e.legal(e.longLease()/4)
 			a.acquires("lock", short)
@@ -94,8 +94,8 @@ var permitsCases = []testCase{
 			b.available("lock", 5, 2)
 		}},
 	{name: "permits/remaining",
-		rule: "Permits that aren't acquired say when the first of those that are out end; " +
-			"Look says when the last do",
+		rule: "If permits aren't acquired, the result reports when the first of the taken " +
+			"permits end; Look reports when the last do",
 		run: func(e *env) {
 			a, b, c, lease := e.worker("a").of(1, 3), e.worker("b").of(2, 3),
 				e.worker("c").of(1, 3), e.longLease()
@@ -111,8 +111,8 @@ var permitsCases = []testCase{
 			c.of(2, 3).keptOut("lock", term{4 * lease, start})
 		}},
 	{name: "permits/another number, refused",
-		rule: "Whoever asks for another number and is refused learns when the first of others' " +
-			"permits end",
+		rule: "An owner that asks for another number and is refused is told when the first " +
+			"permits of others end",
 		run: func(e *env) {
 			a, b, short := e.worker("a"), e.worker("b"), e.legal(50*time.Millisecond)
 			a.of(1, 2).acquires("lock", e.longLease())
@@ -125,7 +125,7 @@ var permitsCases = []testCase{
 			e.checkRemaining("Acquire(2 of 2)", res.Remaining, short, start)
 			a.has("lock", 0)
 		}},
-	{name: "permits/release", rule: "Release gives back all permits of its owner, and no other's",
+	{name: "permits/release", rule: "Release releases all permits of its owner only",
 		run: func(e *env) {
 			a, b, c, lease := e.worker("a").of(3, 5), e.worker("b").of(2, 5),
 				e.worker("c").of(3, 5), e.longLease()
@@ -145,8 +145,8 @@ var permitsCases = []testCase{
 			c.available("lock", 5, 5)
 		}},
 	{name: "permits/renew",
-		rule: "Renew lets the permits of its owner expire after the request's lease, longer or " +
-			"shorter, and no other's",
+		rule: "Renew lets the permits of its owner only expire after the request's lease, longer " +
+			"or shorter",
 		run: func(e *env) {
 			a, b, c, short := e.worker("a").of(2, 5), e.worker("b").of(3, 5),
 				e.worker("c").of(2, 5), e.legal(e.longLease()/4)
@@ -164,7 +164,7 @@ var permitsCases = []testCase{
 		}},
 	{name: "permits/each end by themselves",
 		rule: "When the lease of its permits has run out an owner has none, and others get them, " +
-			"whatever else is out",
+			"whatever else is taken",
 		run: func(e *env) {
 			dead, b, c, lease := e.worker("dead").of(2, 4), e.worker("b").of(2, 4),
 				e.worker("c").of(2, 4), e.longLease()
@@ -200,7 +200,8 @@ var permitsCases = []testCase{
 			}
 		}},
 	{name: "permits/all end",
-		rule: "When the leases of all have run out nothing is out, though nobody looked in between",
+		rule: "When the leases of all have run out no permit is taken, even if no step came in " +
+			"between",
 		run: func(e *env) {
 			a, b, c := e.worker("a").of(2, 4), e.worker("b").of(2, 4), e.worker("c").of(4, 4)
 			a.acquires("lock", e.shortLease())
@@ -212,8 +213,8 @@ var permitsCases = []testCase{
 			a.refused("lock", e.longLease())
 		}},
 	{name: "permits/part of them",
-		rule: "What is left of an owner's permits where it should have more is given back by the " +
-			"step that finds it, and then it has none",
+		rule: "If an owner has fewer permits than it should have, the step that finds this " +
+			"releases them all",
 		run: func(e *env) {
 			a, b, lease := e.worker("a"), e.worker("b").of(5, 5), e.longLease()
 			// The owner has three permits and asks for four. To a store this is as if one of four
@@ -242,8 +243,8 @@ var permitsCases = []testCase{
 			}
 		}},
 	{name: "permits/force",
-		rule: "ForceRelease gives back all permits, whoever has them, and says whether " +
-			"anybody had any",
+		rule: "ForceRelease releases the permits of all owners, and reports whether there were " +
+			"any",
 		run: func(e *env) {
 			a, b, c, lease := e.worker("a").of(2, 5), e.worker("b").of(1, 5),
 				e.worker("c").of(5, 5), e.longLease()
@@ -258,7 +259,7 @@ var permitsCases = []testCase{
 			c.acquires("lock", lease)
 		}},
 	{name: "permits/limit",
-		rule: "A limit holds for the request that names it, whatever others name",
+		rule: "A limit applies to the request that names it, whatever limit others name",
 		run: func(e *env) {
 			a, b, c, lease := e.worker("a"), e.worker("b"), e.worker("c"), e.longLease()
 			start := time.Now()
@@ -277,8 +278,8 @@ var permitsCases = []testCase{
 			b.of(1, 4).acquires("lock", lease)
 		}},
 	{name: "permits/as told",
-		rule: "Who names no limit has the one that the store was told last, by whomever, while " +
-			"anything is out",
+		rule: "While permits are taken, a request without a limit has the one that the store was " +
+			"told last, by any owner",
 		run: func(e *env) {
 			a, b, c, lease := e.worker("a"), e.worker("b"), e.worker("c"), e.longLease()
 			start := time.Now()
@@ -295,8 +296,7 @@ var permitsCases = []testCase{
 			b.available("lock", 0, 0)
 			c.of(1, 0).renews("lock", lease, true)
 		}},
-	{name: "permits/renewals tell nothing",
-		rule: "A renewal tells the store nothing of how many permits there are",
+	{name: "permits/renewals tell nothing", rule: "A renewal doesn't tell the store a limit",
 		run: func(e *env) {
 			a, b, lease := e.worker("a"), e.worker("b"), e.longLease()
 			a.of(2, 9).acquires("lock", lease)
@@ -306,8 +306,8 @@ var permitsCases = []testCase{
 			a.available("lock", 0, 9)
 		}},
 	{name: "permits/never told",
-		rule: "Without a limit a store that was told of none answers ErrNoLimit, of kind " +
-			"Refused, and has changed nothing",
+		rule: "A request without a limit to a store that was told of none answers ErrNoLimit, of " +
+			"kind Refused, and changes nothing",
 		run: func(e *env) {
 			a, lease := e.worker("a"), e.longLease()
 			for range 2 {
@@ -327,8 +327,8 @@ var permitsCases = []testCase{
 			a.of(1, 0).refusedAs("another name", backend.ErrNoLimit)
 		}},
 	{name: "permits/too many",
-		rule: "Who asks for more permits than there are gets ErrTooMany, of kind Refused, " +
-			"at once, and has changed nothing",
+		rule: "A request for more permits than the limit answers ErrTooMany, of kind Refused, at " +
+			"once, and changes nothing",
 		run: func(e *env) {
 			a, b, lease := e.worker("a"), e.worker("b"), e.longLease()
 			a.of(3, 2).refusedAs("lock", backend.ErrTooMany)
@@ -343,7 +343,8 @@ var permitsCases = []testCase{
 			a.of(1, 3).acquires("lock", lease)
 		}},
 	{name: "permits/too many of a lock",
-		rule: "Too many permits of what is a lock are ErrConflict, whatever the session did before",
+		rule: "A request for too many permits of a lock's name answers ErrConflict, whatever the " +
+			"session did before",
 		run: func(e *env) {
 			a, b, lease := e.worker("a").of(3, 2), e.party("b"), e.longLease()
 			b.acquires("lock", lease)
@@ -357,8 +358,8 @@ var permitsCases = []testCase{
 			b.has("lock", 1)
 		}},
 	{name: "permits/owners",
-		rule: "Owners of permits are told apart by equality only: case, blanks and all " +
-			"characters count",
+		rule: "Owners of permits are compared for equality only: case, blanks and all characters " +
+			"count",
 		run: func(e *env) {
 			s, n, lease := e.worker("a").s, len(oddNames), e.longLease()
 			for i, name := range oddNames {
@@ -413,8 +414,9 @@ var permitsCases = []testCase{
 			a.seesFree("free")
 		}},
 	{name: "permits/at once",
-		rule: "There are never more permits out than there are, and never less for long, " +
-			"with steps of all kinds going on", tags: Exclusion,
+		rule: "Never more permits are taken than the limit, and all can soon be taken again, " +
+			"while steps of all kinds go on",
+		tags: Exclusion,
 		run: func(e *env) {
 			const parties, rounds, limit = 8, 12, 5
 			lease := e.longLease()
@@ -446,8 +448,8 @@ var permitsCases = []testCase{
 			all[0].available("lock", limit, limit)
 		}},
 	{name: "notifier/permits",
-		rule: "Permits that are given back call Wake, by whatever step; and so does a " +
-			"request that names a larger limit than the store was told before",
+		rule: "A release of permits calls Wake, whatever step made it; so does a request with a " +
+			"larger limit than the store was told before",
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, c, lease := e.worker("a"), e.worker("b"), e.worker("c"), e.longLease()

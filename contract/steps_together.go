@@ -162,8 +162,8 @@ var togetherCases = []testCase{
 			allAtOnce(e, e.ctx, "AcquireBatch", b.AcquireBatch, nil)
 			allAtOnce(e, e.ctx, "ReleaseBatch", b.ReleaseBatch, nil)
 		}},
-	{name: "together/notifier",
-		rule: "ReleaseBatch wakes those who wait for each lock that it frees", tags: woken,
+	{name: "together/notifier", rule: "ReleaseBatch wakes the waiters for each lock that it frees",
+		tags: woken,
 		run: func(e *env) {
 			e.needNotifier()
 			b, a, lease := e.needBatcher(), e.party("a"), e.longLease()
@@ -185,8 +185,8 @@ var togetherCases = []testCase{
 			}
 		}},
 	{name: "together/context over",
-		rule: "AcquireBatch and ReleaseBatch answer each request exactly once though their " +
-			"context is over, and tell the truth",
+		rule: "AcquireBatch and ReleaseBatch answer each request exactly once even if their " +
+			"context has ended, and report the truth",
 		run: func(e *env) {
 			b, a, lease := e.needBatcher(), e.party("a"), e.longLease()
 			a.acquires("mine", lease)

@@ -84,7 +84,8 @@ func ExampleNew() {
 		fmt.Println(err)
 	}
 	_ = h // and no h.Release(ctx)
-	// Output: dlocktest: at the end of the test the lock "orders:42" is held by client "web-1", which is closed
+	// Output:
+	// dlocktest: at the end of the test the lock "orders:42" is held by client "web-1", which is closed
 }
 
 // A job stops when its lock is lost.

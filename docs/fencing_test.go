@@ -36,7 +36,8 @@ func TestFencing(t *testing.T) {
 			if err := fence.Claim(ctx, "account:7"); err != nil {
 				return err // a later holder has claimed it
 			}
-			balance, err := rdb.HGet(ctx, "account:7", "balance").Int() // after the claim, not before
+			// The read comes after the claim, not before.
+			balance, err := rdb.HGet(ctx, "account:7", "balance").Int()
 			if err != nil {
 				return err
 			}

@@ -188,7 +188,8 @@ func TestRecords(t *testing.T) {
 func records(t *testing.T) map[string]bool {
 	t.Helper()
 	logs := regexp.MustCompile(
-		`(?:\bwarn|\bwarnLocked|\bwarning|\brecord)[({](?:time\.Now\(\), \w+, |what\+)?"(?:: )?([^"]+)"`)
+		`(?:\bwarn|\bwarnLocked|\bwarning|\brecord)[({]` +
+			`(?:time\.Now\(\), \w+, |what\+)?"(?:: )?([^"]+)"`)
 	all := make(map[string]bool)
 	for _, match := range logs.FindAllStringSubmatch(sources(t, "../dlock"), -1) {
 		all[match[1]] = true

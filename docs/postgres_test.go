@@ -22,8 +22,8 @@ func onPostgres(t *testing.T) place {
 			map[string]string{"psql": "exec " + testservers.PostgresTool(t, "psql") + ` -X -d '` +
 				url + `' "$@"`})},
 		empty: func(*testing.T) {
-			server.SQL(
-				`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
+			server.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part,
+				distsync.distsync_v1_latch`)
 		},
 		backend: func(t *testing.T, _ string) backend.Backend {
 			pool := wiretest.Must[*pgxpool.Pool](t)(pgxpool.New(t.Context(), url))

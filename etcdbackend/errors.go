@@ -15,7 +15,7 @@ import (
 var (
 	errClosed = &backend.Error{Kind: backend.Refused, Err: errors.New("etcd: session closed")}
 	errShape  = &backend.Error{
-		Kind: backend.Unknown, Err: errors.New("etcd: an answer to something else"),
+		Kind: backend.Unknown, Err: errors.New("etcd: the answer belongs to another request"),
 	}
 	errShort = &backend.Error{
 		Kind: backend.Unknown, Err: errors.New("etcd: the lease of a lock could not be prolonged"),

@@ -346,7 +346,7 @@ func placeIn(req backend.ListRequest) (m mark, err error) {
 	m.key = key
 	if m.bytes, err = strconv.Atoi(n); err != nil || m.bytes < len(req.Prefix) ||
 		m.bytes > len(key) || !strings.HasPrefix(key, req.Prefix) {
-		return mark{}, refused(fmt.Errorf("no page ends with %.60q", req.After))
+		return mark{}, refused(fmt.Errorf("%.60q isn't the end of a page of locks", req.After))
 	}
 	return m, nil
 }

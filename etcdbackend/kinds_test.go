@@ -130,12 +130,13 @@ type mute struct {
 func (m mute) Txn(context.Context, *pb.TxnRequest, ...grpc.CallOption) (*pb.TxnResponse, error) {
 	m.cancel()
 	time.Sleep(time.Millisecond) // lets the functions run that wait for the end of the context
-	return &pb.TxnResponse{Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{
-		Kvs: []*mvccpb.KeyValue{{
-			Value: encode(lockRole, record{owner: "a", count: 1}), ModRevision: 7,
-			CreateRevision: 7, Lease: 1,
-		}},
-	}}}}}, nil
+	found := &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{{
+		Value: encode(lockRole, record{owner: "a", count: 1}), ModRevision: 7,
+		CreateRevision: 7, Lease: 1,
+	}}}
+	return &pb.TxnResponse{Responses: []*pb.ResponseOp{
+		{Response: &pb.ResponseOp_ResponseRange{ResponseRange: found}},
+	}}, nil
 }
 
 // A renewal whose context ends is answered then, also if its keep-alive was not yet sent.

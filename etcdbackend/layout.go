@@ -96,9 +96,8 @@ func (sp span) asOf(rev int64) *pb.Compare {
 // take returns the operation that deletes the keys of the span. Its answer has the deleted keys:
 // see taken. If end is nil, the span is one key.
 func (sp span) take() *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{
-		Key: sp.key, RangeEnd: sp.end, PrevKv: true,
-	}}}
+	req := &pb.DeleteRangeRequest{Key: sp.key, RangeEnd: sp.end, PrevKv: true}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: req}}
 }
 
 // taken returns the keys that operation i of a transaction, made by take, has deleted.

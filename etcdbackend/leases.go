@@ -158,7 +158,9 @@ func (ls *leases) fresh(ctx context.Context, ttl int64) (l lease, err error) {
 }
 
 // newLease returns a lease that is yet to be granted.
-func newLease(ttl int64) lease { return lease{id: 1 + rand.Int64N(1<<62), ttl: ttl, since: time.Now()} }
+func newLease(ttl int64) lease {
+	return lease{id: 1 + rand.Int64N(1<<62), ttl: ttl, since: time.Now()}
+}
 
 // grant makes a lease for a waiting caller. The lease's id is chosen before the request is sent, so
 // that the lease can be revoked whatever the answer is.

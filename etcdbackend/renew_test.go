@@ -37,7 +37,9 @@ func (m *members) session() *session {
 
 // A read is sent to the next member if one is silent, and each one has more time if many are.
 func TestRenewalsDoNotWaitForAMemberThatHangs(t *testing.T) {
-	answer := &pb.TxnResponse{Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{}}}}}
+	answer := &pb.TxnResponse{Responses: []*pb.ResponseOp{
+		{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{}}},
+	}}
 	for silent, most := range []time.Duration{0, 1, 2, 4, 8} { // seconds
 		synctest.Test(t, func(t *testing.T) {
 			begin := time.Now()

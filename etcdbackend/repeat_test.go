@@ -69,7 +69,9 @@ func (e *hangingEtcd) carryOut(req *pb.TxnRequest) *pb.TxnResponse {
 		if c.Target == pb.Compare_MOD && c.GetModRevision() != now.ModRevision ||
 			c.Target == pb.Compare_LEASE && c.GetLease() != now.Lease {
 			res, _ := e.Range(context.Background(), nil)
-			return &pb.TxnResponse{Responses: []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: res}}}}
+			return &pb.TxnResponse{Responses: []*pb.ResponseOp{
+				{Response: &pb.ResponseOp_ResponseRange{ResponseRange: res}},
+			}}
 		}
 	}
 	e.rev++

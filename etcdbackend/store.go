@@ -59,7 +59,9 @@ const (
 )
 
 // send sends one request. The error that it returns has a kind.
-func send[Req, Res any](ctx context.Context, do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req) (Res, error) {
+func send[Req, Res any](
+	ctx context.Context, do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req,
+) (Res, error) {
 	cancelable, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	var to peer.Peer // set as soon as the request has a connection
@@ -100,7 +102,10 @@ func hasEnded(ctx context.Context) bool {
 // must change nothing, or nothing more the second time. The etcd client sends each request to the
 // next member, so a member that hangs costs only that time. From the third request on, the patience
 // doubles with each, since all members may be slow.
-func insist[Req, Res any](ctx context.Context, patience time.Duration, do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req) (Res, error) {
+func insist[Req, Res any](
+	ctx context.Context, patience time.Duration,
+	do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req,
+) (Res, error) {
 	for asked := 1; ; asked++ {
 		limited, cancel := context.WithTimeout(ctx, patience)
 		res, err := send(limited, do, req)
@@ -120,7 +125,9 @@ func insist[Req, Res any](ctx context.Context, patience time.Duration, do func(c
 // that was asked, or one to which it passed the request on. Several silences in a row may mean that
 // all members are slow, so each silence after the first doubles the time that the next transaction
 // waits. Transactions that wait at the same time count as one.
-func (st *store) once(ctx context.Context, patience time.Duration, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+func (st *store) once(
+	ctx context.Context, patience time.Duration, req *pb.TxnRequest,
+) (*pb.TxnResponse, error) {
 	silences := st.silences.Load()
 	slow := min(max(silences-1, 0), maxDoublings)
 	limited, cancel := context.WithTimeout(ctx, patience<<slow)
@@ -170,7 +177,9 @@ func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 }
 
 // look reads several ranges of keys at one revision.
-func (st *store) look(ctx context.Context, ttl int64, ops ...*pb.RequestOp) (*pb.TxnResponse, error) {
+func (st *store) look(
+	ctx context.Context, ttl int64, ops ...*pb.RequestOp,
+) (*pb.TxnResponse, error) {
 	res, err := insist(ctx, patience(ttl), st.kv.Txn, &pb.TxnRequest{Success: ops})
 	if err != nil {
 		return nil, notDone(err)
@@ -235,7 +244,9 @@ const manyKeys = 1000
 // swap carries out ops if the hold's key still equals old. For a key that is free, the conditions
 // in a.only must hold, too. If a condition isn't fulfilled, swap changes nothing, and returns the
 // present key. Otherwise it returns the answer to the transaction.
-func (st *store) swap(ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp) (done *pb.TxnResponse, now record, err error) {
+func (st *store) swap(
+	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
+) (done *pb.TxnResponse, now record, err error) {
 	key := st.keyOf(a.id)
 	req := &pb.TxnRequest{
 		Compare: same(key, old),
@@ -282,7 +293,8 @@ func same(key []byte, old record) []*pb.Compare {
 }
 
 func rangeOp(key []byte) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: key}}}
+	req := &pb.RangeRequest{Key: key}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: req}}
 }
 
 func (st *store) put(id holdID, r record) *pb.RequestOp {
@@ -292,12 +304,14 @@ func (st *store) put(id holdID, r record) *pb.RequestOp {
 }
 
 func del(key []byte) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: key}}}
+	req := &pb.DeleteRangeRequest{Key: key}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: req}}
 }
 
 // grant makes a lease with this id, and returns its length.
 func (st *store) grant(ctx context.Context, id, ttl int64) (int64, error) {
-	res, err := insist(ctx, patience(ttl), st.lease.LeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: ttl})
+	req := &pb.LeaseGrantRequest{ID: id, TTL: ttl}
+	res, err := insist(ctx, patience(ttl), st.lease.LeaseGrant, req)
 	switch {
 	case is(err, rpctypes.ErrLeaseExist): // an earlier request made it, but its answer was lost
 		return ttl, nil
@@ -322,7 +336,8 @@ func (st *store) revoke(ctx context.Context, lease int64) error {
 // remaining returns how many seconds of a lease are left, rounded down, and how many were granted.
 // If there is no such lease, left is -1.
 func (st *store) remaining(ctx context.Context, lease int64) (left, granted int64, err error) {
-	res, err := insist(ctx, patience(0), st.lease.LeaseTimeToLive, &pb.LeaseTimeToLiveRequest{ID: lease})
+	req := &pb.LeaseTimeToLiveRequest{ID: lease}
+	res, err := insist(ctx, patience(0), st.lease.LeaseTimeToLive, req)
 	switch {
 	case gone(err):
 		return -1, 0, nil

@@ -231,10 +231,9 @@ func (sub *subscription) Close() {
 		return
 	}
 	delete(w.watches, sub.watch)
+	cancel := &pb.WatchCancelRequest{WatchId: sub.watch}
 	w.queue = append(w.queue,
-		&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{
-			WatchId: sub.watch,
-		}}})
+		&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: cancel}})
 	sub.watch = 0
 	w.wakeRun()
 }
@@ -362,8 +361,9 @@ func (w *watcher) alive() bool {
 		return false
 	}
 	w.heard = false
-	w.queue = append(w.queue,
-		&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
+	w.queue = append(w.queue, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{
+		ProgressRequest: &pb.WatchProgressRequest{},
+	}})
 	w.wakeRun()
 	return true
 }

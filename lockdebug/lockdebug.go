@@ -61,7 +61,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("Vary", "Accept")
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		head.Set("Allow", "GET, HEAD")
-		http.Error(w, "this can only be looked at", http.StatusMethodNotAllowed)
+		http.Error(w, "only GET and HEAD are allowed here", http.StatusMethodNotAllowed)
 		return
 	}
 	q, err := h.parse(r)
@@ -122,9 +122,8 @@ func (h *handler) parse(r *http.Request) (query, error) {
 	q := query{prefix: values.Get("prefix"), name: values.Get("name"), find: values.Get("find"),
 		sort: values.Get("sort")}
 	if q.sort != "" && !slices.Contains(sortable, strings.TrimPrefix(q.sort, "-")) {
-		return q,
-			fmt.Errorf("sort is a column, as in sort=for, or sort=-for the other way round: %s",
-				strings.Join(sortable, ", "))
+		return q, fmt.Errorf("sort must be a column, as in sort=for, or sort=-for in reverse: %s",
+			strings.Join(sortable, ", "))
 	}
 	switch values.Get("format") {
 	case "":
@@ -133,18 +132,18 @@ func (h *handler) parse(r *http.Request) (query, error) {
 		q.json = true
 	case "html":
 	default:
-		return q, fmt.Errorf("format is html or json")
+		return q, fmt.Errorf("format must be html or json")
 	}
 	var err error
 	if s := values.Get("all"); s != "" {
 		if q.all, err = strconv.ParseBool(s); err != nil {
-			return q, fmt.Errorf("all is 1 or nothing")
+			return q, fmt.Errorf("all must be 1 or empty")
 		}
 	}
 	if s := values.Get("who"); s != "" {
 		asked, err := strconv.ParseBool(s)
 		if err != nil {
-			return q, fmt.Errorf("who is 0 or nothing")
+			return q, fmt.Errorf("who must be 0 or empty")
 		}
 		q.unasked = !asked
 	}
@@ -162,7 +161,7 @@ func number(values url.Values, key string, most int) (int, error) {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 || n > most {
-		return 0, fmt.Errorf("%s is a number, at most %d", key, most)
+		return 0, fmt.Errorf("%s must be a number, at most %d", key, most)
 	}
 	return n, nil
 }

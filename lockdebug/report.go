@@ -281,7 +281,7 @@ func (s *store) fail(err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, context.DeadlineExceeded):
-		s.Error = "the store took longer than a second"
+		s.Error = "the store didn't answer within a second"
 	default:
 		s.Error = err.Error()
 	}

@@ -35,7 +35,7 @@ func TestShards(t *testing.T) {
 			return func() { cancel(); <-done }
 		}
 		h := lockdebug.HandlerOf([]*dlock.Client{c}, []*shards.Set{set})
-		if page := get(t, h, "/"); !strings.Contains(page, "This process is no member.") ||
+		if page := get(t, h, "/"); !strings.Contains(page, "This process isn't a member.") ||
 			!strings.Contains(page, "This process has none.") {
 			t.Error("before Run it is a member")
 		}

@@ -92,7 +92,7 @@ func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, er
 	o := b.objects[name]
 	o.prune(now)
 	if o.conflicts(k) {
-		return o, refused(fmt.Errorf("no %v lock: %w", k, backend.ErrConflict))
+		return o, refused(fmt.Errorf("%v lock: %w", k, backend.ErrConflict))
 	}
 	return o, nil
 }

@@ -35,17 +35,17 @@ func newMeasures(c config) (*measures, error) {
 	m := &measures{label: c.label, sets: sets{common: c.attributes, made: make(map[about]set)}}
 	i := instruments{meter: c.meters.Meter(scope)}
 	m.wait = i.histogram("distsync.wait.duration",
-		"How long calls that acquire a lock took, whatever came of it.", waitBuckets)
+		"Duration of calls that acquire a lock, with any outcome.", waitBuckets)
 	m.hold = i.histogram("distsync.hold.duration",
-		"How long locks were held, until they were given back or lost.", holdBuckets)
-	m.store = i.histogram("distsync.store.duration", "How long steps of the store took.",
+		"Time from the acquisition of a lock to its release or loss.", holdBuckets)
+	m.store = i.histogram("distsync.store.duration", "Duration of steps of the store.",
 		storeBuckets)
 	m.acquisitions = i.counter("distsync.acquisitions", "{acquisition}",
-		"Calls that acquire a lock, by what came of them.")
+		"Calls that acquire a lock, by outcome.")
 	m.losses = i.counter("distsync.losses", "{loss}",
-		"Locks that were lost while they were held, by why.")
+		"Locks that were lost while they were held, by reason.")
 	m.renewals = i.counter("distsync.renewals", "{renewal}",
-		"Renewals of locks, by whether the store answered.")
+		"Renewals of locks, by outcome: whether the store answered.")
 	m.held = i.level("distsync.held", "{lock}", "Locks that are held.")
 	m.waiting = i.level("distsync.waiting", "{waiter}",
 		"Calls that acquire a lock and have not returned.")

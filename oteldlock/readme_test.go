@@ -19,7 +19,7 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	client := dlock.New(store, dlock.WithTrace(trace)) // store is redisbackend.New(rdb), for example
+	client := dlock.New(store, dlock.WithTrace(trace)) // such as redisbackend.New(rdb)
 
 	defer client.Close()
 	if err := client.Locker("order:42").Do(t.Context(), func(context.Context) error {

@@ -38,15 +38,16 @@ func Shards(opts ...Option) (shards.Trace, error) {
 	}
 	i := instruments{meter: c.meters.Meter(scope)}
 	d.running = i.level("distsync.shards.running", "{shard}", "Shards that this process runs.")
-	d.overdue = i.level("distsync.shards.overdue", "{shard}", "Runs that go on after their grace.")
-	d.ends = i.counter("distsync.shards.ends", "{run}", "Runs of shards, as they end, by why.")
+	d.overdue = i.level("distsync.shards.overdue", "{shard}",
+		"Runs that go on after their grace time.")
+	d.ends = i.counter("distsync.shards.ends", "{run}", "Ended runs of shards, by reason.")
 	d.delay = i.histogram("distsync.shards.start.delay",
-		"From when a shard was wanted until its run began.", moveBuckets)
+		"Time from when a shard was wanted to the start of its run.", moveBuckets)
 	d.finish = i.histogram("distsync.shards.finish.duration",
-		"How long runs took to return when they were told to.", moveBuckets)
-	d.members = i.gauge("distsync.shards.members", "{member}", "Members, as this one sees them.")
+		"Time that runs took to return after they were told to.", moveBuckets)
+	d.members = i.gauge("distsync.shards.members", "{member}", "Members that this member sees.")
 	d.lists = i.gauge("distsync.shards.lists", "{list}",
-		"Lists of shards that members have. They disagree if it is more than 1.")
+		"Different lists of shards among the members. With more than 1 they disagree.")
 	d.free = i.gauge("distsync.shards.free", "{shard}", "Shards for which no member has room.")
 	// With unit 1, Prometheus' exporter would add _ratio to the gauge's name.
 	d.frozen = i.gauge("distsync.shards.frozen", "{lock}",

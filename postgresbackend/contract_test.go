@@ -62,13 +62,15 @@ func store(t *testing.T, addr string) contract.Store {
 			var intact bool
 			err := admin.QueryRow(context.Background(),
 				`SELECT kind = 99 AND owner = 'foreign' AND count = 7 AND token = 0
-				AND expires = 'epoch' AND asked = 'epoch' FROM `+lockTable+` WHERE name = $1`, name).Scan(&intact)
+				AND expires = 'epoch' AND asked = 'epoch' FROM `+lockTable+` WHERE name = $1`,
+				name).Scan(&intact)
 			return err == nil && intact
 		},
 		Wipe: wipe,
 		BreakSubscriptions: func() {
 			execute(t, admin,
-				`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'distsync listener%'`)
+				`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+				WHERE application_name LIKE 'distsync listener%'`)
 		},
 		Fragile: wiretest.Fragile(t, addr, faults.Bytes, func(addr string) backend.Backend {
 			return postgresbackend.New(connect(t, addr, func(c *pgxpool.Config) { c.MaxConns = 1 }))

@@ -40,8 +40,8 @@ func TestFailover(t *testing.T) {
 				return err == nil
 			})
 			if synchronous {
-				primary.SQL(
-					`ALTER SYSTEM SET synchronous_standby_names = 'standby'; SELECT pg_reload_conf()`)
+				primary.SQL(`ALTER SYSTEM SET synchronous_standby_names = 'standby';
+					SELECT pg_reload_conf()`)
 				testservers.Until(t, "the standby is waited for", func() bool {
 					return primary.SQL(
 						`SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`) == "1"

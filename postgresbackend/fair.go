@@ -52,8 +52,8 @@ func (s *session) fair(
 		req.owners = []string{""}
 	}
 	c := &call{
-		sql: `SELECT status, held, holder, remaining, num, granted_owner, granted_session, stirs, tell FROM ` +
-			s.b.q + `distsync_v1_fair(` + strconv.Itoa(int(req.do)) +
+		sql: `SELECT status, held, holder, remaining, num, granted_owner, granted_session, ` +
+			`stirs, tell FROM ` + s.b.q + `distsync_v1_fair(` + strconv.Itoa(int(req.do)) +
 			`::smallint, $1, $2::text[], $3, $4, $5, $6, $7, $8)`,
 		dest: []any{
 			&a.status, &a.held, &a.holder, &a.left, &a.token, &a.grantedOwner, &a.grantedTo,

@@ -103,7 +103,7 @@ func (s *session) Subscribe(
 		return nil, err
 	}
 	if s.b.options.polls {
-		return nil, refused(errors.New("this client polls, since it was made so"))
+		return nil, refused(errors.New("this client polls, because it was created with Polling"))
 	}
 	ready, err := s.join(sub)
 	if err != nil {
@@ -481,7 +481,7 @@ func hangUp(conn *pgx.Conn) {
 }
 
 var errDeaf = errors.New(
-	"LISTEN hears nothing, as behind a pooler that shares connections between transactions")
+	"LISTEN hears nothing: is there a pooler that shares connections between transactions?")
 
 // listenOnce listens on one connection for as long as it lasts. It returns whether the connection
 // has received its test message.

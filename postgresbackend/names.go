@@ -41,12 +41,12 @@ const (
 // checkNames returns an error if a name or an owner, both as stored, can't be stored.
 func checkNames(name string, owners ...string) error {
 	if len(name) > longestName {
-		return refused(fmt.Errorf("a name of %d bytes; at most %d are possible", len(name),
+		return refused(fmt.Errorf("the name has %d bytes, more than %d", len(name),
 			longestName))
 	}
 	for _, owner := range owners {
 		if len(name)+len(owner) > longestPair {
-			return refused(fmt.Errorf("a name and an owner of %d bytes; at most %d are possible",
+			return refused(fmt.Errorf("the name and the owner have %d bytes, more than %d",
 				len(name)+len(owner), longestPair))
 		}
 	}

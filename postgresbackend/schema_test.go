@@ -79,12 +79,14 @@ func TestRole(t *testing.T) {
 	addr := testservers.Postgres(t).Addr
 	pool := connect(t, addr)
 	execute(t, pool,
-		`CREATE ROLE locks NOLOGIN; CREATE ROLE app LOGIN; GRANT CREATE ON DATABASE postgres TO locks`, pgx.QueryExecModeSimpleProtocol)
+		`CREATE ROLE locks NOLOGIN; CREATE ROLE app LOGIN;
+		GRANT CREATE ON DATABASE postgres TO locks`, pgx.QueryExecModeSimpleProtocol)
 	execute(t, pool, "BEGIN; SET LOCAL ROLE locks;\n"+
 		postgresbackend.Schema(postgresbackend.DefaultSchema)+"\nCOMMIT",
 		pgx.QueryExecModeSimpleProtocol)
 	execute(t, pool,
-		`GRANT USAGE ON SCHEMA distsync TO app; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA distsync TO app`, pgx.QueryExecModeSimpleProtocol)
+		`GRANT USAGE ON SCHEMA distsync TO app;
+		GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA distsync TO app`, pgx.QueryExecModeSimpleProtocol)
 	app := connect(t, addr, as("app"))
 	s := open(t, app)
 	for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced, backend.Read,
@@ -181,10 +183,12 @@ func TestSweep(t *testing.T) {
 			` (name, expires) SELECT $1 || i, now() - $1::interval FROM generate_series(1, 3000) i`,
 			age)
 		execute(t, pool, `INSERT INTO `+partTable+
-			` (name, role, owner, expires) SELECT $1 || 'parts', 1, i::text, now() - $1::interval FROM generate_series(1, 100) i`, age)
+			` (name, role, owner, expires) SELECT $1 || 'parts', 1, i::text, now() - $1::interval
+			FROM generate_series(1, 100) i`, age)
 	}
 	execute(t, pool, `INSERT INTO `+lockTable+
-		` (name, kind, asked) VALUES ('asked', 1, now()), ('foreign', 99, 'epoch'), ('read', 2, 'epoch'), ('old', 1, 'epoch')`)
+		` (name, kind, asked) VALUES ('asked', 1, now()), ('foreign', 99, 'epoch'),
+		('read', 2, 'epoch'), ('old', 1, 'epoch')`)
 	execute(t, pool, `INSERT INTO `+partTable+
 		` (name, role, owner, expires) VALUES ('read', 1, 'a', now() + interval '1 hour')`)
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), wiretest.Acquire(alice)))

@@ -144,7 +144,7 @@ func (s *session) acquired(
 		return res, refused(fmt.Errorf("%w: %d of %d", backend.ErrTooMany, req.Permits, *a.most))
 	default: // other transactions had locked the row each time
 		if req.Reentry {
-			return res, retry(errors.New("others were at the lock each time"))
+			return res, retry(errors.New("other clients changed the lock during each attempt"))
 		}
 		return backend.AcquireResult{Remaining: time.Millisecond}, nil
 	}

@@ -19,13 +19,15 @@ import (
 func TestContractOnRedis(t *testing.T) {
 	wiretest.Suite(t, 12, nil, func() contract.Harness {
 		server := testservers.Redis(t)
+		all := []*testservers.Server{server}
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
-			store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
+			at := func(addr string) backend.Backend {
+				return this.Server(t, addr, wiretest.Options{})
+			}
+			store := wiretest.Store(t, all, func(t *testing.T) backend.Backend {
 				return this.Server(t, server.Addr, wiretest.Options{})
 			})
-			store.Fragile = wiretest.Fragile(t, server.Addr, faults.RESP, func(addr string) backend.Backend {
-				return this.Server(t, addr, wiretest.Options{})
-			})
+			store.Fragile = wiretest.Fragile(t, server.Addr, faults.RESP, at)
 			return store
 		}}
 	})
@@ -38,8 +40,8 @@ func TestContractOnMiniredis(t *testing.T) {
 	}
 	if _, missing := exec.LookPath("redis-server"); missing == nil {
 		depth.Needs(t, depth.Change)
-		// The other parts are run on that, and so are those steps that may be under way as a lease ends:
-		// keys of miniredis may end in the middle of a script, which no server lets happen.
+		// The other parts are run on that. So are steps that may be under way when a lease ends,
+		// because keys of miniredis may end in the middle of a script. On a server they never do.
 		choice = func(c contract.Case) bool {
 			midway := c.Tags.Has(contract.InLine) || c.Name == "inspect/over"
 			return c.Part == "steps" && !midway && c.Name != panics
@@ -52,9 +54,13 @@ func TestContractOnMiniredis(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Close)
-		patient := func(o *redis.Options) { o.ReadTimeout = testservers.Patience } // it interprets scripts slowly
+		patient := func(o *redis.Options) {
+			o.ReadTimeout = testservers.Patience // miniredis interprets scripts slowly
+		}
 		return contract.Store{
-			Backend:    func() backend.Backend { return redisbackend.New(connect(t, s.Addr(), patient)) },
+			Backend: func() backend.Backend {
+				return redisbackend.New(connect(t, s.Addr(), patient))
+			},
 			PutForeign: func(name string) { s.Set(name, "foreign") },
 			ForeignIntact: func(name string) bool {
 				value, err := s.Get(name)
@@ -66,7 +72,9 @@ func TestContractOnMiniredis(t *testing.T) {
 			}),
 		}
 	}
-	wiretest.Suite(t, 3, choice, func() contract.Harness { return contract.Harness{NewStore: newStore} })
+	wiretest.Suite(t, 3, choice, func() contract.Harness {
+		return contract.Harness{NewStore: newStore}
+	})
 }
 
 func TestContractOnCluster(t *testing.T) {
@@ -87,13 +95,16 @@ func TestContractOnCluster(t *testing.T) {
 func TestContractOnClusterWithParts(t *testing.T) {
 	depth.Needs(t, depth.Night)
 	nodes := testservers.RedisCluster(t, 4)
-	contract.Run(t, contract.Harness{Choose: wiretest.PartHangs, NewStore: func(t *testing.T) contract.Store {
-		store := wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
-			return this.Cluster(t, nodes, wiretest.Options{})
-		})
-		store.Parts = wiretest.NodesWithout(t, nodes)
-		return store
-	}})
+	contract.Run(t, contract.Harness{
+		Choose: wiretest.PartHangs,
+		NewStore: func(t *testing.T) contract.Store {
+			store := wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
+				return this.Cluster(t, nodes, wiretest.Options{})
+			})
+			store.Parts = wiretest.NodesWithout(t, nodes)
+			return store
+		},
+	})
 }
 
 func TestContractOnClusterWithShardedPubSub(t *testing.T) {
@@ -112,8 +123,9 @@ func TestContractOnSentinel(t *testing.T) {
 	depth.Needs(t, depth.Change)
 	wiretest.Suite(t, 1, wiretest.StepsAndModel, func() contract.Harness {
 		s := testservers.RedisSentinel(t, 1, wiretest.Never)
+		master := []*testservers.Server{s.Master}
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
-			return wiretest.Store(t, []*testservers.Server{s.Master}, func(t *testing.T) backend.Backend {
+			return wiretest.Store(t, master, func(t *testing.T) backend.Backend {
 				return this.Sentinel(t, s, wiretest.Options{})
 			})
 		}}
@@ -124,8 +136,9 @@ func TestContractOnSentinelWithReplicas(t *testing.T) {
 	depth.Needs(t, depth.Change)
 	wiretest.Suite(t, 1, wiretest.StepsAndModel, func() contract.Harness {
 		s := testservers.RedisSentinel(t, 2, wiretest.Never)
+		master := []*testservers.Server{s.Master}
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
-			return wiretest.Store(t, []*testservers.Server{s.Master}, func(t *testing.T) backend.Backend {
+			return wiretest.Store(t, master, func(t *testing.T) backend.Backend {
 				return this.Sentinel(t, s, wiretest.Options{Replicas: 2, Timeout: wiretest.Ample})
 			})
 		}}

@@ -31,7 +31,9 @@ func FuzzServer(f *testing.F) {
 				return server.Dial(), nil
 			},
 			DialerRetries: 1, DisableIdentity: true,
-			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+			MaintNotificationsConfig: &maintnotifications.Config{
+				Mode: maintnotifications.ModeDisabled,
+			},
 		})
 		defer server.Wait()
 		defer client.Close()

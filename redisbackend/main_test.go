@@ -65,7 +65,9 @@ var this = wiretest.Package{
 		return redisbackend.New(connect(t, addr, as(o.User)), options(o)...)
 	},
 	Cluster: func(t testing.TB, nodes []*testservers.Server, o wiretest.Options) backend.Backend {
-		login := func(opts *redis.ClusterOptions) { opts.Username, opts.Password = o.User, password(o.User) }
+		login := func(opts *redis.ClusterOptions) {
+			opts.Username, opts.Password = o.User, password(o.User)
+		}
 		return redisbackend.New(connectCluster(t, nodes, login), options(o)...)
 	},
 	Sentinel: func(t testing.TB, s *testservers.Sentinel, o wiretest.Options) backend.Backend {
@@ -88,7 +90,9 @@ func options(o wiretest.Options) (opts []redisbackend.Option) {
 
 func connectSentinel(t testing.TB, s *testservers.Sentinel) *redis.Client {
 	t.Helper()
-	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: s.Name, SentinelAddrs: s.SentinelAddrs()})
+	client := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: s.Name, SentinelAddrs: s.SentinelAddrs(),
+	})
 	t.Cleanup(func() { client.Close() })
 	return client
 }

@@ -92,7 +92,7 @@ func (t *transport) Masters(ctx context.Context) ([]string, error) {
 func (t *transport) SendTo(
 	ctx context.Context, master string, cmd redisson.Command,
 ) redisson.Reply {
-	r := redisson.Reply{Err: notSent(fmt.Errorf("redis: %s is no master any more", master))}
+	r := redisson.Reply{Err: notSent(fmt.Errorf("redis: %s is no longer a master", master))}
 	err := t.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
 		if node.Options().Addr == master {
 			c := t.command(ctx, cmd)

@@ -19,13 +19,15 @@ func TestContractOnValkey(t *testing.T) {
 	choice := depth.Of[wiretest.Choice](wiretest.Essential, nil, nil)
 	wiretest.Suite(t, 5, choice, func() contract.Harness {
 		server := testservers.Valkey(t)
+		all := []*testservers.Server{server}
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
-			store := wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
+			at := func(addr string) backend.Backend {
+				return valkeybackend.New(connected(t, connect(t, addr)))
+			}
+			store := wiretest.Store(t, all, func(t *testing.T) backend.Backend {
 				return valkeybackend.New(connected(t, connect(t, server.Addr)))
 			})
-			store.Fragile = wiretest.Fragile(t, server.Addr, faults.RESP, func(addr string) backend.Backend {
-				return valkeybackend.New(connected(t, connect(t, addr)))
-			})
+			store.Fragile = wiretest.Fragile(t, server.Addr, faults.RESP, at)
 			return store
 		}}
 	})
@@ -35,8 +37,9 @@ func TestContractOnRedis(t *testing.T) {
 	depth.Needs(t, depth.Change)
 	wiretest.Suite(t, 1, wiretest.StepsAndModel, func() contract.Harness {
 		server := testservers.Redis(t)
+		all := []*testservers.Server{server}
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
-			return wiretest.Store(t, []*testservers.Server{server}, func(t *testing.T) backend.Backend {
+			return wiretest.Store(t, all, func(t *testing.T) backend.Backend {
 				return valkeybackend.New(connected(t, connect(t, server.Addr)))
 			})
 		}}
@@ -64,11 +67,13 @@ func TestContractOnClusterWithShardedPubSub(t *testing.T) {
 	depth.Needs(t, depth.Change)
 	wiretest.Suite(t, 1, wiretest.StepsAndModel, func() contract.Harness {
 		nodes := testservers.ValkeyCluster(t, 3)
-		return contract.Harness{Lingering: wiretest.ValkeyLingers(), NewStore: func(t *testing.T) contract.Store {
+		newStore := func(t *testing.T) contract.Store {
 			return wiretest.Store(t, nodes, func(t *testing.T) backend.Backend {
-				return valkeybackend.New(connected(t, connectCluster(t, nodes)), valkeybackend.WithShardedPubSub())
+				client := connected(t, connectCluster(t, nodes))
+				return valkeybackend.New(client, valkeybackend.WithShardedPubSub())
 			})
-		}}
+		}
+		return contract.Harness{Lingering: wiretest.ValkeyLingers(), NewStore: newStore}
 	})
 }
 
@@ -76,8 +81,9 @@ func TestContractOnSentinelWithReplicas(t *testing.T) {
 	depth.Needs(t, depth.Change)
 	wiretest.Suite(t, 1, wiretest.StepsAndModel, func() contract.Harness {
 		s := testservers.ValkeySentinel(t, 2, wiretest.Never)
+		master := []*testservers.Server{s.Master}
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {
-			return wiretest.Store(t, []*testservers.Server{s.Master}, func(t *testing.T) backend.Backend {
+			return wiretest.Store(t, master, func(t *testing.T) backend.Backend {
 				return this.Sentinel(t, s, wiretest.Options{Replicas: 2, Timeout: wiretest.Ample})
 			})
 		}}

@@ -78,7 +78,8 @@ func connectSimply(t testing.TB, addr string, change ...option) valkey.Client {
 // connectLater returns a client that has perhaps not reached the server.
 func connectLater(t testing.TB, addr string, change ...option) valkey.Client {
 	t.Helper()
-	client, _ := dial(t, addr, append([]option{func(o *valkey.ClientOption) { o.ForceSingleClient = true }}, change...)...)
+	single := func(o *valkey.ClientOption) { o.ForceSingleClient = true }
+	client, _ := dial(t, addr, append([]option{single}, change...)...)
 	if client == nil {
 		t.Fatal("no client")
 	}
@@ -162,8 +163,8 @@ func options(o wiretest.Options) (opts []valkeybackend.Option) {
 	return opts
 }
 
-// connectCluster returns a client that is told of one node, and learns of the others. If it were told of
-// several, it would connect to some twice, and close what is too much after some seconds.
+// connectCluster returns a client that is told of one node, and learns of the others. If it were
+// told of several, it would connect to some twice, and close what is too much after some seconds.
 func connectCluster(t testing.TB, nodes []*testservers.Server, change ...option) valkey.Client {
 	t.Helper()
 	return connect(t, nodes[0].Addr, change...)

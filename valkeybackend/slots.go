@@ -49,7 +49,7 @@ func (s *slots) locate(
 	if node == nil {
 		s.forget()
 		return "", nil, &backend.Error{
-			Kind: backend.Retry, Err: fmt.Errorf("valkey: no node is known that has slot %d", slot),
+			Kind: backend.Retry, Err: fmt.Errorf("valkey: no known node has slot %d", slot),
 		}
 	}
 	return addr, node, nil

@@ -105,7 +105,7 @@ func (t *transport) SendTo(
 	if node == nil {
 		t.slots.forget()
 		return redisson.Reply{Err: &backend.Error{
-			Kind: backend.Retry, Err: fmt.Errorf("valkey: no node %s is known any more", master),
+			Kind: backend.Retry, Err: fmt.Errorf("valkey: the node %s is no longer known", master),
 		}}
 	}
 	var a answer

@@ -15,7 +15,8 @@ import (
 // storages is what certmagic's tests use as a storage, but for those that count calls of a storage
 // of their own.
 var storages = regexp.MustCompile(
-	`(?s)(\bStorage:\s+|\bstorage := |cfg\.Storage = |\bs := )&((?:certmagic\.)?FileStorage)\{(.*?)\}`)
+	`(?s)(\bStorage:\s+|\bstorage := |cfg\.Storage = |\bs := )` +
+		`&((?:certmagic\.)?FileStorage)\{(.*?)\}`)
 
 // bare is where they look into one.
 var bare = regexp.MustCompile(`(\w+\.Storage)\.\(\*FileStorage\)`)

@@ -204,7 +204,7 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	defer cancel()
 	again, err := s.acquire(ctx, name, dlock.Wait(0))
 	if err != nil {
-		return fmt.Errorf("certmagiclock: renew %q: %w, and not to be had again: %w", name,
+		return fmt.Errorf("certmagiclock: renew %q: %w, and can't be acquired again: %w", name,
 			hold.Err(), err)
 	}
 	if !s.replace(l, hold, again) {

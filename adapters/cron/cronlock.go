@@ -28,8 +28,8 @@ const patience = 5 * time.Second
 
 var (
 	errPatience = fmt.Errorf("%w: it has not answered for %v", dlock.ErrUnavailable, patience)
-	errTooSoon  = errors.New("the job is due again within its at-least time: that is longer than " +
-		"its period, or another job has the same name")
+	errTooSoon  = errors.New("the job is due again within its at-least time: either this time is " +
+		"longer than its period, or another job has the same name")
 )
 
 // A Func is a job that is notified when its lock is lost: its ctx ends with a cause that wraps

@@ -31,8 +31,8 @@ const patience = 5 * time.Second
 
 var (
 	errPatience = fmt.Errorf("%w: it has not answered for %v", dlock.ErrUnavailable, patience)
-	errNoName   = errors.New("a job that is made of Task needs its name a second time, with " +
-		"gocron.WithName: jobs exclude each other without it")
+	errNoName   = errors.New("the job of a Task also needs its name from gocron.WithName: " +
+		"without it all such jobs share one lock")
 )
 
 // A Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and

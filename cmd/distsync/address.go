@@ -41,13 +41,13 @@ func parseAddress(raw string) (*address, error) {
 	}
 	if strings.ContainsAny(rest, "@#") {
 		return nil,
-			errors.New("in a user, a password or an option / must be written %2F, ? %3F, # %23, " +
-				"and @ %40")
+			errors.New("in a user, password or option write / as %2F, ? as %3F, # as %23, " +
+				"and @ as %40")
 	}
 	a.path, a.query, _ = strings.Cut(rest, "?")
 	if _, err := url.ParseQuery(a.query); err != nil {
-		return nil, errors.New("what follows the ? has a % that isn't followed by two " +
-			"hexadecimal digits, or a semicolon")
+		return nil, errors.New("in its options write % as %25, or with the two hexadecimal " +
+			"digits of a character, and ; as %3B")
 	}
 	if i := strings.LastIndex(authority, "@"); i >= 0 {
 		var err error
@@ -73,7 +73,7 @@ func parseUser(text string) (*url.Userinfo, error) {
 	name, err := url.PathUnescape(name)
 	password, err2 := url.PathUnescape(password)
 	if err != nil || err2 != nil {
-		return nil, errors.New("in the user and the password % must be written %25")
+		return nil, errors.New("in the user and password write % as %25")
 	}
 	if !has {
 		return url.User(name), nil
@@ -87,7 +87,7 @@ func checkHost(text string) error {
 	host, port, err := net.SplitHostPort(withPort(text, "1"))
 	if err != nil || strings.Trim(port, "0123456789") != "" || port == "" || len(port) > 5 {
 		before, _, _ := strings.Cut(text, ":")
-		return fmt.Errorf("what follows the host %q isn't a port (an IPv6 address is written "+
+		return fmt.Errorf("the host %q has an invalid port (write an IPv6 address as "+
 			"[::1]:6379)", before)
 	}
 	if host == "" {
@@ -202,7 +202,7 @@ func (a *address) only(names []string) error {
 	q, _ := url.ParseQuery(a.query)
 	for name := range q {
 		if !slices.Contains(names, name) {
-			return fmt.Errorf("unknown option %q; there are %s", name, strings.Join(names, ", "))
+			return fmt.Errorf("unknown option %q; known are %s", name, strings.Join(names, ", "))
 		}
 	}
 	return nil

@@ -526,7 +526,7 @@ func TestNumberThatIsNoLock(t *testing.T) {
 			t.Errorf("unlock of %s: %+v", number, got)
 		}
 		got = inside(t.Context(), "unlock", "--force", "--forget", "--yes", "--store", url, "hits")
-		if got.status != 0 || got.stdout != "hits: its number is forgotten\n" ||
+		if got.status != 0 || got.stdout != "hits: its number was deleted\n" ||
 			server.Do("EXISTS", "hits") != "0" {
 			t.Errorf("unlock --forget of %s: %+v", number, got)
 		}
@@ -592,7 +592,7 @@ func TestUnlockRefuses(t *testing.T) {
 	hold := must(t)(client(t, url).Locker("n").Acquire(t.Context()))
 	for want, args := range map[string][]string{
 		"--force":     {"unlock", "n"},
-		"say --force": {"unlock", "--yes", "n"},
+		"add --force": {"unlock", "--yes", "n"},
 		"--yes":       {"unlock", "--force", "n"},
 		"arg":         {"unlock", "--force", "--yes"},
 		"empty":       {"unlock", "--force", "--yes", ""},

@@ -19,19 +19,20 @@ import (
 func newDoctor(g *global) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Check that locks can work on this store, for this user",
-		Long: `Connects to the store, and does what the library does: it takes, renews and releases a
-lock of each kind, under a random name that begins with --prefix, and removes what
-is left of it. It looks whether who waits is told of a release, and whether the
-server is one that locks are safe on: its version, replicas, eviction of keys and
-clock; the slots of a cluster; of etcd its members, alarms and space; and of
-PostgreSQL its settings, standbys, old snapshots, and who listens.
+		Short: "Check whether locks work on the store for this user",
+		Long: `Connects to the store, and acquires, renews and releases a lock of each kind, as the
+library does. Their random names begin with --prefix. It deletes what they leave. It
+checks whether waiters are told of a release, and whether locks are safe on the server:
 
-Each check is ok, a warning or a failure, and says what to do. If the user may
-touch only some keys, say --prefix.
+  Redis, Valkey  version, scripts, replicas, eviction of keys, clock, slots of a cluster
+  etcd           members, quorum, alarms, space, authentication
+  PostgreSQL     version, functions, settings, tables, standbys, old snapshots,
+                 listeners, clock
 
-The exit status is 0 if nothing has failed, 1 if something has, 69 if the store can't
-be reached.`,
+Each check is ok, a warning or a failure. Warnings and failures say what to do. If the
+user has rights to some keys only, add --prefix.
+
+Exit status: 0 no check failed; 1 some check failed; 69 the store can't be reached.`,
 		Example: `  distsync doctor --store redis://app:PASSWORD@redis.internal:6379 --prefix lock:
   distsync doctor --json | jq -r 'select(.status != "ok") | .check + ": " + .todo'`,
 		Args: usage(cobra.NoArgs),
@@ -95,8 +96,8 @@ func (g *global) doctor(ctx context.Context, cmd *cobra.Command) error {
 		if statusOf(err) == exitUnavailable {
 			todo := "is it running, and is the URL right? (distsync help stores)"
 			if keepsOut(err) {
-				todo = "are the user and the password in the URL right, and is what is special " +
-					"in them escaped? (distsync help stores)"
+				todo = "are the user and the password in the URL right, and are their special " +
+					"characters escaped? (distsync help stores)"
 			}
 			tell(check{"connect", statusFail, err.Error(), todo})
 			err = exit(exitUnavailable, nil)
@@ -123,7 +124,7 @@ func (g *global) doctor(ctx context.Context, cmd *cobra.Command) error {
 	case broken != nil:
 		return broken
 	case ctx.Err() != nil:
-		return exitf(exitFailed, "interrupted: not all was checked")
+		return exitf(exitFailed, "interrupted: some checks are missing")
 	case failed:
 		return exit(exitFailed, nil)
 	}
@@ -178,7 +179,7 @@ func (d *doctor) checkKinds(ctx context.Context, kinds []backend.Kind) {
 			return
 		}
 	}
-	d.ok(label(kinds[0]), "taken, renewed and released")
+	d.ok(label(kinds[0]), "acquired, renewed and released")
 }
 
 // label returns the name of the check of a kind of lock.
@@ -192,12 +193,12 @@ func label(k backend.Kind) string {
 // troubled reports that a test lock failed. The check of a plain lock then fails. For any other
 // kind it is a warning, because many programs don't use that kind.
 func (d *doctor) troubled(name string, k backend.Kind, err error) {
-	todo := "what a user needs for each kind of lock is in docs/operations.md, Permissions"
+	todo := "docs/operations.md, Permissions, lists the rights that each kind of lock needs"
 	switch {
 	case strings.Contains(err.Error(), "NOPERM") && d.prefix == "":
-		todo += "; if that is only some keys, say --prefix"
+		todo += "; if the user has rights to some keys only, add --prefix"
 	case errors.Is(err, backend.ErrConflict):
-		todo = "another kind of data is where the locks are to be: say --prefix"
+		todo = "other data has the names of the locks: choose another --prefix"
 	}
 	tell := d.warn
 	if k == backend.Exclusive {
@@ -230,9 +231,9 @@ func (p *probe) run(ctx context.Context) error {
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("can't be taken: %w", err)
+		return fmt.Errorf("can't be acquired: %w", err)
 	case !got.Acquired:
-		return errors.New("can't be taken: somebody has it, under a random name")
+		return errors.New("can't be acquired: somebody holds it, though its name is random")
 	}
 	renewed, err := p.session.Renew(ctx, backend.RenewRequest{
 		Kind: p.kind, Name: p.name, Owner: probing, Lease: lease, Permits: 1,
@@ -241,7 +242,7 @@ func (p *probe) run(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("can't be renewed: %w", err)
 	case !renewed.Held:
-		return errors.New("was gone at once: does something evict keys, or do writes go elsewhere?")
+		return errors.New("was gone at once: are keys evicted, or do writes go to another server?")
 	}
 	if err := p.look(ctx); err != nil {
 		return err
@@ -253,8 +254,8 @@ func (p *probe) run(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("can't be released: %w", err)
 	case released.Outcome != backend.Freed:
-		return errors.New("was gone when it was released: does something evict keys, or do " +
-			"writes go elsewhere?")
+		return errors.New("was gone before its release: are keys evicted, or do writes go to " +
+			"another server?")
 	}
 	if p.kind == backend.Exclusive {
 		p.heard(ctx, woken)
@@ -271,9 +272,10 @@ func (p *probe) look(ctx context.Context) error {
 	found, err := inspector.Inspect(ctx, backend.InspectRequest{Name: p.name})
 	switch {
 	case err != nil:
-		p.warn("show", "allow it if people shall see who has a lock", "can't be looked at: %v", err)
+		p.warn("show", "grant the right if this user shall see the holders of locks",
+			"a lock can't be inspected: %v", err)
 	case len(found.Holders) != 1 || found.Holders[0].Owner != probing:
-		return fmt.Errorf("it was taken, and the store says it is had by %d others",
+		return fmt.Errorf("it was acquired, but the store says that it has %d other holders",
 			len(found.Holders))
 	}
 	return nil
@@ -294,8 +296,8 @@ func (p *probe) listen(ctx context.Context) (woken chan struct{}, stop func()) {
 			}
 		}})
 	if err != nil {
-		p.fail("messages", "allow the channels: who waits for a lock isn't told of its release, "+
-			"and looks now and then", "can't be subscribed to: %v", err)
+		p.fail("messages", "allow the channels: without them waiters aren't told of releases, "+
+			"and only poll", "the lock's channel can't be subscribed to: %v", err)
 		return nil, func() {}
 	}
 	return woken, sub.Close
@@ -309,12 +311,12 @@ func (p *probe) heard(ctx context.Context, woken chan struct{}) {
 	begun := time.Now()
 	select {
 	case <-woken:
-		p.ok("messages", "who waits hears of a release (within %v)",
+		p.ok("messages", "a waiter is told of a release (it took %v)",
 			time.Since(begun).Round(time.Millisecond))
 	case <-ctx.Done():
-		p.fail("messages", "may this user publish on the lock's channel? Who waits isn't told of "+
-			"releases, and looks now and then",
-			"the release of a lock wasn't heard of within %v", p.timeout)
+		p.fail("messages", "may this user publish on the lock's channel? Without that waiters "+
+			"aren't told of releases, and only poll",
+			"a waiter wasn't told of a release within %v", p.timeout)
 	}
 }
 
@@ -328,7 +330,7 @@ func (d *doctor) checkLooking(ctx context.Context) {
 	defer cancel()
 	if _, err := lister.List(ctx, backend.ListRequest{Limit: 100}); err != nil {
 		d.warn("ls",
-			"allow it if people shall see which locks there are; locks themselves don't need it",
+			"grant the right if this user shall list locks; locks themselves don't need it",
 			"locks can't be listed: %v", err)
 		return
 	}
@@ -349,7 +351,7 @@ func (d *doctor) remove(ctx context.Context, name string) {
 		err = d.removeRedis(ctx, name)
 	}
 	if err != nil {
-		d.warn("cleaning", "delete what begins so, if anything is left",
-			"%s: what is left can't be removed: %v", name, err)
+		d.warn("cleaning", "delete the keys that begin with this name, if there are any",
+			"%s: the rest of a test lock can't be deleted: %v", name, err)
 	}
 }

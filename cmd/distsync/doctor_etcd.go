@@ -44,13 +44,13 @@ func (d *doctor) checkMember(ctx context.Context, endpoint string, answered map[
 			status.Version)
 	case older(status.Version):
 		d.warn("member",
-			"use 3.6.5, 3.5.23 or later: older ones may end a lease that was just renewed",
+			"use 3.6.5, 3.5.23 or later: older versions may end a lease that was just renewed",
 			"%s: etcd %s", endpoint, status.Version)
 	default:
 		d.ok("member", "%s: etcd %s", endpoint, status.Version)
 	}
 	if quota := status.DbSizeQuota; quota > 0 && status.DbSize > quota/10*9 {
-		d.warn("space", "compact and defragment it: a store that is full gives no locks",
+		d.warn("space", "compact and defragment it: a full store grants no locks",
 			"%s: %d of %d MB are used", endpoint, status.DbSize>>20, quota>>20)
 	}
 }
@@ -78,7 +78,7 @@ func (d *doctor) checkQuorum(ctx context.Context, answered map[uint64]bool) {
 	defer cancel()
 	list, err := d.etcd.MemberList(ctx)
 	if err != nil {
-		d.fail("quorum", "a majority of the members must be there", "%v", err)
+		d.fail("quorum", "a majority of the members must answer", "%v", err)
 		return
 	}
 	voters, there := 0, 0
@@ -93,12 +93,12 @@ func (d *doctor) checkQuorum(ctx context.Context, answered map[uint64]bool) {
 	switch {
 	case there < voters:
 		d.warn("quorum",
-			"give all members as hosts in the URL: the client goes on with those that are left",
-			"%d of %d members have answered here", there, voters)
+			"name all members as hosts in the URL, so that the client survives the loss of one",
+			"%d of %d members answered", there, voters)
 	case voters == 1:
 		d.ok("quorum", "a single member")
 	default:
-		d.ok("quorum", "all %d members have answered: %d may fail", voters, (voters-1)/2)
+		d.ok("quorum", "all %d members answered: %d may fail", voters, (voters-1)/2)
 	}
 }
 
@@ -114,10 +114,10 @@ func (d *doctor) checkAlarms(ctx context.Context) {
 	for _, a := range list.Alarms {
 		if a.Alarm == etcdserverpb.AlarmType_NOSPACE {
 			d.fail("alarms", "compact, defragment, then: etcdctl alarm disarm",
-				"member %x is full: no locks are given, those that are held are renewed",
+				"member %x is full: no locks are granted, but held locks are renewed",
 				a.MemberID)
 		} else {
-			d.fail("alarms", "etcdctl alarm list", "member %x: %v", a.MemberID, a.Alarm)
+			d.fail("alarms", "look with: etcdctl alarm list", "member %x: %v", a.MemberID, a.Alarm)
 		}
 	}
 	if len(list.Alarms) == 0 {
@@ -136,7 +136,7 @@ func (d *doctor) checkAuth(ctx context.Context) {
 	case err != nil:
 		d.warn("auth", "look with: etcdctl auth status", "%v", err)
 	default:
-		d.ok("auth", "off: who reaches this etcd may do everything")
+		d.ok("auth", "off: every client may do everything")
 	}
 }
 

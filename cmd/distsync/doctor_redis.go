@@ -113,8 +113,8 @@ func (d *doctor) checkRedis(ctx context.Context) {
 func (d *doctor) checkNode(ctx context.Context, n node) {
 	fields, err := info(ctx, n, "INFO")
 	if err != nil {
-		d.warn("server", "allow +info, to the user or for this check",
-			"%sversion, replicas and eviction aren't known: %v", n.which, err)
+		d.warn("server", "allow +info, for this check at least",
+			"%sversion, replicas and eviction are unknown: %v", n.which, err)
 	} else if d.clustered() && fields["role"] == "slave" {
 		return
 	} else {
@@ -147,14 +147,14 @@ func (d *doctor) checkVersion(n node, fields map[string]string) {
 	major, _ := strconv.Atoi(strings.SplitN(version, ".", 2)[0])
 	switch {
 	case mode == "sentinel":
-		d.fail("server", "say redis+sentinel://…?master_name=NAME",
-			"%s: this is a sentinel, and has no locks", what)
+		d.fail("server", "use redis+sentinel://…?master_name=NAME",
+			"%s: this is a sentinel, which has no locks", what)
 	case fields["role"] == "slave":
-		d.fail("server", "give the master's address, or the sentinels'",
+		d.fail("server", "use the address of the master or of the sentinels",
 			"%s: this is a replica, which refuses writes, or loses them", what)
 	case mode == "cluster" && !d.clustered():
-		d.fail("server", "say redis+cluster://",
-			"%s: this is one server of a cluster, and has some of the locks only", what)
+		d.fail("server", "use redis+cluster://",
+			"%s: this is one server of a cluster, which has only some of the locks", what)
 	case major > 0 && major < 5:
 		d.warn("server", "use version 5 or later", "%s: only plain locks work", what)
 	default:
@@ -192,13 +192,14 @@ func (d *doctor) checkReplicas(ctx context.Context, n node, fields map[string]st
 		d.warn("replicas", "WithReplicas needs +wait; nothing else does", "%s%d replicas; WAIT: %v",
 			n.which, count, err)
 	case acked[0] != strconv.Itoa(count):
-		d.warn("replicas", "look at their lag: a failover now loses locks",
-			"%s%s of %d replicas have what was written within %v", n.which, acked[0], count, wait)
+		d.warn("replicas", "look at their lag: a failover now would lose locks",
+			"%s%s of %d replicas confirmed the last write within %v", n.which, acked[0], count,
+			wait)
 	case !minimum:
-		d.warn("replicas", "set min-replicas-to-write, or use WithReplicas; and fenced locks "+
-			"where two must never be inside",
-			"%s%d replicas, and the server takes writes without them: a failover may lose locks "+
-				"that were just taken", n.which, count)
+		d.warn("replicas", "set min-replicas-to-write, or use WithReplicas; where two must "+
+			"never be inside, use fenced locks",
+			"%s%d replicas, and the server accepts writes without them: a failover may lose "+
+				"locks that were just acquired", n.which, count)
 	default:
 		d.ok("replicas", "%s%d, and min-replicas-to-write is set", n.which, count)
 	}
@@ -209,20 +210,20 @@ func (d *doctor) checkMemory(n node, fields map[string]string) {
 	policy := fields["maxmemory_policy"]
 	limit, _ := strconv.ParseFloat(fields["maxmemory"], 64)
 	used, _ := strconv.ParseFloat(fields["used_memory"], 64)
-	const todo = "set maxmemory-policy noeviction: a lock that is evicted is free, and a second " +
-		"one gets in"
+	const todo = "set maxmemory-policy noeviction: an evicted lock is free, and a second client " +
+		"gets in"
 	switch {
 	case policy == "":
 		d.warn("eviction", "set maxmemory-policy noeviction",
-			"%sthe server doesn't say its maxmemory-policy", n.which)
+			"%sthe server doesn't tell its maxmemory-policy", n.which)
 	case policy != "noeviction" && limit > 0:
 		d.fail("eviction", todo, "%smaxmemory-policy is %s", n.which, policy)
 	case policy != "noeviction":
 		d.warn("eviction", todo, "%smaxmemory-policy is %s, though maxmemory isn't set", n.which,
 			policy)
 	case limit > 0 && used > 0.9*limit:
-		d.warn("eviction", "make room: a server that is full gives no locks",
-			"%snothing is evicted, and %.0f %% of the memory are used", n.which, 100*used/limit)
+		d.warn("eviction", "make room: a full server grants no locks",
+			"%snoeviction, but %.0f %% of the memory are used", n.which, 100*used/limit)
 	default:
 		d.ok("eviction", "%snoeviction", n.which)
 	}
@@ -237,22 +238,22 @@ func (d *doctor) checkClock(ctx context.Context, n node) {
 	reply, err := n.do(ctx, "TIME")
 	took := time.Since(begun)
 	if err == nil && len(reply) != 2 {
-		err = errors.New("TIME: not a time")
+		err = errors.New("TIME: the reply isn't a time")
 	}
 	if err != nil {
-		d.warn("clock", "allow +time: all but plain locks need it", "%s%v", n.which, err)
+		d.warn("clock", "allow +time: all kinds except plain locks need it", "%s%v", n.which, err)
 		return
 	}
 	sec, _ := strconv.ParseInt(reply[0], 10, 64)
 	usec, _ := strconv.ParseInt(reply[1], 10, 64)
 	off := time.Unix(sec, usec*1000).Sub(begun.Add(took / 2))
 	if off.Abs() > farOff+took/2 {
-		d.warn("clock", "set the clocks (NTP), slowly: one that jumps ends leases early, and the "+
-			"new master's counts after a failover",
-			"%sdiffers from this machine's by %v", n.which, off.Round(time.Millisecond))
+		d.warn("clock", "correct the clocks slowly (NTP): a jump ends leases early. After a "+
+			"failover the new master's clock counts",
+			"%sthe clock differs from this machine's by %v", n.which, off.Round(time.Millisecond))
 		return
 	}
-	d.ok("clock", "%s%v from this machine's", n.which, off.Round(time.Millisecond))
+	d.ok("clock", "%sdiffers from this machine's by %v", n.which, off.Round(time.Millisecond))
 }
 
 // checkSlots checks that every hash slot of the cluster is served.
@@ -260,11 +261,11 @@ func (d *doctor) checkSlots(ctx context.Context, n node) {
 	fields, err := info(ctx, n, "CLUSTER", "INFO")
 	switch state, slots := fields["cluster_state"], fields["cluster_slots_ok"]; {
 	case err != nil:
-		d.warn("cluster", "allow +cluster|info", "%swhether all slots are served isn't known: %v",
+		d.warn("cluster", "allow +cluster|info", "%sthe state of the slots is unknown: %v",
 			n.which, err)
 	case state != "ok" || slots != "16384":
-		d.fail("cluster", "redis-cli --cluster check",
-			"%sthe cluster's state is %s, %s of 16384 slots are served", n.which, state, slots)
+		d.fail("cluster", "look with: redis-cli --cluster check",
+			"%sthe cluster's state is %s, and %s of 16384 slots are served", n.which, state, slots)
 	default:
 		d.ok("cluster", "%sall slots are served", n.which)
 	}

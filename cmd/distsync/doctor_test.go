@@ -79,7 +79,7 @@ func TestDoctor(t *testing.T) {
 
 		text := inside(t.Context(), "doctor", "--store", url)
 		if text.status != 0 ||
-			!strings.Contains(text.stdout, "ok    permits      taken, renewed and released\n") {
+			!strings.Contains(text.stdout, "ok    permits      acquired, renewed and released\n") {
 			t.Errorf("for people: %+v", text)
 		}
 		if quiet := inside(t.Context(), "doctor", "--quiet", "--store", url); quiet.stdout+
@@ -160,7 +160,7 @@ func TestDoctorFinds(t *testing.T) {
 			want(t, checks, "server", statusWarn, "NOPERM")
 			want(t, checks, "clock", statusWarn, "NOPERM")
 			want(t, checks, "ls", statusWarn, "NOPERM")
-			want(t, checks, "fenced", statusWarn, "can't be taken")
+			want(t, checks, "fenced", statusWarn, "can't be acquired")
 			if status != 0 {
 				t.Errorf("warnings: status %d", status)
 			}

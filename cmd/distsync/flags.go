@@ -22,13 +22,13 @@ func (g *global) define(flags *pflag.FlagSet) {
 	flags.StringVar(&g.store, "store", "",
 		"URL of the store, such as redis://localhost:6379: see distsync help stores")
 	flags.StringVar(&g.prefix, "prefix", "",
-		"what the keys of locks begin with (default: nothing; in etcd distsync/locks/)")
+		"prefix of the keys of locks (default: none; in etcd distsync/locks/)")
 	flags.DurationVar(&g.timeout, "store-timeout", 5*time.Second,
-		"how long the store may take to answer")
+		"how long to wait for an answer of the store")
 	flags.BoolVar(&g.sharded, "sharded", false,
-		"use sharded channels, as all who share these locks do (Redis, Valkey)")
+		"use sharded channels, as all programs that share these locks do (Redis, Valkey)")
 	flags.BoolVar(&g.json, "json", false, "print JSON, one object a line, for programs")
-	flags.BoolVar(&g.quiet, "quiet", false, "print nothing but what was asked for, and errors")
+	flags.BoolVar(&g.quiet, "quiet", false, "print only what was asked for, and errors")
 }
 
 // byHand is the annotation of a flag that the environment can't set.

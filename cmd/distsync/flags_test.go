@@ -14,24 +14,24 @@ import (
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		"Usage:":                       {},
-		"there is no command frob":     {"frob"},
-		"did you mean show?":           {"shwo"},
-		"did you mean ls?":             {"list"},
-		"no command unlok: did you":    {"help", "unlok"},
-		"no command bsh: did you mean": {"completion", "bsh"},
-		"did you mean --store?":        {"ls", "--sotre", "redis://localhost"},
-		"did you mean --lease?":        {"hold", "a", "--leas", "1s"},
-		`no command "\x1b[31m"`:        {"\x1b[31m"},
-		"the name is empty":            {"run", "", "--", "true"},
-		"unknown flag: --frob":         {"ls", "--frob"},
-		`flag: --\x1b[31m`:             {"ls", "--\x1b[31m"},
-		"accepts at most 1 arg":        {"ls", "a", "b"},
-		"requires at least 1 arg":      {"show"},
-		"invalid argument":             {"ls", "--store-timeout", "soon"},
-		"unknown command":              {"doctor", "x"},
-		"--every 1ms: at least 20ms":   {"watch", "n", "--every", "1ms"},
-		"which store?":                 {"ls"},
+		"Usage:":                          {},
+		"there is no command frob":        {"frob"},
+		"did you mean show?":              {"shwo"},
+		"did you mean ls?":                {"list"},
+		"no command unlok: did you":       {"help", "unlok"},
+		"no command bsh: did you mean":    {"completion", "bsh"},
+		"did you mean --store?":           {"ls", "--sotre", "redis://localhost"},
+		"did you mean --lease?":           {"hold", "a", "--leas", "1s"},
+		`no command "\x1b[31m"`:           {"\x1b[31m"},
+		"the name is empty":               {"run", "", "--", "true"},
+		"unknown flag: --frob":            {"ls", "--frob"},
+		`flag: --\x1b[31m`:                {"ls", "--\x1b[31m"},
+		"accepts at most 1 arg":           {"ls", "a", "b"},
+		"requires at least 1 arg":         {"show"},
+		"invalid argument":                {"ls", "--store-timeout", "soon"},
+		"unknown command":                 {"doctor", "x"},
+		"--every 1ms: want at least 20ms": {"watch", "n", "--every", "1ms"},
+		"which store?":                    {"ls"},
 		"--store-timeout 0s: no store": {
 			"ls", "--store-timeout", "0", "--store", "redis://localhost",
 		},
@@ -146,7 +146,8 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("DISTSYNC_STORE_TIMEOUT", "soon\x1b")
 	if got := inside(t.Context(), "ls"); got.status != exitUsage ||
 		!strings.Contains(got.stderr,
-			`DISTSYNC_STORE_TIMEOUT: invalid argument "soon\x1b" for "--store-timeout" flag: time: `) {
+			`DISTSYNC_STORE_TIMEOUT: invalid argument "soon\x1b" `+
+				`for "--store-timeout" flag: time: `) {
 		t.Errorf("%+v", got)
 	}
 	t.Setenv("DISTSYNC_STORE_TIMEOUT", "")

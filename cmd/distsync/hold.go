@@ -13,27 +13,27 @@ func newHold(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "hold NAME",
 		SuggestFor: []string{"lock", "acquire", "take", "grab"},
-		Short:      "Hold a lock until it is interrupted",
-		Long: `Waits for the lock, and holds it until it is interrupted by Ctrl-C or TERM; then it
-gives the lock back. It is for work by hand that must not meet what the programs do: a
-migration, a repair, a deploy that has to wait.
+		Short:      "Hold a lock until a signal comes",
+		Long: `Waits for the lock, and holds it until Ctrl-C or TERM. Then it releases the lock.
+Use it for work by hand while the programs must keep out: a migration, a repair, a
+deploy.
 
-The lock is renewed meanwhile. If it is lost, since the store couldn't be reached for
-as long as the lease, or somebody took it away, that is said at once, and hold ends:
-from then on others may be inside. Commands that are to be ended in time run under
-distsync run. After kill -9 the lock ends with its lease.
+The lock is renewed meanwhile. It is lost if somebody takes it away, or if the store can't
+be reached for as long as the lease. Then hold says so at once, and ends: from then on
+others may be inside. It can't stop your work. distsync run stops a command whose lock is
+lost. After kill -9 of hold, the lock ends with its lease.
 
-The signals INT, TERM, HUP, QUIT, USR1 and USR2 end it. A second one doesn't wait any
-longer for the store to take the lock back; that ends with its lease then. For a time
-that is known before there is timeout(1), as in the example.
+The signals INT, TERM, HUP, QUIT, USR1 and USR2 end it. At a second signal it no longer
+waits for the store to release the lock, and the lock ends with its lease. To hold a lock
+for a known time, use timeout(1), as in the example.
 
-Exit status: 0 if the lock was held until a signal; 128+N if signal N ended the wait
-for it; 76 if it was lost; 75 if it was not acquired in time (-E says another); 69 if
-the store can't be reached, or didn't take the lock back; 64 if the command line is
-wrong, or the lock is of another kind; 70 if distsync failed.
+Exit status: 0 the lock was held until a signal; 128+N signal N ended the wait for it;
+76 it was lost; 75 it was not acquired in time (-E sets another status); 69 the store
+can't be reached, or didn't release the lock; 64 the command line is wrong, or the lock
+is of another kind; 70 distsync failed.
 
 With --json each event is a line on standard output: waiting, acquired, unrenewed (a
-renewal has failed, and will be repeated), lost, released, unreleased, failed.`,
+renewal failed, and will be repeated), lost, released, unreleased, failed.`,
 		Example: `  distsync hold deploy
   distsync hold deploy --wait 0 --quiet
   timeout 10m distsync hold --permits 4/4 gpu`,
@@ -54,7 +54,7 @@ renewal has failed, and will be repeated), lost, released, unreleased, failed.`,
 	return cmd
 }
 
-var errImpatient = errors.New("another signal came")
+var errImpatient = errors.New("another signal came before the store had answered")
 
 // holdUntilSignal holds the lock until a signal comes, or the lock is lost.
 func (k *taker) holdUntilSignal(ctx context.Context, out io.Writer, name string) error {

@@ -151,7 +151,7 @@ func TestHoldTellsPeople(t *testing.T) {
 			}
 		}
 		want := `^distsync: a: waiting for the lock\n` +
-			`distsync: a: held, as \S+:\d+\ndistsync: a: given back\n$`
+			`distsync: a: held, as \S+:\d+\ndistsync: a: released\n$`
 		if quiet {
 			want = "^$"
 		}

@@ -68,7 +68,7 @@ func (s *holding) under(
 	}
 	defer store.close()
 	if least := store.Limits().MinLease; s.taker.lease < least {
-		return exitf(exitUsage, "--lease %v: at least %v in this store", s.taker.lease, least)
+		return exitf(exitUsage, "--lease %v: this store wants at least %v", s.taker.lease, least)
 	}
 	c := dlock.New(store.Backend, dlock.WithLease(s.taker.lease),
 		dlock.WithLogger(slog.New(slog.DiscardHandler)),

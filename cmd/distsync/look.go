@@ -34,7 +34,7 @@ func (g *global) failed(s *store, err error) error {
 	case err == nil || errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
-		return exitf(exitUnavailable, "%s has not answered within %v: %w", s.address, g.timeout,
+		return exitf(exitUnavailable, "%s didn't answer within %v: %w", s.address, g.timeout,
 			err)
 	case errors.Is(err, errors.ErrUnsupported), backend.KindOf(err) == backend.Refused:
 		return exit(exitFailed, err)
@@ -100,21 +100,22 @@ func newList(g *global) *cobra.Command {
 	return &cobra.Command{
 		Use:        "ls [PREFIX]",
 		SuggestFor: []string{"list"},
-		Short:      "List the locks that are held",
-		Long: `Lists the locks that somebody holds, or those whose names begin with PREFIX: who has
-each, how often, or how many permits are out of how many; for how long it lasts
-unless it is renewed; and how many stand in line for it, which a store knows of
-fair locks only. Since when somebody has it no store knows. What is kept was given
-back, and stays taken for a while (AtLeast, Once): nobody is inside. A semaphore of
-which no permit is out isn't listed; show knows it.
+		Short:      "List the held locks and their holders",
+		Long: `Lists the held locks, or those of them whose names begin with PREFIX. Each line has
+one holder, and how many others there are. COUNT is the number of holds, or how many
+permits of how many are acquired. LASTS is when the lease ends unless it is renewed.
+IN LINE is the number of waiters in line, which stores know of fair locks only.
 
-The store goes on serving others meanwhile, however much is in it. In Redis and
-Valkey all keys have to be looked at, so it may take a while; --prefix or PREFIX
-don't make that shorter. What isn't a lock, but looks like one, is listed, too.
+"kept" means that the lock was released, and stays taken for a while (AtLeast, Once):
+nobody is inside. No store knows since when a lock is held. A semaphore with no
+permit acquired isn't listed; show prints it.
 
-A holder is shown by the id of its client, which in this library is, unless told
-otherwise, HOST/PROCESS/RANDOM. Of permits Redis and Valkey have no more than a
-digest of that.`,
+The store serves other clients meanwhile, even if it has many keys. Redis and Valkey
+have to look at all keys, with or without --prefix and PREFIX, so it may take a while.
+Data that looks like a lock is listed, too.
+
+A holder is shown by the id of its client. By default that is HOST/PROCESS/RANDOM.
+For permits, Redis and Valkey have only a digest of the holder.`,
 		Example: `  distsync ls
   distsync ls orders:
   distsync ls --json | jq -r 'select(.holders[].client | startswith("web-1/")) | .name'`,
@@ -206,7 +207,7 @@ func counts(l *dlock.LockInfo) string {
 // lastsOf returns how long a holder keeps the lock if it isn't renewed.
 func lastsOf(h dlock.Holder) string {
 	if h.Kept {
-		return lasts(h.Remaining) + ", given back and kept"
+		return lasts(h.Remaining) + ", released and kept"
 	}
 	return lasts(h.Remaining)
 }
@@ -246,26 +247,27 @@ func newShow(g *global) *cobra.Command {
 	return &cobra.Command{
 		Use:        "show NAME…",
 		SuggestFor: []string{"status", "get", "inspect", "who"},
-		Short:      "Show who has a lock, and who stands in line for it",
-		Long: `Shows who has a lock, of whatever kind: holders with how often each has it, or how
-many permits, and for how long that lasts unless it is renewed. Of a fair lock
-also who stands in line for it, in order. That nobody has a lock is said, and no
-error; what kind it is nobody knows then, and the kind in JSON says nothing, but for
-permits: a semaphore's number stays on Redis and Valkey, and its name can't be that
-of another kind of lock until unlock --force --forget has deleted it.
+		Short:      "Show the holders of a lock, and the waiters in line",
+		Long: `Shows the holders of a lock of any kind. Each line has the number of holds or permits
+of a holder, and when its lease ends unless it is renewed. For a fair lock, the waiters
+in line follow in order.
 
-No store knows whether a lock is being renewed. Look again: if it lasts for longer than
-before, its holder is alive; if it goes down for more than a third of the lease, 10s as
-a rule, he is dead, or cut off, or has a fixed lease.
+If nobody has the lock, that is printed, and isn't an error. The store then doesn't
+know the lock's kind, so the kind in JSON means nothing. Semaphores on Redis and Valkey
+are the exception: their number stays, so another kind of lock can't have the name
+until unlock --force --forget has deleted the number.
 
-A lock may stay taken for a while after it was given back, since somebody wants it so
-(AtLeast, Once): that is said, and nobody is inside then.
+No store knows whether a lock is being renewed. So look again: if LASTS has grown, the
+holder is alive. If LASTS falls for more than a third of the lease (usually 10s), the
+holder is dead or cut off, or its lease is fixed.
 
-Adapters put something in front of the names of jobs: gocron's "tick" has the lock
-"gocron:tick". If somebody has that, and nobody "tick", it is said.
+"released and kept" means that the lock stays taken for a while
+(AtLeast, Once): nobody is inside.
 
-A holder is CLIENT:NUMBER, where a client of this library is, unless told
-otherwise, HOST/PROCESS/RANDOM.`,
+Adapters put a prefix before the names of jobs: the lock of gocron's job "tick" is
+"gocron:tick". If nobody has "tick", but somebody has that, a message says so.
+
+A holder is CLIENT:NUMBER. By default CLIENT is HOST/PROCESS/RANDOM.`,
 		Example: `  distsync show orders:42
   distsync show --json orders:42 | jq .holders`,
 		Args:              usage(cobra.MinimumNArgs(1)),
@@ -335,7 +337,7 @@ func stateOf(l *dlock.LockInfo) string {
 			number = "the number " + strconv.Itoa(l.Limit)
 		}
 		return "nobody has it, but the store has " + number +
-			" there: a semaphore's, of which no permit is out, or data of another program"
+			" there: a semaphore with no permit acquired, or data of another program"
 	}
 	return "nobody has it"
 }
@@ -343,7 +345,7 @@ func stateOf(l *dlock.LockInfo) string {
 // held says in words how many holders a lock has.
 func held(l *dlock.LockInfo) string {
 	if l.Kind == backend.Permits {
-		return counts(l) + " permits are out"
+		return counts(l) + " permits are acquired"
 	}
 	if n := len(l.Holders) + l.More; n > 1 {
 		return fmt.Sprintf("%d hold it", n)

@@ -56,9 +56,8 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 func newRoot() *cobra.Command {
 	g := new(global)
 	root := &cobra.Command{
-		Use: "distsync",
-		Short: "Look at distributed locks, run commands under them, free those that " +
-			"are stuck",
+		Use:           "distsync",
+		Short:         "Look at distributed locks, run commands under them, free stuck ones",
 		Long:          overview,
 		Version:       version(),
 		SilenceErrors: true,

@@ -11,7 +11,7 @@ import (
 func newManual(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIRECTORY",
-		Short: "Write the pages of the manual into a directory, for man",
+		Short: "Write the manual pages into a directory",
 		Args:  usage(cobra.ExactArgs(1)),
 		RunE: func(_ *cobra.Command, args []string) error {
 			// Without this, two builds of the same version would differ by the date.

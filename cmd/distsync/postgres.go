@@ -24,7 +24,7 @@ func (s *store) openPostgres(g *global) (err error) {
 	}
 	if g.prefix != "" {
 		return exitf(exitUsage,
-			"--prefix: in PostgreSQL locks have no prefix, but a schema: ?%s=NAME in the URL",
+			"--prefix: in PostgreSQL locks have a schema instead: ?%s=NAME in the URL",
 			schemaOption)
 	}
 	q, _ := url.ParseQuery(a.query) // parseStore has checked it
@@ -38,7 +38,7 @@ func (s *store) openPostgres(g *global) (err error) {
 	}
 	u.Path, err = url.PathUnescape(a.path)
 	if err != nil {
-		return wrong(errors.New("in the name of the database % must be written %25"))
+		return wrong(errors.New("in the name of the database write % as %25"))
 	}
 	config, err := pgxpool.ParseConfig(u.String())
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *store) openPostgres(g *global) (err error) {
 		return wrong(err)
 	}
 	if s.postgres, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
-		return wrong(errors.New("pgx doesn't take its options"))
+		return wrong(errors.New("pgx rejects its options"))
 	}
 	s.schema = schema
 	s.Backend = postgresbackend.New(s.postgres, option)
@@ -65,7 +65,7 @@ func schemaNamed(schema string) (option postgresbackend.Option, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf(
-				"%s=%s: a name of lower-case letters, digits and underscores is wanted",
+				"%s=%s: want a name of lower-case letters, digits and underscores",
 				schemaOption, schema)
 		}
 	}()
@@ -90,7 +90,7 @@ func (d *doctor) checkPostgres(ctx context.Context) {
 func (d *doctor) ask(ctx context.Context, name, sql string, args []any, dest ...any) bool {
 	err := d.postgres.QueryRow(ctx, sql, args...).Scan(dest...)
 	if err != nil {
-		d.warn(name, "look with psql, as a role that may", "can't be looked at: %v", err)
+		d.warn(name, "look with psql, as a role with more rights", "the check failed: %v", err)
 	}
 	return err == nil
 }
@@ -101,9 +101,11 @@ func (d *doctor) checkServer(ctx context.Context) {
 	var standby, readOnly bool
 	var left int
 	if !d.ask(ctx, "server",
-		`SELECT current_setting('server_version_num')::integer, current_setting('server_version'), pg_is_in_recovery(),
-		current_setting('default_transaction_read_only')::boolean, current_setting('max_connections')::integer - (SELECT count(*) FROM pg_stat_activity
-		WHERE backend_type = 'client backend')`, nil, &version, &text, &standby, &readOnly, &left) {
+		`SELECT current_setting('server_version_num')::integer, current_setting('server_version'),
+		pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean,
+		current_setting('max_connections')::integer - (SELECT count(*) FROM pg_stat_activity
+			WHERE backend_type = 'client backend')`,
+		nil, &version, &text, &standby, &readOnly, &left) {
 		return
 	}
 	switch {
@@ -111,12 +113,13 @@ func (d *doctor) checkServer(ctx context.Context) {
 		d.fail("server", "use PostgreSQL 14 or later", "PostgreSQL %s", text)
 	case standby:
 		d.fail("server", "name all hosts in the URL, and target_session_attrs=read-write",
-			"PostgreSQL %s, a standby: nothing can be locked here", text)
+			"PostgreSQL %s, a standby: it grants no locks", text)
 	case readOnly:
-		d.fail("server", "default_transaction_read_only is on for this role or database",
-			"PostgreSQL %s, and only reads", text)
+		d.fail("server", "turn default_transaction_read_only off for this role or database",
+			"PostgreSQL %s, read-only", text)
 	case left < 10:
-		d.warn("server", "a program has up to seven connections, and one more where somebody waits",
+		d.warn("server",
+			"raise max_connections: a program uses up to seven connections, and one more to wait",
 			"PostgreSQL %s; %d connections are left", text, left)
 	default:
 		d.ok("server", "PostgreSQL %s; %d connections are left", text, left)
@@ -126,28 +129,30 @@ func (d *doctor) checkServer(ctx context.Context) {
 func (d *doctor) checkFunctions(ctx context.Context) {
 	var there, may int
 	if !d.ask(ctx, "functions",
-		`SELECT count(*), count(*) FILTER (WHERE has_function_privilege(p.oid, 'EXECUTE')) FROM pg_proc p
-		JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $1 AND p.proname LIKE 'distsync\_v1\_%' AND p.prosecdef`,
+		`SELECT count(*), count(*) FILTER (WHERE has_function_privilege(p.oid, 'EXECUTE'))
+		FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+		WHERE n.nspname = $1 AND p.proname LIKE 'distsync\_v1\_%' AND p.prosecdef`,
 		[]any{d.schema}, &there, &may) {
 		return
 	}
 	switch {
 	case there == 0:
-		d.fail("functions", "run the text of postgresbackend.Schema as a migration, or make the "+
-			"backend WithCreate", "the schema %q has none of distsync's", d.schema)
+		d.fail("functions", "run the text of postgresbackend.Schema as a migration, or create the "+
+			"backend with WithCreate", "the schema %q has none of distsync's functions", d.schema)
 	case may < there:
 		d.fail("functions",
 			fmt.Sprintf("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA %s TO the role of the program",
-				d.schema), "this role may execute %d of %d", may, there)
+				d.schema), "this role may execute %d of %d functions", may, there)
 	default:
-		d.ok("functions", "this role may execute them, in the schema %q", d.schema)
+		d.ok("functions", "this role may execute all functions in the schema %q", d.schema)
 	}
 }
 
 func (d *doctor) checkSettings(ctx context.Context) {
 	var isolation, commit, fsync, pages string
 	if !d.ask(ctx, "settings",
-		`SELECT current_setting('default_transaction_isolation'), current_setting('synchronous_commit'), current_setting('fsync'),
+		`SELECT current_setting('default_transaction_isolation'),
+		current_setting('synchronous_commit'), current_setting('fsync'),
 		current_setting('full_page_writes')`, nil, &isolation, &commit, &fsync, &pages) {
 		return
 	}
@@ -155,13 +160,13 @@ func (d *doctor) checkSettings(ctx context.Context) {
 	case isolation != "read committed":
 		d.fail("settings",
 			"set default_transaction_isolation to read committed, for the role at least",
-			"default_transaction_isolation is %s: locks are refused", isolation)
+			"default_transaction_isolation is %s: all lock calls are refused", isolation)
 	case fsync != "on" || pages != "on":
 		d.warn("settings",
-			"turn them on: else a crash of the machine may lose or spoil what was locked",
-			"fsync is %s, full_page_writes %s", fsync, pages)
+			"turn both on: otherwise a crash of the machine may lose or corrupt locks",
+			"fsync is %s, full_page_writes is %s", fsync, pages)
 	default:
-		d.ok("settings", "what is locked is flushed (synchronous_commit is %s)", commit)
+		d.ok("settings", "locks survive a crash (synchronous_commit is %s)", commit)
 	}
 }
 
@@ -171,29 +176,32 @@ func (d *doctor) checkEncoding(ctx context.Context) {
 		return
 	}
 	if encoding != "UTF8" {
-		d.warn("encoding", "keep to names in ASCII, or use a database in UTF8",
-			"the database is in %s: other names may be refused, or look wrong in it", encoding)
+		d.warn("encoding", "use names in ASCII only, or a database with encoding UTF8",
+			"the encoding is %s: names outside ASCII may be refused, or look wrong", encoding)
 		return
 	}
-	d.ok("encoding", "the database is in UTF8: any name will do")
+	d.ok("encoding", "the encoding is UTF8: all names work")
 }
 
 func (d *doctor) checkTables(ctx context.Context) {
 	var unlogged int
 	var live, dead int64
 	if !d.ask(ctx, "tables",
-		`SELECT count(*) FILTER (WHERE c.relpersistence <> 'p'), coalesce(sum(s.n_live_tup), 0)::bigint, coalesce(sum(s.n_dead_tup), 0)::bigint
-		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
-		WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname LIKE 'distsync\_v1\_%'`, []any{d.schema}, &unlogged, &live, &dead) {
+		`SELECT count(*) FILTER (WHERE c.relpersistence <> 'p'),
+		coalesce(sum(s.n_live_tup), 0)::bigint, coalesce(sum(s.n_dead_tup), 0)::bigint
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
+		WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname LIKE 'distsync\_v1\_%'`,
+		[]any{d.schema}, &unlogged, &live, &dead) {
 		return
 	}
 	switch {
 	case unlogged > 0:
-		d.warn("tables", "ALTER TABLE … SET LOGGED, unless that is what you want",
-			"they are unlogged: a crash, and each standby that is promoted, frees all locks")
+		d.warn("tables", "ALTER TABLE … SET LOGGED, unless you want that",
+			"the tables are unlogged: a crash or the promotion of a standby frees all locks")
 	case dead > 10_000 && dead > 10*live:
-		d.warn("tables", "what keeps autovacuum from them? Look at old snapshots",
-			"%d rows, and %d dead ones, which make steps slow", live, dead)
+		d.warn("tables", "find out why autovacuum doesn't remove them: look at old snapshots",
+			"%d rows, and %d dead ones, which make locks slow", live, dead)
 	default:
 		d.ok("tables", "%d rows, %d dead ones", live, dead)
 	}
@@ -203,19 +211,20 @@ func (d *doctor) checkStandbys(ctx context.Context) {
 	var named string
 	var there int
 	if !d.ask(ctx, "standbys",
-		`SELECT current_setting('synchronous_standby_names'), (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum'))`,
+		`SELECT current_setting('synchronous_standby_names'),
+		(SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum'))`,
 		nil, &named, &there) {
 		return
 	}
 	switch {
 	case named == "":
 		d.ok("standbys",
-			"none is waited for: a failover may lose the last locks; Guard stays exact")
+			"commits wait for no standby: a failover may lose the last locks; Guard stays exact")
 	case there == 0:
 		d.fail("standbys", "start the standby, or take it out of synchronous_standby_names: "+
-			"until then no commit is answered", "%s is waited for, and isn't there", named)
+			"until then no commit is answered", "commits wait for %s, which isn't connected", named)
 	default:
-		d.ok("standbys", "%d confirm what is locked", there)
+		d.ok("standbys", "%d standbys confirm each commit", there)
 	}
 }
 
@@ -223,9 +232,12 @@ func (d *doctor) checkSnapshots(ctx context.Context) {
 	var snapshot, prepared float64
 	var slots int
 	if !d.ask(ctx, "snapshots",
-		`SELECT coalesce((SELECT max(extract(epoch FROM clock_timestamp() - xact_start)) FROM pg_stat_activity WHERE backend_xmin IS NOT NULL), 0)::float8,
-		coalesce((SELECT max(extract(epoch FROM clock_timestamp() - prepared)) FROM pg_prepared_xacts), 0)::float8,
-		(SELECT count(*) FROM pg_replication_slots WHERE NOT active)`, nil, &snapshot, &prepared, &slots) {
+		`SELECT coalesce((SELECT max(extract(epoch FROM clock_timestamp() - xact_start))
+			FROM pg_stat_activity WHERE backend_xmin IS NOT NULL), 0)::float8,
+		coalesce((SELECT max(extract(epoch FROM clock_timestamp() - prepared))
+			FROM pg_prepared_xacts), 0)::float8,
+		(SELECT count(*) FROM pg_replication_slots WHERE NOT active)`,
+		nil, &snapshot, &prepared, &slots) {
 		return
 	}
 	const old = time.Hour
@@ -234,7 +246,7 @@ func (d *doctor) checkSnapshots(ctx context.Context) {
 	}
 	switch {
 	case seconds(snapshot) > old || seconds(prepared) > old || slots > 0:
-		d.warn("snapshots", "end them: they keep dead rows of all tables, and steps get slower",
+		d.warn("snapshots", "end them: they keep dead rows in all tables, which make locks slower",
 			"the oldest transaction is %v old, the oldest prepared one %v; %d replication slots "+
 				"are unused",
 			seconds(snapshot), seconds(prepared), slots)
@@ -247,13 +259,16 @@ func (d *doctor) checkListeners(ctx context.Context) {
 	var listen int
 	var usage float64
 	if !d.ask(ctx, "listeners",
-		`SELECT (SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'distsync listener%'), pg_notification_queue_usage()`, nil, &listen, &usage) {
+		`SELECT (SELECT count(*) FROM pg_stat_activity
+			WHERE application_name LIKE 'distsync listener%'), pg_notification_queue_usage()`,
+		nil, &listen, &usage) {
 		return
 	}
 	switch {
 	case usage > 0.5:
-		d.fail("listeners", "which session listens, and is in a transaction for long? A full "+
-			"queue fails every NOTIFY", "the queue of messages is full to %.0f %%", 100*usage)
+		d.fail("listeners", "end the session that listens inside a long transaction: when the "+
+			"queue is full, every NOTIFY fails",
+			"%.0f %% of the notification queue is used", 100*usage)
 	case listen > 100:
 		d.warn("listeners", "each message wakes all of them: postgresbackend.Polling() costs less",
 			"%d connections listen", listen)
@@ -271,9 +286,9 @@ func (d *doctor) checkTime(ctx context.Context) {
 	took := time.Since(before)
 	if off := server.Sub(before.Add(took / 2)).Abs(); off > took+time.Minute {
 		d.warn("clock",
-			"let ntp set both: a clock that is set by a step ends leases early, or late",
-			"the server's is off from ours by %v", off.Round(time.Second))
+			"correct both clocks slowly (NTP): a jump ends leases early or late",
+			"the server's clock differs from this machine's by %v", off.Round(time.Second))
 		return
 	}
-	d.ok("clock", "the server's agrees with ours")
+	d.ok("clock", "the server's clock agrees with this machine's")
 }

@@ -26,7 +26,8 @@ func TestDoctorOfPostgres(t *testing.T) {
 	server.SQL("SET default_transaction_isolation = 'read committed';" +
 		postgresbackend.Schema("locks"))
 	server.SQL(`ALTER TABLE locks.distsync_v1_part SET UNLOGGED; CREATE ROLE app LOGIN;
-		ALTER ROLE app SET default_transaction_isolation = 'read committed'; GRANT USAGE ON SCHEMA locks TO app`)
+		ALTER ROLE app SET default_transaction_isolation = 'read committed';
+		GRANT USAGE ON SCHEMA locks TO app`)
 	app := strings.Replace(url, "postgres@", "app@", 1) + "&distsync_schema=locks"
 	checks, _ = diagnose(t, "--store", app)
 	want(t, checks, "functions", statusFail, "may execute 0 of")

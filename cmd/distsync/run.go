@@ -38,46 +38,45 @@ func newRun(g *global) *cobra.Command {
 		Use:        "run NAME -- COMMAND [ARG…]",
 		SuggestFor: []string{"exec"},
 		Short:      "Run a command while a lock is held",
-		Long: `Waits for the lock, runs the command, and gives the lock back as soon as that has
-ended. There is no shell: for one say sh -c '…'. The command has distsync's standard
-input, output and error, the terminal too if there is one, and in its environment
-DISTSYNC_NAME, DISTSYNC_HOLDER (what the store knows the holder by) and, with --kind
+		Long: `Waits for the lock, runs the command, and releases the lock when the command has
+ended. There is no shell: for one use sh -c '…'. The command gets distsync's
+standard input, output and error, and its terminal. In the environment it has
+DISTSYNC_NAME, DISTSYNC_HOLDER (the holder's id in the store) and, with --kind
 fenced, DISTSYNC_TOKEN.
 
-The lock is renewed while the command runs. If renewals fail, the command is sent TERM
-in time, and what is left --grace later is killed, shortly before the lock could be
-another's. If the store says that the lock is gone, or that another has it, the command
-is killed at once. A process that watches over it does that also while distsync is
-stopped, and as soon as distsync is gone, be it by kill -9; then the lock ends with its
-lease. What is killed is every process that the command has started (on systems other
-than Linux its process group), but for those of other users, as sudo starts them.
+The lock is renewed while the command runs. If renewals fail, the command gets TERM. After
+--grace, what is left of it gets KILL, before another client could get the lock. If the
+store says that the lock is gone or taken, the command is killed at once. A guard process
+does the same while distsync is stopped, and as soon as distsync is gone, even after
+kill -9. The lock then ends with its lease. To kill the command means to kill all
+processes that it has started, except those of other users, such as sudo's. On systems
+other than Linux it is the command's process group.
 
-When the command has ended, what it has left in its process group is killed before the
-lock is given back. A daemon that is to outlive it, without the lock, needs a session
-of its own: see setsid(1).
+When the command has ended, the rest of its process group is killed before the lock is
+released. A daemon that shall outlive the lock needs its own session: see setsid(1).
 
-With --at-least the lock stays taken for that long after it was acquired, however soon the
-command has ended, and whatever its status: for jobs that every machine's cron starts, by
-clocks that differ.
+With --at-least the lock stays taken for that time from its acquisition on, even if the
+command ends sooner or fails. That is for jobs that cron starts on several machines,
+whose clocks differ.
 
-Where it has waited for a fair lock, the command begins up to a second after its turn has
-come, when the lock is renewed for the first time. All who share permits must say the
-same LIMIT: the last to say another changes it for all.
+After a wait for a fair lock, the command starts when the lock has been renewed for the
+first time, up to a second after its turn. All users of a semaphore must give the same
+LIMIT: the last one given applies to all.
 
 The signals INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the
-command's process group. After a TERM that is passed on the command takes the time that
-it needs, under the lock, unless --grace is given: then it is killed that much later.
-While distsync waits for the lock the first six end it. If the command is stopped with
-^Z for longer than the lease, the lock is lost, and the command is killed.
+command's process group. After a TERM that was passed on, the command may go on under
+the lock without limit. With --grace it is killed that much later. While distsync waits
+for the lock, each of the first six ends it. If the command is stopped with ^Z for longer
+than the lease, the lock is lost, and the command is killed.
 
-Exit status: the command's; 128+N if signal N ended it, or the wait for the lock; 124 if
-it ran for longer than --timeout; 76 if the lock was lost, or about to be; 75 if it was
-not acquired in time (-E says another); 69 if the store can't be reached; 64 if the
-command line is wrong, or the lock is of another kind; 70 if distsync failed; 126 if the
-command can't be run; 127 if it isn't there.
+Exit status: the command's; 128+N signal N ended the command, or the wait for the lock;
+124 the command ran for longer than --timeout; 76 the lock was lost, or about to be lost;
+75 the lock was not acquired in time (-E sets another status); 69 the store can't be
+reached; 64 the command line is wrong, or the lock is of another kind; 70 distsync
+failed; 126 the command can't be run; 127 the command doesn't exist.
 
 With --json each event is a line on standard error: waiting, acquired, started,
-unrenewed (a renewal has failed, and will be repeated), terminated, killed, ended,
+unrenewed (a renewal failed, and will be repeated), terminated, killed, ended,
 spared (processes of other users are left), lost, released, unreleased, failed.`,
 		Example: `  distsync run nightly --quiet --wait 0 -E 0 --at-least 5m -- backup
   distsync run deploy --wait 10m --lease 15s -- sh -c 'make deploy && make check'
@@ -109,14 +108,13 @@ spared (processes of other users are left), lost, released, unreleased, failed.`
 	}
 	f := r.define(cmd)
 	f.DurationVar(&r.atLeast, "at-least", 0,
-		"how long the lock stays taken at least, however soon "+
-			"the command has ended (default: until then)")
+		"keep the lock taken for at least that long, even if the command ends sooner "+
+			"(default: until the command has ended)")
 	f.DurationVar(&r.grace, "grace", 0,
-		"how long the command has from TERM to KILL, at most half the lease "+
-			"(default: a third of it, at most 10s, and no end if the TERM is one that is "+
-			"passed on)")
-	f.DurationVar(&r.longest, "timeout", 0, "how long the command may run before it gets TERM, "+
-		"and --grace later KILL (default: for ever)")
+		"time from TERM to KILL, at most half the lease (default: a third of the lease, at "+
+			"most 10s; without limit after a TERM that was passed on)")
+	f.DurationVar(&r.longest, "timeout", 0, "how long the command may run until it gets TERM, "+
+		"and KILL after --grace (default: no limit)")
 	return cmd
 }
 
@@ -133,11 +131,12 @@ func (r *runner) check(flags *pflag.FlagSet) error {
 	}
 	switch {
 	case r.atLeast > 0 && r.kind == "read":
-		return exitf(exitUsage, "--at-least isn't for --kind read, which keeps no other reader out")
+		return exitf(exitUsage, "--at-least can't be used with --kind read, "+
+			"which lets other readers in")
 	case r.grace > r.lease/2:
 		return exitf(exitUsage,
-			"--grace %v: at most half the lease, %v, or there would be no time "+
-				"to renew it", r.grace, r.lease/2)
+			"--grace %v: want at most half the lease, %v, to leave time for renewals",
+			r.grace, r.lease/2)
 	}
 	return nil
 }
@@ -173,11 +172,11 @@ func reasonOf(err error) string {
 
 // because maps each reason to an explanation for people.
 var because = map[string]string{
-	"timeout":                  "it has run for longer than --timeout",
-	"grace":                    "it was asked to end, and --grace is over",
+	"timeout":                  "it ran for longer than --timeout",
+	"grace":                    "it didn't end within --grace",
 	dlock.LossExpired.String(): "the lock couldn't be renewed",
-	dlock.LossGone.String():    "the store has the lock no more",
-	dlock.LossTaken.String():   "another has the lock",
+	dlock.LossGone.String():    "the store no longer has the lock",
+	dlock.LossTaken.String():   "another client has the lock",
 	dlock.LossPaused.String():  "distsync stood still for longer than the lease",
 }
 
@@ -189,8 +188,8 @@ func (p *progress) text(name string, alone bool) string {
 		"unrenewed":  "the lock can't be renewed",
 		"terminated": "the command is asked to end",
 		"killed":     "the command is killed",
-		"spared":     "processes of the command are left: they are another user's",
-		"unreleased": "the lock isn't given back yet, and ends with its lease",
+		"spared":     "processes of the command are left, which belong to other users",
+		"unreleased": "the lock isn't released yet, and ends with its lease",
 	}[p.Event]
 	if alone {
 		switch p.Event {
@@ -202,7 +201,7 @@ func (p *progress) text(name string, alone bool) string {
 				what += ", with token " + strconv.FormatUint(p.Token, 10)
 			}
 		case "released":
-			what = "given back"
+			what = "released"
 		case "unreleased":
 			what = ""
 		}

@@ -276,7 +276,10 @@ func TestRunNotAcquired(t *testing.T) {
 }
 
 // crowded is a command that says when it is not alone.
-const crowded = `set -C; echo >"$MARK" || { echo not alone >>"$LOG"; exit 9; }; echo inside >>"$LOG"; rm "$MARK"`
+const crowded = `set -C
+	echo >"$MARK" || { echo not alone >>"$LOG"; exit 9; }
+	echo inside >>"$LOG"
+	rm "$MARK"`
 
 func TestRunOneAtATime(t *testing.T) {
 	t.Parallel()
@@ -417,13 +420,13 @@ func TestRunSaysWhy(t *testing.T) {
 		}
 	}
 	if got := (&progress{Event: "killed", Reason: "grace"}).text("n",
-		false); !strings.HasSuffix(got, "--grace is over") {
+		false); !strings.HasSuffix(got, "within --grace") {
 		t.Errorf("%q", got)
 	}
 	p := &progress{Event: "terminated", Reason: "timeout"}
 	if got, want := p.text("n",
 		false),
-		"distsync: n: the command is asked to end: it has run for longer than --timeout"; got !=
+		"distsync: n: the command is asked to end: it ran for longer than --timeout"; got !=
 		want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -581,7 +584,8 @@ func TestRunKillsAfterTerm(t *testing.T) {
 	server := testservers.Redis(t)
 	r := try(t, "redis://"+server.Addr, "a", "--grace", "100ms", "--",
 		"sh", "-c",
-		`trap "touch $DIR/asked" TERM; times=$(seq 2000); touch $DIR/ready; for i in $times; do sleep 0.01; done`).start()
+		`trap "touch $DIR/asked" TERM; times=$(seq 2000); touch $DIR/ready
+		for i in $times; do sleep 0.01; done`).start()
 	r.awaitFile("ready")
 	r.cmd.Process.Signal(syscall.SIGTERM)
 	r.mustExit(128 + int(syscall.SIGKILL))
@@ -675,7 +679,8 @@ func TestRunOnATerminal(t *testing.T) {
 	t.Run("reads", func(t *testing.T) {
 		t.Parallel()
 		person, screen, cmd := onTerminal(t, url, "sh", "-c",
-			`"$DISTSYNC" run reads -- sh -c 'read x; echo "one $x"; exit 3'; echo "status $?"; read x; echo "two $x"`)
+			`"$DISTSYNC" run reads -- sh -c 'read x; echo "one $x"; exit 3'; echo "status $?"
+			read x; echo "two $x"`)
 		io.WriteString(person, "first\n")
 		see(t, screen, "one first")
 		see(t, screen, "status 3")
@@ -703,7 +708,8 @@ func TestRunOnATerminal(t *testing.T) {
 		t.Parallel()
 		person, screen, _ := onTerminal(t, url, "sh", "-i")
 		io.WriteString(person,
-			`"$DISTSYNC" run stops -- sh -c 'echo "rea"dy; while read x; do echo "go""t $x"; done; exit 6'`+"\n")
+			`"$DISTSYNC" run stops -- sh -c 'echo "rea"dy; while read x; do echo "go""t $x"; '`+
+				`'done; exit 6'`+"\n")
 		see(t, screen, "ready\r\n")
 		io.WriteString(person, "\x1a")
 		see(t, screen, "Stopped")

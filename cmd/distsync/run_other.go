@@ -14,5 +14,5 @@ var ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 
 // run isn't supported on this system. It has no process groups, and no signal like SIGKILL.
 func (*runner) run(context.Context, io.Writer, string, []string) error {
-	return exitf(exitInternal, "run isn't there on this system")
+	return exitf(exitInternal, "run isn't supported on this system")
 }

@@ -253,7 +253,7 @@ func (s *running) lookAtTime(left time.Duration) time.Duration {
 	return never
 }
 
-var errNotRenewed = errors.New("the command was ended, since the lock was about to be lost: " +
+var errNotRenewed = errors.New("the command was ended because the lock was about to be lost: " +
 	"it couldn't be renewed")
 
 // terminate asks the command to end. A stopped command is continued so that it can end.

@@ -20,19 +20,19 @@ func newShards(g *global) *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "shards NAME [SHARD…]",
-		Short: "Show who runs which shard of some work that is divided",
-		Long: `Shows the members among whom package dlock/shards divides the work of a name: their
-seats, what they know of the shards, how many each has, and for how long it counts
-as a member unless it renews that. Then it shows who has each shard, by its lock.
-A member whose seats are none waits for one: a newcomer does for two thirds of a
-lease, unless an old member leaves.
+		Short: "Show which member runs which shard of divided work",
+		Long: `Shows the members that divide the work NAME with package dlock/shards, and the owner
+of each shard, which is the holder of its lock. Of a member it prints the seats, the
+state, the list of shards, the number of shards that it has, and how long it stays a
+member unless it renews that. A member without a seat waits for one: a new member
+waits for two thirds of a lease, unless an old member leaves.
 
-Which shards there are the members say, if they have numbers; or say so with --list,
-or name them. Otherwise those are shown that somebody has.
+If shards have numbers, the members say how many there are, or --list does. You can also
+give the names of the shards. Otherwise only shards with an owner are shown.
 
-With --check it is an error if nobody is a member, a shard is free, or the lists of
-members differ. In a deploy, and for a lease after a death, that is as it should be:
-alarm when it lasts.`,
+With --check the exit status is 1 if nobody is a member, a shard is free, or the lists of
+members differ. That is normal in a deploy, and for a lease after a member has died. So
+alert only when it lasts.`,
 		Example: `  distsync shards billing
   distsync shards billing --check --quiet
   distsync shards billing --json | jq '.members[].client'`,
@@ -40,7 +40,7 @@ alarm when it lasts.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if numbered < 0 || numbered > 0 && len(args) > 1 {
 				return exitf(exitUsage,
-					"--list is a number of shards, and says the same as their names: "+
+					"--list is the number of shards: give either that or their names: "+
 						"usage is %s", cmd.UseLine())
 			}
 			names := args[1:]
@@ -65,7 +65,7 @@ alarm when it lasts.`,
 			})
 		},
 	}
-	cmd.Flags().IntVar(&numbered, "list", 0, "how many shards there are, if they have numbers")
+	cmd.Flags().IntVar(&numbered, "list", 0, "the number of shards, if they have numbers")
 	cmd.Flags().BoolVar(&check, "check", false,
 		"exit with status 1 if a shard is free, or members disagree")
 	return cmd

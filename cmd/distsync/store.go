@@ -55,7 +55,7 @@ func (g *global) openStore(ctx context.Context) (b backend.Backend, closeStore f
 func (g *global) connect(ctx context.Context) (*store, error) {
 	a, err := parseStore(g.store)
 	if err == nil && g.timeout <= 0 {
-		err = fmt.Errorf("--store-timeout %v: no store answers so soon", g.timeout)
+		err = fmt.Errorf("--store-timeout %v: no store answers so fast", g.timeout)
 	}
 	if err != nil {
 		return nil, exit(exitUsage, err)
@@ -116,19 +116,19 @@ func parseStore(raw string) (*address, error) {
 			"redis://localhost:6379 (distsync help stores)")
 	}
 	if strings.HasPrefix(raw, "memory:") {
-		return nil, errors.New("locks in memory can't be seen by another process, so there is " +
-			"nothing to look at: --store must be a server's")
+		return nil, errors.New("another process can't see locks in memory: " +
+			"--store must be the URL of a server")
 	}
 	a, err := parseAddress(raw)
 	switch {
 	case err != nil:
 	case !slices.Contains(schemes, a.scheme):
-		err = fmt.Errorf("unknown scheme %s://; there are %s://", a.scheme,
+		err = fmt.Errorf("unknown scheme %s://; known are %s://", a.scheme,
 			strings.Join(schemes, "://, "))
 	case len(a.hosts) == 0 && a.scheme != "unix":
-		err = errors.New("there is no host in it")
+		err = errors.New("it has no host")
 	case len(a.hosts) > 1 && slices.Contains(schemes[:3], a.scheme):
-		err = fmt.Errorf("several hosts: say redis+cluster:// or " +
+		err = fmt.Errorf("it has several hosts: use redis+cluster:// or " +
 			"redis+sentinel://…?master_name=NAME")
 	}
 	if err != nil {
@@ -153,14 +153,14 @@ func (s *store) openRedis(g *global) error {
 	case a.sentinels():
 		o, err := redis.ParseFailoverURL(a.url(scheme))
 		if err == nil && o.MasterName == "" {
-			err = errors.New("with Sentinel it must say ?master_name=NAME")
+			err = errors.New("with Sentinel it needs ?master_name=NAME")
 		}
 		if err != nil {
 			return wrong(err)
 		}
 		if o.RouteByLatency || o.RouteRandomly || o.ReplicaOnly {
-			return wrong(errors.New("locks are on the master: no route_by_latency, " +
-				"route_randomly or replica_only"))
+			return wrong(errors.New("locks are on the master: leave out route_by_latency, " +
+				"route_randomly and replica_only"))
 		}
 		o.DialTimeout, o.ReadTimeout = orDefault(o.DialTimeout, g), orDefault(o.ReadTimeout, g)
 		s.redis = redis.NewFailoverClient(o)
@@ -253,7 +253,7 @@ var etcdOptions = []string{"cacert", "cert", "key", "server_name", "skip_verify"
 func (s *store) openEtcd(ctx context.Context, g *global) error {
 	a := s.address
 	if strings.Trim(a.path, "/") != "" {
-		return wrong(errors.New("an etcd URL has no path; for the prefix there is --prefix"))
+		return wrong(errors.New("an etcd URL has no path: set the prefix with --prefix"))
 	}
 	if g.sharded {
 		return exitf(exitUsage, "--sharded: etcd has no channels")
@@ -304,7 +304,7 @@ func (a *address) etcdTLS() (*tls.Config, error) {
 	}
 	if a.scheme != "etcds" {
 		if a.query != "" {
-			return nil, errors.New("these options are for TLS: say etcds://")
+			return nil, errors.New("these options are for TLS: use etcds://")
 		}
 		return nil, nil
 	}
@@ -323,7 +323,7 @@ func (a *address) etcdTLS() (*tls.Config, error) {
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("cacert: no certificate in %s", file)
+			return nil, fmt.Errorf("cacert: %s has no certificate", file)
 		}
 	}
 	cert, key := a.option("cert"), a.option("key")
@@ -366,7 +366,9 @@ func (s *store) keepsNumbers() bool { return s.redis != nil || s.valkey != nil }
 
 // forgetNumber deletes a semaphore's limit unless a permit is acquired.
 const forgetNumber = `
-if redis.call('exists', KEYS[2]) == 1 or not tonumber(redis.call('get', KEYS[1]) or '') then return 0 end
+if redis.call('exists', KEYS[2]) == 1 or not tonumber(redis.call('get', KEYS[1]) or '') then
+    return 0
+end
 return redis.call('del', KEYS[1])`
 
 // forget deletes a semaphore's limit, unless a client holds a permit. It returns whether it deleted

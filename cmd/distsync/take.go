@@ -31,19 +31,19 @@ const shortestLease = time.Second
 
 var kinds = []string{"lock", "fair", "read", "write", "fenced"}
 
-var errNegative = exitf(exitUsage, "a negative time")
+var errNegative = exitf(exitUsage, "a time can't be negative")
 
 // define defines the flags.
 func (k *taker) define(cmd *cobra.Command) *pflag.FlagSet {
 	f := cmd.Flags()
-	f.StringVar(&k.kind, "kind", "lock", "of lock: "+strings.Join(kinds, ", "))
+	f.StringVar(&k.kind, "kind", "lock", "the kind of lock: "+strings.Join(kinds, ", "))
 	f.StringVar(&k.permits, "permits", "",
-		"instead of a lock, a permit of a semaphore that has LIMIT, "+
-			"as in 3; or N of them, as in 2/5")
+		"acquire permits of a semaphore instead of a lock: LIMIT, as in 3, for one permit of 3; "+
+			"or N/LIMIT, as in 2/5")
 	f.DurationVar(&k.wait, "wait", 0,
-		"how long to wait for the lock; 0: not at all (default: for ever)")
+		"how long to wait for the lock; with 0 it tries once (default: no limit)")
 	f.DurationVar(&k.lease, "lease", dlock.DefaultLease,
-		"how long the lock outlives a distsync that dies; it is renewed each third of that")
+		"how long the lock stays taken if distsync dies; it is renewed each third of that")
 	f.IntVarP(&k.notAcquired, "not-acquired", "E", exitNotAcquired,
 		"the exit status if the lock isn't acquired in time")
 	f.Lookup("not-acquired").Annotations = map[string][]string{byHand: nil}
@@ -60,11 +60,11 @@ func (k *taker) check(flags *pflag.FlagSet) error {
 		return exitf(exitUsage, "--kind %s: want one of %s", printable(k.kind),
 			strings.Join(kinds, ", "))
 	case k.permits != "" && flags.Changed("kind"):
-		return exitf(exitUsage, "--permits is of a semaphore: leave out --kind")
+		return exitf(exitUsage, "--permits is for semaphores: leave out --kind")
 	case k.wait < 0:
 		return errNegative
 	case k.lease < shortestLease:
-		return exitf(exitUsage, "--lease %v: at least %v", k.lease, shortestLease)
+		return exitf(exitUsage, "--lease %v: want at least %v", k.lease, shortestLease)
 	case k.notAcquired < 0 || k.notAcquired > 255:
 		return exitf(exitUsage, "-E %d: want 0 to 255", k.notAcquired)
 	}
@@ -85,8 +85,8 @@ func (k *taker) counts() (n, limit int, err error) {
 	n, err = strconv.Atoi(first)
 	limit, err2 := strconv.Atoi(second)
 	if err != nil || err2 != nil || n < 1 || limit < n {
-		return 0, 0, exitf(exitUsage, "--permits %s: want LIMIT, for one of so many, or N/LIMIT, "+
-			"as in 2/5", printable(k.permits))
+		return 0, 0, exitf(exitUsage, "--permits %s: want LIMIT, as in 3, for one permit of 3, "+
+			"or N/LIMIT, as in 2/5", printable(k.permits))
 	}
 	return n, limit, nil
 }

@@ -136,7 +136,7 @@ func TestDescribeWhatIsKept(t *testing.T) {
 			}},
 		}
 		if text := describe(screen{}, &l); strings.Contains(text,
-			"1m0s, given back and kept") != kept {
+			"1m0s, released and kept") != kept {
 			t.Errorf("kept %v: %s", kept, text)
 		}
 		if got := jsonLock(&l).Holders[0].Kept; got != kept {

@@ -18,22 +18,21 @@ func newUnlock(g *global) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "unlock --force NAME",
 		SuggestFor: []string{"release", "free", "rm", "delete"},
-		Short:      "Free a lock, whoever has it",
-		Long: `Takes a lock away from those who have it, of whatever kind: a plain one, both sides of
-a read-write lock, all permits of a semaphore. Those who wait are woken; of a fair
-lock the first in line gets it.
+		Short:      "Take a lock away from its holders",
+		Long: `Takes a lock away from all its holders, whatever its kind: a plain lock, both sides
+of a read-write lock, all permits of a semaphore. Waiters are woken. The first in
+line for a fair lock gets it.
 
-Who has the lock is not asked, and goes on until his client notices: at its next
-renewal, or when a fixed lease ends. Until then two may be inside. Make sure that
-he is gone (distsync show NAME says on which host and in which process) before you
-do this. A lock whose holder is dead frees itself when its lease ends.
+The holder isn't asked, and goes on until its client notices: at the next renewal, or when
+a fixed lease ends. Until then two may be inside. So make sure first that the holder is
+gone: distsync show NAME prints its host and process. The lock of a dead holder becomes
+free by itself when its lease ends.
 
-Redis and Valkey keep the number of a semaphore, so that its name can't be that of
-another kind of lock. With --forget the number goes, too. Java programs that use the
-semaphore have to say it anew (trySetPermits). No store can tell such a number from
-data of another program.
+Redis and Valkey keep the number of a semaphore, so another kind of lock can't have its
+name. --forget deletes that number, too. Java programs that use the semaphore then have
+to call trySetPermits again. No store can tell such a number from another program's data.
 
-On a terminal it shows whose lock it is, and asks. Elsewhere it needs --yes.`,
+On a terminal it shows the holders, and asks. Without a terminal it needs --yes.`,
 		Example: `  distsync unlock --force orders:42
   distsync unlock --force --yes --json orders:42
   distsync unlock --force --forget gpu`,
@@ -42,20 +41,20 @@ On a terminal it shows whose lock it is, and asks. Elsewhere it needs --yes.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !force {
 				return exitf(exitUsage,
-					"a lock is unlocked by whoever has it; to take it away from him say --force")
+					"a lock is released by its holder: to take it away, add --force")
 			}
 			if !yes && !(isTerminal(cmd.InOrStdin()) && isTerminal(cmd.ErrOrStderr())) {
-				return exitf(exitUsage, "there is no terminal to ask on: say --yes")
+				return exitf(exitUsage, "there is no terminal to ask on: add --yes")
 			}
 			return g.with(cmd.Context(), func(s *store, c *dlock.Client) error {
 				return g.unlock(cmd, s, c, args[0], yes, forget)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "take it away from whoever has it")
+	cmd.Flags().BoolVar(&force, "force", false, "take the lock away from its holders")
 	cmd.Flags().BoolVar(&yes, "yes", false, "don't ask")
 	cmd.Flags().BoolVar(&forget, "forget", false,
-		"of a semaphore on Redis and Valkey also delete the number")
+		"also delete the number of a semaphore (Redis, Valkey)")
 	for _, name := range []string{"force", "yes", "forget"} {
 		cmd.Flags().Lookup(name).Annotations = map[string][]string{byHand: nil}
 	}
@@ -91,7 +90,7 @@ func (g *global) unlock(
 		if len(l.Holders) > 0 && !sameHolders(l, now) {
 			fmt.Fprint(asked, describe(asked, now))
 			return exitf(exitFailed,
-				"meanwhile it isn't held by the same any more: nothing was done")
+				"the holders have changed meanwhile: nothing was done")
 		}
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
@@ -116,14 +115,15 @@ func (g *global) unlock(
 	}
 	g.hint(ctx, cmd.ErrOrStderr(), s, c, l)
 	if err == nil && forget && !forgotten {
-		return exitf(exitFailed, "meanwhile somebody uses the semaphore: its number is left")
+		return exitf(exitFailed, "somebody uses the semaphore now: its number was not deleted")
 	}
 	return err
 }
 
 // ask shows the holders of the lock, and returns an error unless the user answers yes.
 func ask(cmd *cobra.Command, s screen, l *dlock.LockInfo) error {
-	fmt.Fprintf(s, "%sTake it away? Who has it goes on until he notices. [y/N] ", describe(s, l))
+	fmt.Fprintf(s, "%sTake the lock away? Its holder goes on until it notices. [y/N] ",
+		describe(s, l))
 	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 	if err != nil {
 		fmt.Fprintln(s)
@@ -176,7 +176,7 @@ func (g *global) told(l *dlock.LockInfo, released, forgotten bool) string {
 	var text strings.Builder
 	switch {
 	case forgotten:
-		fmt.Fprintf(&text, "%s: its number is forgotten\n", name)
+		fmt.Fprintf(&text, "%s: its number was deleted\n", name)
 	case released, g.quiet:
 	case len(l.Holders) == 0 && l.Kind == backend.Permits:
 		fmt.Fprintf(&text, "%s: %s; --forget deletes it\n", name, stateOf(l))

@@ -19,9 +19,10 @@ type versionJSON struct {
 func newVersion(g *global) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print which version this is",
-		Long: `Prints the version, that of Go which built it, and the system it was built for. What is
-built in a clone has the version that Go makes of the commit, or none: (devel).`,
+		Short: "Print the version",
+		Long: `Prints the version, the version of Go that built it, and the system it was built
+for. The version of a build from a clone is the one that Go derives from the commit,
+or (devel).`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versionJSON{version(), runtime.Version(), runtime.GOOS, runtime.GOARCH}

@@ -21,26 +21,30 @@ func newWatch(g *global) *cobra.Command {
 	every := time.Second
 	cmd := &cobra.Command{
 		Use:   "watch NAME…",
-		Short: "Tell who comes to locks and who goes",
-		Long: `Tells who gets and who leaves the locks, and who comes into line for a fair one, until
-it is interrupted, which is no failure. At first it tells who is there. It looks when the store says
-that a lock was released, and every so often besides: what is over within that
-time may be missed.
+		Short: "Report changes of the holders of locks, and of the waiters in line",
+		Long: `Reports who acquires and who releases the locks, and who joins and leaves the line of
+a fair lock. At first it reports the present state. It ends when it is interrupted, with
+status 0. It looks when the store reports a release, and at least every --every. It may
+miss a change that is undone within that time.
 
-The events are: holds and free, as it is at first; acquired and gone, which may be
-released, run out or forced, no store tells which; count, if a holder has it more
-or less often than before; queued and unqueued; error, if the store doesn't
-answer, and again, if it then does.
+The events are:
+  holds, free       the present state, at first
+  acquired          a new holder
+  gone              the holder is gone: it released the lock, its lease ran out, or the
+                    lock was forced; no store tells which
+  count             a holder has the lock more or less often than before
+  queued, unqueued  a waiter has joined or left the line
+  error, again      the store doesn't answer; it answers again
 
-Adapters put something in front of the names of jobs: gocron's "tick" has the lock
-"gocron:tick". If somebody has that, and nobody "tick", it is said once.`,
+Adapters put a prefix before the names of jobs: the lock of gocron's job "tick" is
+"gocron:tick". If nobody has "tick", but somebody has that, a message says so once.`,
 		Example: `  distsync watch orders:42
   distsync watch --json orders:42 prices | jq -r 'select(.event == "acquired") | .holder.client'`,
 		Args:              usage(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: g.completeNames(-1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if every < shortest {
-				return exitf(exitUsage, "--every %v: at least %v", every, shortest)
+				return exitf(exitUsage, "--every %v: want at least %v", every, shortest)
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -49,7 +53,8 @@ Adapters put something in front of the names of jobs: gocron's "tick" has the lo
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&every, "every", every, "look at least so often")
+	cmd.Flags().DurationVar(&every, "every", every,
+		"how often to look if the store reports no release")
 	return cmd
 }
 

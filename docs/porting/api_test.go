@@ -58,8 +58,9 @@ func TestNothingIsForgotten(t *testing.T) {
 	}
 	accounted(t, "valkeylock",
 		strings.Fields(
-			`NewLocker LockerOption Locker WithContext TryWithContext ForceWithContext Client Close ErrNotLocked ErrLockerClosed
-		ClientBuilder KeyPrefix ClientOption KeyValidity ExtendInterval TryNextAfter KeyMajority NoLoopTracking FallbackSETPX`))
+			`NewLocker LockerOption Locker WithContext TryWithContext ForceWithContext Client Close
+			ErrNotLocked ErrLockerClosed ClientBuilder KeyPrefix ClientOption KeyValidity
+			ExtendInterval TryNextAfter KeyMajority NoLoopTracking FallbackSETPX`))
 }
 
 // exported returns what a package exports, with methods and fields, but for those that make a type

@@ -22,7 +22,7 @@ func bothDo(
 		return err
 	}
 	defer mutex.UnlockContext(context.WithoutCancel(ctx))
-	return client.Locker(name).Do(ctx, work) // and who comes after goes by this one
+	return client.Locker(name).Do(ctx, work) // later programs use only this one
 }
 
 // While a deployment runs, the program that takes both locks excludes the one before it, and the

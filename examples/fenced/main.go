@@ -104,7 +104,7 @@ func play(
 		return err
 	}
 	token, _ := ann.Token()
-	fmt.Fprintf(out, "ann has got the lock %v after that at the earliest, with token %d\n", lease,
+	fmt.Fprintf(out, "ann gets the lock, %v after that at the earliest, with token %d\n", lease,
 		token)
 	if err := work(ctx, account, reports, token, "ann", 10); err != nil {
 		return err
@@ -118,7 +118,7 @@ func play(
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "sam goes on, without looking at his context, and hears: %s\n", samSays)
+	fmt.Fprintf(out, "sam goes on without a look at the context, and gets: %s\n", samSays)
 	left, err := account.open(ctx, token)
 	if err != nil {
 		return err

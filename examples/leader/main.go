@@ -119,7 +119,8 @@ func play(
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "that is paused, and the third leads when its lease is over: term %d\n",
+	fmt.Fprintf(out,
+		"the new leader is paused, and the third leads when its lease is over: term %d\n",
 		third.Term)
 	if err := all[second.from].resume(); err != nil {
 		return err

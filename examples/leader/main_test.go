@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 // want is the program's output for any store.
 const want = `3 processes campaign, and one leads: term 1
 it is killed, and another leads when its lease is over: term 2
-that is paused, and the third leads when its lease is over: term 3
+the new leader is paused, and the third leads when its lease is over: term 3
 the one that was paused goes on, and finds that it has lost term 2
 the third ends, and the one that was paused leads at once: term 4
 `

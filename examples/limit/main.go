@@ -112,7 +112,7 @@ func play(
 	served, most := s.figures()
 	fmt.Fprintf(out, "%d processes made %d calls, never more than %d at once\n", processes, served,
 		most)
-	fmt.Fprintf(out, "what the dead one had came back with its lease: %d left\n", left)
+	fmt.Fprintf(out, "its permits came back when its lease was over: %d left\n", left)
 	if most > atOnce || served != processes*workers*calls || left != atOnce {
 		return fmt.Errorf("there should be no more than %d at once, %d calls, and %d permits",
 			atOnce, processes*workers*calls, atOnce)

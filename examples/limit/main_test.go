@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 // want is the program's output for any store.
 const want = `a process with 2 permits of 3 is killed: 1 left
 3 processes made 180 calls, never more than 3 at once
-what the dead one had came back with its lease: 3 left
+its permits came back when its lease was over: 3 left
 `
 
 func TestMemory(t *testing.T) {

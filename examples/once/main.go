@@ -111,7 +111,7 @@ func play(
 		}
 	}
 	for _, day := range days {
-		fmt.Fprintf(out, "%s: %d of %d replicas made the report, %d heard that it is made\n", day,
+		fmt.Fprintf(out, "%s: %d of %d replicas made the report, %d found it made\n", day,
 			made[making+day], replicas, made[hearing+day])
 	}
 	if slices.ContainsFunc(days, func(day string) bool { return made[making+day] != 1 }) {

@@ -24,9 +24,9 @@ func TestMain(m *testing.M) {
 
 // want is the program's output for any store.
 const want = `a replica begins the report of monday, and is killed
-monday: 1 of 3 replicas made the report, 2 heard that it is made
-tuesday: 1 of 3 replicas made the report, 2 heard that it is made
-wednesday: 1 of 3 replicas made the report, 2 heard that it is made
+monday: 1 of 3 replicas made the report, 2 found it made
+tuesday: 1 of 3 replicas made the report, 2 found it made
+wednesday: 1 of 3 replicas made the report, 2 found it made
 `
 
 func TestMemory(t *testing.T) {

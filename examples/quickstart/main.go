@@ -111,7 +111,7 @@ func play(
 	defer ben.client.Close()
 	defer cleo.client.Close()
 
-	t.title("Three workers take turns. What ben does takes the lock again while he has it.")
+	t.title("Three workers take turns. ben locks again while holding the lock.")
 	err := together(
 		func() error { return ann.turn(ctx, ann.work) },
 		func() error { return ben.turn(ctx, ben.workReentering) },
@@ -121,7 +121,7 @@ func play(
 		return err
 	}
 
-	t.title("Dan crashes while he has the lock. The next gets in when his lease has run out.")
+	t.title("dan crashes while holding the lock. The next gets in when dan's lease is over.")
 	t.say("dan", "wants the lock")
 	dan, err := newVictim(ctx)
 	if err != nil {

@@ -97,7 +97,7 @@ func play(ctx context.Context, out io.Writer, servers []string, kill func()) err
 	if err := lock.LockContext(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "the lock is held, in %d servers\n", len(servers))
+	fmt.Fprintf(out, "the lock is held, on %d servers\n", len(servers))
 
 	counter := 0 // guarded by the lock
 	var all sync.WaitGroup

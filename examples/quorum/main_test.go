@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const want = "the lock is held, in 3 servers\none of them is killed\nthe lock is still held\n3 " +
+const want = "the lock is held, on 3 servers\none of them is killed\nthe lock is still held\n3 " +
 	"workers have counted to 60\n"
 
 func TestInOneProcess(t *testing.T) {

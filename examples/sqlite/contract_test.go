@@ -61,7 +61,8 @@ func newStore(t *testing.T) contract.Store {
 		},
 		ForeignIntact: func(name string) bool {
 			return change(t, file, `UPDATE holds SET token = 7 WHERE name = ? AND owner = 'foreign'
-				AND semaphore = 'no' AND count = 'lock' AND expires = ? AND token = 7`, []byte(name), 1<<62) == 1
+				AND semaphore = 'no' AND count = 'lock' AND expires = ? AND token = 7`,
+				[]byte(name), 1<<62) == 1
 		},
 	}
 }

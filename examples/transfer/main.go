@@ -92,9 +92,11 @@ func (b *bank) play(
 ) (sum int, err error) {
 	fmt.Fprintf(out, "with Guard: %v\n", guarded)
 	_, err = b.pool.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS transfer;
-		CREATE TABLE IF NOT EXISTS transfer.account (name text PRIMARY KEY, balance integer NOT NULL);
+		CREATE TABLE IF NOT EXISTS transfer.account
+			(name text PRIMARY KEY, balance integer NOT NULL);
 		INSERT INTO transfer.account VALUES ('a', 100), ('b', 100), ('c', 100)
-		ON CONFLICT (name) DO UPDATE SET balance = excluded.balance`, pgx.QueryExecModeSimpleProtocol)
+		ON CONFLICT (name) DO UPDATE SET balance = excluded.balance`,
+		pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		return 0, err
 	}
@@ -104,7 +106,7 @@ func (b *bank) play(
 	}
 	defer sam.end()
 	fmt.Fprintln(out, "  sam has the lock, has read the balances of a and b, and is stopped for "+
-		"longer than his lease")
+		"longer than sam's lease")
 
 	ann, err := b.client.FencedLocker(lockName).Acquire(ctx, dlock.Wait(3*lease))
 	switch {

@@ -59,7 +59,7 @@ func run(root, record string) error {
 // not be tagged yet.
 func write(root, version string, today map[string]bool) error {
 	if tag, _ := exec.Command("git", "-C", root, "tag", "--list", version).Output(); len(tag) > 0 {
-		return fmt.Errorf("%s is tagged: what it has stays as it is", version)
+		return fmt.Errorf("%s is tagged: its file can't change", version)
 	}
 	file := filepath.Join(root, folder, version+".txt")
 	if err := os.WriteFile(file, nil, 0o666); err != nil {

@@ -150,9 +150,11 @@ func TestDenied(t *testing.T) {
 	const sha = "8a1cc32fa58d1a5e8a51cebe0a33a92efac552c0"
 	for text, says := range map[string]string{
 		"ERR Error running script (call to f_" + sha + "): @user_script:2: @user_script: 2: " +
-			"-NOPERM this user has no permissions to run the 'pexpire' command or its subcommand": "permissions",
+			"-NOPERM this user has no permissions to run the 'pexpire' command or its " +
+			"subcommand": "permissions",
 		"ERR Error running script (call to " + sha + "): @user_script:24: " +
-			"script tried accessing undeclared key, key: redisson_lock_queue:{n}": "allow-undeclared-keys",
+			"script tried accessing undeclared key, key: " +
+			"redisson_lock_queue:{n}": "allow-undeclared-keys",
 		"ERR Unknown Redis command called from script script: " + sha +
 			", on @user_script:3.": "must have the commands",
 	} {

@@ -14,7 +14,7 @@ var errNoMemory = errors.New("the server is out of memory")
 
 // errDenied is wrapped in the error of a script to which the server denied a command or a key, and
 // would deny it again. See denials.
-var errDenied = errors.New("a part of the step is refused")
+var errDenied = errors.New("the server refuses a part of the step")
 
 // ServerError gives an error its kind. The parameter text is the server's error reply in the error.
 // The kind depends only on the first word of text, and on whether text is about a running script.
@@ -90,7 +90,7 @@ var pointlessErrors = []advisedError{
 			"EVALSHA pass"},
 	{regexp.MustCompile("^(?:ERR )?(?:unknown|unsupported) command " +
 		"['`](?i:s?subscribe|s?unsubscribe)['`]"),
-		"connect to the server itself, or by a proxy that lets subscriptions pass"},
+		"connect to the server itself, or through a proxy that lets subscriptions pass"},
 	{regexp.MustCompile("^ERR bad lua script for redis cluster"),
 		"set the parameter script_check_enable of the server's proxy to 0"},
 	{regexp.MustCompile("^ERR (?:DB index is out of range|SELECT is not allowed in cluster mode)"),

@@ -161,7 +161,7 @@ func (f Fence) reason(r Reply) error {
 	case staleToken:
 		return invalid("%w: a later holder has claimed it, with token %s", backend.ErrLost, rest)
 	case noToken:
-		return invalid("the key %q is in use for something that is no token", rest)
+		return invalid("the key %q is in use for data that isn't a token", rest)
 	case "WRONGTYPE":
 		// The error may come from the caller's script, which may have written before.
 		return &backend.Error{Kind: backend.Unknown, Err: errors.New(r.Refusal)}

@@ -245,8 +245,7 @@ func parsePosition(after string) (position, error) {
 		}
 	}
 	return position{}, &backend.Error{
-		Kind: backend.Refused, Err: fmt.Errorf("%.100q is not where a list of locks has ended",
-			after),
+		Kind: backend.Refused, Err: fmt.Errorf("%.100q isn't the end of a page of locks", after),
 	}
 }
 

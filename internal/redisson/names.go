@@ -56,8 +56,8 @@ func unbraced(name string) (inside string, ok bool) {
 func refuseBraces(kind, part string) func(name string) error {
 	return func(name string) error {
 		if inside, ok := unbraced(name); ok {
-			return fmt.Errorf("%q cannot be the name of a %s: its %s would be kept with that of %q",
-				name, kind, part, inside)
+			return fmt.Errorf("%q cannot be the name of a %s: "+
+				"its %s would have the same key as that of %q", name, kind, part, inside)
 		}
 		return nil
 	}

@@ -184,7 +184,7 @@ func ParsePermits(reply any) (backend.AcquireResult, error) {
 	}
 }
 
-var errTooManyAtOnce = fmt.Errorf("%w: no more than %d can be acquired at once", backend.ErrTooMany,
+var errTooManyAtOnce = fmt.Errorf("%w: at most %d can be acquired at once", backend.ErrTooMany,
 	maxPermits)
 
 // ParseLookPermits reads the reply to LookPermits.

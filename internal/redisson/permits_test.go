@@ -313,7 +313,7 @@ func TestPermits(t *testing.T) {
 			look B 1 0 = 2 available, out 10, has 1
 			published = 1, 2`,
 		"far too many": `
-			get A 10001 10 10001 = more permits than there are: no more than 10000 can be acquired at once
+			get A 10001 10 10001 = more permits than there are: at most 10000 can be acquired at once
 			get A 2000000000 10 0 = the number of permits is not known
 			state
 			get A 1 10 9223372036854775807 = count 1

@@ -167,7 +167,8 @@ local notes = redis.call('hgetall', KEYS[1]);
 for i = 1, #notes, 2 do
     local since, ends, place = string.match(notes[i + 1], '^(%S+) (%S+) (%S+)$');
     local by = 1000 * ARGV[1];
-    redis.call('hset', KEYS[1], notes[i], string.format('%.0f %.0f %s', since - by, ends - by, place));
+    local moved = string.format('%.0f %.0f %s', since - by, ends - by, place);
+    redis.call('hset', KEYS[1], notes[i], moved);
 end;`, []string{notes("n")}, strconv.FormatInt(int64(n)*int64(unit/time.Millisecond), 10))
 	if err != nil {
 		s.t.Fatal(err)

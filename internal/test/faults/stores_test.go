@@ -296,8 +296,10 @@ var postgresStore = &store{
 	},
 	empty: func(t *testing.T, addr string) bool {
 		return sql(t, addr,
-			`SELECT EXISTS (SELECT FROM distsync.distsync_v1_lock WHERE owner IS NOT NULL AND expires > clock_timestamp())
-			OR EXISTS (SELECT FROM distsync.distsync_v1_part WHERE role <> 5 AND expires > clock_timestamp())`) == "f"
+			`SELECT EXISTS (SELECT FROM distsync.distsync_v1_lock
+				WHERE owner IS NOT NULL AND expires > clock_timestamp())
+			OR EXISTS (SELECT FROM distsync.distsync_v1_part
+				WHERE role <> 5 AND expires > clock_timestamp())`) == "f"
 	},
 	waiting: func(t *testing.T, addr, name string) int {
 		n, err := strconv.Atoi(sql(t, addr,
@@ -311,8 +313,8 @@ var postgresStore = &store{
 	},
 	restart: func(s *testservers.Server) {
 		s.Restart()
-		s.SQL(
-			`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
+		s.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part,
+			distsync.distsync_v1_latch`)
 	},
 }
 

@@ -281,7 +281,8 @@ func postgresStore(t testservers.TB) *store {
 					return err == nil
 				}
 			}
-			const others = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`
+			const others = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+				WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`
 			return append(freezes(s, lease),
 				fault{"server killed", func(ctx context.Context, dice *chance) bool {
 					s.Kill()
@@ -293,8 +294,8 @@ func postgresStore(t testservers.TB) *store {
 					c.lose(s.Kill, func() {
 						dice.pause(ctx, lease)
 						s.Restart()
-						s.SQL(
-							`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part, distsync.distsync_v1_latch`)
+						s.SQL(`TRUNCATE distsync.distsync_v1_lock, distsync.distsync_v1_part,
+							distsync.distsync_v1_latch`)
 					})
 					return true
 				}},
@@ -308,8 +309,10 @@ func postgresStore(t testservers.TB) *store {
 		},
 		left: func() (int, error) {
 			n, err := testservers.SQL(s.Addr,
-				`SELECT (SELECT count(*) FROM distsync.distsync_v1_lock WHERE expires > clock_timestamp() AND owner IS NOT NULL)
-				+ (SELECT count(*) FROM distsync.distsync_v1_part WHERE expires > clock_timestamp() AND role <> 5)`)
+				`SELECT (SELECT count(*) FROM distsync.distsync_v1_lock
+					WHERE expires > clock_timestamp() AND owner IS NOT NULL)
+				+ (SELECT count(*) FROM distsync.distsync_v1_part
+					WHERE expires > clock_timestamp() AND role <> 5)`)
 			if err != nil {
 				return 0, err
 			}

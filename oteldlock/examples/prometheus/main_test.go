@@ -26,13 +26,17 @@ func TestServe(t *testing.T) {
 		}
 	}()
 	wanted := []string{
-		`distsync_acquisitions_total{distsync_kind="exclusive",distsync_name="order",distsync_outcome="acquired",distsync_via="store",`,
-		`distsync_acquisitions_total{distsync_kind="exclusive",distsync_name="order",distsync_outcome="timeout",`,
+		`distsync_acquisitions_total{distsync_kind="exclusive",distsync_name="order",` +
+			`distsync_outcome="acquired",distsync_via="store",`,
+		`distsync_acquisitions_total{distsync_kind="exclusive",distsync_name="order",` +
+			`distsync_outcome="timeout",`,
 		`distsync_wait_duration_seconds_bucket{distsync_kind="exclusive",`,
-		`distsync_hold_duration_seconds_count{distsync_kind="read",distsync_name="prices",distsync_outcome="released",`,
+		`distsync_hold_duration_seconds_count{distsync_kind="read",distsync_name="prices",` +
+			`distsync_outcome="released",`,
 		`distsync_held{distsync_kind="exclusive",distsync_name="order",`,
 		`distsync_waiting{`,
-		`distsync_losses_total{distsync_kind="exclusive",distsync_name="order",distsync_reason="forced",`,
+		`distsync_losses_total{distsync_kind="exclusive",distsync_name="order",` +
+			`distsync_reason="forced",`,
 		`distsync_store_duration_seconds_sum{distsync_kind="exclusive",distsync_step="acquire",`,
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {

@@ -137,7 +137,9 @@ func TestSignal(t *testing.T) {
 			cmd.Env = append(cmd.Env, fmt.Sprintf("SIG=%d", sig))
 		}, forever,
 			"/bin/sh", "-c",
-			`trap : $SIG; sh -c 'trap "exit 7" $SIG; echo $$ >$DIR/inner; while :; do sleep 0.01; done'; exit $?`)
+			`trap : $SIG
+			sh -c 'trap "exit 7" $SIG; echo $$ >$DIR/inner; while :; do sleep 0.01; done'
+			exit $?`)
 		r.pid("inner")
 		r.tell(fmt.Sprintf("signal %d", sig))
 		r.mustEnd(7)
