@@ -4,16 +4,10 @@ if (l.more) then
     return 'more';
 end;
 
--- listed says whether one of ours that has a place is in the list, which it reads once.
-local all;
-local function listed(owner)
-    if (not all) then
-        all = {};
-        for _, member in ipairs(redis.call('lrange', l.queue, 0, -1)) do
-            all[member] = true;
-        end;
-    end;
-    return all[owner];
+-- If times in the list were lost, as after an eviction, one of ours without a time may be in the
+-- list. Otherwise Redisson has taken it out.
+local function lost()
+    return not l.restored and redis.call('zcard', l.timeouts) < redis.call('llen', l.queue);
 end;
 
 local inside = holder(l);
@@ -24,7 +18,12 @@ for i = 4, #ARGV do
         redis.call('pexpire', l.key, math.max(l.left, 1)); -- changes nothing, but is what replicas acknowledge
     else
         local ends, score = place(l, owner);
-        if (ends and (not score or l.theirs < 0) and not listed(owner)) then
+        if (ends and not score) then
+            if (lost()) then
+                redis.call('zadd', l.places, 0, ''); -- the next script restores the times
+                return 'more';
+            end;
+            l.restored = true; -- or nothing was lost
             l.theirs = l.theirs + 1; -- Redisson has taken it out
             ends = nil;
         end;
