@@ -5,9 +5,20 @@ if (l.more) then
 end;
 
 -- If times in the list were lost, as after an eviction, one of ours without a time may be in the
--- list. Otherwise Redisson has taken it out.
-local function lost()
-    return not l.restored and redis.call('zcard', l.timeouts) < redis.call('llen', l.queue);
+-- list. Otherwise Redisson has taken it out. out says that this is so, as far as is known. Where
+-- scripts before this one have restored the times, some may have been missed, since the line moved.
+local sure;
+local function out(owner)
+    if (l.restored and strikes > 0) then
+        strikes = strikes - l.length;
+        strike(l, owner); -- it must not be in line twice
+        return true;
+    end;
+    sure = sure or l.restored or redis.call('zcard', l.timeouts) >= redis.call('llen', l.queue);
+    if (sure) then
+        l.theirs = l.theirs + 1;
+    end;
+    return sure;
 end;
 
 local inside = holder(l);
@@ -19,12 +30,10 @@ for i = 4, #ARGV do
     else
         local ends, score = place(l, owner);
         if (ends and not score) then
-            if (lost()) then
+            if (not out(owner)) then
                 redis.call('zadd', l.places, 0, ''); -- the next script restores the times
                 return 'more';
             end;
-            l.restored = true; -- or nothing was lost
-            l.theirs = l.theirs + 1; -- Redisson has taken it out
             ends = nil;
         end;
         keep(l, owner, lasts, ends, score);
