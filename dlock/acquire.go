@@ -340,7 +340,8 @@ func (heldHere) Error() string {
 
 func (heldHere) Is(target error) bool { return target == ErrHeld }
 
-// errHeldHere is errHeld for a lock that this client has.
+// errHeldHere is errHeld for a lock that this client has, for a call with another party or of
+// another kind. Otherwise the call would have re-entered.
 var errHeldHere = fmt.Errorf("%w: %w", ErrNotAcquired, heldHere{})
 
 // isHeld reports whether a call ended with errHeld. A caller's error that wraps errHeld, such as
@@ -464,24 +465,14 @@ func (c *Client) known(a *acquisition) error {
 		return errNotUnlocked // not for a reading Locker, whose hold is nil after a loss
 	}
 	o := c.objectLocked(a.kind, a.name)
-	if c.heldLocked(o, a, but) || a.kind.Many() && o != nil && o.queue != nil {
-		return a.heldBy(o)
-	}
-	return nil
-}
-
-// heldBy returns errHeld, or errHeldHere if this client has the lock.
-func (a *acquisition) heldBy(o *object) error {
-	if o.hasForItself(a.kind) {
+	switch held := c.heldLocked(o, a, but); {
+	case held && !a.kind.Many():
 		return errHeldHere
+	case held || a.kind.Many() && o != nil && o.queue != nil:
+		return errHeld
+	default:
+		return nil
 	}
-	return errHeld
-}
-
-// hasForItself reports whether this client has an exclusive hold of that kind. If so, a call that
-// was refused has another party. With the same party it would have re-entered the hold.
-func (o *object) hasForItself(kind protocol.Kind) bool {
-	return o != nil && o.alone != nil && o.alone.kind == kind && o.alone.state == live
 }
 
 // joins reports whether the party of a call has got the lock by now.

@@ -121,6 +121,34 @@ func TestHeldByACallOfTheSameClient(t *testing.T) {
 				return nil
 			}, Wait(time.Second))
 		}, `dlock: do "x": not acquired in time: ` + here},
+		"another kind": {func(ctx context.Context, c, other *Client) error {
+			return c.FairLocker("x").LockContext(ctx, Wait(time.Second))
+		}, `dlock: lock "x": not acquired in time: ` + here},
+		"another kind, and no wait": {func(ctx context.Context, c, other *Client) error {
+			return c.FencedLocker("x").LockContext(ctx, Wait(0))
+		}, `dlock: lock "x": not acquired in time: ` + here},
+		"a read beside a write": {func(ctx context.Context, c, other *Client) error {
+			rw := c.RWLocker("rw")
+			rw.Lock()
+			defer rw.Unlock()
+			return rw.Reader().LockContext(ctx, Wait(time.Second))
+		}, `dlock: rlock "rw": not acquired in time: ` + here},
+		"a read beside a write, and no wait": {func(ctx context.Context, c, other *Client) error {
+			c.RWLocker("rw").Lock()
+			return c.RWLocker("rw").Reader().LockContext(ctx, Wait(0))
+		}, `dlock: rlock "rw": not acquired in time: ` + here},
+		"a write beside a read": {func(ctx context.Context, c, other *Client) error {
+			rw := c.RWLocker("rw")
+			rw.RLock()
+			defer rw.RUnlock()
+			return rw.Writer().LockContext(ctx, Wait(time.Second))
+		}, `dlock: lock "rw": not acquired in time: ` + here},
+		"permits": {func(ctx context.Context, c, other *Client) error {
+			_, err := c.Semaphore("s", 1).Acquire(ctx, 1)
+			must(t, err)
+			_, err = c.Semaphore("s", 1).Acquire(ctx, 1, Wait(0))
+			return err
+		}, `dlock: acquire "s": not acquired in time: held by another`},
 		"another client": {func(ctx context.Context, c, other *Client) error {
 			return other.Locker("x").LockContext(ctx, Wait(time.Second))
 		}, `dlock: lock "x": not acquired in time: held by another`},

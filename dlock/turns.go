@@ -147,7 +147,7 @@ func (c *Client) goesOnLocked(cl *claim, res backend.ReleaseResult) bool {
 func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	few := 2*res.Strangers <= res.Waiting
 	switch {
-	case few:
+	case few && !cl.kind.Many(): // all of Redisson's count as one stranger there
 		more = 1 // strangers come later than clients of this package
 	case res.Strangers == res.Waiting:
 		more = -1 // a stranger that has just had a turn often has the next one, too

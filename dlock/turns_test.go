@@ -509,7 +509,7 @@ func TestReleasesThatPassBesideStrangers(t *testing.T) {
 		{KindWrite, 3, 1, 4}, {KindWrite, 3, 3, 2},
 		{KindFenced, 3, 0, 3}, {KindFenced, 3, 1, 4}, {KindFenced, 3, 2, 2}, {KindFenced, 3, 3, 1},
 		{KindFenced, 1, 1, 1},
-		{KindPermits, 3, 0, 3}, {KindPermits, 3, 1, 3}, {KindPermits, 3, 3, 1},
+		{KindPermits, 3, 0, 3}, {KindPermits, 3, 1, 2}, {KindPermits, 3, 3, 1},
 		{KindPermits, 1, 1, 1},
 	} {
 		t.Run(fmt.Sprintf("%v, %d of %d", c.kind, c.strangers, c.waiting), func(t *testing.T) {

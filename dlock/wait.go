@@ -667,7 +667,7 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	}
 	if c.heldLocked(c.objectLocked(a.kind, a.name), a, nil) {
 		a.answered, a.failure = true, nil // the client knows without asking that the lock is held
-		a.here = a.in != nil && a.in.object.hasForItself(a.kind)
+		a.here = !a.kind.Many()
 	}
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == lost {
 		a.failure = errNotUnlocked

@@ -180,6 +180,45 @@ func TestUsedLeaseBeginsAnew(t *testing.T) {
 	}
 }
 
+// TestUsedLeaseBeginsAnewInLine: a place in line has all of its lease, though that served a hold
+// before.
+func TestUsedLeaseBeginsAnewInLine(t *testing.T) {
+	t.Parallel()
+	const place = 8 * time.Second
+	server := testservers.Etcd(t)
+	admin := connect(t, server.Addr)
+	s, other := open(t, connect(t, server.Addr)), open(t, connect(t, server.Addr))
+	fair := func(s session, owner string, place time.Duration) {
+		t.Helper()
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), backend.AcquireRequest{
+			Kind: backend.Fair, Name: "n", Owner: owner, Lease: lease, Place: place,
+		}))
+	}
+	fair(other, bob, 0)
+	used := backend.AcquireRequest{Name: "used", Owner: alice, Lease: place}
+	wiretest.Must[backend.AcquireResult](t)(s.Acquire(t.Context(), used))
+	first := get(t, admin, key("used")).Lease
+	left := func() int64 {
+		return wiretest.Must[*clientv3.LeaseTimeToLiveResponse](t)(
+			admin.TimeToLive(t.Context(), clientv3.LeaseID(first))).TTL
+	}
+	testservers.Until(t, "some of it is over", func() bool { return left() < 8 })
+	wiretest.Must[backend.ReleaseResult](t)(s.Release(t.Context(), backend.ReleaseRequest{
+		Name: "used", Owner: alice, Lease: place,
+	}))
+	fair(s, alice, place)
+	places := wiretest.Must[*clientv3.GetResponse](t)(
+		admin.Get(t.Context(), key("n\x01"), clientv3.WithPrefix()))
+	if places.Count != 1 {
+		t.Fatalf("%d places: %v", places.Count, places.Kvs)
+	}
+	if kv := places.Kvs[0]; kv.Lease == first && left() < 8 {
+		t.Errorf("%d s are left of a place of 8 s that began just now", left())
+	} else if kv.Lease != first {
+		t.Log("the place has another lease, since this took too long")
+	}
+}
+
 // TestLeaseThatIsGone: a lease that was kept for the next hold is not there any more.
 func TestLeaseThatIsGone(t *testing.T) {
 	t.Parallel()

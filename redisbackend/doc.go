@@ -57,9 +57,11 @@
 // decides whether a call gets permits. The key with the number stays when all permits are released,
 // since a Java program may use it. So the name belongs to the semaphore until the key is deleted.
 // If other data is a whole number, a step takes it for a semaphore, and overwrites it. One call
-// gets 10,000 permits at most, since the server can do nothing else during the call. A name that is
-// another name in braces, such as {orders}, is refused, since both names would have their ids under
-// one key.
+// gets 10,000 permits at most, since the server can do nothing else during the call.
+//
+// For fair locks and semaphores, a name that is another name in braces, such as {orders}, is
+// refused, since both names would have their line, or their ids, under one key. Fenced locks with
+// such names draw their tokens from one sequence.
 //
 // A name belongs to a plain lock (which may be fenced or fair), a read-write lock, or a semaphore.
 // While it does, calls for the other two fail with [backend.ErrConflict]. Redisson's script for

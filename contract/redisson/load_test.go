@@ -169,13 +169,17 @@ func load(t *testing.T, p *place, version string, sizes [][2]int, long time.Dura
 	}
 }
 
-// leastShare returns the least share of each side, in percent. A fair lock goes by arrival, so one
-// process of four gets a quarter. Otherwise the aim is 35, which plain locks just reach.
+// leastShare returns the least share of each side, in percent: more if both sides have as many
+// processes, and several. A fair lock goes by arrival, so one process of four gets a quarter.
 func leastShare(kind string, size [2]int) float64 {
-	if kind == "fair" && size[0] != size[1] {
+	switch {
+	case kind == "fair" && size[0] != size[1]:
 		return 20
+	case size == [2]int{2, 2}:
+		return 35
+	default:
+		return 30
 	}
-	return 30
 }
 
 func percent(part, all int) float64 { return 100 * float64(part) / float64(max(all, 1)) }

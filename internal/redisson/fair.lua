@@ -59,38 +59,74 @@ local function outlast(key, lasts)
     end;
 end;
 
--- restore makes the places of ours anew where they were lost, as after an eviction. A waiter whose
--- time lies ahead may be alive. Others are dead, since places outlast the times. The score of a
--- member that is nobody's name says how far earlier scripts have come.
+-- turnOf returns the least time for Redisson that one of ours needs. It counts what Redisson takes off
+-- until it is kept again, if all of Redisson's that are in line get in, and each leaves one of ours
+-- first. Their own times add up, each to that before.
+local function turnOf(l)
+    return wait * (1 + 2 * math.max(0, l.theirs));
+end;
+
+-- restore makes the places of ours anew where they were lost, as after an eviction, and the times of
+-- those that have a place. A waiter without a place whose time lies ahead may be alive. Others are
+-- dead, since places outlast the times. The score of a member that is nobody's name says how far
+-- earlier scripts have come.
 local function restore(l)
     local from = tonumber(redis.call('zscore', l.places, '') or 0);
-    local words, looked = {}, 0;
+    local words, times, looked = {}, {}, 0;
     -- This takes out nothing at first. But behind it a server whose memory is full permits the rest.
-    redis.call('zrem', l.places, '');
+    l.theirs = l.theirs + redis.call('zrem', l.places, '');
     for _, member in ipairs(redis.call('lrange', l.queue, from, from + 10 * portion - 1)) do
         if (budget <= 0) then
             break;
         end;
         looked = looked + 1;
         if (isOurs(member)) then
-            local score = tonumber(redis.call('zscore', l.timeouts, member) or nil) or 0;
-            local left = math.max(score - l.now, 0);
-            table.insert(words, whole(left > 0 and l.now + fresh or l.now));
-            table.insert(words, member);
+            local score = tonumber(redis.call('zscore', l.timeouts, member) or nil);
+            local ends = tonumber(redis.call('zscore', l.places, member) or nil);
+            local left = math.max((score or 0) - l.now, 0);
+            if (not ends) then
+                table.insert(words, whole(left > 0 and l.now + fresh or l.now));
+                table.insert(words, member);
+            elseif (not score and ends > l.now) then
+                left = math.max(ends - l.now, turnOf(l));
+                table.insert(times, whole(l.now + left));
+                table.insert(times, member);
+            end;
             l.lasts = math.max(l.lasts or fresh, left);
             budget = budget - 1;
         end;
     end;
     l.more = from + looked < l.length;
+    l.restored = not l.more;
     if (l.more) then
         table.insert(words, from + looked);
         table.insert(words, '');
+    end;
+    if (#times > 0) then
+        redis.call('zadd', l.timeouts, unpack(times));
     end;
     if (#words > 0) then
         redis.call('zadd', l.places, unpack(words));
         outlast(l.places, l.lasts or fresh);
     end;
     l.theirs = l.length - redis.call('zcard', l.places);
+end;
+
+-- anew forgets the places and times of a list that was lost. Redisson's have begun another.
+local function anew(l)
+    local times = {};
+    for _, member in ipairs(redis.call('lrange', l.queue, 0, portion - 1)) do
+        local score = redis.call('zscore', l.timeouts, member);
+        if (score) then
+            table.insert(times, score);
+            table.insert(times, member);
+        end;
+    end;
+    redis.call('del', l.places, l.timeouts);
+    if (#times > 0) then
+        redis.call('zadd', l.timeouts, unpack(times));
+    end;
+    l.theirs = l.length;
 end;
 
 -- counts says whether a waiter still counts: one of ours until its place is over, and one of
@@ -175,8 +211,12 @@ local function begin(keys, at, owner)
     local places = redis.call('zcard', l.places);
     l.length = redis.call('llen', l.queue);
     l.theirs = l.length - places; -- how many of Redisson's are in line
-    redis.call('zcard', l.timeouts);
+    local times = redis.call('zcard', l.timeouts);
     if (l.first) then
+        if (times > l.length) then
+            anew(l);
+            places = 0;
+        end;
         purge(l, places);
     elseif (places > 0) then -- the list was lost, or deleted
         redis.call('del', l.places, l.timeouts);
@@ -208,12 +248,11 @@ end;
 
 -- keep lets the place of one of ours last for so long, at least, and gives it a time for Redisson,
 -- which takes the first out of the line when it has none left: no less than it has, or needs to come
--- last. It counts what Redisson takes off until it is kept again, if all of Redisson's that are in
--- line get in, and each leaves one of ours first. Their own times add up, each to that before.
+-- last.
 local function keep(l, owner, lease, ends, score)
     local more = math.max(l.longer or 0, longer(ends or 0));
     ends = math.max(math.floor(ends or 0), l.now + lease) + more / 16;
-    score = math.max(score or 0, ends, l.now + wait * (1 + 2 * math.max(0, l.theirs)));
+    score = math.max(score or 0, ends, l.now + turnOf(l));
     l.scores, l.ends = l.scores or {}, l.ends or {};
     table.insert(l.scores, whole(score));
     table.insert(l.scores, owner);

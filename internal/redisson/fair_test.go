@@ -513,6 +513,21 @@ func TestFairStates(t *testing.T) {
 			:del redisson_lock_timeout:{n}
 			unlock A:1 1 = freed
 			published = gives B:1`,
+		"the times are lost, and one had been taken out": `
+			lock A:1 30 = count 1
+			lock B:1 30 3 = wait 30
+			lock B:2 30 3 = wait 30
+			:lpop redisson_lock_queue:{n}
+			:del redisson_lock_timeout:{n}
+			keep B:1,B:2 3 = holds A:1 30
+			state = [A:1:fair:1] 30 B:1:3+10 B:2:3+10`,
+		"the line is lost, and one of Redisson's comes": `
+			lock A:1 30 = count 1
+			lock B:1 30 3 = wait 30
+			:del redisson_lock_queue:{n}
+			jlock J 30 10 = 30
+			keep B:1 3 = holds A:1 30, with Redisson's
+			state = [A:1:fair:1] 30 B:1:3+30 J:+40`,
 		"Redisson's delete": `
 			lock A:1 30 = count 1
 			lock B:1 30 3 = wait 30

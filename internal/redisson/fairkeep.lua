@@ -4,16 +4,21 @@ if (l.more) then
     return 'more';
 end;
 
--- listed says whether one of ours that has a place is in the list, which it reads once.
-local all;
-local function listed(owner)
-    if (not all) then
-        all = {};
-        for _, member in ipairs(redis.call('lrange', l.queue, 0, -1)) do
-            all[member] = true;
-        end;
+-- If times in the list were lost, as after an eviction, one of ours without a time may be in the
+-- list. Otherwise Redisson has taken it out. out says that this is so, as far as is known. Where
+-- scripts before this one have restored the times, some may have been missed, since the line moved.
+local sure;
+local function out(owner)
+    if (l.restored and strikes > 0) then
+        strikes = strikes - l.length;
+        strike(l, owner); -- it must not be in line twice
+        return true;
     end;
-    return all[owner];
+    sure = sure or l.restored or redis.call('zcard', l.timeouts) >= redis.call('llen', l.queue);
+    if (sure) then
+        l.theirs = l.theirs + 1;
+    end;
+    return sure;
 end;
 
 local inside = holder(l);
@@ -24,8 +29,11 @@ for i = 4, #ARGV do
         redis.call('pexpire', l.key, math.max(l.left, 1)); -- changes nothing, but is what replicas acknowledge
     else
         local ends, score = place(l, owner);
-        if (ends and (not score or l.theirs < 0) and not listed(owner)) then
-            l.theirs = l.theirs + 1; -- Redisson has taken it out
+        if (ends and not score) then
+            if (not out(owner)) then
+                redis.call('zadd', l.places, 0, ''); -- the next script restores the times
+                return 'more';
+            end;
             ends = nil;
         end;
         keep(l, owner, lasts, ends, score);

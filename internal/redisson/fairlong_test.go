@@ -3,7 +3,6 @@ package redisson
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,20 +14,52 @@ import (
 // A longLine is the line of the lock n, with many in it, and what the scripts do that come to it.
 type longLine struct {
 	*store
-	scripts int           // how many were run
-	most    int           // commands in one of them
-	passed  int           // and entries of the list that others pass to be taken out
+	scripts int // how many were run
+	work
 	longest time.Duration // until one was answered
+}
+
+// work is the most of each that a single script has done.
+type work struct {
+	commands int // carried out
+	struck   int // entries of the list passed, to take others out of it
+	read     int // entries that commands returned
 }
 
 const (
 	inLongLine = 10_000
 
-	// mostCommands is how many commands a script may use, whatever has happened, and mostPassed how
-	// many entries it may pass as it takes others out. A microsecond is enough for some of either.
+	// mostCommands is how many commands a script may use, whatever has happened, mostStruck how many
+	// entries it may pass as it takes others out, and mostRead how many it may read. A microsecond is
+	// enough for some of each.
 	mostCommands = 1300
-	mostPassed   = 4 * inLongLine
+	mostStruck   = 4 * inLongLine
+	mostRead     = 3300
 )
+
+// countingWork makes a script say what it has done, besides its reply.
+const countingWork = `
+local commands, struck, read = 0, 0, 0;
+local server = redis;
+local redis = {};
+function redis.call(name, ...)
+    commands = commands + 1;
+    if (name == 'lrem') then
+        struck = struck + server.call('llen', (...));
+    end;
+    local reply = server.call(name, ...);
+    if (type(reply) == 'table') then
+        read = read + #reply;
+    end;
+    return reply;
+end;
+redis.pcall = redis.call;
+local function script()
+%s
+end;
+local reply = script();
+return {commands, struck, read, reply};
+`
 
 // fill puts so many of ours in line. Their places end at one time from now, and their times for
 // Redisson at another; zero: they are lost.
@@ -60,40 +91,23 @@ func (l *longLine) fill(place, score time.Duration) (owners []string) {
 func (l *longLine) send(calls ...Call) (reply any) {
 	l.t.Helper()
 	for _, c := range calls {
+		text := fmt.Sprintf(countingWork, c.Script.Text)
 		for reply = any(more); reply == more; {
-			length := int(l.do("llen", fairKeys("n")[1]).(int64))
-			commands, strikes := l.commands()
 			began := time.Now()
-			var err error
-			if reply, err = l.eval(c.Script.Text, c.Keys, c.Args...); err != nil {
+			counted, err := l.eval(text, c.Keys, c.Args...)
+			if err != nil {
 				l.t.Fatal(err)
 			}
 			l.longest = max(l.longest, time.Since(began))
 			l.scripts++
-			now, struck := l.commands()
-			l.most, l.passed = max(l.most, now-commands), max(l.passed, (struck-strikes)*length)
+			words := append(counted.([]any), nil) // a script that replies nothing adds no word
+			l.commands = max(l.commands, int(words[0].(int64)))
+			l.struck = max(l.struck, int(words[1].(int64)))
+			l.read = max(l.read, int(words[2].(int64)))
+			reply = words[3]
 		}
 	}
 	return reply
-}
-
-// commands returns how many commands the server has carried out, those of scripts and others, and
-// how many of these pass a whole list.
-func (l *longLine) commands() (all, strikes int) {
-	l.t.Helper()
-	for line := range strings.Lines(l.do("info", "commandstats").(string)) {
-		var calls int
-		name, stats, ok := strings.Cut(line, ":calls=")
-		if !ok || name == "cmdstat_info" {
-			continue
-		}
-		fmt.Sscan(strings.Split(stats, ",")[0], &calls)
-		all += calls
-		if name == "cmdstat_lrem" {
-			strikes = calls
-		}
-	}
-	return all, strikes
 }
 
 // However many stand in line, and whatever becomes of them, no script keeps the server for long.
@@ -150,6 +164,15 @@ func TestLongLine(t *testing.T) {
 			"no places, dead": {0, over, func(l *longLine) { l.send(try) }, 0},
 			"no times": {lasts, 0, func(l *longLine) { l.send(keep(owners...)...) },
 				inLongLine},
+			"no times, one is gone": {lasts, 0, func(l *longLine) {
+				l.do("lpop", fairKeys("n")[1])
+				l.send(keep(owners...)...)
+			}, inLongLine},
+			"another list": {lasts, lasts, func(l *longLine) {
+				l.do("del", fairKeys("n")[1])
+				l.redisson()
+				l.send(keep(owners...)...)
+			}, inLongLine + 1},
 			"no list": {lasts, lasts,
 				func(l *longLine) { l.do("del", fairKeys("n")[1]); l.send(try) }, 0},
 			"Redisson is next": {lasts, lasts,
@@ -167,11 +190,11 @@ func TestLongLine(t *testing.T) {
 				if left := l.do("llen", fairKeys("n")[1]).(int64); left != int64(c.left) {
 					t.Errorf("%d are in line, want %d", left, c.left)
 				}
-				if l.most > mostCommands || l.passed > mostPassed {
-					t.Errorf("a script uses %d commands, and passes %d entries", l.most, l.passed)
+				if l.commands > mostCommands || l.struck > mostStruck || l.read > mostRead {
+					t.Errorf("one script does too much: of each at most %+v", l.work)
 				}
-				t.Logf("%d scripts of up to %d commands that pass up to %d entries; the longest took %v",
-					l.scripts, l.most, l.passed, l.longest)
+				t.Logf("%d scripts, of each at most %+v; the longest took %v", l.scripts, l.work,
+					l.longest)
 			})
 		}
 	})
@@ -186,6 +209,13 @@ func (l *longLine) stays(owner string) {
 
 // redissonAfter puts one of Redisson's behind another in line.
 func (l *longLine) redissonAfter(owner string) {
+	l.redisson()
+	l.do("lrem", fairKeys("n")[1], "1", "java")
 	l.do("linsert", fairKeys("n")[1], "after", owner, "java")
+}
+
+// redisson puts one of Redisson's at the end of the line.
+func (l *longLine) redisson() {
+	l.do("rpush", fairKeys("n")[1], "java")
 	l.do("zadd", fairKeys("n")[2], fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "java")
 }

@@ -1,6 +1,8 @@
 package redisson
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/seed951563bd/distsync/backend"
@@ -43,6 +45,39 @@ func TestAllKindsAreDeclared(t *testing.T) {
 	for k := backend.Exclusive; k <= backend.Permits; k++ {
 		if !Kinds.Has(k) {
 			t.Errorf("%v isn't declared", k)
+		}
+	}
+}
+
+// Locks with the names n and {n} are two. They share a channel, and their tokens. Kinds that would
+// share more refuse one of the names.
+func TestShareInBraces(t *testing.T) {
+	s := &session{Options: Options{Store: "redis"}}
+	for kind, want := range map[backend.Kind]string{
+		backend.Exclusive: "[redisson_lock__channel:{n}]",
+		backend.Fenced:    "[redisson_lock__channel:{n} redisson_lock_token:{n}]",
+		backend.Read:      "[redisson_rwlock:{n}]",
+		backend.Write:     "[redisson_rwlock:{n}]",
+		backend.Fair:      "refused",
+		backend.Permits:   "refused",
+	} {
+		if _, err := s.check(t.Context(), kind, "n", "A:1"); err != nil {
+			t.Errorf("%v: n: %v", kind, err)
+		}
+		if _, err := s.check(t.Context(), kind, "{n}", "A:2"); (err != nil) != (want == "refused") ||
+			err != nil && backend.KindOf(err) != backend.Refused {
+			t.Errorf("%v: {n}: %v", kind, err)
+		}
+		if want == "refused" {
+			continue
+		}
+		k := kindOf(kind)
+		others := k.keys("{n}", "A:2")
+		both := slices.DeleteFunc(k.keys("n", "A:1"), func(key string) bool {
+			return !slices.Contains(others, key)
+		})
+		if got := fmt.Sprint(both); got != want {
+			t.Errorf("%v: they share %s, want %s", kind, got, want)
 		}
 	}
 }

@@ -316,6 +316,8 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 		client.Del(t.Context(), "n")
 	})
 
+	t.Run("a name in braces", func(t *testing.T) { refusesBraces(t, p, server, backend.Fair) })
+
 	t.Run("no other lock", func(t *testing.T) {
 		s := open(t, p.Server(t, server.Addr, Options{}))
 		for _, kind := range []backend.Kind{backend.Exclusive, backend.Fenced} {

@@ -39,6 +39,67 @@ const (
 // A taken step is a step on the lock "n". It returns its result in words.
 type taken func(ctx context.Context, s Session) (string, error)
 
+// refusesBraces checks that each step refuses a lock of the kind with the name {n}, and sends
+// nothing.
+func refusesBraces(t *testing.T, p Package, server *testservers.Server, kind backend.Kind) {
+	ctx := t.Context()
+	s := open(t, p.Server(t, server.Addr, Options{}))
+	acquire, release, renew := Acquire(Alice), Release(Alice), Renew(Alice)
+	acquire.Name, acquire.Kind = "{n}", kind
+	release.Name, release.Kind = "{n}", kind
+	renew.Name, renew.Kind = "{n}", kind
+	acquire.Permits, acquire.Limit = numbers(kind)
+	release.Permits, renew.Permits = acquire.Permits, acquire.Permits
+	steps := map[string]func() error{
+		"acquire": func() error { _, err := s.Acquire(ctx, acquire); return err },
+		"release": func() error { _, err := s.Release(ctx, release); return err },
+		"renew":   func() error { _, err := s.Renew(ctx, renew); return err },
+		"renew in a batch": func() (err error) {
+			s.RenewBatch(ctx, []backend.RenewRequest{renew},
+				func(_ int, _ backend.RenewResult, e error) { err = e })
+			return err
+		},
+		"look": func() error {
+			_, err := s.Look(ctx, backend.LookRequest{Kind: kind, Name: "{n}", Owner: Alice,
+				Permits: acquire.Permits, Limit: acquire.Limit})
+			return err
+		},
+		"force": func() error {
+			_, err := s.ForceRelease(ctx, backend.ForceReleaseRequest{Kind: kind, Name: "{n}"})
+			return err
+		},
+		"subscribe": func() error {
+			_, err := s.Subscribe(ctx, backend.SubscribeRequest{Kind: kind, Name: "{n}",
+				Wake: func(backend.Wakeup) {}})
+			return err
+		},
+	}
+	if kind == backend.Fair {
+		steps["keep places"] = func() error {
+			_, err := s.(backend.Liner).KeepPlaces(ctx, backend.PlacesRequest{Kind: kind,
+				Name: "{n}", Owners: []string{Alice}, Place: place})
+			return err
+		}
+	}
+	m := Watch(t, server.Addr)
+	for what, step := range steps {
+		if err := step(); !IsKind(err, backend.Refused) ||
+			!strings.Contains(fmt.Sprint(err), `would be kept with that of "n"`) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if got := m.Commands(); len(got) > 0 {
+		t.Errorf("sent %q", got)
+	}
+	acquire.Name = "{n}:x"
+	if res := Must[backend.AcquireResult](t)(s.Acquire(ctx, acquire)); !res.Acquired {
+		t.Error("{n}:x isn't acquired")
+	}
+	release.Name = acquire.Name
+	Must[backend.ReleaseResult](t)(s.Release(ctx, release))
+	server.Do("DEL", acquire.Name)
+}
+
 func acquires(kind backend.Kind, owner string, again ...bool) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Acquire(owner)

@@ -201,4 +201,5 @@ func Permits(t *testing.T, p Package, server *testservers.Server) {
 			l.Sub.Close()
 		}
 	})
+	t.Run("a name in braces", func(t *testing.T) { refusesBraces(t, p, server, backend.Permits) })
 }
