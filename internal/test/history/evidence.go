@@ -67,7 +67,8 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 			o.number = e.numbers[numberKey{o.name, o.holder, o.side == backend.Read}]
 		}
 		switch {
-		case last != nil && (s == nil || s.owner != last.owner || e.numbers[s.key()].lost(s, o)):
+		case last != nil && (s == nil || s.owner != last.owner ||
+			e.numbers[s.key()].lost(s, o.ret)):
 			o.number, o.lined = e.numbers[last.key()], true
 		case s != nil:
 			e.granting[s] = true
@@ -177,17 +178,20 @@ func (e *evidence) granter(o *op) (last *step) {
 	return last
 }
 
-// lost says whether a grant had ended before a call returned: its owner stood in line after it.
-func (n *number) lost(grant *step, o *op) bool {
+// lost says whether a grant had ended by that time: its owner stood in line after it.
+func (n *number) lost(grant *step, by time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
-		return s.queues() && grant.ret < s.call && s.ret < o.ret
+		return s.queues() && grant.ret < s.call && s.ret < by
 	})
 }
 
-// stoodAgain says whether an owner stood in line again after it had been granted the lock, and
-// before a call returned. Its client may have asked to keep the place before it heard of the grant.
-func (n *number) stoodAgain(o *op) bool {
-	return slices.ContainsFunc(n.steps, func(s *step) bool { return s.gets() && n.lost(s, o) })
+// stoodAgain says whether an owner stood in line again after it had been granted the lock. Its
+// client may have asked to keep the place before it heard of the grant. Then it may be granted the
+// lock again unheard.
+func (n *number) stoodAgain() bool {
+	return slices.ContainsFunc(n.steps, func(s *step) bool {
+		return s.gets() && n.lost(s, forever)
+	})
 }
 
 // tookBack says whether a call's client has given back a grant while it had another hold to share
@@ -263,8 +267,8 @@ func (e *evidence) follow(ops []*op) {
 			case !n.releasedIn(o):
 				n.handed = append(n.handed, o.call)
 				o.murky = true
-			case n.stoodAgain(o):
-				o.murky = true // it was granted the lock again, perhaps after the lock was forced
+			case n.stoodAgain():
+				o.murky = true // it may have the lock again after that was forced
 			}
 		}
 	}
@@ -466,6 +470,7 @@ func (e *evidence) resolve(key numberKey, n *number) {
 		// the Read and the Write of one owner may share their expiry
 		n.until = max(n.until, e.over(beside))
 	}
+	n.shaken = n.stoodAgain()
 	for _, s := range n.steps {
 		lines := s.queues() || s.kind == placesStep && s.result != skipped
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {

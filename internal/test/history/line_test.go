@@ -160,6 +160,12 @@ var fairPasts = []judged{
 		keeps(5500*ms, longPlace).
 		add(forceUnlock, 1, 4*sec, 5*sec, yes, fair).forced().
 		add(unlock, 2, 8*sec, 9*sec, yes, fair).freed(), ""},
+	{"a fair lock is forced, given to the same owner unheard, and re-entered", calm, new(past).
+		add(acquire, 2, 1*sec, 3*sec, yes, lined).notes(longPlace).hears(2500*ms, sec).
+		keeps(5500*ms, longPlace).
+		add(forceUnlock, 1, 4*sec, 5*sec, yes, fair).forced().
+		add(acquire, 2, 6*sec, 7*sec, yes, fair, twice).
+		add(unlock, 2, 8*sec, 9*sec, yes, fair, twice).freed(), ""},
 	{"a fair lock is forced, and not given to the same owner", calm, new(past).
 		add(acquire, 2, 1*sec, 3*sec, yes, lined).notes(longPlace).hears(2500*ms, sec).
 		add(forceUnlock, 1, 4*sec, 5*sec, yes, fair).forced().
