@@ -25,7 +25,7 @@ func pay(ctx context.Context, lock *dlock.Locker) int {
 		return http.StatusLocked
 	case !ran: // the store doesn't answer, or the client is closed
 		return http.StatusServiceUnavailable
-	case errors.Is(err, dlock.ErrLost): // while charge ran: look what is done before you repeat it
+	case errors.Is(err, dlock.ErrLost): // it was lost while charge ran
 		return http.StatusInternalServerError
 	}
 	if err == nil || errors.Is(err, dlock.ErrUnavailable) { // the unlock isn't confirmed
