@@ -39,7 +39,7 @@ func (s *session) attempt(
 			return s.refusedBy(alone, req, res, o), err
 		}
 		if asked == 2 {
-			s.direct(req.Name, o.free[0], max(res.Remaining, alone.patience()))
+			s.direct(req.Name, o.free[0], max(res.Remaining, s.patience(alone)))
 			continue
 		}
 		timer := time.NewTimer(min(o.patience, longestSecondLook))

@@ -353,3 +353,43 @@ func TestPauseAfterASplitVote(t *testing.T) {
 		}
 	})
 }
+
+// A store that had become slow, and then hangs, is waited for no longer than the others, which are
+// quick.
+func TestASlowStoreHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores, b := illStores()
+		s := b.Open()
+		defer s.Close()
+		acquire := func() (took time.Duration) {
+			t.Helper()
+			began := time.Now()
+			res, err := s.Acquire(t.Context(), backend.AcquireRequest{
+				Name: "n", Owner: alice, Lease: time.Hour,
+			})
+			if !res.Acquired || err != nil {
+				t.Fatal(res, err)
+			}
+			return time.Since(began)
+		}
+		for range 8 {
+			stores[0].hang()
+			acquire()
+			time.Sleep(900 * time.Millisecond) // the request goes on for a second
+			stores[0].wake()
+			time.Sleep(2 * time.Second) // the store isn't taken for down any more
+			res, err := s.Release(t.Context(), backend.ReleaseRequest{
+				Name: "n", Owner: alice, Lease: time.Hour,
+			})
+			if res.Outcome != backend.Freed || err != nil {
+				t.Fatal(res, err)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		stores[0].hang()
+		if took := acquire(); took > time.Second {
+			t.Errorf("an attempt waited for a store that hangs for %v", took)
+		}
+		stores[0].wake()
+	})
+}

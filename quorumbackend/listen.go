@@ -39,7 +39,7 @@ func (s *session) Subscribe(
 	var failures []failure
 	order := s.order(req.Name)
 	for i, st := range order {
-		patience := subscribePatience * st.patience()
+		patience := subscribePatience * s.patience(st)
 		if i == len(order)-1 { // even the last one has limited time, since the others may be back
 			patience = max(patience, longestPause)
 		}

@@ -518,7 +518,7 @@ func (s *session) ringAt(ctx context.Context, at *store, k key, lease time.Durat
 		for more := mostTolls; more > 0 && s.toll(ctx, at, bell); more-- {
 		}
 	})
-	timer := time.NewTimer(releasePatience * at.patience())
+	timer := time.NewTimer(releasePatience * s.patience(at))
 	defer timer.Stop()
 	select {
 	case <-rung:

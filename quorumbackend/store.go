@@ -14,6 +14,7 @@ import (
 const (
 	roundTrips      = 4                      // the patience with a store, in its usual round trips
 	leastPatience   = 20 * time.Millisecond  // the shortest wait for a replaceable store
+	longestPatience = time.Second            // the longest, unless most stores are as slow
 	unknownTrip     = 25 * time.Millisecond  // assumed for a store that hasn't answered yet
 	downFor         = time.Second            // how long a failed store is asked last
 	releasePatience = 9                      // a release waits this many patiences longer
@@ -51,13 +52,26 @@ func newStore(number int, b backend.Backend, least time.Duration, began time.Tim
 	}
 }
 
-// patience returns how long to wait for the store if another may replace it.
-func (st *store) patience() time.Duration {
+// usual returns the usual round trip to the store, or a guess.
+func (st *store) usual() time.Duration {
 	trip := time.Duration(st.trip.Load())
 	if trip == 0 && !st.prompt {
-		trip = unknownTrip
+		return unknownTrip
 	}
-	return max(st.least, roundTrips*trip)
+	return trip
+}
+
+// patience returns how long to wait for a store if another may replace it. A store that answers
+// late raises the wait for it, and so for its next late answer. So the wait has a limit: a second,
+// or the patience with the slowest store of the quickest majority.
+func (s *session) patience(st *store) time.Duration {
+	trips := make([]time.Duration, 0, 9)
+	for _, st := range s.stores {
+		trips = append(trips, st.usual())
+	}
+	slices.Sort(trips)
+	limit := max(longestPatience, roundTrips*trips[s.need-1])
+	return max(st.least, min(roundTrips*st.usual(), limit))
 }
 
 // answered records that the store has answered, and how long that took.
@@ -172,7 +186,7 @@ func (r *round[Res]) ask(stores ...*store) {
 		r.waiting++
 		if !st.isDown() || r.trusted.has(st) {
 			r.hopeful.add(st)
-			r.longest = max(r.longest, st.patience())
+			r.longest = max(r.longest, r.s.patience(st))
 		}
 	}
 	if !r.s.prompt {
