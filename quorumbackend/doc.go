@@ -112,12 +112,13 @@
 // spread. If that store grants the lock, the call asks all the others at the same time. So an
 // acquisition takes two round trips. If the first store refuses, the call asks no other store for a
 // vote. So if many clients want the lock, the votes aren't split: one of them gets all. If the
-// first store is down, or takes longer than both 20 ms and four of its usual round trips, the call
-// asks the next store instead. For a second, the slow store is then asked last. A call without a
-// majority releases its votes at once, and doesn't wait for a store that hangs. A release frees the
-// other stores first, and the first store last, since the waiters listen there. If that store dies,
-// they listen at the next one. If it hangs without closing its connections, they notice that when
-// they look again, within a third of a lease.
+// first store is down or slow, the call asks the next store instead. The limit is four of the
+// store's usual round trips, but at least 20 ms. It is at most a second, unless a majority of the
+// stores is as slow. For a second, the slow store is then asked last. A call without a majority
+// releases its votes at once, and doesn't wait for a store that hangs. A release frees the other
+// stores first, and the first store last, since the waiters listen there. If that store dies, they
+// listen at the next one. If it hangs without closing its connections, they notice that when they
+// look again, within a third of a lease.
 //
 // A single store that refuses doesn't block the lock. It may still have a hold that has ended in
 // the others, because it hung during the release, or because its clock stands still. So a call that
