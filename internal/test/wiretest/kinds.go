@@ -84,7 +84,7 @@ func refusesBraces(t *testing.T, p Package, server *testservers.Server, kind bac
 	m := Watch(t, server.Addr)
 	for what, step := range steps {
 		if err := step(); !IsKind(err, backend.Refused) ||
-			!strings.Contains(fmt.Sprint(err), `would be kept with that of "n"`) {
+			!strings.Contains(fmt.Sprint(err), `would have the same key as that of "n"`) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
