@@ -10,11 +10,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Trace has functions that are called at events in a client. It is for metrics, spans and logs,
-// like net/http/httptrace. Any of the functions may be nil. They are called in the goroutine of the
-// event, at any time and concurrently. They delay that goroutine, even if it renews locks. So they
-// must not block, must not panic (which may end the program), and must not use the client. Without
-// a Trace no function is called, and nothing is allocated.
+// Trace is a set of functions to be called at events in a client. It is for metrics, spans and
+// logs, like net/http/httptrace. Any of the functions may be nil. They are called in the goroutine
+// of the event, at any time and concurrently. They delay that goroutine, even if it renews locks.
+// So they must not block, must not panic (which may end the program), and must not use the client.
+// Without a Trace no function is called, and nothing is allocated.
 //
 // If AcquireDone reported a hold with the outcome Acquired, and not [ViaReentry], the hold ends
 // with exactly one of these events: Lost, or ReleaseDone with [Released], [HandedOn],
@@ -33,19 +33,20 @@ type Trace struct {
 	// that is left.
 	ReleaseDone func(ctx context.Context, e ReleaseDone)
 
-	// Lost is called when a hold is lost, after its context has ended. The Loss may be kept, but
-	// not changed.
+	// Lost is called when a hold is lost, after its context has ended. The function may keep the
+	// Loss, but must not modify it.
 	Lost func(l *Loss)
 
 	// RenewDone is called when a round of renewals ends.
 	RenewDone func(e RenewDone)
 
-	// StepDone is called when the store, or its client library, has answered a step, and when the
-	// caller has left a step without an answer.
+	// StepDone is called when the store or its client library has answered a request (a step), and
+	// when the caller has stopped waiting for the answer.
 	StepDone func(ctx context.Context, e StepDone)
 
-	// Subscription is called when the client's subscription to releases breaks or can't be made. It
-	// is called again when, as far as the store knows, the subscription is active again.
+	// Subscription is called when the client's subscription to releases breaks or can't be
+	// established. It is called again when, as far as the store knows, the subscription is active
+	// again.
 	Subscription func(e SubscriptionChange)
 }
 
@@ -89,13 +90,13 @@ const (
 	Failed      = OutcomeFailed
 )
 
-// String returns the outcome in a word: "acquired", "timeout", "canceled" or "error".
+// String returns the name of the outcome: "acquired", "timeout", "canceled" or "error".
 func (o Outcome) String() string { return [...]string{"acquired", "timeout", "canceled", "error"}[o] }
 
 // Via is how a caller got a lock.
 type Via uint8
 
-// Ways to a lock.
+// Ways in which a lock is acquired.
 const (
 	ViaStore    Via = iota // the store was asked
 	ViaHandover            // another goroutine of this client handed it over
@@ -105,7 +106,7 @@ const (
 	vias
 )
 
-// String returns the way in a word: "store", "handover", "reentry", "joined" or "granted".
+// String returns the name of the way: "store", "handover", "reentry", "joined" or "granted".
 func (v Via) String() string {
 	return [...]string{"store", "handover", "reentry", "joined", "granted"}[v]
 }
@@ -150,7 +151,7 @@ const (
 	Forsaken      = UnlockForsaken
 )
 
-// String returns the outcome in a word, which is "released", "handover", "held", "lost", "error" or
+// String returns the name of the outcome: "released", "handover", "held", "lost", "error" or
 // "closed".
 func (o ReleaseOutcome) String() string {
 	return [...]string{"released", "handover", "held", "lost", "error", "closed"}[o]
@@ -163,7 +164,7 @@ type RenewDone struct {
 	Err           error // the first of the errors
 }
 
-// StepDone is the end of a step of the store.
+// StepDone is the end of a step, which is a request to the store.
 type StepDone struct {
 	Op   string // acquire, release, renew, forcerelease, look, keepplaces, latch, inspect or list
 	Name string // empty for a renewal of several locks
@@ -192,7 +193,7 @@ func WithTrace(t *Trace) Option {
 	}
 }
 
-// counts has the counters of [Client.Stats].
+// counts holds the counters of [Client.Stats].
 type counts struct {
 	acquired        [vias]counter
 	outcomes        [Failed + 1]counter
@@ -210,7 +211,7 @@ func (c *Client) begins(ctx context.Context, a *acquisition) context.Context {
 	return ctx
 }
 
-// acquired tells the traces, the log and the counters the outcome of an acquiring call.
+// acquired reports the outcome of an acquiring call to the traces, the log and the counters.
 func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err error) {
 	outcome := outcomeOf(ctx, err)
 	if c.counts.outcomes[outcome].Add(1); outcome == Acquired {
@@ -301,7 +302,7 @@ func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	return c.gaveUp(ctx, e, tell, debug)
 }
 
-// gaveUp tells the traces, the log and the counters the outcome of an unlock.
+// gaveUp reports the outcome of an unlock to the traces, the log and the counters.
 func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) error {
 	if e.Err == errAgain {
 		return e.Err
