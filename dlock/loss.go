@@ -30,7 +30,7 @@ type Loss struct {
 	Held, Unconfirmed time.Duration
 
 	TakenBy string        // of LossTaken: the id of the new holder in the store
-	Paused  time.Duration // of LossPaused: how long the process stood still at least
+	Paused  time.Duration // of LossPaused: how long the process stood still, at least
 	Err     error         // of LossExpired: the store's last error
 
 	// Deprecated: Use Unconfirmed, which has the same value and says what it means.

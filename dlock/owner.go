@@ -62,7 +62,7 @@ type caller struct {
 	hold  *hold // the hold in the call's context; nil if the context has no hold of this lock
 	alone bool  // the party makes no other calls
 
-	excluded func() // called when the store has said that another has the lock; may be nil
+	excluded func() // called when the store has said that someone else holds the lock; may be nil
 }
 
 // caller returns the caller for ctx. The innermost owner, or hold of this lock, in the context

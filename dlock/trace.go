@@ -75,7 +75,7 @@ type Outcome uint8
 // Outcomes of acquiring calls.
 const (
 	OutcomeAcquired Outcome = iota
-	OutcomeTimeout          // another has the lock, and the wait has run out
+	OutcomeTimeout          // someone else holds the lock, and the wait has run out
 	OutcomeCanceled         // the context ended
 	OutcomeFailed           // the store, or this package, returned an error
 )
@@ -100,8 +100,8 @@ type Via uint8
 const (
 	ViaStore    Via = iota // the store was asked
 	ViaHandover            // another goroutine of this client handed it over
-	ViaReentry             // the caller's owner already had it
-	ViaJoined              // other readers of this client had it
+	ViaReentry             // the caller's owner already held it
+	ViaJoined              // other readers of this client held it
 	ViaGranted             // the store gave it to the first in line
 	vias
 )
@@ -159,7 +159,7 @@ func (o ReleaseOutcome) String() string {
 
 // RenewDone is the end of a round of renewals.
 type RenewDone struct {
-	Locks, Failed int // how many were due, and how many of those failed
+	Locks, Failed int // the number that were due, and the number of those that failed
 	Took          time.Duration
 	Err           error // the first of the errors
 }
@@ -245,8 +245,8 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 	}
 }
 
-// tell records that the traces must be told of a hold's end. If the hold has ended already, tell
-// returns a function that tells them its end.
+// tell records that the end of a hold must be reported to the traces. If the hold has already
+// ended, tell returns a function that reports that.
 func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -274,7 +274,7 @@ func (c *Client) forsakenLocked(h *hold) ReleaseDone {
 	}
 }
 
-// outcomeOf returns the outcome for the error of an acquiring call.
+// outcomeOf returns the Outcome that corresponds to the error of an acquiring call.
 func outcomeOf(ctx context.Context, err error) Outcome {
 	switch {
 	case err == nil:
@@ -317,9 +317,9 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 	return e.Err
 }
 
-// release makes one release of a hold outside of a caller's unlock. Plain readers of one Locker
-// can't be told apart. If another of them has released this hold, release releases one of their
-// other holds. It returns errAgain if there is none.
+// release makes one release of a hold on behalf of the client, not of a caller's unlock. Plain
+// readers of one Locker can't be told apart. If another of them has released this hold, release
+// releases one of their other holds. It returns errAgain if there is none.
 func (c *Client) release(ctx context.Context, h *hold) error {
 	for {
 		err := c.releaseQuietly(ctx, h)
@@ -405,7 +405,7 @@ func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 	return true
 }
 
-// traceLost tells the traces of a loss.
+// traceLost reports a loss to the traces.
 func (c *Client) traceLost(l *Loss) {
 	for i := range c.traces {
 		if f := c.traces[i].Lost; f != nil {
@@ -414,7 +414,7 @@ func (c *Client) traceLost(l *Loss) {
 	}
 }
 
-// roundDone tells the traces of a round of renewals.
+// roundDone reports a round of renewals to the traces.
 func (c *Client) roundDone(e RenewDone) {
 	c.counts.renewed.Add(uint64(e.Locks - e.Failed))
 	c.counts.failed.Add(uint64(e.Failed))
@@ -425,7 +425,7 @@ func (c *Client) roundDone(e RenewDone) {
 	}
 }
 
-// stepDone tells the traces of a step that began at began.
+// stepDone reports a step, and how long it took, to the traces.
 func (c *Client) stepDone(ctx context.Context, req any, took time.Duration, err error) {
 	e := StepDone{Took: took, Err: err}
 	switch r := req.(type) {
@@ -457,7 +457,8 @@ func (c *Client) stepDone(ctx context.Context, req any, took time.Duration, err 
 	}
 }
 
-// subscriptionChanged tells the traces that the subscription of a queue broke, or is active again.
+// subscriptionChanged reports to the traces that the subscription of a queue broke, or is active
+// again.
 func (c *Client) subscriptionChanged(q *queue, broken error) {
 	if len(c.traces) == 0 {
 		return
