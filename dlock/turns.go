@@ -24,7 +24,7 @@ const (
 	longestPauseInStreak = 2 * shortestWait
 	shortStreak          = 4                 // after this many turns the store is asked ...
 	longStreak           = 10 * shortestWait // ... or after this time
-	mostStreaks          = 128               // the minimum number remembered; up to twice as many are kept
+	mostStreaks          = 128               // this many are remembered, or up to twice as many
 )
 
 // asksWhoWaitsLocked reports whether a last release should ask the store how many others wait for

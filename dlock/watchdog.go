@@ -14,7 +14,7 @@ import (
 // The watchdog is one timer per client, whatever the number of locks. It rings when the first alarm
 // is due, and starts the work for it. It does no I/O itself.
 
-// An alarm says when a task is due. It is embedded in the task, so that scheduling allocates
+// An alarm says when a task is due. It is a field of the task, so that scheduling allocates
 // nothing.
 type alarm struct {
 	at    instant
