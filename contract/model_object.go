@@ -74,7 +74,7 @@ type moment struct {
 	slack         time.Duration
 }
 
-// mayBeOver says whether a hold, note or place with this ending may have ended.
+// mayBeOver reports whether a hold, note or place with this ending may have ended.
 func (t moment) mayBeOver(x ending) bool {
 	return !x.none() && !t.after.Before(x.earliest.Add(-t.slack))
 }
@@ -108,7 +108,7 @@ func (o object) holds() ending {
 // latest returns the time by which all holds must have ended.
 func (o object) latest() time.Time { return o.holds().latest }
 
-// reads says whether any owner reads.
+// reads reports whether any owner reads.
 func (o object) reads() bool { return o.readers != [len(modelOwners)]ending{} }
 
 // lockOf returns one kind for all kinds of the same lock.
@@ -135,7 +135,7 @@ func (o object) lock() backend.Kind {
 	}
 }
 
-// free says whether there are no holds.
+// free reports whether there are no holds.
 func (o object) free() bool { return o.alone.count == 0 && !o.reads() && !o.works() }
 
 // passing returns the states that the object may be in at that moment. If strict is set, holds

@@ -11,7 +11,7 @@ import (
 // The answers to a step about permits that is refused for good.
 const noLimit, tooMany = "no limit", "too many"
 
-// works says whether any owner has permits.
+// works reports whether any owner has permits.
 func (o object) works() bool { return o.permits != [len(modelOwners)]ending{} }
 
 // out returns how many permits are taken. Each owner takes as many as modelStep.permits says.

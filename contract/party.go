@@ -248,7 +248,7 @@ func (x term) after(k backend.Kind, lease time.Duration, since time.Time) term {
 	return term{lease, since}
 }
 
-// lengthens says whether a step never shortens the lease of a hold of this kind.
+// lengthens reports whether a step never shortens the lease of a hold of this kind.
 func lengthens(k backend.Kind) bool { return k == backend.Read || k == backend.Write }
 
 // parallel calls f with 0 to n-1 at once, and fails the test if any call returned an error.

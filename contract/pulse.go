@@ -117,7 +117,7 @@ func (c testCase) runIn(t *testing.T, h Harness) {
 	t.Run(c.name, func(t *testing.T) { runCase(t, h, c, nil) })
 }
 
-// late says whether the slow machine excuses a failure, and notes that it did.
+// late reports whether the slow machine excuses a failure, and notes that it did.
 func (e *env) late() bool {
 	e.Helper()
 	if e.excused == nil {

@@ -166,7 +166,7 @@ func number(values url.Values, key string, most int) (int, error) {
 	return n, nil
 }
 
-// prefersJSON says whether an Accept header prefers JSON to HTML.
+// prefersJSON reports whether an Accept header prefers JSON to HTML.
 func prefersJSON(accept []string) bool {
 	quality := make(map[string]float64)
 	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {

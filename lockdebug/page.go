@@ -121,10 +121,10 @@ func (v *view) Title() string {
 	return strings.Join(append(parts, "Locks"), " · ")
 }
 
-// Several says whether there is more than one client.
+// Several reports whether there is more than one client.
 func (v *view) Several() bool { return len(v.Clients) > 1 }
 
-// Asked says whether the client with that index is preselected as the one whose store is asked.
+// Asked reports whether the client with that index is preselected as the one whose store is asked.
 func (v *view) Asked(index int) bool { return max(v.store, 1) == index+1 }
 
 func (v *view) Find() string     { return typed(v.query.find) }
@@ -231,7 +231,7 @@ func (l lock) What() string {
 	return fmt.Sprintf("%s · %s of %s out", l.Kind, thousands(out), thousands(l.Limit))
 }
 
-// Shared says whether this is a read-write lock, whose holders are of two kinds.
+// Shared reports whether this is a read-write lock, whose holders are of two kinds.
 func (l lock) Shared() bool { return l.Kind == backend.Write.String() }
 
 // A group is a group of related counters.

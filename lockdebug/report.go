@@ -191,8 +191,8 @@ func newWait(s subject, w dlock.WaitInfo, now time.Time) wait {
 // some times are read after the time of the report.
 func since(from, to time.Time) time.Duration { return max(to.Sub(from), 0) }
 
-// endsSoon says whether a hold is in danger. A renewal is due after a third of the lease. If half
-// of the lease has passed, renewals have failed. A fixed lease is in danger during its last
+// endsSoon reports whether a hold is in danger. A renewal is due after a third of the lease. If
+// half of the lease has passed, renewals have failed. A fixed lease is in danger during its last
 // quarter.
 func endsSoon(h dlock.HoldInfo, now time.Time) bool {
 	left := h.Until.Sub(now)

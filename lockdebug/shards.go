@@ -67,7 +67,7 @@ func (s shard) Class() string {
 	}
 }
 
-// Disagree says whether members have different lists of shards.
+// Disagree reports whether members have different lists of shards.
 func (s set) Disagree() bool {
 	for _, m := range s.Members {
 		if m.List != s.Members[0].List {

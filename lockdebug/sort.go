@@ -16,7 +16,7 @@ func (s shard) words() []string  { return []string{s.Name, s.State, s.Error} }
 func (m member) words() []string { return []string{m.Client, m.Address, m.State, m.List} }
 func (l lock) words() []string   { return []string{l.Name, l.Kind} }
 
-// matches says whether a row contains a text. It ignores case.
+// matches reports whether a row contains a text. It ignores case.
 func matches(r row, text string) bool {
 	text = strings.ToLower(text)
 	return slices.ContainsFunc(r.words(), func(word string) bool {

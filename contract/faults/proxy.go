@@ -30,7 +30,7 @@ type Protocol int
 const (
 	RESP  Protocol = iota // of Redis and Valkey, in both versions
 	HTTP2                 // of etcd, with gRPC
-	Bytes                 // any other, if clients wait for each reply before they send the next request
+	Bytes                 // any other, if clients wait for each reply before the next request
 )
 
 // A Direction is a direction of traffic, or both directions.
