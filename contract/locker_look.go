@@ -82,8 +82,8 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder fails the test unless the process has, which holds h, and each of the askers see h as
-// the lock's only holder, with this count.
+// wantHolder fails the test unless the process that holds h and each of the askers see h as the
+// lock's only holder, with this count.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {
