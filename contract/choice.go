@@ -49,7 +49,7 @@ const (
 	Exclusion
 
 	// PartHangs cases need Store.Parts. HoldStays marks the case in which a lock stays held while
-	// the parts hang one after the other.
+	// the parts hang one after another.
 	PartHangs
 	HoldStays
 

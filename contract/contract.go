@@ -45,7 +45,7 @@
 //
 // By default all cases run. [Harness].Choose can select cases by part, name and tags.
 //
-// Tests run one after the other, since each checks at its end that no goroutine is left behind.
+// Tests run serially, since each checks at its end that no goroutine is left behind.
 package contract
 
 import (

@@ -419,7 +419,7 @@ type span struct {
 	from, to time.Duration // at both moments the hold was valid
 }
 
-// hold does the work of a holder. valid says whether the holder may still rely on the lock.
+// hold does the work of a holder. valid reports whether the holder may still rely on the lock.
 func (b *beliefs) hold(who string, valid func() bool, work func()) {
 	now := func() time.Duration { return time.Since(b.begin) }
 	s := span{who: who, from: now()}

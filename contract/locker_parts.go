@@ -28,7 +28,7 @@ var partCases = []testCase{
 		run:  locker(releaseBesideAPart)},
 }
 
-// eachPart calls f while each of the store's parts hangs, one after the other.
+// eachPart calls f while each of the store's parts hangs in turn.
 func (l *lab) eachPart(lease time.Duration, f func(name string)) {
 	l.Helper()
 	l.skipWithout(len(l.store.Parts) > 0, "Parts")
@@ -70,9 +70,9 @@ func (l *lab) soon(what string, f func()) {
 	}
 }
 
-// unlocks unlocks while a part of the store hangs, and says whether the store has answered. In real
-// time there may be no answer, since electing another leader may take longer than an unlock waits.
-// Then the client continues the release in the background.
+// unlocks unlocks lk while a part of the store hangs, and reports whether the store has answered.
+// In real time there may be no answer, since electing another leader may take longer than an unlock
+// waits. Then the client continues the release in the background.
 func (l *lab) unlocks(lk *dlock.Locker) (answered bool) {
 	l.Helper()
 	err := lk.UnlockContext(l.ctx)

@@ -315,8 +315,8 @@ func doWithOwner(l *lab) {
 	l.noError(p.Locker("b").UnlockContext(ctx), "UnlockContext")
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 	l.noError(lk.Do(ctx, func(context.Context) error {
-		// The owner's own context works inside the Do, too, because the owner has the hold of the
-		// Do.
+		// The owner's own context also works inside the Do, because the hold of the Do is the
+		// owner's.
 		if ok, err := lk.TryLock(ctx); err != nil || !ok {
 			l.Errorf("TryLock of the owner inside its Do: %v, %v", ok, err)
 		}

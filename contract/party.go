@@ -132,7 +132,7 @@ func (p party) releases(name string, lease time.Duration, want backend.ReleaseOu
 	}
 }
 
-// renew renews a hold and says whether there was one.
+// renew renews a hold, and reports whether there was one.
 func (p party) renew(name string, lease time.Duration) bool {
 	p.e.Helper()
 	res, err := p.s.Renew(p.e.ctx, backend.RenewRequest{

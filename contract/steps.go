@@ -797,8 +797,8 @@ var contextCases = []testCase{
 			late, cancel := context.WithDeadline(e.ctx, time.Now().Add(-time.Hour))
 			defer cancel()
 
-			// truth compares the error of a step with the state of the store. done says whether the
-			// store shows the effect of the step.
+			// truth compares the error of a step with the state of the store. done reports whether
+			// the store shows the effect of the step.
 			truth := func(step string, err error, done bool) {
 				e.Helper()
 				switch {

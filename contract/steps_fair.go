@@ -208,8 +208,8 @@ func (q *queue) listen(p party) {
 	q.all, q.heard = append(q.all, p), append(q.heard, x)
 }
 
-// turns checks that the owners with these indexes get the lock one after the other, each as soon as
-// the one before it has released it. since is a time before the first grant.
+// turns checks that the owners with these indexes get the lock one after another, each as soon as
+// the previous one has released it. since is a time before the first grant.
 func (q *queue) turns(since time.Time, order ...int) (inTime bool) {
 	q.e.Helper()
 	for _, i := range order {

@@ -163,7 +163,7 @@ func (c *Client) forgo(a *acquisition) {
 	c.abandonLocked(a)
 }
 
-// acquireInTime tries until the call has the lock or can't go on.
+// acquireInTime tries until the call has acquired the lock or can't go on.
 func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, error) {
 	for {
 		if err := c.over(ctx); err != nil {
@@ -727,7 +727,7 @@ const (
 	shortestPlace = 300 * time.Millisecond
 )
 
-// claimForLocked makes the claim that an acquisition asks for, with an owner string of its own. It
+// claimForLocked creates the claim that an acquisition asks for, with a new owner string. It
 // returns the hold that will rest on the claim.
 func (c *Client) claimForLocked(a *acquisition) *hold {
 	all := new(struct {

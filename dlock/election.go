@@ -53,20 +53,20 @@ func (c *Client) Election(name string) *Election {
 //
 // When ctx ends, or the client is closed, Run releases the lock once lead has returned. It returns
 // an [*Error] with the context's error and cause, or ErrClosed, and with lead's error if that is
-// about something different. The end of ctx by a signal is no failure. So check for failures with
+// about something different. If a signal ends ctx, that isn't a failure, so check for failures with
 // err != nil && ctx.Err() == nil.
 //
-// While the store can't be reached, or returns errors, Run goes on trying, and logs that now and
-// then. It returns if trying can't help, for example with [ErrConflict] if the name belongs to data
-// that is not a lock, or with [errors.ErrUnsupported]. It also returns at once if the name is empty
+// While the store can't be reached, or returns errors, Run keeps trying, and logs that now and
+// then. It returns if that can't help, for example with [ErrConflict] if the name belongs to data
+// that isn't a lock, or with [errors.ErrUnsupported]. It also returns at once if the name is empty
 // or lead is nil, and during another Run of this Election. If the store hasn't confirmed the
 // release, the error of the release is joined with lead's, as in [Locker.Do]. If lead panics, or
 // ends its goroutine, the lock is released. If lead has re-entered the lock and not unlocked it
 // again, Run also releases that re-entry, and logs it. A goroutine that lead has started and not
 // waited for no longer has the lock.
 //
-// A candidate is an owner of its own, whatever owner ctx names. lead re-enters the lock with its
-// own context.
+// A candidate is a separate owner, whatever owner ctx names. lead re-enters the lock with its own
+// context.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context) error) error {
 	l := e.mustBeMade()
 	mustBeContext(ctx)
@@ -174,7 +174,7 @@ func repeats(said error, term *holdContext) bool {
 	return errors.Is(said, term.Err()) || errors.Is(said, context.Cause(term)) || errors.Is(said, ErrLost)
 }
 
-// sitOut waits until another client has the released lock, for at most a third of a lease.
+// sitOut waits until another client holds the released lock, for at most a third of a lease.
 func (e *Election) sitOut(before *stay) {
 	l, c := before.locker, before.locker.client
 	ctx, cancel := context.WithTimeout(before.ctx, c.lease/3)
@@ -201,8 +201,8 @@ func (e *Election) IsLeader() bool {
 }
 
 // Resign ends the context of lead, with the cause [ErrResigned], if this candidate leads. When lead
-// has returned, Run releases the lock. It campaigns again when another has the lock, or after a
-// third of the client's lease. Resign doesn't wait for that. It does nothing unless lead is
+// has returned, Run releases the lock. It campaigns again when another client holds the lock, or
+// after a third of the client's lease. Resign doesn't wait for that. It does nothing unless lead is
 // running.
 func (e *Election) Resign() {
 	e.mustBeMade()
@@ -257,10 +257,10 @@ func (e *Election) Changes(ctx context.Context) iter.Seq2[string, error] {
 	}
 }
 
-// A watch asks again and again who leads.
+// A watch repeatedly asks who leads.
 type watch struct {
 	locker   *Locker
-	woken    <-chan struct{} // gets a value when the lock was released
+	woken    <-chan struct{} // receives a value when the lock was released
 	pause    time.Duration   // until the next look
 	looks    backoff         // pauses while there is no leader
 	failures backoff

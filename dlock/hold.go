@@ -27,7 +27,7 @@ type stay struct {
 	hold   *hold
 	ctx    context.Context
 	alone  bool // its party makes no other calls, so only its function can have left a re-entry
-	whole  bool // re-entries that the function hasn't unlocked are released, too
+	whole  bool // re-entries that the function hasn't unlocked are also released
 }
 
 // Acquire waits for the lock as [Locker.LockContext] does, and returns a Hold. If ctx names an
@@ -303,7 +303,7 @@ func (l *Locker) enterAs(
 	return stay{locker: l, hold: h, ctx: ctx, alone: who.alone}, nil
 }
 
-// run calls fn while the lock is held. Then it releases the lock.
+// run calls fn while the lock is held, and then releases the lock.
 func (s *stay) run(fn func(context.Context) error) (err error) {
 	l := s.locker
 	ctx := l.client.inside(s.ctx, s.hold)
@@ -322,7 +322,7 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 }
 
 // giveBack releases the hold of a function that has returned. If the function has re-entered the
-// lock and not unlocked it again, a goroutine that it started may still need the lock. So giveBack
+// lock without unlocking it again, a goroutine that it started may still need the lock. So giveBack
 // only logs that, unless s.whole is set. Then it also releases those re-entries.
 func (s *stay) giveBack(ctx context.Context) error {
 	c := s.locker.client

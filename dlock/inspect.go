@@ -33,14 +33,14 @@ type HoldInfo struct {
 	Caller string
 
 	Since   time.Time // when its request was sent, or when the lock was handed over
-	Until   time.Time // until when it is held at least: see [Hold.Until]
+	Until   time.Time // it is held at least until then: see [Hold.Until]
 	Renewed bool      // it has no fixed lease
 
 	// Lease is the lease requested from the store. While the store answers renewals, at least two
 	// thirds of it remain.
 	Lease time.Duration
 
-	Count   int    // how many unlocks release it
+	Count   int    // the number of unlocks that release it
 	Permits int    // of a Semaphore
 	Token   uint64 // of a fenced lock; otherwise 0
 }

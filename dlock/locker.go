@@ -293,8 +293,8 @@ func (cl *claim) goesWith(kind protocol.Kind) bool {
 }
 
 // struck is called after a request that has forced a lock. It ends the claims in mine, which this
-// client had before the request. The client may have got other claims before the store carried out
-// the request, which then ended them, too. So the client asks the store about these.
+// client held before the request. The client may have acquired other claims before the store
+// carried out the request, which then ended those as well. So the client asks the store about them.
 func (c *Client) struck(l *Locker, kind protocol.Kind, mine []*claim) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -598,8 +598,8 @@ func (l *Locker) asked(who caller) (*hold, backend.LookRequest) {
 	return h, h.claim.lookRequest()
 }
 
-// counted returns how many unlocks the caller owes, given the store's answer about its hold h. ok
-// is false if the claim has been downgraded since the request was made.
+// counted returns the number of unlocks that the caller owes, given the store's answer about its
+// hold h. ok is false if the claim has been downgraded since the request was made.
 func (l *Locker) counted(
 	who caller, h *hold, kind protocol.Kind, res backend.LookResult,
 ) (n int, ok bool) {

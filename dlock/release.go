@@ -13,7 +13,7 @@ import (
 // background.
 const longestRelease = 5 * time.Second
 
-// releaseParty makes one release of p's latest hold on a Locker's lock.
+// releaseParty performs one release of p's latest hold on a Locker's lock.
 func (c *Client) releaseParty(ctx context.Context, l *Locker, p party) error {
 	for {
 		h := c.latest(l, p)
@@ -48,8 +48,8 @@ func (c *Client) presentHoldLocked(l *Locker, p party) *hold {
 	return nil
 }
 
-// releaseWithin makes one release of the hold of a Do or a Hold. ctx is the caller's context, or a
-// context of the hold.
+// releaseWithin performs one release of the hold of a Do or a Hold. ctx is the caller's context, or
+// a context of the hold.
 func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
 	if err := c.giveUpHold(ctx, h); err != errAgain {
 		return err
@@ -57,7 +57,7 @@ func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
 	return ErrNotHeld // the function released more than it took
 }
 
-// releaseUntold makes one release of a hold, without reporting it to the traces. It returns
+// releaseUntold performs one release of a hold, without reporting it to the traces. It returns
 // errAgain if the hold's last release has already begun.
 func (c *Client) releaseUntold(ctx context.Context, h *hold) error {
 	if c.handOn(h) {
@@ -66,7 +66,7 @@ func (c *Client) releaseUntold(ctx context.Context, h *hold) error {
 	return c.releaseToStore(ctx, h)
 }
 
-// releaseToStore makes one release of a hold that isn't handed over.
+// releaseToStore performs one release of a hold that isn't handed over.
 func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
 	if h.kind.Shared() {
 		return c.releaseShared(ctx, h)
@@ -184,7 +184,7 @@ func (c *Client) releaseLater(h *hold, why error) error {
 	return why
 }
 
-// releaseLostLocked makes one release of a hold that was lost.
+// releaseLostLocked performs one release of a hold that was lost.
 func (c *Client) releaseLostLocked(h *hold) {
 	h.count--
 	if h.count > 0 {
@@ -267,7 +267,7 @@ func (c *Client) releasesLocked(h *hold) *queue {
 	return q
 }
 
-// free makes the last release of a claim.
+// free performs the last release of a claim.
 func (c *Client) free(ctx context.Context, d departure) error {
 	return c.depart(ctx, d, func() (backend.ReleaseResult, error) {
 		return c.sendRelease(ctx, d.h.claim, d.lease, d.ask)
@@ -296,8 +296,8 @@ func (c *Client) departLocked(h *hold, q *queue, now instant) departure {
 	return d
 }
 
-// depart makes the last release of a claim. first returns the answer to the first request, which it
-// sends unless it has already been sent.
+// depart performs the last release of a claim. first returns the answer to the first request, which
+// it sends unless it has already been sent.
 func (c *Client) depart(
 	ctx context.Context, d departure, first func() (backend.ReleaseResult, error),
 ) (err error) {

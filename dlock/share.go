@@ -16,7 +16,7 @@ import (
 // claim, so that the store can let a writer of another client go first. The last reader of a claim
 // releases it.
 
-// reading has the readers of this client.
+// reading holds the readers of this client.
 type reading struct {
 	holds map[party]*hold // the latest hold of each party
 	lent  *claim          // the write that is lent to the readers; nil if there is none
@@ -314,7 +314,7 @@ func (c *Client) loseReadersLocked(cl *claim, w why) {
 	c.tidyLocked(o)
 }
 
-// releaseShared makes one release of a reader's hold.
+// releaseShared performs one release of a reader's hold.
 func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	c.mu.Lock()
 	cl := h.claim
@@ -383,7 +383,7 @@ func (c *Client) mayBeJoinedLocked(cl *claim) bool {
 	return now < c.handoverEnd(cl) && cl.passes(now) && reading != nil && reading.young == cl
 }
 
-// releaseRead makes the last release of a shared claim whose last hold was h.
+// releaseRead performs the last release of a shared claim whose last hold was h.
 func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
 	ctx, cancel := c.releaseContext(ctx, h, true)
 	defer cancel()
@@ -394,7 +394,7 @@ func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.noticeLocked() // calls that began with h and now read with another hold lost h, too
+		h.noticeLocked() // calls that began with h and now read with another hold also lost h
 	}
 	return err
 }

@@ -69,8 +69,8 @@ const (
 	longestConflict = 100 * time.Millisecond
 )
 
-// acquire gets all parts and returns nil, or gets none and returns a part that it didn't get. The
-// part's err says why.
+// acquire acquires all parts and returns nil, or acquires none and returns a part that it couldn't
+// acquire, whose err says why.
 func (t *together) acquire(ctx context.Context, o acquireOptions, opts []AcquireOption) *part {
 	if p := t.prepare(ctx, o, opts); p != nil {
 		return p
@@ -183,7 +183,7 @@ func (t *together) waitContext(ctx context.Context) (context.Context, context.Ca
 	}
 }
 
-// acquireInTime makes rounds until it has all parts, or can't go on.
+// acquireInTime makes rounds until it has acquired all parts, or can't go on.
 func (t *together) acquireInTime(ctx context.Context) *part {
 	for waited := false; ; waited = true {
 		began := time.Now()
@@ -242,7 +242,7 @@ func (p *part) single(ctx context.Context) *acquisition {
 	return a
 }
 
-// inform tells an acquisition how the last attempt at the part ended.
+// inform passes the result of the last attempt at the part to an acquisition.
 func (p *part) inform(a *acquisition) {
 	if a.answered = isErrHeld(p.err); !a.answered {
 		a.failure = p.err
@@ -534,7 +534,7 @@ func (t *together) abandon() {
 	}
 }
 
-// releaseParts makes one release of each part's hold, all concurrently, and records the results.
+// releaseParts performs one release of each part's hold, all concurrently, and records the results.
 // quiet means that the releases aren't a caller's unlock.
 func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	var tasks []func()

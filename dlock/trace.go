@@ -288,7 +288,7 @@ func outcomeOf(ctx context.Context, err error) Outcome {
 	}
 }
 
-// giveUpHold makes one release of a hold for a caller.
+// giveUpHold performs one release of a hold for a caller.
 func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
 	if len(c.traces) == 0 && !debug {
@@ -317,7 +317,7 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 	return e.Err
 }
 
-// release makes one release of a hold on behalf of the client, not of a caller's unlock. Plain
+// release performs one release of a hold on behalf of the client, not of a caller's unlock. Plain
 // readers of one Locker can't be told apart. If another of them has released this hold, release
 // releases one of their other holds. It returns errAgain if there is none.
 func (c *Client) release(ctx context.Context, h *hold) error {
@@ -347,7 +347,7 @@ func (c *Client) releaseQuietly(ctx context.Context, h *hold) error {
 	return e.Err
 }
 
-// releaseTold makes one release of a hold. It returns the event for the release, and whether the
+// releaseTold performs one release of a hold. It returns the event for the release, and whether the
 // traces must be told.
 func (c *Client) releaseTold(ctx context.Context, h *hold) (e ReleaseDone, tell bool) {
 	e = ReleaseDone{

@@ -148,7 +148,7 @@ func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	case few && !cl.kind.Many(): // all of Redisson's count as one stranger there
 		more = 1 // strangers come later than clients of this package
 	case res.Strangers == res.Waiting:
-		more = -1 // a stranger that has just had a turn often has the next one, too
+		more = -1 // a stranger that has just had a turn often also has the next one
 	}
 	switch {
 	case cl.kind.Many():
@@ -159,7 +159,7 @@ func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	return more
 }
 
-// absentLocked returns how many of the other waiting clients this client ignores, because they
+// absentLocked returns the number of other waiting clients that this client ignores, because they
 // didn't take their earlier turns.
 func (c *Client) absentLocked(key lockKey) int {
 	if cr := c.crowds[key]; cr != nil && c.now() < cr.excuse {

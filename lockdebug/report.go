@@ -187,8 +187,8 @@ func newWait(s subject, w dlock.WaitInfo, now time.Time) wait {
 	}
 }
 
-// since returns the time from from to to, or 0 if to is before from. That can happen, because some
-// times are read after the time of the report.
+// since returns the time between from and to, or 0 if to is before from. That can happen, because
+// some times are read after the time of the report.
 func since(from, to time.Time) time.Duration { return max(to.Sub(from), 0) }
 
 // endsSoon reports whether a hold is in danger. A renewal is due after a third of the lease, so

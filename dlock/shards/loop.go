@@ -17,7 +17,7 @@ import (
 // Times of the loop.
 const (
 	quiet     = 300 * time.Millisecond // how long the seats must stay unchanged before they count
-	loudest   = 4 * quiet              // after this time seats that still change count, too
+	loudest   = 4 * quiet              // after this time even seats that still change count
 	jitter    = 50 * time.Millisecond  // the longest wait between a bell and the look
 	lookAgain = 200 * time.Millisecond // the pause after a failed look
 	lineUp    = 2*quiet + jitter       // how long others take to queue for a leaver's shards
