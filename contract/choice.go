@@ -7,7 +7,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Case describes a case of the suite, for [Harness].Choose.
+// Case identifies a case of the suite, for [Harness].Choose.
 type Case struct {
 	Part string // "steps", "model", "locker", "locker without hand-over" or "histories"
 	Name string // as in "acquire/held" or "a dead holder"; empty for "model"
@@ -19,7 +19,7 @@ type Case struct {
 	Tags Tags
 }
 
-// String returns go test's name of the case, without the name of the test that calls [Run].
+// String returns the name of the case in go test, without the name of the test that calls [Run].
 func (c Case) String() string {
 	path := []string{c.Part}
 	if c.As != backend.Exclusive {
@@ -34,30 +34,29 @@ func (c Case) String() string {
 // as returns the name of the parent test of the cases that are repeated for a kind.
 func as(k backend.Kind) string { return "as " + k.String() }
 
-// Tags are properties that cases have in common.
+// Tags is a set of properties that cases have in common.
 type Tags uint32
 
-// Tags by which a [Harness] may choose cases. The suite uses the unexported tags for its own
-// choice.
+// Tags by which a [Harness] may choose cases. The unexported tags are for the suite itself.
 const (
 	// Essential cases are those that depend most on the store: all cases that call the steps of a
 	// session directly, and a few of the others. Cases that are repeated for another kind of lock,
 	// or for clients without hand-over, aren't essential.
 	Essential Tags = 1 << iota
 
-	// Exclusion cases check that two holders never have the lock at once. They aren't run again
-	// after a failure, so they must pass on a slow machine, too.
+	// Exclusion cases check that two holders never hold the lock at the same time. They aren't run
+	// again after a failure, so they must pass even on a slow machine.
 	Exclusion
 
-	// PartHangs cases need Store.Parts. HoldStays marks the one in which a lock stays held while
-	// the parts hang one after the other.
+	// PartHangs cases need Store.Parts. HoldStays marks the case in which a lock stays held while
+	// the parts hang one after another.
 	PartHangs
 	HoldStays
 
 	// InLine cases are about the line of a Fair lock.
 	InLine
 
-	// Forced cases free locks by force, or lose all data, at any moment while clients use the
+	// Forced cases free locks by force, or lose all data, at arbitrary times while clients use the
 	// locks.
 	Forced
 
@@ -68,14 +67,14 @@ const (
 	notInLine
 	differs       // a store may behave differently for each kind of lock
 	readersDiffer // a store may behave differently for readers
-	seenInLine    // Fair locks have a case of their own instead
+	seenInLine    // Fair locks have a separate case instead
 	ofClient      // these cases depend on dlock alone, and are the same for every store
 )
 
-// Has says whether at least one of these tags is set in t.
+// Has reports whether t contains at least one of the given tags.
 func (t Tags) Has(one Tags) bool { return t&one != 0 }
 
-// tagged returns the cases that have one of the tags.
+// tagged returns the cases that have at least one of the tags.
 func tagged(cases []testCase, tags Tags) []testCase {
 	return slices.DeleteFunc(slices.Clone(cases), func(c testCase) bool {
 		return !c.tags.Has(tags)
@@ -96,7 +95,7 @@ func tag(tags Tags, cases []testCase) []testCase {
 	return cases
 }
 
-// chooses says whether the harness selects a case.
+// chooses reports whether the harness selects a case.
 func (h Harness) chooses(c testCase) bool {
 	if h.Choose == nil {
 		return true

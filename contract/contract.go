@@ -1,6 +1,6 @@
-// Package contract is the test suite for stores of distributed locks. If you write a backend, with
-// the interfaces of package [github.com/seed951563bd/distsync/backend], call [Run] in a test. A
-// failure names the rule that the backend breaks.
+// Package contract is the test suite for stores of distributed locks. If you write a backend, which
+// implements the interfaces of package [github.com/seed951563bd/distsync/backend], call [Run] in a
+// test. A failure names the rule that the backend breaks.
 //
 //	func TestContract(t *testing.T) {
 //		contract.Run(t, contract.Harness{
@@ -13,39 +13,39 @@
 //		})
 //	}
 //
-// With the fields of [Store] the suite can make a store lose its data or its connections, for
-// example. Cases that need a missing field are skipped, and say so. A store declares its kinds of
-// lock in [backend.Limits]. Cases for other kinds are skipped, except one which checks that the
+// With the fields of [Store] the suite can, for example, make a store lose its data or its
+// connections. Cases that need a missing field are skipped, and say so. A store declares its kinds
+// of lock in [backend.Limits]. Cases for other kinds are skipped, except one that checks that the
 // store refuses them.
 //
 // The suite has these parts:
 //
-//   - "steps" checks each step of a session on its own, sentence by sentence of the comments in
-//     package backend.
+//   - "steps" checks each step of a session on its own, following the comments in package backend
+//     sentence by sentence.
 //   - "model" runs random steps by several owners and compares every answer with a plain model of
 //     what a name can hold.
 //   - "locker" checks that a [dlock.Locker] keeps its promises on this store, and that the trace of
 //     its client is consistent in each case.
 //   - "histories" lets several clients make random calls, with faults of all kinds in between. Then
 //     it looks for an order of these calls in which a single lock could have given all the answers.
-//     If there is none, the history is written into a folder whose path is printed, or into the
-//     artifacts of go test -artifacts. DISTSYNC_HISTORY_SEED repeats the run.
+//     If there is none, the history is written to a directory whose path is printed, or to the
+//     artifacts of go test -artifacts. Set DISTSYNC_HISTORY_SEED to repeat the run.
 //
 // Cases about a lock with one holder run for plain locks, and again for each other kind with one
 // holder: "as fenced", "as write" and "as fair". Some also run "as read", and "as permits" for a
-// semaphore with one permit. Each kind has cases of its own, too. These are about fencing tokens,
-// several readers at once, the notes of writers, the number of permits, and the order and the
-// places of a line. There are also cases for a store that can keep a released lock taken, for a
-// [backend.Inspector] and for a [backend.Lister].
+// semaphore with one permit. Each kind also has its own cases, about fencing tokens, concurrent
+// readers, the notes of writers, the number of permits, and the order and the places of a line.
+// There are also cases for a store that can keep a released lock taken, for a [backend.Inspector]
+// and for a [backend.Lister].
 //
 // In real time, leases also run out while a busy machine doesn't run the test. So a case that fails
-// is run again, twice at most, if the machine stood still for a moment or its processors were
-// overloaded. The failures before the last run are only printed. Cases that look for two holders at
-// once, and the parts "model" and "histories", aren't run again.
+// is run again, at most twice, if the machine stood still for a moment or its processors were
+// overloaded. Failures before the last run are only printed. Cases that look for two holders at the
+// same time, and the parts "model" and "histories", aren't run again.
 //
-// By default all cases are run. [Harness].Choose can select cases by their part, name and tags.
+// By default all cases run. [Harness].Choose can select cases by part, name and tags.
 //
-// Tests run one after the other, since each checks at its end that no goroutine is left behind.
+// Tests run serially, since each checks at its end that no goroutine is left behind.
 package contract
 
 import (
@@ -65,7 +65,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Harness makes stores for the suite, and says how to test them.
+// Harness creates stores for the suite, and says how to test them.
 type Harness struct {
 	// NewStore returns an empty store for one test. It cleans up with t.Cleanup, and after that no
 	// goroutine may be left. The suite calls it once per test, and not concurrently. If Virtual is
@@ -73,19 +73,19 @@ type Harness struct {
 	NewStore func(t *testing.T) Store
 
 	// Virtual says that the store uses the clock of the process. Then every test can run in a
-	// bubble of testing/synctest, in which time costs nothing. The whole store must then be in the
-	// process: a goroutine that waits for a real network, or for a sync.Mutex, stops the bubble's
-	// clock. If Virtual isn't set, the tests run in real time.
+	// bubble of testing/synctest, in which waiting takes no time. The whole store must then be in
+	// the process: a goroutine that waits for a real network, or for a sync.Mutex, stops the
+	// bubble's clock. If Virtual isn't set, the tests run in real time.
 	Virtual bool
 
 	// Lingering names goroutines that the store's client library leaves behind for some time after
 	// a client was closed. No test waits for these goroutines. Lingering is nil for most stores.
 	Lingering []goleak.Option
 
-	// Choose, unless it is nil, says which cases run. It is called before each case, always in the
-	// same order. Nothing is printed about cases that it leaves out. For a variant of a store that
-	// is tested in full, the [Essential] cases may be enough. While you write a store, begin with
-	// the part "steps".
+	// Choose, if not nil, reports whether to run a case. It is called before each case, always in
+	// the same order. Nothing is printed about cases that it leaves out. For a variant of a store
+	// that is tested in full, the [Essential] cases may be enough. While you write a store, begin
+	// with the part "steps".
 	Choose func(c Case) bool
 
 	part          string         // part of the suite
@@ -94,58 +94,59 @@ type Harness struct {
 	// the clients have no trace; otherwise each case checks that the trace is consistent
 	untraced bool
 	kind     backend.Kind // kind of lock, in cases that run for several kinds
-	lacking  *bool        // set to true by the first case if the store doesn't have this kind
+	lacking  *bool        // set to true by the first case if the store doesn't support this kind
 }
 
-// Store is one store as the suite uses it.
+// Store is a store, together with the means to disturb it.
 type Store struct {
-	// Backend returns a backend on this store. Each call stands for another process, and returns a
+	// Backend returns a backend for this store. Each call stands for another process, and returns a
 	// backend with its own connection. A cleanup of NewStore's t closes that connection.
 	Backend func() backend.Backend
 
 	// The fields below are optional. If one is nil, the tests that need it are skipped, and say so.
 
-	// PutForeign stores other data where the store keeps the lock of this name. It is called for
+	// PutForeign stores other data where the store keeps the lock with this name. It is called for
 	// several names, and may store different data each time.
 	PutForeign func(name string)
 
-	// ForeignIntact says whether PutForeign's data is still there, unchanged.
+	// ForeignIntact reports whether PutForeign's data is still there, unchanged.
 	ForeignIntact func(name string) bool
 
 	// Wipe loses all data at once, like a server that restarts without persistence. The store's
-	// counters (revisions, versions, ids) must begin anew too, so deleting everything may not be
-	// enough. Connections may break or not.
+	// counters (revisions, versions, ids) must also start over, so deleting everything may not be
+	// enough. Connections may break.
 	Wipe func()
 
 	// BreakSubscriptions cuts every client's connection for notifications. The backends should
 	// reconnect.
 	BreakSubscriptions func()
 
-	// OwnersApart says that only the session that acquired a lock knows the owner's hold. Then the
-	// suite skips cases in which two sessions act for one owner, or uses one session for them.
-	// Clients of package dlock work with such a store, because they never share an owner. So it is
-	// with a quorum. There a free lock may also be refused for a moment, while the votes of another
+	// OwnersApart says that only the session that acquired a lock knows the owner's hold, as with a
+	// quorum. Then the suite skips cases in which two sessions act for one owner, or uses one
+	// session for them. Clients of package dlock work with such a store, because they never share
+	// an owner. The store may also refuse a free lock for a moment, while the votes of another
 	// attempt are given back. Histories of such a store allow that.
 	OwnersApart bool
 
 	// Fragile returns a backend as Backend does, and a Strike that disturbs its connection to the
-	// store. Without Fragile the suite doesn't notice if a backend repeats a step that was perhaps
-	// carried out, or reports such a step as not carried out. If the store is a server, put a proxy
-	// of package faults in between, as in the example.
+	// store. Without Fragile the suite doesn't notice if a backend repeats a step that may have
+	// been carried out, or reports such a step as not carried out. If the store is a server, put a
+	// proxy of package faults in between, as in the example.
 	Fragile func() (backend.Backend, Strike)
 
-	// Parts has a function for each part of a store that works while any one of its parts is down.
-	// The function makes its part hang, like a stopped process, until resume is called. Until then
-	// the part answers no request and closes no connection. It may carry out the requests later.
+	// Parts contains a function for each part of a store that works while any one of its parts is
+	// down. The function makes its part hang, like a stopped process, until resume is called. Until
+	// then the part answers no request and closes no connection. It may carry out the requests
+	// later.
 	Parts []func() (resume func())
 }
 
 // Strike makes a fault hit the nth request, counted from 0, that a backend sends from now on. A
-// step may take several requests. The function end says whether the fault has hit a request. If
+// step may take several requests. The function end reports whether the fault has hit a request. If
 // not, end cancels the fault. If the fault held the request back, the store carries that request
 // out before end returns. If a harness doesn't support a kind of fault, end returns false.
 //
-// The method Strike of [faults.Proxy] is a Strike. For a store inside the process, a Strike may
+// The method [faults.Proxy.Strike] is a Strike. For a store inside the process, a Strike may
 // instead make a step return an error before or after its commit.
 type Strike func(blow faults.Blow, n int) (end func() (struck bool))
 
@@ -173,17 +174,17 @@ func Run(t *testing.T, h Harness) {
 }
 
 const (
-	// caseLimit is the time limit of a case. At the limit, the context of the case's env ends. So a
-	// case that only waits for the store fails. A case that hangs without regard to its context
-	// can't be stopped, so it ends the process, as go test -timeout does.
+	// caseLimit is the time limit of a case. When it is reached, the context of the case's env
+	// ends, so a case that only waits for the store fails. A case that hangs regardless of its
+	// context can't be stopped, so it ends the process, as go test -timeout does.
 	caseLimit = 2 * time.Minute
 
 	// virtualCaseLimit is the time limit of a case in a bubble, where waiting costs nothing.
 	virtualCaseLimit = 24 * time.Hour
 )
 
-// runWithoutHandover repeats cases for Lockers with clients that have no hand-over. In virtual time
-// it repeats all cases, in real time only those about waiting.
+// runWithoutHandover repeats cases for Lockers with clients without hand-over: all cases in virtual
+// time, and only those about waiting in real time.
 func runWithoutHandover(t *testing.T, h Harness) {
 	h.again = true
 	h.clientOptions, h.untraced = []dlock.Option{dlock.WithHandover(0)}, true
@@ -204,7 +205,7 @@ type testCase struct {
 	run  func(e *env)
 }
 
-// env is the environment of a case: a test, and a store of its own.
+// env is the environment of a case: a test, and its own store.
 type env struct {
 	*testing.T
 	ctx   context.Context // ends with the case, or at its time limit
@@ -249,8 +250,8 @@ func runCase(t *testing.T, h Harness, c testCase, excused *atomic.Bool) {
 	c.run(e)
 }
 
-// inBubble is synctest.Test with two differences. If f skips its test, t is skipped, too. If
-// goroutines are left in the bubble, only this test fails: the panic of synctest is recovered.
+// inBubble is like synctest.Test, with two differences. If f skips its test, t is skipped as well.
+// If goroutines are left in the bubble, only this test fails: the panic of synctest is recovered.
 func inBubble(t *testing.T, rule string, f func(t *testing.T)) {
 	var inner *testing.T
 	defer func() {
@@ -306,8 +307,8 @@ func newEnv(t *testing.T, h Harness, rule string) *env {
 	return e
 }
 
-// session opens a session on a backend of its own, as another process would. It is closed when the
-// case ends.
+// session opens a session on a new backend, as another process would. It is closed when the case
+// ends.
 func (e *env) session() backend.Session {
 	e.Helper()
 	s := e.store.Backend().Open()
@@ -355,7 +356,7 @@ func (e *env) leaseStep() time.Duration {
 func (e *env) sleep(d time.Duration) { time.Sleep(d) }
 
 // eventually waits until cond returns true. It fails the test if that takes longer than any working
-// store on a busy machine could need.
+// store could need on a busy machine.
 func (e *env) eventually(what string, cond func() bool) {
 	e.Helper()
 	limit := 30 * time.Second
@@ -371,7 +372,7 @@ func (e *env) eventually(what string, cond func() bool) {
 	}
 }
 
-// skipWithout skips the case unless has is set. In the message, what names the missing ability.
+// skipWithout skips the case unless has is true. what names the missing capability in the message.
 func (e *env) skipWithout(has bool, what string) {
 	e.Helper()
 	if !has {

@@ -23,7 +23,7 @@ var historyClients = []struct {
 	{"asking the store", []dlock.Option{dlock.WithHandover(0)}},
 }
 
-// A scenario sets the conditions under which random users use a lock.
+// A scenario describes the conditions under which random users use a lock.
 type scenario struct {
 	name   string
 	faulty bool          // steps fail in all ways
@@ -38,7 +38,7 @@ var scenarios = []scenario{
 	{name: "forced and faults", faulty: true, forced: true, length: 300 * time.Millisecond},
 }
 
-// testCase returns the case of a scenario, for a harness to choose.
+// testCase returns the test case for a scenario, from which a harness may choose.
 func (s scenario) testCase(client string) testCase {
 	tags := Essential | Exclusion
 	if s.forced {
@@ -60,8 +60,8 @@ func runHistories(t *testing.T, h Harness) {
 	}
 }
 
-// runHistory runs random users, and checks their history. A run in a bubble costs little, so there
-// are several.
+// runHistory runs random users, and checks their history. In a bubble it does so several times,
+// since a run costs little.
 func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 	runs := 1
 	if h.Virtual {
@@ -79,7 +79,7 @@ func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 	}
 }
 
-// historyLab has what is needed to record one history.
+// historyLab holds what is needed to record a history.
 type historyLab struct {
 	*lab
 	scenario scenario
@@ -149,7 +149,7 @@ func (l *historyLab) locks() []history.Lock {
 	return append([]history.Lock{{Name: "a"}}, others[:min(2, len(others))]...)
 }
 
-// promptness returns for how long a waiter may leave a free lock unused.
+// promptness returns how long a waiter may leave a free lock unused.
 func (l *historyLab) promptness() time.Duration {
 	if backend.CapabilitiesOf(l.session()).Notifier != nil {
 		// A client with hand-over may ask the store a little later.
@@ -160,7 +160,7 @@ func (l *historyLab) promptness() time.Duration {
 
 // client returns a client with a recorder. Its steps fail at random if the scenario is faulty.
 func (l *historyLab) client(lease time.Duration) *dlock.Client {
-	// The recorder is below the faults, so it also sees answers that the client doesn't get.
+	// The recorder is below the faults, so it also sees answers that don't reach the client.
 	p := l.processOn(newFaults(l.recorder.Watch(l.store.Backend())),
 		append([]dlock.Option{dlock.WithLease(lease)}, l.opts...)...)
 	if l.scenario.faulty {
@@ -171,7 +171,7 @@ func (l *historyLab) client(lease time.Duration) *dlock.Client {
 	return p.Client
 }
 
-// randomFault returns a fault that is chosen anew for each step. Most steps get none.
+// randomFault returns a fault that chooses a random fault for each step, and for most steps none.
 func randomFault(r *rand.Rand, f *faultyBackend, lease time.Duration) fault {
 	return func(x *transit) error {
 		f.mu.Lock()
@@ -203,7 +203,7 @@ func randomFault(r *rand.Rand, f *faultyBackend, lease time.Duration) fault {
 	}
 }
 
-// meddle causes the faults that affect all clients at once, until the users are done.
+// meddle injects the faults that affect all clients at the same time, until the users are done.
 func (l *historyLab) meddle(users *call) {
 	dice := rand.New(rand.NewPCG(l.seed, 1<<32))
 	for !users.over() {
@@ -227,8 +227,8 @@ func (l *historyLab) meddle(users *call) {
 	}
 }
 
-// settleDown ends the faults. Then it waits until every lock is free in the store: the clients give
-// back what late requests have acquired.
+// settleDown ends the faults. Then it waits until every lock is free in the store, since the
+// clients release what late requests have acquired.
 func (l *historyLab) settleDown() {
 	for _, p := range l.processes {
 		p.heal()

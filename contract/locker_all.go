@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// allCases are about dlock.All with several locks of a store.
+// allCases test dlock.All with several locks of one store.
 var allCases = []testCase{
 	{name: "several locks",
 		rule: "are acquired all or none, and a waiter for one of them holds no other",
@@ -31,7 +31,7 @@ var allCases = []testCase{
 
 var threeNames = []string{"a", "b", "c"}
 
-// all returns one Locker for several names together.
+// all returns a MultiLocker for several names.
 func (p *process) all(names ...string) *dlock.MultiLocker {
 	var lockers []*dlock.Locker
 	for _, name := range names {
@@ -124,8 +124,8 @@ func allLost(l *lab) {
 	l.wantOnly("released")
 }
 
-// allWithoutAnswer checks that either all locks are acquired or all are free, although the request
-// for one of them gets no answer.
+// allWithoutAnswer checks that either all locks are acquired or all are free if the request for one
+// of them gets no answer.
 func allWithoutAnswer(l *lab) {
 	for what, f := range map[string]fault{
 		"reply lost":   replyLost,

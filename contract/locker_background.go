@@ -8,9 +8,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// backgroundCases are about a client's work in the background, and about what the client believes
-// in the meantime. Leases last an hour in cases where an expired lease would hide that the work
-// wasn't done.
+// backgroundCases test a client's work in the background, and what the client assumes in the
+// meantime. Leases last an hour in cases where an expired lease would hide that the work wasn't
+// done.
 var backgroundCases = []testCase{
 	{name: "an unlock that failed", rule: "goes on in the background until the store has answered",
 		tags: forReaders, run: locker(failedUnlock)},
@@ -97,7 +97,7 @@ func unlockBehindReentry(l *lab) {
 }
 
 // unlocksBehindReentry makes several unlocks wait for a re-entry. Once the re-entry is answered,
-// each unlock takes one hold off the count, and the last one frees the lock.
+// each unlock decrements the count, and the last one frees the lock.
 func unlocksBehindReentry(l *lab) {
 	p := l.process()
 	lk, ctx := p.Locker("a"), l.ctxOf()
@@ -233,7 +233,7 @@ func alwaysFailingSubscription(l *lab) {
 		wait := l.start("a waiter", func() error { return p.Locker(what).LockContext(l.ctx) })
 		l.eventually("it polls", func() bool { return p.looks(what) >= 5 })
 		if l.h.Virtual {
-			l.sleep(10 * time.Minute) // it goes on polling, at least once a second
+			l.sleep(10 * time.Minute) // it keeps polling, at least once a second
 		}
 		begin := time.Now()
 		l.noError(l.give(what, "other:1"), "release")

@@ -29,8 +29,8 @@ var lockerCases = slices.Concat(
 )
 
 // runLocker runs the cases for Lockers. Cases about an exclusive lock run for each kind of
-// exclusive lock. Readers get the cases that are neither about counts of holds nor about exclusion.
-// dlock has the same code for all kinds, so in real time only the cases that depend on the store
+// exclusive lock. For readers, the cases about counts of holds and about exclusion are left out.
+// dlock uses the same code for all kinds, so in real time only the cases that depend on the store
 // are repeated.
 func runLocker(t *testing.T, h Harness) {
 	ofKinds, again, ofReaders, ofFair := kindLockerCases, lockerCases,

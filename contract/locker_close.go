@@ -9,8 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// closingCases are about the end of a client. After every case the suite checks that no goroutine
-// is left.
+// closingCases test Client.Close. After every case the suite checks that no goroutine is left.
 var closingCases = []testCase{
 	{name: "Close with waiters", rule: "every waiter gets ErrClosed, and Lock panics with it",
 		run: locker(closeWaiters)},
@@ -118,7 +117,7 @@ func closeHolders(l *lab) {
 		l.Error("Lost, asked for after Close, is open")
 	}
 
-	// Closing a client doesn't release its holds: they end with their leases.
+	// Closing a client doesn't release its holds, which end with their leases.
 	q := l.process(dlock.WithLease(l.lease()))
 	l.lock(q.Locker("c"))
 	l.noError(q.Client.Close(), "Close")

@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// fairLockerCases are about the properties that only a FairLocker has.
+// fairLockerCases test what only a FairLocker promises.
 var fairLockerCases = []testCase{
 	{name: "order of arrival",
 		rule: "applies to all waiters of all clients, whatever call they use",
@@ -94,14 +94,14 @@ var fairLockerCases = []testCase{
 		run: ofKind(backend.Fair, fairAndOthers)},
 }
 
-// lineDelay is the longest delay of the other waiters by a waiter that dies after it was given the
-// lock. placeLease is how long a place lasts after the last request that kept it.
+// lineDelay is how long a waiter that dies after it was given the lock may delay the others.
+// placeLease is how long a place lasts after the last request that kept it.
 const (
 	lineDelay  = 1500 * time.Millisecond
 	placeLease = 3 * time.Second
 )
 
-// inLine returns how many of the client's steps to stand in line were carried out.
+// inLine returns the number of the client's requests for a place in line that were carried out.
 func (p *process) inLine(name string) (n int) {
 	for _, s := range p.steps(which{kind: acquireStep, name: name}) {
 		if s.place > 0 && s.carriedOut {
@@ -130,7 +130,7 @@ func (l *lab) waits(p *process, name string) *call {
 	})
 }
 
-// stands puts an owner of another process in line. That owner never asks again.
+// stands puts an owner of another process in line, which never asks again.
 func (l *lab) stands(name, owner string, place time.Duration) {
 	l.Helper()
 	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{
@@ -142,7 +142,7 @@ func (l *lab) stands(name, owner string, place time.Duration) {
 	}
 }
 
-// gives is give, but fails the test on an error.
+// gives is like give, but fails the test on an error.
 func (l *lab) gives(name, owner string) {
 	l.Helper()
 	l.noError(l.give(name, owner), "release")
@@ -183,7 +183,7 @@ func (l *lab) leavesNothing(name string) {
 	}
 }
 
-// An order is the order in which parties acquired the lock.
+// An order records the order in which parties acquired the lock.
 type order struct {
 	mu  sync.Mutex
 	got []int
@@ -619,7 +619,7 @@ func fairGivenUpLate(l *lab) {
 	}
 }
 
-// late2 calls late. In fairGivenUpLate, which needs it, late is the name of a type.
+// late2 calls late, for fairGivenUpLate, where late is the name of a type.
 func late2(open <-chan struct{}) fault { return late(open) }
 
 func fairDeadPlaces(l *lab) {
@@ -641,8 +641,8 @@ func fairDeadPlaces(l *lab) {
 	l.unlockAll("a")
 	l.leavesNothing("a")
 
-	// Here the places haven't expired when the lock is released. The first one gets the lock. By
-	// the end of that hold the other places have expired.
+	// Here the places haven't expired when the lock is released. The first waiter gets the lock. By
+	// the end of its hold the other places have expired.
 	l.take("b", "other:1")
 	for i := range 5 {
 		l.stands("b", "dead:"+strconv.Itoa(i), place)
@@ -726,7 +726,7 @@ func fairDeadGranted(l *lab) {
 	for _, c := range calls {
 		c.ok()
 	}
-	// The grant to the dead waiter must end first. The store decides how long it lasts.
+	// The grant to the dead waiter must expire first. The store decides how long it lasts.
 	l.tookBetween(begin, 0, lineDelay, "getting in after a dead one was given the lock")
 	got.check(l, len(calls))
 	l.leavesNothing("a")
@@ -771,7 +771,7 @@ func fairUnanswered(l *lab) {
 		got.check(l, 2)
 		l.leavesNothing(what)
 	}
-	// Here requests to subscribe fail, instead of those to stand in line.
+	// Here subscribing fails, instead of the requests for a place in line.
 	for what, f := range map[string]fault{
 		"reply lost":   replyLost,
 		"request lost": requestLost,

@@ -52,7 +52,8 @@ type sentStep struct {
 	err        error
 }
 
-// A which selects steps. A zero field matches any value, but a zero kind doesn't match grants.
+// A which selects steps. A zero field matches any value, except that a zero kind doesn't match
+// grants.
 type which struct {
 	kind  stepKind
 	name  string
@@ -66,11 +67,11 @@ func (w which) matches(s *sentStep) bool {
 		(w.owner == "" || w.owner == s.owner || slices.Contains(s.owners, w.owner))
 }
 
-// A fault acts on a step on its way. It decides whether and when the step is carried out, and
-// returns the error that the client gets.
+// A fault acts on a step on its way to the store. It decides whether and when the step is carried
+// out, and returns the error that the client receives.
 type fault func(x *transit) error
 
-// A transit is a step under way.
+// A transit is a step on its way to the store.
 type transit struct {
 	f        *faultyBackend
 	step     *sentStep
@@ -82,7 +83,7 @@ var errFault = errors.New("a fault that the test made")
 
 func failure(kind backend.ErrorKind) error { return &backend.Error{Kind: kind, Err: errFault} }
 
-// replyLost carries the step out, but the client doesn't get the reply.
+// replyLost carries the step out, but loses the reply.
 func replyLost(x *transit) error {
 	x.carryOut(x.ctx)
 	return failure(backend.Unknown)
@@ -97,7 +98,7 @@ func notSent(x *transit) error { return failure(backend.Retry) }
 // refused doesn't carry the step out, and the error is permanent.
 func refused(x *transit) error { return failure(backend.Refused) }
 
-// hangs makes the request reach the store only when open is closed. Until then there is no answer,
+// hangs lets the request reach the store only when open is closed. Until then there is no answer,
 // even if the caller's context ends.
 func hangs(open <-chan struct{}) fault {
 	return func(x *transit) error {
@@ -155,7 +156,7 @@ func twice(x *transit) error {
 	return errors.Join(x.carryOut(x.ctx), x.carryOut(x.ctx))
 }
 
-// unsure takes the lease out of a grant, like a store that can't say whether the grant is still in
+// unsure removes the lease from a grant, like a store that can't say whether the grant is still in
 // force.
 func unsure(x *transit) error {
 	x.f.mu.Lock()
@@ -164,7 +165,7 @@ func unsure(x *transit) error {
 	return x.carryOut(x.ctx)
 }
 
-// before makes another change in the store before the step.
+// before calls other, which changes the store, before the step.
 func before(other func()) fault {
 	return func(x *transit) error {
 		other()
@@ -172,7 +173,8 @@ func before(other func()) fault {
 	}
 }
 
-// after makes another change in the store after the step, before the client gets the answer.
+// after calls other, which changes the store, after the step and before the client receives the
+// answer.
 func after(other func()) fault {
 	return func(x *transit) error {
 		err := x.carryOut(x.ctx)
@@ -186,33 +188,33 @@ type rule struct {
 	f     *faultyBackend
 	which which
 	what  fault
-	left  int // number of further steps that get the fault; negative: all
+	left  int // number of further steps that the fault hits; negative: all
 	hit   int
 }
 
-// off makes a rule apply to no more steps.
+// off disables a rule.
 func (r *rule) off() {
 	r.f.mu.Lock()
 	defer r.f.mu.Unlock()
 	r.left = 0
 }
 
-// hits returns how often the rule was used.
+// hits returns the number of steps to which the rule was applied.
 func (r *rule) hits() int {
 	r.f.mu.Lock()
 	defer r.f.mu.Unlock()
 	return r.hit
 }
 
-// faultyBackend passes a client's steps on to a backend, records them, and injects faults. It has
-// the store's capabilities, unless they are hidden. It also checks that the client keeps its side
-// of the contract in package backend.
+// faultyBackend passes a client's steps on to a backend, records them, and injects faults. It
+// offers the store's capabilities, unless they are hidden. It also checks that the client keeps its
+// side of the contract in package backend.
 type faultyBackend struct {
 	inner       backend.Backend
 	opened      backend.Session // the session that was opened last, without faults
 	hideNotify  bool
 	hideBatches bool
-	// the most locks that a page of List may have; 0: as many as the client asks for
+	// the maximum number of locks on a page of List; 0: as many as the client asks for
 	page  int
 	ended chan struct{} // closed at the end of the case, to end all faults that hang
 	late  sync.WaitGroup
@@ -267,7 +269,7 @@ func (f *faultyBackend) steps(w which) []sentStep {
 	return found
 }
 
-// count returns how many of the selected steps were sent.
+// count returns the number of selected steps that were sent.
 func (f *faultyBackend) count(w which) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -280,7 +282,7 @@ func (f *faultyBackend) count(w which) int {
 	return n
 }
 
-// underWay returns how many of the selected steps were sent and aren't answered.
+// underWay returns the number of selected steps that were sent and aren't answered yet.
 func (f *faultyBackend) underWay(w which) (n int) {
 	for _, s := range f.steps(w) {
 		if !s.answered {
@@ -308,8 +310,8 @@ func (f *faultyBackend) owner(name string) string {
 	return steps[len(steps)-1].owner
 }
 
-// dies makes all later steps hang, and drops wake-ups and grants, as if the client's process were
-// gone.
+// dies makes all later steps hang, and drops wake-ups and grants, as if the client's process had
+// died.
 func (f *faultyBackend) dies() {
 	f.on(which{}, hangsPolitely)
 	f.swallow(true)
@@ -322,7 +324,7 @@ func (f *faultyBackend) swallow(on bool) {
 	f.deaf = on
 }
 
-// subscriptions returns how many subscriptions to a name are open.
+// subscriptions returns the number of open subscriptions to a name.
 func (f *faultyBackend) subscriptions(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -414,8 +416,8 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %d permits by %q, which has acquired %d", s.kind, s.permits, s.owner,
 			f.permits[s.owner])
 	}
-	// An acquisition whose context has ended may follow the release: a call that has left may still
-	// send its request.
+	// An acquisition whose context has ended may follow the release, since a call that has left may
+	// still send its request.
 	if s.kind == acquireStep && f.plain && f.given[s.owner] && ctx.Err() == nil {
 		f.breach("%s was released, and is used again", s.owner)
 	}
@@ -489,7 +491,7 @@ func (f *faultyBackend) Open() backend.Session {
 func (f *faultyBackend) Limits() backend.Limits { return f.inner.Limits() }
 
 // A faultySession is a session of a faultyBackend. It has the methods of most capabilities, but
-// reports only the capabilities that the store has.
+// reports only those that the store has.
 type faultySession struct {
 	f         *faultyBackend
 	inner     backend.Session
@@ -669,7 +671,7 @@ func (s *faultySubscription) Close() {
 	s.f.subscribed(s.name, -1)
 }
 
-// RenewBatch sends requests without a fault in one batch, and requests with a fault one by one.
+// RenewBatch sends requests without a fault in one batch, and requests with a fault individually.
 func (s *faultySession) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {
@@ -679,7 +681,7 @@ func (s *faultySession) RenewBatch(
 	throughTogether(ctx, s.f, reqs, renewal, s.inner.Renew, s.bare.BatchRenewer.RenewBatch, answer)
 }
 
-// AcquireBatch and ReleaseBatch treat faults like RenewBatch.
+// AcquireBatch and ReleaseBatch treat faults as RenewBatch does.
 func (s *faultySession) AcquireBatch(
 	ctx context.Context, reqs []backend.AcquireRequest, answer func(
 		int, backend.AcquireResult, error,
@@ -697,8 +699,8 @@ func (s *faultySession) ReleaseBatch(
 	throughTogether(ctx, s.f, reqs, release, s.inner.Release, s.bare.Batcher.ReleaseBatch, answer)
 }
 
-// throughTogether sends the steps of a batch. Steps without a fault go in one batch, and the others
-// one by one.
+// throughTogether sends the steps of a batch: those without a fault in one batch, and the others
+// individually.
 func throughTogether[Req, Res any](
 	ctx context.Context, f *faultyBackend, reqs []Req, noted func(Req) *sentStep,
 	one func(context.Context, Req) (Res, error), batch func(

@@ -15,8 +15,8 @@ var fragileLockerCases = []testCase{
 		tags: differs, run: locker(breakingConnection)},
 }
 
-// breakingConnection repeats some calls, and each time a fault hits another of their requests.
-// Leases are long, so that the case notices holds that are left behind.
+// breakingConnection repeats some calls, each time with a fault that hits a different one of their
+// requests. Leases are long, so that the case notices holds that are left behind.
 func breakingConnection(l *lab) {
 	l.skipWithout(l.store.Fragile != nil, "Fragile")
 	back, strike := l.store.Fragile()
@@ -43,7 +43,8 @@ var fragileLineCases = []testCase{
 		run:  ofKind(backend.Fair, breakingLine)},
 }
 
-// breakingLine repeats a wait in line, and each time a fault hits another of its requests.
+// breakingLine repeats a wait in line, each time with a fault that hits a different one of its
+// requests.
 func breakingLine(l *lab) {
 	l.skipWithout(l.store.Fragile != nil, "Fragile")
 	back, strike := l.store.Fragile()
@@ -71,8 +72,8 @@ func breakingLine(l *lab) {
 	}
 }
 
-// tryOnce calls TryLock and, if that acquires the lock, unlocks. No other party has the lock, so
-// TryLock may fail, but must not report that another has it.
+// tryOnce calls TryLock and, if that acquires the lock, unlocks. No other party holds the lock, so
+// TryLock may fail, but must not report that someone else holds it.
 func (l *lab) tryOnce(p *process, name string) {
 	l.Helper()
 	lk := p.Locker(name)

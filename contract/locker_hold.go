@@ -9,8 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// holdCases are about Acquire and its Hold, for code that acquires and releases in different
-// functions.
+// holdCases test Acquire and its Hold, for code that acquires and releases in different functions.
 var holdCases = []testCase{
 	{name: "Acquire",
 		rule: "two calls on one Locker are two contenders, and neither is a plain call",

@@ -11,11 +11,11 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// kindLockerCases are about the differences between kinds of Lockers.
+// kindLockerCases test the differences between kinds of Lockers.
 var kindLockerCases = slices.Concat(fencedLockerCases, sharedNameCases, rwLockerCases,
 	tag(InLine, fairLockerCases), tag(InLine, fragileLineCases), semaphoreCases, sideCases)
 
-// ofKind makes a case of a function that runs in a lab for this kind of lock.
+// ofKind turns a function of a lab for this kind of lock into a case.
 func ofKind(k backend.Kind, run func(*lab)) func(*env) {
 	return func(e *env) {
 		if lengthens(k) {
@@ -375,8 +375,8 @@ func kindMissing(l *lab) {
 	l.wantFree("b", "after that")
 }
 
-// A pair is written by holders of the write lock, one field after the other, and read by holders of
-// the read lock.
+// A pair is written, one field after the other, by holders of the write lock, and read by holders
+// of the read lock.
 type pair struct {
 	// for the race detector, which doesn't see that the distributed lock orders readers and writers
 	mu   sync.Mutex

@@ -15,14 +15,14 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A lab has what a case for a Locker needs: an env, and a session of another process that reads and
-// changes the store.
+// A lab is the environment of a case for a Locker: an env, and a session of another process that
+// reads and changes the store.
 type lab struct {
 	*env
 	other backend.Session
 }
 
-// locker makes a case of a function that runs in a lab.
+// locker turns a function of a lab into a case.
 func locker(run func(*lab)) func(*env) {
 	return func(e *env) { run(&lab{e, e.session()}) }
 }
@@ -114,7 +114,7 @@ func (l *lab) settle() {
 	time.Sleep(20 * time.Millisecond)
 }
 
-// A call is a function that runs in a goroutine of its own.
+// A call is a function that runs in its own goroutine.
 type call struct {
 	lab  *lab
 	what string
@@ -122,8 +122,7 @@ type call struct {
 	err  error
 }
 
-// start begins a call of f. f must not use the test, because it runs in another goroutine.
-// [call.result] returns its error.
+// start calls f in another goroutine, so f must not use the test. [call.result] returns its error.
 func (l *lab) start(what string, f func() error) *call {
 	c := &call{lab: l, what: what, done: make(chan struct{})}
 	go func() {
@@ -138,7 +137,7 @@ func (l *lab) start(what string, f func() error) *call {
 	return c
 }
 
-// over says whether the call has returned.
+// over reports whether the call has returned.
 func (c *call) over() bool {
 	select {
 	case <-c.done:
@@ -236,7 +235,7 @@ func (l *lab) wantPanic(what string, f func()) (value any) {
 	return nil
 }
 
-// wantPanicError is wantPanic with an *Error that wraps the target.
+// wantPanicError is like wantPanic, for a panic with an *Error that wraps the target.
 func (l *lab) wantPanicError(what string, target error, f func()) {
 	l.Helper()
 	err, _ := l.wantPanic(what, f).(error)
@@ -301,7 +300,7 @@ func (l *lab) vanish(name string) {
 	}
 }
 
-// keeper returns the kind of lock with which another process keeps the case's own kind out.
+// keeper returns the kind of lock with which another process excludes the case's own kind.
 func (l *lab) keeper() backend.Kind {
 	if l.kind == backend.Read {
 		return backend.Write
@@ -321,7 +320,7 @@ func (l *lab) take(name, owner string) {
 	}
 }
 
-// give releases the other process's lock. A fault may call it, so it returns an error.
+// give releases the other process's lock. Because a fault may call it, it returns an error.
 func (l *lab) give(name, owner string) error {
 	res, err := l.other.Release(context.WithoutCancel(l.ctx), backend.ReleaseRequest{
 		Kind: l.keeper(), Name: name, Owner: owner, Lease: l.longLease(),
@@ -332,7 +331,7 @@ func (l *lab) give(name, owner string) error {
 	return err
 }
 
-// isOver says whether a channel is closed.
+// isOver reports whether a channel is closed.
 func isOver(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -366,8 +365,8 @@ func (l *lab) took(begin time.Time, want time.Duration, what string) {
 	}
 }
 
-// tookBetween fails the test unless the time since begin is between from and to, for times with
-// jitter. In real time only the lower bound counts.
+// tookBetween fails the test unless the time since begin is between from and to. It is for times
+// with jitter. In real time only the lower bound counts.
 func (l *lab) tookBetween(begin time.Time, from, to time.Duration, what string) {
 	l.Helper()
 	got := time.Since(begin)
@@ -408,7 +407,7 @@ func (p *presence) check() error {
 	return p.clash
 }
 
-// beliefs are the times, on one clock, during which a holder could rely on the lock.
+// beliefs records the periods, on one clock, during which a holder could rely on the lock.
 type beliefs struct {
 	mu    sync.Mutex
 	begin time.Time
@@ -420,7 +419,7 @@ type span struct {
 	from, to time.Duration // at both moments the hold was valid
 }
 
-// hold does the work of a holder. valid says whether the holder may still rely on the lock.
+// hold does the work of a holder. valid reports whether the holder may still rely on the lock.
 func (b *beliefs) hold(who string, valid func() bool, work func()) {
 	now := func() time.Duration { return time.Since(b.begin) }
 	s := span{who: who, from: now()}

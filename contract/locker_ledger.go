@@ -14,9 +14,9 @@ import (
 type ledger struct {
 	mu    sync.Mutex
 	calls int // acquiring calls under way
-	// Number of holds that haven't ended, by name and holder. One hold of the store may be several
-	// holds of the client. The number is negative for a moment if a hold ends at once and its end
-	// is reported before its begin.
+	// The number of holds that haven't ended, by name and holder. One hold in the store may
+	// correspond to several holds of the client. The number is negative for a moment if a hold ends
+	// at once and its end is reported before its beginning.
 	holds  map[string]int
 	losses []*dlock.Loss
 	wrong  []string
@@ -82,7 +82,7 @@ func (x *ledger) count(name, holder string, n int) {
 	}
 }
 
-// lossesOf returns the losses of a name that the trace reported.
+// lossesOf returns the losses of a lock that the trace reported.
 func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
 	x.note(func() {
 		for _, l := range x.losses {
@@ -94,7 +94,7 @@ func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
 	return losses
 }
 
-// settled returns what is wrong with the counts. It is for a client that is closed.
+// settled returns what is wrong with the counts of a closed client.
 func (x *ledger) settled() (wrong []string) {
 	x.note(func() {
 		wrong = append(wrong, x.wrong...)

@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// loadCases are about many locks and callers at once, and about the cost of locks.
+// loadCases test many concurrent locks and callers, and the cost of locks.
 var loadCases = []testCase{
 	{name: "a counter guarded only by the lock",
 		rule: "no increment is lost, by several clients and goroutines, some cancelled at random",
@@ -97,7 +97,7 @@ func counter(l *lab) {
 }
 
 // manyHolds acquires as many locks as it can in a limited time, because some stores are slow and
-// carry out one step after the other.
+// carry out one step after another.
 func manyHolds(l *lab) {
 	const least = 20
 	holds, while, lease := 10_000, time.Hour, l.lease()

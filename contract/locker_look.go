@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// holderCases are about calls that return the holders of a lock.
+// holderCases test calls that return the holders of a lock.
 var holderCases = []testCase{
 	{name: "the holder of a lock",
 		rule: "is reported with the id of its Hold, also after a re-entry, after a hand-over, " +
@@ -25,7 +25,7 @@ var holderCases = []testCase{
 		tags: differs | forReaders, run: locker(locksOfStore)},
 }
 
-// sideCases are about the holders of a lock that several parties may hold.
+// sideCases test the reported holders of a lock that several parties may hold.
 var sideCases = []testCase{
 	{name: "the holders of a read-write lock",
 		rule: "are listed by both sides, and readers that share a hold count as one",
@@ -39,7 +39,7 @@ var sideCases = []testCase{
 		run:  ofKind(backend.Permits, lossReasons)},
 }
 
-// reasonCases are about the reported reasons of losses.
+// reasonCases test the reported reasons for losses.
 var reasonCases = []testCase{
 	{name: "a loss has a reason",
 		rule: "and the context, the Hold, its release and a Trace report the same one",
@@ -82,7 +82,7 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder fails the test unless the process that has h, and each of the askers, sees h as the
+// wantHolder fails the test unless the process that holds h and each of the askers see h as the
 // lock's only holder, with this count.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
@@ -103,7 +103,7 @@ func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, as
 	}
 }
 
-// alike says whether two reports, which may be of different times, are about the same holder.
+// alike reports whether two reports, possibly from different times, are about the same holder.
 func alike(a, b dlock.Holder) bool {
 	a.Remaining, b.Remaining = 0, 0
 	return a == b
@@ -155,7 +155,7 @@ func holderOfLock(l *lab) {
 	l.wantError(err, "Inspect of an empty name")
 }
 
-// ended returns a context that has ended.
+// ended returns a context that has already ended.
 func ended() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -389,7 +389,7 @@ func (l *lab) gets(p *process, name string, opts ...dlock.AcquireOption) *dlock.
 }
 
 // struck acquires two locks for each doom: one with Acquire and, except for permits, one with a
-// plain Locker. It makes each doom strike, and then checks the reports of the losses.
+// plain Locker. It applies each doom, and then checks the reports of the losses.
 func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	l.Helper()
 	holds, plain, began := make(map[string]*dlock.Hold), make(map[string]*dlock.Locker), time.Now()
@@ -413,7 +413,7 @@ func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	for name, d := range dooms {
 		l.mourn(p, told, holds[name], d, began)
 		if lk := plain[name]; lk != nil {
-			// The loss has the new holder's name only when the store has reported that name. So the
+			// The loss contains the new holder's name only once the store has reported it. So the
 			// case waits for the Trace before it unlocks.
 			l.eventually(lk.Name()+": a Trace is told", func() bool {
 				return len(told.lossesOf(lk.Name())) > 0

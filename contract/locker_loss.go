@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// lossCases are about renewals, and about losing a lock.
+// lossCases test renewals, and the loss of a lock.
 var lossCases = []testCase{
 	{name: "a late unlock after loss frees nobody",
 		rule: "it returns ErrLost, and the next holder keeps the lock",

@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// mutexCases check that a Locker is a mutex.
+// mutexCases test that a Locker behaves like a mutex.
 var mutexCases = []testCase{
 	{name: "an uncontended Lock and Unlock", rule: "cost two steps, and no other request",
 		tags: differs | forReaders, run: locker(uncontended)},

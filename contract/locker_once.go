@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// onceCases are about locks that stay taken after their release.
+// onceCases test locks that stay taken after their release.
 var onceCases = []testCase{
 	{name: "AtLeast",
 		rule: "the lock stays taken after the unlock until that time is over, or it is forced",

@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// partCases are about a store of several parts, while one of them hangs.
+// partCases test a store of several parts while one of them hangs.
 var partCases = []testCase{
 	{name: "a hold while a part hangs",
 		rule: "stays with its holder while it is renewed, whichever part hangs",
@@ -28,7 +28,7 @@ var partCases = []testCase{
 		run:  locker(releaseBesideAPart)},
 }
 
-// eachPart calls f while each of the store's parts hangs, one after the other.
+// eachPart calls f while each of the store's parts hangs in turn.
 func (l *lab) eachPart(lease time.Duration, f func(name string)) {
 	l.Helper()
 	l.skipWithout(len(l.store.Parts) > 0, "Parts")
@@ -59,8 +59,8 @@ func (l *lab) steady() time.Duration {
 	return l.legal(8 * time.Second)
 }
 
-// soon runs a function that must not wait for a poll. In a bubble it checks the time. In real time
-// the function need only end.
+// soon runs a function that must not wait for a poll. In a bubble it checks how long that takes. In
+// real time the function only has to return.
 func (l *lab) soon(what string, f func()) {
 	l.Helper()
 	begin := time.Now()
@@ -70,9 +70,9 @@ func (l *lab) soon(what string, f func()) {
 	}
 }
 
-// unlocks unlocks while a part of the store hangs, and says whether the store has answered. In real
-// time there may be no answer, since electing another leader may take longer than an unlock waits.
-// Then the client goes on with the release in the background.
+// unlocks unlocks lk while a part of the store hangs, and reports whether the store has answered.
+// In real time there may be no answer, since electing another leader may take longer than an unlock
+// waits. Then the client continues the release in the background.
 func (l *lab) unlocks(lk *dlock.Locker) (answered bool) {
 	l.Helper()
 	err := lk.UnlockContext(l.ctx)
@@ -83,7 +83,7 @@ func (l *lab) unlocks(lk *dlock.Locker) (answered bool) {
 	return true
 }
 
-// unanswered says whether err is the error of an unlock without an answer.
+// unanswered reports whether err is the error of an unlock without an answer.
 func (l *lab) unanswered(err error) bool {
 	return !l.h.Virtual && errors.Is(err, dlock.ErrUnavailable)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// semaphoreCases are about a Semaphore.
+// semaphoreCases test a Semaphore.
 var semaphoreCases = []testCase{
 	{name: "permits",
 		rule: "are acquired all or none, and never more than the limit, in all clients together",
@@ -416,7 +416,7 @@ func permitsWithin(l *lab) {
 		h, err := s.Acquire(after, 4)
 		l.noError(err, "Acquire within the context of a Hold that is over")
 		l.release(h)
-		// A lock ignores that its context has a hold of permits.
+		// A lock ignores a hold of permits in its context.
 		l.noError(s.Do(l.ctx, 1, func(ctx context.Context) error {
 			lk := p.Client.Locker("lock" + what)
 			return errors.Join(lk.LockContext(ctx), s.Do(ctx, 1, func(context.Context) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// reentryCases are about owners and counts of holds.
+// reentryCases test owners and counts of holds.
 var reentryCases = []testCase{
 	{name: "an owner's holds are counted",
 		rule: "an owner re-enters, and the lock is free after as many unlocks", tags: differs,
@@ -315,8 +315,8 @@ func doWithOwner(l *lab) {
 	l.noError(p.Locker("b").UnlockContext(ctx), "UnlockContext")
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 	l.noError(lk.Do(ctx, func(context.Context) error {
-		// The owner's own context works inside the Do, too, because the owner has the hold of the
-		// Do.
+		// The owner's own context also works inside the Do, because the hold of the Do is the
+		// owner's.
 		if ok, err := lk.TryLock(ctx); err != nil || !ok {
 			l.Errorf("TryLock of the owner inside its Do: %v, %v", ok, err)
 		}
@@ -356,7 +356,7 @@ func goroutines(l *lab) {
 	other.ok()
 	l.wantFree("a", "in the end")
 	l.noError(lk.Do(l.ctx, func(ctx context.Context) error {
-		pass(lk) // pass needs no context: the goroutine has the lock
+		pass(lk) // pass needs no context: the goroutine holds the lock
 		return l.start("a re-entry with the context of Do in another goroutine", func() error {
 			return lk.Do(ctx, func(context.Context) error { return nil })
 		}).result()

@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// replyCases are about steps of which the client doesn't know whether they were carried out.
+// replyCases test steps whose outcome the client doesn't know.
 var replyCases = []testCase{
 	{name: "an acquisition without an answer",
 		rule: "in the end the caller holds the lock, or the lock is free",
@@ -88,7 +88,7 @@ func lostAcquire(l *lab) {
 			l.Errorf("%s: another got in", what)
 		}
 		l.unlock(lk)
-		// the unlock repeats the release until the store counts no hold
+		// the unlock repeats the release until the store has no hold left
 		l.wantFree(what, "after the unlock, "+what)
 		l.lock(q.Locker(what))
 		l.settle()
@@ -109,7 +109,7 @@ func lostTryLock(l *lab) {
 	l.eventuallyFree("a")
 	next := q.Locker("a")
 	l.lock(next)
-	// The take-back goes on for a lease. It must not affect the next holder.
+	// The take-back continues for a lease. It must not affect the next holder.
 	if l.h.Virtual {
 		l.sleep(2 * l.calm())
 	}
@@ -277,7 +277,7 @@ func joinedInFlight(l *lab) {
 	l.eventuallyFree("b")
 }
 
-// vanishOnce waits until the store has the lock, and deletes it.
+// vanishOnce waits until the lock is held in the store, and deletes it.
 func (l *lab) vanishOnce(name string) {
 	l.Helper()
 	l.eventually(name+" is held in the store", func() bool { return l.look(name, "").Held })
@@ -360,7 +360,7 @@ func lateReentry(l *lab) {
 		if taken {
 			l.lock(q.Locker("a"))
 		}
-		// Now the store has no hold of this owner string, so the late re-entry would begin a new
+		// Now the store has no hold with this owner string, so the late re-entry would begin a new
 		// hold.
 		owner, before := p.owner("a"), p.count(which{kind: releaseStep})
 		close(open)

@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// rwLockerCases are about the two sides of an RWLocker.
+// rwLockerCases test the two sides of an RWLocker.
 var rwLockerCases = []testCase{
 	{name: "readers and writers",
 		rule: "any number of readers of all clients read together, and a writer is alone",
@@ -700,7 +700,7 @@ func forceSides(l *lab) {
 	force(rw.Writer(), true)
 	l.wantError(other.Writer().UnlockContext(l.ctx), "Unlock of the former holder", dlock.ErrLost)
 
-	// If the write is forced, the reads under it end, too.
+	// If the write is forced, the reads under it also end.
 	ctx := l.ctxOf()
 	l.noError(rw.Writer().LockContext(ctx), "Lock")
 	l.noError(rw.Reader().LockContext(ctx), "RLock")
@@ -764,8 +764,8 @@ func closeWithReaders(l *lab) {
 	l.eventually("nobody reads", func() bool { return !l.as(backend.Read).look("a", "").Held })
 }
 
-// leavingReaders ends the contexts of most waiting readers at the moment at which their client gets
-// the lock. The lab also checks that the Trace reports the end of their shared hold.
+// leavingReaders ends the contexts of most waiting readers at the moment when their client gets the
+// lock. The lab also checks that the Trace reports the end of their shared hold.
 func leavingReaders(l *lab) {
 	rounds := 200
 	if !l.h.Virtual {

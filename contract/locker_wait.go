@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// waitCases are about waiting, and about wake-ups that must not be lost.
+// waitCases test waiting, and that no wake-up is lost.
 var waitCases = []testCase{
 	{name: "first come, first served",
 		rule: "the waiters of one client get in in the order of their arrival",
@@ -111,7 +111,7 @@ func (p *process) looks(name string) int {
 		p.count(which{kind: keepStep, name: name})
 }
 
-// hasNotifier says whether the store can notify.
+// hasNotifier reports whether the store can notify.
 func (l *lab) hasNotifier() bool {
 	ok := backend.CapabilitiesOf(l.other).Notifier != nil
 	return ok
@@ -292,7 +292,7 @@ func noNotifier(l *lab) {
 	l.noError(l.give("a", "other:1"), "release")
 	wait.ok()
 
-	// The polls become rarer as the wait goes on.
+	// The polls become less frequent as the wait goes on.
 	begin = time.Now()
 	lk := p.Locker("a")
 	wait = l.start("the next waiter", func() error { return lk.LockContext(l.ctx) })
@@ -324,7 +324,7 @@ func localWake(l *lab) {
 	l.unlock(first)
 	wait.ok()
 	l.took(begin, 0, "handing the lock on inside a client")
-	// A loss wakes the waiter, too.
+	// A loss also wakes the waiter.
 	if l.h.Virtual {
 		lossy := l.process()
 		lossy.swallow(true)
@@ -342,7 +342,7 @@ func localWake(l *lab) {
 		wait.ok()
 		l.took(begin, 0, "getting in after a loss inside the client")
 	}
-	// A ForceUnlock wakes the waiter, too.
+	// A ForceUnlock also wakes the waiter.
 	wait = l.start("a waiter of the same client", func() error { return first.LockContext(l.ctx) })
 	wait.waits()
 	if _, err := p.Locker("a").ForceUnlock(l.ctx); err != nil {
@@ -507,7 +507,7 @@ func thousandWaiters(l *lab) {
 	l.eventually("the subscription is gone", func() bool { return p.subscriptions("a") == 0 })
 }
 
-// contextEnds is about go-redsync/redsync#164, where the error doesn't tell that the context ended.
+// contextEnds is about go-redsync/redsync#164, where the error doesn't say that the context ended.
 func contextEnds(l *lab) {
 	p := l.process(dlock.WithLease(l.longLease()))
 	l.take("a", "other:1")

@@ -26,7 +26,7 @@ func runModel(t *testing.T, h Harness) {
 	if h.Virtual {
 		rapid.Check(t, func(rt *rapid.T) {
 			steps := drawSteps(rt, virtualTimes)
-			// rapid must stay outside the bubble, since it reads the clock and uses panics to end a
+			// rapid must run outside the bubble, since it reads the clock and uses panics to end a
 			// run.
 			var err error
 			synctest.Test(t, func(t *testing.T) {
@@ -39,9 +39,9 @@ func runModel(t *testing.T, h Harness) {
 		})
 		return
 	}
-	// In real time all sequences together are limited to a few seconds. After a failure there is no
-	// limit, because rapid then looks for a shorter sequence that fails, and needs the true result
-	// of each.
+	// In real time, all sequences together are limited to a few seconds. After a failure there is
+	// no limit, because rapid then looks for a shorter sequence that fails, and needs the true
+	// result of each.
 	runCase(t, h, testCase{rule: modelRule, run: func(e *env) {
 		times := modelTimes{
 			leases: []time.Duration{e.shortLease(), e.longLease(), 2 * e.longLease()},
@@ -58,7 +58,7 @@ func runModel(t *testing.T, h Harness) {
 			if enough() {
 				return
 			}
-			runs++ // the sequences share a store, so each has names of its own
+			runs++ // the sequences share a store, so each uses its own names
 			if err := newModelRun(e, fmt.Sprintf("run%d:", runs)).run(steps, enough); err != nil {
 				failed = true
 				rt.Fatalf("%v\nrule: %s", err, modelRule)
@@ -67,15 +67,15 @@ func runModel(t *testing.T, h Harness) {
 	}}, nil)
 }
 
-// modelTimes are the durations that the steps of a sequence may have.
+// modelTimes lists the durations that the steps of a sequence may use.
 type modelTimes struct {
 	leases, pauses []time.Duration
 	waits          []time.Duration // how long an owner has waited already
 	places         []time.Duration // how long a writer's note lasts, or a place in line
 }
 
-// virtualTimes are for virtual time: leases end at different times, and pauses end shortly before
-// or after them.
+// virtualTimes is for virtual time: leases end at different times, and pauses end shortly before or
+// after them.
 var virtualTimes = modelTimes{
 	leases: []time.Duration{10 * time.Second, 30 * time.Second, 100 * time.Second},
 	pauses: []time.Duration{
@@ -146,7 +146,7 @@ func (s modelStep) String() string {
 	}
 }
 
-// GoString makes rapid's own listing of the sequence readable.
+// GoString makes rapid's listing of the sequence readable.
 func (s modelStep) GoString() string { return s.String() }
 
 // drawSteps draws a sequence. The simplest values come first, because rapid shrinks a failure
@@ -213,7 +213,7 @@ func (s modelStep) alone() backend.Kind {
 	return backend.Fenced
 }
 
-// drawFair makes a step about a Fair lock out of another step.
+// drawFair turns a step into one about a Fair lock.
 func (s *modelStep) drawFair(rt *rapid.T) {
 	switch rapid.SampledFrom([]int{0, 0, 0, 1, 1, 2}).Draw(rt, "variant") {
 	case 1: // doesn't ask for a place
@@ -226,17 +226,17 @@ func (s *modelStep) drawFair(rt *rapid.T) {
 	}
 }
 
-// permits returns the number of permits that the owner of a step asks for. It is always the same
+// permits returns the number of permits that the owner of a step asks for, which is always the same
 // for an owner.
 func (s modelStep) permits() int { return 1 + slices.Index(modelOwners[:], s.owner) }
 
-// modelRun is one sequence on a store.
+// modelRun runs one sequence on a store.
 type modelRun struct {
 	e        *env
 	prefix   string // prefix of the names in the store
 	sessions map[string]backend.Session
 
-	// objects has the possible states of each name, given the answers so far. A name has several
+	// objects holds the possible states of each name, given the answers so far. A name has several
 	// states only if a lease ended at about the time of a step.
 	objects map[string][]object
 	tokens  map[string]uint64 // the largest token of each name
@@ -258,8 +258,8 @@ func newModelRun(e *env, prefix string) *modelRun {
 	return r
 }
 
-// run runs the sequence, or as many steps as there is time for. Its error lists the steps and
-// answers up to the wrong one.
+// run runs the sequence, or as many of its steps as there is time for. Its error lists the steps
+// and answers up to the wrong one.
 func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 	defer r.sessions["a"].Close()
 	defer r.sessions["b"].Close()
@@ -348,12 +348,12 @@ func (r *modelRun) step(s modelStep) error {
 	return nil
 }
 
-// await waits until all leases of a name have expired, and until the store shows that.
+// await waits until all leases of a name have expired, and the store shows that.
 func (r *modelRun) await(s modelStep) error {
 	var last time.Time
 	for _, o := range r.objects[s.name] {
 		if o.line != (line{}) {
-			return nil // the lock would not get free, but go to the owners in line
+			return nil // the lock wouldn't become free, but go to the owners in line
 		}
 		if end := o.latest(); end.After(last) {
 			last = end
@@ -410,7 +410,7 @@ type answer struct {
 	token     uint64
 }
 
-// do carries out a step in the store, and returns the store's answer in words.
+// do carries out a step in the store, and returns a description of the store's answer.
 func (r *modelRun) do(s modelStep) (got answer, err error) {
 	got, err = r.ask(s)
 	for text, refused := range map[string]error{

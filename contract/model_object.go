@@ -27,18 +27,18 @@ func (s modelStep) id() string {
 	}
 }
 
-// kept returns the owner, in the model, of a lock that is kept. It is none of the owners of the
+// kept returns the owner, in the model, of a lock that is kept. It isn't one of the owners of the
 // sequences.
 func (s modelStep) kept() string { return s.id() + ", kept" }
 
-// lockSeen returns the words for a look's answer about a held lock.
+// lockSeen describes a look's answer about a held lock.
 func lockSeen(count int, kept bool) string {
 	return fmt.Sprintf("held, count %d, kept %v", count, kept)
 }
 
 // ending is the range of time in which something ends. It is a range because the test doesn't know
-// exactly when the store carried out the step that set the end. The zero ending means that nothing
-// is there to end.
+// exactly when the store carried out the step that set the end. The zero ending means that there is
+// nothing to end.
 type ending struct{ earliest, latest time.Time }
 
 func (x ending) none() bool { return x == ending{} }
@@ -62,19 +62,19 @@ type object struct {
 	notes   [len(modelOwners)]note
 	permits [len(modelOwners)]ending
 	kept    [len(modelOwners)]bool // whether the permits are released and kept
-	told    int                    // the limit that the store was told last; 0: none
+	told    int                    // the limit that the store was last told; 0: none
 	line    line
 	freed   ending // when the last hold ended, if the line waits for the lock
 }
 
-// moment is the range of time in which a step was carried out. slack is how inexact the store's
-// clock may be.
+// moment is the range of time in which a step was carried out. slack is the possible error of the
+// store's clock.
 type moment struct {
 	before, after time.Time
 	slack         time.Duration
 }
 
-// mayBeOver says whether a hold, note or place with this ending may have ended.
+// mayBeOver reports whether a hold, note or place with this ending may have ended.
 func (t moment) mayBeOver(x ending) bool {
 	return !x.none() && !t.after.Before(x.earliest.Add(-t.slack))
 }
@@ -108,10 +108,10 @@ func (o object) holds() ending {
 // latest returns the time by which all holds must have ended.
 func (o object) latest() time.Time { return o.holds().latest }
 
-// reads says whether any owner reads.
+// reads reports whether any owner reads.
 func (o object) reads() bool { return o.readers != [len(modelOwners)]ending{} }
 
-// lockOf returns one kind for all kinds of the same lock.
+// lockOf maps all kinds of the same lock to a single kind.
 func lockOf(k backend.Kind) backend.Kind {
 	switch k {
 	case backend.Read, backend.Write:
@@ -135,12 +135,12 @@ func (o object) lock() backend.Kind {
 	}
 }
 
-// free says whether there are no holds.
+// free reports whether there are no holds.
 func (o object) free() bool { return o.alone.count == 0 && !o.reads() && !o.works() }
 
-// passing returns the states that the object may be in at that moment. If strict is set, holds
-// whose leases have surely expired have ended. But a reader's hold may end late while others read,
-// because it excludes no call that the other holds admit.
+// passing returns the states in which the object may be at the given moment. If strict is set,
+// holds whose leases are sure to have expired have ended. But a reader's hold may end late while
+// others read, because it excludes no call that the other holds admit.
 func (o object) passing(t moment, strict bool) []object {
 	all := []object{o}
 	over := func(x, last ending, end func(*object)) {
@@ -193,15 +193,15 @@ type outcome struct {
 	numbered bool // the answer has a token
 	fresh    bool // the token is a new one
 
-	// The bounds of the remaining time. Unless known is set, the store may report none.
+	// The bounds of the remaining time. Unless known is set, the store may report no time.
 	remaining *[2]time.Duration
 	known     bool
 }
 
-// The answers of a step that found another's hold, or another kind of lock.
+// The answers to a step that found another owner's hold, or another kind of lock.
 const heldByOther, otherKind = "refused", "conflict"
 
-// compare returns "" if the answer is right. Otherwise it returns what the answer should have been.
+// compare returns "" if the answer is right, and otherwise what the answer should have been.
 func (w outcome) compare(got answer, last uint64) string {
 	switch {
 	case got.text != w.text:
@@ -221,14 +221,14 @@ func (w outcome) compare(got answer, last uint64) string {
 }
 
 // left returns the bounds of the remaining time that a step may report. A store that ends a hold
-// late may report some time left for this hold, too.
+// late may report some remaining time for a hold whose lease has expired.
 func (t moment) left(x ending) *[2]time.Duration {
 	return &[2]time.Duration{
 		x.earliest.Sub(t.after) - t.slack, max(x.latest.Sub(t.before), 0) + t.slack,
 	}
 }
 
-// apply returns the possible answers to a step, in the words of modelRun.do, each with the object
+// apply returns the possible answers to a step, described as by modelRun.do, each with the object
 // after the step.
 func (o object) apply(s modelStep, t moment) (results []outcome) {
 	if !o.free() && lockOf(s.kind) != o.lock() {
@@ -273,8 +273,8 @@ func (o object) apply(s modelStep, t moment) (results []outcome) {
 	return all
 }
 
-// share allows a Write and the Read of its owner to end together, or each at its own time. A store
-// may keep one expiry for both.
+// share allows a Write and the Read of its owner to end together, or each at its own time, since a
+// store may keep a single expiry for both.
 func (o *object) share() {
 	if o.alone.kind != backend.Write || o.alone.count == 0 {
 		return
@@ -287,7 +287,7 @@ func (o *object) share() {
 	}
 }
 
-// last gives a hold a lease that begins at t. A Write doesn't end earlier than before.
+// last gives a hold a lease that begins at t. It never makes a Write end earlier.
 func (h *hold) last(lease time.Duration, t moment) {
 	x := t.in(lease)
 	if h.kind == backend.Write {
@@ -383,8 +383,9 @@ func (o object) acquireRead(s modelStep, i int, t moment) []outcome {
 	return []outcome{in, out}
 }
 
-// bars returns the ends of the notes that bar a Read. must counts only the notes that surely bar
-// it. may also counts those that may bar it: the owner's own, and those about as old as the Read.
+// bars returns the ends of the notes that bar a Read. must covers only the notes that are sure to
+// bar it. may also covers those that may bar it: the owner's own, and those about as old as the
+// Read.
 func (o object) bars(i int, arrived ending, t moment) (must, may ending) {
 	for j, n := range o.notes {
 		if n.ends.none() {

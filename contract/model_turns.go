@@ -8,13 +8,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The answers to a step about permits that is refused for good.
+// The answers to a step about permits that is permanently refused.
 const noLimit, tooMany = "no limit", "too many"
 
-// works says whether any owner has permits.
+// works reports whether any owner holds permits.
 func (o object) works() bool { return o.permits != [len(modelOwners)]ending{} }
 
-// out returns how many permits are taken. Each owner takes as many as modelStep.permits says.
+// out returns the number of permits that are taken. Each owner takes as many as modelStep.permits
+// says.
 func (o object) out() (n int) {
 	for i, x := range o.permits {
 		if !x.none() {
@@ -24,12 +25,12 @@ func (o object) out() (n int) {
 	return n
 }
 
-// permitsSeen returns the words for a look's answer about permits.
+// permitsSeen describes a look's answer about permits.
 func permitsSeen(held bool, count, available int) string {
 	return fmt.Sprintf("held %v, count %d, available %d", held, count, available)
 }
 
-// applyPermits is apply for Permits.
+// applyPermits implements apply for Permits.
 func (o object) applyPermits(s modelStep, i int, t moment) []outcome {
 	mine := !o.permits[i].none() && !o.kept[i]
 	w := outcome{next: o}
@@ -61,8 +62,8 @@ func (o object) applyPermits(s modelStep, i int, t moment) []outcome {
 	return []outcome{w}
 }
 
-// limited is apply for the steps that need a limit. If no permits are taken the store may have
-// forgotten the limit.
+// limited implements apply for the steps that need a limit. If no permits are taken, the store may
+// have forgotten the limit.
 func (o object) limited(s modelStep, i int, t moment) (all []outcome) {
 	limit := s.limit
 	if limit == 0 {
@@ -191,7 +192,7 @@ func (o object) settle(x ending) object {
 }
 
 // moved returns the possible states of an object whose ended holds have been removed. Places may
-// have expired. When a hold has expired the store may have granted the lock to the first in line,
+// have expired. When a hold has expired, the store may have granted the lock to the first in line,
 // and to the next if that owner was dead. The store may also leave the grant to the next step.
 func (o object) moved(t moment, strict bool) (all []object) {
 	for left := range 1 << len(o.line) { // each set of owners whose places may have expired
@@ -221,8 +222,8 @@ func (o object) moved(t moment, strict bool) (all []object) {
 	return all
 }
 
-// applyInLine is apply for a Fair lock, and for other kinds of lock while owners stand in line for
-// the name.
+// applyInLine implements apply for a Fair lock, and for other kinds of lock while owners stand in
+// line for the name.
 func (o object) applyInLine(s modelStep, i int, t moment) []outcome {
 	if s.kind != backend.Fair {
 		return o.applyBeside(s, i, t)
@@ -264,7 +265,7 @@ func (o object) applyInLine(s modelStep, i int, t moment) []outcome {
 	return []outcome{w}
 }
 
-// keepPlaces is apply for KeepPlaces.
+// keepPlaces implements apply for KeepPlaces.
 func (o object) keepPlaces(s modelStep, t moment) outcome {
 	var owners []string
 	holder := ""
@@ -283,8 +284,8 @@ func (o object) keepPlaces(s modelStep, t moment) outcome {
 	return outcome{text: "holder " + holder, next: o, remaining: t.left(o.alone.ends)}
 }
 
-// applyBeside is apply for a lock that isn't Fair, while owners stand in line. The step may grant
-// the lock to the first in line, as a step about a Fair lock does, or ignore the line.
+// applyBeside implements apply for a lock that isn't Fair, while owners stand in line. The step may
+// grant the lock to the first in line, as a step about a Fair lock does, or ignore the line.
 func (o object) applyBeside(s modelStep, i int, t moment) (all []outcome) {
 	now := ending{t.before, t.after}
 	var plain []outcome

@@ -6,8 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// withOnePermit returns the store for cases about locks in general. Its semaphores have one permit.
-// A request for Permits without a number asks for this permit.
+// withOnePermit returns the store for cases about locks in general. Its semaphores have one permit,
+// and a request for Permits without a number asks for that permit.
 func (st Store) withOnePermit() Store {
 	open, fragile := st.Backend, st.Fragile
 	st.Backend = func() backend.Backend { return onePermitBackend{open()} }
@@ -27,8 +27,8 @@ func (b onePermitBackend) Open() backend.Session {
 	return onePermit{s, can}
 }
 
-// onePermit is a session whose requests are for the only permit of a semaphore, unless they name a
-// number of permits.
+// onePermit is a session whose requests are for the only permit of a semaphore, unless they specify
+// a number of permits.
 type onePermit struct {
 	backend.Session
 	bare backend.Capabilities
@@ -65,7 +65,7 @@ func renewsOne(req backend.RenewRequest) backend.RenewRequest {
 	return req
 }
 
-// each returns the function's result for each request.
+// each returns the result of f for each request.
 func each[Req any](reqs []Req, f func(Req) Req) []Req {
 	filled := make([]Req, len(reqs))
 	for i, req := range reqs {

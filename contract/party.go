@@ -9,9 +9,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// party is one owner that uses one session, for one kind of lock. Its methods fail the test on an
-// error, or if the answer isn't the one that the method's name says. So only the goroutine of the
-// test may call them, except where a method's comment allows it.
+// party is an owner that uses one session, for one kind of lock. Its methods fail the test on an
+// error, or if the answer isn't what the method's name says. So only the goroutine of the test may
+// call them, except where a method's comment says otherwise.
 type party struct {
 	e     *env
 	s     backend.Session
@@ -21,11 +21,11 @@ type party struct {
 	permits, limit int // for Permits: the number it asks for, and the limit
 }
 
-// party returns an owner on a session of its own.
+// party returns an owner with its own session.
 func (e *env) party(owner string) party { return e.at(e.session(), owner) }
 
 // beside returns another owner for p's kind of lock. With OwnersApart it uses p's session, so that
-// this session knows the owner's holds. Otherwise it has a session of its own.
+// this session knows the owner's holds. Otherwise it has its own session.
 func (e *env) beside(p party, owner string) party {
 	if e.store.OwnersApart {
 		return e.at(p.s, owner).as(p.kind)
@@ -49,7 +49,7 @@ func (p party) as(k backend.Kind) party {
 }
 
 // of returns the same owner on the same session, for this many permits of a limit. If a number is
-// 0, the requests don't have it.
+// 0, the requests leave it out.
 func (p party) of(permits, limit int) party {
 	p.kind, p.permits, p.limit = backend.Permits, permits, limit
 	return p
@@ -64,11 +64,11 @@ func (p party) request(name string, lease time.Duration) backend.AcquireRequest 
 
 func (p party) String() string { return fmt.Sprintf("owner %.40q", p.owner) }
 
-// acquires takes a lock that is free, or adds a hold to the owner's.
+// acquires acquires a free lock, or adds a hold to the owner's.
 func (p party) acquires(name string, lease time.Duration) backend.AcquireResult {
 	p.e.Helper()
 	req := p.request(name, lease)
-	// an Acquire of a Fair lock only adds a hold if it is a re-entry
+	// an Acquire of a Fair lock adds a hold only if it is a re-entry
 	req.Reentry = p.kind == backend.Fair
 	res, err := p.s.Acquire(p.e.ctx, req)
 	if err != nil {
@@ -118,7 +118,7 @@ func (p party) refused(name string, lease time.Duration) backend.AcquireResult {
 	return res
 }
 
-// releases gives back a hold.
+// releases releases a hold, and fails the test unless the outcome is want.
 func (p party) releases(name string, lease time.Duration, want backend.ReleaseOutcome) {
 	p.e.Helper()
 	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{
@@ -132,7 +132,7 @@ func (p party) releases(name string, lease time.Duration, want backend.ReleaseOu
 	}
 }
 
-// renew renews a hold and says whether there was one.
+// renew renews a hold, and reports whether there was one.
 func (p party) renew(name string, lease time.Duration) bool {
 	p.e.Helper()
 	res, err := p.s.Renew(p.e.ctx, backend.RenewRequest{
@@ -184,7 +184,7 @@ func (p party) lookAll(name string) backend.LookResult {
 	return res
 }
 
-// has checks that the party has count holds of the lock. If count is 0, another must hold it.
+// has checks that the party has count holds of the lock. If count is 0, another party must hold it.
 func (p party) has(name string, count int) {
 	p.e.Helper()
 	if res := p.look(name); !res.Held || res.Count != count {
@@ -216,10 +216,10 @@ func (p party) lasts(name string, lease time.Duration, since time.Time) {
 		since)
 }
 
-// checkRemaining checks a step's answer about the rest of a lease that began between since and now.
-// A busy machine makes the answer smaller, but never larger. The check allows for the time that has
-// passed. In real time it allows for 100 ms more, because a server may be interrupted after it has
-// read its clock.
+// checkRemaining checks the remaining time that a step reported for a lease that began between
+// since and now. A busy machine makes it smaller, but never larger. The check allows for the time
+// that has passed. In real time it allows for 100 ms more, because a server may be interrupted
+// after it has read its clock.
 func (e *env) checkRemaining(step string, remaining, lease time.Duration, since time.Time) {
 	e.Helper()
 	unit := e.leaseStep()
@@ -233,14 +233,14 @@ func (e *env) checkRemaining(step string, remaining, lease time.Duration, since 
 	}
 }
 
-// A term is the end of a hold: its lease, and the time from which the lease counts.
+// A term determines the end of a hold: its lease, and the time from which the lease counts.
 type term struct {
 	lease time.Duration
 	since time.Time
 }
 
 // after returns the term of a hold of this kind after another step has given it a lease. A Read or
-// Write keeps the longer of the two leases. Other kinds get the new one.
+// Write keeps the longer of the two leases. Other kinds take the new one.
 func (x term) after(k backend.Kind, lease time.Duration, since time.Time) term {
 	if lengthens(k) && x.lease > lease {
 		return x
@@ -248,10 +248,10 @@ func (x term) after(k backend.Kind, lease time.Duration, since time.Time) term {
 	return term{lease, since}
 }
 
-// lengthens says whether a step never shortens the lease of a hold of this kind.
+// lengthens reports whether a step never shortens the lease of a hold of this kind.
 func lengthens(k backend.Kind) bool { return k == backend.Read || k == backend.Write }
 
-// parallel calls f with 0 to n-1 at once, and fails the test if any call returned an error.
+// parallel calls f concurrently with 0 to n-1, and fails the test if any call returns an error.
 func (e *env) parallel(n int, f func(i int) error) {
 	e.Helper()
 	errs := make([]error, n)
@@ -284,14 +284,14 @@ func (b *bell) ring(backend.Wakeup) {
 	}
 }
 
-// calls returns how often ring was called.
+// calls returns the number of calls of ring.
 func (b *bell) calls() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.count
 }
 
-// reset drops a wake-up that no call of wait has received.
+// reset drops a wake-up that wait hasn't received yet.
 func (b *bell) reset() {
 	select {
 	case <-b.rung:
@@ -299,8 +299,8 @@ func (b *bell) reset() {
 	}
 }
 
-// wait waits for a wake-up. It returns an error if there is none for longer than any working store
-// on a busy machine could take.
+// wait waits for a wake-up. It returns an error if none comes for longer than any working store
+// could take on a busy machine.
 func (b *bell) wait() error {
 	if !rings(b.rung) {
 		return errors.New("nobody called Wake")

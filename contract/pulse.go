@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// A pulse measures whether the machine stands still at times. Its goroutine wakes up regularly, and
-// notes how late it was and how many threads want to run.
+// A pulse detects whether the machine stands still at times. Its goroutine wakes up regularly, and
+// records how late it was and how many threads want to run.
 type pulse struct {
 	mu    sync.Mutex
 	due   time.Time     // when the next beat is due
 	worst time.Duration // the longest delay of a beat
-	crowd int           // the largest number of threads that wanted a processor, for each processor
+	crowd int           // the largest number of threads per processor that wanted to run
 	stop  chan struct{}
 	ended chan struct{}
 }
@@ -29,13 +29,14 @@ const (
 	// delays than that, but a store's processes may have waited ten times as long as this process.
 	stoodStill = 20 * time.Millisecond
 
-	// crowded is the smallest number of threads for each processor that excuses a failure: with so
-	// many, a store may not answer in time. The delay alone doesn't show such a load, because the
-	// system prefers processes that sleep most of the time, such as this process.
+	// crowded is the smallest number of threads per processor that excuses a failure: with that
+	// many, a store may not answer in time. The delay alone doesn't reveal such a load, because the
+	// system prefers processes that sleep most of the time, as this one does.
 	crowded = 5
 )
 
-// crowd returns how many threads want each processor at the moment, or 0 if the system doesn't say.
+// crowd returns the number of threads per processor that want to run now, or 0 if the system
+// doesn't say.
 func crowd() int {
 	loadavg, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -44,8 +45,8 @@ func crowd() int {
 	return running(string(loadavg)) / runtime.NumCPU()
 }
 
-// running returns how many threads want a processor, from the contents of Linux's /proc/loadavg. In
-// "11.90 14.36 14.54 16/193 2924" it is 16, of 193 threads.
+// running returns the number of threads that want to run, from the contents of Linux's
+// /proc/loadavg. In "11.90 14.36 14.54 16/193 2924" it is 16, of 193 threads.
 func running(loadavg string) int {
 	fields := strings.Fields(loadavg)
 	if len(fields) < 4 {
@@ -93,7 +94,7 @@ func (p *pulse) latest() (late time.Duration, crowd int) {
 	return max(p.worst, time.Since(p.due)), p.crowd
 }
 
-// mostRuns is how often a case may run, if a slow machine excuses its failures.
+// mostRuns is the maximum number of runs of a case whose failures a slow machine excuses.
 const mostRuns = 3
 
 // runIn runs a case as a subtest, if the harness chooses it. In real time, leases also expire while
@@ -117,7 +118,7 @@ func (c testCase) runIn(t *testing.T, h Harness) {
 	t.Run(c.name, func(t *testing.T) { runCase(t, h, c, nil) })
 }
 
-// late says whether the slow machine excuses a failure, and notes that it did.
+// late reports whether the slow machine excuses a failure, and records that it did.
 func (e *env) late() bool {
 	e.Helper()
 	if e.excused == nil {
@@ -133,8 +134,8 @@ func (e *env) late() bool {
 	return true
 }
 
-// Errorf, Error, Fatalf and Fatal are those of a test. But if the failure is excused, the first two
-// only log it, and the others skip the rest of the case.
+// Errorf, Error, Fatalf and Fatal act like those of a test. But if the failure is excused, the
+// first two only log it, and the others skip the rest of the case.
 
 func (e *env) Errorf(format string, args ...any) {
 	e.Helper()

@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// stepCases are the cases for the steps of a session.
+// stepCases test the steps of a session.
 var stepCases = slices.Concat(
 	acquireCases, releaseCases, renewCases, forceCases, lookCases, leaseCases,
 	nameCases, concurrencyCases, contextCases, fragileCases,
@@ -343,7 +343,7 @@ var leaseCases = []testCase{
 					}
 					time.Sleep(max(lease/50, time.Millisecond))
 				}
-				// The store's clock may be coarse, or run a little faster than the test's.
+				// The store's clock may be coarse, or run slightly faster than the test's.
 				if elapsed := time.Since(start); elapsed < lease-lease/50-2*time.Millisecond {
 					e.Fatalf("a lock with a lease of %v was free after %v", lease, elapsed)
 				}
@@ -448,8 +448,8 @@ func (e *env) leaseBefore(short time.Duration) time.Duration {
 }
 
 // prolong checks that a step makes a hold outlive its earlier lease. The hold has a short lease,
-// and a count of 2. On a slow machine the lease may expire before the step. Then prolong tries
-// again with a longer lease.
+// and a count of 2. If the lease expires before the step, as on a slow machine, prolong tries again
+// with a longer one.
 func prolong(e *env, step func(a party, name string) (held bool)) {
 	e.Helper()
 	a, b := e.party("a"), e.party("b")
@@ -460,7 +460,7 @@ func prolong(e *env, step func(a party, name string) (held bool)) {
 		a.acquires(name, lease)
 		a.acquires(name, lease)
 		if step(a, name) {
-			// After the sleep the first lease would surely have expired, even by the store's clock.
+			// After the sleep the first lease is sure to have expired, even by the store's clock.
 			e.sleep(lease + lease/2 + e.leaseStep())
 			b.refused(name, lease)
 			if a.look(name).Count == 0 {
@@ -716,7 +716,7 @@ var concurrencyCases = []testCase{
 						if res.Acquired {
 							break
 						}
-						// Owners without the lock try steps that must fail.
+						// Owners that don't hold the lock try steps that must fail.
 						if res, err := s.Release(e.ctx, backend.ReleaseRequest{
 							Kind: e.kind, Name: "lock", Owner: owner, Lease: lease,
 						}); err != nil || res.Outcome != backend.NotHeld {
@@ -797,8 +797,8 @@ var contextCases = []testCase{
 			late, cancel := context.WithDeadline(e.ctx, time.Now().Add(-time.Hour))
 			defer cancel()
 
-			// truth compares the error of a step with the state of the store. done says whether the
-			// store shows the effect of the step.
+			// truth compares the error of a step with the state of the store. done reports whether
+			// the store shows the effect of the step.
 			truth := func(step string, err error, done bool) {
 				e.Helper()
 				switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// queuer returns an owner on a session of its own. For stores without Fair locks it skips the case.
+// queuer returns an owner with its own session, or skips the case for stores without Fair locks.
 func (e *env) queuer(owner string) party {
 	e.Helper()
 	e.need(backend.Fair)
@@ -23,7 +23,7 @@ func (e *env) queuer(owner string) party {
 	return p
 }
 
-// stands asks for a lock that another owner has, and so gets a place in line for it.
+// stands asks for a lock that another owner holds, and so gets a place in line for it.
 func (p party) stands(name string, place time.Duration) {
 	p.e.Helper()
 	if res := p.asks(name, 0, place); res.Acquired {
@@ -54,7 +54,8 @@ type ear struct {
 	taken  map[string]bool // owners whose grants the case expected
 }
 
-// listens subscribes p's session to a lock's grants. If the session is no Notifier, it returns nil.
+// listens subscribes p's session to a lock's grants. If the session isn't a Notifier, it returns
+// nil.
 func (p party) listens(name string) *ear {
 	p.e.Helper()
 	n := backend.CapabilitiesOf(p.s).Notifier
@@ -131,9 +132,8 @@ func (p party) hears(x *ear) backend.Grant {
 // renewal take longer, the machine is too slow for the case.
 const patience = 500 * time.Millisecond
 
-// turn waits until p, which stands in line, has the lock. Then it renews the hold. since is a time
-// before the grant. inTime says whether the renewal came before the end of the grant, which is
-// short.
+// turn waits until p, which stands in line, gets the lock, and then renews the hold. since is a
+// time before the grant. inTime reports whether the renewal came before the end of the short grant.
 func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
 	p.e.Helper()
 	if x == nil {
@@ -171,7 +171,7 @@ func (e *env) inTime(attempt func(name string) (inTime bool)) {
 	e.Fatalf("the machine was never fast enough: a step took more than %v each time", patience)
 }
 
-// queue has several owners that line up for a lock. heard has the ear of each owner's session.
+// queue is a group of owners that line up for a lock. heard holds the ear of each owner's session.
 type queue struct {
 	e     *env
 	name  string
@@ -179,7 +179,7 @@ type queue struct {
 	heard []*ear
 }
 
-// lineUp subscribes owners to a lock that another has, and makes them stand in line for it.
+// lineUp subscribes owners to a lock that another owner holds, and makes them stand in line for it.
 func (e *env) lineUp(name string, place time.Duration, all ...party) *queue {
 	e.Helper()
 	q := &queue{e: e, name: name}
@@ -208,8 +208,8 @@ func (q *queue) listen(p party) {
 	q.all, q.heard = append(q.all, p), append(q.heard, x)
 }
 
-// turns checks that the owners with these indexes get the lock one after the other, each as soon as
-// the one before has released. since is a time before the first grant.
+// turns checks that the owners with these indexes get the lock one after another, each as soon as
+// the previous one has released it. since is a time before the first grant.
 func (q *queue) turns(since time.Time, order ...int) (inTime bool) {
 	q.e.Helper()
 	for _, i := range order {
@@ -813,8 +813,8 @@ var fairCases = []testCase{
 			for _, x := range heard {
 				b.hears(x)
 			}
-			// The names are used one after the other. A store may have one line for all names that
-			// differ only in braces, as Redisson does.
+			// The names are used one at a time, because a store may keep a single queue for all
+			// names that differ only in braces, as Redisson does.
 			for _, name := range e.oddLocks(b.kind) {
 				x := b.listens(name)
 				a.acquires(name, lease)
@@ -1051,14 +1051,14 @@ var fairCases = []testCase{
 		}},
 }
 
-// fails fails the test. Its result is only for use in expressions.
+// fails fails the test. Its result only lets it be used in expressions.
 func fails(e *env, format string, args ...any) bool {
 	e.Helper()
 	e.Fatalf(format, args...)
 	return false
 }
 
-// queuesUntil makes p stand in line until it has the lock. If givesUp is set, p gives up its place
+// queuesUntil makes p stand in line until it gets the lock. If givesUp is set, p gives up its place
 // unless it gets the lock at once. Any goroutine may call queuesUntil.
 func (p party) queuesUntil(
 	name string, lease time.Duration, givesUp bool,

@@ -10,8 +10,8 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 )
 
-// fragileCases are about a step's result when its connection breaks, or its request arrives late.
-// The rule is the same for all: a step is carried out at most once, and its error is true.
+// fragileCases test a step's result when its connection breaks, or its request arrives late. The
+// rule is the same for all: a step is carried out at most once, and its error is true.
 var fragileCases = []testCase{
 	fragileCase("acquire", fragileStep{
 		tags: forReaders | forPermits,
@@ -137,7 +137,7 @@ func fragileCase(name string, step fragileStep) testCase {
 		}}
 }
 
-// fragile has what a case needs about a step that a fault hits.
+// fragile holds what a case needs to know about a step that a fault hits.
 type fragile struct {
 	e      *env
 	a, b   party // the fault hits a's request, and b reads the result
@@ -145,7 +145,7 @@ type fragile struct {
 	step   fragileStep
 }
 
-// each repeats the step. Each time it makes the fault hit another request of the step.
+// each repeats the step, and each time makes the fault hit a different request of the step.
 func (f *fragile) each(blow faults.Blow) {
 	f.e.Helper()
 	const most = 20

@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 )
 
-// watcher returns a party on a session of its own that can inspect locks, or skips the case for
-// stores that can't.
+// watcher returns a party with its own session that can inspect locks, or skips the case for stores
+// that can't.
 func (e *env) watcher() party {
 	e.Helper()
 	p := e.party("nobody")
@@ -21,7 +21,7 @@ func (e *env) watcher() party {
 	return p
 }
 
-// lister returns a party on a session of its own that can list locks, or skips the case for stores
+// lister returns a party with its own session that can list locks, or skips the case for stores
 // that can't.
 func (e *env) lister() party {
 	e.Helper()
@@ -44,8 +44,8 @@ type view struct {
 	limit  int
 }
 
-// seenAs is the kind that an Inspector reports for a lock or a holder. An Inspector doesn't tell
-// the three kinds of a plain lock apart.
+// seenAs returns the kind that an Inspector reports for a lock or a holder. An Inspector doesn't
+// tell the three kinds of a plain lock apart.
 func seenAs(k backend.Kind) backend.Kind {
 	if k == backend.Fenced || k == backend.Fair {
 		return backend.Exclusive
@@ -126,8 +126,8 @@ func (p party) inspects(name string, want view) {
 	p.e.seen("Inspect", p.inspect(name), name, want)
 }
 
-// list returns all locks whose names begin with a prefix, from pages of this size. It calls the
-// function between before each page but the first.
+// list returns all locks whose names begin with a prefix, from pages of this size. It calls between
+// before each page except the first.
 func (p party) list(prefix string, limit int, between func()) (locks []backend.Inspection) {
 	p.e.Helper()
 	for req := (backend.ListRequest{Prefix: prefix, Limit: limit}); ; between() {
@@ -168,16 +168,16 @@ func namesOf(locks []backend.Inspection) []string {
 	return slices.Compact(names)
 }
 
-// declared returns those of the kinds that the store has.
+// declared returns those of the kinds that the store supports.
 func (e *env) declared(kinds ...backend.Kind) []backend.Kind {
 	return slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
 }
 
-// allKinds returns the kinds that the store has.
+// allKinds returns the kinds that the store supports.
 func (e *env) allKinds() []backend.Kind { return slices.Concat(e.locks()...) }
 
-// sample acquires a lock of each kind that the store has. A lock's name is the prefix and the
-// kind's name. sample returns the expected report on each lock.
+// sample acquires a lock of each kind that the store supports. A lock's name is the prefix followed
+// by the kind's name. sample returns the expected report on each lock.
 func (e *env) sample(prefix string, lease time.Duration) map[string]view {
 	e.Helper()
 	all, s := make(map[string]view), e.session()
@@ -213,7 +213,7 @@ func (e *env) sample(prefix string, lease time.Duration) map[string]view {
 	return all
 }
 
-// same checks that the locks of a sample are unchanged, for their holders and for others. Then it
+// same checks that the locks of a sample are unchanged, for their holders and for others, and then
 // releases them.
 func (e *env) same(sample map[string]view) {
 	e.Helper()
@@ -317,7 +317,7 @@ var inspectCases = []testCase{
 			a.releases("lock", lease, backend.Freed)
 			w.inspects("lock", view{shares: []share{{a.as(backend.Read), 1, x}}})
 			a.as(backend.Read).releases("lock", lease, backend.Freed)
-			w.inspects("lock", view{}) // the note that is left is no hold
+			w.inspects("lock", view{}) // the remaining note isn't a hold
 		}},
 	{name: "inspect/permits",
 		rule: "Inspect reports how many permits each owner has, and the limit that the store was " +
@@ -530,8 +530,8 @@ var inspectCases = []testCase{
 		}},
 }
 
-// unbroken repeats look. Each time a fault loses another of its requests, or the reply to it. The
-// error of look must not be of kind Refused.
+// unbroken repeats look, each time with a fault that loses a different one of its requests, or the
+// reply to it. The error of look must not be of kind Refused.
 func (e *env) unbroken(look func(p party) error) {
 	e.Helper()
 	e.skipWithout(e.store.Fragile != nil, "Fragile")
@@ -560,7 +560,7 @@ func (e *env) unbroken(look func(p party) error) {
 	}
 }
 
-// begun returns the names that begin with a prefix.
+// begun returns the names that begin with the given prefix.
 func begun(names []string, prefix string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !strings.HasPrefix(name, prefix)

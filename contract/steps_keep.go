@@ -30,7 +30,7 @@ func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcom
 	}
 }
 
-// isKept checks that a lock is kept, and for this long from a moment between since and now.
+// isKept checks that a lock is kept, for this long from a moment between since and now.
 func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.Helper()
 	res := p.look(name)
@@ -41,8 +41,8 @@ func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.checkRemaining("Look", res.Remaining, keep, since)
 }
 
-// keepCases are the cases for a release with Keep. They run for the kinds of lock that have one
-// holder, and for the only permit of a semaphore.
+// keepCases test a release with Keep. They run for the kinds of lock that have one holder, and for
+// the only permit of a semaphore.
 var keepCases = []testCase{
 	{name: "keep/kept",
 		rule: "A last release with Keep keeps the lock for that time, longer or shorter than the " +
@@ -181,8 +181,8 @@ var keepCases = []testCase{
 					return rung.calls() > i
 				})
 			}
-			// A Wake without reason may come once in a while, for example when the session learns
-			// the limit.
+			// A spurious Wake is allowed now and then, for example when the session learns the
+			// limit.
 			if n := rung.calls(); n > rounds+2 {
 				e.Fatalf("Wake was called %d times, for %d forced releases of what was kept", n,
 					rounds)
@@ -208,7 +208,7 @@ var keepCases = []testCase{
 	}),
 }
 
-// keepCountCases are about counted holds.
+// keepCountCases test counted holds.
 var keepCountCases = []testCase{
 	{name: "keep/count",
 		rule: "A release with Keep that leaves holds acts as any release: they last for the " +
@@ -244,7 +244,7 @@ var keepCountCases = []testCase{
 		}},
 }
 
-// keepKindCases are about a single kind, or about all kinds at once.
+// keepKindCases test a single kind, or all kinds together.
 var keepKindCases = []testCase{
 	{name: "keep/watched",
 		rule: "A release with Keep that keeps an Exclusive or a Fenced lock calls Wake of " +
@@ -337,7 +337,7 @@ var keepKindCases = []testCase{
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			keep := max(e.limits().MinLease, e.leaseStep()) / 2
-			keep = max(keep, time.Millisecond) // the shortest lease may be a millisecond, too
+			keep = max(keep, time.Millisecond) // the shortest lease may also be a millisecond
 			for try := 1; ; try++ {
 				a.acquires("lock", lease)
 				start := time.Now()

@@ -14,8 +14,8 @@ import (
 )
 
 // runSteps runs the cases for the steps of a session. Cases about an exclusive lock run for each
-// exclusive kind. Some run for a single reader, and for the only permit of a semaphore. Then there
-// are the cases about each kind.
+// exclusive kind, and some of them for a single reader and for the only permit of a semaphore. They
+// are followed by the cases about each kind.
 func runSteps(t *testing.T, h Harness) {
 	runCases(t, h, tag(Essential, stepCases))
 	runCases(t, h, tag(Essential, kindCases))
@@ -49,14 +49,13 @@ func (e *env) need(kinds ...backend.Kind) {
 	}
 }
 
-// kindCases are about the differences between kinds, and about names that are used for several
-// kinds.
+// kindCases test the differences between kinds, and names that are used for several kinds.
 var kindCases = slices.Concat(undeclaredCases, wholeLeaseCases, fencedCases, readCases, writeCases,
 	noteCases, rwNotifierCases, permitsCases, tag(InLine, fairCases), conflictCases, inspectCases,
 	listCases, keepKindCases, latchCases)
 
-// steps calls each step once, for the lock of this name, and returns their errors. A step may also
-// return no error and report that it found nothing.
+// steps calls each step once, for the lock with this name, and returns their errors. A step may
+// also return no error and report that it found nothing.
 func (p party) steps(name string) map[string]error {
 	ctx, lease := p.e.ctx, p.e.longLease()
 	errs := make(map[string]error)
@@ -312,7 +311,7 @@ func (p party) gives(name string, lease time.Duration) error {
 	return err
 }
 
-// reader and writer return an owner on a session of its own, or skip the case for stores without
+// reader and writer return an owner with its own session, or skip the case for stores without
 // read-write locks.
 func (e *env) reader(owner string) party {
 	e.Helper()
@@ -509,8 +508,8 @@ var readCases = []testCase{
 			s, lease := e.reader("a").s, e.longLease()
 			var all []party
 			for _, name := range oddNames {
-				// Redisson has a field of this name beside the readers, whose fields all have a
-				// colon
+				// Redisson has a field with this name next to the readers, whose fields all contain
+				// a colon
 				if name != "mode" {
 					all = append(all, e.at(s, name).as(backend.Read))
 				}
@@ -766,8 +765,8 @@ var writeCases = []testCase{
 		}},
 }
 
-// asks tries to acquire, as an owner that has waited already and may go on waiting. The default
-// lease is the long one.
+// asks tries to acquire the lock, as an owner that has already waited and may go on waiting. The
+// default lease is the long one.
 func (p party) asks(
 	name string, waited, place time.Duration, lease ...time.Duration,
 ) backend.AcquireResult {
@@ -784,7 +783,7 @@ func (p party) asks(
 	return res
 }
 
-// queues checks that a Write is refused. The Write leaves a note.
+// queues checks that a Write is refused, and leaves its note.
 func (p party) queues(name string, waited, place time.Duration) {
 	p.e.Helper()
 	if res := p.asks(name, waited, place); res.Acquired {
@@ -792,7 +791,7 @@ func (p party) queues(name string, waited, place time.Duration) {
 	}
 }
 
-// barred checks that a Read is refused because of a note, which ends after place at the latest.
+// barred checks that a Read is refused because of a note, which expires after place at the latest.
 func (p party) barred(name string, waited, place time.Duration) {
 	p.e.Helper()
 	res := p.asks(name, waited, 0)
@@ -988,7 +987,7 @@ var noteCases = []testCase{
 		}},
 }
 
-// rwNotifierCases are about the events of a read-write lock that wake waiters.
+// rwNotifierCases test the events of a read-write lock that wake waiters.
 var rwNotifierCases = []testCase{
 	{name: "notifier/write",
 		rule: "The last release of a Write calls Wake, even if its owner goes on reading; so " +
@@ -1144,8 +1143,8 @@ func (e *env) locks() (locks [][]backend.Kind) {
 	return locks
 }
 
-// conflict checks that every step of p returns ErrConflict, because the name has another kind of
-// lock.
+// conflict checks that every step of p returns ErrConflict, because the name belongs to another
+// kind of lock.
 func (e *env) conflict(p party, name string) {
 	e.Helper()
 	for step, err := range p.steps(name) {

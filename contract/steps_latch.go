@@ -49,7 +49,7 @@ func (l latcher) sets(name string, n int64) {
 	l.does(backend.SetLatch, name, n, backend.LatchResult{Count: n, Set: true})
 }
 
-// latchCases are the cases for a store that has latches.
+// latchCases test the latches of a store.
 var latchCases = []testCase{
 	{name: "latch/count",
 		rule: "A latch is open, can be set while it is open, counts down to zero, and is then as " +
@@ -203,7 +203,7 @@ var latchCases = []testCase{
 		}},
 }
 
-// latchLockerCases are about a [dlock.Latch].
+// latchLockerCases test a [dlock.Latch].
 var latchLockerCases = []testCase{
 	{name: "latch",
 		rule: "waiters for a latch go on when it has been counted down, in any client, and no " +

@@ -82,8 +82,7 @@ var notifierCases = []testCase{
 					Kind: e.kind, Name: "lock", Owner: a.owner, Lease: lease,
 				})
 				for acquired := false; !acquired; {
-					// A Wake without reason may come first. After the last Wake the lock must be
-					// free.
+					// A spurious Wake may come first. After the last Wake the lock must be free.
 					rung.waits(e, "a release")
 					res, err := b.s.Acquire(e.ctx, backend.AcquireRequest{
 						Kind: e.kind, Name: "lock", Owner: b.owner, Lease: lease,
@@ -480,7 +479,7 @@ func renewBatch(
 	return results, errs
 }
 
-// renewAll is renewBatch, but fails the test on an error.
+// renewAll is like renewBatch, but fails the test on an error.
 func renewAll(e *env, s backend.Session, reqs []backend.RenewRequest) []backend.RenewResult {
 	e.Helper()
 	results, errs := renewBatch(e, e.ctx, s, reqs)
@@ -873,7 +872,7 @@ var mishapCases = []testCase{
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			names := []string{"renewed", "released", "re-entered"}
-			// Both parties do the same after a loss of data. So the store gives the same numbers to
+			// Both parties do the same after a loss of data, so the store gives the same numbers to
 			// the locks of both.
 			for _, p := range []party{a, b} {
 				e.store.Wipe()

@@ -11,29 +11,29 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// An acquisition is one acquiring call under way.
+// An acquisition is an acquiring call in progress.
 type acquisition struct {
 	call
 	inquiry
 	waiting
 }
 
-// A call is what a caller asked for. It doesn't change.
+// A call describes what a caller asked for. It is immutable.
 type call struct {
 	kind     protocol.Kind
 	name     string
 	party    party
 	o        acquireOptions
 	bound    *hold         // the hold in the caller's context: to re-enter, or to read under
-	partners bool          // other calls may have the same party, and re-enter its hold
-	budget   time.Duration // the longest time that the call may wait; 0: not known
+	partners bool          // other calls may share the party, and re-enter its hold
+	budget   time.Duration // the longest time that the call may wait; 0: unknown
 	quiet    bool          // the wait is bounded and ends with an error, so failures aren't logged
 	began    instant
-	excluded func() // called once the store has said that another has the lock; may be nil
+	excluded func() // called once the store has said that someone else holds the lock; may be nil
 }
 
-// An inquiry is the state of an acquisition's requests to the store. An acquisition repeats its
-// attempts with one owner string until it abandons the claim. So an attempt that the store carries
+// An inquiry is the state of an acquisition's requests to the store. An acquisition uses the same
+// owner string for all attempts until it abandons the claim, so an attempt that the store carries
 // out late belongs to the same claim.
 type inquiry struct {
 	h        *hold   // the hold that the attempts ask for
@@ -41,7 +41,7 @@ type inquiry struct {
 	attempt  uint64  // the number of the latest attempt
 	sent     instant // when that attempt was sent
 	seen     uint64  // how many acquiring requests this client had sent before the call waited
-	answered bool    // the store said, or this client knew, that another holder has the lock
+	answered bool    // the store said, or this client knew, that someone else holds the lock
 	here     bool    // the other holder is a call of this client
 	via      Via     // how the call got the lock
 	failure  error   // the error of the latest attempt; nil if it was answered
@@ -66,9 +66,9 @@ type waiting struct {
 	cut        func()        // ends the attempt under way if the call joins or is handed a hold
 }
 
-// newAcquisition returns an acquisition. It may be a reused one. Nothing else refers to the
-// acquisition of a call that has returned. A reused signal channel may still have a signal, which
-// does no harm.
+// newAcquisition returns an acquisition, which may be a reused one. Nothing else refers to the
+// acquisition of a call that has returned. A reused signal channel may still contain a signal,
+// which does no harm.
 func (c *Client) newAcquisition() *acquisition {
 	if a, ok := c.acquisitions.Get().(*acquisition); ok {
 		return a
@@ -76,12 +76,12 @@ func (c *Client) newAcquisition() *acquisition {
 	return new(acquisition)
 }
 
-// errAgain says that the call must begin again. For example, the hold that the call wanted to
-// re-enter is gone, or its party has got a hold meanwhile.
+// errAgain says that the call must start over. For example, the hold that the call wanted to
+// re-enter is gone, or its party has acquired a hold in the meantime.
 var errAgain = errors.New("again")
 
-// acquire gets the lock for a caller. It re-enters the caller's hold, or acquires the lock and
-// waits for it. Its error isn't wrapped yet.
+// acquire acquires the lock for a caller, waiting if necessary, or re-enters the caller's hold. Its
+// error isn't wrapped yet.
 func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOptions) (h *hold, err error) {
 	return c.carryOut(ctx, c.newCall(ctx, l, who, o))
 }
@@ -99,7 +99,7 @@ func (c *Client) newCall(ctx context.Context, l *Locker, who caller, o acquireOp
 	return a
 }
 
-// carryOut acquires the lock for a call, and reports that to the traces.
+// carryOut acquires the lock for a call, and reports the outcome to the traces.
 func (c *Client) carryOut(ctx context.Context, a *acquisition) (h *hold, err error) {
 	over, told := false, false
 	ctx = c.begins(ctx, a)
@@ -111,8 +111,8 @@ func (c *Client) carryOut(ctx context.Context, a *acquisition) (h *hold, err err
 	return h, err
 }
 
-// leaveCall cleans up after a call. over says that acquireInTime has returned, told that the traces
-// were told. If either is false, something panicked.
+// leaveCall cleans up after a call. over reports whether acquireInTime has returned, and told
+// whether the traces were told. If either is false, something panicked.
 func (c *Client) leaveCall(ctx context.Context, a *acquisition, h *hold, over, told bool) {
 	switch {
 	case !over: // a step panicked, or ended its goroutine
@@ -125,7 +125,7 @@ func (c *Client) leaveCall(ctx context.Context, a *acquisition, h *hold, over, t
 	}
 }
 
-// letGo releases a hold that the caller will never get.
+// letGo releases a hold that the caller will never receive.
 func (c *Client) letGo(h *hold) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -144,7 +144,7 @@ func (a *acquisition) mayTake(ctx context.Context) {
 	}
 }
 
-// forgo releases everything that a call has or has asked for. The call panicked and never returns.
+// forgo releases everything that a call holds or has asked for, after the call has panicked.
 func (c *Client) forgo(a *acquisition) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -163,7 +163,7 @@ func (c *Client) forgo(a *acquisition) {
 	c.abandonLocked(a)
 }
 
-// acquireInTime tries until the call has the lock or can't go on.
+// acquireInTime tries until the call has acquired the lock or can't go on.
 func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, error) {
 	for {
 		if err := c.over(ctx); err != nil {
@@ -264,7 +264,7 @@ func (c *Client) ownLocked(a *acquisition) (*hold, error) {
 	}
 }
 
-// whyOver returns the error with which a context's hold has ended, or nil.
+// whyOver returns the error that says how a context's hold ended, or nil.
 func (c *Client) whyOver(h *hold) error {
 	if h == nil {
 		return nil
@@ -298,7 +298,7 @@ func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
 	return backend.KindOf(err) != backend.Refused && (!a.single() || c.over(ctx) != nil)
 }
 
-// final returns the error that the caller of a call gets if the call ends with err. It wraps an
+// final returns the error that is reported to the caller if the call ends with err. It wraps an
 // error of the store with ErrUnavailable.
 func (c *Client) final(a *acquisition, err error) error {
 	if isFinal(err) {
@@ -320,8 +320,8 @@ func isFinal(err error) bool {
 	return lost
 }
 
-// fail records why an attempt failed. If the end of the call cut the attempt short, the attempt's
-// error counts only if there is no answer or earlier failure to report.
+// fail records why an attempt failed. If the end of the call cut the attempt short, its error
+// counts only if there is no answer or earlier failure to report.
 func (a *acquisition) fail(cut bool, err error) {
 	if !cut || !a.answered && a.failure == nil {
 		a.failure = err
@@ -331,7 +331,7 @@ func (a *acquisition) fail(cut bool, err error) {
 // errHeld is the error of a call that mustn't wait and finds the lock held.
 var errHeld = fmt.Errorf("%w: %w", ErrNotAcquired, ErrHeld)
 
-// heldHere is an ErrHeld whose text says that this client has the lock.
+// heldHere is an ErrHeld whose text says that this client holds the lock.
 type heldHere struct{}
 
 func (heldHere) Error() string {
@@ -340,8 +340,8 @@ func (heldHere) Error() string {
 
 func (heldHere) Is(target error) bool { return target == ErrHeld }
 
-// errHeldHere is errHeld for a lock that this client has, for a call with another party or of
-// another kind. Otherwise the call would have re-entered.
+// errHeldHere is errHeld for a lock that this client holds for a different party or as a different
+// kind. Otherwise the call would have re-entered it.
 var errHeldHere = fmt.Errorf("%w: %w", ErrNotAcquired, heldHere{})
 
 // isHeld reports whether a call ended with errHeld. A caller's error that wraps errHeld, such as
@@ -353,7 +353,7 @@ func isHeld(err error) bool {
 	return isErrHeld(err)
 }
 
-// isErrHeld reports whether an attempt found the lock held by another.
+// isErrHeld reports whether an attempt found the lock held by someone else.
 func isErrHeld(err error) bool { return err == errHeld || err == errHeldHere }
 
 // errWaited is the cause of a context whose wait has run out. No caller ever sees it, so it can't
@@ -365,7 +365,7 @@ type endError struct{ error }
 
 func (e endError) Unwrap() error { return e.error }
 
-// over returns the reason why a call cannot go on, or nil.
+// over returns the reason why a call can't go on, or nil.
 func (c *Client) over(ctx context.Context) error {
 	if c.ctx.Err() != nil {
 		return ErrClosed
@@ -380,8 +380,8 @@ func (c *Client) over(ctx context.Context) error {
 }
 
 // giveUp returns the error of a call that ends because of the error why. It adds what is known
-// about the lock. The error says that another holds the lock only if the store said so, or this
-// client knew it, during the call.
+// about the lock. The error says that someone else holds the lock only if the store said so, or
+// this client knew it, during the call.
 func (a *acquisition) giveUp(why error) error {
 	waited := why == errWaited
 	if waited {
@@ -417,13 +417,13 @@ func waitContext(ctx context.Context, o acquireOptions) (context.Context, contex
 	return context.WithTimeoutCause(ctx, o.wait, errWaited)
 }
 
-// Pauses between two log messages of a call that the store doesn't answer.
+// Pauses between the log messages of a call that the store doesn't answer.
 const (
 	firstReport   = time.Second
 	longestReport = time.Minute
 )
 
-// report logs failed attempts now and then, for a call whose wait is unbounded.
+// report occasionally logs the failed attempts of a call whose wait is unbounded.
 func (c *Client) report(a *acquisition, err error) {
 	now := c.now()
 	if a.quiet || now < a.report {
@@ -454,7 +454,8 @@ func (c *Client) tried(a *acquisition, err error) (*hold, error) {
 	return nil, err
 }
 
-// known returns an error if the client knows without the store that the call can't have the lock.
+// known returns an error if the client knows, without asking the store, that the call can't have
+// the lock.
 func (c *Client) known(a *acquisition) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -475,14 +476,15 @@ func (c *Client) known(a *acquisition) error {
 	}
 }
 
-// joins reports whether the party of a call has got the lock by now.
+// joins reports whether the party of a call has acquired the lock by now.
 func (c *Client) joins(a *acquisition) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	return c.reentersLocked(a)
 }
 
-// readsLocked reports whether the party reads already, because another of its calls was faster.
+// readsLocked reports whether the party is already reading, because another of its calls was
+// faster.
 func (c *Client) readsLocked(a *acquisition) bool {
 	return a.kind.Shared() && a.variable() == nil &&
 		c.currentLocked(c.objectLocked(a.kind, a.name), a.kind, a.party) != nil
@@ -499,7 +501,7 @@ func (c *Client) reentersLocked(a *acquisition) bool {
 }
 
 // attempt asks the store for the lock once. If it returns nil, a.h is held now. If it returns
-// errHeld, remaining is how long the present hold lasts without renewal.
+// errHeld, remaining is how long the current hold lasts without renewal.
 func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
 	at := c.attempting(a)
 	res, err := c.acquireStep(ctx, at.h.claim, a.o.lease, at.req)
@@ -543,7 +545,7 @@ type attempt struct {
 	req    backend.AcquireRequest // made under the mutex, since the claim may change later
 }
 
-// attempting records that an attempt is sent now, and returns it.
+// attempting records that an attempt is being sent, and returns it.
 func (c *Client) attempting(a *acquisition) attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -575,8 +577,8 @@ func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res 
 	return remaining, err
 }
 
-// answered processes the answer to an attempt. If it returns a nil error, the call has got a.h, or
-// was handed a.handed.
+// answered processes the answer to an attempt. If it returns a nil error, the call has acquired
+// a.h, or was handed a.handed.
 func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
 	h, sent := at.h, at.sent
 	c.mu.Lock()
@@ -656,8 +658,8 @@ func (c *Client) unusableLocked(a *acquisition) error {
 	}
 }
 
-// confirm asks the store whether it still has a claim that may be lost. It repeats the question
-// until the store answers. If the claim is lost, confirm calls lost, which tells the holders.
+// confirm asks the store whether it still has a claim that may be lost, until the store answers. If
+// the claim is lost, confirm calls lost, which tells the holders.
 func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
 	if c.confirmed(ctx, cl, lost) {
 		return
@@ -709,8 +711,8 @@ func (c *Client) attemptRequestLocked(a *acquisition, at attempt) backend.Acquir
 	return req
 }
 
-// placeLease returns how long the store keeps the note of a waiting writer that doesn't ask again.
-// For other calls it returns 0.
+// placeLease returns how long the store keeps the note of a waiting writer that doesn't ask again,
+// or 0 for other calls.
 func (a *acquisition) placeLease() time.Duration {
 	if !a.kind.Notes() {
 		return 0
@@ -725,7 +727,7 @@ const (
 	shortestPlace = 300 * time.Millisecond
 )
 
-// claimForLocked makes the claim that an acquisition asks for, with an owner string of its own. It
+// claimForLocked creates the claim that an acquisition asks for, with a new owner string. It
 // returns the hold that will rest on the claim.
 func (c *Client) claimForLocked(a *acquisition) *hold {
 	all := new(struct {
@@ -748,8 +750,8 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 	return &all.hold
 }
 
-// abandon gives up the claim that an acquisition asked for and didn't get. No further attempt for
-// it follows.
+// abandon gives up the claim that an acquisition asked for but didn't get. The acquisition makes no
+// further attempt for it.
 func (c *Client) abandon(a *acquisition) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -766,10 +768,10 @@ func (c *Client) abandonLocked(a *acquisition) {
 	a.h = nil
 }
 
-// reenter adds one to the count of a hold, in the store and here. It first waits until no other
-// counting step of the hold is under way.
+// reenter increments the count of a hold, in the store and in the client. It first waits until no
+// other counting step of the hold is under way.
 func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
-	a.answered = false // another had the lock before this party got it
+	a.answered = false // someone else held the lock before this party acquired it
 	select {
 	case h.slot <- struct{}{}:
 		defer func() { <-h.slot }()
@@ -811,15 +813,15 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 }
 
 // prolongLocked records that the store granted a counting step. asked is the lease that the step
-// asked for. lease is the lease that the next renewal asks for.
+// asked for, and lease is the lease that the next renewal asks for.
 func (c *Client) prolongLocked(h *hold, sent instant, lease, asked time.Duration) {
 	cl := h.claim
 	cl.StepGranted(sent, lease, asked)
 	c.scheduleLocked(&cl.alarm, c.nextLook(cl, sent))
 }
 
-// failReentryLocked returns the error of a re-entry that isn't counted. It records what the answer
-// says about the hold.
+// failReentryLocked returns the error of a re-entry that failed. It records what the answer says
+// about the hold.
 func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.AcquireResult, err error) error {
 	cl := h.claim
 	if err != nil && backend.KindOf(err) == backend.Unknown || err == nil && res.Acquired {

@@ -14,24 +14,24 @@ import (
 // Lockers. The rules of [Locker] for plain calls and owners apply to each lock, so an owner's holds
 // are re-entered.
 //
-// It never waits while it holds some of the locks. So programs that want the same locks in
+// It never waits while it holds some of the locks, so programs that want the same locks in
 // different orders can't deadlock. It tries all of them at once. If it can't get one, it releases
 // the others and waits for that one alone, as a Locker does. For a fair lock it waits in line. Once
 // it has that lock, it tries the others again. While it waits for one lock, it has no place in the
-// line of another. So a call for many contended locks gets them late. If two fair locks always have
-// a line, it may never get them.
+// line of another, so a call for many contended locks may wait for a long time. If two of the locks
+// are fair and always have waiters, it may never get both.
 //
 // Redis, Valkey and PostgreSQL get the requests for the locks on one server in one batch. Other
 // stores get one request for each lock, all at the same time. Releases are sent in the same way.
-// Locks on several servers aren't acquired at one moment, but are all held when the call returns. A
-// store that doesn't answer about one lock delays the others for a second at most.
+// Locks on several servers aren't acquired at the same instant, but all are held when the call
+// returns. A store that doesn't answer for one lock delays the others by at most a second.
 //
 // Each lock is acquired with the defaults of its Locker (see [Locker.With]), except for [Wait]. The
-// shortest of these waits is the wait for all locks together.
+// shortest of their waits bounds the wait for all locks together.
 //
-// Two Lockers for one lock are an error, even if they are of different kinds, such as both sides of
-// an [RWLocker]. If the two Lockers belong to two clients, the mistake isn't noticed, and the lock
-// is never acquired.
+// Passing two Lockers for the same lock is an error, even if they are of different kinds, such as
+// both sides of an [RWLocker]. If the two Lockers belong to different clients, the mistake goes
+// undetected, and the lock is never acquired.
 //
 // Each attempt at each lock appears in a [Trace], the log and the counters. A MultiLocker is safe
 // for concurrent use.
@@ -41,9 +41,9 @@ type MultiLocker struct {
 	err     error     // why the MultiLocker can't be used; nil if it can
 }
 
-// All returns a MultiLocker for these locks. All does no I/O. The MultiLocker can't be used if
-// there are no Lockers, if one is nil, or if two are for the same lock of one client. Then every
-// call returns an error that says so, and Lock and Unlock panic with it.
+// All returns a MultiLocker for the given locks. It does no I/O. If there are no Lockers, if one is
+// nil, or if two are for the same lock of one client, every call of the MultiLocker returns an
+// error that says so, and Lock and Unlock panic with it.
 func All(lockers ...*Locker) *MultiLocker {
 	m := &MultiLocker{lockers: slices.Clone(lockers), order: make([]int, len(lockers))}
 	m.err = unfit(lockers)
@@ -87,7 +87,7 @@ func unfit(lockers []*Locker) error {
 	return nil
 }
 
-// usable returns nil, or the error of every call if the MultiLocker can't be used.
+// usable returns the error that every call returns if the MultiLocker can't be used, or nil.
 func (m *MultiLocker) usable(op string) error {
 	switch {
 	case m == nil:
@@ -163,8 +163,8 @@ func (m *MultiLocker) LockContext(ctx context.Context, opts ...AcquireOption) er
 	return err
 }
 
-// TryLock takes the locks if that is possible now, or within [Wait]. False with a nil error means
-// exactly one thing: another holds one of them. (For an [RWLocker] see [Locker.TryLock].) The
+// TryLock acquires the locks if it can do so now, or within [Wait]. False with a nil error means
+// exactly one thing: someone else holds one of them. (For an [RWLocker] see [Locker.TryLock].) The
 // errors are those of [MultiLocker.LockContext].
 func (m *MultiLocker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, error) {
 	_, err := m.acquire(ctx, "trylock", false, acquireOptions{bounded: true}, opts)
@@ -174,8 +174,8 @@ func (m *MultiLocker) TryLock(ctx context.Context, opts ...AcquireOption) (bool,
 	return err == nil, err
 }
 
-// UnlockContext releases the locks, or one hold of an owner on each of them, all at the same time:
-// see [Locker.UnlockContext]. An error names its lock. Several errors are joined. One failure
+// UnlockContext releases the locks, or one hold of an owner on each of them, concurrently: see
+// [Locker.UnlockContext]. Each error names its lock, and several errors are joined. A failure
 // doesn't stop the release of the other locks.
 func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 	if err := m.usable("unlock"); err != nil {
@@ -185,16 +185,16 @@ func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 	return joined("unlock", m.unlock(ctx))
 }
 
-// Acquire waits for the locks as [MultiLocker.LockContext] does, and returns one Hold of them all.
-// It acts for the owner or hold of ctx, as [Locker.Acquire] does. If ctx has neither, the Hold is
-// an owner of its own.
+// Acquire waits for the locks as [MultiLocker.LockContext] does, and returns a single Hold for all
+// of them. It acts for the owner or hold of ctx, as [Locker.Acquire] does. If ctx has neither, the
+// Hold is an owner of its own.
 //
 // The Hold is lost when the first of its locks is lost. Then its context ends with that loss as its
 // cause. The other locks stay held until its Release. Calls with its context re-enter each of the
 // locks. Its Until is the earliest Until of its locks. Its Name and HolderID are those of all
 // locks, joined by ", ". Its Token, and [Token] of its context, come from the last Locker given to
 // [All] that has tokens. To get the token of another lock, acquire that lock with the context. Its
-// Release releases all locks at the same time, and joins the errors.
+// Release releases all locks concurrently, and joins the errors.
 func (m *MultiLocker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	t, err := m.acquire(ctx, "acquire", true, acquireOptions{}, opts)
 	if err != nil {
@@ -222,7 +222,7 @@ func (m *MultiLocker) Do(
 	return t.run(ctx, fn)
 }
 
-// TryDo is [MultiLocker.Do] for work that is skipped while another holder has one of the locks: see
+// TryDo is like [MultiLocker.Do], but skips the work if someone else holds one of the locks: see
 // [Locker.TryDo].
 func (m *MultiLocker) TryDo(
 	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
@@ -243,8 +243,8 @@ func (m *MultiLocker) TryDo(
 	return true, t.run(ctx, fn)
 }
 
-// acquire gets the locks for the caller. If alone is set, a caller that names no owner gets a new
-// one.
+// acquire acquires the locks for the caller. If alone is set, a caller that names no owner gets a
+// new one.
 func (m *MultiLocker) acquire(
 	ctx context.Context, op string, alone bool, o acquireOptions, opts []AcquireOption,
 ) (*together, error) {

@@ -9,9 +9,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// Some stores handle many requests at the price of a few. To such a store the client sends the
-// attempts at several locks in one batch, and also the last releases. What comes before and after
-// these requests is done for each lock by itself.
+// Some stores handle many requests at the cost of a few. To such a store the client sends the
+// attempts at several locks, and the last releases, in one batch. The work before and after these
+// requests is done for each lock separately.
 
 // A joint is a call that makes its attempt together with other calls.
 type joint struct {
@@ -55,8 +55,8 @@ func (c *Client) attemptTogether(r *round, parts []*part) {
 	c.attemptBatch(r, sent)
 }
 
-// asksStore reports whether a call asks the store. It doesn't if it can re-enter or join, or if the
-// client knows that another has the lock.
+// asksStore reports whether a call must ask the store. It need not if it can re-enter or join, or
+// if the client knows that someone else holds the lock.
 func (c *Client) asksStore(ctx context.Context, a *acquisition) bool {
 	if c.over(ctx) != nil {
 		return false
@@ -105,7 +105,7 @@ func (c *Client) jointOver(j *joint, h *hold, err error) {
 	j.part.h, j.part.err = h, err
 }
 
-// A leaver is a hold whose last release is sent together with others.
+// A leaver is a hold whose last release is sent together with those of other holds.
 type leaver struct {
 	part  *part
 	d     departure
@@ -169,8 +169,8 @@ func (c *Client) hasLeft(ctx context.Context, l *leaver, quiet bool) {
 	}
 }
 
-// longest returns the hold that bounds how long the release of several holds may take. That is the
-// hold from which ctx comes, or else the hold whose promise lasts longest.
+// longest returns the hold that determines how long the release of several holds may take: the hold
+// from which ctx comes, or else the hold whose promise lasts longest.
 func longest(ctx context.Context, parts []*part) *hold {
 	h := parts[0].h
 	for _, p := range parts {
@@ -225,7 +225,7 @@ func (h *hold) goesWithOthers(now instant) bool {
 	}
 }
 
-// left tells the traces how the release of a hold went, and returns its error.
+// left reports the outcome of a hold's release to the traces, and returns its error.
 func (c *Client) left(ctx context.Context, l *leaver, err error, quiet bool) error {
 	h := l.part.h
 	err = c.explained(h, err)

@@ -6,8 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/goroutine"
 )
 
-// callers numbers the places in the program that acquire locks. There are few such places. So a
-// hold has only the number of its place, and not the text.
+// callers numbers the places in the program that acquire locks. Since there are few of them, a hold
+// stores only the number of its place, not the text.
 type callers struct {
 	mu    sync.Mutex
 	sites map[string]site
@@ -17,7 +17,7 @@ type callers struct {
 // A site is the number of a place that acquires locks, or 0 if the place isn't known.
 type site uint32
 
-// note returns the site of the present call.
+// note returns the site of the current call.
 func (c *callers) note() site {
 	if c == nil {
 		return 0

@@ -50,9 +50,9 @@ func (n *notice) give() {
 }
 
 // A claim is what the store has granted, or is asked for, under one owner string. Each outermost
-// acquisition has its own claim, so that a late request of an earlier acquisition can't change a
-// later one. The holds of several parties may rest on one claim: holds of readers at the same time,
-// other holds one after the other (see [Client.handOn]).
+// acquisition has its own claim, so that a late request of an earlier acquisition can't affect a
+// later one. The holds of several parties may rest on one claim: readers' holds concurrently, other
+// holds one after the other (see [Client.handOn]).
 type claim struct {
 	object *object
 	owner  string // in the store
@@ -63,7 +63,7 @@ type claim struct {
 	alarm   alarm
 	kind    protocol.Kind
 	handed  bool   // it has been handed from one holder to another
-	back    bool   // a take-back is under way
+	back    bool   // a take-back is in progress
 	noted   bool   // the store may have a waiting call's note or place under its owner string
 	leaving bool   // its last release is under way
 	dead    bool   // its last release has begun, or it was lost: no re-entry, join or renewal
@@ -71,7 +71,7 @@ type claim struct {
 	more    *more  // nil for plain locks
 }
 
-// more has the fields that only claims of some kinds need.
+// more holds the fields that only some kinds of claim need.
 type more struct {
 	token uint64 // the fencing token; 0: none
 
@@ -84,7 +84,7 @@ type more struct {
 
 	permit // of a semaphore
 
-	noted bool // its owner string has the holder's note, so no other call joins it
+	noted bool // its owner string contains the holder's note, so no other call joins it
 
 }
 
@@ -97,10 +97,10 @@ const (
 	forsaken           // the client was closed; it may still be released
 )
 
-// Limits of the memory of lost holds.
+// Limits on how long lost holds are remembered.
 const (
-	maxLosses  = 1024 // how many lost holds are remembered for their unlocks
-	lossMemory = 10   // for how many leases each is remembered
+	maxLosses  = 1024 // the number of lost holds that are remembered for their unlocks
+	lossMemory = 10   // the number of leases for which each is remembered
 )
 
 // valid reports whether the hold can be relied on now.
@@ -110,7 +110,8 @@ func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim
 // the hand-over time.
 func (cl *claim) passes(now instant) bool { return !cl.dead && cl.Passes(now) }
 
-// suits reports whether a claim fits the request of an acquisition. The caller compares the kinds.
+// suits reports whether a claim satisfies the request of an acquisition. The caller compares the
+// kinds.
 func (cl *claim) suits(a *acquisition) bool {
 	return !a.o.fixed && !a.o.keeps && !a.o.noted && a.o.lease == cl.Lease()
 }
@@ -204,10 +205,10 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 	return all
 }
 
-// overtakenLocked reports whether another attempt of this client got the lock, and was answered
-// before a's attempt. The store may have granted either attempt first. So the client doesn't know
-// which of the two claims was lost. The caller makes a new attempt, and overtakenLocked asks the
-// store about the other claim.
+// overtakenLocked reports whether another attempt of this client acquired the lock, and was
+// answered before a's attempt. The store may have granted either attempt first. So the client
+// doesn't know which of the two claims was lost. The caller makes a new attempt, and
+// overtakenLocked asks the store about the other claim.
 func (c *Client) overtakenLocked(a *acquisition) (overtaken bool) {
 	now := c.now()
 	for _, mine := range c.objectLocked(a.kind, a.name).rivals(a.h.claim) {
@@ -219,7 +220,7 @@ func (c *Client) overtakenLocked(a *acquisition) (overtaken bool) {
 	return overtaken
 }
 
-// begunLocked reports whether this client has got the lock that the acquisition wants, by an
+// begunLocked reports whether this client has acquired the lock that the acquisition wants, with an
 // attempt sent later than since.
 func (c *Client) begunLocked(a *acquisition, since instant) bool {
 	now := c.now()
@@ -241,7 +242,7 @@ func (c *Client) installLocked(h *hold) {
 	c.joinLocked(h)
 }
 
-// currentLocked returns the hold of that kind that p has, or nil if it has none.
+// currentLocked returns p's hold of the given kind, or nil.
 func (c *Client) currentLocked(o *object, kind protocol.Kind, p party) *hold {
 	if o == nil {
 		return nil
@@ -411,7 +412,7 @@ func (c *Client) endContextsLocked(h *hold, cause error) {
 	h.watchers.contexts = nil
 }
 
-// A lostKey is the key of the lost holds that one unlock may release.
+// A lostKey identifies the lost holds that an unlock may release.
 type lostKey struct {
 	lockKey
 	kind  protocol.Kind
@@ -473,7 +474,7 @@ func (c *Client) lastLossLocked(key lostKey) *hold {
 	return holds[len(holds)-1]
 }
 
-// Requests to the store, each about a claim.
+// Requests to the store about a claim.
 
 func (cl *claim) acquireRequest(lease time.Duration, reentry bool) backend.AcquireRequest {
 	req := backend.AcquireRequest{

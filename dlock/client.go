@@ -19,9 +19,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// Client makes Lockers on one store, and manages their holds. One watchdog renews all its holds.
-// Its calls that wait for one lock share a queue. Most programs need one Client. It is safe for
-// concurrent use.
+// Client creates Lockers on one store, and manages their holds. A single watchdog renews all its
+// holds. Calls that wait for the same lock share a queue. Most programs need one Client. It is safe
+// for concurrent use.
 type Client struct {
 	store           *steps.Store
 	id              string
@@ -70,9 +70,9 @@ type Client struct {
 // An instant is a time on the client's monotonic clock.
 type instant = time.Duration
 
-// New returns a client of the store b. Close it when it is no longer needed. New does no I/O. It
+// New returns a client for the store b. Close it when it is no longer needed. New does no I/O. It
 // panics if b is nil or an option is invalid. A client id must not be empty. A lease must be at
-// least 1 ms, and not shorter than the store allows.
+// least 1 ms, and no shorter than the store allows.
 func New(b backend.Backend, opts ...Option) *Client {
 	if b == nil {
 		panic("dlock: New: the backend is nil")
@@ -124,38 +124,38 @@ func (c *Client) Lease() time.Duration { return c.lease }
 // Closed returns a channel that is closed by [Client.Close].
 func (c *Client) Closed() <-chan struct{} { return c.ctx.Done() }
 
-// Locker returns a Locker for the lock of that name. Each call returns a new one, and each is a
-// mutex of its own (see [Locker]). A name may be any text that isn't empty. Case matters, and
+// Locker returns a Locker for the lock with the given name. Each call returns a new Locker, which
+// is a mutex of its own (see [Locker]). A name may be any non-empty string. Case matters, and
 // stores may refuse some names. The name is checked when the Locker is used.
 func (c *Client) Locker(name string) *Locker {
 	return newLocker(c, protocol.Kind(backend.Exclusive), name)
 }
 
-// FencedLocker returns a Locker for the lock of that name whose acquisitions are numbered.
+// FencedLocker returns a Locker for the lock with the given name whose acquisitions are numbered.
 // [Hold.Token], and [Token] of a hold's context, return the number. A resource that remembers the
 // largest number, and refuses smaller ones, is safe from a holder that was paused past its lease. A
-// re-entry has the number of its hold. LockContext and the other calls also draw a number, but
-// don't return it.
+// re-entry has the same number as its hold. LockContext and the other calls also use up a number,
+// but don't return it.
 //
-// [Client.Locker] with the same name makes another way to the same lock. The two Lockers exclude
-// each other, but acquisitions of the plain one have no number. A fenced lock isn't handed over
-// inside the client. An owner that holds the lock one way and asks for it the other way gets
+// [Client.Locker] with the same name returns a plain Locker for the same lock. The two Lockers
+// exclude each other, but acquisitions of the plain one have no number. A fenced lock isn't handed
+// over inside the client. An owner that holds the lock one way and asks for it the other way gets
 // [ErrConflict]. If the store has no fenced locks, every error wraps [errors.ErrUnsupported].
 func (c *Client) FencedLocker(name string) *Locker {
 	return newLocker(c, protocol.Kind(backend.Fenced), name)
 }
 
-// FairLocker returns a Locker for the lock of that name. The lock goes to its waiters in order of
-// arrival, over all processes. Each waiting call has a place in the store. The store itself gives
-// the lock to the first waiter, in the step that frees it. [Locker.TryLock] without a wait fails
-// while others wait. A call that gives up leaves its place at once. The place of a dead process
-// ends after 3 s.
+// FairLocker returns a Locker for the lock with the given name. The lock goes to its waiters in
+// order of arrival, across all processes. Each waiting call has a place in the store. The store
+// itself gives the lock to the first waiter, in the step that frees it. [Locker.TryLock] without a
+// wait fails while others wait. A call that gives up leaves its place at once. The place of a dead
+// process expires after 3 s.
 //
-// [Client.Locker] with the same name makes another way to the same lock, and the two exclude each
-// other. Don't mix them. Waiters for a plain lock don't stand in line, and may not be told when a
-// fair holder releases it. A fair lock isn't handed over inside the client. An owner that holds the
-// lock one way and asks for it the other way gets [ErrConflict]. If the store has no fair locks,
-// every error wraps [errors.ErrUnsupported].
+// [Client.Locker] with the same name returns a plain Locker for the same lock, and the two exclude
+// each other. Don't mix them. Waiters for a plain lock don't stand in line, and may not be told
+// when a fair holder releases it. A fair lock isn't handed over inside the client. An owner that
+// holds the lock one way and asks for it the other way gets [ErrConflict]. If the store has no fair
+// locks, every error wraps [errors.ErrUnsupported].
 func (c *Client) FairLocker(name string) *Locker {
 	return newLocker(c, protocol.Kind(backend.Fair), name)
 }
@@ -164,11 +164,11 @@ func (c *Client) FairLocker(name string) *Locker {
 // since it can't return an error. (End such goroutines first, or use LockContext.) [Locker.Lost]
 // channels are closed, contexts of [Locker.Do] end with the cause ErrClosed, and renewals stop.
 //
-// Close releases nothing, since a holder may still be in its critical section. Each lock ends with
-// its lease, or when its holder unlocks it. Unlocking still works. Close logs which locks are held.
-// The store's client stays open, and may be closed afterwards. Close returns once the goroutines of
-// this client have ended. If one of them is stuck in the store's client, Close waits for a second
-// at most. Close returns the session's error. Further calls of Close do nothing.
+// Close releases nothing, since a holder may still be in its critical section. Each lock stays held
+// until its holder unlocks it or its lease ends. Unlocking still works. Close logs which locks are
+// held. The store's client stays open, and may be closed afterwards. Close returns once the
+// goroutines of this client have ended. If one of them is stuck in the store's client, Close waits
+// at most a second. It returns the error from closing the session. Further calls do nothing.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -305,16 +305,17 @@ func (c *Client) unlock() {
 	c.log.add(records...)
 }
 
-// laterLocked calls end once c.mu is free.
+// laterLocked arranges for end to be called once c.mu is free.
 func (c *Client) laterLocked(end func()) { c.ends = append(c.ends, end) }
 
-// traceLocked calls tell once c.mu is free, after all functions given to laterLocked.
+// traceLocked arranges for tell to be called once c.mu is free, after all functions passed to
+// laterLocked.
 func (c *Client) traceLocked(tell func()) { c.tales = append(c.tales, tell) }
 
 func (c *Client) now() instant { return time.Since(c.epoch) }
 
-// nextOwnerLocked returns the owner string of the next outermost acquisition. No two are the same.
-// Stores split an owner string at its last colon, so the note stands before that colon.
+// nextOwnerLocked returns a unique owner string for the next outermost acquisition. Stores split an
+// owner string at its last colon, so the note stands before that colon.
 func (c *Client) nextOwnerLocked(note string) string {
 	c.number++
 	owner := make([]byte, 0, 64)
@@ -326,14 +327,14 @@ func (c *Client) nextOwnerLocked(note string) string {
 	return string(strconv.AppendUint(owner, c.number, 10))
 }
 
-// stored returns the lease to ask the store for if the caller wants the lease d.
+// stored returns the lease to request from the store if the caller wants the lease d.
 func (c *Client) stored(d time.Duration) time.Duration {
 	d = max(d, c.store.Limits.MinLease)
 	step := max(c.store.Limits.LeaseStep, time.Millisecond)
 	return (d + step - 1) / step * step
 }
 
-// kept rounds d up to whole milliseconds. d is how long a released lock must stay taken.
+// kept rounds d, the time that a released lock must stay taken, up to whole milliseconds.
 func kept(d time.Duration) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }

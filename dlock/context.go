@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// withCancelCause is [context.WithCancelCause] for contexts that any goroutine may cancel. A cancel
-// doesn't hang even if a method of the caller's context hangs.
+// withCancelCause is like [context.WithCancelCause], but canceling the result never hangs, even if
+// a method of the caller's context does.
 func withCancelCause(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	if ctx.Done() != nil {
 		ctx = gate{ctx, ctx.Value(cancelKey)}
@@ -14,9 +14,8 @@ func withCancelCause(ctx context.Context) (context.Context, context.CancelCauseF
 	return context.WithCancelCause(ctx)
 }
 
-// A gate wraps a caller's context. A context that is canceled asks its parent for one value. The
-// gate has already asked the caller's context for that value, so a cancel doesn't call the caller's
-// context.
+// A gate wraps a caller's context. Canceling a context asks its parent for one value. The gate has
+// asked for that value in advance, so canceling doesn't call the caller's context.
 type gate struct {
 	context.Context
 	parent any // the value for cancelKey
@@ -29,8 +28,8 @@ func (g gate) Value(key any) any {
 	return g.Context.Value(key)
 }
 
-// cancelKey is the key of the value that a cancel asks for. Package context doesn't export it, so a
-// probe finds it.
+// cancelKey is the key of the value that canceling asks for. Package context doesn't export it, so
+// a probe discovers it.
 var cancelKey = func() any {
 	never, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -40,7 +39,7 @@ var cancelKey = func() any {
 	return p.asked
 }()
 
-// A probe records the last key that it was asked for.
+// A probe is a context that records the last key it was asked for.
 type probe struct {
 	context.Context
 	asked any

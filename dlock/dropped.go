@@ -14,7 +14,7 @@ func (c *Client) watchVariable(l *Locker) {
 	}
 }
 
-// droppedVariable logs that a dropped Locker's plain calls have the lock.
+// droppedVariable logs that a Locker was dropped while its plain calls held the lock.
 func (c *Client) droppedVariable(v *variable) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -30,8 +30,8 @@ func (c *Client) droppedHold(h *hold) {
 	c.reportDroppedLocked(h, "a Hold was dropped without a Release")
 }
 
-// reportDroppedLocked logs a dropped hold. It doesn't read the clock, since cleanups run outside of
-// the bubbles of testing/synctest, and a bubble has a time of its own.
+// reportDroppedLocked logs a dropped hold. It doesn't read the clock, since cleanups run outside
+// the bubbles of testing/synctest, which have their own time.
 func (c *Client) reportDroppedLocked(h *hold, what string) {
 	if c.closed || h.state != live {
 		return

@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// Election elects a leader among all candidates of a name, in any number of processes. The leader
-// holds the lock of [Client.FencedLocker] with that name. So each term has a number, and the
+// Election elects a leader among all candidates with the same name, in any number of processes. The
+// leader holds the lock of [Client.FencedLocker] with that name. So each term has a number, and the
 // guarantees for holders apply to leaders. A leader that was paused past its lease, or whose store
 // loses its data, finds that out when it next checks. Only a resource that compares numbers can
 // refuse its late writes.
@@ -30,9 +30,9 @@ type Election struct {
 	joined chan struct{}
 }
 
-// Election returns a candidate for the leader of that name. Each call returns a new one. Candidates
-// compete even within one client. If the store has no fenced locks, every error wraps
-// [errors.ErrUnsupported].
+// Election returns a candidate in the election with the given name. Each call returns a new
+// candidate. Candidates compete even within one client. If the store has no fenced locks, every
+// error wraps [errors.ErrUnsupported].
 func (c *Client) Election(name string) *Election {
 	e := &Election{joined: make(chan struct{})}
 	e.locker.make(c, protocol.Kind(backend.Fenced), name)
@@ -40,11 +40,11 @@ func (c *Client) Election(name string) *Election {
 }
 
 // Run campaigns until it has won, and then calls lead. The context of lead has the values of ctx.
-// It ends with the term. That is when the lock is lost (the cause is a [*Loss], see
-// [Hold.Context]), after [Election.Resign] (the cause is [ErrResigned]), when ctx ends, or when the
-// client is closed ([ErrClosed]). Its Err checks the clock. Its [Token] is the number of the term,
-// which is larger than all earlier ones. However the term ends, the lock is renewed as long as
-// possible, and released only when lead has returned. So lead should return soon.
+// It ends with the term: when the lock is lost (the cause is a [*Loss], see [Hold.Context]), after
+// [Election.Resign] (the cause is [ErrResigned]), when ctx ends, or when the client is closed
+// ([ErrClosed]). Its Err checks the clock. Its [Token] is the number of the term, which is larger
+// than all earlier ones. However the term ends, the lock is renewed as long as possible, and
+// released only when lead has returned. So lead should return soon.
 //
 // If lead returns before its term ends, Run releases the lock and returns lead's result, which may
 // be nil. If the lock was lost before lead returned, or the leader resigned, Run campaigns again,
@@ -53,20 +53,20 @@ func (c *Client) Election(name string) *Election {
 //
 // When ctx ends, or the client is closed, Run releases the lock once lead has returned. It returns
 // an [*Error] with the context's error and cause, or ErrClosed, and with lead's error if that is
-// about something different. The end of ctx by a signal is no failure. So check for failures with
+// about something different. If a signal ends ctx, that isn't a failure, so check for failures with
 // err != nil && ctx.Err() == nil.
 //
-// While the store can't be reached, or returns errors, Run goes on trying, and logs that now and
-// then. It returns if trying can't help, for example with [ErrConflict] if the name belongs to data
-// that is not a lock, or with [errors.ErrUnsupported]. It also returns at once if the name is empty
+// While the store can't be reached, or returns errors, Run keeps trying, and logs that now and
+// then. It returns if that can't help, for example with [ErrConflict] if the name belongs to data
+// that isn't a lock, or with [errors.ErrUnsupported]. It also returns at once if the name is empty
 // or lead is nil, and during another Run of this Election. If the store hasn't confirmed the
 // release, the error of the release is joined with lead's, as in [Locker.Do]. If lead panics, or
 // ends its goroutine, the lock is released. If lead has re-entered the lock and not unlocked it
-// again, Run releases that, too, and logs it. A goroutine that lead has started and not waited for
-// no longer has the lock.
+// again, Run also releases that re-entry, and logs it. A goroutine that lead has started and not
+// waited for no longer has the lock.
 //
-// A candidate is an owner of its own, whatever owner ctx names. lead re-enters the lock with its
-// own context.
+// A candidate is a separate owner, whatever owner ctx names. lead re-enters the lock with its own
+// context.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context) error) error {
 	l := e.mustBeMade()
 	mustBeContext(ctx)
@@ -110,11 +110,11 @@ func (e *Election) campaign(ctx context.Context) (stay, error) {
 	}
 }
 
-// Joined returns a channel that is closed once this replica campaigns. By then [Election.Run] was
-// called, and the store has said that this replica leads, or that another has the lock. The channel
-// stays closed, even when Run has returned. Report this as readiness to a load balancer or to
-// Kubernetes, and not that the replica leads. A replica that is ready only while it leads stops a
-// rolling deploy, since the old leader ends only after the new replica is ready.
+// Joined returns a channel that is closed once this replica takes part in the election:
+// [Election.Run] was called, and the store has said that this replica leads, or that the lock is
+// held. The channel stays closed even after Run has returned. Use it, rather than leadership, to
+// report readiness to a load balancer or to Kubernetes. A replica that is ready only while it leads
+// blocks a rolling deploy, since the old leader ends only after the new replica is ready.
 func (e *Election) Joined() <-chan struct{} {
 	e.mustBeMade()
 	return e.joined
@@ -122,7 +122,7 @@ func (e *Election) Joined() <-chan struct{} {
 
 func (e *Election) hasJoined() { e.join.Do(func() { close(e.joined) }) }
 
-// says reports whether an error already tells that the client is closed, or why ctx has ended.
+// says reports whether an error already says that the client is closed, or why ctx has ended.
 func says(err error, ctx context.Context) bool {
 	return errors.Is(err, ErrClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) && errors.Is(err, context.Cause(ctx))
 }
@@ -169,12 +169,12 @@ func (e *Election) serve(won stay, lead func(ctx context.Context) error) (over b
 	return false, nil
 }
 
-// repeats reports whether an error only says that the term has ended.
+// repeats reports whether an error says only that the term has ended.
 func repeats(said error, term *holdContext) bool {
 	return errors.Is(said, term.Err()) || errors.Is(said, context.Cause(term)) || errors.Is(said, ErrLost)
 }
 
-// sitOut waits until another client has the released lock, for at most a third of a lease.
+// sitOut waits until another client holds the released lock, for at most a third of a lease.
 func (e *Election) sitOut(before *stay) {
 	l, c := before.locker, before.locker.client
 	ctx, cancel := context.WithTimeout(before.ctx, c.lease/3)
@@ -191,8 +191,8 @@ func (e *Election) sitOut(before *stay) {
 	}
 }
 
-// IsLeader reports whether this candidate leads now. That means that the lead of [Election.Run] is
-// running, and its context hasn't ended by the clock. IsLeader doesn't ask the store. The answer
+// IsLeader reports whether this candidate leads now: the lead function of [Election.Run] is
+// running, and by the clock its context hasn't ended. IsLeader doesn't ask the store. The answer
 // may be out of date a moment later.
 func (e *Election) IsLeader() bool {
 	e.mustBeMade()
@@ -201,8 +201,8 @@ func (e *Election) IsLeader() bool {
 }
 
 // Resign ends the context of lead, with the cause [ErrResigned], if this candidate leads. When lead
-// has returned, Run releases the lock. It campaigns again when another has the lock, or after a
-// third of the client's lease. Resign doesn't wait for that. It does nothing unless lead is
+// has returned, Run releases the lock. It campaigns again when another client holds the lock, or
+// after a third of the client's lease. Resign doesn't wait for that. It does nothing unless lead is
 // running.
 func (e *Election) Resign() {
 	e.mustBeMade()
@@ -213,9 +213,9 @@ func (e *Election) Resign() {
 
 // Leader asks the store who leads, in one round trip. It returns the id of the leading client (see
 // [WithClientID]), or "" if there is none. The leader is the holder of the lock in the store. That
-// includes a leader that has resigned and whose lead hasn't returned. It includes a leader that was
-// killed, until its lease has run out, and the holder of a plain lock with that name. Errors are
-// those of [Locker.Holder].
+// includes a leader that has resigned but whose lead hasn't returned, a leader that was killed but
+// whose lease hasn't run out, and the holder of a plain lock with that name. Errors are those of
+// [Locker.Holder].
 func (e *Election) Leader(ctx context.Context) (string, error) {
 	l := e.mustBeMade()
 	holders, err := l.holders(ctx)
@@ -229,17 +229,17 @@ func leaderOf(holders []Holder) string {
 	return cmp.Or(holders[0].Client, holders[0].ID)
 }
 
-// Changes returns the leaders as they come and go, as [Election.Leader] does. It begins with the
-// present one. Then it returns each new one, and "" when there is none. The store tells Changes of
-// releases if it can. Changes also asks the store at the end of the leader's lease, and each time a
-// third of the client's lease has passed. So it notices a change at most that third late. It may
-// miss leaders that lead for a shorter time, leaders that come and go while the body of the loop
-// runs, and the repeated election of one client.
+// Changes returns an iterator over the leaders as they come and go. It yields what
+// [Election.Leader] returns, beginning with the current leader, then each new one, and "" when
+// there is none. The store tells Changes of releases if it can. Changes also asks the store at the
+// end of the leader's lease, and each time a third of the client's lease has passed. So it notices
+// a change no later than that. It may miss leaders that lead for a shorter time, leaders that come
+// and go while the body of the loop runs, and the repeated election of one client.
 //
-// While the store returns errors, Changes returns only the first of them. When the store answers
-// again, Changes returns the leader again. The last error says why the loop ends. It is the error
-// of ctx, [ErrClosed], or an error that waiting can't help against, as in [Election.Run]. Watching
-// needs no campaign.
+// While the store returns errors, Changes yields only the first of them. When the store answers
+// again, Changes yields the leader again. The last error says why the loop ends. It is the error of
+// ctx, [ErrClosed], or an error that retrying can't fix, as in [Election.Run]. Watching needs no
+// campaign.
 func (e *Election) Changes(ctx context.Context) iter.Seq2[string, error] {
 	l := e.mustBeMade()
 	mustBeContext(ctx)
@@ -257,10 +257,10 @@ func (e *Election) Changes(ctx context.Context) iter.Seq2[string, error] {
 	}
 }
 
-// A watch asks again and again who leads.
+// A watch repeatedly asks who leads.
 type watch struct {
 	locker   *Locker
-	woken    <-chan struct{} // gets a value when the lock was released
+	woken    <-chan struct{} // receives a value when the lock was released
 	pause    time.Duration   // until the next look
 	looks    backoff         // pauses while there is no leader
 	failures backoff

@@ -9,21 +9,21 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// Errors of this package; calls also return those of the store and the context. Test with
-// [errors.Is].
+// Errors returned by this package. Calls also return the errors of the store and the context. Test
+// for them with [errors.Is].
 var (
 	// ErrNotAcquired says that the lock was not acquired within the time given with [Wait].
 	ErrNotAcquired = errors.New("not acquired in time")
 
-	// ErrHeld says that another has the lock, or had it when the store last answered. For an
+	// ErrHeld says that someone else holds the lock, or did when the store last answered. For an
 	// [RWLocker] it may also mean that a writer has waited for longer than this reader, or than an
-	// earlier one of this client. For a [Semaphore] it means that too few permits are left, even if
-	// the caller has the others. It comes with the reason why the call stopped waiting, which is
-	// [ErrNotAcquired] or the error of the context. If the other holder is a call of the same
-	// client, the text says so. A call with the context of that hold or owner would re-enter.
+	// earlier reader of this client. For a [Semaphore] it means that too few permits are left, even
+	// if the caller has the others. It comes with the reason why the call stopped waiting, which is
+	// [ErrNotAcquired] or the error of the context. If the holder belongs to the same client, the
+	// text says so. A call with the context of that hold or owner would re-enter the lock.
 	ErrHeld = errors.New("held by another")
 
-	// ErrUnavailable says that the store didn't answer, or refused, so it is unknown who has the
+	// ErrUnavailable says that the store didn't answer, or refused, so it is unknown who holds the
 	// lock. It comes with the error of the store or its client. From [Locker.Do] it may also mean
 	// that fn has run, but the unlock wasn't confirmed. Then the Op of the [Error] is "unlock".
 	ErrUnavailable = errors.New("store unavailable")
@@ -36,7 +36,7 @@ var (
 	// [*Loss], so test with errors.Is, also for the cause of a context.
 	ErrLost = backend.ErrLost
 
-	// ErrUpgrade says that a reader wanted to write. It must unlock the read first.
+	// ErrUpgrade says that a reader tried to lock for writing. It must unlock the read first.
 	ErrUpgrade = errors.New("cannot write while reading: give the read lock back first")
 
 	// ErrClosed says that the client is closed.
@@ -46,10 +46,10 @@ var (
 	ErrResigned = errors.New("resigned")
 
 	// ErrConflict says that the lock's name belongs to data that isn't a lock or to a lock of
-	// another kind, or that the caller itself has the lock as another kind.
+	// another kind, or that the caller itself holds the lock as another kind.
 	ErrConflict = backend.ErrConflict
 
-	// ErrTooMany says that more permits were asked for than there are, so the call would wait
+	// ErrTooMany says that the call asked for more permits than there are, so it would wait
 	// forever.
 	ErrTooMany = backend.ErrTooMany
 
@@ -61,9 +61,9 @@ var (
 // Error is the type of all errors of this package. It wraps one or more of the errors above, or the
 // error of the context or the store.
 type Error struct {
-	// Op is the call. It is lock, trylock, unlock, acquire, release, do, trydo, forceunlock,
+	// Op is the operation: lock, trylock, unlock, acquire, release, do, trydo, forceunlock,
 	// forcerelease, islocked, isheld, holdcount, ttl, available, holder, inspect, list, once, run,
-	// leader or changes. On the reading side of an [RWLocker] it has an r before it. For a [Latch]
+	// leader or changes. On the reading side of an [RWLocker] it is prefixed with r. For a [Latch]
 	// it is set, countdown, count or wait. It is hold if the error is about a hold itself.
 	Op string
 
@@ -81,7 +81,7 @@ func (e *Error) Error() string { return fmt.Sprintf("dlock: %s %q: %v", e.Op, e.
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// These errors aren't exported, since a program can't handle them.
+// These errors aren't exported, because a program can't handle them.
 var (
 	errEmptyName   = errors.New("the name is empty")
 	errLate        = errors.New("the answer came after the lease that it promised had passed")
@@ -135,8 +135,7 @@ func withUnlock(fn, unlock error) error {
 	return both(fn, unlock)
 }
 
-// told wraps two errors, and has the text of the first. That text contains the message of the
-// second.
+// told wraps two errors. Its text is that of the first, which contains the message of the second.
 type told struct {
 	error
 	also error

@@ -9,14 +9,15 @@ import (
 )
 
 // If the last release of a hold begins while another call of the client waits for the lock, the
-// client hands the lock over without the store. The claim stays, and gets another holder.
+// client hands the lock over without asking the store. The claim stays, with a new holder.
 // Hand-overs of one claim go on for a bounded time, so that the clients of other processes get
 // their turn. The bound also limits how long a lock can be handed over after the store has lost it
 // unnoticed.
 
-// handoverEnd returns until when a claim may be handed over. While strangers wait, which don't hand
-// locks over, this client doesn't either: it would have many turns for each of theirs. There is one
-// exception. If several strangers wait, and no other clients, the claim may be handed over once.
+// handoverEnd returns the time until which a claim may be handed over. While strangers wait, which
+// don't hand locks over, this client doesn't either, since it would have many turns for each of
+// theirs. The exception: if only strangers wait, and there are several of them, the claim may be
+// handed over once.
 func (c *Client) handoverEnd(cl *claim) instant {
 	cr := c.crowds[cl.object.key()]
 	if cr != nil && cr.strangers > 0 && (cl.handed || cr.mixed || cr.strangers == 1) {
@@ -25,8 +26,8 @@ func (c *Client) handoverEnd(cl *claim) instant {
 	return cl.began + c.handover
 }
 
-// passing returns the claim that this client may hand over. That is the claim of the holder that
-// excludes all others, or the write that is lent to readers.
+// passing returns the claim that this client may hand over: the claim of the holder that excludes
+// all others, or the write that is lent to readers.
 func (o *object) passing() *claim {
 	switch {
 	case o == nil:
@@ -40,10 +41,10 @@ func (o *object) passing() *claim {
 	}
 }
 
-// passesTo reports whether a claim fits an acquisition, and may be handed to it. A write also fits
-// an acquisition for reading. But a write isn't handed over if its holder has read under it. The
-// store couldn't tell another party's reads under the same owner string from those of the old
-// holder.
+// passesTo reports whether a claim satisfies an acquisition, and may be handed to it. A write also
+// satisfies an acquisition for reading. But a write isn't handed over if its holder has read under
+// it. The store couldn't tell another party's reads under the same owner string from those of the
+// old holder.
 func (cl *claim) passesTo(a *acquisition) bool {
 	return cl.kind.Passes() && (a.kind == cl.kind || a.kind.Shared()) &&
 		(cl.more == nil || cl.more.inner == nil && cl.more.many == a.o.permits &&
@@ -157,8 +158,8 @@ func (c *Client) passOnLocked(cl *claim) bool {
 // lent is a write that is lent to readers.
 type lent struct{ *claim }
 
-// ring downgrades the write if readers of this client still have it. Then other clients can read,
-// too.
+// ring downgrades the write if readers of this client still share it, so that other clients can
+// also read.
 func (l lent) ring(c *Client, _ instant) { c.backgroundLocked(func() { c.downgrade(l.claim) }) }
 
 // downgrade turns a lent write into a read. It asks the store for a read under the same owner

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Hold is a lock that is held, from [Locker.Acquire] to [Hold.Release]. Use it where the code can't
-// be one function, which [Locker.Do] requires. It is safe for concurrent use. A Hold of several
-// locks works in the same way: see [MultiLocker.Acquire].
+// Hold is a lock held from [Locker.Acquire] to [Hold.Release]. Use it where the code can't be a
+// single function, as [Locker.Do] requires. It is safe for concurrent use. A Hold of several locks
+// works the same way: see [MultiLocker.Acquire].
 //
 // If a Hold and its context are dropped without a Release, the client goes on renewing the lock. It
 // logs that when it finds out.
@@ -27,15 +27,15 @@ type stay struct {
 	hold   *hold
 	ctx    context.Context
 	alone  bool // its party makes no other calls, so only its function can have left a re-entry
-	whole  bool // re-entries that the function hasn't unlocked are released, too
+	whole  bool // re-entries that the function hasn't unlocked are also released
 }
 
 // Acquire waits for the lock as [Locker.LockContext] does, and returns a Hold. If ctx names an
 // owner, or comes from another hold of this lock, Acquire acts for it, and re-enters its hold.
 // Otherwise the Hold is an owner of its own. Two such Holds of one Locker exclude each other, and
 // are separate from the Locker's plain calls. With Wait(0), Acquire gives up with [ErrNotAcquired]
-// if another has the lock. The errors are those of LockContext. The context of the Hold ends with
-// ctx. To bound only the wait, use [Wait].
+// if someone else holds the lock. The errors are those of LockContext. The context of the Hold ends
+// with ctx. To bound only the wait, use [Wait].
 func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	got, err := l.enter(ctx, acquireOptions{}, opts)
 	if err != nil {
@@ -87,8 +87,8 @@ func (h *Hold) Context() context.Context {
 	return d
 }
 
-// Release releases the lock, and ends the context. It works even if ctx has ended. It tries for
-// five seconds or the rest of the lease at most, and no longer than ctx allows. If the store hasn't
+// Release releases the lock, and ends the context. It works even if ctx has ended. It tries for at
+// most five seconds or the rest of the lease, and no longer than ctx allows. If the store hasn't
 // answered by then, the error says so, and the release continues in the background. It returns
 // [ErrLost] if the lock was lost, and [ErrNotHeld] if it was released before.
 func (h *Hold) Release(ctx context.Context) error {
@@ -157,12 +157,12 @@ func (l *Locker) stateOf(h *hold, given bool) error {
 	}
 }
 
-// Until returns until when the lock is surely held without further renewal, by this process's
-// monotonic clock. That time is a hundredth of the lease before the store lets it end. Each renewal
-// moves it. If the store gave a fair lock to the first in line, it is held for one to three seconds
-// at first, whatever its lease. The first renewal, within a third of that time, is for the whole
-// lease. Code that must stop by then calls Until again and again, since after a loss another may
-// have the lock earlier.
+// Until returns the time until which the lock is sure to be held without further renewal, by this
+// process's monotonic clock. It is a hundredth of the lease before the time at which the store lets
+// the lock end. Each renewal moves it. If the store gave a fair lock to the first in line, it is
+// held for one to three seconds at first, whatever its lease. The first renewal, within a third of
+// that time, is for the whole lease. Code that must stop by then should call Until repeatedly,
+// since after a loss someone else may get the lock earlier.
 func (h *Hold) Until() time.Time {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -173,7 +173,7 @@ func (h *Hold) Until() time.Time {
 
 // HolderID returns the id of this hold in the store. It consists of the client's id, a colon and a
 // number. No two acquisitions have the same id. A hold that was handed over, or that readers of
-// this client share, has the id of the acquisition that asked the store.
+// this client share, keeps the id of the acquisition that asked the store.
 func (h *Hold) HolderID() string {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -183,8 +183,8 @@ func (h *Hold) HolderID() string {
 }
 
 // Token returns the lock's fencing token, if the lock comes from a [Client.FencedLocker]. The token
-// is never 0, and larger than all earlier tokens of this lock. It stays the same after a loss, so
-// that a resource can refuse it.
+// is never 0, and is larger than all earlier tokens of this lock. It stays the same after a loss,
+// so that a resource can refuse it.
 func (h *Hold) Token() (token uint64, ok bool) {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {
@@ -240,13 +240,13 @@ func Token(ctx context.Context) (token uint64, ok bool) {
 // If the lock was not acquired, the error is an [*Error] whose Op is "do". Otherwise it is fn's
 // error, joined with an *Error whose Op is "unlock" if the lock was lost while fn ran or the
 // release failed, even if fn returned nil. A loss wraps [ErrLost]. Test for that first, since fn's
-// error may be that of its context. The release takes 5 s or the rest of the lease at most, whether
+// error may be that of its context. The release takes at most 5 s or the rest of the lease, whether
 // or not ctx has ended. If fn panics, the error of the release is logged.
 //
 // If fn re-enters the lock with its context and doesn't unlock it again, the lock stays held, since
-// a goroutine that fn started may be inside. Do logs that, unless ctx names an owner. Unlock it
-// with the context that fn got. To know whether fn ran, see [Locker.TryDo], or record it in fn. The
-// error doesn't tell, since fn may return such an error of another lock.
+// a goroutine that fn started may still need it. Do logs that, unless ctx names an owner. Unlock it
+// with the context that was passed to fn. To find out whether fn ran, use [Locker.TryDo], or record
+// it in fn. The error can't tell, since fn may return such an error from another lock.
 func (l *Locker) Do(
 	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
 ) error {
@@ -261,10 +261,10 @@ func (l *Locker) Do(
 	return got.run(fn)
 }
 
-// TryDo is [Locker.Do] for work that is skipped while another has the lock. It acquires as
-// [Locker.TryLock] does, at once or within [Wait], and says whether fn ran. False with a nil error
-// means exactly one thing: another holds the lock. If fn ran, the error is that of Do. Otherwise it
-// is an [*Error] whose Op is "trydo".
+// TryDo is like [Locker.Do], but skips the work if someone else holds the lock. It acquires the
+// lock as [Locker.TryLock] does, at once or within [Wait], and reports whether fn ran. False with a
+// nil error means exactly one thing: someone else holds the lock. If fn ran, the error is that of
+// Do. Otherwise it is an [*Error] whose Op is "trydo".
 func (l *Locker) TryDo(
 	ctx context.Context, fn func(context.Context) error, opts ...AcquireOption,
 ) (ran bool, err error) {
@@ -303,7 +303,7 @@ func (l *Locker) enterAs(
 	return stay{locker: l, hold: h, ctx: ctx, alone: who.alone}, nil
 }
 
-// run calls fn while the lock is held. Then it releases the lock.
+// run calls fn while the lock is held, and then releases the lock.
 func (s *stay) run(fn func(context.Context) error) (err error) {
 	l := s.locker
 	ctx := l.client.inside(s.ctx, s.hold)
@@ -322,8 +322,8 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 }
 
 // giveBack releases the hold of a function that has returned. If the function has re-entered the
-// lock and not unlocked it again, a goroutine that it started may still need the lock. So giveBack
-// only logs that. If s.whole is set, it releases those re-entries, too.
+// lock without unlocking it again, a goroutine that it started may still need the lock. So giveBack
+// only logs that, unless s.whole is set. Then it also releases those re-entries.
 func (s *stay) giveBack(ctx context.Context) error {
 	c := s.locker.client
 	err := c.releaseWithin(ctx, s.hold)
@@ -374,7 +374,7 @@ func withoutCancel(ctx context.Context) context.Context {
 }
 
 // holdContext is the context of a hold. Its Err checks the clock, so it is right even if no timer
-// has run since the process was paused. In this package, only its Hold refers to it, so that a
+// has run since the process was paused. Within this package, only its Hold refers to it, so that a
 // dropped Hold can be detected.
 type holdContext struct {
 	context.Context // ends with the caller's context, with the hold, and at the release
@@ -397,7 +397,7 @@ func (d *holdContext) Err() error {
 	return d.Context.Err()
 }
 
-// Value returns the value in the caller's context. For the key of identities it returns the hold's
+// Value returns the value in the caller's context. For the identity key it returns the hold's
 // identity, so that calls with this context act for the hold.
 func (d *holdContext) Value(key any) any {
 	if key == (identityKey{}) {
@@ -436,7 +436,7 @@ func (d *holdContext) end() {
 	}
 }
 
-// watchedLocked returns the watchers of a hold. It makes them if there are none.
+// watchedLocked returns the watchers of a hold, and creates them if there are none.
 func (h *hold) watchedLocked() *watchers {
 	if h.watchers == nil {
 		h.watchers = new(watchers)

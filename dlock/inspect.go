@@ -16,16 +16,16 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// HoldInfo is a lock that a client holds, as the client knows it.
+// HoldInfo describes a lock that a client holds, as the client knows it.
 type HoldInfo struct {
 	Name     string
 	Kind     backend.Kind
 	HolderID string // see [Hold.HolderID]
 
-	// By names the party that holds it. For plain calls of a Locker it is "locker". For an [Owner]
-	// it is "owner N", where N is known in this process only. Each Do and Acquire without an owner
-	// has its own N. For a goroutine it is "goroutine N", with the N of goroutine dumps. For
-	// permits it is "permits".
+	// By describes the party that holds the lock. For plain calls of a Locker it is "locker". For
+	// an [Owner] it is "owner N", where N has a meaning only in this process. Each Do and Acquire
+	// without an owner has its own N. For a goroutine it is "goroutine N", with the N of goroutine
+	// dumps. For permits it is "permits".
 	By string
 
 	// Caller is the file and line of the call that acquired the lock, as "/src/orders/ship.go:42".
@@ -33,19 +33,19 @@ type HoldInfo struct {
 	Caller string
 
 	Since   time.Time // when its request was sent, or when the lock was handed over
-	Until   time.Time // until when it is held at least: see [Hold.Until]
+	Until   time.Time // it is held at least until then: see [Hold.Until]
 	Renewed bool      // it has no fixed lease
 
-	// Lease is the lease that the store is asked for. While the store answers renewals, at least
-	// two thirds of it are left.
+	// Lease is the lease requested from the store. While the store answers renewals, at least two
+	// thirds of it remain.
 	Lease time.Duration
 
-	Count   int    // how many unlocks release it
+	Count   int    // the number of unlocks that release it
 	Permits int    // of a Semaphore
 	Token   uint64 // of a fenced lock; otherwise 0
 }
 
-// WaitInfo is a waiting call of a client.
+// WaitInfo describes a call that waits for a lock, as the client knows it.
 type WaitInfo struct {
 	Name string
 	Kind backend.Kind
@@ -60,7 +60,7 @@ type WaitInfo struct {
 	Permits int // of a Semaphore
 }
 
-// Holds returns the client's present holds, the oldest first. It doesn't ask the store.
+// Holds returns the client's current holds, oldest first. It doesn't ask the store.
 func (c *Client) Holds() []HoldInfo {
 	c.mu.Lock()
 	var all []HoldInfo
@@ -86,8 +86,7 @@ func (c *Client) infoLocked(h *hold) HoldInfo {
 	}
 }
 
-// Waits returns the calls of the client that wait for a lock, the oldest first. It doesn't ask the
-// store.
+// Waits returns the client's calls that wait for a lock, oldest first. It doesn't ask the store.
 func (c *Client) Waits() []WaitInfo {
 	c.mu.Lock()
 	var all []WaitInfo
@@ -132,7 +131,7 @@ func called(p party, kind protocol.Kind) string {
 	}
 }
 
-// Stats has the counters of a client since it was made.
+// Stats holds a client's counters since its creation.
 type Stats struct {
 	// Acquisitions, by how the lock was acquired: see [Via].
 	FromStore, HandedOver, Reentered, Joined, Granted uint64
@@ -171,7 +170,7 @@ type Holder struct {
 	// contain it.
 	Client string
 
-	// Note is the holder's note: see [HolderNote]. Empty if it has none.
+	// Note is the holder's note: see [HolderNote]. It is empty if there is none.
 	Note string
 
 	Kind      backend.Kind  // Exclusive for plain, fenced and fair locks
@@ -195,9 +194,9 @@ type LockInfo struct {
 	Limit   int          // a semaphore's permits, as last told to the store; 0: not known
 }
 
-// Inspect asks the store who has the lock or the permits of that name, whatever its kind. A
-// LockInfo without Holders is a free lock. Errors are those of [Locker.IsLocked]. If the store
-// can't say, the error wraps [errors.ErrUnsupported].
+// Inspect asks the store who holds the lock or the permits with the given name, whatever its kind.
+// A LockInfo without Holders describes a free lock. Errors are those of [Locker.IsLocked]. If the
+// store can't say, the error wraps [errors.ErrUnsupported].
 func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	mustBeContext(ctx)
 	if name == "" {
@@ -256,11 +255,12 @@ func partsOf(owner string) (client, note string) {
 	return client, ""
 }
 
-// Locks asks the store page by page for its locks whose names begin with prefix, in any order. It
-// lists each lock that stays held until the list ends. It may also list locks that are acquired or
-// released meanwhile. The list ends with the first error, which is that of ctx, [ErrClosed], or the
-// store's. If the store can't list its locks, the error wraps [errors.ErrUnsupported]. A list may
-// take the store a while, but doesn't block it. On Redis and Valkey it looks at every key (SCAN).
+// Locks returns an iterator over the store's locks whose names begin with prefix, in no particular
+// order. It reads them from the store page by page. It yields each lock that is held throughout the
+// iteration, and may yield locks that are acquired or released meanwhile. The iteration ends at the
+// first error, which is that of ctx, [ErrClosed], or the store's. If the store can't list its
+// locks, the error wraps [errors.ErrUnsupported]. The iteration may take a while, but doesn't block
+// the store. On Redis and Valkey it scans every key (SCAN).
 func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, error] {
 	mustBeContext(ctx)
 	return func(yield func(LockInfo, error) bool) {
@@ -281,13 +281,13 @@ func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, e
 	}
 }
 
-// likely reports whether this is a lock, and not data that looks like one. On Redis and Valkey a
-// hash with one counter and an expiry looks like a lock.
+// likely reports whether this is a lock, and not data that merely looks like one. On Redis and
+// Valkey a hash with one counter and an expiry looks like a lock.
 func (i *LockInfo) likely() bool {
 	return i.Kind == backend.Permits || slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Client != "" })
 }
 
-// listPage is how many locks are asked for at a time.
+// listPage is the number of locks requested at a time.
 const listPage = 1000
 
 func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
@@ -304,7 +304,7 @@ func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.Lis
 	return res, nil
 }
 
-// Holder asks the store who has the lock. It returns the first of [Locker.Holders], or the zero
+// Holder asks the store who holds the lock. It returns the first of [Locker.Holders], or the zero
 // Holder if the lock is free.
 func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 	l.mustBeMade()
@@ -315,11 +315,11 @@ func (l *Locker) Holder(ctx context.Context) (Holder, error) {
 	return holders[0], nil
 }
 
-// Holders asks the store who has the lock, in one round trip. For the reading side of an [RWLocker]
-// it returns the readers, at most a thousand. For the writing side it returns the writer. Readers
-// that got the lock from a writer of this client are one Holder of Kind Write, since the store
-// knows only the writer. Errors are those of [Locker.IsLocked]. If the store can't say, the error
-// wraps [errors.ErrUnsupported].
+// Holders asks the store who holds the lock, in one round trip. For the reading side of an
+// [RWLocker] it returns the readers, at most a thousand. For the writing side it returns the
+// writer. Readers that got the lock from a writer of this client appear as a single Holder of Kind
+// Write, since the store knows only the writer. Errors are those of [Locker.IsLocked]. If the store
+// can't say, the error wraps [errors.ErrUnsupported].
 func (l *Locker) Holders(ctx context.Context) ([]Holder, error) {
 	l.mustBeMade()
 	holders, err := l.holders(ctx)
@@ -344,8 +344,8 @@ func (l *Locker) holders(ctx context.Context) ([]Holder, error) {
 	}), nil
 }
 
-// Holders asks the store who has permits, in one round trip. It returns at most a thousand holders.
-// Errors are those of [Locker.IsLocked]. If the store can't say, the error wraps
+// Holders asks the store who holds permits, in one round trip. It returns at most a thousand
+// holders. Errors are those of [Locker.IsLocked]. If the store can't say, the error wraps
 // [errors.ErrUnsupported].
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	l := s.mustBeMade()

@@ -9,18 +9,18 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// Latch is a distributed count-down latch. Processes count it down, and waiters go on when it is
-// zero. It is open while it has no count, which is before the first [Latch.Set], and again when it
+// Latch is a distributed count-down latch. Processes count it down, and waiters proceed when the
+// count reaches zero. It is open while it has no count: before the first [Latch.Set], and once it
 // has been counted down. On Redis and Valkey it is a Redisson RCountDownLatch, which Java programs
 // may share.
 //
-// A latch is no lock. It has no holder and no lease. The store doesn't know which processes should
-// count down. So if one of them dies, the count stays, and the waiters wait until their contexts
-// end. Another process must count down in its stead. If work is to go on after a death, use a lock
-// for each part, or [Client.Once]. The store keeps a count until it is zero.
+// A latch isn't a lock. It has no holder and no lease. The store doesn't know which processes
+// should count down. So if one of them dies, the count stays, and the waiters wait until their
+// contexts end. Another process must count down in its stead. If the work must go on after a crash,
+// use a lock for each part, or [Client.Once]. The store keeps a count until it reaches zero.
 //
-// An open latch can be set anew under the same name. A waiter that has missed the end of the old
-// count then waits for the new one, too. A late CountDown takes one from the new count. So use a
+// An open latch can be set again under the same name. But a waiter that missed the end of the old
+// count then waits for the new one as well, and a late CountDown decrements the new count. So use a
 // new name for each occasion, such as "import:2026-11-22".
 //
 // Making a Latch is cheap and does no I/O. It is safe for concurrent use. If the store has no
@@ -30,7 +30,7 @@ type Latch struct {
 	name   string
 }
 
-// Latch returns the latch of that name.
+// Latch returns the latch with the given name.
 func (c *Client) Latch(name string) *Latch {
 	if c == nil || c.store == nil {
 		panic("dlock: a Client that is nil, or wasn't made by New")
@@ -42,7 +42,7 @@ func (c *Client) Latch(name string) *Latch {
 func (l *Latch) Name() string { l.mustBeMade(); return l.name }
 
 // Set gives the latch a count, and reports whether it did. False means that the latch already has a
-// count, which stays. So each participant may call Set. An n below 1 is an error.
+// count, which is left unchanged. So each participant may call Set. An n below 1 is an error.
 //
 // Errors are those of [Locker.IsLocked]. After [ErrUnavailable] the count may have been set, or may
 // be set later.
@@ -55,12 +55,13 @@ func (l *Latch) Set(ctx context.Context, n int64) (bool, error) {
 	return res.Set, l.wrap("set", err)
 }
 
-// CountDown takes one from the count. If that was the last, the waiters go on. If the latch is
-// open, nothing changes.
+// CountDown decrements the count. When the count reaches zero, the waiters proceed. If the latch is
+// open, CountDown does nothing.
 //
-// Errors are those of [Locker.IsLocked]. A step that certainly wasn't carried out is tried again,
-// for 5 s at most. After [ErrUnavailable] it may have counted, or may count later. A second call
-// may then count twice, and open the latch too early, so check [Latch.Count] first.
+// Errors are those of [Locker.IsLocked]. A request that certainly wasn't carried out is retried for
+// at most 5 s. After [ErrUnavailable] the count may have been decremented, or may be decremented
+// later. A second call may then count twice, and open the latch too early, so check [Latch.Count]
+// first.
 func (l *Latch) CountDown(ctx context.Context) error {
 	l.mustBeMade()
 	mustBeContext(ctx)
@@ -82,9 +83,9 @@ func (l *Latch) Count(ctx context.Context) (int64, error) {
 	return res.Count, l.wrap("count", err)
 }
 
-// Wait waits until the latch is open or ctx ends. It goes on waiting while the store can't be
-// reached. The store notifies it, and it also polls now and then. Its error is that of ctx together
-// with the last error of the store, or [ErrClosed], or the error with which the store refused.
+// Wait waits until the latch is open or ctx ends. It keeps waiting while the store can't be
+// reached. The store notifies it, and it also polls now and then. Its error is that of ctx joined
+// with the last error of the store, or [ErrClosed], or the store's error if it refused the request.
 func (l *Latch) Wait(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("wait", l.wait(ctx))

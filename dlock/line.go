@@ -10,10 +10,10 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// Each call that waits for a fair lock has a place of its own in the store's line. So no call
-// leads, and the lock isn't handed over inside the client. The store gives the lock to the first in
-// line, and tells its client. A place ends unless it is renewed. The client renews the places of
-// all its waiting calls with one request, the look.
+// Each call that waits for a fair lock has its own place in the store's line. So no call leads, and
+// the lock isn't handed over inside the client. The store gives the lock to the first in line, and
+// notifies its client. A place expires unless it is renewed. The client renews the places of all
+// its waiting calls with a single request, the look.
 
 // Times for places in line.
 const (
@@ -23,18 +23,18 @@ const (
 	longestTrip = 10 * time.Second // longest wait for an answer
 )
 
-// keeping has the fields with which a queue keeps its places.
+// keeping holds the fields that a queue needs to keep its places.
 type keeping struct {
 	look    alarm   // of the next look
 	looking bool    // a look is under way
-	soon    bool    // another look follows the one under way at once
+	soon    bool    // another look immediately follows the one under way
 	looks   backoff // pauses if the store doesn't tell of grants
 	fails   backoff
 	reports backoff // pauses between failures in the log
 	report  instant // when the next failure may be logged
 
 	trip time.Duration // how long the last answer took
-	slow bool          // the last look had no answer in time
+	slow bool          // the last look wasn't answered in time
 }
 
 // A lineLook is the task of looking at a line on behalf of all its waiting calls.
@@ -120,7 +120,7 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	}
 }
 
-// placeLasts returns how long a place is to last.
+// placeLasts returns the lease of a place.
 func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 
 // patience returns how long a look may take. If a look is lost, the next one still comes before the
@@ -128,7 +128,7 @@ func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
 
 // took records how long an answer took, or that none came in time. If two answers in a row come too
-// late, took assumes a longer way to the store.
+// late, took assumes a longer round trip to the store.
 func (q *queue) took(trip time.Duration, late bool, err error) {
 	switch {
 	case err == nil:
@@ -177,7 +177,7 @@ func (c *Client) lookedLocked(claims []*claim, sent instant, place time.Duration
 // waitsLocked reports whether a queue still has waiting calls.
 func (c *Client) waitsLocked(q *queue) bool { return q.first != nil && !c.closed }
 
-// waiting returns the acquisition with that owner string, or nil.
+// waiting returns the acquisition with the given owner string, or nil.
 func (q *queue) waiting(owner string) *acquisition {
 	for a := q.first; a != nil && owner != ""; a = a.next {
 		if a.h != nil && a.h.claim.owner == owner {
@@ -193,8 +193,8 @@ func (a *acquisition) ask() {
 	a.notify()
 }
 
-// nextKeepLocked returns when to look at a line again. remaining is how long the present hold lasts
-// without renewal; negative: not known.
+// nextKeepLocked returns when to look at a line again. remaining is how long the current hold lasts
+// without renewal; it is negative if unknown.
 func (c *Client) nextKeepLocked(q *queue, remaining time.Duration) instant {
 	wait := keepInterval
 	if c.store.Notifier == nil || q.subscribed == failing || q.subscribed == denied {
@@ -206,7 +206,7 @@ func (c *Client) nextKeepLocked(q *queue, remaining time.Duration) instant {
 	return c.now() + max(wait, shortestWait)
 }
 
-// reportLineLocked logs now and then that a look at a line fails. It logs nothing if all waiting
+// reportLineLocked occasionally logs that looks at a line fail. It logs nothing if all waiting
 // calls have bounded waits, since these return the error.
 func (c *Client) reportLineLocked(q *queue, err error) {
 	now := c.now()

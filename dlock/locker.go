@@ -16,10 +16,10 @@ import (
 // Locker is a distributed lock that behaves like a [sync.Mutex]. It implements [sync.Locker].
 //
 // Calls that name no owner are plain calls. They have one hold at a time, from a lock to its
-// unlock. Any goroutine may unlock it. A second Lock waits, in the same goroutine too. Once locked,
-// a Locker stays locked until it is unlocked, even after its hold was lost. Otherwise a late unlock
-// would release another goroutine's hold. Another Locker for the same name, from any client,
-// competes for the lock, and can get it after the loss.
+// unlock. Any goroutine may unlock it. A second Lock waits, even in the same goroutine. Once
+// locked, a Locker stays locked until it is unlocked, even after its hold was lost. Otherwise a
+// late unlock would release another goroutine's hold. Another Locker for the same name, from any
+// client, competes for the lock, and can get it after the loss.
 //
 // Making a Locker is cheap and does no I/O. A handler can make one per request.
 //
@@ -28,8 +28,8 @@ import (
 // context that you locked with. With the context of a Hold that has ended, locking and unlocking
 // fail with [ErrLost] or [ErrNotHeld].
 //
-// If a Locker is dropped while its plain calls have the lock, the client logs that when it notices,
-// and goes on renewing the lock. A Locker is safe for concurrent use. It must not be copied. Its
+// If a Locker is dropped while its plain calls hold the lock, the client logs that when it notices,
+// and keeps renewing the lock. A Locker is safe for concurrent use. It must not be copied. Its
 // methods panic if it is nil or wasn't made by a [Client], or if their context is nil.
 type Locker struct {
 	client *Client
@@ -42,7 +42,7 @@ type Locker struct {
 }
 
 // A variable is the state of a Locker's plain calls. Like a mutex, it knows whether it is locked,
-// but not by which caller. In this package it has no reference to its Locker, so that a dropped
+// but not by which caller. Nothing in this package refers from it to its Locker, so that a dropped
 // Locker can be detected.
 type variable struct {
 	watched atomic.Bool // its Locker is watched for being dropped
@@ -77,7 +77,7 @@ func (l *Locker) mustBeMade() {
 func (l *Locker) Name() string { l.mustBeMade(); return l.name }
 
 // For returns a Locker for the same lock whose plain calls act for o. That Locker can be locked
-// again while o holds the lock. The lock is free after as many unlocks. For panics if o is zero.
+// again while o holds the lock, and must be unlocked as many times. For panics if o is zero.
 func (l *Locker) For(o Owner) *Locker {
 	l.mustBeMade()
 	o.mustBeSomebody("For")
@@ -87,14 +87,14 @@ func (l *Locker) For(o Owner) *Locker {
 }
 
 // With returns a Locker for the same lock whose acquiring calls have these options as defaults.
-// They come after the defaults of l, and before a call's own options. If an option is given twice,
-// the last one counts. If the plain calls of l act for an owner, so do those of the new Locker.
-// Otherwise they are separate, as with another Locker of that name (see [Client.Locker]). So the
-// order of With and [Locker.For] makes no difference.
+// They are applied after the defaults of l, and before a call's own options. If an option is given
+// twice, the last one counts. If the plain calls of l act for an owner, so do those of the new
+// Locker. Otherwise they are separate, as with another Locker of that name (see [Client.Locker]).
+// So the order of With and [Locker.For] makes no difference.
 //
-// Lock has these defaults, too. Use With if code takes a [sync.Locker] and its lock needs a
-// [FixedLease] or a [RenewedLease]. Lock ignores [Wait], since it couldn't report that it has no
-// lock. TryLock with Wait as a default waits that long. With Wait(0) it doesn't wait.
+// The defaults also apply to Lock. Use With if code takes a [sync.Locker] and its lock needs a
+// [FixedLease] or a [RenewedLease]. Lock ignores [Wait], since it couldn't report that it gave up.
+// TryLock with Wait as a default waits that long. With Wait(0) it doesn't wait.
 //
 // An invalid option (nil, a lease that is too short) makes the calls fail, and Lock panic. With
 // itself doesn't fail.
@@ -105,10 +105,10 @@ func (l *Locker) With(opts ...AcquireOption) *Locker {
 	return with
 }
 
-// Lock waits until it has the lock, which is then renewed until [Locker.Unlock]. If the store can't
-// be reached or returns errors, even one such as a wrong password, Lock keeps trying and logs that
-// now and then. If waiting can't help, Lock panics with an [*Error]. It wraps [ErrClosed] if the
-// client is closed, [ErrConflict] if the name belongs to other data, [ErrUpgrade], or
+// Lock waits until it acquires the lock, which is then renewed until [Locker.Unlock]. If the store
+// can't be reached or returns errors, even one such as a wrong password, Lock keeps trying and logs
+// that now and then. If waiting can't help, Lock panics with an [*Error]. It wraps [ErrClosed] if
+// the client is closed, [ErrConflict] if the name belongs to other data, [ErrUpgrade], or
 // [errors.ErrUnsupported] if the store lacks the kind of lock. Or it says that the name is empty,
 // or which option of [Locker.With] is invalid.
 func (l *Locker) Lock() {
@@ -140,9 +140,9 @@ func isHopeless(err error) bool {
 	return ok
 }
 
-// Unlock releases the lock. It panics, with an [*Error] that wraps [ErrNotHeld], if the caller
-// never had it. If the lock was lost, Unlock logs that. If the store can't be reached within 5 s,
-// it logs that, and the release continues in the background.
+// Unlock releases the lock. It panics with an [*Error] that wraps [ErrNotHeld] if the caller never
+// held it. If the lock was lost, Unlock logs that. If the store can't be reached within 5 s, it
+// logs that, and the release continues in the background.
 func (l *Locker) Unlock() {
 	l.mustBeMade()
 	err := l.unlock(context.Background())
@@ -163,29 +163,31 @@ func (l *Locker) mayHaveLost() bool {
 	return c.forgot && l.self() != party(l.plain)
 }
 
-// LockContext waits until it has the lock, as long as ctx and [Wait] allow. The lock is renewed
-// until it is unlocked, unless [FixedLease] is given. Without Wait, only ctx limits the wait.
+// LockContext waits until it acquires the lock, for as long as ctx and [Wait] allow. The lock is
+// renewed until it is unlocked, unless [FixedLease] is given. Without Wait, only ctx limits the
+// wait.
 //
 // Its errors are
 //
-//   - that of ctx, and its cause if that is another;
-//   - [ErrNotAcquired] after the wait;
+//   - that of ctx, and its cause if that is different;
+//   - [ErrNotAcquired] when the wait has run out;
 //   - [ErrLost] if the hold that the call re-enters is lost, or if the wait ends on a Locker whose
 //     last hold was lost and not unlocked;
 //   - [ErrNotHeld] with the context of a Do whose hold was released;
 //   - [ErrClosed] and [ErrConflict].
 //
-// An error that ended a wait also wraps [ErrHeld] if another had the lock, or [ErrUnavailable] and
-// the store's error. If the store refuses for good, the call returns ErrUnavailable at once. A call
-// without any bound logs, now and then, that the store is unavailable.
+// An error that ended a wait also wraps [ErrHeld] if someone else held the lock, or
+// [ErrUnavailable] and the store's error. If the store refuses for good, the call returns
+// ErrUnavailable at once. A call with no bound on its wait logs now and then that the store is
+// unavailable.
 func (l *Locker) LockContext(ctx context.Context, opts ...AcquireOption) error {
 	l.mustBeMade()
 	_, err := l.acquire(ctx, l.caller(ctx), acquireOptions{}, opts)
 	return l.wrap("lock", err)
 }
 
-// TryLock takes the lock if that is possible now, or within [Wait]. False with a nil error means
-// exactly one thing: another holds it. (With an [RWLocker] it may also mean that a writer has
+// TryLock acquires the lock if it can do so now, or within [Wait]. False with a nil error means
+// exactly one thing: someone else holds it. (With an [RWLocker] it may also mean that a writer has
 // waited for longer than the caller, or longer than an earlier reader of this client.) The lock is
 // renewed until it is unlocked, unless [FixedLease] is given. Errors are those of
 // [Locker.LockContext], and [ErrLost] if the last hold of this Locker was lost and not unlocked. A
@@ -201,13 +203,13 @@ func (l *Locker) TryLock(ctx context.Context, opts ...AcquireOption) (bool, erro
 }
 
 // UnlockContext releases the lock, or one hold of an owner that has several. It works even if ctx
-// has ended before the call. It tries for 5 s or the rest of the lease at most, and no longer than
+// has ended before the call. It tries for at most 5 s or the rest of the lease, and no longer than
 // ctx allows. If the store hasn't answered by then, the error says so, the caller no longer has the
 // lock, and the release continues in the background.
 //
-// It returns [ErrNotHeld] if the caller never had the lock, and [ErrLost] if the hold had ended
-// before. The client remembers at most 1,024 losses of owners, each for ten leases. After that the
-// error is ErrNotHeld. A Locker always remembers the losses of its plain calls.
+// It returns [ErrNotHeld] if the caller never held the lock, and [ErrLost] if the hold had already
+// been lost. The client remembers at most 1,024 losses of owners, each for ten leases. After that,
+// the error is ErrNotHeld. A Locker always remembers the losses of its plain calls.
 func (l *Locker) UnlockContext(ctx context.Context) error {
 	l.mustBeMade()
 	return l.wrap("unlock", l.unlock(ctx))
@@ -217,16 +219,16 @@ func (l *Locker) UnlockContext(ctx context.Context) error {
 // held. It is for operators, since the holder may still be in its critical section. A holder in
 // this client is told at once. A holder in another client is told at its next renewal, or with a
 // [FixedLease] at the end of its lease. Until then two holders may act at once. ForceUnlock sends
-// one request. After an error of the store it is unknown whether that was carried out. The store
-// may yet carry it out, and then frees the lock of whoever has it by that time. If the name belongs
-// to data that is no lock, the error is [ErrConflict], and nothing changes.
+// one request. After an error from the store, it is unknown whether the request was carried out. It
+// may still be carried out later, and then frees the lock of whoever holds it by that time. If the
+// name belongs to data that isn't a lock, the error is [ErrConflict], and nothing changes.
 func (l *Locker) ForceUnlock(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	released, err := l.force(ctx)
 	return released, l.wrap("forceunlock", err)
 }
 
-// force frees the Locker's lock, whichever client has it.
+// force frees the Locker's lock, whichever client holds it.
 func (l *Locker) force(ctx context.Context) (bool, error) {
 	if err := l.usable(ctx); err != nil {
 		return false, err
@@ -291,8 +293,8 @@ func (cl *claim) goesWith(kind protocol.Kind) bool {
 }
 
 // struck is called after a request that has forced a lock. It ends the claims in mine, which this
-// client had before the request. The client may have got other claims before the store carried out
-// the request, which then ended them, too. So the client asks the store about these.
+// client held before the request. The client may have acquired other claims before the store
+// carried out the request, which then ended those as well. So the client asks the store about them.
 func (c *Client) struck(l *Locker, kind protocol.Kind, mine []*claim) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -322,8 +324,8 @@ func (l *Locker) IsLocked(ctx context.Context) (bool, error) {
 	return res.Held, l.wrap("islocked", err)
 }
 
-// TTL asks the store how long the lock lasts without renewal. The result is 0 if the lock is free.
-// It is negative if the lock never ends or the store doesn't know.
+// TTL asks the store how long the lock will last without renewal. The result is 0 if the lock is
+// free. It is negative if the lock never expires or the store doesn't know.
 func (l *Locker) TTL(ctx context.Context) (time.Duration, error) {
 	l.mustBeMade()
 	res, err := l.look(ctx)
@@ -331,25 +333,25 @@ func (l *Locker) TTL(ctx context.Context) (time.Duration, error) {
 }
 
 // IsHeld reports whether the caller holds the lock, both by this client's own clock and in the
-// store. With an error the answer is false.
+// store. If it returns an error, the result is false.
 func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 	l.mustBeMade()
 	n, err := l.count(ctx)
 	return n > 0, l.wrap("isheld", err)
 }
 
-// HoldCount returns how many unlocks by the caller release the lock fully. It is 0 if the caller
-// doesn't hold the lock, by this client's own clock or in the store.
+// HoldCount returns the number of unlocks with which the caller fully releases the lock. It is 0 if
+// the caller doesn't hold the lock, by this client's own clock or in the store.
 func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 	l.mustBeMade()
 	n, err := l.count(ctx)
 	return n, l.wrap("holdcount", err)
 }
 
-// Lost returns a channel that is closed when the caller's present hold is lost or the client is
-// closed. It is closed already if the caller doesn't hold the lock. An unlock never closes it.
+// Lost returns a channel that is closed when the caller's current hold is lost or the client is
+// closed. It is already closed if the caller doesn't hold the lock. An unlock never closes it.
 // Plain reads through one Locker can't be told apart, so if one is lost, the channels of the others
-// may be closed, too.
+// may also be closed.
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	if h := l.present(l.caller(ctx)); h != nil {
@@ -360,7 +362,7 @@ func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	return over
 }
 
-// acquire gets the lock for a caller, with options.
+// acquire acquires the lock for a caller, with options.
 func (l *Locker) acquire(
 	ctx context.Context, who caller, o acquireOptions, opts []AcquireOption,
 ) (*hold, error) {
@@ -439,8 +441,7 @@ func (l *Locker) unlockPlain(ctx context.Context) error {
 		if !l.kind.Shared() {
 			return ErrNotHeld
 		}
-		// Other calls have released that hold to the end. This call releases another hold of the
-		// Locker.
+		// Other calls have fully released that hold. This call releases another hold of the Locker.
 	}
 }
 
@@ -523,8 +524,8 @@ func (l *Locker) look(ctx context.Context) (backend.LookResult, error) {
 	}
 }
 
-// storedKind returns the kind that the Locker's lock has in the store. It is a write if readers of
-// this client share a lent write.
+// storedKind returns the kind of the Locker's lock in the store. It is a write if readers of this
+// client share a lent write.
 func (l *Locker) storedKind() protocol.Kind {
 	if cl := l.lent(); cl != nil {
 		return protocol.Kind(backend.Write)
@@ -567,8 +568,8 @@ func (c *Client) stepError(ctx context.Context, err error) error {
 	return err
 }
 
-// count returns how many unlocks the caller owes. It is 0 unless the caller's hold is valid both in
-// this client and in the store.
+// count returns the number of unlocks that the caller owes. It is 0 unless the caller's hold is
+// valid both in this client and in the store.
 func (l *Locker) count(ctx context.Context) (int, error) {
 	if err := l.usable(ctx); err != nil {
 		return 0, err
@@ -597,8 +598,8 @@ func (l *Locker) asked(who caller) (*hold, backend.LookRequest) {
 	return h, h.claim.lookRequest()
 }
 
-// counted returns how many unlocks the caller owes, given the store's answer about its hold h. ok
-// is false if the claim has been downgraded since the request was made.
+// counted returns the number of unlocks that the caller owes, given the store's answer about its
+// hold h. ok is false if the claim has been downgraded since the request was made.
 func (l *Locker) counted(
 	who caller, h *hold, kind protocol.Kind, res backend.LookResult,
 ) (n int, ok bool) {
@@ -638,7 +639,7 @@ func (l *Locker) presentLocked(who caller) *hold {
 	return who.hold
 }
 
-// wrap makes err an error of this package. A nil error stays nil.
+// wrap wraps err in an [Error] with the given Op. A nil error stays nil.
 func (l *Locker) wrap(op string, err error) error {
 	if err == nil {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A logbook writes log records in a goroutine of its own, which runs while there are records. A
-// logger that is slow or hangs must not delay renewals, or the report of a loss.
+// A logbook writes log records in its own goroutine, which runs while there are records. A logger
+// that is slow or hangs must not delay renewals, or the report of a loss.
 type logbook struct {
 	logger *slog.Logger
 
@@ -26,7 +26,7 @@ type record struct {
 	args  []any
 }
 
-// longestLogbook is how many records may wait for a slow logger.
+// longestLogbook is the maximum number of records that may wait for a slow logger.
 const longestLogbook = 1024
 
 // add queues records, which are written in order.
@@ -68,7 +68,7 @@ func (b *logbook) write() {
 	}
 }
 
-// next returns the records to be written next. If there are none, it returns nil, and the goroutine
+// next returns the next records to write. If there are none, it returns nil, and the goroutine
 // counts as ended.
 func (b *logbook) next() (records []record, dropped int) {
 	b.mu.Lock()
@@ -109,7 +109,7 @@ func (b *logbook) log(r record) {
 }
 
 // A sentence is an error in a log record of this package. It is always logged as text, since the
-// record itself has the attributes that [Error.LogValue] would add.
+// record itself contains the attributes that [Error.LogValue] would add.
 type sentence struct{ error }
 
 func (s sentence) Unwrap() error { return s.error }

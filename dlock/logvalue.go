@@ -5,16 +5,16 @@ import (
 	"log/slog"
 )
 
-// Values that users log have attributes with the same names as this package's log records, such as
-// name, kind and holder.
+// When users log values of this package, the attributes have the same names as those of the
+// package's own log records, such as name, kind and holder.
 
-// mostLogged is how many names a list in the log has at most.
+// mostLogged is the maximum number of names that a list in the log contains.
 const mostLogged = 10
 
 // LogValue returns the error as a group with msg (the whole text), op, name and reason. The reason
-// is a word for the wrapped error: "held" ([ErrHeld]), "unavailable", "not_held", "lost", "closed",
-// "conflict", "upgrade", "too_many", "no_limit" or "unsupported". For a [Loss], reason is that of
-// the loss, and the group also has the attributes of [Loss.LogValue].
+// is a keyword for the wrapped error: "held" ([ErrHeld]), "unavailable", "not_held", "lost",
+// "closed", "conflict", "upgrade", "too_many", "no_limit" or "unsupported". For a [Loss], reason is
+// that of the loss, and the group also has the attributes of [Loss.LogValue].
 func (e *Error) LogValue() slog.Value {
 	if e == nil {
 		return slog.Value{}
@@ -29,7 +29,7 @@ func (e *Error) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// reasons are the words for errors. The most specific come first.
+// reasons lists the keywords for errors, the most specific first.
 var reasons = []struct {
 	err  error
 	word string
@@ -46,7 +46,7 @@ var reasons = []struct {
 	{ErrHeld, "held"},
 }
 
-// reasonOf returns the word for an error, or "".
+// reasonOf returns the keyword for an error, or "".
 func reasonOf(err error) string {
 	for _, r := range reasons {
 		if errors.Is(err, r.err) {
@@ -121,8 +121,8 @@ func (e *Election) LogValue() slog.Value {
 		slog.String("kind", e.locker.kind.String()), slog.Bool("leads", e.IsLeader()))
 }
 
-// LogValue returns a group with locks, the number of locks, and names, the first ten. It doesn't
-// ask the store.
+// LogValue returns a group with locks (their number) and names (the first ten). It doesn't ask the
+// store.
 func (m *MultiLocker) LogValue() slog.Value {
 	if m == nil {
 		return slog.Value{}

@@ -9,15 +9,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A lookout lets a call look into the store again and again, until it sees the expected state. The
-// store tells it when to look. It also polls now and then, since messages get lost, and leases end
+// A lookout lets a call look into the store repeatedly, until it sees the expected state. The store
+// tells it when to look. It also polls now and then, since messages get lost, and leases end
 // without one.
 type lookout struct {
 	client   *Client
-	end      context.CancelFunc // ends the listening
+	end      context.CancelFunc // stops listening
 	woken    chan struct{}
 	told     atomic.Bool // the store sends messages about changes
-	polls    backoff     // pauses between looks if it doesn't
+	polls    backoff     // pauses between looks if it doesn't send any
 	failures backoff
 }
 
@@ -52,8 +52,8 @@ func (w *lookout) wake() {
 }
 
 // wait waits until the next look is due. remaining is how long the state that the last look saw
-// will last; 0 or less: not known. wait returns false if the call or the client has ended, so that
-// no look follows.
+// will last; it is 0 or less if unknown. wait returns false if the call or the client has ended, so
+// that no look follows.
 func (w *lookout) wait(ctx context.Context, remaining time.Duration) bool {
 	w.failures.reset()
 	wait, jitter := longestPause(w.client.lease), longestJitter

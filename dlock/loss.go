@@ -23,14 +23,14 @@ type Loss struct {
 	Holder string // the holder's id in the store: see [Hold.HolderID]
 	Reason LossReason
 
-	// At is when the loss was found. Held is how long the lock was held until then or, if the lease
-	// ended before, until its end. Unconfirmed is how long before the loss the store had last
-	// confirmed the hold.
+	// At is when the loss was discovered. Held is how long the lock was held until then or, if the
+	// lease ended earlier, until its end. Unconfirmed is the time from the store's last
+	// confirmation of the hold to the loss.
 	At                time.Time
 	Held, Unconfirmed time.Duration
 
 	TakenBy string        // of LossTaken: the id of the new holder in the store
-	Paused  time.Duration // of LossPaused: how long the process stood still at least
+	Paused  time.Duration // of LossPaused: how long the process stood still, at least
 	Err     error         // of LossExpired: the store's last error
 
 	// Deprecated: Use Unconfirmed, which has the same value and says what it means.
@@ -40,8 +40,8 @@ type Loss struct {
 	By string
 }
 
-// A program may have made a Loss itself, for example in a test, with only the old fields. So the
-// methods of Loss read them, too.
+// A program may have created a Loss itself, for example in a test, with only the old fields. So the
+// methods of Loss also read those.
 
 func (l *Loss) unconfirmed() time.Duration { return cmp.Or(l.Unconfirmed, l.Renewed) }
 
@@ -55,18 +55,18 @@ const (
 	// LossExpired: the lease ran out, because the store didn't answer renewals, or refused them.
 	LossExpired LossReason = iota
 
-	// LossGone: the store doesn't have the hold, and no other holder is known. Another client or an
-	// operator forced the lock, or the store lost its data. It is also the reason until the store
-	// has said who has the lock now.
+	// LossGone: the store no longer has the hold, and no other holder is known. Another client or
+	// an operator forced the lock, or the store lost its data. It is also the reason until the
+	// store has said who holds the lock now.
 	LossGone
 
-	// LossTaken: the store doesn't have the hold, and another has the lock.
+	// LossTaken: the store no longer has the hold, and someone else holds the lock.
 	LossTaken
 
 	// LossForced: this client forced the lock.
 	LossForced
 
-	// LossPaused: this process stood still, or its machine did, while the lease ran out.
+	// LossPaused: this process or its machine stood still while the lease ran out.
 	LossPaused
 
 	// LossLease: its fixed lease ran out, see [FixedLease]. That is as intended, unless the work
@@ -74,7 +74,7 @@ const (
 	LossLease
 )
 
-// String returns the reason in a word: "expired", "gone", "taken", "forced", "paused" or "lease".
+// String returns the name of the reason: "expired", "gone", "taken", "forced", "paused" or "lease".
 func (r LossReason) String() string {
 	return [...]string{"expired", "gone", "taken", "forced", "paused", "lease"}[r]
 }
@@ -119,7 +119,7 @@ type why struct {
 
 var gone = why{reason: LossGone}
 
-// takenBy says that the store has given a lock to another.
+// takenBy is the reason for the loss of a lock that the store has given to another owner.
 func takenBy(owner string) why { return why{reason: LossTaken, by: owner} }
 
 // ranOutLocked returns the reason why a claim has expired.
@@ -139,7 +139,7 @@ func (c *Client) ranOutLocked(cl *claim, now instant) why {
 	return w
 }
 
-// shortestStall is the length from which a stall counts.
+// shortestStall is the length from which a stall counts as such.
 const shortestStall = 10 * time.Millisecond
 
 // A stall is a time in which the process stood still, so that alarms that were due didn't ring.
@@ -177,9 +177,9 @@ func (c *Client) troubledLocked(cl *claim, w why) {
 	c.troubles[cl] = w
 }
 
-// goneLocked ends a claim that the store says it doesn't have. From now on the claim can't be
-// relied on. Its holders are told once the store has said who has the lock, or after a moment
-// without an answer.
+// goneLocked ends a claim that, by its own account, the store doesn't have. From now on the claim
+// can't be relied on. Its holders are told once the store has said who holds the lock, or after a
+// moment without an answer.
 func (c *Client) goneLocked(cl *claim) {
 	if c.store.Inspector == nil || cl.kind.Many() {
 		c.loseClaimLocked(cl, gone)
@@ -205,10 +205,10 @@ func (c *Client) lookLocked(cl *claim) {
 	c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.goneLocked) })
 }
 
-// inquiryPatience is how long the store may take to say who has a lost lock.
+// inquiryPatience is how long the store may take to say who holds a lost lock.
 const inquiryPatience = 100 * time.Millisecond
 
-// whoHas asks the store who has the lock of a claim that the store has lost.
+// whoHas asks the store who holds the lock of a claim that the store has lost.
 func (c *Client) whoHas(ctx context.Context, cl *claim) why {
 	if c.store.Inspector == nil {
 		return gone
@@ -330,7 +330,7 @@ func (c *Client) foundLost(ctx context.Context, h *hold) {
 	c.reportLossLocked(l)
 }
 
-// Losses returns the last 64 losses of this client, the latest first. They include losses of fixed
+// Losses returns the last 64 losses of this client, latest first. They include expired fixed
 // leases.
 func (c *Client) Losses() []Loss {
 	c.mu.Lock()

@@ -70,10 +70,10 @@ func (c *Client) presentLocked(cl *claim) *object {
 	return c.objects[cl.object.family][cl.object.name]
 }
 
-// is reports whether o is the object of a Locker's lock.
+// is reports whether o represents the lock of a Locker.
 func (o *object) is(l *Locker) bool { return o.name == l.name && o.family == l.kind.Family() }
 
-// A lockKey is the name of a lock with its family.
+// A lockKey identifies a lock by its name and family.
 type lockKey struct {
 	family protocol.Family
 	name   string
@@ -81,8 +81,8 @@ type lockKey struct {
 
 func (o *object) key() lockKey { return lockKey{o.family, o.name} }
 
-// heldLocked reports whether this client has the lock in such a way that call a can't have it.
-// Holds of the party that is given as but don't count, unless they are permits.
+// heldLocked reports whether this client holds the lock in a way that excludes call a. Holds of the
+// party but don't count, unless they are permits.
 func (c *Client) heldLocked(o *object, a *acquisition, but party) bool {
 	if o == nil {
 		return false
@@ -96,7 +96,7 @@ func (c *Client) heldLocked(o *object, a *acquisition, but party) bool {
 	return !a.kind.Shared() && c.readLocked(o, but)
 }
 
-// waitsFor returns a pointer to the field with the queue in which calls for a kind wait.
+// waitsFor returns a pointer to the field that holds the queue of calls for a kind.
 func (o *object) waitsFor(kind protocol.Kind) **queue {
 	if kind.Placed() {
 		return &o.line
@@ -104,7 +104,7 @@ func (o *object) waitsFor(kind protocol.Kind) **queue {
 	return &o.queue
 }
 
-// queues returns the queues that have waiting calls.
+// queues returns the object's queues of waiting calls.
 func (o *object) queues() iter.Seq[*queue] {
 	return func(yield func(*queue) bool) {
 		if o.queue != nil && !yield(o.queue) {

@@ -12,10 +12,10 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// Once runs fn for an occasion of a job, unless fn has succeeded for this occasion, or is running,
-// in any process. It is for jobs that every replica starts. The name is the job's. The occasion is
-// the same for all replicas, for example a date, the scheduled time, or the id of a message. Once
-// reports whether this call ran fn:
+// Once runs fn for an occasion of a job, unless fn has already succeeded for this occasion, or is
+// running, in any process. It is for jobs that every replica starts. The name is the job's. The
+// occasion is the same for all replicas, for example a date, the scheduled time, or the id of a
+// message. Once reports whether this call ran fn:
 //
 //	true, nil             it ran now, and succeeded
 //	false, nil            it has succeeded before, here or elsewhere
@@ -24,8 +24,8 @@ import (
 //	true, another error   it ran now, and succeeded, but that couldn't be noted: it may run again
 //	false, another error  it wasn't tried: the store, or ctx, or the arguments didn't allow it
 //
-// Once never waits for another call. Every call is an owner of its own, whatever owner ctx names.
-// So within fn, a call for the same occasion returns ErrHeld. fn gets the context of a hold (see
+// Once never waits for another call. Each call is a separate owner, whatever owner ctx names. So
+// within fn, a call for the same occasion returns ErrHeld. fn gets the context of a hold (see
 // [Hold.Context]): the lock is renewed while fn runs, and the context ends if the lock is lost. If
 // fn returns nil, the lock stays taken for keep from then on, and other calls are told that fn has
 // succeeded. If fn returns an error, panics, or ends its goroutine, the lock is free at once.
@@ -66,28 +66,28 @@ func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Dura
 	return l.once(ctx, err, keep, fn, nil)
 }
 
-// Once runs fn under the lock unless fn has succeeded within the last keep, or is running, in any
-// process. It is [Client.Once] for a plain or fenced lock of any name, with options. Results,
-// crashes and keep work as described there. The keep of the call that ran fn counts.
+// Once runs fn under the lock, unless fn has succeeded within the last keep, or is running, in any
+// process. It is like [Client.Once], but for a plain or fenced lock of any name, and with options.
+// Results, crashes and keep work as described there. The keep of the call that ran fn counts.
 //
 // With [Wait], a call waits while another call runs fn. If fn succeeds there, the waiting call
 // returns false without an error:
 //
 //	ran, err := client.Locker("rates").Once(ctx, time.Minute, fetchRates, dlock.Wait(5*time.Second))
 //
-// Each waiting call is told when fn has succeeded or failed. After a failure one of the waiting
-// calls, whichever is first, runs fn. After a crash one of them runs fn when the lease has run out.
-// If the wait or ctx ends while another call is still running fn, the error wraps [ErrHeld]. The
-// default is Wait(0): one attempt.
+// Each waiting call is told when fn has succeeded or failed. After a failure, whichever waiting
+// call is first runs fn. After a crash, one of them runs fn when the lease has run out. If the wait
+// or ctx ends while another call is still running fn, the error wraps [ErrHeld]. The default is
+// Wait(0): a single attempt.
 //
-// The lock doesn't store the result of fn. fn must write its result, before it returns, to a place
+// The lock doesn't store the result of fn. Before it returns, fn must write its result to a place
 // that the other callers read, such as a cache or a database.
 func (l *Locker) Once(ctx context.Context, keep time.Duration, fn func(context.Context) error, opts ...AcquireOption) (ran bool, err error) {
 	l.mustBeMade()
 	return l.once(ctx, nil, keep, fn, opts)
 }
 
-// once carries out both methods Once. wrong is an error in the caller's arguments, or nil.
+// once implements both Once methods. wrong is an error in the caller's arguments, or nil.
 func (l *Locker) once(ctx context.Context, wrong error, keep time.Duration, fn func(context.Context) error, opts []AcquireOption) (ran bool, err error) {
 	mustBeContext(ctx)
 	if wrong == nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// DefaultLease is the lease of locks, unless [WithLease] sets another. A lock is renewed each time
-// a third of its lease has passed.
+// DefaultLease is the lease of locks, unless [WithLease] sets a different one. A lock is renewed
+// each time a third of its lease has passed.
 const DefaultLease = 30 * time.Second
 
 // Option configures a [Client].
@@ -18,9 +18,9 @@ type Option func(*Client) error
 // WithLease sets the lease of elections, of [Client.Once], and of locks without [FixedLease] and
 // [RenewedLease]. The lease is how long such a lock outlives a holder that crashes, and how long a
 // holder that is cut off from the store may rely on the lock. The lease is renewed each time a
-// third of it has passed. Choose seconds: the lease should be as long as many round trips, and much
-// longer than the pauses of a process. The default is [DefaultLease]. The minimum is 1 ms, or what
-// the store allows. Fractions of a millisecond are dropped.
+// third of it has passed. A lease of several seconds is usually right: it should span many round
+// trips, and be much longer than the pauses of a process. The default is [DefaultLease]. The
+// minimum is 1 ms, or what the store allows. Fractions of a millisecond are dropped.
 func WithLease(d time.Duration) Option {
 	return func(c *Client) error {
 		if err := checkLease(d); err != nil {
@@ -35,16 +35,16 @@ func WithLease(d time.Duration) Option {
 // sets another time.
 const DefaultHandover = 10 * time.Millisecond
 
-// WithHandover bounds for how long goroutines of this client may hand a lock over without asking
-// the store. If a lock was taken from the store less than d ago, and is renewed, an unlock passes
-// it to the goroutine of this client that has waited longest. That is a thousand times faster than
-// a round trip. After d an unlock releases the lock in the store, so that other processes get their
+// WithHandover limits how long goroutines of this client may hand a lock over without asking the
+// store. If a lock was acquired from the store less than d ago, and is renewed, an unlock passes it
+// to the goroutine of this client that has waited longest. That is a thousand times faster than a
+// round trip. After d an unlock releases the lock in the store, so that other processes get their
 // turn. They may wait for up to d longer. The default is [DefaultHandover]. [New] panics if d is
 // negative or above ten years.
 //
-// A hand-over rests on the store's last answer. After a [Locker.ForceUnlock] by another client, or
-// if the store loses its data, a goroutine may still enter until d has passed, though another
-// client has the lock by then. An unlock that hands the lock over doesn't notice this. With 0
+// A hand-over relies on the store's last answer. After a [Locker.ForceUnlock] by another client, or
+// if the store loses its data, a goroutine may still enter until d has passed, even if another
+// client holds the lock by then. An unlock that hands the lock over doesn't notice this. With 0
 // nothing is handed over, and every acquisition asks the store.
 func WithHandover(d time.Duration) Option {
 	return func(c *Client) error {
@@ -60,8 +60,8 @@ func WithHandover(d time.Duration) Option {
 }
 
 // WithClientID sets the client's id, which is the first half of a holder's id in the store. The
-// default is unique and says where the client runs. It is the host's name, the process id and 80
-// random bits, with slashes in between. Any text that isn't empty will do. Clients with the same id
+// default is unique and says where the client runs: it consists of the host name, the process id
+// and 80 random bits, separated by slashes. Any non-empty string will do. Clients with the same id
 // still exclude each other.
 func WithClientID(id string) Option {
 	return func(c *Client) error {
@@ -89,9 +89,9 @@ func WithLogger(l *slog.Logger) Option {
 
 // WithGoroutineOwners makes the calling goroutine the owner of plain calls (those that name no
 // [Owner]), as the calling thread is in Java. A goroutine then re-enters the locks that it holds,
-// and must unlock them itself. The option is for code that was written for such locks. [WithOwner]
-// is clearer, since goroutines have no identity in Go. With this option each plain call reads a
-// stack trace, which takes 2 us and more. The default is that plain calls belong to the Locker: see
+// and must unlock them itself. The option is meant for code written for such locks. [WithOwner] is
+// clearer, since goroutines have no identity in Go. With this option, each plain call reads a stack
+// trace, which takes 2 µs or more. The default is that plain calls belong to the Locker: see
 // [Locker].
 func WithGoroutineOwners() Option {
 	return func(c *Client) error {
@@ -101,8 +101,8 @@ func WithGoroutineOwners() Option {
 }
 
 // WithCallers makes the client record the file and line of each call that acquires or waits, for
-// [Client.Holds], [Client.Waits] and the debug page. These then show where a lock was taken. The
-// recording takes about a microsecond for each such call. The default is off.
+// [Client.Holds], [Client.Waits] and the debug page. These then show where a lock was acquired.
+// Recording takes about a microsecond per call. The default is off.
 func WithCallers() Option {
 	return func(c *Client) error {
 		c.callers = new(callers)
@@ -110,7 +110,8 @@ func WithCallers() Option {
 	}
 }
 
-// AcquireOption changes one acquiring call, or all acquiring calls of a Locker: see [Locker.With].
+// AcquireOption configures one acquiring call, or all acquiring calls of a Locker: see
+// [Locker.With].
 type AcquireOption func(*acquireOptions)
 
 type acquireOptions struct {
@@ -130,34 +131,34 @@ type acquireOptions struct {
 	site site // of the call
 }
 
-// FixedLease sets a fixed lease, so the lock isn't renewed, and ends with the lease. Less than 1
-// ms, or more than ten years, is an error of the call. Fractions of a millisecond are dropped. If
-// the caller's owner holds the lock already and that hold is renewed, d is ignored. If that hold
+// FixedLease sets a fixed lease: the lock isn't renewed, and ends with the lease. If d is less than
+// 1 ms or more than ten years, the call returns an error. Fractions of a millisecond are dropped.
+// If the caller's owner holds the lock already and that hold is renewed, d is ignored. If that hold
 // has a fixed lease, the lease becomes d, unless more than d is left of it. If a call without
 // FixedLease re-enters a hold with a fixed lease, the hold is renewed until that call's unlock.
 // After that unlock the hold ends when the rest of its lease has passed. The default is a renewed
 // lease.
 //
-// If a Locker's plain call has the lock and the lease ends, the next plain call of that Locker
-// still waits for the unlock, which may yet come. See [RWLocker.Reader] for plain reads. For a lock
-// that is never unlocked use [Locker.Acquire], an [Owner], or a Locker for that one call.
+// If a Locker's plain call holds the lock and the lease ends, the next plain call of that Locker
+// still waits for the unlock. See [RWLocker.Reader] for plain reads. For a lock that is never
+// unlocked use [Locker.Acquire], an [Owner], or a Locker for that one call.
 func FixedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, true }
 }
 
 // Lease is [FixedLease]. By default there is no fixed lease, and a lock is renewed.
 //
-// Deprecated: Use FixedLease, whose name says that the lock isn't renewed. Lease means the same. It
-// stays for one minor version.
+// Deprecated: Use FixedLease, whose name says that the lock isn't renewed. Lease is equivalent, and
+// will be removed after one minor version.
 func Lease(d time.Duration) AcquireOption { return FixedLease(d) }
 
-// RenewedLease sets the lease of one acquisition. It is renewed each time a third of d has passed,
-// until the unlock. It does for one call what [WithLease] does for a client. With a short lease,
-// others can acquire the lock soon after its holder has died. A long lease outlives an outage of
-// the store, but a loss is noticed later. The lease should be as long as many round trips, and much
-// longer than the pauses of a process. Less than 1 ms, or more than ten years, is an error of the
-// call. Fractions of a millisecond are dropped. If d is less than the store's shortest lease (2 s
-// on etcd), the lease is the store's shortest.
+// RenewedLease sets the lease of a single acquisition. The lease is renewed each time a third of d
+// has passed, until the unlock. RenewedLease does for one call what [WithLease] does for a client.
+// With a short lease, others can acquire the lock soon after its holder has died. A long lease
+// outlives an outage of the store, but a loss is noticed later. The lease should span many round
+// trips, and be much longer than the pauses of a process. If d is less than 1 ms or more than ten
+// years, the call returns an error. Fractions of a millisecond are dropped. If d is less than the
+// store's shortest lease (2 s on etcd), the lease is the store's shortest.
 //
 // A hold has one lease, that of the call that acquired it. If the caller's owner holds the lock
 // already and that hold is renewed, d is ignored. If that hold has a fixed lease, the hold is
@@ -175,9 +176,9 @@ func RenewedLease(d time.Duration) AcquireOption {
 // has run out, [Locker.TryLock] returns false, and other calls return [ErrNotAcquired]. The default
 // is 0 for TryLock, and no bound for other calls. [Locker.Lock] ignores it.
 //
-// With 0 there is a single attempt, whose own time isn't bounded. If the store hangs, the attempt
-// takes as long as the context or the store's client allow. So in a handler a short wait may be
-// better. A negative wait is an error of the call.
+// With 0 there is a single attempt, whose own duration isn't bounded. If the store hangs, the
+// attempt takes as long as the context or the store's client allow. So in a handler, a short wait
+// may be better. If d is negative, the call returns an error.
 func Wait(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.wait, o.bounded = d, true }
 }
@@ -198,13 +199,13 @@ func Wait(d time.Duration) AcquireOption {
 // a waiter in line, d begins with the first renewal (see [Hold.Until]). The same is true of the
 // locks of a [MultiLocker].
 //
-// The default is that a lock is free as soon as it is unlocked. A fraction of a millisecond counts
-// as a whole one. A d that isn't positive, or is above ten years, is an error of the call. AtLeast
-// on the reading side of an [RWLocker], or with a store that can't keep a lock taken, is an error
-// that wraps [errors.ErrUnsupported]. In each case nothing is acquired.
+// By default a lock is free as soon as it is unlocked. Fractions of a millisecond are rounded up.
+// If d isn't positive, or is more than ten years, the call returns an error. On the reading side of
+// an [RWLocker], or with a store that can't keep a lock taken, the error wraps
+// [errors.ErrUnsupported]. In each case nothing is acquired.
 //
-// On etcd, which counts leases in seconds, the client that unlocked the lock frees it in time when
-// d has passed. If that client is closed before, or its process dies, or d is longer than ten
+// On etcd, which counts leases in seconds, the client that unlocked the lock frees it on time, when
+// d has passed. If that client is closed before then, or its process dies, or d is longer than ten
 // minutes, the lock may stay taken for up to three seconds more.
 func AtLeast(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.atLeast, o.keeps = d, true }
@@ -216,14 +217,15 @@ func AtLeast(d time.Duration) AcquireOption {
 // readers of this client. A re-entry, and a read under a write of the same owner, keep the existing
 // id.
 //
-// A note has 1 to 512 bytes, of letters, digits and -._~%&=+, which is what [net/url.Values.Encode]
-// returns. Anything else is an error of the call. A note for a writing side or for another kind of
-// lock is an error that wraps [errors.ErrUnsupported]. The default is no note.
+// A note consists of 1 to 512 letters, digits and characters of -._~%&=+, which
+// [net/url.Values.Encode] returns. With any other note, the call returns an error. On a writing
+// side, or for another kind of lock, the error wraps [errors.ErrUnsupported]. By default there is
+// no note.
 func HolderNote(note string) AcquireOption {
 	return func(o *acquireOptions) { o.note, o.noted = note, true }
 }
 
-// maxNote is the longest note. It keeps ids of holders short enough for every store.
+// maxNote is the maximum length of a note. It keeps holder ids short enough for every store.
 const maxNote = 512
 
 // checkNote returns the error of an invalid note, or nil.
@@ -239,8 +241,8 @@ func checkNote(note string) error {
 	return nil
 }
 
-// isNote reports whether a text has only characters that a note may have. A colon isn't one of
-// them, since ids are split at colons.
+// isNote reports whether a text contains only characters that are allowed in a note. A colon isn't,
+// since ids are split at colons.
 func isNote(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' ||
@@ -299,7 +301,7 @@ func (o acquireOptions) with(opts []AcquireOption) (acquireOptions, error) {
 	return o, nil
 }
 
-// asked returns the lease to ask the store for.
+// asked returns the lease to request from the store.
 func (o acquireOptions) asked() time.Duration { return max(o.lease, o.atLeast) }
 
 func checkKeep(d time.Duration) error {

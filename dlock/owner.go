@@ -7,14 +7,14 @@ import (
 	"github.com/seed951563bd/distsync/internal/goroutine"
 )
 
-// Owner is an owner of locks. Calls in its name are never excluded by its own holds. Make one with
-// [NewOwner] for each sequential job, such as the handling of one message. The zero Owner is
-// invalid, and using it panics.
+// Owner is an owner of locks. Calls on its behalf are never excluded by its own holds. Create one
+// with [NewOwner] for each sequential job, such as handling one message. The zero Owner is invalid,
+// and using it panics.
 type Owner struct{ id uint64 }
 
 var owners atomic.Uint64
 
-// NewOwner returns an owner that differs from all others in this process.
+// NewOwner returns an owner that is unique within this process.
 func NewOwner() Owner { return Owner{owners.Add(1)} }
 
 // WithOwner returns a context in which calls act for o, in any goroutine. They re-enter the locks
@@ -35,7 +35,7 @@ func (o Owner) mustBeSomebody(where string) {
 	}
 }
 
-// An identity is the owner or the hold in a context. Calls with the context are made in its name.
+// An identity is the owner or the hold in a context. Calls with that context act for it.
 type identity struct {
 	party  party
 	client *Client // the hold's client
@@ -56,13 +56,13 @@ type party any
 
 type goroutineOwner uint64
 
-// A caller is the party that makes a call, with what is known about the party and the call.
+// A caller is the party that makes a call, together with what is known about both.
 type caller struct {
 	party party
 	hold  *hold // the hold in the call's context; nil if the context has no hold of this lock
 	alone bool  // the party makes no other calls
 
-	excluded func() // called when the store has said that another has the lock; may be nil
+	excluded func() // called when the store has said that someone else holds the lock; may be nil
 }
 
 // caller returns the caller for ctx. The innermost owner, or hold of this lock, in the context

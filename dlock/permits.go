@@ -2,12 +2,12 @@ package dlock
 
 import "iter"
 
-// Several holders can have permits of one semaphore at a time, each with a claim of its own. A
-// client treats permits specially in two ways. First, it knows how many permits it has itself, and
-// which request the store has refused. Second, a call may be handed released permits while its own
-// attempt is under way.
+// Several holders can hold permits of one semaphore at the same time, each with its own claim. A
+// client treats permits specially in two ways. First, it knows how many permits it holds itself,
+// and which request the store has refused. Second, a call may be handed released permits while its
+// own attempt is under way.
 
-// out is the list of claims of permits that this client holds.
+// out lists the claims of the permits that this client holds.
 type out struct {
 	first   *claim
 	permits int
@@ -15,7 +15,7 @@ type out struct {
 
 // A permit is a claim's entry in the list out.
 type permit struct {
-	holder      *hold // nil if no hold has it
+	holder      *hold // nil if no hold rests on it
 	prev, next  *claim
 	many, limit int // the number of permits claimed, and the semaphore's limit
 }
@@ -34,7 +34,7 @@ func (o *object) permitted() iter.Seq[*hold] {
 }
 
 // keepPermits records a hold of permits. If another hold had the permits before, the list already
-// has their claim.
+// contains their claim.
 func (o *object) keepPermits(h *hold) {
 	cl := h.claim
 	if cl.more.holder == nil {
@@ -72,7 +72,7 @@ func (o *object) exhausts(a *acquisition) bool {
 	return o.out.first != nil && a.o.limit > 0 && o.out.permits+a.o.permits > a.o.limit
 }
 
-// exhaustedLocked is like exhausts, but ends expired holds before it returns true.
+// exhaustedLocked is like exhausts, but ignores expired holds, which it ends.
 func (c *Client) exhaustedLocked(o *object, a *acquisition) bool {
 	if !o.exhausts(a) {
 		return false
@@ -90,7 +90,7 @@ type refusal struct {
 	again          instant
 }
 
-// refuses reports whether the store would refuse another call, too, if nothing has changed since.
+// refuses reports whether the store would also refuse another call, if nothing has changed since.
 func (r refusal) refuses(a *acquisition) bool {
 	return r.permits > 0 && a.o.permits >= r.permits &&
 		(a.o.limit == r.limit || r.limit > 0 && a.o.limit > 0 && a.o.limit < r.limit)

@@ -9,11 +9,11 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// longestRelease bounds how long an unlock tries to reach the store before it goes on in the
+// longestRelease limits how long an unlock tries to reach the store before it continues in the
 // background.
 const longestRelease = 5 * time.Second
 
-// releaseParty makes one release of p's latest hold on a Locker's lock.
+// releaseParty performs one release of p's latest hold on a Locker's lock.
 func (c *Client) releaseParty(ctx context.Context, l *Locker, p party) error {
 	for {
 		h := c.latest(l, p)
@@ -26,7 +26,7 @@ func (c *Client) releaseParty(ctx context.Context, l *Locker, p party) error {
 	}
 }
 
-// latest returns the hold that an unlock by p would release, held or lost, or nil.
+// latest returns the hold, possibly lost, that an unlock by p would release, or nil.
 func (c *Client) latest(l *Locker, p party) *hold {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,8 +48,8 @@ func (c *Client) presentHoldLocked(l *Locker, p party) *hold {
 	return nil
 }
 
-// releaseWithin makes one release of the hold of a Do or a Hold. ctx is the caller's context, or a
-// context of the hold.
+// releaseWithin performs one release of the hold of a Do or a Hold. ctx is the caller's context, or
+// a context of the hold.
 func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
 	if err := c.giveUpHold(ctx, h); err != errAgain {
 		return err
@@ -57,8 +57,8 @@ func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
 	return ErrNotHeld // the function released more than it took
 }
 
-// releaseUntold makes one release of a hold, without telling the traces. It returns errAgain if the
-// hold's last release has already begun.
+// releaseUntold performs one release of a hold, without reporting it to the traces. It returns
+// errAgain if the hold's last release has already begun.
 func (c *Client) releaseUntold(ctx context.Context, h *hold) error {
 	if c.handOn(h) {
 		return nil
@@ -66,7 +66,7 @@ func (c *Client) releaseUntold(ctx context.Context, h *hold) error {
 	return c.releaseToStore(ctx, h)
 }
 
-// releaseToStore makes one release of a hold that isn't handed over.
+// releaseToStore performs one release of a hold that isn't handed over.
 func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
 	if h.kind.Shared() {
 		return c.releaseShared(ctx, h)
@@ -126,7 +126,7 @@ func (h *hold) takeSlot(ctx context.Context) bool {
 	}
 }
 
-// budget returns how long an unlock may take.
+// budget returns the time limit of an unlock.
 func (h *hold) budget(now instant) time.Duration {
 	left := h.claim.Until() - now
 	if left <= 0 {
@@ -135,8 +135,8 @@ func (h *hold) budget(now instant) time.Duration {
 	return min(left, longestRelease)
 }
 
-// releaseContext returns a context for a release. A context that has ended doesn't prevent the
-// release. Neither does the context of the hold itself, which ends when the release begins.
+// releaseContext returns a context for a release. The release goes ahead even if the caller's
+// context has ended, or is the context of the hold, which ends when the release begins.
 func (c *Client) releaseContext(
 	ctx context.Context, h *hold, last bool,
 ) (context.Context, context.CancelFunc) {
@@ -168,7 +168,7 @@ func (c *Client) isLast(h *hold) bool {
 }
 
 // releaseLater continues an unlock in the background, where it waits for another step of its hold.
-// why is the reason why the caller doesn't wait any longer.
+// why is the reason why the caller stopped waiting.
 func (c *Client) releaseLater(h *hold, why error) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -184,7 +184,7 @@ func (c *Client) releaseLater(h *hold, why error) error {
 	return why
 }
 
-// releaseLostLocked makes one release of a hold that was lost.
+// releaseLostLocked performs one release of a hold that was lost.
 func (c *Client) releaseLostLocked(h *hold) {
 	h.count--
 	if h.count > 0 {
@@ -207,7 +207,7 @@ func (h *hold) leaves() bool {
 	return h.claim.more.holds == 0
 }
 
-// A partial is a partial release that is under way.
+// A partial is a partial release in progress.
 type partial struct {
 	h            *hold
 	began        instant
@@ -226,9 +226,9 @@ func (c *Client) leavePartLocked(h *hold, now instant) partial {
 	return partial{h, now, lease, asked}
 }
 
-// releasePart tells the store about a partial release. For the caller the release is done, even if
-// the store fails. If the request wasn't carried out, the store has a higher count than the client.
-// The last release makes up for the difference: see drain.
+// releasePart tells the store about a partial release. For the caller the release is complete, even
+// if the store fails. If the request wasn't carried out, the store's count is higher than the
+// client's. The last release makes up for the difference: see drain.
 func (c *Client) releasePart(ctx context.Context, p partial) error {
 	h, cl := p.h, p.h.claim
 	req := cl.releaseRequest(c.stored(p.asked), false)
@@ -255,8 +255,8 @@ func (c *Client) releasePart(ctx context.Context, p partial) error {
 	return nil
 }
 
-// releasesLocked records that the last release of a hold begins. From now on its owner string isn't
-// used for re-entries or renewals. releasesLocked returns the queue whose lead waits for the
+// releasesLocked records that the last release of a hold begins. From then on its owner string
+// isn't used for re-entries or renewals. releasesLocked returns the queue whose lead waits for the
 // answer, or nil.
 func (c *Client) releasesLocked(h *hold) *queue {
 	h.state = released
@@ -267,14 +267,14 @@ func (c *Client) releasesLocked(h *hold) *queue {
 	return q
 }
 
-// free makes the last release of a claim.
+// free performs the last release of a claim.
 func (c *Client) free(ctx context.Context, d departure) error {
 	return c.depart(ctx, d, func() (backend.ReleaseResult, error) {
 		return c.sendRelease(ctx, d.h.claim, d.lease, d.ask)
 	})
 }
 
-// A departure is the last release of a claim, while it is under way.
+// A departure is the last release of a claim, in progress.
 type departure struct {
 	h     *hold
 	q     *queue // see releasedLast
@@ -296,8 +296,8 @@ func (c *Client) departLocked(h *hold, q *queue, now instant) departure {
 	return d
 }
 
-// depart makes the last release of a claim. first returns the answer to the first request, which it
-// sends or has sent.
+// depart performs the last release of a claim. first returns the answer to the first request, which
+// it sends unless it has already been sent.
 func (c *Client) depart(
 	ctx context.Context, d departure, first func() (backend.ReleaseResult, error),
 ) (err error) {
@@ -343,8 +343,8 @@ func (c *Client) releasedLast(
 	}
 }
 
-// releasedLocked records that a last release is over. It returns whether the store's message about
-// the release has come.
+// releasedLocked records that a last release is over. It returns the state of the store's message
+// about the release.
 func (q *queue) releasedLocked() message {
 	own := unheard
 	switch {
@@ -360,8 +360,8 @@ func (q *queue) releasedLocked() message {
 	return own
 }
 
-// keptLocked records that a claim was released, but its lock stays taken for a while. Waiting calls
-// look again after that time, and not before.
+// keptLocked records that a claim was released but its lock stays taken for a while. Waiting calls
+// look again only after that time.
 func (c *Client) keptLocked(cl *claim) {
 	o := c.presentLocked(cl)
 	if o == nil {
@@ -385,8 +385,8 @@ func (c *Client) keptLocked(cl *claim) {
 }
 
 // lastRelease returns the request for the last release of a claim. If the lock is to stay taken,
-// the request asks the store to keep it. A release that is repeated, because the store has a higher
-// count, asks for that, too.
+// the request asks the store to keep it. So does a release that is repeated because the store's
+// count is higher.
 func (c *Client) lastRelease(cl *claim, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
 	if left := cl.Left(c.now()); left > 0 {
@@ -396,8 +396,8 @@ func (c *Client) lastRelease(cl *claim, lease time.Duration, ask bool) backend.R
 	return req
 }
 
-// drain repeats a last release until the store holds nothing under the claim's owner string. It
-// returns the answer to the release that freed the lock.
+// drain sends releases until the store has no hold left under the claim's owner string. It returns
+// the answer to the release that freed the lock.
 func (c *Client) drain(
 	ctx context.Context, cl *claim, lease time.Duration, ask bool,
 ) (freed backend.ReleaseResult, err error) {
@@ -452,7 +452,7 @@ func (c *Client) drainOn(
 	}
 }
 
-// undrained returns the error of a last release that ends without the store's answer.
+// undrained returns the error of a last release that ended without an answer from the store.
 func undrained(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
@@ -467,7 +467,7 @@ func undrained(ctx context.Context, err error) error {
 	}
 }
 
-// leaveForsakenLocked takes one from the count of a hold after Close. It reports whether the store
+// leaveForsakenLocked decrements the count of a hold after Close, and reports whether the store
 // must be told.
 func (c *Client) leaveForsakenLocked(h *hold) (tell bool) {
 	h.count--
@@ -509,7 +509,7 @@ func (c *Client) releaseForsaken(ctx context.Context, h *hold, before []*claim) 
 }
 
 // releaseOnce sends one release, even if the client is closed. If sent is set, an earlier release
-// may have been carried out. Then it is no error if the store holds nothing.
+// may have been carried out, so it isn't an error if the store has no hold.
 func (c *Client) releaseOnce(
 	ctx context.Context, cl *claim, lease time.Duration, sent bool,
 ) (res backend.ReleaseResult, err error) {

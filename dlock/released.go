@@ -6,14 +6,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Released returns a channel that gets a value after a release of the lock, in any process, until
-// ctx ends or the client is closed. It is for observers that don't want the lock. The channel holds
-// one value, which may stand for several releases. It also gets a value each time that the store
-// begins to send messages. Check the lock then, since releases may have been missed. The channel is
-// never closed.
+// Released returns a channel that receives a value after a release of the lock, in any process,
+// until ctx ends or the client is closed. It is for observers that don't want the lock. The channel
+// has a buffer of one, so a value may stand for several releases. It also receives a value each
+// time the store begins to send messages. Check the lock then, since releases may have been missed.
+// The channel is never closed.
 //
-// Messages get lost, and locks also end without a message, so poll now and then, too. With a store
-// that sends no messages, the channel never gets a value.
+// Messages get lost, and locks may end without a message, so also poll now and then. With a store
+// that sends no messages, the channel never receives a value.
 func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	mustBeContext(ctx)

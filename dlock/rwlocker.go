@@ -8,16 +8,16 @@ import (
 )
 
 // RWLocker is a distributed read-write lock that behaves like a [sync.RWMutex]. Either any number
-// of readers have it together, in any number of processes, or one writer has it alone. Its two
-// sides are Lockers, with everything that a Locker has, such as contexts, owners, leases and Do.
-// The comments of [Locker] say what their calls return.
+// of readers hold it together, in any number of processes, or one writer holds it alone. Its two
+// sides are Lockers, with everything that a Locker offers, such as contexts, owners, leases and Do.
+// See [Locker] for what their methods return.
 //
 // Readers of one client share one hold in the store. A reader that comes within the hand-over time
 // (see [WithHandover]) joins without a request to the store, unless a writer of the same client
 // waits. Later readers ask the store, so that writers elsewhere get their turn. If the hold is
 // lost, all readers that share it are told. During the hand-over time a writer also passes the lock
-// to waiting readers of its client, and these pass it back. To readers in other clients the lock
-// then looks held by a writer.
+// to waiting readers of its client, and these pass it back. To other clients the lock then appears
+// to be held by a writer.
 //
 // A reader that came after a waiting writer doesn't get the lock before that writer, unless the
 // reader joins. So writers aren't starved. As with sync.RWMutex, a goroutine that reads must not
@@ -25,20 +25,20 @@ import (
 // writer wait for each other. So pass the context on. Then a read within a read re-enters.
 //
 // A writer may also read, with the context of the write or an owner. When the writer then unlocks
-// the write, it goes on reading (a downgrade), and others may read, too. For a downgrade, lock both
-// sides with the context of an owner, since the context of the write ends with the write. A reader
-// that tries to write gets an error, [ErrUpgrade], since two such readers would wait for each
-// other. Plain calls have no owner. So an RLock after a Lock in the same goroutine waits forever,
-// and so does a Lock after an RLock, as with sync.RWMutex.
+// the write, it keeps the read (a downgrade), and others may read as well. For a downgrade, lock
+// both sides with the context of an owner, since the context of the write ends with the write. A
+// reader that tries to write gets an error, [ErrUpgrade], since two such readers would wait for
+// each other. Plain calls have no owner. So an RLock after a Lock in the same goroutine waits
+// forever, and so does a Lock after an RLock, as with sync.RWMutex.
 //
 // Each side reports only on itself, and is forced on its own. [Locker.IsLocked] of the reader is
 // false during a write, and ForceUnlock of one side frees nothing while only the other is held. If
 // a writer has passed the lock to readers of its client, other clients and the writing side still
 // see a write. The reading side of that client sees a read, and its ForceUnlock frees the lock.
 //
-// A plain or fenced lock of the same name is another lock. A store can't have both, so the error is
-// [ErrConflict]. Making an RWLocker is cheap and does no I/O. It is safe for concurrent use, and
-// must not be copied.
+// A plain or fenced lock with the same name is a different lock. A store can't have both, so the
+// error is [ErrConflict]. Making an RWLocker is cheap and does no I/O. It is safe for concurrent
+// use, and must not be copied.
 type RWLocker struct {
 	reader, writer Locker
 }
@@ -53,14 +53,14 @@ func (c *Client) RWLocker(name string) *RWLocker {
 	return rw
 }
 
-// Lock waits until it has the lock for writing: see [Locker.Lock].
+// Lock waits until it acquires the lock for writing: see [Locker.Lock].
 func (rw *RWLocker) Lock() { rw.Writer().Lock() }
 
 // Unlock releases what Lock acquired: see [Locker.Unlock].
 func (rw *RWLocker) Unlock() { rw.Writer().Unlock() }
 
-// RLock waits until it has the lock for reading: see [Locker.Lock]. Any number of goroutines may
-// have it at once.
+// RLock waits until it acquires the lock for reading: see [Locker.Lock]. Any number of goroutines
+// may hold it at once.
 func (rw *RWLocker) RLock() { rw.Reader().Lock() }
 
 // RUnlock releases what one RLock acquired: see [Locker.Unlock].

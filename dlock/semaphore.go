@@ -14,16 +14,16 @@ import (
 // with a lease that is renewed. The permits of a crashed process become free when its lease runs
 // out.
 //
-// Inside a client, calls are served in order of arrival, as with golang.org/x/sync/semaphore. A
+// Within a client, calls are served in order of arrival, as with golang.org/x/sync/semaphore. A
 // call for many permits isn't overtaken by calls for few. Calls of other clients may overtake it.
 // For up to the hand-over time (see [WithHandover]), released permits pass to the first waiter of
-// the same client without a request to the store, if that waiter wants as many.
+// the same client without a request to the store, if that waiter wants the same number.
 //
-// Each call states the semaphore's number of permits. A call of a semaphore with 10 permits
-// succeeds if no more than 10 are then taken, including its own. So a deployment may change the
-// number. While the old and the new version run, the larger number is the bound, and calls with the
-// smaller number may wait until the other version is gone. On Redis and Valkey the semaphore is a
-// Redisson RPermitExpirableSemaphore, which Java programs may share.
+// Each call states the semaphore's number of permits. If that number is 10, the call succeeds if no
+// more than 10 are then taken, including its own. So a deployment may change the number. While the
+// old and the new version run, the larger number is the bound, and calls with the smaller number
+// may wait until the other version is gone. On Redis and Valkey the semaphore is a Redisson
+// RPermitExpirableSemaphore, which Java programs may share.
 //
 // Permits become free when their holder releases them, when their lease ends, or by
 // [Semaphore.ForceRelease].
@@ -35,11 +35,10 @@ type Semaphore struct {
 	permits int
 }
 
-// Semaphore returns a semaphore of that name with the given number of permits. 0 is for a semaphore
-// that a Java program has set up, and stands for the number that the store was told last. Memory
-// and etcd forget that number when no permit is taken. Redis and Valkey keep it. Semaphore panics
-// if permits is negative. If the store has no semaphores, every error wraps
-// [errors.ErrUnsupported].
+// Semaphore returns a semaphore with the given name and number of permits. 0 is for a semaphore
+// that a Java program has set up, and means the number that the store was last told. Memory and
+// etcd forget that number when no permit is taken. Redis and Valkey keep it. Semaphore panics if
+// permits is negative. If the store has no semaphores, every error wraps [errors.ErrUnsupported].
 func (c *Client) Semaphore(name string, permits int) *Semaphore {
 	if permits < 0 {
 		panic(fmt.Sprintf("dlock: a Semaphore with %d permits", permits))
@@ -49,16 +48,16 @@ func (c *Client) Semaphore(name string, permits int) *Semaphore {
 	return s
 }
 
-// Acquire waits for n permits, as long as ctx and [Wait] allow, and returns them as a Hold, whose
-// Release releases them all. They are renewed until then, unless [FixedLease] is given. Every call
-// acquires its own permits, even if ctx comes from a hold. So a call that wants more while its
+// Acquire waits for n permits, for as long as ctx and [Wait] allow, and returns them as a Hold,
+// whose Release releases them all. They are renewed until then, unless [FixedLease] is given. Every
+// call acquires its own permits, even if ctx comes from a hold. So a call that wants more while its
 // goroutine holds some may wait forever.
 //
-// With Wait(0) there is one attempt, which also fails if other calls of the client wait. Errors are
-// those of [Locker.LockContext]. [ErrHeld] means that too few permits were left. The call fails at
-// once with [ErrTooMany] if the semaphore has fewer than n permits, and with [ErrNoLimit] if their
-// number is unknown. An n below 1 is an error. If n exceeds a store's own bound, the error is
-// [ErrUnavailable].
+// With Wait(0) there is a single attempt, which also fails if other calls of the client are
+// waiting. Errors are those of [Locker.LockContext]. [ErrHeld] means that too few permits were
+// left. The call fails at once with [ErrTooMany] if the semaphore has fewer than n permits, and
+// with [ErrNoLimit] if their number is unknown. An n below 1 is an error. If n exceeds the store's
+// own limit, the error is [ErrUnavailable].
 func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...AcquireOption) (*Hold, error) {
 	l := s.mustBeMade()
 	got, err := s.enter(ctx, n, opts)
@@ -69,8 +68,8 @@ func (s *Semaphore) Acquire(ctx context.Context, n int, opts ...AcquireOption) (
 }
 
 // Do acquires n permits as [Semaphore.Acquire] does, calls fn with the context of the hold (see
-// [Hold.Context]), and releases them, even if fn panics or ends its goroutine. It returns what
-// [Locker.Do] would.
+// [Hold.Context]), and releases them, even if fn panics or ends its goroutine. Its errors are those
+// of [Locker.Do].
 func (s *Semaphore) Do(
 	ctx context.Context, n int, fn func(context.Context) error, opts ...AcquireOption,
 ) error {

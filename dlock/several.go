@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// several is the context of a hold of several locks. In this package, only its Hold refers to it,
-// so that a dropped Hold can be detected.
+// several is the context of a hold of several locks. Within this package, only its Hold refers to
+// it, so that a dropped Hold can be detected.
 type several struct {
 	context.Context // ends with the caller's context, the first loss, and the release
 	*together
@@ -92,9 +92,9 @@ func (s *several) Err() error {
 	return s.Context.Err()
 }
 
-// Value returns the value in the caller's context. For the key of identities it returns the
-// innermost of the holds' identities, and each identity leads to the next. So a call with this
-// context finds the hold of its lock.
+// Value returns the value in the caller's context. For the identity key it returns the innermost of
+// the holds' identities, and each identity leads to the next. So a call with this context finds the
+// hold of its lock.
 func (s *several) Value(key any) any {
 	if key == (identityKey{}) {
 		return &s.names[len(s.names)-1]
@@ -102,7 +102,7 @@ func (s *several) Value(key any) any {
 	return s.Context.Value(key)
 }
 
-// handle returns the Hold for a caller that has acquired several locks.
+// handle returns the Hold for several acquired locks.
 func (t *together) handle(ctx context.Context) *Hold {
 	s := t.inside(ctx)
 	s.watch = runtime.AddCleanup(s, droppedParts, t.given)
@@ -116,7 +116,7 @@ func droppedParts(parts []*part) {
 	}
 }
 
-// run calls fn while the locks are held. Then it releases them.
+// run calls fn while the locks are held, and then releases them.
 func (t *together) run(ctx context.Context, fn func(context.Context) error) (err error) {
 	s := t.inside(ctx)
 	returned := false
@@ -140,8 +140,8 @@ func (t *together) run(ctx context.Context, fn func(context.Context) error) (err
 	return err
 }
 
-// notHeldAgain turns errAgain into ErrNotHeld, as releaseWithin does. The hold was released before,
-// so the caller has released more than it took.
+// notHeldAgain turns errAgain into ErrNotHeld, as releaseWithin does. The hold had already been
+// released, so the caller has released more than it acquired.
 func (p *part) notHeldAgain() {
 	if p.err == errAgain {
 		p.err = ErrNotHeld
@@ -167,7 +167,7 @@ func (s *several) release(ctx context.Context) error {
 }
 
 // state returns the error of the first hold that was lost. If none was lost, it returns the error
-// of the first hold that has ended otherwise, or nil.
+// of the first hold that has ended for another reason, or nil.
 func (s *several) state(given bool) error {
 	var first error
 	for _, p := range s.given {
@@ -180,7 +180,7 @@ func (s *several) state(given bool) error {
 	return first
 }
 
-// until returns until when all locks are held for sure.
+// until returns the time until which all locks are sure to be held.
 func (s *several) until() time.Time {
 	first := s.given[0].until()
 	for _, p := range s.given[1:] {
@@ -201,7 +201,7 @@ func (s *several) token() (token uint64) {
 	return token
 }
 
-// each joins the results of say for all parts.
+// each calls say for each part, and joins the results.
 func (s *several) each(say func(*part) string) string {
 	words := make([]string, len(s.given))
 	for i, p := range s.given {

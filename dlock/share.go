@@ -12,15 +12,15 @@ import (
 )
 
 // Readers of one client share the claim of one of them. While the claim is young, new readers join
-// it without the store, unless a writer of this client waits. Later readers acquire a claim of
-// their own, so that the store can let a writer of another client go first. The last reader of a
-// claim releases it.
+// it without asking the store, unless a writer of this client waits. Later readers acquire a new
+// claim, so that the store can let a writer of another client go first. The last reader of a claim
+// releases it.
 
-// reading has the readers of this client.
+// reading holds the readers of this client.
 type reading struct {
 	holds map[party]*hold // the latest hold of each party
 	lent  *claim          // the write that is lent to the readers; nil if there is none
-	older []*hold         // earlier holds of parties that have a later one, too; oldest first
+	older []*hold         // earlier holds of parties that also have a later one; oldest first
 	young *claim          // the latest claim, which new readers may join
 }
 
@@ -33,10 +33,10 @@ func (o *object) readers() []*hold {
 }
 
 // plainSharedLocked returns the hold that the next plain unlock of a reading Locker releases, or
-// nil. It isn't known which of the Locker's readers unlocks. A lost hold comes first, then the hold
-// that ends first, so that the other readers keep the holds that last longest. If the client has
-// forgotten a lost hold, plainSharedLocked returns ErrLost for it. So a late unlock of a lost hold
-// doesn't release a later one.
+// nil. There is no way to know which of the Locker's readers unlocks. A lost hold comes first, then
+// the hold that ends first, so that the other readers keep the holds that last longest. If the
+// client has forgotten a lost hold, plainSharedLocked returns ErrLost for it. So a late unlock of a
+// lost hold doesn't release a later one.
 func (c *Client) plainSharedLocked(key lockKey, kind protocol.Kind, v *variable) (*hold, error) {
 	if h := c.lastLossLocked(lostKey{key, kind, v}); h != nil {
 		return h, nil
@@ -48,8 +48,8 @@ func (c *Client) plainSharedLocked(key lockKey, kind protocol.Kind, v *variable)
 	return c.objects[key.family][key.name].endsFirst(v), nil
 }
 
-// standing returns a valid hold for a call that has got h. Another plain reader of the same Locker
-// may have released h. Then the call gets one of the Locker's other holds.
+// standing returns a valid hold for a call that acquired h. If another plain reader of the same
+// Locker has released h meanwhile, the call gets one of the Locker's other holds.
 func (c *Client) standing(h *hold) *hold {
 	v := h.variable()
 	if v == nil || !h.kind.Shared() {
@@ -91,7 +91,7 @@ func (o *object) reader(p party) *hold {
 	return o.reading.holds[p]
 }
 
-// calls returns how many unlocks the party of a hold still owes.
+// calls returns the number of unlocks that the party of a hold still owes.
 func (o *object) calls(h *hold) int {
 	latest := o.reader(h.party)
 	if !h.kind.Shared() || latest == nil {
@@ -155,7 +155,7 @@ func (o *object) tidyReading() {
 	}
 }
 
-// readLocked reports whether a party other than but has a valid read.
+// readLocked reports whether a party other than but holds a valid read.
 func (c *Client) readLocked(o *object, but party) bool {
 	for _, h := range o.readers() {
 		if h.party != but && c.checkLocked(h) {
@@ -166,7 +166,7 @@ func (c *Client) readLocked(o *object, but party) bool {
 }
 
 // share returns a hold on the claim of other readers of this client. It returns nil if the call
-// must ask the store, and errAgain if the call's party reads already.
+// must ask the store, and errAgain if the call's party is already reading.
 func (c *Client) share(a *acquisition) (*hold, error) {
 	if !a.kind.Shared() {
 		return nil, nil
@@ -238,7 +238,7 @@ func (c *Client) restLocked(o *object, h *hold) {
 	h.claim.more.joins++
 }
 
-// grantSharedLocked turns a read that the store has just granted into a hold. It lets waiting
+// grantSharedLocked turns a read that the store has just granted into a hold, and lets waiting
 // readers join.
 func (c *Client) grantSharedLocked(o *object, h *hold) *hold {
 	cl := h.claim
@@ -289,8 +289,7 @@ func (cl *claim) retain() *hold {
 	return cl.more.under
 }
 
-// endSharedLocked ends a shared claim that has no holds any more. Its owner string isn't used
-// again.
+// endSharedLocked ends a shared claim that has no holds left. Its owner string isn't used again.
 func (c *Client) endSharedLocked(cl *claim) {
 	cl.dead = true
 	delete(c.troubles, cl)
@@ -315,7 +314,7 @@ func (c *Client) loseReadersLocked(cl *claim, w why) {
 	c.tidyLocked(o)
 }
 
-// releaseShared makes one release of a reader's hold.
+// releaseShared performs one release of a reader's hold.
 func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	c.mu.Lock()
 	cl := h.claim
@@ -384,7 +383,7 @@ func (c *Client) mayBeJoinedLocked(cl *claim) bool {
 	return now < c.handoverEnd(cl) && cl.passes(now) && reading != nil && reading.young == cl
 }
 
-// releaseRead makes the last release of a shared claim whose last hold was h.
+// releaseRead performs the last release of a shared claim whose last hold was h.
 func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
 	ctx, cancel := c.releaseContext(ctx, h, true)
 	defer cancel()
@@ -395,7 +394,7 @@ func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.noticeLocked() // calls that began with h and now read with another hold lost h, too
+		h.noticeLocked() // calls that began with h and now read with another hold also lost h
 	}
 	return err
 }
@@ -415,8 +414,8 @@ func (c *Client) bequeathLocked(h *hold) {
 	}
 }
 
-// mostNotices is how many notices a hold has before later calls share one of them. It isn't known
-// which calls still read, so no notice can be dropped.
+// mostNotices is the number of notices of a hold after which later calls share one of them. There
+// is no way to know which calls still read, so no notice can be dropped.
 const mostNotices = 8
 
 // noticeFor returns the notice for the first call that asks about a hold. If another hold of the
@@ -448,8 +447,8 @@ func (c *Client) drainShared(ctx context.Context, cl *claim) (err error) {
 	return err
 }
 
-// endRenewalLocked ends the renewal that a reader's re-entry began. The claim has a fixed lease
-// again.
+// endRenewalLocked ends the renewal that a reader's re-entry began, so that the claim has a fixed
+// lease again.
 func (c *Client) endRenewalLocked(h *hold) {
 	cl, now := h.claim, c.now()
 	h.renewedFrom = 0
@@ -457,8 +456,8 @@ func (c *Client) endRenewalLocked(h *hold) {
 	c.scheduleLocked(&cl.alarm, c.nextLook(cl, now))
 }
 
-// reenterShared counts a reader's re-entry in the client. If the claim isn't renewed, it first asks
-// the store to keep the claim for longer.
+// reenterShared counts a reader's re-entry in the client. If the claim isn't renewed, reenterShared
+// first asks the store to keep the claim for longer.
 func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) error {
 	c.mu.Lock()
 	if !c.checkLocked(h) {
@@ -503,8 +502,8 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	return nil
 }
 
-// readUnder reads under the write of the same party. As long as the write lasts, there is one claim
-// for its reads, with the write's owner string. Another read repeats the claim's request.
+// readUnder acquires a read under the write of the same party. As long as the write lasts, its
+// reads share one claim, with the write's owner string. Another read repeats the claim's request.
 func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold, error) {
 	c.mu.Lock()
 	inner, err := c.innerLocked(w, a)

@@ -19,7 +19,7 @@ type subState uint8
 const (
 	unsubscribed subState = iota
 	subscribing
-	failing  // the last try failed, and another follows
+	failing  // the last attempt failed, and another follows
 	denied   // the store refuses, so the calls poll
 	standing // the subscription is active
 )
@@ -55,7 +55,7 @@ func (c *Client) subscribeLocked(q *queue) {
 	})
 }
 
-// told passes on a wake-up from the store to the calls of a queue.
+// told passes a wake-up from the store on to the calls of a queue.
 func (c *Client) told(q *queue) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -75,7 +75,7 @@ func (c *Client) told(q *queue) {
 	}
 }
 
-// subscribed records that a subscription is active. If no call waits any more, it closes the
+// subscribed records that a subscription is active. If no call is waiting any longer, it closes the
 // subscription.
 func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscription) {
 	over := ctx.Err() != nil

@@ -8,23 +8,23 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// A takeBack releases a claim that no party has any more. It repeats the release until the store
-// has answered. A request without an answer may still bring the claim back. If there is one, the
-// takeBack repeats the release until even the latest such request would have expired, and once more
-// after that. If the store doesn't answer for another minute, or for another lease if that is
-// longer, the takeBack ends. A request that is carried out even later makes the lock unavailable
-// for a lease, and never gives it two holders.
+// A takeBack releases a claim that no party uses any longer. It repeats the release until the store
+// has answered. An unanswered request may still bring the claim back. If there is one, the takeBack
+// repeats the release until even the latest such request would have expired, and once more after
+// that. If the store doesn't answer for another minute, or for another lease if that is longer, the
+// takeBack ends. A request that is carried out even later makes the lock unavailable for a lease,
+// and never gives it two holders.
 type takeBack struct {
 	alarm    alarm
 	claim    *claim
 	tries    backoff
-	patience backoff   // how long each attempt waits for an answer
+	patience backoff   // how long the next attempt waits for an answer
 	next     *takeBack // next in takeBacks
 }
 
-// takeBacks has the take-backs that are due. During an outage they accumulate, and all of them at
-// once could overload the store afterwards. So they take turns. The latest comes first. A take-back
-// that was tried before comes last, since it is probably about a node that hangs.
+// takeBacks holds the take-backs that are due. During an outage they accumulate, and sending all of
+// them at once could overload the store afterwards. So they take turns, latest first. A take-back
+// that was tried before comes last, since it probably concerns a node that hangs.
 type takeBacks struct {
 	first, last *takeBack
 	running     int
@@ -34,13 +34,13 @@ type takeBacks struct {
 }
 
 const (
-	mostTakeBacks       = 64          // the limit for take-backs under way
+	mostTakeBacks       = 64          // the maximum number of take-backs under way
 	firstPatience       = time.Second // the first wait for an answer; each later one is twice that
 	longestIntermission = time.Second // the longest pause while the store doesn't answer
 )
 
-// takeBackLocked begins to release a claim in the background. The client must not ask for this
-// claim again.
+// takeBackLocked starts releasing a claim in the background. The client must not ask for this claim
+// again.
 func (c *Client) takeBackLocked(cl *claim) {
 	if cl.back || c.closed {
 		return
@@ -109,8 +109,8 @@ func (c *Client) releaseAgain(t *takeBack) {
 	all.ring(c, now)
 }
 
-// tookBackLocked processes the answer to an attempt that was sent at sent, and schedules the next
-// attempt if one is needed.
+// tookBackLocked processes the answer to an attempt sent at the instant sent, and schedules the
+// next attempt if one is needed.
 func (c *Client) tookBackLocked(
 	t *takeBack, sent instant, res backend.ReleaseResult, err error, answered bool,
 ) {

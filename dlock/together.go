@@ -12,9 +12,9 @@ import (
 )
 
 // Several locks are acquired together in rounds. A round makes one attempt at each lock that the
-// call doesn't have yet, all at the same time. If one attempt is refused, the call releases all its
-// locks at once. Then it waits for the refused lock alone, as a Locker does. When it has that lock,
-// it makes the next round, for the other locks.
+// call doesn't hold yet, all concurrently. If one attempt is refused, the call releases all its
+// locks at once. Then it waits for the refused lock alone, as a Locker does. When it has acquired
+// that lock, it makes the next round, for the other locks.
 //
 // Calls that repeatedly conflict with each other pause between their rounds. The pause is random
 // and grows. If several locks are refused, a call waits for the first of them in the order of
@@ -34,7 +34,7 @@ type part struct {
 	o       acquireOptions
 	atLeast time.Duration // how long the lock stays taken, held or not; 0: only while it is held
 	within  *hold         // the party's hold when the call began, or nil
-	refused bool          // another had the lock when the store last answered
+	refused bool          // someone else held the lock when the store last answered
 	h       *hold         // the call's hold, or nil
 	err     error         // why the call has no hold
 }
@@ -56,21 +56,21 @@ func joined(op string, parts []*part) error {
 }
 
 const (
-	// longestRound is how long the call keeps some of the locks while the attempts at others have
-	// no answer.
+	// longestRound is how long the call keeps some of the locks while the attempts at others are
+	// unanswered.
 	longestRound = time.Second
 
-	// shortestRound is the least time that the other attempts get after one was refused.
+	// shortestRound is the minimum time left to the other attempts once one has been refused.
 	shortestRound = 20 * time.Millisecond
 
-	// The first and the longest pause after a conflict. Up to half of each pause is left out, at
-	// random.
+	// The first and the longest pause after a conflict. Each pause is shortened at random, by up to
+	// a half.
 	firstConflict   = time.Millisecond
 	longestConflict = 100 * time.Millisecond
 )
 
-// acquire gets all parts and returns nil, or gets none and returns a part that it didn't get. The
-// part's err says why.
+// acquire acquires all parts and returns nil, or acquires none and returns a part that it couldn't
+// acquire, whose err says why.
 func (t *together) acquire(ctx context.Context, o acquireOptions, opts []AcquireOption) *part {
 	if p := t.prepare(ctx, o, opts); p != nil {
 		return p
@@ -92,8 +92,8 @@ func (t *together) acquire(ctx context.Context, o acquireOptions, opts []Acquire
 	return failed
 }
 
-// prepare returns a part for which the call can't be made, or nil. acquire calls it before the
-// first attempt.
+// prepare returns a part that rules out the call, or nil. acquire calls it before the first
+// attempt.
 func (t *together) prepare(ctx context.Context, o acquireOptions, opts []AcquireOption) *part {
 	for _, p := range t.parts {
 		c := p.locker.client
@@ -136,8 +136,8 @@ func (t *together) watchVariables() {
 	}
 }
 
-// keep makes all locks stay taken for the time that the caller asked for. acquire calls it when it
-// has all locks, not earlier. A call that must release some locks would otherwise leave them taken,
+// keep makes all locks stay taken for the time that the caller asked for. acquire calls it only
+// once it holds all locks. A call that must release some locks would otherwise leave them taken,
 // even those that its owner held before.
 func (t *together) keep() {
 	for _, p := range t.parts {
@@ -183,7 +183,7 @@ func (t *together) waitContext(ctx context.Context) (context.Context, context.Ca
 	}
 }
 
-// acquireInTime makes rounds until it has all parts, or can't go on.
+// acquireInTime makes rounds until it has acquired all parts, or can't go on.
 func (t *together) acquireInTime(ctx context.Context) *part {
 	for waited := false; ; waited = true {
 		began := time.Now()
@@ -224,7 +224,7 @@ func (t *together) blame(failed *part) *part {
 	return failed
 }
 
-// newCall returns an acquisition of this part alone.
+// newCall returns an acquisition for this part alone.
 func (p *part) newCall(ctx context.Context, o acquireOptions) *acquisition {
 	a := p.locker.client.newCall(ctx, p.locker, p.who, o)
 	if a.within == nil {
@@ -242,7 +242,7 @@ func (p *part) single(ctx context.Context) *acquisition {
 	return a
 }
 
-// inform tells an acquisition how the last attempt at the part ended.
+// inform passes the result of the last attempt at the part to an acquisition.
 func (p *part) inform(a *acquisition) {
 	if a.answered = isErrHeld(p.err); !a.answered {
 		a.failure = p.err
@@ -255,13 +255,13 @@ func (p *part) hopeless() bool {
 		(isFinal(p.err) || backend.KindOf(p.err) == backend.Refused)
 }
 
-// waits reports whether a call waits for the part after the attempt at it has failed.
+// waits reports whether the call should wait for the part after a failed attempt.
 func (p *part) waits() bool {
 	_, end := errors.AsType[endError](p.err)
 	return !end && !p.hopeless() && (!p.o.bounded || p.o.wait > 0)
 }
 
-// weight returns how significant the part's failure is for the whole call.
+// weight returns the significance of the part's failure for the whole call.
 func (p *part) weight() int {
 	switch {
 	case p.err == nil:
@@ -336,8 +336,8 @@ func (t *together) round(ctx context.Context) *part {
 	return t.refused()
 }
 
-// keptOut reports whether this process knows without the store that the call can't have all locks.
-// Then no request to the store has been sent.
+// keptOut reports whether this process knows, without asking the store, that the call can't have
+// all locks. If it returns true, no request has been sent to the store.
 func (t *together) keptOut(ctx context.Context) bool {
 	for _, p := range t.parts {
 		p.err = nil // forget the error of the last round
@@ -384,7 +384,7 @@ func byClient(parts []*part) iter.Seq2[*Client, []*part] {
 	}
 }
 
-// atOnce runs all tasks at the same time, and returns when they have ended.
+// atOnce runs all tasks concurrently, and returns when they have ended.
 func atOnce(tasks []func()) {
 	if len(tasks) == 0 {
 		return
@@ -397,7 +397,7 @@ func atOnce(tasks []func()) {
 	tasks[0]()
 }
 
-// tasks returns the work of a round for the parts of one client, as tasks to run at the same time.
+// tasks returns the work of a round for the parts of one client, as tasks to be run concurrently.
 func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
 	switch {
 	case c.store.Prompt():
@@ -476,7 +476,7 @@ func (p *part) settle(ctx context.Context) {
 }
 
 // cutShort returns the error of an attempt that was cut short by the end of its round or of the
-// call. why is the reason why the call has ended, or nil.
+// call. why is the reason why the call ended, or nil.
 func (p *part) cutShort(why error) error {
 	switch {
 	case why == nil:
@@ -510,7 +510,7 @@ func (t *together) giveBack(ctx context.Context) {
 	}
 }
 
-// letGoTogether releases holds. No caller waits for that.
+// letGoTogether releases holds without making a caller wait.
 func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
 	c.mu.Lock()
 	here := c.closed || c.store.Prompt() // otherwise in the background, which ends with Close
@@ -534,8 +534,8 @@ func (t *together) abandon() {
 	}
 }
 
-// releaseParts makes one release of each part's hold, all at the same time, and records the
-// results. quiet says that the releases aren't a caller's unlock.
+// releaseParts performs one release of each part's hold, all concurrently, and records the results.
+// quiet means that the releases aren't a caller's unlock.
 func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	var tasks []func()
 	for c, parts := range byClient(parts) {
@@ -545,8 +545,8 @@ func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 }
 
 // releaseTogether is releaseParts for the parts of one client. It hands holds over last, because
-// the call that gets one may also want the other locks. If the other releases hang, it waits for
-// them for at most shortestRound.
+// the call that receives one may also want the other locks. If the other releases hang, it waits
+// for them for at most shortestRound.
 func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool) {
 	var first, then []*part
 	for _, p := range slices.Backward(parts) { // the first lock last

@@ -10,11 +10,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Trace has functions that are called at events in a client. It is for metrics, spans and logs,
-// like net/http/httptrace. Any of the functions may be nil. They are called in the goroutine of the
-// event, at any time and concurrently. They delay that goroutine, even if it renews locks. So they
-// must not block, must not panic (which may end the program), and must not use the client. Without
-// a Trace no function is called, and nothing is allocated.
+// Trace is a set of functions to be called at events in a client. It is for metrics, spans and
+// logs, like net/http/httptrace. Any of the functions may be nil. They are called in the goroutine
+// of the event, at any time and concurrently. They delay that goroutine, even if it renews locks.
+// So they must not block, must not panic (which may end the program), and must not use the client.
+// Without a Trace no function is called, and nothing is allocated.
 //
 // If AcquireDone reported a hold with the outcome Acquired, and not [ViaReentry], the hold ends
 // with exactly one of these events: Lost, or ReleaseDone with [Released], [HandedOn],
@@ -33,19 +33,20 @@ type Trace struct {
 	// that is left.
 	ReleaseDone func(ctx context.Context, e ReleaseDone)
 
-	// Lost is called when a hold is lost, after its context has ended. The Loss may be kept, but
-	// not changed.
+	// Lost is called when a hold is lost, after its context has ended. The function may keep the
+	// Loss, but must not modify it.
 	Lost func(l *Loss)
 
 	// RenewDone is called when a round of renewals ends.
 	RenewDone func(e RenewDone)
 
-	// StepDone is called when the store, or its client library, has answered a step, and when the
-	// caller has left a step without an answer.
+	// StepDone is called when the store or its client library has answered a request (a step), and
+	// when the caller has stopped waiting for the answer.
 	StepDone func(ctx context.Context, e StepDone)
 
-	// Subscription is called when the client's subscription to releases breaks or can't be made. It
-	// is called again when, as far as the store knows, the subscription is active again.
+	// Subscription is called when the client's subscription to releases breaks or can't be
+	// established. It is called again when, as far as the store knows, the subscription is active
+	// again.
 	Subscription func(e SubscriptionChange)
 }
 
@@ -74,7 +75,7 @@ type Outcome uint8
 // Outcomes of acquiring calls.
 const (
 	OutcomeAcquired Outcome = iota
-	OutcomeTimeout          // another has the lock, and the wait has run out
+	OutcomeTimeout          // someone else holds the lock, and the wait has run out
 	OutcomeCanceled         // the context ended
 	OutcomeFailed           // the store, or this package, returned an error
 )
@@ -89,23 +90,23 @@ const (
 	Failed      = OutcomeFailed
 )
 
-// String returns the outcome in a word: "acquired", "timeout", "canceled" or "error".
+// String returns the name of the outcome: "acquired", "timeout", "canceled" or "error".
 func (o Outcome) String() string { return [...]string{"acquired", "timeout", "canceled", "error"}[o] }
 
 // Via is how a caller got a lock.
 type Via uint8
 
-// Ways to a lock.
+// Ways in which a lock is acquired.
 const (
 	ViaStore    Via = iota // the store was asked
 	ViaHandover            // another goroutine of this client handed it over
-	ViaReentry             // the caller's owner already had it
-	ViaJoined              // other readers of this client had it
+	ViaReentry             // the caller's owner already held it
+	ViaJoined              // other readers of this client held it
 	ViaGranted             // the store gave it to the first in line
 	vias
 )
 
-// String returns the way in a word: "store", "handover", "reentry", "joined" or "granted".
+// String returns the name of the way: "store", "handover", "reentry", "joined" or "granted".
 func (v Via) String() string {
 	return [...]string{"store", "handover", "reentry", "joined", "granted"}[v]
 }
@@ -150,7 +151,7 @@ const (
 	Forsaken      = UnlockForsaken
 )
 
-// String returns the outcome in a word, which is "released", "handover", "held", "lost", "error" or
+// String returns the name of the outcome: "released", "handover", "held", "lost", "error" or
 // "closed".
 func (o ReleaseOutcome) String() string {
 	return [...]string{"released", "handover", "held", "lost", "error", "closed"}[o]
@@ -158,12 +159,12 @@ func (o ReleaseOutcome) String() string {
 
 // RenewDone is the end of a round of renewals.
 type RenewDone struct {
-	Locks, Failed int // how many were due, and how many of those failed
+	Locks, Failed int // the number that were due, and the number of those that failed
 	Took          time.Duration
 	Err           error // the first of the errors
 }
 
-// StepDone is the end of a step of the store.
+// StepDone is the end of a step, which is a request to the store.
 type StepDone struct {
 	Op   string // acquire, release, renew, forcerelease, look, keepplaces, latch, inspect or list
 	Name string // empty for a renewal of several locks
@@ -192,7 +193,7 @@ func WithTrace(t *Trace) Option {
 	}
 }
 
-// counts has the counters of [Client.Stats].
+// counts holds the counters of [Client.Stats].
 type counts struct {
 	acquired        [vias]counter
 	outcomes        [Failed + 1]counter
@@ -210,7 +211,7 @@ func (c *Client) begins(ctx context.Context, a *acquisition) context.Context {
 	return ctx
 }
 
-// acquired tells the traces, the log and the counters the outcome of an acquiring call.
+// acquired reports the outcome of an acquiring call to the traces, the log and the counters.
 func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err error) {
 	outcome := outcomeOf(ctx, err)
 	if c.counts.outcomes[outcome].Add(1); outcome == Acquired {
@@ -244,8 +245,8 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 	}
 }
 
-// tell records that the traces must be told of a hold's end. If the hold has ended already, tell
-// returns a function that tells them its end.
+// tell records that the end of a hold must be reported to the traces. If the hold has already
+// ended, tell returns a function that reports that.
 func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -273,7 +274,7 @@ func (c *Client) forsakenLocked(h *hold) ReleaseDone {
 	}
 }
 
-// outcomeOf returns the outcome for the error of an acquiring call.
+// outcomeOf returns the Outcome that corresponds to the error of an acquiring call.
 func outcomeOf(ctx context.Context, err error) Outcome {
 	switch {
 	case err == nil:
@@ -287,7 +288,7 @@ func outcomeOf(ctx context.Context, err error) Outcome {
 	}
 }
 
-// giveUpHold makes one release of a hold for a caller.
+// giveUpHold performs one release of a hold for a caller.
 func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
 	if len(c.traces) == 0 && !debug {
@@ -301,7 +302,7 @@ func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	return c.gaveUp(ctx, e, tell, debug)
 }
 
-// gaveUp tells the traces, the log and the counters the outcome of an unlock.
+// gaveUp reports the outcome of an unlock to the traces, the log and the counters.
 func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) error {
 	if e.Err == errAgain {
 		return e.Err
@@ -316,9 +317,9 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 	return e.Err
 }
 
-// release makes one release of a hold outside of a caller's unlock. Plain readers of one Locker
-// can't be told apart. If another of them has released this hold, release releases one of their
-// other holds. It returns errAgain if there is none.
+// release performs one release of a hold on behalf of the client, not of a caller's unlock. Plain
+// readers of one Locker can't be told apart. If another of them has released this hold, release
+// releases one of their other holds. It returns errAgain if there is none.
 func (c *Client) release(ctx context.Context, h *hold) error {
 	for {
 		err := c.releaseQuietly(ctx, h)
@@ -346,7 +347,7 @@ func (c *Client) releaseQuietly(ctx context.Context, h *hold) error {
 	return e.Err
 }
 
-// releaseTold makes one release of a hold. It returns the event for the release, and whether the
+// releaseTold performs one release of a hold. It returns the event for the release, and whether the
 // traces must be told.
 func (c *Client) releaseTold(ctx context.Context, h *hold) (e ReleaseDone, tell bool) {
 	e = ReleaseDone{
@@ -404,7 +405,7 @@ func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 	return true
 }
 
-// traceLost tells the traces of a loss.
+// traceLost reports a loss to the traces.
 func (c *Client) traceLost(l *Loss) {
 	for i := range c.traces {
 		if f := c.traces[i].Lost; f != nil {
@@ -413,7 +414,7 @@ func (c *Client) traceLost(l *Loss) {
 	}
 }
 
-// roundDone tells the traces of a round of renewals.
+// roundDone reports a round of renewals to the traces.
 func (c *Client) roundDone(e RenewDone) {
 	c.counts.renewed.Add(uint64(e.Locks - e.Failed))
 	c.counts.failed.Add(uint64(e.Failed))
@@ -424,7 +425,7 @@ func (c *Client) roundDone(e RenewDone) {
 	}
 }
 
-// stepDone tells the traces of a step that began at began.
+// stepDone reports a step, and how long it took, to the traces.
 func (c *Client) stepDone(ctx context.Context, req any, took time.Duration, err error) {
 	e := StepDone{Took: took, Err: err}
 	switch r := req.(type) {
@@ -456,7 +457,8 @@ func (c *Client) stepDone(ctx context.Context, req any, took time.Duration, err 
 	}
 }
 
-// subscriptionChanged tells the traces that the subscription of a queue broke, or is active again.
+// subscriptionChanged reports to the traces that the subscription of a queue broke, or is active
+// again.
 func (c *Client) subscriptionChanged(q *queue, broken error) {
 	if len(c.traces) == 0 {
 		return

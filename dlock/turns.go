@@ -5,15 +5,15 @@ import "github.com/seed951563bd/distsync/backend"
 // A client that has just released a lock could ask for it again before the store's message wakes
 // others. And the client that the store notifies first would always get the lock. So a client that
 // has had a turn lets others have theirs. If n other clients wait, it lets n-1 of their releases
-// pass. After the next release its own turn comes. A client that is alone with a lock never waits.
-// Some clients are counted but don't come, because their process stands still, or they only listen.
-// The client waits for such clients only now and then.
+// pass, and its own turn comes after the next release. A client that has no competitors never
+// waits. Some clients are counted but don't take their turn, because their process stands still, or
+// they only listen. The client waits for them only occasionally.
 //
 // Strangers are clients that release the lock after each turn. They don't hand it over between
 // their own callers as this client does: see handoverEnd. If strangers wait, this client lets more
 // or fewer releases pass.
 
-// A streak is a run of turns that a client takes with only short pauses in between.
+// A streak is a series of turns that a client takes with only short pauses in between.
 type streak struct {
 	began instant // when it began, or when the store last said whether others wait
 	last  instant // when the last release began
@@ -24,12 +24,11 @@ const (
 	longestPauseInStreak = 2 * shortestWait
 	shortStreak          = 4                 // after this many turns the store is asked ...
 	longStreak           = 10 * shortestWait // ... or after this time
-	mostStreaks          = 128               // remembered for sure; up to twice as many are kept
+	mostStreaks          = 128               // this many are remembered, or up to twice as many
 )
 
-// asksWhoWaitsLocked reports whether a last release asks the store how many others wait for the
-// lock. It asks while a crowd is remembered, and after hand-overs. During a streak it asks now and
-// then.
+// asksWhoWaitsLocked reports whether a last release should ask the store how many others wait for
+// the lock: while a crowd is remembered, after hand-overs, and occasionally during a streak.
 func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
 	if cl.kind.Shared() || cl.kind.Placed() {
 		return false
@@ -52,8 +51,7 @@ func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
 	return ask
 }
 
-// streaks has the streaks of the locks that were released last. It keeps at least mostStreaks of
-// them.
+// streaks holds the streaks of the most recently released locks, at least mostStreaks of them.
 type streaks struct{ young, old map[lockKey]streak }
 
 func newStreaks() streaks {
@@ -76,12 +74,12 @@ func (all *streaks) note(key lockKey, s streak) {
 	all.young[key] = s
 }
 
-// A crowd is the set of other clients that wait for a lock which this client has had. It is
+// A crowd is the set of other clients that wait for a lock that this client has held. It is
 // forgotten when there has been no news of it for a while.
 type crowd struct {
 	key   lockKey
 	skip  int     // how many releases this client lets pass
-	until instant // until when this client sits out at most; 0: it doesn't sit out
+	until instant // this client sits out until then at most; 0: it doesn't sit out
 	alarm alarm   // when the crowd is forgotten
 
 	strangers int  // how many of the waiting clients are strangers: see backend.ReleaseResult
@@ -90,8 +88,8 @@ type crowd struct {
 	second bool // this client's next or present turn is the second in a row: see goesOnLocked
 
 	vain   bool    // the attempt under way follows a wait for a release that didn't come
-	absent int     // how many of the counted clients haven't come
-	excuse instant // until when this client doesn't wait for absent clients
+	absent int     // how many of the counted clients haven't taken their turn
+	excuse instant // this client doesn't wait for absent clients until then
 }
 
 const (
@@ -103,8 +101,8 @@ const (
 func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.key) }
 
 // freedLocked decides, when a last release has freed the lock, whether this client asks for it
-// again at once, or first lets other clients have turns. The release began at began. own is the
-// state of the store's message about it.
+// again at once, or first lets other clients have turns. began is when the release began, and own
+// is the state of the store's message about it.
 func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult, own message) {
 	chain := cl.handed && began >= c.handoverEnd(cl) && c.queueLocked(cl) != nil
 	waiting := res.Waiting - c.absentLocked(cl.object.key())
@@ -128,9 +126,9 @@ func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult
 	}
 }
 
-// goesOnLocked reports whether this client has a second turn at once. It has one every second time
-// if several other clients wait and all of them are strangers. A lock that can be handed over gets
-// no second turn: it is handed over instead.
+// goesOnLocked reports whether this client takes a second turn at once. It does so every other time
+// if several other clients wait and all of them are strangers. It never does so for a lock that can
+// be handed over, which is handed over instead.
 func (c *Client) goesOnLocked(cl *claim, res backend.ReleaseResult) bool {
 	cr := c.crowds[cl.object.key()]
 	if cl.kind.Passes() || cr == nil || res.Strangers < 2 || res.Strangers < res.Waiting ||
@@ -150,7 +148,7 @@ func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	case few && !cl.kind.Many(): // all of Redisson's count as one stranger there
 		more = 1 // strangers come later than clients of this package
 	case res.Strangers == res.Waiting:
-		more = -1 // a stranger that has just had a turn often has the next one, too
+		more = -1 // a stranger that has just had a turn often also has the next one
 	}
 	switch {
 	case cl.kind.Many():
@@ -161,7 +159,7 @@ func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	return more
 }
 
-// absentLocked returns how many of the other waiting clients this client ignores, because they
+// absentLocked returns the number of other waiting clients that this client ignores, because they
 // didn't take their earlier turns.
 func (c *Client) absentLocked(key lockKey) int {
 	if cr := c.crowds[key]; cr != nil && c.now() < cr.excuse {
@@ -187,7 +185,7 @@ func (c *Client) standBackLocked(cl *claim, releases int, res backend.ReleaseRes
 	c.sitOutLocked(cr, c.queueLocked(cl))
 }
 
-// A message says whether the store's message about this client's own release has come.
+// A message is the state of the store's message about this client's own release.
 type message uint8
 
 const (
@@ -234,7 +232,7 @@ func (c *Client) passLocked(q *queue) bool {
 	return true
 }
 
-// triesLocked records that this client asks for the lock again, and no longer sits out. woken says
+// triesLocked records that this client asks for the lock again, and no longer sits out. woken means
 // that a message has woken it.
 func (c *Client) triesLocked(key lockKey, woken bool) {
 	if cr := c.crowds[key]; cr != nil {
@@ -243,8 +241,8 @@ func (c *Client) triesLocked(key lockKey, woken bool) {
 	}
 }
 
-// caughtUpLocked records that this client got the lock. The others that were to come first have
-// come, or aren't coming.
+// caughtUpLocked records that this client acquired the lock. The others that were to go first have
+// done so, or won't.
 func (c *Client) caughtUpLocked(cl *claim) {
 	cr := c.crowds[cl.object.key()]
 	if cr == nil {

@@ -32,26 +32,26 @@ type queue struct {
 	failure  error // the error of the lead's last attempt; nil if it was answered
 }
 
-// shortestWait is the least time between two looks at a lock, unless a wake-up asks for one.
+// shortestWait is the minimum time between two looks at a lock, unless a wake-up asks for one.
 const shortestWait = 5 * time.Millisecond
 
-// A random time is added to each wait, so that clients that wait for the same moment don't ask all
-// at once. These are the longest random times. endJitter is for the end of a lease. It is short,
+// A random time is added to each wait, so that clients that wait for the same moment don't all ask
+// at once. These are the maximum random times. endJitter is for the end of a lease. It is short,
 // since only the lead of each client asks.
 const (
 	longestJitter = 100 * time.Millisecond
 	endJitter     = 2 * time.Millisecond
 )
 
-// The pauses of a lead that must poll. The first is short. The longest bounds how late the lead
+// The pauses of a lead that must poll. The first is short. The longest limits how late the lead
 // notices a release.
 const (
 	firstPoll   = 10 * time.Millisecond
 	longestPoll = time.Second
 )
 
-// queueUp waits in the queue. It returns when the lock was acquired or handed over, when the party
-// has got the lock by another call, or when the call can't go on.
+// queueUp waits in the queue. It returns when the lock was acquired or handed over, when another
+// call of the party has acquired it, or when the call can't go on.
 func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 	if !c.enqueue(a) {
 		return nil, errAgain
@@ -82,8 +82,8 @@ func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 	}
 }
 
-// enqueue puts an acquisition at the end of its queue. It returns false if the party has got the
-// lock by now, and can re-enter.
+// enqueue puts an acquisition at the end of its queue. It returns false if the party has acquired
+// the lock by now, and can re-enter.
 func (c *Client) enqueue(a *acquisition) bool {
 	c.mu.Lock()
 	defer c.unlock()
@@ -136,7 +136,7 @@ func (c *Client) enqueue(a *acquisition) bool {
 	return true
 }
 
-// newQueueLocked makes an empty queue.
+// newQueueLocked returns an empty queue.
 func (c *Client) newQueueLocked(o *object, kind protocol.Kind) *queue {
 	q := c.spare
 	if q == nil {
@@ -152,8 +152,8 @@ func (c *Client) newQueueLocked(o *object, kind protocol.Kind) *queue {
 	return q
 }
 
-// knownHeldLocked reports whether this client itself has the lock in such a way that a waiting call
-// can't have it.
+// knownHeldLocked reports whether this client itself holds the lock in a way that excludes a
+// waiting call.
 func (c *Client) knownHeldLocked(o *object, a *acquisition) bool {
 	if a.kind.Many() {
 		return o.exhausts(a)
@@ -173,7 +173,7 @@ func (c *Client) knownHeldLocked(o *object, a *acquisition) bool {
 	return false
 }
 
-// dequeueLocked takes an acquisition out of its queue, if it is in one.
+// dequeueLocked removes an acquisition from its queue, if it is in one.
 func (c *Client) dequeueLocked(a *acquisition) {
 	q := a.in
 	if q == nil {
@@ -241,15 +241,15 @@ func (q *queue) nextLocked(h *hold) *acquisition {
 }
 
 // committed reports whether an acquisition must stay the lead. It must while its request is under
-// way. It also must if the store may have granted a request whose answer is missing, since no other
-// call would repeat that request.
+// way. It also must if the store may have granted an unanswered request, since no other call would
+// repeat that request.
 func (a *acquisition) committed() bool {
 	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
-// firstInLocked returns the call that should be the lead. That is the first call, if it isn't
-// parked. Otherwise it is the present lead, if that isn't parked, or the first call that isn't
-// parked. If all are parked, it is nil.
+// firstInLocked returns the call that should be the lead: the first call if it isn't parked,
+// otherwise the current lead if that isn't parked, otherwise the first call that isn't parked. It
+// returns nil if all are parked.
 func (q *queue) firstInLocked() *acquisition {
 	switch v := q.first.variable(); {
 	case !q.first.parked():
@@ -316,8 +316,8 @@ func (c *Client) refusedLocked(q *queue, a *acquisition) bool {
 	return true
 }
 
-// newsShare is the divisor for a part of a bounded wait: a quarter. After that part, a call that
-// isn't the lead finds out whether the lock is held, so that its error at the end can say so.
+// After 1/newsShare of a bounded wait, a call that isn't the lead finds out whether the lock is
+// held, so that its error at the end can say so.
 const newsShare = 4
 
 // inquireLocked makes the lead ask the store, unless the store has refused an attempt whose number
@@ -329,7 +329,7 @@ func (q *queue) inquireLocked(seen uint64) {
 	}
 }
 
-// ring makes a lead try again. For another call, it finds out whether the lock is held.
+// ring makes a lead try again. For any other call, it finds out whether the lock is held.
 func (a *acquisition) ring(c *Client, now instant) {
 	if a.handed != nil {
 		c.laterLocked(a.cut)
@@ -346,7 +346,7 @@ func (a *acquisition) ring(c *Client, now instant) {
 	}
 }
 
-// watchLocked starts the alarm that reports a call that waits for very long.
+// watchLocked starts the alarm that reports a call that has waited for very long.
 func (c *Client) watchLocked(q *queue, a *acquisition) {
 	if a.since == 0 {
 		a.since = a.began
@@ -428,7 +428,7 @@ func (c *Client) wakeQueueLocked(q *queue) {
 	}
 }
 
-// joinLocked takes all calls of the new hold's party out of the queue, since they can re-enter.
+// joinLocked removes all calls of the new hold's party from the queue, since they can re-enter.
 func (c *Client) joinLocked(h *hold) {
 	if h.variable() == nil {
 		for q := range h.claim.object.queues() {
@@ -439,8 +439,8 @@ func (c *Client) joinLocked(h *hold) {
 	}
 }
 
-// joinPartiesLocked takes out of a queue the calls for which isIn returns true, since their parties
-// have got the lock. It wakes these calls.
+// joinPartiesLocked removes from a queue the calls for which isIn returns true, since their parties
+// have acquired the lock, and wakes them.
 func (c *Client) joinPartiesLocked(q *queue, isIn func(*acquisition) bool) {
 	if q == nil {
 		return
@@ -506,7 +506,7 @@ func (c *Client) turn(a *acquisition) move {
 	return toTry
 }
 
-// wait returns toWait. Before that, it makes the channel through which the call is woken.
+// wait makes the channel that wakes the call, and returns toWait.
 func (a *acquisition) wait() move {
 	if a.signal == nil {
 		a.signal = make(chan struct{}, 1)
@@ -514,8 +514,8 @@ func (a *acquisition) wait() move {
 	return toWait
 }
 
-// tryInTurn makes the lead's next attempt. If it returns neither a hold nor an error, the call goes
-// on waiting.
+// tryInTurn makes the lead's next attempt. If it returns neither a hold nor an error, the call
+// keeps waiting.
 func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 	remaining, err := c.attemptUntilJoined(ctx, a)
 	switch {
@@ -548,7 +548,7 @@ func (c *Client) wasHanded(a *acquisition) bool {
 	return a.handed != nil
 }
 
-// failed records that the lead's attempt failed, and schedules the next one. cut says that the
+// failed records that the lead's attempt failed, and schedules the next one. cut means that the
 // attempt was cut short. failed returns false if there is no next attempt.
 func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	c.mu.Lock()
@@ -565,8 +565,8 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	return true
 }
 
-// attemptUntilJoined makes an attempt. It gives up the attempt if the party gets the lock by
-// another call.
+// attemptUntilJoined makes an attempt, but gives it up if another call of the party acquires the
+// lock.
 func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
 	if (a.variable() != nil && !a.kind.Placed()) || c.store.Prompt() {
 		return c.attempt(ctx, a)
@@ -587,8 +587,8 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	return c.attempt(ctx, a)
 }
 
-// keptOut records that another has the lock. It subscribes the queue to releases, and schedules the
-// lead's next look.
+// keptOut records that someone else holds the lock. It subscribes the queue to releases, and
+// schedules the lead's next look.
 func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -617,7 +617,7 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 }
 
 // exclude tells the caller, if it wants to know, that the store has refused the lock because
-// another has it.
+// someone else holds it.
 func (a *acquisition) exclude() {
 	if a.excluded != nil {
 		a.excluded()
@@ -625,7 +625,7 @@ func (a *acquisition) exclude() {
 }
 
 // nextAttemptLocked returns when the lead looks again if nothing wakes it. The store has said that
-// another has the lock for the remaining time.
+// someone else holds the lock for the remaining time.
 func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Duration) instant {
 	now := c.now()
 	wait, jitter := longestPause(a.o.lease), longestJitter
@@ -635,8 +635,8 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 	if c.store.Notifier == nil || q.subscribed == failing || q.subscribed == denied {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
-	// If the lease may end before the look, the lead looks when the lease ends. Otherwise no client
-	// would have the lock until the look.
+	// If the lease may end before the look, the lead looks when the lease ends. Otherwise the lock
+	// would stay free until the look.
 	if remaining >= 0 && remaining < wait+min(wait/10, jitter) {
 		wait, jitter = remaining+time.Millisecond, endJitter
 	}
@@ -649,7 +649,7 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 	return at
 }
 
-// leave ends the wait of a call that can't go on, and returns the error.
+// leave ends the wait of a call that can't go on, and returns its error.
 func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	over := c.over(ctx)
 	c.mu.Lock()
@@ -698,8 +698,8 @@ func (c *Client) leaveClosed(a *acquisition) {
 	c.releaseOnce(ctx, cl, c.stored(cl.Lease()), true)
 }
 
-// quit takes a call out of the queue for good, and returns err. A call that was just handed a hold
-// stays, to take it. Then quit returns nil.
+// quit removes a call from the queue for good, and returns err. But if the call was just handed a
+// hold, it stays to take it, and quit returns nil.
 func (c *Client) quit(a *acquisition, err error) error {
 	c.mu.Lock()
 	defer c.unlock()

@@ -14,19 +14,20 @@ import (
 // The watchdog is one timer per client, whatever the number of locks. It rings when the first alarm
 // is due, and starts the work for it. It does no I/O itself.
 
-// An alarm says when a task is due. It is part of the task, so that scheduling allocates nothing.
+// An alarm says when a task is due. It is a field of the task, so that scheduling allocates
+// nothing.
 type alarm struct {
 	at    instant
 	place int // in the heap, from 1; 0: not scheduled
 	task  task
 }
 
-// A task has work to do when its alarm rings.
+// A task is work to be done when its alarm rings.
 type task interface {
 	ring(c *Client, now instant)
 }
 
-// alarms has the alarms that are set, as a heap for container/heap.
+// alarms holds the alarms that are set, and implements [container/heap.Interface].
 type alarms struct {
 	heap  []*alarm
 	batch []*claim // claims collected during a ring, to be renewed together
@@ -64,7 +65,7 @@ func (c *Client) scheduleLocked(a *alarm, at instant) {
 	c.armLocked()
 }
 
-// hastenLocked makes an alarm ring at the instant at, unless it rings earlier.
+// hastenLocked makes an alarm ring at the instant at, unless it is already set to ring earlier.
 func (c *Client) hastenLocked(a *alarm, at instant) {
 	if a.place == 0 || at < a.at {
 		c.scheduleLocked(a, at)
@@ -133,8 +134,8 @@ func (cl *claim) ring(c *Client, now instant) {
 	}
 }
 
-// nextLook returns when the watchdog looks at a claim next. The store granted the claim to a
-// request that was sent at sent.
+// nextLook returns when the watchdog next looks at a claim. sent is when the request that the store
+// granted was sent.
 func (c *Client) nextLook(cl *claim, sent instant) instant {
 	switch {
 	case cl.GoesOn():
@@ -181,7 +182,7 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 	})
 }
 
-// reportRenewals logs which locks couldn't be renewed, and how long their leases still last. The
+// reportRenewals logs which locks couldn't be renewed, and how much of their leases remains. The
 // requests were sent at sent. It leaves out locks that have ended, or will end before their next
 // renewal. If a store hangs, many renewals fail at once. So it also leaves out locks that were
 // logged after sent.

@@ -17,13 +17,13 @@ const (
 	longPatience = 15 * time.Second
 )
 
-// check fails the test if a lock is still held, or a call still waits for one, after a short time.
+// check fails the test if after a short time a lock is still held, or a call still waits for one.
 func (s *Store) check() {
 	s.t.Helper()
 	s.Recover()
 	s.ResumeRenewals()
 	if s.t.Failed() || s.t.Skipped() {
-		return // the test perhaps stopped before its unlocks
+		return // the test may have stopped before its unlocks
 	}
 	began := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -41,7 +41,7 @@ func (s *Store) check() {
 	}
 }
 
-// left describes the remaining holds and waiters. It also returns the time limit for their end.
+// left describes the remaining holds and waiters, and returns the time limit for their end.
 func (s *Store) left() (left []string, limit time.Duration) {
 	limit = patience
 	for _, i := range s.list() {
@@ -65,14 +65,14 @@ func (s *Store) list() []backend.Inspection {
 	return res.Locks
 }
 
-// owes says whether a release by a holder of the lock has failed.
+// owes reports whether a release by a holder of the lock has failed.
 func (s *Store) owes(i backend.Inspection) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(i.Holders, func(h backend.Holder) bool { return s.owed[h.Owner] })
 }
 
-// waiters describes the clients that wait.
+// waiters describes the waiting clients.
 func (s *Store) waiters() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// Store is a store for locks in the memory of this process. Its methods cause faults. Create one
-// with [New]. It is safe for concurrent use.
+// Store is a store for locks in the memory of this process, with methods that inject faults. Create
+// one with [New]. It is safe for concurrent use.
 type Store struct {
 	t    testing.TB
 	mem  *membackend.Backend
@@ -45,14 +45,14 @@ type memory interface {
 // When the test has returned, and the cleanups that it registered after New have run, all faults
 // end. Then t fails if a lock is still held, or a call still waits for one, and the error names the
 // clients. Releases in the background may take three seconds, or fifteen if a fault has delayed
-// them. A lock that has no holder and stays taken, after dlock.AtLeast or dlock.Client.Once,
-// doesn't count. The check can't find a call that waits because its Locker has lost the lock and
-// wasn't unlocked. Such a call sends no request to the store. A test that has already failed gets
-// no further error. If a test leaves a lock on purpose, like a process that crashes, call
+// them. A lock that stays taken without a holder, after dlock.AtLeast or dlock.Client.Once, doesn't
+// count. The check can't find a call that waits because its Locker has lost the lock and wasn't
+// unlocked, since such a call sends no request to the store. A test that has already failed gets no
+// further error. If a test leaves a lock held on purpose, like a process that crashes, call
 // [Store.Wipe] at its end.
 //
 // With testing/synctest, call New inside the bubble, with the bubble's t. Then all times are
-// virtual. With the t of the outer test, the check would run outside the bubble, and panic.
+// virtual. With the outer test's t, the check would run outside the bubble, and panic.
 func New(t testing.TB) *Store {
 	mem := membackend.New()
 	s := &Store{
@@ -79,12 +79,12 @@ func (s *Store) Open() backend.Session {
 // Limits implements [backend.Backend]. The store supports all kinds of lock, without limits.
 func (s *Store) Limits() backend.Limits { return s.mem.Limits() }
 
-// Lose makes all holders lose the lock of that name, whatever its kind. If it has several readers,
-// or several permits, all of them are lost. A waiter gets the lock next. As with any store, the
-// holders aren't notified. A holder finds out at its next renewal, after at most a third of its
-// lease. With a fixed lease it finds out when that expires. Then the context of a Do or Hold ends,
-// with a dlock.Loss as its cause. The reason is LossGone, or LossTaken if another client has
-// acquired the lock meanwhile. So wait until that context ends. In a bubble that takes no real
+// Lose makes all holders lose the lock with the given name, whatever its kind. If it has several
+// readers or holders of permits, all of them lose it. A waiter gets the lock next. As with any
+// store, the holders aren't notified. A holder finds out at its next renewal, after at most a third
+// of its lease. With a fixed lease it finds out when the lease expires. Then the context of a Do or
+// Hold ends, with a dlock.Loss as its cause. The reason is LossGone, or LossTaken if another client
+// has acquired the lock meanwhile. So wait until that context ends. In a bubble that takes no real
 // time. Elsewhere, give the client a short lease. Lose fails t if the lock is free.
 func (s *Store) Lose(name string) {
 	s.t.Helper()
@@ -105,11 +105,11 @@ func (s *Store) Lose(name string) {
 
 // Wipe loses all locks, even those that stay taken without a holder, like a Redis that restarts
 // without its data. The holders aren't notified. Each relies on its lock until its next renewal,
-// for at most a third of a lease, or until a fixed lease expires. Meanwhile waiters can get the
+// for at most a third of its lease, or until a fixed lease expires. Meanwhile waiters can get the
 // locks. Fencing tokens continue to increase.
 func (s *Store) Wipe() { s.mem.Wipe() }
 
-// Held fails t unless the lock of that name is held now, whatever its kind.
+// Held fails t unless the lock with the given name is held now, whatever its kind.
 func (s *Store) Held(t testing.TB, name string) {
 	t.Helper()
 	if i := s.inspect(name); len(holders(i)) == 0 {
@@ -117,8 +117,8 @@ func (s *Store) Held(t testing.TB, name string) {
 	}
 }
 
-// Free fails t unless the lock of that name is free now. The error names the holder, or says that
-// the lock stays taken. A semaphore is free if no permit is acquired.
+// Free fails t unless the lock with the given name is free now. The error names the holder, or says
+// that the lock stays taken. A semaphore is free if no permit is acquired.
 func (s *Store) Free(t testing.TB, name string) {
 	t.Helper()
 	if i := s.inspect(name); !i.Free() {
@@ -126,7 +126,7 @@ func (s *Store) Free(t testing.TB, name string) {
 	}
 }
 
-// inspect returns the store's data on the lock of that name.
+// inspect returns the store's data about the lock with the given name.
 func (s *Store) inspect(name string) backend.Inspection {
 	i, err := s.view.Inspect(context.Background(), backend.InspectRequest{Name: name})
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package dlocktest is for tests of code that uses locks of
-// [github.com/seed951563bd/distsync/dlock]. It has a store in memory, and methods that cause
-// faults.
+// Package dlocktest helps to test code that uses locks of [github.com/seed951563bd/distsync/dlock].
+// It provides a store in memory, with methods that inject faults.
 //
 // A [Store] takes the place of a Redis in a test. The code under test gets a *dlock.Client, as in
 // production:
@@ -13,8 +12,8 @@
 //		// ... the code under test is given client
 //	}
 //
-// At the end of the test, the Store makes the test fail if a lock is still held or waited for. So
-// the test finds code that forgets to unlock.
+// At the end of the test, the Store fails the test if a lock is still held or waited for. So the
+// test finds code that forgets to unlock.
 //
 // # Possible tests
 //
@@ -47,9 +46,9 @@
 // # Time
 //
 // Everything works in real time: to let a lease run out, give the client a short one,
-// dlock.WithLease(200*time.Millisecond). In a bubble of testing/synctest, waiting costs nothing,
-// and synctest.Wait returns when all goroutines wait. Make the Store and its clients inside the
-// bubble, with its t, and close the clients before it ends:
+// dlock.WithLease(200*time.Millisecond). In a bubble of testing/synctest, waiting takes no real
+// time, and synctest.Wait returns when all goroutines wait. Create the Store and its clients inside
+// the bubble, with its t, and close the clients before it ends:
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		store := dlocktest.New(t)
@@ -68,7 +67,7 @@
 //
 // # Limits
 //
-// A Store is like one machine that never fails by itself, and it uses the clock of the test. It
-// can't show failovers of servers and faults of networks. This repository tests those on real
+// A Store is like a single machine that never fails by itself, and it uses the clock of the test.
+// It can't simulate server failovers and network faults. This repository tests those on real
 // servers: see its docs/reliability.md.
 package dlocktest

@@ -10,7 +10,7 @@ import (
 
 // A fault makes some steps fail or hang.
 type fault struct {
-	steps int   // how many steps are left; negative: all
+	steps int   // the number of steps left; negative: all
 	err   error // nil: the steps hang
 }
 
@@ -22,12 +22,12 @@ var errFailed = errors.New("dlocktest: the store is down")
 //
 // A step is one request of a client: to acquire, release, renew, force-release or look at a lock,
 // to inspect or list locks, or to keep places in line. Renewals, repeated attempts and releases in
-// the background count, too. A message that wakes a waiter isn't a step, and is delivered in spite
-// of faults.
+// the background also count. A message that wakes a waiter isn't a step, and is delivered despite
+// faults.
 //
-// Several calls of Fail and Hang add up: each affects the steps after those of the previous call.
+// Calls of Fail and Hang queue up: each affects the steps after those of the previous call.
 //
-// An err that is or wraps a [backend.Error] keeps its kind. Any other err gets the kind
+// If err is or wraps a [backend.Error], it keeps its kind. Any other err gets the kind
 // [backend.Retry]: the step was not carried out, and another attempt may succeed. If err is nil,
 // the error says that the store is down.
 func (s *Store) Fail(n int, err error) {
@@ -42,7 +42,8 @@ func (s *Store) Fail(n int, err error) {
 
 // Hang makes the next n steps hang, or all steps if n is negative. It counts steps as [Store.Fail]
 // does. Hanging steps are carried out at [Store.Recover]. A step is never carried out if its
-// context has ended by then, for example because its client was closed. Its client can't know that.
+// context has ended by then, for example because its client was closed. But the client can't know
+// that.
 func (s *Store) Hang(n int) { s.add(fault{n, nil}) }
 
 func (s *Store) add(f fault) {
@@ -69,7 +70,7 @@ func (s *Store) Recover() {
 	}
 }
 
-// PauseRenewals makes all renewals hang, and no other steps, until [Store.ResumeRenewals]. So each
+// PauseRenewals makes all renewals, but no other steps, hang until [Store.ResumeRenewals]. So each
 // lock ends with its lease. Then its holder is notified, with the reason LossExpired, and the next
 // waiter gets the lock. The same happens to a holder that is cut off from its store. [Store.Fail]
 // and [Store.Hang] don't count these renewals.
@@ -81,8 +82,8 @@ func (s *Store) PauseRenewals() {
 	}
 }
 
-// ResumeRenewals ends the fault of PauseRenewals. Hanging renewals are carried out now, unless
-// their clients have stopped waiting for them.
+// ResumeRenewals undoes PauseRenewals. Hanging renewals are carried out now, unless their clients
+// have stopped waiting for them.
 func (s *Store) ResumeRenewals() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,8 +93,8 @@ func (s *Store) ResumeRenewals() {
 	}
 }
 
-// undergo applies a step's fault, if it has one. If it returns an error, the step must not be
-// carried out.
+// undergo applies the fault of a step, if there is one. If it returns an error, the step must not
+// be carried out.
 func (s *Store) undergo(ctx context.Context, renews bool) error {
 	if ctx.Err() != nil {
 		return nil // memory returns the error
@@ -112,8 +113,8 @@ func (s *Store) undergo(ctx context.Context, renews bool) error {
 	}
 }
 
-// next returns the fault of the next step. It is an error, or a channel that is closed when the
-// step may continue.
+// next returns the fault of the next step: an error, or a channel that is closed when the step may
+// continue.
 func (s *Store) next(renews bool) (goesOn <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

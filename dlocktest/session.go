@@ -6,8 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// session is a client's session of membackend, with faults. Its steps may hang. It renews holds one
-// by one, since a single renewal may hang.
+// session wraps a client's session of membackend, and injects the store's faults. It renews holds
+// individually, since a single renewal may hang.
 type session struct {
 	memory
 	store *Store
@@ -85,8 +85,8 @@ func (s *session) Latch(
 	return through(ctx, s, s.memory.Latch, req)
 }
 
-// Capabilities implements [backend.Capable]. Every step returns as soon as its context ends, even
-// while it hangs.
+// Capabilities implements [backend.Capable]. Every step, even one that hangs, returns as soon as
+// its context ends.
 func (s *session) Capabilities() backend.Capabilities {
 	return backend.Capabilities{
 		Notifier: s, Inspector: s, Lister: s, Liner: s, Latcher: s,

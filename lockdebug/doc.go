@@ -1,22 +1,22 @@
-// Package lockdebug serves a page about the clients of a program. It shows which locks they hold
-// and wait for, which locks they have lost and why, and, on demand, the locks in their store.
+// Package lockdebug serves a page about the clients of a program. The page shows which locks they
+// hold and wait for, which locks they have lost and why, and, on demand, the locks in their store.
 //
 //	http.Handle("/debug/locks", lockdebug.Handler(client))
 //
 // The package registers no handler by itself, and the page changes nothing. But it shows the names
-// of locks, and can make the store list its locks. So restrict access to it, as to net/http/pprof.
+// of locks, and can make the store list its locks, so restrict access to it, as to net/http/pprof.
 //
-// The page begins with data that may need attention: lost locks, holds that end soon or whose
-// renewals fail, and calls that have waited for longer than [dlock.DefaultLease]. In that time the
-// default lease of a dead holder would have run out. The page has no scripts, and works on a phone
-// and in dark mode.
+// The page begins with what may need attention: lost locks, holds that end soon or whose renewals
+// fail, and calls that have waited for longer than [dlock.DefaultLease]. In that time the default
+// lease of a dead holder would have run out. The page uses no scripts, and works on a phone and in
+// dark mode.
 //
-// For each call that waits, the page shows the holder of the lock. To find it, the page asks the
-// store about 20 locks at most, for half a second at most. A click asks about the others. The page
-// gets everything else from this process.
+// For each waiting call, the page shows the holder of the lock. To find it, the page asks the store
+// about at most 20 locks, for at most half a second. A click asks about the others. Everything else
+// on the page comes from this process.
 //
-// A click on the head of a column sorts by it. A search finds a part of a name, a holder or a
-// caller. The page shows the first 200 rows that match, and how many match.
+// A click on the heading of a column sorts by it. A search finds part of a name, a holder or a
+// caller. The page shows the first 200 matching rows, and the number of matches.
 //
 // With [HandlerOf] the page also shows sets of shards: the shards that this process runs and waits
 // for, and the members that it saw last. That needs no request to the store.
@@ -41,8 +41,8 @@
 //
 // # JSON
 //
-// The JSON has all rows, but at most 10,000 locks of the store. Times are in the format of RFC
-// 3339. Durations are numbers of seconds. Fields keep their names, and more may be added.
+// The JSON contains all rows, but at most 10,000 locks of the store. Times are in the format of RFC
+// 3339. Durations are in seconds. Fields keep their names, and more may be added.
 //
 //	{
 //	  "time": "2026-11-22T03:04:05.678Z",
@@ -118,6 +118,6 @@
 //	  }
 //	}
 //
-// If a name isn't valid UTF-8, "name_base64" has its bytes. Characters that can't be printed are
+// If a name isn't valid UTF-8, "name_base64" contains its bytes. Unprintable characters are
 // escaped.
 package lockdebug

@@ -19,9 +19,9 @@ type waited struct {
 	name   string
 }
 
-// tellHolders fills in the holders of the locks that are waited for. It asks the stores about the
-// first mostAsked locks only, concurrently, for half a second. For the other locks HeldBy stays
-// nil.
+// tellHolders fills in the holders of the locks that are waited for. It asks the stores
+// concurrently, for at most half a second, and only about the first mostAsked locks. For other
+// locks HeldBy stays nil.
 func (h *handler) tellHolders(ctx context.Context, q query, lists ...[]wait) {
 	if q.unasked {
 		return
@@ -44,7 +44,7 @@ func (h *handler) tellHolders(ctx context.Context, q query, lists ...[]wait) {
 	}
 }
 
-// askHolders asks the stores for the holders of locks, and returns the answers that come in time.
+// askHolders asks the stores for the holders of locks, and returns the answers that arrive in time.
 func (h *handler) askHolders(ctx context.Context, locks []waited) map[waited]*heldBy {
 	ctx, cancel := context.WithTimeout(ctx, shortPatience)
 	defer cancel()

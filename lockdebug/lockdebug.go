@@ -19,8 +19,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// Handler returns a handler that serves the page for these clients. The handler may be used as long
-// as the program runs, even after the clients are closed. Handler panics if a client is nil.
+// Handler returns a handler that serves the page for the given clients. The handler may be used
+// even after the clients are closed. Handler panics if a client is nil.
 func Handler(clients ...*dlock.Client) http.Handler { return HandlerOf(clients, nil) }
 
 // HandlerOf is like [Handler], for clients and sets of shards. For each set the page shows the
@@ -44,8 +44,8 @@ type handler struct {
 //go:embed style.css
 var style string
 
-// policy is the Content-Security-Policy of the page. It allows only the page's own style, and no
-// scripts or other content.
+// policy is the Content-Security-Policy of the page. It allows only the page's own style sheet, and
+// no scripts or other content.
 var policy = func() string {
 	sum := sha256.Sum256([]byte(style))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
@@ -104,7 +104,7 @@ func (h *handler) answer(ctx context.Context, q query) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// A query has the parameters of a request.
+// A query holds the parameters of a request.
 type query struct {
 	json, all    bool
 	unasked      bool   // don't ask the stores for the holders of locks that are waited for
@@ -166,7 +166,7 @@ func number(values url.Values, key string, most int) (int, error) {
 	return n, nil
 }
 
-// prefersJSON says whether an Accept header prefers JSON to HTML.
+// prefersJSON reports whether an Accept header prefers JSON to HTML.
 func prefersJSON(accept []string) bool {
 	quality := make(map[string]float64)
 	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {

@@ -25,14 +25,14 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"style":     func() template.CSS { return template.CSS(style) },
 }).Parse(source))
 
-// The numbers of rows that the page shows by default.
+// The number of rows that the page shows by default.
 const (
 	mostRows  = 200
 	mostFirst = 10 // in the tables at the top
 	mostInRow = 5  // the holders or waiters of one lock, in a list of locks
 )
 
-// A view is the data of the page.
+// A view holds the data of the page.
 type view struct {
 	*report
 	query
@@ -69,7 +69,7 @@ func newView(rep *report, q query) *view {
 	return v
 }
 
-// rows are the shown rows of a table.
+// rows holds the rows of a table that are shown.
 type rows[T row] struct {
 	*view
 	id      string // the section's id
@@ -78,13 +78,13 @@ type rows[T row] struct {
 	Total   int
 }
 
-// More is the number of matching rows that aren't shown.
+// More returns the number of matching rows that aren't shown.
 func (r rows[T]) More() int { return r.Matched - len(r.Shown) }
 
 // every selects all rows of a table.
 func every[T any](T) bool { return true }
 
-// pick returns the rows of a table that are to be shown. which selects the table's rows from all.
+// pick returns the rows of a table to show. which selects the table's rows from all.
 func pick[T row](
 	v *view, id string, all []T, most int, which func(T) bool, columns columns[T],
 ) rows[T] {
@@ -106,7 +106,7 @@ func pick[T row](
 	return r
 }
 
-// Title is the page's title, short enough for a browser's tab.
+// Title returns the page's title, which is short enough for a browser tab.
 func (v *view) Title() string {
 	var parts []string
 	add := func(n int, what string) {
@@ -121,10 +121,11 @@ func (v *view) Title() string {
 	return strings.Join(append(parts, "Locks"), " · ")
 }
 
-// Several says whether there is more than one client.
+// Several reports whether there is more than one client.
 func (v *view) Several() bool { return len(v.Clients) > 1 }
 
-// Asked says whether the client with that index is preselected as the one whose store is asked.
+// Asked reports whether the client with the given index is preselected as the one whose store is
+// asked.
 func (v *view) Asked(index int) bool { return max(v.store, 1) == index+1 }
 
 func (v *view) Find() string     { return typed(v.query.find) }
@@ -136,10 +137,10 @@ func (v *view) Prefix() string   { return typed(v.prefix) }
 func (v *view) Refresh() int     { return v.refresh }
 func (v *view) LongWait() string { return duration(dlock.DefaultLease) }
 
-// Groups are the headings of the counters.
+// Groups returns the headings of the counters.
 func (v *view) Groups() []group { return counters{}.Groups() }
 
-// Again, Once, Often, All, Unfiltered and AsJSON are links to this view, and to variants of it.
+// Again, Once, Often, All, Unfiltered and AsJSON return links to this view, and to variants of it.
 
 func (v *view) Again() string { return v.url() }
 
@@ -161,7 +162,7 @@ func (v *view) All() string {
 	return q.url()
 }
 
-// Unfiltered is a link to this view without a search.
+// Unfiltered returns a link to this view without a search.
 func (v *view) Unfiltered() string {
 	q := v.query
 	q.find = ""
@@ -174,17 +175,17 @@ func (v *view) AsJSON() string {
 	return q.url()
 }
 
-// Ask is a link to the store's report on the lock.
+// Ask returns a link to the store's report on the lock.
 func (s subject) Ask() string { return askURL(s.client, s.Name) }
 
 func askURL(client int, name string) string {
 	return query{store: client, name: name}.url() + "#store"
 }
 
-// Ago is the time since the loss.
+// Ago returns the time since the loss.
 func (l loss) Ago() time.Duration { return l.ago }
 
-// Left is the time until the call's wait ends.
+// Left returns the time until the call's wait ends.
 func (w wait) Left() time.Duration { return w.left }
 
 // A storeView shows a store's report.
@@ -193,10 +194,10 @@ type storeView struct {
 	Rows rows[lock]
 }
 
-// Ask is a link to the store's report on one of its locks.
+// Ask returns a link to the store's report on one of its locks.
 func (s *storeView) Ask(name string) string { return askURL(s.number, name) }
 
-// few limits a number of holders or waiters of one lock to the number that is shown.
+// few limits the number of holders or waiters of a lock to the number that is shown.
 func (s *storeView) few(n int) int {
 	if s.Name == "" {
 		return min(n, mostInRow)
@@ -204,19 +205,20 @@ func (s *storeView) few(n int) int {
 	return n
 }
 
-// Holders are the lock's holders that are shown.
+// Holders returns the lock's holders that are shown.
 func (s *storeView) Holders(l lock) []holder { return l.Holders[:s.few(len(l.Holders))] }
 
-// Others is the number of holders that aren't shown.
+// Others returns the number of holders that aren't shown.
 func (s *storeView) Others(l lock) int { return len(l.Holders) - s.few(len(l.Holders)) + l.More }
 
-// Line has the lock's waiters in line that are shown.
+// Line returns the lock's waiters in line that are shown.
 func (s *storeView) Line(l lock) []string { return l.Line[:s.few(len(l.Line))] }
 
-// Behind is the number of waiters in line that aren't shown.
+// Behind returns the number of waiters in line that aren't shown.
 func (s *storeView) Behind(l lock) int { return len(l.Line) - s.few(len(l.Line)) }
 
-// What returns the lock's kind. For a semaphore it also returns the number of acquired permits.
+// What returns a description of the lock: its kind and, for a semaphore, the number of acquired
+// permits.
 func (l lock) What() string {
 	switch {
 	case l.Shared():
@@ -231,7 +233,7 @@ func (l lock) What() string {
 	return fmt.Sprintf("%s · %s of %s out", l.Kind, thousands(out), thousands(l.Limit))
 }
 
-// Shared says whether this is a read-write lock, whose holders are of two kinds.
+// Shared reports whether this is a read-write lock, whose holders are of two kinds.
 func (l lock) Shared() bool { return l.Kind == backend.Write.String() }
 
 // A group is a group of related counters.
@@ -240,14 +242,14 @@ type group struct {
 	Counters []shown
 }
 
-// shown is one counter, as the page shows it.
+// shown is a counter in the form that the page shows.
 type shown struct {
 	Name  string
 	Value uint64
 	Class string // the CSS class if Value isn't zero
 }
 
-// Groups are the counters, as the page shows them.
+// Groups returns the counters in the form that the page shows.
 func (c counters) Groups() []group {
 	return []group{
 		{"Acquired", []shown{{"from the store", c.FromStore, ""}, {"handed over", c.HandedOver, ""},

@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A report is all data of the page. The package comment shows its JSON.
+// A report holds all data of the page. The package comment describes its JSON.
 type report struct {
 	Time    time.Time `json:"time"`
 	Clients []client  `json:"clients"`
@@ -30,7 +30,7 @@ type client struct {
 	Counters counters `json:"counters"`
 }
 
-// counters are the counters of a [dlock.Stats].
+// counters holds the counters of a [dlock.Stats].
 type counters struct {
 	FromStore   uint64 `json:"from_store"`
 	HandedOver  uint64 `json:"handed_over"`
@@ -118,7 +118,7 @@ type heldBy struct {
 }
 
 // seconds is a duration. In JSON it is a number of seconds, or null if it is negative, which means
-// that there is no end.
+// forever.
 type seconds time.Duration
 
 func (s seconds) MarshalJSON() ([]byte, error) {
@@ -129,7 +129,7 @@ func (s seconds) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, d.Seconds(), 'f', -1, 64), nil
 }
 
-// report collects the data of the clients and sets. It sends no request to a store.
+// report collects the data of the clients and sets. It sends no requests to a store.
 func (h *handler) report() *report {
 	rep := &report{
 		Time: time.Now(), Clients: []client{}, Losses: []loss{}, Holds: []hold{}, Waits: []wait{},
@@ -187,13 +187,13 @@ func newWait(s subject, w dlock.WaitInfo, now time.Time) wait {
 	}
 }
 
-// since returns the time between two times, or 0 if to is before from. That is possible, because
+// since returns the time between from and to, or 0 if to is before from. That can happen, because
 // some times are read after the time of the report.
 func since(from, to time.Time) time.Duration { return max(to.Sub(from), 0) }
 
-// endsSoon says whether a hold is in danger. A renewal is due after a third of the lease. If half
-// of the lease has passed, renewals have failed. A fixed lease is in danger during its last
-// quarter.
+// endsSoon reports whether a hold is in danger. A renewal is due after a third of the lease, so
+// once half of the lease has passed, renewals have failed. A fixed lease is in danger during its
+// last quarter.
 func endsSoon(h dlock.HoldInfo, now time.Time) bool {
 	left := h.Until.Sub(now)
 	if h.Renewed {
@@ -202,7 +202,7 @@ func endsSoon(h dlock.HoldInfo, now time.Time) bool {
 	return left < h.Lease/4
 }
 
-// store is the data of one client's store.
+// store holds the data of one client's store.
 type store struct {
 	number int    // the client's index, from 1
 	Client string `json:"client"`

@@ -6,7 +6,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// A set is the report on a set of shards: the shards of this process, and all members.
+// A set reports on a [shards.Set]: its members, and the shards that this process runs or waits for.
 type set struct {
 	named
 	Members []member `json:"members"`
@@ -55,7 +55,7 @@ func newSet(s *shards.Set, now time.Time) set {
 	return all
 }
 
-// Class is the CSS class for a shard's state.
+// Class returns the CSS class for a shard's state.
 func (s shard) Class() string {
 	switch shards.State(s.State) {
 	case shards.Overdue:
@@ -67,7 +67,7 @@ func (s shard) Class() string {
 	}
 }
 
-// Disagree says whether members have different lists of shards.
+// Disagree reports whether members have different lists of shards.
 func (s set) Disagree() bool {
 	for _, m := range s.Members {
 		if m.List != s.Members[0].List {

@@ -7,7 +7,7 @@ import (
 )
 
 // A row is a row of a table, or an element of a list in JSON.
-type row interface{ words() []string } // the texts in which a search looks
+type row interface{ words() []string } // the texts that a search looks at
 
 func (l loss) words() []string   { return []string{l.Name, l.Kind, l.Holder, l.Reason, l.By} }
 func (h hold) words() []string   { return []string{h.Name, h.Kind, h.Holder, h.By, h.Caller} }
@@ -16,7 +16,7 @@ func (s shard) words() []string  { return []string{s.Name, s.State, s.Error} }
 func (m member) words() []string { return []string{m.Client, m.Address, m.State, m.List} }
 func (l lock) words() []string   { return []string{l.Name, l.Kind} }
 
-// matches says whether a row contains a text. It ignores case.
+// matches reports whether a row contains a text, ignoring case.
 func matches(r row, text string) bool {
 	text = strings.ToLower(text)
 	return slices.ContainsFunc(r.words(), func(word string) bool {
@@ -33,7 +33,7 @@ func only[T row](all []T, text string) []T {
 	return slices.DeleteFunc(all, func(r T) bool { return !matches(r, text) })
 }
 
-// columns are the columns that a table can be sorted by, each with its order.
+// columns maps each column that a table can be sorted by to its order.
 type columns[T row] map[string]func(a, b T) int
 
 // The columns of each table. Sorting by a name sorts every table that has a column with that name.
@@ -82,7 +82,7 @@ var (
 	}
 )
 
-// sortable are the names of all columns that tables can be sorted by.
+// sortable lists the names of all columns that tables can be sorted by.
 var sortable = []string{"name", "why", "holder", "for", "lost", "by", "ends", "client", "place",
 	"state",
 	"token", "address", "seats", "list", "line"}
@@ -97,7 +97,7 @@ func compareBools(a, b bool) int {
 	return -1
 }
 
-// sortBy sorts rows by a column, if their table has it. Equal rows keep their order.
+// sortBy sorts rows by a column, if their table has that column. The sort is stable.
 func sortBy[T row](all []T, by string, known columns[T]) {
 	name, down := strings.CutPrefix(by, "-")
 	compare, ok := known[name]
@@ -110,7 +110,7 @@ func sortBy[T row](all []T, by string, known columns[T]) {
 	}
 }
 
-// A column is the head of a table's column.
+// A column is the heading of a table's column.
 type column struct {
 	Title  string
 	Number bool
@@ -118,12 +118,12 @@ type column struct {
 	URL    string // the link that sorts the table by this column
 }
 
-// Column returns the head of a column of text. A first click sorts from A to Z, and a second click
-// from Z to A.
+// Column returns the heading of a column of text. A first click sorts from A to Z, and a second
+// click from Z to A.
 func (r rows[T]) Column(name, title string) column { return r.column(name, title, "") }
 
-// Number returns the head of a column of numbers. A first click puts the largest number first, and
-// a second click the smallest.
+// Number returns the heading of a column of numbers. A first click puts the largest number first,
+// and a second click the smallest.
 func (r rows[T]) Number(name, title string) column {
 	c := r.column(name, title, "-")
 	c.Number = true

@@ -9,11 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// longest is the largest number of bytes of a text that the page shows.
+// longest is the maximum number of bytes of a text that the page shows.
 const longest = 512
 
-// text returns a text in a form that is safe to show. Characters that don't print, or that change
-// the direction of writing, are escaped as in a Go string, and so is the backslash. A very long
+// text returns a text in a form that is safe to show. Backslashes and characters that aren't
+// printable, or that change the direction of writing, are escaped as in a Go string. A very long
 // text is cut off.
 func text(s string) string {
 	rest := ""
@@ -28,7 +28,7 @@ func text(s string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`) + rest
 }
 
-// typed returns the text if a person could have typed it, and otherwise "".
+// typed returns the text if a person could have typed it, or "".
 func typed(s string) string {
 	if !utf8.ValidString(s) ||
 		strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
@@ -54,7 +54,7 @@ func visible(encoded []byte) []byte {
 	return out
 }
 
-// duration formats a duration for people, with its two largest units.
+// duration formats a duration for people, using its two largest units.
 func duration(d time.Duration) string {
 	d = max(d, 0)
 	whole := func(d, unit time.Duration) int64 { return int64(d / unit) }

@@ -27,7 +27,7 @@ const (
 	errorTypeKey = attribute.Key("error.type")
 )
 
-// about has the attributes of a measurement. Empty fields are left out.
+// about holds the attributes of a measurement. Empty fields are left out.
 type about struct {
 	kind                                      backend.Kind // or none
 	name, outcome, via, reason, step, failure string
@@ -68,8 +68,8 @@ type set struct {
 	record []metric.RecordOption
 }
 
-// mostSets is the largest number of cached sets. Further sets are measured without the cache, which
-// is slower. Such a number of time series overloads most metric stores anyway.
+// mostSets is the maximum number of cached sets. Further sets bypass the cache, which is slower.
+// That many time series overload most metric stores anyway.
 const mostSets = 10_000
 
 // of returns the set for a.
@@ -78,7 +78,7 @@ func (s *sets) of(a about) set {
 	return made
 }
 
-// find returns the set for a, and whether it has just been added to the cache.
+// find returns the set for a, and reports whether it was just added to the cache.
 func (s *sets) find(a about) (made set, first bool) {
 	s.mu.RLock()
 	made, ok := s.made[a]
@@ -106,7 +106,7 @@ func failureOf(e dlock.AcquireDone) string {
 	return ""
 }
 
-// errorTypes are the values of error.type. If several fit an error, the first is used.
+// errorTypes lists the values of error.type. If several fit an error, the first is used.
 var errorTypes = []struct {
 	err  error
 	name string

@@ -1,4 +1,4 @@
-// Package oteldlock measures the locks of package dlock with OpenTelemetry, and makes spans of
+// Package oteldlock measures the locks of package dlock with OpenTelemetry, and creates spans for
 // their acquisitions.
 //
 //	trace, err := oteldlock.New() // with the global providers
@@ -7,7 +7,7 @@
 //	}
 //	client := dlock.New(redisbackend.New(rdb), dlock.WithTrace(trace))
 //
-// It needs only OpenTelemetry's API. The program sets up the SDK. The example in
+// It depends only on OpenTelemetry's API. The program sets up the SDK. The example in
 // examples/prometheus serves the metrics to Prometheus.
 //
 // # Metrics
@@ -50,7 +50,7 @@
 //     the caller's context ended; error.
 //   - via, if it was acquired: store; handover, from another goroutine of the client; joined,
 //     shared with other readers of the client; granted, by the store to the first in line; reentry.
-//     A re-entry adds to an existing hold, and doesn't count in held and hold.duration.
+//     A re-entry adds to an existing hold, and isn't counted in held and hold.duration.
 //   - outcome of a hold: released; handover, to another goroutine of the client; lost; error, if
 //     the store didn't confirm the unlock; closed, if the client was closed during the hold.
 //   - reason of a loss: expired, gone, taken, forced, paused, lease (see [dlock.LossReason]). With
@@ -59,7 +59,7 @@
 //   - reason of the end of a run: moved, to another member; stopped, because Run or the client
 //     ended; lost; returned, although it wasn't told to end.
 //   - outcome of a renewal: answered, or error. If the store answered that the lock is gone, the
-//     outcome is answered, and there is a loss, too.
+//     outcome is answered, and there is also a loss.
 //   - step: acquire, release, renew, look, forcerelease, keepplaces, inspect, list. Steps that
 //     aren't about one lock have no kind.
 //   - error.type, only after a failure. For a call it is unavailable (the store didn't answer, or
@@ -70,32 +70,32 @@
 //     client holds the lock, error.type is unavailable, whatever the outcome.
 //   - name: only with [WithNameLabel].
 //
-// An instrument that the program's SDK drops, by a view for example, costs next to nothing. If none
-// is dropped, a lock and its unlock make nine records. They take 2 µs of CPU with version 1.47,
-// nearly all of it in the SDK.
+// An instrument that the program's SDK drops, for example with a view, costs next to nothing. If
+// none is dropped, a lock and its unlock make nine records. They take 2 µs of CPU with version
+// 1.47, nearly all of it in the SDK.
 //
-// Calls with an empty name, or of a closed client, aren't counted.
+// Calls with an empty name, or on a closed client, aren't counted.
 //
-// For each reason, the counter of losses begins at 0 at the first request for a lock of that kind
-// (and name), so that queries see the first loss as an increase. Other counters don't exist
-// before their first event.
+// For each reason, the counter of losses starts at 0 with the first request for a lock of that kind
+// (and name), so that queries see the first loss as an increase. Other counters don't exist before
+// their first event.
 //
 // # Spans
 //
-// The span "distsync acquire", of kind internal, is an acquiring call. Its attributes are
+// The span "distsync acquire", of kind internal, represents an acquiring call. Its attributes are
 // distsync.name, kind, outcome, via, holder (the hold's id in the store) and permits. Its status is
 // Error if there is an error.type, and not set otherwise.
 //
 // The steps of the store are events of that span, "distsync.step", with step, duration (in seconds)
 // and error.type. They aren't spans, since they are reported at their end. An instrumented client
-// of the store (with redisotel, for example) makes better spans of them. Those are children of the
-// acquisition's span, since the store is called with its context. On Redis and Valkey that needs
-// the backend's option WithContextValues: without the option, steps of several calls share round
+// of the store (with redisotel, for example) creates better spans for them. Those are children of
+// the acquisition's span, since the store is called with its context. On Redis and Valkey that
+// requires the backend's option WithContextValues: without it, steps of several calls share round
 // trips, and the client of the store sees no caller's context. In the same way, the spans of other
-// steps, such as those of an unlock, are children of the caller's own span. Those steps make no
+// steps, such as those of an unlock, are children of the caller's own span. Those steps create no
 // events.
 //
-// A hold isn't a span, since it may last for hours. Work under a lock is in the caller's own spans.
-// A loss has no span, since it doesn't happen in a call. It is counted, the client logs it, and the
-// cause of the hold's context says why the lock was lost.
+// A hold isn't a span, since it may last for hours. Work under a lock belongs to the caller's own
+// spans. A loss has no span, since it doesn't happen in a call. It is counted, the client logs it,
+// and the cause of the hold's context says why the lock was lost.
 package oteldlock

@@ -12,7 +12,7 @@ import (
 )
 
 // Bucket boundaries, in seconds. A hand-over takes microseconds, a store's answer about a
-// millisecond, and a hold up to hours.
+// millisecond, and a hold may last for hours.
 var (
 	waitBuckets = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300}
 	holdBuckets = []float64{
@@ -21,7 +21,7 @@ var (
 	storeBuckets = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10}
 )
 
-// measures has the instruments for locks.
+// measures holds the instruments for locks.
 type measures struct {
 	wait, hold, store              metric.Float64Histogram
 	acquisitions, losses, renewals metric.Int64Counter
@@ -55,7 +55,7 @@ func newMeasures(c config) (*measures, error) {
 	return m, nil
 }
 
-// instruments makes instruments, and collects the errors.
+// instruments creates instruments, and collects the errors.
 type instruments struct {
 	meter metric.Meter
 	errs  []error
@@ -170,7 +170,7 @@ func (m *measures) stepDone(ctx context.Context, e dlock.StepDone) {
 	record(ctx, m.store, e.Took, m.sets.of(step))
 }
 
-// A counter is one of OpenTelemetry's instruments to add to: a counter or an up-down counter.
+// A counter is an OpenTelemetry counter or up-down counter.
 type counter interface {
 	Enabled(ctx context.Context) bool
 	Add(ctx context.Context, n int64, opts ...metric.AddOption)

@@ -26,9 +26,9 @@ type config struct {
 	attributes []attribute.KeyValue
 }
 
-// WithMeterProvider sets the provider of meters. The default is the global one, even if the program
-// sets the global one after New. The program should set it before it uses the first lock. A hold or
-// wait that began earlier is counted only at its end, which makes the numbers too low.
+// WithMeterProvider sets the meter provider. The default is the global one, even if the program
+// sets that after New. The program should set it before it uses the first lock. A hold or wait that
+// began earlier is counted only at its end, which makes the numbers too low.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -39,9 +39,8 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// WithTracerProvider sets the provider of tracers. The default is the global one, even if the
-// program sets the global one after New. With the provider of go.opentelemetry.io/otel/trace/noop
-// there are no spans.
+// WithTracerProvider sets the tracer provider. The default is the global one, even if the program
+// sets that after New. With the provider of go.opentelemetry.io/otel/trace/noop there are no spans.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -54,10 +53,10 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 
 // WithNameLabel adds the attribute distsync.name to measurements. Its value is the result of label
 // for a lock's name. If the result is empty, the attribute is left out. By default only spans have
-// names, because each value makes another time series for every metric, and the number of names may
-// be unlimited. So label should return one of few values, such as "order" for "order:42". It is
-// called for each event, concurrently. It must always return the same label for the same name, and
-// must not block.
+// names, because each value creates another time series for every metric, and the number of names
+// may be unlimited. So label should return one of a few values, such as "order" for "order:42". It
+// is called for each event, concurrently. It must always return the same label for the same name,
+// and must not block.
 func WithNameLabel(label func(name string) string) Option {
 	return func(c *config) error {
 		if label == nil {
@@ -68,9 +67,9 @@ func WithNameLabel(label func(name string) string) Option {
 	}
 }
 
-// WithAttributes adds attributes to all measurements and spans. An example is the store's name, if
-// a program has several stores. By default there are only the attributes that the package's
-// overview lists.
+// WithAttributes adds attributes to all measurements and spans, for example the store's name if a
+// program uses several stores. By default there are only the attributes listed in the package's
+// overview.
 func WithAttributes(attributes ...attribute.KeyValue) Option {
 	return func(c *config) error {
 		c.attributes = append(c.attributes, attributes...)
@@ -78,9 +77,9 @@ func WithAttributes(attributes ...attribute.KeyValue) Option {
 	}
 }
 
-// New returns a Trace for [dlock.WithTrace] that measures locks and makes spans, as the package's
-// overview describes. If several clients share a Trace, they are counted together. New returns the
-// error of an option or of the meter provider.
+// New returns a Trace for [dlock.WithTrace] that measures locks and creates spans, as described in
+// the package's overview. If several clients share a Trace, they are counted together. New returns
+// an error if an option is invalid or the meter provider fails.
 func New(opts ...Option) (*dlock.Trace, error) {
 	c, err := newConfig(opts)
 	if err != nil {

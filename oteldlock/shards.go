@@ -15,7 +15,7 @@ import (
 // takes a lease. A run takes up to its grace to finish.
 var moveBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 20, 30, 60, 120, 300, 1800}
 
-// division has the instruments for shards.
+// division holds the instruments for shards.
 type division struct {
 	running, overdue             metric.Int64UpDownCounter
 	ends                         metric.Int64Counter
@@ -25,9 +25,9 @@ type division struct {
 	ctx                          context.Context // a background: the events have no contexts
 }
 
-// Shards returns a Trace for [shards.WithTrace] that measures sets of shards, as the package's
-// overview describes. Several sets may share it if their names differ. It makes no spans. Shards
-// returns the error of an option or of the meter provider.
+// Shards returns a Trace for [shards.WithTrace] that measures sets of shards, as described in the
+// package's overview. Several sets may share it if their names differ. It creates no spans. Shards
+// returns an error if an option is invalid or the meter provider fails.
 func Shards(opts ...Option) (shards.Trace, error) {
 	c, err := newConfig(opts)
 	if err != nil {
@@ -82,7 +82,7 @@ func (d *division) end(e shards.RunEnd) {
 	count(d.ctx, d.ends, 1, d.of(e.Set, endOf(e)))
 }
 
-// endOf returns the attribute reason for the end of a run.
+// endOf returns the value of the attribute reason for the end of a run.
 func endOf(e shards.RunEnd) string {
 	switch {
 	case e.Cause == nil:

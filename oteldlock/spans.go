@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// spans makes spans of acquisitions.
+// spans creates spans for acquisitions.
 type spans struct {
 	tracer trace.Tracer
 	common []attribute.KeyValue
@@ -29,7 +29,7 @@ func (s *spans) acquireStart(ctx context.Context, e dlock.AcquireStart) context.
 	case span.IsRecording():
 		return context.WithValue(inner, s, span)
 	case span.SpanContext().Equal(trace.SpanContextFromContext(ctx)):
-		return ctx // the tracer makes no spans
+		return ctx // the tracer creates no spans
 	default:
 		// The span isn't sampled. As the parent, it prevents the sampling of spans of the store's
 		// client.
@@ -54,7 +54,7 @@ func (s *spans) acquireDone(ctx context.Context, e dlock.AcquireDone) {
 	span.End()
 }
 
-// stepDone adds a step of the store as an event to the acquisition's span.
+// stepDone adds a step of the store to the acquisition's span, as an event.
 func (s *spans) stepDone(ctx context.Context, e dlock.StepDone) {
 	span, ok := ctx.Value(s).(trace.Span)
 	if !ok {

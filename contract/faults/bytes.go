@@ -7,7 +7,7 @@ import "io"
 type bytesLink struct {
 	*link
 	caught  *trap // the trap whose request waits for its answer
-	holding *trap // gets all data that arrives, until the trap is open
+	holding *trap // receives all data that arrives, until the trap is open
 }
 
 func newBytes(l *link) (requests, replies parser) {

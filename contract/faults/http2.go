@@ -23,7 +23,7 @@ type stream struct {
 	method  string
 	message []byte // the beginning of the next message
 	lose    *trap
-	holding *trap // gets all data that arrives, until the trap is open
+	holding *trap // receives all data that arrives, until the trap is open
 }
 
 func newHTTP2(l *link) (requests, replies parser) {
@@ -111,7 +111,7 @@ func (s *http2Requests) pass(unit []byte) {
 
 const frameHeaderLen = 9
 
-// learn takes the method from the headers of a stream.
+// learn extracts the method from the headers of a stream.
 func (s *http2Requests) learn(st *stream, fragment []byte) {
 	st.headers = append(st.headers, fragment...)
 	// END_HEADERS is the same bit in frames of continued headers
@@ -127,8 +127,8 @@ func (s *http2Requests) learn(st *stream, fragment []byte) {
 	}
 }
 
-// data passes a frame of data on, unless a trap loses it or holds it back. A trap that holds a
-// request back gets the later frames of the stream, too.
+// data passes a data frame on, unless a trap loses it or holds it back. A trap that holds a request
+// back also receives the later frames of the stream.
 func (s *http2Requests) data(st *stream, unit []byte) {
 	if st.holding != nil && !st.holding.open {
 		st.holding.pass(unit)

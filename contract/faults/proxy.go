@@ -1,6 +1,6 @@
-// Package faults injects the faults of a network between clients and a real server, at the moment
-// that a test chooses. A [Proxy] cuts connections, delays traffic, loses one request or one reply,
-// or delivers one request late:
+// Package faults injects network faults between clients and a real server, at the moment that a
+// test chooses. A [Proxy] cuts connections, delays traffic, loses one request or one reply, or
+// delivers one request late:
 //
 //	proxy, err := faults.NewProxy("127.0.0.1:6379", faults.RESP)
 //	if err != nil {
@@ -23,17 +23,17 @@ import (
 	"time"
 )
 
-// A Protocol is the protocol that the clients and the server speak, without encryption.
+// A Protocol is the unencrypted protocol that the clients and the server speak.
 type Protocol int
 
-// The protocols in which a proxy finds single requests.
+// The protocols in which a proxy recognizes single requests.
 const (
 	RESP  Protocol = iota // of Redis and Valkey, in both versions
 	HTTP2                 // of etcd, with gRPC
 	Bytes                 // any other, if clients wait for each reply before the next request
 )
 
-// A Direction is a direction of traffic, or both of them.
+// A Direction is a direction of traffic, or both directions.
 type Direction int
 
 // The directions of traffic.
@@ -51,14 +51,14 @@ type Request struct {
 	Bytes   []byte   // Bytes: the bytes that arrived together, which may be a part of a big request
 }
 
-// A Blow is a fault that affects one request.
+// A Blow is a fault that affects a single request.
 type Blow int
 
 // The faults that can affect a request.
 const (
-	LoseRequest Blow = iota // the connection ends, and the server never gets the request
+	LoseRequest Blow = iota // the connection ends, and the server never receives the request
 	LoseReply               // the request is carried out; the connection ends before the reply
-	HoldRequest             // the server gets the request late
+	HoldRequest             // the server receives the request late
 )
 
 // String returns the name of the fault.
@@ -130,7 +130,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Refuse sets whether new connections are ended at once.
+// Refuse sets whether new connections are closed at once.
 func (p *Proxy) Refuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +148,7 @@ func (p *Proxy) SetDelay(d time.Duration) {
 }
 
 // Block blocks all traffic in a direction, including the end of a connection, like a black hole.
-// Connections can still be made, and aren't ended.
+// Connections can still be made, and aren't closed.
 func (p *Proxy) Block(d Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,8 +167,8 @@ func (p *Proxy) Unblock(d Direction) {
 }
 
 // LoseReply loses the reply to the next request that matches. The server carries the request out,
-// and replies to earlier requests pass. In place of the reply the client gets the end of the
-// connection, and lost is closed.
+// and replies to earlier requests pass. Instead of the reply the client sees the connection end,
+// and lost is closed.
 //
 // Requests that were sent together with this one, or after it, may or may not have been carried
 // out. On a stream of HTTP/2 with several messages, any message counts as the reply. Over RESP,
@@ -188,10 +188,10 @@ func (p *Proxy) Hold(match func(Request) bool) (held <-chan struct{}, deliver fu
 	return t.sprung, func() { p.deliver(t) }
 }
 
-// Strike applies a fault to the nth request, counted from 0, that comes from now on, from any
+// Strike applies a fault to the nth request, counted from 0, that arrives from now on, from any
 // client and on any connection. For [LoseReply], a request doesn't count if its reply can't be told
-// from others: see [Proxy.LoseReply]. The function end says whether the fault has hit a request. If
-// not, end cancels the fault. If a request was held, end delivers it, and returns when it is
+// from others: see [Proxy.LoseReply]. The function end reports whether the fault has hit a request.
+// If not, end cancels the fault. If a request was held, end delivers it, and returns when it is
 // answered.
 func (p *Proxy) Strike(blow Blow, n int) (end func() (struck bool)) {
 	t := p.set(&trap{blow: blow, match: func(Request) bool { n--; return n < 0 }})
@@ -246,7 +246,7 @@ func (t *trap) answered() {
 	}
 }
 
-// pass holds the next unit back, too. p.mu is held.
+// pass also holds the next unit back. p.mu is held.
 func (t *trap) pass(unit []byte) { t.waiting = append(t.waiting, unit) }
 
 // drop removes a trap. p.mu is held.
@@ -254,8 +254,8 @@ func (p *Proxy) drop(t *trap) {
 	p.traps = slices.DeleteFunc(p.traps, func(other *trap) bool { return other == t })
 }
 
-// spring returns the trap that a request springs, or nil. answered says whether the reply can be
-// told from others. If not, a reply can't be lost. p.mu is held.
+// spring returns the trap that a request springs, or nil. answered reports whether the reply can be
+// told from others. If not, it can't be lost. p.mu is held.
 func (p *Proxy) spring(req Request, answered bool) *trap {
 	for _, t := range p.traps {
 		if (t.blow != LoseReply || answered) && t.match(req) {
@@ -322,7 +322,7 @@ func (p *Proxy) parsers(l *link) (requests, replies parser) {
 	}
 }
 
-// link returns a new link, or nil if the proxy accepts none.
+// link returns a new link, or nil if the proxy accepts no connections.
 func (p *Proxy) link(client, server net.Conn) *link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -354,7 +354,7 @@ func (l *link) cut() {
 	l.poke()
 }
 
-// lose ends the flow before the data that is to be lost. Earlier data passes. p.mu is held.
+// lose ends the flow before the data to be lost. Earlier data passes. p.mu is held.
 func (f *flow) lose(t *trap) {
 	if f.shut {
 		return
@@ -382,7 +382,7 @@ type flow struct {
 	held    int      // number of traps that hold data of the flow back
 }
 
-// A parcel is some bytes, and when they arrived.
+// A parcel is a number of bytes that arrived together, and the time of their arrival.
 type parcel struct {
 	data []byte
 	came time.Time
@@ -397,7 +397,7 @@ type parser interface {
 	pass(unit []byte)
 }
 
-// errProtocol means that a client or the server doesn't speak the protocol.
+// errProtocol says that a client or the server doesn't speak the protocol.
 var errProtocol = errors.New("faults: not the protocol")
 
 // read reads until the connection ends.
@@ -450,7 +450,7 @@ func (f *flow) write(to net.Conn) {
 		case data == nil:
 			f.pause(wait)
 		default:
-			to.Write(data) // an error may be ignored: the reads of the other direction fail, too
+			to.Write(data) // the error can be ignored: the reads of the other direction also fail
 		}
 	}
 }

@@ -13,11 +13,11 @@ import (
 // requests.
 type respLink struct {
 	*link
-	subscribes bool // notifications may arrive, which are no replies
+	subscribes bool // notifications may arrive, which aren't replies
 	requests   int
 	replies    int
 	caught     map[int]*trap // by the number of the reply
-	holding    *trap         // gets all requests that arrive, until the trap is open
+	holding    *trap         // receives all requests that arrive, until the trap is open
 }
 
 func newRESP(l *link) (requests, replies parser) {

@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// mostShards is the largest number of shards. It is also a bit mask: split replaces these low bits
-// of a score by the shard's index.
+// mostShards is the maximum number of shards. It is also a bit mask: split replaces these low bits
+// of a score with the shard's index.
 const mostShards = 1<<20 - 1
 
 // algorithm is the version of the assignment below. Members with different versions compute
 // different assignments.
 const algorithm = 1
 
-// assign returns the seat of each shard. seats has the taken seats, in ascending order. The result
-// depends on the arguments alone, so that all members come to the same result.
+// assign returns the seat of each shard. seats lists the taken seats, in ascending order. The
+// result depends only on the arguments, so that all members come to the same result.
 //
 // First split divides the shards among the seats from 0 to the last taken one. Then the shards of
 // empty seats are dealt to the taken seats, so that loads differ by one at most.
@@ -41,8 +41,8 @@ func assign(shards []string, seats []int) []int {
 	return own
 }
 
-// deal gives spare shards to seats that have fewer than most. Pairs of a shard and a seat come in
-// the order of their scores, the highest first. It returns the shards that are left.
+// deal gives spare shards to seats that have fewer than most. It takes pairs of a shard and a seat
+// in the order of their scores, highest first, and returns the shards that are left.
 func deal(own []int, hashes []uint64, spare, seats []int, load map[int]int, most int) (left []int) {
 	free := slices.DeleteFunc(slices.Clone(seats), func(seat int) bool { return load[seat] >= most })
 	var all offers
@@ -89,7 +89,7 @@ func best(hashes []uint64, shard int, seats []int) offer {
 	return o
 }
 
-// offers is a heap, with the highest score on top.
+// offers is a heap with the highest score on top.
 type offers []offer
 
 func (o offers) Len() int      { return len(o) }
@@ -138,8 +138,8 @@ func split(hashes []uint64, k int) []int {
 	return own
 }
 
-// gives returns how many shards each seat gives to the next seat, which takes n in all. Each comes
-// from the seat with the most shards at that time.
+// gives returns how many shards each seat gives to the next seat, which takes n in all. Each shard
+// comes from the seat that has the most at that time.
 func gives(of [][]int, n int) []int {
 	given := make([]int, len(of))
 	next := len(of)
@@ -157,8 +157,7 @@ func gives(of [][]int, n int) []int {
 	return given
 }
 
-// hash returns a number for each name. The numbers mustn't change between versions, machines or
-// runs.
+// hash returns a hash of each name. The hashes mustn't change between versions, machines or runs.
 func hash(names []string) []uint64 {
 	all := make([]uint64, len(names))
 	for i, name := range names {

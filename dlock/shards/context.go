@@ -3,8 +3,8 @@ package shards
 import "context"
 
 // A runContext is the context of a run. It has the values of Run's context, and carries the hold of
-// the shard's lock. Like the hold's context it checks the clock in Err, since after a pause of the
-// process no timer has run yet.
+// the shard's lock. Like the hold's context, it checks the clock in Err, since timers may not have
+// run yet after a pause of the process.
 type runContext struct {
 	context.Context // ends with the hold, and when stop is called
 	held            context.Context
@@ -27,7 +27,7 @@ func (c *runContext) Err() error {
 }
 
 // Value returns the value in the hold's context or, if that has none, in Run's context. So calls
-// are made for the hold, even if Run's context names an owner.
+// with it act for the hold, even if Run's context names an owner.
 func (c *runContext) Value(key any) any {
 	if v := c.Context.Value(key); v != nil {
 		return v

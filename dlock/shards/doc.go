@@ -1,6 +1,6 @@
-// Package shards divides named work among all replicas that run it. The work can be partitions,
-// tenants, queues or jobs. Each piece of work is a shard, and at any time at most one replica works
-// on it. The shares are even. When replicas come or go, few shards move.
+// Package shards divides named work, such as partitions, tenants, queues or jobs, among all
+// replicas that run it. Each piece of work is a shard, and at any time at most one replica works on
+// it. The replicas get even shares. When replicas come or go, few shards move.
 //
 //	set := shards.New(client, "billing", shards.Numbered(64))
 //	err := set.Run(ctx, func(ctx context.Context, s *shards.Shard) error {
@@ -11,18 +11,18 @@
 //	})
 //
 // Every replica calls [Set.Run] with the same name and list, and is a member from then on. Each
-// shard has a fenced lock, and is run inside a hold of that lock. So a shard never has two runs at
-// a time, whatever members believe of each other. There is no coordinator, and the store keeps only
-// locks:
+// shard has a fenced lock, and is run while holding that lock. So a shard never has two runs at a
+// time, whatever members believe about each other. There is no coordinator, and the store keeps
+// only locks:
 //
 //   - A member reads the read-write lock "shards:NAME". The note of its hold says which seats it
 //     has.
-//   - Seats are numbered, and have shards. Every member computes with the same function which seat
-//     has which shards. A member that leaves a seat leaves its shards to the seat's next member.
+//   - Seats are numbered, and own shards. Every member uses the same function to compute which seat
+//     owns which shards. A member that leaves a seat leaves its shards to the seat's next member.
 //   - The owner of a seat waits for the locks "shards:NAME@SHARD" of its shards. The previous owner
 //     ends its runs, and each release lets the new owner in.
 //   - The plain lock "shards:NAME!" is the bell. A member that has changed its note locks and
-//     unlocks the bell. Then all members look at the notes. They also look each third of a lease.
+//     unlocks the bell. Then all members look at the notes. They also look every third of a lease.
 //
 // These names are reserved. A newcomer waits for a while for a seat that a member leaves, so that a
 // rolling deploy moves each shard once. A dead member is noticed within a lease. A member that is

@@ -16,23 +16,24 @@ import (
 
 // Times of the loop.
 const (
-	quiet     = 300 * time.Millisecond // how long the seats must be unchanged before they count
-	loudest   = 4 * quiet              // after this time seats that still change count, too
+	quiet     = 300 * time.Millisecond // how long the seats must stay unchanged before they count
+	loudest   = 4 * quiet              // after this time even seats that still change count
 	jitter    = 50 * time.Millisecond  // the longest wait between a bell and the look
-	lookAgain = 200 * time.Millisecond // pause after a failed look
+	lookAgain = 200 * time.Millisecond // the pause after a failed look
 	lineUp    = 2*quiet + jitter       // how long others take to queue for a leaver's shards
 )
 
-// Run makes this process a member until ctx ends. For each shard that the member has, it calls fn
+// Run makes this process a member until ctx ends. For each shard that the member owns, it calls fn
 // in a separate goroutine. The context of fn ends when the shard moves to another member (with
 // cause [ErrMoved]), when ctx ends, when the shard is lost (a [*dlock.Loss]), and when the client
 // is closed ([dlock.ErrClosed]). The Err of that context checks the clock. The context has the
-// values of ctx, but none of its owners and holds. Each run is an owner of its own, and re-enters
-// its shard's lock with its context. A re-entry that fn hasn't unlocked ends when fn has returned.
+// values of ctx, but none of its owners and holds. Each run is a separate owner, and re-enters its
+// shard's lock with its context. A re-entry that fn hasn't unlocked ends when fn has returned.
 //
 // fn should return soon once its context has ended, since no member works on the shard until then.
-// Finish begun work with [Shard.Finishing]. If fn returns before its context has ended, whatever it
-// returns, this member keeps the shard and calls fn again after a second, with another token.
+// Use [Shard.Finishing] to finish work already begun. If fn returns before its context has ended,
+// whatever it returns, this member keeps the shard and calls fn again after a second, with a new
+// token.
 //
 // When ctx ends, Run tells the other members, ends all runs, and releases each shard as soon as its
 // run has returned. Then it returns a [*dlock.Error] with the error and cause of ctx. Wait until it
@@ -93,7 +94,7 @@ func (s *Set) over() {
 	s.running, s.seen, s.owners = false, nil, nil
 }
 
-// A membership is one call of Run. Its fields are used by its loop alone, unless their comments say
+// A membership is one call of Run. Its fields are used only by its loop, unless their comments say
 // otherwise.
 type membership struct {
 	set    *Set
@@ -170,8 +171,8 @@ func (m *membership) run() error {
 	return why
 }
 
-// supported waits until the store answers, and returns an error if the store lacks a feature that a
-// set needs.
+// supported waits until the store answers, and returns an error if the store lacks a feature that
+// sets need.
 func (m *membership) supported() error {
 	pause := firstPause
 	for {
@@ -234,7 +235,7 @@ func (m *membership) sleep(d time.Duration) {
 	}
 }
 
-// report logs a lasting problem, at most once in a third of a lease.
+// report logs a lasting problem, at most once per third of a lease.
 func (m *membership) report(what string, err error) {
 	if now := time.Now(); now.Sub(m.reports) >= m.lease/3 {
 		m.reports = now
@@ -275,7 +276,7 @@ func (m *membership) rest(d time.Duration) {
 }
 
 // round looks once, and returns how long to wait before the next look. It returns only errors that
-// another attempt can't mend.
+// another attempt can't fix.
 func (m *membership) round() (next time.Duration, err error) {
 	v, err := m.look()
 	switch {
@@ -321,8 +322,8 @@ func (m *membership) round() (next time.Duration, err error) {
 	return next, nil
 }
 
-// look returns the members. It returns nil if there are more members than the store lists. Then the
-// last view stays in force.
+// look returns the current view. It returns nil if there are more members than the store lists, in
+// which case the last view stays in force.
 func (m *membership) look() (*view, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, m.lease/3)
 	defer cancel()
@@ -353,7 +354,7 @@ func (m *membership) haunt(now time.Time, v *view) {
 }
 
 // say publishes this member's note. It acquires a new read with the new note, releases the previous
-// read, and rings the bell. It gives up when end has ended.
+// read, and rings the bell. It gives up when end ends.
 func (m *membership) say(end context.Context) error {
 	ctx, cancel := bounded(end, m.lease/3)
 	defer cancel()
@@ -385,7 +386,7 @@ func (m *membership) giveBack(ctx context.Context) {
 	}
 }
 
-// freeze records whether a writer has, or waits for, the lock that members read.
+// freeze records whether a writer holds, or waits for, the lock that members read.
 func (m *membership) freeze(frozen bool) {
 	if frozen && !m.frozen {
 		m.set.log.Error("shards: somebody holds the members' lock for writing: none can change",
@@ -394,9 +395,9 @@ func (m *membership) freeze(frozen bool) {
 	m.frozen = frozen
 }
 
-// count lets new seats count once they have been unchanged for a while. One change of seats is
-// often followed by others, and each could move shards. It returns how long to wait until the seats
-// count.
+// count makes new seats count once they have been unchanged for a while, since one change of seats
+// is often followed by others, and each could move shards. It returns how long to wait until the
+// seats count.
 func (m *membership) count(now time.Time, seats []int) (wait time.Duration) {
 	if !slices.Equal(seats, m.pending) {
 		if slices.Equal(m.pending, m.seats) {
@@ -509,7 +510,7 @@ func (m *membership) startLocked(shard string) {
 }
 
 // leave ends all runs and then this membership. It first tells the other members and gives them
-// time to queue for its shards, so that the shards don't stand idle.
+// time to queue for its shards, so that the shards don't stay idle.
 func (m *membership) leave(why error) {
 	if m.presence != nil && !errors.Is(why, dlock.ErrClosed) {
 		m.seating.self.state = leaving
@@ -555,8 +556,8 @@ func (m *membership) leave(why error) {
 // to end has little time.
 const leavePatience = 2 * time.Second
 
-// bounded returns a context that ends with end, and after d. It has no values. With an owner among
-// them, members in one process could re-enter each other's locks.
+// bounded returns a context that ends when end does, or after d. It carries no values, since with
+// an owner among them, members in one process could re-enter each other's locks.
 func bounded(end context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	stop := context.AfterFunc(end, cancel)

@@ -15,7 +15,7 @@ import (
 // read-write lock, with this text as the note of the hold.
 type note struct {
 	run     string // identifies the call of Run
-	version int    // of a member's notes, the one with the highest version counts
+	version int    // of a member's notes, only the one with the highest version counts
 	state   state
 	seats   []int // in ascending order
 	place   int   // its place among members that wait for seats; 0 if it doesn't wait
@@ -65,7 +65,7 @@ func (n note) encode() string {
 	return v.Encode()
 }
 
-// setInt sets a number that isn't 0.
+// setInt sets key to n, unless n is 0.
 func setInt(v url.Values, key string, n int) {
 	if n != 0 {
 		v.Set(key, strconv.Itoa(n))
@@ -102,7 +102,7 @@ func parse(text string) (note, bool) {
 	return n, ok && !slices.ContainsFunc(n.seats, func(seat int) bool { return seat > mostSeat })
 }
 
-// mostSeat is the highest seat that a note may name. It bounds the time that a wrong note can cost.
+// mostSeat is the highest seat that a note may name. It limits the time that a wrong note can cost.
 const mostSeat = 1 << 16
 
 // A member is a member of the set as it was last seen.
@@ -112,7 +112,7 @@ type member struct {
 	left   time.Duration // until it counts as gone, unless it renews
 }
 
-// lacks returns how many seats a member waits for.
+// lacks returns the number of seats that a member waits for.
 func (m *member) lacks() int {
 	if m.state == leaving || m.place == 0 {
 		return 0
@@ -127,7 +127,7 @@ type view struct {
 	next    time.Duration   // until the first of them counts as gone, unless it renews; 0: never
 }
 
-// newView makes a view from the holders' notes.
+// newView creates a view from the holders' notes.
 func newView(holders []dlock.Holder) *view {
 	latest := map[string]*member{}
 	v := &view{taken: map[int]*member{}}
@@ -155,8 +155,9 @@ func newView(holders []dlock.Holder) *view {
 	return v
 }
 
-// seat gives a member its seats. If two members claim the same seat, a seated one goes before a
-// young one, and then the smaller run id wins. All members see the same notes, so they agree.
+// seat gives a member its seats. If two members claim the same seat, a seated one takes precedence
+// over a young one, and otherwise the smaller run id wins. All members see the same notes, so they
+// agree.
 func (v *view) seat(m *member) {
 	for _, seat := range m.seats {
 		if has := v.taken[seat]; has == nil || has.state == young && m.state == seated {
@@ -165,7 +166,7 @@ func (v *view) seat(m *member) {
 	}
 }
 
-// find returns a member, or nil.
+// find returns the member with the given run id, or nil.
 func (v *view) find(run string) *member {
 	i, found := slices.BinarySearchFunc(v.members, run, func(m *member, run string) int {
 		return cmp.Compare(m.run, run)

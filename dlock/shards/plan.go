@@ -19,8 +19,8 @@ func Numbered(n int) []string {
 	return names
 }
 
-// Of returns the shard of Numbered(n) for a key, such as a tenant or a user. The same key and n
-// always give the same shard. It returns "" if n isn't positive.
+// Of returns the shard of [Numbered](n) for a key, such as a tenant or a user. The same key and n
+// always yield the same shard. It returns "" if n isn't positive.
 func Of(key string, n int) string {
 	if n <= 0 {
 		return ""
@@ -28,7 +28,7 @@ func Of(key string, n int) string {
 	return strconv.FormatUint(score(hash([]string{key})[0], 0)%uint64(n), 10)
 }
 
-// newList returns the list for shard names, which are sorted and differ.
+// newList returns the list for shard names, which are sorted and distinct.
 func newList(names []string) list {
 	numbered := slices.Sorted(slices.Values(Numbered(len(names))))
 	if len(names) > 0 && slices.Equal(names, numbered) {
@@ -43,8 +43,8 @@ func newList(names []string) list {
 	return list{digest: base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])}
 }
 
-// knows reports whether a member with list l certainly knows a shard. A member with the list other
-// has computed the shard's name.
+// knows reports whether a member with list l is certain to know a shard, given that the shard is in
+// the list other.
 func (l list) knows(shard string, other list) bool {
 	if l.digest != other.digest || l.numbered == 0 {
 		return l.digest == other.digest
@@ -54,9 +54,9 @@ func (l list) knows(shard string, other list) bool {
 }
 
 // wanted returns the member that should run each shard while the given seats are taken, from the
-// viewpoint of a member with the list mine. That is the owner of the shard's seat if it certainly
-// knows the shard, and otherwise a deputy that knows it. Members whose lists agree come to the same
-// result.
+// point of view of a member with the list mine. That is the owner of the shard's seat if it is
+// certain to know the shard, and otherwise a deputy that knows it. Members whose lists agree come
+// to the same result.
 func wanted(names []string, mine list, seats []int, taken map[int]*member) map[string]*member {
 	all := make(map[string]*member, len(names))
 	if len(seats) == 0 {

@@ -26,9 +26,9 @@ func (s *Shard) Name() string { return s.name }
 // a member that was paused past its lease: see [dlock.Hold.Token].
 func (s *Shard) Token() uint64 { return s.token }
 
-// Finishing returns a context for work that was begun before the context of the run ended.
-// Finishing's context ends with cause [ErrOverdue] when the run's grace is over, or with a
-// [*dlock.Loss] when the shard is lost: see [Grace].
+// Finishing returns a context for finishing work that was begun before the context of the run
+// ended. It ends with cause [ErrOverdue] when the run's grace is over, or with a [*dlock.Loss] when
+// the shard is lost: see [Grace].
 func (s *Shard) Finishing() context.Context { return s.finishing }
 
 // Times between attempts.
@@ -38,9 +38,9 @@ const (
 	longestPause = 5 * time.Second
 )
 
-// A run handles one shard that this member wants. It lasts from when the member begins to want the
-// shard until the member has released the shard. Each run has one goroutine, and another one while
-// fn runs.
+// A run handles one shard that this member wants. It lasts from the time the member begins to want
+// the shard until it has released the shard. Each run has one goroutine, and another one while fn
+// runs.
 type run struct {
 	set    *Set
 	shard  string
@@ -111,7 +111,7 @@ func (r *run) enter(s State) {
 }
 
 // once acquires the shard's lock, runs fn, and releases the lock. It reports whether fn ran. If fn
-// ran and returned early, err is fn's error. If fn didn't run, err is the reason.
+// returned early, err is fn's error. If fn didn't run, err is the reason.
 func (r *run) once() (began bool, err error) {
 	select { // a short attempt comes first, since a wait may be long
 	case r.starts <- struct{}{}:
@@ -125,8 +125,7 @@ func (r *run) once() (began bool, err error) {
 	return began, err
 }
 
-// attempt does what once does, with a bound on the wait for the lock. It calls tried when the wait
-// has ended.
+// attempt is like once, but limits the wait for the lock. It calls tried when the wait has ended.
 func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err error) {
 	// The context of a hold ends with that of its acquisition. So the causes that end the wait
 	// alone are removed as soon as the lock is held. The context has no owner, since two members in
@@ -178,7 +177,7 @@ func (r *run) giveBack(inside context.Context) {
 	}
 }
 
-// A returned wraps the error with which a run returned without being told to return.
+// A returned wraps the error of a run that returned without being told to.
 type returned struct{ err error }
 
 func (r *returned) Error() string { return r.err.Error() }
@@ -246,7 +245,8 @@ func (r *run) call(held context.Context) error {
 }
 
 // finish waits until a run has returned, and tells it to return when that is due. It returns the
-// time at which it told the run, or zero. It calls overdue if the run doesn't return in its grace.
+// time at which it told the run, or zero. It calls overdue if the run doesn't return within its
+// grace.
 func (r *run) finish(
 	ctx, finishing *runContext, done <-chan struct{}, overdue func(told time.Time),
 ) (told time.Time) {

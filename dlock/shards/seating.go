@@ -10,7 +10,7 @@ import (
 //
 // Shards belong to seats, not to members. A member that inherits a seat inherits its shards, and no
 // other shard moves. So a newcomer first waits for a while for a seat that another member leaves,
-// as happens in a deploy. Only then does it take a seat that no member had.
+// as happens in a deploy. Only then does it take a seat that no member has held.
 type seating struct {
 	self   note
 	settle time.Duration
@@ -20,8 +20,8 @@ type seating struct {
 	grown  time.Time    // when it is no longer young
 }
 
-// sit reads all notes in the view, and changes this member's own note. changed says that the note
-// must be published now. Otherwise next is how long until the note would change without new
+// sit reads all notes in the view, and updates this member's own note. changed reports whether the
+// note must be published now. Otherwise next is how long until the note would change without new
 // information, or 0 if it wouldn't.
 func (s *seating) sit(now time.Time, v *view) (changed bool, next time.Duration) {
 	me := v.find(s.self.run)
@@ -37,7 +37,7 @@ func (s *seating) sit(now time.Time, v *view) (changed bool, next time.Duration)
 	return s.move(now, v)
 }
 
-// move is sit for a member that is in the view.
+// move implements sit for a member that is in the view.
 func (s *seating) move(now time.Time, v *view) (changed bool, next time.Duration) {
 	had := len(s.self.seats)
 	s.self.seats = slices.DeleteFunc(s.self.seats, func(seat int) bool {
@@ -69,7 +69,7 @@ func (s *seating) move(now time.Time, v *view) (changed bool, next time.Duration
 	return changed || took, next
 }
 
-// waitForSeats puts this member behind all waiting members, if it lacks seats.
+// waitForSeats places this member behind all waiting members, if it lacks seats.
 func (s *seating) waitForSeats(now time.Time, v *view) {
 	s.self.place = 0
 	if len(s.self.seats) == 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Causes with which the contexts of a run end. Other causes are a [*dlock.Loss], [dlock.ErrClosed]
-// and the cause of Run's own context.
+// Causes of the end of a run's contexts. Other causes are a [*dlock.Loss], [dlock.ErrClosed] and
+// the cause of Run's own context.
 var (
 	// ErrMoved says that the shard now belongs to another member.
 	ErrMoved = errors.New("the shard is another member's")
@@ -24,13 +24,13 @@ var (
 	ErrOverdue = errors.New("the run is overdue")
 )
 
-// Defaults of the options.
+// Default values of the options.
 const (
 	DefaultGrace  = 15 * time.Second
 	DefaultStarts = 256
 )
 
-// Option changes a [Set]. An invalid option makes [Set.Run] return an error.
+// Option configures a [Set]. An invalid option makes [Set.Run] return an error.
 type Option func(*Set)
 
 // Grace sets how long [Shard.Finishing] outlasts the context of a run. A run that hasn't returned
@@ -46,16 +46,17 @@ func Settle(d time.Duration) Option { return func(s *Set) { s.settle = d } }
 // Weight sets this member's share of the work: see [Set.SetWeight]. The default is 1.
 func Weight(n int) Option { return func(s *Set) { s.weight = n } }
 
-// Cap sets the most shards that this member runs, so that the remaining members aren't overwhelmed
-// after a failure. Shards for which no member has room stay free, and are logged. 0 is the default,
-// and means any number.
+// Cap sets the maximum number of shards that this member runs, so that the remaining members aren't
+// overwhelmed after a failure. Shards for which no member has room stay free, and are logged. The
+// default is 0, which means no limit.
 func Cap(n int) Option { return func(s *Set) { s.most = n } }
 
 // Address sets the address of this member that [Set.Owner] and [Set.Members] return: at most 100
 // bytes. The default is empty.
 func Address(text string) Option { return func(s *Set) { s.address = text } }
 
-// Starts sets how many shards this member tries to acquire at once. The default is [DefaultStarts].
+// Starts sets the number of shards that this member tries to acquire at the same time. The default
+// is [DefaultStarts].
 func Starts(n int) Option { return func(s *Set) { s.starts = n } }
 
 // WithLogger sets the logger for events that no call can return. The default is [slog.Default].
@@ -64,7 +65,7 @@ func WithLogger(l *slog.Logger) Option { return func(s *Set) { s.log = l } }
 // WithTrace makes the set call functions at events: see [Trace]. The default is none.
 func WithTrace(t Trace) Option { return func(s *Set) { s.trace = t } }
 
-// A Set is one member's part in shared work: see [New]. It is safe for concurrent use, and must not
+// A Set is one member's part of shared work: see [New]. It is safe for concurrent use, and must not
 // be copied.
 type Set struct {
 	client  *dlock.Client
@@ -91,8 +92,9 @@ type Set struct {
 	owners  map[string]*member // by shard, from the members seen last
 }
 
-// New returns this process's part in the work of that name. The list has the names of all shards,
-// in any order. A name may be any text that isn't empty. Making a Set is cheap, and does no I/O.
+// New returns this process's part of the work with the given name. The list contains the names of
+// all shards, in any order. A name may be any non-empty string. Creating a Set is cheap, and does
+// no I/O.
 //
 // Members should have the same list. While lists differ, as in a deploy, each shard of any list is
 // run by a member that knows it, and loads may be uneven. Lists of [Numbered] need no further care.
@@ -135,8 +137,8 @@ func (s *Set) SetList(names []string) {
 }
 
 // SetWeight gives this member n times the share of a member with weight 1, even during Run. With 0
-// it stays a member, but hands over all its shards. A number below 0 counts as 0, one above 32 as
-// 32.
+// it stays a member, but hands over all its shards. A number below 0 counts as 0, and one above 32
+// as 32.
 func (s *Set) SetWeight(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +146,7 @@ func (s *Set) SetWeight(n int) {
 	s.wake()
 }
 
-// mostWeight keeps notes short.
+// mostWeight is the maximum weight of a member. It keeps notes short.
 const mostWeight = 32
 
 // wake makes Run look at the members again.
@@ -156,8 +158,9 @@ func (s *Set) wake() {
 }
 
 // Joined returns a channel that is closed once this process is a member: the store has answered,
-// and all others see it. Report readiness then, and don't wait for shards. In a deploy a newcomer
-// has no shards until an old replica leaves, and the old replica stays until the newcomer is ready.
+// and all others can see the member. Report readiness then, and don't wait for shards. In a deploy
+// a newcomer has no shards until an old replica leaves, and the old replica stays until the
+// newcomer is ready.
 func (s *Set) Joined() <-chan struct{} { return s.joined }
 
 // ShardInfo is the known state of a shard.
@@ -175,12 +178,12 @@ type State string
 
 // The states of a shard.
 const (
-	Free      State = "free"      // in Table: no member has it
-	Held      State = "held"      // in Table: a member has it
+	Free      State = "free"      // in Table: no member holds it
+	Held      State = "held"      // in Table: a member holds it
 	Waiting   State = "waiting"   // in Mine: this member waits for its lock
 	Running   State = "running"   // in Mine: fn runs
 	Finishing State = "finishing" // in Mine: fn has been told to return
-	Overdue   State = "overdue"   // in Mine: fn hasn't returned in its grace
+	Overdue   State = "overdue"   // in Mine: fn hasn't returned within its grace
 	Failing   State = "failing"   // in Mine: fn has returned early, and is called again soon
 )
 
@@ -229,8 +232,8 @@ func (m *member) public() Member {
 }
 
 // Owner returns the owner of a shard, and reports whether there is one, according to the members
-// that this one saw last. It is a hint for routing, since the shard may be moving. It doesn't ask
-// the store, and has no answer before Run has joined.
+// that this one saw last. The result is only a hint for routing, since the shard may be moving.
+// Owner doesn't ask the store, and finds no owner before Run has joined.
 func (s *Set) Owner(shard string) (Member, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,8 +258,8 @@ func public(members []*member) (all []Member) {
 	return all
 }
 
-// Members asks the store for the members, in one round trip. It needs no Run. Errors are those of
-// [dlock.Client.Inspect].
+// Members asks the store for the members, in one round trip. It works without a Run. Errors are
+// those of [dlock.Client.Inspect].
 func (s *Set) Members(ctx context.Context) ([]Member, error) {
 	info, err := s.client.Inspect(ctx, s.lockName())
 	if err != nil {
@@ -266,8 +269,8 @@ func (s *Set) Members(ctx context.Context) ([]Member, error) {
 }
 
 // Table asks the store for the owner of each shard, with one round trip for each. It is meant for
-// people. It needs no Run. A Set with an empty list finds held shards by [dlock.Client.Locks].
-// Table ends with the first error of Locks or [dlock.Client.Inspect].
+// people, and works without a Run. For a Set with an empty list, it finds held shards with
+// [dlock.Client.Locks]. Table ends with the first error of Locks or [dlock.Client.Inspect].
 func (s *Set) Table(ctx context.Context) iter.Seq2[ShardInfo, error] {
 	return func(yield func(ShardInfo, error) bool) {
 		s.mu.Lock()

@@ -2,14 +2,14 @@ package shards
 
 import "time"
 
-// Trace has functions that are called at events of a member. Each may be nil. They are called in
-// the goroutines that do the work, so they must return soon.
+// Trace is a set of functions to be called at events of a member. Each may be nil. They are called
+// in the goroutines that do the work, so they must return soon.
 type Trace struct {
 	// Start is called when a run begins.
 	Start func(RunStart)
 
 	// Overdue is called when a run hasn't returned within its grace. Its argument describes the run
-	// so far. End is called, too, when the run returns.
+	// so far. End is still called when the run returns.
 	Overdue func(RunEnd)
 
 	// End is called when a run has returned, before the shard is released.

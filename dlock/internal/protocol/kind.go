@@ -2,14 +2,14 @@ package protocol
 
 import "github.com/seed951563bd/distsync/backend"
 
-// A Kind is a kind of lock, or a side of one. Its methods give everything that is special about it.
-// No other code distinguishes kinds.
+// A Kind is a kind of lock, or a side of one. Its methods describe everything that is special about
+// it. No other code distinguishes kinds.
 type Kind backend.Kind
 
 // A Family is a set of kinds. Within a family, a name stands for one lock, whatever the kind.
 type Family uint8
 
-// The families.
+// The families of kinds.
 const (
 	Locks      Family = iota // plain, fenced and fair
 	ReadWrites               // the two sides of read-write locks
@@ -29,7 +29,7 @@ func (f Family) Representative() backend.Kind {
 	}
 }
 
-// A rule has the special properties of a kind.
+// A rule holds the special properties of a kind.
 type rule struct {
 	family                                                  Family
 	shared, many, passes, notes, numbered, asserted, placed bool
@@ -44,7 +44,7 @@ var rules = [...]rule{
 	backend.Permits:   {family: Semaphores, many: true, passes: true},
 }
 
-// String returns the kind in a word.
+// String returns the name of the kind.
 func (k Kind) String() string { return backend.Kind(k).String() }
 
 // Family returns the family of the kind.
@@ -67,10 +67,10 @@ func (k Kind) Notes() bool { return rules[k].notes }
 // Numbered reports whether claims have fencing tokens.
 func (k Kind) Numbered() bool { return rules[k].numbered }
 
-// Asserted reports whether fixed leases are renewed too. That is needed if other holders may
+// Asserted reports whether even fixed leases are renewed. That is necessary if other holders may
 // shorten the lease in the store.
 func (k Kind) Asserted() bool { return rules[k].asserted }
 
-// Placed reports whether waiters have places in the store, which gives the lock to the first of
-// them.
+// Placed reports whether waiters have places in a line in the store, which gives the lock to the
+// first of them.
 func (k Kind) Placed() bool { return rules[k].placed }

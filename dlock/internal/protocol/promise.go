@@ -13,8 +13,8 @@ import (
 //
 // All methods but Until need the mutex of the client.
 type Promise struct {
-	deadline atomic.Int64  // until when the claim is relied on
-	horizon  Instant       // until when the store keeps the claim if nothing more is sent
+	deadline atomic.Int64  // the claim is relied on until then
+	horizon  Instant       // the store keeps the claim until then if nothing more is sent
 	lease    time.Duration // the lease that the next renewal or partial release asks for
 	doubt    time.Duration // the shortest lease of any request without an answer; 0: none
 	renewal  time.Duration // the shortest lease that renewals under way ask for; 0: none
@@ -29,14 +29,14 @@ type Promise struct {
 
 type rare struct {
 	cut  Instant // renewals that were sent before it don't prolong the promise
-	kept Instant // until when the lock stays taken, even without a holder; 0: no longer than held
+	kept Instant // the lock stays taken until then, even without a holder; 0: no longer than held
 	sent Instant // when the last granted request was sent
-	// for how long the store gave the claim to the first in line; 0 once it is renewed
+	// how long the store gave the claim to the first in line for; 0 once it is renewed
 	grant  time.Duration
-	wanted Instant // until when the call in line wanted the claim
+	wanted Instant // the call in line wanted the claim until then
 }
 
-// manyRenewals is the highest count of renewals. At this number counting stops.
+// manyRenewals is the number at which the counting of renewals stops.
 const manyRenewals = math.MaxUint16
 
 // Want sets the lease that each request asks for, and whether the claim is renewed.
@@ -51,7 +51,7 @@ func (p *Promise) EndRenewal(now Instant) {
 	p.lease = p.Remaining(now)
 }
 
-// Until returns until when the claim is relied on.
+// Until returns the time until which the claim is relied on.
 func (p *Promise) Until() Instant { return Instant(p.deadline.Load()) }
 
 // Lease returns the lease that the next renewal of a renewed claim asks for.
@@ -60,15 +60,15 @@ func (p *Promise) Lease() time.Duration { return p.lease }
 // Renewed reports whether the claim is renewed until it is released.
 func (p *Promise) Renewed() bool { return p.renewed }
 
-// Horizon returns until when the store keeps the claim if nothing more is sent, and every request
-// so far is carried out at once.
+// Horizon returns the time until which the store keeps the claim if nothing more is sent, and every
+// request so far is carried out at once.
 func (p *Promise) Horizon() Instant { return p.horizon }
 
 // Sent records that a request is sent. If it is carried out, the store keeps the claim for the time
 // stored.
 func (p *Promise) Sent(now Instant, stored time.Duration) { p.horizon = max(p.horizon, now+stored) }
 
-// Granted records that the store granted lease to a request that was sent at sent.
+// Granted records that the store granted lease to a request sent at the instant sent.
 func (p *Promise) Granted(sent Instant, lease time.Duration) {
 	if p.doubt > 0 {
 		lease = min(lease, p.doubt) // a late request may yet shorten the lease to doubt
@@ -85,7 +85,8 @@ func (p *Promise) Granted(sent Instant, lease time.Duration) {
 // time.
 func (p *Promise) Unanswered(lease time.Duration) { p.doubt = shorter(p.doubt, lease) }
 
-// shorter returns the shorter of two leases. A first lease of 0 means that there is none.
+// shorter returns the shorter of two leases. If lease is 0, there is none, and shorter returns
+// other.
 func shorter(lease, other time.Duration) time.Duration {
 	if lease == 0 {
 		return other
@@ -93,7 +94,7 @@ func shorter(lease, other time.Duration) time.Duration {
 	return min(lease, other)
 }
 
-// Stray records that an acquiring request has no answer, or that no party uses its grant.
+// Stray records that an acquiring request is unanswered, or that no party uses its grant.
 func (p *Promise) Stray() { p.counts = true }
 
 // StrayUntil records a stray. Because of it, the store may keep the claim until the instant until.
@@ -110,8 +111,8 @@ func (p *Promise) Strays() bool { return p.counts }
 func (p *Promise) Gone(now Instant) { p.deadline.Store(min(p.deadline.Load(), int64(now))) }
 
 // Renewal returns the lease that a renewal is to confirm, and the lease that it asks for. The
-// renewal asks for no less than the steps under way. Otherwise the renewal could shorten the leases
-// that these steps are granted.
+// renewal asks for no less than the steps under way, so that it can't shorten the leases that they
+// are granted.
 func (p *Promise) Renewal(now Instant) (lease, asked time.Duration) {
 	lease = p.lease
 	if !p.renewed {
@@ -141,7 +142,7 @@ func (p *Promise) RenewalOver() {
 	}
 }
 
-// RenewalGranted records that the store granted lease to a renewal that was sent at sent.
+// RenewalGranted records that the store granted lease to a renewal sent at the instant sent.
 func (p *Promise) RenewalGranted(sent Instant, lease time.Duration) {
 	if p.rare == nil || sent > p.rare.cut {
 		p.Granted(sent, lease)
@@ -248,24 +249,25 @@ func (p *Promise) Left(now Instant) time.Duration {
 }
 
 // Becomes gives the claim the state of other, for a downgrade. other is the read under the same
-// owner string, which was granted until the instant until. rest gets the former state of the claim,
-// the write, for its release.
+// owner string, which was granted until the instant until. rest receives the former state of the
+// claim, the write, for its release.
 func (p *Promise) Becomes(other, rest *Promise, until Instant) {
 	rest.lease, rest.horizon, rest.counts = p.lease, p.horizon, p.counts
 	p.horizon, p.counts = other.horizon, other.counts
 	p.deadline.Store(int64(until)) // the promise may have been longer
 }
 
-// Passes reports whether the claim may be handed over to another holder, or joined. It must be
-// renewed, and no unanswered request may be able to shorten it.
+// Passes reports whether the claim may be handed over to another holder, or joined. That requires
+// that the claim is valid and renewed, that no unanswered request can shorten it, and that it isn't
+// to stay taken after its release.
 func (p *Promise) Passes(now Instant) bool {
 	return p.renewed && p.doubt == 0 && now < p.Until() && !p.Stays()
 }
 
-// GoesOn reports whether the claim is to last longer than its present promise.
+// GoesOn reports whether the claim should last longer than its current promise.
 func (p *Promise) GoesOn() bool { return p.renewed || p.goal() > p.Until() }
 
-// goal returns until when a claim that isn't renewed is to last.
+// goal returns the time until which a claim that isn't renewed should last.
 func (p *Promise) goal() Instant {
 	if p.granted() > 0 {
 		return p.rare.wanted
@@ -282,13 +284,13 @@ func (p *Promise) granted() time.Duration {
 	return p.rare.grant
 }
 
-// Outlives reports whether the store may keep the claim for much longer than promised, though no
-// call wants that. The reason can be a re-entry without an answer, or a store that gave the claim
-// to the first in line for longer than the call wanted.
+// Outlives reports whether the store may keep the claim for much longer than promised, although no
+// call wants that. The cause can be an unanswered re-entry, or a store that gave the claim to the
+// first in line for longer than the call wanted.
 func (p *Promise) Outlives() bool { return !p.renewed && p.horizon > p.Until()+p.lease/10 }
 
-// EndsBefore reports whether the claim ends without a release, and the other ends later or not at
-// all.
+// EndsBefore reports whether the claim ends without a release, and the other claim ends later or
+// not at all.
 func (p *Promise) EndsBefore(other *Promise) bool {
 	return !p.renewed && (other.renewed || p.Until() < other.Until())
 }
@@ -301,8 +303,8 @@ func (p *Promise) Remaining(now Instant) time.Duration {
 	return (left + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// Effective returns the lease that the claim can count on. That is the shortest of its own lease,
-// that of a request that may still be carried out, and that of a grant. A lease of 0 doesn't count.
+// Effective returns the lease that the claim can count on: the shortest of its own lease, that of a
+// request that may still be carried out, and that of a grant. A lease of 0 is ignored.
 func (p *Promise) Effective() time.Duration {
 	lease := p.lease
 	for _, other := range [...]time.Duration{p.doubt, p.granted()} {
@@ -323,9 +325,9 @@ func (p *Promise) Confirmed(began Instant) Instant {
 }
 
 // Next returns the time of the next renewal, which is never after the deadline. It is about
-// lease/part after the instant after, so with part 3 a third of a lease. The lease counts as no
-// longer than most. Renewals of all claims with this lease are aligned to one grid of times, a
-// little early, so that they can be sent in batches.
+// lease/part after the instant after, so with part 3 a third of a lease. A lease longer than most
+// counts as most. Renewals of all claims with this lease are aligned to one grid of times, a little
+// early, so that they can be sent in batches.
 func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	lease := min(p.Effective(), most)
 	at := after + lease/part
@@ -335,9 +337,9 @@ func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 // answerPatience is how long after the lease's end a take-back still waits for the store's answer.
 const answerPatience = time.Minute
 
-// TakenBack reports whether a take-back is done after a release that was sent at sent. It is done
-// if the release was answered, and no request under way can bring the claim back. It is also done
-// if the store hasn't answered for long after the end of the lease, which frees the lock.
+// TakenBack reports whether a take-back is complete after a release sent at the instant sent. It is
+// if the release was answered, and no request under way can bring the claim back. It also is if the
+// store hasn't answered for a long time after the end of the lease, which frees the lock.
 func (p *Promise) TakenBack(sent Instant, answered bool) bool {
 	return answered && (sent >= p.horizon || !p.counts) ||
 		sent >= p.horizon+max(p.lease, answerPatience)

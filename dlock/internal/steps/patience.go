@@ -8,7 +8,7 @@ import (
 
 // A caller waits for a step for as long as the answer may be useful: for a lease, within these
 // limits. A slow store may need longer than a short lease to refuse a request. A step about a very
-// long lease shouldn't hang for all of that lease.
+// long lease shouldn't hang for the whole lease.
 const (
 	Shortest = time.Second
 	Longest  = 30 * time.Second
@@ -25,7 +25,7 @@ type Patience struct {
 	latest atomic.Pointer[shared]
 }
 
-// Patience returns a Patience of d.
+// Patience returns a Patience whose contexts end after d.
 func (s *Store) Patience(d time.Duration) *Patience { return &Patience{store: s, d: d} }
 
 // shared is a context of a Patience.
@@ -35,7 +35,8 @@ type shared struct {
 	end      time.Time
 }
 
-// Context returns a context that ends in time, or up to an eighth of that earlier.
+// Context returns a context that ends after the Patience's time, or up to an eighth of that
+// earlier.
 func (p *Patience) Context() context.Context { return p.context() }
 
 func (p *Patience) context() *shared {
@@ -54,8 +55,8 @@ func (p *Patience) context() *shared {
 	return s
 }
 
-// bounded returns a context for a step. It ends with ctx, when End is called, and after d, unless d
-// is 0.
+// bounded returns a context for a step. It ends when ctx does, when End is called, or after d,
+// unless d is 0.
 func (s *Store) bounded(ctx context.Context, d time.Duration) (context.Context, func()) {
 	if end, ok := ctx.Deadline(); d == 0 || ok && time.Until(end) <= d {
 		return s.UntilEnd(ctx)
@@ -75,8 +76,8 @@ func (s *Store) bounded(ctx context.Context, d time.Duration) (context.Context, 
 	return ctx, func() { stop(); cancel() }
 }
 
-// UntilEnd returns a context that ends with ctx, and when End is called. Call stop when the context
-// is no longer needed.
+// UntilEnd returns a context that ends when ctx does or when End is called. Call stop when the
+// context is no longer needed.
 func (s *Store) UntilEnd(ctx context.Context) (until context.Context, stop func()) {
 	if p, ok := ctx.(*shared); ok {
 		return p.untilEnd, func() {}
@@ -92,7 +93,7 @@ func (s *Store) UntilEnd(ctx context.Context) (until context.Context, stop func(
 	return ctx, func() { stopping(); cancel() }
 }
 
-// withValues is a context with the values of a caller's context.
+// withValues is a context that takes its values from a caller's context.
 type withValues struct {
 	context.Context
 	caller context.Context
@@ -105,7 +106,7 @@ func (c withValues) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Pause waits for d. It returns false if ctx ended before that, or End was called.
+// Pause waits for d. It returns false if ctx ended or End was called before that.
 func (s *Store) Pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

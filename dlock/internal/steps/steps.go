@@ -1,6 +1,6 @@
-// Package steps takes the steps of a store. A caller gets the answer to its step, or leaves when its
-// time is over, even if the store or the store's client hangs. The package knows no locks and no
-// holds.
+// Package steps carries out the steps of a store, which are requests to it. A caller gets the
+// answer to its step, or leaves when its time is up, even if the store or the store's client hangs.
+// The package knows nothing about locks and holds.
 package steps
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// ErrUnanswered says that the caller of a step has left before the answer. Nobody knows whether the
-// step was carried out.
+// ErrUnanswered says that the caller of a step left before the answer came, so it is unknown
+// whether the step was carried out.
 var ErrUnanswered = errors.New("the store has not answered")
 
 // A Store is a session with a store. Its methods may be called concurrently.
@@ -53,7 +53,7 @@ func Open(b backend.Backend, lease time.Duration) *Store {
 // Context returns a context that ends when End is called.
 func (s *Store) Context() context.Context { return s.ctx }
 
-// Prompt reports whether the steps of the store never wait. Then no caller can leave a step, and
+// Prompt reports whether the steps of the store never wait. If so, no caller can leave a step, and
 // none needs to.
 func (s *Store) Prompt() bool { return s.Steps == backend.StepsNeverWait }
 
@@ -67,8 +67,8 @@ func (s *Store) Go(f func()) {
 	}
 }
 
-// End ends all steps that are under way. Later ones fail with an error that wraps why. Last goes on
-// to work.
+// End ends all steps that are under way. Later ones fail with an error that wraps why, except those
+// taken with Last.
 func (s *Store) End(why error) {
 	s.mu.Lock()
 	s.ended = why
@@ -76,7 +76,7 @@ func (s *Store) End(why error) {
 	s.cancel(why)
 }
 
-// Wait waits for all steps and goroutines, also for those that the store's client has left behind.
+// Wait waits for all steps and goroutines, including those that the store's client has left behind.
 // Call it after End, and after the session was closed.
 func (s *Store) Wait() {
 	s.running.Wait()
@@ -106,15 +106,15 @@ func Of[Req, Res any](do func(context.Context, Req) (Res, error)) Step[Req, Res]
 	}
 }
 
-// Do takes a step that is about a lease of the usual length: see DoWithin.
+// Do takes a step about a lease of the usual length: see DoWithin.
 func Do[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Req) (Res, error) {
 	return DoWithin(ctx, s, s.patience.d, nil, do, req)
 }
 
 // DoWithin takes a step. The caller leaves it when the context ends, after the patience, or when
-// End is called. Then the error is ErrUnanswered, or the step's own. A patience of 0 has no limit.
-// If late isn't nil, it is called with an answer that comes after the caller has left. Nobody can
-// leave the steps of a prompt store.
+// End is called. Then the error is ErrUnanswered, or the step's own. A patience of 0 means no
+// limit. If late isn't nil, it is called with an answer that comes after the caller has left.
+// Callers can't leave the steps of a prompt store.
 func DoWithin[Req, Res any](
 	ctx context.Context, s *Store, patience time.Duration, late func(Res, error),
 	do Step[Req, Res], req Req,
@@ -148,8 +148,8 @@ func unobserved[Req, Res any](
 	return aside(ctx, s, s.running.Done, late, do, req)
 }
 
-// Last takes a step even after End. Wait doesn't wait for it. The caller leaves it when the context
-// ends.
+// Last takes a step, even after End. Wait doesn't wait for it. The caller leaves it when the
+// context ends.
 func Last[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Req) (Res, error) {
 	if s.Steps == backend.StepsReturn {
 		return here(ctx, s, do, req)
@@ -173,8 +173,9 @@ func unanswered(ctx context.Context, err error) error {
 	return err
 }
 
-// aside takes a step in a goroutine, which calls done at its end. It returns ErrUnanswered if ctx
-// ends before the answer. Then, if late isn't nil, late is called with the answer.
+// aside takes a step in a goroutine, which calls done when the step has ended. It returns
+// ErrUnanswered if ctx ends before the answer. Then, if late isn't nil, late is called with the
+// answer.
 func aside[Req, Res any](
 	ctx context.Context, s *Store, done func(), late func(Res, error), do Step[Req, Res], req Req,
 ) (Res, error) {

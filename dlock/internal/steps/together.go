@@ -23,7 +23,7 @@ type Reader[Res any] struct {
 }
 
 // Together takes several steps in one batch, and returns their answers. The caller leaves them as
-// with Do. A step without an answer has an unknown outcome.
+// with Do. The outcome of an unanswered step is unknown.
 func Together[Req, Res any](
 	ctx context.Context, s *Store,
 	do func(backend.Batcher, context.Context, []Req, func(int, Res, error)), reqs []Req,
@@ -93,8 +93,8 @@ func Together[Req, Res any](
 	return all
 }
 
-// Renew renews several leases, in one batch if the store has batches. It calls answer once for each
-// request, perhaps from several goroutines. It returns when all are answered.
+// Renew renews several leases, in one batch if the store supports batches. It calls answer once for
+// each request, perhaps from several goroutines. It returns when all are answered.
 func (s *Store) Renew(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {

@@ -89,13 +89,13 @@ func serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// group returns the part of a lock's name that gets a time series: order for order:42.
+// group returns the part of a lock's name that gets its own time series: order for order:42.
 func group(name string) string {
 	group, _, _ := strings.Cut(name, ":")
 	return group
 }
 
-// work acquires one lock after the other until ctx ends. Now and then it forces the release of one.
+// work acquires one lock after another until ctx ends. Now and then it force-releases one.
 func work(ctx context.Context, client *dlock.Client) {
 	for ctx.Err() == nil {
 		order := client.Locker(fmt.Sprintf("order:%d", rand.IntN(5)))
@@ -108,7 +108,7 @@ func work(ctx context.Context, client *dlock.Client) {
 	}
 }
 
-// pause stands for work that takes a few milliseconds.
+// pause stands in for work that takes a few milliseconds.
 func pause(ctx context.Context) error {
 	select {
 	case <-time.After(rand.N(20 * time.Millisecond)):
