@@ -180,7 +180,7 @@ func KindsOf(kinds ...Kind) Kinds {
 	return set
 }
 
-// Has says whether a kind is in the set.
+// Has reports whether a kind is in the set.
 func (s Kinds) Has(k Kind) bool { return k == Exclusive || s&(1<<k) != 0 }
 
 // AcquireRequest asks for a lock, once.
@@ -225,7 +225,7 @@ type AcquireRequest struct {
 
 // AcquireResult is the answer to an [AcquireRequest].
 type AcquireResult struct {
-	// Acquired says whether the request has got the lock.
+	// Acquired reports whether the request has got the lock.
 	Acquired bool
 
 	// Count is how many holds the owner has in the store now. It is required if a re-entry was
@@ -335,7 +335,7 @@ type RenewRequest struct {
 
 // RenewResult is the answer to a [RenewRequest].
 type RenewResult struct {
-	// Held says whether the owner holds the lock, which now expires after the request's lease.
+	// Held reports whether the owner holds the lock, which now expires after the request's lease.
 	Held bool
 }
 
@@ -347,7 +347,7 @@ type ForceReleaseRequest struct {
 
 // ForceReleaseResult is the answer to a [ForceReleaseRequest].
 type ForceReleaseResult struct {
-	// Released says whether the lock was held.
+	// Released reports whether the lock was held.
 	Released bool
 }
 

@@ -36,7 +36,7 @@ func UnknownKind(store string, kind Kind) error {
 	}
 }
 
-// ErrorKind says whether a step that returned an error was carried out.
+// ErrorKind reports whether a step that returned an error was carried out.
 type ErrorKind uint8
 
 // The kinds of error. When in doubt a backend must choose Unknown: it is always safe.

@@ -46,7 +46,7 @@ type Inspection struct {
 // MostHolders is the largest number of holders that an [Inspection] lists.
 const MostHolders = 1000
 
-// Free says whether the lock has no holder.
+// Free reports whether the lock has no holder.
 func (i *Inspection) Free() bool { return len(i.Holders) == 0 }
 
 // Holder is a holder of a lock.

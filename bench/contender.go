@@ -23,7 +23,7 @@ type contender struct {
 
 func (c contender) key() string { return string(c.store) + "/" + c.name }
 
-// takesPart says whether a contender takes part in a workload at a point.
+// takesPart reports whether a contender takes part in a workload at a point.
 func (c contender) takesPart(w workload, p point) bool {
 	return slices.Contains(c.in, w.id) && (c.most == 0 || p.processes <= c.most) &&
 		(len(p.on) == 0 || slices.Contains(p.on, c.store))

@@ -235,7 +235,7 @@ func (c *candidates) await(what string, wanted func(said) bool) (said, error) {
 	return said{}, fmt.Errorf("never happened: %s", what)
 }
 
-// listen receives notices for the given time, or until one matches. It says whether one did.
+// listen receives notices for the given time, or until one matches. It reports whether one did.
 func (c *candidates) listen(d time.Duration, wanted func(said) bool) (s said, ok bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -448,7 +448,7 @@ func (e *concurrencyElection) Run(ctx context.Context, lead func(context.Context
 	}
 }
 
-// once campaigns and leads once. It says whether the session has ended.
+// once campaigns and leads once. It reports whether the session has ended.
 func (e *concurrencyElection) once(
 	ctx context.Context, session *concurrency.Session, lead func(context.Context) error,
 ) (lost bool, err error) {

@@ -117,7 +117,7 @@ func (l *lab) whereServersRun(f func()) error {
 	})
 }
 
-// has says whether a contender can be measured.
+// has reports whether a contender can be measured.
 func (l *lab) has(c contender) bool {
 	_, ok := l.servers[c.store]
 	return ok && (l.java != "" || !c.isJava())

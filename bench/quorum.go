@@ -40,7 +40,7 @@ func (s store) answering(addr string) []string {
 	return all
 }
 
-// isRESP says whether a store's servers are Redis or compatible with it.
+// isRESP reports whether a store's servers are Redis or compatible with it.
 func (s store) isRESP() bool { return s != onEtcd && s != onPostgres && s != onMemory }
 
 // startThree starts a store's servers and returns their addresses.

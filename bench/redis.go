@@ -180,7 +180,7 @@ func scriptCalls(k kind, name, owner string, lease time.Duration) [2]redisson.Ca
 	}
 }
 
-// granted says whether a reply grants an acquisition of the given kind.
+// granted reports whether a reply grants an acquisition of the given kind.
 func granted(k kind, reply any, null bool) bool {
 	words, _ := reply.([]any)
 	return null || k != plainLocks && len(words) > 0

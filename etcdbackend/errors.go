@@ -25,7 +25,7 @@ var (
 	}
 )
 
-// withKind adds a kind to a request's error. sent says whether the request may have reached a
+// withKind adds a kind to a request's error. sent reports whether the request may have reached a
 // server.
 //
 // A member may return an error after it has proposed a change. The other members may agree on the

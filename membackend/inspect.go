@@ -22,7 +22,7 @@ func (s *session) Inspect(
 	return s.b.inspect(req.Name), nil
 }
 
-// inspect reports on the lock of a name. The caller has b.mu.
+// inspect reports on the lock of a name. The caller must hold b.mu.
 func (b *Backend) inspect(name string) backend.Inspection {
 	now := time.Now()
 	o := b.objects[name]

@@ -29,7 +29,7 @@ func (o *object) inLine(owner string) int {
 	return slices.IndexFunc(o.line, func(p place) bool { return p.owner == owner })
 }
 
-// open says whether an owner without a hold may have the lock now.
+// open reports whether an owner without a hold may have the lock now.
 func (o *object) open(owner string) bool {
 	return o.free() && (len(o.line) == 0 || o.line[0].owner == owner)
 }

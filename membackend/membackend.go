@@ -87,7 +87,7 @@ func (b *Backend) Wipe() {
 	}
 }
 
-// object returns the object of a name. The caller has b.mu.
+// object returns the object of a name. The caller must hold b.mu.
 func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, error) {
 	o := b.objects[name]
 	o.prune(now)
@@ -97,7 +97,7 @@ func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, er
 	return o, nil
 }
 
-// put stores the object of a name. The caller has b.mu.
+// put stores the object of a name. The caller must hold b.mu.
 func (b *Backend) put(name string, o object) {
 	if o.empty() {
 		delete(b.objects, name)
@@ -124,7 +124,7 @@ func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (g
 	return granted
 }
 
-// sweepAt makes a sweep begin at due. The caller has b.mu.
+// sweepAt makes a sweep begin at due. The caller must hold b.mu.
 func (b *Backend) sweepAt(due, now time.Time) {
 	b.due = due
 	switch {
@@ -183,8 +183,8 @@ func (b *Backend) sweep() {
 	n.tell()
 }
 
-// sweepAgain sets the timer after a sweep to the next expiry, if any object is left. The caller has
-// b.mu.
+// sweepAgain sets the timer after a sweep to the next expiry, if any object is left. The caller
+// must hold b.mu.
 func (b *Backend) sweepAgain(next, now time.Time) {
 	if len(b.objects) == 0 {
 		b.objects = make(map[string]object) // since a map never shrinks
@@ -212,7 +212,7 @@ func (b *Backend) waiters(name string) []*subscription {
 	return slices.Collect(maps.Keys(b.subs[name]))
 }
 
-// watching returns the subscriptions to a name that only watch. The caller has b.mu.
+// watching returns the subscriptions to a name that only watch. The caller must hold b.mu.
 func (b *Backend) watching(name string) []*subscription {
 	return slices.DeleteFunc(b.waiters(name), func(sub *subscription) bool { return !sub.watches })
 }
@@ -232,7 +232,7 @@ func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("membackend: %w", err)}
 }
 
-// check returns an error if a step can't be carried out. The caller has s.b.mu.
+// check returns an error if a step can't be carried out. The caller must hold s.b.mu.
 func (s *session) check(ctx context.Context, kind backend.Kind) error {
 	if s.closed {
 		return refused(errClosed)
@@ -306,8 +306,8 @@ func (s *session) Acquire(
 	return res, nil
 }
 
-// number returns the token of a hold. A hold without a token gets the next one. The caller has
-// b.mu.
+// number returns the token of a hold. A hold without a token gets the next one. The caller must
+// hold b.mu.
 func (b *Backend) number(h *hold) uint64 {
 	if h.token == 0 {
 		b.token++
@@ -545,7 +545,7 @@ func (sub *subscription) Close() {
 	sub.drop()
 }
 
-// drop removes the subscription from the tables. The caller has b.mu.
+// drop removes the subscription from the tables. The caller must hold b.mu.
 func (sub *subscription) drop() {
 	delete(sub.s.subs, sub)
 	delete(sub.all[sub.name], sub)
@@ -571,7 +571,7 @@ func (n *news) grant(subs map[*subscription]struct{}, to place, now time.Time) {
 	}
 }
 
-// tell reports the news. The caller must not have b.mu.
+// tell reports the news. The caller must not hold b.mu.
 func (n *news) tell() {
 	for _, sub := range n.woken {
 		sub.wake(0)

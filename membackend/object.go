@@ -35,10 +35,10 @@ type note struct {
 	since, expires time.Time
 }
 
-// by says whether this is a hold of the owner.
+// by reports whether this is a hold of the owner.
 func (h *hold) by(owner string) bool { return h.count > 0 && !h.kept && h.owner == owner }
 
-// keptBy says whether the lock stays taken although this owner has released it.
+// keptBy reports whether the lock stays taken although this owner has released it.
 func (h *hold) keptBy(owner string) bool { return h.kept && h.owner == owner }
 
 // last sets when the hold expires. A Write never expires earlier than before.
@@ -80,12 +80,12 @@ func (o *object) prune(now time.Time) (pruned bool) {
 	return pruned
 }
 
-// free says whether there is no holder of any kind.
+// free reports whether there is no holder of any kind.
 func (o *object) free() bool {
 	return o.alone.count == 0 && len(o.readers) == 0 && len(o.permits) == 0
 }
 
-// empty says whether the object needn't be stored.
+// empty reports whether the object needn't be stored.
 func (o *object) empty() bool { return o.free() && len(o.notes) == 0 && len(o.line) == 0 }
 
 // next returns the first expiry of a part of the object. It returns false if the object is empty.
@@ -128,7 +128,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// conflicts says whether the name belongs to a lock that is incompatible with this kind.
+// conflicts reports whether the name belongs to a lock that is incompatible with this kind.
 func (o *object) conflicts(k backend.Kind) bool {
 	if o.free() {
 		return false

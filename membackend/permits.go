@@ -35,8 +35,8 @@ func (o *object) limitOf(requested int) (int, error) {
 	}
 }
 
-// has says whether the owner has n permits. If the owner has another number of permits, has removes
-// all of them, and taken is true.
+// has reports whether the owner has n permits. If the owner has another number of permits, has
+// removes all of them, and taken is true.
 func (o *object) has(owner string, n int) (has, taken bool) {
 	p, ok := o.permits[owner]
 	if p.kept {

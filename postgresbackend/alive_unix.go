@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// silent says whether an idle connection is still open and has received no data. A server that
+// silent reports whether an idle connection is still open and has received no data. A server that
 // shuts down, or ends a session, sends a message or closes the stream. A request sent after that
 // would get no answer, and the caller couldn't know whether it was carried out. The check takes no
 // round trip.

@@ -105,7 +105,7 @@ func Connect(url string, opts ...Option) (*Backend, error) {
 	return b, nil
 }
 
-// idleForLong says whether the pool pings a connection before its use. By default, it pings each
+// idleForLong reports whether the pool pings a connection before its use. By default, it pings each
 // connection that was idle for a second. A lock that is used every other second would then take two
 // round trips instead of one.
 func idleForLong(_ context.Context, p pgxpool.ShouldPingParams) bool {

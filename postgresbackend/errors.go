@@ -108,7 +108,7 @@ func kindOf(code string) backend.ErrorKind {
 	return backend.Retry
 }
 
-// isCode says whether err is an error of the server with that code.
+// isCode reports whether err is an error of the server with that code.
 func isCode(err error, code string) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pgErr.Code == code

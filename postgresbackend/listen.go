@@ -536,7 +536,7 @@ func (s *session) await(ctx context.Context, conn *pgx.Conn, patience time.Durat
 	return conn.Ping(ping)
 }
 
-// proves says whether the connection receives a message that is sent on another connection.
+// proves reports whether the connection receives a message that is sent on another connection.
 // Meanwhile it sends nothing on this one, since a pooler also passes messages on with the answer to
 // a request. For the same reason, other messages prove nothing. They may have come with the answer
 // to LISTEN on a shared connection.

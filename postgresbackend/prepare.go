@@ -81,8 +81,8 @@ func unlessAnswered(err error) error {
 	return err
 }
 
-// forgets says whether an error means that a prepared statement is gone, for example because a hook
-// of the pool has run DISCARD ALL. Then nothing was carried out, so the statement can be sent
+// forgets reports whether an error means that a prepared statement is gone, for example because a
+// hook of the pool has run DISCARD ALL. Then nothing was carried out, so the statement can be sent
 // again. The connection prepares nothing any more.
 func forgets(ctx context.Context, conn *pgx.Conn, err error) bool {
 	if !isCode(err, noStatement) && !isCode(err, isStatement) && !isCode(err, notSupported) {

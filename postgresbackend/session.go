@@ -103,8 +103,8 @@ type call struct {
 	// the step doesn't wait for it.
 	after func(ctx context.Context, conn *pgxpool.Conn)
 	some  func() bool // whether after must run; nil: always
-	// sends says whether the step must still be sent. It is called once there is a connection. If
-	// it is nil, the step is sent.
+	// sends reports whether the step must still be sent. It is called once there is a connection.
+	// If it is nil, the step is sent.
 	sends func() bool
 }
 

@@ -34,7 +34,7 @@ const (
 	isCalled = 2 // recalled
 )
 
-// sends says whether the step may be sent. If so, it can't be recalled any more.
+// sends reports whether the step may be sent. If so, it can't be recalled any more.
 func (p *step) sends() bool {
 	return p.state.CompareAndSwap(0, isSent) || p.state.Load() == isSent
 }
@@ -73,12 +73,12 @@ func (s *session) gatherSteps() {
 	}, recall).Limit(flights)
 }
 
-// simple says whether an acquisition may share a transaction with others.
+// simple reports whether an acquisition may share a transaction with others.
 func simple(req *backend.AcquireRequest) bool {
 	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) && !req.Reentry
 }
 
-// simpleRelease says whether a release may share a transaction with others.
+// simpleRelease reports whether a release may share a transaction with others.
 func simpleRelease(req *backend.ReleaseRequest) bool {
 	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) &&
 		req.Keep == 0 && !req.AskWaiting
@@ -191,8 +191,8 @@ func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 	return results
 }
 
-// inDoubt says whether a failed transaction may have been carried out. If not, each of its steps is
-// sent in a statement of its own.
+// inDoubt reports whether a failed transaction may have been carried out. If not, each of its steps
+// is sent in a statement of its own.
 func inDoubt(err error) bool { return backend.KindOf(err) == backend.Unknown }
 
 // A statement is one of several in a transaction. row is called for each row of its answer.

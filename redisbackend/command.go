@@ -89,16 +89,16 @@ func (c *command) SetErr(err error) {
 	}
 }
 
-// read says whether at least a part of the reply was read.
+// read reports whether at least a part of the reply was read.
 func (c *command) read() bool {
 	_, not := c.Val().(noReply)
 	return !not
 }
 
-// unsettled says whether the command was written more often than it was answered.
+// unsettled reports whether the command was written more often than it was answered.
 func (c *command) unsettled() bool { return c.last.writes.Load() > c.replies }
 
-// disguised says whether a hook of the client has replaced the last argument, which counts the
+// disguised reports whether a hook of the client has replaced the last argument, which counts the
 // writes.
 func (c *command) disguised() bool {
 	args := c.Args()
@@ -179,7 +179,7 @@ func wrap(ctx context.Context, args []any, keyPos int8) *command {
 	return c
 }
 
-// unknownToServer says whether the server didn't know the script, and so did nothing.
+// unknownToServer reports whether the server didn't know the script, and so did nothing.
 func (c *command) unknownToServer() bool {
 	return c.refused && !c.unsettled() && redis.HasErrorPrefix(c.Err(), "NOSCRIPT")
 }
@@ -216,10 +216,10 @@ func refusal(err error) redisson.Reply {
 	return r
 }
 
-// answered says whether there is a reply or an error.
+// answered reports whether there is a reply or an error.
 func (c *command) answered() bool { return c.read() || c.Err() != nil }
 
-// astray says whether the error may come from a wrong or unreachable server.
+// astray reports whether the error may come from a wrong or unreachable server.
 func (c *command) astray() bool {
 	err := c.Err()
 	var reply redis.Error

@@ -25,7 +25,7 @@ func withKind(err error) error {
 	return &backend.Error{Kind: clientError(err), Err: err}
 }
 
-// isReply says whether an error is, or wraps, a server's error reply.
+// isReply reports whether an error is, or wraps, a server's error reply.
 func isReply(err error) bool {
 	var reply redis.Error
 	return errors.As(err, &reply)

@@ -30,7 +30,7 @@ type listening struct {
 	options options
 }
 
-// spread says whether channels are spread over the masters of a cluster.
+// spread reports whether channels are spread over the masters of a cluster.
 func (l *listening) spread() bool { return l.options.sharded && l.cluster != nil }
 
 // Locate returns the server that has a channel.
@@ -235,8 +235,8 @@ func (c *connection) confirmed(verb pubsub.Verb, channel string) error {
 	return nil
 }
 
-// told says whether the oldest order expects this confirmation, and whether it was the last one of
-// that order. The server confirms channels in their order.
+// told reports whether the oldest order expects this confirmation, and whether it was the last one
+// of that order. The server confirms channels in their order.
 func (c *connection) told(verb pubsub.Verb, channel string) (told, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -62,7 +62,7 @@ func New(client valkey.Client, opts ...Option) *Backend {
 	return b
 }
 
-// isNil says whether the client is nil or a nil pointer.
+// isNil reports whether the client is nil or a nil pointer.
 func isNil(client valkey.Client) bool {
 	if client == nil {
 		return true
@@ -71,7 +71,7 @@ func isNil(client valkey.Client) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// expires says whether a client's connections have a limited lifetime. It reads that from
+// expires reports whether a client's connections have a limited lifetime. It reads that from
 // unexported fields of valkey-go. If these change, a test fails.
 func expires(client valkey.Client) bool {
 	v := reflect.Indirect(reflect.ValueOf(client))

@@ -66,8 +66,8 @@ func (l *listening) Kind(err error) error {
 	return &backend.Error{Kind: clientError(err), Err: err}
 }
 
-// isClosed says whether a client was closed. valkey-go returns the same error if it has only closed
-// one connection, for example to a server that isn't a master any more.
+// isClosed reports whether a client was closed. valkey-go returns the same error if it has only
+// closed one connection, for example to a server that isn't a master any more.
 func isClosed(client valkey.Client) bool {
 	err := client.Do(context.Background(), client.B().Arbitrary("PING").Build()).NonValkeyError()
 	return errors.Is(err, valkey.ErrClosing)

@@ -170,7 +170,7 @@ func (t *transport) sendOnce(ctx context.Context, cmds []valkey.Completed) []ans
 	return answers(ctx, t.client.DoMulti(shared, cmds...)...)
 }
 
-// left says whether there was no connection because a context ended during the dialing.
+// left reports whether there was no connection because a context ended during the dialing.
 func (a answer) left() bool { return a.noDial != nil && errors.Is(a.noDial, context.Canceled) }
 
 // sendOver sends commands on a dedicated connection.

@@ -282,7 +282,7 @@ func (s *Subscriber) channel(name string) *channel {
 	return ch
 }
 
-// Listens says whether a channel has a subscriber, or is about to get one.
+// Listens reports whether a channel has a subscriber, or is about to get one.
 func (s *Subscriber) Listens(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,8 +41,8 @@ if (redis.call('exists', KEYS[2]) == 0) then
     redis.call('del', KEYS[2]);
 end;
 `
-	// hasMode says whether a hash has a mode, as read-write locks do. If the field is a number, it
-	// is the hold count of an owner with the name "mode".
+	// hasMode reports whether a hash has a mode, as read-write locks do. If the field is a number,
+	// it is the hold count of an owner with the name "mode".
 	hasMode = `
 local mode = redis.call('hget', KEYS[1], 'mode');
 local hasMode = mode and not tonumber(mode);
@@ -55,7 +55,7 @@ if (hasMode or redis.call('pttl', KEYS[1]) == -1 and not isLock(KEYS[1])) then
     return -1;
 end;
 `
-	// isKept says whether a plain or fair lock is kept. It runs after refuseForeign.
+	// isKept reports whether a plain or fair lock is kept. It runs after refuseForeign.
 	isKept = `
 local owner = redis.call('hlen', KEYS[1]) == 1 and redis.call('hkeys', KEYS[1])[1] or '';
 return (string.sub(owner, -5) == '-kept' or string.sub(owner, -10) == '-kept:fair') and 1 or 0;
@@ -101,7 +101,7 @@ func (d Dialect) ReleaseAgain(req backend.ReleaseRequest) Call {
 	return c
 }
 
-// MayHold says whether the owner may still hold the lock after a release with this result. A
+// MayHold reports whether the owner may still hold the lock after a release with this result. A
 // replica may have given the answer, or the server may have had no memory.
 func MayHold(res backend.ReleaseResult, err error) bool {
 	return errors.Is(err, errNoMemory) || err == nil && res.Outcome == backend.NotHeld

@@ -74,7 +74,7 @@ func (k *kind) mute(name string, call Call) (Call, bool) {
 	return call, true
 }
 
-// deniedKeys says whether the server denied the user one of the keys.
+// deniedKeys reports whether the server denied the user one of the keys.
 func (r Reply) deniedKeys() bool {
 	return strings.HasPrefix(r.Refusal, "NOPERM") && strings.Contains(r.Refusal, "key")
 }

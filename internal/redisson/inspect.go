@@ -160,8 +160,8 @@ func (f Found) permits() (all []backend.Holder) {
 	return all
 }
 
-// certain says whether f is surely a held lock, and not data that looks like one. Such data has no
-// expiry, or members that aren't ids of permits.
+// certain reports whether f is surely a held lock, and not data that looks like one. Such data has
+// no expiry, or members that aren't ids of permits.
 func (f Found) certain() bool {
 	for _, h := range f.holders {
 		if f.what == permitsOut && len(h.owner) != idLen && len(h.owner) != hex.EncodedLen(idLen) ||

@@ -66,8 +66,8 @@ type kind struct {
 	force  func(Dialect, backend.ForceReleaseRequest) Call
 	forced func(reply any) (backend.ForceReleaseResult, error)
 
-	// look asks about a lock. looked reads the replies, and says whether they are certain. If they
-	// aren't, the key is perhaps no lock of the kind, or the lock is perhaps kept.
+	// look asks about a lock. looked reads the replies, and reports whether they are certain. If
+	// they aren't, the key is perhaps no lock of the kind, or the lock is perhaps kept.
 	look   func(backend.LookRequest) []Command
 	looked func(backend.LookRequest, []Reply) (res backend.LookResult, certain bool, err error)
 

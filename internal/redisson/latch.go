@@ -82,7 +82,7 @@ func (s *session) mayLatch(ctx context.Context, name string) error {
 	return s.probe(ctx)
 }
 
-// parseLatch reads the reply of a latch's step, which says whether the count was set, and the
+// parseLatch reads the reply of a latch's step, which reports whether the count was set, and the
 // count.
 func parseLatch(reply any) (res backend.LatchResult, err error) {
 	words, _ := reply.([]any)

@@ -29,7 +29,7 @@ func (l *latest) isNot(name string) {
 	}
 }
 
-// refuses says whether the latest lock is this one, and another owner of the session holds it.
+// refuses reports whether the latest lock is this one, and another owner of the session holds it.
 func (l *latest) refuses(name, owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -63,7 +63,7 @@ func refuseBraces(kind, part string) func(name string) error {
 	}
 }
 
-// Unlocked says whether a message on a lock's channel reports a release. Other messages don't
+// Unlocked reports whether a message on a lock's channel reports a release. Other messages don't
 // belong to the protocol, since any program may publish on a channel.
 func Unlocked(message string) (pubsub.Meaning, bool) {
 	return pubsub.Freed, message == unlockMessage || message == readUnlockMessage

@@ -97,7 +97,7 @@ func holderOf(id string) (owner string, kept bool) {
 	return hex.EncodeToString([]byte(id)), kept
 }
 
-// isOurs says whether an id ends as our ids do, and whether its permit is kept.
+// isOurs reports whether an id ends as our ids do, and whether its permit is kept.
 func isOurs(id string) (ours, kept bool) {
 	if len(id) != idLen {
 		return false, false

@@ -201,9 +201,9 @@ func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRe
 	return replies[0]
 }
 
-// doubtful says whether to check that the key which refused an owner is a lock of the kind. A key
-// without an expiry is always checked. Any other key needs no check if another call of this session
-// waits for this lock or holds it, since then the key is known to be a lock.
+// doubtful reports whether to check that the key which refused an owner is a lock of the kind. A
+// key without an expiry is always checked. Any other key needs no check if another call of this
+// session waits for this lock or holds it, since then the key is known to be a lock.
 func (s *session) doubtful(k *kind, req backend.AcquireRequest, res backend.AcquireResult) bool {
 	return res.Remaining < 0 ||
 		!s.latest.refuses(req.Name, req.Owner) && !s.Subscriber.Listens(k.channel(req.Name))
@@ -223,7 +223,8 @@ func foundForeign(r Reply) error {
 	return ParseIsForeign(r.Value)
 }
 
-// kept says whether a plain or fair lock is kept. It returns an error if the key isn't such a lock.
+// kept reports whether a plain or fair lock is kept. It returns an error if the key isn't such a
+// lock.
 func (s *session) kept(ctx context.Context, name string) (bool, error) {
 	return parse(readOnly(s.run(ctx, IsKept(name))), ParseIsKept)
 }

@@ -89,7 +89,7 @@ func permitHolder(id string) (holder string, stranger bool) {
 	return "Redisson", true
 }
 
-// due says whether an attempt should also ask for the holders of the lock.
+// due reports whether an attempt should also ask for the holders of the lock.
 func (s *strangers) due(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

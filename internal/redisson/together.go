@@ -47,8 +47,8 @@ func joinSteps(calls []Call, questions map[int]Command) (joint []Call, firsts []
 	return joint, firsts
 }
 
-// mayJoin says whether a call can be joined with others. No two joined calls may be about the same
-// lock, since the script checks only once, at first, whether all locks are free.
+// mayJoin reports whether a call can be joined with others. No two joined calls may be about the
+// same lock, since the script checks only once, at first, whether all locks are free.
 func mayJoin(others []Call, c Call) bool {
 	o, last := others[0], len(c.Args)-1
 	_, ok := jointScripts[c.Script.SHA1]
@@ -77,8 +77,8 @@ func join(calls []Call) Call {
 	return all
 }
 
-// refusedBefore says whether the server has certainly refused a script before it began. An Unknown
-// error may be from a proxy that has lost the server's answer.
+// refusedBefore reports whether the server has certainly refused a script before it began. An
+// Unknown error may be from a proxy that has lost the server's answer.
 func (r Reply) refusedBefore() bool {
 	_, inScript := parseError(r.Refusal)
 	return r.Refusal != "" && !inScript && backend.KindOf(r.Err) != backend.Unknown

@@ -75,7 +75,7 @@ type Reply struct {
 	Refusal string
 }
 
-// unknownScript says whether the server did not know the script.
+// unknownScript reports whether the server did not know the script.
 func (r Reply) unknownScript() bool { return strings.HasPrefix(r.Refusal, "NOSCRIPT") }
 
 // parse applies a parser to a reply. If the reply is an error, it returns that.

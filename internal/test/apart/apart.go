@@ -91,14 +91,14 @@ func Run(t *testing.T, processes int) bool {
 	return true
 }
 
-// Within says whether this is a process that [Run] has started.
+// Within reports whether this is a process that [Run] has started.
 func Within() bool { return os.Getenv(inProcess) != "" }
 
-// Mine says whether this process runs the case with this name. Outside of the processes of [Run],
-// it returns true.
+// Mine reports whether this process runs the case with this name. Outside of the processes of
+// [Run], it returns true.
 func Mine(name string) bool { return isOf(os.Getenv(inProcess), name) }
 
-// isOf says whether a name belongs to a share such as "2/3".
+// isOf reports whether a name belongs to a share such as "2/3".
 func isOf(share, name string) bool {
 	this, all, divided := strings.Cut(share, "/")
 	if !divided {

@@ -351,8 +351,8 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// behind says whether another call of the client was asking for permits at that time, and had begun
-// earlier, or at about the same time.
+// behind reports whether another call of the client was asking for permits at that time, and had
+// begun earlier, or at about the same time.
 func (r *Recorder) behind(o *op, at time.Duration) bool {
 	return slices.ContainsFunc(r.ops, func(x *op) bool {
 		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client &&

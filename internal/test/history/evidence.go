@@ -178,14 +178,14 @@ func (e *evidence) granter(o *op) (last *step) {
 	return last
 }
 
-// lost says whether a grant had ended by that time: its owner stood in line after it.
+// lost reports whether a grant had ended by that time: its owner stood in line after it.
 func (n *number) lost(grant *step, by time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.queues() && grant.ret < s.call && s.ret < by
 	})
 }
 
-// stoodAgain says whether an owner stood in line again after it had been granted the lock. Its
+// stoodAgain reports whether an owner stood in line again after it had been granted the lock. Its
 // client may have asked to keep the place before it heard of the grant. Then it may be granted the
 // lock again unheard.
 func (n *number) stoodAgain() bool {
@@ -194,9 +194,9 @@ func (n *number) stoodAgain() bool {
 	})
 }
 
-// tookBack says whether a call's client has given back a grant while it had another hold to share
-// or to hand over. Then the call may have that other hold. Either it didn't get the answer with the
-// grant, or it was handed the other hold while its attempt was under way.
+// tookBack reports whether a call's client has given back a grant while it had another hold to
+// share or to hand over. Then the call may have that other hold. Either it didn't get the answer
+// with the grant, or it was handed the other hold while its attempt was under way.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
 	i := slices.IndexFunc(own.steps, func(s *step) bool {
@@ -214,7 +214,7 @@ func (e *evidence) tookBack(o *op, by *step) bool {
 	return false
 }
 
-// mayHave says whether a call can have the hold that a step acquired.
+// mayHave reports whether a call can have the hold that a step acquired.
 func (o *op) mayHave(s *step) bool { return o.holder == "" || o.holder == s.owner }
 
 // lastAttempt returns the last attempt of a call that has a Fair lock, or nil. Its number is that
@@ -288,12 +288,12 @@ func (e *evidence) passing(ops []*op) (all []*step) {
 	return all
 }
 
-// passes says whether the step was granted, and its call may have given the hold back before it
+// passes reports whether the step was granted, and its call may have given the hold back before it
 // returned.
 func (s *step) passes() bool { return s.result == granted && s.op != nil && s.op.rounds }
 
-// releasedIn says whether a call sent a release of the number. If the number was handed to another
-// user, a release of that user doesn't count.
+// releasedIn reports whether a call sent a release of the number. If the number was handed to
+// another user, a release of that user doesn't count.
 func (n *number) releasedIn(o *op) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		// a step at the end of Do belongs to the op of its beginning
@@ -302,7 +302,7 @@ func (n *number) releasedIn(o *op) bool {
 	})
 }
 
-// releases says whether a call sent a release of any number of its lock.
+// releases reports whether a call sent a release of any number of its lock.
 func (e *evidence) releases(o *op) bool {
 	for key, n := range e.numbers {
 		if key.name == o.name && slices.ContainsFunc(n.steps, func(s *step) bool {
@@ -315,7 +315,7 @@ func (e *evidence) releases(o *op) bool {
 	return false
 }
 
-// struckBefore returns a function that says whether a call may have ended the number by force
+// struckBefore returns a function that reports whether a call may have ended the number by force
 // before o returned. The call o was handed the number.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
@@ -422,7 +422,7 @@ func (e *evidence) join(o *op, ops []*op) {
 	}
 }
 
-// haunted says whether the store may have held the lock during a call because of a hold that no
+// haunted reports whether the store may have held the lock during a call because of a hold that no
 // user knows of.
 func (e *evidence) haunted(o *op) bool {
 	for key, n := range e.numbers {
@@ -433,14 +433,15 @@ func (e *evidence) haunted(o *op) bool {
 	return false
 }
 
-// haunts says whether the store may have held the number during a call, although no call says so.
+// haunts reports whether the store may have held the number during a call, although no call says
+// so.
 func (n *number) haunts(o *op) bool {
 	return slices.ContainsFunc(n.ghosts, func(g span) bool {
 		return g.from <= o.ret && o.call <= g.to
 	})
 }
 
-// meets says whether a call may find the hold of that number. Readers don't meet readers. A call
+// meets reports whether a call may find the hold of that number. Readers don't meet readers. A call
 // that asks, or uses force, is about one side. The reading side includes a Write of the client that
 // was handed over, since readers may share it. Their calls perhaps haven't returned yet. The store
 // knows the hold as a Write.
@@ -507,8 +508,8 @@ func (e *evidence) over(n *number) (until time.Duration) {
 	return until
 }
 
-// releasedBefore says whether the last release of the number had begun before that time. For a kind
-// with one holder, a release without an answer may have been that of a re-entry, so it doesn't
+// releasedBefore reports whether the last release of the number had begun before that time. For a
+// kind with one holder, a release without an answer may have been that of a re-entry, so it doesn't
 // count.
 func (n *number) releasedBefore(at time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
@@ -517,23 +518,23 @@ func (n *number) releasedBefore(at time.Duration) bool {
 	})
 }
 
-// grantedBefore says whether the number had been acquired before that time.
+// grantedBefore reports whether the number had been acquired before that time.
 func (n *number) grantedBefore(at time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.kind == acquireStep && s.ret < at && s.ret != 0 && s.result == granted
 	})
 }
 
-// acquires says whether a step has acquired the lock, or may yet do so.
+// acquires reports whether a step has acquired the lock, or may yet do so.
 func (s *step) acquires() bool { return s.kind == acquireStep && (s.open() || s.result == granted) }
 
-// gets says whether a step shows that its owner has the lock.
+// gets reports whether a step shows that its owner has the lock.
 func (s *step) gets() bool {
 	return s.result == granted &&
 		(s.kind == acquireStep || s.kind == placesStep || s.kind == grantStep)
 }
 
-// open says whether a step may yet be carried out.
+// open reports whether a step may yet be carried out.
 func (s *step) open() bool { return s.ret == 0 || s.result == unknown }
 
 // goneAfter returns the latest time at which the store may still have the number because of a

@@ -23,7 +23,7 @@ type stand struct {
 	in   span          // the time in which it is certainly in line
 }
 
-// queues says whether a step shows that its owner stands in line.
+// queues reports whether a step shows that its owner stands in line.
 func (s *step) queues() bool {
 	looks := s.kind == acquireStep && s.place > 0 || s.kind == placesStep
 	return s.side == backend.Fair && looks && s.result == refused && s.ret != 0
@@ -132,7 +132,7 @@ func (r *Recorder) outOfTurn(e *evidence) error {
 	return nil
 }
 
-// disturbed says whether the lock was forced while an owner stood in line, or the store lost the
+// disturbed reports whether the lock was forced while an owner stood in line, or the store lost the
 // line.
 func (r *Recorder) disturbed(s *stand, by *op) bool {
 	return slices.ContainsFunc(r.ops, func(o *op) bool {

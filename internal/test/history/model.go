@@ -12,8 +12,8 @@ import (
 
 // A lock is the state of a lock between two calls.
 type lock interface {
-	// next says whether the lock could answer the call in this way, and returns its state after the
-	// call.
+	// next reports whether the lock could answer the call in this way, and returns its state after
+	// the call.
 	next(o *op) (bool, lock)
 	String() string
 }
@@ -49,16 +49,16 @@ func begun(o *op) hold {
 	return hold{count: 1, end: o.end, until: o.until, shaken: o.shaken, lent: o.lent}
 }
 
-// mayHaveEnded says whether the hold may have ended by itself when o ends.
+// mayHaveEnded reports whether the hold may have ended by itself when o ends.
 func (h *hold) mayHaveEnded(o *op) bool { return h.over || o.ret >= h.end }
 
-// held says whether a call may find the lock held by this hold.
+// held reports whether a call may find the lock held by this hold.
 func (h *hold) held(o *op) bool { return h.count > 0 && o.call <= h.until }
 
-// free says whether a call may find that this hold doesn't exist.
+// free reports whether a call may find that this hold doesn't exist.
 func (h *hold) free(o *op) bool { return h.count == 0 || h.mayHaveEnded(o) }
 
-// valid says whether the hold exists, and its holder doesn't know of an end.
+// valid reports whether the hold exists, and its holder doesn't know of an end.
 func (h *hold) valid(o *op) bool { return h.held(o) && !h.over }
 
 // reenter adds one to the count.
@@ -93,8 +93,8 @@ func (h *hold) strike(before time.Duration) time.Duration {
 	return until
 }
 
-// unlocks says whether an unlock of this hold could have this answer, and carries it out. deluded
-// says that the hold may have been ended by force without its holder's knowledge.
+// unlocks reports whether an unlock of this hold could have this answer, and carries it out.
+// deluded says that the hold may have been ended by force without its holder's knowledge.
 func (h *hold) unlocks(o *op, deluded bool) bool {
 	if o.held == 0 {
 		return o.result == notHeld
@@ -118,12 +118,12 @@ func (h *hold) unlocks(o *op, deluded bool) bool {
 	}
 }
 
-// ended says whether the holder has learned by an unlock that the hold has ended.
+// ended reports whether the holder has learned by an unlock that the hold has ended.
 func (h *hold) ended(o *op) bool {
 	return o.held > 0 && (o.result == lost || o.result == failed && h.count <= 1)
 }
 
-// answers says whether the holder may get this answer about this hold.
+// answers reports whether the holder may get this answer about this hold.
 func (h *hold) answers(o *op, deluded bool) bool {
 	switch {
 	case o.result == yes && deluded:
@@ -154,10 +154,10 @@ type struck [maxUsers + 1]time.Duration
 // maxUsers is the largest number of users. States are compared as a whole, so the number is fixed.
 const maxUsers = 16
 
-// deluded says whether the user may still rely on a hold that was ended by force.
+// deluded reports whether the user may still rely on a hold that was ended by force.
 func (s *struck) deluded(o *op) bool { return o.call <= s[o.user+1] }
 
-// othersDeluded says whether another user may still rely on a hold that was ended by force.
+// othersDeluded reports whether another user may still rely on a hold that was ended by force.
 func (s *struck) othersDeluded(o *op) bool {
 	for i, until := range s {
 		if i != o.user+1 && o.call <= until {

@@ -42,7 +42,7 @@ func (p *Party) start(o op) *op {
 	return p.Recorder.started(&o)
 }
 
-// holds says whether the user holds any side of the lock, by its own count.
+// holds reports whether the user holds any side of the lock, by its own count.
 func (p *Party) holds() bool { return p.held > 0 || p.Beside != nil && p.Beside.held > 0 }
 
 // Ask has the options of an acquiring call.
@@ -139,7 +139,7 @@ func released(err error) result {
 	}
 }
 
-// Do acquires the lock and calls f while it is held. It says whether the lock was acquired.
+// Do acquires the lock and calls f while it is held. It reports whether the lock was acquired.
 func (p *Party) Do(ctx context.Context, a Ask, f func(ctx context.Context)) bool {
 	first := p.start(a.op("Do", p.Lease))
 	var last *op
@@ -194,7 +194,7 @@ func (p *Party) Given(in context.Context, f func()) {
 	p.Recorder.ended(last, failed, nil) // the other code releases the hold after this
 }
 
-// Check says whether the hold can be relied on, by the clock of its holder.
+// Check reports whether the hold can be relied on, by the clock of its holder.
 func (p *Party) Check(ctx context.Context) bool {
 	o := p.start(op{kind: check, text: "valid?"})
 	valid := false

@@ -81,7 +81,7 @@ func (p *pool) acquires(o *op) bool {
 	return ok
 }
 
-// leaves says whether the reported number of permits may have been available.
+// leaves reports whether the reported number of permits may have been available.
 func (p *pool) leaves(o *op) bool {
 	switch o.result {
 	case yes:
@@ -128,7 +128,7 @@ func (p pool) String() string {
 	return text
 }
 
-// several says whether several owners may hold a lock of this kind at a time.
+// several reports whether several owners may hold a lock of this kind at a time.
 func several(k backend.Kind) bool { return k == backend.Read || k == backend.Permits }
 
 // limits records, for each call of a semaphore, bounds of the number of permits that there are.

@@ -39,7 +39,7 @@ const (
 	failed                 // any other error: the outcome is unknown
 )
 
-// A reentry says whether an acquisition was a re-entry.
+// A reentry reports whether an acquisition was a re-entry.
 type reentry uint8
 
 const (

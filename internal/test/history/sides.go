@@ -17,7 +17,7 @@ type sides struct {
 	struck struck             // of readers; for writers see write
 }
 
-// shares says whether a call is for a side of a read-write lock.
+// shares reports whether a call is for a side of a read-write lock.
 func (o *op) shares() bool { return o.side == backend.Read || o.side == backend.Write }
 
 // next implements [lock].
@@ -148,7 +148,7 @@ func (s *sides) writes(o *op) bool {
 	}
 }
 
-// noReaders says whether a call may find no readers. It ends the Reads that may have ended.
+// noReaders reports whether a call may find no readers. It ends the Reads that may have ended.
 func (s *sides) noReaders(o *op) bool {
 	for user := range s.read {
 		r := &s.read[user]
@@ -163,7 +163,7 @@ func (s *sides) noReaders(o *op) bool {
 	return true
 }
 
-// anyLent says whether any user may read under a hold that the store knows as a Write.
+// anyLent reports whether any user may read under a hold that the store knows as a Write.
 func (s *sides) anyLent(o *op) bool {
 	return slices.ContainsFunc(s.read[:], func(r hold) bool { return r.lent && r.held(o) })
 }

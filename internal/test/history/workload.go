@@ -81,7 +81,7 @@ func (l Lock) Kinds() []backend.Kind {
 	}
 }
 
-// IsFree says whether the lock has no holder.
+// IsFree reports whether the lock has no holder.
 func (l Lock) IsFree(ctx context.Context, c *dlock.Client) (bool, error) {
 	if l.Kind == backend.Permits {
 		n, err := c.Semaphore(l.Name, l.Permits).Available(ctx)

@@ -49,7 +49,7 @@ type ClocksState struct {
 // Init is the state before the grant.
 func (m *Clocks) Init() ClocksState { return ClocksState{} }
 
-// Bad says whether the client relies on a grant that has expired.
+// Bad reports whether the client relies on a grant that has expired.
 func (m *Clocks) Bad(s ClocksState) []string {
 	if s.grant == believed && s.now < s.until && s.clock >= s.at+m.Short {
 		return []string{"S1"}
@@ -57,7 +57,7 @@ func (m *Clocks) Bad(s ClocksState) []string {
 	return nil
 }
 
-// Done says whether time has ended.
+// Done reports whether time has ended.
 func (m *Clocks) Done(s ClocksState) bool { return s.now == m.End }
 
 type clocksEmitter func(ClocksState, string, ...any)

@@ -16,7 +16,7 @@ type Model[S comparable] interface {
 	Next(s S, calm bool, emit func(S, string, ...any))
 	// Bad returns the names of the properties that s violates.
 	Bad(s S) []string
-	// Done says whether a calm run may end in s.
+	// Done reports whether a calm run may end in s.
 	Done(s S) bool
 }
 
@@ -44,7 +44,7 @@ func (r *Result) found(property string) (Violation, bool) {
 	return r.Found[i], true
 }
 
-// has says whether all these properties were violated. It returns false for an empty list.
+// has reports whether all these properties were violated. It returns false for an empty list.
 func (r *Result) has(properties []string) bool {
 	for _, p := range properties {
 		if _, ok := r.found(p); !ok {

@@ -21,7 +21,7 @@ func (m *Holds) handOn(s HoldsState, g int, do emitter) {
 	}
 }
 
-// mayHandOn says whether a number may be handed over.
+// mayHandOn reports whether a number may be handed over.
 func (m *Holds) mayHandOn(x *number) bool {
 	valid := x.use == live && x.count == 1 && x.lost == 0 && x.left > 0
 	switch m.Mutation {

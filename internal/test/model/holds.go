@@ -145,7 +145,7 @@ func (m *Holds) party(g int) uint8 {
 // rival is the number of the ideal client.
 func (m *Holds) rival() uint8 { return uint8(m.Numbers[0] + 1) }
 
-// same says whether two numbers have the same owner string.
+// same reports whether two numbers have the same owner string.
 func (m *Holds) same(s *HoldsState, a, b uint8) bool {
 	if a == 0 || b == 0 {
 		return false
@@ -156,8 +156,8 @@ func (m *Holds) same(s *HoldsState, a, b uint8) bool {
 	return a == b
 }
 
-// isInside says whether a goroutine in the given state uses its hold. It does during a re-entry and
-// a partial release. In a pair it doesn't, because these begin and end its share of the hold.
+// isInside reports whether a goroutine in the given state uses its hold. It does during a re-entry
+// and a partial release. In a pair it doesn't, because these begin and end its share of the hold.
 func (m *Holds) isInside(at uint8) bool {
 	return at == inside || !m.Pair && (at == entering || at == leaving)
 }
@@ -203,7 +203,7 @@ func (m *Holds) believers(s *HoldsState) int {
 	return n
 }
 
-// counts says whether the store's count is at least each client's count.
+// counts reports whether the store's count is at least each client's count.
 func (m *Holds) counts(s *HoldsState) bool {
 	for n := uint8(1); n <= m.numbers(); n++ {
 		x := &s.numbers[n]
@@ -215,7 +215,7 @@ func (m *Holds) counts(s *HoldsState) bool {
 	return true
 }
 
-// haunted says whether the key is held by a number that is neither used nor taken back.
+// haunted reports whether the key is held by a number that is neither used nor taken back.
 func (m *Holds) haunted(s *HoldsState) bool {
 	n := s.store.number
 	return n != 0 && s.store.left > 0 && s.numbers[n].use == over && !s.hasCrashed(m.clientOf(n))
@@ -223,7 +223,7 @@ func (m *Holds) haunted(s *HoldsState) bool {
 
 func (s *HoldsState) hasCrashed(client int) bool { return s.crashed&(1<<client) != 0 }
 
-// Done says whether the key is free, and no request is left that could acquire it.
+// Done reports whether the key is free, and no request is left that could acquire it.
 func (m *Holds) Done(s HoldsState) bool {
 	if s.store.number != 0 {
 		return false

@@ -178,7 +178,7 @@ func (m *Line) Bad(s LineState) []string {
 	return bad
 }
 
-// Done says whether all calls have ended and the store is empty.
+// Done reports whether all calls have ended and the store is empty.
 func (m *Line) Done(s LineState) bool {
 	for n := uint8(1); n <= m.numbers(); n++ {
 		if at := s.calls[n].at; at != notCome && at != past {

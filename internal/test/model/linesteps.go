@@ -118,7 +118,7 @@ func (m *Line) send(s *LineState, r lineRequest) bool {
 	return false
 }
 
-// awaits says whether a call waits for an answer about a number.
+// awaits reports whether a call waits for an answer about a number.
 func (s *LineState) awaits(n uint8, kinds ...uint8) bool {
 	for _, r := range s.requests {
 		if r.kind != none && r.awaited && r.about(n) &&
@@ -241,7 +241,7 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 }
 
 // enter makes a call hold the lock, after an answer or a message. left is the remaining time of the
-// lease. before says whether the acquisition was carried out before the store ended the hold
+// lease. before reports whether the acquisition was carried out before the store ended the hold
 // against its promise.
 func (x *call) enter(left uint8, before bool) {
 	x.at, x.count, x.left, x.struck = within, 1, left, before
@@ -424,8 +424,8 @@ func (m *Line) renew(s LineState, n uint8, calm bool, do lineEmitter) {
 	do(s, "#%d renews: %s", n, replies[r.reply])
 }
 
-// renews says whether a call renews its hold. A call that asked for a shorter lease than the store
-// has granted doesn't.
+// renews reports whether a call renews its hold. A call that asked for a shorter lease than the
+// store has granted doesn't.
 func (m *Line) renews(n uint8) bool {
 	return m.lease(n) >= m.Short || m.Mutation == renewalShortens
 }

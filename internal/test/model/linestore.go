@@ -54,7 +54,7 @@ func (m *Line) give(s *LineState, n, lease uint8) {
 	s.store = entry{n, 1, lease}
 }
 
-// waiting says whether a call waits and its client hasn't crashed.
+// waiting reports whether a call waits and its client hasn't crashed.
 func (s *LineState) waiting(m *Line, n uint8) bool {
 	return s.calls[n].at == queues && (n == m.rival() || !s.gone(m.client(n)))
 }

@@ -72,7 +72,7 @@ func (m *Notes) kind(p int) byte { return (m.Clients[0] + m.Clients[1])[p] }
 
 func (m *Notes) writes(p int) bool { return m.kind(p) == 'W' || m.kind(p) == 'D' }
 
-// once says whether a party tries only once.
+// once reports whether a party tries only once.
 func (m *Notes) once(p int) bool { return m.kind(p) == 'T' }
 
 func (m *Notes) name(p int) string {
@@ -135,7 +135,7 @@ func (m *Notes) Bad(s NotesState) []string {
 	return bad
 }
 
-// takesBack says whether a number is being taken back.
+// takesBack reports whether a number is being taken back.
 func (m *Notes) takesBack(s *NotesState, p int) bool {
 	reads := s.at[p] == having && s.on[p] == uint8(p)+1 && s.write == 0
 	return s.back&(1<<p) != 0 && !(m.Mutation == backWaits && reads)
@@ -150,7 +150,7 @@ func (s *NotesState) anyOn(number uint8) bool {
 	return false
 }
 
-// mayEnter says whether the store would admit a party, however long the attempt takes.
+// mayEnter reports whether the store would admit a party, however long the attempt takes.
 func (m *Notes) mayEnter(s *NotesState, p int) bool {
 	if m.writes(p) {
 		return s.write == 0 && s.read == 0
@@ -158,7 +158,7 @@ func (m *Notes) mayEnter(s *NotesState, p int) bool {
 	return s.write == 0 && !s.bars(p, s.last)
 }
 
-// bars says whether a note keeps out a reader with the given arrival.
+// bars reports whether a note keeps out a reader with the given arrival.
 func (s *NotesState) bars(p int, came uint8) bool {
 	for q, since := range s.note {
 		if q != p && since != 0 && since < came {
@@ -168,7 +168,7 @@ func (s *NotesState) bars(p int, came uint8) bool {
 	return false
 }
 
-// pending says whether an event other than a timer will make the head of a client try.
+// pending reports whether an event other than a timer will make the head of a client try.
 func (m *Notes) pending(s *NotesState, c int) bool {
 	if s.fresh[c] || s.woken[c] || s.message[c] {
 		return true
@@ -181,7 +181,7 @@ func (m *Notes) pending(s *NotesState, c int) bool {
 	return false
 }
 
-// Done says whether all calls have ended and the store is empty.
+// Done reports whether all calls have ended and the store is empty.
 func (m *Notes) Done(s NotesState) bool {
 	for _, at := range s.at {
 		if at != outside && at != finished {

@@ -73,7 +73,7 @@ func (m *Permits) Bad(s PermitsState) []string {
 	return bad
 }
 
-// Done says whether all calls have ended and no permit is acquired.
+// Done reports whether all calls have ended and no permit is acquired.
 func (m *Permits) Done(s PermitsState) bool {
 	for _, x := range s.calls {
 		if x.at != notCome && x.at != past {

@@ -137,7 +137,7 @@ func (m *Quorum) Init() QuorumState {
 
 func (m *Quorum) timeless() bool { return m.Lease == 0 }
 
-// valid says whether a client relies on a hold.
+// valid reports whether a client relies on a hold.
 func (m *Quorum) valid(x *voter) bool {
 	return (x.at == has || x.at == renews || x.at == reenters) && (x.left > 0 || m.timeless())
 }
@@ -190,7 +190,7 @@ func (s *QuorumState) count(name uint8) (n int) {
 	return n
 }
 
-// uses says whether a client's attempt or hold has this name.
+// uses reports whether a client's attempt or hold has this name.
 func (s *QuorumState) uses(name uint8) bool {
 	for c := range s.clients {
 		switch x := &s.clients[c]; x.at {
@@ -203,7 +203,7 @@ func (s *QuorumState) uses(name uint8) bool {
 	return false
 }
 
-// Done says whether all calls have ended and the stores are empty.
+// Done reports whether all calls have ended and the stores are empty.
 func (m *Quorum) Done(s QuorumState) bool {
 	for c := range s.clients {
 		if x := &s.clients[c]; x.at != dead &&
@@ -219,7 +219,7 @@ func (m *Quorum) Done(s QuorumState) bool {
 	return s.names == [leftover + 1]ballotName{}
 }
 
-// inSet says whether a store is in a set.
+// inSet reports whether a store is in a set.
 func inSet(set uint8, k int) bool { return set&(1<<k) != 0 }
 
 // rival is the only name of the ideal client.

@@ -70,13 +70,13 @@ func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	do(s, "tick")
 }
 
-// mayRestart says whether the bound Spaced allows a restart: there were enough renewals since the
-// last restart, and no acquisition is late.
+// mayRestart reports whether the bound Spaced allows a restart: there were enough renewals since
+// the last restart, and no acquisition is late.
 func (m *Quorum) mayRestart(s *QuorumState) bool {
 	return !m.Spaced || s.rounds == enough && s.lates() == 0
 }
 
-// oneWell says whether store k and all other stores are up.
+// oneWell reports whether store k and all other stores are up.
 func (s *QuorumState) oneWell(k int) bool {
 	for i := range s.stores {
 		if i != k && s.stores[i].away > 0 {
@@ -114,7 +114,7 @@ func (m *Quorum) acquire(s *QuorumState, k int, name uint8) uint8 {
 	return yes
 }
 
-// release reduces a name's count in a store by one, and says whether more is left.
+// release reduces a name's count in a store by one, and reports whether more is left.
 func (m *Quorum) release(s *QuorumState, k int, name uint8) (more bool) {
 	e := &s.stores[k]
 	if e.name != name {
@@ -211,14 +211,14 @@ func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	do(t, "%c gives up waiting for store %d%s", 'A'+c, k+1, m.account(&t, c))
 }
 
-// splitBut says whether a client has one yes and one no, and the only missing answer is that of
+// splitBut reports whether a client has one yes and one no, and the only missing answer is that of
 // store k.
 func (m *Quorum) splitBut(x *voter, k int) bool {
 	yeas, nays, open := m.votes(x)
 	return yeas == 1 && nays == 1 && open == 1 && x.votes[k] == sent
 }
 
-// silent says whether a client may stop waiting for a store that is up.
+// silent reports whether a client may stop waiting for a store that is up.
 func (m *Quorum) silent(s *QuorumState) bool { return m.Silent == often || s.silent < m.Silent }
 
 func (m *Quorum) silence(s *QuorumState, k int) {
@@ -449,7 +449,7 @@ func (m *Quorum) decideAttempt(s *QuorumState, c int) {
 	}
 }
 
-// doubts says whether a client continues its attempt after a refusal by the first store. It
+// doubts reports whether a client continues its attempt after a refusal by the first store. It
 // continues if a majority of the stores is free.
 func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	x := &s.clients[c]

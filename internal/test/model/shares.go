@@ -145,7 +145,7 @@ func (s *SharesState) readers(n uint8) (k int) {
 	return k
 }
 
-// relies says whether party p relies on a claim.
+// relies reports whether party p relies on a claim.
 func (m *Shares) relies(s *SharesState, p int, n, side uint8) bool {
 	q, x := &s.parties[p], &s.claims[n][side]
 	if side == reads {
@@ -177,7 +177,7 @@ func (m *Shares) Bad(s SharesState) []string {
 	return bad
 }
 
-// exclusive says whether no party writes while a party with another owner reads or writes.
+// exclusive reports whether no party writes while a party with another owner reads or writes.
 func (m *Shares) exclusive(s *SharesState) bool {
 	var writers, all [maxParties + 1]bool // by owner
 	for p := range m.all() {
@@ -211,7 +211,7 @@ func (m *Shares) owner(p int) int {
 	return p
 }
 
-// backed says whether the store has all holds on which parties rely.
+// backed reports whether the store has all holds on which parties rely.
 func (m *Shares) backed(s *SharesState) bool {
 	for p := range m.all() {
 		q := &s.parties[p]
@@ -229,7 +229,7 @@ func (m *Shares) backed(s *SharesState) bool {
 	return true
 }
 
-// told says whether all readers know of the loss of their reads. A reader needn't know of a loss
+// told reports whether all readers know of the loss of their reads. A reader needn't know of a loss
 // while its client hasn't asked the store about it.
 func (m *Shares) told(s *SharesState) bool {
 	for p := range m.all() {
@@ -249,7 +249,7 @@ func (m *Shares) told(s *SharesState) bool {
 	return true
 }
 
-// haunted says whether the lock is held by a claim that is neither used nor taken back.
+// haunted reports whether the lock is held by a claim that is neither used nor taken back.
 func (m *Shares) haunted(s *SharesState) bool {
 	over := func(n, side uint8) bool {
 		return s.claims[n][side].use == over && s.crashed&(1<<m.clientOf(n)) == 0
@@ -263,7 +263,7 @@ func (m *Shares) haunted(s *SharesState) bool {
 	return false
 }
 
-// Done says whether the lock is free and no request is left that could acquire it.
+// Done reports whether the lock is free and no request is left that could acquire it.
 func (m *Shares) Done(s SharesState) bool {
 	if s.write.number != 0 || s.read != [maxStrings + 1]uint8{} ||
 		s.requests != [maxSends]sharesRequest{} {
@@ -372,7 +372,7 @@ func (p party) rank() (k uint64) {
 	return k
 }
 
-// expects says whether a reply to a party is under way.
+// expects reports whether a reply to a party is under way.
 func (s *SharesState) expects(p int) bool {
 	for _, r := range s.requests {
 		if r.kind != none && int(r.who) == p {

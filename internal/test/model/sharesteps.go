@@ -443,7 +443,7 @@ func (m *Shares) time(s SharesState, calm bool, do sharesEmitter) {
 	do(s, "tick%s", note)
 }
 
-// due says whether a renewal must come before the next tick.
+// due reports whether a renewal must come before the next tick.
 func (m *Shares) due(s *SharesState) bool {
 	for n := range s.claims {
 		for side := range s.claims[n] {
@@ -457,8 +457,8 @@ func (m *Shares) due(s *SharesState) bool {
 	return false
 }
 
-// renewed says whether a read is renewed. A read under a write is renewed only while a party is on
-// it.
+// renewed reports whether a read is renewed. A read under a write is renewed only while a party is
+// on it.
 func (m *Shares) renewed(s *SharesState, n uint8) bool {
 	nested := s.claims[n][writes].use == live
 	return s.readers(n) > 0 || !nested
@@ -502,7 +502,7 @@ func (s *SharesState) renews(n, side uint8) bool {
 	return false
 }
 
-// held says whether a claim was granted. A claim that is still requested isn't.
+// held reports whether a claim was granted. A claim that is still requested isn't.
 func (s *SharesState) held(n, side uint8) bool {
 	for _, p := range s.parties {
 		if (p.at == trying || p.at == waiting) && p.number == n && p.side == side {
@@ -715,7 +715,7 @@ func (m *Shares) fresh(s *SharesState, c int) uint8 {
 	return 0
 }
 
-// joinable says whether a shared claim may be joined without a request to the store.
+// joinable reports whether a shared claim may be joined without a request to the store.
 func (m *Shares) joinable(s *SharesState, n uint8) bool {
 	x := s.on(n)
 	valid := x.valid() && s.readers(n) > 0
@@ -762,7 +762,7 @@ func (m *Shares) nest(s SharesState, p int, n uint8, do sharesEmitter) {
 	}
 }
 
-// under says whether a party is requesting a read under a write.
+// under reports whether a party is requesting a read under a write.
 func (s *SharesState) under(n uint8) bool {
 	for _, p := range s.parties {
 		if p.under && p.number == n && p.at == trying {

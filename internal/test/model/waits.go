@@ -112,7 +112,7 @@ func (s *WaitsState) anyAt(places ...uint8) bool {
 	return false
 }
 
-// pending says whether an event other than a timer will make the head try.
+// pending reports whether an event other than a timer will make the head try.
 func (m *Waits) pending(s *WaitsState) bool {
 	if s.fresh || s.woken || s.soon || s.answer ||
 		s.anyAt(asking, refused, granted, having, releasing, ending, released, ended) {
@@ -130,7 +130,7 @@ func (m *Waits) pending(s *WaitsState) bool {
 	return false
 }
 
-// Done says whether the key is free and no call is left.
+// Done reports whether the key is free and no call is left.
 func (m *Waits) Done(s WaitsState) bool {
 	for _, at := range s.at {
 		if at != outside && at != finished {

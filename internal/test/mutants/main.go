@@ -77,8 +77,8 @@ func (m mutant) apply(text string) (string, error) {
 	return strings.Replace(text, m.old, m.new, 1), nil
 }
 
-// run says whether a test of the package notices a mutant. If m is nil it runs the tests without a
-// change, and returns an error unless all pass.
+// run reports whether a test of the package notices a mutant. If m is nil it runs the tests without
+// a change, and returns an error unless all pass.
 func run(ctx context.Context, root, pkg string, m *mutant) (noticed bool, err error) {
 	// With some mutants a test never ends.
 	args := []string{"test", "-count=1", "-failfast", "-vet=off", "-timeout=5m"}

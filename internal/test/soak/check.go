@@ -277,8 +277,8 @@ func (c *checker) judgeAlone(h *hold) {
 	}
 }
 
-// exclude says whether two holds must not overlap. They may overlap if the store has perhaps lost
-// its data between their acquisitions.
+// exclude reports whether two holds must not overlap. They may overlap if the store has perhaps
+// lost its data between their acquisitions.
 func (c *checker) exclude(a, b *hold) bool {
 	from, to := min(a.Asked, b.Asked)-c.slack, max(a.In, b.In)
 	return !slices.ContainsFunc(c.losses, func(l *loss) bool {

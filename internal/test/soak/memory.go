@@ -318,7 +318,7 @@ func (t *tap) message(w backend.Wakeup) {
 	}
 }
 
-// lost says whether a message is lost now.
+// lost reports whether a message is lost now.
 func (t *tap) lost() bool {
 	t.wire.mu.Lock()
 	defer t.wire.mu.Unlock()

@@ -23,7 +23,7 @@ type summary struct {
 	HeapEnd    uint64 `json:"heap_end"`
 }
 
-// good says whether the run found no violation.
+// good reports whether the run found no violation.
 func (s summary) good() bool {
 	return s.Violations+s.Leaked+s.Stuck+s.Goroutines == 0 && s.Acquisitions > 0
 }

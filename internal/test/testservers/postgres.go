@@ -368,7 +368,7 @@ func killAll(pids []int) {
 	}
 }
 
-// runs says whether a process still runs. A zombie doesn't count as running.
+// runs reports whether a process still runs. A zombie doesn't count as running.
 func runs(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, found := strings.Cut(string(text), ") ")

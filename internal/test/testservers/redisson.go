@@ -38,7 +38,7 @@ func RedissonClasspath(dir, version string) (string, error) {
 	return filepath.Join(target, "classes") + string(filepath.ListSeparator) + string(text), err
 }
 
-// newerThanAll says whether a file exists, and is newer than all files that match the patterns.
+// newerThanAll reports whether a file exists, and is newer than all files that match the patterns.
 func newerThanAll(file string, patterns ...string) (bool, error) {
 	made, err := os.Stat(file)
 	if err != nil {

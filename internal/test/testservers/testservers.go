@@ -33,7 +33,7 @@ type TB interface {
 	Skipf(format string, args ...any)
 }
 
-// required says whether a missing program fails a test. Otherwise the test is skipped.
+// required reports whether a missing program fails a test. Otherwise the test is skipped.
 func required() bool { return os.Getenv("DISTSYNC_REQUIRE_SERVERS") == "1" }
 
 // Program returns the path of a program. If it isn't installed, the test is skipped, or fails if

@@ -45,7 +45,7 @@ func AddReplies(f *testing.F) {
 // "" if there is no reply.
 type Reply string
 
-// null says whether it is a null reply. Some clients treat any type with the length -1 as null.
+// null reports whether it is a null reply. Some clients treat any type with the length -1 as null.
 func (r Reply) null() bool {
 	if r == "" || strings.IndexByte("$*~=", r[0]) < 0 {
 		return strings.HasPrefix(string(r), "_")
@@ -177,7 +177,7 @@ func (s *FakeServer) Dial() net.Conn {
 // Wait waits until all connections are closed.
 func (s *FakeServer) Wait() { s.running.Wait() }
 
-// answer answers one command, and says whether the connection stays open.
+// answer answers one command, and reports whether the connection stays open.
 func (s *FakeServer) answer(conn net.Conn, verb string) bool {
 	if strings.EqualFold(verb, "hello") {
 		greeting := "-ERR unknown command 'HELLO'\r\n"

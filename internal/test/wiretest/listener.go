@@ -58,7 +58,7 @@ func (l *Listener) Wait() bool {
 	}
 }
 
-// Heard says whether there was a wake-up since the last call of Heard.
+// Heard reports whether there was a wake-up since the last call of Heard.
 func (l *Listener) Heard() (heard bool) {
 	for {
 		select {

@@ -219,7 +219,7 @@ var (
 	goodCall   = regexp.MustCompile(`^'\w+'(\)|, KEYS\[)`)
 )
 
-// keysAreConstants says whether each call of a script names its command, and takes its key from
+// keysAreConstants reports whether each call of a script names its command, and takes its key from
 // KEYS.
 func keysAreConstants(script string) bool {
 	for _, call := range scriptCall.FindAllStringSubmatch(script, -1) {

@@ -112,7 +112,7 @@ func NewProxy(t testing.TB, server string, protocol faults.Protocol) *faults.Pro
 	return p
 }
 
-// OnLock says whether a request of Redis or Valkey is for the lock "n".
+// OnLock reports whether a request of Redis or Valkey is for the lock "n".
 func OnLock(r faults.Request) bool { return slices.Contains(r.Words, "n") }
 
 // Must returns a function that returns its first argument, or fails the test if the second is an
@@ -135,7 +135,7 @@ func WantKind(t testing.TB, err error, kind backend.ErrorKind) {
 	}
 }
 
-// IsKind says whether err wraps a [backend.Error], and has this kind.
+// IsKind reports whether err wraps a [backend.Error], and has this kind.
 func IsKind(err error, kind backend.ErrorKind) bool {
 	_, kinded := errors.AsType[*backend.Error](err)
 	return kinded && backend.KindOf(err) == kind
