@@ -30,11 +30,11 @@
 //
 // # Kinds of lock
 //
-// A store declares its other kinds in its [Limits]. So a store that doesn't have a kind, or is
+// A store declares its other kinds in its [Limits]. So a store that doesn't support a kind, or is
 // older than that kind, needs no change. Every request names its kind. If the store doesn't declare
 // that kind, the step fails at once with [UnknownKind], and [Capabilities].WhyNot says why.
 //
-// A [Fenced] lock is an Exclusive lock with fencing tokens. The table above applies to it, too, and
+// A [Fenced] lock is an Exclusive lock with fencing tokens. The table above also applies to it, and
 // under one name both are the same lock. The store also keeps a number for each name, and keeps it
 // when the lock is free:
 //
@@ -98,9 +98,9 @@
 // needn't wake the waiters for another. So mixing the kinds is allowed, but unwise.
 //
 // [Permits] are the permits of a semaphore. For each name the store keeps the owners, each with its
-// number of permits and its end. It may also keep the limit that it was told last. "Out" is how
-// many permits all owners have together. The limit is the request's, or the one that the store was
-// told last:
+// number of permits and its end. It may also keep the last limit that it was given. "Out" is the
+// number of permits that all owners hold together. The limit is the request's, or else the last one
+// that the store was given:
 //
 //	Acquire: the owner has as many                      lasts for the lease, counted from now
 //	Acquire: the owner has none, out + Permits <= limit has them until the lease runs out
@@ -166,8 +166,8 @@
 //
 // # Further capabilities
 //
-// A session's [Capabilities] are what else it can do. The comment of each says what happens without
-// it:
+// A session's [Capabilities] are its optional features. The comment of each describes what happens
+// without it:
 //
 //   - [Notifier]: the store notifies waiters of releases.
 //   - [BatchRenewer], [Batcher]: it renews, or acquires and releases, several locks in few
@@ -179,7 +179,7 @@
 // A session that implements one of these interfaces has that capability. A session that wraps
 // another must implement [Capable] and list its capabilities, or it loses all of them. A session
 // must also do that for a capability that isn't an interface: Steps and Settle, about steps whose
-// context ends, and WhyNot, the reason why it doesn't have a kind of lock.
+// context ends, and WhyNot, the reason why it doesn't support a kind of lock.
 //
 // Requests and results are structs, so that new fields don't break backends written elsewhere. The
 // zero value of a new field means the earlier behaviour.
