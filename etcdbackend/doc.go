@@ -13,8 +13,8 @@
 //		return ship(ctx, 42) // nobody else is in here; ctx ends if the lock is lost
 //	})
 //
-// Package [github.com/seed951563bd/distsync/dlock] says what you can do with a lock. This page is
-// about etcd. [New] takes the client that a program already has. That client logs each retry
+// Package [github.com/seed951563bd/distsync/dlock] describes what you can do with a lock. This page
+// is about etcd. [New] takes the client that a program already has. That client logs each retry
 // itself; [docs/kubernetes.md], "What client libraries log", says how to silence it.
 //
 // # What is promised, and what is not
@@ -50,7 +50,7 @@
 // When a leader goes on after a pause of its whole process, for example of its virtual machine, it
 // may revoke leases that were renewed at its successor during the pause. That can happen if the
 // pause was longer than the remaining time of the lease. Version 3.6.15 did so after three of eight
-// such pauses. Then, too, a valid lock is lost. Pauses shorter than two thirds of the lease do no
+// such pauses. Then a valid lock is also lost. Pauses shorter than two thirds of the lease do no
 // harm. Restart a member that was paused for longer. If two holders would do harm, let the resource
 // compare fencing tokens.
 //
@@ -58,7 +58,7 @@
 //
 // # In etcd
 //
-// A lock is one key: a prefix, by default [DefaultPrefix], and the lock's name. Its value has the
+// A lock is one key: a prefix, by default [DefaultPrefix], and the lock's name. Its value holds the
 // owner and the owner's number of holds:
 //
 //	$ etcdctl get distsync/locks/orders:42
@@ -71,9 +71,9 @@
 // Each hold has an etcd lease of its own, to which the key is attached. If the process dies, the
 // lease runs out, and etcd deletes the key. After a release, the client uses the lease for its next
 // hold, if that comes within some seconds, and otherwise revokes it. If a request of the hold has
-// had no answer, the client revokes the lease before the release returns. A forced release revokes
-// it, too. So a late request fails. The client chooses the ids of leases, so it can revoke a lease
-// even if the answer to the grant was lost.
+// had no answer, the client revokes the lease before the release returns. A forced release also
+// revokes it. So a late request fails. The client chooses the ids of leases, so it can revoke a
+// lease even if the answer to the grant was lost.
 //
 // A fenced lock has the same key, so it and a plain lock of that name exclude each other. Its token
 // is the revision in which the key was created. etcd's revision grows with every write. After a
@@ -88,7 +88,7 @@
 //	distsync/locks/prices\x01read/6ab0…:19
 //	{"owner":"6ab0…:19","count":1,"kind":"read"}
 //
-// A holder of permits has a key of its own, too, with the number of its permits and the limit:
+// A holder of permits also has a key of its own, with the number of its permits and the limit:
 //
 //	distsync/locks/calls\x01permits/6ab0…:20
 //	{"owner":"6ab0…:20","count":2,"kind":"permits","limit":10}
@@ -97,7 +97,7 @@
 // has written the key since its limit was stated, the revision in "said" counts instead. While no
 // permit is acquired, there is no such key, so the limit is unknown.
 //
-// A waiter in line for a fair lock has a key of its own, too. The order in which these keys were
+// A waiter in line for a fair lock also has a key of its own. The order in which these keys were
 // created is the line:
 //
 //	distsync/locks/report\x01line/6ab0…:21
@@ -126,7 +126,7 @@
 //
 // A client that waits for a lock has a key without a value. The key consists of the lock's key, a
 // zero byte and a number. If the client dies, the key is deleted within about 15 s. A waiting
-// writer leaves a note, so that later readers wait, too. The note is a key like a reader's, with
+// writer leaves a note, so that later readers also wait. The note is a key like a reader's, with
 // "waits" instead of "read". If the client dies, the note is deleted within about six seconds.
 //
 // # When a lock is free

@@ -1,5 +1,5 @@
-// Package quorumbackend makes one store for distributed locks out of several independent stores.
-// The holder of a lock has it in a majority of them. So no lock is lost when one store is lost,
+// Package quorumbackend combines several independent stores into one store for distributed locks.
+// The holder of a lock holds it in a majority of them. So no lock is lost when one store is lost,
 // fails over, or is cut off.
 //
 //	b := quorumbackend.New(
@@ -10,14 +10,14 @@
 //	client := dlock.New(b)
 //	defer client.Close()
 //
-// The stores are servers that know nothing of each other. They are not replicas of one server, and
-// not nodes of one cluster. They may be of any kind, and of different kinds. Every program that
-// shares the locks must name the same stores, in the same order. Otherwise two programs may both
-// have a lock. Take three stores, or five to survive the loss of two. An even number works, but the
-// last server gains nothing. A majority of four is three, so four stores survive the loss of only
-// one, as three do.
+// The stores are servers that know nothing of each other: neither replicas of one server nor nodes
+// of one cluster. They may be of any kind, and of different kinds. Every program that shares the
+// locks must name the same stores, in the same order. Otherwise two programs may both hold a lock.
+// Use three stores, or five to survive the loss of two. An even number works, but the last server
+// gains nothing. A majority of four is three, so four stores survive the loss of only one, as three
+// do.
 //
-// This store has plain locks and, if all of its stores have them, read-write locks. Calls for other
+// This store supports plain locks and, if all of its stores do, read-write locks. Calls for other
 // kinds fail with [errors.ErrUnsupported], for these reasons. The largest token of a majority need
 // not grow. Lines in several stores need not agree on who is first. Permits in different stores
 // can't be added up. Without fenced locks, dlock's Election doesn't work either. There are no
@@ -28,7 +28,7 @@
 // # What it protects from
 //
 // With a single Redis, a lock is as safe as that server. If the server is lost, its locks are gone.
-// If a replica that lags takes over, two clients may have the lock. Here such a store has only one
+// If a lagging replica takes over, two clients may hold the lock. Here such a store has only one
 // vote of three. The same is true of a store that is cut off from some clients. The other two go
 // on: held locks stay held, and free ones can be acquired. A lock is lost only when a majority of
 // the stores doesn't have it.
@@ -101,10 +101,10 @@
 // # When to take etcd
 //
 // A cluster of etcd decides by consensus, writes to disk before it answers, and numbers its
-// changes. A member that restarts has forgotten nothing, and the backend for etcd has all kinds of
-// lock. If you run etcd, or can, take [github.com/seed951563bd/distsync/etcdbackend]. Take this
-// package if you have several Redis or Valkey servers, or can have them cheaply, and need locks
-// that survive the loss of one of them and are faster than a disk.
+// changes. A member that restarts has forgotten nothing, and the backend for etcd supports all
+// kinds of lock. If you run etcd, or can, use [github.com/seed951563bd/distsync/etcdbackend]. Use
+// this package if you have several Redis or Valkey servers, or can have them cheaply, and need
+// locks that survive the loss of one of them and are faster than a disk.
 //
 // # How it works
 //
@@ -136,8 +136,8 @@
 // After a renewal, a store may turn out to lack the hold, because it was down, refused it or lost
 // it. The session then asks that store for the hold by the same name. When the store has granted
 // it, its vote counts again. But the session remembers the gap until a majority of other stores has
-// confirmed the hold later. If one of these other stores has lost the hold, too, another client may
-// have had the lock in that store and in the one with the gap. Then the hold has ended, although
+// confirmed the hold later. If one of these other stores has also lost the hold, another client may
+// have held the lock in that store and in the one with the gap. Then the hold has ended, although
 // two stores have it now.
 //
 // [Martin Kleppmann]: https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
