@@ -99,9 +99,9 @@ func hasEnded(ctx context.Context) bool {
 }
 
 // insist sends a request, and repeats it if a member doesn't answer within patience. So the request
-// must change nothing, or be idempotent. The etcd client sends each request to the next member, so
-// a member that hangs costs only that time. From the third request on, the patience doubles with
-// each, since all members may be slow.
+// must be idempotent. The etcd client sends each request to the next member, so a member that hangs
+// costs only that time. From the third request on, the patience doubles with each, since all
+// members may be slow.
 func insist[Req, Res any](
 	ctx context.Context, patience time.Duration,
 	do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req,

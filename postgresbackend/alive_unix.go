@@ -25,7 +25,7 @@ func silent(conn net.Conn) bool {
 		return false
 	}
 	stands := false
-	// Read would wait for a goroutine of pgx that may still read. Control doesn't.
+	// Read would wait for a goroutine of pgx that may still be reading. Control doesn't.
 	err = raw.Control(func(fd uintptr) {
 		var b [1]byte
 		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

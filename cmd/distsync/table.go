@@ -37,8 +37,8 @@ func (t *table) on(s screen) string {
 	return all.String()
 }
 
-// widths returns the widths of the columns. With the gaps, they sum up to no more than most, unless
-// most is 0 or too small for the table.
+// widths returns the widths of the columns. With the gaps, they add up to at most most, unless that
+// is 0 or too small for the table.
 func (t *table) widths(most int) []int {
 	widths := make([]int, len(t.head))
 	sum := -gap
