@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A contender is one way to lock.
+// A contender is one of the compared ways to lock.
 type contender struct {
 	name  string
 	store store
@@ -16,7 +16,7 @@ type contender struct {
 	kind  kind // the kind of lock, if the trial doesn't determine it
 	most  int  // the most processes at a time; 0: no limit
 
-	// scripted are the commands that its scripts call in the server. They aren't counted, since
+	// scripted lists the commands that its scripts call in the server. They aren't counted, since
 	// clients don't send them.
 	scripted []string
 }
@@ -52,7 +52,7 @@ const (
 	solo       // a floor with one goroutine in one process
 )
 
-// place has a contender's server and options.
+// place holds a contender's server and options.
 type place struct {
 	addr  string
 	lease time.Duration

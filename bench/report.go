@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 )
 
-// A report has the results of a run.
+// A report holds the results of a run.
 type report struct {
 	Machine string
 	Results []result

@@ -115,7 +115,7 @@ func (b *Borrower) Do(ctx context.Context, n int, a Ask, f func(*Loan)) bool {
 	return true
 }
 
-// Available asks how many permits are available.
+// Available records the number of available permits that the semaphore reports.
 func (b *Borrower) Available(ctx context.Context) {
 	o := b.start(op{kind: available, text: "Available"})
 	n, err := b.Semaphore.Available(tagged(ctx, o))
@@ -149,7 +149,7 @@ func (l *Loan) Check() bool {
 	return res == yes
 }
 
-// Return gives the permits back.
+// Return gives back the permits.
 func (l *Loan) Return(ctx context.Context) {
 	o := l.start(op{kind: unlock, text: "Release"})
 	l.returned(o, l.h.Release(tagged(ctx, o)))

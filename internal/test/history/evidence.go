@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A number is all that the steps with one owner string do: one outermost acquisition, as the store
-// knows it. A Read under a Write has a number of its own.
+// A number collects all steps with one owner string: one outermost acquisition, as the store knows
+// it. A Read under a Write has a number of its own.
 type number struct {
 	client  int             // -1: unknown
 	steps   []*step         // in the order of their beginnings
@@ -32,7 +32,7 @@ type numberKey struct {
 
 func (s *step) key() numberKey { return numberKey{s.name, s.owner, s.side == backend.Read} }
 
-// evidence has the conclusions about calls that follow from the steps.
+// evidence holds the conclusions about calls that follow from the steps.
 type evidence struct {
 	rules    Rules
 	numbers  map[numberKey]*number
@@ -41,7 +41,7 @@ type evidence struct {
 	notes    []*note
 }
 
-// attribute finds out which call each step was for, and which steps acquired the holds.
+// attribute finds out which call each step was made for, and which steps acquired the holds.
 func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 	e := &evidence{
 		rules:    rules,
@@ -87,7 +87,7 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 	return e
 }
 
-// weigh records, for each call, what the steps say about it.
+// weigh records, for each call, what the steps reveal about it.
 func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	e := attribute(ops, steps, rules)
 	e.follow(ops)
@@ -161,7 +161,7 @@ func (e *evidence) give(o *op) {
 	}
 }
 
-// granter returns the attempt that acquired an acquiring call's hold, or nil.
+// granter returns the attempt that acquired the hold of an acquiring call, or nil.
 func (e *evidence) granter(o *op) (last *step) {
 	if o.kind != acquire || o.result != yes {
 		return nil
@@ -194,9 +194,9 @@ func (n *number) stoodAgain() bool {
 	})
 }
 
-// tookBack reports whether a call's client has given back a grant while it had another hold to
-// share or to hand over. Then the call may have that other hold. Either it didn't get the answer
-// with the grant, or it was handed the other hold while its attempt was under way.
+// tookBack reports whether a call's client gave back a grant while it had another hold to share or
+// to hand over. Then the call may have that other hold. Either it didn't get the answer with the
+// grant, or it was handed the other hold while its attempt was under way.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
 	i := slices.IndexFunc(own.steps, func(s *step) bool {
@@ -217,7 +217,7 @@ func (e *evidence) tookBack(o *op, by *step) bool {
 // mayHave reports whether a call can have the hold that a step acquired.
 func (o *op) mayHave(s *step) bool { return o.holder == "" || o.holder == s.owner }
 
-// lastAttempt returns the last attempt of a call that has a Fair lock, or nil. Its number is that
+// lastAttempt returns the last attempt of a call that holds a Fair lock, or nil. Its number is that
 // of the call, since the client gives up each failed attempt together with its number.
 func (e *evidence) lastAttempt(o *op) (last *step) {
 	if o.kind != acquire || o.result != yes || o.side != backend.Fair {
@@ -344,7 +344,7 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 // run alike.
 const driftShare = 100
 
-// acquisition records what an acquiring call's attempts say about it.
+// acquisition records what an acquiring call's attempts reveal about it.
 func (e *evidence) acquisition(o *op) {
 	o.until, o.granted = forever, o.call
 	sent := o.call // the earliest time at which the lease may begin
@@ -372,7 +372,7 @@ func (e *evidence) acquisition(o *op) {
 	}
 }
 
-// usurped notes that a hold may have ended early. An earlier grant to another user of the same
+// usurped records that a hold may have ended early. An earlier grant to another user of the same
 // client may be answered after this one. The other hold was ended by force. But because its answer
 // comes last, the client takes it for the newer hold.
 func (e *evidence) usurped(o *op, ops []*op) {
@@ -398,7 +398,7 @@ func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 	return at
 }
 
-// join records what a call has if it acquired nothing itself. A Read then shares a hold of its
+// join records what a call holds if it acquired nothing itself. A Read then shares a hold of its
 // client, for reading or for writing. For permits, the call was handed a hold. If the client has
 // several holds, it isn't known which one it is.
 func (e *evidence) join(o *op, ops []*op) {
@@ -525,10 +525,10 @@ func (n *number) grantedBefore(at time.Duration) bool {
 	})
 }
 
-// acquires reports whether a step has acquired the lock, or may yet do so.
+// acquires reports whether a step acquired the lock, or may yet do so.
 func (s *step) acquires() bool { return s.kind == acquireStep && (s.open() || s.result == granted) }
 
-// gets reports whether a step shows that its owner has the lock.
+// gets reports whether a step shows that its owner holds the lock.
 func (s *step) gets() bool {
 	return s.result == granted &&
 		(s.kind == acquireStep || s.kind == placesStep || s.kind == grantStep)

@@ -16,7 +16,7 @@ const (
 	longestGrant = 5 * time.Second
 )
 
-// A stand is a time in which an owner stands in line for a Fair lock, and can't have the lock.
+// A stand is a time in which an owner stands in line for a Fair lock, and can't hold the lock.
 type stand struct {
 	*number
 	from time.Duration // when it came: later owners are behind it
@@ -64,9 +64,9 @@ func (e *evidence) stands(n *number) (all []*stand) {
 	return all
 }
 
-// kept returns until when a step surely keeps its owner in line, if no later step of the owner
-// changes that. An owner that doesn't hear of its grant may leave the line when the grant ends. If
-// nothing fails, an owner hears of it.
+// kept returns the time until which a step certainly keeps its owner in line, if no later step of
+// the owner changes that. An owner that doesn't hear of its grant may leave the line when the grant
+// ends. If nothing fails, an owner hears of it.
 func (e *evidence) kept(s *step) time.Duration {
 	if e.rules.Calm {
 		return s.call + s.place

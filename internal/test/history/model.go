@@ -38,13 +38,13 @@ type hold struct {
 	end     time.Duration // until then it can't end by itself
 	until   time.Duration // then it has ended at the latest
 	fixed   time.Duration // end gets this value when the count falls below renewed
-	// its holder knows that it has ended, although the store may still have it
+	// whether its holder knows that it has ended, although the store may still have it
 	over   bool
 	shaken bool
 	lent   bool // a Read that the store may know as a Write
 }
 
-// begun returns the hold that a call has acquired.
+// begun returns the hold that a call acquired.
 func begun(o *op) hold {
 	return hold{count: 1, end: o.end, until: o.until, shaken: o.shaken, lent: o.lent}
 }
@@ -58,10 +58,10 @@ func (h *hold) held(o *op) bool { return h.count > 0 && o.call <= h.until }
 // free reports whether a call may find that this hold doesn't exist.
 func (h *hold) free(o *op) bool { return h.count == 0 || h.mayHaveEnded(o) }
 
-// valid reports whether the hold exists, and its holder doesn't know of an end.
+// valid reports whether the hold exists, and its holder doesn't know that it has ended.
 func (h *hold) valid(o *op) bool { return h.held(o) && !h.over }
 
-// reenter adds one to the count.
+// reenter increments the count.
 func (h *hold) reenter(o *op) {
 	h.count++
 	if o.prolongs == forever && h.end != forever {
@@ -71,7 +71,7 @@ func (h *hold) reenter(o *op) {
 	h.until = max(h.until, o.until)
 }
 
-// leave takes one from the count.
+// leave decrements the count.
 func (h *hold) leave() {
 	if h.count--; h.count == 0 {
 		*h = hold{}
@@ -80,7 +80,8 @@ func (h *hold) leave() {
 	}
 }
 
-// strike ends the hold by force, and returns until when its holder may go on relying on it.
+// strike ends the hold by force, and returns the time until which its holder may keep relying on
+// it.
 func (h *hold) strike(before time.Duration) time.Duration {
 	until := before
 	if h.count > 0 && !h.over {
@@ -94,7 +95,7 @@ func (h *hold) strike(before time.Duration) time.Duration {
 }
 
 // unlocks reports whether an unlock of this hold could have this answer, and carries it out.
-// deluded says that the hold may have been ended by force without its holder's knowledge.
+// deluded reports whether the hold may have been ended by force without its holder's knowledge.
 func (h *hold) unlocks(o *op, deluded bool) bool {
 	if o.held == 0 {
 		return o.result == notHeld
@@ -147,8 +148,8 @@ func (h *hold) String() string {
 	return text
 }
 
-// struck has, for each user, until when it may go on relying on a hold that another user has ended
-// by force.
+// struck holds, for each user, the time until which it may keep relying on a hold that another user
+// ended by force.
 type struck [maxUsers + 1]time.Duration
 
 // maxUsers is the largest number of users. States are compared as a whole, so the number is fixed.
@@ -184,7 +185,7 @@ type state struct {
 	struck struck
 }
 
-// his returns the hold if it belongs to the user of the call, and otherwise a zero hold.
+// his returns the hold if it belongs to the user of the call, and a zero hold otherwise.
 func (s *state) his(o *op) *hold {
 	if s.holder == o.user+1 {
 		return &s.hold

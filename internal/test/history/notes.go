@@ -16,8 +16,8 @@ type note struct {
 	may, must   span          // the times in which it may exist, and in which it must
 }
 
-// notes returns the notes that the steps have left. If an owner leaves its note anew, that counts
-// as another note. A step without an answer doesn't count, since it may have acquired the Write.
+// notes returns the notes that the steps left. If an owner leaves its note anew, that counts as
+// another note. A step without an answer doesn't count, since it may have acquired the Write.
 func notes(numbers map[numberKey]*number) (all []*note) {
 	for key, n := range numbers {
 		for _, s := range n.steps {
@@ -54,7 +54,7 @@ func (left *note) endsWith(n *number, by *step) {
 }
 
 // barred reports whether a note may have kept a call from reading. A call that waited to write
-// behind a reader, and made no attempt itself, may have been kept by it, too.
+// behind a reader, and made no attempt itself, may also have been kept out by it.
 func (e *evidence) barred(o *op) bool {
 	if o.side != backend.Read && (o.side != backend.Write || e.asked(o)) {
 		return false
@@ -64,7 +64,7 @@ func (e *evidence) barred(o *op) bool {
 	})
 }
 
-// asked reports whether a call has made an attempt of its own.
+// asked reports whether a call made an attempt of its own.
 func (e *evidence) asked(o *op) bool {
 	for _, n := range e.numbers {
 		if slices.ContainsFunc(n.steps, func(s *step) bool {

@@ -19,8 +19,8 @@ type Party struct {
 	Locker *dlock.Locker
 	Beside *Party // the same user at the other side of a read-write lock; nil for other locks
 
-	// Shared says that other users share the Locker, without owners. Then a call may wait for them
-	// even if the lock is free.
+	// Shared reports whether other users share the Locker, without owners. If so, a call may wait
+	// for them even if the lock is free.
 	Shared bool
 
 	Recorder *Recorder
@@ -45,7 +45,7 @@ func (p *Party) start(o op) *op {
 // holds reports whether the user holds any side of the lock, by its own count.
 func (p *Party) holds() bool { return p.held > 0 || p.Beside != nil && p.Beside.held > 0 }
 
-// Ask has the options of an acquiring call.
+// Ask holds the options of an acquiring call.
 type Ask struct {
 	Try   bool          // TryLock instead of LockContext
 	Wait  time.Duration // 0: none for TryLock, unlimited for LockContext
@@ -162,7 +162,7 @@ func (p *Party) Do(ctx context.Context, a Ask, f func(ctx context.Context)) bool
 	return true
 }
 
-// Take acquires a Hold. It is nil if that failed.
+// Take acquires a Hold. It returns nil if that failed.
 func (p *Party) Take(ctx context.Context, a Ask) *dlock.Hold {
 	o := p.start(a.op("Acquire", p.Lease))
 	h, err := p.Locker.Acquire(tagged(ctx, o), a.options()...)
@@ -181,8 +181,8 @@ func (p *Party) Release(ctx context.Context, h *dlock.Hold) {
 	p.unlocked(o, h.Release(tagged(ctx, o)))
 }
 
-// Given records a hold that other code has acquired for the user, and releases after f. The context
-// in lasts as long as the hold can be relied on.
+// Given records a hold that other code acquired for the user, and releases after f. The context in
+// lasts as long as the hold can be relied on.
 func (p *Party) Given(in context.Context, f func()) {
 	o := op{kind: acquire, text: "given", lease: p.Lease, given: true, asked: true}
 	o.token, _ = dlock.Token(in)

@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A kind says what a call does.
+// A kind is what a call does.
 type kind uint8
 
 const (
@@ -39,7 +39,7 @@ const (
 	failed                 // any other error: the outcome is unknown
 )
 
-// A reentry reports whether an acquisition was a re-entry.
+// A reentry records whether an acquisition was a re-entry.
 type reentry uint8
 
 const (
@@ -89,7 +89,7 @@ type op struct {
 	out     int
 	crowded bool // other calls of the client asked for permits at that time
 
-	// What the steps in the store say about the call.
+	// What the steps in the store reveal about the call.
 	granter  *step
 	number   *number // the number of the hold, if it is known
 	reentry  reentry
@@ -127,8 +127,8 @@ func New() *Recorder {
 	return &Recorder{clock: func() time.Duration { return time.Since(begin) }}
 }
 
-// now returns the time. It never returns the same time twice. So the order of two events is known
-// even in a bubble of virtual time. r.mu is held.
+// now returns the time. It never returns the same time twice, so the order of two events is known
+// even in a bubble of virtual time. The caller must hold r.mu.
 func (r *Recorder) now() time.Duration {
 	r.last = max(r.last+1, r.clock())
 	return r.last

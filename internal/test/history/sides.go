@@ -7,8 +7,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A sides is the state of a read-write lock. Readers that share a Read send nothing to the store.
-// So every Read that was granted and not released counts as a ghost: see span. Such a ghost may
+// sides is the state of a read-write lock. Readers that share a Read send nothing to the store. So
+// every Read that was granted and not released counts as a ghost: see span. Such a ghost may
 // explain the answers "locked" and "held by another". Readers of a client may also share its Write,
 // which the store knows as a Write.
 type sides struct {
@@ -168,8 +168,8 @@ func (s *sides) anyLent(o *op) bool {
 	return slices.ContainsFunc(s.read[:], func(r hold) bool { return r.lent && r.held(o) })
 }
 
-// strikeLent notes that the Reads which perhaps share a Write may have ended by force. Each may
-// also go on, since it isn't known whether it shares the Write.
+// strikeLent records that the Reads which may share a Write may have ended by force. Each may also
+// continue, since it isn't known whether it shares the Write.
 func (s *sides) strikeLent(o *op) {
 	for user := range s.read {
 		if r := &s.read[user]; r.lent {

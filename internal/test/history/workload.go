@@ -20,7 +20,7 @@ type Lock struct {
 }
 
 // A Workload makes random users of some clients lock in all possible ways, stay for a while, ask,
-// re-enter, and unlock. Some stay for longer than their lease. Writers may also read, and go on
+// re-enter, and unlock. Some stay for longer than their lease. Writers may also read, and keep
 // reading after their Write.
 type Workload struct {
 	Seed   uint64 // of all choices; the schedule isn't repeated
@@ -166,7 +166,7 @@ func (u *user) party(l Lock) *Party {
 	return p
 }
 
-// round uses one lock once, or now and then several together.
+// round uses one lock once, or occasionally several together.
 func (u *user) round(ctx context.Context) {
 	if len(u.w.Locks) > 1 && u.oneIn(8) {
 		u.takeAll(ctx)
@@ -307,7 +307,7 @@ func (u *user) giveBack(ctx context.Context, l *Loan) {
 	l.Return(ctx)
 }
 
-// goOn uses the other side of a lock after this one was given back.
+// goOn uses the other side of a lock after this side was given back.
 func (u *user) goOn(ctx context.Context, p *Party) {
 	if p == nil || p.Held() == 0 {
 		return

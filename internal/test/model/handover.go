@@ -2,7 +2,7 @@ package main
 
 // In a hand-over, the last release of a renewed hold passes the hold to a waiting goroutine of the
 // same client. The store isn't notified, and still has the hold under the same number. The time for
-// which one goroutine has the number is its tenure.
+// which one goroutine holds the number is its tenure.
 
 // handOn emits the hand-overs of goroutine g's hold.
 func (m *Holds) handOn(s HoldsState, g int, do emitter) {

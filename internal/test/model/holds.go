@@ -27,8 +27,8 @@ type Holds struct {
 	Failovers  uint8   // how often the store falls back to an earlier state
 	Crashes    uint8
 	HandOvers  uint8
-	// for how many ticks a number may be handed over, counted from the sending of its acquisition;
-	// 0: without limit
+	// the number of ticks, counted from the sending of its acquisition, for which a number may be
+	// handed over; 0: no limit
 	Chain    uint8
 	SureOnly bool // a number with a request in doubt isn't handed over
 	Punctual bool // a request is carried out within its lease, counted from its sending, or never
@@ -85,7 +85,7 @@ type number struct {
 	fading uint8 // a timer that only mutations use
 }
 
-// lose records that the client has found a number's hold lost.
+// lose records that the client found a number's hold lost.
 func (x *number) lose() { x.lost, x.struck = 1, 0 }
 
 func (x *number) valid() bool { return x.use == live && x.count > 0 && x.lost == 0 && x.left > 0 }

@@ -4,9 +4,9 @@ import "slices"
 
 // Line is the model of a fair lock. The store has a line of waiters. It grants the lock to the
 // first in line for a short time, and notifies that waiter's client. A client keeps the places of
-// all its calls with one request. Each call has its own owner string, called its number. Steps of
-// the other party take no time. One step releases a number and gives up its place. That step takes
-// no time here, because the client repeats it and it doesn't affect a number in use. The fields of
+// all its calls with one request. Each call has its own owner string, its number. Steps of the
+// other party take no time. One step releases a number and gives up its place. That step takes no
+// time here, because the client repeats it and it doesn't affect a number in use. The fields of
 // Line bound the exploration.
 //
 // Holds have a clock, as in model Holds. A message carries the remaining time of the hold that was
@@ -70,8 +70,8 @@ type call struct {
 
 func (x *call) believes() bool { return x.at == within && !x.lost && x.left > 0 }
 
-// A lineRequest is a request in the network. A request to keep places is about a set of numbers of
-// one client. Each other request is about one number.
+// A lineRequest is a request in the network. A request to keep places concerns a set of numbers of
+// one client. Any other request concerns one number.
 type lineRequest struct {
 	kind    uint8
 	number  uint8
@@ -87,7 +87,7 @@ type lineRequest struct {
 
 func (r *lineRequest) about(n uint8) bool { return r.number == n || r.set&(1<<n) != 0 }
 
-// A message says that the lock was granted to a number.
+// A message reports that the lock was granted to a number.
 type message struct {
 	number, left uint8
 	before       bool

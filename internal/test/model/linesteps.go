@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// This file has the next steps of model Line.
+// This file contains the next steps of model Line.
 
 type lineEmitter func(LineState, string, ...any)
 
@@ -81,7 +81,7 @@ func (m *Line) tidy(s *LineState) {
 		}
 	}
 	slices.SortFunc(s.messages[:], func(a, b message) int {
-		// the field before isn't compared: messages that differ only in it are rare
+		// the field before isn't compared, since messages that differ only in it are rare
 		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left)
 	})
 }
