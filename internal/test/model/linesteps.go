@@ -354,8 +354,8 @@ func (x *call) tick() {
 	}
 }
 
-// keep emits a client's request to keep the places of its waiting calls. The request leaves out a
-// call if the client doesn't know of its place.
+// keep emits a client's request to keep the places of its waiting calls. The request omits a call
+// if the client doesn't know of its place.
 func (m *Line) keep(s LineState, client int, do lineEmitter) {
 	set := uint8(0)
 	first, last := m.of(client)
@@ -425,7 +425,7 @@ func (m *Line) renew(s LineState, n uint8, calm bool, do lineEmitter) {
 }
 
 // renews reports whether a call renews its hold. A call that asked for a shorter lease than the
-// store has granted doesn't.
+// store granted doesn't.
 func (m *Line) renews(n uint8) bool {
 	return m.lease(n) >= m.Short || m.Mutation == renewalShortens
 }
@@ -459,8 +459,8 @@ func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
 }
 
 // takeBack emits the release of a number in the background until it is answered. If a request that
-// could acquire for the number has no answer, the release is repeated until that request can't be
-// carried out any more.
+// could acquire for the number has no answer, the release is repeated until that request can no
+// longer be carried out.
 func (m *Line) takeBack(s LineState, n uint8, calm bool, do lineEmitter) {
 	t := s
 	out := m.release(&t, n)

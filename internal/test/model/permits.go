@@ -7,8 +7,8 @@ import (
 
 // Permits is the model of a semaphore. Each party asks for several permits at once, with a new
 // number for each acquisition. The release of a number is one step here, as in model Line. A client
-// of another library whose clock is ahead may take a part of a party's permits too early. The
-// fields of Permits bound the exploration.
+// of another library whose clock is ahead may take some of a party's permits too early. The fields
+// of Permits bound the exploration.
 type Permits struct {
 	Wants    [maxHolders]uint8 // how many permits each party asks for; 0: there is no such party
 	Limits   [maxHolders]uint8 // the limit that each party passes to the store
@@ -23,7 +23,7 @@ type Permits struct {
 
 const maxHolders = 3
 
-// had is what a number has in the store: permits, and their remaining time.
+// had is what the store holds for a number: permits, and their remaining time.
 type had struct{ permits, left uint8 }
 
 // PermitsState is a state of the model. Its requests and calls are as in model Line. A number is a

@@ -7,8 +7,8 @@ import (
 
 // Quorum is the model of a quorum of three stores: a lock is held if two of them grant it. Each
 // client has one call at a time, and each of its attempts has its own name in the stores. Names of
-// finished attempts are used again here. A failed attempt is released at once, in the background.
-// The fields of Quorum bound the exploration.
+// finished attempts are reused here. A failed attempt is released at once, in the background. The
+// fields of Quorum bound the exploration.
 type Quorum struct {
 	Comes [2]uint8 // how often each client locks
 	// B is an ideal client, which asks the stores in any order, and whose requests take no time
@@ -21,7 +21,8 @@ type Quorum struct {
 	Doubts  bool  // after a refusal by the first store, a client may ask the others
 	Repairs bool  // a client acquires the hold again in stores that lack it
 	Ghost   bool  // a release may be late, and arrive twice
-	// how often a client stops waiting for a store that is up; the constant often sets no bound
+	// how many times a client stops waiting for a store that is up; the constant often sets no
+	// bound
 	Silent   uint8
 	Restarts uint8 // how often a store restarts without its data
 	Away     bool  // after a restart, a store stays away for a lease
@@ -112,8 +113,8 @@ type QuorumState struct {
 	tooLate  bool  // a call returned with a lock that had expired (S4)
 	rounds   uint8 // renewals of the hold since the last restart or repair
 	robbed   bool  // a hold was lost before it had expired (K)
-	// how often a majority has refused a client that one store had admitted (Z); counted anew when
-	// a client acquires or releases the lock, or a store restarts
+	// how many times a majority refused a client that one store had admitted (Z); reset when a
+	// client acquires or releases the lock, or a store restarts
 	again uint8
 }
 
@@ -180,7 +181,7 @@ func (m *Quorum) Bad(s QuorumState) []string {
 	return bad
 }
 
-// count returns how many stores have a name.
+// count returns how many stores hold a name.
 func (s *QuorumState) count(name uint8) (n int) {
 	for _, e := range s.stores {
 		if e.name == name {

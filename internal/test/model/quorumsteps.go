@@ -87,7 +87,8 @@ func (s *QuorumState) oneWell(k int) bool {
 }
 
 // free empties a store, and wakes the clients that listen there, even the client that released.
-// After an expiry the store sends no message. Then this stands for the timers of those clients.
+// After an expiry the store sends no message, so the wake-ups then stand for the timers of those
+// clients.
 func (m *Quorum) free(s *QuorumState, k int) {
 	had := s.stores[k].name
 	s.stores[k] = ballot{away: s.stores[k].away}
@@ -114,7 +115,7 @@ func (m *Quorum) acquire(s *QuorumState, k int, name uint8) uint8 {
 	return yes
 }
 
-// release reduces a name's count in a store by one, and reports whether more is left.
+// release decrements a name's count in a store, and reports whether any is left.
 func (m *Quorum) release(s *QuorumState, k int, name uint8) (more bool) {
 	e := &s.stores[k]
 	if e.name != name {
@@ -144,8 +145,8 @@ func (s *QuorumState) lates() (n int) {
 	return n
 }
 
-// add notes that a store may carry out another acquisition. It returns false if two are noted
-// already.
+// add records that a store may carry out another acquisition. It returns false if two are already
+// recorded.
 func (x *ballotName) add(k int) bool {
 	switch {
 	case !inSet(x.late, k):
@@ -158,7 +159,7 @@ func (x *ballotName) add(k int) bool {
 	return true
 }
 
-// remove notes that an acquisition was carried out or lost.
+// remove records that an acquisition was carried out or lost.
 func (x *ballotName) remove(k int) {
 	if inSet(x.later, k) {
 		x.later &^= 1 << k
@@ -373,8 +374,8 @@ func (m *Quorum) decide(s *QuorumState, c int) {
 	x.at = has
 }
 
-// confirm forgets that a store had lost the hold, if the store has it again and a majority of the
-// stores has it without doubt.
+// confirm forgets that a store lost the hold, if the store has it again and a majority of the
+// stores certainly has it.
 func (m *Quorum) confirm(x *voter) {
 	sure, surely, asked := 0, 0, uint8(0)
 	for k, v := range x.votes {
@@ -416,7 +417,7 @@ func (m *Quorum) repair(s *QuorumState, c int) {
 	}
 }
 
-// granted returns the time left of a lease that a majority has granted.
+// granted returns the remaining time of a lease that a majority granted.
 func (m *Quorum) granted(x *voter) uint8 {
 	if m.Mutation == deadlineFromReply {
 		return m.Lease
@@ -468,9 +469,9 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	return free >= majority
 }
 
-// elsewhere says where a client listens after the first store's refusal. It returns the number of
-// another store, from 1, if another name has a majority. Otherwise it returns 0. soon says that
-// another name may be on its way to a majority, so that the client should poll soon.
+// elsewhere returns the store at which a client listens after the first store's refusal: the number
+// of another store, from 1, if another name has a majority, or else 0. soon reports whether another
+// name may be on its way to a majority, so that the client should poll soon.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
@@ -487,7 +488,7 @@ func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	return 0, soon
 }
 
-// enter makes a client hold the lock, unless the lease has expired already.
+// enter makes a client hold the lock, unless the lease has already expired.
 func (m *Quorum) enter(s *QuorumState, c int) {
 	x := &s.clients[c]
 	if m.granted(x) == 0 && !m.timeless() {
@@ -776,7 +777,7 @@ func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumE
 }
 
 // acquisition emits what may happen to an acquisition that is still in the network. A client waits
-// for the answer to the last one that it has sent to repair its hold.
+// for the answer to the last one that it sent to repair its hold.
 func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 	x := s.names[n]
 	if !inSet(x.late, k) {
@@ -818,7 +819,7 @@ func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 }
 
 // rivalStep emits the events of the ideal client. It acquires every free store, and holds the lock
-// with a majority.
+// once it has a majority.
 func (m *Quorum) rivalStep(s QuorumState, calm bool, do quorumEmitter) {
 	x := &s.clients[1]
 	for k, e := range s.stores {

@@ -375,7 +375,7 @@ func runs() []run {
 			m.Numbers[0] = 2
 		}))),
 
-		// Runs with a broken rule each.
+		// Runs that each break one rule.
 		holdsWithout(numberPerOwner, twice, "S1", "S3"),
 		holdsWithout(lockerIsOwner, hand, "S1"),
 		holdsWithout(libraryRepeats, one, "S1"),

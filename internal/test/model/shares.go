@@ -18,8 +18,8 @@ type Shares struct {
 	Requests int    // the most in the network at a time
 	Lease    uint8  // in ticks
 	Renewals bool   // renewals take time
-	// for how many ticks a claim may be joined, counted from the sending of its acquisition; 0:
-	// without limit
+	// the number of ticks, counted from the sending of its acquisition, for which a claim may be
+	// joined; 0: no limit
 	Window uint8
 	// A client's readers are plain calls of one variable. They release lost holds first, and then
 	// the oldest.
@@ -60,8 +60,8 @@ type claim struct {
 	lost   uint8
 	struck uint8 // 1 + ticks since the store ended it; 0: it didn't, or the client knows
 	age    uint8 // 1 + ticks since the acquisition was sent
-	// 1: the write was downgraded. If its release finds that the store doesn't have it, the readers
-	// have lost the lock
+	// 1: the write was downgraded. If its release finds that the store no longer has it, the
+	// readers have lost the lock
 	proves uint8
 }
 
@@ -211,7 +211,7 @@ func (m *Shares) owner(p int) int {
 	return p
 }
 
-// backed reports whether the store has all holds on which parties rely.
+// backed reports whether the store has all the holds on which parties rely.
 func (m *Shares) backed(s *SharesState) bool {
 	for p := range m.all() {
 		q := &s.parties[p]
@@ -230,7 +230,7 @@ func (m *Shares) backed(s *SharesState) bool {
 }
 
 // told reports whether all readers know of the loss of their reads. A reader needn't know of a loss
-// while its client hasn't asked the store about it.
+// until its client has asked the store about it.
 func (m *Shares) told(s *SharesState) bool {
 	for p := range m.all() {
 		if s.parties[p].torn != 1 || !m.relies(s, p, s.parties[p].reading, reads) {

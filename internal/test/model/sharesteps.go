@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// This file has the next steps of model Shares.
+// This file contains the next steps of model Shares.
 
 type sharesEmitter func(SharesState, string, ...any)
 
@@ -48,7 +48,7 @@ func (m *Shares) who(r sharesRequest) string {
 	return m.name(int(r.who))
 }
 
-// has describes the store's data in words.
+// has describes the store's data.
 func (s *SharesState) has() string {
 	text := ""
 	if s.write.number != 0 {
@@ -318,8 +318,7 @@ func (m *Shares) grant(s *SharesState, c int, n uint8) {
 	}
 }
 
-// tell notifies all plain calls of a loss that one of them has found, because they share their
-// holds.
+// tell notifies all plain calls of a loss that one of them found, because they share their holds.
 func (m *Shares) tell(s *SharesState, n uint8) {
 	for i := range s.parties {
 		if p := &s.parties[i]; m.Plain && m.client(i) == m.clientOf(n) && p.torn == 1 {
@@ -378,8 +377,8 @@ func (m *Shares) endNested(s *SharesState, n uint8) {
 }
 
 // takeBack releases a claim in the background until the store has answered. If a request that could
-// acquire the lock has no answer, the release is repeated until that request can't be carried out
-// any more.
+// acquire the lock has no answer, the release is repeated until that request can no longer be
+// carried out.
 func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	reply := m.carryOut(&s, lastRelease, side, n)
@@ -502,7 +501,7 @@ func (s *SharesState) renews(n, side uint8) bool {
 	return false
 }
 
-// held reports whether a claim was granted. A claim that is still requested isn't.
+// held reports whether a claim was granted, not just requested.
 func (s *SharesState) held(n, side uint8) bool {
 	for _, p := range s.parties {
 		if (p.at == trying || p.at == waiting) && p.number == n && p.side == side {
@@ -705,7 +704,7 @@ func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 	}
 }
 
-// fresh returns an owner string that was never used.
+// fresh returns an owner string that has never been used.
 func (m *Shares) fresh(s *SharesState, c int) uint8 {
 	for n := uint8(1); n <= m.strings(); n++ {
 		if m.clientOf(n) == c && s.claims[n] == [2]claim{} {
@@ -922,7 +921,7 @@ func (m *Shares) wait(s SharesState, p int, calm bool, do sharesEmitter) {
 	do(s, "%s gives up #%d", m.name(p), n)
 }
 
-// drain repeats a last release, or leaves the repetition to the background.
+// drain resends a last release, or lets the background do so.
 func (m *Shares) drain(s SharesState, p int, do sharesEmitter) {
 	q := &s.parties[p]
 	n, side := q.number, q.side

@@ -1,6 +1,6 @@
 package main
 
-// This file has the next steps of model Holds.
+// This file contains the next steps of model Holds.
 
 type emitter func(HoldsState, string, ...any)
 
@@ -117,7 +117,7 @@ func lower(b *uint8) {
 	}
 }
 
-// tick makes time pass for a number. It reports whether the number is lost as a result.
+// tick makes time pass for a number, and reports whether the number is lost as a result.
 func (m *Holds) tick(x *number) (isLost bool) {
 	if m.Mutation == doubtEnds && x.fading == 1 {
 		x.doubt = 0
@@ -418,7 +418,7 @@ func (m *Holds) nest(s HoldsState, g int, do emitter) {
 	}
 }
 
-// enterNested makes a goroutine of a pair re-enter the hold that the other had at the time of the
+// enterNested makes a goroutine of a pair re-enter the hold that the other held at the time of the
 // call.
 func (m *Holds) enterNested(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
@@ -531,8 +531,7 @@ func (m *Holds) unlockLast(s HoldsState, g int, do emitter) {
 	}
 }
 
-// drain repeats a last release. When the time for repetition has elapsed, the background goes on
-// repeating it.
+// drain resends a last release. When the time for doing so has elapsed, the background continues.
 func (m *Holds) drain(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	if m.Mutation == handsOnReleased && !calm {

@@ -1,6 +1,6 @@
 package main
 
-// Waits is the model of waiting. It has client A's queue for one name, its subscription, and the
+// Waits is the model of waiting. It covers client A's queue for one name, its subscription, and the
 // ways in which the key becomes free. Holds are simple here, because model Holds models them in
 // full. The fields of Waits bound the exploration.
 type Waits struct {
@@ -83,7 +83,7 @@ func (s *WaitsState) head() int { return int(s.queue[0]) - 1 }
 
 // Bad checks three rules. L2: a waiter for a free key will poll it. L2m: after a release it needs
 // no timer for that, except the one of 5 ms and the pause after a failed attempt. G2: if the key is
-// A's, a waiter of A has it.
+// A's, a waiter of A holds it.
 func (m *Waits) Bad(s WaitsState) []string {
 	var bad []string
 	if s.key == ours && !s.anyAt(granted, having, releasing, ending, asking) {
@@ -142,7 +142,7 @@ func (m *Waits) Done(s WaitsState) bool {
 
 func (s *WaitsState) wake() { s.woken = s.head() >= 0 }
 
-// message handles a message of the store. During A's own release, the message may be about that
+// message handles a message of the store. During A's own release, the message may concern that
 // release. So it only sets the timer of 5 ms, and the answer to the release follows. While the head
 // lets others pass, each message counts as one of theirs.
 func (m *Waits) message(s *WaitsState) {

@@ -108,7 +108,7 @@ func (w *wire) set(t *trap) *trap {
 	return t
 }
 
-// drop removes a trap. w.mu must be held.
+// drop removes a trap. The caller must hold w.mu.
 func (w *wire) drop(t *trap) {
 	for i := range w.traps {
 		if w.traps[i] == t {
@@ -137,7 +137,7 @@ const memoryStep = "step"
 var errCut = errors.New("soak: the wire was cut")
 
 // pass waits until a message has passed in a direction. It returns an error if the wire is cut
-// before that.
+// first.
 func (w *wire) pass(d faults.Direction, cuts int) error {
 	came := time.Now()
 	for {

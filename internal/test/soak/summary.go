@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A summary has the results of a run.
+// A summary holds the results of a run.
 type summary struct {
 	Backend string  `json:"backend"`
 	Seed    uint64  `json:"seed"`

@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Fence has the methods of the type Fence of a backend on Redis or Valkey.
+// A Fence is the type Fence of a backend on Redis or Valkey.
 type Fence interface {
 	Claim(ctx context.Context, keys ...string) error
 	Set(ctx context.Context, key, value string, expires time.Duration) error

@@ -20,8 +20,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// AddReplies adds possible replies of a server to the corpus. An entry has the step, whether the
-// server speaks RESP3, and two replies.
+// AddReplies adds possible replies of a server to the corpus. An entry consists of the step,
+// whether the server speaks RESP3, and two replies.
 func AddReplies(f *testing.F) {
 	for _, answer := range []string{
 		"$-1\r\n", "*-1\r\n", "_\r\n", ":0\r\n", ":1\r\n", ":-1\r\n", ":-2\r\n",
@@ -133,8 +133,8 @@ func answeredStep(
 			return "Look: held, against what the server said", err
 		}
 	}
-	// After a negative reply the step sends another request. That request may fail, because it
-	// can't be sent any more, or because the key is no lock. In both cases the step has changed
+	// After a negative reply the step sends another request. That request may fail, because it can
+	// no longer be sent, or because the key isn't a lock. In both cases the step has changed
 	// nothing.
 	no := step == 2 && said.null() || step == 3 && said.number(0, 0) ||
 		errors.Is(err, backend.ErrConflict) &&
