@@ -204,7 +204,7 @@ type AcquireRequest struct {
 	// when the wait began: now minus Waited. The note ends after Place, unless the owner asks
 	// again. It also ends when the owner acquires the Write, and when the owner releases, even if
 	// it held nothing. A Read isn't acquired while there is a note whose owner has waited longer,
-	// even if nobody writes. The result of that Read says how long the note lasts at most. So
+	// even if nobody writes. The result of that Read reports how long the note lasts at most. So
 	// writers get their turn, however many owners read. Notes don't keep out an owner that reads or
 	// writes already.
 	//
@@ -267,9 +267,9 @@ type ReleaseRequest struct {
 	// or renew it. Late or repeated requests of the former owner change nothing, and leave no note
 	// and no place. If it releases again with Keep, the outcome is Kept, and nothing changes. If it
 	// releases without Keep, the outcome is NotHeld. A Look reports the lock as held, and as Kept.
-	// An Inspector names the former owner. A ForceRelease frees the lock. An owner that had a Write
-	// and also a Read goes on reading. Then the Write may stay kept until the Read would end, if
-	// that is later. Other owners can get the Permits that aren't kept.
+	// An Inspector names the former owner. A ForceRelease frees the lock. An owner that held both
+	// the Write and the Read keeps reading. Then the Write may stay kept until the Read would end,
+	// if that is later. Other owners can get the Permits that aren't kept.
 	//
 	// Keep is a whole number of milliseconds, even if leases are coarser. In a store that counts
 	// leases in longer steps, the session ends the keep in time. If the session's process dies, or
@@ -294,7 +294,7 @@ const (
 	Kept
 )
 
-// String returns the outcome in words.
+// String returns the outcome as text.
 func (o ReleaseOutcome) String() string {
 	switch o {
 	case Left:

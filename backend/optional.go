@@ -98,7 +98,7 @@ type Leavable interface {
 // Alerter was an optional interface of a [Session] whose store learns by itself that a lock was
 // taken from its holder.
 //
-// Deprecated: no client calls OnAlert any more, so leave it out. The holder of a lock that was
+// Deprecated: clients no longer call OnAlert, so don't implement it. The holder of a lock that was
 // taken away finds out at its next renewal. With a fixed lease it finds out when that ends.
 type Alerter interface {
 	// OnAlert is never called.

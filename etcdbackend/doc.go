@@ -31,7 +31,7 @@
 // requests, so during a hang it usually takes two or three seconds longer. It can take still longer
 // if many requests run at the same time, since a request may meet that member again. A waiter whose
 // watch goes through that member notices within four seconds. Until the client notices the hang, it
-// goes on sending some of its requests to that member. The DialKeepAliveTime of its configuration
+// keeps sending some of its requests to that member. The DialKeepAliveTime of its configuration
 // determines how long that takes: see [New]. If the leader hangs, the others elect a new one within
 // about two seconds. No step is carried out until then, so a lock with a lease below five seconds
 // may be lost.
@@ -43,11 +43,11 @@
 //
 // Use 3.6.5, 3.5.23 or later. Before 3.5.13 and 3.4.31, a leader whose disk hung could revoke
 // leases that had been renewed at its successor. Then a valid lock is lost. Its holder is told at
-// its next renewal, up to a third of a lease after another may have got the lock. Before 3.6.5 and
-// 3.5.23, a renewal could succeed at the moment at which the lease was revoked. Then the holder
+// its next renewal, up to a third of a lease after another may have acquired the lock. Before 3.6.5
+// and 3.5.23, a renewal could succeed at the moment at which the lease was revoked. Then the holder
 // learns of the loss only at the renewal after that one.
 //
-// When a leader goes on after a pause of its whole process, for example of its virtual machine, it
+// When a leader resumes after a pause of its whole process, for example of its virtual machine, it
 // may revoke leases that were renewed at its successor during the pause. That can happen if the
 // pause was longer than the remaining time of the lease. Version 3.6.15 did so after three of eight
 // such pauses. Then a valid lock is also lost. Pauses shorter than two thirds of the lease do no

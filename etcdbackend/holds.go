@@ -80,7 +80,7 @@ func (h *holds) granted(id holdID, attached int64) (l lease, ok bool) {
 }
 
 // use remembers a lease to which a step will attach the key. It returns false if the step's context
-// has ended. Then the step must not go on, since another step may already be releasing the hold,
+// has ended. Then the step must not continue, since another step may already be releasing the hold,
 // and wouldn't revoke this lease.
 func (h *holds) use(ctx context.Context, id holdID, l lease) bool {
 	h.mu.Lock()

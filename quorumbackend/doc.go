@@ -29,9 +29,9 @@
 //
 // With a single Redis, a lock is as safe as that server. If the server is lost, its locks are gone.
 // If a lagging replica takes over, two clients may hold the lock. Here such a store has only one
-// vote of three. The same is true of a store that is cut off from some clients. The other two go
-// on: held locks stay held, and free ones can be acquired. A lock is lost only when a majority of
-// the stores doesn't have it.
+// vote of three. The same is true of a store that is cut off from some clients. The other two
+// continue: held locks stay held, and free ones can be acquired. A lock is lost only when a
+// majority of the stores doesn't have it.
 //
 // # What it doesn't protect from
 //
@@ -88,11 +88,11 @@
 // doesn't, Redlock doesn't save you.
 //
 // [Salvatore Sanfilippo], who made Redis, says, in "Is Redlock safe?": the algorithm looks at the
-// clock after it has got the majority, so it notices every delay before that moment. A delay after
-// it, between the check and the write, is a problem of every lock with a lease, in any store. The
-// clocks must run at about the same speed, but need not show the same time, and with some care that
-// is possible. Most resources can't check numbers. For those, a lock that survives the loss of a
-// server is better than one that doesn't.
+// clock after it has obtained the majority, so it notices every delay before that moment. A delay
+// after it, between the check and the write, is a problem of every lock with a lease, in any store.
+// The clocks must run at about the same speed, but need not show the same time, and with some care
+// that is possible. Most resources can't check numbers. For those, a lock that survives the loss of
+// a server is better than one that doesn't.
 //
 // They agree on more than it seems. A lease is a promise about time. If a second writer would be a
 // disaster, the resource must refuse it, and the lock only saves work. If it would be bad, and rare

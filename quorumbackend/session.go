@@ -479,8 +479,8 @@ func (s *session) giveBack(
 	return had, last, nil
 }
 
-// mostTolls is how often a bell is tolled at a store that keeps losing it. A bell is an acquisition
-// that is made only to be released, since the release wakes waiters.
+// mostTolls is the maximum number of times a bell is tolled at a store that keeps losing it. A bell
+// is an acquisition that is made only to be released, since the release wakes waiters.
 const mostTolls = 10
 
 // ring wakes waiters that listen at stores that had nothing to release, because they lost the hold,

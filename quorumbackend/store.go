@@ -152,7 +152,7 @@ func newRound[Res any](
 }
 
 // A request is a session's context with the values of a caller's context. By itself it doesn't end
-// with the caller's context, so a store's work may go on when the caller's step has ended.
+// with the caller's context, so a store's work may continue after the caller's step has ended.
 type request struct {
 	context.Context
 	caller context.Context

@@ -27,8 +27,8 @@ type command struct {
 	refused bool         // the last answer was an error
 }
 
-// A lastArgument is the last argument of a command. It counts how often go-redis writes it. Until
-// it is written, no server has the whole command.
+// A lastArgument is the last argument of a command. It counts how many times go-redis writes it.
+// Until it is written, no server has the whole command.
 type lastArgument struct {
 	text   string
 	writes atomic.Int32 // the number of writes, or recalled

@@ -42,8 +42,8 @@
 // # Kinds of lock
 //
 // A fenced lock is a plain lock with one more key, which has the last token and never expires. A
-// read-write lock is a hash with a mode and its holders, a key for each reader that says how long
-// its lease lasts, and a hash with the notes of waiting writers.
+// read-write lock is a hash with a mode and its holders, a key for each reader that expires with
+// its lease, and a hash with the notes of waiting writers.
 //
 // A fair lock is a plain lock with a list of its waiters, and two sorted sets with their times. A
 // script that frees the lock, or finds it free, gives it to the first waiter for a second, and
@@ -97,9 +97,9 @@
 //
 // Each lock is on the one master that has the slot of its name. While a slot is migrated, its locks
 // can't be released. The lock is then on one server and its channel on the other, and the answer is
-// TRYAGAIN. An unlock tries for up to 5 s, and goes on in the background after that. The locks
-// still exclude others meanwhile. With WithReplicas new locks can't be acquired in such a slot
-// either. Slots with few keys migrate within milliseconds.
+// TRYAGAIN. An unlock tries for up to 5 s, and then continues in the background. The locks still
+// exclude others meanwhile. With WithReplicas new locks can't be acquired in such a slot either.
+// Slots with few keys migrate within milliseconds.
 //
 // A cluster passes the message about a release on to all of its servers. With [WithShardedPubSub]
 // it stays on the server that has the lock. All clients must agree on that option. In a cluster of

@@ -66,7 +66,7 @@ func (l *listening) Kind(err error) error {
 }
 
 // isClosed reports whether a client was closed. valkey-go returns the same error if it has only
-// closed one connection, for example to a server that isn't a master any more.
+// closed one connection, for example to a server that is no longer a master.
 func isClosed(client valkey.Client) bool {
 	err := client.Do(context.Background(), client.B().Arbitrary("PING").Build()).NonValkeyError()
 	return errors.Is(err, valkey.ErrClosing)

@@ -215,7 +215,7 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	return nil
 }
 
-// replace replaces the hold of a lock, unless the lock no longer has that hold.
+// replace replaces the hold of a lock, unless it has changed already.
 func (s *Storage) replace(l *lock, hold, by *dlock.Hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

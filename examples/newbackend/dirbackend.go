@@ -376,7 +376,7 @@ func notDone(err error) error {
 	return &backend.Error{Kind: kind, Err: err}
 }
 
-// conflict returns the error of a step that found data that is no lock, and left it unchanged.
+// conflict returns the error of a step that found data other than a lock, and left it unchanged.
 func conflict(err error) error {
 	return &backend.Error{
 		Kind: backend.Refused, Err: fmt.Errorf("%w: %w", backend.ErrConflict, err),

@@ -210,7 +210,7 @@ func (s *Subscriber) together(srv *server) (verb Verb, orders [][]*channel) {
 }
 
 // tell sends commands, and handles those that the server refuses. It returns an error if the
-// connection can't be used any more.
+// connection can no longer be used.
 func (s *Subscriber) tell(conn Conn, verb Verb, orders [][]*channel) error {
 	names := make([][]string, len(orders))
 	for i, channels := range orders {
@@ -233,8 +233,8 @@ func (s *Subscriber) tell(conn Conn, verb Verb, orders [][]*channel) error {
 	return nil
 }
 
-// refused handles a command that the server refuses. It returns the refusal if the connection can't
-// be used any more.
+// refused handles a command that the server refuses. It returns the refusal if the connection can
+// no longer be used.
 func (s *Subscriber) refused(verb Verb, channels []*channel, refusal error) error {
 	kinded := s.client.Kind(refusal)
 	switch {

@@ -11,8 +11,9 @@ import (
 )
 
 // A fair lock has the data of Redisson's RFairLock, but uses our own scripts. The data are the hash
-// of a plain lock, a list of the owners that wait, and a sorted set that says until when each of
-// them counts. Another sorted set says until when each of our owners has its place.
+// of a plain lock, a list of the owners that wait, and a sorted set of the times until which each
+// of them counts. Another sorted set holds the times until which each of our owners keeps its
+// place.
 //
 // Redisson's scripts wake the first in line, and it asks again. If the lock is free at the end of
 // one of our scripts, and the first in line is ours, the script gives the lock to that owner for a

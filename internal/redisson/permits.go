@@ -20,7 +20,7 @@ import (
 // available permits. Our scripts check the number of acquired ids, and an acquisition with a limit
 // corrects the number of available permits.
 //
-// A step that says no is certain, for the reasons that rw.go gives for read-write locks. So no step
+// A no from a step is certain, for the reasons that rw.go gives for read-write locks. So no step
 // needs a second script.
 
 var (

@@ -313,7 +313,7 @@ func (h *hearing) Close() {
 	closeAll(idle)
 }
 
-// drop removes a lock for which no call has waited lately.
+// drop removes a lock for which no call has waited recently.
 func (t *turns) drop(name string) {
 	t.mu.Lock()
 	l := t.lines[name]
@@ -368,8 +368,8 @@ func (t *turns) deaf(name string, owners []string) []string {
 	})
 }
 
-// keep stores a subscription. If the line already has one for this channel or owner, or has no
-// subscribers any more, keep closes the new one.
+// keep stores a subscription. If the line already has one for this channel or owner, or no longer
+// has subscribers, keep closes the new one.
 func (t *turns) keep(
 	name string, where func(*line) map[string]backend.Subscription, what string,
 	sub backend.Subscription,

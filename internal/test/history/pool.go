@@ -151,7 +151,7 @@ func limits(ops []*op) {
 			o.least, o.most = all[o.name].least, all[o.name].most
 		case o.kind == acquire && o.granter == nil:
 			// It was handed permits that were within the limit of their own acquisition. Calls with
-			// a larger limit may have got more since then.
+			// a larger limit may have acquired more since then.
 			o.most = all[o.name].most
 		}
 	}
