@@ -187,7 +187,7 @@ func (s Kinds) Has(k Kind) bool { return k == Exclusive || s&(1<<k) != 0 }
 // AcquireRequest is a request to acquire a lock once.
 type AcquireRequest struct {
 	Kind  Kind
-	Name  string        // name of the lock; never empty
+	Name  string        // the lock's name; never empty
 	Owner string        // opaque, never empty, only compared for equality
 	Lease time.Duration // positive, a multiple of Limits.LeaseStep, at least Limits.MinLease
 

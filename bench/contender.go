@@ -14,7 +14,7 @@ type contender struct {
 	role  role
 	open  func(place) (system, error)
 	kind  kind // the kind of lock, if the trial doesn't determine it
-	most  int  // the most processes at a time; 0: no limit
+	most  int  // the maximum number of processes at a time; 0: no limit
 
 	// scripted lists the commands that its scripts call in the server. They aren't counted, since
 	// clients don't send them.

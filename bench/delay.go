@@ -88,7 +88,7 @@ func (d *delay) carry(from, to net.Conn) {
 	})
 	for p := range parcels {
 		sleepUntil(p.due)
-		to.Write(p.data) // if it fails, the other direction ends, too
+		to.Write(p.data) // if it fails, the other direction also ends
 	}
 	to.Close()
 }

@@ -372,7 +372,7 @@ func (c *candidates) pause(who contender) (s succession, err error) {
 // lapse waits for the successor of a leader that died or is paused.
 func (c *candidates) lapse(who contender, led, from time.Duration) (s succession, err error) {
 	var end time.Duration
-	if who.store != onEtcd { // etcd tells the rest of a lease only in whole seconds
+	if who.store != onEtcd { // etcd reports the rest of a lease only in whole seconds
 		if end, s.lapsed, err = leaseEnd(c.trial.Server); err != nil {
 			return s, err
 		}

@@ -205,7 +205,7 @@ func takeOver(c *child) (measured, error) {
 			if inside < called {
 				return fmt.Errorf("inside %v before the other called unlock", called-inside)
 			}
-			if began < called { // otherwise it began too late to wait, on a slow machine
+			if began < called { // or else it began too late to wait, on a slow machine
 				took[pair].add(inside - called)
 			}
 			if err := send(out, 0); err != nil {

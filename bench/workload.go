@@ -18,7 +18,7 @@ type workload struct {
 	stores    []store
 	java      bool          // Java programs take part
 	common    trial         // the defaults of all points
-	atLeast   time.Duration // the least duration of a trial, even with -quick
+	atLeast   time.Duration // the minimum duration of a trial, even with -quick
 	points    []point
 	run       func(*lab, contender, point) (values, error)
 	ratioOf   string // the key of the metric that is divided by the floor's and the twin's

@@ -131,7 +131,7 @@ func (s *session) foundTurn(ctx context.Context, a *attempt, key record) (turn, 
 	case a.fair:
 		return s.turn(a.id, a.seen)
 	default:
-		return s.lookAtTurn(ctx, a) // the first in line has the lock, and not all places were read
+		return s.lookAtTurn(ctx, a) // the first in line holds it, and not all places were read
 	}
 }
 
@@ -519,7 +519,7 @@ func (s *session) mend(
 	now := time.Now()
 	for i, place := range at.line {
 		if i == 0 && at.lock.free() {
-			continue // the first in line has the lock by this place, whose lease stays
+			continue // the first in line holds the lock by this place, whose lease stays
 		}
 		id := holdID{name, place.owner, lineRole}
 		key := s.store.keyOf(id)

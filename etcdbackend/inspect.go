@@ -113,7 +113,7 @@ func mayNotRead(err error, sp span) error {
 type holding struct {
 	record
 	kind backend.Kind
-	heir bool // it has the lock as the first in line
+	heir bool // it holds the lock as the first in line
 }
 
 // holders returns the holders of the lock. They belong to one kind of lock, unless another program
@@ -360,7 +360,7 @@ func (m mark) cuts(name string) bool {
 
 const (
 	mostWindows = 32 // windows per page
-	tooWide     = 8  // if a window has more keys than so many pages, the next is narrower
+	tooWide     = 8  // if a window has more keys than this many pages, the next is narrower
 )
 
 // page reads the next keys. It returns the mark of the page after that, or an empty mark if there

@@ -119,7 +119,7 @@ func (k *keeper) send(asks []*ask, ttl int64) {
 		go p.run()
 	}
 	if p.waiting == 0 {
-		p.patience = longestPatience // no ask with a shorter patience waits any more
+		p.patience = longestPatience // no ask with a shorter patience is waiting any longer
 	}
 	p.patience = min(p.patience, patience(ttl))
 	for _, a := range asks {

@@ -35,7 +35,7 @@ type line struct {
 // A place is a session's place in the line for a lock.
 type place struct {
 	subs  int    // the number of the session's subscriptions
-	key   []byte // the session's key, which is perhaps in etcd; nil: there is none
+	key   []byte // the session's key, which may be in etcd; nil: there is none
 	rev   int64  // the revision at which ahead was counted
 	ahead int
 }
@@ -110,7 +110,7 @@ func (ln *line) stand(ctx context.Context, name string) {
 		ln.lease = lease{}
 	}
 	if ln.places[name] != p {
-		ln.remove(key) // the session has left by now, perhaps before the key was written
+		ln.remove(key) // the session has since left, perhaps before the key was written
 		return
 	}
 	switch {

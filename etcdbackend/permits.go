@@ -124,7 +124,7 @@ func (s *session) acquirePermits(
 		}
 		if !at.mine.free() && at.mine.count != req.Permits {
 			if _, err = s.whole(ctx, a, at.mine, req.Permits); err == nil {
-				req.Limit = limit // perhaps no hold states the limit any more
+				req.Limit = limit // perhaps no hold states the limit any longer
 				at, err = s.countOut(ctx, a)
 			}
 			continue

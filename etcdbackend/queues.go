@@ -56,7 +56,7 @@ type standing struct {
 	until  time.Time
 	doubt  bool   // a request that creates the place has no answer
 	place  record // as last created or seen
-	inside bool   // when last seen, the owner had the lock by its place
+	inside bool   // when last seen, the owner held the lock by its place
 }
 
 // A look is a request that found the lock held by another owner. sent is when the request was sent,

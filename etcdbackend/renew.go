@@ -13,8 +13,8 @@ import (
 
 const (
 	maxReads     = 128 // keys in one transaction; a server's default limit
-	readsAtOnce  = 4   // transactions that read at the same time
-	writesAtOnce = 8   // writes at the same time, for the few holds of a batch that need one
+	readsAtOnce  = 4   // concurrent transactions that read
+	writesAtOnce = 8   // concurrent writes, for the few holds of a batch that need one
 )
 
 // A batch is the state of one call of RenewBatch.

@@ -143,7 +143,7 @@ func (st *store) once(
 	return res, err
 }
 
-const maxDoublings = 5 // how often the patience doubles at most
+const maxDoublings = 5 // the maximum number of times the patience doubles
 
 // patience returns how long a member may be silent before another is asked. The request is about a
 // lock with a lease of ttl seconds, or about any lock if ttl is 0. The patience is a twelfth of the

@@ -67,7 +67,7 @@ type subscription struct {
 	// Guarded by the watcher's mutex.
 	watch  int64 // the id of the watch on the present stream; 0: none
 	stands bool  // the server has confirmed the watch
-	broken bool  // the subscriber was told that the subscription has broken
+	broken bool  // the subscriber was told that the subscription is broken
 	closed bool
 	answer chan error  // the result of Subscribe
 	later  *time.Timer // wakes after the turns of the sessions ahead; nil before its first use

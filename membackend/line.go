@@ -19,7 +19,7 @@ const (
 // place is the place of an owner that waits for a Fair lock.
 type place struct {
 	owner   string
-	s       *session // the session that last asked for the place, and is told of the grant
+	s       *session // the session that last asked for the place, and is notified of the grant
 	expires time.Time
 	longer  time.Duration // added to grantLease when the lock is given
 }

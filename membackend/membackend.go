@@ -41,7 +41,7 @@ type Backend struct {
 	// step also does so for its own object. A sweep works in batches, and unlocks mu between them.
 	timer    *time.Timer
 	due      time.Time // when timer fires; zero if it isn't running
-	sweeping bool      // if true, due is the first expiry among the changes since the sweep began
+	sweeping bool      // if set, due is the first expiry among the changes since the sweep began
 }
 
 // kinds is the set of kinds of lock that the store supports.

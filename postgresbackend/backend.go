@@ -36,7 +36,7 @@ type options struct {
 	schema    string
 	create    bool
 	polls     bool
-	sweep     time.Duration // how often expired rows are deleted; 0: never
+	sweep     time.Duration // the time between deletions of expired rows; 0: never
 	pingAfter time.Duration // how long a listening connection may be silent before a ping
 }
 

@@ -158,7 +158,7 @@ func (s *session) list(
 			if held && strings.HasPrefix(decode(name), req.Prefix) && len(names) < req.Limit {
 				names = append(names, name)
 				if len(names) == req.Limit {
-					past, seen = true, limit // the next page goes on here
+					past, seen = true, limit // the next page continues here
 				}
 			}
 		}

@@ -541,7 +541,7 @@ func (s *session) await(ctx context.Context, conn *pgx.Conn, patience time.Durat
 // to LISTEN on a shared connection.
 func (s *session) proves(conn *pgx.Conn, heard *[]string) (bool, error) {
 	proof := tellProof + rand.Text()
-	for range 2 { // a server may be slow once
+	for range 2 { // a server may be slow occasionally
 		ctx, cancel := context.WithTimeout(s.ctx, proofWithin)
 		send := &call{
 			sql: `SELECT 1 FROM pg_notify($1, $2)`, args: []any{channel(s.id), proof},

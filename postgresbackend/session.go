@@ -27,7 +27,7 @@ type session struct {
 
 	mu     sync.Mutex
 	urgent *pgxpool.Pool // two connections; nil until the first step on them, and after Close
-	over   bool          // urgent must not be made any more
+	over   bool          // urgent must no longer be created
 
 	listener
 	together
@@ -252,7 +252,7 @@ func span(ms *int64) time.Duration {
 
 // These are the outcomes of a step, as in schema.sql.
 const (
-	isHeld int16 = iota // acquisition: another holds it; other steps: it isn't held
+	isHeld int16 = iota // acquisition: another owner holds it; other steps: it isn't held
 	isDone
 	isFreed
 	isKept

@@ -314,7 +314,7 @@ type sight struct {
 	kept      bool
 	left      *int64
 	limit     int32
-	parts     int64 // the number of owners that read, or have permits
+	parts     int64 // the number of owners that read, or hold permits
 	out, mine int64 // permits or reads of all owners, and of this one
 	last      int64 // when the last permit or read expires, in milliseconds from now
 }

@@ -83,7 +83,7 @@ func (s *session) try(
 	s.nameLocked(h)
 	req.Owner, req.Reentry = h.attempt, false
 	h.lease, h.ends = req.Lease, later(h.ends, time.Now().Add(max(req.Lease, req.Place)))
-	var with, barred set // with has the stores with the Write that this Read is under
+	var with, barred set // with: the stores with the Write that this Read is under
 	w := s.lenderLocked(h)
 	if w != nil {
 		with, barred = s.haveLocked(w), w.barred
@@ -323,7 +323,7 @@ type detour struct {
 	first  *store // asked first, unless it is nil
 	splits int    // the number of attempts in a row with split votes
 	quiet  time.Time
-	sure   time.Time // until when the refusal of a single store is believed
+	sure   time.Time // the time until which a single store's refusal is believed
 	until  time.Time
 }
 

@@ -191,7 +191,7 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	done := answered && !left && (d.late == 0 || !sent.Before(d.ends) && !silent)
 	if w := s.holds[key{backend.Write, d.name, d.owner}]; done && d.out == 0 && w != nil &&
 		w.attempt == d.attempt && d.kind == backend.Read {
-		w.barred.remove(d.at) // no request about that Read is under way any more
+		w.barred.remove(d.at) // no request for that Read is under way any longer
 	}
 	if done || sent.After(d.ends.Add(max(d.lease, lastPatience))) {
 		s.debts.list = slices.DeleteFunc(s.debts.list, func(x *debt) bool { return x == d })

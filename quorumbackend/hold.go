@@ -69,7 +69,7 @@ const (
 	granted                 // has the hold
 	doubtful                // was asked, and hasn't answered
 	denied                  // another owner has the lock there; a Write may have left a note
-	struck                  // has said that it no longer has the hold
+	struck                  // reported that it no longer has the hold
 	freed                   // has released the hold
 )
 
@@ -143,7 +143,7 @@ func (s *session) nameLocked(h *hold) {
 		}
 	}
 	if h.votes != nil {
-		return // its last attempt has got no vote, so the name can be used again
+		return // its last attempt got no vote, so the name can be reused
 	}
 	s.attempts++
 	h.barred = 0 // barred was about the last name

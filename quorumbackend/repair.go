@@ -14,7 +14,7 @@ type poll struct {
 	need    int
 	stores  int
 	voters  set // the stores that are asked
-	refuted set // voters that have lacked the hold, which count as no even if they say yes
+	refuted set // voters that lacked the hold, and count as no even if they say yes
 	yes, no int
 	sure    int // the number of other voters that said yes
 }

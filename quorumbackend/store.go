@@ -17,8 +17,8 @@ const (
 	unknownTrip     = 25 * time.Millisecond  // assumed for a store that hasn't answered yet
 	downFor         = time.Second            // how long a failed store is asked last
 	releasePatience = 9                      // a release waits this many patiences longer
-	longestMore     = 500 * time.Millisecond // the most by which a release waits longer
-	grace           = time.Second            // how long a request goes on after its round
+	longestMore     = 500 * time.Millisecond // the maximum by which a release waits longer
+	grace           = time.Second            // how long a request continues after its round
 )
 
 // A store is one of the voting stores, as a session sees it.
@@ -31,12 +31,12 @@ type store struct {
 	prompt  bool                 // the store's steps never wait
 	least   time.Duration        // the least patience with the store
 	began   time.Time
-	trip    atomic.Int64 // smoothed time of its answers; 0: no answer yet
+	trip    atomic.Int64 // smoothed response time; 0: no answer yet
 	// silence is the pause before the next debt is paid at the store, after it didn't answer the
 	// last payment. The session's mutex guards silence and resume.
 	silence time.Duration
-	resume  time.Time    // until when no debt is paid at the store
-	down    atomic.Int64 // until when the store is asked last, counted from began; 0: it isn't down
+	resume  time.Time    // the time until which no debt is paid at the store
+	down    atomic.Int64 // when, since began, it stops being asked last; 0: it isn't down
 	// repairs holds requests to repeat at the store. The session's mutex guards it and menders.
 	repairs []repair
 	menders int // the number of goroutines that make the repairs

@@ -20,11 +20,11 @@ import (
 // the command itself records when it is written, and when its reply is read.
 type command struct {
 	*redis.Cmd
-	master  bool         // it must go to a master
+	master  bool         // whether it must go to a master
 	asks    bool         // it changes nothing, so it doesn't matter whether it was sent
 	last    lastArgument // counts the writes of a script; unused for other commands
 	replies int32        // the number of its writes that were answered
-	refused bool         // the last answer was an error
+	refused bool         // whether the last answer was an error
 }
 
 // A lastArgument is the last argument of a command. It counts how many times go-redis writes it.

@@ -77,7 +77,7 @@ type connection struct {
 	read     chan struct{} // closed when receive has ended; nil until it begins
 
 	mu   sync.Mutex
-	sent []*order // the orders without a complete answer, the oldest first
+	sent []*order // the orders without a complete answer, oldest first
 }
 
 // An order is a command that was sent to the server.

@@ -21,7 +21,7 @@ import (
 type slots struct {
 	client valkey.Client
 	known  atomic.Pointer[owners] // nil if the cluster must be asked
-	asking chan struct{}          // has a value while a call asks the cluster
+	asking chan struct{}          // contains a value while a call asks the cluster
 }
 
 func newSlots(client valkey.Client) *slots {

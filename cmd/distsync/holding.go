@@ -23,12 +23,12 @@ type holding struct {
 	taker    *taker
 	name     string
 	out      io.Writer // where events are printed
-	alone    bool      // no command is run, so normal events of the lock are printed, too
+	alone    bool      // no command is run, so normal events of the lock are also printed
 	signals  chan os.Signal
 	renewals chan dlock.RenewDone
 
 	hold *dlock.Hold
-	lost error // why the lock is lost, or is about to be lost
+	lost error // why the lock was, or is about to be, lost
 }
 
 // newHolding returns a holding, which catches the signals that end a wait from now on. It catches

@@ -12,7 +12,7 @@ type table struct {
 
 const (
 	gap      = 2  // the space between columns
-	narrowed = 12 // the least width of a shortened column
+	narrowed = 12 // the minimum width of a shortened column
 )
 
 // on returns the table formatted for a screen, or "" if it has no rows.

@@ -236,7 +236,7 @@ func (s dirSession) step(
 	if err := ctx.Err(); err != nil {
 		return notDone(err)
 	}
-	now := time.Now() // read after the wait for the guard, or the time would be old
+	now := time.Now() // read after the wait for the guard, or the time would be stale
 	path := lockPath(s.dir, name)
 	l, err := read(path, now)
 	if err != nil {

@@ -127,8 +127,7 @@ func (s session) do(
 		return notDone(err)
 	}
 	defer tx.Rollback() // does nothing after Commit
-	// The clock is read after the wait for the file's write lock, since an earlier time would be
-	// stale.
+	// The clock is read after the wait for the file's write lock: an earlier time would be stale.
 	st := &step{ctx, tx, []byte(name), time.Now().UnixNano(), nil}
 	if err := st.load(kind); err != nil {
 		return notDone(err)
@@ -233,7 +232,7 @@ func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireR
 	}
 	if h.count != req.Permits && out+req.Permits > limit {
 		res.Remaining = st.remaining()
-		return st.put(hold{owner: req.Owner}) // deletes a hold with another number of permits
+		return st.put(hold{owner: req.Owner}) // deletes a hold with a different number of permits
 	}
 	if err := st.sweep(); err != nil {
 		return err

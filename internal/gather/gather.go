@@ -53,7 +53,7 @@ type Sender[C, R any] struct {
 	waiting  []*parcel[C, R] // parcels that wait for a flight
 	awaited  int             // the number of parcels that letCome waits for, or 0
 	back     chan struct{}   // closed when awaited parcels wait
-	taken    int             // how often a flight has taken the waiting parcels
+	taken    int             // how many times a flight has taken the waiting parcels
 	watched  bool            // late is scheduled
 	landed   sync.Cond       // signals the end of a flight
 }

@@ -144,7 +144,7 @@ type Meaning uint8
 
 // The meanings.
 const (
-	Freed  Meaning = iota // a lock or permits may be free
+	Freed  Meaning = iota // a lock or permits may have become free
 	Kept                  // the lock is kept, which only matters to subscribers that watch
 	Missed                // messages may have been lost
 )
@@ -161,7 +161,7 @@ type channel struct {
 	hear    func(message string) // instead of decode; see Listen
 	server  *server              // nil while its server isn't known
 	state   state                // see become
-	changes int                  // how often state has changed
+	changes int                  // how many times state has changed
 	watched int                  // the number of Watch calls that observe it
 	subs    []*subscription
 	alone   bool // it needs its own commands, since the server refused one for several channels

@@ -40,7 +40,7 @@ const (
 type Found struct {
 	what    string
 	limit   int
-	rest    int // how many more holders or permits there are
+	rest    int // the number of further holders or permits
 	holders []held
 	line    []string
 }
@@ -214,8 +214,8 @@ func readOnly(r Reply) Reply {
 }
 
 const (
-	minPage = 10  // the least number of keys that a server scans for one page of a list
-	maxPage = 500 // the most; the server does nothing else while it scans them
+	minPage = 10  // the minimum number of keys that a server scans for one page of a list
+	maxPage = 500 // the maximum; the server does nothing else while it scans them
 
 	// maxCandidates is the number of names that are inspected in one pipeline. It bounds how long
 	// other clients of the server wait.

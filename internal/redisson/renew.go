@@ -53,7 +53,7 @@ func (s *session) RenewBatch(
 		})
 	}
 	if s.Cluster {
-		s.Transport.Refresh(ctx) // beside the batches, since it may wait for a node that hangs
+		s.Transport.Refresh(ctx) // not with the batches, since it may wait for a node that hangs
 	}
 	running.Wait()
 }

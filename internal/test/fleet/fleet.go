@@ -148,6 +148,6 @@ func Count(what string, replicas ...*Replica) (n int) {
 // Kill kills the replica with SIGKILL, and returns when it is gone. It may be called more than
 // once.
 func (r *Replica) Kill() {
-	r.cmd.Process.Kill() // an error means that the process has ended already
+	r.cmd.Process.Kill() // an error means that the process has already ended
 	<-r.exited
 }

@@ -216,7 +216,7 @@ func (r *Recorder) overlaps() error {
 func crowding(name string, all []belief) error {
 	slices.SortFunc(all, func(a, b belief) int { return cmp.Compare(a.from, b.from) })
 	var inside []belief
-	for _, a := range all { // the number of permits is largest when a user comes
+	for _, a := range all { // the number of permits is largest when a user arrives
 		inside = append(slices.DeleteFunc(inside, func(b belief) bool { return b.to <= a.from }), a)
 		out, most := 0, 0
 		for _, b := range inside {

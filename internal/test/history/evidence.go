@@ -53,7 +53,7 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 		e.sort(s)
 	}
 	for key, n := range e.numbers {
-		if n.client < 0 { // a Read that readers got when they shared a Write
+		if n.client < 0 { // a Read that readers got by sharing a Write
 			key.reads = !key.reads
 			if beside := e.numbers[key]; beside != nil {
 				n.client = beside.client
@@ -268,7 +268,7 @@ func (e *evidence) follow(ops []*op) {
 				n.handed = append(n.handed, o.call)
 				o.murky = true
 			case n.stoodAgain():
-				o.murky = true // it may have the lock again after that was forced
+				o.murky = true // it may hold the lock again after that was forced
 			}
 		}
 	}

@@ -19,7 +19,7 @@ const (
 // A stand is a time in which an owner stands in line for a Fair lock, and can't hold the lock.
 type stand struct {
 	*number
-	from time.Duration // when it came: later owners are behind it
+	from time.Duration // when it arrived: later owners are behind it
 	in   span          // the time in which it is certainly in line
 }
 

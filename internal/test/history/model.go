@@ -111,7 +111,7 @@ func (h *hold) unlocks(o *op, deluded bool) bool {
 		return h.free(o)
 	case notHeld:
 		return false
-	default: // the unlock goes on in the background
+	default: // the unlock continues in the background
 		if h.count > 1 {
 			h.leave()
 		}

@@ -109,7 +109,7 @@ func (p *Party) acquired(o *op, ok bool, err error) {
 	case errors.Is(err, dlock.ErrConflict):
 		res = conflict
 	default:
-		res = failed // ErrNotAcquired is among these: it doesn't say that another holds the lock
+		res = failed // ErrNotAcquired is one of these: another owner needn't hold the lock
 	}
 	p.Recorder.ended(o, res, err)
 }

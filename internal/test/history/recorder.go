@@ -81,7 +81,7 @@ type op struct {
 
 	// Fields for semaphores.
 	permits     int
-	limit       int // the limit of the call; 0: the limit that the store was told
+	limit       int // the limit of the call; 0: the last limit that the store was given
 	loan        int // index of the hold among the user's
 	least, most int // bounds of the limit
 	// the largest number of permits that the store may have counted as taken at any time during the
@@ -106,8 +106,8 @@ type op struct {
 	lent    bool // the shared hold may be a Write
 	lined   bool // it stood in line, and the store granted it the lock
 	onWrite bool // force on the reading side that asked the store to free a lent Write
-	barred  bool // a writer's note may have kept it, or a call before it, from reading
-	forgets bool // after this loss of data, tokens may begin anew
+	barred  bool // a writer's note may have kept it, or an earlier call, from reading
+	forgets bool // after this loss of data, tokens may restart
 }
 
 // A Recorder records calls and steps. Its methods may be called concurrently.

@@ -78,7 +78,7 @@ func (s *sides) nextWrite(o *op) bool {
 		s.write.strike()
 		s.strikeReads()
 		return true
-	default: // these calls are about the Write alone
+	default: // these calls concern only the Write
 		ok, l := s.write.next(o)
 		s.write = l.(state)
 		return ok

@@ -16,7 +16,7 @@ import (
 type Lock struct {
 	Name    string
 	Kind    backend.Kind
-	Permits int // the limit that most calls name
+	Permits int // the limit that most calls pass
 }
 
 // A Workload makes random users of some clients lock in all possible ways, stay for a while, ask,

@@ -91,7 +91,7 @@ func (m *Holds) notice(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	x := &s.numbers[n]
 	if x.lost != 0 && m.Mutation != handedUnseen {
-		m.unlockLost(s, g, do) // and it continues to wait
+		m.unlockLost(s, g, do) // and it keeps waiting
 		return
 	}
 	t := s

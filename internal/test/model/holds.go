@@ -20,11 +20,11 @@ type Holds struct {
 	Rival      bool    // B is an ideal client, whose requests take no time
 	Depth      uint8   // how deep goroutines re-enter
 	Count      int     // the highest count in the store
-	Requests   int     // the most in the network at a time
+	Requests   int     // the maximum number in the network at a time
 	Lease      uint8   // the lease of renewed holds, in ticks
 	Fixed      uint8   // the lease of fixed holds; 0: there are none
-	Forces     uint8   // how often a client sends ForceUnlock
-	Failovers  uint8   // how often the store falls back to an earlier state
+	Forces     uint8   // how many times a client sends ForceUnlock
+	Failovers  uint8   // how many times the store falls back to an earlier state
 	Crashes    uint8
 	HandOvers  uint8
 	// the number of ticks, counted from the sending of its acquisition, for which a number may be
@@ -49,7 +49,7 @@ const (
 	trying          // its acquisition awaits an answer
 	waiting         // it hasn't acquired yet, and tries again or gives up
 	handed          // it was handed a hold, and hasn't noticed it yet
-	inside          // it has the lock
+	inside          // it holds the lock
 	queued          // it will re-enter its owner's hold
 	entering        // its re-entry awaits an answer
 	leaving         // its partial release awaits an answer
@@ -63,7 +63,7 @@ const (
 	unused  uint8 = iota
 	live          // a goroutine acquires, holds or releases it
 	retired       // unused, and taken back in the background
-	over          // neither used nor taken back any more
+	over          // no longer used or taken back
 )
 
 // A number is what a client knows of one outermost acquisition. The acquisition lasts from its
@@ -78,7 +78,7 @@ type number struct {
 	lost   uint8
 	struck uint8 // 1 + ticks since the store ended it; 0: it didn't, or the client knows
 	age    uint8 // 1 + ticks since the acquisition was sent
-	party  uint8 // 1 + the party that has it
+	party  uint8 // 1 + the party that holds it
 	watch  uint8 // 1: the watchdog renews it
 	lease  uint8 // the lease that the next renewal asks for
 	doubt  uint8 // the shortest lease of any request without an answer; 0: none

@@ -14,18 +14,18 @@ import "slices"
 // at any time while its call doesn't wait.
 type Line struct {
 	Calls    [2]int // the number of calls of each client
-	Rival    uint8  // how often the other party gets the lock
-	Requests int    // the most requests in the network at a time
-	Unknowns uint8  // the most requests without an answer
+	Rival    uint8  // how many times the other party gets the lock
+	Requests int    // the maximum number of requests in the network at a time
+	Unknowns uint8  // the maximum number of unanswered requests
 	Renewals bool   // renewals take time
-	Grants   int    // the most messages in the network at a time
+	Grants   int    // the maximum number of messages in the network at a time
 	Short    uint8  // the lease of a grant, in ticks
 	Lease    uint8
 	Fixed    uint8 // the fixed lease of the first call; 0: it has none
 	Depth    uint8 // how deep calls re-enter; 0: not at all
-	Lapses   uint8 // how often the place of a waiting call ends
-	Doubles  uint8 // how many messages arrive twice
-	Forces   uint8 // how often ForceUnlock is sent
+	Lapses   uint8 // how many times the place of a waiting call ends
+	Doubles  uint8 // the number of messages that arrive twice
+	Forces   uint8 // how many times ForceUnlock is sent
 	Crashes  uint8
 	Punctual bool // a request is carried out within its lease, counted from its sending, or never
 	Deaf     bool // no message arrives
@@ -41,9 +41,9 @@ const (
 const (
 	notCome  uint8 = iota
 	queues         // it waits for an answer, or in line
-	within         // it has the lock, or has lost it
+	within         // it holds the lock, or has lost it
 	takenOut       // it has ended, and its number is released in the background
-	past           // its number isn't used any more
+	past           // its number is no longer used
 )
 
 // keeping is a request to keep the places of all calls of a client that are in line.
@@ -79,7 +79,7 @@ type lineRequest struct {
 	awaited bool
 	left    uint8 // time left of the lease that it asks for, counted from its sending
 	reply   uint8
-	holder  uint8 // the number in set that has the lock
+	holder  uint8 // the number in set that holds the lock
 	lasts   uint8 // time left of that hold; never more than in the store
 	count   uint8
 	before  bool // carried out before the store ended the hold against its promise

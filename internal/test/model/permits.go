@@ -15,7 +15,7 @@ type Permits struct {
 	Requests int
 	Unknowns uint8
 	Lease    uint8
-	Reclaims uint8 // how often a part of the permits is taken too early
+	Reclaims uint8 // how many times some of the permits are taken too early
 	Forces   uint8
 	Punctual bool
 	Mutation mutation
@@ -321,7 +321,7 @@ func (m *Permits) end(s PermitsState, n int, does string, do permitsEmitter) {
 	s.calls[n].at = takenOut
 	for i := range s.requests {
 		if r := &s.requests[i]; r.kind == renewal && int(r.number) == n {
-			r.awaited = false // the answer has no effect any more
+			r.awaited = false // the answer no longer has an effect
 		}
 	}
 	do(s, "%s %s", m.name(n), does)

@@ -10,21 +10,21 @@ import (
 // finished attempts are reused here. A failed attempt is released at once, in the background. The
 // fields of Quorum bound the exploration.
 type Quorum struct {
-	Comes [2]uint8 // how often each client locks
+	Comes [2]uint8 // how many times each client locks
 	// B is an ideal client, which asks the stores in any order, and whose requests take no time
 	Rival   bool
 	Slow    bool  // a slow store may still answer when the next store is asked
-	Names   int   // the most names of each client in use at a time
+	Names   int   // the maximum number of a client's names in use at a time
 	Depth   uint8 // how deep a client re-enters
 	Lease   uint8 // in ticks; 0: there is no time, and no hold expires
-	Late    int   // the most acquisitions without a waiter, or for repair, at a time
+	Late    int   // the maximum number of acquisitions without a waiter, or for repair, at a time
 	Doubts  bool  // after a refusal by the first store, a client may ask the others
 	Repairs bool  // a client acquires the hold again in stores that lack it
 	Ghost   bool  // a release may be late, and arrive twice
 	// how many times a client stops waiting for a store that is up; the constant often sets no
 	// bound
 	Silent   uint8
-	Restarts uint8 // how often a store restarts without its data
+	Restarts uint8 // how many times a store restarts without its data
 	Away     bool  // after a restart, a store stays away for a lease
 	// a store restarts only if the hold was renewed twice since the last restart, and no repair is
 	// under way; there are no other faults
@@ -75,9 +75,9 @@ type ballot struct{ name, count, left, away uint8 }
 // A voter is the state of a client.
 type voter struct {
 	at, name uint8
-	comes    uint8 // how often it will still lock
+	comes    uint8 // how many more times it will lock
 	votes    [quorumStores]uint8
-	never    uint8 // stores that have answered that they don't have the name, as bits
+	never    uint8 // stores that answered that they don't have the name, as bits
 	regained uint8 // stores in never that have it again
 	repairs  uint8 // stores that were asked again, and whose answer is awaited
 	perhaps  uint8 // stores that were asked again, and whose answer isn't awaited

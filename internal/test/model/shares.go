@@ -15,7 +15,7 @@ type Shares struct {
 	Pair     bool   // the first two goroutines of A have one owner; the second only reads
 	Rival    bool   // B is an ideal client, whose requests take no time
 	Count    uint8  // the highest count of a write in the store
-	Requests int    // the most in the network at a time
+	Requests int    // the maximum number in the network at a time
 	Lease    uint8  // in ticks
 	Renewals bool   // renewals take time
 	// the number of ticks, counted from the sending of its acquisition, for which a claim may be
@@ -24,9 +24,9 @@ type Shares struct {
 	// A client's readers are plain calls of one variable. They release lost holds first, and then
 	// the oldest.
 	Plain     bool
-	Forces    uint8 // how often a client sends ForceUnlock for either side
+	Forces    uint8 // how many times a client sends ForceUnlock for either side
 	Crashes   uint8
-	HandOvers uint8 // how often a write is handed over
+	HandOvers uint8 // how many times a write is handed over
 	Lends     bool  // a write may also be handed over to readers
 	Punctual  bool  // a request is carried out within its lease, counted from its sending, or never
 	Answered  bool  // requests that acquire or release are answered in time

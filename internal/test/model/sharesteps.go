@@ -888,7 +888,7 @@ func (m *Shares) swap(s *SharesState, p int) {
 func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	n := s.parties[p].reading
 	if s.on(n).lost != 0 && m.Mutation != joinedUnseen {
-		m.leave(s, p, "sees that what it has joined is lost, ", do) // and it continues to wait
+		m.leave(s, p, "sees that what it has joined is lost, ", do) // and it keeps waiting
 		return
 	}
 	t := s

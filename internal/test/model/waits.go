@@ -10,7 +10,7 @@ type Waits struct {
 	Unknowns uint8 // steps without an answer
 	HandOver bool
 	Turns    bool  // after its release, a client lets up to two releases of others pass
-	Forces   uint8 // how often a client sends ForceUnlock
+	Forces   uint8 // how many times a client sends ForceUnlock
 	Polls    bool  // the store sends no messages
 	Mutation mutation
 }
@@ -25,7 +25,7 @@ const (
 	asking          // its attempt is under way
 	refused         // its attempt was refused, but the reply is still under way
 	granted         // it was handed the hold, and hasn't noticed it yet
-	having          // it has the lock
+	having          // it holds the lock
 	releasing       // its release is under way, because no call waited for a hand-over
 	ending          // its release is under way, because the chain's time had elapsed
 	released        // the release was carried out, but the reply is still under way

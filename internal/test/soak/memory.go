@@ -174,7 +174,7 @@ func send[Req, Res any](
 	}
 	t := w.spring()
 	answers := make(chan answer, 1)
-	go func() { // goes on if the caller leaves
+	go func() { // continues if the caller leaves
 		a := answer{err: w.pass(faults.ToServer, cuts)}
 		if a.err == nil {
 			if t != nil && t.hold {

@@ -57,7 +57,7 @@ type soak struct {
 	seed     uint64
 	length   time.Duration
 	episode  time.Duration
-	patience int       // how many polls without progress make await give up
+	patience int       // the number of polls without progress after which await gives up
 	log      io.Writer // for messages about the run
 
 	checker  *checker

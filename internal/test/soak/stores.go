@@ -25,7 +25,7 @@ import (
 type store struct {
 	name      string
 	lease     time.Duration // the shortest lease of its clients
-	processes int           // how many child processes use it, too
+	processes int           // the number of child processes that also use it
 
 	names []string // the locks that it supports; nil: all
 

@@ -48,7 +48,7 @@ type visit struct {
 	opts  []dlock.AcquireOption
 
 	hold  hold
-	valid func() bool // says whether the hold is still valid
+	valid func() bool // reports whether the hold is still valid
 	count int         // the number of unlocks needed
 }
 
@@ -327,7 +327,7 @@ func (v *visit) expect(what string, err error) {
 	case !errors.Is(err, dlock.ErrNotHeld):
 		return
 	case (v.nests || v.mixed) && now()-v.hold.Asked > lossMemory*v.Lease:
-		return // the client has forgotten the loss by now
+		return // the client has since forgotten the loss
 	}
 	v.wrong("%s: %v", what, err)
 }
@@ -375,7 +375,7 @@ func (v *visit) report(version uint64) {
 // false.
 func (v *visit) isHeld() bool {
 	if v.mixed {
-		return false // the answer may be about another user's hold
+		return false // the answer may concern another user's hold
 	}
 	ctx, cancel := context.WithTimeout(v.ctx, v.Lease)
 	defer cancel()

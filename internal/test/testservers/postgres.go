@@ -115,7 +115,7 @@ func initPostgres(t TB, folder, data string) {
 	defer os.RemoveAll(ours)
 	copied := filepath.Join(ours, "data")
 	if exec.Command("cp", "-a", data, copied).Run() == nil {
-		_ = os.Rename(copied, kept) // an error means that the folder exists by now
+		_ = os.Rename(copied, kept) // an error means that the folder now exists
 	}
 }
 
@@ -280,7 +280,7 @@ func (s *Server) quit() {
 	cmd, exited := s.cmd, s.exited
 	s.mu.Unlock()
 	if cmd != nil {
-		_ = cmd.Process.Signal(syscall.SIGQUIT) // an error says that it has ended already
+		_ = cmd.Process.Signal(syscall.SIGQUIT) // an error means that it has already ended
 		s.mu.Lock()
 		for _, pid := range append(children(cmd.Process.Pid), cmd.Process.Pid) {
 			_ = syscall.Kill(pid, syscall.SIGCONT) // if it was stopped
@@ -359,7 +359,7 @@ func children(pid int) []int {
 // runs could write into a folder that is being removed.
 func killAll(pids []int) {
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // an error says that it has ended already
+		_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that it has already ended
 	}
 	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if !slices.ContainsFunc(pids, runs) {

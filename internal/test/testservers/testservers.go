@@ -187,7 +187,7 @@ func (s *Server) Kill() {
 		return
 	}
 	started := children(cmd.Process.Pid)
-	cmd.Process.Kill() // also ends a stopped process; an error says that it has ended already
+	cmd.Process.Kill() // also ends a stopped process; an error means that it has already ended
 	<-exited
 	killAll(started)
 }
@@ -206,7 +206,7 @@ func (s *Server) signal(sig os.Signal) {
 		s.t.Fatalf("%v to %s: %v", sig, s.spec.Program, err)
 	}
 	for _, pid := range children(s.cmd.Process.Pid) {
-		_ = syscall.Kill(pid, sig.(syscall.Signal)) // an error says that it has ended already
+		_ = syscall.Kill(pid, sig.(syscall.Signal)) // an error means that it has already ended
 	}
 }
 

@@ -67,7 +67,7 @@ func (l *LineListener) given(owner string, since time.Time) {
 	l.t.Helper()
 	g, heard := l.next(), time.Now()
 	if g.Owner == owner && g.Lease == 0 && heard.Sub(since) > 500*time.Millisecond {
-		return // after so long the grant may have expired, so the owner is told to ask
+		return // by then the grant may have expired, so the owner is told to ask
 	}
 	if g.Owner != owner || g.Lease != time.Second || g.Since.After(heard) {
 		l.t.Errorf("%+v was given the lock, heard at %v; want %s", g, heard, owner)

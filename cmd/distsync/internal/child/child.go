@@ -115,7 +115,7 @@ func (c *Child) Until(t time.Time) {
 	// earlier, not later.
 	now := clock()
 	word := binary.BigEndian.AppendUint64(nil, uint64(now+time.Until(t)))
-	_, _ = c.link.Write(word) // fails if the guard is dead, and then the command is, too
+	_, _ = c.link.Write(word) // fails if the guard is dead, and then so is the command
 }
 
 // Signal sends a signal to the command and its group. With SIGCONT it also gives the command the
