@@ -1,5 +1,5 @@
 // Package postgresbackend keeps distributed locks in PostgreSQL with pgx, for programs that already
-// have a database. Locks work as in the other stores. Only this store has [Backend.Guard], which
+// have a database. Locks work as in the other stores. Only this store offers [Backend.Guard], which
 // makes sure that a transaction of the program has ended before another holder gets the lock.
 //
 //	pool, err := pgxpool.New(ctx, "postgres://app@localhost:5432/orders")
@@ -63,7 +63,7 @@
 //	 orders:42 | 6ab0…:17 |     1 | 2026-11-23 09:14:02.170712+00
 //
 // Readers, holders of permits, waiters for a fair lock, waiting writers, and sessions that want to
-// be notified of a release have a row each in distsync_v1_part. Its comments in [Schema] tell them
+// be notified of a release each have a row in distsync_v1_part. Its comments in [Schema] tell them
 // apart. Names and owners are stored verbatim. If they aren't text, or begin with \x, they are
 // stored as \x and hexadecimal digits. A name has at most 2,500 bytes. A row of an unknown kind
 // isn't changed, and causes [backend.ErrConflict].
@@ -77,9 +77,9 @@
 //
 // # Waiting
 //
-// Each waiting client has a connection of its own that listens, and a note in the database. A
-// release that finds notes sends a message after its commit. A release that finds none sends
-// nothing. The client relies on the connection once it has received a test message.
+// Each waiting client has its own connection that listens, and a note in the database. A release
+// that finds notes sends a message after its commit. A release that finds none sends nothing. The
+// client relies on the connection once it has received a test message.
 //
 // PostgreSQL wakes every listening connection of the database for every message. In measurements, a
 // server passed on 27,000 messages a second with no listening connection, 2,400 with fifty, and 700

@@ -29,9 +29,9 @@
 //
 // With a single Redis, a lock is as safe as that server. If the server is lost, its locks are gone.
 // If a lagging replica takes over, two clients may hold the lock. Here such a store has only one
-// vote of three. The same is true of a store that is cut off from some clients. The other two
+// vote of three. The same applies to a store that is cut off from some clients. The other two
 // continue: held locks stay held, and free ones can be acquired. A lock is lost only when a
-// majority of the stores doesn't have it.
+// majority of the stores no longer has it.
 //
 // # What it doesn't protect from
 //
@@ -42,12 +42,12 @@
 //
 //   - Clocks that run at different speeds. Each store counts the lease on its own clock, and the
 //     client relies on 99 % of it. A store whose clock jumps ahead loses its vote. If the clocks of
-//     two stores jump within one lease, two clients may have the lock.
+//     two stores jump within one lease, two clients may hold the lock.
 //
 //   - A store that restarts empty, or fails over to a replica that lags, within a lease. It grants
 //     the lock a second time. That does no harm to a lock that all three stores have granted. But
 //     perhaps only two have granted it, because the third was down or busy with another's attempt.
-//     Then the lock isn't safe until its next renewal, when the third grants it, too. So a store
+//     Then the lock isn't safe until its next renewal, when the third also grants it. So a store
 //     without a disk must stay down after a crash for the longest lease that is used (30 s, unless
 //     a program asks for more). So must a store that writes to disk every second. With "appendfsync
 //     always" a restart is harmless. To delay the restart, set RestartSec= in the systemd unit.
@@ -63,11 +63,11 @@
 //     and may release a lock before that store has carried out the acquisition. Then the client
 //     releases that vote about 50 ms later. A call that asks that store first within these 50 ms
 //     doesn't get the lock, and waits a little longer. If it may not wait, it is told that another
-//     has the lock. This never gives the lock to two owners, and no longer happens when the client
+//     holds the lock. This never gives the lock to two owners, and no longer happens once the client
 //     has had an answer or two from that store.
 //
 //   - A forced unlock isn't atomic in several stores. A call that is just acquiring the lock may
-//     not get it, although in the end no call has it.
+//     not get it, although in the end no call holds it.
 //
 //   - A store that loses its data also loses the notes of waiting writers, which keep new readers
 //     out. A note is only in the store that is asked first. It is back when the writer asks again.
@@ -113,23 +113,23 @@
 // acquisition takes two round trips. If the first store refuses, the call asks no other store for a
 // vote. So if many clients want the lock, the votes aren't split: one of them gets all. If the
 // first store is down, or takes longer than both 20 ms and four of its usual round trips, the call
-// asks the next store instead. For a second, the slow store is then asked last. A call without a
+// asks the next store instead. Then the slow store is asked last for a second. A call without a
 // majority releases its votes at once, and doesn't wait for a store that hangs. A release frees the
 // other stores first, and the first store last, since the waiters listen there. If that store dies,
 // they listen at the next one. If it hangs without closing its connections, they notice that when
 // they look again, within a third of a lease.
 //
-// A single store that refuses doesn't block the lock. It may still have a hold that has ended in
-// the others, because it hung during the release, or because its clock stands still. So a call that
-// the first store refused looks at the others, once a second at most. If the lock is free in them,
-// and still is about 20 ms later, the call asks them without the first store. Readers do that only
-// if the first store has a write, since the note of a waiting writer is in one store only. While
-// one store has such an old hold, read-write locks change hands more slowly: their waiters look
-// again only after a third of a lease.
+// A single store that refuses doesn't block the lock. It may still have a hold that ended in the
+// others, because it hung during the release, or because its clock stands still. So a call that the
+// first store refused looks at the others, once a second at most. If the lock is free in them, and
+// still is about 20 ms later, the call asks them without the first store. Readers do that only if
+// the first store has a write, since the note of a waiting writer is in only one store. While one
+// store has such an old hold, read-write locks change hands more slowly: their waiters look again
+// only after a third of a lease.
 //
-// Each attempt has a name of its own in the stores: the owner's name, a dot and a number. So a late
-// request of an old attempt can't be taken for the next attempt. The session releases the old
-// attempt in the background, until the store has answered. The session counts the holder's
+// Each attempt has its own name in the stores: the owner's name, a dot and a number. So a late
+// request of an old attempt can't be mistaken for one of the next attempt. The session releases the
+// old attempt in the background, until the store has answered. The session counts the holder's
 // re-entries, and in the stores a re-entry is a renewal. Renewals go to all stores at the same
 // time, and succeed if a majority of them confirms the hold.
 //
