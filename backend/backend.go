@@ -15,25 +15,25 @@ type Backend interface {
 	// Backend are independent: they see each other's steps only through the store.
 	Open() Session
 
-	// Limits says what the store cannot do. It always returns the same value.
+	// Limits returns the store's restrictions. It always returns the same value.
 	Limits() Limits
 }
 
 // Limits are a store's restrictions. The zero value is a store without restrictions: leases of
 // whole milliseconds, from 1 ms.
 type Limits struct {
-	// MinLease is the shortest lease that the store keeps. No request has a shorter lease.
+	// MinLease is the shortest lease that the store supports. No request has a shorter lease.
 	MinLease time.Duration
 
 	// LeaseStep is the unit in which the store counts leases. The lease of every request is a
 	// whole multiple of it. Zero means a millisecond.
 	LeaseStep time.Duration
 
-	// Kinds is the set of kinds of lock that the store has besides [Exclusive].
+	// Kinds is the set of kinds of lock that the store supports besides [Exclusive].
 	Kinds Kinds
 
-	// Keeps says that the store can keep a released lock taken for a while: see
-	// [ReleaseRequest].Keep. Then it can do so for all its kinds except Read.
+	// Keeps reports whether the store can keep a released lock taken for a while: see
+	// [ReleaseRequest].Keep. If so, it can do that for all its kinds except Read.
 	Keeps bool
 }
 
@@ -62,8 +62,8 @@ type Limits struct {
 type Session interface {
 	// Acquire takes the lock for the request's owner if it is free. If that owner holds it already,
 	// Acquire counts one more hold. In both cases the lock expires after the request's lease,
-	// counted from now. If another holds it, nothing changes. For Read and Write no step makes the
-	// end earlier, since several holds may share one end.
+	// counted from now. If another owner holds it, nothing changes. For Read and Write no step
+	// makes the end earlier, since several holds may share one end.
 	Acquire(ctx context.Context, req AcquireRequest) (AcquireResult, error)
 
 	// Release gives back one hold of the request's owner. With the last hold the lock becomes free,
@@ -79,8 +79,8 @@ type Session interface {
 	// ForceRelease frees the lock, whichever owner holds it and however often, and wakes the
 	// waiters. The line of a Fair lock stays, and the first in line gets the lock. For Permits it
 	// gives back all permits of all owners. For a Read it frees nothing while an owner writes. For
-	// a Write it frees nothing if there are only readers. Otherwise it frees the Read of the
-	// Write's owner, too.
+	// a Write it frees nothing if there are only readers. Otherwise it also frees the Read of the
+	// Write's owner.
 	ForceRelease(ctx context.Context, req ForceReleaseRequest) (ForceReleaseResult, error)
 
 	// Look reports on the lock and changes nothing. Its report was true at one moment between call
@@ -95,14 +95,15 @@ type Session interface {
 	Close() error
 }
 
-// Kind is a kind of lock. Every store has [Exclusive], and the kinds that its [Limits] declare. A
-// session answers a request of any other kind with [UnknownKind], an error of kind [Refused] that
+// Kind is a kind of lock. Every store supports [Exclusive] and the kinds that its [Limits] declare.
+// A session answers a request of any other kind with [UnknownKind], an error of kind [Refused] that
 // names the store and the kind.
 //
-// Exclusive, Fenced and Fair are three ways to use one lock: under the same name, each excludes the
-// others. Read and Write are the sides of a read-write lock. Permits belong to a semaphore. A name
-// belongs to one of these three: a lock, a read-write lock, or a semaphore. A step of a kind that
-// doesn't fit fails with [ErrConflict] at once, and changes nothing.
+// Exclusive, Fenced and Fair are three ways to use one lock: locks of the same name exclude each
+// other, whichever of these kinds they are. Read and Write are the sides of a read-write lock.
+// Permits belong to a semaphore. A name belongs to one of these three: a lock, a read-write lock,
+// or a semaphore. A step of a kind that doesn't fit fails with [ErrConflict] at once, and changes
+// nothing.
 type Kind uint8
 
 const (
@@ -112,13 +113,13 @@ const (
 	// Fenced is an Exclusive lock whose acquisitions are numbered: see [AcquireResult].Token.
 	Fenced
 
-	// Read is a lock with any number of owners, while no other owner has it for writing. Each owner
-	// holds it once. If an owner acquires it again, the owner still has it once, for at least the
+	// Read is a lock with any number of owners, while no other owner holds the Write. Each owner
+	// holds it once. If an owner acquires it again, the owner still holds it once, for at least the
 	// new lease.
 	Read
 
 	// Write is a lock with one owner at a time, which may hold it several times, while no other
-	// owner reads. Its owner may acquire the Read of that name, too, and keeps it after the last
+	// owner reads. Its owner may also acquire the Read of that name, and keeps it after the last
 	// release of the Write. An owner that only reads can't get the Write: there is no upgrade.
 	Write
 
@@ -130,12 +131,12 @@ const (
 	// the permits that it asks for, or none.
 	Permits
 
-	// Latch is no kind of lock, and is in no [Limits]. Only a [SubscribeRequest] names it: see
-	// [Latcher].
+	// Latch isn't a kind of lock, and no [Limits] include it. It is used only in a
+	// [SubscribeRequest]: see [Latcher].
 	Latch
 )
 
-// String returns the kind in a word.
+// String returns the kind's name, in lower case.
 func (k Kind) String() string {
 	switch k {
 	case Exclusive:
@@ -168,10 +169,10 @@ func (k Kind) locks() string {
 	return k.String() + " locks"
 }
 
-// Kinds is a set of kinds of lock. Every set has Exclusive.
+// Kinds is a set of kinds of lock. Every set contains Exclusive.
 type Kinds uint64
 
-// KindsOf returns the set of Exclusive and the given kinds.
+// KindsOf returns the set that consists of Exclusive and the given kinds.
 func KindsOf(kinds ...Kind) Kinds {
 	set := Kinds(0)
 	for _, k := range kinds {
@@ -180,62 +181,61 @@ func KindsOf(kinds ...Kind) Kinds {
 	return set
 }
 
-// Has says whether a kind is in the set.
+// Has reports whether a kind is in the set.
 func (s Kinds) Has(k Kind) bool { return k == Exclusive || s&(1<<k) != 0 }
 
-// AcquireRequest asks for a lock, once.
+// AcquireRequest is a request to acquire a lock once.
 type AcquireRequest struct {
 	Kind  Kind
-	Name  string        // name of the lock; never empty
+	Name  string        // the lock's name; never empty
 	Owner string        // opaque, never empty, only compared for equality
 	Lease time.Duration // positive, a multiple of Limits.LeaseStep, at least Limits.MinLease
 
-	// Reentry says that the owner believes it holds the lock already. Then the result must carry
-	// Count. Apart from that, Reentry matters only for a Fair lock: without it, an owner that has
-	// the lock already gets no further hold. So a client may repeat an attempt. If the store gave
-	// the owner the lock just before the request, the owner has it once.
+	// Reentry is set if the owner believes that it already holds the lock. Then the result must
+	// include Count. Apart from that, Reentry matters only for a Fair lock: without it, an owner
+	// that already holds the lock gets no further hold. So a client may repeat an attempt. If the
+	// store gave the owner the lock just before the request, the owner holds it once.
 	Reentry bool
 
-	// Waited is how long the owner has waited for the lock. Place, unless it is zero, says that the
-	// owner goes on waiting if it doesn't get the lock now. The owner will then ask again, or
-	// release, within the time Place.
+	// Waited is how long the owner has waited for the lock. If Place isn't zero, the owner keeps
+	// waiting if it doesn't get the lock now. It will then ask again, or release, within that time.
 	//
 	// If a Write with a Place isn't acquired, the store keeps a note of its owner, with the time
 	// when the wait began: now minus Waited. The note ends after Place, unless the owner asks
 	// again. It also ends when the owner acquires the Write, and when the owner releases, even if
 	// it held nothing. A Read isn't acquired while there is a note whose owner has waited longer,
-	// even if nobody writes. The result of that Read says how long the note lasts at most. So
+	// even if nobody writes. The result of that Read reports how long the note lasts at most. So
 	// writers get their turn, however many owners read. Notes don't keep out an owner that reads or
 	// writes already.
 	//
 	// If a Fair lock with a Place isn't acquired, the owner gets a place at the end of the line, or
 	// keeps the one that it has. The place ends after Place, counted from now, unless it is kept
-	// for longer (see [Liner]). Without a Place nothing changes. For a Fair lock, Waited, unless it
-	// is zero, says that the store gave the owner the lock, but the owner heard of it too late to
-	// keep it. If a store gives locks for about a second, such an owner comes first in line if it
-	// has no place, and gets the lock at once if that is free. Other stores ignore Waited for a
-	// Fair lock. Kinds other than Write and Fair ignore both fields.
+	// for longer (see [Liner]). Without a Place nothing changes. For a Fair lock, a Waited above
+	// zero means that the store gave the owner the lock, but the owner heard of it too late to keep
+	// it. If a store gives locks for about a second, such an owner comes first in line if it has no
+	// place, and gets the lock at once if that is free. Other stores ignore Waited for a Fair lock.
+	// Kinds other than Write and Fair ignore both fields.
 	Waited, Place time.Duration
 
-	// Permits is how many permits the request asks for: 1 or more. Limit is how many there are in
-	// all. A Limit of 0 stands for the limit that the store was told last. Both fields are 0 for
-	// other kinds.
+	// Permits is the number of permits requested, 1 or more. Limit is the total number of permits.
+	// A Limit of 0 stands for the last limit that the store was given. Both fields are 0 for other
+	// kinds.
 	Permits, Limit int
 }
 
 // AcquireResult is the answer to an [AcquireRequest].
 type AcquireResult struct {
-	// Acquired says whether the request has got the lock.
+	// Acquired reports whether the request acquired the lock.
 	Acquired bool
 
-	// Count is how many holds the owner has in the store now. It is required if a re-entry was
-	// acquired, and may be zero otherwise. The backend may read it in a further step just after the
-	// acquisition.
+	// Count is the number of holds that the owner now has in the store. It is required if a
+	// re-entry was acquired, and may be zero otherwise. The backend may read it in a further step
+	// just after the acquisition.
 	Count int
 
 	// Remaining, if the lock was not acquired, is how long the present hold lasts without renewal.
 	// It is negative if the hold never ends, or if the store doesn't know its end. If a note keeps
-	// a Read out, Remaining is how long that note lasts, and more than zero.
+	// a Read out, Remaining is how long that note lasts, which is more than zero.
 	Remaining time.Duration
 
 	// Token is the fencing token of a Fenced lock that was acquired. It is never zero. It is larger
@@ -245,9 +245,10 @@ type AcquireResult struct {
 	Token uint64
 }
 
-// ReleaseRequest gives back one hold. For a Write it also removes the note of an owner that waited,
-// and wakes all waiters if there was such a note. For a Fair lock whose owner holds nothing, it
-// gives up the owner's place in line. For Permits it gives back all permits of the owner.
+// ReleaseRequest is a request to give back one hold. For a Write it also removes the note of an
+// owner that waited, and wakes all waiters if there was such a note. For a Fair lock whose owner
+// holds nothing, it gives up the owner's place in line. For Permits it gives back all permits of
+// the owner.
 type ReleaseRequest struct {
 	Kind  Kind
 	Name  string
@@ -259,16 +260,16 @@ type ReleaseRequest struct {
 	// Keep, unless it is zero, is how long the lock stays taken after its owner's last release,
 	// counted from now. The outcome is then [Kept]. The store wakes no waiters, only subscribers
 	// that watch (see SubscribeRequest.Watches). The waiters look again at the time at which they
-	// would have looked anyway. Keep may be longer or shorter than the lease. When that time is
-	// over, the lock is like one whose lease has run out.
+	// would have looked anyway. Keep may be longer or shorter than the lease. After that time, the
+	// lock is like one whose lease has expired.
 	//
 	// Until then, an owner that no request can name holds the lock. Its former owner can't acquire
 	// or renew it. Late or repeated requests of the former owner change nothing, and leave no note
 	// and no place. If it releases again with Keep, the outcome is Kept, and nothing changes. If it
 	// releases without Keep, the outcome is NotHeld. A Look reports the lock as held, and as Kept.
-	// An Inspector names the former owner. A ForceRelease frees the lock. An owner that had a Write
-	// and also a Read goes on reading. Then the Write may stay kept until the Read would end, if
-	// that is later. Other owners can get the Permits that aren't kept.
+	// An Inspector names the former owner. A ForceRelease frees the lock. An owner that held both
+	// the Write and the Read keeps reading. Then the Write may stay kept until the Read would end,
+	// if that is later. Other owners can get the Permits that aren't kept.
 	//
 	// Keep is a whole number of milliseconds, even if leases are coarser. In a store that counts
 	// leases in longer steps, the session ends the keep in time. If the session's process dies, or
@@ -276,9 +277,8 @@ type ReleaseRequest struct {
 	// Limits.Keeps is set. Read ignores it. An owner that holds nothing keeps nothing.
 	Keep time.Duration
 
-	// AskWaiting asks for ReleaseResult.Waiting. A client sets AskWaiting if it has had the lock
-	// for a while and may want it again. If the answer would cost a round trip, the store leaves it
-	// out.
+	// AskWaiting asks for ReleaseResult.Waiting. A client sets it if it has held the lock for a
+	// while and may want it again. If the answer would cost a round trip, the store omits it.
 	AskWaiting bool
 }
 
@@ -294,7 +294,7 @@ const (
 	Kept
 )
 
-// String returns the outcome in words.
+// String returns the outcome as text.
 func (o ReleaseOutcome) String() string {
 	switch o {
 	case Left:
@@ -311,19 +311,19 @@ func (o ReleaseOutcome) String() string {
 // ReleaseResult is the answer to a [ReleaseRequest].
 type ReleaseResult struct {
 	Outcome ReleaseOutcome
-	// Counted says that Waiting is known. It may be false even if the request had AskWaiting.
+	// Counted reports whether Waiting is known. It may be false even if AskWaiting was set.
 	Counted bool
-	// Waiting is how many other clients, at least, wait for the lock that was freed. The client
-	// that released it lets them come first.
+	// Waiting is a lower bound on the number of other clients that wait for the freed lock. The
+	// client that released it lets them go first.
 	Waiting int
-	// Strangers is how many of the waiting clients, as far as is known, aren't clients of package
-	// dlock. A client of package dlock hands a lock over between its own callers, but a stranger
-	// gets one turn at a time. So a client should hand over less if strangers wait. Otherwise it
+	// Strangers is the number of waiting clients that, as far as is known, don't use package dlock.
+	// A client of package dlock hands a lock over between its own callers, but a stranger gets one
+	// turn at a time. So a client should hand over less often while strangers wait. Otherwise it
 	// would take nearly all turns.
 	Strangers int
 }
 
-// RenewRequest asks to renew a hold.
+// RenewRequest is a request to renew a hold.
 type RenewRequest struct {
 	Kind  Kind
 	Name  string
@@ -335,11 +335,11 @@ type RenewRequest struct {
 
 // RenewResult is the answer to a [RenewRequest].
 type RenewResult struct {
-	// Held says whether the owner holds the lock, which now expires after the request's lease.
+	// Held reports whether the owner holds the lock, which now expires after the request's lease.
 	Held bool
 }
 
-// ForceReleaseRequest frees a lock, whichever owner holds it.
+// ForceReleaseRequest is a request to free a lock, whichever owner holds it.
 type ForceReleaseRequest struct {
 	Kind Kind
 	Name string
@@ -347,11 +347,11 @@ type ForceReleaseRequest struct {
 
 // ForceReleaseResult is the answer to a [ForceReleaseRequest].
 type ForceReleaseResult struct {
-	// Released says whether the lock was held.
+	// Released reports whether the lock was held.
 	Released bool
 }
 
-// LookRequest asks about a lock and one owner.
+// LookRequest is a request for the state of a lock and the holds of one owner.
 type LookRequest struct {
 	Kind  Kind
 	Name  string
@@ -360,8 +360,8 @@ type LookRequest struct {
 	Permits, Limit int // as in AcquireRequest; Permits may be zero if Owner is empty
 }
 
-// LookResult is the answer to a [LookRequest]. For Read it is about readers only, and for Write
-// about the writer only.
+// LookResult is the answer to a [LookRequest]. For Read it describes only the readers, and for
+// Write only the writer.
 type LookResult struct {
 	Held  bool // any owner holds the lock, in this kind
 	Count int  // number of holds, or permits, of the request's owner
@@ -369,7 +369,7 @@ type LookResult struct {
 	Remaining time.Duration
 	Available int // number of the limit's permits that are free; never negative
 
-	// Kept says that the lock has been released, but stays taken: see [ReleaseRequest].Keep.
-	// Remaining is how long that lasts. Kept is never set for Read and Permits.
+	// Kept reports whether the lock has been released but stays taken: see [ReleaseRequest].Keep.
+	// If so, Remaining is how long it stays taken. Kept is never set for Read and Permits.
 	Kept bool
 }

@@ -1,7 +1,7 @@
 package backend
 
-// Capabilities are what a session can do besides its steps. A field that is nil or zero is a
-// capability that the session doesn't have. The comment of each field says what happens then.
+// Capabilities are the optional features of a session. A nil or zero field is a capability that the
+// session lacks. Each field's comment describes what happens then.
 type Capabilities struct {
 	// Notifier tells waiters that a lock has become free. Without it waiters poll.
 	Notifier Notifier
@@ -65,12 +65,12 @@ const (
 type Capable interface {
 	Session
 
-	// Capabilities returns what the session can do. It always returns the same value.
+	// Capabilities returns the session's capabilities. It always returns the same value.
 	Capabilities() Capabilities
 }
 
-// CapabilitiesOf returns what a session can do besides its steps. A [Capable] session says so
-// itself. The capabilities of any other session follow from the interfaces that it implements.
+// CapabilitiesOf returns the capabilities of a session. If the session is [Capable], they are what
+// its Capabilities method returns. Otherwise they follow from the interfaces that it implements.
 func CapabilitiesOf(s Session) Capabilities {
 	if c, ok := s.(Capable); ok {
 		return c.Capabilities()

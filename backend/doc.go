@@ -1,16 +1,16 @@
 // Package backend describes what a store must do to hold distributed locks.
 //
 // Application code uses package [github.com/seed951563bd/distsync/dlock] and the constructor of one
-// of the backends. To write a backend, implement [Backend] and [Session], and such [Capabilities]
-// as the store has. Then run the contract suite on it: see package
+// of the backends. To write a backend, implement [Backend] and [Session], and the [Capabilities]
+// that the store has. Then run the contract suite on it: see package
 // [github.com/seed951563bd/distsync/contract].
 //
 // A store needs only five atomic steps: to acquire, release, renew, force-release and look at a
-// lock. Holds end by themselves when their lease runs out, by the store's own clock. Re-entry,
-// renewals, the order of waiters and lost replies are handled in dlock, once for every store.
+// lock. A hold ends when its lease expires on the store's own clock. Re-entry, renewals, the order
+// of waiters and lost replies are handled in dlock, once for every store.
 //
-// The store knows a lock by its name, and its holder by an opaque string, the owner. Per name it
-// keeps at most one owner, how often that owner holds the lock, and when the hold ends:
+// The store knows a lock by its name, and its holder by an opaque string, the owner. For each name
+// it keeps at most one owner, the number of that owner's holds, and when they end:
 //
 //	Acquire: free, or held by the same owner     count + 1, expires after the lease
 //	Acquire: held by another                     unchanged; says how long it lasts
@@ -30,11 +30,11 @@
 //
 // # Kinds of lock
 //
-// A store declares its other kinds in its [Limits]. So a store that doesn't have a kind, or is
+// A store declares its other kinds in its [Limits]. So a store that doesn't support a kind, or is
 // older than that kind, needs no change. Every request names its kind. If the store doesn't declare
 // that kind, the step fails at once with [UnknownKind], and [Capabilities].WhyNot says why.
 //
-// A [Fenced] lock is an Exclusive lock with fencing tokens. The table above applies to it, too, and
+// A [Fenced] lock is an Exclusive lock with fencing tokens. The table above also applies to it, and
 // under one name both are the same lock. The store also keeps a number for each name, and keeps it
 // when the lock is free:
 //
@@ -72,7 +72,7 @@
 //	everything else                               unchanged
 //
 // "Anybody reads" includes the owner that wants to write: there is no upgrade. A store may keep one
-// end for all readers, besides an end for each. Then a reader whose lease has run out may still
+// end for all readers, besides an end for each. Then a reader whose lease has expired may still
 // count as reading while others read. But it must be gone when the last other reader leaves, and it
 // must not keep out an owner that would otherwise get the lock.
 //
@@ -98,9 +98,9 @@
 // needn't wake the waiters for another. So mixing the kinds is allowed, but unwise.
 //
 // [Permits] are the permits of a semaphore. For each name the store keeps the owners, each with its
-// number of permits and its end. It may also keep the limit that it was told last. "Out" is how
-// many permits all owners have together. The limit is the request's, or the one that the store was
-// told last:
+// number of permits and its end. It may also keep the last limit that it was given. "Out" is the
+// number of permits that all owners hold together. The limit is the request's, or else the last one
+// that the store was given:
 //
 //	Acquire: the owner has as many                      lasts for the lease, counted from now
 //	Acquire: the owner has none, out + Permits <= limit has them until the lease runs out
@@ -118,26 +118,26 @@
 //	                                                    if it had none
 //	everything else                                     unchanged
 //
-// A limit counts for the request that has it. When a request gets permits, the store also keeps the
-// request's limit, for requests without one. If that limit is larger than before, waiters are
-// woken. If a request has no limit, and the store knows none, the step fails with [ErrNoLimit]. The
-// store may forget the limit while no permit is acquired. If Permits is more than the limit, the
-// step fails with [ErrTooMany].
+// A limit applies to the request that states it. When a request gets permits, the store also keeps
+// the request's limit, for requests without one. If that limit is larger than before, waiters are
+// woken. If a request has no limit, and the store doesn't know one, the step fails with
+// [ErrNoLimit]. The store may forget the limit while no permit is acquired. If Permits exceeds the
+// limit, the step fails with [ErrTooMany].
 //
 // A name belongs to a lock, a read-write lock or a semaphore until that is free. Until then a step
 // of one of the other two fails with [ErrConflict]. A semaphore keeps its name as long as the store
 // keeps its limit. A step that fails with ErrConflict changes nothing: the note of a Write stays
 // until it ends, even if the step is its owner's Release. Under one name an owner has holds of only
-// one of these three. If it has holds of another one, a step may count them as another owner's.
+// one of these three. If it also has holds of another, a step may count them as another owner's.
 // Notes and places aren't holds.
 //
 // # Leases and clocks
 //
 // Only the store's clock decides when a lease ends. The lease is counted from the moment at which
 // the step was carried out. Clients count it on their own monotonic clocks, from before they sent
-// the request. They stop relying on it when 99 % of it is over, since the store's clock may run 1 %
-// faster than theirs. If the store's clock jumps ahead, locks are lost. Never compare the clocks of
-// two clients' machines.
+// the request. They stop relying on it after 99 % of it, since the store's clock may run 1 % faster
+// than theirs. If the store's clock jumps ahead, locks are lost. Never compare the clocks of two
+// clients' machines.
 //
 //   - A hold must not end early. It may end late, for example by a sweep every second. Until then
 //     every step finds it held, including its owner's release and renewal, and waiters wait longer.
@@ -166,8 +166,8 @@
 //
 // # Further capabilities
 //
-// A session's [Capabilities] are what else it can do. The comment of each says what happens without
-// it:
+// A session's [Capabilities] are its optional features. The comment of each describes what happens
+// without it:
 //
 //   - [Notifier]: the store notifies waiters of releases.
 //   - [BatchRenewer], [Batcher]: it renews, or acquires and releases, several locks in few
@@ -178,9 +178,9 @@
 //
 // A session that implements one of these interfaces has that capability. A session that wraps
 // another must implement [Capable] and list its capabilities, or it loses all of them. A session
-// must also do that for a capability that isn't an interface: Steps and Settle, about steps whose
-// context ends, and WhyNot, the reason why it doesn't have a kind of lock.
+// must also do that for the capabilities that aren't interfaces: Steps and Settle, for steps whose
+// context ends, and WhyNot, the reason why it doesn't support a kind of lock.
 //
 // Requests and results are structs, so that new fields don't break backends written elsewhere. The
-// zero value of a new field means the earlier behaviour.
+// zero value of a new field stands for the earlier behaviour.
 package backend

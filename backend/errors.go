@@ -5,30 +5,29 @@ import (
 	"fmt"
 )
 
-// ErrConflict is wrapped in the error of a step that found, under the lock's name, something that
-// is no lock, or a lock of another kind. Such an error is of kind [Refused], and nothing was
+// ErrConflict is wrapped by the error of a step if the lock's name belongs to a lock of another
+// kind, or to something that isn't a lock. Such an error is of kind [Refused], and nothing was
 // changed.
 var ErrConflict = errors.New(
 	"the name is in use for another kind of lock, or for data that isn't a lock")
 
-// ErrLost says that a former holder no longer has the lock. It is wrapped in the error of a write
-// that is refused because a later holder has a larger fencing token.
+// ErrLost means that a former holder no longer holds the lock. It is wrapped by the error of a
+// write that is refused because a later holder has a larger fencing token.
 var ErrLost = errors.New("lost")
 
 // Errors about the number of permits. A step that returns one of them is of kind [Refused], and has
 // changed nothing.
 var (
-	// ErrNoLimit says that a request for permits has no limit, and that the store knows none
-	// either.
+	// ErrNoLimit means that a request for permits has no limit, and that the store doesn't know
+	// one.
 	ErrNoLimit = errors.New("the number of permits is not known")
 
-	// ErrTooMany says that a request asks for more permits than there are, so that it could never
-	// get them.
+	// ErrTooMany means that a request asks for more permits than exist, so it can never succeed.
 	ErrTooMany = errors.New("more permits than there are")
 )
 
-// UnknownKind returns the error of a step for a kind of lock that the store doesn't have. The error
-// is of kind [Refused], and wraps [errors.ErrUnsupported].
+// UnknownKind returns the error of a step for a kind of lock that the store doesn't support. The
+// error is of kind [Refused], and wraps [errors.ErrUnsupported].
 func UnknownKind(store string, kind Kind) error {
 	return &Error{
 		Kind: Refused, Err: fmt.Errorf("%s has no %s: %w", store, kind.locks(),
@@ -36,10 +35,10 @@ func UnknownKind(store string, kind Kind) error {
 	}
 }
 
-// ErrorKind says whether a step that returned an error was carried out.
+// ErrorKind classifies the errors of steps by whether the step may have been carried out.
 type ErrorKind uint8
 
-// The kinds of error. When in doubt a backend must choose Unknown: it is always safe.
+// The kinds of error. When in doubt, a backend must choose Unknown, which is always safe.
 const (
 	// Unknown: the step may have been carried out, or may yet be. Examples are timeouts,
 	// connections that broke after the request was written, errors in the middle of a script, and
@@ -56,7 +55,7 @@ const (
 	Refused
 )
 
-// Error is an error of a step, with its kind.
+// Error is the error of a step, together with its kind.
 type Error struct {
 	Kind ErrorKind
 	Err  error // what happened, in the store's own words; never nil

@@ -9,13 +9,13 @@ import "context"
 // If the session is a [Notifier], waiters subscribe with the kind [Latch]. They are woken when the
 // latch opens. Apart from that, the rules for locks apply.
 type Latcher interface {
-	// Latch carries out a step, which is atomic like those of a Session. If something other than a
-	// latch has the name, and the store can tell, Latch fails with [ErrConflict] and changes
+	// Latch carries out one atomic step, like those of a Session. If the name belongs to something
+	// other than a latch, and the store can tell, Latch fails with [ErrConflict] and changes
 	// nothing.
 	Latch(ctx context.Context, req LatchRequest) (LatchResult, error)
 }
 
-// LatchRequest asks for a step of a latch.
+// LatchRequest is a request for a step of a latch.
 type LatchRequest struct {
 	Step  LatchStep
 	Name  string
@@ -30,10 +30,11 @@ const (
 	// LookAtLatch changes nothing.
 	LookAtLatch LatchStep = iota
 
-	// SetLatch gives a count to a latch that has none. It changes nothing if the latch has one.
+	// SetLatch sets the count of a latch that has none. It changes nothing if the latch already has
+	// one.
 	SetLatch
 
-	// CountDown takes one from the count, and wakes the waiters if none is left. It changes nothing
+	// CountDown decrements the count, and wakes the waiters if it reaches zero. It changes nothing
 	// if the latch is open.
 	CountDown
 )

@@ -12,7 +12,7 @@ type Notifier interface {
 	// the named lock in the store. It returns when the subscription is active. A release after that
 	// must lead to a call of Wake, unless the message is lost, or another owner has the lock by
 	// then. A store may lose messages, since waiters also look again from time to time. The context
-	// is only for the call of Subscribe: the subscription goes on when ctx ends.
+	// applies only to the call of Subscribe: the subscription outlives it.
 	//
 	// If the subscription breaks, the session restores it by itself, and then calls Wake once,
 	// since a release may have gone unnoticed. Needless calls of Wake are allowed; each costs an
@@ -27,7 +27,7 @@ type Notifier interface {
 	Subscribe(ctx context.Context, req SubscribeRequest) (Subscription, error)
 }
 
-// SubscribeRequest asks to be woken when a lock is released.
+// SubscribeRequest is a request to be woken when a lock is released.
 type SubscribeRequest struct {
 	Kind Kind
 	Name string
@@ -39,31 +39,31 @@ type SubscribeRequest struct {
 	// Wake is called with 0. It ignores its parameter.
 	Wake func(Wakeup)
 
-	// Watches says that the subscriber doesn't wait for the lock, but watches its holders. A store
+	// Watches is set if the subscriber doesn't wait for the lock, but watches its holders. A store
 	// that wakes one waiter at a time doesn't count this subscriber as a waiter. Wake is then also
 	// called when a release with Keep has kept an Exclusive or Fenced lock, and may be called when
 	// the lock is acquired.
 	Watches bool
 
 	// Granted is called when the store has given a Fair lock to a waiter in line: see [Liner]. It
-	// is nil for other kinds. The rules for calling Wake apply to it, too. For a Fair lock, Wake
-	// tells waiters to look again. Wake need not be called if a release gives the lock to the first
-	// in line, or frees it while nobody is in line. Both functions may call Subscription.Close
-	// before they return.
+	// is nil for other kinds. The rules for calling Wake also apply to Granted. For a Fair lock,
+	// Wake tells waiters to look again. Wake need not be called if a release gives the lock to the
+	// first in line, or frees it while nobody is in line. Both functions may call
+	// Subscription.Close before they return.
 	Granted func(Grant)
 
 	// Changed, unless it is nil, is called with the reason when the subscription breaks, and with
 	// nil when it works again. It is for traces and logs, so it may be called late. The rules for
-	// calling Wake apply to it, too.
+	// calling Wake also apply to Changed.
 	Changed func(broken error)
 }
 
-// Wakeup is the type of the parameter of [SubscribeRequest].Wake. It is always 0, and means
-// nothing.
+// Wakeup is the type of the parameter of [SubscribeRequest].Wake. It is always 0, and has no
+// meaning.
 type Wakeup uint8
 
-// These are former meanings of a Wakeup. They no longer have an effect: a client itself decides how
-// many of its waiters ask again.
+// Former meanings of a Wakeup. They no longer have any effect: a client decides itself how many of
+// its waiters ask again.
 //
 // Deprecated: call Wake with 0.
 const (
@@ -98,18 +98,18 @@ type Leavable interface {
 // Alerter was an optional interface of a [Session] whose store learns by itself that a lock was
 // taken from its holder.
 //
-// Deprecated: no client calls OnAlert any more, so leave it out. The holder of a lock that was
+// Deprecated: clients no longer call OnAlert, so don't implement it. The holder of a lock that was
 // taken away finds out at its next renewal. With a fixed lease it finds out when that ends.
 type Alerter interface {
-	// OnAlert isn't called.
+	// OnAlert is never called.
 	OnAlert(alert func(name string))
 }
 
 // BatchRenewer is an optional interface of a [Session] that can renew many holds in few requests.
 // Without it each hold is renewed by a call of Renew, and these calls run concurrently.
 type BatchRenewer interface {
-	// RenewBatch does what Renew does, for each request. It calls answer once for each request,
-	// with its index, as soon as the store has answered that request. These calls may come from any
+	// RenewBatch does what Renew does for each request. It calls answer once for each request, with
+	// its index, as soon as the store has answered that request. These calls may come from any
 	// goroutine, and concurrently. RenewBatch returns after the last of these calls. If a store
 	// consists of several servers, one that hangs must not delay the answers of the others. The
 	// requests must not be changed or kept.
@@ -139,7 +139,7 @@ type Batcher interface {
 	)
 }
 
-// Liner is an interface that a [Session] must implement if its store has [Fair] locks.
+// Liner is an interface that a [Session] must implement if its store supports [Fair] locks.
 //
 // All waiters for such a lock stand in line in the store. Each has a place, which ends unless it is
 // kept. Every step about the lock, except Look, first removes the places that have ended. If the
@@ -157,14 +157,14 @@ type Batcher interface {
 // last step. Then the step gives the lock to the first in line, and gets it itself only if its
 // owner is the first.
 type Liner interface {
-	// KeepPlaces is for all owners of a client that wait for one lock. For the owners in line, it
-	// makes their places end after Place, counted from now. An owner that is not in line and
-	// doesn't hold the lock has lost its place. KeepPlaces puts it back, before all others. Several
-	// such owners come back in the order of the request.
+	// KeepPlaces keeps the places of all of a client's owners that wait for one lock. The places of
+	// owners in line then end after Place, counted from now. An owner that is neither in line nor
+	// holding the lock has lost its place. KeepPlaces puts it back, at the head of the line.
+	// Several such owners come back in the order of the request.
 	KeepPlaces(ctx context.Context, req PlacesRequest) (PlacesResult, error)
 }
 
-// PlacesRequest asks to keep places.
+// PlacesRequest is a request to keep places.
 type PlacesRequest struct {
 	Kind   Kind
 	Name   string
@@ -178,20 +178,20 @@ type PlacesResult struct {
 	Remaining time.Duration // how long the present hold lasts, as in AcquireResult
 }
 
-// Grant says that the store gave a lock to an owner in line.
+// Grant reports that the store gave a lock to an owner in line.
 type Grant struct {
 	Owner string
 
 	// Since is a time on this process's monotonic clock at which the owner certainly didn't have
-	// the lock yet. Lease is how long the owner has the lock, counted from Since. A store that
+	// the lock yet. Lease is how long the owner holds the lock, counted from Since. A store that
 	// knows only the time on its own clock must convert it, and allow for the difference between
-	// the clocks. If Lease is zero, the owner has to ask: it isn't known whether the owner has the
-	// lock, or since when.
+	// the clocks. If Lease is zero, the owner has to ask: it isn't known whether the owner holds
+	// the lock, or since when.
 	Since time.Time
 	Lease time.Duration
 }
 
-// Explainer was an optional interface of a [Backend] that can say why it doesn't have a kind of
+// Explainer was an optional interface of a [Backend] that can say why it doesn't support a kind of
 // lock.
 //
 // Deprecated: sessions say that, with [Capabilities].WhyNot.

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A chart shows one metric of a workload. It has lines over the points that have an x, or bars with
+// A chart shows one metric of a workload: as lines over the points that have an x, or as bars with
 // a group for each point.
 type chart struct {
 	name, title string
@@ -34,7 +34,8 @@ const (
 // black.
 const ink = "#808691"
 
-// A palette has the colours of each role of contenders. A role has the same colours on all charts.
+// A palette holds the colours for each of a contender's possible roles. They are the same on all
+// charts.
 type palette struct{ ours, peers, floors []string }
 
 var palettes = map[store]palette{
@@ -132,7 +133,8 @@ func (a axis) place(v float64) float64 {
 	return a.from + share*(a.to-a.from)
 }
 
-// newAxis returns an axis for figures, and the positions of its marks. A linear axis begins at 0.
+// newAxis returns an axis for the figures, and the positions of its marks. A linear axis begins at
+// 0.
 func newAxis(figures []float64, log bool, from, to float64) (a axis, marks []float64) {
 	low, high := slices.Min(figures), slices.Max(figures)
 	a = axis{from: from, to: to, log: log}
@@ -284,7 +286,7 @@ func (c chart) plotBars(d *drawing, r result, lines []line, y axis) {
 	}
 }
 
-// short formats a figure with few characters.
+// short formats a figure in few characters.
 func short(v float64) string {
 	for _, unit := range []struct {
 		size float64

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A contender is one way to lock.
+// A contender is one of the compared ways to lock.
 type contender struct {
 	name  string
 	store store
@@ -14,16 +14,16 @@ type contender struct {
 	role  role
 	open  func(place) (system, error)
 	kind  kind // the kind of lock, if the trial doesn't determine it
-	most  int  // the most processes at a time; 0: no limit
+	most  int  // the maximum number of processes at a time; 0: no limit
 
-	// scripted are the commands that its scripts call in the server. They aren't counted, since
+	// scripted lists the commands that its scripts call in the server. They aren't counted, since
 	// clients don't send them.
 	scripted []string
 }
 
 func (c contender) key() string { return string(c.store) + "/" + c.name }
 
-// takesPart says whether a contender takes part in a workload at a point.
+// takesPart reports whether a contender takes part in a workload at a point.
 func (c contender) takesPart(w workload, p point) bool {
 	return slices.Contains(c.in, w.id) && (c.most == 0 || p.processes <= c.most) &&
 		(len(p.on) == 0 || slices.Contains(p.on, c.store))
@@ -52,7 +52,7 @@ const (
 	solo       // a floor with one goroutine in one process
 )
 
-// place has a contender's server and options.
+// place holds a contender's server and options.
 type place struct {
 	addr  string
 	lease time.Duration

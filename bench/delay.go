@@ -35,7 +35,7 @@ func newDelay(server string, oneWay time.Duration) (*delay, error) {
 
 func (d *delay) addr() string { return d.listener.Addr().String() }
 
-// close ends the proxy and all connections. Clients must not connect any more.
+// close ends the proxy and all connections. Clients must no longer connect.
 func (d *delay) close() {
 	d.listener.Close()
 	d.mu.Lock()
@@ -66,7 +66,7 @@ func (d *delay) accept() {
 	}
 }
 
-// A parcel has bytes under way.
+// A parcel holds bytes under way.
 type parcel struct {
 	data []byte
 	due  time.Time
@@ -88,7 +88,7 @@ func (d *delay) carry(from, to net.Conn) {
 	})
 	for p := range parcels {
 		sleepUntil(p.due)
-		to.Write(p.data) // if it fails, the other direction ends, too
+		to.Write(p.data) // if it fails, the other direction also ends
 	}
 	to.Close()
 }

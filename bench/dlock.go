@@ -29,7 +29,7 @@ type dlockSystem struct {
 	both map[string]*dlock.RWLocker // by name: all parties of the process share one
 }
 
-// withFixedLeases changes open, so that the client's locks have fixed leases. Those aren't renewed.
+// withFixedLeases wraps open, so that the client's locks have fixed leases, which aren't renewed.
 func withFixedLeases(open func(place) (system, error)) func(place) (system, error) {
 	return func(p place) (system, error) {
 		sys, err := open(p)

@@ -62,7 +62,7 @@ var workload18 = workload{
 	}},
 }
 
-// A notice is a report of a candidate about itself, or an order to resign.
+// A notice is a candidate's report about itself, or an order to resign.
 type notice struct {
 	Of words
 	At time.Duration // by the function clock
@@ -85,7 +85,7 @@ func hear(from io.Reader) (n notice, err error) {
 	return n, err
 }
 
-// An elector is a system that has elections.
+// An elector is a system that supports elections.
 type elector interface {
 	election(name string) election
 }
@@ -235,7 +235,7 @@ func (c *candidates) await(what string, wanted func(said) bool) (said, error) {
 	return said{}, fmt.Errorf("never happened: %s", what)
 }
 
-// listen receives notices for the given time, or until one matches. It says whether one did.
+// listen receives notices for the given time, or until one matches. It reports whether one did.
 func (c *candidates) listen(d time.Duration, wanted func(said) bool) (s said, ok bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -307,7 +307,7 @@ func runElection(l *lab, c contender, p point) (v values, err error) {
 		"n": float64(len(took))}, nil
 }
 
-// succeed ends the leader's lead, and waits for the next leader.
+// succeed makes the leader lose its lead, and waits for the next leader.
 func (c *candidates) succeed(who contender, why cause) (succession, error) {
 	switch why {
 	case resigned:
@@ -369,10 +369,10 @@ func (c *candidates) pause(who contender) (s succession, err error) {
 	return s, err
 }
 
-// lapse waits for the successor of a leader that has died or is paused.
+// lapse waits for the successor of a leader that died or is paused.
 func (c *candidates) lapse(who contender, led, from time.Duration) (s succession, err error) {
 	var end time.Duration
-	if who.store != onEtcd { // etcd tells the rest of a lease only in whole seconds
+	if who.store != onEtcd { // etcd reports the rest of a lease only in whole seconds
 		if end, s.lapsed, err = leaseEnd(c.trial.Server); err != nil {
 			return s, err
 		}
@@ -395,8 +395,8 @@ end`, "0")
 	return clock() + time.Until(time.UnixMilli(ms)), err == nil, err
 }
 
-// restart replaces the server by an empty one, and measures from the return of the server to the
-// next lead.
+// restart replaces the server with an empty one, and measures the time from the server's return to
+// the next lead.
 func (c *candidates) restart(who contender) (s succession, err error) {
 	led, from := c.since, clock()
 	if err := c.lab.restart(who.store); err != nil {
@@ -448,7 +448,7 @@ func (e *concurrencyElection) Run(ctx context.Context, lead func(context.Context
 	}
 }
 
-// once campaigns and leads once. It says whether the session has ended.
+// once campaigns for one term and leads during it. It reports whether the session has ended.
 func (e *concurrencyElection) once(
 	ctx context.Context, session *concurrency.Session, lead func(context.Context) error,
 ) (lost bool, err error) {

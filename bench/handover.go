@@ -117,7 +117,7 @@ func pipes(pair int) (in, out *os.File, err error) {
 	return files[0], files[1], nil
 }
 
-// inPairs runs f for each pair, with the pair's lock and pipes, and closes the pipes at the end.
+// inPairs runs f for each pair, with the pair's lock and pipes, and then closes the pipes.
 func (c *child) inPairs(f func(pair int, l locker, in, out *os.File) error) error {
 	sys, err := c.open()
 	if err != nil {
@@ -205,7 +205,7 @@ func takeOver(c *child) (measured, error) {
 			if inside < called {
 				return fmt.Errorf("inside %v before the other called unlock", called-inside)
 			}
-			if began < called { // otherwise it began too late to wait, on a slow machine
+			if began < called { // or else it began too late to wait, on a slow machine
 				took[pair].add(inside - called)
 			}
 			if err := send(out, 0); err != nil {

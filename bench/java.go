@@ -16,7 +16,7 @@ const redissonName = "Redisson"
 
 const redissonVersion = "4.7.0"
 
-// isJava says whether a contender's processes are Java programs.
+// isJava reports whether a contender's processes are Java programs.
 func (c contender) isJava() bool { return strings.HasPrefix(c.name, redissonName) }
 
 // findJava checks whether this machine can run the Java programs.

@@ -38,7 +38,7 @@ var workload5 = workload{
 	},
 }
 
-// A footprint has the resources that a process uses at a moment.
+// A footprint records the resources that a process uses at one moment.
 type footprint struct {
 	goroutines  int
 	heap, stack uint64
@@ -53,7 +53,7 @@ func takeFootprint() footprint {
 	return footprint{runtime.NumGoroutine(), m.HeapAlloc, m.StackInuse, sockets()}
 }
 
-// keep holds many locks, and measures what that takes in the client and the server.
+// keep holds many locks, and measures the cost in the client and the server.
 func keep(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {
@@ -172,8 +172,7 @@ var workload6 = workload{
 	},
 }
 
-// runCrowd makes one process hold locks and another wait for them, and returns what the waiting
-// takes.
+// runCrowd makes one process hold locks and another wait for them, and returns the cost of waiting.
 func runCrowd(l *lab, _ contender, p point) (values, error) {
 	holder := p.trial
 	holder.Job, holder.Lease = jobHolding, time.Hour
@@ -238,7 +237,7 @@ func holding(c *child) (measured, error) {
 	return measured{}, nil
 }
 
-// crowd waits for held locks with many goroutines, and measures what the waiting takes.
+// crowd waits for held locks with many goroutines, and measures the cost of waiting.
 func crowd(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {

@@ -22,14 +22,14 @@ const (
 	onMemory   store = "memory" // in the process itself
 )
 
-// A lab has servers, and the CPUs for them and for their clients.
+// A lab holds servers, and the CPUs for them and for their clients.
 type lab struct {
 	serverCPU, clientCPU int    // noCPU: any CPU
 	profiles             string // the folder for profiles; "": no profiles
 
 	servers map[store]string              // their addresses
 	running map[store]*testservers.Server // the single servers behind the addresses
-	// the class path of Java programs; "": they can't run
+	// the class path of Java programs, or "" if they can't run
 	java     string
 	versions map[string]bool // of all servers so far
 	cleanups []func()
@@ -53,7 +53,7 @@ func newLab(profiles string) *lab {
 	return l
 }
 
-// start starts servers, and returns which ones can't be started on this machine.
+// start starts servers, and returns those that can't be started on this machine.
 func (l *lab) start(wanted ...store) (missing []string) {
 	l.servers, l.running = make(map[store]string), make(map[store]*testservers.Server)
 	for _, s := range wanted {
@@ -117,13 +117,13 @@ func (l *lab) whereServersRun(f func()) error {
 	})
 }
 
-// has says whether a contender can be measured.
+// has reports whether a contender can be measured.
 func (l *lab) has(c contender) bool {
 	_, ok := l.servers[c.store]
 	return ok && (l.java != "" || !c.isJava())
 }
 
-// newName returns a name that wasn't used before.
+// newName returns a name that hasn't been used before.
 func (l *lab) newName() string {
 	l.names++
 	return fmt.Sprintf("bench:%d", l.names)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// naming says which names the goroutines of a loop lock.
+// naming selects the names that the goroutines of a loop lock.
 type naming string
 
 const (
@@ -386,7 +386,7 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 			t.nap(inside)
 			t.clashes += t.section.leave(t.me)
 		}
-		// A lock may end with the context of its Lock. Then a failed Unlock is no error.
+		// A lock may end with the context of its Lock. Then a failed Unlock isn't an error.
 		if err := side.Unlock(); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("unlock: %w", err)
 		}
@@ -416,8 +416,8 @@ func (t *turner) side(l locker) (side locker, shares bool) {
 	return rw.shared(), true
 }
 
-// nap stays in the critical section for the time of a turn. If that is 0, it sometimes stays for a
-// moment, because on one CPU two parties that stay for nanoseconds would hardly ever meet.
+// nap stays in the critical section for the duration of a turn. If that is 0, it sometimes stays
+// for a moment, because on one CPU two parties that stay for nanoseconds would hardly ever meet.
 func (t *turner) nap(now time.Duration) {
 	const every = 100 * time.Millisecond
 	if t.trial.Inside > 0 {
@@ -428,8 +428,8 @@ func (t *turner) nap(now time.Duration) {
 	}
 }
 
-// A criticalSection may be entered by only one party at a time, of all processes that share it. It
-// is ordinary memory. Only the lock synchronizes the accesses.
+// A criticalSection may be entered by only one party at a time, across all processes that share it.
+// It is ordinary memory: only the lock synchronizes the accesses.
 type criticalSection struct {
 	inside  int64 // the party inside; 0: none
 	count   int64 // the number of entries

@@ -4,7 +4,7 @@
 //	go -C bench run . [-only W1,W3] [-on Redis] [-rounds 3] [-quick]
 //		[-json FILE] [-out DIR] [-profile DIR]
 //
-// It needs redis-server, valkey-server, etcd, PostgreSQL and, for Redisson, Java. It leaves out the
+// It needs redis-server, valkey-server, etcd, PostgreSQL and, for Redisson, Java. It omits the
 // contenders whose programs aren't installed. README.md describes the measurements, and how to read
 // the results.
 package main
@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// config has the options of the command line.
+// config holds the options of the command line.
 type config struct {
 	only    []string
 	on      []store // empty: all stores

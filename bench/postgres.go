@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	pgConns = 64   // the most connections of a pool
+	pgConns = 64   // the maximum number of connections of a pool
 	pgBatch = 1000 // the number of locks that are renewed together
 )
 
@@ -201,7 +201,7 @@ func (l *barePostgresLocker) Unlock() error {
 		`UPDATE bare SET owner = NULL WHERE name = $1 AND owner = $2`, l.name, l.id))
 }
 
-// postgresFunctions calls the functions of package postgresbackend, without the package.
+// postgresFunctions calls the same functions as package postgresbackend, without using the package.
 type postgresFunctions struct {
 	barePostgres
 	lease time.Duration
@@ -249,7 +249,7 @@ func (l *postgresFunctionsLocker) Unlock() error {
 	return err
 }
 
-// advisory uses PostgreSQL's own locks of sessions. Each holder and each waiter occupies a
+// advisory uses PostgreSQL's session-level advisory locks. Each holder and each waiter occupies a
 // connection.
 type advisory struct{ barePostgres }
 
@@ -293,10 +293,10 @@ func (l *advisoryLocker) Unlock() error {
 	return err
 }
 
-// leaseTable sends the statements of package pglock. To acquire, it takes a version number from a
-// sequence, and then a transaction gives the version to a row. To release, it sends another such
-// transaction. A client that finds the lock taken polls after a lease, to see whether the version
-// is still the same.
+// leaseTable sends the same statements as package pglock. To acquire, it takes a version number
+// from a sequence, and then a transaction gives the version to a row. To release, it sends another
+// such transaction. A client that finds the lock taken polls after a lease, to see whether the
+// version is still the same.
 type leaseTable struct {
 	barePostgres
 	lease time.Duration

@@ -48,7 +48,7 @@ type trial struct {
 	Inside time.Duration // the time of each turn in the critical section; 0: none
 }
 
-// measured has the measurements of a process.
+// measured holds the measurements of a process.
 type measured struct {
 	Err     string
 	Counts  []int64 // acquisitions, by goroutine
@@ -63,13 +63,13 @@ type measured struct {
 	Values  values
 }
 
-// values are figures by the key of their metric.
+// values maps the key of each metric to its figure.
 type values map[string]float64
 
 // patience is how long a process may take in addition to the trial's duration.
 const patience = 2 * time.Minute
 
-// A process carries out a trial. This is the parent's view of it.
+// A process is the parent's view of a process that carries out a trial.
 type process struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
@@ -261,7 +261,7 @@ func (c *child) listen() {
 	os.Exit(2)
 }
 
-// ready reports that this process is ready, and returns when all processes are.
+// ready announces that this process is ready, and returns when all processes are.
 func (c *child) ready() error {
 	fmt.Println("ready")
 	<-c.started

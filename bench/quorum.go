@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
-// Stores of three independent servers. The address of such a store has the servers' addresses,
+// Stores of three independent servers. The address of such a store lists the servers' addresses,
 // separated by commas.
 const (
 	onThree   store = "3 Redis"
@@ -40,7 +40,7 @@ func (s store) answering(addr string) []string {
 	return all
 }
 
-// isRESP says whether a store's servers are Redis or compatible with it.
+// isRESP reports whether a store's servers are Redis or compatible with it.
 func (s store) isRESP() bool { return s != onEtcd && s != onPostgres && s != onMemory }
 
 // startThree starts a store's servers and returns their addresses.
@@ -97,7 +97,7 @@ func contendersOn(s store) []contender {
 	return all
 }
 
-// onFirst changes open, so that the client uses only the first server.
+// onFirst wraps open, so that the client uses only the first server.
 func onFirst(open func(place) (system, error)) func(place) (system, error) {
 	return func(p place) (system, error) {
 		p.addr = addresses(p.addr)[0]
@@ -121,9 +121,9 @@ func withQuorum(opts ...dlock.Option) func(place) (system, error) {
 	}
 }
 
-// quorumSteps sends the requests of package quorumbackend for a lock without contention, without
-// the package. It acquires at one server first, and then at the others concurrently. It releases at
-// the first server last. It knows which servers answer.
+// quorumSteps sends the same requests as package quorumbackend for an uncontended lock, without
+// using the package. It acquires at one server first, and then at the others concurrently. It
+// releases at the first server last. It knows which servers answer.
 type quorumSteps struct{ servers []*redisScripts }
 
 func openQuorumSteps(on store) func(place) (system, error) {

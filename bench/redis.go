@@ -125,7 +125,7 @@ func one[N int | int64](n N, err error) error {
 	return err
 }
 
-// redisScripts calls the scripts of package redisbackend, without the package.
+// redisScripts calls the same scripts as package redisbackend, without using the package.
 type redisScripts struct {
 	rdb   *redis.Client
 	lease time.Duration
@@ -180,7 +180,7 @@ func scriptCalls(k kind, name, owner string, lease time.Duration) [2]redisson.Ca
 	}
 }
 
-// granted says whether a reply grants an acquisition of the given kind.
+// granted reports whether a reply grants an acquisition of the given kind.
 func granted(k kind, reply any, null bool) bool {
 	words, _ := reply.([]any)
 	return null || k != plainLocks && len(words) > 0
@@ -229,7 +229,7 @@ func (l *redisScriptsLocker) send(ctx context.Context, call redisson.Call) *redi
 	return l.rdb.EvalSha(ctx, call.Script.SHA1, call.Keys, args...)
 }
 
-// redisNotice is like bareRedis, but waits for a message of the release. It is no usable lock:
+// redisNotice is like bareRedis, but waits for a message about the release. It isn't a usable lock:
 // after a lost message, it waits forever.
 type redisNotice struct{ *bareRedis }
 

@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 )
 
-// A report has the results of a run.
+// A report holds the results of a run.
 type report struct {
 	Machine string
 	Results []result
@@ -62,7 +62,7 @@ func (m metric) text(v values, key string) string {
 	}
 	decimals := m.decimals
 	if x >= 100 && decimals > 0 {
-		decimals = 0 // more digits have no use
+		decimals = 0 // more digits are useless
 	}
 	text := strconv.FormatFloat(x, 'f', decimals, 64)
 	whole, fraction, _ := strings.Cut(text, ".")

@@ -15,7 +15,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A usage has the totals of a server's work.
+// A usage holds the totals of a server's work.
 type usage struct {
 	commands float64 // that clients have sent
 	cpu      time.Duration
@@ -79,8 +79,7 @@ func (u *usage) addRESP(addr string, scripted []string) error {
 	return nil
 }
 
-// lookEtcd counts as commands all messages that the server has received, including those on
-// streams.
+// lookEtcd counts all messages that the server received as commands, including those on streams.
 func lookEtcd(addr string) (u usage, err error) {
 	res, err := http.Get("http://" + addr + "/metrics")
 	if err != nil {

@@ -46,7 +46,7 @@ var workload15 = workload{
 // severalNames returns names in the same slot of a cluster.
 func severalNames(prefix string, n int) []string { return lockNames("{"+prefix+"}", n) }
 
-// inTurn are lockers that are locked one after the other, and unlocked in the opposite order.
+// inTurn is a list of lockers that are locked one after the other, and unlocked in reverse order.
 type inTurn []locker
 
 func newInTurn(names []string, one func(name string) locker) inTurn {

@@ -47,7 +47,7 @@ func (h *histogram) merge(other histogram) {
 	}
 }
 
-// quantile returns a duration that the share q of all durations doesn't exceed. It returns 0 if
+// quantile returns the q-quantile: the share q of all durations doesn't exceed it. It returns 0 if
 // there are no durations.
 func (h *histogram) quantile(q float64) time.Duration {
 	left := int64(math.Ceil(q * float64(h.total)))
@@ -84,7 +84,7 @@ func (h *histogram) UnmarshalJSON(data []byte) error {
 }
 
 // jain returns Jain's fairness index. It is 1 if all shares are equal, and 1/n if one of n parties
-// has all.
+// has everything.
 func jain(shares []int64) float64 {
 	var sum, squares float64
 	for _, s := range shares {

@@ -56,7 +56,7 @@ var valkeyContenders = []contender{
 		scripted: dlockScripts},
 }
 
-// bareValkey is like bareRedis, with valkey-go.
+// bareValkey is like bareRedis, but uses valkey-go.
 type bareValkey struct {
 	client valkey.Client
 	lease  string // in milliseconds
@@ -110,7 +110,7 @@ func (l *bareValkeyLocker) Unlock() error {
 	return one(valkeyDelete.Exec(context.Background(), l.client, l.keys, l.args).AsInt64())
 }
 
-// valkeyScripts is like redisScripts, with valkey-go.
+// valkeyScripts is like redisScripts, but uses valkey-go.
 type valkeyScripts struct {
 	client valkey.Client
 	lease  time.Duration
@@ -171,7 +171,7 @@ func (l *valkeyScriptsLocker) send(ctx context.Context, call redisson.Call) valk
 	return l.client.Do(ctx, l.build(call))
 }
 
-// valkeyNotice is like redisNotice, with valkey-go.
+// valkeyNotice is like redisNotice, but uses valkey-go.
 type valkeyNotice struct{ *bareValkey }
 
 var valkeyNoticeScript = valkey.NewLuaScript(`if redis.call("get", KEYS[1]) == ARGV[1] then

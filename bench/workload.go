@@ -18,7 +18,7 @@ type workload struct {
 	stores    []store
 	java      bool          // Java programs take part
 	common    trial         // the defaults of all points
-	atLeast   time.Duration // the least duration of a trial, even with -quick
+	atLeast   time.Duration // the minimum duration of a trial, even with -quick
 	points    []point
 	run       func(*lab, contender, point) (values, error)
 	ratioOf   string // the key of the metric that is divided by the floor's and the twin's
@@ -91,7 +91,7 @@ type result struct {
 	workload workload
 }
 
-// A pointResult has the results of all contenders at one point.
+// A pointResult holds the results of all contenders at one point.
 type pointResult struct {
 	Label      string
 	Contenders []standing
@@ -226,7 +226,7 @@ func medians(rounds []values) values {
 	return all
 }
 
-// or returns the trial with its empty fields set from common.
+// or returns the trial, with its empty fields set from common.
 func (t trial) or(common trial) trial {
 	t.Job, t.Unpinned = common.Job, common.Unpinned
 	if t.Duration == 0 {

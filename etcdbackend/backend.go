@@ -11,14 +11,14 @@ import (
 // DefaultPrefix is the prefix of the keys of locks unless [WithPrefix] sets another.
 const DefaultPrefix = "distsync/locks/"
 
-// Backend keeps locks in the etcd of its client. Make it with [New].
+// Backend keeps locks in the etcd that a client is connected to. Use [New] to create one.
 type Backend struct {
 	store *store
 }
 
 var _ backend.Backend = (*Backend)(nil)
 
-// An Option changes how a [Backend] works.
+// An Option configures a [Backend].
 type Option func(*options)
 
 type options struct {
@@ -35,12 +35,12 @@ func WithPrefix(prefix string) Option {
 // New returns a backend on an etcd client. The caller closes that client, after the client of the
 // locks. New panics if cli is nil.
 //
-// Give the client all members as endpoints. Then it goes on when one of them dies, and skips a
-// learner. Set its DialKeepAliveTime to ten seconds, the least that gRPC allows, and its
+// Give the client all members as endpoints. Then it keeps working when one of them dies, and skips
+// a learner. Set its DialKeepAliveTime to ten seconds, the least that gRPC allows, and its
 // DialKeepAliveTimeout to three. Then the client stops asking a member that hangs, or a machine
-// that fails without closing connections, until it is back. Otherwise some requests go on meeting
-// that member, and take longer. That lasts as long as the member hangs, or many minutes if the
-// machine has vanished.
+// that fails without closing connections, until it is back. Otherwise some requests keep reaching
+// that member, and take longer, as long as the member hangs, or for many minutes if the machine has
+// vanished.
 func New(cli *clientv3.Client, opts ...Option) *Backend {
 	if cli == nil {
 		panic("etcdbackend: nil client")
@@ -57,8 +57,8 @@ func (b *Backend) Open() backend.Session {
 	return newSession(b.store)
 }
 
-// Limits says that etcd has all kinds of lock, and counts leases in whole seconds. With etcd's
-// default election timeout of a second, the shortest lease is 2 s: one and a half election
+// Limits reports that etcd supports all kinds of lock, and counts leases in whole seconds. With
+// etcd's default election timeout of a second, the shortest lease is 2 s: one and a half election
 // timeouts, rounded up.
 func (b *Backend) Limits() backend.Limits {
 	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: kinds,

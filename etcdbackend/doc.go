@@ -13,8 +13,8 @@
 //		return ship(ctx, 42) // nobody else is in here; ctx ends if the lock is lost
 //	})
 //
-// Package [github.com/seed951563bd/distsync/dlock] says what you can do with a lock. This page is
-// about etcd. [New] takes the client that a program already has. That client logs each retry
+// Package [github.com/seed951563bd/distsync/dlock] describes what you can do with a lock. This page
+// is about etcd. [New] takes the client that a program already has. That client logs each retry
 // itself; [docs/kubernetes.md], "What client libraries log", says how to silence it.
 //
 // # What is promised, and what is not
@@ -23,7 +23,7 @@
 // data, whichever members die. Clocks of different machines aren't compared. An etcd without a
 // majority doesn't answer. Then no lock can be acquired, and holders lose their locks when their
 // leases end. Holders also lose their locks when all data is lost, or is restored from a snapshot.
-// A holder that has lost its lock in this way is told at its next renewal, and its late requests
+// A holder that lost its lock in this way is notified at its next renewal, and its late requests
 // don't affect a later owner's lock.
 //
 // If a member hangs, each request to it waits for a twelfth of the lease, but at least half a
@@ -31,7 +31,7 @@
 // requests, so during a hang it usually takes two or three seconds longer. It can take still longer
 // if many requests run at the same time, since a request may meet that member again. A waiter whose
 // watch goes through that member notices within four seconds. Until the client notices the hang, it
-// goes on sending some of its requests to that member. The DialKeepAliveTime of its configuration
+// keeps sending some of its requests to that member. The DialKeepAliveTime of its configuration
 // determines how long that takes: see [New]. If the leader hangs, the others elect a new one within
 // about two seconds. No step is carried out until then, so a lock with a lease below five seconds
 // may be lost.
@@ -42,15 +42,15 @@
 // # Which etcd
 //
 // Use 3.6.5, 3.5.23 or later. Before 3.5.13 and 3.4.31, a leader whose disk hung could revoke
-// leases that had been renewed at its successor. Then a valid lock is lost. Its holder is told at
-// its next renewal, up to a third of a lease after another may have got the lock. Before 3.6.5 and
-// 3.5.23, a renewal could succeed at the moment at which the lease was revoked. Then the holder
-// learns of the loss only at the renewal after that one.
+// leases that had been renewed at its successor. Then a valid lock is lost. Its holder is notified
+// at its next renewal, up to a third of a lease after another may have acquired the lock. Before
+// 3.6.5 and 3.5.23, a renewal could succeed at the moment at which the lease was revoked. Then the
+// holder learns of the loss only at the renewal after that one.
 //
-// When a leader goes on after a pause of its whole process, for example of its virtual machine, it
+// When a leader resumes after a pause of its whole process, for example of its virtual machine, it
 // may revoke leases that were renewed at its successor during the pause. That can happen if the
 // pause was longer than the remaining time of the lease. Version 3.6.15 did so after three of eight
-// such pauses. Then, too, a valid lock is lost. Pauses shorter than two thirds of the lease do no
+// such pauses. Then a valid lock is also lost. Pauses shorter than two thirds of the lease do no
 // harm. Restart a member that was paused for longer. If two holders would do harm, let the resource
 // compare fencing tokens.
 //
@@ -58,7 +58,7 @@
 //
 // # In etcd
 //
-// A lock is one key: a prefix, by default [DefaultPrefix], and the lock's name. Its value has the
+// A lock is one key: a prefix, by default [DefaultPrefix], and the lock's name. Its value holds the
 // owner and the owner's number of holds:
 //
 //	$ etcdctl get distsync/locks/orders:42
@@ -68,27 +68,27 @@
 // An owner that isn't valid UTF-8 is stored as "owner_base64" instead. If the key has a value of
 // another form, a step changes nothing, and fails with [backend.ErrConflict].
 //
-// Each hold has an etcd lease of its own, to which the key is attached. If the process dies, the
-// lease runs out, and etcd deletes the key. After a release, the client uses the lease for its next
-// hold, if that comes within some seconds, and otherwise revokes it. If a request of the hold has
-// had no answer, the client revokes the lease before the release returns. A forced release revokes
-// it, too. So a late request fails. The client chooses the ids of leases, so it can revoke a lease
-// even if the answer to the grant was lost.
+// Each hold has its own etcd lease, to which the key is attached. If the process dies, the lease
+// runs out, and etcd deletes the key. After a release, the client uses the lease for its next hold,
+// if that comes within some seconds, and otherwise revokes it. If a request of the hold is
+// unanswered, the client revokes the lease before the release returns. A forced release also
+// revokes it. So a late request fails. The client chooses the ids of leases, so it can revoke a
+// lease even if the answer to the grant was lost.
 //
-// A fenced lock has the same key, so it and a plain lock of that name exclude each other. Its token
-// is the revision in which the key was created. etcd's revision grows with every write. After a
-// loss of data, or a restored snapshot, tokens may be smaller than before.
+// A fenced lock uses the same key, so it and a plain lock of that name exclude each other. Its
+// token is the revision in which the key was created. etcd's revision grows with every write. After
+// a loss of data, or a restored snapshot, tokens may be smaller than before.
 //
-// The writer of a read-write lock has the lock's key, so that it and a plain lock of that name
-// exclude each other. Each reader has a key of its own, which ends with the owner. The "kind" in a
-// value tells writes from reads:
+// The writer of a read-write lock uses the lock's key, so that it and a plain lock of that name
+// exclude each other. Each reader has its own key, which ends with the owner. The "kind" in a value
+// tells writes from reads:
 //
 //	distsync/locks/prices
 //	{"owner":"6ab0…:18","count":1,"kind":"write"}
 //	distsync/locks/prices\x01read/6ab0…:19
 //	{"owner":"6ab0…:19","count":1,"kind":"read"}
 //
-// A holder of permits has a key of its own, too, with the number of its permits and the limit:
+// A holder of permits also has its own key, with the number of its permits and the limit:
 //
 //	distsync/locks/calls\x01permits/6ab0…:20
 //	{"owner":"6ab0…:20","count":2,"kind":"permits","limit":10}
@@ -97,24 +97,24 @@
 // has written the key since its limit was stated, the revision in "said" counts instead. While no
 // permit is acquired, there is no such key, so the limit is unknown.
 //
-// A waiter in line for a fair lock has a key of its own, too. The order in which these keys were
-// created is the line:
+// A waiter in line for a fair lock also has its own key. The order in which these keys were created
+// is the line:
 //
 //	distsync/locks/report\x01line/6ab0…:21
 //	{"owner":"6ab0…:21","kind":"line"}
 //
-// While the lock's own key doesn't exist, the first in line has the lock for three seconds. In that
-// time it creates the key, or releases the lock. So a release only has to delete a key, and the
-// next in line sees that. If a waiter lost its place, because its client was silent for too long,
-// its new key has "front", and the waiter comes first. But if the first in line has the lock at
-// that time, the returning waiter comes second. Then its key names the first place, in "behind_rev"
-// and "behind_front".
+// While the lock's own key doesn't exist, the first in line holds the lock for three seconds. In
+// that time it creates the key, or releases the lock. So a release only has to delete a key, and
+// the next in line sees that. If a waiter lost its place, because its client was silent for too
+// long, its new key has "front", and the waiter comes first. But if the first in line holds the
+// lock at that time, the returning waiter comes second. Then its key names the first place, in
+// "behind_rev" and "behind_front".
 //
 // If the name of a lock looks like one of these keys, and the key exists, calls for that lock fail
 // with [backend.ErrConflict].
 //
 // A lock that stays taken after its last release (AtLeast and Once of package dlock) belongs to an
-// owner that no client uses: the former owner's name with a suffix. It has a lease of its own:
+// owner that no client uses: the former owner's name with a suffix. It has its own lease:
 //
 //	distsync/locks/report
 //	{"owner":"6ab0…:22-kept","count":1}
@@ -126,7 +126,7 @@
 //
 // A client that waits for a lock has a key without a value. The key consists of the lock's key, a
 // zero byte and a number. If the client dies, the key is deleted within about 15 s. A waiting
-// writer leaves a note, so that later readers wait, too. The note is a key like a reader's, with
+// writer leaves a note, so that later readers also wait. The note is a key like a reader's, with
 // "waits" instead of "read". If the client dies, the note is deleted within about six seconds.
 //
 // # When a lock is free
@@ -150,11 +150,11 @@
 // writer goes first.
 //
 // Waiting clients ask one after the other, in the order in which they began to wait. All of them
-// are told of a release, and each leaves the lock to the earlier ones for some milliseconds. A dead
-// or unreachable waiter costs the others these milliseconds. A call that has not waited, and finds
-// the lock free, may get it before them. After a write, all clients that tried to read are woken at
-// once. When several permits are released, one waiter after the other is woken, as long as permits
-// are left.
+// are notified of a release, and each leaves the lock to the earlier ones for some milliseconds. A
+// dead or unreachable waiter costs the others these milliseconds. A call that hasn't waited and
+// finds the lock free may get it before them. After a write, all clients that tried to read are
+// woken at once. When several permits are released, one waiter after the other is woken, as long as
+// permits are left.
 //
 // # Costs
 //
@@ -174,9 +174,9 @@
 //
 // If no permits are acquired, a call takes one round trip, as for a lock. Otherwise the call looks
 // at all permits, and then sends a request that takes effect only if none were granted since. If
-// some were, the answer has the present permits, and the call sends again. A call that finds too
-// few permits asks for each of up to 16 holders how long its lease lasts. Counting the permits that
-// are left takes such a request for each holder, eight at a time.
+// some were, the answer contains the present permits, and the call sends the request again. A call
+// that finds too few permits asks for each of up to 16 holders how long its lease lasts. Counting
+// the permits that are left takes such a request for each holder, eight at a time.
 //
 // A call for permits, or for a write, gets the keys of all holders. With 30,000 holders of permits,
 // or as many readers, it gets 5 MB. The client's MaxCallRecvMsgSize doesn't apply to these answers.
@@ -217,7 +217,7 @@
 // [WithPrefix] has the same effect. With authentication on, the user needs permission to read and
 // write all keys with the prefix. A user with permission only for the keys of single locks can
 // acquire these, but waits out of turn. It also doesn't notice readers, permits, or the line of a
-// fair lock under that name, even if the first in line has the lock. Read-write locks, semaphores
+// fair lock under that name, even if the first in line holds the lock. Read-write locks, semaphores
 // and fair locks need permission for all keys that begin with the lock's key. To inspect a lock,
 // the user needs permission to read all of these keys. To list locks, it needs permission to read
 // all keys with the prefix of the list.

@@ -25,7 +25,7 @@ var (
 	}
 )
 
-// withKind adds a kind to a request's error. sent says whether the request may have reached a
+// withKind adds a kind to a request's error. sent reports whether the request may have reached a
 // server.
 //
 // A member may return an error after it has proposed a change. The other members may agree on the
@@ -75,7 +75,7 @@ var errLearner = rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner)
 
 func isLearners(err error) bool { return err != nil && errors.Is(rpctypes.Error(err), errLearner) }
 
-// mostLearners is how often in a row a learner may be asked for a stream. With two members, if
+// mostLearners is how many times in a row a learner may be asked for a stream. With two members, if
 // requests alternate with streams, every stream may go to the learner. So the number is limited.
 const mostLearners = 16
 
@@ -113,7 +113,7 @@ func inDoubt(err error) error {
 	return &backend.Error{Kind: backend.Unknown, Err: err}
 }
 
-// afterwards returns the error of a step that was carried out, but whose later work has failed with
+// afterwards returns the error of a step that was carried out, but whose later work failed with
 // err. It returns nil if err is nil.
 func afterwards(err error) error {
 	if err != nil {

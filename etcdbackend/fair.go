@@ -13,14 +13,14 @@ import (
 
 // A waiter for a fair lock has a place, which is a key besides the lock's key. The places are in
 // the order in which these keys were created, but restored places come before the others. While the
-// lock's own key doesn't exist, the first in line has the lock. So the next waiter has the lock as
-// soon as the key before its own is gone. A release needs no message, so no message can be lost.
-// When the first in line renews or asks, it replaces its place by the lock's key. So the lock's key
-// is taken only if there is no line, or by the first in line.
+// lock's own key doesn't exist, the first in line holds the lock. So the next waiter holds the lock
+// as soon as the key before its own is gone. A release needs no message, so no message can be lost.
+// When the first in line renews or asks, it replaces its place with the lock's key. So the lock's
+// key is taken only if there is no line, or by the first in line.
 //
 // The first in line stays the first as long as its place exists and the lock's key doesn't. While
-// it has the lock by its place, restored places go behind it. The transaction that creates a place
-// checks that the lock hasn't changed since it was seen.
+// it holds the lock by its place, restored places go behind it. The transaction that creates a
+// place checks that the lock hasn't changed since it was seen.
 
 // A turn is a step's knowledge of a lock and its line.
 type turn struct {
@@ -30,7 +30,7 @@ type turn struct {
 }
 
 // holder returns the hold of the lock's holder. first reports whether the holder is the first in
-// line, and has the lock by its place.
+// line, and holds the lock by its place.
 func (at turn) holder() (holder record, first bool) {
 	if at.lock.free() && len(at.line) > 0 {
 		return at.line[0], true
@@ -56,7 +56,7 @@ type position struct {
 func (r record) position() position { return position{r.created, r.front} }
 
 // inOrder sorts places. An owner that has come back goes before all that were in line at that time.
-// Owners that came back together keep their order. None of them goes before an owner that had the
+// Owners that came back together keep their order. None of them goes before an owner that held the
 // lock by its place.
 func inOrder(line []record) {
 	slices.SortFunc(line, func(a, b record) int {
@@ -103,8 +103,8 @@ func (s *session) turn(id holdID, res *pb.TxnResponse) (at turn, err error) {
 	return at, err
 }
 
-// lookAtTurn finds out which owner has a lock, and which are in line. If the user may use only the
-// lock's key, lookAtTurn reads only that key.
+// lookAtTurn finds out which owner holds a lock, and which are in line. If the user may use only
+// the lock's key, lookAtTurn reads only that key.
 func (s *session) lookAtTurn(ctx context.Context, a *attempt) (turn, error) {
 	if a.fair || !s.alone.has(a.id.name) {
 		res, err := s.store.look(ctx, a.ttl, rangeOp(s.store.key(a.id.name)),
@@ -121,8 +121,7 @@ func (s *session) lookAtTurn(ctx context.Context, a *attempt) (turn, error) {
 	return turn{lock: key}, err
 }
 
-// foundTurn returns the state that a refused attempt has found. key is the lock's key in that
-// state.
+// foundTurn returns the state that a refused attempt found. key is the lock's key in that state.
 func (s *session) foundTurn(ctx context.Context, a *attempt, key record) (turn, error) {
 	switch {
 	case a.seen == nil || !a.fair &&
@@ -132,7 +131,7 @@ func (s *session) foundTurn(ctx context.Context, a *attempt, key record) (turn, 
 	case a.fair:
 		return s.turn(a.id, a.seen)
 	default:
-		return s.lookAtTurn(ctx, a) // the first in line has the lock, and not all places were read
+		return s.lookAtTurn(ctx, a) // the first in line holds it, and not all places were read
 	}
 }
 
@@ -149,8 +148,8 @@ func (s *session) takes(a *attempt, at turn, first bool) {
 	}
 }
 
-// stand puts an owner in line, if another owner still has the lock as last seen. If not, stand
-// returns the state that it has found.
+// stand puts an owner in line, if another owner still holds the lock as last seen. If not, stand
+// returns the state that it found.
 func (s *session) stand(
 	ctx context.Context, a *attempt, place time.Duration, at turn,
 ) (stands bool, found turn, err error) {
@@ -204,10 +203,10 @@ func (s *session) stand(
 	return found.place(owner).lease == l.id, found, nil
 }
 
-// stillHeld returns the condition that another owner has a lock. If there is a line, the condition
-// is that the line's last place exists, since that is least likely to be gone. Otherwise it is that
-// the lock's key hasn't changed. If the condition fails, stand accepts any other place in line
-// instead, but then the answer has all keys of the line.
+// stillHeld returns the condition that another owner holds a lock. If there is a line, the
+// condition is that the line's last place exists, since that is least likely to be gone. Otherwise
+// it is that the lock's key hasn't changed. If the condition fails, stand accepts any other place
+// in line instead, but then the answer has all keys of the line.
 func (s *session) stillHeld(name string, at turn) []*pb.Compare {
 	if n := len(at.line); n > 0 {
 		last := at.line[n-1]
@@ -253,8 +252,8 @@ func (s *session) placeLease(ctx context.Context, q *queue) (lease, error) {
 	}
 }
 
-// leave gives up an owner's place. freed reports that the owner had the lock by that place.
-// Otherwise leave returns the lock's key.
+// leave gives up an owner's place. freed reports whether the owner held the lock by that place. If
+// not, leave returns the lock's key.
 func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record, err error) {
 	place := s.store.keyOf(holdID{id.name, id.owner, lineRole})
 	look := []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0)}
@@ -312,7 +311,7 @@ func (s *session) left(ctx context.Context, id holdID) {
 	}
 }
 
-// forceTurn frees a lock, whichever owner has it. The line stays.
+// forceTurn frees a lock, whichever owner holds it. The line stays.
 func (s *session) forceTurn(
 	ctx context.Context, req backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
@@ -351,7 +350,7 @@ func (s *session) forceTurn(
 	return backend.ForceReleaseResult{}, err
 }
 
-// lookAtHolder reports on the holder of a lock.
+// lookAtHolder implements Look for the holder of a lock.
 func (s *session) lookAtHolder(
 	ctx context.Context, req backend.LookRequest,
 ) (backend.LookResult, error) {
@@ -385,7 +384,7 @@ func (s *session) lookAtHolder(
 }
 
 // ends returns how long a lock is held. The time is negative if the hold never ends. over reports
-// that the hold has ended, and another may have begun.
+// whether the hold has ended, so that another may have begun.
 func (s *session) ends(
 	ctx context.Context, name string, at turn,
 ) (remaining time.Duration, over bool, err error) {
@@ -402,9 +401,9 @@ func (s *session) ends(
 }
 
 // heirTime is how long an heir may take to create the lock's key. An heir is the first in line
-// while that key doesn't exist, so it has the lock. An heir that takes longer counts as dead.
+// while that key doesn't exist, so it holds the lock. An heir that takes longer counts as dead.
 // Waiters count the time from when they first saw the heir. The heir itself counts from before it
-// could be one.
+// could become one.
 const heirTime = 3 * time.Second
 
 // passOver removes the place of an heir that counts as dead. It reports whether there was one.
@@ -424,8 +423,8 @@ func (s *session) passOver(ctx context.Context, name string, at turn) (dead bool
 	return true, nil
 }
 
-// takeTurn replaces the place of an owner that is the first in line by the lock's key, or renews
-// the key if the owner already has it. It returns false if the owner doesn't have the lock.
+// takeTurn replaces the place of the first in line with the lock's key, or renews the key if the
+// owner already has it. It returns false if the owner doesn't hold the lock.
 func (s *session) takeTurn(ctx context.Context, id holdID, ttl int64) (held bool, err error) {
 	a := s.exclusively(id, ttl, backend.Fair)
 	at, err := s.lookAtTurn(ctx, a)
@@ -510,8 +509,8 @@ func (s *session) KeepPlaces(
 	}
 }
 
-// mend repairs the places of a queue. Afterwards each of the owners has a place with the queue's
-// lease, and no other owner has one. It reports whether it found anything to repair.
+// mend repairs the places of a queue. Afterwards each of the given owners has a place with the
+// queue's lease, and no other owner does. It reports whether it found anything to repair.
 func (s *session) mend(
 	ctx context.Context, q *queue, l lease, owners []string, at turn,
 ) (wrong bool, err error) {
@@ -520,7 +519,7 @@ func (s *session) mend(
 	now := time.Now()
 	for i, place := range at.line {
 		if i == 0 && at.lock.free() {
-			continue // the first in line has the lock by this place, whose lease stays
+			continue // the first in line holds the lock by this place, whose lease stays
 		}
 		id := holdID{name, place.owner, lineRole}
 		key := s.store.keyOf(id)
@@ -548,7 +547,7 @@ func (s *session) mend(
 	return true, s.comeBack(ctx, q, l, back, at)
 }
 
-// A mending changes a key, unless the key has changed since it was seen.
+// A mending is a change of a key, to be made unless the key has changed since it was seen.
 type mending struct {
 	only []*pb.Compare
 	do   *pb.RequestOp
@@ -556,8 +555,8 @@ type mending struct {
 
 type menders []mending
 
-// mostMended is how many keys one transaction repairs at most. A server allows 128 comparisons, and
-// each key needs two.
+// mostMended is the maximum number of keys that one transaction repairs. A server allows 128
+// comparisons, and each key needs two.
 const mostMended = 60
 
 // mendAll carries out all mendings, in transactions of at most mostMended keys. If a key has
@@ -590,8 +589,8 @@ func (s *session) mendSome(
 	return res.Succeeded, nil
 }
 
-// comeBack puts owners that have lost their places before all others. But they don't go before the
-// first in line if that has the lock by its place.
+// comeBack puts owners that lost their places before all others, except the first in line if it
+// holds the lock by its place.
 func (s *session) comeBack(ctx context.Context, q *queue, l lease, owners []string, at turn) error {
 	only := same(s.store.key(q.name), at.lock)
 	back := record{lease: l.id}

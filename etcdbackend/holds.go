@@ -17,9 +17,8 @@ type holdID struct {
 
 func idOf(kind backend.Kind, name, owner string) holdID { return holdID{name, owner, roleOf(kind)} }
 
-// holds is a session's memory of its holds. It has the leases that the session has granted for
-// them, which must be revoked when the holds are released. It also has their keys as they were last
-// written.
+// holds is a session's memory of its holds: the leases that the session granted for them, which
+// must be revoked when the holds are released, and their keys as they were last written.
 //
 // An entry is dropped when its hold is released. If that never happens, the entry is dropped some
 // time after its leases must have run out.
@@ -68,7 +67,7 @@ func (h *holds) remembers(id holdID) bool {
 	return h.entries[id] != nil
 }
 
-// granted returns the lease to which a hold is attached, if this session has granted it.
+// granted returns the lease to which a hold is attached, if this session granted it.
 func (h *holds) granted(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -81,7 +80,7 @@ func (h *holds) granted(id holdID, attached int64) (l lease, ok bool) {
 }
 
 // use remembers a lease to which a step will attach the key. It returns false if the step's context
-// has ended. Then the step must not go on, since another step may already be releasing the hold,
+// has ended. Then the step must not continue, since another step may already be releasing the hold,
 // and wouldn't revoke this lease.
 func (h *holds) use(ctx context.Context, id holdID, l lease) bool {
 	h.mu.Lock()
@@ -95,7 +94,7 @@ func (h *holds) use(ctx context.Context, id holdID, l lease) bool {
 	return true
 }
 
-// forget drops a lease to which no request can attach a key any more.
+// forget drops a lease to which no request can attach a key anymore.
 func (h *holds) forget(id holdID, lease int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,7 +108,7 @@ func (h *holds) forget(id holdID, lease int64) {
 	}
 }
 
-// wrote records the key that a step has written, and its lease.
+// wrote records the key that a step wrote, and its lease.
 func (h *holds) wrote(id holdID, key record, l lease) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,8 +156,8 @@ func (h *holds) suspect(id holdID, lease int64) {
 }
 
 // spare returns the lease of a deleted key, if another hold can use it. Then it forgets the lease.
-// Another hold can use it if the session has granted it, and knows the outcome of all its requests
-// with it.
+// Another hold can use it if the session granted it, and knows the outcome of all its requests with
+// it.
 func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -180,7 +179,7 @@ func (h *holds) spare(id holdID, attached int64) (l lease, ok bool) {
 }
 
 // take returns all leases of a hold that is being released, and forgets them. attached is one of
-// them, unless it is 0. It leaves out leases that a concurrent step is using.
+// them, unless it is 0. It omits leases that a concurrent step is using.
 func (h *holds) take(id holdID, attached int64) []int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -224,7 +223,7 @@ func (h *holds) len() int {
 	return len(h.entries)
 }
 
-// get returns the entry of a hold, or a new one. The caller holds h.mu.
+// get returns the entry of a hold, or a new one. The caller must hold h.mu.
 func (h *holds) get(id holdID) *entry {
 	e := h.entries[id]
 	if e == nil {
@@ -235,8 +234,8 @@ func (h *holds) get(id holdID) *entry {
 	return e
 }
 
-// sweep drops expired entries whenever their number is twice that after the last sweep. The caller
-// holds h.mu.
+// sweep drops expired entries once there are twice as many entries as after the last sweep. The
+// caller must hold h.mu.
 func (h *holds) sweep() {
 	if len(h.entries) < h.sweepAt {
 		return

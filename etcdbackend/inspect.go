@@ -22,7 +22,7 @@ import (
 // The holders of a lock are read from its keys, and their remaining times from their leases. Both
 // requests only read, and don't go through etcd's log.
 
-// A finding has the keys that were found under one name.
+// A finding holds the keys that were found under one name.
 type finding struct {
 	name                 string
 	lock, write          record // both have the lock's own key, so one of them is free
@@ -48,8 +48,8 @@ func (f *finding) add(as role, r record) {
 	}
 }
 
-// whose returns the role of a key, and its lock. The key's value decides which part of the key is
-// the lock's name.
+// whose returns the role of a key, and the hold or place that it belongs to. The key's value
+// decides which part of the key is the lock's name.
 func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
 	var v struct{ Kind role }
 	name, ours := bytes.CutPrefix(kv.Key, []byte(st.options.prefix))
@@ -71,9 +71,9 @@ func (st *store) whose(kv *mvccpb.KeyValue) (id holdID, r record, ok bool) {
 // inspect reads all keys of a lock, at one revision.
 func (s *session) inspect(ctx context.Context, name string) (*finding, error) {
 	own, st := s.store.key(name), s.store
-	// The latest permits are read first, since they have the limit that counts. The line is read as
-	// a whole. An owner that has come back is the last in any order that etcd knows, but may be the
-	// first in line.
+	// The latest permits are read first, since they contain the limit that applies. The line is
+	// read as a whole. An owner that has come back is the last in any order that etcd knows, but
+	// may be the first in line.
 	permits, reads := st.all(name, permitRole).findOp(backend.MostHolders),
 		st.all(name, readRole).findOp(backend.MostHolders)
 	order := permits.GetRequestRange()
@@ -109,15 +109,15 @@ func mayNotRead(err error, sp span) error {
 		Err: fmt.Errorf("etcd: reading the keys from %q to %q: %w", sp.key, sp.end, err)}
 }
 
-// A holding is the report on one holder.
+// A holding describes one holder.
 type holding struct {
 	record
 	kind backend.Kind
-	heir bool // it has the lock as the first in line
+	heir bool // it holds the lock as the first in line
 }
 
 // holders returns the holders of the lock. They belong to one kind of lock, unless another program
-// has written keys. Then it returns those of the first kind that it finds.
+// wrote keys. Then it returns those of the first kind that it finds.
 func (f *finding) holders() (all []holding) {
 	add := func(kind backend.Kind, some ...record) {
 		slices.SortFunc(some, func(a, b record) int { return cmp.Compare(a.created, b.created) })
@@ -154,8 +154,8 @@ func (f *finding) kinds() (n int) {
 	return n
 }
 
-// A report is the result of an inspection. It is stale if a lease had ended when its time was read.
-// Its key may then have another lease by now.
+// A report is the result of an inspection. It is stale if a lease had ended when its time was read:
+// its key may have another lease by now.
 type report struct {
 	backend.Inspection
 	stale bool
@@ -235,8 +235,8 @@ func (s *session) Inspect(
 	return r, nil
 }
 
-// inspectFresh inspects a lock, and inspects it a second time if the report is stale. There is no
-// third time, since with many holders some lease has always just ended.
+// inspectFresh inspects a lock, and again if the report is stale. It doesn't do so a third time,
+// since with many holders some lease has always just ended.
 func (s *session) inspectFresh(
 	ctx context.Context, name string,
 ) (*finding, backend.Inspection, error) {
@@ -260,8 +260,8 @@ func (s *session) inspectFresh(
 
 // List reads keys page by page, in their order. A lock may have keys on several pages. Between them
 // there may be keys of other locks whose names continue in the same way. So if a lock's keys go
-// beyond the end of a page, that lock is inspected as a whole with that page. The next page leaves
-// that lock out. The mark between the two pages tells it which locks were cut.
+// beyond the end of a page, that lock is inspected as a whole with that page. The next page omits
+// that lock. The mark between the two pages tells it which locks were cut.
 func (s *session) List(
 	ctx context.Context, req backend.ListRequest,
 ) (res backend.ListResult, err error) {
@@ -326,10 +326,11 @@ func (s *session) List(
 	return res, nil
 }
 
-// A mark is the beginning of a page. It is the first key that may be on it, without the common
-// prefix. The server counts all keys of a range, even those that it doesn't return, and can't write
-// while it counts. So page reads windows. The first has the keys that share a certain number of
-// first bytes with the mark. The next window has those that share one byte less, and so on.
+// A mark is the beginning of a page. It is the first key that may be on the page, without the
+// common prefix. The server counts all keys of a range, even those that it doesn't return, and
+// can't write while it counts. So page reads windows. The first window contains the keys that share
+// a certain number of leading bytes with the mark. The next contains those that share one byte
+// less, and so on.
 type mark struct {
 	key   string
 	bytes int
@@ -359,7 +360,7 @@ func (m mark) cuts(name string) bool {
 
 const (
 	mostWindows = 32 // windows per page
-	tooWide     = 8  // if a window has more keys than so many pages, the next is narrower
+	tooWide     = 8  // if a window has more keys than this many pages, the next is narrower
 )
 
 // page reads the next keys. It returns the mark of the page after that, or an empty mark if there
@@ -393,7 +394,7 @@ func (s *session) page(
 	return kvs, m, nil
 }
 
-// common returns how many bytes two keys have in common.
+// common returns the length of the common prefix of two keys.
 func common(a, b []byte) (n int) {
 	for n < min(len(a), len(b)) && a[n] == b[n] {
 		n++
@@ -401,8 +402,8 @@ func common(a, b []byte) (n int) {
 	return n
 }
 
-// someOf reads the first keys of a span. If they are longer than a page may be, it reads fewer.
-// Values of locks are short, but other values may be among them.
+// someOf reads the first keys of a span. If together they are longer than a page may be, it reads
+// fewer. Values of locks are short, but other values may be among them.
 func (s *session) someOf(ctx context.Context, sp span, limit int) (*pb.RangeResponse, error) {
 	for ; ; limit /= 2 {
 		read := s.store.readPage

@@ -14,8 +14,8 @@ import (
 
 // A kept lock is a hold under an owner that no client uses. That owner's name is the former owner's
 // with a suffix. The hold has an etcd lease of its own, which is never renewed. To others it looks
-// like any held lock. The former owner's requests don't find its hold any more. Waiters are told
-// when the lease has ended.
+// like any held lock. The former owner's requests no longer find its hold. Waiters are told when
+// the lease has ended.
 //
 // An etcd lease may last up to three seconds longer than the lock must stay taken. That is too long
 // for jobs that run every few seconds. So the session that keeps a lock revokes the lease in time.
@@ -31,8 +31,8 @@ func (r record) keptFrom() (owner string, kept bool) {
 	return strings.CutSuffix(r.owner, keptSuffix)
 }
 
-// keep releases a hold if its key hasn't changed, and keeps the lock taken for d from a moment
-// after the call. It reports whether it has done so. If not, it returns the present key.
+// keep releases a hold if its key hasn't changed, and keeps the lock taken for d, counted from a
+// moment after the call. It reports whether it did so. If not, it returns the present key.
 func (s *session) keep(
 	ctx context.Context, a *attempt, old record, d time.Duration,
 ) (done bool, key record, err error) {

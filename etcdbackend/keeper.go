@@ -14,8 +14,8 @@ import (
 // A keeper keeps the leases of a session alive, all over one stream. The client library would use a
 // goroutine for each lease, or a stream for each message.
 //
-// The stream is opened when it is first needed. When it breaks, all waiting asks get an error. The
-// next ask opens another stream.
+// The stream is opened when it is first needed. When it breaks, all waiting asks get an error, and
+// the next ask opens another stream.
 type keeper struct {
 	client pb.LeaseClient
 	ctx    context.Context // ends with the session
@@ -25,8 +25,8 @@ type keeper struct {
 	pulse *pulse     // the present stream, or nil
 }
 
-// A pulse has one stream. If a learner refuses it, the pulse replaces it with another stream. One
-// goroutine opens streams and sends, another receives.
+// A pulse owns one stream. If a learner refuses the stream, the pulse replaces it. One goroutine
+// opens streams and sends messages, another receives answers.
 type pulse struct {
 	keeper *keeper
 	ctx    context.Context
@@ -50,7 +50,7 @@ type message struct {
 	sent  bool
 }
 
-// An ask gets an answer, once.
+// An ask is a request for a keep-alive. It is answered exactly once.
 type ask struct {
 	lease int64
 	// ttl is the new ttl of the lease; 0 if there is no lease
@@ -58,9 +58,9 @@ type ask struct {
 	over   bool
 }
 
-// maxUnread is how many messages may be sent without an answer. The server handles one after the
-// other. If it is slow, other messages stay in the queue, where later renewals of the same leases
-// join them.
+// maxUnread is the maximum number of unanswered messages. The server handles one after the other.
+// If it is slow, other messages stay in the queue, where later renewals of the same leases join
+// them.
 const maxUnread = 256
 
 func newKeeper(client pb.LeaseClient) *keeper {
@@ -119,7 +119,7 @@ func (k *keeper) send(asks []*ask, ttl int64) {
 		go p.run()
 	}
 	if p.waiting == 0 {
-		p.patience = longestPatience // no ask with a shorter patience waits any more
+		p.patience = longestPatience // no ask with a shorter patience is waiting any longer
 	}
 	p.patience = min(p.patience, patience(ttl))
 	for _, a := range asks {
@@ -128,7 +128,8 @@ func (k *keeper) send(asks []*ask, ttl int64) {
 	p.wake()
 }
 
-// add makes an ask wait for a message that isn't sent yet. The caller holds the keeper's mutex.
+// add makes an ask wait for a message that hasn't been sent yet. The caller must hold the keeper's
+// mutex.
 func (p *pulse) add(a *ask) {
 	messages := p.pending[a.lease]
 	if n := len(messages); n > 0 && !messages[n-1].sent {
@@ -161,7 +162,7 @@ func (k *keeper) abandon(asks []*ask, err error) {
 	}
 }
 
-// finish marks asks as answered, and returns those that were still open. The caller holds the
+// finish marks asks as answered, and returns those that were still open. The caller must hold the
 // keeper's mutex.
 func finish(asks []*ask) (open []*ask) {
 	for _, a := range asks {
@@ -173,7 +174,8 @@ func finish(asks []*ask) (open []*ask) {
 	return open
 }
 
-// beginWaiting restarts the timer that ends a silent stream. The caller holds the keeper's mutex.
+// beginWaiting restarts the timer that ends a silent stream. The caller must hold the keeper's
+// mutex.
 func (p *pulse) beginWaiting() {
 	if p.timer == nil {
 		p.timer = time.AfterFunc(p.patience, func() { p.cancel(errSilent) })
@@ -182,8 +184,8 @@ func (p *pulse) beginWaiting() {
 	}
 }
 
-// run opens the stream and sends. If a learner refuses the stream, it tries again, since another
-// stream may reach a member that serves clients.
+// run opens the stream and sends messages on it. If a learner refuses the stream, run opens
+// another, which may reach a member that serves clients.
 func (p *pulse) run() {
 	for range mostLearners - 1 {
 		if err := p.stream(); !isLearners(err) {
@@ -195,7 +197,8 @@ func (p *pulse) run() {
 	p.fail(p.stream())
 }
 
-// stream opens a stream and sends on it until it breaks. It returns the error that broke it.
+// stream opens a stream and sends messages on it until it breaks. It returns the error that broke
+// it.
 func (p *pulse) stream() error {
 	stream, err := p.keeper.client.LeaseKeepAlive(p.ctx)
 	if err != nil {
@@ -221,7 +224,7 @@ func (p *pulse) stream() error {
 	}
 }
 
-// sendAgain moves messages without an answer into the queue for the next stream.
+// sendAgain moves unanswered messages into the queue for the next stream.
 func (p *pulse) sendAgain() {
 	p.keeper.mu.Lock()
 	defer p.keeper.mu.Unlock()
@@ -234,8 +237,8 @@ func (p *pulse) sendAgain() {
 	}
 }
 
-// next returns the messages to send now. At most maxUnread may be without an answer. It drops
-// messages for which no ask waits any more.
+// next returns the messages to send now, so that at most maxUnread are unanswered. It drops
+// messages that no ask waits for.
 func (p *pulse) next() []*message {
 	p.keeper.mu.Lock()
 	defer p.keeper.mu.Unlock()
@@ -254,7 +257,7 @@ func (p *pulse) next() []*message {
 	return now
 }
 
-// remove takes a message out of the pending ones. The caller holds the keeper's mutex.
+// remove removes a message from the pending ones. The caller must hold the keeper's mutex.
 func (p *pulse) remove(m *message) {
 	messages := p.pending[m.lease]
 	if len(messages) == 1 {

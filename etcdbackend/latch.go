@@ -11,8 +11,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The count of a latch is a key without a lease. It is deleted when the latch opens. The own key of
-// a lock may look the same, if the lock has such a name. So the value says what kind of key it is.
+// The count of a latch is a key without a lease. It is deleted when the latch opens. A lock's own
+// key may look the same, if the lock has such a name. So the value identifies the kind of key.
 
 const (
 	latchRole  role   = "count"
@@ -100,7 +100,7 @@ func sameLatch(key []byte, kv *mvccpb.KeyValue) []*pb.Compare {
 	}}
 }
 
-// subscribeLatch is Subscribe for a latch. Its waiters are told of all changes of the key.
+// subscribeLatch implements Subscribe for a latch. Its waiters are told of all changes of the key.
 func (s *session) subscribeLatch(
 	ctx context.Context, req backend.SubscribeRequest,
 ) (backend.Subscription, error) {

@@ -7,13 +7,13 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// A lock's own key is the prefix followed by the lock's name. A hold that excludes all others is in
-// that key. Other keys belong to single owners. A read-write lock has one for each reader, and for
-// each note of a waiting writer. A semaphore has one for each holder. A fair lock has one for each
-// owner in line. Such a key consists of the lock's key, a byte 1, a word, a slash, and the owner.
-// The own key of another lock may look the same if that lock has such a name. So a key counts as
-// the key of a hold only if its value says so, and if the rest of the key is the owner that the
-// value names. Any other key in its place causes a conflict, and isn't changed.
+// A lock's own key is the prefix followed by the lock's name. A hold that excludes all others is
+// stored in that key. Other keys belong to single owners. A read-write lock has one for each
+// reader, and one for each note of a waiting writer. A semaphore has one for each holder. A fair
+// lock has one for each owner in line. Such a key consists of the lock's key, a byte 1, a word, a
+// slash, and the owner. Another lock's own key may look the same if that lock has such a name. So a
+// key counts as the key of a hold only if its value says so, and the rest of the key is the owner
+// that the value names. Any other key in its place causes a conflict, and isn't changed.
 
 func (st *store) key(name string) []byte { return []byte(st.options.prefix + name) }
 
@@ -93,14 +93,14 @@ func (sp span) asOf(rev int64) *pb.Compare {
 	}
 }
 
-// take returns the operation that deletes the keys of the span. Its answer has the deleted keys:
-// see taken. If end is nil, the span is one key.
+// take returns the operation that deletes the keys of the span. Its answer contains the deleted
+// keys: see taken. If end is nil, the span is one key.
 func (sp span) take() *pb.RequestOp {
 	req := &pb.DeleteRangeRequest{Key: sp.key, RangeEnd: sp.end, PrevKv: true}
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: req}}
 }
 
-// taken returns the keys that operation i of a transaction, made by take, has deleted.
+// taken returns the keys deleted by operation i of a transaction, which take created.
 func taken(res *pb.TxnResponse, i int) []*mvccpb.KeyValue {
 	if i >= len(res.Responses) {
 		return nil
@@ -108,7 +108,8 @@ func taken(res *pb.TxnResponse, i int) []*mvccpb.KeyValue {
 	return res.Responses[i].GetResponseDeleteRange().GetPrevKvs()
 }
 
-// decodeOf returns the record in the key of a hold, and refuses the key of another owner.
+// decodeOf returns the record in the key of a hold. It returns an error for the key of another
+// owner.
 func decodeOf(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	r, err := decode(id.role, kv)
 	if err == nil && kv != nil && id.role.beside() && r.owner != id.owner {

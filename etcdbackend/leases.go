@@ -37,7 +37,7 @@ type leases struct {
 	settled  chan struct{} // closed when no goroutine runs; nil if no call waits for that
 }
 
-// A shelf has the leases of one length.
+// A shelf holds the leases of one length.
 type shelf struct {
 	idle     []lease        // in the order of their release
 	waiting  []chan granted // waiting callers; never more than grants under way
@@ -68,7 +68,7 @@ func (l lease) usable(now time.Time) bool {
 	return now.Sub(l.since) < min(time.Duration(l.ttl)*time.Second/2, longestIdle)
 }
 
-// ready reports whether a lease can be had without a request.
+// ready reports whether a lease is available without a request.
 func (ls *leases) ready(ttl int64) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -76,8 +76,8 @@ func (ls *leases) ready(ttl int64) bool {
 	return sh != nil && len(sh.idle) > 0 && sh.idle[len(sh.idle)-1].usable(time.Now())
 }
 
-// get returns a lease of ttl seconds, or a longer one if the server grants none so short. No key is
-// attached to the lease, which may have begun some time ago.
+// get returns a lease of ttl seconds, or a longer one if the server doesn't grant one that short.
+// No key is attached to the lease, which may have begun some time ago.
 func (ls *leases) get(ctx context.Context, ttl int64) (lease, error) {
 	l, answer := ls.take(ttl)
 	if answer == nil {
@@ -121,7 +121,7 @@ func (ls *leases) take(ttl int64) (lease, chan granted) {
 	return lease{}, answer
 }
 
-// shelf returns the leases of one length. The caller holds ls.mu.
+// shelf returns the leases of one length. The caller must hold ls.mu.
 func (ls *leases) shelf(ttl int64) *shelf {
 	sh := ls.shelves[ttl]
 	if sh == nil {
@@ -131,7 +131,7 @@ func (ls *leases) shelf(ttl int64) *shelf {
 	return sh
 }
 
-// leave ends a wait. It returns false if there is already an answer.
+// leave ends the wait for a grant. It returns false if there is already an answer.
 func (ls *leases) leave(ttl int64, answer chan granted) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -162,8 +162,8 @@ func newLease(ttl int64) lease {
 	return lease{id: 1 + rand.Int64N(1<<62), ttl: ttl, since: time.Now()}
 }
 
-// grant makes a lease for a waiting caller. The lease's id is chosen before the request is sent, so
-// that the lease can be revoked whatever the answer is.
+// grant grants a lease for a waiting caller. The lease's id is chosen before the request is sent,
+// so that the lease can be revoked whatever the answer is.
 func (ls *leases) grant(ctx context.Context, sh *shelf, ttl int64) {
 	ctx, cancel := context.WithTimeout(ctx, longestGrant)
 	defer cancel()
@@ -199,7 +199,7 @@ func (ls *leases) put(l lease) {
 	ls.shelve(l)
 }
 
-// shelve keeps a lease for the next caller. The caller of shelve holds ls.mu.
+// shelve keeps a lease for the next caller. The caller of shelve must hold ls.mu.
 func (ls *leases) shelve(l lease) {
 	if ls.closed || !l.usable(time.Now()) {
 		ls.drop(l)
@@ -224,8 +224,8 @@ func (ls *leases) discard(all ...lease) {
 	}
 }
 
-// revokeIn revokes a lease after d. If the session is closed before, the lease runs out instead.
-// The lease also runs out if d is so long that a few more seconds don't matter.
+// revokeIn revokes a lease after d. If the session is closed before then, the lease runs out
+// instead. It also runs out if d is so long that a few more seconds don't matter.
 func (ls *leases) revokeIn(l lease, d time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -253,7 +253,7 @@ func (ls *leases) revokeIn(l lease, d time.Duration) {
 const longestTimed = 10 * time.Minute
 
 // distrust drops all idle leases. It is called after a lease has ended too early, since the idle
-// ones may have ended, too.
+// ones may also have ended.
 func (ls *leases) distrust() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -264,7 +264,7 @@ func (ls *leases) distrust() {
 	ls.sweep()
 }
 
-// drop marks a lease to be revoked. The caller holds ls.mu.
+// drop marks a lease to be revoked. The caller must hold ls.mu.
 func (ls *leases) drop(l lease) {
 	ls.dropped = append(ls.dropped, l)
 	if ls.closed {
@@ -275,7 +275,7 @@ func (ls *leases) drop(l lease) {
 	ls.sweep()
 }
 
-// sweep starts the goroutine that revokes unused leases. The caller holds ls.mu.
+// sweep starts the goroutine that revokes unused leases. The caller must hold ls.mu.
 func (ls *leases) sweep() {
 	if ls.sweeping || ls.closed {
 		return
@@ -317,7 +317,7 @@ func (ls *leases) sweepOnce() bool {
 	return ls.sweeping
 }
 
-// due returns the leases to revoke, and forgets them. The caller holds ls.mu.
+// due returns the leases to revoke, and forgets them. The caller must hold ls.mu.
 func (ls *leases) due(now time.Time) []lease {
 	due := ls.dropped
 	ls.dropped = nil
@@ -373,7 +373,7 @@ func (ls *leases) whileOpen(f func(context.Context)) {
 	ls.run(func() { f(ls.ctx) })
 }
 
-// run starts a goroutine. The caller holds ls.mu.
+// run starts a goroutine. The caller must hold ls.mu.
 func (ls *leases) run(f func()) {
 	ls.running++
 	go func() {
@@ -403,8 +403,8 @@ func (ls *leases) settle() {
 	<-settled
 }
 
-// revokeAll revokes the leases of a closed session. It goes on for up to longestGrant, although
-// Close doesn't wait for it, since a lease may last for hours.
+// revokeAll revokes the leases of a closed session. It keeps trying for up to longestGrant,
+// although Close doesn't wait for it, since a lease may last for hours.
 func (ls *leases) revokeAll(all []lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), longestGrant)
 	defer cancel()

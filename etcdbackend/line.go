@@ -14,14 +14,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A line has a session's places among the sessions that wait for the same locks. While a session is
-// subscribed to a lock, it keeps a key besides the lock's key. When the lock is released, all
-// sessions are told. The first in line tries at once. Each other session waits some time for each
+// A line holds a session's places among the sessions that wait for the same locks. While a session
+// is subscribed to a lock, it keeps a key besides the lock's key. When the lock is released, all
+// sessions are told. The first in line tries at once. Every other session waits some time for each
 // one ahead of it, and tries only if the lock hasn't been taken by then. So the sessions try one
 // after the other, in order. A session that died while it waited delays the others only by that
 // time.
 //
-// The order is only a courtesy. A wrong order costs a needless try, or a few milliseconds.
+// The order is only a courtesy. A wrong order costs one needless attempt, or a few milliseconds.
 type line struct {
 	store  *store
 	leases *leases
@@ -35,7 +35,7 @@ type line struct {
 // A place is a session's place in the line for a lock.
 type place struct {
 	subs  int    // the number of the session's subscriptions
-	key   []byte // the session's key, which is perhaps in etcd; nil: there is none
+	key   []byte // the session's key, which may be in etcd; nil: there is none
 	rev   int64  // the revision at which ahead was counted
 	ahead int
 }
@@ -110,7 +110,7 @@ func (ln *line) stand(ctx context.Context, name string) {
 		ln.lease = lease{}
 	}
 	if ln.places[name] != p {
-		ln.remove(key) // the session has left by now, perhaps before the key was written
+		ln.remove(key) // the session has since left, perhaps before the key was written
 		return
 	}
 	switch {
@@ -137,7 +137,7 @@ func (ln *line) vacant(name string) (*place, []byte) {
 	return p, p.key
 }
 
-// current returns the lease for new keys. It gets another lease if half of the present one has
+// current returns the lease for new keys, which is a new one if half of the present lease has
 // passed.
 func (ln *line) current(ctx context.Context) (lease, error) {
 	ln.mu.Lock()
@@ -185,8 +185,8 @@ func (ln *line) own(name string) []byte {
 	return nil
 }
 
-// served records that a key of the session doesn't exist. The session has got the lock, which
-// deleted the key, or couldn't create the key.
+// served records that a key of the session doesn't exist, because the session acquired the lock,
+// which deleted the key, or couldn't create the key.
 func (ln *line) served(name string, key []byte) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -211,14 +211,14 @@ func (ln *line) moved(name string, rev int64) {
 	}
 }
 
-// close returns the lease of all keys. The caller revokes it, and so deletes the keys.
+// close returns the lease of all keys. The caller must revoke it, which deletes the keys.
 func (ln *line) close() lease {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
 	return ln.lease
 }
 
-// unknown records that the session may have missed how the line moved on. Then no other session
+// unknown records that the session may have missed changes of the line. Then no other session
 // counts as ahead.
 func (ln *line) unknown(name string) {
 	ln.mu.Lock()
@@ -243,7 +243,7 @@ func (ln *line) courtesy(name string, rev int64) time.Duration {
 func (st *store) waitingKeys(name string) []byte { return append(st.key(name), 0) }
 
 // countWaiting counts the keys of sessions that wait for a lock. If the name of another lock begins
-// with this name and a zero byte, its keys are counted, too. Then the line seems longer.
+// with this name and a zero byte, its keys are also counted, and the line seems longer.
 func (st *store) countWaiting(name string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
 		Key: st.waitingKeys(name), RangeEnd: append(st.key(name), 1), CountOnly: true,
@@ -268,8 +268,8 @@ func (st *store) someWaiting(name string) *pb.RequestOp {
 }
 
 // others returns the number of other sessions that wait for a lock, from the keys that a release
-// has read. The session's own key may be missing there, since it is put in the background. The
-// result is at most 1, since only the first session in line tries at once.
+// read. The session's own key may be missing there, since it is put in the background. The result
+// is at most 1, since only the first session in line tries at once.
 func (ln *line) others(name string, keys []*mvccpb.KeyValue) int {
 	own := ln.own(name)
 	if slices.ContainsFunc(keys, func(kv *mvccpb.KeyValue) bool {

@@ -12,7 +12,7 @@ import (
 )
 
 // A lineup is a subscription's knowledge of a fair lock, from a look and all events since. So a
-// waiting call of this client has the lock as soon as the event that frees it arrives.
+// waiting call of this client holds the lock as soon as the event that frees it arrives.
 type lineup struct {
 	session *session
 	name    string
@@ -83,7 +83,7 @@ func (s *session) lookAtLineup(ctx context.Context, sub *subscription) {
 	}
 }
 
-// lineup returns the known state of a fair lock without a request, if there is one.
+// lineup returns the state of a fair lock without a request, if it is known.
 func (w *watcher) lineup(name string) (at turn, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -162,8 +162,8 @@ func (l *lineup) happened(events []*mvccpb.Event, grants []backend.Grant) func()
 	}
 }
 
-// grant adds a grant for the present holder, which has had the lock since a revision. It adds none
-// if the holder belongs to another session, or was reported before.
+// grant adds a grant for the present holder, which has held the lock since revision rev. It adds
+// none if the holder belongs to another session, or was reported before.
 func (l *lineup) grant(grants []backend.Grant, rev int64) []backend.Grant {
 	holder, first := l.holder()
 	if holder.owner == l.told {
@@ -179,7 +179,7 @@ func (l *lineup) grant(grants []backend.Grant, rev int64) []backend.Grant {
 	return grants
 }
 
-// apply processes one event. It reports whether the event is about the lock or its line.
+// apply processes one event. It reports whether the event concerns the lock or its line.
 func (l *lineup) apply(e *mvccpb.Event) bool {
 	gone := e.Type == mvccpb.DELETE
 	if bytes.Equal(e.Kv.Key, l.key) {

@@ -10,19 +10,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A note says that a writer waits, and for how long. It is a key with a lease of its own. Each
+// A note records that a writer waits, and for how long. It is a key with a lease of its own. Each
 // refused attempt writes it again, if the hold that keeps the writer out hasn't changed. So a late
-// request does nothing after the writer has got the lock. It also fails after the writer has given
-// up, since the note's lease no longer exists then.
+// request does nothing after the writer has acquired the lock. It also fails after the writer has
+// given up, since the note's lease no longer exists then.
 //
 // Whether a writer or a reader came first isn't decided by comparing the clocks of two machines.
 // Readers and writers state how long they have waited. The server tells how long ago the note was
 // written, to within a second. Within that second, a reader goes before notes that were created
-// after it was first kept out, if its session remembers at which revision that was. Otherwise the
+// after it was first kept out, if its session remembers the revision of that moment. Otherwise the
 // reader waits.
 
 // leaveNote leaves or renews the note of a waiting writer, if the hold that keeps the writer out
-// hasn't changed. If the hold has changed, leaveNote returns the scene that it has found.
+// hasn't changed. Otherwise it returns the scene that it found.
 func (s *session) leaveNote(
 	ctx context.Context, a *attempt, req backend.AcquireRequest, at scene,
 ) (left bool, found scene, err error) {
@@ -58,7 +58,7 @@ func (s *session) leaveNote(
 		s.holds.suspect(id, l.id)
 		return false, at, err
 	}
-	// If the note wasn't left now, a request without an answer may have left it.
+	// If this request didn't leave the note, an unanswered one may have.
 	note.rev = res.Header.GetRevision()
 	s.holds.wrote(id, note, l)
 	if res.Succeeded {
@@ -68,8 +68,8 @@ func (s *session) leaveNote(
 	return false, found, err
 }
 
-// stillOut returns a condition. It is true while the hold that keeps a writer out hasn't changed.
-// Once the writer gets the lock, it is never true again.
+// stillOut returns the condition that the hold which keeps a writer out hasn't changed. Once the
+// writer gets the lock, it is never true again.
 func (s *session) stillOut(id holdID, at scene) []*pb.Compare {
 	if at.write.free() {
 		reader := at.reads[0]
@@ -175,7 +175,7 @@ func (s *session) barred(
 	return remaining, out
 }
 
-// waits has the readers of a session that were kept out and still wait.
+// waits records which of a session's readers were kept out and still wait.
 type waits struct {
 	mu      sync.Mutex
 	entries map[holdID]wait
@@ -187,7 +187,7 @@ type wait struct {
 	rev   int64 // the revision at which the reader was first kept out; 0 if not known
 }
 
-// find returns the remembered wait of a reader that has waited for the time waited, or a new one.
+// find returns the remembered wait of a reader that has waited this long, or a new one.
 func (ws *waits) find(id holdID, waited time.Duration) wait {
 	began := time.Now().Add(-waited)
 	ws.mu.Lock()
@@ -215,7 +215,7 @@ func (ws *waits) goOn(id holdID, w wait, rev int64) {
 	ws.entries[id] = w
 }
 
-// end forgets a reader that doesn't wait any more.
+// end forgets a reader that no longer waits.
 func (ws *waits) end(id holdID) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

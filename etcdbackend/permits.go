@@ -11,10 +11,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Each holder of permits has a key besides the lock's key. It has the number of the holder's
+// Each holder of permits has a key besides the lock's key. It stores the number of the holder's
 // permits, and the semaphore's limit. A step that wants permits first counts the acquired ones, or
 // assumes that there are none. It then sends a transaction that takes effect only if no key has
-// come or changed since. If one has, the answer has the present keys.
+// come or changed since. If one has, the answer contains the present keys.
 
 // A stock is a step's knowledge of a semaphore.
 type stock struct {
@@ -30,7 +30,7 @@ func (at stock) out() (n int) {
 	return n
 }
 
-// last returns the hold that was the last to state the limit.
+// last returns the hold that stated the limit most recently.
 func (at stock) last() record {
 	last := at.mine
 	for _, r := range at.holds {
@@ -59,7 +59,7 @@ func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("etcd: %w", err)}
 }
 
-// withPermits returns an attempt to get permits.
+// withPermits returns an attempt to acquire permits.
 func (s *session) withPermits(id holdID, ttl int64) *attempt {
 	return &attempt{
 		id: id, ttl: ttl, look: []*pb.RequestOp{
@@ -96,7 +96,7 @@ func (s *session) stock(id holdID, res *pb.TxnResponse) (at stock, err error) {
 	return at, err
 }
 
-// acquirePermits assumes that no permits are acquired, unless there are signs of the opposite. If
+// acquirePermits assumes that no permits are acquired, unless there are signs to the contrary. If
 // the assumption is right, it needs one round trip.
 func (s *session) acquirePermits(
 	ctx context.Context, req backend.AcquireRequest,
@@ -124,7 +124,7 @@ func (s *session) acquirePermits(
 		}
 		if !at.mine.free() && at.mine.count != req.Permits {
 			if _, err = s.whole(ctx, a, at.mine, req.Permits); err == nil {
-				req.Limit = limit // perhaps no hold states the limit any more
+				req.Limit = limit // perhaps no hold states the limit any longer
 				at, err = s.countOut(ctx, a)
 			}
 			continue
@@ -154,7 +154,7 @@ func (s *session) acquirePermits(
 	return backend.AcquireResult{}, err
 }
 
-// hasPermits records that an owner of this session has got permits, and whether others have some.
+// hasPermits records that an owner of this session acquired permits, and whether others hold some.
 // The session's next waiting call takes the last place in the line.
 func (s *session) hasPermits(name string, others bool) {
 	if others {
@@ -211,8 +211,7 @@ func (p *permits) told() {
 	}
 }
 
-// whole releases an owner's permits if their number isn't permits. It returns the owner's key after
-// that.
+// whole releases an owner's permits if their number isn't permits. It then returns the owner's key.
 func (s *session) whole(ctx context.Context, a *attempt, key record, permits int) (record, error) {
 	for !key.free() && key.count != permits {
 		lease := key.lease
@@ -232,8 +231,8 @@ func (s *session) whole(ctx context.Context, a *attempt, key record, permits int
 	return key, nil
 }
 
-// soonest returns how long it takes until the first permits expire. It is negative if that isn't
-// known, or if asking would take many requests. Waiters are told of the end anyway.
+// soonest returns the time until the first permits expire. It is negative if that isn't known, or
+// if asking would take many requests. Waiters are told of the end anyway.
 func (s *session) soonest(ctx context.Context, holds []record) time.Duration {
 	if len(holds) > mostAsked {
 		return -1

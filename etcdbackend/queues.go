@@ -7,7 +7,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// queues has the owners of a session that are in line, for all locks.
+// queues holds a session's owners that are in line, for all locks.
 type queues struct {
 	mu  sync.Mutex // not held during a request or a callback
 	all map[string]map[int64]*queue
@@ -16,14 +16,14 @@ type queues struct {
 	heirs map[string]heir // by lock name
 }
 
-// An heir has a lock because it is the first in line. seen is when the session first saw that.
+// An heir holds a lock because it is the first in line. seen is when the session first saw that.
 type heir struct {
 	position
 	seen time.Time
 }
 
-// inherits records that an owner has the lock by its place. It returns how much of the heir's time
-// is left, as far as this session can tell.
+// inherits records that an owner holds the lock by its place. It returns how much of the heir's
+// time is left, as far as this session can tell.
 func (qs *queues) inherits(name string, place record) time.Duration {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -38,7 +38,7 @@ func (qs *queues) inherits(name string, place record) time.Duration {
 	return heirTime - time.Since(h.seen)
 }
 
-// A queue has the owners in line for one lock whose places have the same ttl. These places share
+// A queue holds the owners in line for one lock whose places have the same ttl. These places share
 // one lease.
 type queue struct {
 	name string
@@ -56,10 +56,10 @@ type standing struct {
 	until  time.Time
 	doubt  bool   // a request that creates the place has no answer
 	place  record // as last created or seen
-	inside bool   // when last seen, the owner had the lock by its place
+	inside bool   // when last seen, the owner held the lock by its place
 }
 
-// A look is a request that found another owner with the lock. sent is when the request was sent,
+// A look is a request that found the lock held by another owner. sent is when the request was sent,
 // and rev is the revision at which it looked.
 type look struct {
 	sent time.Time
@@ -110,8 +110,8 @@ func (qs *queues) expect(name, owner string, ttl int64, place time.Duration) *qu
 	return q
 }
 
-// add makes a queue. Now and then it drops queues that can't have places any more. The caller holds
-// qs.mu.
+// add adds a queue. It occasionally drops queues that can no longer have places. The caller must
+// hold qs.mu.
 func (qs *queues) add(name string, ttl int64) *queue {
 	if qs.n++; qs.n%firstSweep == 0 {
 		qs.sweep(time.Now())
@@ -168,7 +168,7 @@ func (qs *queues) lost(q *queue, l lease) {
 	}
 }
 
-// saw records a look, which was sent at sent and found another owner with the lock at rev.
+// saw records a look that was sent at sent and found another owner holding the lock at rev.
 func (qs *queues) saw(q *queue, sent time.Time, rev int64) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -191,8 +191,8 @@ func (qs *queues) doubt(name, owner string) {
 	}
 }
 
-// over reports whether an owner shouldn't be in line any more. It looks at all queues of the lock.
-// If a queue has ended, a newer queue may have got its lease, and may have the owner.
+// over reports whether an owner should no longer be in line. It looks at all queues of the lock. If
+// a queue has ended, a newer queue may have taken over its lease, and may contain the owner.
 func (qs *queues) over(name, owner string, now time.Time) bool {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -213,8 +213,8 @@ func (qs *queues) stands(q *queue, place record) {
 	}
 }
 
-// place returns an owner's place as last seen. inside reports that the owner has the lock by that
-// place.
+// place returns an owner's place as last seen. inside reports whether the owner holds the lock by
+// that place.
 func (qs *queues) place(name, owner string) (place record, inside bool) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -227,7 +227,7 @@ func (qs *queues) place(name, owner string) (place record, inside bool) {
 }
 
 // left forgets a place. If it was the last in its queue, left returns the lease. suspect reports
-// that a late request may yet attach a place to that lease.
+// whether a late request may yet attach a place to that lease.
 func (qs *queues) left(name, owner string) (spare lease, suspect bool) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -248,8 +248,8 @@ func (qs *queues) left(name, owner string) (spare lease, suspect bool) {
 	return spare, suspect
 }
 
-// grant returns the grant for an owner that has got the lock at revision rev. If the revision isn't
-// known, rev is 0. ok reports that the owner belongs to this session.
+// grant returns the grant for an owner that acquired the lock at revision rev. If the revision
+// isn't known, rev is 0. ok reports whether the owner belongs to this session.
 func (qs *queues) grant(name string, place record, rev int64) (g backend.Grant, ok bool) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()

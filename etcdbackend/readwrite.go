@@ -31,7 +31,7 @@ func (s *session) lookAround(ctx context.Context, a *attempt) (scene, error) {
 	return s.scene(a.id, res)
 }
 
-// found returns the scene that a refused attempt has seen. key is its own key in that scene.
+// found returns the scene that a refused attempt saw. key is its own key in that scene.
 func (s *session) found(a *attempt, key record) (scene, error) {
 	switch {
 	case a.seen != nil:
@@ -43,9 +43,9 @@ func (s *session) found(a *attempt, key record) (scene, error) {
 	}
 }
 
-// scene reads the answer to an attempt's look. For a writer, the look has the lock's key and the
-// readers' keys. For a reader, it has the reader's own key, the lock's key, the notes, and keys of
-// other kinds of lock.
+// scene reads the answer to an attempt's look. For a writer, the look covers the lock's key and the
+// readers' keys. For a reader, it covers the reader's own key, the lock's key, the notes, and keys
+// of other kinds of lock.
 func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	at.rev = res.Header.GetRevision()
 	as := []role{writeRole, readRole}
@@ -76,7 +76,7 @@ func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	return at, nil
 }
 
-// exclusively returns an attempt to get a hold that excludes all other owners.
+// exclusively returns an attempt to acquire a hold that excludes all other owners.
 func (s *session) exclusively(id holdID, ttl int64, kind backend.Kind) *attempt {
 	a := &attempt{id: id, ttl: ttl, fair: kind == backend.Fair}
 	limit := int64(0)
@@ -112,7 +112,7 @@ func (s *session) conflicts(ctx context.Context, id holdID, ttl int64) error {
 		case id.role == readRole && bytes.Equal(kv.Key, s.store.key(id.name)):
 			_, err = decode(writeRole, kv)
 		case id.role == lockRole:
-			// owners in line for this lock are no conflict
+			// owners in line for this lock aren't a conflict
 			_, err = s.store.decodeAll(id.name, lineRole, kvs)
 		default:
 			err = conflict(kv)
@@ -141,7 +141,7 @@ func (s *session) inTheWay(id holdID) []*pb.RequestOp {
 	}
 }
 
-// none returns an error if there are keys, since they belong to another kind of lock.
+// none returns an error if there are any keys, since they belong to another kind of lock.
 func none(kvs []*mvccpb.KeyValue) error {
 	if kv := first(kvs); kv != nil {
 		return conflict(kv)
@@ -149,7 +149,7 @@ func none(kvs []*mvccpb.KeyValue) error {
 	return nil
 }
 
-// mistaken is conflicts for an attempt that expected a key of the hold, and found none.
+// mistaken is like conflicts, but for an attempt that expected a key of the hold, and found none.
 func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	if !key.free() || a.seen == nil {
 		return nil
@@ -217,8 +217,8 @@ func (at scene) others(owner string) (leases []int64) {
 	return leases
 }
 
-// acquireRead assumes that the lock has no writer and no notes, unless there are signs of the
-// opposite.
+// acquireRead assumes that the lock has no writer and no notes, unless there are signs to the
+// contrary.
 func (s *session) acquireRead(
 	ctx context.Context, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
@@ -348,8 +348,8 @@ func (s *session) lookAtReads(
 	return res, err
 }
 
-// longest returns how long it takes until all of several holds have ended. It is negative if that
-// isn't known, or if asking would take many requests. Waiters are told of the end anyway.
+// longest returns the time until all of several holds have ended. It is negative if that isn't
+// known, or if asking would take many requests. Waiters are told of the end anyway.
 func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
 	if len(leases) > mostAsked {
 		return -1
@@ -361,8 +361,8 @@ func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
 	return left
 }
 
-// last returns how long it takes until all of several holds have ended. It is negative if one of
-// them never ends.
+// last returns the time until all of several holds have ended. It is negative if one of them never
+// ends.
 func (s *session) last(ctx context.Context, leases []int64) (last time.Duration, err error) {
 	left, err := s.remainingAll(ctx, leases)
 	for i := range left {
@@ -374,7 +374,7 @@ func (s *session) last(ctx context.Context, leases []int64) (last time.Duration,
 	return last, err
 }
 
-// A timeLeft has the remaining seconds of a lease, and its granted length.
+// A timeLeft is the remaining time of a lease in seconds, and its granted length.
 type timeLeft struct{ seconds, granted int64 }
 
 func (s *session) remainingAll(ctx context.Context, leases []int64) ([]timeLeft, error) {
@@ -390,7 +390,7 @@ func (s *session) remainingAll(ctx context.Context, leases []int64) ([]timeLeft,
 	return left, nil
 }
 
-// each calls f for each number below n, several at the same time.
+// each calls f for each number below n, with several calls at a time.
 func each(n int, f func(i int)) {
 	if n == 1 {
 		f(0)

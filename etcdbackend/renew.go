@@ -13,11 +13,11 @@ import (
 
 const (
 	maxReads     = 128 // keys in one transaction; a server's default limit
-	readsAtOnce  = 4   // transactions that read at the same time
-	writesAtOnce = 8   // writes at the same time, for the few holds of a batch that need one
+	readsAtOnce  = 4   // concurrent transactions that read
+	writesAtOnce = 8   // concurrent writes, for the few holds of a batch that need one
 )
 
-// A batch is a call of RenewBatch.
+// A batch is the state of one call of RenewBatch.
 type batch struct {
 	*session
 	ctx     context.Context
@@ -78,7 +78,7 @@ func (b *batch) done(i int, held bool, err error) {
 	b.running.Done()
 }
 
-// read looks at the locks of some requests. It returns when it has sent or begun what they need.
+// read looks at the locks of some requests. It returns once it has begun what they need.
 func (b *batch) read(some []int) {
 	ids := make([]holdID, len(some))
 	for i, r := range some {
@@ -99,7 +99,7 @@ func (b *batch) read(some []int) {
 	}
 }
 
-// keep renews the leases of some requests. kvs has the keys of their holds. keep rewrites a key
+// keep renews the leases of some requests. kvs are the keys of their holds. keep rewrites a key
 // that needs another lease.
 func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 	var asks []*ask
@@ -178,7 +178,7 @@ func (b *batch) kept(r int, key record, ttl, granted int64, err error) {
 
 // rewrite renews a hold that may need another lease. It writes the hold's key, and attaches it to a
 // new lease if the old one has another length. It releases permits whose number isn't that of the
-// request. If the old lease has ended, it finds out whether the hold has ended, too.
+// request. If the old lease has ended, it finds out whether the hold has also ended.
 func (b *batch) rewrite(r int, key record, ttl int64) {
 	b.apart(func() {
 		a := &attempt{id: b.id(r), ttl: ttl}

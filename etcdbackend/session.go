@@ -49,9 +49,8 @@ func check(ctx context.Context, kind backend.Kind) error {
 	return ended(ctx)
 }
 
-// find returns the key that this session wrote last for a hold, as a guess. If there is none, it
-// reads the key. A guess is enough for a step that is carried out only if the key is still the
-// same.
+// find returns the key that this session last wrote for a hold, as a guess. If there is none, it
+// reads the key. A guess suffices for a step that is carried out only if the key is still the same.
 func (s *session) find(ctx context.Context, id holdID, ttl int64) (record, error) {
 	if guess := s.holds.guess(id); !guess.free() {
 		return guess, nil
@@ -87,7 +86,7 @@ func (s *session) Acquire(
 	}
 }
 
-// acquire assumes that the lock is free, unless there are signs of the opposite. If the assumption
+// acquire assumes that the lock is free, unless there are signs to the contrary. If the assumption
 // is right, it acquires the lock in one round trip. It looks first if another held the lock at the
 // last look, or if a lease would have to be granted.
 func (s *session) acquire(
@@ -101,7 +100,7 @@ func (s *session) acquire(
 	var err error
 	if a.fair && at.lock.free() && req.Place > 0 {
 		// The watcher's line may be out of date. That does no harm, since the request for a place
-		// checks whether another still has the lock.
+		// checks whether another owner still holds the lock.
 		known, ok := s.watcher.lineup(req.Name)
 		if told = ok && known.place(req.Owner).free(); told {
 			at = known
@@ -213,9 +212,9 @@ func (s *session) Release(
 			key, err = s.whole(ctx, a, key, req.Permits)
 		}
 		if a.fair && keeps && (key.free() || key.owner != req.Owner) {
-			// An owner that has the lock by its place has no key yet that could be kept, so it
-			// first takes the lock's key. An owner that doesn't know yet that it has the lock does
-			// so, too.
+			// An owner that holds the lock by its place has no key yet that could be kept, so it
+			// first takes the lock's key. So does an owner that doesn't know yet that it holds the
+			// lock.
 			if done, err = s.takeTurn(ctx, id, ttl); done {
 				key = s.holds.guess(id)
 			}
@@ -230,7 +229,7 @@ func (s *session) Release(
 		switch {
 		case err != nil:
 		case key.free() || key.owner != req.Owner:
-			// A late request of this hold must not acquire the lock any more.
+			// A late request of this hold must no longer acquire the lock.
 			if err = s.giveBack(ctx, id, 0, ttl); err != nil {
 				return backend.ReleaseResult{}, notDone(err)
 			}
@@ -292,8 +291,8 @@ func (s *session) givenBack(ctx context.Context, id holdID, attached, ttl int64)
 	return s.giveBack(ctx, id, attached, ttl)
 }
 
-// freed returns the answer to a release that has freed the lock. If other calls of this client
-// wait, the session takes the last place in the line.
+// freed returns the answer to a release that freed the lock. If other calls of this client wait,
+// the session takes the last place in the line.
 func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backend.ReleaseResult {
 	res := backend.ReleaseResult{Outcome: backend.Freed}
 	if len(done.Responses) > 1 {
@@ -410,8 +409,8 @@ func lasts(left int64) time.Duration {
 }
 
 // write changes the key of a hold from one record to another. The key then lasts for the attempt's
-// ttl, counted from a moment after the call. write reports whether it has done so, and returns the
-// present key. If it hasn't, and there is no error, the caller tries again with that key.
+// ttl, counted from a moment after the call. write reports whether it did so, and returns the
+// present key. If it didn't, and there is no error, the caller tries again with that key.
 func (s *session) write(
 	ctx context.Context, a *attempt, old, next record,
 ) (done bool, key record, err error) {
@@ -429,7 +428,7 @@ func (s *session) write(
 	return s.writeFresh(ctx, a, old, next)
 }
 
-// writeFresh is write with a lease to which the key wasn't attached before.
+// writeFresh is like write, but uses a lease to which the key wasn't attached before.
 func (s *session) writeFresh(
 	ctx context.Context, a *attempt, old, next record,
 ) (done bool, key record, err error) {
@@ -489,7 +488,7 @@ func (s *session) putAndKeep(
 	return true, key, nil
 }
 
-// put changes a key from one record to another, and attaches it to l. fresh says that the key
+// put changes a key from one record to another, and attaches it to l. fresh reports whether the key
 // wasn't attached to l before.
 func (s *session) put(
 	ctx context.Context, a *attempt, old, next record, l lease, fresh bool,
@@ -629,7 +628,7 @@ func refusedBeside(err error) bool {
 		!errors.Is(err, backend.ErrConflict)
 }
 
-// giveBack revokes all leases of a hold that is no longer in the store.
+// giveBack revokes all leases of a hold that the store no longer has.
 func (s *session) giveBack(ctx context.Context, id holdID, lease, ttl int64) error {
 	leases := s.holds.take(id, lease)
 	for i, lease := range leases {

@@ -99,9 +99,9 @@ func hasEnded(ctx context.Context) bool {
 }
 
 // insist sends a request, and repeats it if a member doesn't answer within patience. So the request
-// must change nothing, or nothing more the second time. The etcd client sends each request to the
-// next member, so a member that hangs costs only that time. From the third request on, the patience
-// doubles with each, since all members may be slow.
+// must be idempotent. The etcd client sends each request to the next member, so a member that hangs
+// costs only that time. From the third request on, the patience doubles with each, since all
+// members may be slow.
 func insist[Req, Res any](
 	ctx context.Context, patience time.Duration,
 	do func(context.Context, Req, ...grpc.CallOption) (Res, error), req Req,
@@ -143,10 +143,10 @@ func (st *store) once(
 	return res, err
 }
 
-const maxDoublings = 5 // how often the patience doubles at most
+const maxDoublings = 5 // the maximum number of times the patience doubles
 
-// patience is how long a member may be silent before another is asked. The request is about a lock
-// with a lease of ttl seconds, or about any lock if ttl is 0. The patience is a twelfth of the
+// patience returns how long a member may be silent before another is asked. The request is about a
+// lock with a lease of ttl seconds, or about any lock if ttl is 0. The patience is a twelfth of the
 // lease, but at least shortestPatience and at most longestPatience. It is short because the caller
 // waits: an unlock waits for five seconds at most, and needs time to ask other members.
 func patience(ttl int64) time.Duration {
@@ -206,7 +206,7 @@ func (st *store) readAll(ctx context.Context, ids []holdID, ttl int64) ([]*mvccp
 	return kvs, nil
 }
 
-// ranged returns the key that operation i of a transaction has read, or nil.
+// ranged returns the key read by operation i of a transaction, or nil.
 func ranged(res *pb.TxnResponse, i int) (*mvccpb.KeyValue, error) {
 	if i >= len(res.Responses) || res.Responses[i].GetResponseRange() == nil {
 		return nil, errShape
@@ -230,7 +230,7 @@ type attempt struct {
 	many   bool // it deletes many keys at once
 }
 
-// patience is how long a member may be silent about a transaction.
+// patience returns how long a member may be silent about a transaction.
 func (a *attempt) patience() time.Duration {
 	if a.many {
 		return patienceWithMany
@@ -242,7 +242,7 @@ func (a *attempt) patience() time.Duration {
 const manyKeys = 1000
 
 // swap carries out ops if the hold's key still equals old. For a key that is free, the conditions
-// in a.only must hold, too. If a condition isn't fulfilled, swap changes nothing, and returns the
+// in a.only must also hold. If a condition doesn't hold, swap changes nothing, and returns the
 // present key. Otherwise it returns the answer to the transaction.
 func (st *store) swap(
 	ctx context.Context, a *attempt, old record, ops ...*pb.RequestOp,
@@ -278,7 +278,7 @@ func (st *store) swap(
 // again, so another owner's key may get the same one. So same also compares the leases, whose ids
 // are random.
 func same(key []byte, old record) []*pb.Compare {
-	// A key that does not exist has the revision 0.
+	// A key that doesn't exist has revision 0.
 	rev := &pb.Compare{
 		Key: key, Result: pb.Compare_EQUAL,
 		Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: old.rev},
@@ -308,7 +308,7 @@ func del(key []byte) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: req}}
 }
 
-// grant makes a lease with this id, and returns its length.
+// grant creates a lease with this id, and returns its length.
 func (st *store) grant(ctx context.Context, id, ttl int64) (int64, error) {
 	req := &pb.LeaseGrantRequest{ID: id, TTL: ttl}
 	res, err := insist(ctx, patience(ttl), st.lease.LeaseGrant, req)
@@ -324,7 +324,7 @@ func (st *store) grant(ctx context.Context, id, ttl int64) (int64, error) {
 	return res.TTL, nil
 }
 
-// revoke ends a lease. A missing lease is no error.
+// revoke ends a lease. It isn't an error if the lease doesn't exist.
 func (st *store) revoke(ctx context.Context, lease int64) error {
 	_, err := insist(ctx, patience(0), st.lease.LeaseRevoke, &pb.LeaseRevokeRequest{ID: lease})
 	if gone(err) {

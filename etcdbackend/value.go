@@ -31,7 +31,7 @@ func (r role) beside() bool { return r != lockRole && r != writeRole }
 // waits reports whether a role belongs to waiters, whose keys have no count.
 func (r role) waits() bool { return r == noteRole || r == lineRole }
 
-// onlyUp reports whether a hold of that role must never get shorter.
+// onlyUp reports whether a hold of that role must never be shortened.
 func (r role) onlyUp() bool { return r == readRole || r == writeRole }
 
 func roleOf(kind backend.Kind) role {
@@ -47,7 +47,7 @@ func roleOf(kind backend.Kind) role {
 	}
 }
 
-// A record is the content of a hold's key. The zero value stands for a missing key.
+// A record is the contents of a hold's key. The zero value stands for a missing key.
 type record struct {
 	owner   string
 	count   int
@@ -59,8 +59,8 @@ type record struct {
 	said  int64 // the revision at which limit was stated, if a renewal has written the key since
 
 	// For an owner that came back to a line, and so comes before all that were in it. front is its
-	// number among the owners that came back at once. behind is the place that had the lock at that
-	// time.
+	// number among the owners that came back together. behind is the place that held the lock at
+	// that time.
 	front  int
 	behind position
 
@@ -112,8 +112,8 @@ func encode(as role, r record) []byte {
 	return b
 }
 
-// decode reads a key. kv is nil if the key doesn't exist. decode refuses a value with another role.
-// It also refuses a value with an unknown field, since that may belong to another kind of lock.
+// decode reads a key. kv is nil if the key doesn't exist. It rejects a value with another role. It
+// also rejects a value with an unknown field, since that may belong to another kind of lock.
 func decode(as role, kv *mvccpb.KeyValue) (record, error) {
 	if kv == nil {
 		return record{}, nil

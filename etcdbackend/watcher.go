@@ -22,12 +22,12 @@ import (
 // would restore a broken stream, but without reporting it. It also needs two goroutines for each
 // watch.
 //
-// Watches begin in the present. If they began in the past, a server would serve them from a loop
-// that runs ten times a second. Instead, subscribers are woken if they may have missed an event
-// while there was no stream.
+// Watches begin at the present revision. If they began in the past, a server would serve them from
+// a loop that runs ten times a second. Instead, subscribers are woken if they may have missed an
+// event while there was no stream.
 //
-// The goroutine run opens streams and sends. The goroutine receive receives. The goroutine check
-// makes sure that messages arrive. A stream is used until its first error.
+// The goroutine run opens streams and sends requests. The goroutine receive receives messages. The
+// goroutine check makes sure that messages arrive. A stream is used until its first error.
 type watcher struct {
 	client     pb.WatchClient
 	line       *line
@@ -67,7 +67,7 @@ type subscription struct {
 	// Guarded by the watcher's mutex.
 	watch  int64 // the id of the watch on the present stream; 0: none
 	stands bool  // the server has confirmed the watch
-	broken bool  // the subscriber was told that the subscription has broken
+	broken bool  // the subscriber was told that the subscription is broken
 	closed bool
 	answer chan error  // the result of Subscribe
 	later  *time.Timer // wakes after the turns of the sessions ahead; nil before its first use
@@ -100,7 +100,7 @@ func newWatcher(
 // close ends the watcher. It doesn't wait.
 func (w *watcher) close() { w.stop() }
 
-// shared has the watched keys of a read-write lock besides its own.
+// shared holds the watched keys of a read-write lock besides its own.
 type shared struct {
 	reads, notes []byte
 	toRead       func() bool // reports whether a call of this client may wait to read
@@ -110,7 +110,7 @@ type shared struct {
 // when the key is deleted, even by the end of its lease. Each waiter that is ahead in the line
 // delays the call a little. If the lock is taken before the delay has passed, there is no call.
 //
-// For a read-write lock, the keys of readers and of notes are watched, too. When a reader leaves,
+// For a read-write lock, the keys of readers and of notes are also watched. When a reader leaves,
 // Wake is called with that delay. When a write ends, Wake is called with that delay, or at once if
 // a call of this client waits to read. When a note ends, Wake is called at once.
 //
@@ -177,8 +177,8 @@ func (sub *subscription) wait(ctx context.Context) (_ backend.Subscription, err 
 	return sub, nil
 }
 
-// add adds a subscription. sub.answer gets the result later. After failed streams, add returns an
-// error until a new stream may be opened.
+// add adds a subscription. The result is sent to sub.answer later. After failed streams, add
+// returns an error until a new stream may be opened.
 func (w *watcher) add(sub *subscription) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -201,7 +201,7 @@ func (w *watcher) add(sub *subscription) error {
 	return nil
 }
 
-// create queues the request for a subscription's watch. The caller holds w.mu.
+// create queues the request for a subscription's watch. The caller must hold w.mu.
 func (w *watcher) create(sub *subscription) {
 	w.lastID++
 	sub.watch = w.lastID
@@ -280,8 +280,8 @@ func (w *watcher) needed() bool {
 	}
 }
 
-// serve opens a stream and sends on it, until it breaks or the session is closed. served says that
-// the server confirmed a watch.
+// serve opens a stream and sends requests on it, until it breaks or the session is closed. served
+// reports whether the server confirmed a watch.
 func (w *watcher) serve() (served bool, err error) {
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(w.ctx))
 	defer cancel(nil)
@@ -424,7 +424,7 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 }
 
 // changed handles events about a lock's keys. It returns the function that wakes the subscriber
-// now, or nil. The caller holds w.mu.
+// now, or nil. The caller must hold w.mu.
 func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
 	// These are the revisions of the last event of each sort. After inTurn, the lock may be free,
 	// but the sessions ahead come first. After atOnce, the lock may be free for all at once. At
@@ -494,15 +494,15 @@ func created(e *mvccpb.Event) bool {
 	return e.Type == mvccpb.PUT && e.Kv.CreateRevision == e.Kv.ModRevision
 }
 
-// stopWaiting cancels the wake-up that waits for the sessions ahead in the line. The caller holds
-// the watcher's mutex.
+// stopWaiting cancels the wake-up that waits for the sessions ahead in the line. The caller must
+// hold the watcher's mutex.
 func (sub *subscription) stopWaiting() {
 	if sub.later != nil {
 		sub.later.Stop()
 	}
 }
 
-// canceled handles the server's message that it has refused or canceled a watch. The caller holds
+// canceled handles the server's message that it refused or canceled a watch. The caller must hold
 // w.mu.
 func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(), err error) {
 	delete(w.watches, sub.watch)
@@ -516,8 +516,8 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 		delete(w.subs, sub)
 		sub.answer <- refused
 	case !res.Created:
-		// The watch was too slow, and its next events were compacted. It begins again, in the
-		// present.
+		// The watch was too slow, and its next events were compacted. It begins again, at the
+		// present revision.
 		w.create(sub)
 		w.wakeRun()
 		return sub.tells(refused, nil), nil
@@ -530,7 +530,7 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 
 // tells returns a function that reports that a subscription has broken, or is active again. After
 // that it calls wake, unless that is nil. If there is nothing to report, tells returns wake. The
-// caller holds the watcher's mutex.
+// caller must hold the watcher's mutex.
 func (sub *subscription) tells(broken error, wake func()) func() {
 	if sub.changed == nil || sub.broken == (broken != nil) {
 		return wake
@@ -546,7 +546,7 @@ func (sub *subscription) tells(broken error, wake func()) func() {
 
 var staleToken = []error{rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision}
 
-// reason returns the reason why a watch was canceled. If it was too slow, the answer has a
+// reason returns the reason why a watch was canceled. If it was too slow, the answer contains a
 // revision. Otherwise the server gives the text of a gRPC error.
 func reason(res *pb.WatchResponse) error {
 	if res.CompactRevision != 0 {
@@ -604,8 +604,8 @@ func (w *watcher) lost(err error, served bool) (tell []func()) {
 	return tell
 }
 
-// backoff is how long to wait after a number of failures. It is partly random, so that the clients
-// of a server that comes back don't all come at once.
+// backoff returns how long to wait after a number of failures. It is partly random, so that the
+// clients of a restarted server don't all come back at once.
 func backoff(failures int) time.Duration {
 	pause := min(minPause<<min(failures, 10), maxPause)
 	return pause/2 + rand.N(pause/2)

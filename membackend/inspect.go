@@ -22,7 +22,7 @@ func (s *session) Inspect(
 	return s.b.inspect(req.Name), nil
 }
 
-// inspect reports on the lock of a name. The caller has b.mu.
+// inspect returns a report on the lock of a name. The caller must hold b.mu.
 func (b *Backend) inspect(name string) backend.Inspection {
 	now := time.Now()
 	o := b.objects[name]
@@ -30,7 +30,7 @@ func (b *Backend) inspect(name string) backend.Inspection {
 	return o.inspect(name, now)
 }
 
-// inspect reports on an object that was pruned.
+// inspect returns a report on an object, which must have been pruned.
 func (o *object) inspect(name string, now time.Time) backend.Inspection {
 	i := backend.Inspection{Name: name}
 	switch {
@@ -53,8 +53,7 @@ func (o *object) inspect(name string, now time.Time) backend.Inspection {
 	return i
 }
 
-// sharers returns the readers or the owners of permits, sorted by owner. It returns no more than
-// most.
+// sharers returns the readers, or the owners of permits, sorted by owner, up to most of them.
 func (o *object) sharers(most int, now time.Time) (sharers []backend.Holder) {
 	for owner, expires := range o.readers {
 		if len(sharers) == most {
@@ -77,8 +76,8 @@ func (o *object) sharers(most int, now time.Time) (sharers []backend.Holder) {
 	return sharers
 }
 
-// listing has the names that a session has found for the first page of a list. So the next pages
-// needn't look at every lock again. A listing is never changed.
+// listing holds the names that a session found for the first page of a list, so that later pages
+// needn't look at every lock again. A listing is immutable.
 type listing struct {
 	prefix string
 	names  []string // sorted
@@ -156,6 +155,6 @@ func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listin
 	return l, nil
 }
 
-// listStep is the number of locks that a list looks at before it unlocks the mutex for others.
-// Looking at so many takes some 50 µs.
+// listStep is the number of locks that a list looks at, in some 50 µs, before it briefly unlocks
+// the mutex.
 const listStep = 1000

@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// grantLease is the lease with which the first in line is given the lock. So a dead waiter
-	// delays the others by no more than a second.
+	// grantLease is the lease of a lock that is given to the first in line. A dead waiter delays
+	// the others by no more than that.
 	grantLease = time.Second
 
-	// longestGrant is the longest such lease for a waiter that heard of an earlier grant too late.
+	// longestGrant is the longest such lease, for a waiter that heard of an earlier grant too late.
 	longestGrant = 16 * grantLease
 )
 
 // place is the place of an owner that waits for a Fair lock.
 type place struct {
 	owner   string
-	s       *session // the session that last asked for the place, and is told of the grant
+	s       *session // the session that last asked for the place, and is notified of the grant
 	expires time.Time
 	longer  time.Duration // added to grantLease when the lock is given
 }
@@ -29,7 +29,7 @@ func (o *object) inLine(owner string) int {
 	return slices.IndexFunc(o.line, func(p place) bool { return p.owner == owner })
 }
 
-// open says whether an owner without a hold may have the lock now.
+// open reports whether an owner that doesn't hold the lock may acquire it now.
 func (o *object) open(owner string) bool {
 	return o.free() && (len(o.line) == 0 || o.line[0].owner == owner)
 }
@@ -41,8 +41,8 @@ func (o *object) leave(owner string) {
 	}
 }
 
-// settle gives a free lock to the first in line. It returns the place, and whether there was one
-// and the lock was free.
+// settle gives the lock, if it is free, to the first in line. It returns that owner's place, and
+// reports whether the lock was granted.
 func (o *object) settle(now time.Time) (first place, granted bool) {
 	if len(o.line) == 0 || !o.free() {
 		return place{}, false
@@ -56,7 +56,7 @@ func (o *object) settle(now time.Time) (first place, granted bool) {
 	return first, true
 }
 
-// acquireFair is Acquire for a Fair lock, for an owner of the session s.
+// acquireFair implements Acquire for a Fair lock and an owner of session s.
 func (o *object) acquireFair(
 	req backend.AcquireRequest, s *session, now time.Time,
 ) backend.AcquireResult {
@@ -77,7 +77,7 @@ func (o *object) acquireFair(
 	return res
 }
 
-// stand prolongs the owner's place in line, or makes one at the end.
+// stand extends the owner's place in line, or adds one at the end.
 func (o *object) stand(owner string, s *session, until time.Time) {
 	if i := o.inLine(owner); i >= 0 {
 		o.line[i].s, o.line[i].expires = s, later(o.line[i].expires, until)
@@ -86,8 +86,8 @@ func (o *object) stand(owner string, s *session, until time.Time) {
 	o.line = append(o.line, place{owner: owner, s: s, expires: until})
 }
 
-// comeBack is stand for an owner that has heard of a grant too late. If the owner isn't in line, it
-// comes first. Its next grant lasts longer if it asks for a long place.
+// comeBack is like stand, but for an owner that heard of a grant too late. If the owner isn't in
+// line, it goes to the front. Its next grant lasts longer if it asks for a long place.
 func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Duration) {
 	i := o.inLine(owner)
 	if i < 0 {
@@ -97,8 +97,8 @@ func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Du
 	o.line[i].longer = min(max(lasts-3*grantLease, 0), longestGrant-grantLease)
 }
 
-// keepPlaces keeps the places of a session's owners. Owners that have lost their places come back
-// before all others.
+// keepPlaces keeps the places of a session's owners. Owners that have lost their places return to
+// the front of the line.
 func (o *object) keepPlaces(owners []string, s *session, until time.Time) {
 	kept := make(map[string]bool, len(owners))
 	for _, owner := range owners {

@@ -1,6 +1,6 @@
-// Package membackend keeps distributed locks of all kinds in the memory of this process. It is for
-// tests, and for programs that run in one process now and in several later. Tests compare the other
-// backends with it.
+// Package membackend keeps distributed locks of all kinds in the memory of this process. It is
+// meant for tests, and for programs that run in one process now and in several later. Tests compare
+// the other backends with it.
 //
 //	client := dlock.New(membackend.New())
 //	defer client.Close()
@@ -8,11 +8,11 @@
 //	err := client.Locker("orders:42").Do(ctx, ship)
 //
 // Clients of one [Backend] exclude each other, as processes with a common store do. Clients of
-// different Backends are independent. A Backend forgets the limit of a semaphore when no permit is
-// acquired any more.
+// different Backends are independent. A Backend forgets the limit of a semaphore once all its
+// permits are free.
 //
-// Leases follow this process's clock. So in a bubble of testing/synctest, their time is virtual, if
-// the Backend is made inside the bubble.
+// Leases follow this process's clock. If the Backend is created inside a testing/synctest bubble,
+// they follow the bubble's virtual time.
 package membackend
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Backend is a store for locks in this process. Make one with [New].
+// Backend is a store for locks in this process. Use [New] to create one.
 type Backend struct {
 	// mu guards everything below, and the fields of all sessions. It is not held during callbacks.
 	mu      sync.Mutex
@@ -38,14 +38,13 @@ type Backend struct {
 	latches latches
 
 	// One timer serves all objects. It starts a sweep, which removes expired holds and places. Each
-	// step also does that for its own object. A sweep works in batches, and unlocks mu between
-	// them.
+	// step also does so for its own object. A sweep works in batches, and unlocks mu between them.
 	timer    *time.Timer
 	due      time.Time // when timer fires; zero if it isn't running
-	sweeping bool      // if true, due is the first expiry among the changes since the sweep began
+	sweeping bool      // if set, due is the first expiry among the changes since the sweep began
 }
 
-// kinds is the set of kinds of lock that the store has.
+// kinds is the set of kinds of lock that the store supports.
 var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair,
 	backend.Permits)
 
@@ -66,12 +65,12 @@ func (b *Backend) Open() backend.Session {
 	return &session{b: b, subs: make(map[*subscription]struct{})}
 }
 
-// Limits implements [backend.Backend]. The store has all kinds of lock, and no limits of leases.
+// Limits implements [backend.Backend]. The store supports all kinds of lock, and any lease.
 func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds, Keeps: true} }
 
-// Wipe loses all locks, and all places in line, like a server that restarts without its data. The
-// holders aren't told. Their clients notice the loss at the next renewal. Waiters try again at
-// once, as after a reconnection. Fencing tokens go on growing, as they do with Redis.
+// Wipe discards all locks and all places in line, like a server that restarts without its data. The
+// holders aren't notified: their clients notice the loss at the next renewal. Waiters try again at
+// once, as after a reconnection. Fencing tokens keep growing, as with Redis.
 func (b *Backend) Wipe() {
 	var n news
 	defer n.tell()
@@ -87,7 +86,7 @@ func (b *Backend) Wipe() {
 	}
 }
 
-// object returns the object of a name. The caller has b.mu.
+// object returns the object of a name. The caller must hold b.mu.
 func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, error) {
 	o := b.objects[name]
 	o.prune(now)
@@ -97,7 +96,7 @@ func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, er
 	return o, nil
 }
 
-// put stores the object of a name. The caller has b.mu.
+// put stores the object of a name. The caller must hold b.mu.
 func (b *Backend) put(name string, o object) {
 	if o.empty() {
 		delete(b.objects, name)
@@ -106,9 +105,10 @@ func (b *Backend) put(name string, o object) {
 	b.objects[name] = o
 }
 
-// finish ends a step. If the lock is free, finish gives it to the first in line. Then it stores the
-// name's object. If the step has made or prolonged a part of the object, due is when that part
-// expires. Otherwise due is zero. The caller has b.mu, and unlocks it before it reports the news.
+// finish completes a step. It gives the lock, if it is free, to the first in line, and stores the
+// name's object. If the step created or extended a part of the object, due is when that part
+// expires. Otherwise due is zero. The caller must hold b.mu, and must unlock it before it reports
+// the news.
 func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (granted bool) {
 	first, granted := o.settle(now)
 	if granted {
@@ -124,7 +124,7 @@ func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (g
 	return granted
 }
 
-// sweepAt makes a sweep begin at due. The caller has b.mu.
+// sweepAt makes a sweep begin at due. The caller must hold b.mu.
 func (b *Backend) sweepAt(due, now time.Time) {
 	b.due = due
 	switch {
@@ -136,12 +136,12 @@ func (b *Backend) sweepAt(due, now time.Time) {
 	}
 }
 
-// portion is the number of objects that a sweep looks at before it unlocks the mutex for others.
-// Looking at a portion takes some 0.3 ms if all its objects have expired.
+// portion is the number of objects that a sweep looks at before it briefly unlocks the mutex. A
+// portion takes some 0.3 ms if all its objects have expired.
 const portion = 1000
 
 // sweep removes expired holds and places, so that owners that never come back leave nothing behind.
-// It gives locks that are free now to the first in line.
+// It gives each lock that became free to the first in line.
 func (b *Backend) sweep() {
 	var n news
 	b.mu.Lock()
@@ -183,8 +183,8 @@ func (b *Backend) sweep() {
 	n.tell()
 }
 
-// sweepAgain sets the timer after a sweep to the next expiry, if any object is left. The caller has
-// b.mu.
+// sweepAgain sets the timer after a sweep to the next expiry, if any object is left. The caller
+// must hold b.mu.
 func (b *Backend) sweepAgain(next, now time.Time) {
 	if len(b.objects) == 0 {
 		b.objects = make(map[string]object) // since a map never shrinks
@@ -194,8 +194,8 @@ func (b *Backend) sweepAgain(next, now time.Time) {
 	if next.IsZero() || !b.due.IsZero() && b.due.Before(next) {
 		next = b.due
 	}
-	// A sweep takes some 50 ns for each object. If leases expire one after the other, this pause
-	// keeps sweeps below 1 % of the time.
+	// A sweep takes some 50 ns per object. If leases expire one after the other, this pause limits
+	// sweeps to 1 % of the time.
 	if earliest := now.Add(time.Duration(len(b.objects)) * 5 * time.Microsecond); next.Before(
 		earliest) {
 		next = earliest
@@ -203,8 +203,8 @@ func (b *Backend) sweepAgain(next, now time.Time) {
 	b.sweepAt(next, now)
 }
 
-// waiters returns the subscriptions to a name. The caller has b.mu, and unlocks it before it wakes
-// them.
+// waiters returns the subscriptions to a name. The caller must hold b.mu, and must unlock it before
+// it wakes them.
 func (b *Backend) waiters(name string) []*subscription {
 	if len(b.subs[name]) == 0 {
 		return nil
@@ -212,7 +212,8 @@ func (b *Backend) waiters(name string) []*subscription {
 	return slices.Collect(maps.Keys(b.subs[name]))
 }
 
-// watching returns the subscriptions to a name that only watch. The caller has b.mu.
+// watching returns the subscriptions to a name that watch instead of waiting. The caller must hold
+// b.mu.
 func (b *Backend) watching(name string) []*subscription {
 	return slices.DeleteFunc(b.waiters(name), func(sub *subscription) bool { return !sub.watches })
 }
@@ -227,12 +228,12 @@ type session struct {
 
 var errClosed = errors.New("the session is closed")
 
-// refused returns the error of a step that has changed nothing.
+// refused wraps the error of a step that has changed nothing.
 func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("membackend: %w", err)}
 }
 
-// check returns an error if a step can't be carried out. The caller has s.b.mu.
+// check returns an error if a step can't be carried out. The caller must hold s.b.mu.
 func (s *session) check(ctx context.Context, kind backend.Kind) error {
 	if s.closed {
 		return refused(errClosed)
@@ -240,7 +241,7 @@ func (s *session) check(ctx context.Context, kind backend.Kind) error {
 	return checkRequest(ctx, kind)
 }
 
-// checkRequest is check for a step that is allowed after Close.
+// checkRequest is like check, but for steps that are allowed after Close.
 func checkRequest(ctx context.Context, kind backend.Kind) error {
 	if !kinds.Has(kind) {
 		return backend.UnknownKind("membackend", kind)
@@ -306,8 +307,8 @@ func (s *session) Acquire(
 	return res, nil
 }
 
-// number returns the token of a hold. A hold without a token gets the next one. The caller has
-// b.mu.
+// number returns the token of a hold, after assigning it the next one if it has none. The caller
+// must hold b.mu.
 func (b *Backend) number(h *hold) uint64 {
 	if h.token == 0 {
 		b.token++
@@ -316,7 +317,7 @@ func (b *Backend) number(h *hold) uint64 {
 	return h.token
 }
 
-// waiting returns the number of other sessions among the waiters.
+// waiting returns the number of sessions other than s among the waiters.
 func (s *session) waiting(waiters []*subscription) int {
 	others := make(map[*session]struct{})
 	for _, sub := range waiters {
@@ -410,7 +411,7 @@ func (s *session) Renew(
 	return res, nil
 }
 
-// RenewBatch implements [backend.BatchRenewer]. It saves the client a goroutine for each hold.
+// RenewBatch implements [backend.BatchRenewer]. It spares the client a goroutine per hold.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(
 		i int, res backend.RenewResult, err error,
@@ -545,7 +546,7 @@ func (sub *subscription) Close() {
 	sub.drop()
 }
 
-// drop removes the subscription from the tables. The caller has b.mu.
+// drop removes the subscription from the tables. The caller must hold b.mu.
 func (sub *subscription) drop() {
 	delete(sub.s.subs, sub)
 	delete(sub.all[sub.name], sub)
@@ -554,8 +555,8 @@ func (sub *subscription) drop() {
 	}
 }
 
-// news has the wake-ups and grants of a step, which reports them after it has unlocked the mutex.
-// The zero value is empty.
+// news holds the wake-ups and grants of a step, to be reported once the mutex is unlocked. The zero
+// value is empty.
 type news struct {
 	woken  []*subscription
 	grants []func()
@@ -571,7 +572,7 @@ func (n *news) grant(subs map[*subscription]struct{}, to place, now time.Time) {
 	}
 }
 
-// tell reports the news. The caller must not have b.mu.
+// tell delivers the news. The caller must not hold b.mu.
 func (n *news) tell() {
 	for _, sub := range n.woken {
 		sub.wake(0)

@@ -7,15 +7,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// object is the state of one name. It has an exclusive hold, or readers, or acquired permits. Only
-// the owner of a Write may be a reader at the same time. It also has the places and notes of
-// waiters. After [object.prune], nothing in it has expired.
+// object is the state of one name: an exclusive hold, readers, or acquired permits, and the places
+// and notes of waiters. Only the owner of a Write may be a reader at the same time. After
+// [object.prune], nothing in it has expired.
 type object struct {
 	alone   hold                 // Exclusive, Fenced, Fair or Write
 	readers map[string]time.Time // when each reader's lease expires, by owner
 	notes   map[string]note      // of waiting writers, by owner
 	permits map[string]permits   // acquired permits, by owner
-	// the limit of the last request that got permits; without a meaning while no permit is acquired
+	// the limit of the last request that got permits; meaningless while no permit is acquired
 	limit int
 	line  []place // the places of waiters for a Fair lock, in order
 }
@@ -35,20 +35,20 @@ type note struct {
 	since, expires time.Time
 }
 
-// by says whether this is a hold of the owner.
+// by reports whether the owner has this hold.
 func (h *hold) by(owner string) bool { return h.count > 0 && !h.kept && h.owner == owner }
 
-// keptBy says whether the lock stays taken although this owner has released it.
+// keptBy reports whether the lock stays taken although this owner has released it.
 func (h *hold) keptBy(owner string) bool { return h.kept && h.owner == owner }
 
-// last sets when the hold expires. A Write never expires earlier than before.
+// last sets the expiry of the hold. It never makes a Write expire earlier.
 func (h *hold) last(until time.Time) {
 	if h.kind != backend.Write || until.After(h.expires) {
 		h.expires = until
 	}
 }
 
-// prune removes expired holds, notes and places. It returns true if there were any.
+// prune removes expired holds, notes and places. It reports whether there were any.
 func (o *object) prune(now time.Time) (pruned bool) {
 	if o.alone.count > 0 && !now.Before(o.alone.expires) {
 		o.alone, pruned = hold{}, true
@@ -80,15 +80,16 @@ func (o *object) prune(now time.Time) (pruned bool) {
 	return pruned
 }
 
-// free says whether there is no holder of any kind.
+// free reports whether there is no holder of any kind.
 func (o *object) free() bool {
 	return o.alone.count == 0 && len(o.readers) == 0 && len(o.permits) == 0
 }
 
-// empty says whether the object needn't be stored.
+// empty reports whether the object needn't be stored.
 func (o *object) empty() bool { return o.free() && len(o.notes) == 0 && len(o.line) == 0 }
 
-// next returns the first expiry of a part of the object. It returns false if the object is empty.
+// next returns the earliest expiry of any part of the object. It returns false if the object is
+// empty.
 func (o *object) next() (next time.Time, ok bool) {
 	earlier := func(t time.Time) {
 		if !ok || t.Before(next) {
@@ -128,7 +129,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// conflicts says whether the name belongs to a lock that is incompatible with this kind.
+// conflicts reports whether the name belongs to a lock that is incompatible with this kind.
 func (o *object) conflicts(k backend.Kind) bool {
 	if o.free() {
 		return false
@@ -138,7 +139,7 @@ func (o *object) conflicts(k backend.Kind) bool {
 		permits != (k == backend.Permits)
 }
 
-// acquire is Acquire for the exclusive kinds. It doesn't set the hold's token.
+// acquire implements Acquire for the exclusive kinds. It doesn't set the hold's token.
 func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.AcquireResult {
 	h := &o.alone
 	if !h.by(req.Owner) && !o.open(req.Owner) {
@@ -158,8 +159,8 @@ func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.Acqu
 	return backend.AcquireResult{Acquired: true, Count: h.count}
 }
 
-// remaining returns how long the lock is held after this step. If the lock is free, the step gives
-// it to the first in line.
+// remaining returns how long the lock is held after this step. If the lock is free, the step will
+// give it to the first in line for grantLease.
 func (o *object) remaining(now time.Time) time.Duration {
 	if o.free() {
 		return grantLease // for the first in line
@@ -179,7 +180,7 @@ func (o *object) note(req backend.AcquireRequest, now time.Time) {
 	o.notes[req.Owner] = note{since, now.Add(req.Place)}
 }
 
-// acquireRead is Acquire for a Read.
+// acquireRead implements Acquire for Read.
 func (o *object) acquireRead(req backend.AcquireRequest, now time.Time) backend.AcquireResult {
 	expires, again := o.readers[req.Owner]
 	if !again && !o.alone.by(req.Owner) {
@@ -208,7 +209,7 @@ func (o *object) barred(since, now time.Time) (left time.Duration) {
 	return left
 }
 
-// release is Release for the exclusive kinds.
+// release implements Release for the exclusive kinds.
 func (o *object) release(
 	req backend.ReleaseRequest, now time.Time,
 ) (outcome backend.ReleaseOutcome, wakes bool) {
@@ -238,7 +239,7 @@ func (o *object) release(
 	}
 }
 
-// releaseRead is Release for a Read.
+// releaseRead implements Release for Read.
 func (o *object) releaseRead(owner string) (outcome backend.ReleaseOutcome, wakes bool) {
 	if _, ok := o.readers[owner]; !ok {
 		return backend.NotHeld, false
@@ -247,7 +248,7 @@ func (o *object) releaseRead(owner string) (outcome backend.ReleaseOutcome, wake
 	return backend.Freed, o.free()
 }
 
-// renew is Renew for the exclusive kinds.
+// renew implements Renew for the exclusive kinds.
 func (o *object) renew(req backend.RenewRequest, now time.Time) (held bool) {
 	held = o.alone.by(req.Owner)
 	if held {
@@ -256,7 +257,7 @@ func (o *object) renew(req backend.RenewRequest, now time.Time) (held bool) {
 	return held
 }
 
-// renewRead is Renew for a Read.
+// renewRead implements Renew for Read.
 func (o *object) renewRead(req backend.RenewRequest, now time.Time) (held bool) {
 	expires, held := o.readers[req.Owner]
 	if held {
@@ -265,7 +266,7 @@ func (o *object) renewRead(req backend.RenewRequest, now time.Time) (held bool) 
 	return held
 }
 
-// force is ForceRelease. Notes stay, since writers go on waiting.
+// force implements ForceRelease. Notes stay, since writers keep waiting.
 func (o *object) force(k backend.Kind) (released bool) {
 	shared := k == backend.Read || k == backend.Permits
 	if o.free() || shared != (o.alone.count == 0) {
@@ -275,7 +276,7 @@ func (o *object) force(k backend.Kind) (released bool) {
 	return true
 }
 
-// look is Look for the exclusive kinds.
+// look implements Look for the exclusive kinds.
 func (o *object) look(req backend.LookRequest, now time.Time) (res backend.LookResult) {
 	if o.alone.count == 0 {
 		return res
@@ -287,7 +288,7 @@ func (o *object) look(req backend.LookRequest, now time.Time) (res backend.LookR
 	return res
 }
 
-// lookRead is Look for a Read.
+// lookRead implements Look for Read.
 func (o *object) lookRead(req backend.LookRequest, now time.Time) (res backend.LookResult) {
 	if len(o.readers) == 0 {
 		return res

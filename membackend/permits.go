@@ -7,7 +7,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// permits is the number of permits that one owner has, and their expiry.
+// permits are the permits that one owner holds.
 type permits struct {
 	n       int
 	expires time.Time
@@ -22,8 +22,8 @@ func (o *object) out() (n int) {
 	return n
 }
 
-// limitOf returns the limit of a request or, if it has none, the limit of the last request that got
-// permits.
+// limitOf returns the limit of a request or, if the request has none, that of the last request that
+// got permits.
 func (o *object) limitOf(requested int) (int, error) {
 	switch {
 	case requested > 0:
@@ -35,8 +35,8 @@ func (o *object) limitOf(requested int) (int, error) {
 	}
 }
 
-// has says whether the owner has n permits. If the owner has another number of permits, has removes
-// all of them, and taken is true.
+// has reports whether the owner holds n permits. If the owner holds a different number, has takes
+// all of them away, and taken is true.
 func (o *object) has(owner string, n int) (has, taken bool) {
 	p, ok := o.permits[owner]
 	if p.kept {
@@ -49,8 +49,8 @@ func (o *object) has(owner string, n int) (has, taken bool) {
 	return ok, false
 }
 
-// acquirePermits is Acquire for Permits. wakes is true if waiters may get permits now, since the
-// owner has lost another number of permits, or the limit has grown.
+// acquirePermits implements Acquire for Permits. wakes reports whether waiters may get permits now,
+// because the owner lost a different number of permits, or the limit has grown.
 func (o *object) acquirePermits(
 	req backend.AcquireRequest, now time.Time,
 ) (res backend.AcquireResult, wakes bool, err error) {
@@ -87,7 +87,7 @@ func (o *object) firstPermits() (first time.Time) {
 	return first
 }
 
-// releasePermits is Release for Permits.
+// releasePermits implements Release for Permits.
 func (o *object) releasePermits(
 	req backend.ReleaseRequest, now time.Time,
 ) (outcome backend.ReleaseOutcome, wakes bool) {
@@ -105,7 +105,7 @@ func (o *object) releasePermits(
 	return backend.Freed, true
 }
 
-// renewPermits is Renew for Permits.
+// renewPermits implements Renew for Permits.
 func (o *object) renewPermits(req backend.RenewRequest, now time.Time) (held, wakes bool) {
 	has, taken := o.has(req.Owner, req.Permits)
 	if has {
@@ -114,7 +114,7 @@ func (o *object) renewPermits(req backend.RenewRequest, now time.Time) (held, wa
 	return has, taken
 }
 
-// lookPermits is Look for Permits.
+// lookPermits implements Look for Permits.
 func (o *object) lookPermits(
 	req backend.LookRequest, now time.Time,
 ) (res backend.LookResult, err error) {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// silent says whether an idle connection is still open and has received no data. A server that
+// silent reports whether an idle connection is still open and has received no data. A server that
 // shuts down, or ends a session, sends a message or closes the stream. A request sent after that
 // would get no answer, and the caller couldn't know whether it was carried out. The check takes no
 // round trip.
@@ -25,7 +25,7 @@ func silent(conn net.Conn) bool {
 		return false
 	}
 	stands := false
-	// Read would wait for a goroutine of pgx that may still read. Control doesn't.
+	// Read would wait for a goroutine of pgx that may still be reading. Control doesn't.
 	err = raw.Control(func(fd uintptr) {
 		var b [1]byte
 		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

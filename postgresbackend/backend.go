@@ -13,7 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Backend keeps locks in the database that a pool is connected to. Make it with [New] or [Connect].
+// Backend keeps locks in the database that a pool is connected to. Use [New] or [Connect] to create
+// one.
 type Backend struct {
 	pool    *pgxpool.Pool
 	options options
@@ -28,14 +29,14 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// An Option changes how a [Backend] works.
+// An Option configures a [Backend].
 type Option func(*options)
 
 type options struct {
 	schema    string
 	create    bool
 	polls     bool
-	sweep     time.Duration // how often expired rows are deleted; 0: never
+	sweep     time.Duration // the time between deletions of expired rows; 0: never
 	pingAfter time.Duration // how long a listening connection may be silent before a ping
 }
 
@@ -47,21 +48,21 @@ func WithSchema(schema string) Option {
 	return func(o *options) { o.schema = schema }
 }
 
-// WithCreate makes the first step run the text of [Schema], which creates missing tables and
-// functions. By default a migration does that. The role must be allowed to create the schema, and
-// then owns it.
+// WithCreate makes the first step run the SQL that [Schema] returns, which creates missing tables
+// and functions. Without it, a migration must do that. The role must be allowed to create the
+// schema, and then owns it.
 func WithCreate() Option { return func(o *options) { o.create = true } }
 
-// Polling makes waiters ask now and then. By default, they are notified of releases. With Polling,
-// the client has no connection that listens, and releases send it no messages. PostgreSQL wakes
-// every listening process of the database for each message. So if there are some hundred of them,
-// polling costs less.
+// Polling makes waiters poll for released locks. By default, they are notified of releases. With
+// Polling, the client has no connection that listens, and releases send it no messages. PostgreSQL
+// wakes every listening process of the database for each message, so with a hundred or more of
+// them, polling costs less.
 func Polling() Option { return func(o *options) { o.polls = true } }
 
 // New returns a backend on a pool. The caller closes the pool, after the client of the locks. A
 // step uses one of the pool's connections for one round trip. Renewals, releases and acquisitions
-// of plain and fenced locks have two connections of their own, made with the pool's configuration.
-// So they don't wait behind a program's own queries. Listening takes one more.
+// of plain and fenced locks use two separate connections with the pool's configuration, so they
+// don't wait behind a program's own queries. Listening takes one more.
 //
 // No session parameters are set, so the pool may connect through a pooler. Behind PgBouncer in
 // transaction mode, waiters can't be notified of releases. They poll, and the client logs that
@@ -84,9 +85,9 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 }
 
 // Connect returns a backend with its own pool, for programs that don't use PostgreSQL otherwise.
-// The pool has the size of the URL's pool_max_conns, or pgxpool's default size. Close the backend
-// after the client of the locks. The URL is one for [pgxpool.ParseConfig]:
-// "postgres://app@localhost:5432/orders". It may have several hosts, separated by commas, and
+// The URL's pool_max_conns sets the pool's size. The default is pgxpool's. Close the backend after
+// the client of the locks. The URL is one for [pgxpool.ParseConfig]:
+// "postgres://app@localhost:5432/orders". It may contain several hosts, separated by commas, and
 // target_session_attrs=read-write to find the primary. Connect doesn't connect yet. If the server
 // can't be reached, the steps fail. Connect returns the error of [pgxpool.ParseConfig] or
 // [pgxpool.NewWithConfig].
@@ -105,7 +106,7 @@ func Connect(url string, opts ...Option) (*Backend, error) {
 	return b, nil
 }
 
-// idleForLong says whether the pool pings a connection before its use. By default, it pings each
+// idleForLong reports whether the pool pings a connection before its use. By default, it pings each
 // connection that was idle for a second. A lock that is used every other second would then take two
 // round trips instead of one.
 func idleForLong(_ context.Context, p pgxpool.ShouldPingParams) bool {
@@ -123,8 +124,8 @@ func (b *Backend) Close() {
 // String returns "postgres".
 func (b *Backend) String() string { return "postgres" }
 
-// Limits says that there are all kinds of lock, that locks can be kept, and that leases are counted
-// in milliseconds.
+// Limits reports that the store supports all kinds of lock, can keep locks, and counts leases in
+// milliseconds.
 func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds, Keeps: true} }
 
 var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair,

@@ -1,5 +1,5 @@
 // Package postgresbackend keeps distributed locks in PostgreSQL with pgx, for programs that already
-// have a database. Locks work as in the other stores. Only this store has [Backend.Guard], which
+// have a database. Locks work as in the other stores. Only this store offers [Backend.Guard], which
 // makes sure that a transaction of the program has ended before another holder gets the lock.
 //
 //	pool, err := pgxpool.New(ctx, "postgres://app@localhost:5432/orders")
@@ -25,7 +25,7 @@
 // of the server. Leases follow the server's clock. Clocks of different machines are never compared.
 //
 // If an asynchronous standby takes over, commits that it hasn't received are lost. Then two clients
-// may have the lock until the former holder's next renewal, as with Redis. With
+// may hold the lock until the former holder's next renewal, as with Redis. With
 // synchronous_standby_names, commits wait for the standby, and nothing is lost. If no standby
 // confirms, steps end with their contexts, and it is unknown whether they were carried out. If
 // somebody cancels such a wait with pg_cancel_backend, the server answers as if the standby had
@@ -63,10 +63,10 @@
 //	 orders:42 | 6ab0…:17 |     1 | 2026-11-23 09:14:02.170712+00
 //
 // Readers, holders of permits, waiters for a fair lock, waiting writers, and sessions that want to
-// be notified of a release have a row each in distsync_v1_part. Its comments in [Schema] tell them
-// apart. Names and owners are stored as they are. If they aren't text, or begin with \x, they are
-// stored as \x and hexadecimal digits. A name has at most 2,500 bytes. A row of an unknown kind is
-// left alone, and reported as [backend.ErrConflict].
+// be notified of a release each have a row in distsync_v1_part. Its comments in [Schema] tell them
+// apart. Names and owners are stored verbatim. If they aren't text, or begin with \x, they are
+// stored as \x and hexadecimal digits. A name has at most 2,500 bytes. A row of an unknown kind
+// isn't changed, and causes [backend.ErrConflict].
 //
 // A row stays after the release of its lock. So the next acquisition is an update within the row's
 // page, which doesn't depend on a vacuum to find room. Every ten minutes, each session that is in
@@ -77,9 +77,9 @@
 //
 // # Waiting
 //
-// Each waiting client has a connection of its own that listens, and a note in the database. A
-// release that finds notes sends a message after its commit. A release that finds none sends
-// nothing. The client relies on the connection once it has received a test message.
+// Each waiting client has its own connection that listens, and a note in the database. A release
+// that finds notes sends a message after its commit. A release that finds none sends nothing. The
+// client relies on the connection once it has received a test message.
 //
 // PostgreSQL wakes every listening connection of the database for every message. In measurements, a
 // server passed on 27,000 messages a second with no listening connection, 2,400 with fifty, and 700
@@ -100,9 +100,9 @@
 // applies to plain and fenced locks that are free, or held once. A goroutine that is alone never
 // waits for another, and a row that stays locked delays only its own lock.
 //
-// A client has two connections of its own for these steps, for renewals and for releases, so that
+// A client uses two separate connections for these steps, for renewals and for releases, so that
 // they don't wait behind the program's own queries. For each other step under way, it takes a
-// connection from the pool. While calls wait, it has a further connection that listens.
+// connection from the pool. While calls wait, it uses a further connection that listens.
 //
 // Set idle_in_transaction_session_timeout if transactions are guarded, since a guarded transaction
 // that hangs keeps all others out of its lock. An acquisition waits for such a transaction for a

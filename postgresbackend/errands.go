@@ -2,15 +2,15 @@ package postgresbackend
 
 import "sync"
 
-// errands are goroutines that may go on after their steps have returned. The zero value is ready
-// for use.
+// errands are goroutines that may outlive the steps that started them. The zero value is ready to
+// use.
 type errands struct {
 	mu   sync.Mutex
 	n    int
 	idle chan struct{} // closed when no errand runs; nil if no call waits for that
 }
 
-// run runs f in a goroutine. It may be called during a call of wait.
+// run runs f in a goroutine. It may be called concurrently with wait.
 func (e *errands) run(f func()) {
 	e.mu.Lock()
 	e.n++
@@ -30,7 +30,7 @@ func (e *errands) done() {
 	}
 }
 
-// wait returns when no errand runs.
+// wait waits until no errand is running.
 func (e *errands) wait() {
 	e.mu.Lock()
 	if e.n == 0 {

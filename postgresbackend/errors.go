@@ -34,7 +34,7 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// unconnected gives a kind to an error that came before there was a connection.
+// unconnected adds the kind to an error that occurred before there was a connection.
 func unconnected(err error) error {
 	kind := backend.Retry
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -46,7 +46,7 @@ func unconnected(err error) error {
 	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// failed gives a kind to an error of a statement. An error of severity ERROR says that everything
+// failed adds the kind to an error of a statement. An error of severity ERROR means that everything
 // was rolled back. Any other error, or a broken connection, may come after the commit.
 func failed(err error) error {
 	kind := backend.Unknown
@@ -83,7 +83,7 @@ const (
 	notSupported = "0A000" // also for a prepared statement whose columns have changed
 )
 
-// hints name remedies for errors.
+// hints are remedies for errors, by their codes.
 var hints = map[string]string{
 	notInSchema: "the functions of postgresbackend aren't there: run the text of " +
 		"postgresbackend.Schema, or use WithCreate",
@@ -108,7 +108,7 @@ func kindOf(code string) backend.ErrorKind {
 	return backend.Retry
 }
 
-// isCode says whether err is an error of the server with that code.
+// isCode reports whether err is an error of the server with that code.
 func isCode(err error, code string) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pgErr.Code == code

@@ -12,9 +12,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// grantLease is the lease with which the first in line is given the lock. The session of that
-// waiter counts the lease from its last look at the line. A session whose calls wait looks about
-// once a second.
+// grantLease is the lease of a lock that is given to the first in line. The session of that waiter
+// counts the lease from its last look at the line. A session with waiting calls looks about once a
+// second.
 const grantLease = 2 * time.Second
 
 // The steps of fair locks, as in schema.sql.
@@ -44,7 +44,7 @@ type fairAnswer struct {
 	tell                          bool
 }
 
-// fair carries out a step of a fair lock, and notifies the sessions that it concerns.
+// fair carries out a step of a fair lock, and notifies the sessions concerned.
 func (s *session) fair(
 	ctx context.Context, pool *pgxpool.Pool, req fairRequest,
 ) (a fairAnswer, err error) {
@@ -73,7 +73,7 @@ func (s *session) fair(
 	}
 	for n := 1; ; n++ {
 		// Other transactions may have locked the row each time. The last attempt then does its
-		// step, but doesn't give the lock to the first in line. The next step about the lock does
+		// step, but doesn't give the lock to the first in line. The next step for the lock does
 		// that.
 		weak := n >= mostRepeats
 		c.args = []any{
@@ -110,8 +110,8 @@ func (s *session) acquireFair(
 	})
 	switch {
 	case err != nil:
-		// The statement may have failed because it waited too long for other steps. The owner has
-		// no place then, and must not believe that it has one.
+		// The statement may have failed because it waited too long for other steps. Then the owner
+		// has no place, and must not believe that it does.
 		return res, err
 	case a.status == isDone:
 		return backend.AcquireResult{Acquired: true, Count: int(*a.held)}, nil
@@ -157,13 +157,12 @@ func (s *session) KeepPlaces(
 	return res, nil
 }
 
-// grantMessage returns the message that an owner was given a lock. The token is the number of that
-// acquisition.
+// grantMessage returns the message that an owner was given a lock. token numbers that acquisition.
 func grantMessage(token int64, owner, name string) string {
 	return "g" + strconv.FormatInt(token, 10) + " " + strconv.Itoa(len(owner)) + " " + owner + name
 }
 
-// parseGrant reads the result of grantMessage, without its first letter.
+// parseGrant parses the result of grantMessage, without its first letter.
 func parseGrant(message string) (token int64, owner, name string, ok bool) {
 	number, rest, found := strings.Cut(message, " ")
 	length, rest, found2 := strings.Cut(rest, " ")
@@ -175,20 +174,20 @@ func parseGrant(message string) (token int64, owner, name string, ok bool) {
 	return token, rest[:n], rest[n:], true
 }
 
-// sightings has a session's last news of the fair locks for which its callers wait in line.
+// sightings holds a session's last sightings of the fair locks for which its callers wait in line.
 type sightings struct {
 	mu   sync.Mutex
 	seen map[string]sighting
 }
 
-// A sighting records that another owner held the lock, according to an answer. The token is the
-// number of that owner's acquisition.
+// A sighting records that another owner held the lock, according to an answer. token numbers that
+// owner's acquisition.
 type sighting struct {
 	token int64
 	sent  time.Time // when the request was sent
 }
 
-// watch makes sightings keep the news of a lock. A call with false ends that.
+// watch begins to keep sightings of a lock or, if yes is false, stops.
 func (v *sightings) watch(name string, yes bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -204,7 +203,7 @@ func (v *sightings) watch(name string, yes bool) {
 	}
 }
 
-// saw notes a sighting.
+// saw records a sighting.
 func (v *sightings) saw(name string, token int64, sent time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -214,7 +213,7 @@ func (v *sightings) saw(name string, token int64, sent time.Time) {
 }
 
 // grant returns the grant for a waiter. If token is larger than that of the last sighting, the
-// grant came after the sighting's answer. Then the owner surely didn't have the lock when the
+// grant came after the sighting's answer. Then the owner certainly didn't hold the lock when the
 // request for that answer was sent. The server's clock isn't used.
 func (v *sightings) grant(name, owner string, token int64) backend.Grant {
 	v.mu.Lock()

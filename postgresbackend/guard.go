@@ -9,12 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrLost says that a transaction isn't guarded, because the database has no such hold. The hold's
-// lease expired, or it was released by its holder or by force. Or the transaction began before the
-// acquisition, and can't see it.
+// ErrLost means that a transaction isn't guarded, because the database has no such hold: its lease
+// expired, it was released by its holder or by force, or the transaction began before the
+// acquisition and can't see it.
 var ErrLost = errors.New("the lock isn't held")
 
-// A Hold is a lock that is held, such as the Hold of package dlock.
+// A Hold is a held lock, such as a Hold of package dlock.
 type Hold interface {
 	Name() string
 	HolderID() string
@@ -22,11 +22,12 @@ type Hold interface {
 }
 
 // Guard makes sure that the caller's transaction has ended before another holder gets the lock.
-// That is exact fencing, without a token in any table. If Guard returns nil, other acquisitions of
-// the lock wait until the transaction has ended. They do so even if the hold's lease expires, or if
-// the hold is released early or by force. So the transaction is either committed before the next
-// holder gets the lock, or never. That also holds through a failover, since lock and data are in
-// one log. If Guard returns an error, ErrLost or another, roll the transaction back.
+// That is exact fencing, without storing a token in any table. If Guard returns nil, other
+// acquisitions of the lock wait until the transaction has ended. They do so even if the hold's
+// lease expires, or if the hold is released early or by force. So the transaction is either
+// committed before the next holder gets the lock, or never. That also holds through a failover,
+// since lock and data are in one log. If Guard returns an error, ErrLost or another, roll the
+// transaction back.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		if err := locks.Guard(ctx, tx, hold); err != nil {
@@ -36,7 +37,7 @@ type Hold interface {
 //		return err
 //	})
 //
-// The transaction must be in the database that has the lock, and must not be read-only. A
+// The transaction must be in the database that stores the lock, and must not be read-only. A
 // transaction in REPEATABLE READ or SERIALIZABLE must have begun after the lock was acquired, and
 // may fail with 40001 instead of ErrLost. A guard within a savepoint ends if the savepoint is
 // rolled back. A prepared transaction is guarded until it ends.
@@ -50,14 +51,14 @@ type Hold interface {
 // store, and so without waiting for the transaction. Release such a hold after the commit, as
 // Locker.Do does, or use a lock of Client.FencedLocker.
 //
-// A Hold of several locks doesn't work here. Guard the transaction by each of them.
+// A Hold of several locks isn't supported. Guard the transaction by each of them.
 func (b *Backend) Guard(ctx context.Context, tx pgx.Tx, hold Hold) error {
 	var held bool
 	args := append([]any{pgx.QueryExecModeExec}, guardArgs(hold)...)
 	return guarded(hold, &held, tx.QueryRow(ctx, b.guardCall(), args...).Scan(&held))
 }
 
-// GuardSQL is [Backend.Guard] for a transaction of package database/sql.
+// GuardSQL is like [Backend.Guard], but for a transaction of package database/sql.
 func (b *Backend) GuardSQL(ctx context.Context, tx *sql.Tx, hold Hold) error {
 	var held bool
 	return guarded(hold, &held,
@@ -71,7 +72,7 @@ func guardArgs(hold Hold) []any {
 	return []any{encode(hold.Name()), encode(hold.HolderID()), int64(token)}
 }
 
-// guarded returns the error of a guard for its statement's result.
+// guarded returns the error of a guard, given the result of its statement.
 func guarded(hold Hold, held *bool, err error) error {
 	switch {
 	case err != nil:

@@ -39,7 +39,7 @@ func (s *session) Inspect(
 	return i, nil
 }
 
-// inspect reports on the lock of a name, as stored.
+// inspect returns a report on the lock of a name, as stored.
 func (s *session) inspect(
 	ctx context.Context, conn *pgxpool.Conn, name string,
 ) (i backend.Inspection, foreign bool, err error) {
@@ -100,15 +100,14 @@ func (s *session) inspect(
 // longestPage is the largest number of names that one page of a list reads.
 const longestPage = 1000
 
-// A list has two parts. The first has the names that are stored as they are, and the second the
-// names in hexadecimal.
+// A list has two parts: first the names that are stored verbatim, then those stored in hexadecimal.
 const (
 	amongTexts = "t"
 	amongHex   = "x"
 )
 
-// List implements [backend.Lister]. It reads the names in their order, page by page, and inspects
-// the locks that are held. The pages have the names of free locks, too.
+// List implements [backend.Lister]. It reads the names in order, page by page, and inspects the
+// locks that are held. The pages also contain the names of free locks.
 func (s *session) List(
 	ctx context.Context, req backend.ListRequest,
 ) (res backend.ListResult, err error) {
@@ -159,7 +158,7 @@ func (s *session) list(
 			if held && strings.HasPrefix(decode(name), req.Prefix) && len(names) < req.Limit {
 				names = append(names, name)
 				if len(names) == req.Limit {
-					past, seen = true, limit // the next page goes on here
+					past, seen = true, limit // the next page continues here
 				}
 			}
 		}

@@ -7,7 +7,7 @@ import (
 )
 
 // latchNews returns the name, as stored, under which waiters for a latch subscribe. No lock has
-// that name, since stored names that begin with \x go on with hexadecimal digits.
+// that name, since stored names that begin with \x continue with hexadecimal digits.
 func latchNews(name string) string { return escape + "latch:" + name }
 
 // Latch implements [backend.Latcher].

@@ -16,17 +16,17 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A session has one connection that listens, on a channel of its own. In the tables it has a note
-// with the channel for each name that it subscribes to. A session that releases a lock, or gives it
+// A session has one connection that listens, on its own channel. For each name that it subscribes
+// to, it keeps a note with the channel in the tables. A session that releases a lock, or gives it
 // to the first in line, finds the notes there.
 
 const (
 	// how often a session checks that its notes exist, and expire late enough
 	noteEvery = 10 * time.Second
-	// how long a note stays when its name has no subscription any more, since another may soon
-	// begin
+	// how long a note stays after the last subscription to its name has ended, since another may
+	// soon begin
 	lingers = 2 * time.Second
-	// within this time, a connection must receive its test message
+	// the time within which a connection must receive its test message
 	proofWithin = 2 * time.Second
 )
 
@@ -37,7 +37,7 @@ const listenerName = "distsync listener"
 // channel returns the channel for messages to a session.
 func channel(session string) string { return "distsync_v1_" + session }
 
-// listener has a session's subscriptions, and the state of its connection.
+// listener holds a session's subscriptions, and the state of its connection.
 type listener struct {
 	sightings
 
@@ -50,13 +50,13 @@ type listener struct {
 	stands bool  // the connection receives messages
 	broken error // why stands is false
 	deaf   error // why stands will never be true, or nil
-	// has a value while no goroutine changes the notes in the store, so that there is one change at
-	// a time
+	// contains a value while no goroutine changes the notes in the store, so that there is one
+	// change at a time
 	noting chan struct{}
 	kick   chan struct{} // wakes keepNotes
 }
 
-// audience has a session's subscriptions to one lock.
+// audience holds a session's subscriptions to one lock.
 type audience struct {
 	subs  map[*subscription]struct{}
 	noted int       // the note in the store: see subscription.note
@@ -79,7 +79,7 @@ func (l *listener) init() {
 }
 
 // note returns the value of a subscription's note in the store. It is 1 for a waiter, and 0 for a
-// watcher. It is -1 for a waiter in line, which has a place and needs no note.
+// watcher. It is -1 for a waiter in line, whose place makes a note unnecessary.
 func (sub *subscription) note() int {
 	switch {
 	case sub.req.Watches:
@@ -164,8 +164,8 @@ func (s *session) hears() error {
 	return nil
 }
 
-// known notes whether the connection receives messages. If not, err says why. If no connection will
-// ever receive messages, deaf says why.
+// known records whether the connection receives messages. If not, err is the reason. If no
+// connection will ever receive messages, deaf is the reason.
 func (s *session) known(stands bool, err, deaf error) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -176,7 +176,7 @@ func (s *session) known(stands bool, err, deaf error) {
 	}
 }
 
-// lapses notes that the connection no longer receives messages.
+// lapses records that the connection no longer receives messages.
 func (s *session) lapses(err error) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -221,8 +221,7 @@ func (a *audience) wanted() int {
 	return want
 }
 
-// askAgain makes keepNotes write the note of a name again, since a step has found that it is
-// missing.
+// askAgain makes keepNotes rewrite the note of a name, since a step found it missing.
 func (s *session) askAgain(name string) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -232,7 +231,7 @@ func (s *session) askAgain(name string) {
 	}
 }
 
-// takeNotes writes the notes of these names, as far as they differ from those in the store.
+// takeNotes writes the notes of these names that differ from those in the store.
 func (s *session) takeNotes(ctx context.Context, names ...string) error {
 	select {
 	case <-s.noting:
@@ -339,7 +338,7 @@ func (s *session) dueNotes(now time.Time) (names []string, next time.Duration) {
 	return names, max(next, time.Millisecond)
 }
 
-// forgetNotes deletes the notes when the session is closed, if that is possible soon.
+// forgetNotes deletes the notes when the session is closed, unless that takes too long.
 func (s *session) forgetNotes() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -387,7 +386,7 @@ func (s *session) each(name string, f func(*subscription)) {
 	}
 }
 
-// heard passes a message on to the subscribers that it concerns.
+// heard passes a message to the subscribers concerned.
 func (s *session) heard(message string) {
 	if message == "" {
 		return
@@ -415,8 +414,8 @@ func (s *session) heard(message string) {
 	}
 }
 
-// listen keeps a connection that listens until the session is closed, or until it is known that no
-// connection can receive messages.
+// listen keeps a listening connection open until the session is closed, or until it is known that
+// no connection can receive messages.
 func (s *session) listen() {
 	first := true
 	for pause := 10 * time.Millisecond; s.ctx.Err() == nil; {
@@ -472,7 +471,7 @@ func (s *session) connect(ctx context.Context) (conn *pgx.Conn, heard *[]string,
 	return conn, heard, nil
 }
 
-// hangUp closes a connection, and waits until that is done.
+// hangUp closes a connection, and waits until it is closed.
 func hangUp(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -483,8 +482,8 @@ func hangUp(conn *pgx.Conn) {
 var errDeaf = errors.New(
 	"LISTEN hears nothing: is there a pooler that shares connections between transactions?")
 
-// listenOnce listens on one connection for as long as it lasts. It returns whether the connection
-// has received its test message.
+// listenOnce listens on one connection for as long as it lasts. It reports whether the connection
+// received its test message.
 func (s *session) listenOnce(first bool) (stood bool, err error) {
 	conn, heard, err := s.connect(s.ctx)
 	if err != nil {
@@ -536,13 +535,13 @@ func (s *session) await(ctx context.Context, conn *pgx.Conn, patience time.Durat
 	return conn.Ping(ping)
 }
 
-// proves says whether the connection receives a message that is sent on another connection.
+// proves reports whether the connection receives a message that is sent on another connection.
 // Meanwhile it sends nothing on this one, since a pooler also passes messages on with the answer to
-// a request. For the same reason, other messages prove nothing. They may have come with the answer
+// a request. For the same reason, other messages prove nothing: they may have come with the answer
 // to LISTEN on a shared connection.
 func (s *session) proves(conn *pgx.Conn, heard *[]string) (bool, error) {
 	proof := tellProof + rand.Text()
-	for range 2 { // a server may be slow once
+	for range 2 { // a server may be slow occasionally
 		ctx, cancel := context.WithTimeout(s.ctx, proofWithin)
 		send := &call{
 			sql: `SELECT 1 FROM pg_notify($1, $2)`, args: []any{channel(s.id), proof},

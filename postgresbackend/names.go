@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Names and owners are stored as they are, so that people can read the tables. Bytes that aren't
-// text for PostgreSQL, and names that begin with \x, are stored as \x and hexadecimal digits.
+// Names and owners are stored verbatim, so that people can read the tables. Bytes that aren't text
+// for PostgreSQL, and names that begin with \x, are stored as \x and hexadecimal digits.
 
-// escape begins a name in hexadecimal.
+// escape is the prefix of a name in hexadecimal.
 const escape = `\x`
 
 func encode(name string) string {
@@ -32,7 +32,7 @@ func decode(stored string) string {
 	return stored
 }
 
-// An entry of an index has at most 2,704 bytes, and the index of parts has both name and owner.
+// An index entry has at most 2,704 bytes, and the index of parts contains both name and owner.
 const (
 	longestName = 2500 // of a name, as stored
 	longestPair = 2650 // of a name and an owner together

@@ -8,12 +8,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// preparedAfter is how often a connection carries out a statement before it prepares it. Preparing
-// takes a round trip, and the check for a pooler takes one more. Programs that lock only a few
-// times save both.
+// preparedAfter is the number of times a connection carries out a statement before preparing it.
+// Preparing takes a round trip, and the check for a pooler takes one more. Programs that lock only
+// a few times save both.
 const preparedAfter = 5
 
-// A record counts the statements that a connection has carried out, and lists the prepared ones.
+// A record counts the statements that a connection carried out, and lists the prepared ones.
 type record struct {
 	uses     map[string]int
 	asked    bool // the check for a pooler was made
@@ -38,11 +38,11 @@ func recordOf(conn *pgx.Conn) *record {
 
 // prepare makes the server parse a repeated statement only once, which makes a lock and unlock a
 // fifth faster. From then on, pgx uses the prepared statement in every mode. If prepare returns an
-// error, the connection has broken. prepare never carries out the statement itself.
+// error, the connection is broken. prepare never carries out the statement itself.
 //
-// Behind a pooler, the next statement may go to another server process, which doesn't have the
-// prepared one. prepare detects a pooler by the process number that the connection got at its
-// start. From a pooler, that isn't the number of the server process.
+// Behind a pooler, the next statement may go to another server process, where it isn't prepared.
+// prepare detects a pooler by the process number that the connection got at its start: from a
+// pooler, that isn't the number of the server process.
 func (b *Backend) prepare(ctx context.Context, conn *pgx.Conn, sql string) error {
 	if !b.prepares {
 		return nil
@@ -81,9 +81,9 @@ func unlessAnswered(err error) error {
 	return err
 }
 
-// forgets says whether an error means that a prepared statement is gone, for example because a hook
-// of the pool has run DISCARD ALL. Then nothing was carried out, so the statement can be sent
-// again. The connection prepares nothing any more.
+// forgets reports whether an error means that a prepared statement is gone, for example because a
+// hook of the pool has run DISCARD ALL. Then nothing was carried out, so the statement can be sent
+// again. From then on, the connection prepares nothing.
 func forgets(ctx context.Context, conn *pgx.Conn, err error) bool {
 	if !isCode(err, noStatement) && !isCode(err, isStatement) && !isCode(err, notSupported) {
 		return false

@@ -39,7 +39,7 @@ func (s *session) Renew(
 	return res, err
 }
 
-// count returns the number of permits of a request, or 1 for another kind of lock.
+// count returns the number of permits of a request, or 1 for any other kind of lock.
 func count(req backend.RenewRequest) int32 {
 	if req.Kind == backend.Permits {
 		return int32(req.Permits)
@@ -50,7 +50,7 @@ func count(req backend.RenewRequest) int32 {
 // mostTogether is the largest number of holds that one statement renews.
 const mostTogether = 1000
 
-// A batch has the indexes of requests that share a statement.
+// A batch holds the indexes of requests that share a statement.
 type batch struct {
 	role int16 // 0: holders that exclude all others
 	at   []int
@@ -58,8 +58,8 @@ type batch struct {
 }
 
 // RenewBatch implements [backend.BatchRenewer]. Holds that exclude all others share statements, and
-// so do readers and permits. A hold that such a statement leaves out, because another transaction
-// has locked its row or the lock isn't held, gets a statement of its own.
+// so do readers and permits. A hold that such a statement skips, because another transaction has
+// locked its row or the lock isn't held, gets a statement of its own.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(
 		i int, res backend.RenewResult, err error,
@@ -120,7 +120,7 @@ func (s *session) renewTogether(
 	}
 }
 
-// renewAll renews a batch. It returns which of its locks were renewed.
+// renewAll renews a batch, and reports for each of its locks whether it was renewed.
 func (s *session) renewAll(
 	ctx context.Context, b *batch, reqs []backend.RenewRequest,
 ) (held []bool, err error) {

@@ -19,9 +19,9 @@ const DefaultSchema = "distsync"
 var schemaText string
 
 // begins is the SQL at the beginning of each step that writes. It checks the isolation level, since
-// a function can't change the level of its transaction. In READ COMMITTED, each statement sees what
-// others committed during the statement before, as steps need. It also turns synchronous commits
-// on. Otherwise, the server could forget an acquired lock in a crash.
+// a function can't change that of its transaction. In READ COMMITTED, each statement sees what
+// others committed during the previous statement, as steps require. It also turns synchronous
+// commits on. Otherwise, the server could forget an acquired lock in a crash.
 const begins = `	IF current_setting('transaction_isolation') <> 'read committed' THEN
 		RAISE EXCEPTION 'distsync: steps need READ COMMITTED, and default_transaction_isolation is %',
 			current_setting('transaction_isolation') USING ERRCODE = 'DS001';
@@ -33,8 +33,8 @@ const begins = `	IF current_setting('transaction_isolation') <> 'read committed'
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
 // Schema returns SQL for migration tools. The SQL creates the tables and functions of the backend
-// in a schema of that name, and the schema if it doesn't exist. It may be run again at any time,
-// and changes nothing then. Run it in one transaction.
+// in a schema of that name, and the schema if it doesn't exist. Running it again changes nothing.
+// Run it in one transaction.
 //
 // The role that runs it owns the tables and functions. Use a role that nobody logs in as, since the
 // functions run with its rights. Other roles may not execute the functions. See "Access" in the
@@ -78,7 +78,7 @@ func mustBeSchema(schema string) {
 	}
 }
 
-// create runs the text of Schema. An advisory lock lets many processes call it at once.
+// create runs the SQL of Schema. An advisory lock lets many processes call it concurrently.
 func create(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 7405))`,

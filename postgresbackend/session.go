@@ -27,7 +27,7 @@ type session struct {
 
 	mu     sync.Mutex
 	urgent *pgxpool.Pool // two connections; nil until the first step on them, and after Close
-	over   bool          // urgent must not be made any more
+	over   bool          // urgent must no longer be created
 
 	listener
 	together
@@ -51,7 +51,7 @@ func (s *session) check(
 	return s.checkRequest(ctx, kind, name, owners...)
 }
 
-// checkRequest is check for a step that is allowed after Close.
+// checkRequest is like check, but for steps that are allowed after Close.
 func (s *session) checkRequest(
 	ctx context.Context, kind backend.Kind, name string, owners ...string,
 ) error {
@@ -65,8 +65,8 @@ func (s *session) checkRequest(
 }
 
 // lane returns the pool for renewals, releases and steps that share transactions. None of them
-// waits for guarded transactions, so they don't delay each other. They don't wait behind the
-// program's own queries either.
+// waits for guarded transactions, so they don't delay each other. Nor do they wait behind the
+// program's own queries.
 func (s *session) lane() *pgxpool.Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +90,8 @@ func (s *session) laneOr(other *pgxpool.Pool) *pgxpool.Pool {
 	return other
 }
 
-// mostRepeats is how often a step is sent if other transactions have locked its rows each time, so
-// that it had no effect.
+// mostRepeats is the maximum number of times a step is sent if other transactions have locked its
+// rows each time, so that it had no effect.
 const mostRepeats = 5
 
 // A call is a step's statement, and the destination of its answer.
@@ -99,12 +99,12 @@ type call struct {
 	sql  string
 	args []any
 	dest []any
-	// after runs on the connection after the step was carried out. Another goroutine runs it, so
-	// the step doesn't wait for it.
+	// after runs on the connection after the step, in another goroutine, so the step doesn't wait
+	// for it.
 	after func(ctx context.Context, conn *pgxpool.Conn)
 	some  func() bool // whether after must run; nil: always
-	// sends says whether the step must still be sent. It is called once there is a connection. If
-	// it is nil, the step is sent.
+	// sends reports whether the step must still be sent. It is called once there is a connection.
+	// If it is nil, the step is sent.
 	sends func() bool
 }
 
@@ -177,7 +177,7 @@ func (s *session) conn(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, 
 	return conn, nil
 }
 
-// standing returns a connection of a pool. If the connection has received data while it was idle,
+// standing returns a connection of a pool. If the connection received data while it was idle,
 // standing pings the server first, and takes another connection if there is no answer.
 func (s *session) standing(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for {
@@ -192,12 +192,12 @@ func (s *session) standing(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Co
 	}
 }
 
-// patience bounds work in the background that may fail without harm.
+// patience limits work in the background that may fail without harm.
 const patience = 5 * time.Second
 
-// leave returns a connection to its pool after an error. It takes a broken connection out of the
-// pool first. pgx closes a broken connection in the background, after a request to cancel its
-// statement. Until then the connection would count in the pool.
+// leave returns a connection to its pool after an error, but first takes a broken one out of the
+// pool. pgx closes a broken connection in the background, after a request to cancel its statement.
+// Until then the connection would count in the pool.
 func (s *session) leave(conn *pgxpool.Conn, pool *pgxpool.Pool, err error) {
 	if conn.Conn().IsClosed() {
 		broken := conn.Hijack()
@@ -218,7 +218,7 @@ func (s *session) Capabilities() backend.Capabilities {
 	}
 }
 
-// settle waits for goroutines that steps have left behind. When the context of a request ends, pgx
+// settle waits for goroutines that steps left behind. When the context of a request ends, pgx
 // returns at once, and closes the connection in the background.
 func (s *session) settle() {
 	s.steps.Settle()
@@ -252,7 +252,7 @@ func span(ms *int64) time.Duration {
 
 // These are the outcomes of a step, as in schema.sql.
 const (
-	isHeld int16 = iota // acquisition: another holds it; other steps: it isn't held
+	isHeld int16 = iota // acquisition: another owner holds it; other steps: it isn't held
 	isDone
 	isFreed
 	isKept

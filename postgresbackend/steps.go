@@ -12,11 +12,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// guardedFor is the time until the next attempt at a lock that nobody holds, but whose row another
-// transaction has locked.
+// guardedFor is the time until the next attempt to acquire a lock that nobody holds, but whose row
+// another transaction has locked.
 const guardedFor = 100 * time.Millisecond
 
-// answer is the answer to an acquiring step. Some steps don't set all fields.
+// answer is the answer to a step that acquires a lock. Some steps don't set all fields.
 type answer struct {
 	status      int16
 	held        *int32
@@ -46,7 +46,7 @@ func (s *session) Acquire(
 	return s.acquireAlone(ctx, req)
 }
 
-// acquireAlone carries out Acquire in a statement of its own.
+// acquireAlone implements Acquire with a statement of its own.
 func (s *session) acquireAlone(
 	ctx context.Context, req backend.AcquireRequest,
 ) (res backend.AcquireResult, err error) {
@@ -87,8 +87,8 @@ func (s *session) acquireAlone(
 		err := s.do(ctx, s.b.pool, c)
 		switch {
 		case isCode(err, lockTimeout) && req.Reentry && n < mostRepeats:
-			// Guards don't block a re-entry. So the row was locked by slow steps of others, and the
-			// hold isn't known to be lost.
+			// Guards don't block a re-entry. So slow steps of others locked the row, and the hold
+			// isn't known to be lost.
 			continue
 		case isCode(err, lockTimeout) && !req.Reentry:
 			// The row is locked by a transaction that the last hold guards, or by one whose commit
@@ -114,7 +114,7 @@ func (s *session) acquiring(req backend.AcquireRequest, name string, a *answer, 
 	}
 }
 
-// acquired returns the result of an acquiring step.
+// acquired returns the result of a step that acquires a lock.
 func (s *session) acquired(
 	req backend.AcquireRequest, name string, a *answer,
 ) (res backend.AcquireResult, err error) {
@@ -167,8 +167,8 @@ func (s *session) telling(name, how string) func(context.Context, *pgxpool.Conn)
 	}
 }
 
-// say carries out a statement that sends a message. If the message is lost, waiters find out when
-// they poll.
+// say executes a statement that sends a message. If the message is lost, waiters find out when they
+// poll.
 func (s *session) say(ctx context.Context, conn *pgxpool.Conn, sql string, args ...any) {
 	if s.b.prepare(ctx, conn.Conn(), sql) != nil {
 		return
@@ -199,7 +199,7 @@ func (s *session) Release(
 	return s.release(ctx, req, nil)
 }
 
-// release carries out Release in a statement of its own. If sends isn't nil and returns false,
+// release implements Release with a statement of its own. If sends isn't nil and returns false,
 // release doesn't send the statement.
 func (s *session) release(
 	ctx context.Context, req backend.ReleaseRequest, sends func() bool,
@@ -314,7 +314,7 @@ type sight struct {
 	kept      bool
 	left      *int64
 	limit     int32
-	parts     int64 // the number of owners that read, or have permits
+	parts     int64 // the number of owners that read, or hold permits
 	out, mine int64 // permits or reads of all owners, and of this one
 	last      int64 // when the last permit or read expires, in milliseconds from now
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// pagesAtOnce is the number of the tables' pages that a sweep reads in one transaction.
+// pagesAtOnce is the number of table pages that a sweep reads in one transaction.
 const pagesAtOnce = 200
 
 // sweepNowAndThen starts a sweep if this session hasn't done so for a while. A sweep deletes

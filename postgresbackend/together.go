@@ -17,12 +17,11 @@ import (
 //
 // Requests that come while one transaction is under way share the next. So a goroutine that is
 // alone never waits for another. Acquisitions and releases share the same transaction, since with
-// separate ones, a goroutine would wait for more commits. The transaction leaves out rows that
-// others have locked, and cases that aren't that simple. Each of these is done by a statement of
-// its own.
+// separate ones, a goroutine would wait for more commits. The transaction skips rows that others
+// have locked, and cases that aren't that simple. Each of these gets a statement of its own.
 
-// A step is a request that may share a transaction with others. While a single step waits for a
-// connection, it can be recalled.
+// A step is a request that may share a transaction with others. A single step can be recalled while
+// it waits for a connection.
 type step struct {
 	acquire *backend.AcquireRequest // nil for a release
 	release *backend.ReleaseRequest // nil for an acquisition
@@ -34,7 +33,7 @@ const (
 	isCalled = 2 // recalled
 )
 
-// sends says whether the step may be sent. If so, it can't be recalled any more.
+// sends reports whether the step may be sent. If so, it can no longer be recalled.
 func (p *step) sends() bool {
 	return p.state.CompareAndSwap(0, isSent) || p.state.Load() == isSent
 }
@@ -55,7 +54,7 @@ type together struct {
 	steps *gather.Sender[*step, result]
 }
 
-// flights is how many transactions may be under way at the same time. Later steps wait for the next
+// flights is the maximum number of transactions under way. Later steps wait for the next
 // transaction.
 const flights = 1
 
@@ -73,19 +72,19 @@ func (s *session) gatherSteps() {
 	}, recall).Limit(flights)
 }
 
-// simple says whether an acquisition may share a transaction with others.
+// simple reports whether an acquisition may share a transaction with others.
 func simple(req *backend.AcquireRequest) bool {
 	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) && !req.Reentry
 }
 
-// simpleRelease says whether a release may share a transaction with others.
+// simpleRelease reports whether a release may share a transaction with others.
 func simpleRelease(req *backend.ReleaseRequest) bool {
 	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) &&
 		req.Keep == 0 && !req.AskWaiting
 }
 
-// acquireUnlessLocked is Acquire in a statement of its own. It doesn't wait for a row lock, since
-// other steps wait for this one.
+// acquireUnlessLocked implements Acquire with a statement of its own. It doesn't wait for a row
+// lock, since other steps wait for this one.
 func (s *session) acquireUnlessLocked(ctx context.Context, p *step) result {
 	name := encode(p.acquire.Name)
 	var a answer
@@ -101,7 +100,7 @@ func (s *session) acquireUnlessLocked(ctx context.Context, p *step) result {
 	return result{acquired: res, err: err}
 }
 
-// lines has the arguments of a statement for several steps.
+// lines holds the arguments of a statement for several steps.
 type lines struct {
 	at            []int // the indexes of the steps
 	names, owners []string
@@ -114,8 +113,8 @@ func (l *lines) add(i int, name, owner string, lease time.Duration) {
 	l.leases = append(l.leases, ms(lease))
 }
 
-// carryOut carries out several steps in one transaction. It acquires before it releases. A release
-// takes a weaker lock on its row, which is compatible with guards. An acquisition must get the
+// carryOut carries out several steps in one transaction. It acquires before it releases: a release
+// takes a weaker lock on its row, which is compatible with guards, and an acquisition must take the
 // strong lock first, so it must not follow a release of the row in the same transaction.
 func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 	var acquires, releases lines
@@ -191,8 +190,8 @@ func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 	return results
 }
 
-// inDoubt says whether a failed transaction may have been carried out. If not, each of its steps is
-// sent in a statement of its own.
+// inDoubt reports whether a failed transaction may have been carried out. If not, each of its steps
+// is sent in a statement of its own.
 func inDoubt(err error) bool { return backend.KindOf(err) == backend.Unknown }
 
 // A statement is one of several in a transaction. row is called for each row of its answer.
@@ -293,8 +292,8 @@ func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseReques
 	})
 }
 
-// batch answers n requests. It carries out the steps in one transaction, if there are several.
-// Their indexes among the requests are in at. It calls done with the result of each step, and then
+// batch answers n requests. If there are several steps, it carries them out in one transaction. at
+// contains their indexes among the requests. It calls done with the result of each step, and then
 // with nil for each request that needs a statement of its own.
 func (s *session) batch(
 	ctx context.Context, steps []*step, at []int, n int, done func(i int, r *result),

@@ -8,19 +8,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// longestSecondLook bounds how long an attempt waits before it tries again. It waits for the
+// longestSecondLook bounds how long an attempt waits before it tries again. It waits as long as its
 // patience with the other stores, since an early request costs round trips, and at worst splits the
 // votes. But that patience may be minutes.
 const longestSecondLook = 100 * time.Millisecond
 
-// attempt tries to get a lock that the owner doesn't have.
+// attempt tries to acquire a lock that the owner doesn't hold.
 //
 // If the store that is asked first refuses, the session believes the refusal if the lock isn't free
 // in the other stores either. If the lock is free there, there are three explanations. Another
-// owner has just got the first store's vote. Another owner has just released the other stores'
-// votes. Or the first store has a leftover hold: it hung at the release, its clock stands still, or
-// an attempt died. The first two states last only a moment. So the attempt looks again after a
-// moment. If nothing has changed by then, it asks the other stores without the first.
+// owner has just obtained the first store's vote. Another owner has just released the other stores'
+// votes. Or the first store has a leftover hold: it hung during the release, its clock stands
+// still, or an attempt died. The first two states last only a moment. So the attempt looks again
+// shortly after. If nothing has changed by then, it asks the other stores without the first.
 func (s *session) attempt(
 	ctx context.Context, h *hold, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
@@ -52,7 +52,7 @@ func (s *session) attempt(
 	}
 }
 
-// isSure reports whether the refusal of a name by a single store is believed without a look at the
+// isSure reports whether a single store's refusal of a name is believed without looking at the
 // others.
 func (s *session) isSure(name string) bool {
 	s.mu.Lock()
@@ -61,7 +61,7 @@ func (s *session) isSure(name string) bool {
 	return d != nil && time.Now().Before(d.sure)
 }
 
-// believe makes the session believe, for a while, a refusal of a name by a single store.
+// believe makes the session believe, for a while, a single store's refusal of a name.
 func (s *session) believe(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ type others struct {
 	conflicts []failure // stores in which the name isn't a lock of this kind
 }
 
-// until returns the stores whose holds end at that time, or at most apart from it.
+// until returns the stores whose holds end within apart of the given time.
 func (o *others) until(end, apart time.Duration) (stores []*store) {
 	for i, x := range o.ends {
 		if (x < 0) == (end < 0) && (x-end).Abs() <= apart {
@@ -92,7 +92,7 @@ func (o *others) until(end, apart time.Duration) (stores []*store) {
 
 // others looks at the lock in the other stores. For Read and Write, it looks at a Write and then a
 // Read, and counts the lock as held if either exists. If the store that refuses a Read has no
-// Write, a note there keeps readers out. A note is left in one store only, but counts for all.
+// Write, a note there keeps readers out. A note is left in only one store, but counts for all.
 func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone *store) (o others) {
 	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) {
 		kind := req.Kind
@@ -142,12 +142,12 @@ func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone 
 	return o
 }
 
-// refusedBy returns the result of an attempt that one store has refused, and other stores would
-// have refused, too. Remaining is how long it is of no use to repeat the attempt.
+// refusedBy returns the result of an attempt that one store refused, and other stores would also
+// have refused. Remaining is how long it is pointless to repeat the attempt.
 //
 // Holds that end at the same time belong to one owner. If a majority has such holds without the
 // first store, the waiters listen at one of these stores, where that owner will release. For Read
-// and Write, the times don't tell whose a hold is, since several owners may have holds.
+// and Write, the times don't tell which owner a hold belongs to, since there may be several.
 func (s *session) refusedBy(
 	alone *store, req backend.AcquireRequest, res backend.AcquireResult, o others,
 ) backend.AcquireResult {

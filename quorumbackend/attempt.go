@@ -64,9 +64,9 @@ type attempt struct {
 	without int    // the number of stores without the Write that a Read is under
 }
 
-// isRefused reports whether another owner has the lock. If a store has granted a Read under its
+// isRefused reports whether another owner holds the lock. If a store has granted a Read under its
 // owner's Write, one refusal by another store isn't enough. Otherwise the holder would be told that
-// it has lost the Write.
+// it lost the Write.
 func (a *attempt) isRefused() bool {
 	if a.h.borrowed && a.yes != 0 {
 		return len(a.no) > 0 && len(a.no)+a.without > len(a.s.stores)-a.s.need
@@ -74,8 +74,8 @@ func (a *attempt) isRefused() bool {
 	return a.refused != nil
 }
 
-// try makes one attempt. If one store has refused it, and no other store has granted the lock,
-// alone is the store that has refused.
+// try makes one attempt. If one store refused it, and no other store granted the lock, alone is the
+// store that refused.
 func (s *session) try(
 	ctx context.Context, h *hold, req backend.AcquireRequest,
 ) (res backend.AcquireResult, alone *store, err error) {
@@ -83,7 +83,7 @@ func (s *session) try(
 	s.nameLocked(h)
 	req.Owner, req.Reentry = h.attempt, false
 	h.lease, h.ends = req.Lease, later(h.ends, time.Now().Add(max(req.Lease, req.Place)))
-	var with, barred set // with has the stores with the Write that this Read is under
+	var with, barred set // with: the stores with the Write that this Read is under
 	w := s.lenderLocked(h)
 	if w != nil {
 		with, barred = s.haveLocked(w), w.barred
@@ -118,8 +118,8 @@ func (s *session) try(
 	return res, alone, err
 }
 
-// haveLocked returns the stores that have a hold. If they are no majority, it adds those that may
-// have it. It doesn't add others, since their answers may be about another owner.
+// haveLocked returns the stores that have a hold. If they aren't a majority, it adds those that may
+// have it. It adds no others, since their answers may concern another owner.
 func (s *session) haveLocked(h *hold) (have set) {
 	stores := s.inLocked(h, granted)
 	if len(stores) < s.need {
@@ -140,7 +140,7 @@ func (a *attempt) askFirst() {
 			st := a.left[0]
 			a.ask(st)
 			a.left = a.left[1:]
-			// A store that was down may be the only one left, so it gets time, too.
+			// A store that was down may be the only one left, so it also gets time.
 			deadline = a.sent.Add(max(a.longest, st.least))
 		}
 		if !a.take(deadline) && (a.over() || a.waiting == 0 && len(a.left) == 0) {
@@ -171,8 +171,8 @@ func (a *attempt) take(deadline time.Time) bool {
 	return ok
 }
 
-// askOthers asks the other stores at once. It asks those that didn't answer lately only if the
-// others can't make a majority.
+// askOthers asks the other stores concurrently. It asks those that haven't answered recently only
+// if the others can't form a majority.
 func (a *attempt) askOthers() {
 	up := len(a.left)
 	for up > 0 && a.left[up-1].isDown() {
@@ -192,8 +192,8 @@ func (a *attempt) askOthers() {
 		case decided || len(a.left) > 0:
 			deadline = a.deadline()
 		case a.refused != nil:
-			// Another owner has a vote, and may wait for the same store. If both kept their votes,
-			// nobody would get the lock.
+			// Another owner holds a vote, and may wait for the same store. If both kept their
+			// votes, nobody would get the lock.
 			deadline = a.sent.Add(max(a.longest, leastPatience))
 		default:
 			deadline = a.last()
@@ -246,9 +246,9 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	return true
 }
 
-// arriveLocked records that a name was acquired. The name's detour goes on if the attempt needed
-// the detour, because the store that is usually asked first hasn't granted the lock. Otherwise the
-// detour ends, and for a while one store's refusal is believed.
+// arriveLocked records that a name was acquired. The name's detour continues if the attempt needed
+// it, because the store that is usually asked first hasn't granted the lock. Otherwise the detour
+// ends, and for a while one store's refusal is believed.
 func (s *session) arriveLocked(a *attempt) {
 	d, now := s.detours[a.h.name], time.Now()
 	switch {
@@ -292,7 +292,7 @@ func (s *session) fail(
 	return backend.AcquireResult{Remaining: s.outlook(a, pause)}, nil
 }
 
-// outlook returns how long it is of no use to repeat a refused attempt. If the votes were split, it
+// outlook returns how long it is pointless to repeat a refused attempt. If the votes were split, it
 // returns a pause.
 func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int {
@@ -309,7 +309,7 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 		s.direct(a.h.name, a.refused, 0)
 		s.follow(a.h.name, a.refused)
 	default:
-		// Another owner has the lock without the store that is asked first. The owner's release
+		// Another owner holds the lock without the store that is asked first. The owner's release
 		// will be announced at the stores that have the hold. The first refusal isn't enough to
 		// find such a store, since it may come from a leftover hold.
 		s.direct(a.h.name, decides.from, remaining)
@@ -318,12 +318,12 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	return remaining
 }
 
-// A detour changes for a while the order in which a session asks the stores for one name.
+// A detour is a temporary change of the order in which a session asks the stores for one name.
 type detour struct {
 	first  *store // asked first, unless it is nil
 	splits int    // the number of attempts in a row with split votes
 	quiet  time.Time
-	sure   time.Time // until when the refusal of a single store is believed
+	sure   time.Time // the time until which a single store's refusal is believed
 	until  time.Time
 }
 
@@ -336,7 +336,7 @@ const (
 )
 
 // order returns the stores in the order in which they are asked for a name. Stores that haven't
-// answered lately come last.
+// answered recently come last.
 func (s *session) order(name string) []*store {
 	order := s.orders[home(name, len(s.stores))]
 	var first *store
@@ -385,8 +385,8 @@ func (s *session) detourLocked(name string) *detour {
 	return d
 }
 
-// direct makes the session ask a certain store first for a name, for the remaining time. If
-// remaining is 0, direct only resets the number of splits.
+// direct makes the session ask the store first for a name, for the remaining time. If remaining is
+// 0, direct only resets the number of splits.
 func (s *session) direct(name string, first *store, remaining time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -405,7 +405,7 @@ func (s *session) direct(name string, first *store, remaining time.Duration) {
 }
 
 // sitOut returns the pause after an attempt with split votes. The pause is random, so that the
-// competing owners don't all wait for the same time.
+// competing owners don't all wait equally long.
 func (s *session) sitOut(name string) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

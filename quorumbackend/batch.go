@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A renewal is one request of a batch of renewals.
+// A renewal is one request of a batch.
 type renewal struct {
 	poll
 	h     *hold // nil if the session doesn't know the hold
@@ -18,8 +18,7 @@ type renewal struct {
 	done  bool
 }
 
-// RenewBatch implements [backend.BatchRenewer]. Each store gets the requests in one batch of its
-// own.
+// RenewBatch implements [backend.BatchRenewer]. Each store gets its requests in one batch.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(
 		i int, res backend.RenewResult, err error,
@@ -55,7 +54,7 @@ func (s *session) renewal(req backend.RenewRequest) renewal {
 	return x
 }
 
-// A batch is several renewals under way.
+// A batch is a set of renewals under way.
 type batch struct {
 	s        *session
 	answer   func(int, backend.RenewResult, error)
@@ -112,7 +111,7 @@ func (b *batch) asks(st *store) bool {
 	return false
 }
 
-// at sends the renewals to one store.
+// at sends a store its renewals.
 func (b *batch) at(ctx context.Context, st *store) (failed error) {
 	var reqs []backend.RenewRequest
 	var indices []int
@@ -147,7 +146,7 @@ func (b *batch) at(ctx context.Context, st *store) (failed error) {
 	return failed
 }
 
-// got counts a store's answer to one renewal. The answer may come when the batch has ended.
+// got counts a store's answer to one renewal. The answer may come after the batch has ended.
 func (b *batch) got(i int, st *store, res backend.RenewResult, err error) {
 	b.mu.Lock()
 	x := &b.renewals[i]
@@ -175,8 +174,8 @@ func (b *batch) got(i int, st *store, res backend.RenewResult, err error) {
 	}
 }
 
-// settle answers a renewal if the stores have decided it. If now is set, it answers in any case,
-// and doesn't wait for more votes.
+// settle answers a renewal once the stores have decided it. If now is set, it answers in any case,
+// without waiting for more votes.
 func (b *batch) settle(i int, now bool) {
 	s := b.s
 	b.mu.Lock()

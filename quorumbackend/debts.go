@@ -25,7 +25,7 @@ type debt struct {
 	paying  bool
 }
 
-// debts has all debts of a session. While there are any, one goroutine pays them.
+// debts holds all debts of a session. While there are any, one goroutine pays them.
 type debts struct {
 	list    []*debt
 	running bool
@@ -79,11 +79,11 @@ func (s *session) oweLocked(h *hold, at *store, late int) {
 	}
 }
 
-// errOwed is the error of a store that has given its vote to a failed attempt, and hasn't yet
-// confirmed the release of that vote.
+// errOwed is the error of a store that gave its vote to a failed attempt, and hasn't yet confirmed
+// the release of that vote.
 var errOwed = errors.New("an earlier vote of this store is not given back yet")
 
-// owed returns, as failures, the stores at which an attempt has debts. It leaves out those with an
+// owed returns, as failures, the stores at which an attempt has debts. It omits those with an
 // acquisition under way.
 func (s *session) owed(attempt string) (failures []failure) {
 	s.mu.Lock()
@@ -119,8 +119,8 @@ func (s *session) payAll() {
 	}
 }
 
-// payDue begins to pay the debts that are due. It returns when the next debts are due, and reports
-// whether any debt is left.
+// payDue begins to pay the debts that are due. It returns the time at which the next debts are due,
+// and whether any debt is left.
 func (s *session) payDue() (next time.Time, more bool) {
 	s.mu.Lock()
 	var due []*debt
@@ -184,14 +184,14 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	if err == nil && res.Outcome != backend.NotHeld {
 		d.late = max(d.late-1, 0)
 	}
-	// If the outcome is Left, the store had carried out more than one acquisition.
+	// If the outcome is Left, the store carried out more than one acquisition.
 	left := err == nil && res.Outcome == backend.Left
 	// A store that was silent may carry out all earlier requests now, in any order. So its first
 	// answer isn't final.
 	done := answered && !left && (d.late == 0 || !sent.Before(d.ends) && !silent)
 	if w := s.holds[key{backend.Write, d.name, d.owner}]; done && d.out == 0 && w != nil &&
 		w.attempt == d.attempt && d.kind == backend.Read {
-		w.barred.remove(d.at) // no request about that Read is under way any more
+		w.barred.remove(d.at) // no request for that Read is under way any longer
 	}
 	if done || sent.After(d.ends.Add(max(d.lease, lastPatience))) {
 		s.debts.list = slices.DeleteFunc(s.debts.list, func(x *debt) bool { return x == d })

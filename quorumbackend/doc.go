@@ -1,5 +1,5 @@
-// Package quorumbackend makes one store for distributed locks out of several independent stores.
-// The holder of a lock has it in a majority of them. So no lock is lost when one store is lost,
+// Package quorumbackend combines several independent stores into one store for distributed locks.
+// The holder of a lock holds it in a majority of them. So no lock is lost when one store is lost,
 // fails over, or is cut off.
 //
 //	b := quorumbackend.New(
@@ -10,14 +10,14 @@
 //	client := dlock.New(b)
 //	defer client.Close()
 //
-// The stores are servers that know nothing of each other. They are not replicas of one server, and
-// not nodes of one cluster. They may be of any kind, and of different kinds. Every program that
-// shares the locks must name the same stores, in the same order. Otherwise two programs may both
-// have a lock. Take three stores, or five to survive the loss of two. An even number works, but the
-// last server gains nothing. A majority of four is three, so four stores survive the loss of only
-// one, as three do.
+// The stores are servers that know nothing of each other: neither replicas of one server nor nodes
+// of one cluster. They may be of any kind, and of different kinds. Every program that shares the
+// locks must name the same stores, in the same order. Otherwise two programs may both hold a lock.
+// Use three stores, or five to survive the loss of two. An even number works, but the last server
+// gains nothing. A majority of four is three, so four stores survive the loss of only one, as three
+// do.
 //
-// This store has plain locks and, if all of its stores have them, read-write locks. Calls for other
+// This store supports plain locks and, if all of its stores do, read-write locks. Calls for other
 // kinds fail with [errors.ErrUnsupported], for these reasons. The largest token of a majority need
 // not grow. Lines in several stores need not agree on who is first. Permits in different stores
 // can't be added up. Without fenced locks, dlock's Election doesn't work either. There are no
@@ -28,10 +28,10 @@
 // # What it protects from
 //
 // With a single Redis, a lock is as safe as that server. If the server is lost, its locks are gone.
-// If a replica that lags takes over, two clients may have the lock. Here such a store has only one
-// vote of three. The same is true of a store that is cut off from some clients. The other two go
-// on: held locks stay held, and free ones can be acquired. A lock is lost only when a majority of
-// the stores doesn't have it.
+// If a lagging replica takes over, two clients may hold the lock. Here such a store has only one
+// vote of three. The same applies to a store that is cut off from some clients. The other two
+// continue: held locks stay held, and free ones can be acquired. A lock is lost only when a
+// majority of the stores no longer has it.
 //
 // # What it doesn't protect from
 //
@@ -42,12 +42,12 @@
 //
 //   - Clocks that run at different speeds. Each store counts the lease on its own clock, and the
 //     client relies on 99 % of it. A store whose clock jumps ahead loses its vote. If the clocks of
-//     two stores jump within one lease, two clients may have the lock.
+//     two stores jump within one lease, two clients may hold the lock.
 //
 //   - A store that restarts empty, or fails over to a replica that lags, within a lease. It grants
 //     the lock a second time. That does no harm to a lock that all three stores have granted. But
 //     perhaps only two have granted it, because the third was down or busy with another's attempt.
-//     Then the lock isn't safe until its next renewal, when the third grants it, too. So a store
+//     Then the lock isn't safe until its next renewal, when the third also grants it. So a store
 //     without a disk must stay down after a crash for the longest lease that is used (30 s, unless
 //     a program asks for more). So must a store that writes to disk every second. With "appendfsync
 //     always" a restart is harmless. To delay the restart, set RestartSec= in the systemd unit.
@@ -63,11 +63,11 @@
 //     and may release a lock before that store has carried out the acquisition. Then the client
 //     releases that vote about 50 ms later. A call that asks that store first within these 50 ms
 //     doesn't get the lock, and waits a little longer. If it may not wait, it is told that another
-//     has the lock. This never gives the lock to two owners, and no longer happens when the client
+//     holds the lock. This never gives the lock to two owners, and no longer happens once the client
 //     has had an answer or two from that store.
 //
 //   - A forced unlock isn't atomic in several stores. A call that is just acquiring the lock may
-//     not get it, although in the end no call has it.
+//     not get it, although in the end no call holds it.
 //
 //   - A store that loses its data also loses the notes of waiting writers, which keep new readers
 //     out. A note is only in the store that is asked first. It is back when the writer asks again.
@@ -88,11 +88,11 @@
 // doesn't, Redlock doesn't save you.
 //
 // [Salvatore Sanfilippo], who made Redis, says, in "Is Redlock safe?": the algorithm looks at the
-// clock after it has got the majority, so it notices every delay before that moment. A delay after
-// it, between the check and the write, is a problem of every lock with a lease, in any store. The
-// clocks must run at about the same speed, but need not show the same time, and with some care that
-// is possible. Most resources can't check numbers. For those, a lock that survives the loss of a
-// server is better than one that doesn't.
+// clock after it has obtained the majority, so it notices every delay before that moment. A delay
+// after it, between the check and the write, is a problem of every lock with a lease, in any store.
+// The clocks must run at about the same speed, but need not show the same time, and with some care
+// that is possible. Most resources can't check numbers. For those, a lock that survives the loss of
+// a server is better than one that doesn't.
 //
 // They agree on more than it seems. A lease is a promise about time. If a second writer would be a
 // disaster, the resource must refuse it, and the lock only saves work. If it would be bad, and rare
@@ -101,10 +101,10 @@
 // # When to take etcd
 //
 // A cluster of etcd decides by consensus, writes to disk before it answers, and numbers its
-// changes. A member that restarts has forgotten nothing, and the backend for etcd has all kinds of
-// lock. If you run etcd, or can, take [github.com/seed951563bd/distsync/etcdbackend]. Take this
-// package if you have several Redis or Valkey servers, or can have them cheaply, and need locks
-// that survive the loss of one of them and are faster than a disk.
+// changes. A member that restarts has forgotten nothing, and the backend for etcd supports all
+// kinds of lock. If you run etcd, or can, use [github.com/seed951563bd/distsync/etcdbackend]. Use
+// this package if you have several Redis or Valkey servers, or can have them cheaply, and need
+// locks that survive the loss of one of them and are faster than a disk.
 //
 // # How it works
 //
@@ -120,25 +120,25 @@
 // listen at the next one. If it hangs without closing its connections, they notice that when they
 // look again, within a third of a lease.
 //
-// A single store that refuses doesn't block the lock. It may still have a hold that has ended in
-// the others, because it hung during the release, or because its clock stands still. So a call that
-// the first store refused looks at the others, once a second at most. If the lock is free in them,
-// and still is about 20 ms later, the call asks them without the first store. Readers do that only
-// if the first store has a write, since the note of a waiting writer is in one store only. While
-// one store has such an old hold, read-write locks change hands more slowly: their waiters look
-// again only after a third of a lease.
+// A single store that refuses doesn't block the lock. It may still have a hold that ended in the
+// others, because it hung during the release, or because its clock stands still. So a call that the
+// first store refused looks at the others, once a second at most. If the lock is free in them, and
+// still is about 20 ms later, the call asks them without the first store. Readers do that only if
+// the first store has a write, since the note of a waiting writer is in only one store. While one
+// store has such an old hold, read-write locks change hands more slowly: their waiters look again
+// only after a third of a lease.
 //
-// Each attempt has a name of its own in the stores: the owner's name, a dot and a number. So a late
-// request of an old attempt can't be taken for the next attempt. The session releases the old
-// attempt in the background, until the store has answered. The session counts the holder's
+// Each attempt has its own name in the stores: the owner's name, a dot and a number. So a late
+// request of an old attempt can't be mistaken for one of the next attempt. The session releases the
+// old attempt in the background, until the store has answered. The session counts the holder's
 // re-entries, and in the stores a re-entry is a renewal. Renewals go to all stores at the same
 // time, and succeed if a majority of them confirms the hold.
 //
 // After a renewal, a store may turn out to lack the hold, because it was down, refused it or lost
 // it. The session then asks that store for the hold by the same name. When the store has granted
 // it, its vote counts again. But the session remembers the gap until a majority of other stores has
-// confirmed the hold later. If one of these other stores has lost the hold, too, another client may
-// have had the lock in that store and in the one with the gap. Then the hold has ended, although
+// confirmed the hold later. If one of these other stores has also lost the hold, another client may
+// have held the lock in that store and in the one with the gap. Then the hold has ended, although
 // two stores have it now.
 //
 // [Martin Kleppmann]: https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html

@@ -8,26 +8,26 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A key is a kind, a name and an owner that has or wants the lock.
+// A key identifies a hold: a kind, a name, and an owner that holds or wants the lock.
 type key struct {
 	kind        backend.Kind
 	name, owner string
 }
 
-// A hold is a session's knowledge of one key. It says how many holds the owner has, and which
-// stores have granted them. The mutex of the session guards its fields.
+// A hold is a session's knowledge of one key: how many holds the owner has, and which stores
+// granted them. The mutex of the session guards its fields.
 type hold struct {
 	key
 	turn  chan struct{} // occupied by a counting step
 	users int           // the number of steps that have the turn, or wait for it
 
 	// attempt is the owner in requests to the stores: the session's owner with a number. Each
-	// attempt has a new number, since stores may yet carry out requests and releases of the attempt
-	// before. If that attempt got no vote, its number is used again.
+	// attempt has a new number, since stores may yet carry out requests and releases of the
+	// previous attempt. If that attempt got no vote, its number is reused.
 	attempt  string
 	borrowed bool // it is a Read with the attempt of its owner's Write
-	// serial is the number of this set of votes. It tells answers about this set from answers about
-	// an earlier set.
+	// serial is the number of this set of votes. It distinguishes answers about this set from
+	// answers about an earlier one.
 	serial uint64
 
 	count  int
@@ -38,18 +38,18 @@ type hold struct {
 	rounds uint32        // the number of renewals: see vote.since
 	lease  time.Duration // the last lease
 	ends   time.Time     // when every requested lease has expired
-	// barred has, for a Write and the Read under it, the stores that may yet carry out a release of
-	// a Read with this attempt.
+	// barred holds, for a Write and the Read under it, the stores that may yet carry out a release
+	// of a Read with this attempt.
 	barred set
 }
 
-// A vote is a store's word on a hold.
+// A vote is what a store has said about a hold.
 type vote struct {
 	state verdict
 
-	// refuted says that the store has lacked the hold. It stays set until the store has the hold
-	// again and then a majority of other stores confirms the hold. Until then the vote counts as a
-	// refusal, too.
+	// refuted records that the store lacked the hold. It stays set until the store has the hold
+	// again and then a majority of other stores confirms the hold. Until then the vote also counts
+	// as a refusal.
 	refuted bool
 	since   uint32 // the last renewal before the store was known to have the hold again
 
@@ -61,7 +61,7 @@ type vote struct {
 	doubt time.Duration
 }
 
-// A verdict is a store's last word on a hold.
+// A verdict is a store's latest answer about a hold.
 type verdict uint8
 
 const (
@@ -69,7 +69,7 @@ const (
 	granted                 // has the hold
 	doubtful                // was asked, and hasn't answered
 	denied                  // another owner has the lock there; a Write may have left a note
-	struck                  // has said that it no longer has the hold
+	struck                  // reported that it no longer has the hold
 	freed                   // has released the hold
 )
 
@@ -106,7 +106,7 @@ func (s *session) leave(h *hold) {
 	s.unuse(h)
 }
 
-// unuse forgets an empty hold that no step uses any more.
+// unuse forgets an empty hold that no step uses.
 func (s *session) unuse(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *session) unuse(h *hold) {
 	}
 }
 
-// sweepLocked forgets, now and then, holds that ended long ago. The client may never ask for them
+// sweepLocked occasionally forgets holds that ended long ago. The client may never ask for them
 // again.
 func (s *session) sweepLocked() {
 	if len(s.holds) < max(s.sweepAt, 1024) {
@@ -143,7 +143,7 @@ func (s *session) nameLocked(h *hold) {
 		}
 	}
 	if h.votes != nil {
-		return // its last attempt has got no vote, so the name can be used again
+		return // its last attempt got no vote, so the name can be reused
 	}
 	s.attempts++
 	h.barred = 0 // barred was about the last name
@@ -164,7 +164,7 @@ func (s *session) lenderLocked(h *hold) *hold {
 	return w
 }
 
-// in returns the stores whose votes have one of these verdicts.
+// in returns the stores whose votes have one of the given verdicts.
 func (s *session) in(h *hold, verdicts ...verdict) []*store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,8 +194,8 @@ func (h *hold) doubtLocked(st *store, lease time.Duration) {
 	}
 }
 
-// renewedLocked records a store's answer to a renewal. has reports that the store has the hold.
-// stays reports that the store won't shorten the lease.
+// renewedLocked records a store's answer to a renewal. has reports whether the store has the hold,
+// and stays whether it won't shorten the lease.
 func (h *hold) renewedLocked(st *store, held bool, lease time.Duration) (has, stays bool) {
 	if h.votes == nil {
 		return false, false

@@ -19,8 +19,7 @@ type subscription struct {
 	closed bool
 }
 
-// subscribePatience is a factor: a subscription may take that many times the patience with its
-// store.
+// subscribePatience is how many times its store's patience a subscription may take.
 const subscribePatience = 10
 
 // errDeaf is the error of a store that can't send messages about releases.
@@ -67,8 +66,8 @@ func (s *session) Subscribe(
 
 var errClosed = errors.New("the session is closed")
 
-// subscribe subscribes at a store, and waits no longer than patience. If the subscription becomes
-// active later, it is closed.
+// subscribe subscribes at a store, and waits at most patience. If the subscription becomes active
+// later, it is closed.
 func (x *subscription) subscribe(
 	ctx context.Context, st *store, patience time.Duration,
 ) (backend.Subscription, error) {
@@ -112,8 +111,8 @@ func (x *subscription) subscribe(
 	return nil, errUnanswered
 }
 
-// wake is called for a wake-up from a store. After a split vote it waits, since the message may be
-// about votes that were just released.
+// wake is called for a wake-up from a store. After a split vote it waits, since the message may
+// concern votes that were just released.
 func (x *subscription) wake() {
 	x.s.mu.Lock()
 	var wait time.Duration
@@ -160,7 +159,7 @@ func (s *session) follow(name string, to *store) {
 	}
 }
 
-// failed records that a store has failed. If it wasn't known to be down, its subscriptions move to
+// failed records that a store failed. If it wasn't known to be down, its subscriptions move to
 // another store.
 func (s *session) failed(st *store) {
 	if st.failed() {

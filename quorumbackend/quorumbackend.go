@@ -24,13 +24,13 @@ type quorum struct {
 	patience time.Duration
 }
 
-// New returns a backend that keeps each lock in several independent stores at once. The holder has
-// the lock in a majority of them. All programs that share locks must name the same stores in the
-// same order.
+// New returns a backend that keeps each lock in several independent stores at once. The holder
+// holds the lock in a majority of them. All programs that share locks must name the same stores in
+// the same order.
 //
-// New panics with fewer than three stores, with more than 64, or if one is nil. The stores may be
-// of any kind, and of different kinds. Leases are whole multiples of the units of all stores, and
-// at least as long as the strictest store demands.
+// New panics if there are fewer than three stores or more than 64, or if one is nil. The stores may
+// be of any kind, and of different kinds. Leases are whole multiples of the units of all stores,
+// and at least as long as the strictest store demands.
 func New(stores ...backend.Backend) backend.Backend {
 	if len(stores) < fewest || len(stores) > most {
 		panic(fmt.Sprintf("quorumbackend: New with %d stores; it takes %d to %d", len(stores),
@@ -44,7 +44,7 @@ func New(stores ...backend.Backend) backend.Backend {
 	return &quorum{append([]backend.Backend(nil), stores...), limitsOf(stores), leastPatience}
 }
 
-// limitsOf returns the limits that hold for all of the stores.
+// limitsOf returns the limits that apply to all of the stores.
 func limitsOf(stores []backend.Backend) backend.Limits {
 	all := backend.Limits{LeaseStep: time.Millisecond}
 	reads := true
@@ -104,7 +104,7 @@ func (q *quorum) Open() backend.Session {
 	return s
 }
 
-// reasons says why the stores have no locks of a kind.
+// reasons explains why a quorum doesn't support a kind of lock.
 var reasons = map[backend.Kind]string{
 	backend.Fenced: "each store counts tokens of its own, and the largest that a majority has " +
 		"given need not grow",
@@ -115,7 +115,7 @@ var reasons = map[backend.Kind]string{
 		"open its latch later, or never",
 }
 
-// whyNot is [backend.Capabilities].WhyNot.
+// whyNot implements [backend.Capabilities].WhyNot.
 func whyNot(k backend.Kind) string {
 	reason, ok := reasons[k]
 	switch {

@@ -14,7 +14,7 @@ type poll struct {
 	need    int
 	stores  int
 	voters  set // the stores that are asked
-	refuted set // voters that have lacked the hold, which count as no even if they say yes
+	refuted set // voters that lacked the hold, and count as no even if they say yes
 	yes, no int
 	sure    int // the number of other voters that said yes
 }
@@ -39,8 +39,7 @@ func (s *session) pollLocked(h *hold, lease time.Duration) poll {
 	return p
 }
 
-// count counts an answer. has says that the store has the hold. stays says that the store won't
-// shorten the lease.
+// count counts an answer: whether the store has the hold, and whether it won't shorten the lease.
 func (p *poll) count(st *store, has, stays bool) {
 	known := p.refuted.has(st)
 	switch {
@@ -55,13 +54,13 @@ func (p *poll) count(st *store, has, stays bool) {
 }
 
 // gone reports whether too few stores are left for a majority. A store that lacks the hold, or may
-// have lacked it for a moment, doesn't count.
+// have lacked it for a moment, isn't counted.
 func (p *poll) gone() bool { return p.no > p.stores-p.need }
 
 // held reports whether a majority has the hold, and the hold isn't gone.
 func (p *poll) held() bool { return p.yes >= p.need && !p.gone() }
 
-// mostMenders is how many goroutines may repair holds at one store at the same time.
+// mostMenders is the maximum number of goroutines that repair holds at one store concurrently.
 const mostMenders = 16
 
 // A repair asks a store to grant a hold that it lacks.
@@ -71,14 +70,14 @@ type repair struct {
 }
 
 // repair asks stores that lack a hold to grant it, once a majority has confirmed the hold. These
-// stores were down when the hold was acquired, or another owner had the lock there, or they have
-// lost the hold.
+// stores were down when the hold was acquired, or another owner held the lock there, or they lost
+// the hold.
 //
 // A store that has the hold again counts from then on. But the session remembers for a while that
-// the store has lacked it. During that gap, another owner may have had the lock in that store and
-// in a second store that has lost the hold since. The next renewal would still find a majority, and
-// the holder would never know. So the session forgets the gap only when a majority of other stores
-// has answered a renewal that was sent later. These stores have had the hold all the time.
+// the store lacked it. During that gap, another owner may have held the lock in that store and in a
+// second store that has since lost the hold. The next renewal would still find a majority, and the
+// holder would never know. So the session forgets the gap only when a majority of other stores has
+// answered a renewal that was sent later. These stores have had the hold all the time.
 func (s *session) repair(h *hold, p poll) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +109,7 @@ func (s *session) repair(h *hold, p poll) {
 	}
 }
 
-// mend makes the repairs of a store, one after the other.
+// mend carries out the repairs of a store, one after the other.
 func (s *session) mend(st *store) {
 	defer s.land()
 	s.mu.Lock()
@@ -169,8 +168,8 @@ func (s *session) confirm(h *hold, serial uint64) {
 	s.repair(h, p)
 }
 
-// mendLocked makes one repair. It unlocks the mutex while it asks. It returns false if the store
-// doesn't answer.
+// mendLocked carries out one repair. It unlocks the mutex during the request. It returns false if
+// the store doesn't answer.
 func (s *session) mendLocked(st *store, x repair, v *vote) bool {
 	h := x.h
 	req := backend.AcquireRequest{Kind: h.kind, Name: h.name, Owner: h.attempt, Lease: h.lease}

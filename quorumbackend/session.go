@@ -65,7 +65,7 @@ func (s *session) land() {
 	}
 }
 
-// settle waits for work that steps have left behind.
+// settle waits for work that steps left in the background.
 func (s *session) settle() {
 	var all sync.WaitGroup
 	for _, st := range s.stores {
@@ -140,8 +140,8 @@ func (s *session) Renew(
 	return backend.RenewResult{Held: held}, err
 }
 
-// errShortened is the error of a store that has renewed a hold, but may yet shorten it, because an
-// earlier request with a shorter lease has no answer.
+// errShortened is the error of a store that renewed a hold but may yet shorten it, because an
+// earlier request with a shorter lease is unanswered.
 var errShortened = &backend.Error{
 	Kind: backend.Unknown,
 	Err:  errors.New("held, but an earlier request with a shorter lease may yet arrive"),
@@ -212,8 +212,8 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 	return false, r.failure()
 }
 
-// renewed records a store's answer to a renewal of the hold with that serial. has reports that the
-// store has the hold. stays reports that the store won't shorten the lease.
+// renewed records a store's answer to a renewal of the hold with that serial. has reports whether
+// the store has the hold, and stays whether it won't shorten the lease.
 func (s *session) renewed(
 	h *hold, st *store, serial uint64, held bool, lease time.Duration,
 ) (has, stays bool) {
@@ -233,7 +233,7 @@ func (s *session) doubt(h *hold, st *store, serial uint64, lease time.Duration) 
 	}
 }
 
-// lose ends a hold that no majority has any more. The session asks the stores that may have it to
+// lose ends a hold that no longer has a majority. The session asks the stores that may have it to
 // release it.
 func (s *session) lose(h *hold, serial uint64) {
 	s.mu.Lock()
@@ -253,7 +253,8 @@ func (s *session) dropLocked(h *hold) {
 	h.clear()
 }
 
-// oweAllLocked records debts for a hold at all stores that have it or a note of it, or may get it.
+// oweAllLocked records debts for a hold at all stores that have it or a note of it, or may yet
+// grant it.
 func (s *session) oweAllLocked(h *hold) {
 	for i, v := range h.votes {
 		if v.late > 0 || v.state == granted || v.state == denied && h.noted {
@@ -270,7 +271,7 @@ func later(x, y time.Time) time.Time {
 }
 
 // touch makes a request for an owner that holds nothing, and waits for a majority's answers. Only
-// errors of the stores matter, for instance that the name is no lock.
+// errors of the stores matter, such as one that the name isn't a lock.
 func (s *session) touch(ctx context.Context, do func(context.Context, *store) error) error {
 	r := newRound(s, context.Background(), ctx, func(
 		ctx context.Context, st *store,
@@ -359,7 +360,7 @@ func (s *session) free(
 // giveBack releases a hold in every store that was asked for it. The store that is asked first for
 // the name comes last, since waiters listen there. giveBack returns how many stores had the hold,
 // and the answer of that last store. If the number isn't known, giveBack returns an error, and can
-// be called again. If waits is set, the owner goes on waiting for its Write. Then h keeps its notes
+// be called again. If waits is set, the owner keeps waiting for its Write. Then h keeps its notes
 // and its name, unless a release of that name may still be under way.
 func (s *session) giveBack(
 	ctx context.Context, h *hold, req backend.ReleaseRequest, waits bool,
@@ -478,13 +479,13 @@ func (s *session) giveBack(
 	return had, last, nil
 }
 
-// mostTolls is how often a bell is tolled at a store that loses it. A bell is an acquisition that
-// is made only to be released, since the release wakes waiters.
+// mostTolls is the maximum number of times a bell is tolled at a store that keeps losing it. A bell
+// is an acquisition that is made only to be released, since the release wakes waiters.
 const mostTolls = 10
 
-// ring wakes waiters that listen at stores that had nothing to release, because they have lost the
-// hold, or were down when it was acquired. ring does so by acquiring and releasing the lock there.
-// If another owner has the lock there, that owner's release wakes the waiters. ring waits for its
+// ring wakes waiters that listen at stores that had nothing to release, because they lost the hold,
+// or were down when it was acquired. It does so by acquiring and releasing the lock there. If
+// another owner holds the lock there, that owner's release wakes the waiters. ring waits for its
 // requests, since they keep other calls out.
 func (s *session) ring(ctx context.Context, k key, lease time.Duration, stores []*store) {
 	var all sync.WaitGroup
@@ -536,7 +537,7 @@ func (s *session) toll(ctx context.Context, at *store, bell *hold) (again bool) 
 	late := err != nil && backend.KindOf(err) == backend.Unknown
 	if res.Acquired && err == nil {
 		var released backend.ReleaseResult
-		// The release goes on after Close.
+		// The release continues after Close.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), payPatience)
 		defer cancel()
 		released, err = at.session.Release(ctx, backend.ReleaseRequest{
@@ -604,8 +605,8 @@ func (s *session) ForceRelease(
 		r.partly = released > 0
 		return res, r.failure()
 	}
-	// If only a minority had a hold, the holder was just releasing the lock, so ForceRelease hasn't
-	// freed it.
+	// If only a minority had a hold, the holder was just releasing the lock, so ForceRelease didn't
+	// free it.
 	res.Released = released >= s.need
 	if res.Released {
 		s.ring(ctx, key{req.Kind, req.Name, "forced"}, s.bellLease(), silent)
@@ -669,7 +670,7 @@ func (s *session) Look(
 	return res, nil
 }
 
-// compareEnds compares how long holds last. A negative time has no end.
+// compareEnds compares how long holds last. A negative time means that the hold never ends.
 func compareEnds(x, y time.Duration) int {
 	if x < 0 {
 		x = math.MaxInt64

@@ -18,8 +18,8 @@ const (
 	unknownTrip     = 25 * time.Millisecond  // assumed for a store that hasn't answered yet
 	downFor         = time.Second            // how long a failed store is asked last
 	releasePatience = 9                      // a release waits this many patiences longer
-	longestMore     = 500 * time.Millisecond // the most by which a release waits longer
-	grace           = time.Second            // how long a request goes on after its round
+	longestMore     = 500 * time.Millisecond // the maximum by which a release waits longer
+	grace           = time.Second            // how long a request continues after its round
 )
 
 // A store is one of the voting stores, as a session sees it.
@@ -32,13 +32,13 @@ type store struct {
 	prompt  bool                 // the store's steps never wait
 	least   time.Duration        // the least patience with the store
 	began   time.Time
-	trip    atomic.Int64 // smoothed time of its answers; 0: no answer yet
-	// silence is how long no debt is paid at the store, after it didn't answer the last payment.
-	// The session's mutex guards silence and resume.
+	trip    atomic.Int64 // smoothed response time; 0: no answer yet
+	// silence is the pause before the next debt is paid at the store, after it didn't answer the
+	// last payment. The session's mutex guards silence and resume.
 	silence time.Duration
-	resume  time.Time    // until when no debt is paid at the store
-	down    atomic.Int64 // until when the store is asked last, counted from began; 0: it isn't down
-	// repairs has requests to repeat at the store. The session's mutex guards it and menders.
+	resume  time.Time    // the time until which no debt is paid at the store
+	down    atomic.Int64 // when, since began, it stops being asked last; 0: it isn't down
+	// repairs holds requests to repeat at the store. The session's mutex guards it and menders.
 	repairs []repair
 	menders int // the number of goroutines that make the repairs
 }
@@ -91,8 +91,8 @@ func (st *store) answered(took time.Duration) {
 	}
 }
 
-// failed records that the store has failed, or hasn't answered in time. It returns false if the
-// store was already marked as down.
+// failed records that the store failed, or didn't answer in time. It returns false if the store was
+// already marked as down.
 func (st *store) failed() bool {
 	news := !st.isDown()
 	st.down.Store(int64(time.Since(st.began) + downFor))
@@ -104,7 +104,7 @@ func (st *store) isDown() bool {
 	return down != 0 && int64(time.Since(st.began)) < down
 }
 
-// A set has some of the stores, each by one bit.
+// A set is a set of stores, with one bit for each.
 type set uint64
 
 func (x set) has(st *store) bool { return x&(1<<st.number) != 0 }
@@ -166,7 +166,7 @@ func newRound[Res any](
 }
 
 // A request is a session's context with the values of a caller's context. By itself it doesn't end
-// with the caller's context, so a store's work may go on when the caller's step has ended.
+// with the caller's context, so a store's work may continue after the caller's step has ended.
 type request struct {
 	context.Context
 	caller context.Context
@@ -219,8 +219,8 @@ func (r *round[Res]) call(st *store) {
 	r.replies <- reply[Res]{st, res, err}
 }
 
-// deadline returns until when to wait for answers that the round can do without. It leaves no time
-// for stores that didn't answer lately.
+// deadline returns the time until which to wait for answers that the round can do without. It
+// allows no time for stores that haven't answered recently.
 func (r *round[Res]) deadline() time.Time {
 	if r.out&r.hopeful == 0 {
 		return r.sent
@@ -228,9 +228,9 @@ func (r *round[Res]) deadline() time.Time {
 	return r.sent.Add(r.longest)
 }
 
-// last returns until when to wait for an answer that is needed for a majority. If no store has
-// failed, the wait has no end. Otherwise it has one, since the round may have votes that keep
-// others out.
+// last returns the time until which to wait for an answer that is needed for a majority. If no
+// store has failed, the wait is unlimited. Otherwise it is limited, since the round may hold votes
+// that keep others out.
 func (r *round[Res]) last() time.Time {
 	if len(r.failures) == 0 {
 		return time.Time{}
@@ -238,8 +238,8 @@ func (r *round[Res]) last() time.Time {
 	return r.sent.Add(max(grace, r.longest))
 }
 
-// longestOut returns the patience with the hopeful stores that haven't answered, or 0 if there are
-// none.
+// longestOut returns the longest patience of the hopeful stores that haven't answered, or 0 if
+// there are none.
 func (r *round[Res]) longestOut() time.Duration {
 	if r.out&r.hopeful == 0 {
 		return 0
@@ -304,8 +304,8 @@ func (r *round[Res]) slow() {
 	r.hopeful &^= r.out
 }
 
-// leave ends the round. Requests under way may go on for a short time, so that the session learns
-// how slow a store has become.
+// leave ends the round. Requests under way may continue for a short time, so that the session
+// learns how slow a store has become.
 func (r *round[Res]) leave() {
 	if r.timer != nil {
 		r.timer.Stop()
@@ -333,9 +333,9 @@ func (r *round[Res]) failure() error {
 	return failed(r.failures, len(r.s.stores), r.s.need, r.partly)
 }
 
-// failed returns the error of a step with these failures. Fewer than need of the n stores have
-// carried it out, so it has failed as a whole. If some have, partly is set, and the error's kind is
-// Unknown instead of Retry.
+// failed returns the error of a step with these failures. Fewer than need of the n stores carried
+// it out, so it failed as a whole. If some did, partly is set, and the error's kind is Unknown
+// instead of Retry.
 func failed(failures []failure, n, need int, partly bool) error {
 	slices.SortFunc(failures, func(x, y failure) int { return x.at.number - y.at.number })
 	kind, refused := backend.Retry, 0
@@ -361,7 +361,7 @@ func failed(failures []failure, n, need int, partly bool) error {
 	return &backend.Error{Kind: kind, Err: &errorOfMany{text, errs}}
 }
 
-// errorOfMany wraps several errors, and has a text of its own.
+// errorOfMany wraps several errors under a text of its own.
 type errorOfMany struct {
 	text string
 	errs []error

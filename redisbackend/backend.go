@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// Backend keeps locks in the Redis that a client is connected to. Make it with [New].
+// Backend keeps locks in the Redis that a client is connected to. Use [New] to create one.
 type Backend struct {
 	client  redis.UniversalClient
 	options options
@@ -20,7 +20,7 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// An Option changes how a [Backend] works.
+// An Option configures a [Backend].
 type Option func(*options)
 
 type options struct {
@@ -31,11 +31,11 @@ type options struct {
 	apart      bool          // no two steps share a round trip
 }
 
-// WithPrefix sets a prefix of the keys of locks. By default there is none. Then a lock's name is
-// its key, and no other data may have that key. All programs that share locks must use the same
-// prefix. In Redisson the prefix is part of the name, or a NameMapper adds it. For example, with
-// the prefix "lock:", Redisson's getLock("lock:orders:42") is the lock "orders:42" here. In a
-// cluster, a prefix with a pair of braces puts all locks into one slot.
+// WithPrefix sets a prefix for the keys of locks. By default there is none: a lock's name is its
+// key, and no other data may use that key. All programs that share locks must use the same prefix.
+// In Redisson the prefix is part of the name, or a NameMapper adds it. For example, with the prefix
+// "lock:", Redisson's getLock("lock:orders:42") is the lock "orders:42" here. In a cluster, a
+// prefix that contains a pair of braces puts all locks into one slot.
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
@@ -44,11 +44,11 @@ func WithPrefix(prefix string) Option {
 // [redis.ClusterClient]. The caller closes that client, after the client of the locks.
 //
 // In a cluster, a lock and its channel must be in one slot. Otherwise, the lock could be acquired
-// but never released. Names without braces, and names with one pair of braces around some part,
-// fulfil that. For a name whose lock and channel are in two slots, each call fails before anything
-// is sent.
+// but never released. That is so for names without braces, and for names with one pair of braces
+// around some part. For a name whose lock and channel are in two slots, every call fails before
+// anything is sent.
 //
-// New panics if client is nil, or of another type:
+// New panics if client is nil, or of any other type:
 //
 //   - If a [redis.Ring] can't reach a server, it asks another instead. So two clients could lock
 //     one name on two servers.
@@ -115,8 +115,8 @@ func (b *Backend) Open() backend.Session {
 	return redisson.Open(o)
 }
 
-// Limits says that there are all kinds of lock, that locks can be kept, and that leases are counted
-// in milliseconds.
+// Limits reports that the store supports all kinds of lock, can keep locks, and counts leases in
+// milliseconds.
 func (b *Backend) Limits() backend.Limits {
 	return backend.Limits{Kinds: redisson.Kinds, Keeps: true}
 }

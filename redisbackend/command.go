@@ -14,21 +14,21 @@ import (
 // A command is a Redis command for go-redis, which must not repeat it. If the reply was lost, the
 // command may have been carried out, and an acquisition or a release must not count twice.
 //
-// The result from go-redis doesn't tell whether the server has answered a command. It may be the
+// The result from go-redis doesn't tell whether the server answered the command. It may be the
 // redis.Nil of another request, from a dialer, a source of credentials or a Sentinel. An error
-// reply may be the answer to the greeting of a connection, or a redirection to another server. So a
-// command itself records when it is written, and when a reply to it is read.
+// reply may be the answer to the greeting of a connection, or a redirection to another server. So
+// the command itself records when it is written, and when its reply is read.
 type command struct {
 	*redis.Cmd
-	master  bool         // it must go to a master
+	master  bool         // whether it must go to a master
 	asks    bool         // it changes nothing, so it doesn't matter whether it was sent
 	last    lastArgument // counts the writes of a script; unused for other commands
 	replies int32        // the number of its writes that were answered
-	refused bool         // the last answer was an error
+	refused bool         // whether the last answer was an error
 }
 
-// A lastArgument is the last argument of a command. It counts how often go-redis writes it. Until
-// it is written, no server has the whole command.
+// A lastArgument is the last argument of a command. It counts how many times go-redis writes it.
+// Until it is written, no server has the whole command.
 type lastArgument struct {
 	text   string
 	writes atomic.Int32 // the number of writes, or recalled
@@ -39,8 +39,7 @@ const recalled = -1
 
 var errRecalled = errors.New("redis: the caller left before the command was sent")
 
-// MarshalBinary returns the text, and counts the write. go-redis calls it when it writes the
-// command.
+// MarshalBinary returns the text and counts the write. go-redis calls it to write the command.
 func (a *lastArgument) MarshalBinary() ([]byte, error) {
 	for {
 		n := a.writes.Load()
@@ -53,27 +52,28 @@ func (a *lastArgument) MarshalBinary() ([]byte, error) {
 	}
 }
 
-// String returns the text to hooks, for example to those that log commands. After that, the command
-// can't be recalled, since the hook might send the text.
+// String returns the text. It is for hooks, such as those that log commands. After a call, the
+// command can't be recalled, since the hook might send the text.
 func (a *lastArgument) String() string {
 	a.shown.Store(true)
 	return a.text
 }
 
-// recall prevents the writing of commands in one pipeline. It returns false if that is too late. It
-// marks only the first command, since go-redis writes no command if it can't write the first.
+// recall prevents the commands of one pipeline from being written. It returns false if it is too
+// late. It marks only the first command, since go-redis writes no command if it can't write the
+// first.
 func recall(cmds []*command) bool {
 	first := cmds[0]
 	return !first.asks && !first.last.shown.Load() && first.last.writes.CompareAndSwap(0, recalled)
 }
 
-// noReply is the value of a command before a reply is read.
+// noReply is the value of a command until a reply is read.
 type noReply struct{}
 
 func (noReply) String() string { return "no reply" }
 
 // SetErr is called by go-redis with the error of a reply that it has read, and with errors of its
-// own. After an error, the client may go on to another server. So SetErr removes the reply that was
+// own. After an error, the client may turn to another server. So SetErr removes the reply that was
 // read so far.
 func (c *command) SetErr(err error) {
 	c.Cmd.SetErr(err)
@@ -89,33 +89,33 @@ func (c *command) SetErr(err error) {
 	}
 }
 
-// read says whether at least a part of the reply was read.
+// read reports whether at least a part of the reply was read.
 func (c *command) read() bool {
 	_, not := c.Val().(noReply)
 	return !not
 }
 
-// unsettled says whether the command was written more often than it was answered.
+// unsettled reports whether the command was written more often than it was answered.
 func (c *command) unsettled() bool { return c.last.writes.Load() > c.replies }
 
-// disguised says whether a hook of the client has replaced the last argument, which counts the
+// disguised reports whether a hook of the client has replaced the last argument, which counts the
 // writes.
 func (c *command) disguised() bool {
 	args := c.Args()
 	return args[len(args)-1] != any(&c.last)
 }
 
-// NoRetry tells go-redis not to repeat the command.
+// NoRetry returns true, so that go-redis doesn't repeat the command.
 func (*command) NoRetry() bool { return true }
 
-// Clone returns a command that go-redis must not repeat either. The Clone of the embedded command
-// would return one that go-redis may repeat.
+// Clone returns a copy that go-redis doesn't repeat either. The embedded command's Clone would
+// return one that it may repeat.
 func (c *command) Clone() redis.Cmder {
 	return &command{Cmd: c.Cmd.Clone().(*redis.Cmd), master: c.master, asks: c.asks}
 }
 
 // Name returns the name of a writing command if this command must go to a master. A ClusterClient
-// that reads from replicas sends a command there if its name is that of a reading one.
+// that reads from replicas decides by the name whether a command only reads.
 func (c *command) Name() string {
 	if c.master {
 		return "evalsha"
@@ -123,7 +123,7 @@ func (c *command) Name() string {
 	return c.Cmd.Name()
 }
 
-// newCommand returns a command for go-redis.
+// newCommand converts a command to one for go-redis.
 func newCommand(ctx context.Context, cmd redisson.Command) *command {
 	if cmd.Script == "" {
 		return newQuestion(ctx, cmd)
@@ -131,7 +131,7 @@ func newCommand(ctx context.Context, cmd redisson.Command) *command {
 	return newScript(ctx, cmd)
 }
 
-// newQuestion returns a command that changes nothing.
+// newQuestion is like newCommand, but for a command that only reads.
 func newQuestion(ctx context.Context, cmd redisson.Command) *command {
 	args := make([]any, 0, 1+len(cmd.Keys)+len(cmd.Args))
 	args = append(args, strings.ToLower(cmd.Verb))
@@ -170,7 +170,7 @@ func newScript(ctx context.Context, cmd redisson.Command) *command {
 	return c
 }
 
-// wrap returns a command with these arguments. Its first key is the argument at keyPos.
+// wrap returns a command with the given arguments. Its first key is the argument at keyPos.
 func wrap(ctx context.Context, args []any, keyPos int8) *command {
 	c := &command{Cmd: redis.NewCmd(ctx, args...)}
 	c.SetVal(noReply{})
@@ -179,12 +179,12 @@ func wrap(ctx context.Context, args []any, keyPos int8) *command {
 	return c
 }
 
-// unknownToServer says whether the server didn't know the script, and so did nothing.
+// unknownToServer reports whether the server did nothing because it didn't know the script.
 func (c *command) unknownToServer() bool {
 	return c.refused && !c.unsettled() && redis.HasErrorPrefix(c.Err(), "NOSCRIPT")
 }
 
-// reply returns the answer to the command.
+// reply returns the reply to the command, or its error.
 func (c *command) reply() redisson.Reply {
 	reply, err := c.Result()
 	switch {
@@ -207,7 +207,7 @@ func (c *command) reply() redisson.Reply {
 	}
 }
 
-// refusal returns the reply for a server's error reply.
+// refusal converts a server's error reply.
 func refusal(err error) redisson.Reply {
 	r := redisson.Reply{Err: withKind(err)}
 	if reply, ok := errors.AsType[redis.Error](err); ok {
@@ -216,10 +216,10 @@ func refusal(err error) redisson.Reply {
 	return r
 }
 
-// answered says whether there is a reply or an error.
+// answered reports whether there is a reply or an error.
 func (c *command) answered() bool { return c.read() || c.Err() != nil }
 
-// astray says whether the error may come from a wrong or unreachable server.
+// astray reports whether the error may come from a wrong or unreachable server.
 func (c *command) astray() bool {
 	err := c.Err()
 	var reply redis.Error

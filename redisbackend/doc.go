@@ -33,24 +33,24 @@
 //
 // A lock's name is its key, so it must not be the key of other data. A step doesn't change other
 // data. It fails with [backend.ErrConflict] if the key is not a hash, or is a hash that has no
-// expiry and has more in it than an owner and a count. If other data is a hash with an expiry, a
+// expiry and contains more than an owner and a count. If other data is a hash with an expiry, a
 // waiter takes it for a lock, and waits until it is gone. A forced unlock deletes only a key that
 // looks like a lock and expires. Names like lock:orders:42, or [WithPrefix], avoid all of that.
 //
 // # Kinds of lock
 //
-// A fenced lock is a plain lock with one more key, which has the last token and never expires. A
-// read-write lock is a hash with a mode and its holders, a key for each reader that says how long
-// its lease lasts, and a hash with the notes of waiting writers.
+// A fenced lock is a plain lock with one more key, which stores the last token and never expires. A
+// read-write lock is a hash with a mode and its holders, a key for each reader that expires with
+// its lease, and a hash with the notes of waiting writers.
 //
 // A fair lock is a plain lock with a list of its waiters, and two sorted sets with their times. A
 // script that frees the lock, or finds it free, gives it to the first waiter for a second, and
 // publishes that for the waiter's client. A client keeps the places of all its waiters with one
 // script a second. That script also returns the server's time, so the client can tell since when it
-// has the lock. If the server's clock is set forward between that script and the grant, the client
-// may rely on the lock for too long. But the excess is never more than the time that the message
-// about the grant takes. With [WithReplicas], a client that was given a lock first asks the server
-// again, and waits for the replicas.
+// holds the lock. If the server's clock is set forward between that script and the grant, the
+// client may rely on the lock for too long. But the excess is never more than the time that the
+// message about the grant takes. With [WithReplicas], a client that was given a lock first asks the
+// server again, and waits for the replicas.
 //
 // A semaphore is a key with the number of available permits, and a sorted set with an id and an end
 // for each acquired permit. The ends are compared with the server's clock, and the number of ids
@@ -60,8 +60,8 @@
 // gets 10,000 permits at most, since the server can do nothing else during the call.
 //
 // For fair locks and semaphores, a name that is another name in braces, such as {orders}, is
-// refused, since both names would have their line, or their ids, under one key. Fenced locks with
-// such names draw their tokens from one sequence.
+// refused, since both names would keep their line, or their ids, under the same key. Fenced locks
+// with such names draw their tokens from one sequence.
 //
 // A name belongs to a plain lock (which may be fenced or fair), a read-write lock, or a semaphore.
 // While it does, calls for the other two fail with [backend.ErrConflict]. Redisson's script for
@@ -93,15 +93,15 @@
 //
 // # Clusters
 //
-// Each lock is on the one master that has the slot of its name. While a slot is migrated, its locks
-// can't be released. The lock is then on one server and its channel on the other, and the answer is
-// TRYAGAIN. An unlock tries for up to 5 s, and goes on in the background after that. The locks
-// still exclude others meanwhile. With WithReplicas new locks can't be acquired in such a slot
-// either. Slots with few keys migrate within milliseconds.
+// Each lock is on the one master that serves the slot of its name. While a slot is migrated, its
+// locks can't be released. The lock is then on one server and its channel on the other, and the
+// answer is TRYAGAIN. An unlock tries for up to 5 s, and then continues in the background. The
+// locks still exclude others meanwhile. With WithReplicas new locks can't be acquired in such a
+// slot either. Slots with few keys migrate within milliseconds.
 //
 // A cluster passes the message about a release on to all of its servers. With [WithShardedPubSub]
-// it stays on the server that has the lock. All clients must agree on that option. In a cluster of
-// Redis 7 or later, Redisson from 3.22 on uses such messages by default.
+// it stays on the lock's server. All clients must agree on that option. In a cluster of Redis 7 or
+// later, Redisson from 3.22 on uses such messages by default.
 //
 // # Many goroutines
 //
@@ -152,8 +152,8 @@
 // twice, among its keys and among its channels. The comments of the options say which other
 // commands they need. A [redis.ClusterClient] also needs CLUSTER SLOTS for itself.
 //
-// Other kinds of lock need further permissions. {NAME} is written without braces if the name has
-// braces already.
+// Other kinds of lock need further permissions. {NAME} is written without braces if the name
+// already contains braces.
 //
 //   - For fenced locks, the user needs the commands HMGET, GET, SET, INCR, PERSIST and TIME, and
 //     the keys redisson_lock_token:*.
@@ -170,7 +170,7 @@
 //   - For latches, it needs GET, SET and DECR, and redisson_countdownlatch__channel__* among both
 //     keys and channels.
 //
-// To ask who has a lock, of any kind, the user needs EVAL, EVALSHA, GET, HGET, HLEN, HSCAN, LRANGE,
+// To inspect a lock, of any kind, the user needs EVAL, EVALSHA, GET, HGET, HLEN, HSCAN, LRANGE,
 // PTTL, STRLEN, TIME, TYPE, ZCARD, ZCOUNT, ZRANGEBYSCORE and ZSCORE. To list locks, it also needs
 // SCAN. It needs the keys of locks, {NAME}:timeout, {NAME}:*:rwlock_timeout:*,
 // redisson_lock_queue:*, redisson_lock_timeout:* and distsync_fair_places:*, but no channels.

@@ -13,7 +13,7 @@ import (
 
 var errNoReply = &backend.Error{Kind: backend.Unknown, Err: errors.New("redis: no reply")}
 
-// withKind gives an error of go-redis its kind, unless it has one.
+// withKind adds the kind to an error of go-redis that doesn't have one yet.
 func withKind(err error) error {
 	if kinded, ok := errors.AsType[*backend.Error](err); ok {
 		return kinded
@@ -25,15 +25,15 @@ func withKind(err error) error {
 	return &backend.Error{Kind: clientError(err), Err: err}
 }
 
-// isReply says whether an error is, or wraps, a server's error reply.
+// isReply reports whether an error is, or wraps, a server's error reply.
 func isReply(err error) bool {
 	var reply redis.Error
 	return errors.As(err, &reply)
 }
 
-// clientError returns the kind of an error that isn't a server's reply. After an error from before
-// the write of the command, nothing was sent. After other errors, it is unknown whether the command
-// was carried out.
+// clientError returns the kind of an error that isn't a server's reply. If the error occurred
+// before the command was written, nothing was sent. Otherwise it is unknown whether the command was
+// carried out.
 func clientError(err error) backend.ErrorKind {
 	var op *net.OpError
 	switch {
@@ -48,8 +48,8 @@ func clientError(err error) backend.ErrorKind {
 	}
 }
 
-// notSent gives a kind to an error from before anything was sent. It hides redis.Nil, which was not
-// an answer to the command, but could be taken for one.
+// notSent adds the kind to an error that occurred before anything was sent. It hides redis.Nil,
+// which could be mistaken for the reply to the command.
 func notSent(err error) error {
 	if err == redis.Nil {
 		err = fmt.Errorf("redis: no connection: %v", err)
@@ -60,8 +60,8 @@ func notSent(err error) error {
 	return &backend.Error{Kind: backend.Retry, Err: err}
 }
 
-// asUnknown gives an error the kind Unknown, even if it has another. It is for a step that may have
-// been carried out, at least in part.
+// asUnknown makes an error's kind Unknown, whatever it was. It is for a step that may have been
+// carried out, at least in part.
 func asUnknown(err error) error {
 	return &backend.Error{Kind: backend.Unknown, Err: err}
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// A Fence changes keys in Redis for the holder of a fenced lock, and refuses the holders that came
-// before it. Make it with [Backend.Fence].
+// A Fence changes keys in Redis for the holder of a fenced lock, and refuses changes by earlier
+// holders. Use [Backend.Fence] to create one.
 //
-// Each such key has a fence, which is another key with the largest token that has claimed the
-// guarded key. A call is one script. If a fence has a larger token than the caller, the call
-// changes nothing, and its error wraps dlock.ErrLost. Otherwise the call sets the fences to the
-// caller's token, and makes the change.
+// Each such key has a fence, which is another key that stores the largest token with which the
+// guarded key was claimed. A call is one script. If a fence stores a larger token than the
+// caller's, the call changes nothing, and its error wraps dlock.ErrLost. Otherwise the call sets
+// the fences to the caller's token, and makes the change.
 //
 //	err := client.FencedLocker("lock:account:7").Do(ctx, func(ctx context.Context) error {
 //		token, _ := dlock.Token(ctx)
@@ -31,10 +31,10 @@ import (
 //	})
 //
 // Every program that changes such a key must use a Fence, with the tokens of one lock. The lock may
-// be in another store, even in etcd or PostgreSQL. Then make a Backend for the Redis that has the
-// data, and use it for nothing else.
+// be in another store, even in etcd or PostgreSQL. Then create a Backend for the Redis that holds
+// the data, and use it for nothing else.
 //
-// The fence of a key "account:7" is "distsync_fence:{account:7}". If a key has braces, as
+// The fence of a key "account:7" is "distsync_fence:{account:7}". If a key contains braces, such as
 // "{bank}7", it is "distsync_fence::{bank}7". In a cluster a fence is in the slot of its key, and
 // all keys of a call must be in one slot. Otherwise the call fails before anything is sent. Neither
 // key gets the prefix of [WithPrefix].
@@ -50,8 +50,8 @@ import (
 // [backend.Unknown]: https://pkg.go.dev/github.com/seed951563bd/distsync/backend#ErrorKind
 type Fence struct{ f redisson.Fence }
 
-// Fence returns a fence for the holder that has a token. See Hold.Token and Token in package dlock.
-// A plain lock has no token, and without a token every call returns an error.
+// Fence returns a [Fence] for the holder with the given token. See Hold.Token and Token in package
+// dlock. A plain lock has no token, and without a token every call returns an error.
 func (b *Backend) Fence(token uint64) Fence {
 	t := &transport{client: b.client}
 	t.cluster, _ = b.client.(*redis.ClusterClient)
@@ -65,19 +65,20 @@ func (b *Backend) Fence(token uint64) Fence {
 // write.
 func (f Fence) Claim(ctx context.Context, keys ...string) error { return f.f.Claim(ctx, keys) }
 
-// Set sets a key to a value, as SET does. If expires isn't zero, the key expires after that time.
+// Set sets a key to a value, as SET does. If expires isn't zero, the key expires after that
+// duration.
 func (f Fence) Set(ctx context.Context, key, value string, expires time.Duration) error {
 	return f.f.Set(ctx, key, value, expires)
 }
 
-// HSet sets fields of a hash, as HSET does. In pairs, each field is followed by its value.
+// HSet sets fields of a hash, as HSET does. The pairs alternate fields and their values.
 func (f Fence) HSet(ctx context.Context, key string, pairs ...string) error {
 	return f.f.HSet(ctx, key, pairs)
 }
 
-// Eval checks the fences of all its keys, and then runs a script. It returns the script's result,
-// which is nil, an int64, a string, or a []any of these. There must be at least one key. The script
-// sees its own KEYS and ARGV. It should change no other keys.
+// Eval checks the fences of all keys, and then runs the script with keys as KEYS and args as ARGV.
+// It returns the script's result, which is nil, an int64, a string, or a []any of these. There must
+// be at least one key. The script should change no other keys.
 func (f Fence) Eval(ctx context.Context, script string, keys, args []string) (any, error) {
 	return f.f.Eval(ctx, script, keys, args)
 }

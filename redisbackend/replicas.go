@@ -9,18 +9,18 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// ErrNotReplicated is wrapped in the error of an attempt to lock, if fewer replicas have
-// acknowledged the lock in time than [WithReplicas] requires.
+// ErrNotReplicated is wrapped by the error of an attempt to lock if fewer replicas acknowledged the
+// lock in time than [WithReplicas] requires.
 var ErrNotReplicated = redisson.ErrNotReplicated
 
 // WithReplicas makes a lock count as acquired only when n replicas have acknowledged it within the
 // timeout. After every acquisition, even a re-entry, the client sends WAIT. If fewer replicas
 // answer, the attempt fails with [ErrNotReplicated], and the client releases the lock on the master
-// in the background. A call that waits for the lock tries again until its own time ends. By
+// in the background. A call that waits for the lock keeps trying until its own time is up. By
 // default, acquisitions don't wait for replicas.
 //
-// A replica that has acknowledged a lock still knows it when it becomes the master. WithReplicas
-// has these limits:
+// A replica that acknowledged a lock still has it when promoted to master. WithReplicas has these
+// limits:
 //
 //   - A failover to a replica that has not acknowledged the lock still loses it. If n is the number
 //     of all replicas, there is no such replica, but then a single replica that is down stops all
@@ -38,7 +38,7 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 // report too few replicas.
 //
 // The timeout is a whole number of milliseconds, and less than the client's ReadTimeout (5 s by
-// default), which covers the answer to the script too. It should be much shorter than the lease,
+// default), which also covers the answer to the script. It should be much shorter than the lease,
 // which already runs while the acquisition waits. An attempt that finds the lock held may also take
 // that long while replicas lag. In a cluster, an attempt fails if the slot of its key has just
 // moved, and the next attempt asks the right server.
@@ -56,7 +56,7 @@ func WithReplicas(n int, timeout time.Duration) Option {
 	return func(o *options) { o.replicas = redisson.Replicas{N: n, Timeout: timeout} }
 }
 
-// checkReplicas panics if the client's ReadTimeout isn't longer than the timeout for replicas.
+// checkReplicas panics unless the client's ReadTimeout is longer than the timeout for replicas.
 func checkReplicas(r redisson.Replicas, client redis.UniversalClient) {
 	if limit := readTimeout(client); r.N > 0 && limit > 0 && r.Timeout >= limit {
 		panic(fmt.Sprintf("redisbackend: WithReplicas: the timeout %v is not below the client's "+
@@ -64,7 +64,7 @@ func checkReplicas(r redisson.Replicas, client redis.UniversalClient) {
 	}
 }
 
-// readTimeout returns how long a client waits for an answer. Zero or less means forever.
+// readTimeout returns how long a client waits for a reply. Zero or less means forever.
 func readTimeout(client redis.UniversalClient) time.Duration {
 	if cluster, ok := client.(*redis.ClusterClient); ok {
 		return cluster.Options().ReadTimeout

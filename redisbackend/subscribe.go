@@ -23,17 +23,17 @@ func newSubscriber(b *Backend) *pubsub.Subscriber {
 	})
 }
 
-// listening makes subscriptions with a go-redis client. It implements [pubsub.Client].
+// listening subscribes with a go-redis client. It implements [pubsub.Client].
 type listening struct {
 	client  redis.UniversalClient
 	cluster *redis.ClusterClient // client, if it is a ClusterClient; otherwise nil
 	options options
 }
 
-// spread says whether channels are spread over the masters of a cluster.
+// spread reports whether channels are spread over the masters of a cluster.
 func (l *listening) spread() bool { return l.options.sharded && l.cluster != nil }
 
-// Locate returns the server that has a channel.
+// Locate returns the server to subscribe to for a channel.
 func (l *listening) Locate(ctx context.Context, channel string) (pubsub.Server, error) {
 	if !l.spread() {
 		return l.server(l.client, ""), nil
@@ -56,20 +56,19 @@ func (l *listening) server(client redis.UniversalClient, addr string) pubsub.Ser
 	}}
 }
 
-// Reload makes a ClusterClient ask again which server has which slots. It doesn't wait for the
-// answer.
+// Reload makes a ClusterClient reload its map of slots. It doesn't wait for that.
 func (l *listening) Reload(ctx context.Context) {
 	if l.cluster != nil {
 		l.cluster.ReloadState(ctx)
 	}
 }
 
-// Kind gives an error of a connection its kind.
+// Kind adds the kind to an error of a connection.
 func (l *listening) Kind(err error) error { return withKind(err) }
 
-// A connection is a connection for subscriptions. Sending a command doesn't wait for its answer.
-// The answers come in the order of the commands, among the published messages. A goroutine,
-// receive, reads all of them.
+// A connection carries subscriptions. Sending a command doesn't wait for its answer. The answers
+// come in the order of the commands, among the published messages. A goroutine, receive, reads all
+// of them.
 type connection struct {
 	options  options
 	receiver *pubsub.Receiver
@@ -78,10 +77,10 @@ type connection struct {
 	read     chan struct{} // closed when receive has ended; nil until it begins
 
 	mu   sync.Mutex
-	sent []*order // the orders without a complete answer, the oldest first
+	sent []*order // the orders without a complete answer, oldest first
 }
 
-// An order is a command to the server.
+// An order is a command that was sent to the server.
 type order struct {
 	verb     pubsub.Verb
 	channels []string   // the channels that the server hasn't confirmed yet
@@ -189,7 +188,7 @@ func (c *connection) next(ctx context.Context) (msg any, err error) {
 	return c.pubsub.Receive(ctx)
 }
 
-// withMoved marks an error reply that says that another server has the channel.
+// withMoved marks an error reply that redirects the client to another server.
 func withMoved(err error) error {
 	if redis.HasErrorPrefix(err, "MOVED") {
 		return fmt.Errorf("%w: %w", pubsub.ErrMoved, err)
@@ -197,7 +196,7 @@ func withMoved(err error) error {
 	return err
 }
 
-// handle passes a message on to the receiver. It returns an error if the message is unexpected.
+// handle passes a message to the receiver. It returns an error if the message is unexpected.
 func (c *connection) handle(msg any) error {
 	switch msg := msg.(type) {
 	case *redis.Message:
@@ -216,8 +215,8 @@ func (c *connection) handle(msg any) error {
 	}
 }
 
-// confirmed passes on a server's confirmation for one channel. It returns an error if no order of
-// the client explains the confirmation.
+// confirmed passes a server's confirmation for one channel to the receiver. It returns an error if
+// no order explains the confirmation.
 func (c *connection) confirmed(verb pubsub.Verb, channel string) error {
 	told, done := c.told(verb, channel)
 	switch {
@@ -235,8 +234,8 @@ func (c *connection) confirmed(verb pubsub.Verb, channel string) error {
 	return nil
 }
 
-// told says whether the oldest order expects this confirmation, and whether it was the last one of
-// that order. The server confirms channels in their order.
+// told reports whether the oldest order expects this confirmation, and whether it was the last one
+// of that order. The server confirms channels in their order.
 func (c *connection) told(verb pubsub.Verb, channel string) (told, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +252,7 @@ func (c *connection) told(verb pubsub.Verb, channel string) (told, done bool) {
 	return true, len(o.channels) == 0
 }
 
-// answer ends the oldest order. It returns false if there is none.
+// answer completes the oldest order. It returns false if there is none.
 func (c *connection) answer(err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

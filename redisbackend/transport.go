@@ -36,8 +36,8 @@ func (t *transport) SendTogether(ctx context.Context, cmds ...redisson.Command) 
 	return replies(all)
 }
 
-// SendApart sends all commands to the server that has the key of the first command. A ClusterClient
-// couldn't find the server of a command without a key.
+// SendApart sends all commands to the server of the first command's key. A ClusterClient couldn't
+// find the server of a command without a key.
 func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
 	node := t.client
 	if t.cluster != nil {
@@ -58,7 +58,7 @@ func (t *transport) SendBatch(ctx context.Context, cmds []redisson.Command) []re
 	return replies(all)
 }
 
-// Reach returns nil, since it is known for each command whether it was sent.
+// Reach returns nil, since each command records whether it was sent.
 func (t *transport) Reach(context.Context, string) error { return nil }
 
 func (t *transport) Node(ctx context.Context, key string) (string, error) {
@@ -110,7 +110,7 @@ func (t *transport) SendTo(
 // Refresh does nothing, since go-redis refreshes its own map of the cluster.
 func (t *transport) Refresh(context.Context) {}
 
-// master returns the client of the master that has the key's slot.
+// master returns the client of the master that serves the key's slot.
 func master(ctx context.Context, cluster *redis.ClusterClient, key string) (*redis.Client, error) {
 	node, err := cluster.MasterForKey(ctx, key)
 	if err != nil {
@@ -119,7 +119,8 @@ func master(ctx context.Context, cluster *redis.ClusterClient, key string) (*red
 	return node, nil
 }
 
-// command returns a command for go-redis. Even a command that only reads goes to a master.
+// command converts a command to one for go-redis. Even if the command only reads, it goes to a
+// master.
 func (t *transport) command(ctx context.Context, cmd redisson.Command) *command {
 	c := newCommand(ctx, cmd)
 	c.master = c.asks && len(cmd.Keys) > 0 && t.cluster != nil && t.cluster.Options().ReadOnly
@@ -163,8 +164,8 @@ func (t *transport) sendNow(ctx context.Context, cmds ...*command) {
 	t.learn(ctx, cmds...)
 }
 
-// pipeline sends commands together with the given client. After it, each command has its own reply
-// or error.
+// pipeline sends commands together with the given client. When it returns, each command has its own
+// reply or error.
 func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, cmds ...*command) {
 	pipe := client.Pipeline()
 	for _, cmd := range cmds {
@@ -180,9 +181,8 @@ func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, 
 	t.learn(ctx, cmds...)
 }
 
-// learn makes a ClusterClient ask again which server has which slots, if a command had no answer,
-// or went to a wrong server. go-redis itself does so only when it repeats commands, or after
-// minutes.
+// learn makes a ClusterClient reload its map of slots if a command got no answer, or went to the
+// wrong server. go-redis itself does so only when it repeats commands, or after minutes.
 func (t *transport) learn(ctx context.Context, cmds ...*command) {
 	if t.cluster != nil && slices.ContainsFunc(cmds, (*command).astray) {
 		t.cluster.ReloadState(ctx)

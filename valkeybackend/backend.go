@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// Backend keeps locks in the Valkey that a client is connected to. Make it with [New].
+// Backend keeps locks in the Valkey that a client is connected to. Use [New] to create one.
 type Backend struct {
 	client  valkey.Client
 	options options
@@ -18,7 +18,7 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// An Option changes how a [Backend] works.
+// An Option configures a [Backend].
 type Option func(*options)
 
 type options struct {
@@ -28,11 +28,11 @@ type options struct {
 	prefix   string
 }
 
-// WithPrefix sets a prefix of the keys of locks. By default there is none. Then a lock's name is
-// its key, and no other data may have that key. All programs that share locks must use the same
-// prefix. In Redisson the prefix is part of the name, or a NameMapper adds it. For example, with
-// the prefix "lock:", Redisson's getLock("lock:orders:42") is the lock "orders:42" here. In a
-// cluster, a prefix with a pair of braces puts all locks into one slot.
+// WithPrefix sets a prefix for the keys of locks. By default there is none: a lock's name is its
+// key, and no other data may use that key. All programs that share locks must use the same prefix.
+// In Redisson the prefix is part of the name, or a NameMapper adds it. For example, with the prefix
+// "lock:", Redisson's getLock("lock:orders:42") is the lock "orders:42" here. In a cluster, a
+// prefix that contains a pair of braces puts all locks into one slot.
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
@@ -40,13 +40,14 @@ func WithPrefix(prefix string) Option {
 // New returns a backend on a valkey-go client of any [valkey.ClientMode]. The caller closes that
 // client, after the client of the locks.
 //
-// In a cluster, a lock and its channel must be in one slot. Names without braces, and names with
-// one pair of braces around some part, fulfil that. For a name whose lock and channel are in two
-// slots, each call fails.
+// In a cluster, a lock and its channel must be in one slot. That is so for names without braces,
+// and for names with one pair of braces around some part. For a name whose lock and channel are in
+// two slots, every call fails.
 //
 // New panics if client is nil, or was made with a ConnLifetime. At the end of a connection's
 // lifetime, valkey-go sends unanswered commands again, and one acquisition could count twice. New
-// can't detect a ConnLifetime of a client inside a wrapper. Such a client must not have one either.
+// can't detect a ConnLifetime of a client inside a wrapper. A wrapped client must not have one
+// either.
 func New(client valkey.Client, opts ...Option) *Backend {
 	if isNil(client) {
 		panic("valkeybackend: nil client")
@@ -62,7 +63,7 @@ func New(client valkey.Client, opts ...Option) *Backend {
 	return b
 }
 
-// isNil says whether the client is nil or a nil pointer.
+// isNil reports whether the client is nil or a nil pointer.
 func isNil(client valkey.Client) bool {
 	if client == nil {
 		return true
@@ -71,8 +72,8 @@ func isNil(client valkey.Client) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// expires says whether a client's connections have a limited lifetime. It reads that from
-// unexported fields of valkey-go. If these change, a test fails.
+// expires reports whether a client's connections have a limited lifetime. It reads unexported
+// fields of valkey-go. If these change, a test fails.
 func expires(client valkey.Client) bool {
 	v := reflect.Indirect(reflect.ValueOf(client))
 	if v.Kind() != reflect.Struct {
@@ -112,8 +113,8 @@ func (b *Backend) Open() backend.Session {
 	return redisson.Open(o)
 }
 
-// Limits says that there are all kinds of lock, that locks can be kept, and that leases are counted
-// in milliseconds.
+// Limits reports that the store supports all kinds of lock, can keep locks, and counts leases in
+// milliseconds.
 func (b *Backend) Limits() backend.Limits {
 	return backend.Limits{Kinds: redisson.Kinds, Keeps: true}
 }

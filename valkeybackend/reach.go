@@ -12,9 +12,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// notice notes answers which show that the client has no connection, or may be closed. If a command
-// gets the same dial error as an earlier command, the client may be closed: an open client would
-// have dialed again, and got a new error.
+// notice records whether the answers show that the client has no connection, or may be closed. If a
+// command gets the same dial error as an earlier command, the client may be closed: an open client
+// would have dialed again, and got a new error.
 func (t *transport) notice(ctx context.Context, known *net.OpError, answers []answer) {
 	for _, a := range answers {
 		switch {
@@ -66,8 +66,8 @@ func (t *transport) closed(ctx context.Context, key string) error {
 	return nil
 }
 
-// ping returns a PING for the node that has a key. The PING's own key is the lock's channel, which
-// is in the same slot.
+// ping returns a PING for the node of a key. It is routed by the lock's channel, which is in the
+// same slot.
 func (t *transport) ping(key string) valkey.Completed {
 	return t.command(redisson.Command{Verb: "PING", Keys: []string{redisson.Channel(key)}})
 }

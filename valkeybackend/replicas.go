@@ -7,18 +7,18 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// ErrNotReplicated is wrapped in the error of an attempt to lock, if fewer replicas have
-// acknowledged the lock in time than [WithReplicas] requires.
+// ErrNotReplicated is wrapped by the error of an attempt to lock if fewer replicas acknowledged the
+// lock in time than [WithReplicas] requires.
 var ErrNotReplicated = redisson.ErrNotReplicated
 
 // WithReplicas makes a lock count as acquired only when n replicas have acknowledged it within the
 // timeout. After every acquisition, even a re-entry, the client sends WAIT. If fewer replicas
 // answer, the attempt fails with [ErrNotReplicated], and the client releases the lock on the master
-// in the background. A call that waits for the lock tries again until its own time ends. By
+// in the background. A call that waits for the lock keeps trying until its own time is up. By
 // default, acquisitions don't wait for replicas.
 //
-// A replica that has acknowledged a lock still knows it when it becomes the master. WithReplicas
-// has these limits:
+// A replica that acknowledged a lock still has it when promoted to master. WithReplicas has these
+// limits:
 //
 //   - A failover to a replica that has not acknowledged the lock still loses it. If n is the number
 //     of all replicas, there is no such replica, but then a single replica that is down stops all

@@ -16,25 +16,25 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// slots is a map of a cluster's slots to its nodes. valkey-go has such a map, too, but doesn't
-// export it.
+// slots is a map of a cluster's slots to its nodes. valkey-go keeps such a map but doesn't export
+// it.
 type slots struct {
 	client valkey.Client
 	known  atomic.Pointer[owners] // nil if the cluster must be asked
-	asking chan struct{}          // has a value while a call asks the cluster
+	asking chan struct{}          // contains a value while a call asks the cluster
 }
 
 func newSlots(client valkey.Client) *slots {
 	return &slots{client: client, asking: make(chan struct{}, 1)}
 }
 
-// owners has the addresses of the masters at the time asked.
+// owners holds the addresses of the masters at the time asked.
 type owners struct {
 	asked  time.Time
 	bySlot [redisson.Slots]string // empty if the slot has no master
 }
 
-// locate returns the address and the client of the node that has a slot.
+// locate returns the address and the client of the node that serves a slot.
 func (s *slots) locate(
 	ctx context.Context, slot uint16,
 ) (addr string, node valkey.Client, err error) {
@@ -55,7 +55,7 @@ func (s *slots) locate(
 	return addr, node, nil
 }
 
-// masters returns the nodes that have slots, in ascending order. It always asks the cluster, since
+// masters returns the nodes that serve slots, in ascending order. It always asks the cluster, since
 // the nodes may have changed.
 func (s *slots) masters(ctx context.Context) ([]string, error) {
 	all, err := s.ask(ctx)
@@ -76,8 +76,8 @@ func (s *slots) masters(ctx context.Context) ([]string, error) {
 // forget drops the map, since it may be out of date.
 func (s *slots) forget() { s.known.Store(nil) }
 
-// near returns the address of the node that has a slot. If that isn't known, it returns the number
-// of the slot.
+// near returns the address of the node that serves a slot or, if that isn't known, the slot's
+// number.
 func (s *slots) near(slot uint16) string {
 	if all := s.known.Load(); all != nil && all.bySlot[slot] != "" {
 		return all.bySlot[slot]
@@ -85,7 +85,7 @@ func (s *slots) near(slot uint16) string {
 	return strconv.Itoa(int(slot))
 }
 
-// refresh asks the cluster again if the map is older than a minute.
+// refresh reloads the map if it is older than a minute.
 func (s *slots) refresh(ctx context.Context) {
 	if all := s.known.Load(); all == nil || time.Since(all.asked) > time.Minute {
 		s.known.CompareAndSwap(all, nil)
@@ -93,7 +93,7 @@ func (s *slots) refresh(ctx context.Context) {
 	}
 }
 
-// learn asks the cluster, unless another call has just done so.
+// learn asks the cluster for its slots, unless another call has just done so.
 func (s *slots) learn(ctx context.Context) (*owners, error) {
 	select {
 	case s.asking <- struct{}{}:
@@ -111,10 +111,10 @@ func (s *slots) learn(ctx context.Context) (*owners, error) {
 	return all, err
 }
 
-// witnesses is the number of nodes that are asked at once, since one may hang.
+// witnesses is the number of nodes that are asked concurrently, since one may hang.
 const witnesses = 3
 
-// ask asks some nodes and returns the first answer.
+// ask asks a few nodes for the slots and returns the first answer.
 func (s *slots) ask(ctx context.Context) (*owners, error) {
 	type answer struct {
 		owners *owners
@@ -151,7 +151,7 @@ func (s *slots) ask(ctx context.Context) (*owners, error) {
 }
 
 // parseOwners reads the reply to CLUSTER SLOTS. If a node doesn't know its own host, parseOwners
-// uses the host in asked, the address of the node that answered.
+// uses the host of asked, the address of the node that answered.
 func parseOwners(reply any, asked string) (*owners, error) {
 	all := owners{asked: time.Now()}
 	ranges, _ := reply.([]any)

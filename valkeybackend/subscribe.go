@@ -13,9 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// listening makes subscriptions with a valkey-go client. It implements [pubsub.Client]. It uses
-// dedicated clients, since Receive would reconnect by itself, and would use the connections of the
-// steps.
+// listening subscribes with a valkey-go client. It implements [pubsub.Client]. It uses dedicated
+// clients, since Receive would reconnect by itself, and would use the connections of the steps.
 type listening struct {
 	client  valkey.Client
 	sharded bool
@@ -30,7 +29,7 @@ func newSubscriber(client valkey.Client, sharded bool, slots *slots) *pubsub.Sub
 	return pubsub.New(l, pubsub.Options{Sharded: sharded, Spread: l.slots != nil})
 }
 
-// Locate returns the server that has a channel.
+// Locate returns the server to subscribe to for a channel.
 func (l *listening) Locate(ctx context.Context, channel string) (pubsub.Server, error) {
 	if l.slots == nil {
 		return pubsub.Server{Connect: func(r *pubsub.Receiver) pubsub.Conn {
@@ -41,21 +40,21 @@ func (l *listening) Locate(ctx context.Context, channel string) (pubsub.Server, 
 	if err != nil {
 		return pubsub.Server{}, err
 	}
-	// A dedicated client of the cluster serves one slot, but one of a node serves all slots of the
+	// A dedicated client of the cluster serves one slot, but one of a node serves all slots of that
 	// node.
 	return pubsub.Server{Addr: addr, Connect: func(r *pubsub.Receiver) pubsub.Conn {
 		return l.connect(node, r)
 	}}, nil
 }
 
-// Reload makes Locate ask the cluster again.
+// Reload makes the next Locate ask the cluster again.
 func (l *listening) Reload(context.Context) {
 	if l.slots != nil {
 		l.slots.forget()
 	}
 }
 
-// Kind gives an error of a connection its kind. It may ask the server.
+// Kind adds the kind to an error of a connection. It may ask the server.
 func (l *listening) Kind(err error) error {
 	if reply, ok := errors.AsType[*valkey.ValkeyError](err); ok {
 		return redisson.ServerError(replyText(reply), err)
@@ -66,21 +65,21 @@ func (l *listening) Kind(err error) error {
 	return &backend.Error{Kind: clientError(err), Err: err}
 }
 
-// isClosed says whether a client was closed. valkey-go returns the same error if it has only closed
-// one connection, for example to a server that isn't a master any more.
+// isClosed reports whether a client was closed. valkey-go returns the same error if it has only
+// closed one connection, for example to a server that is no longer a master.
 func isClosed(client valkey.Client) bool {
 	err := client.Do(context.Background(), client.B().Arbitrary("PING").Build()).NonValkeyError()
 	return errors.Is(err, valkey.ErrClosing)
 }
 
-// A connection is a connection to a server only for subscriptions.
+// A connection is a connection to a server that is used only for subscriptions.
 type connection struct {
 	client  valkey.DedicatedClient
 	sharded bool
 	lost    <-chan error
 }
 
-// connect returns a connection only for subscriptions, made with the given client.
+// connect opens a connection for subscriptions with the given client.
 func (l *listening) connect(client valkey.Client, r *pubsub.Receiver) pubsub.Conn {
 	c := &connection{sharded: l.sharded}
 	c.client, _ = client.Dedicate() // Close ends the connection, so the function isn't needed
@@ -103,8 +102,8 @@ func (c *connection) Close()             { c.client.Close() }
 
 const replyTimeout = 10 * time.Second // to connect, and to answer all commands of a Tell
 
-// Tell sends commands, and waits for their answers. An answer only says that the server accepts the
-// command. The server confirms each channel separately.
+// Tell sends commands, and waits for their answers. An answer only means that the server accepts
+// the command. The server confirms each channel separately.
 func (c *connection) Tell(
 	ctx context.Context, verb pubsub.Verb, orders [][]string,
 ) (refusals []error, err error) {
@@ -126,7 +125,7 @@ func (c *connection) Tell(
 	return refusals, nil
 }
 
-// withMoved marks an error reply that says that another server has the channel.
+// withMoved marks an error reply that redirects the client to another server.
 func withMoved(reply *valkey.ValkeyError) error {
 	if _, moved := reply.IsMoved(); moved {
 		return fmt.Errorf("%w: %w", pubsub.ErrMoved, reply)

@@ -90,8 +90,8 @@ func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []r
 	return replies(answers)
 }
 
-// Node returns the address of the node that has a key, or the key's slot if the node isn't known.
-// If the slot has moved, valkey-go follows the redirection.
+// Node returns the address of the node that serves a key, or the key's slot if the node isn't
+// known. If the slot has moved, valkey-go follows the redirection.
 func (t *transport) Node(_ context.Context, key string) (string, error) {
 	return t.slots.near(redisson.Slot(key)), nil
 }
@@ -122,8 +122,8 @@ func (t *transport) SendTo(
 	return a.Reply
 }
 
-// dials limits how many times a command is tried. It is tried again if it got no connection because
-// another caller was dialing, and that caller's context ended.
+// dials is the maximum number of times a command is tried. It is tried again if it got no
+// connection because another caller was dialing, and that caller's context ended.
 const dials = 3
 
 // Refresh updates the map of slots, if it is old.
@@ -170,7 +170,7 @@ func (t *transport) sendOnce(ctx context.Context, cmds []valkey.Completed) []ans
 	return answers(ctx, t.client.DoMulti(shared, cmds...)...)
 }
 
-// left says whether there was no connection because a context ended during the dialing.
+// left reports whether there was no connection because a context ended during the dial.
 func (a answer) left() bool { return a.noDial != nil && errors.Is(a.noDial, context.Canceled) }
 
 // sendOver sends commands on a dedicated connection.
@@ -237,8 +237,8 @@ func unanswered(ctx context.Context, err error) answer {
 	return answer{Reply: redisson.Reply{Err: &backend.Error{Kind: kind, Err: err}}, noDial: noDial}
 }
 
-// share returns a context for a command on a shared connection, and a function to call when it
-// isn't needed any more. The context has no deadline. valkey-go would set a deadline on the
+// share returns a context for a command on a shared connection, and a function to call when the
+// context is no longer needed. The context has no deadline. valkey-go would set a deadline on the
 // connection, and close the connection when the deadline passes. Then other callers' commands on
 // that connection would fail. Instead, the context is canceled at the deadline. If the context was
 // used for dialing, other callers that wait for the connection can then tell the cancellation from

@@ -1,5 +1,5 @@
-// Package certmagiclock gives any storage of [github.com/caddyserver/certmagic] locks that work
-// across machines.
+// Package certmagiclock adds locks that work across machines to any storage of
+// [github.com/caddyserver/certmagic].
 //
 //	package main
 //
@@ -30,12 +30,12 @@
 // unsafe way: their lock files stay when a process dies, or two processes take over a lock at the
 // same time. A [Storage] uses locks of dlock instead, in another store. While a replica obtains a
 // certificate, its lock is renewed. If it dies, the lock ends with its lease (30 s, see
-// [dlock.WithLease]), and the next replica goes on. Certificates, keys and everything else stay
+// [dlock.WithLease]), and the next replica continues. Certificates, keys and everything else stay
 // where they are.
 //
 // While the store of locks is down, no certificate is obtained or renewed: certmagic waits for the
 // lock, and tries again. A replica may lose its lock, for example if the store is down for longer
-// than the lease. It goes on with its attempt, because a storage can't notify certmagic. Before the
+// than the lease. It continues its attempt, because a storage can't notify certmagic. Before the
 // next attempt it acquires the lock again, or fails (see [Storage.RenewLockLease]). So two replicas
 // may both ask the CA, and the storage keeps the certificate that was stored last. The clocks of
 // the replicas need not agree.

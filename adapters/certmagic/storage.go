@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// prefix is put before certmagic's names. Without it, a lock could have the name of something else
-// in the store, for example of a domain.
+// prefix is prepended to certmagic's names. Without it, a lock could have the name of something
+// else in the store, such as a domain.
 const prefix = "certmagic:"
 
 // patience is the timeout of an attempt whose context has no deadline.
@@ -47,7 +47,7 @@ type lock struct {
 	hold  *dlock.Hold   // nil while the name isn't locked
 }
 
-// New returns a storage with the locks of a client. It panics if either is nil.
+// New returns a Storage that wraps storage and uses the client's locks. It panics if either is nil.
 func New(storage certmagic.Storage, client *dlock.Client) *Storage {
 	if storage == nil || client == nil {
 		panic("certmagiclock: New: the storage or the client is nil")
@@ -151,8 +151,8 @@ func (l *lock) take(ctx context.Context, waits bool) error {
 
 // Unlock implements [certmagic.Locker] and [certmagic.TryLocker]. It works even if ctx has ended.
 // Afterwards this Storage no longer locks the name, whatever the error. The error wraps
-// [dlock.ErrNotHeld] if the name wasn't locked before. Any other error says that the store hasn't
-// confirmed the unlock, which then goes on in the background. A lost lock isn't an error: others
+// [dlock.ErrNotHeld] if the name wasn't locked before. Any other error means that the store hasn't
+// confirmed the unlock, which then continues in the background. A lost lock isn't an error: others
 // can lock the name, as certmagic wants. The client has logged the loss.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	l, hold := s.give(name)
@@ -215,7 +215,7 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	return nil
 }
 
-// replace replaces the hold of a lock, unless the lock no longer has that hold.
+// replace replaces the hold of a lock, unless it has changed already.
 func (s *Storage) replace(l *lock, hold, by *dlock.Hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

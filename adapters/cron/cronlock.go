@@ -18,7 +18,7 @@ import (
 // of machines that use NTP. It is shorter than a second, the shortest period that cron has.
 const DefaultAtLeast = 900 * time.Millisecond
 
-// prefix is put before the name of a job. Without it, the job's lock could have the name of
+// prefix is prepended to the name of a job. Without it, the job's lock could have the name of
 // something else in the store.
 const prefix = "cron:"
 
@@ -51,10 +51,10 @@ type Option func(*wrapper)
 // skipped, and logged as an error.
 func WithAtLeast(d time.Duration) Option { return func(w *wrapper) { w.atLeast = d } }
 
-// WithLogger sets the logger. A run that is skipped because another replica has the lock is logged
-// with Info. A run that is skipped for another reason is logged with Error, and so are failed
-// unlocks, lost locks and errors of a [Func]. The default is [cron.DefaultLogger], which writes
-// only errors. [Wrapper] panics if log is nil.
+// WithLogger sets the logger. A run that is skipped because another replica holds the lock is
+// logged with Info. A run that is skipped for another reason is logged with Error, and so are
+// failed unlocks, lost locks and errors of a [Func]. The default is [cron.DefaultLogger], which
+// writes only errors. [Wrapper] panics if log is nil.
 func WithLogger(log cron.Logger) Option { return func(w *wrapper) { w.log = log } }
 
 type wrapper struct {

@@ -44,7 +44,7 @@
 // [dlock.WithLease]), and another replica makes the next run. While a run takes longer than the
 // period, no other run begins, on any replica.
 //
-// If the store doesn't answer within 5 s, the run is skipped, too, since it is unknown whether
+// If the store doesn't answer within 5 s, the run is also skipped, since it is unknown whether
 // another replica runs the job. That is logged as an error (see [WithLogger]).
 //
 // # Clocks
@@ -66,7 +66,7 @@
 // # How a job hears of a loss
 //
 // A cron.Job has no context and no error. A [Func] has both. Its context ends if the lock is lost,
-// and its error is logged. Any other job goes on when its lock is lost, for example because the
+// and its error is logged. Any other job continues when its lock is lost, for example because the
 // store was down for longer than the lease. The loss is logged when the job ends. If a job panics,
 // the lock is released, whether [cron.Recover] is around the lock or inside it.
 package cronlock

@@ -79,12 +79,12 @@
 //
 // # Losses and skipped runs
 //
-// A run goes on when it has lost its lock, for example because the store was down for longer than
+// A run continues when it has lost its lock, for example because the store was down for longer than
 // the lease. gocron can't notify the job, but [Locker.Task] can. It passes the job a context that
 // ends when the lock is lost.
 //
 // gocron passes the reason for a skipped run, as an error, to the listeners of
-// [gocron.AfterLockError]. [dlock.ErrHeld] means that another replica has the lock, which is
+// [gocron.AfterLockError]. [dlock.ErrHeld] means that another replica holds the lock, which is
 // normal. [dlock.ErrUnavailable] means that the store didn't answer, so that it is unknown whether
 // another replica runs the job. That is also logged as a warning.
 //

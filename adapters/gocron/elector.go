@@ -41,8 +41,8 @@ func NewElector(client *dlock.Client, name string) *Elector {
 // only in replicas that call Run. When ctx ends, Run resigns as soon as the functions of
 // [Elector.Task] have returned, so shut the scheduler down first. After a loss, Run also waits for
 // these functions before it campaigns again. Its errors are those of [dlock.Election.Run]. After
-// ctx has ended, the error is that of ctx. If Run returns earlier, no job will run in this replica
-// any more, so handle the error: it is [dlock.ErrClosed], or another permanent error.
+// ctx has ended, the error is that of ctx. If Run returns earlier, no more jobs will run in this
+// replica, so handle the error: it is [dlock.ErrClosed], or another permanent error.
 func (e *Elector) Run(ctx context.Context) error { return e.election.Run(ctx, e.lead) }
 
 // lead returns when the term has ended and all its tasks have returned.
@@ -72,8 +72,8 @@ func (e *Elector) IsLeader(context.Context) error {
 func (e *Elector) leads() bool { return e.term != nil && e.term.Err() == nil }
 
 // Task returns a task whose function is notified when this replica no longer leads. The function's
-// ctx is derived from the job's context. It ends when this replica no longer leads, with a cause
-// that says why. The method Err of ctx checks the clock. [dlock.Token] of ctx is the number of the
+// ctx is derived from the job's context. It ends when this replica no longer leads, with the reason
+// as its cause. The method Err of ctx checks the clock. [dlock.Token] of ctx is the number of the
 // term. If this replica resigns without having lost its lock, no other replica leads before the
 // function has returned. If the replica no longer leads when the function is about to start, the
 // function isn't called, and the job's error is ErrNotLeader.

@@ -21,7 +21,7 @@ import (
 // of machines that use NTP. It is shorter than a second, the shortest period that cron has.
 const DefaultAtLeast = 900 * time.Millisecond
 
-// prefix is put before the name of a job. Without it, the job's lock could have the name of
+// prefix is prepended to the name of a job. Without it, the job's lock could have the name of
 // something else in the store.
 const prefix = "gocron:"
 
@@ -61,11 +61,11 @@ type Option func(*Locker)
 func WithAtLeast(d time.Duration) Option { return func(l *Locker) { l.atLeast = d } }
 
 // WithLogger sets the logger for events that gocron doesn't report. A run that is skipped although
-// no other replica has the lock is logged as a warning, and so is a failed unlock. Other skipped
+// no other replica holds the lock is logged as a warning, and so is a failed unlock. Other skipped
 // runs are logged at level debug. The default is [slog.Default]. [NewLocker] panics if log is nil.
 func WithLogger(log *slog.Logger) Option { return func(l *Locker) { l.log = log } }
 
-// NewLocker returns a Locker with the locks of a client. It panics if client or an option is nil.
+// NewLocker returns a Locker that uses the client's locks. It panics if client or an option is nil.
 func NewLocker(client *dlock.Client, opts ...Option) *Locker {
 	if client == nil || slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {
 		panic("gocronlock: NewLocker: the client or an option is nil")

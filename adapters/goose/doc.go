@@ -50,7 +50,7 @@
 // clocks of the replicas need not agree.
 //
 // goose can't notify migrations when the lock is lost, for example because the store was down for
-// longer than the lease. They go on, and the error of Up wraps [dlock.ErrLost]. If they should
+// longer than the lease. They continue, and the error of Up wraps [dlock.ErrLost]. If they should
 // stop, don't use this package:
 //
 //	err := client.Locker("migrations").Do(ctx, func(ctx context.Context) error {

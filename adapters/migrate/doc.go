@@ -55,7 +55,7 @@
 // LockTimeout, or call Up again while the error is database.ErrLocked.
 //
 // migrate can't notify migrations when the lock is lost, for example because the store was down for
-// longer than the lease. They go on, and the error of Up wraps [dlock.ErrLost]. While the store is
-// down, no replica starts to migrate. After those 10 s, Up returns an error that wraps
+// longer than the lease. They continue, and the error of Up wraps [dlock.ErrLost]. While the store
+// is down, no replica starts to migrate. After those 10 s, Up returns an error that wraps
 // [dlock.ErrUnavailable]. The clocks of the replicas need not agree.
 package migratelock

@@ -129,8 +129,8 @@ func (a *address) sentinels() bool {
 		a.option("master_set") != ""
 }
 
-// url returns the address as a URL that the clients' own parsers accept. It has the given scheme
-// and the first host. The other hosts are its options addr.
+// url returns the address as a URL that the clients' own parsers accept. It contains the given
+// scheme and the first host. Its addr options are the other hosts.
 func (a *address) url(scheme string) string {
 	u := url.URL{Scheme: scheme, User: a.user, Path: a.path, RawPath: a.path, RawQuery: a.query}
 	if path, err := url.PathUnescape(a.path); err == nil {
@@ -160,7 +160,7 @@ func (a *address) option(name string) string {
 
 // dial returns nil if one of the hosts accepts a connection. The stores' clients would retry for
 // longer, and some of them report only a timeout. etcd's client also hides TLS errors. So for etcd
-// with TLS the caller sets config, and dial tests the handshake, too.
+// with TLS the caller sets config, and dial also tests the handshake.
 func (a *address) dial(ctx context.Context, config *tls.Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -214,8 +214,8 @@ type probe struct {
 	kind backend.Kind
 }
 
-// probing is the owner string of all probes. lease is their lease, after which the store frees a
-// probe that wasn't released.
+// probing is the owner of all probes. lease is how long a probe that wasn't released stays in the
+// store.
 const (
 	probing = "distsync-doctor:1"
 	lease   = 10 * time.Second
@@ -303,7 +303,7 @@ func (p *probe) listen(ctx context.Context) (woken chan struct{}, stop func()) {
 	return woken, sub.Close
 }
 
-// heard waits until the store has told of the release, and reports whether it did.
+// heard waits for the store's notification of the release, and reports whether it came.
 func (p *probe) heard(ctx context.Context, woken chan struct{}) {
 	if woken == nil {
 		return
@@ -337,8 +337,8 @@ func (d *doctor) checkLooking(ctx context.Context) {
 	d.ok("ls", "locks can be listed")
 }
 
-// remove removes the keys that a probe has left in the store. Some kinds of lock leave keys even
-// after their release.
+// remove removes the keys that a probe left in the store. Some kinds of lock leave keys even after
+// their release.
 func (d *doctor) remove(ctx context.Context, name string) {
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()

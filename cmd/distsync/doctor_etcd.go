@@ -72,7 +72,7 @@ func older(version string) bool {
 	return v[1] < 5
 }
 
-// checkQuorum checks how many members can fail without the loss of the quorum.
+// checkQuorum checks how many members can fail before the quorum is lost.
 func (d *doctor) checkQuorum(ctx context.Context, answered map[uint64]bool) {
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -140,8 +140,7 @@ func (d *doctor) checkAuth(ctx context.Context) {
 	}
 }
 
-// removeEtcd deletes the keys of a lock at once. Otherwise they would exist until their leases
-// expire.
+// removeEtcd deletes the keys of a lock, which would otherwise exist until their leases expire.
 func (d *doctor) removeEtcd(ctx context.Context, name string) error {
 	prefix := d.prefix
 	if prefix == "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 )
 
-// A node is a server of Redis or Valkey.
+// A node is a Redis or Valkey server.
 type node struct {
 	which string // the prefix of its messages; empty if there is only one server
 	do    func(ctx context.Context, args ...string) ([]string, error)

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// global has the flags that all commands share.
+// global holds the flags that all commands share.
 type global struct {
 	store   string
 	prefix  string

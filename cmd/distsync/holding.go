@@ -23,12 +23,12 @@ type holding struct {
 	taker    *taker
 	name     string
 	out      io.Writer // where events are printed
-	alone    bool      // no command is run, so normal events of the lock are printed, too
+	alone    bool      // no command is run, so normal events of the lock are also printed
 	signals  chan os.Signal
 	renewals chan dlock.RenewDone
 
 	hold *dlock.Hold
-	lost error // why the lock is lost, or is about to be lost
+	lost error // why the lock was, or is about to be, lost
 }
 
 // newHolding returns a holding, which catches the signals that end a wait from now on. It catches
@@ -37,8 +37,8 @@ func newHolding(k *taker, name string, out io.Writer) *holding {
 	s := &holding{taker: k, name: name, out: out,
 		signals: make(chan os.Signal, 64), renewals: make(chan dlock.RenewDone, 16)}
 	s.listen(ending)
-	// If the reader of our messages exits, a write causes SIGPIPE. Caught, it doesn't end the
-	// program.
+	// If the reader of our messages exits, a write causes SIGPIPE. If it is caught, it doesn't end
+	// the program.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	return s
 }
@@ -89,8 +89,8 @@ func (s *holding) under(
 	return do(ctx, waited)
 }
 
-// explained adds a reason to the error of an acquisition: the lock's holder, or the other data that
-// has the lock's name. It returns err unchanged if the store doesn't answer within a second.
+// explained adds a reason to the error of an acquisition: the lock's holder, or that the lock's
+// name belongs to other data. It returns err unchanged if the store doesn't answer within a second.
 func (s *holding) explained(c *dlock.Client, err error) error {
 	conflict := errors.Is(err, dlock.ErrConflict)
 	if !conflict && !errors.Is(err, dlock.ErrHeld) {
@@ -111,7 +111,7 @@ func (s *holding) explained(c *dlock.Client, err error) error {
 }
 
 // interruptible calls interrupt for the first signal that comes before end is called. After end has
-// returned, interrupt isn't called any more. end may be called several times.
+// returned, interrupt is no longer called. end may be called several times.
 func (s *holding) interruptible(interrupt context.CancelCauseFunc) (end func()) {
 	over, idle := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -133,8 +133,8 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// leaveNothing waits until the store has no trace of a failed wait: no lock of this client, and no
-// place in line. It gives up after the store timeout, or at another signal. If an attempt got no
+// leaveNothing waits until the store holds no trace of a failed wait: no lock of this client, and
+// no place in line. It gives up after the store timeout, or at another signal. If an attempt got no
 // answer, the client releases in the background whatever the attempt may have acquired, until the
 // client is closed.
 func (s *holding) leaveNothing(c *dlock.Client) {

@@ -23,7 +23,8 @@ type lockJSON struct {
 	Limit   int          `json:"limit,omitempty"`
 }
 
-// nameJSON is a lock's name in JSON. A name that isn't UTF-8 also has a field with its bytes.
+// nameJSON is a lock's name in JSON. For a name that isn't UTF-8, it also contains the name's
+// bytes.
 type nameJSON struct {
 	Name   string `json:"name"`
 	Base64 []byte `json:"name_base64,omitempty"`

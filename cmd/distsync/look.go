@@ -16,7 +16,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// with connects to the store, and calls fn with the store and a client for it.
+// with connects to the store, and calls fn with it and a client for it.
 func (g *global) with(ctx context.Context, fn func(*store, *dlock.Client) error) error {
 	s, err := g.connect(ctx)
 	if err != nil {
@@ -70,10 +70,10 @@ func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 // name of its lock.
 var adapters = []string{"certmagic:", "cron:", "gocron:"}
 
-// hint helps a user who has left out an adapter's prefix. If nobody holds the lock, but somebody
-// holds one with such a prefix before the same name, hint prints the longer name. It returns true
-// if another call would be useless: the hint was printed, or the store returned an error, which
-// hint doesn't report.
+// hint helps a user who omitted an adapter's prefix. If nobody holds the lock, but somebody holds
+// one with such a prefix before the same name, hint prints the longer name. It returns true if
+// another call would be useless: the hint was printed, or the store returned an error, which hint
+// doesn't report.
 func (g *global) hint(ctx context.Context, w io.Writer, s *store, c *dlock.Client,
 	l *dlock.LockInfo) (done bool) {
 	if len(l.Holders) > 0 || g.json || g.quiet {
@@ -326,7 +326,7 @@ func describe(s screen, l *dlock.LockInfo) string {
 		line.on(s))
 }
 
-// stateOf says in words whether a lock is held, or whether other data has its name.
+// stateOf describes whether a lock is held, or its name belongs to other data.
 func stateOf(l *dlock.LockInfo) string {
 	switch {
 	case len(l.Holders) > 0:
@@ -342,7 +342,7 @@ func stateOf(l *dlock.LockInfo) string {
 	return "nobody has it"
 }
 
-// held says in words how many holders a lock has.
+// held describes how many holders a lock has.
 func held(l *dlock.LockInfo) string {
 	if l.Kind == backend.Permits {
 		return counts(l) + " permits are acquired"

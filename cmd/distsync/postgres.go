@@ -47,7 +47,7 @@ func (s *store) openPostgres(g *global) (err error) {
 	if config.ConnConfig.ConnectTimeout == 0 || config.ConnConfig.ConnectTimeout > g.timeout {
 		config.ConnConfig.ConnectTimeout = g.timeout
 	}
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // works with poolers, too
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // also works with poolers
 	option, err := schemaNamed(schema)
 	if err != nil {
 		return wrong(err)

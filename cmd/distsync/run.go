@@ -21,7 +21,7 @@ const (
 	exitNotFound  = 127 // there is no such command; as in env(1)
 )
 
-// A runner has the flags of the command run.
+// A runner holds the flags of the command run.
 type runner struct {
 	taker
 	grace   time.Duration // the time from TERM to KILL
@@ -162,7 +162,7 @@ type progress struct {
 
 func secondsOf(d time.Duration) *seconds { s := seconds(d.Seconds()); return &s }
 
-// reasonOf returns in one word why a lock was lost.
+// reasonOf returns a word for the reason why a lock was lost.
 func reasonOf(err error) string {
 	if l, ok := errors.AsType[*dlock.Loss](err); ok {
 		return l.Reason.String()

@@ -35,7 +35,7 @@ type running struct {
 
 	child   *child.Child
 	started time.Time
-	told    time.Time // the deadline that the child was told last
+	told    time.Time // the deadline that the child was last given
 	overdue bool      // the command has run longer than --timeout
 	asked   time.Time // when the first TERM was passed on; with --grace, it starts the grace time
 	killed  bool

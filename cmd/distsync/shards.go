@@ -71,7 +71,7 @@ alert only when it lasts.`,
 	return cmd
 }
 
-// A division is the state of a set of shards as the store knows it.
+// A division is the state of a set of shards in the store.
 type division struct {
 	nameJSON
 	Members []memberJSON `json:"members"`
@@ -141,7 +141,7 @@ func divided(ctx context.Context, c *dlock.Client, name string, names []string) 
 	return d, nil
 }
 
-// wrong describes what is wrong with the division. Each such state is normal for a short time.
+// wrong describes what is wrong with the division. Any of these states is normal for a short time.
 func (d *division) wrong() (all []string) {
 	var free []string
 	for _, s := range d.Shards {

@@ -96,7 +96,7 @@ func (s *store) unavailable(ctx context.Context, g *global, err error) error {
 	return exitf(exitUnavailable, "%s can't be reached: %w", s.address, err)
 }
 
-// keepsOut reports whether the store has rejected the user or password.
+// keepsOut reports whether the store rejected the user or password.
 func keepsOut(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "WRONGPASS ") || strings.Contains(text, "NOAUTH ") ||
@@ -371,7 +371,7 @@ if redis.call('exists', KEYS[2]) == 1 or not tonumber(redis.call('get', KEYS[1])
 end
 return redis.call('del', KEYS[1])`
 
-// forget deletes a semaphore's limit, unless a client holds a permit. It returns whether it deleted
+// forget deletes a semaphore's limit, unless a client holds a permit. It reports whether it deleted
 // the limit.
 func (s *store) forget(ctx context.Context, key string) (bool, error) {
 	keys := []string{key, redisson.PermitIDs(key)}

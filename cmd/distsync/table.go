@@ -12,7 +12,7 @@ type table struct {
 
 const (
 	gap      = 2  // the space between columns
-	narrowed = 12 // the least width of a shortened column
+	narrowed = 12 // the minimum width of a shortened column
 )
 
 // on returns the table formatted for a screen, or "" if it has no rows.
@@ -37,8 +37,8 @@ func (t *table) on(s screen) string {
 	return all.String()
 }
 
-// widths returns the widths of the columns. With the gaps, they sum up to no more than most, unless
-// most is 0 or too small for the table.
+// widths returns the widths of the columns. With the gaps, they add up to at most most, unless that
+// is 0 or too small for the table.
 func (t *table) widths(most int) []int {
 	widths := make([]int, len(t.head))
 	sum := -gap

@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A taker has the flags of the commands that acquire a lock, which are run and hold.
+// A taker holds the flags of the commands that acquire a lock, run and hold.
 type taker struct {
 	*global
 	kind        string

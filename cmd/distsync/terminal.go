@@ -8,7 +8,7 @@ import (
 )
 
 // A screen is the output of a command. columns is the terminal's width, or 0 for no limit. colours
-// says whether to print in colour.
+// reports whether to print in colour.
 type screen struct {
 	io.Writer
 	columns int

@@ -69,7 +69,8 @@ func columnsOf(r rune) int {
 }
 
 // shorten cuts out the middle of a text, so that it isn't wider than most columns. Two thirds show
-// the beginning, which says most. One third shows the end, which distinguishes similar names.
+// the beginning, which is the most telling part. One third shows the end, which distinguishes
+// similar names.
 func shorten(text string, most int) string {
 	if columns(text) <= most {
 		return text

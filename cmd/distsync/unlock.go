@@ -135,8 +135,8 @@ func ask(cmd *cobra.Command, s screen, l *dlock.LockInfo) error {
 	return exitf(exitFailed, "nothing was done")
 }
 
-// sameHolders reports whether the lock is held, and all holders in now are also in before, as far
-// as that lists them.
+// sameHolders reports whether the lock is held, and all its holders in now are also in before, as
+// far as before lists them.
 func sameHolders(before, now *dlock.LockInfo) bool {
 	ids := make(map[string]bool)
 	for _, h := range before.Holders {

@@ -122,15 +122,15 @@ type watcher struct {
 	timeout  time.Duration
 	tell     func(event)
 	inspect  func(context.Context) (*dlock.LockInfo, error)
-	hint     func(context.Context, *dlock.LockInfo) bool // true: not to be called again
+	hint     func(context.Context, *dlock.LockInfo) bool // if set, it must not be called again
 	notifier backend.Notifier
 	kinds    []backend.Kind // the kinds that have no subscription yet
 	standing []backend.Subscription
 	wake     chan struct{}
 
 	last    *dlock.LockInfo // nil before the first answer
-	hinted  time.Time       // when hint was called last
-	known   bool            // hint needn't be called any more
+	hinted  time.Time       // when hint was last called
+	known   bool            // hint needn't be called again
 	failing bool
 }
 
@@ -194,7 +194,7 @@ func (w *watcher) subscribe(ctx context.Context) {
 		case err == nil:
 			w.standing = append(w.standing, sub)
 		case backend.KindOf(err) != backend.Refused:
-			return // to be tried again later
+			return // to be retried later
 		}
 		w.kinds = w.kinds[1:]
 	}

@@ -11,7 +11,7 @@ import (
 
 const lease = 6 * time.Second // short, so that losses are found soon
 
-// A scene has the locks of the demonstration.
+// A scene holds the locks of the demonstration.
 type scene struct {
 	ctx   context.Context
 	leave context.CancelFunc // ends the waits

@@ -34,7 +34,7 @@ func main() {
 	queue := NewQueue(here.Locker("queue"), 4)
 	fmt.Println("guarded by a dlock.Locker:", pass(queue))
 
-	// Another client is like another process. While it has the lock, the goroutines of the queue
+	// Another client is like another process. While it holds the lock, the goroutines of the queue
 	// wait.
 	lock := elsewhere.Locker("queue")
 	lock.Lock()

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// tokenHeader is the header with the token of the sender's hold.
+// tokenHeader is the header that carries the token of the sender's hold.
 const tokenHeader = "Fencing-Token"
 
 // A balance is a resource that refuses stale writers.
@@ -36,7 +36,7 @@ type account struct {
 func newAccount(balance int) *account { return &account{balance: balance} }
 
 // ServeHTTP answers GET with the balance. A PUT sets the balance, unless its token is stale. The
-// status tells whether it did.
+// status reports whether it did.
 func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

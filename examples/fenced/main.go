@@ -1,7 +1,7 @@
 // Command fenced shows the limit of a lock, and the purpose of a fencing token. A holder that is
 // paused for longer than its lease doesn't know that another client has acquired the lock
 // meanwhile, and writes anyway. A resource that remembers the largest token that it has seen
-// refuses that write. A file can't refuse a write, so the token becomes a part of the file's name.
+// refuses that write. A file can't refuse a write, so the token becomes part of the file's name.
 //
 //	go run ./examples/fenced                        # in memory, with a simulated pause
 //	go run ./examples/fenced -redis localhost:6379  # on a server, with a process that is stopped
@@ -147,7 +147,7 @@ func work(
 }
 
 // commit writes a report, and then the balance. The report exists even if the account refuses the
-// balance. That does no harm, because the report's name has the token.
+// balance. That does no harm, because the report's name contains the token.
 func commit(
 	ctx context.Context, account balance, reports string, token uint64, who string, sum int,
 ) error {

@@ -10,7 +10,7 @@ import (
 )
 
 // stored is an account in Redis. Redis has no conditional write, so the account is written through
-// a fence, which is another key with the largest token.
+// a fence, which is another key that stores the largest token.
 type stored struct {
 	rdb   *redis.Client
 	store *redisbackend.Backend

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// A line is a report of a process: it "leads", "works", has "lost" or is "done" with a term.
+// A line is a process's report about a term: it "leads", "works", has "lost" or is "done" with it.
 type line struct {
 	What string
 	Term uint64
@@ -29,8 +29,8 @@ func (w *works) hear(ctx context.Context, from int, l line) {
 	}
 }
 
-// await accepts the leaders' work until a leader reports what. A new leader's term must be larger
-// than all earlier terms.
+// await accepts the leaders' work until one of them reports what. A new leader's term must be
+// larger than all earlier terms.
 func (w *works) await(ctx context.Context, what string) (line, error) {
 	for {
 		select {

@@ -21,13 +21,13 @@ import (
 
 // DirBackend keeps locks in a directory, for the processes of one user on one machine. A lock that
 // is held has a file, and a free lock has none. If the holder has died, the file remains, with the
-// end of the lease, until the lock is acquired again. A fenced lock has a second file with the last
-// token, which remains forever.
+// end of the lease, until the lock is acquired again. A fenced lock also has a second file with the
+// last token, which remains forever.
 //
 // Each step opens the file .guard, waits for the exclusive flock on it, reads the lock's file,
 // decides, and writes or removes the file. Meanwhile no other goroutine or process reads or writes
 // a lock's file, so each step is atomic. If a process dies during a step, the kernel releases its
-// flock. The lock's file then has either the old or the new content.
+// flock. The lock's file then has either its old or its new contents.
 //
 // Leases are measured by the machine's wall clock, because all processes share it, and it continues
 // when none of them runs. That has a disadvantage. When the clock is set forward, or the machine
@@ -77,7 +77,7 @@ func lockPath(dir, name string) string {
 	return filepath.Join(dir, fmt.Sprintf("%x.json", sha256.Sum256([]byte(name))))
 }
 
-// A lockFile is the content of a lock's file. A Count of 0 means that the lock is free and has no
+// A lockFile is the contents of a lock's file. A Count of 0 means that the lock is free and has no
 // file.
 type lockFile struct {
 	Name    string    // for people who look into the directory
@@ -200,7 +200,7 @@ func (s dirSession) Look(ctx context.Context, req backend.LookRequest) (backend.
 	return res, err
 }
 
-// Close has nothing to close. It must not release locks.
+// Close does nothing, since there is nothing to close. It must not release locks.
 func (s dirSession) Close() error { return nil }
 
 // A change is a step's change to the lock's file.
@@ -212,11 +212,11 @@ const (
 	freed
 )
 
-// step carries out a step on a lock atomically. It passes the lock's current content to do, which
+// step carries out a step on a lock atomically. It passes the lock's current contents to do, which
 // decides.
 //
 // The kind of an error tells the core what it may assume. Retry: the step was not carried out, and
-// won't be. Refused: in addition, another attempt would fail, too. Unknown, the kind of all other
+// won't be. Refused: in addition, another attempt would also fail. Unknown, the kind of all other
 // errors: the step may have been carried out. This code neither retries nor logs, because the core
 // does both.
 func (s dirSession) step(
@@ -236,7 +236,7 @@ func (s dirSession) step(
 	if err := ctx.Err(); err != nil {
 		return notDone(err)
 	}
-	now := time.Now() // read after the wait for the guard, or the time would be old
+	now := time.Now() // read after the wait for the guard, or the time would be stale
 	path := lockPath(s.dir, name)
 	l, err := read(path, now)
 	if err != nil {
@@ -376,7 +376,7 @@ func notDone(err error) error {
 	return &backend.Error{Kind: kind, Err: err}
 }
 
-// conflict returns the error of a step that found data that is no lock, and left it unchanged.
+// conflict returns the error of a step that found data other than a lock, and left it unchanged.
 func conflict(err error) error {
 	return &backend.Error{
 		Kind: backend.Refused, Err: fmt.Errorf("%w: %w", backend.ErrConflict, err),

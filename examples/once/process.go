@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The beginnings of the lines that a replica prints. The day follows.
+// The prefixes of the lines that a replica prints. The day follows.
 const (
 	beginning = "begins "
 	making    = "made "

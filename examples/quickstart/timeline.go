@@ -12,7 +12,7 @@ type timeline struct {
 	mu    sync.Mutex
 	out   io.Writer
 	start time.Time
-	crash time.Time // of a crash after which no worker has got the lock yet, or zero
+	crash time.Time // of a crash after which no worker has acquired the lock yet, or zero
 }
 
 func newTimeline(out io.Writer) *timeline { return &timeline{out: out, start: time.Now()} }

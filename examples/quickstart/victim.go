@@ -16,7 +16,7 @@ import (
 // A victim is a worker that holds the lock, and dies without unlocking it.
 type victim struct {
 	kill  func()
-	death string // the way in which it dies, for the timeline
+	death string // how it dies, for the timeline
 }
 
 // clientVictim returns a victim in this process. After a crash, other workers see only that the

@@ -86,7 +86,7 @@ func work(ctx context.Context, store backend.Backend, name string) error {
 		<-ctx.Done() // real code would work on s.Name() until then
 		return nil
 	})
-	if ctx.Err() != nil { // the replica was told to end, which is no failure
+	if ctx.Err() != nil { // the replica was told to end, which isn't a failure
 		return nil
 	}
 	return err

@@ -86,7 +86,7 @@ func play(
 	return nil
 }
 
-// A watcher observes which replica has which shard.
+// A watcher observes which replica owns which shard.
 type watcher struct {
 	set     *shards.Set
 	out     io.Writer
@@ -185,7 +185,7 @@ func (w *watcher) draw(owners []string) {
 
 const rows = 5
 
-// clear removes the rows that draw has printed.
+// clear removes the rows that draw printed.
 func (w *watcher) clear() {
 	if !w.drawn.IsZero() {
 		fmt.Fprintf(w.out, "\x1b[%dA\x1b[J", rows)

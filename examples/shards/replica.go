@@ -66,7 +66,7 @@ type mortal struct {
 
 func (m *mortal) Open() backend.Session { return &session{m.Backend.Open().(memory), m} }
 
-// memory has the methods of membackend's sessions that the example needs.
+// memory lists the methods of membackend's sessions that the example needs.
 type memory interface {
 	backend.Session
 	backend.Notifier

@@ -1,5 +1,5 @@
-// Package sqlite keeps locks in a SQLite file, for the processes of one machine. It has plain and
-// fenced locks, and the permits of semaphores. It was written according to docs/stores.md, and
+// Package sqlite keeps locks in a SQLite file, for the processes of one machine. It supports plain
+// and fenced locks, and the permits of semaphores. It was written according to docs/stores.md, and
 // passes the contract suite.
 package sqlite
 
@@ -17,7 +17,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// schema has three tables: the holds of each name; the last token of each name, which remains
+// schema creates three tables: the holds of each name; the last token of each name, which remains
 // forever; and the limit that a client last passed for each semaphore. Names and owners may be any
 // bytes.
 const schema = `
@@ -27,15 +27,15 @@ CREATE TABLE IF NOT EXISTS holds (
 CREATE TABLE IF NOT EXISTS tokens (name BLOB PRIMARY KEY, last INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS totals (name BLOB PRIMARY KEY, permits INTEGER) WITHOUT ROWID;`
 
-// synchronous makes each commit survive a power failure from its return on. Otherwise a token that
-// another machine has seen could be used twice.
+// synchronous makes each commit survive a power failure once it has returned. Otherwise a token
+// that another machine has seen could be used twice.
 var synchronous = "FULL"
 
 // Backend keeps locks in a SQLite file. Leases are measured by the machine's clock. So processes on
 // two machines must not share the file, and locks are lost when the clock is set forward.
 type Backend struct{ db *sql.DB }
 
-// New returns a backend on a file. It creates the file if there is none.
+// New returns a backend on a file, which it creates if there is none.
 func New(file string) (*Backend, error) {
 	// A transaction that will write must begin with the file's write lock. Two transactions that
 	// began with a read would block each other.
@@ -72,7 +72,7 @@ func (b *Backend) String() string { return "SQLite" }
 
 type session struct{ db *sql.DB }
 
-// Close has nothing to close.
+// Close does nothing, since there is nothing to close.
 func (s session) Close() error { return nil }
 
 // A hold is a row of the table holds.
@@ -105,7 +105,7 @@ func (st *step) remaining() time.Duration {
 	return time.Duration(first - st.now)
 }
 
-// of returns an owner's hold. Its count is 0 if the owner has none.
+// of returns an owner's hold, with a count of 0 if the owner has none.
 func (st *step) of(owner string) hold {
 	for _, h := range st.holds {
 		if h.owner == owner {
@@ -127,7 +127,7 @@ func (s session) do(
 		return notDone(err)
 	}
 	defer tx.Rollback() // does nothing after Commit
-	// The clock is read after the wait for the file's write lock. An earlier time would be old.
+	// The clock is read after the wait for the file's write lock: an earlier time would be stale.
 	st := &step{ctx, tx, []byte(name), time.Now().UnixNano(), nil}
 	if err := st.load(kind); err != nil {
 		return notDone(err)
@@ -218,7 +218,7 @@ func (st *step) nextToken() (token uint64, err error) {
 	return token, err
 }
 
-// acquirePermits carries out an acquisition of permits.
+// acquirePermits implements Acquire for permits.
 func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireResult) error {
 	limit, err := st.limit(req.Permits, req.Limit)
 	if err != nil {
@@ -232,7 +232,7 @@ func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireR
 	}
 	if h.count != req.Permits && out+req.Permits > limit {
 		res.Remaining = st.remaining()
-		return st.put(hold{owner: req.Owner}) // deletes a hold with another number of permits
+		return st.put(hold{owner: req.Owner}) // deletes a hold with a different number of permits
 	}
 	if err := st.sweep(); err != nil {
 		return err
@@ -247,8 +247,8 @@ func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireR
 	})
 }
 
-// limit returns the semaphore's limit. It is the request's limit, or else the limit that the store
-// was told last. If no permit is acquired, the store has no limit of its own.
+// limit returns the semaphore's limit. It is the request's limit, or else the last limit that the
+// store was given. If no permit is acquired, the store has no limit of its own.
 func (st *step) limit(permits, limit int) (int, error) {
 	if limit == 0 && len(st.holds) > 0 {
 		err := st.QueryRowContext(st, `SELECT permits FROM totals WHERE name = ?`, st.name).
@@ -266,8 +266,8 @@ func (st *step) limit(permits, limit int) (int, error) {
 	return limit, nil
 }
 
-// mine returns the hold that a request is about. If the hold has another number of permits than the
-// request, it is released.
+// mine returns the hold that a request concerns. If the hold has a different number of permits than
+// the request, it is released.
 func (st *step) mine(kind backend.Kind, owner string, permits int) (hold, error) {
 	h := st.of(owner)
 	if kind == backend.Permits && h.count != permits {

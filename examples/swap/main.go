@@ -1,4 +1,4 @@
-// Command swap runs the same program on any of the stores. Only the line that makes the backend
+// Command swap runs the same program on any of the stores. Only the line that creates the backend
 // differs.
 //
 //	go run ./examples/swap -backend memory

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxFlights is the largest number of batches that may be under way at a time. Later commands
+	// maxFlights is the largest number of batches that may be under way at once. Later commands
 	// wait until one of them is answered. With only one batch, the client would be idle while the
 	// server works, and the server while the client works.
 	maxFlights = 6
@@ -34,8 +34,8 @@ const (
 
 // A Sender sends commands C for many goroutines. Each goroutine waits only for its own results R,
 // and only until its context ends. The first few commands are sent at once. Commands that come
-// while these are under way are collected. They go together when one of the batches under way is
-// answered. So a single goroutine never waits for another.
+// while these are under way are collected. They are sent together when one of the batches under way
+// is answered. So a single goroutine never waits for another.
 //
 // Commands are sent without the values of their contexts, whether their batch has one caller or
 // several. Otherwise, the hooks of a client library could get the values of another goroutine.
@@ -53,12 +53,12 @@ type Sender[C, R any] struct {
 	waiting  []*parcel[C, R] // parcels that wait for a flight
 	awaited  int             // the number of parcels that letCome waits for, or 0
 	back     chan struct{}   // closed when awaited parcels wait
-	taken    int             // how often a flight has taken the waiting parcels
+	taken    int             // how many times a flight has taken the waiting parcels
 	watched  bool            // late is scheduled
 	landed   sync.Cond       // signals the end of a flight
 }
 
-// A parcel has the commands of one call of Send.
+// A parcel holds the commands of one call of Send.
 type parcel[C, R any] struct {
 	ctx      context.Context
 	commands []C
@@ -67,8 +67,8 @@ type parcel[C, R any] struct {
 	batch    *batch[C, R]  // the batch that it is sent with; guarded by Sender.mu
 }
 
-// A batch has the parcels that are sent together. The batch is also the context of its request, and
-// ends when the last caller has left.
+// A batch holds the parcels that are sent together. The batch is also the context of its request,
+// and ends when the last caller has left.
 type batch[C, R any] struct {
 	ctx     context.Context // the only caller's context; for several callers, one that end cancels
 	parcels []*parcel[C, R]
@@ -94,7 +94,7 @@ func New[C, R any](send func(context.Context, []C) []R, recall func([]C) bool) *
 	return s
 }
 
-// Limit sets how many batches may be under way at a time, and returns s. The default is 6, for
+// Limit sets how many batches may be under way at once, and returns s. The default is 6, for
 // servers where a single command is cheap. If a batch costs hardly more than a single command,
 // fewer flights are better, since they make larger batches. Call Limit before the first Send.
 func (s *Sender[C, R]) Limit(flights int) *Sender[C, R] {
@@ -104,7 +104,7 @@ func (s *Sender[C, R]) Limit(flights int) *Sender[C, R] {
 
 // Send sends commands together and returns their results. If ctx ends before that, Send returns the
 // error of ctx. Its kind is [backend.Retry] if the commands were not sent and never will be.
-// Otherwise it is [backend.Unknown], and the caller must not change the commands any more.
+// Otherwise it is [backend.Unknown], and the caller must no longer change the commands.
 func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &backend.Error{Kind: backend.Retry, Err: err}
@@ -138,7 +138,7 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	}
 }
 
-// start starts a flight, unless there are enough. s.mu is held.
+// start starts a flight, unless there are enough. The caller must hold s.mu.
 func (s *Sender[C, R]) start() {
 	if s.flights < s.most {
 		s.flights++
@@ -148,7 +148,7 @@ func (s *Sender[C, R]) start() {
 	}
 }
 
-// watch makes late run after a while, if that isn't scheduled yet. s.mu is held.
+// watch schedules late, unless it is already scheduled. The caller must hold s.mu.
 func (s *Sender[C, R]) watch() {
 	if s.watched {
 		return
@@ -291,7 +291,7 @@ func (s *Sender[C, R]) yield(b *batch[C, R]) {
 
 // letCome waits a short time for n parcels. It is for a Sender with one flight. Without this wait,
 // commands that come just after the start of a flight would wait until its end, and batches would
-// become smaller. s.mu is held, except during the wait.
+// become smaller. The caller must hold s.mu, which is unlocked during the wait.
 func (s *Sender[C, R]) letCome(n int) {
 	back := make(chan struct{}) // local, since an overdue flight may replace s.back
 	s.awaited, s.back = n, back

@@ -17,22 +17,22 @@ import (
 
 // A Client finds the servers of channels.
 type Client interface {
-	// Locate returns the server that has a channel.
+	// Locate returns the server to subscribe to for a channel.
 	Locate(ctx context.Context, channel string) (Server, error)
 
 	// Reload is called when the answers of Locate may be out of date. It doesn't wait for a server.
 	Reload(ctx context.Context)
 
-	// Kind gives a [backend.ErrorKind] to an error of a Conn.
+	// Kind adds a [backend.ErrorKind] to an error of a Conn.
 	Kind(err error) error
 }
 
-// A Server is a server of channels.
+// A Server is a server to subscribe to.
 type Server struct {
 	Addr string // identifies the server
 
-	// Connect returns a connection that passes the server's messages on to the receiver. It may
-	// delay the actual connecting. If that fails later, the first Tell returns the error.
+	// Connect returns a connection that passes the server's messages to the receiver. It may
+	// connect lazily. If connecting fails later, the first Tell returns the error.
 	Connect func(*Receiver) Conn
 }
 
@@ -41,9 +41,9 @@ type Conn interface {
 	// Tell sends a command for each of the orders in one round trip, and returns when the server
 	// has answered them. An order lists the channels of its command. The receiver gets the server's
 	// confirmation for each channel, perhaps a little later. If the server refuses any order,
-	// refusals has an error for each refused order and nil for the others. If another server has
-	// the channel, the error wraps [ErrMoved]. If err isn't nil, the connection can't be used any
-	// more. A Ping has one order without channels.
+	// refusals holds an error for each refused order and nil for the others. If the channel has
+	// moved to another server, the error wraps [ErrMoved]. If err isn't nil, the connection can no
+	// longer be used. A Ping has one order without channels.
 	Tell(ctx context.Context, verb Verb, orders [][]string) (refusals []error, err error)
 
 	// Lost returns a channel. When the connection breaks, the channel receives the reason, or is
@@ -64,7 +64,7 @@ const (
 	Ping        Verb = "ping"
 )
 
-// ErrMoved is wrapped in a server's refusal if another server has the channel.
+// ErrMoved is wrapped by a server's refusal if the channel has moved to another server.
 var ErrMoved = errors.New("another server has the channel")
 
 var (
@@ -78,11 +78,12 @@ var (
 
 // Options configure subscriptions. The zero value is for one server and the plain commands.
 type Options struct {
-	// Sharded says that the commands for sharded channels are used. Each channel gets its own
-	// command, since all channels of one command would have to be in the same slot.
+	// Sharded selects the commands for sharded channels. Each channel gets its own command, since
+	// all channels of one command would have to be in the same slot.
 	Sharded bool
 
-	// Spread says that channels are spread over several servers, and may move from one to another.
+	// Spread reports whether channels are spread over several servers, and may move from one to
+	// another.
 	Spread bool
 
 	// CheckEvery is the time between two pings on a connection. If it is zero, there are no pings.
@@ -90,15 +91,15 @@ type Options struct {
 }
 
 // A Subscriber keeps all subscriptions of a session. It uses one connection or, with Spread, one to
-// each server that has a channel. Without Spread, one connection is also enough in a cluster, since
-// the servers pass messages on to each other.
+// each server of a channel. Without Spread, one connection is also enough in a cluster, since the
+// servers pass messages on to each other.
 //
 // For each server, one goroutine runs the method run. It owns the connection and makes all calls
 // that may block, which are those that connect, subscribe and unsubscribe. Messages and
 // confirmations of the server come from a goroutine of the client library.
 //
 // A connection is replaced after its first error, since a client library that reconnects by itself
-// doesn't report when it did. A connection without subscriptions is closed after a while. Its
+// doesn't report when it does. A connection without subscriptions is closed after a while. Its
 // server is then forgotten, since later channels may be at another address.
 type Subscriber struct {
 	client  Client
@@ -116,7 +117,7 @@ type Subscriber struct {
 	telling bool     // a goroutine tells them
 }
 
-// A change says that a subscription has broken, or works again.
+// A change records that a subscription has broken, or works again.
 type change struct {
 	sub    *subscription
 	broken error // nil: it works again
@@ -138,12 +139,12 @@ func New(client Client, options Options) *Subscriber {
 // Close ends all subscriptions. It doesn't wait.
 func (s *Subscriber) Close() { s.stop() }
 
-// Meaning says why the subscribers of a channel are woken.
+// Meaning is the reason why the subscribers of a channel are woken.
 type Meaning uint8
 
 // The meanings.
 const (
-	Freed  Meaning = iota // a lock or permits may be free
+	Freed  Meaning = iota // a lock or permits may have become free
 	Kept                  // the lock is kept, which only matters to subscribers that watch
 	Missed                // messages may have been lost
 )
@@ -160,7 +161,7 @@ type channel struct {
 	hear    func(message string) // instead of decode; see Listen
 	server  *server              // nil while its server isn't known
 	state   state                // see become
-	changes int                  // how often state has changed
+	changes int                  // how many times state has changed
 	watched int                  // the number of Watch calls that observe it
 	subs    []*subscription
 	alone   bool // it needs its own commands, since the server refused one for several channels
@@ -178,7 +179,7 @@ const (
 	leaving       // the server was told to unsubscribe, and has not confirmed it
 )
 
-// become notes a new state.
+// become sets the state.
 func (ch *channel) become(st state) {
 	ch.state = st
 	ch.changes++
@@ -205,9 +206,9 @@ func (s *Subscriber) Subscribe(
 	return s.subscribe(ctx, channel, decode, nil, wake, changed)
 }
 
-// Listen is Subscribe for a channel whose messages are more than wake-ups. hear is called only once
-// for each message, even if the channel has several listeners. So all listeners must pass the same
-// hear. again is called when messages may have been missed.
+// Listen is like Subscribe, but for a channel whose messages are more than wake-ups. hear is called
+// only once for each message, even if the channel has several listeners. So all listeners must pass
+// the same hear. again is called when messages may have been missed.
 func (s *Subscriber) Listen(
 	ctx context.Context, channel string, hear func(message string), again func(),
 	changed func(broken error),
@@ -272,7 +273,7 @@ func (s *Subscriber) add(
 	return sub, answer, nil
 }
 
-// channel returns the channel of this name. The mutex is held.
+// channel returns the channel of this name. The caller must hold s.mu.
 func (s *Subscriber) channel(name string) *channel {
 	ch := s.channels[name]
 	if ch == nil {
@@ -282,7 +283,7 @@ func (s *Subscriber) channel(name string) *channel {
 	return ch
 }
 
-// Listens says whether a channel has a subscriber, or is about to get one.
+// Listens reports whether a channel has a subscriber, or is about to get one.
 func (s *Subscriber) Listens(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -351,7 +352,7 @@ func (ch *channel) wants() Verb {
 }
 
 // settle makes the channel's next command due, if it needs one. It drops a channel that nobody
-// uses. It is called after any change to a channel. The mutex is held.
+// uses. It is called after any change to a channel. The caller must hold s.mu.
 func (s *Subscriber) settle(ch *channel) {
 	if s.channels[ch.name] != ch {
 		return // the channel was dropped
@@ -375,7 +376,7 @@ func (s *Subscriber) settle(ch *channel) {
 	}
 }
 
-// stands notes that the server has begun to send the messages of a channel. It returns functions
+// stands records that the server has begun to send the messages of a channel. It returns functions
 // that wake the earlier subscribers, since they may have missed messages.
 func (s *Subscriber) stands(ch *channel) (wakes []func(Meaning)) {
 	wakes = ch.standing()
@@ -386,9 +387,9 @@ func (s *Subscriber) stands(ch *channel) (wakes []func(Meaning)) {
 	return wakes
 }
 
-// report notes that a channel's subscriptions have broken or, if broken is nil, work again. It
-// leaves out subscribers that know already. The mutex is held. The caller unlocks it, and then
-// calls tellChanges.
+// report records that a channel's subscriptions have broken or, if broken is nil, work again. It
+// skips subscribers that already know. The caller must hold s.mu, and must call tellChanges after
+// unlocking it.
 func (s *Subscriber) report(ch *channel, broken error) {
 	for _, sub := range ch.subs {
 		if sub.answer == nil && sub.changed != nil && sub.broken != (broken != nil) {
@@ -398,8 +399,8 @@ func (s *Subscriber) report(ch *channel, broken error) {
 	}
 }
 
-// tellChanges tells subscribers the changes that report has noted, unless another goroutine does.
-// Only one does at a time, so that a subscriber gets the changes in their order.
+// tellChanges notifies subscribers of the changes that report recorded, unless another goroutine is
+// doing so. Only one does at a time, so that a subscriber gets the changes in order.
 func (s *Subscriber) tellChanges() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -447,8 +448,8 @@ func wakeAll(wakes []func(Meaning), why Meaning) {
 	}
 }
 
-// leave forgets a channel's server if another server may have the channel now. The channel's state
-// is off. The mutex is held.
+// leave forgets a channel's server if the channel may have moved to another. The channel's state
+// must be off, and the caller must hold s.mu.
 func (s *Subscriber) leave(ch *channel) {
 	if s.options.Spread {
 		delete(ch.server.todo, ch.name)
@@ -490,7 +491,7 @@ func (s *Subscriber) place() {
 	}
 }
 
-// homeless returns the channels that need a server and have none. The mutex is held.
+// homeless returns the channels that need a server and have none. The caller must hold s.mu.
 func (s *Subscriber) homeless() (channels []*channel) {
 	for _, ch := range s.channels {
 		if ch.server == nil && ch.wants() != "" {
@@ -505,8 +506,8 @@ const (
 	maxPause = 2 * time.Second
 )
 
-// backoff returns the pause after a number of failures. It is random in part, so that not all
-// clients of a restarted server come at once.
+// backoff returns the pause after a number of failures. It is partly random, so that the clients of
+// a restarted server don't all come back at once.
 func backoff(failures int) time.Duration {
 	pause := min(minPause<<min(failures, 10), maxPause)
 	return pause/2 + rand.N(pause/2)

@@ -15,7 +15,7 @@ const (
 	maxIdle = time.Minute
 )
 
-// A server is a server of channels, with one connection at a time.
+// A server is a server to subscribe to, with one connection at a time.
 type server struct {
 	addr string
 	kick chan struct{} // wakes run
@@ -29,8 +29,8 @@ type server struct {
 	pause    time.Time           // no new connection before this time
 }
 
-// server returns the server with the address of located. It starts run for a new one. The mutex is
-// held.
+// server returns the server with the address of located. It starts run for a new one. The caller
+// must hold s.mu.
 func (s *Subscriber) server(located Server) *server {
 	srv := s.servers[located.Addr]
 	if srv == nil {
@@ -45,7 +45,7 @@ func (s *Subscriber) server(located Server) *server {
 	return srv
 }
 
-// wake wakes run, so that it sends due commands.
+// wake makes run send due commands.
 func (srv *server) wake() {
 	select {
 	case srv.kick <- struct{}{}:
@@ -53,7 +53,7 @@ func (srv *server) wake() {
 	}
 }
 
-// run makes connections to a server, one after the other, until the server is dropped or the
+// run keeps a server connected, one connection after the other, until the server is dropped or the
 // session is closed.
 func (s *Subscriber) run(srv *server) {
 	for s.needed(srv) {
@@ -165,7 +165,7 @@ func (s *Subscriber) serve(srv *server, conn Conn) error {
 	}
 }
 
-// next returns the next commands for the server, if any. It already notes these commands as sent,
+// next returns the next commands for the server, if any. It already marks these commands as sent,
 // since the server may confirm them before Tell returns.
 func (s *Subscriber) next(srv *server) (verb Verb, orders [][]*channel) {
 	s.mu.Lock()
@@ -210,7 +210,7 @@ func (s *Subscriber) together(srv *server) (verb Verb, orders [][]*channel) {
 }
 
 // tell sends commands, and handles those that the server refuses. It returns an error if the
-// connection can't be used any more.
+// connection can no longer be used.
 func (s *Subscriber) tell(conn Conn, verb Verb, orders [][]*channel) error {
 	names := make([][]string, len(orders))
 	for i, channels := range orders {
@@ -233,8 +233,8 @@ func (s *Subscriber) tell(conn Conn, verb Verb, orders [][]*channel) error {
 	return nil
 }
 
-// refused handles a command that the server refuses. It returns the refusal if the connection can't
-// be used any more.
+// refused handles a command that the server refuses. It returns the refusal if the connection can
+// no longer be used.
 func (s *Subscriber) refused(verb Verb, channels []*channel, refusal error) error {
 	kinded := s.client.Kind(refusal)
 	switch {
@@ -249,7 +249,7 @@ func (s *Subscriber) refused(verb Verb, channels []*channel, refusal error) erro
 	}
 }
 
-// moved notes that another server has the channels.
+// moved records that the channels have moved to another server.
 func (s *Subscriber) moved(channels []*channel) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +259,7 @@ func (s *Subscriber) moved(channels []*channel) {
 	}
 }
 
-// refuse notes that the server refuses a command.
+// refuse records that the server refuses a command.
 func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 	s.mu.Lock()
 	var wakes []func(Meaning)
@@ -284,7 +284,7 @@ func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 	wakeAll(wakes, Missed)
 }
 
-// lost notes that a connection is lost, and with it all its subscriptions on the server. The
+// lost records that a connection is lost, and with it all its subscriptions on the server. The
 // subscribers stay, and the next connection subscribes them again. Waiting calls of Subscribe
 // return an error at once.
 func (s *Subscriber) lost(r *Receiver, err error) {
@@ -353,7 +353,7 @@ func (r *Receiver) Subscribed(name string) {
 }
 
 // Unsubscribed is called when the server has ended a subscription. The reason is a command, or that
-// another server has the channel's slot now.
+// the channel's slot has moved to another server.
 func (r *Receiver) Unsubscribed(name string) {
 	r.about(name, func(ch *channel) ([]func(Meaning), Meaning) {
 		switch ch.state {
@@ -369,8 +369,8 @@ func (r *Receiver) Unsubscribed(name string) {
 	})
 }
 
-// about calls do for a channel, if r still belongs to the server's present connection. Then it
-// calls the functions that do returned.
+// about calls do for a channel, if r still belongs to the server's present connection, and then the
+// functions that do returned.
 func (r *Receiver) about(name string, do func(*channel) ([]func(Meaning), Meaning)) {
 	s := r.subscriber
 	s.mu.Lock()

@@ -9,17 +9,17 @@ import (
 )
 
 // These scripts are our own, not Redisson's, but leave the same data. All of them check whether the
-// key is a lock at all. A script with Again in its name repeats one of Redisson's that did nothing,
-// and its answer is certain.
+// key is a lock at all. A script with Again in its name repeats one of Redisson's scripts that did
+// nothing, and its answer is certain.
 
 //go:embed islock.lua
 var isLockText string
 
-// isFirstLockText is isLockText for scripts that check only their first key. The keys are written
-// as constants, since some servers accept nothing else.
+// isFirstLockText is like isLockText, but for scripts that check only their first key. The keys are
+// written as constants, since some servers accept nothing else.
 var isFirstLockText = strings.NewReplacer("(key)", "()", ", key", ", KEYS[1]").Replace(isLockText)
 
-// After its owner's last release, a kept lock is held under a name that no owner has. So the
+// After its owner's last release, a kept lock is held under a name that no owner uses. So the
 // owner's late or repeated requests find no hold, and to all others it is an ordinary held lock.
 
 //go:embed kept.lua
@@ -33,34 +33,35 @@ var keepText string
 const keptSuffix = "-kept"
 
 const (
-	// onMaster is put before a script that a replica must not answer. A server can become a replica
-	// while its connections stay open. A replica refuses every write, even a DEL that deletes
-	// nothing. A server whose memory is full permits a DEL, and then also the rest of the script.
+	// onMaster is prepended to a script that a replica must not answer. A server can become a
+	// replica while its connections stay open. A replica refuses every write, even a DEL that
+	// deletes nothing. A server whose memory is full permits a DEL, and then also the rest of the
+	// script.
 	onMaster = `
 if (redis.call('exists', KEYS[2]) == 0) then
     redis.call('del', KEYS[2]);
 end;
 `
-	// hasMode says whether a hash has a mode, as read-write locks do. If the field is a number, it
-	// is the hold count of an owner with the name "mode".
+	// hasMode checks whether a hash has a mode, as read-write locks do. If the field is a number,
+	// it is the hold count of an owner with the name "mode".
 	hasMode = `
 local mode = redis.call('hget', KEYS[1], 'mode');
 local hasMode = mode and not tonumber(mode);
 `
 	// refuseForeign ends a script if the key has a mode, or if it has no expiry and doesn't look
-	// like a lock. A key with an expiry may be foreign data, too, but a client that waits gets the
-	// lock when the key has expired.
+	// like a lock. A key with an expiry may also be foreign data, but then a waiting client gets
+	// the lock once the key has expired.
 	refuseForeign = hasMode + `
 if (hasMode or redis.call('pttl', KEYS[1]) == -1 and not isLock(KEYS[1])) then
     return -1;
 end;
 `
-	// isKept says whether a plain or fair lock is kept. It runs after refuseForeign.
+	// isKept checks whether a plain or fair lock is kept. It runs after refuseForeign.
 	isKept = `
 local owner = redis.call('hlen', KEYS[1]) == 1 and redis.call('hkeys', KEYS[1])[1] or '';
 return (string.sub(owner, -5) == '-kept' or string.sub(owner, -10) == '-kept:fair') and 1 or 0;
 `
-	// spareForeign ends a script if the key exists, but isn't surely a lock. A lock always has an
+	// spareForeign ends a script if the key exists but isn't certainly a lock. A lock always has an
 	// expiry.
 	spareForeign = hasMode + `
 if (hasMode or redis.call('hlen', KEYS[1]) > 0 and (redis.call('pttl', KEYS[1]) < 0 or not isLock(KEYS[1]))) then
@@ -101,14 +102,14 @@ func (d Dialect) ReleaseAgain(req backend.ReleaseRequest) Call {
 	return c
 }
 
-// MayHold says whether the owner may still hold the lock after a release with this result. A
+// MayHold reports whether the owner may still hold the lock after a release with this result. A
 // replica may have given the answer, or the server may have had no memory.
 func MayHold(res backend.ReleaseResult, err error) bool {
 	return errors.Is(err, errNoMemory) || err == nil && res.Outcome == backend.NotHeld
 }
 
-// RenewAgain repeats a [Renew] whose answer was no. A replica can't give its answer.
-// [ParseRenewAgain] reads its reply.
+// RenewAgain repeats a [Renew] whose answer was no. A replica can't answer it. [ParseRenewAgain]
+// reads its reply.
 func RenewAgain(req backend.RenewRequest) Call {
 	return call(renewAgainScript, 2, req.Name, Channel(req.Name), millis(req.Lease), req.Owner)
 }

@@ -48,7 +48,7 @@ func (s *session) AcquireBatch(
 		func(group []int) { b.send(ctx, group) })
 }
 
-// acquires is one call of AcquireBatch.
+// acquires is the state of one call of AcquireBatch.
 type acquires struct {
 	*session
 	reqs   []backend.AcquireRequest // a copy that belongs to the batch
@@ -58,8 +58,8 @@ type acquires struct {
 
 func (b *acquires) fail(i int, err error) { b.answer(i, backend.AcquireResult{}, err) }
 
-// send sends the attempts of a group together. If an attempt is refused by a key that is perhaps no
-// lock, send checks the key. It sends these checks together, too.
+// send sends the attempts of a group together. If an attempt is refused by a key that may not be a
+// lock, send checks the key. It also sends these checks together.
 func (b *acquires) send(ctx context.Context, group []int) {
 	group = slices.DeleteFunc(slices.Clone(group), func(index int) bool {
 		err := b.denied.take(b.kinds[index])
@@ -102,7 +102,7 @@ func (b *acquires) send(ctx context.Context, group []int) {
 	}
 }
 
-// triedInLine notes the answer to an attempt at a fair lock without a place in line.
+// triedInLine records the answer to an attempt to acquire a fair lock without a place in line.
 func (s *session) triedInLine(
 	ctx context.Context, req backend.AcquireRequest, sent time.Time, r Reply,
 ) {
@@ -150,7 +150,7 @@ func (s *session) ReleaseBatch(
 		func(group []int) { b.send(ctx, group) })
 }
 
-// releases is one call of ReleaseBatch.
+// releases is the state of one call of ReleaseBatch.
 type releases struct {
 	*session
 	reqs   []backend.ReleaseRequest // a copy that belongs to the batch
@@ -161,7 +161,7 @@ type releases struct {
 func (b *releases) fail(i int, err error) { b.answer(i, backend.ReleaseResult{}, err) }
 
 // send sends the releases of a group together, and counts the waiting clients for the requests that
-// ask for their number. Releases that may have left a hold are repeated, also together.
+// ask for their number. It repeats those that may have left a hold, again together.
 func (b *releases) send(ctx context.Context, group []int) {
 	calls := make([]Call, len(group))
 	questions := make(map[int]Command) // commands that follow a script
@@ -208,10 +208,10 @@ func (b *releases) send(ctx context.Context, group []int) {
 	}
 }
 
-// atNodes groups the chosen requests by the node of the cluster that has their locks. Without a
-// cluster there is one group. It calls send for all groups at the same time, and for each group in
-// chunks of maxSteps, one after the other. If no node is known for a request, or its node can't be
-// reached, atNodes calls fail.
+// atNodes groups the chosen requests by the cluster node that stores their locks. Without a cluster
+// there is one group. It calls send for all groups concurrently, and for each group in chunks of
+// maxSteps, one after the other. If no node is known for a request, or its node can't be reached,
+// atNodes calls fail.
 func (s *session) atNodes(
 	ctx context.Context, chosen []int, name func(int) string, fail func(int, error),
 	send func(group []int),
@@ -255,8 +255,8 @@ func (s *session) finish(ctx context.Context, calls []Call, replies []Reply) []R
 	return replies
 }
 
-// runAsking is runTogether with a further command, a question, after some of the scripts. If the
-// server refuses a script for several locks, runAsking sends one for each lock.
+// runAsking is like runTogether, but sends a further command, a question, after some of the
+// scripts. If the server refuses a script for several locks, runAsking sends one for each lock.
 func (s *session) runAsking(
 	ctx context.Context, calls []Call, questions map[int]Command,
 ) (replies []Reply, answers map[int]Reply) {
@@ -299,7 +299,7 @@ func (s *session) runAsking(
 }
 
 // sendAsking sends scripts, with a question after some of them. If the server didn't know a script,
-// the answer to its question means nothing, and sendAsking leaves it out.
+// the answer to its question is meaningless, and sendAsking omits it.
 func (s *session) sendAsking(
 	ctx context.Context, calls []Call, questions map[int]Command,
 ) (replies []Reply, answers map[int]Reply) {

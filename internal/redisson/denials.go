@@ -10,13 +10,13 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// denials notes acquisitions whose scripts failed because the server denied a command or a key, for
-// lack of a permission or a declaration. Such a script may have written before the error, so the
-// error is Unknown, and the client would repeat the attempt forever. Therefore the session doesn't
-// send the next acquisition of the kind, but answers it with an error that is Refused, since it has
-// certainly done nothing. This error ends the call, and the client then releases what earlier
-// attempts may have acquired. The session sends the acquisition after that, since the server may
-// permit it by then.
+// denials records acquisitions whose scripts failed because the server denied a command or a key,
+// for lack of a permission or a declaration. Such a script may have written before the error, so
+// the error is Unknown, and the client would repeat the attempt forever. Therefore the session
+// doesn't send the next acquisition of the kind, but answers it with an error that is Refused,
+// since it has certainly done nothing. This error ends the call, and the client then releases what
+// earlier attempts may have acquired. The session sends the acquisition after that, since the
+// server may permit it by then.
 type denials struct {
 	mu   sync.Mutex
 	last map[*kind]error
@@ -34,7 +34,7 @@ func (d *denials) take(k *kind) error {
 	return &backend.Error{Kind: backend.Refused, Err: err}
 }
 
-// note notes the error of an acquisition of a kind, if that is a denial.
+// note records the error of an acquisition of a kind if it is a denial.
 func (d *denials) note(k *kind, err error) {
 	if !errors.Is(err, errDenied) {
 		return
@@ -48,9 +48,9 @@ func (d *denials) note(k *kind, err error) {
 }
 
 // runRelease runs a release. Unlike an acquisition, a release uses the lock's channel as a key. If
-// the user has no permission for that key, runRelease sends the release again with another channel,
-// to which nobody listens. Then the lock gets released, but the message wakes no client, and the
-// waiting clients poll.
+// the user has no permission for that key, runRelease sends the release again with a channel to
+// which nobody listens. Then the lock is released, but the message wakes no client, and the waiting
+// clients poll.
 func (s *session) runRelease(ctx context.Context, k *kind, name string, call Call) Reply {
 	r := s.run(ctx, call)
 	if mute, ok := k.mute(name, call); ok && r.deniedKeys() {
@@ -74,7 +74,7 @@ func (k *kind) mute(name string, call Call) (Call, bool) {
 	return call, true
 }
 
-// deniedKeys says whether the server denied the user one of the keys.
+// deniedKeys reports whether the server denied the user one of the keys.
 func (r Reply) deniedKeys() bool {
 	return strings.HasPrefix(r.Refusal, "NOPERM") && strings.Contains(r.Refusal, "key")
 }

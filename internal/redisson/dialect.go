@@ -7,12 +7,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A Dialect says how releases are published. All programs that share locks must use the same. The
-// zero value is for PUBLISH.
+// A Dialect determines how releases are published. All programs that share locks must use the same
+// one. The zero value is for PUBLISH.
 type Dialect struct {
-	// Sharded says that releases are published with SPUBLISH, not with PUBLISH. A Redis Cluster
-	// passes the messages on only within the shard that has the slot. The listeners then use
-	// SSUBSCRIBE.
+	// Sharded reports whether releases are published with SPUBLISH instead of PUBLISH. A Redis
+	// Cluster propagates such messages only within the shard that serves the slot. The listeners
+	// then use SSUBSCRIBE.
 	Sharded bool
 }
 
@@ -37,7 +37,7 @@ func (d Dialect) script(plain, sharded Script) Script {
 }
 
 // CheckSharded reads the answer to PUBSUB SHARDNUMSUB. err is nil or an error with its kind, and
-// text is the server's error reply in err. CheckSharded returns nil if the server can have a
+// text is the server's error reply in err. CheckSharded returns nil if the server supports a
 // sharded dialect, as far as is known. If the server is too old, the error is of kind
 // [backend.Refused].
 func CheckSharded(text string, err error) error {

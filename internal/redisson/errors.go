@@ -9,15 +9,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// errNoMemory is wrapped in the error of a step for which the server has no memory.
+// errNoMemory is wrapped by the error of a step for which the server has no memory.
 var errNoMemory = errors.New("the server is out of memory")
 
-// errDenied is wrapped in the error of a script to which the server denied a command or a key, and
-// would deny it again. See denials.
+// errDenied is wrapped by the error of a script to which the server denied a command or a key, and
+// would again. See denials.
 var errDenied = errors.New("the server refuses a part of the step")
 
-// ServerError gives an error its kind. The parameter text is the server's error reply in the error.
-// The kind depends only on the first word of text, and on whether text is about a running script.
+// ServerError adds the kind to an error whose text is the server's error reply. The kind depends
+// only on the first word of text, and on whether text is about a running script.
 //
 // An error from inside a script is [backend.Unknown], since the script may have written before. For
 // example, a release without permission for the channel has already deleted the key. The exceptions
@@ -47,16 +47,17 @@ func ServerError(text string, err error) error {
 	}
 }
 
-// beforeFirstWrite has the errors that a server raises only at a script's first write, never at a
-// later one. Our scripts don't declare whether they write, so the errors come only while they run.
+// beforeFirstWrite contains the errors that a server raises only at a script's first write, never
+// at a later one. Our scripts don't declare whether they write, so the errors come only while they
+// run.
 var beforeFirstWrite = map[string]bool{
 	"READONLY":   true,
 	"NOREPLICAS": true,
 	"MISCONF":    true,
 }
 
-// beforeScript has the kinds of errors about the command itself, before a script runs. Other errors
-// are Unknown.
+// beforeScript maps errors about the command itself, raised before a script runs, to their kinds.
+// Other errors are Unknown.
 var beforeScript = map[string]backend.ErrorKind{
 	"LOADING":     backend.Retry,
 	"MASTERDOWN":  backend.Retry,
@@ -79,10 +80,10 @@ const (
 	pointless  = "pointless"
 )
 
-// pointlessErrors match errors that the same command would get every time, from a server or a proxy
-// before it. The server or the proxy may have no commands that run scripts, or none that subscribe.
-// It may lack the client's database, or be no cluster. A proxy that checks scripts may reject one.
-// In all these cases, the command did nothing.
+// pointlessErrors match errors that the same command would get every time, from a server or from a
+// proxy in front of it. The server or the proxy may have no commands that run scripts, or none that
+// subscribe. It may lack the client's database, or not be a cluster. A proxy that checks scripts
+// may reject one. In all these cases, the command did nothing.
 var pointlessErrors = []advisedError{
 	{regexp.MustCompile("^(?:ERR )?(?:unknown|unsupported) command ['`](?i:evalsha|eval)['`]" +
 		"|^NOPERM .*'(?i:evalsha|eval)'|^ERR command (?i:evalsha|eval) not support"),
@@ -111,7 +112,7 @@ var deniedErrors = []advisedError{
 		"the server must have the commands that the backend's package documentation lists"},
 }
 
-// An advisedError is a kind of error text, with advice for the user.
+// An advisedError is a pattern of error texts, with advice for the user.
 type advisedError struct {
 	text   *regexp.Regexp
 	advice string
@@ -128,8 +129,8 @@ func adviceOn(text string, kinds []advisedError) string {
 }
 
 // wrappedError matches how servers before 7.0, and miniredis, report the error of a command inside
-// a script. They put its code far inside the text. The pattern has only codes that these servers
-// raise at a script's first write, or before. Other errors keep the code ERR.
+// a script. They put its code far inside the text. The pattern contains only codes that these
+// servers raise at a script's first write, or before. Other errors keep the code ERR.
 var wrappedError = regexp.MustCompile(
 	`^ERR Error (?:running script \(call to f_[0-9a-f]{40}\)|compiling script \(new function\)): ` +
 		`(?:(?:@?user_script)?: ?\d+: )+-?(WRONGTYPE|READONLY|OOM) `)

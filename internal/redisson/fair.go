@@ -10,13 +10,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A fair lock has the data of Redisson's RFairLock, but scripts of our own. The data are the hash
-// of a plain lock, a list of the owners that wait, and a sorted set that says until when each of
-// them counts. Another sorted set says until when each of our owners has its place.
+// A fair lock has the data of Redisson's RFairLock, but uses our own scripts. The data are the hash
+// of a plain lock, a list of the owners that wait, and a sorted set of the times until which each
+// of them counts. Another sorted set holds the times until which each of our owners keeps its
+// place.
 //
 // Redisson's scripts wake the first in line, and it asks again. If the lock is free at the end of
 // one of our scripts, and the first in line is ours, the script gives the lock to that owner for a
-// short time. It tells the owner's client so on a channel.
+// short time. It notifies the owner's client on a channel.
 
 var (
 	//go:embed fair.lua
@@ -52,10 +53,10 @@ var (
 )
 
 // fairSuffix marks our owners of fair locks. An owner in line without it is Redisson's. A holder
-// without it has Redisson's fair lock, or a plain lock.
+// without it holds Redisson's fair lock, or a plain lock.
 const fairSuffix = ":fair"
 
-// inLine returns the name of an owner in a fair lock.
+// inLine returns the name under which a fair lock stores an owner.
 func inLine(owner string) string { return owner + fairSuffix }
 
 // clientOf returns the client of an owner, which is the part before the last colon.
@@ -68,9 +69,9 @@ func clientOf(owner string) string {
 
 const grantsPrefix = "distsync_fair_grants:"
 
-// grants returns the prefix of the names of a lock's grant channels. The rest of such a name is a
-// client. On its channel, a client hears which of its owners was given a lock. All locks have one
-// prefix, but with sharded channels each lock has its own.
+// grants returns the prefix of the names of a lock's grant channels. The rest of such a name
+// identifies a client. On its channel, a client hears which of its owners was given a lock. All
+// locks share one prefix, but with sharded channels each lock has its own.
 func (d Dialect) grants(name string) string {
 	if d.Sharded {
 		return tagged(grantsPrefix, name, ":")
@@ -102,7 +103,7 @@ func (d Dialect) AcquireFair(req backend.AcquireRequest) Call {
 			flag(req.Reentry), flag(req.Waited > 0 && req.Place > 0)}}
 }
 
-// flag writes a bool for a script.
+// flag formats a bool for a script.
 func flag(set bool) string {
 	if set {
 		return "1"
@@ -131,8 +132,8 @@ func (d Dialect) KeepPlaces(req backend.PlacesRequest) []Call {
 	return calls
 }
 
-// ReleaseFair releases one hold, or gives up a place. [ParseRelease] reads its reply. A no is
-// certain.
+// ReleaseFair releases one hold, or gives up a place. [ParseRelease] reads its reply. If it says
+// no, that is certain.
 func (d Dialect) ReleaseFair(req backend.ReleaseRequest) Call {
 	return Call{d.script(fairReleaseScript, shardedFairReleaseScript), fairKeys(req.Name),
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner}}
@@ -173,7 +174,7 @@ func ceil(d time.Duration) time.Duration {
 	return d
 }
 
-// A Turn says how a fair lock was held at the end of a script.
+// A Turn describes how a fair lock was held at the end of a script.
 type Turn struct {
 	Acquired  bool // the owner holds the lock, Count times, and the other fields are zero
 	Count     int
@@ -212,7 +213,7 @@ func ParseQueued(reply any) (backend.AcquireResult, error) {
 		Remaining: turn.Remaining}, err
 }
 
-// A Grant says when a fair lock was given to an owner.
+// A Grant records when a fair lock was given to an owner.
 type Grant struct {
 	Name, Owner string // as in the store
 	At          time.Time
@@ -248,13 +249,13 @@ type observation struct {
 const drift = 100
 
 // since translates a time on the server's clock to ours. The time may also be before the
-// observation. Unless the server's clock was set, the result isn't later than the moment. heard is
+// observation. Unless the server's clock was set, the result isn't later than that moment. heard is
 // when the client got the message with the time. If the server's clock has advanced too far for the
-// time that passed on ours, since returns false.
+// time that passed on our clock, since returns false.
 //
 // If the server's clock was set back after the observation, the result is earlier than necessary. A
-// step forward isn't noticed if it is shorter than the delays of the observation and the message
-// together. Then the result may be too late, but by no more than the delay of the message.
+// step forward goes unnoticed if it is shorter than the combined delays of the observation and the
+// message. Then the result may be too late, but by no more than the delay of the message.
 func (o observation) since(at, heard time.Time) (time.Time, bool) {
 	passed, most := at.Sub(o.at), heard.Sub(o.sent)
 	if o.at.IsZero() || passed > most+most/drift+time.Millisecond {

@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A Fence changes keys for the holder of a fenced lock. Its scripts refuse a stale token.
+// A Fence changes keys for the holder of a fenced lock. Its scripts refuse stale tokens.
 type Fence struct {
 	Store     string // the store's name in errors
 	Transport Transport
@@ -49,10 +49,11 @@ end;
 // cluster, both keys are in the same slot, except for some keys with braces: see Fence.check.
 func FenceKey(key string) string { return apart("distsync_fence:", key) }
 
-// guarded returns a script with a guard of its keys before it. The script is called with the fence
+// guarded returns a script that first runs a guard of its keys. The script is called with the fence
 // keys after its own keys, and with the token after its own arguments. The guard removes the fence
-// keys and the token, so that the script doesn't see them. It names each fence key with a constant
-// index, since some servers accept nothing else. A first line with flags stays the first line.
+// keys and the token, so that the script doesn't see them. It refers to each fence key by a
+// constant index, since some servers accept nothing else. A first line with flags stays the first
+// line.
 func guarded(script string, keys int) string {
 	var b strings.Builder
 	if strings.HasPrefix(script, "#!") || strings.HasPrefix(script, "--!") {
@@ -155,7 +156,7 @@ func (f Fence) check(keys []string) error {
 	return nil
 }
 
-// reason returns why a call has failed.
+// reason returns the reason why a call failed.
 func (f Fence) reason(r Reply) error {
 	switch code, rest, _ := strings.Cut(r.Refusal, " "); code {
 	case staleToken:
@@ -177,7 +178,7 @@ func (f Fence) errorf(op string, keys []string, err error) error {
 	return fmt.Errorf("%s: fenced %s of %q with token %d: %w", f.Store, op, what, f.Token, err)
 }
 
-// invalid returns the error of a call that does nothing, however often it is repeated.
+// invalid returns the error of a call that can never do anything, however often it is repeated.
 func invalid(format string, args ...any) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf(format, args...)}
 }

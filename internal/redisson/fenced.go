@@ -8,7 +8,7 @@ import (
 )
 
 // A fenced lock has the data of Redisson's RFencedLock. It is a plain lock, and all steps except
-// the acquisition treat it as one. A second key, which never expires, has the token of the last
+// the acquisition treat it as one. A second key, which never expires, stores the token of the last
 // acquisition. Redisson counts acquisitions. Here a token is the number of microseconds since 1970
 // by the server's clock, or the last token plus one if that is larger. So tokens grow even if the
 // key gets lost.
@@ -26,8 +26,8 @@ func AcquireFenced(req backend.AcquireRequest) Call {
 
 func tokenKey(name string) string { return tagged("redisson_lock_token:", name, "") }
 
-// ParseFenced reads the reply to [AcquireFenced], which has the count of the owner's holds and the
-// token. If the lock was not acquired, the reply is the same as for [Acquire].
+// ParseFenced reads the reply to [AcquireFenced], which contains the count of the owner's holds and
+// the token. If the lock was not acquired, the reply is the same as for [Acquire].
 func ParseFenced(reply any) (backend.AcquireResult, error) {
 	words, granted := reply.([]any)
 	if !granted {

@@ -36,11 +36,11 @@ const (
 	permitsOut = "permits"
 )
 
-// Found is the state of a lock as it is in the store.
+// Found is the state of a lock as the store keeps it.
 type Found struct {
 	what    string
 	limit   int
-	rest    int // how many more holders or permits there are
+	rest    int // the number of further holders or permits
 	holders []held
 	line    []string
 }
@@ -160,8 +160,8 @@ func (f Found) permits() (all []backend.Holder) {
 	return all
 }
 
-// certain says whether f is surely a held lock, and not data that looks like one. Such data has no
-// expiry, or members that aren't ids of permits.
+// certain reports whether f is certainly a held lock, and not data that looks like one. Such data
+// has no expiry, or members that aren't ids of permits.
 func (f Found) certain() bool {
 	for _, h := range f.holders {
 		if f.what == permitsOut && len(h.owner) != idLen && len(h.owner) != hex.EncodedLen(idLen) ||
@@ -214,15 +214,15 @@ func readOnly(r Reply) Reply {
 }
 
 const (
-	minPage = 10  // the least number of keys that a server scans for one page of a list
-	maxPage = 500 // the most; the server does nothing else while it scans them
+	minPage = 10  // the minimum number of keys that a server scans for one page of a list
+	maxPage = 500 // the maximum; the server does nothing else while it scans them
 
-	// maxCandidates is the number of names that are inspected in one pipeline. It bounds for how
-	// long other clients of the server wait.
+	// maxCandidates is the number of names that are inspected in one pipeline. It bounds how long
+	// other clients of the server wait.
 	maxCandidates = 100
 )
 
-// A position says where a list goes on.
+// A position is the point at which a list continues.
 type position struct {
 	kind   string // of keys; hashes come before sorted sets
 	cursor string // of SCAN
@@ -285,7 +285,7 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return backend.ListResult{Locks: locks, Next: next}, nil
 }
 
-// position returns the position where a list goes on, or the first one if after is empty.
+// position returns the position at which a list continues, or the first one if after is empty.
 func (s *session) position(ctx context.Context, after string) (position, error) {
 	if after != "" {
 		return parsePosition(after)
@@ -302,8 +302,8 @@ func (s *session) position(ctx context.Context, after string) (position, error) 
 	return p, nil
 }
 
-// after returns the position after p, whose SCAN has returned this cursor. It returns "" at the end
-// of the list.
+// after returns the position that follows p, given the cursor that p's SCAN returned. It returns ""
+// at the end of the list.
 func (s *session) after(ctx context.Context, p position, cursor string) (string, error) {
 	if p.cursor = cursor; cursor != "0" {
 		return p.String(), nil
@@ -399,7 +399,7 @@ func lockOf(kind, key string) (name string, ok bool) {
 		!strings.HasPrefix(name, placesPrefix)
 }
 
-// inspectAll returns the locks with the given names that exist.
+// inspectAll inspects the locks with the given names, and returns those that exist.
 func (s *session) inspectAll(
 	ctx context.Context, names []string,
 ) (locks []backend.Inspection, err error) {

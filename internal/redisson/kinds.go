@@ -11,43 +11,45 @@ import (
 var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair,
 	backend.Permits)
 
-// A kind says how the locks of one kind are stored. It has the commands of each step, and the
-// meaning of the replies.
+// A kind describes how the locks of one kind are stored: the commands of each step, and the meaning
+// of the replies.
 type kind struct {
-	// owner returns the name that an owner has in the store. It is nil if the store has the owner's
-	// name unchanged.
+	// owner returns the name by which the store knows an owner. It is nil if that is the owner's
+	// own name.
 	owner func(string) string
 
-	// refuse returns an error if no lock of the kind can have this name. It is nil if all names are
-	// possible.
+	// refuse returns an error if a lock of the kind can't have this name. It is nil if all names
+	// are allowed.
 	refuse func(name string) error
 
 	acquire  func(Dialect, backend.AcquireRequest) Call
 	acquired func(reply any) (backend.AcquireResult, error)
 
-	// count asks how many holds the owner has. It is nil if the reply to acquire has this number.
+	// count asks how many holds the owner has. It is nil if the reply to acquire contains that
+	// number.
 	count func(name, owner string) Command
 
-	// blind says that acquire may refuse the caller because of a key that isn't a lock of the kind.
+	// blind reports whether acquire may refuse the caller because of a key that isn't a lock of the
+	// kind.
 	blind bool
 
 	// holders asks who holds a lock, so that the session learns of Redisson's clients: see
 	// strangers. It is nil if the kind doesn't need the answer. holder returns the client of an
-	// owner, and whether the client is one of Redisson's. If untold is set, an owner doesn't show
-	// its client. Then holder returns a string that identifies the owner.
+	// owner, and whether the client is one of Redisson's. If untold is set, an owner doesn't reveal
+	// its client, and holder returns a string that identifies the owner.
 	holders func(name string) Command
 	holder  func(owner string) (client string, stranger bool)
 	untold  bool
 
-	// line says that waiters stand in line in the store: see turns. Such a kind has no channel for
-	// releases.
+	// line reports whether waiters stand in line in the store: see turns. Such a kind has no
+	// channel for releases.
 	line bool
 
 	release  func(Dialect, backend.ReleaseRequest) Call
 	released func(reply any) (backend.ReleaseResult, error)
 
-	// keep is release for a request that keeps the lock afterwards. Its no is certain. It is nil if
-	// locks of the kind can't be kept.
+	// keep is like release, but for a request that keeps the lock afterwards. Its no is certain. It
+	// is nil if locks of the kind can't be kept.
 	keep func(Dialect, backend.ReleaseRequest) Call
 
 	renew   func(Dialect, backend.RenewRequest) Call
@@ -60,14 +62,15 @@ type kind struct {
 	renewAgain    func(backend.RenewRequest) Call
 	renewedAgain  func(reply any) (backend.RenewResult, error)
 
-	// renewTogether is renew for many locks with one lease. [ParseRenewals] reads the reply.
+	// renewTogether is like renew, but for many locks with one lease. [ParseRenewals] reads the
+	// reply.
 	renewTogether func(Dialect, []backend.RenewRequest) Call
 
 	force  func(Dialect, backend.ForceReleaseRequest) Call
 	forced func(reply any) (backend.ForceReleaseResult, error)
 
-	// look asks about a lock. looked reads the replies, and says whether they are certain. If they
-	// aren't, the key is perhaps no lock of the kind, or the lock is perhaps kept.
+	// look asks about a lock. looked reads the replies, and reports whether they are certain. If
+	// they aren't, the key may not be a lock of the kind, or the lock may be kept.
 	look   func(backend.LookRequest) []Command
 	looked func(backend.LookRequest, []Reply) (res backend.LookResult, certain bool, err error)
 
@@ -76,7 +79,7 @@ type kind struct {
 	keys    func(name, owner string) []string // the steps' keys besides the name
 }
 
-// kinds has all kinds of this package.
+// kinds lists all kinds of this package.
 var kinds = [...]kind{
 	backend.Exclusive: exclusive,
 	backend.Fenced:    fenced(),
@@ -171,7 +174,7 @@ func kindOf(k backend.Kind) *kind {
 	return nil
 }
 
-// called returns the name of an owner in the store.
+// called returns the name by which the store knows an owner.
 func (k *kind) called(owner string) string {
 	if k.owner == nil || owner == "" {
 		return owner
@@ -179,9 +182,9 @@ func (k *kind) called(owner string) string {
 	return k.owner(owner)
 }
 
-// inside returns the name of an owner in a read-write lock, with a zero before its number. The
-// scripts of a plain lock look for a field with the owner's name. If an owner runs them on a
-// read-write lock by mistake, they must not find its field.
+// inside returns the name by which a read-write lock stores an owner, with a zero before its
+// number. The scripts of a plain lock look for a field with the owner's name. If an owner runs them
+// on a read-write lock by mistake, they must not find the owner's field.
 func inside(owner string) string {
 	colon := strings.LastIndexByte(owner, ':')
 	if number := owner[colon+1:]; colon < 0 || number == "" ||
@@ -230,12 +233,12 @@ func inAny[R any](call func(R) Call) func(Dialect, R) Call {
 	return func(_ Dialect, req R) Call { return call(req) }
 }
 
-// one adapts a script that renews many holds to one hold.
+// one adapts a script that renews many holds to a single hold.
 func one(renew func([]backend.RenewRequest) Call) func(backend.RenewRequest) Call {
 	return func(req backend.RenewRequest) Call { return renew([]backend.RenewRequest{req}) }
 }
 
-// oneIn does what one does, for a script that depends on the dialect.
+// oneIn is like one, but for a script that depends on the dialect.
 func oneIn(
 	renew func(Dialect, []backend.RenewRequest) Call,
 ) func(Dialect, backend.RenewRequest) Call {

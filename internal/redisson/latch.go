@@ -11,9 +11,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// A latch has the data of Redisson's RCountDownLatch. The data are a string with the count, under
-// the latch's name, without an expiry. The key of an open latch doesn't exist. The scripts are our
-// own, but leave the same data and publish the same messages. Redisson's commands and ours are in
+// A latch has the data of Redisson's RCountDownLatch: a string with the count, under the latch's
+// name, without an expiry. The key of an open latch doesn't exist. The scripts are our own, but
+// leave the same data and publish the same messages. Redisson's commands and ours are in
 // docs/redisson-commands.md.
 
 //go:embed latchset.lua
@@ -66,7 +66,7 @@ func (s *session) Latch(
 	return parse(r, parseLatch)
 }
 
-// mayLatch returns an error if a step of a latch is not possible, or can't be answered.
+// mayLatch returns an error if a step of a latch isn't possible, or the server can't be reached.
 func (s *session) mayLatch(ctx context.Context, name string) error {
 	if s.Cluster {
 		if err := checkSlots(name, LatchChannel(name)); err != nil {
@@ -82,8 +82,7 @@ func (s *session) mayLatch(ctx context.Context, name string) error {
 	return s.probe(ctx)
 }
 
-// parseLatch reads the reply of a latch's step, which says whether the count was set, and the
-// count.
+// parseLatch reads the reply to a step of a latch: whether the count was set, and the count.
 func parseLatch(reply any) (res backend.LatchResult, err error) {
 	words, _ := reply.([]any)
 	if len(words) != 2 {
@@ -105,7 +104,7 @@ func parseLatch(reply any) (res backend.LatchResult, err error) {
 	return res, nil
 }
 
-// subscribeLatch is Subscribe for latches.
+// subscribeLatch implements Subscribe for latches.
 func (s *session) subscribeLatch(
 	ctx context.Context, req backend.SubscribeRequest,
 ) (backend.Subscription, error) {

@@ -13,14 +13,14 @@ type latest struct {
 	until       time.Time
 }
 
-// is notes an acquisition.
+// is records an acquisition.
 func (l *latest) is(name, owner string, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.name, l.owner, l.until = name, owner, until
 }
 
-// isNot forgets the lock if it has this name, since the session perhaps holds it no longer.
+// isNot forgets the lock if it has this name, since the session may no longer hold it.
 func (l *latest) isNot(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,7 +29,7 @@ func (l *latest) isNot(name string) {
 	}
 }
 
-// refuses says whether the latest lock is this one, and another owner of the session holds it.
+// refuses reports whether the latest lock is this one, and another owner of the session holds it.
 func (l *latest) refuses(name, owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,8 +20,8 @@ const (
 )
 
 // Channel returns the name of the channel on which releases of the named lock are published. The
-// braces around the lock's name put both into the same slot of a cluster. A name that has a brace
-// already gets no further ones. Then the slots may differ. See checkSlots.
+// braces around the lock's name put both into the same slot of a cluster. A name that already
+// contains a brace gets no more. Then the slots may differ: see checkSlots.
 func Channel(name string) string {
 	return tagged(channelPrefix, name, "")
 }
@@ -34,8 +34,8 @@ func tagged(before, name, after string) string {
 	return before + "{" + name + "}" + after
 }
 
-// apart is [tagged] for our own keys. Unlike tagged, it never returns the same key for a name with
-// a brace and a name without one.
+// apart is like [tagged], but for our own keys: it never returns the same key for a name with a
+// brace and a name without one.
 func apart(before, name string) string {
 	if strings.Contains(name, "{") {
 		return before + ":" + name
@@ -63,13 +63,13 @@ func refuseBraces(kind, part string) func(name string) error {
 	}
 }
 
-// Unlocked says whether a message on a lock's channel reports a release. Other messages don't
+// Unlocked reports whether a message on a lock's channel reports a release. Other messages don't
 // belong to the protocol, since any program may publish on a channel.
 func Unlocked(message string) (pubsub.Meaning, bool) {
 	return pubsub.Freed, message == unlockMessage || message == readUnlockMessage
 }
 
-// unlockedOrKept is [Unlocked] for locks whose channel also reports that they are kept.
+// unlockedOrKept is like [Unlocked], but for locks whose channel also reports that they are kept.
 func unlockedOrKept(message string) (pubsub.Meaning, bool) {
 	if message == keptMessage {
 		return pubsub.Kept, true
@@ -77,7 +77,7 @@ func unlockedOrKept(message string) (pubsub.Meaning, bool) {
 	return Unlocked(message)
 }
 
-// woken returns a function that wakes a subscriber for a message, if it concerns the subscriber.
+// woken returns a function that wakes a subscriber if a message concerns it.
 func woken(req backend.SubscribeRequest) func(pubsub.Meaning) {
 	return func(why pubsub.Meaning) {
 		if why != pubsub.Kept || req.Watches {
@@ -86,9 +86,9 @@ func woken(req backend.SubscribeRequest) func(pubsub.Meaning) {
 	}
 }
 
-// checkSlots returns an error of kind [backend.Refused] if a cluster has a lock's key and its other
-// keys, including the channel, in different slots. Such a lock could be acquired but never
-// released.
+// checkSlots returns an error of kind [backend.Refused] if a lock's key and its other keys,
+// including the channel, are in different slots of a cluster. Such a lock could be acquired but
+// never released.
 func checkSlots(name string, others ...string) error {
 	slot := Slot(name)
 	for _, key := range others {

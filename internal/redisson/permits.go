@@ -13,14 +13,14 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// A semaphore has the data of Redisson's RPermitExpirableSemaphore, but scripts of our own. One key
-// has the number of available permits. A sorted set has the ids of the acquired permits, ordered by
-// when they expire by the server's clock. Redisson draws a random id for each permit. Our ids are
-// made from the owner, so that a step can be repeated. Redisson checks the number of available
-// permits. Our scripts check the number of acquired ids, and an acquisition with a limit corrects
-// the number of available permits.
+// A semaphore has the data of Redisson's RPermitExpirableSemaphore, but uses our own scripts. One
+// key stores the number of available permits. A sorted set stores the ids of the acquired permits,
+// ordered by their expiry on the server's clock. Redisson draws a random id for each permit. Our
+// ids are made from the owner, so that a step can be repeated. Redisson checks the number of
+// available permits. Our scripts check the number of acquired ids, and an acquisition with a limit
+// corrects the number of available permits.
 //
-// A step that says no is certain, for the reasons that rw.go gives for read-write locks. So no step
+// A no from a step is certain, for the reasons that rw.go gives for read-write locks. So no step
 // needs a second script.
 
 var (
@@ -60,7 +60,7 @@ const (
 	// script keeps the server from other work.
 	maxPermits = 10_000
 
-	// maxLimit is the largest number of permits of a semaphore. Redisson has a Java int for it.
+	// maxLimit is the largest number of permits of a semaphore. Redisson stores it in a Java int.
 	maxLimit = math.MaxInt32
 )
 
@@ -97,7 +97,7 @@ func holderOf(id string) (owner string, kept bool) {
 	return hex.EncodeToString([]byte(id)), kept
 }
 
-// isOurs says whether an id ends as our ids do, and whether its permit is kept.
+// isOurs reports whether an id ends as our ids do, and whether its permit is kept.
 func isOurs(id string) (ours, kept bool) {
 	if len(id) != idLen {
 		return false, false
@@ -109,7 +109,7 @@ func isOurs(id string) (ours, kept bool) {
 
 func permitsKeys(name string) []string { return []string{name, ids(name), PermitsChannel(name)} }
 
-// permits writes a number of permits for a script. A number above maxPermits becomes maxPermits+1,
+// permits formats a number of permits for a script. A number above maxPermits becomes maxPermits+1,
 // which is enough for a refusal.
 func permits(n int) string { return strconv.Itoa(min(n, maxPermits+1)) }
 
@@ -131,8 +131,8 @@ func (d Dialect) ReleasePermits(req backend.ReleaseRequest) Call {
 	}
 }
 
-// KeepPermits releases permits, but keeps them taken for a time. [ParseKeep] reads its reply. A no
-// is certain.
+// KeepPermits releases permits, but keeps them taken for a time. [ParseKeep] reads its reply. If it
+// says no, that is certain.
 func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
 	return Call{d.script(permitsReleaseKeepScript, shardedPermitsReleaseKeepScript),
 		permitsKeys(req.Name),
@@ -163,8 +163,8 @@ func LookPermits(req backend.LookRequest) Call {
 }
 
 // ParsePermits reads the reply to AcquirePermits. The reply is the number of permits that the owner
-// has now. If the owner has none, it is the time until the first acquired permit expires, or the
-// reason why the request is impossible.
+// now holds. If the owner holds none, it is the time until the first acquired permit expires, or
+// the reason why the request is impossible.
 func ParsePermits(reply any) (backend.AcquireResult, error) {
 	switch reply {
 	case int64(-2):
@@ -219,9 +219,9 @@ func lookedPermits(
 	return res, true, err
 }
 
-// Available decodes a message on the channel of a semaphore. The message is the number of available
-// permits that its sender knows of. The number doesn't matter, since more may be available to other
-// clients.
+// Available decodes a message on the channel of a semaphore. The message is the number of permits
+// that are available as far as its sender knows. The number doesn't matter, since more may be
+// available to other clients.
 func Available(message string) (pubsub.Meaning, bool) {
 	_, err := strconv.ParseInt(message, 10, 64)
 	return pubsub.Freed, err == nil

@@ -1,4 +1,4 @@
-// Package redisson keeps locks in Redis and in Valkey as Redisson does. It has the scripts and
+// Package redisson keeps locks in Redis and in Valkey as Redisson does. It contains the scripts and
 // their arguments, the names of keys and channels, the meaning of replies and errors, and the
 // sessions that run the steps. A backend adapts its client library with a [Transport].
 //
@@ -80,8 +80,8 @@ func Renew(req backend.RenewRequest) Call {
 	return call(renewScript, 1, req.Name, millis(req.Lease), req.Owner)
 }
 
-// renewTogether is [Renew] for many locks. All locks must be on the same server, and have the same
-// lease.
+// renewTogether is like [Renew], but for many locks. All locks must be on the same server, and have
+// the same lease.
 func renewTogether(reqs []backend.RenewRequest) Call {
 	n := len(reqs)
 	words := make([]string, 2*n+1)
@@ -95,7 +95,7 @@ func renewTogether(reqs []backend.RenewRequest) Call {
 // ForceRelease frees a lock, in the zero [Dialect].
 func ForceRelease(req backend.ForceReleaseRequest) Call { return Dialect{}.ForceRelease(req) }
 
-// millis writes a duration for a script. The lease of a request is a whole number of milliseconds.
+// millis formats a duration for a script. The lease of a request is a whole number of milliseconds.
 func millis(d time.Duration) string {
 	return strconv.FormatInt(d.Milliseconds(), 10)
 }

@@ -22,7 +22,7 @@ const (
 	maxTogether = 100
 )
 
-// A batch is one call of RenewBatch.
+// A batch is the state of one call of RenewBatch.
 type batch struct {
 	*session
 	reqs   []backend.RenewRequest // a copy, in which choose replaces names and owners
@@ -53,13 +53,13 @@ func (s *session) RenewBatch(
 		})
 	}
 	if s.Cluster {
-		s.Transport.Refresh(ctx) // beside the batches, since it may wait for a node that hangs
+		s.Transport.Refresh(ctx) // not with the batches, since it may wait for a node that hangs
 	}
 	running.Wait()
 }
 
 // choose returns the indexes of the requests that can be sent, and replaces their names and owners
-// by those in the store. It answers the other requests with an error.
+// with those in the store. It answers the other requests with an error.
 func (b *batch) choose(ctx context.Context) (chosen []int) {
 	var down error // why the only server can't be reached, or nil
 	if !b.Cluster && len(b.reqs) > 0 {
@@ -151,9 +151,9 @@ func (b *batch) pick(group []int) []backend.RenewRequest {
 // answerTogether answers the requests of a group for which the reply is yes. It returns the others,
 // which must be sent one by one. If there was no reply, it answers all requests with the error.
 //
-// A yes is certain. A no may come from a proxy that has sent the script to the server of the first
-// name, although other names are elsewhere. An error reply is about only one of the names, and
-// doesn't say which.
+// A yes is certain. A no may come from a proxy that sent the script to the server of the first
+// name, although other names are stored elsewhere. An error reply is about only one of the names,
+// and doesn't say which.
 func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 	results, odd := ParseRenewals(r.Value, len(group))
 	for i, request := range group {
@@ -201,7 +201,7 @@ func (s *session) runBatch(ctx context.Context, calls []Call) []Reply {
 	return runAll(calls, func(cmds []Command) []Reply { return s.Transport.SendBatch(ctx, cmds) })
 }
 
-// runAll is runBatch with the given send.
+// runAll is like runBatch, but uses the given send.
 func runAll(calls []Call, send func([]Command) []Reply) []Reply {
 	if len(calls) == 0 {
 		return nil

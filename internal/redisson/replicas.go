@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Replicas says how many replicas must acknowledge an acquisition within Timeout. If N is zero,
-// none must.
+// Replicas requires that N replicas acknowledge an acquisition within Timeout. If N is zero,
+// acquisitions don't wait for replicas.
 type Replicas struct {
 	N       int
 	Timeout time.Duration
@@ -20,8 +20,7 @@ func (r Replicas) wait() Command {
 	return Command{Verb: "WAIT", Args: []string{strconv.Itoa(r.N), millis(r.Timeout)}}
 }
 
-// ErrNotReplicated is wrapped in the error of an acquisition if too few replicas have acknowledged
-// it.
+// ErrNotReplicated is wrapped by the error of an acquisition that too few replicas acknowledged.
 var ErrNotReplicated = errors.New("the lock is not replicated")
 
 // acknowledged reads the reply to WAIT. It returns nil, or an error that wraps [ErrNotReplicated].

@@ -8,12 +8,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The Parse functions read a reply as client libraries decode RESP. It is nil, an int64, a string,
-// or a []any of these. An unexpected reply is an error of kind [backend.Unknown], since the server
-// may have carried out the command.
+// The Parse functions take a reply as client libraries decode it from RESP: nil, an int64, a
+// string, or a []any of these. An unexpected reply is an error of kind [backend.Unknown], since the
+// server may have carried out the command.
 
-// ParseAcquire reads the reply to [Acquire]. It is nil if the lock was acquired. Otherwise it says
-// how long the present hold lasts.
+// ParseAcquire reads the reply to [Acquire]. The reply is nil if the lock was acquired, or else how
+// long the present hold lasts.
 func ParseAcquire(reply any) (backend.AcquireResult, error) {
 	if reply == nil {
 		return backend.AcquireResult{Acquired: true}, nil
@@ -69,7 +69,8 @@ func ParseKeep(reply any) (backend.ReleaseResult, error) {
 	return ParseReleaseAgain(reply)
 }
 
-// ParseIsForeign reads the reply to [IsForeign]. If that is yes, it returns the error for the step.
+// ParseIsForeign reads the reply to [IsForeign]. If the answer is yes, it returns the error for the
+// step.
 func ParseIsForeign(reply any) error {
 	if reply == foreign {
 		return errForeign
@@ -113,8 +114,8 @@ func ParseCount(reply any) (int, error) {
 	return n, nil
 }
 
-// look asks about a lock and one owner. Without an owner it asks for the mode, only because HGET
-// returns an error if the key isn't a hash.
+// look asks about a lock and one owner. Without an owner it asks for the mode, but only because
+// HGET returns an error if the key isn't a hash.
 func look(req backend.LookRequest) []Command {
 	field := req.Owner
 	if field == "" {
@@ -143,8 +144,8 @@ func looked(
 
 // ParseLook reads the replies to EXISTS key, HGET key owner and PTTL key, sent in this order.
 // Without an owner, holds is nil. The lock may have changed hands between the commands. If the
-// first or the last reply says that it was free, it was free at one moment, and ParseLook reports
-// that.
+// first or the last reply says that the lock was free, it was free at one moment, and ParseLook
+// reports it as free.
 func ParseLook(exists, holds, pttl any) (backend.LookResult, error) {
 	there, err := parseBool("EXISTS", exists)
 	if err != nil {
@@ -175,7 +176,7 @@ func parseBool(what string, reply any) (bool, error) {
 	}
 }
 
-// duration converts a PTTL of -1 or more, with saturation. -1 says that the key never expires.
+// duration converts a PTTL of -1 or more, with saturation. -1 means that the key never expires.
 func duration(ms int64) time.Duration {
 	const most = int64(1<<63-1) / int64(time.Millisecond)
 	return time.Duration(min(ms, most)) * time.Millisecond

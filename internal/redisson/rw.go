@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A read-write lock has the data of Redisson's RReadWriteLock, but scripts of our own, since the
+// A read-write lock has the data of Redisson's RReadWriteLock, but uses our own scripts, since the
 // steps of package backend differ from Redisson's. A read has a count of one, however often it is
 // acquired. No expiry gets shorter while the owner still has a hold. Writers that wait leave notes.
 // The release of a write wakes waiting readers even if its owner still reads.
@@ -83,8 +83,8 @@ func notes(name string) string { return apart("distsync_rwlock_notes:", name) }
 // timeout returns the key whose expiry is a reader's lease.
 func timeout(name, reader string) string { return tagged("", name, ":"+reader+":rwlock_timeout:1") }
 
-// reader returns the field of a reading owner. A lock also has the field of the mode, and those of
-// writers. If an owner has the name of such a field, reader appends a colon.
+// reader returns the field of a reading owner. A lock also has fields for the mode and for writers.
+// If an owner's name is that of such a field, reader appends a colon.
 func reader(owner string) string {
 	core := strings.TrimRight(owner, ":")
 	if core == "mode" || strings.HasSuffix(core, writerSuffix) {
@@ -118,8 +118,8 @@ func (d Dialect) ReleaseRead(req backend.ReleaseRequest) Call {
 		req.Name, RWChannel(req.Name), timeout(req.Name, r), unlockMessage, r)
 }
 
-// ReleaseWrite releases one hold, or removes a note. [ParseRelease] reads its reply. A no is
-// certain.
+// ReleaseWrite releases one hold, or removes a note. [ParseRelease] reads its reply. If it says no,
+// that is certain.
 func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseScript, shardedWriteReleaseScript), 3,
 		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease),
@@ -147,7 +147,7 @@ func RenewReads(reqs []backend.RenewRequest) Call {
 	return Call{readRenewScript, keys, args}
 }
 
-// RenewWrites is RenewReads for writes.
+// RenewWrites is like RenewReads, but for writes.
 func RenewWrites(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
@@ -161,8 +161,7 @@ func (d Dialect) ForceReleaseRead(req backend.ForceReleaseRequest) Call {
 	return d.forceRW(req.Name, unlockMessage, reading)
 }
 
-// ForceReleaseWrite ends a write, and all reads that its owner has. [ParseForceRelease] reads its
-// reply.
+// ForceReleaseWrite ends a write, and all reads of its owner. [ParseForceRelease] reads its reply.
 func (d Dialect) ForceReleaseWrite(req backend.ForceReleaseRequest) Call {
 	return d.forceRW(req.Name, readUnlockMessage, writing)
 }
@@ -199,8 +198,8 @@ func ParseGrant(reply any) (backend.AcquireResult, error) {
 	return backend.AcquireResult{}, unexpected("acquire", reply)
 }
 
-// ParseRenewals reads the reply to [RenewReads] or [RenewWrites] of n requests. It says which of
-// them are held.
+// ParseRenewals reads the reply to [RenewReads] or [RenewWrites] of n requests: which of them are
+// held.
 func ParseRenewals(reply any, n int) ([]backend.RenewResult, error) {
 	replies, ok := reply.([]any)
 	if !ok || len(replies) != n {
@@ -231,7 +230,7 @@ func ParseLookRW(reply any) (backend.LookResult, error) {
 	return res, err
 }
 
-// micros writes a duration for a script in microseconds, where milliseconds aren't exact enough. It
+// micros formats a duration for a script in microseconds, where milliseconds are too coarse. It
 // rounds up, so that a short place doesn't become zero.
 func micros(d time.Duration) string {
 	n := d.Microseconds()

@@ -58,7 +58,7 @@ func (s *session) Close() error {
 	return nil
 }
 
-// begin returns the entry for the kind of lock of a step. It returns an error if the step is not
+// begin returns the entry for a step's kind of lock. It returns an error if the step isn't
 // possible, or if the server can't be reached.
 func (s *session) begin(ctx context.Context, kind backend.Kind, name, owner string) (*kind, error) {
 	k, err := s.check(ctx, kind, name, owner)
@@ -68,7 +68,7 @@ func (s *session) begin(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, s.Transport.Reach(ctx, name)
 }
 
-// check is begin without the check of the server.
+// check is like begin, but doesn't check the server.
 func (s *session) check(ctx context.Context, kind backend.Kind, name, owner string) (*kind, error) {
 	k := kindOf(kind)
 	if k == nil {
@@ -90,8 +90,8 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, nil
 }
 
-// more is the reply of a fair lock's script that has done only a part of its clean-up, and nothing
-// of the step itself. The script must be sent again.
+// more is the reply of a fair lock's script that has done only part of its clean-up, and nothing of
+// the step itself. The script must be sent again.
 const more = "more"
 
 // run runs a script. It needs more than one round trip only if the server doesn't know the script
@@ -151,8 +151,8 @@ func (s *session) Acquire(
 	return res, nil
 }
 
-// noted notes the answer to an attempt. It returns true if the attempt was refused because of a key
-// that is perhaps no lock of the kind.
+// noted records the answer to an attempt. It reports whether the attempt was refused by a key that
+// may not be a lock of the kind.
 func (s *session) noted(
 	k *kind, req backend.AcquireRequest, sent time.Time, res backend.AcquireResult,
 ) (doubtful bool) {
@@ -186,7 +186,7 @@ func (s *session) attempt(
 	return r, res, err
 }
 
-// runLooking runs an attempt. Now and then, it also asks for the holders of the lock.
+// runLooking runs an attempt. Occasionally it also asks for the holders of the lock.
 func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRequest) Reply {
 	call := k.acquire(s.Dialect, req)
 	if k.untold {
@@ -201,15 +201,15 @@ func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRe
 	return replies[0]
 }
 
-// doubtful says whether to check that the key which refused an owner is a lock of the kind. A key
-// without an expiry is always checked. Any other key needs no check if another call of this session
-// waits for this lock or holds it, since then the key is known to be a lock.
+// doubtful reports whether to check that the key which refused an owner is a lock of the kind. A
+// key without an expiry is always checked. Any other key needs no check if another call of this
+// session waits for this lock or holds it, since then the key is known to be a lock.
 func (s *session) doubtful(k *kind, req backend.AcquireRequest, res backend.AcquireResult) bool {
 	return res.Remaining < 0 ||
 		!s.latest.refuses(req.Name, req.Owner) && !s.Subscriber.Listens(k.channel(req.Name))
 }
 
-// foreign returns an error if the key is not a plain or fair lock.
+// foreign returns an error if the key isn't a plain or fair lock.
 func (s *session) foreign(ctx context.Context, name string) error {
 	return foundForeign(s.run(ctx, IsForeign(name)))
 }
@@ -223,14 +223,15 @@ func foundForeign(r Reply) error {
 	return ParseIsForeign(r.Value)
 }
 
-// kept says whether a plain or fair lock is kept. It returns an error if the key isn't such a lock.
+// kept reports whether a plain or fair lock is kept. It returns an error if the key isn't such a
+// lock.
 func (s *session) kept(ctx context.Context, name string) (bool, error) {
 	return parse(readOnly(s.run(ctx, IsKept(name))), ParseIsKept)
 }
 
 // acquireAsking acquires, and sends further questions in the same round trip. For a re-entry, it
-// asks for the number of the owner's holds. If replicas must acknowledge the acquisition, it asks
-// last how many have.
+// asks for the number of the owner's holds. If replicas must acknowledge the acquisition, it
+// finally asks how many did.
 func (s *session) acquireAsking(
 	ctx context.Context, k *kind, req backend.AcquireRequest,
 ) (Reply, backend.AcquireResult, error) {
@@ -340,8 +341,8 @@ func (s *session) ForceRelease(
 	return parse(s.run(ctx, k.force(s.Dialect, req)), k.forced)
 }
 
-// Look needs one round trip. It needs a second one if the key is perhaps no lock, or if the lock is
-// perhaps kept.
+// Look needs one round trip, and a second one if the key may not be a lock, or the lock may be
+// kept.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
@@ -381,8 +382,8 @@ func (s *session) Subscribe(
 }
 
 // probe returns an error if the server is too old for the dialect. A release would get this error
-// only after it has freed the lock. probe asks the server, or any one of a cluster. After the first
-// good answer it asks no more.
+// only after freeing the lock. probe asks the server, or any one of a cluster. After the first good
+// answer, it doesn't ask again.
 func (s *session) probe(ctx context.Context) error {
 	if !s.Dialect.Sharded || s.probed.Load() {
 		return nil

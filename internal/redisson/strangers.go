@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// strangers notes the clients that have held a session's locks lately, and which of them are
+// strangers records the clients that held a session's locks recently, and which of them are
 // Redisson's. Our clients hand a lock over among their own calls for a while. Redisson's clients
 // have only one turn at a time. So a client that hands locks over must know how many of the waiting
-// clients are Redisson's: see [backend.ReleaseResult]. A client that waits for a lock asks now and
-// then for its holders, in the same round trip as an attempt.
+// clients are Redisson's: see [backend.ReleaseResult]. A client that waits for a lock occasionally
+// asks for its holders, in the same round trip as an attempt.
 type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
@@ -21,34 +21,34 @@ type strangers struct {
 	next  int      // the index in own that is replaced next
 }
 
-// An acquaintance has the latest holders of a lock.
+// An acquaintance holds the latest holders of a lock.
 type acquaintance struct {
 	refused time.Time // when the last attempt was refused
 	looked  time.Time
 	clients map[string]sighting // other than this one
 }
 
-// A sighting says when a client was seen with a lock.
+// A sighting records when a client was last seen holding a lock.
 type sighting struct {
 	at       time.Time
 	stranger bool // the client is one of Redisson's
 }
 
 const (
-	// lookEvery is the least time between two requests for the holders of a lock.
+	// lookEvery is the minimum time between two requests for the holders of a lock.
 	lookEvery = 20 * time.Millisecond
 
-	// refusalLasts says how long a client counts as waiting after a refused attempt.
+	// refusalLasts is how long a client counts as waiting after a refused attempt.
 	refusalLasts = time.Second
 
-	// strangersStay says how long a client that had a lock is remembered.
+	// strangersStay is how long a client that held a lock is remembered.
 	strangersStay = 5 * time.Second
 
 	// mostAcquaintances is the largest number of locks in strangers.names.
 	mostAcquaintances = 256
 
 	// mostOwn is the number of this client's owners that are remembered. An older owner that still
-	// has permits counts as another client's. Then this client lets others come first more often
+	// holds permits counts as another client's. Then this client lets others go first more often
 	// than necessary.
 	mostOwn = 256
 )
@@ -80,8 +80,8 @@ func hashedHolder(owner string) (client string, stranger bool) {
 }
 
 // permitHolder returns a string that identifies the owner of a permit, from the permit's id or the
-// owner's [holder]. Neither shows the client. Redisson's ids are random, so all its owners get the
-// same string.
+// owner's [holder]. Neither reveals the client. Redisson's ids are random, so all its owners get
+// the same string.
 func permitHolder(id string) (holder string, stranger bool) {
 	if ours, _ := isOurs(id); ours || len(id) == holderLen {
 		return id[:holderLen], false
@@ -89,7 +89,7 @@ func permitHolder(id string) (holder string, stranger bool) {
 	return "Redisson", true
 }
 
-// due says whether an attempt should also ask for the holders of the lock.
+// due reports whether an attempt should also ask for the holders of the lock.
 func (s *strangers) due(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +102,7 @@ func (s *strangers) due(name string) bool {
 	return true
 }
 
-// asks notes that an owner of this client asks for a lock.
+// asks records that an owner of this client asks for a lock.
 func (s *strangers) asks(owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *strangers) asks(owner string) {
 	}
 }
 
-// refused notes that an attempt at a lock was refused.
+// refused records that an attempt to acquire a lock was refused.
 func (s *strangers) refused(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,8 +132,8 @@ func (s *strangers) refused(name string) {
 	s.names[name] = a
 }
 
-// saw notes the holders of a lock from r, a reply that came together with the answer to an attempt.
-// The parameter asks is the owner that made the attempt.
+// saw records the holders of a lock from r, a reply that came together with the answer to an
+// attempt by the owner asks.
 func (s *strangers) saw(k *kind, name, asks string, r Reply) {
 	owners, _ := r.Value.([]any)
 	s.mu.Lock()
@@ -162,7 +162,7 @@ func (s *strangers) saw(k *kind, name, asks string, r Reply) {
 }
 
 // among estimates how many of the clients that wait for a lock are Redisson's. If only Redisson's
-// clients had the lock lately, among counts all that wait as Redisson's.
+// clients held the lock recently, among counts all that wait as Redisson's.
 func (s *strangers) among(waiting int, name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 )
 
 // One script acquires or releases several plain locks if their names have the same hash tag. A
-// cluster has such locks in one slot. A proxy that distributes keys by hash tags has them on one
-// server, and sends the script there. On a wrong server, a script would acquire a lock that another
-// client holds on the right one.
+// cluster keeps such locks in one slot. A proxy that distributes keys by hash tags keeps them on
+// one server, and sends the script there. On a wrong server, a script would acquire a lock that
+// another client holds on the right one.
 
 //go:embed each.lua
 var eachText string
@@ -23,8 +23,8 @@ var acquireTogetherText string
 //go:embed releasetogether.lua
 var releaseTogetherText string
 
-// jointScripts has scripts for several locks, by the hash of the script for one lock. Their keys
-// are the first keys of all calls, then the second keys of all calls. Their arguments are those
+// jointScripts maps the hash of a script for one lock to the script for several. A joint script's
+// keys are the first keys of all calls, then the second keys of all calls. Its arguments are those
 // that all calls share, then the last argument of each call.
 var jointScripts = map[string]Script{
 	acquireScript.SHA1:        newScript(eachText + acquireTogetherText),
@@ -32,8 +32,8 @@ var jointScripts = map[string]Script{
 	shardedReleaseScript.SHA1: sharded(eachText + releaseTogetherText),
 }
 
-// joinSteps joins calls that follow each other where that is possible. It also returns the index of
-// the first call in each joint call. It doesn't join calls that have a question.
+// joinSteps joins consecutive calls where possible. It also returns the index of the first call in
+// each joint call. It doesn't join calls that have a question.
 func joinSteps(calls []Call, questions map[int]Command) (joint []Call, firsts []int) {
 	for first := 0; first < len(calls); {
 		next := first + 1
@@ -47,8 +47,8 @@ func joinSteps(calls []Call, questions map[int]Command) (joint []Call, firsts []
 	return joint, firsts
 }
 
-// mayJoin says whether a call can be joined with others. No two joined calls may be about the same
-// lock, since the script checks only once, at first, whether all locks are free.
+// mayJoin reports whether a call can be joined with others. No two joined calls may be for the same
+// lock, since the script checks only once, at the start, whether all locks are free.
 func mayJoin(others []Call, c Call) bool {
 	o, last := others[0], len(c.Args)-1
 	_, ok := jointScripts[c.Script.SHA1]
@@ -58,7 +58,7 @@ func mayJoin(others []Call, c Call) bool {
 		!slices.ContainsFunc(others, func(o Call) bool { return o.Keys[0] == c.Keys[0] })
 }
 
-// join returns a call that does the work of all these calls. It returns a single call unchanged.
+// join returns a call that does the work of all given calls. It returns a single call unchanged.
 func join(calls []Call) Call {
 	one := calls[0]
 	if len(calls) == 1 {
@@ -77,8 +77,8 @@ func join(calls []Call) Call {
 	return all
 }
 
-// refusedBefore says whether the server has certainly refused a script before it began. An Unknown
-// error may be from a proxy that has lost the server's answer.
+// refusedBefore reports whether the server has certainly refused a script before it began. An
+// Unknown error may come from a proxy that lost the server's answer.
 func (r Reply) refusedBefore() bool {
 	_, inScript := parseError(r.Refusal)
 	return r.Refusal != "" && !inScript && backend.KindOf(r.Err) != backend.Unknown
@@ -107,7 +107,7 @@ func (r Reply) each(n int) []Reply {
 // a script.
 var raisedAt = regexp.MustCompile(`^(?:(?:@?user_script)?: ?\d+: )+-?`)
 
-// failedStep returns the reply to a step of a joint call that failed with this error.
+// failedStep returns the reply to a step of a joint call that failed with this error text.
 func failedStep(text string) Reply {
 	text = raisedAt.ReplaceAllString(text, "") + " (in a script)"
 	return Reply{Err: ServerError(text, errors.New(text)), Refusal: text}

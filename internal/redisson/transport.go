@@ -7,7 +7,7 @@ import (
 
 // A Transport sends commands to the servers with a client library. It sends each command only once,
 // since a command that was written may have been carried out even if its answer is an error. A
-// command with keys goes to the master that has its first key.
+// command with keys goes to the master of its first key.
 type Transport interface {
 	// Send sends a command, perhaps in one round trip with other callers' commands.
 	Send(ctx context.Context, cmd Command) Reply
@@ -15,23 +15,23 @@ type Transport interface {
 	// SendTogether sends commands in this order, in one round trip. It returns the reply to each.
 	SendTogether(ctx context.Context, cmds ...Command) []Reply
 
-	// SendApart is SendTogether on a connection that no other caller uses meanwhile. All commands
-	// go to the server of the first one, whatever their keys are.
+	// SendApart is like SendTogether, but on a connection that no other caller uses meanwhile. All
+	// commands go to the server of the first one, whatever their keys are.
 	SendApart(ctx context.Context, cmds ...Command) []Reply
 
-	// SendBatch is SendTogether for many commands. It never adds other callers' commands.
+	// SendBatch is like SendTogether, but for many commands. It never adds other callers' commands.
 	SendBatch(ctx context.Context, cmds []Command) []Reply
 
 	// Reach returns an error if the server of a key can't answer commands now. Each step calls it
 	// first.
 	Reach(ctx context.Context, key string) error
 
-	// Node returns the name of the cluster node that has a key. So requests for one node can be
-	// sent in one batch.
+	// Node returns the name of the cluster node that serves a key, so that requests for one node
+	// can be sent in one batch.
 	Node(ctx context.Context, key string) (string, error)
 
-	// Masters returns the names of the cluster nodes that have slots, in ascending order. There is
-	// at least one. SendTo sends one of them a command without a key.
+	// Masters returns the names of the cluster nodes that serve slots, in ascending order. There is
+	// at least one. SendTo sends a command without a key to one of them.
 	Masters(ctx context.Context) ([]string, error)
 	SendTo(ctx context.Context, master string, cmd Command) Reply
 
@@ -58,7 +58,8 @@ const (
 // bySHA returns the command that runs a script by its hash, if the server knows it.
 func (c Call) bySHA() Command { return Command{EvalSHA, c.Script.SHA1, c.Keys, c.Args} }
 
-// byText returns the command that runs a script by its text. The server then knows the script.
+// byText returns the command that runs a script by its text. Afterwards the server knows the
+// script.
 func (c Call) byText() Command { return Command{Eval, c.Script.Text, c.Keys, c.Args} }
 
 // ask returns a command that changes nothing. Its first word is a key.
@@ -75,10 +76,10 @@ type Reply struct {
 	Refusal string
 }
 
-// unknownScript says whether the server did not know the script.
+// unknownScript reports whether the server didn't know the script.
 func (r Reply) unknownScript() bool { return strings.HasPrefix(r.Refusal, "NOSCRIPT") }
 
-// parse applies a parser to a reply. If the reply is an error, it returns that.
+// parse applies a parser to a reply. If the reply is an error, it returns that error.
 func parse[T any](r Reply, parser func(any) (T, error)) (T, error) {
 	if r.Err != nil {
 		var zero T

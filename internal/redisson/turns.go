@@ -13,14 +13,14 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// turns has the fair locks for which a call of the session waits, or waited a moment ago.
+// turns holds the fair locks for which a call of the session waits, or waited a moment ago.
 type turns struct {
 	mu      sync.Mutex // not held during a request or a callback
 	lines   map[string]*line
 	clients map[string]bool // the clients of all owners in the session's requests
 }
 
-// A line has the session's knowledge of one lock, and the lock's subscribers.
+// A line is the session's knowledge of one lock, and the lock's subscribers.
 type line struct {
 	seen     observation // the last observation of the server's clock
 	hearings map[*hearing]bool
@@ -43,12 +43,12 @@ const (
 	lingers = 10 * time.Second
 
 	// tooNew is the age below which an observation of the server's clock isn't replaced by a newer
-	// one. So a grant is mostly later than the observation, even if its message comes late. An
-	// observation after the grant would also do: see observation.since.
+	// one. So a grant is usually later than the observation, even if its message comes late. An
+	// observation after the grant would also work: see observation.since.
 	tooNew = 500 * time.Millisecond
 )
 
-// acquireInLine is Acquire for the kinds of locks that have a line.
+// acquireInLine implements Acquire for the kinds of lock that have a line.
 func (s *session) acquireInLine(
 	ctx context.Context, k *kind, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
@@ -120,8 +120,8 @@ func (s *session) KeepPlaces(
 	}
 }
 
-// keepPlaces keeps places. If one of the owners has the lock by now, and replicas must acknowledge
-// that, keepPlaces runs the script once more for this owner, and asks how many replicas have
+// keepPlaces keeps places. If one of the owners now holds the lock, and replicas must acknowledge
+// that, keepPlaces runs the script once more for this owner, and asks how many replicas
 // acknowledged it.
 func (s *session) keepPlaces(ctx context.Context, req backend.PlacesRequest) (Turn, error) {
 	turn, err := s.keepPortions(ctx, s.Dialect.KeepPlaces(req))
@@ -153,7 +153,7 @@ func (s *session) keepPortions(ctx context.Context, calls []Call) (turn Turn, er
 	for some := range slices.Chunk(calls[1:], maxSteps) {
 		for _, r := range s.runTogether(ctx, some) {
 			if turn, err = parse(r, ParseTurn); err != nil {
-				// the calls before were carried out
+				// the earlier calls were carried out
 				return Turn{}, &backend.Error{Kind: backend.Unknown, Err: err}
 			}
 		}
@@ -161,7 +161,7 @@ func (s *session) keepPortions(ctx context.Context, calls []Call) (turn Turn, er
 	return turn, nil
 }
 
-// listenInLine is Subscribe for the kinds of locks that have a line.
+// listenInLine implements Subscribe for the kinds of lock that have a line.
 func (s *session) listenInLine(
 	ctx context.Context, req backend.SubscribeRequest,
 ) (backend.Subscription, error) {
@@ -175,7 +175,7 @@ func (s *session) listenInLine(
 	return h, nil
 }
 
-// hearOf listens on the grant channels of the clients of owners, if the lock has subscribers.
+// hearOf listens on the grant channels of the owners' clients, if the lock has subscribers.
 func (s *session) hearOf(ctx context.Context, name string, owners ...string) error {
 	for _, client := range s.turns.unheard(name, s.Dialect.grants(name), owners) {
 		if err := s.hear(ctx, name, client); err != nil {
@@ -185,7 +185,7 @@ func (s *session) hearOf(ctx context.Context, name string, owners ...string) err
 	return nil
 }
 
-// hear listens on the grant channel of a client.
+// hear listens on a client's grant channel.
 func (s *session) hear(ctx context.Context, name, client string) error {
 	channel := s.Dialect.grants(name) + client
 	sub, err := s.Subscriber.Listen(ctx, channel, s.granted, func() { s.missed(name) },
@@ -197,7 +197,7 @@ func (s *session) hear(ctx context.Context, name, client string) error {
 }
 
 // hearTurns listens on the channels on which Redisson tells owners that it is their turn. It
-// returns true if it has begun to listen on one. Then the caller must ask again, since it may have
+// returns true if it began to listen on one. Then the caller must ask again, since it may have
 // missed earlier messages. If hearTurns can't listen, the owners poll.
 func (s *session) hearTurns(ctx context.Context, name string, owners ...string) bool {
 	var running sync.WaitGroup
@@ -313,7 +313,7 @@ func (h *hearing) Close() {
 	closeAll(idle)
 }
 
-// drop removes a lock for which no call has waited lately.
+// drop removes a lock for which no call has waited recently.
 func (t *turns) drop(name string) {
 	t.mu.Lock()
 	l := t.lines[name]
@@ -332,7 +332,7 @@ func closeAll(subs map[string]backend.Subscription) {
 	}
 }
 
-// unheard notes the clients of owners. If the lock has subscribers, it returns the clients whose
+// unheard records the clients of owners. If the lock has subscribers, it returns the clients whose
 // grant channels aren't listened to yet. The names of these channels begin with prefix.
 func (t *turns) unheard(name, prefix string, owners []string) (clients []string) {
 	t.mu.Lock()
@@ -368,8 +368,8 @@ func (t *turns) deaf(name string, owners []string) []string {
 	})
 }
 
-// keep stores a subscription. If the line already has one for this channel or owner, or has no
-// subscribers any more, keep closes the new one.
+// keep stores a subscription. If the line already has one for this channel or owner, or no longer
+// has subscribers, keep closes the new one.
 func (t *turns) keep(
 	name string, where func(*line) map[string]backend.Subscription, what string,
 	sub backend.Subscription,
@@ -385,7 +385,7 @@ func (t *turns) keep(
 	}
 }
 
-// over ends the subscription to an owner's turn channel, since the owner doesn't wait any more.
+// over ends the subscription to an owner's turn channel, since the owner no longer waits.
 func (t *turns) over(name, owner string) {
 	t.mu.Lock()
 	var sub backend.Subscription
@@ -399,8 +399,8 @@ func (t *turns) over(name, owner string) {
 	}
 }
 
-// saw notes an observation of the server's clock. It keeps the earlier observation if that is
-// younger than tooNew, and if the server's clock wasn't set forward since.
+// saw records an observation of the server's clock. It keeps the earlier observation if that is
+// younger than tooNew and the server's clock hasn't been set forward since.
 func (t *turns) saw(name string, o observation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -413,8 +413,8 @@ func (t *turns) saw(name string, o observation) {
 	}
 }
 
-// failed notes that a step has failed. Another server may have taken over, so the observation of
-// the clock is dropped.
+// failed handles the failure of a step. Another server may have taken over, so it drops the
+// observation of the clock.
 func (t *turns) failed(ctx context.Context, name string, err error) {
 	if ctx.Err() == nil && backend.KindOf(err) != backend.Refused {
 		t.forget(name)
@@ -430,8 +430,8 @@ func (t *turns) forget(name string) {
 	}
 }
 
-// translate returns a time on our clock that is surely no later than a grant. It returns false if
-// no such time is known, or if the grant's lease has expired.
+// translate returns a time on our clock that is certainly no later than a grant. It returns false
+// if no such time is known, or if the grant's lease has expired.
 func (t *turns) translate(g Grant, heard time.Time) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -443,8 +443,8 @@ func (t *turns) translate(g Grant, heard time.Time) (time.Time, bool) {
 	return since, ok && heard.Before(since.Add(g.Lease))
 }
 
-// changed notes that a channel of a lock is broken, or works again. It returns true if the channel
-// is the first to break, or the last to work again.
+// changed records that a channel of a lock is broken, or works again. It reports whether the
+// channel is the first to break, or the last to work again.
 func (t *turns) changed(name, channel string, broken bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -36,13 +36,13 @@ var (
 	// turn matches the line that names the test whose logs follow.
 	turn = regexp.MustCompile(`^=== (?:RUN|PAUSE|CONT|NAME) +(\S+)`)
 
-	// result matches the line that says how a test has ended.
+	// result matches the line that reports the outcome of a test.
 	result = regexp.MustCompile(`(?m)^ *--- (PASS|SKIP|FAIL): (\S+) `)
 )
 
 // eventful shortens the output of tests with -test.v. It removes the lines that name the running
-// test, and all lines of tests that passed or were skipped. Long logs may get truncated, which
-// could hide a failure at their end.
+// test, and all lines of tests that passed or were skipped. Long logs may be truncated, which could
+// hide a failure at their end.
 func eventful(out []byte) []byte {
 	well := make(map[string]bool)
 	for _, test := range result.FindAllSubmatch(out, -1) {
@@ -69,8 +69,8 @@ func eventful(out []byte) []byte {
 // Run runs the calling test in several processes, and returns true if it did. Each process runs the
 // cases for which [Mine] returns true. Most cases of the contract suite wait for leases. In one
 // process they run one after the other, since each checks for leaked goroutines. Several processes
-// can wait at the same time. Run does nothing in a process that it has started, or if the command
-// line selects a part of the test.
+// can wait at the same time. Run does nothing in a process that it started, or if the command line
+// selects a part of the test.
 func Run(t *testing.T, processes int) bool {
 	t.Helper()
 	if Within() || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
@@ -91,14 +91,14 @@ func Run(t *testing.T, processes int) bool {
 	return true
 }
 
-// Within says whether this is a process that [Run] has started.
+// Within reports whether this is a process that [Run] started.
 func Within() bool { return os.Getenv(inProcess) != "" }
 
-// Mine says whether this process runs the case with this name. Outside of the processes of [Run],
-// it returns true.
+// Mine reports whether this process runs the case with this name. Outside of the processes of
+// [Run], it returns true.
 func Mine(name string) bool { return isOf(os.Getenv(inProcess), name) }
 
-// isOf says whether a name belongs to a share such as "2/3".
+// isOf reports whether a name belongs to a share such as "2/3".
 func isOf(share, name string) bool {
 	this, all, divided := strings.Cut(share, "/")
 	if !divided {

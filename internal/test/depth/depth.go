@@ -1,7 +1,7 @@
-// Package depth says how many of the tests are run. All packages get their numbers of repetitions
-// from it, and use it to leave out tests.
+// Package depth determines how many of the tests are run. All packages take their numbers of
+// repetitions from it, and use it to skip tests.
 //
-// For each test that is left out, a similar test is run: on another store, in another variant, or
+// For each test that is skipped, a similar test is run: on another store, in another variant, or
 // with fewer repetitions. Otherwise, a property that only deep runs check could stay broken for
 // long.
 package depth
@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// A Depth says how many of the tests are run. Each depth includes all tests of the ones before it.
+// A Depth determines how many of the tests are run. Each depth includes all tests of the ones
+// before it.
 type Depth int
 
 const (
@@ -28,8 +29,8 @@ const Variable = "DISTSYNC_TESTS"
 
 var values = map[string]Depth{"": Quick, "quick": Quick, "change": Change, "night": Night}
 
-// Now returns the depth of this run. Call it in tests, not before they begin. Then the go command
-// knows that they depend on the variable, and doesn't reuse results of another depth.
+// Now returns the depth of this run. Call it in tests, not before they begin, so that the go
+// command knows that they depend on the variable, and doesn't reuse results of another depth.
 func Now() Depth {
 	value := os.Getenv(Variable)
 	d, ok := values[value]
@@ -41,7 +42,7 @@ func Now() Depth {
 
 func (d Depth) String() string { return [...]string{"quick", "change", "night"}[d] }
 
-// Needs skips a test in runs that are less deep.
+// Needs skips a test in runs that are shallower than d.
 func Needs(t testing.TB, d Depth) {
 	t.Helper()
 	if Now() < d {

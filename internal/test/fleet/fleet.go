@@ -133,7 +133,7 @@ func AwaitAny(t testservers.TB, what string, replicas ...*Replica) int {
 	return who
 }
 
-// Count returns how often the replicas have printed this line.
+// Count returns how many times the replicas have printed this line.
 func Count(what string, replicas ...*Replica) (n int) {
 	for _, r := range replicas {
 		for _, said := range r.Said() {
@@ -145,8 +145,9 @@ func Count(what string, replicas ...*Replica) (n int) {
 	return n
 }
 
-// Kill ends the replica as kill -9 does, and returns when it is gone. It may be called again.
+// Kill kills the replica with SIGKILL, and returns when it is gone. It may be called more than
+// once.
 func (r *Replica) Kill() {
-	r.cmd.Process.Kill() // an error means that the process has ended already
+	r.cmd.Process.Kill() // an error means that the process has already ended
 	<-r.exited
 }

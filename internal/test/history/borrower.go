@@ -32,7 +32,7 @@ type Loan struct {
 	held  int
 }
 
-// Full says whether the borrower has as many holds as a history can record.
+// Full reports whether the borrower has as many holds as a history can record.
 func (b *Borrower) Full() bool { return b.free() < 0 }
 
 func (b *Borrower) free() int {
@@ -95,7 +95,7 @@ func (b *Borrower) Take(ctx context.Context, n int, a Ask) *Loan {
 	return l
 }
 
-// Do acquires permits and calls f while they are held. It says whether they were acquired.
+// Do acquires permits and calls f while they are held. It reports whether they were acquired.
 func (b *Borrower) Do(ctx context.Context, n int, a Ask, f func(*Loan)) bool {
 	first, opts := b.ask("Do", n, a)
 	var last *op
@@ -115,7 +115,7 @@ func (b *Borrower) Do(ctx context.Context, n int, a Ask, f func(*Loan)) bool {
 	return true
 }
 
-// Available asks how many permits are available.
+// Available records the number of available permits that the semaphore reports.
 func (b *Borrower) Available(ctx context.Context) {
 	o := b.start(op{kind: available, text: "Available"})
 	n, err := b.Semaphore.Available(tagged(ctx, o))
@@ -138,7 +138,7 @@ func (l *Loan) start(o op) *op {
 // Context returns the context of the hold.
 func (l *Loan) Context() context.Context { return l.ctx }
 
-// Check says whether the permits can be relied on, by the clock of their holder.
+// Check reports whether the permits can be relied on, by the clock of their holder.
 func (l *Loan) Check() bool {
 	o := l.start(op{kind: check, text: "valid?"})
 	res := no
@@ -149,7 +149,7 @@ func (l *Loan) Check() bool {
 	return res == yes
 }
 
-// Return gives the permits back.
+// Return gives back the permits.
 func (l *Loan) Return(ctx context.Context) {
 	o := l.start(op{kind: unlock, text: "Release"})
 	l.returned(o, l.h.Release(tagged(ctx, o)))

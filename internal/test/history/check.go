@@ -15,11 +15,11 @@ import (
 
 // Rules describe the conditions of a run.
 type Rules struct {
-	// Calm says that no step failed and none was slow.
+	// Calm reports whether no step failed and none was slow.
 	Calm bool
 
-	// Renewed says that every renewal came in time, so that renewed holds don't end by themselves.
-	// It can't be set in real time on a busy machine.
+	// Renewed reports whether every renewal came in time, so that renewed holds don't end by
+	// themselves. It can't be set in real time on a busy machine.
 	Renewed bool
 
 	// Late is how long a store may keep a hold after its lease has expired.
@@ -29,11 +29,11 @@ type Rules struct {
 	// millisecond.
 	Blink time.Duration
 
-	// Lasting says that fencing tokens go on growing after a loss of all data.
+	// Lasting reports whether fencing tokens keep growing after a loss of all data.
 	Lasting bool
 
-	// Voted says that several stores vote. Then a free lock may seem to be held while another
-	// user's votes are given back. And perhaps only some stores know of a waiting writer.
+	// Voted reports whether several stores vote. If so, a free lock may seem to be held while
+	// another user's votes are given back, and some stores may not know of a waiting writer.
 	Voted bool
 
 	// Prompt, unless it is zero, is how long a lock may stay free after a release while a call
@@ -97,7 +97,7 @@ func (r *Recorder) CheckTimes(rules Rules) error {
 	return errors.Join(r.overlaps(), r.outOfTurn(e))
 }
 
-// unexplained names, for each lock whose calls can't all be explained, the first call that remains
+// unexplained lists, for each lock whose calls can't all be explained, the first call that remains
 // unexplained when as many as possible are explained.
 func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	explained := make(map[*op]bool)
@@ -128,7 +128,7 @@ func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) 
 	return strings.Join(all, "; ")
 }
 
-// operations returns the calls whose answers say something about a lock.
+// operations returns the calls whose answers reveal something about a lock.
 func (r *Recorder) operations() (all []porcupine.Operation) {
 	for _, o := range r.ops {
 		switch {
@@ -152,8 +152,8 @@ func operation(o *op) porcupine.Operation {
 	}
 }
 
-// names returns the locks, each with the kind of one of its calls. For a read-write lock it is
-// Write.
+// names returns the locks' names, each with the kind of one of its calls. For a read-write lock,
+// that is Write.
 func (r *Recorder) names() map[string]backend.Kind {
 	all := make(map[string]backend.Kind)
 	for _, o := range r.ops {
@@ -216,7 +216,7 @@ func (r *Recorder) overlaps() error {
 func crowding(name string, all []belief) error {
 	slices.SortFunc(all, func(a, b belief) int { return cmp.Compare(a.from, b.from) })
 	var inside []belief
-	for _, a := range all { // the number of permits is largest when a user comes
+	for _, a := range all { // the number of permits is largest when a user arrives
 		inside = append(slices.DeleteFunc(inside, func(b belief) bool { return b.to <= a.from }), a)
 		out, most := 0, 0
 		for _, b := range inside {
@@ -293,7 +293,7 @@ func (r *Recorder) beliefs() (all []belief) {
 	return all
 }
 
-// cut ends a belief where the lock was forced, since its holder no longer has the lock from then
+// cut ends a belief where the lock was forced, since its holder no longer holds the lock from then
 // on.
 func (b *belief) cut(forces []*op) {
 	for _, o := range forces {
@@ -351,8 +351,8 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// behind says whether another call of the client was asking for permits at that time, and had begun
-// earlier, or at about the same time.
+// behind reports whether another call of the client was asking for permits at that time, and had
+// begun earlier, or at about the same time.
 func (r *Recorder) behind(o *op, at time.Duration) bool {
 	return slices.ContainsFunc(r.ops, func(x *op) bool {
 		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client &&
@@ -368,9 +368,9 @@ type gap struct {
 	span
 }
 
-// takenBeside returns what may still have been taken when freed released its hold. For a Read it is
-// the number of other readers. For a Write it is 1 if its owner also reads. For permits it is the
-// number of other permits.
+// takenBeside returns how many other holds may still have been taken when freed released its hold.
+// For a Read it is the number of other readers. For a Write it is 1 if its owner also reads. For
+// permits it is the number of other permits.
 func (r *Recorder) takenBeside(freed *step) (n int) {
 	if !several(freed.side) && freed.side != backend.Write {
 		return 0
@@ -392,8 +392,8 @@ func (r *Recorder) takenBeside(freed *step) (n int) {
 }
 
 // gaps returns the gaps that began with a release. Each ends with the next acquisition. If a step
-// before that shows a holder, an owner in line was granted the lock without a request. Then there
-// was no gap.
+// before that shows a holder, an owner in line was granted the lock without a request, so there was
+// no gap.
 func (r *Recorder) gaps() (all []gap) {
 	for _, s := range r.steps {
 		if s.result != freed {

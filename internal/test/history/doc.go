@@ -14,8 +14,8 @@
 //     nothing fails.
 //
 // If a lock is forced, or the store loses it, there may be a second holder until the first learns
-// of its loss. It learns of it at its next renewal, or when its lease expires. The check allows
-// that and no more.
+// of its loss. That is at its next renewal, or when its lease expires. The check allows that and no
+// more.
 //
 // A [Workload] runs random users. On a failure [Recorder.Verify] writes the history as a page for a
 // browser. It reports where the page is, and how to repeat the run.

@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A number is all that the steps with one owner string do: one outermost acquisition, as the store
-// knows it. A Read under a Write has a number of its own.
+// A number collects all steps with one owner string: one outermost acquisition, as the store knows
+// it. A Read under a Write has a number of its own.
 type number struct {
 	client  int             // -1: unknown
 	steps   []*step         // in the order of their beginnings
@@ -32,7 +32,7 @@ type numberKey struct {
 
 func (s *step) key() numberKey { return numberKey{s.name, s.owner, s.side == backend.Read} }
 
-// evidence has the conclusions about calls that follow from the steps.
+// evidence holds the conclusions about calls that follow from the steps.
 type evidence struct {
 	rules    Rules
 	numbers  map[numberKey]*number
@@ -41,7 +41,7 @@ type evidence struct {
 	notes    []*note
 }
 
-// attribute finds out which call each step was for, and which steps acquired the holds.
+// attribute finds out which call each step was made for, and which steps acquired the holds.
 func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 	e := &evidence{
 		rules:    rules,
@@ -53,7 +53,7 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 		e.sort(s)
 	}
 	for key, n := range e.numbers {
-		if n.client < 0 { // a Read that readers got when they shared a Write
+		if n.client < 0 { // a Read that readers got by sharing a Write
 			key.reads = !key.reads
 			if beside := e.numbers[key]; beside != nil {
 				n.client = beside.client
@@ -87,7 +87,7 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 	return e
 }
 
-// weigh records, for each call, what the steps say about it.
+// weigh records, for each call, what the steps reveal about it.
 func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	e := attribute(ops, steps, rules)
 	e.follow(ops)
@@ -161,7 +161,7 @@ func (e *evidence) give(o *op) {
 	}
 }
 
-// granter returns the attempt that acquired an acquiring call's hold, or nil.
+// granter returns the attempt that acquired the hold of an acquiring call, or nil.
 func (e *evidence) granter(o *op) (last *step) {
 	if o.kind != acquire || o.result != yes {
 		return nil
@@ -178,14 +178,14 @@ func (e *evidence) granter(o *op) (last *step) {
 	return last
 }
 
-// lost says whether a grant had ended by that time: its owner stood in line after it.
+// lost reports whether a grant had ended by that time: its owner stood in line after it.
 func (n *number) lost(grant *step, by time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.queues() && grant.ret < s.call && s.ret < by
 	})
 }
 
-// stoodAgain says whether an owner stood in line again after it had been granted the lock. Its
+// stoodAgain reports whether an owner stood in line again after it had been granted the lock. Its
 // client may have asked to keep the place before it heard of the grant. Then it may be granted the
 // lock again unheard.
 func (n *number) stoodAgain() bool {
@@ -194,8 +194,8 @@ func (n *number) stoodAgain() bool {
 	})
 }
 
-// tookBack says whether a call's client has given back a grant while it had another hold to share
-// or to hand over. Then the call may have that other hold. Either it didn't get the answer with the
+// tookBack reports whether a call's client gave back a grant while it had another hold to share or
+// to hand over. Then the call may have that other hold. Either it didn't get the answer with the
 // grant, or it was handed the other hold while its attempt was under way.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
@@ -214,10 +214,10 @@ func (e *evidence) tookBack(o *op, by *step) bool {
 	return false
 }
 
-// mayHave says whether a call can have the hold that a step acquired.
+// mayHave reports whether a call can have the hold that a step acquired.
 func (o *op) mayHave(s *step) bool { return o.holder == "" || o.holder == s.owner }
 
-// lastAttempt returns the last attempt of a call that has a Fair lock, or nil. Its number is that
+// lastAttempt returns the last attempt of a call that holds a Fair lock, or nil. Its number is that
 // of the call, since the client gives up each failed attempt together with its number.
 func (e *evidence) lastAttempt(o *op) (last *step) {
 	if o.kind != acquire || o.result != yes || o.side != backend.Fair {
@@ -268,7 +268,7 @@ func (e *evidence) follow(ops []*op) {
 				n.handed = append(n.handed, o.call)
 				o.murky = true
 			case n.stoodAgain():
-				o.murky = true // it may have the lock again after that was forced
+				o.murky = true // it may hold the lock again after that was forced
 			}
 		}
 	}
@@ -288,12 +288,12 @@ func (e *evidence) passing(ops []*op) (all []*step) {
 	return all
 }
 
-// passes says whether the step was granted, and its call may have given the hold back before it
+// passes reports whether the step was granted, and its call may have given the hold back before it
 // returned.
 func (s *step) passes() bool { return s.result == granted && s.op != nil && s.op.rounds }
 
-// releasedIn says whether a call sent a release of the number. If the number was handed to another
-// user, a release of that user doesn't count.
+// releasedIn reports whether a call sent a release of the number. If the number was handed to
+// another user, a release of that user doesn't count.
 func (n *number) releasedIn(o *op) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		// a step at the end of Do belongs to the op of its beginning
@@ -302,7 +302,7 @@ func (n *number) releasedIn(o *op) bool {
 	})
 }
 
-// releases says whether a call sent a release of any number of its lock.
+// releases reports whether a call sent a release of any number of its lock.
 func (e *evidence) releases(o *op) bool {
 	for key, n := range e.numbers {
 		if key.name == o.name && slices.ContainsFunc(n.steps, func(s *step) bool {
@@ -315,7 +315,7 @@ func (e *evidence) releases(o *op) bool {
 	return false
 }
 
-// struckBefore returns a function that says whether a call may have ended the number by force
+// struckBefore returns a function that reports whether a call may have ended the number by force
 // before o returned. The call o was handed the number.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
@@ -344,7 +344,7 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 // run alike.
 const driftShare = 100
 
-// acquisition records what an acquiring call's attempts say about it.
+// acquisition records what an acquiring call's attempts reveal about it.
 func (e *evidence) acquisition(o *op) {
 	o.until, o.granted = forever, o.call
 	sent := o.call // the earliest time at which the lease may begin
@@ -372,7 +372,7 @@ func (e *evidence) acquisition(o *op) {
 	}
 }
 
-// usurped notes that a hold may have ended early. An earlier grant to another user of the same
+// usurped records that a hold may have ended early. An earlier grant to another user of the same
 // client may be answered after this one. The other hold was ended by force. But because its answer
 // comes last, the client takes it for the newer hold.
 func (e *evidence) usurped(o *op, ops []*op) {
@@ -398,7 +398,7 @@ func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 	return at
 }
 
-// join records what a call has if it acquired nothing itself. A Read then shares a hold of its
+// join records what a call holds if it acquired nothing itself. A Read then shares a hold of its
 // client, for reading or for writing. For permits, the call was handed a hold. If the client has
 // several holds, it isn't known which one it is.
 func (e *evidence) join(o *op, ops []*op) {
@@ -422,7 +422,7 @@ func (e *evidence) join(o *op, ops []*op) {
 	}
 }
 
-// haunted says whether the store may have held the lock during a call because of a hold that no
+// haunted reports whether the store may have held the lock during a call because of a hold that no
 // user knows of.
 func (e *evidence) haunted(o *op) bool {
 	for key, n := range e.numbers {
@@ -433,14 +433,15 @@ func (e *evidence) haunted(o *op) bool {
 	return false
 }
 
-// haunts says whether the store may have held the number during a call, although no call says so.
+// haunts reports whether the store may have held the number during a call, although no call says
+// so.
 func (n *number) haunts(o *op) bool {
 	return slices.ContainsFunc(n.ghosts, func(g span) bool {
 		return g.from <= o.ret && o.call <= g.to
 	})
 }
 
-// meets says whether a call may find the hold of that number. Readers don't meet readers. A call
+// meets reports whether a call may find the hold of that number. Readers don't meet readers. A call
 // that asks, or uses force, is about one side. The reading side includes a Write of the client that
 // was handed over, since readers may share it. Their calls perhaps haven't returned yet. The store
 // knows the hold as a Write.
@@ -507,8 +508,8 @@ func (e *evidence) over(n *number) (until time.Duration) {
 	return until
 }
 
-// releasedBefore says whether the last release of the number had begun before that time. For a kind
-// with one holder, a release without an answer may have been that of a re-entry, so it doesn't
+// releasedBefore reports whether the last release of the number had begun before that time. For a
+// kind with one holder, a release without an answer may have been that of a re-entry, so it doesn't
 // count.
 func (n *number) releasedBefore(at time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
@@ -517,23 +518,23 @@ func (n *number) releasedBefore(at time.Duration) bool {
 	})
 }
 
-// grantedBefore says whether the number had been acquired before that time.
+// grantedBefore reports whether the number had been acquired before that time.
 func (n *number) grantedBefore(at time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.kind == acquireStep && s.ret < at && s.ret != 0 && s.result == granted
 	})
 }
 
-// acquires says whether a step has acquired the lock, or may yet do so.
+// acquires reports whether a step acquired the lock, or may yet do so.
 func (s *step) acquires() bool { return s.kind == acquireStep && (s.open() || s.result == granted) }
 
-// gets says whether a step shows that its owner has the lock.
+// gets reports whether a step shows that its owner holds the lock.
 func (s *step) gets() bool {
 	return s.result == granted &&
 		(s.kind == acquireStep || s.kind == placesStep || s.kind == grantStep)
 }
 
-// open says whether a step may yet be carried out.
+// open reports whether a step may yet be carried out.
 func (s *step) open() bool { return s.ret == 0 || s.result == unknown }
 
 // goneAfter returns the latest time at which the store may still have the number because of a

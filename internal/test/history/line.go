@@ -16,14 +16,14 @@ const (
 	longestGrant = 5 * time.Second
 )
 
-// A stand is a time in which an owner stands in line for a Fair lock, and can't have the lock.
+// A stand is a time in which an owner stands in line for a Fair lock, and can't hold the lock.
 type stand struct {
 	*number
-	from time.Duration // when it came: later owners are behind it
+	from time.Duration // when it arrived: later owners are behind it
 	in   span          // the time in which it is certainly in line
 }
 
-// queues says whether a step shows that its owner stands in line.
+// queues reports whether a step shows that its owner stands in line.
 func (s *step) queues() bool {
 	looks := s.kind == acquireStep && s.place > 0 || s.kind == placesStep
 	return s.side == backend.Fair && looks && s.result == refused && s.ret != 0
@@ -64,9 +64,9 @@ func (e *evidence) stands(n *number) (all []*stand) {
 	return all
 }
 
-// kept returns until when a step surely keeps its owner in line, if no later step of the owner
-// changes that. An owner that doesn't hear of its grant may leave the line when the grant ends. If
-// nothing fails, an owner hears of it.
+// kept returns the time until which a step certainly keeps its owner in line, if no later step of
+// the owner changes that. An owner that doesn't hear of its grant may leave the line when the grant
+// ends. If nothing fails, an owner hears of it.
 func (e *evidence) kept(s *step) time.Duration {
 	if e.rules.Calm {
 		return s.call + s.place
@@ -132,7 +132,7 @@ func (r *Recorder) outOfTurn(e *evidence) error {
 	return nil
 }
 
-// disturbed says whether the lock was forced while an owner stood in line, or the store lost the
+// disturbed reports whether the lock was forced while an owner stood in line, or the store lost the
 // line.
 func (r *Recorder) disturbed(s *stand, by *op) bool {
 	return slices.ContainsFunc(r.ops, func(o *op) bool {

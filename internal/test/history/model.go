@@ -12,8 +12,8 @@ import (
 
 // A lock is the state of a lock between two calls.
 type lock interface {
-	// next says whether the lock could answer the call in this way, and returns its state after the
-	// call.
+	// next reports whether the lock could answer the call in this way, and returns its state after
+	// the call.
 	next(o *op) (bool, lock)
 	String() string
 }
@@ -38,30 +38,30 @@ type hold struct {
 	end     time.Duration // until then it can't end by itself
 	until   time.Duration // then it has ended at the latest
 	fixed   time.Duration // end gets this value when the count falls below renewed
-	// its holder knows that it has ended, although the store may still have it
+	// whether its holder knows that it has ended, although the store may still have it
 	over   bool
 	shaken bool
 	lent   bool // a Read that the store may know as a Write
 }
 
-// begun returns the hold that a call has acquired.
+// begun returns the hold that a call acquired.
 func begun(o *op) hold {
 	return hold{count: 1, end: o.end, until: o.until, shaken: o.shaken, lent: o.lent}
 }
 
-// mayHaveEnded says whether the hold may have ended by itself when o ends.
+// mayHaveEnded reports whether the hold may have ended by itself when o ends.
 func (h *hold) mayHaveEnded(o *op) bool { return h.over || o.ret >= h.end }
 
-// held says whether a call may find the lock held by this hold.
+// held reports whether a call may find the lock held by this hold.
 func (h *hold) held(o *op) bool { return h.count > 0 && o.call <= h.until }
 
-// free says whether a call may find that this hold doesn't exist.
+// free reports whether a call may find that this hold doesn't exist.
 func (h *hold) free(o *op) bool { return h.count == 0 || h.mayHaveEnded(o) }
 
-// valid says whether the hold exists, and its holder doesn't know of an end.
+// valid reports whether the hold exists, and its holder doesn't know that it has ended.
 func (h *hold) valid(o *op) bool { return h.held(o) && !h.over }
 
-// reenter adds one to the count.
+// reenter increments the count.
 func (h *hold) reenter(o *op) {
 	h.count++
 	if o.prolongs == forever && h.end != forever {
@@ -71,7 +71,7 @@ func (h *hold) reenter(o *op) {
 	h.until = max(h.until, o.until)
 }
 
-// leave takes one from the count.
+// leave decrements the count.
 func (h *hold) leave() {
 	if h.count--; h.count == 0 {
 		*h = hold{}
@@ -80,7 +80,8 @@ func (h *hold) leave() {
 	}
 }
 
-// strike ends the hold by force, and returns until when its holder may go on relying on it.
+// strike ends the hold by force, and returns the time until which its holder may keep relying on
+// it.
 func (h *hold) strike(before time.Duration) time.Duration {
 	until := before
 	if h.count > 0 && !h.over {
@@ -93,8 +94,8 @@ func (h *hold) strike(before time.Duration) time.Duration {
 	return until
 }
 
-// unlocks says whether an unlock of this hold could have this answer, and carries it out. deluded
-// says that the hold may have been ended by force without its holder's knowledge.
+// unlocks reports whether an unlock of this hold could have this answer, and carries it out.
+// deluded reports whether the hold may have been ended by force without its holder's knowledge.
 func (h *hold) unlocks(o *op, deluded bool) bool {
 	if o.held == 0 {
 		return o.result == notHeld
@@ -110,7 +111,7 @@ func (h *hold) unlocks(o *op, deluded bool) bool {
 		return h.free(o)
 	case notHeld:
 		return false
-	default: // the unlock goes on in the background
+	default: // the unlock continues in the background
 		if h.count > 1 {
 			h.leave()
 		}
@@ -118,12 +119,12 @@ func (h *hold) unlocks(o *op, deluded bool) bool {
 	}
 }
 
-// ended says whether the holder has learned by an unlock that the hold has ended.
+// ended reports whether the holder has learned by an unlock that the hold has ended.
 func (h *hold) ended(o *op) bool {
 	return o.held > 0 && (o.result == lost || o.result == failed && h.count <= 1)
 }
 
-// answers says whether the holder may get this answer about this hold.
+// answers reports whether the holder may get this answer about this hold.
 func (h *hold) answers(o *op, deluded bool) bool {
 	switch {
 	case o.result == yes && deluded:
@@ -147,17 +148,17 @@ func (h *hold) String() string {
 	return text
 }
 
-// struck has, for each user, until when it may go on relying on a hold that another user has ended
-// by force.
+// struck holds, for each user, the time until which it may keep relying on a hold that another user
+// ended by force.
 type struck [maxUsers + 1]time.Duration
 
 // maxUsers is the largest number of users. States are compared as a whole, so the number is fixed.
 const maxUsers = 16
 
-// deluded says whether the user may still rely on a hold that was ended by force.
+// deluded reports whether the user may still rely on a hold that was ended by force.
 func (s *struck) deluded(o *op) bool { return o.call <= s[o.user+1] }
 
-// othersDeluded says whether another user may still rely on a hold that was ended by force.
+// othersDeluded reports whether another user may still rely on a hold that was ended by force.
 func (s *struck) othersDeluded(o *op) bool {
 	for i, until := range s {
 		if i != o.user+1 && o.call <= until {
@@ -184,7 +185,7 @@ type state struct {
 	struck struck
 }
 
-// his returns the hold if it belongs to the user of the call, and otherwise a zero hold.
+// his returns the hold if it belongs to the user of the call, and a zero hold otherwise.
 func (s *state) his(o *op) *hold {
 	if s.holder == o.user+1 {
 		return &s.hold

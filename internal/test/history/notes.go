@@ -16,8 +16,8 @@ type note struct {
 	may, must   span          // the times in which it may exist, and in which it must
 }
 
-// notes returns the notes that the steps have left. If an owner leaves its note anew, that counts
-// as another note. A step without an answer doesn't count, since it may have acquired the Write.
+// notes returns the notes that the steps left. If an owner leaves its note anew, that counts as
+// another note. A step without an answer doesn't count, since it may have acquired the Write.
 func notes(numbers map[numberKey]*number) (all []*note) {
 	for key, n := range numbers {
 		for _, s := range n.steps {
@@ -53,8 +53,8 @@ func (left *note) endsWith(n *number, by *step) {
 	}
 }
 
-// barred says whether a note may have kept a call from reading. A call that waited to write behind
-// a reader, and made no attempt itself, may have been kept by it, too.
+// barred reports whether a note may have kept a call from reading. A call that waited to write
+// behind a reader, and made no attempt itself, may also have been kept out by it.
 func (e *evidence) barred(o *op) bool {
 	if o.side != backend.Read && (o.side != backend.Write || e.asked(o)) {
 		return false
@@ -64,7 +64,7 @@ func (e *evidence) barred(o *op) bool {
 	})
 }
 
-// asked says whether a call has made an attempt of its own.
+// asked reports whether a call made an attempt of its own.
 func (e *evidence) asked(o *op) bool {
 	for _, n := range e.numbers {
 		if slices.ContainsFunc(n.steps, func(s *step) bool {
@@ -114,7 +114,7 @@ func (r *Recorder) overtaken(e *evidence) error {
 	return nil
 }
 
-// wiped says whether a note may have been lost before a step, by a loss of data or by force.
+// wiped reports whether a note may have been lost before a step, by a loss of data or by force.
 func (r *Recorder) wiped(left *note, by *step) bool {
 	return slices.ContainsFunc(r.ops, func(o *op) bool {
 		return (o.kind == wipe || o.kind == forceUnlock) && o.call < by.ret && left.may.from < o.ret

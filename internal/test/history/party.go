@@ -19,8 +19,8 @@ type Party struct {
 	Locker *dlock.Locker
 	Beside *Party // the same user at the other side of a read-write lock; nil for other locks
 
-	// Shared says that other users share the Locker, without owners. Then a call may wait for them
-	// even if the lock is free.
+	// Shared reports whether other users share the Locker, without owners. If so, a call may wait
+	// for them even if the lock is free.
 	Shared bool
 
 	Recorder *Recorder
@@ -42,10 +42,10 @@ func (p *Party) start(o op) *op {
 	return p.Recorder.started(&o)
 }
 
-// holds says whether the user holds any side of the lock, by its own count.
+// holds reports whether the user holds any side of the lock, by its own count.
 func (p *Party) holds() bool { return p.held > 0 || p.Beside != nil && p.Beside.held > 0 }
 
-// Ask has the options of an acquiring call.
+// Ask holds the options of an acquiring call.
 type Ask struct {
 	Try   bool          // TryLock instead of LockContext
 	Wait  time.Duration // 0: none for TryLock, unlimited for LockContext
@@ -109,7 +109,7 @@ func (p *Party) acquired(o *op, ok bool, err error) {
 	case errors.Is(err, dlock.ErrConflict):
 		res = conflict
 	default:
-		res = failed // ErrNotAcquired is among these: it doesn't say that another holds the lock
+		res = failed // ErrNotAcquired is one of these: another owner needn't hold the lock
 	}
 	p.Recorder.ended(o, res, err)
 }
@@ -139,7 +139,7 @@ func released(err error) result {
 	}
 }
 
-// Do acquires the lock and calls f while it is held. It says whether the lock was acquired.
+// Do acquires the lock and calls f while it is held. It reports whether the lock was acquired.
 func (p *Party) Do(ctx context.Context, a Ask, f func(ctx context.Context)) bool {
 	first := p.start(a.op("Do", p.Lease))
 	var last *op
@@ -162,7 +162,7 @@ func (p *Party) Do(ctx context.Context, a Ask, f func(ctx context.Context)) bool
 	return true
 }
 
-// Take acquires a Hold. It is nil if that failed.
+// Take acquires a Hold. It returns nil if that failed.
 func (p *Party) Take(ctx context.Context, a Ask) *dlock.Hold {
 	o := p.start(a.op("Acquire", p.Lease))
 	h, err := p.Locker.Acquire(tagged(ctx, o), a.options()...)
@@ -181,8 +181,8 @@ func (p *Party) Release(ctx context.Context, h *dlock.Hold) {
 	p.unlocked(o, h.Release(tagged(ctx, o)))
 }
 
-// Given records a hold that other code has acquired for the user, and releases after f. The context
-// in lasts as long as the hold can be relied on.
+// Given records a hold that other code acquired for the user, and releases after f. The context in
+// lasts as long as the hold can be relied on.
 func (p *Party) Given(in context.Context, f func()) {
 	o := op{kind: acquire, text: "given", lease: p.Lease, given: true, asked: true}
 	o.token, _ = dlock.Token(in)
@@ -194,7 +194,7 @@ func (p *Party) Given(in context.Context, f func()) {
 	p.Recorder.ended(last, failed, nil) // the other code releases the hold after this
 }
 
-// Check says whether the hold can be relied on, by the clock of its holder.
+// Check reports whether the hold can be relied on, by the clock of its holder.
 func (p *Party) Check(ctx context.Context) bool {
 	o := p.start(op{kind: check, text: "valid?"})
 	valid := false

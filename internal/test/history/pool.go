@@ -7,14 +7,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// loans is how many holds of a semaphore a user may have at a time.
+// loans is the maximum number of holds of a semaphore that a user may have at a time.
 const loans = 2
 
 // A pool is the state of a semaphore: the permits of each user. Permits may also be taken in the
 // store without a user's knowledge. They aren't in the pool. The steps show them, see [op].out.
 type pool struct {
 	has [maxUsers * loans]loan
-	// until when a user may go on relying on a hold that the store has lost
+	// the time until which a user may keep relying on a hold that the store lost
 	struck [maxUsers * loans]time.Duration
 }
 
@@ -24,7 +24,7 @@ type loan struct {
 	permits int
 }
 
-// place returns the index of the hold that a call is about.
+// place returns the index of the hold that a call concerns.
 func (o *op) place() int { return o.user*loans + o.loan }
 
 // next implements [lock].
@@ -81,7 +81,7 @@ func (p *pool) acquires(o *op) bool {
 	return ok
 }
 
-// leaves says whether the reported number of permits may have been available.
+// leaves reports whether the reported number of permits may have been available.
 func (p *pool) leaves(o *op) bool {
 	switch o.result {
 	case yes:
@@ -128,10 +128,10 @@ func (p pool) String() string {
 	return text
 }
 
-// several says whether several owners may hold a lock of this kind at a time.
+// several reports whether several owners may hold a lock of this kind at a time.
 func several(k backend.Kind) bool { return k == backend.Read || k == backend.Permits }
 
-// limits records, for each call of a semaphore, bounds of the number of permits that there are.
+// limits records, for each call of a semaphore, bounds on the total number of permits.
 func limits(ops []*op) {
 	type told struct{ least, most int }
 	all := make(map[string]told)
@@ -151,7 +151,7 @@ func limits(ops []*op) {
 			o.least, o.most = all[o.name].least, all[o.name].most
 		case o.kind == acquire && o.granter == nil:
 			// It was handed permits that were within the limit of their own acquisition. Calls with
-			// a larger limit may have got more since then.
+			// a larger limit may have acquired more since then.
 			o.most = all[o.name].most
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A kind says what a call does.
+// A kind is what a call does.
 type kind uint8
 
 const (
@@ -39,7 +39,7 @@ const (
 	failed                 // any other error: the outcome is unknown
 )
 
-// A reentry says whether an acquisition was a re-entry.
+// A reentry records whether an acquisition was a re-entry.
 type reentry uint8
 
 const (
@@ -81,7 +81,7 @@ type op struct {
 
 	// Fields for semaphores.
 	permits     int
-	limit       int // the limit of the call; 0: the limit that the store was told
+	limit       int // the limit of the call; 0: the last limit that the store was given
 	loan        int // index of the hold among the user's
 	least, most int // bounds of the limit
 	// the largest number of permits that the store may have counted as taken at any time during the
@@ -89,7 +89,7 @@ type op struct {
 	out     int
 	crowded bool // other calls of the client asked for permits at that time
 
-	// What the steps in the store say about the call.
+	// What the steps in the store reveal about the call.
 	granter  *step
 	number   *number // the number of the hold, if it is known
 	reentry  reentry
@@ -106,8 +106,8 @@ type op struct {
 	lent    bool // the shared hold may be a Write
 	lined   bool // it stood in line, and the store granted it the lock
 	onWrite bool // force on the reading side that asked the store to free a lent Write
-	barred  bool // a writer's note may have kept it, or a call before it, from reading
-	forgets bool // after this loss of data, tokens may begin anew
+	barred  bool // a writer's note may have kept it, or an earlier call, from reading
+	forgets bool // after this loss of data, tokens may restart
 }
 
 // A Recorder records calls and steps. Its methods may be called concurrently.
@@ -127,8 +127,8 @@ func New() *Recorder {
 	return &Recorder{clock: func() time.Duration { return time.Since(begin) }}
 }
 
-// now returns the time. It never returns the same time twice. So the order of two events is known
-// even in a bubble of virtual time. r.mu is held.
+// now returns the time. It never returns the same time twice, so the order of two events is known
+// even in a bubble of virtual time. The caller must hold r.mu.
 func (r *Recorder) now() time.Duration {
 	r.last = max(r.last+1, r.clock())
 	return r.last

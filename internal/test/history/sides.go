@@ -7,8 +7,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A sides is the state of a read-write lock. Readers that share a Read send nothing to the store.
-// So every Read that was granted and not released counts as a ghost: see span. Such a ghost may
+// sides is the state of a read-write lock. Readers that share a Read send nothing to the store. So
+// every Read that was granted and not released counts as a ghost: see span. Such a ghost may
 // explain the answers "locked" and "held by another". Readers of a client may also share its Write,
 // which the store knows as a Write.
 type sides struct {
@@ -17,7 +17,7 @@ type sides struct {
 	struck struck             // of readers; for writers see write
 }
 
-// shares says whether a call is for a side of a read-write lock.
+// shares reports whether a call is for a side of a read-write lock.
 func (o *op) shares() bool { return o.side == backend.Read || o.side == backend.Write }
 
 // next implements [lock].
@@ -78,7 +78,7 @@ func (s *sides) nextWrite(o *op) bool {
 		s.write.strike()
 		s.strikeReads()
 		return true
-	default: // these calls are about the Write alone
+	default: // these calls concern only the Write
 		ok, l := s.write.next(o)
 		s.write = l.(state)
 		return ok
@@ -148,7 +148,7 @@ func (s *sides) writes(o *op) bool {
 	}
 }
 
-// noReaders says whether a call may find no readers. It ends the Reads that may have ended.
+// noReaders reports whether a call may find no readers. It ends the Reads that may have ended.
 func (s *sides) noReaders(o *op) bool {
 	for user := range s.read {
 		r := &s.read[user]
@@ -163,13 +163,13 @@ func (s *sides) noReaders(o *op) bool {
 	return true
 }
 
-// anyLent says whether any user may read under a hold that the store knows as a Write.
+// anyLent reports whether any user may read under a hold that the store knows as a Write.
 func (s *sides) anyLent(o *op) bool {
 	return slices.ContainsFunc(s.read[:], func(r hold) bool { return r.lent && r.held(o) })
 }
 
-// strikeLent notes that the Reads which perhaps share a Write may have ended by force. Each may
-// also go on, since it isn't known whether it shares the Write.
+// strikeLent records that the Reads which may share a Write may have ended by force. Each may also
+// continue, since it isn't known whether it shares the Write.
 func (s *sides) strikeLent(o *op) {
 	for user := range s.read {
 		if r := &s.read[user]; r.lent {

@@ -15,7 +15,7 @@ import (
 
 // NewTelling returns a Recorder for one of several processes of a machine, with a clock that they
 // all share. When a call or a step ends, the Recorder writes it to w as a line. So the record of a
-// killed process is known, too.
+// killed process is also known.
 func NewTelling(w io.Writer) *Recorder {
 	return &Recorder{clock: machineTime, tell: json.NewEncoder(w)}
 }
@@ -29,13 +29,13 @@ func machineTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// told is a line of the record. It has one of the two fields.
+// told is a line of the record. Exactly one of its fields is set.
 type told struct {
 	Op   *toldOp   `json:",omitempty"`
 	Step *toldStep `json:",omitempty"`
 }
 
-// A toldOp has the fields of an op that other processes need.
+// A toldOp holds the fields of an op that other processes need.
 type toldOp struct {
 	ID, User, Client             int
 	Kind                         kind
@@ -47,8 +47,8 @@ type toldOp struct {
 	Fixed, Waits, Rounds         bool
 }
 
-// A toldStep has the fields of a step that other processes need. Op is the id of its call, counted
-// from 1.
+// A toldStep holds the fields of a step that other processes need. Op is the id of its call,
+// counted from 1.
 type toldStep struct {
 	Op                      int `json:",omitempty"`
 	Kind                    stepKind
@@ -60,7 +60,7 @@ type toldStep struct {
 	Result                  stepResult
 }
 
-// tellOp writes a call that has ended. r.mu is held.
+// tellOp writes a call that has ended. The caller must hold r.mu.
 func (r *Recorder) tellOp(o *op) {
 	if r.tell != nil {
 		r.tell.Encode(told{Op: &toldOp{ // if it fails, the call is missing from the evidence
@@ -70,7 +70,7 @@ func (r *Recorder) tellOp(o *op) {
 	}
 }
 
-// tellStep writes a step that has ended. r.mu is held.
+// tellStep writes a step that has ended. The caller must hold r.mu.
 func (r *Recorder) tellStep(s *step) {
 	if r.tell == nil {
 		return

@@ -49,8 +49,8 @@ func ReleaseAll(ctx context.Context, parties []*Party, h *dlock.Hold) {
 	}
 }
 
-// errorOf returns the error of one lock from an error that may be about several. If the error is
-// only about other locks, it returns others.
+// errorOf returns the error of one lock from an error that may concern several. If the error
+// concerns only other locks, it returns others.
 func errorOf(err error, name string, others error) error {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range several.Unwrap() {
@@ -68,7 +68,7 @@ func errorOf(err error, name string, others error) error {
 
 // takeAll is a round with several locks at once, all of kinds with one holder. For other kinds,
 // users may join a hold that a call then gives back. The check couldn't tell such a hold from one
-// that they have asked for themselves.
+// that they asked for themselves.
 func (u *user) takeAll(ctx context.Context) {
 	var parties []*Party
 	for _, i := range u.dice.Perm(len(u.w.Locks))[:2+u.dice.IntN(len(u.w.Locks)-1)] {

@@ -12,7 +12,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// SeedVar is the environment variable with the seed of all workloads, to repeat a failure. It
+// SeedVar is the environment variable that sets the seed of all workloads, to repeat a failure. It
 // repeats the users' choices, not their schedule, so it may take several runs.
 const SeedVar = "DISTSYNC_HISTORY_SEED"
 

@@ -10,7 +10,7 @@ import (
 // A step records a step of package backend that reached the store, or was on its way.
 type step struct {
 	kind    stepKind
-	op      *op // the call that it was made for, if that is known
+	op      *op // the call that it was made for, if known
 	side    backend.Kind
 	name    string
 	owner   string

@@ -16,11 +16,11 @@ import (
 type Lock struct {
 	Name    string
 	Kind    backend.Kind
-	Permits int // the limit that most calls name
+	Permits int // the limit that most calls pass
 }
 
 // A Workload makes random users of some clients lock in all possible ways, stay for a while, ask,
-// re-enter, and unlock. Some stay for longer than their lease. Writers may also read, and go on
+// re-enter, and unlock. Some stay for longer than their lease. Writers may also read, and keep
 // reading after their Write.
 type Workload struct {
 	Seed   uint64 // of all choices; the schedule isn't repeated
@@ -81,7 +81,7 @@ func (l Lock) Kinds() []backend.Kind {
 	}
 }
 
-// IsFree says whether the lock has no holder.
+// IsFree reports whether the lock has no holder.
 func (l Lock) IsFree(ctx context.Context, c *dlock.Client) (bool, error) {
 	if l.Kind == backend.Permits {
 		n, err := c.Semaphore(l.Name, l.Permits).Available(ctx)
@@ -166,7 +166,7 @@ func (u *user) party(l Lock) *Party {
 	return p
 }
 
-// round uses one lock once, or now and then several together.
+// round uses one lock once, or occasionally several together.
 func (u *user) round(ctx context.Context) {
 	if len(u.w.Locks) > 1 && u.oneIn(8) {
 		u.takeAll(ctx)
@@ -307,7 +307,7 @@ func (u *user) giveBack(ctx context.Context, l *Loan) {
 	l.Return(ctx)
 }
 
-// goOn uses the other side of a lock after this one was given back.
+// goOn uses the other side of a lock after this side was given back.
 func (u *user) goOn(ctx context.Context, p *Party) {
 	if p == nil || p.Held() == 0 {
 		return

@@ -1,6 +1,6 @@
 package main
 
-// This file has the client's conclusions from answers, and from missing answers.
+// This file contains the client's conclusions from answers, and from missing answers.
 
 // answer delivers a reply to its waiter.
 func (m *Holds) answer(s *HoldsState, r request) {
@@ -53,7 +53,7 @@ func (m *Holds) answerAcquisition(s *HoldsState, g *goroutine, r request) {
 		*g = goroutine{}
 	default:
 		for n := uint8(1); n <= m.numbers(); n++ {
-			// the grant shows that no other number of this client has the lock
+			// the grant shows that no other number of this client holds the lock
 			if y := &s.numbers[n]; n != r.number && m.clientOf(n) == m.clientOf(r.number) &&
 				y.use == live && y.count > 0 {
 				y.lose()
@@ -193,8 +193,8 @@ func (m *Holds) retire(s *HoldsState, n uint8, back bool) {
 }
 
 // takeBack releases a number in the background until the store has answered. If a request that
-// could acquire the lock has no answer, the release is repeated until that request can't be carried
-// out any more. Here the release and its answer take no time, because they affect no number in use.
+// could acquire the lock has no answer, the release is repeated until that request can no longer be
+// carried out. Here the release and its answer take no time, because they affect no number in use.
 func (m *Holds) takeBack(s HoldsState, n uint8, calm bool, do emitter) {
 	t := s
 	x := &t.numbers[n]

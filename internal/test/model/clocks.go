@@ -1,11 +1,10 @@
 package main
 
-// Clocks is the model of how a client converts a store's times. The store has granted the client a
-// lock, and tells the time of the grant only by its own clock. The client sends a look, and
-// remembers when it sent the look, and the store's clock in the answer. A grant carries the store's
-// clock at the grant. The store's clock may be stepped. The store may be replaced by another one
-// with a different clock. The replacement breaks the connections. The fields of Clocks bound the
-// exploration.
+// Clocks is the model of how a client converts a store's times. The store grants the client a lock,
+// and reports the time of the grant only by its own clock. The client sends a look, and remembers
+// when it sent the look, and the store's clock in the answer. A grant carries the store's clock at
+// the grant. The store's clock may be stepped. The store may be replaced with another one with a
+// different clock, which breaks the connections. The fields of Clocks bound the exploration.
 //
 // Time is absolute. It begins at 0, and the store's clock is right at first. A step of the clock
 // during a grant would end the grant early or late, whatever the client does. So there is none,
@@ -49,7 +48,7 @@ type ClocksState struct {
 // Init is the state before the grant.
 func (m *Clocks) Init() ClocksState { return ClocksState{} }
 
-// Bad says whether the client relies on a grant that has expired.
+// Bad reports whether the client relies on a grant that has expired.
 func (m *Clocks) Bad(s ClocksState) []string {
 	if s.grant == believed && s.now < s.until && s.clock >= s.at+m.Short {
 		return []string{"S1"}
@@ -57,7 +56,7 @@ func (m *Clocks) Bad(s ClocksState) []string {
 	return nil
 }
 
-// Done says whether time has ended.
+// Done reports whether time has ended.
 func (m *Clocks) Done(s ClocksState) bool { return s.now == m.End }
 
 type clocksEmitter func(ClocksState, string, ...any)

@@ -11,12 +11,13 @@ import (
 // values.
 type Model[S comparable] interface {
 	Init() S
-	// Next emits every successor of s, with words for the event. If calm is true, it emits only the
-	// events of a run in which the network has no faults, no new calls begin, and due work is done.
+	// Next emits every successor of s, with a description of the event. If calm is true, it emits
+	// only the events of a run in which the network has no faults, no new calls begin, and due work
+	// is done.
 	Next(s S, calm bool, emit func(S, string, ...any))
 	// Bad returns the names of the properties that s violates.
 	Bad(s S) []string
-	// Done says whether a calm run may end in s.
+	// Done reports whether a calm run may end in s.
 	Done(s S) bool
 }
 
@@ -44,7 +45,7 @@ func (r *Result) found(property string) (Violation, bool) {
 	return r.Found[i], true
 }
 
-// has says whether all these properties were violated. It returns false for an empty list.
+// has reports whether all the given properties were violated. It returns false for an empty list.
 func (r *Result) has(properties []string) bool {
 	for _, p := range properties {
 		if _, ok := r.found(p); !ok {
@@ -148,7 +149,7 @@ func stuck[S comparable](m Model[S], all *space[S]) (int32, bool) {
 	return int32(i), i >= 0
 }
 
-// trace returns a path to a state in words. It asks the model again for each step.
+// trace returns a description of a path to a state. It asks the model again for each step.
 func trace[S comparable](m Model[S], all *space[S], at int32) []string {
 	var lines []string
 	for ; all.parent[at] >= 0; at = all.parent[at] {
@@ -164,8 +165,8 @@ func trace[S comparable](m Model[S], all *space[S], at int32) []string {
 	return lines
 }
 
-// A space is a set of states, numbered in the order of their addition. A map would need twice the
-// memory.
+// A space is a set of states, numbered in the order in which they were added. A map would need
+// twice the memory.
 type space[S comparable] struct {
 	seed   maphash.Seed
 	chunks [][]S

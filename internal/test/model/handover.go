@@ -2,7 +2,7 @@ package main
 
 // In a hand-over, the last release of a renewed hold passes the hold to a waiting goroutine of the
 // same client. The store isn't notified, and still has the hold under the same number. The time for
-// which one goroutine has the number is its tenure.
+// which one goroutine holds the number is its tenure.
 
 // handOn emits the hand-overs of goroutine g's hold.
 func (m *Holds) handOn(s HoldsState, g int, do emitter) {
@@ -21,7 +21,7 @@ func (m *Holds) handOn(s HoldsState, g int, do emitter) {
 	}
 }
 
-// mayHandOn says whether a number may be handed over.
+// mayHandOn reports whether a number may be handed over.
 func (m *Holds) mayHandOn(x *number) bool {
 	valid := x.use == live && x.count == 1 && x.lost == 0 && x.left > 0
 	switch m.Mutation {
@@ -91,7 +91,7 @@ func (m *Holds) notice(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	x := &s.numbers[n]
 	if x.lost != 0 && m.Mutation != handedUnseen {
-		m.unlockLost(s, g, do) // and it continues to wait
+		m.unlockLost(s, g, do) // and it keeps waiting
 		return
 	}
 	t := s

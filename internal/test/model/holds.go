@@ -20,15 +20,15 @@ type Holds struct {
 	Rival      bool    // B is an ideal client, whose requests take no time
 	Depth      uint8   // how deep goroutines re-enter
 	Count      int     // the highest count in the store
-	Requests   int     // the most in the network at a time
+	Requests   int     // the maximum number in the network at a time
 	Lease      uint8   // the lease of renewed holds, in ticks
 	Fixed      uint8   // the lease of fixed holds; 0: there are none
-	Forces     uint8   // how often a client sends ForceUnlock
-	Failovers  uint8   // how often the store falls back to an earlier state
+	Forces     uint8   // how many times a client sends ForceUnlock
+	Failovers  uint8   // how many times the store falls back to an earlier state
 	Crashes    uint8
 	HandOvers  uint8
-	// for how many ticks a number may be handed over, counted from the sending of its acquisition;
-	// 0: without limit
+	// the number of ticks, counted from the sending of its acquisition, for which a number may be
+	// handed over; 0: no limit
 	Chain    uint8
 	SureOnly bool // a number with a request in doubt isn't handed over
 	Punctual bool // a request is carried out within its lease, counted from its sending, or never
@@ -49,7 +49,7 @@ const (
 	trying          // its acquisition awaits an answer
 	waiting         // it hasn't acquired yet, and tries again or gives up
 	handed          // it was handed a hold, and hasn't noticed it yet
-	inside          // it has the lock
+	inside          // it holds the lock
 	queued          // it will re-enter its owner's hold
 	entering        // its re-entry awaits an answer
 	leaving         // its partial release awaits an answer
@@ -63,7 +63,7 @@ const (
 	unused  uint8 = iota
 	live          // a goroutine acquires, holds or releases it
 	retired       // unused, and taken back in the background
-	over          // neither used nor taken back any more
+	over          // no longer used or taken back
 )
 
 // A number is what a client knows of one outermost acquisition. The acquisition lasts from its
@@ -78,14 +78,14 @@ type number struct {
 	lost   uint8
 	struck uint8 // 1 + ticks since the store ended it; 0: it didn't, or the client knows
 	age    uint8 // 1 + ticks since the acquisition was sent
-	party  uint8 // 1 + the party that has it
+	party  uint8 // 1 + the party that holds it
 	watch  uint8 // 1: the watchdog renews it
 	lease  uint8 // the lease that the next renewal asks for
 	doubt  uint8 // the shortest lease of any request without an answer; 0: none
 	fading uint8 // a timer that only mutations use
 }
 
-// lose records that the client has found a number's hold lost.
+// lose records that the client found a number's hold lost.
 func (x *number) lose() { x.lost, x.struck = 1, 0 }
 
 func (x *number) valid() bool { return x.use == live && x.count > 0 && x.lost == 0 && x.left > 0 }
@@ -145,7 +145,7 @@ func (m *Holds) party(g int) uint8 {
 // rival is the number of the ideal client.
 func (m *Holds) rival() uint8 { return uint8(m.Numbers[0] + 1) }
 
-// same says whether two numbers have the same owner string.
+// same reports whether two numbers have the same owner string.
 func (m *Holds) same(s *HoldsState, a, b uint8) bool {
 	if a == 0 || b == 0 {
 		return false
@@ -156,8 +156,8 @@ func (m *Holds) same(s *HoldsState, a, b uint8) bool {
 	return a == b
 }
 
-// isInside says whether a goroutine in the given state uses its hold. It does during a re-entry and
-// a partial release. In a pair it doesn't, because these begin and end its share of the hold.
+// isInside reports whether a goroutine in the given state uses its hold. It does during a re-entry
+// and a partial release. In a pair it doesn't, because these begin and end its share of the hold.
 func (m *Holds) isInside(at uint8) bool {
 	return at == inside || !m.Pair && (at == entering || at == leaving)
 }
@@ -203,7 +203,7 @@ func (m *Holds) believers(s *HoldsState) int {
 	return n
 }
 
-// counts says whether the store's count is at least each client's count.
+// counts reports whether the store's count is at least each client's count.
 func (m *Holds) counts(s *HoldsState) bool {
 	for n := uint8(1); n <= m.numbers(); n++ {
 		x := &s.numbers[n]
@@ -215,7 +215,7 @@ func (m *Holds) counts(s *HoldsState) bool {
 	return true
 }
 
-// haunted says whether the key is held by a number that is neither used nor taken back.
+// haunted reports whether the key is held by a number that is neither used nor taken back.
 func (m *Holds) haunted(s *HoldsState) bool {
 	n := s.store.number
 	return n != 0 && s.store.left > 0 && s.numbers[n].use == over && !s.hasCrashed(m.clientOf(n))
@@ -223,7 +223,7 @@ func (m *Holds) haunted(s *HoldsState) bool {
 
 func (s *HoldsState) hasCrashed(client int) bool { return s.crashed&(1<<client) != 0 }
 
-// Done says whether the key is free, and no request is left that could acquire it.
+// Done reports whether the key is free, and no request is left that could acquire it.
 func (m *Holds) Done(s HoldsState) bool {
 	if s.store.number != 0 {
 		return false

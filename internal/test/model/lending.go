@@ -18,13 +18,13 @@ func (s *SharesState) on(n uint8) *claim {
 
 func (s *SharesState) isLent(n uint8) bool { return s.lent&(1<<n) != 0 }
 
-// passes says whether a write can be handed over. It doesn't check the hand-over time.
+// passes reports whether a write can be handed over. It doesn't check the hand-over time.
 func (m *Shares) passes(s *SharesState, n uint8) bool {
 	x := &s.claims[n][writes]
 	return s.handOvers < m.HandOvers && x.valid() && x.unsure == 0
 }
 
-// young says whether a claim may be handed over or joined without the store.
+// young reports whether a claim may be handed over or joined without the store.
 func (m *Shares) young(x *claim) bool { return m.Window == 0 || x.age <= 1+m.Window }
 
 // lend emits the hand-over of a write to all waiting readers in the queue. There is none if a
@@ -114,7 +114,7 @@ func (m *Shares) downgrade(s SharesState, n uint8, do sharesEmitter) {
 	}
 }
 
-// downgrades says whether the request of a downgrade is under way.
+// downgrades reports whether the request of a downgrade is under way.
 func (s *SharesState) downgrades(n uint8) bool {
 	for _, r := range s.requests {
 		if r.kind != none && r.who == downgrader && r.number == n {

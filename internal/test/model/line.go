@@ -4,9 +4,9 @@ import "slices"
 
 // Line is the model of a fair lock. The store has a line of waiters. It grants the lock to the
 // first in line for a short time, and notifies that waiter's client. A client keeps the places of
-// all its calls with one request. Each call has its own owner string, called its number. Steps of
-// the other party take no time. One step releases a number and gives up its place. That step takes
-// no time here, because the client repeats it and it doesn't affect a number in use. The fields of
+// all its calls with one request. Each call has its own owner string, its number. Steps of the
+// other party take no time. One step releases a number and gives up its place. That step takes no
+// time here, because the client repeats it and it doesn't affect a number in use. The fields of
 // Line bound the exploration.
 //
 // Holds have a clock, as in model Holds. A message carries the remaining time of the hold that was
@@ -14,18 +14,18 @@ import "slices"
 // at any time while its call doesn't wait.
 type Line struct {
 	Calls    [2]int // the number of calls of each client
-	Rival    uint8  // how often the other party gets the lock
-	Requests int    // the most requests in the network at a time
-	Unknowns uint8  // the most requests without an answer
+	Rival    uint8  // how many times the other party gets the lock
+	Requests int    // the maximum number of requests in the network at a time
+	Unknowns uint8  // the maximum number of unanswered requests
 	Renewals bool   // renewals take time
-	Grants   int    // the most messages in the network at a time
+	Grants   int    // the maximum number of messages in the network at a time
 	Short    uint8  // the lease of a grant, in ticks
 	Lease    uint8
 	Fixed    uint8 // the fixed lease of the first call; 0: it has none
 	Depth    uint8 // how deep calls re-enter; 0: not at all
-	Lapses   uint8 // how often the place of a waiting call ends
-	Doubles  uint8 // how many messages arrive twice
-	Forces   uint8 // how often ForceUnlock is sent
+	Lapses   uint8 // how many times the place of a waiting call ends
+	Doubles  uint8 // the number of messages that arrive twice
+	Forces   uint8 // how many times ForceUnlock is sent
 	Crashes  uint8
 	Punctual bool // a request is carried out within its lease, counted from its sending, or never
 	Deaf     bool // no message arrives
@@ -41,9 +41,9 @@ const (
 const (
 	notCome  uint8 = iota
 	queues         // it waits for an answer, or in line
-	within         // it has the lock, or has lost it
+	within         // it holds the lock, or has lost it
 	takenOut       // it has ended, and its number is released in the background
-	past           // its number isn't used any more
+	past           // its number is no longer used
 )
 
 // keeping is a request to keep the places of all calls of a client that are in line.
@@ -70,8 +70,8 @@ type call struct {
 
 func (x *call) believes() bool { return x.at == within && !x.lost && x.left > 0 }
 
-// A lineRequest is a request in the network. A request to keep places is about a set of numbers of
-// one client. Each other request is about one number.
+// A lineRequest is a request in the network. A request to keep places concerns a set of numbers of
+// one client. Any other request concerns one number.
 type lineRequest struct {
 	kind    uint8
 	number  uint8
@@ -79,7 +79,7 @@ type lineRequest struct {
 	awaited bool
 	left    uint8 // time left of the lease that it asks for, counted from its sending
 	reply   uint8
-	holder  uint8 // the number in set that has the lock
+	holder  uint8 // the number in set that holds the lock
 	lasts   uint8 // time left of that hold; never more than in the store
 	count   uint8
 	before  bool // carried out before the store ended the hold against its promise
@@ -87,7 +87,7 @@ type lineRequest struct {
 
 func (r *lineRequest) about(n uint8) bool { return r.number == n || r.set&(1<<n) != 0 }
 
-// A message says that the lock was granted to a number.
+// A message reports that the lock was granted to a number.
 type message struct {
 	number, left uint8
 	before       bool
@@ -178,7 +178,7 @@ func (m *Line) Bad(s LineState) []string {
 	return bad
 }
 
-// Done says whether all calls have ended and the store is empty.
+// Done reports whether all calls have ended and the store is empty.
 func (m *Line) Done(s LineState) bool {
 	for n := uint8(1); n <= m.numbers(); n++ {
 		if at := s.calls[n].at; at != notCome && at != past {

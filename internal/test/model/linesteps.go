@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// This file has the next steps of model Line.
+// This file contains the next steps of model Line.
 
 type lineEmitter func(LineState, string, ...any)
 
@@ -81,7 +81,7 @@ func (m *Line) tidy(s *LineState) {
 		}
 	}
 	slices.SortFunc(s.messages[:], func(a, b message) int {
-		// the field before isn't compared: messages that differ only in it are rare
+		// the field before isn't compared, since messages that differ only in it are rare
 		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left)
 	})
 }
@@ -118,7 +118,7 @@ func (m *Line) send(s *LineState, r lineRequest) bool {
 	return false
 }
 
-// awaits says whether a call waits for an answer about a number.
+// awaits reports whether a call waits for an answer about a number.
 func (s *LineState) awaits(n uint8, kinds ...uint8) bool {
 	for _, r := range s.requests {
 		if r.kind != none && r.awaited && r.about(n) &&
@@ -241,7 +241,7 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 }
 
 // enter makes a call hold the lock, after an answer or a message. left is the remaining time of the
-// lease. before says whether the acquisition was carried out before the store ended the hold
+// lease. before reports whether the acquisition was carried out before the store ended the hold
 // against its promise.
 func (x *call) enter(left uint8, before bool) {
 	x.at, x.count, x.left, x.struck = within, 1, left, before
@@ -354,8 +354,8 @@ func (x *call) tick() {
 	}
 }
 
-// keep emits a client's request to keep the places of its waiting calls. The request leaves out a
-// call if the client doesn't know of its place.
+// keep emits a client's request to keep the places of its waiting calls. The request omits a call
+// if the client doesn't know of its place.
 func (m *Line) keep(s LineState, client int, do lineEmitter) {
 	set := uint8(0)
 	first, last := m.of(client)
@@ -424,8 +424,8 @@ func (m *Line) renew(s LineState, n uint8, calm bool, do lineEmitter) {
 	do(s, "#%d renews: %s", n, replies[r.reply])
 }
 
-// renews says whether a call renews its hold. A call that asked for a shorter lease than the store
-// has granted doesn't.
+// renews reports whether a call renews its hold. A call that asked for a shorter lease than the
+// store granted doesn't.
 func (m *Line) renews(n uint8) bool {
 	return m.lease(n) >= m.Short || m.Mutation == renewalShortens
 }
@@ -459,8 +459,8 @@ func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
 }
 
 // takeBack emits the release of a number in the background until it is answered. If a request that
-// could acquire for the number has no answer, the release is repeated until that request can't be
-// carried out any more.
+// could acquire for the number has no answer, the release is repeated until that request can no
+// longer be carried out.
 func (m *Line) takeBack(s LineState, n uint8, calm bool, do lineEmitter) {
 	t := s
 	out := m.release(&t, n)

@@ -2,7 +2,7 @@ package main
 
 import "slices"
 
-// This file has the store's steps.
+// This file contains the store's steps.
 
 // do carries out a step of the store. At the end of the step, the store grants a free lock to the
 // first in line.
@@ -54,12 +54,12 @@ func (m *Line) give(s *LineState, n, lease uint8) {
 	s.store = entry{n, 1, lease}
 }
 
-// waiting says whether a call waits and its client hasn't crashed.
+// waiting reports whether a call waits and its client hasn't crashed.
 func (s *LineState) waiting(m *Line, n uint8) bool {
 	return s.calls[n].at == queues && (n == m.rival() || !s.gone(m.client(n)))
 }
 
-// came returns the set of calls that have had a place, and still wait.
+// came returns the set of calls that had a place and still wait.
 func (s *LineState) came() (set uint8) {
 	for n := range s.calls {
 		if s.calls[n].came && s.calls[n].at == queues {
@@ -108,8 +108,8 @@ func (m *Line) comeBack(s *LineState, set uint8) {
 	}
 }
 
-// miss records that the store has ended a call's place or grant, and the call doesn't know it yet.
-// If the client never knew of the place, the call counts as one that never had it.
+// miss records that the store ended a call's place or grant, and the call doesn't know it yet. If
+// the client never knew of the place, the call counts as one that never had it.
 func (s *LineState) miss(n uint8) {
 	x := &s.calls[n]
 	if x.at != queues || !x.came {
@@ -193,7 +193,7 @@ func (m *Line) lease(n uint8) uint8 {
 	return m.Lease
 }
 
-// release releases a number's hold or place. It returns true if the store then has no data about
+// release releases a number's hold or place. It reports whether the store then has no data about
 // the number.
 func (m *Line) release(s *LineState, n uint8) bool {
 	left := false

@@ -175,7 +175,7 @@ const (
 	listensToLeftover
 )
 
-// mutations describes each mutation in words.
+// mutations describes each mutation.
 var mutations = [...]string{
 	unchanged: "the protocol as it is",
 

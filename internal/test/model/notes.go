@@ -2,13 +2,13 @@ package main
 
 import "fmt"
 
-// Notes is the model of waiting for a read-write lock. It has the queues of two clients, whose
+// Notes is the model of waiting for a read-write lock. It covers the queues of two clients, whose
 // heads alone send requests; the notes that waiting writers leave in the store; joined reads; and
 // wake-ups. Subscriptions exist from the start, because model Waits models them in full. No hold is
 // lost. The fields of Notes bound the exploration.
 //
 // There is no clock. Arrivals are numbered. The store subtracts a party's wait from its own clock.
-// So, if an attempt is late, its sender seems to have come later than it did. A hold or note may
+// So if an attempt is late, its sender seems to have arrived later than it did. A hold or note may
 // end at any moment at which its owner wouldn't have renewed it.
 type Notes struct {
 	// the parties: R reads; T reads, but tries only once, outside the queue; W writes; D writes,
@@ -72,7 +72,7 @@ func (m *Notes) kind(p int) byte { return (m.Clients[0] + m.Clients[1])[p] }
 
 func (m *Notes) writes(p int) bool { return m.kind(p) == 'W' || m.kind(p) == 'D' }
 
-// once says whether a party tries only once.
+// once reports whether a party tries only once.
 func (m *Notes) once(p int) bool { return m.kind(p) == 'T' }
 
 func (m *Notes) name(p int) string {
@@ -102,10 +102,10 @@ func (m *Notes) head(s *NotesState, c int) int {
 }
 
 // Bad checks these rules. L2: if the head of a queue could enter, it will poll. L2m: the head needs
-// its timer only if no message told it, or after an attempt without an answer. W1: the store admits
-// no reader ahead of a writer whose note was there when the reader came. W2: no reader joins ahead
-// of a writer that waits in the reader's own client. G1 and G3: each hold and each note in the
-// store is known to a client.
+// its timer only if no message reached it, or after an attempt without an answer. W1: the store
+// admits no reader ahead of a writer whose note was there when the reader came. W2: no reader joins
+// ahead of a writer that waits in the reader's own client. G1 and G3: each hold and each note in
+// the store is known to a client.
 func (m *Notes) Bad(s NotesState) []string {
 	var bad []string
 	check := func(property string, holds bool) {
@@ -135,7 +135,7 @@ func (m *Notes) Bad(s NotesState) []string {
 	return bad
 }
 
-// takesBack says whether a number is being taken back.
+// takesBack reports whether a number is being taken back.
 func (m *Notes) takesBack(s *NotesState, p int) bool {
 	reads := s.at[p] == having && s.on[p] == uint8(p)+1 && s.write == 0
 	return s.back&(1<<p) != 0 && !(m.Mutation == backWaits && reads)
@@ -150,7 +150,7 @@ func (s *NotesState) anyOn(number uint8) bool {
 	return false
 }
 
-// mayEnter says whether the store would admit a party, however long the attempt takes.
+// mayEnter reports whether the store would admit a party, however long the attempt takes.
 func (m *Notes) mayEnter(s *NotesState, p int) bool {
 	if m.writes(p) {
 		return s.write == 0 && s.read == 0
@@ -158,7 +158,7 @@ func (m *Notes) mayEnter(s *NotesState, p int) bool {
 	return s.write == 0 && !s.bars(p, s.last)
 }
 
-// bars says whether a note keeps out a reader with the given arrival.
+// bars reports whether a note keeps out a reader with the given arrival number.
 func (s *NotesState) bars(p int, came uint8) bool {
 	for q, since := range s.note {
 		if q != p && since != 0 && since < came {
@@ -168,7 +168,7 @@ func (s *NotesState) bars(p int, came uint8) bool {
 	return false
 }
 
-// pending says whether an event other than a timer will make the head of a client try.
+// pending reports whether an event other than a timer will make the head of a client try.
 func (m *Notes) pending(s *NotesState, c int) bool {
 	if s.fresh[c] || s.woken[c] || s.message[c] {
 		return true
@@ -181,7 +181,7 @@ func (m *Notes) pending(s *NotesState, c int) bool {
 	return false
 }
 
-// Done says whether all calls have ended and the store is empty.
+// Done reports whether all calls have ended and the store is empty.
 func (m *Notes) Done(s NotesState) bool {
 	for _, at := range s.at {
 		if at != outside && at != finished {
@@ -261,7 +261,8 @@ func (m *Notes) messages(s NotesState, c int, calm bool, do notesEmitter) {
 	}
 }
 
-// background emits take-backs, attempts without a waiter, and the expiry of holds and notes.
+// background emits the events that no waiter causes: take-backs, late attempts, and holds and notes
+// that expire.
 func (m *Notes) background(s NotesState, p int, calm bool, do notesEmitter) {
 	bit := uint8(1) << p
 	name := m.name(p)
@@ -340,7 +341,7 @@ func (m *Notes) giveBack(s *NotesState, p int) {
 	s.note[p] = 0
 }
 
-// attempts emits the results of an attempt, carried out at once or late.
+// attempts emits the results of an attempt, whether it is carried out at once or late.
 func (m *Notes) attempts(s NotesState, p int, emit func(t NotesState, in bool, when string)) {
 	in, t := m.attempt(s, p, s.came[p])
 	emit(t, in, "")
@@ -350,7 +351,7 @@ func (m *Notes) attempts(s NotesState, p int, emit func(t NotesState, in bool, w
 	}
 }
 
-// attempt carries out an attempt in the store. came is the arrival that the store assumes.
+// attempt carries out an attempt in the store. came is the arrival number that the store assumes.
 func (m *Notes) attempt(s NotesState, p int, came uint8) (bool, NotesState) {
 	number := uint8(p) + 1
 	bit := uint8(1) << p
@@ -389,7 +390,7 @@ func inOrHeld(in bool) string {
 	return "held, or kept out by a note"
 }
 
-// has describes the store's data in words.
+// has describes the store's data.
 func (m *Notes) has(s *NotesState) string {
 	text := ""
 	if s.write != 0 {

@@ -7,15 +7,15 @@ import (
 
 // Permits is the model of a semaphore. Each party asks for several permits at once, with a new
 // number for each acquisition. The release of a number is one step here, as in model Line. A client
-// of another library whose clock is ahead may take a part of a party's permits too early. The
-// fields of Permits bound the exploration.
+// of another library whose clock is ahead may take some of a party's permits too early. The fields
+// of Permits bound the exploration.
 type Permits struct {
 	Wants    [maxHolders]uint8 // how many permits each party asks for; 0: there is no such party
 	Limits   [maxHolders]uint8 // the limit that each party passes to the store
 	Requests int
 	Unknowns uint8
 	Lease    uint8
-	Reclaims uint8 // how often a part of the permits is taken too early
+	Reclaims uint8 // how many times some of the permits are taken too early
 	Forces   uint8
 	Punctual bool
 	Mutation mutation
@@ -23,7 +23,7 @@ type Permits struct {
 
 const maxHolders = 3
 
-// had is what a number has in the store: permits, and their remaining time.
+// had is what the store holds for a number: permits, and their remaining time.
 type had struct{ permits, left uint8 }
 
 // PermitsState is a state of the model. Its requests and calls are as in model Line. A number is a
@@ -73,7 +73,7 @@ func (m *Permits) Bad(s PermitsState) []string {
 	return bad
 }
 
-// Done says whether all calls have ended and no permit is acquired.
+// Done reports whether all calls have ended and no permit is acquired.
 func (m *Permits) Done(s PermitsState) bool {
 	for _, x := range s.calls {
 		if x.at != notCome && x.at != past {
@@ -321,7 +321,7 @@ func (m *Permits) end(s PermitsState, n int, does string, do permitsEmitter) {
 	s.calls[n].at = takenOut
 	for i := range s.requests {
 		if r := &s.requests[i]; r.kind == renewal && int(r.number) == n {
-			r.awaited = false // the answer has no effect any more
+			r.awaited = false // the answer no longer has an effect
 		}
 	}
 	do(s, "%s %s", m.name(n), does)

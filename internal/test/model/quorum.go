@@ -7,23 +7,24 @@ import (
 
 // Quorum is the model of a quorum of three stores: a lock is held if two of them grant it. Each
 // client has one call at a time, and each of its attempts has its own name in the stores. Names of
-// finished attempts are used again here. A failed attempt is released at once, in the background.
-// The fields of Quorum bound the exploration.
+// finished attempts are reused here. A failed attempt is released at once, in the background. The
+// fields of Quorum bound the exploration.
 type Quorum struct {
-	Comes [2]uint8 // how often each client locks
+	Comes [2]uint8 // how many times each client locks
 	// B is an ideal client, which asks the stores in any order, and whose requests take no time
 	Rival   bool
 	Slow    bool  // a slow store may still answer when the next store is asked
-	Names   int   // the most names of each client in use at a time
+	Names   int   // the maximum number of a client's names in use at a time
 	Depth   uint8 // how deep a client re-enters
 	Lease   uint8 // in ticks; 0: there is no time, and no hold expires
-	Late    int   // the most acquisitions without a waiter, or for repair, at a time
+	Late    int   // the maximum number of acquisitions without a waiter, or for repair, at a time
 	Doubts  bool  // after a refusal by the first store, a client may ask the others
 	Repairs bool  // a client acquires the hold again in stores that lack it
 	Ghost   bool  // a release may be late, and arrive twice
-	// how often a client stops waiting for a store that is up; the constant often sets no bound
+	// how many times a client stops waiting for a store that is up; the constant often sets no
+	// bound
 	Silent   uint8
-	Restarts uint8 // how often a store restarts without its data
+	Restarts uint8 // how many times a store restarts without its data
 	Away     bool  // after a restart, a store stays away for a lease
 	// a store restarts only if the hold was renewed twice since the last restart, and no repair is
 	// under way; there are no other faults
@@ -74,9 +75,9 @@ type ballot struct{ name, count, left, away uint8 }
 // A voter is the state of a client.
 type voter struct {
 	at, name uint8
-	comes    uint8 // how often it will still lock
+	comes    uint8 // how many more times it will lock
 	votes    [quorumStores]uint8
-	never    uint8 // stores that have answered that they don't have the name, as bits
+	never    uint8 // stores that answered that they don't have the name, as bits
 	regained uint8 // stores in never that have it again
 	repairs  uint8 // stores that were asked again, and whose answer is awaited
 	perhaps  uint8 // stores that were asked again, and whose answer isn't awaited
@@ -112,8 +113,8 @@ type QuorumState struct {
 	tooLate  bool  // a call returned with a lock that had expired (S4)
 	rounds   uint8 // renewals of the hold since the last restart or repair
 	robbed   bool  // a hold was lost before it had expired (K)
-	// how often a majority has refused a client that one store had admitted (Z); counted anew when
-	// a client acquires or releases the lock, or a store restarts
+	// how many times a majority refused a client that one store had admitted (Z); reset when a
+	// client acquires or releases the lock, or a store restarts
 	again uint8
 }
 
@@ -137,7 +138,7 @@ func (m *Quorum) Init() QuorumState {
 
 func (m *Quorum) timeless() bool { return m.Lease == 0 }
 
-// valid says whether a client relies on a hold.
+// valid reports whether a client relies on a hold.
 func (m *Quorum) valid(x *voter) bool {
 	return (x.at == has || x.at == renews || x.at == reenters) && (x.left > 0 || m.timeless())
 }
@@ -180,7 +181,7 @@ func (m *Quorum) Bad(s QuorumState) []string {
 	return bad
 }
 
-// count returns how many stores have a name.
+// count returns how many stores hold a name.
 func (s *QuorumState) count(name uint8) (n int) {
 	for _, e := range s.stores {
 		if e.name == name {
@@ -190,7 +191,7 @@ func (s *QuorumState) count(name uint8) (n int) {
 	return n
 }
 
-// uses says whether a client's attempt or hold has this name.
+// uses reports whether a client's attempt or hold has this name.
 func (s *QuorumState) uses(name uint8) bool {
 	for c := range s.clients {
 		switch x := &s.clients[c]; x.at {
@@ -203,7 +204,7 @@ func (s *QuorumState) uses(name uint8) bool {
 	return false
 }
 
-// Done says whether all calls have ended and the stores are empty.
+// Done reports whether all calls have ended and the stores are empty.
 func (m *Quorum) Done(s QuorumState) bool {
 	for c := range s.clients {
 		if x := &s.clients[c]; x.at != dead &&
@@ -219,7 +220,7 @@ func (m *Quorum) Done(s QuorumState) bool {
 	return s.names == [leftover + 1]ballotName{}
 }
 
-// inSet says whether a store is in a set.
+// inSet reports whether a store is in a set.
 func inSet(set uint8, k int) bool { return set&(1<<k) != 0 }
 
 // rival is the only name of the ideal client.

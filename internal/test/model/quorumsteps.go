@@ -70,13 +70,13 @@ func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	do(s, "tick")
 }
 
-// mayRestart says whether the bound Spaced allows a restart: there were enough renewals since the
-// last restart, and no acquisition is late.
+// mayRestart reports whether the bound Spaced allows a restart: there were enough renewals since
+// the last restart, and no acquisition is late.
 func (m *Quorum) mayRestart(s *QuorumState) bool {
 	return !m.Spaced || s.rounds == enough && s.lates() == 0
 }
 
-// oneWell says whether store k and all other stores are up.
+// oneWell reports whether store k and all other stores are up.
 func (s *QuorumState) oneWell(k int) bool {
 	for i := range s.stores {
 		if i != k && s.stores[i].away > 0 {
@@ -87,7 +87,8 @@ func (s *QuorumState) oneWell(k int) bool {
 }
 
 // free empties a store, and wakes the clients that listen there, even the client that released.
-// After an expiry the store sends no message. Then this stands for the timers of those clients.
+// After an expiry the store sends no message, so the wake-ups then stand for the timers of those
+// clients.
 func (m *Quorum) free(s *QuorumState, k int) {
 	had := s.stores[k].name
 	s.stores[k] = ballot{away: s.stores[k].away}
@@ -114,7 +115,7 @@ func (m *Quorum) acquire(s *QuorumState, k int, name uint8) uint8 {
 	return yes
 }
 
-// release reduces a name's count in a store by one, and says whether more is left.
+// release decrements a name's count in a store, and reports whether any is left.
 func (m *Quorum) release(s *QuorumState, k int, name uint8) (more bool) {
 	e := &s.stores[k]
 	if e.name != name {
@@ -144,8 +145,8 @@ func (s *QuorumState) lates() (n int) {
 	return n
 }
 
-// add notes that a store may carry out another acquisition. It returns false if two are noted
-// already.
+// add records that a store may carry out another acquisition. It returns false if two are already
+// recorded.
 func (x *ballotName) add(k int) bool {
 	switch {
 	case !inSet(x.late, k):
@@ -158,7 +159,7 @@ func (x *ballotName) add(k int) bool {
 	return true
 }
 
-// remove notes that an acquisition was carried out or lost.
+// remove records that an acquisition was carried out or lost.
 func (x *ballotName) remove(k int) {
 	if inSet(x.later, k) {
 		x.later &^= 1 << k
@@ -211,14 +212,14 @@ func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	do(t, "%c gives up waiting for store %d%s", 'A'+c, k+1, m.account(&t, c))
 }
 
-// splitBut says whether a client has one yes and one no, and the only missing answer is that of
+// splitBut reports whether a client has one yes and one no, and the only missing answer is that of
 // store k.
 func (m *Quorum) splitBut(x *voter, k int) bool {
 	yeas, nays, open := m.votes(x)
 	return yeas == 1 && nays == 1 && open == 1 && x.votes[k] == sent
 }
 
-// silent says whether a client may stop waiting for a store that is up.
+// silent reports whether a client may stop waiting for a store that is up.
 func (m *Quorum) silent(s *QuorumState) bool { return m.Silent == often || s.silent < m.Silent }
 
 func (m *Quorum) silence(s *QuorumState, k int) {
@@ -373,8 +374,8 @@ func (m *Quorum) decide(s *QuorumState, c int) {
 	x.at = has
 }
 
-// confirm forgets that a store had lost the hold, if the store has it again and a majority of the
-// stores has it without doubt.
+// confirm forgets that a store lost the hold, if the store has it again and a majority of the
+// stores certainly has it.
 func (m *Quorum) confirm(x *voter) {
 	sure, surely, asked := 0, 0, uint8(0)
 	for k, v := range x.votes {
@@ -416,7 +417,7 @@ func (m *Quorum) repair(s *QuorumState, c int) {
 	}
 }
 
-// granted returns the time left of a lease that a majority has granted.
+// granted returns the remaining time of a lease that a majority granted.
 func (m *Quorum) granted(x *voter) uint8 {
 	if m.Mutation == deadlineFromReply {
 		return m.Lease
@@ -449,7 +450,7 @@ func (m *Quorum) decideAttempt(s *QuorumState, c int) {
 	}
 }
 
-// doubts says whether a client continues its attempt after a refusal by the first store. It
+// doubts reports whether a client continues its attempt after a refusal by the first store. It
 // continues if a majority of the stores is free.
 func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	x := &s.clients[c]
@@ -468,9 +469,9 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	return free >= majority
 }
 
-// elsewhere says where a client listens after the first store's refusal. It returns the number of
-// another store, from 1, if another name has a majority. Otherwise it returns 0. soon says that
-// another name may be on its way to a majority, so that the client should poll soon.
+// elsewhere returns the store at which a client listens after the first store's refusal: the number
+// of another store, from 1, if another name has a majority, or else 0. soon reports whether another
+// name may be on its way to a majority, so that the client should poll soon.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
@@ -487,7 +488,7 @@ func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	return 0, soon
 }
 
-// enter makes a client hold the lock, unless the lease has expired already.
+// enter makes a client hold the lock, unless the lease has already expired.
 func (m *Quorum) enter(s *QuorumState, c int) {
 	x := &s.clients[c]
 	if m.granted(x) == 0 && !m.timeless() {
@@ -776,7 +777,7 @@ func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumE
 }
 
 // acquisition emits what may happen to an acquisition that is still in the network. A client waits
-// for the answer to the last one that it has sent to repair its hold.
+// for the answer to the last one that it sent to repair its hold.
 func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 	x := s.names[n]
 	if !inSet(x.late, k) {
@@ -818,7 +819,7 @@ func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 }
 
 // rivalStep emits the events of the ideal client. It acquires every free store, and holds the lock
-// with a majority.
+// once it has a majority.
 func (m *Quorum) rivalStep(s QuorumState, calm bool, do quorumEmitter) {
 	x := &s.clients[1]
 	for k, e := range s.stores {

@@ -8,7 +8,7 @@ import (
 // A run is one exploration with its expected result.
 type run struct {
 	name   string
-	big    bool     // the run takes long, so tests leave it out
+	big    bool     // the run takes long, so tests skip it
 	mutant mutation // the broken rule, if any
 	// in a run of the unchanged protocol: exactly the properties that don't hold
 	known   []string
@@ -16,7 +16,7 @@ type run struct {
 	explore func(want []string) Result
 }
 
-const limit = 12_000_000 // the most states of an exploration
+const limit = 12_000_000 // the maximum number of states of an exploration
 
 // surprise describes how a result deviates from the expected one. It returns "" if they agree.
 func (r *run) surprise(res Result) string {
@@ -375,7 +375,7 @@ func runs() []run {
 			m.Numbers[0] = 2
 		}))),
 
-		// Runs with a broken rule each.
+		// Runs that each break one rule.
 		holdsWithout(numberPerOwner, twice, "S1", "S3"),
 		holdsWithout(lockerIsOwner, hand, "S1"),
 		holdsWithout(libraryRepeats, one, "S1"),

@@ -15,18 +15,18 @@ type Shares struct {
 	Pair     bool   // the first two goroutines of A have one owner; the second only reads
 	Rival    bool   // B is an ideal client, whose requests take no time
 	Count    uint8  // the highest count of a write in the store
-	Requests int    // the most in the network at a time
+	Requests int    // the maximum number in the network at a time
 	Lease    uint8  // in ticks
 	Renewals bool   // renewals take time
-	// for how many ticks a claim may be joined, counted from the sending of its acquisition; 0:
-	// without limit
+	// the number of ticks, counted from the sending of its acquisition, for which a claim may be
+	// joined; 0: no limit
 	Window uint8
 	// A client's readers are plain calls of one variable. They release lost holds first, and then
 	// the oldest.
 	Plain     bool
-	Forces    uint8 // how often a client sends ForceUnlock for either side
+	Forces    uint8 // how many times a client sends ForceUnlock for either side
 	Crashes   uint8
-	HandOvers uint8 // how often a write is handed over
+	HandOvers uint8 // how many times a write is handed over
 	Lends     bool  // a write may also be handed over to readers
 	Punctual  bool  // a request is carried out within its lease, counted from its sending, or never
 	Answered  bool  // requests that acquire or release are answered in time
@@ -60,8 +60,8 @@ type claim struct {
 	lost   uint8
 	struck uint8 // 1 + ticks since the store ended it; 0: it didn't, or the client knows
 	age    uint8 // 1 + ticks since the acquisition was sent
-	// 1: the write was downgraded. If its release finds that the store doesn't have it, the readers
-	// have lost the lock
+	// 1: the write was downgraded. If its release finds that the store no longer has it, the
+	// readers have lost the lock
 	proves uint8
 }
 
@@ -145,7 +145,7 @@ func (s *SharesState) readers(n uint8) (k int) {
 	return k
 }
 
-// relies says whether party p relies on a claim.
+// relies reports whether party p relies on a claim.
 func (m *Shares) relies(s *SharesState, p int, n, side uint8) bool {
 	q, x := &s.parties[p], &s.claims[n][side]
 	if side == reads {
@@ -177,7 +177,7 @@ func (m *Shares) Bad(s SharesState) []string {
 	return bad
 }
 
-// exclusive says whether no party writes while a party with another owner reads or writes.
+// exclusive reports whether no party writes while a party with another owner reads or writes.
 func (m *Shares) exclusive(s *SharesState) bool {
 	var writers, all [maxParties + 1]bool // by owner
 	for p := range m.all() {
@@ -211,7 +211,7 @@ func (m *Shares) owner(p int) int {
 	return p
 }
 
-// backed says whether the store has all holds on which parties rely.
+// backed reports whether the store has all the holds on which parties rely.
 func (m *Shares) backed(s *SharesState) bool {
 	for p := range m.all() {
 		q := &s.parties[p]
@@ -229,8 +229,8 @@ func (m *Shares) backed(s *SharesState) bool {
 	return true
 }
 
-// told says whether all readers know of the loss of their reads. A reader needn't know of a loss
-// while its client hasn't asked the store about it.
+// told reports whether all readers know of the loss of their reads. A reader needn't know of a loss
+// until its client has asked the store about it.
 func (m *Shares) told(s *SharesState) bool {
 	for p := range m.all() {
 		if s.parties[p].torn != 1 || !m.relies(s, p, s.parties[p].reading, reads) {
@@ -249,7 +249,7 @@ func (m *Shares) told(s *SharesState) bool {
 	return true
 }
 
-// haunted says whether the lock is held by a claim that is neither used nor taken back.
+// haunted reports whether the lock is held by a claim that is neither used nor taken back.
 func (m *Shares) haunted(s *SharesState) bool {
 	over := func(n, side uint8) bool {
 		return s.claims[n][side].use == over && s.crashed&(1<<m.clientOf(n)) == 0
@@ -263,7 +263,7 @@ func (m *Shares) haunted(s *SharesState) bool {
 	return false
 }
 
-// Done says whether the lock is free and no request is left that could acquire it.
+// Done reports whether the lock is free and no request is left that could acquire it.
 func (m *Shares) Done(s SharesState) bool {
 	if s.write.number != 0 || s.read != [maxStrings + 1]uint8{} ||
 		s.requests != [maxSends]sharesRequest{} {
@@ -372,7 +372,7 @@ func (p party) rank() (k uint64) {
 	return k
 }
 
-// expects says whether a reply to a party is under way.
+// expects reports whether a reply to a party is under way.
 func (s *SharesState) expects(p int) bool {
 	for _, r := range s.requests {
 		if r.kind != none && int(r.who) == p {

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// This file has the next steps of model Shares.
+// This file contains the next steps of model Shares.
 
 type sharesEmitter func(SharesState, string, ...any)
 
@@ -48,7 +48,7 @@ func (m *Shares) who(r sharesRequest) string {
 	return m.name(int(r.who))
 }
 
-// has describes the store's data in words.
+// has describes the store's data.
 func (s *SharesState) has() string {
 	text := ""
 	if s.write.number != 0 {
@@ -318,8 +318,7 @@ func (m *Shares) grant(s *SharesState, c int, n uint8) {
 	}
 }
 
-// tell notifies all plain calls of a loss that one of them has found, because they share their
-// holds.
+// tell notifies all plain calls of a loss that one of them found, because they share their holds.
 func (m *Shares) tell(s *SharesState, n uint8) {
 	for i := range s.parties {
 		if p := &s.parties[i]; m.Plain && m.client(i) == m.clientOf(n) && p.torn == 1 {
@@ -378,8 +377,8 @@ func (m *Shares) endNested(s *SharesState, n uint8) {
 }
 
 // takeBack releases a claim in the background until the store has answered. If a request that could
-// acquire the lock has no answer, the release is repeated until that request can't be carried out
-// any more.
+// acquire the lock has no answer, the release is repeated until that request can no longer be
+// carried out.
 func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	reply := m.carryOut(&s, lastRelease, side, n)
@@ -443,7 +442,7 @@ func (m *Shares) time(s SharesState, calm bool, do sharesEmitter) {
 	do(s, "tick%s", note)
 }
 
-// due says whether a renewal must come before the next tick.
+// due reports whether a renewal must come before the next tick.
 func (m *Shares) due(s *SharesState) bool {
 	for n := range s.claims {
 		for side := range s.claims[n] {
@@ -457,8 +456,8 @@ func (m *Shares) due(s *SharesState) bool {
 	return false
 }
 
-// renewed says whether a read is renewed. A read under a write is renewed only while a party is on
-// it.
+// renewed reports whether a read is renewed. A read under a write is renewed only while a party is
+// on it.
 func (m *Shares) renewed(s *SharesState, n uint8) bool {
 	nested := s.claims[n][writes].use == live
 	return s.readers(n) > 0 || !nested
@@ -502,7 +501,7 @@ func (s *SharesState) renews(n, side uint8) bool {
 	return false
 }
 
-// held says whether a claim was granted. A claim that is still requested isn't.
+// held reports whether a claim was granted, not just requested.
 func (s *SharesState) held(n, side uint8) bool {
 	for _, p := range s.parties {
 		if (p.at == trying || p.at == waiting) && p.number == n && p.side == side {
@@ -705,7 +704,7 @@ func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 	}
 }
 
-// fresh returns an owner string that was never used.
+// fresh returns an owner string that has never been used.
 func (m *Shares) fresh(s *SharesState, c int) uint8 {
 	for n := uint8(1); n <= m.strings(); n++ {
 		if m.clientOf(n) == c && s.claims[n] == [2]claim{} {
@@ -715,7 +714,7 @@ func (m *Shares) fresh(s *SharesState, c int) uint8 {
 	return 0
 }
 
-// joinable says whether a shared claim may be joined without a request to the store.
+// joinable reports whether a shared claim may be joined without a request to the store.
 func (m *Shares) joinable(s *SharesState, n uint8) bool {
 	x := s.on(n)
 	valid := x.valid() && s.readers(n) > 0
@@ -762,7 +761,7 @@ func (m *Shares) nest(s SharesState, p int, n uint8, do sharesEmitter) {
 	}
 }
 
-// under says whether a party is requesting a read under a write.
+// under reports whether a party is requesting a read under a write.
 func (s *SharesState) under(n uint8) bool {
 	for _, p := range s.parties {
 		if p.under && p.number == n && p.at == trying {
@@ -889,7 +888,7 @@ func (m *Shares) swap(s *SharesState, p int) {
 func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	n := s.parties[p].reading
 	if s.on(n).lost != 0 && m.Mutation != joinedUnseen {
-		m.leave(s, p, "sees that what it has joined is lost, ", do) // and it continues to wait
+		m.leave(s, p, "sees that what it has joined is lost, ", do) // and it keeps waiting
 		return
 	}
 	t := s
@@ -922,7 +921,7 @@ func (m *Shares) wait(s SharesState, p int, calm bool, do sharesEmitter) {
 	do(s, "%s gives up #%d", m.name(p), n)
 }
 
-// drain repeats a last release, or leaves the repetition to the background.
+// drain resends a last release, or lets the background do so.
 func (m *Shares) drain(s SharesState, p int, do sharesEmitter) {
 	q := &s.parties[p]
 	n, side := q.number, q.side

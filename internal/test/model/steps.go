@@ -1,6 +1,6 @@
 package main
 
-// This file has the next steps of model Holds.
+// This file contains the next steps of model Holds.
 
 type emitter func(HoldsState, string, ...any)
 
@@ -79,7 +79,7 @@ func (m *Holds) network(s HoldsState, i int, calm bool, do emitter) {
 	do(t, "%s gives up waiting for %s of #%d: outcome unknown", m.who(r), kinds[r.kind], r.number)
 }
 
-// answered says whether all requests that acquire the lock or change its count are answered in
+// answered reports whether all requests that acquire the lock or change its count are answered in
 // time.
 func (m *Holds) answered(s *HoldsState) bool { return m.Answered && !(m.Later && s.handOvers == 0) }
 
@@ -117,7 +117,7 @@ func lower(b *uint8) {
 	}
 }
 
-// tick makes time pass for a number. It says whether the number is lost as a result.
+// tick makes time pass for a number, and reports whether the number is lost as a result.
 func (m *Holds) tick(x *number) (isLost bool) {
 	if m.Mutation == doubtEnds && x.fading == 1 {
 		x.doubt = 0
@@ -144,7 +144,7 @@ func (m *Holds) tick(x *number) (isLost bool) {
 	return isLost
 }
 
-// due says whether an event must come before the next tick. In a calm run, renewals must.
+// due reports whether an event must come before the next tick. In a calm run, renewals must.
 func (m *Holds) due(s *HoldsState, calm bool) bool {
 	for i := range s.numbers {
 		x := &s.numbers[i]
@@ -418,7 +418,7 @@ func (m *Holds) nest(s HoldsState, g int, do emitter) {
 	}
 }
 
-// enterNested makes a goroutine of a pair re-enter the hold that the other had at the time of the
+// enterNested makes a goroutine of a pair re-enter the hold that the other held at the time of the
 // call.
 func (m *Holds) enterNested(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
@@ -439,8 +439,8 @@ func (m *Holds) enterNested(s HoldsState, g int, do emitter) {
 	}
 }
 
-// slotTaken says whether another goroutine's re-entry or partial release of the same hold is under
-// way. A hold has one such step at a time.
+// slotTaken reports whether another goroutine's re-entry or partial release of the same hold is
+// under way. A hold has one such step at a time.
 func (s *HoldsState) slotTaken(g int) bool {
 	for q, r := range s.routines {
 		if q != g && r.number == s.routines[g].number && (r.at == entering || r.at == leaving) {
@@ -531,8 +531,7 @@ func (m *Holds) unlockLast(s HoldsState, g int, do emitter) {
 	}
 }
 
-// drain repeats a last release. When the time for repetition has elapsed, the background goes on
-// repeating it.
+// drain resends a last release. When the time for doing so has elapsed, the background continues.
 func (m *Holds) drain(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	if m.Mutation == handsOnReleased && !calm {

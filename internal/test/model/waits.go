@@ -1,6 +1,6 @@
 package main
 
-// Waits is the model of waiting. It has client A's queue for one name, its subscription, and the
+// Waits is the model of waiting. It covers client A's queue for one name, its subscription, and the
 // ways in which the key becomes free. Holds are simple here, because model Holds models them in
 // full. The fields of Waits bound the exploration.
 type Waits struct {
@@ -10,7 +10,7 @@ type Waits struct {
 	Unknowns uint8 // steps without an answer
 	HandOver bool
 	Turns    bool  // after its release, a client lets up to two releases of others pass
-	Forces   uint8 // how often a client sends ForceUnlock
+	Forces   uint8 // how many times a client sends ForceUnlock
 	Polls    bool  // the store sends no messages
 	Mutation mutation
 }
@@ -25,7 +25,7 @@ const (
 	asking          // its attempt is under way
 	refused         // its attempt was refused, but the reply is still under way
 	granted         // it was handed the hold, and hasn't noticed it yet
-	having          // it has the lock
+	having          // it holds the lock
 	releasing       // its release is under way, because no call waited for a hand-over
 	ending          // its release is under way, because the chain's time had elapsed
 	released        // the release was carried out, but the reply is still under way
@@ -83,7 +83,7 @@ func (s *WaitsState) head() int { return int(s.queue[0]) - 1 }
 
 // Bad checks three rules. L2: a waiter for a free key will poll it. L2m: after a release it needs
 // no timer for that, except the one of 5 ms and the pause after a failed attempt. G2: if the key is
-// A's, a waiter of A has it.
+// A's, a waiter of A holds it.
 func (m *Waits) Bad(s WaitsState) []string {
 	var bad []string
 	if s.key == ours && !s.anyAt(granted, having, releasing, ending, asking) {
@@ -112,7 +112,7 @@ func (s *WaitsState) anyAt(places ...uint8) bool {
 	return false
 }
 
-// pending says whether an event other than a timer will make the head try.
+// pending reports whether an event other than a timer will make the head try.
 func (m *Waits) pending(s *WaitsState) bool {
 	if s.fresh || s.woken || s.soon || s.answer ||
 		s.anyAt(asking, refused, granted, having, releasing, ending, released, ended) {
@@ -130,7 +130,7 @@ func (m *Waits) pending(s *WaitsState) bool {
 	return false
 }
 
-// Done says whether the key is free and no call is left.
+// Done reports whether the key is free and no call is left.
 func (m *Waits) Done(s WaitsState) bool {
 	for _, at := range s.at {
 		if at != outside && at != finished {
@@ -142,7 +142,7 @@ func (m *Waits) Done(s WaitsState) bool {
 
 func (s *WaitsState) wake() { s.woken = s.head() >= 0 }
 
-// message handles a message of the store. During A's own release, the message may be about that
+// message handles a message of the store. During A's own release, the message may concern that
 // release. So it only sets the timer of 5 ms, and the answer to the release follows. While the head
 // lets others pass, each message counts as one of theirs.
 func (m *Waits) message(s *WaitsState) {

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// The functions in this file make the text of traces.
+// The functions in this file format the text of traces.
 
 func (m *Holds) name(g int) string {
 	client := m.client(g)

@@ -39,8 +39,9 @@ type mutant struct {
 	old, new string // whole lines
 }
 
-// parse parses a list of mutants. Each mutant begins with a line with a file and words. Lines of
-// the old text follow, which begin with -, and lines of the new text, which begin with +.
+// parse parses a list of mutants. Each mutant begins with a line that contains a file and words.
+// Then come the lines of the old text, which begin with -, and those of the new text, which begin
+// with +.
 func parse(list string) ([]mutant, error) {
 	var all []mutant
 	for i, line := range strings.Split(list, "\n") {
@@ -77,10 +78,10 @@ func (m mutant) apply(text string) (string, error) {
 	return strings.Replace(text, m.old, m.new, 1), nil
 }
 
-// run says whether a test of the package notices a mutant. If m is nil it runs the tests without a
-// change, and returns an error unless all pass.
+// run reports whether a test of the package notices a mutant. If m is nil it runs the tests without
+// a change, and returns an error unless all pass.
 func run(ctx context.Context, root, pkg string, m *mutant) (noticed bool, err error) {
-	// With some mutants a test never ends.
+	// Some mutants make a test hang.
 	args := []string{"test", "-count=1", "-failfast", "-vet=off", "-timeout=5m"}
 	if m != nil {
 		folder, err := os.MkdirTemp("", "mutant")

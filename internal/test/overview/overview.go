@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// Compiles fails unless the overview in the folder's doc.go has a program that passes go vet.
+// Compiles fails the test unless the overview in the folder's doc.go contains a program that passes
+// go vet.
 func Compiles(t *testing.T) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "doc.go", nil, parser.ParseComments)

@@ -90,7 +90,7 @@ func (b *borrowing) expectPermits(what string, err error, lost bool) {
 	}
 }
 
-// stayWith does random things while permits are held. It says whether the permits were lost.
+// stayWith does random things while permits are held, and reports whether the permits were lost.
 func (b *borrowing) stayWith(ctx context.Context, how string) (lost bool) {
 	b.enter(how)
 	b.valid = func() bool { return ctx.Err() == nil }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A hold is what a user knows about its hold of a lock. Whenever the user knows more, it reports
+// A hold is what a user knows about its hold of a lock. Whenever the user learns more, it reports
 // the hold again.
 type hold struct {
 	ID    uint64
@@ -23,7 +23,7 @@ type hold struct {
 
 	Lease     time.Duration
 	Fixed     bool // it has a fixed lease
-	Reentered bool // it was re-entered, or perhaps was
+	Reentered bool // it was, or may have been, re-entered
 	Lost      bool // it was lost, and the user was notified
 
 	Shared         bool // a read hold, or a hold of permits
@@ -47,7 +47,7 @@ func (h *hold) String() string {
 		h.Permits, h.Limit, h.Number)
 }
 
-// An event is a report of a user.
+// An event is a user's report.
 type event struct {
 	Hold  *hold  `json:",omitempty"`
 	Wrong string `json:",omitempty"` // a wrong answer, or another violation; empty: none
@@ -64,7 +64,7 @@ type event struct {
 // slow the machine is. The checker checks the same without clocks: two users that could rely on the
 // lock must not both replace the same version of its cell.
 //
-// If the store has perhaps lost its data between two acquisitions, their holds may overlap. But the
+// If the store may have lost its data between two acquisitions, their holds may overlap. But the
 // earlier holders must have been notified when their leases expired.
 type checker struct {
 	forced   string        // the lock that may be forced; its holds may overlap
@@ -87,8 +87,8 @@ type counts struct {
 	events int
 }
 
-// A ledger has the holds of one lock in the order of In, and indexes to find them. It forgets holds
-// that are older than memory.
+// A ledger contains the holds of one lock in the order of In, and indexes to find them. It forgets
+// holds that are older than memory.
 type ledger struct {
 	holds []*hold
 	byID  map[uint64]*hold
@@ -201,7 +201,7 @@ func (c *checker) judge(l *ledger, h *hold) {
 }
 
 // judgePermits looks for a time during a hold at which more permits were held than the limit
-// allows. The limit is the highest that the holders at that time have passed.
+// allows. The limit is the highest that any holder at that time passed.
 func (c *checker) judgePermits(l *ledger, h *hold) {
 	if h.Permits == 0 {
 		return
@@ -230,7 +230,7 @@ func (c *checker) judgePermits(l *ledger, h *hold) {
 	}
 }
 
-// replaced records that h has replaced a version of the cell.
+// replaced records that h replaced a version of the cell.
 func (c *checker) replaced(l *ledger, h *hold, version uint64) {
 	if version == 0 {
 		return
@@ -277,7 +277,7 @@ func (c *checker) judgeAlone(h *hold) {
 	}
 }
 
-// exclude says whether two holds must not overlap. They may overlap if the store has perhaps lost
+// exclude reports whether two holds must not overlap. They may overlap if the store may have lost
 // its data between their acquisitions.
 func (c *checker) exclude(a, b *hold) bool {
 	from, to := min(a.Asked, b.Asked)-c.slack, max(a.In, b.In)
@@ -296,7 +296,7 @@ func (c *checker) clash(what string, a, b *hold) {
 
 const maxComplaints = 10
 
-// violation counts a violation. It prints the first few.
+// violation counts a violation, and prints it if it is one of the first few.
 func (c *checker) violation(format string, args ...any) {
 	c.counts.Violations++
 	if c.counts.Violations <= maxComplaints {

@@ -20,10 +20,10 @@ func now() time.Duration {
 
 // cells are words in memory that all processes share, one for each lock. A lock guards its cell. A
 // user reads the cell, and writes it some time later, without any other protection. Each write
-// stores a new version, which was never used before.
+// stores a version that has never been used before.
 type cells []atomic.Uint64
 
-// mapCells maps n cells of a file into memory. unmap must be called at the end.
+// mapCells maps n cells of a file into memory. The caller must call unmap at the end.
 func mapCells(path string, n int) (_ cells, unmap func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -28,8 +28,8 @@ type link interface {
 
 var _ link = (*faults.Proxy)(nil)
 
-// A fault is one kind of disturbance. It lasts until do returns, which is soon after the end of ctx
-// at the latest. do says whether it disturbed anything.
+// A fault is one kind of disturbance. It lasts until do returns, at the latest soon after ctx ends.
+// do reports whether it disturbed anything.
 type fault struct {
 	name string
 	do   func(ctx context.Context, dice *chance) bool
@@ -154,7 +154,7 @@ func nth(n int) func(faults.Request) bool {
 	}
 }
 
-// isStep says whether a request is a step on a lock, or a part of one.
+// isStep reports whether a request is a step on a lock, or part of one.
 func isStep(r faults.Request) bool {
 	if len(r.Words) > 0 {
 		return strings.HasPrefix(strings.ToLower(r.Words[0]), "eval")

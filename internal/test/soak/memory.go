@@ -108,7 +108,7 @@ func (w *wire) set(t *trap) *trap {
 	return t
 }
 
-// drop removes a trap. w.mu must be held.
+// drop removes a trap. The caller must hold w.mu.
 func (w *wire) drop(t *trap) {
 	for i := range w.traps {
 		if w.traps[i] == t {
@@ -137,7 +137,7 @@ const memoryStep = "step"
 var errCut = errors.New("soak: the wire was cut")
 
 // pass waits until a message has passed in a direction. It returns an error if the wire is cut
-// before that.
+// first.
 func (w *wire) pass(d faults.Direction, cuts int) error {
 	came := time.Now()
 	for {
@@ -174,7 +174,7 @@ func send[Req, Res any](
 	}
 	t := w.spring()
 	answers := make(chan answer, 1)
-	go func() { // goes on if the caller leaves
+	go func() { // continues if the caller leaves
 		a := answer{err: w.pass(faults.ToServer, cuts)}
 		if a.err == nil {
 			if t != nil && t.hold {
@@ -318,7 +318,7 @@ func (t *tap) message(w backend.Wakeup) {
 	}
 }
 
-// lost says whether a message is lost now.
+// lost reports whether a message is lost now.
 func (t *tap) lost() bool {
 	t.wire.mu.Lock()
 	defer t.wire.mu.Unlock()

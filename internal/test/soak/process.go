@@ -63,7 +63,7 @@ func runChild(text string) error {
 	return nil
 }
 
-// goroutinesLeft returns an error that names goroutines that should have ended but haven't.
+// goroutinesLeft returns an error that lists the goroutines that should have ended but haven't.
 func goroutinesLeft() (err error) {
 	for range 30 { // Find itself retries for a while
 		if err = goleak.Find(); err == nil {
@@ -94,7 +94,7 @@ type child struct {
 	killed bool
 }
 
-// launch starts a child process. p.mu must be held, unless p isn't shared yet.
+// launch starts a child process. The caller must hold p.mu, unless p isn't shared yet.
 func (p *process) launch() error {
 	s := p.setting
 	s.Number = p.number()
@@ -169,7 +169,7 @@ func (p *process) drain() {
 	fmt.Fprintln(p.child.in, "drain")
 }
 
-// inside returns 1 while users of the child haven't finished, otherwise 0.
+// inside returns 1 while users of the child haven't finished, and 0 otherwise.
 func (p *process) inside() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -30,7 +30,7 @@ const (
 	permits   = 5         // the limit that most users pass
 )
 
-// kindsOf returns the kinds of lock that a name is used for, the most frequent first.
+// kindsOf returns the kinds of lock that a name is used for, most frequent first.
 func kindsOf(name string) []backend.Kind {
 	switch name {
 	case numbered:
@@ -57,7 +57,7 @@ type soak struct {
 	seed     uint64
 	length   time.Duration
 	episode  time.Duration
-	patience int       // how many polls without progress make await give up
+	patience int       // the number of polls without progress after which await gives up
 	log      io.Writer // for messages about the run
 
 	checker  *checker
@@ -313,7 +313,7 @@ func (s *soak) progress() {
 		runtime.NumGoroutine())
 }
 
-// heap returns the bytes of the heap that are in use.
+// heap returns the number of heap bytes in use.
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

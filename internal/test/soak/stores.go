@@ -21,11 +21,11 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// A store is a store of locks, with the ways to reach and disturb it.
+// A store is a store of locks, with ways to reach and disturb it.
 type store struct {
 	name      string
 	lease     time.Duration // the shortest lease of its clients
-	processes int           // how many child processes use it, too
+	processes int           // the number of child processes that also use it
 
 	names []string // the locks that it supports; nil: all
 
@@ -50,7 +50,7 @@ func (s *store) locks() []string {
 // A dialer connects to a store.
 type dialer = func() (b backend.Backend, hangUp func(), err error)
 
-// stores has a function for each store, by its name. Each call starts a new store.
+// stores maps the name of each store to a function that starts a new one.
 var stores = map[string]func(testservers.TB) *store{
 	"memory": memoryStore,
 	"redis": func(t testservers.TB) *store {
@@ -132,9 +132,8 @@ func proxies(
 	}
 }
 
-// leftKeys counts the keys of a Redis. It doesn't count what may be left: fencing tokens and the
-// limit of a semaphore, which stay forever, and expired permits, which the next acquisition
-// removes.
+// leftKeys counts the keys of a Redis. It doesn't count what may be left: fencing tokens and
+// semaphores' limits, which stay forever, and expired permits, which the next acquisition removes.
 const leftKeys = `
 local left = redis.call('dbsize') - redis.call('exists', KEYS[1], KEYS[2], unpack(KEYS, 4))
 if redis.call('zcount', KEYS[3], '(' .. redis.call('time')[1] * 1000, '+inf') == 0 then

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A summary has the results of a run.
+// A summary holds the results of a run.
 type summary struct {
 	Backend string  `json:"backend"`
 	Seed    uint64  `json:"seed"`
@@ -23,7 +23,7 @@ type summary struct {
 	HeapEnd    uint64 `json:"heap_end"`
 }
 
-// good says whether the run found no violation.
+// good reports whether the run found no violation.
 func (s summary) good() bool {
 	return s.Violations+s.Leaked+s.Stuck+s.Goroutines == 0 && s.Acquisitions > 0
 }

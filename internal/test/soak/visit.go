@@ -43,12 +43,12 @@ type visit struct {
 	locker *dlock.Locker
 	ctx    context.Context // with the owner, if the visit has one
 	nests  bool            // it may re-enter the lock
-	// other users read through the same Locker, so the answers may be about their holds
+	// other users read through the same Locker, so the answers may concern their holds
 	mixed bool
 	opts  []dlock.AcquireOption
 
 	hold  hold
-	valid func() bool // says whether the hold is still valid
+	valid func() bool // reports whether the hold is still valid
 	count int         // the number of unlocks needed
 }
 
@@ -113,7 +113,7 @@ func (u *user) newVisit(name string) *visit {
 	return v
 }
 
-// fix gives some acquisitions a fixed lease.
+// fix makes the leases of some acquisitions fixed.
 func (v *visit) fix() {
 	if v.oneIn(4) {
 		v.hold.Lease, v.hold.Fixed = v.Lease/10+v.upTo(v.Lease), true
@@ -160,7 +160,7 @@ func (v *visit) lock() {
 }
 
 // survive calls a function that may panic because the client is closed. If it panics with another
-// error, that error goes to expect. Any other panic goes on.
+// error, that error goes to expect. Any other panic continues.
 func (v *visit) survive(what string, call func()) (returned bool) {
 	defer func() {
 		switch r := recover().(type) {
@@ -327,7 +327,7 @@ func (v *visit) expect(what string, err error) {
 	case !errors.Is(err, dlock.ErrNotHeld):
 		return
 	case (v.nests || v.mixed) && now()-v.hold.Asked > lossMemory*v.Lease:
-		return // the client has forgotten the loss by now
+		return // the client has since forgotten the loss
 	}
 	v.wrong("%s: %v", what, err)
 }
@@ -350,8 +350,8 @@ func (v *visit) enter(how string) {
 // leave reports that the visit has ended.
 func (v *visit) leave() { v.tell(event{}) }
 
-// check reports that the lock is still held, if it is. version is the version that the user has
-// just replaced, or that was replaced while the user read; 0: none.
+// check reports that the lock is still held, if it is. version is the version that the user just
+// replaced, or that was replaced while the user read; 0: none.
 func (v *visit) check(version uint64) {
 	at := now()
 	if !v.valid() {
@@ -375,7 +375,7 @@ func (v *visit) report(version uint64) {
 // false.
 func (v *visit) isHeld() bool {
 	if v.mixed {
-		return false // the answer may be about another user's hold
+		return false // the answer may concern another user's hold
 	}
 	ctx, cancel := context.WithTimeout(v.ctx, v.Lease)
 	defer cancel()

@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// etcdModule is the module of the etcd server and its tools, in this repository.
+// etcdModule is this repository's module of the etcd server and its tools.
 const etcdModule = "internal/test/etcdserver"
 
-// etcdProgram returns the path of an etcd server. It takes the one on the PATH. Without that, it
-// builds one from modules that were downloaded before, which takes a minute the first time. Tests
-// download nothing.
+// etcdProgram returns the path of an etcd server: the one on the PATH or, if there is none, one
+// that it builds from modules that were downloaded before, which takes a minute the first time.
+// Tests download nothing.
 var etcdProgram = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("etcd"); err == nil {
 		return path, nil
@@ -92,7 +92,7 @@ func need(t TB, path string, err error) string {
 	return path
 }
 
-// Etcd starts an etcd of one member, with further arguments.
+// Etcd starts an etcd of one member, with additional arguments.
 func Etcd(t TB, args ...string) *Server {
 	t.Helper()
 	path := etcdPath(t)

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// PostgresVariable is the environment variable for the folder of a PostgreSQL other than the
+// PostgresVariable is the environment variable that sets the folder of a PostgreSQL other than the
 // installed one. Its programs are in the subfolder bin. If it lacks some, such as psql, tests use
 // the installed ones.
 const PostgresVariable = "DISTSYNC_POSTGRES"
@@ -32,8 +32,8 @@ var postgresFolder = sync.OnceValues(func() (string, error) {
 	return installedPostgres()
 })
 
-// installedPostgres returns the folder of PostgreSQL's programs. It takes those on the PATH.
-// Without them, it takes the newest of Debian's packages, which don't put them on the PATH.
+// installedPostgres returns the folder of PostgreSQL's programs: those on the PATH or, if there are
+// none, those of the newest of Debian's packages, which don't put them on the PATH.
 var installedPostgres = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("initdb"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
@@ -81,7 +81,7 @@ func PostgresURL(addr string) string {
 	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
 }
 
-// Postgres starts a PostgreSQL, with further settings of the form "name=value". It needs no
+// Postgres starts a PostgreSQL, with additional settings of the form "name=value". It needs no
 // password. [Server.Restart] keeps its data. A power cut of the machine may destroy the data.
 func Postgres(t TB, settings ...string) *Server {
 	t.Helper()
@@ -92,8 +92,8 @@ func Postgres(t TB, settings ...string) *Server {
 	return startPostgres(t, folder, data, settings)
 }
 
-// initPostgres makes the folder of an empty PostgreSQL. Since initdb is slow, its result is kept in
-// the user's cache, and copied.
+// initPostgres creates the folder of an empty PostgreSQL. Since initdb is slow, its result is kept
+// in the user's cache, and copied.
 func initPostgres(t TB, folder, data string) {
 	t.Helper()
 	args := []string{"-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync"}
@@ -115,7 +115,7 @@ func initPostgres(t TB, folder, data string) {
 	defer os.RemoveAll(ours)
 	copied := filepath.Join(ours, "data")
 	if exec.Command("cp", "-a", data, copied).Run() == nil {
-		_ = os.Rename(copied, kept) // an error means that the folder exists by now
+		_ = os.Rename(copied, kept) // an error means that the folder now exists
 	}
 }
 
@@ -139,7 +139,7 @@ func keptPostgres(t TB, folder string, args []string) string {
 	return filepath.Join(cache, fmt.Sprintf("postgres-%x", sha256.Sum256([]byte(of)))[:32])
 }
 
-// PostgresStandby starts a standby of a server, with an application name and further settings.
+// PostgresStandby starts a standby of a server, with an application name and additional settings.
 func PostgresStandby(t TB, primary *Server, name string, settings ...string) *Server {
 	t.Helper()
 	folder, err := postgresFolder()
@@ -181,7 +181,7 @@ func (s *Server) SQL(statements string) string {
 	return answer
 }
 
-// SQL is [Server.SQL] for any address.
+// SQL is like [Server.SQL], but for any address.
 func SQL(addr, statements string) (string, error) {
 	psql, err := postgresTool("psql")
 	if err != nil {
@@ -198,7 +198,7 @@ func SQL(addr, statements string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// PgBouncer starts a pooler in front of a PostgreSQL, with further lines for its configuration.
+// PgBouncer starts a pooler in front of a PostgreSQL, with additional lines for its configuration.
 func PgBouncer(t TB, server *Server, lines ...string) *Server {
 	t.Helper()
 	path, err := exec.LookPath("pgbouncer")
@@ -280,7 +280,7 @@ func (s *Server) quit() {
 	cmd, exited := s.cmd, s.exited
 	s.mu.Unlock()
 	if cmd != nil {
-		_ = cmd.Process.Signal(syscall.SIGQUIT) // an error says that it has ended already
+		_ = cmd.Process.Signal(syscall.SIGQUIT) // an error means that it has already ended
 		s.mu.Lock()
 		for _, pid := range append(children(cmd.Process.Pid), cmd.Process.Pid) {
 			_ = syscall.Kill(pid, syscall.SIGCONT) // if it was stopped
@@ -340,7 +340,7 @@ func runUnprivileged(t TB, path string, args ...string) {
 	}
 }
 
-// children returns the processes that a process has started.
+// children returns the child processes of a process.
 func children(pid int) []int {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
 	if err != nil {
@@ -355,11 +355,11 @@ func children(pid int) []int {
 	return pids
 }
 
-// killAll kills processes, and waits until they are gone, for Patience at most. A process that
-// still runs could write into a folder that is being removed.
+// killAll kills processes, and waits at most Patience until they are gone. A process that still
+// runs could write into a folder that is being removed.
 func killAll(pids []int) {
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // an error says that it has ended already
+		_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that it has already ended
 	}
 	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if !slices.ContainsFunc(pids, runs) {
@@ -368,7 +368,7 @@ func killAll(pids []int) {
 	}
 }
 
-// runs says whether a process still runs. A zombie doesn't count as running.
+// runs reports whether a process still runs. A zombie doesn't count as running.
 func runs(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, found := strings.Cut(string(text), ") ")

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// Redis starts a redis-server without persistence, with further arguments.
+// Redis starts a redis-server without persistence, with additional arguments.
 func Redis(t TB, args ...string) *Server {
 	t.Helper()
 	return Start(t, redisSpec("redis-server", args))
 }
 
-// Valkey is Redis with valkey-server.
+// Valkey is like Redis, but starts a valkey-server.
 func Valkey(t TB, args ...string) *Server {
 	t.Helper()
 	return Start(t, redisSpec("valkey-server", args))
@@ -52,7 +52,7 @@ func RedisCluster(t TB, n int) []*Server {
 	return cluster(t, Redis, n)
 }
 
-// ValkeyCluster is RedisCluster with valkey-server.
+// ValkeyCluster is like RedisCluster, but starts valkey-servers.
 func ValkeyCluster(t TB, n int) []*Server {
 	t.Helper()
 	return cluster(t, Valkey, n)
@@ -65,7 +65,7 @@ func RedisClusterReplicas(t TB, masters []*Server) []*Server {
 	return clusterReplicas(t, Redis, masters)
 }
 
-// ValkeyClusterReplicas is RedisClusterReplicas with valkey-server.
+// ValkeyClusterReplicas is like RedisClusterReplicas, but starts valkey-servers.
 func ValkeyClusterReplicas(t TB, masters []*Server) []*Server {
 	t.Helper()
 	return clusterReplicas(t, Valkey, masters)
@@ -130,7 +130,7 @@ func cluster(t TB, start func(TB, ...string) *Server, n int) []*Server {
 	return nodes
 }
 
-// awaitSlots waits until the nodes know which masters have which slots.
+// awaitSlots waits until the nodes know which masters serve which slots.
 func awaitSlots(t TB, nodes []*Server, masters int) {
 	t.Helper()
 	for _, node := range nodes {
@@ -154,7 +154,7 @@ func (s *Server) Do(args ...string) string {
 	return reply
 }
 
-// Do is [Server.Do] for any address. It opens a connection for each command.
+// Do is like [Server.Do], but for any address. It opens a connection for each command.
 func Do(addr string, args ...string) (string, error) {
 	conn, err := net.DialTimeout("tcp", addr, Patience)
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// building is locked during a build of Java programs.
+// building is held during a build of Java programs.
 var building sync.Mutex
 
 // RedissonClasspath returns the class path of the Java programs in dir, the folder
-// contract/redisson, with a version of Redisson. It builds the programs if they have changed since
-// the last build. It uses only files that were downloaded before.
+// contract/redisson, with the given version of Redisson. It builds the programs if they have
+// changed since the last build. It uses only files that were downloaded before.
 func RedissonClasspath(dir, version string) (string, error) {
 	building.Lock()
 	defer building.Unlock()
@@ -38,7 +38,7 @@ func RedissonClasspath(dir, version string) (string, error) {
 	return filepath.Join(target, "classes") + string(filepath.ListSeparator) + string(text), err
 }
 
-// newerThanAll says whether a file exists, and is newer than all files that match the patterns.
+// newerThanAll reports whether a file exists, and is newer than all files that match the patterns.
 func newerThanAll(file string, patterns ...string) (bool, error) {
 	made, err := os.Stat(file)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A Sentinel has a master with replicas, and sentinels. When the master has been silent for some
-// time, the sentinels make a replica the master.
+// A Sentinel is a master with replicas, and the sentinels that watch it. When the master has been
+// silent for some time, the sentinels promote a replica.
 type Sentinel struct {
 	Name      string // of the master, among the sentinels
 	Master    *Server
@@ -27,7 +27,7 @@ func RedisSentinel(t TB, replicas int, downAfter time.Duration) *Sentinel {
 	return sentinel(t, Redis, "redis-server", replicas, downAfter)
 }
 
-// ValkeySentinel is RedisSentinel with valkey-server.
+// ValkeySentinel is like RedisSentinel, but starts valkey-servers.
 func ValkeySentinel(t TB, replicas int, downAfter time.Duration) *Sentinel {
 	t.Helper()
 	return sentinel(t, Valkey, "valkey-server", replicas, downAfter)
@@ -72,7 +72,7 @@ func RedisReplicated(t TB, replicas int) (master *Server, slaves []*Server) {
 	return replicated(t, Redis, replicas)
 }
 
-// ValkeyReplicated is RedisReplicated with valkey-server.
+// ValkeyReplicated is like RedisReplicated, but starts valkey-servers.
 func ValkeyReplicated(t TB, replicas int) (master *Server, slaves []*Server) {
 	t.Helper()
 	return replicated(t, Valkey, replicas)

@@ -21,7 +21,7 @@ import (
 // passes only if something is broken.
 const Patience = 90 * time.Second
 
-// TB has the methods of [testing.TB] that this package needs. A program that isn't a test can
+// TB contains the methods of [testing.TB] that this package needs. A program that isn't a test can
 // implement it. Fatal, Fatalf, Skip and Skipf must not return.
 type TB interface {
 	Helper()
@@ -33,7 +33,7 @@ type TB interface {
 	Skipf(format string, args ...any)
 }
 
-// required says whether a missing program fails a test. Otherwise the test is skipped.
+// required reports whether a missing program fails a test. Otherwise the test is skipped.
 func required() bool { return os.Getenv("DISTSYNC_REQUIRE_SERVERS") == "1" }
 
 // Program returns the path of a program. If it isn't installed, the test is skipped, or fails if
@@ -51,7 +51,7 @@ func Program(t TB, name string) string {
 	return ""
 }
 
-// A Spec says how to run a server.
+// A Spec describes how to run a server.
 type Spec struct {
 	Program string // looked up with [Program]
 
@@ -125,7 +125,7 @@ func FreePort(t TB) int {
 	return 0
 }
 
-// ports has the ports that FreePort has returned.
+// ports is the set of ports that FreePort has returned.
 var ports sync.Map
 
 // start runs the program and waits until it answers.
@@ -177,7 +177,8 @@ func (s *Server) start() error {
 	}
 }
 
-// Kill ends the server as a power cut does, and waits until it is gone. It may be called again.
+// Kill ends the server as a power cut would, and waits until it is gone. It may be called more than
+// once.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
@@ -186,7 +187,7 @@ func (s *Server) Kill() {
 		return
 	}
 	started := children(cmd.Process.Pid)
-	cmd.Process.Kill() // also ends a stopped process; an error says that it has ended already
+	cmd.Process.Kill() // also ends a stopped process; an error means that it has already ended
 	<-exited
 	killAll(started)
 }
@@ -194,7 +195,7 @@ func (s *Server) Kill() {
 // Stop freezes the server. Connections stay open, but get no answers.
 func (s *Server) Stop() { s.signal(syscall.SIGSTOP) }
 
-// Cont lets a frozen server go on.
+// Cont lets a frozen server continue.
 func (s *Server) Cont() { s.signal(syscall.SIGCONT) }
 
 func (s *Server) signal(sig os.Signal) {
@@ -205,12 +206,12 @@ func (s *Server) signal(sig os.Signal) {
 		s.t.Fatalf("%v to %s: %v", sig, s.spec.Program, err)
 	}
 	for _, pid := range children(s.cmd.Process.Pid) {
-		_ = syscall.Kill(pid, sig.(syscall.Signal)) // an error says that it has ended already
+		_ = syscall.Kill(pid, sig.(syscall.Signal)) // an error means that it has already ended
 	}
 }
 
 // Restart kills the server and starts it again at the same address. It is then empty, unless its
-// Spec keeps the data in a folder of its own.
+// Spec keeps the data in a separate folder.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()

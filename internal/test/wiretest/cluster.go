@@ -24,13 +24,13 @@ func Addrs(nodes []*testservers.Server) (addrs []string) {
 	return addrs
 }
 
-// Owners returns the node that has the name's slot, and another node.
+// Owners returns the node that serves the name's slot, and another node.
 func Owners(
 	t testing.TB, nodes []*testservers.Server, name string,
 ) (has, hasNot *testservers.Server) {
 	t.Helper()
 	for _, node := range nodes {
-		// A node that doesn't have the slot answers MOVED.
+		// A node that doesn't serve the slot answers MOVED.
 		if _, err := testservers.Do(node.Addr, "EXISTS", name); err == nil {
 			has = node
 		} else {
@@ -86,7 +86,7 @@ func (m *Move) Finish() {
 	}
 }
 
-// Refusals returns how often the two nodes have refused a command because of a move.
+// Refusals returns how many times the two nodes refused a command because of a move.
 func (m *Move) Refusals() (n int) {
 	for _, node := range []*testservers.Server{m.From, m.To} {
 		for line := range strings.Lines(node.Do("INFO", "errorstats")) {
@@ -101,7 +101,7 @@ func (m *Move) Refusals() (n int) {
 	return n
 }
 
-// TakeOver kills the master that has the name's slot and makes its replica the master.
+// TakeOver kills the master that serves the name's slot, and promotes its replica.
 func TakeOver(t testing.TB, masters, replicas []*testservers.Server, name string) {
 	t.Helper()
 	from, _ := Owners(t, masters, name)
@@ -113,8 +113,8 @@ func TakeOver(t testing.TB, masters, replicas []*testservers.Server, name string
 	}
 }
 
-// Becomes waits until a server has a role. It ignores errors, because a sentinel that changes a
-// server's role cuts its connections.
+// Becomes waits until a server has the given role. It ignores errors, because a sentinel that
+// changes a server's role closes its connections.
 func Becomes(t testing.TB, server *testservers.Server, role string) {
 	t.Helper()
 	testservers.Until(t, "a server becomes "+role, func() bool {

@@ -16,8 +16,8 @@ import (
 // Demoted tests a client that keeps its connections to a master when the master becomes a replica
 // of another server. The client's new connections go to the other server, as if they used a host
 // name or a virtual address that has moved. The old master has none of the new master's locks, or
-// doesn't have them yet, so its answers are wrong. The function connectBackend makes a backend that
-// connects with a dialer.
+// not yet, so its answers are wrong. The function connectBackend returns a backend that connects
+// with a dialer.
 func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Server,
 	connectBackend func(
 		t *testing.T, dial func(ctx context.Context) (net.Conn, error),

@@ -29,7 +29,7 @@ const (
 // bobClient is Bob's client.
 var bobClient = Bob[:strings.LastIndex(Bob, ":")]
 
-// A LineListener has a subscription to a fair lock.
+// A LineListener holds a subscription to a fair lock.
 type LineListener struct {
 	*Listener
 	granted chan backend.Grant
@@ -67,7 +67,7 @@ func (l *LineListener) given(owner string, since time.Time) {
 	l.t.Helper()
 	g, heard := l.next(), time.Now()
 	if g.Owner == owner && g.Lease == 0 && heard.Sub(since) > 500*time.Millisecond {
-		return // after so long the grant may have expired, so the owner is told to ask
+		return // by then the grant may have expired, so the owner is told to ask
 	}
 	if g.Owner != owner || g.Lease != time.Second || g.Since.After(heard) {
 		l.t.Errorf("%+v was given the lock, heard at %v; want %s", g, heard, owner)
@@ -86,7 +86,7 @@ func (l *LineListener) asks(owner string) {
 	}
 }
 
-// comes asks for the lock, and for a place in line if another holds it.
+// comes asks for the lock, and for a place in line if another owner holds it.
 func comes(t testing.TB, s Session, owner string) backend.AcquireResult {
 	t.Helper()
 	req := Acquire(owner)
@@ -397,7 +397,7 @@ func FairBreaks(t *testing.T, p Package, server *testservers.Server) {
 	leaves(t, other, Bob, backend.Freed)
 }
 
-// FairPermitted tests that users need only the permissions in the documentation.
+// FairPermitted tests that users need only the documented permissions.
 func FairPermitted(t *testing.T, p Package, server *testservers.Server) {
 	server.Do("ACL", "SETUSER", "fair", "on", ">secret", "resetchannels", "-@all", "+hello",
 		"+client", "+ping", "+subscribe", "+unsubscribe",

@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Fence has the methods of the type Fence of a backend on Redis or Valkey.
+// A Fence is the type Fence of a backend on Redis or Valkey.
 type Fence interface {
 	Claim(ctx context.Context, keys ...string) error
 	Set(ctx context.Context, key, value string, expires time.Duration) error
@@ -121,7 +121,7 @@ func Fences(t *testing.T, server *testservers.Server, fence func(token uint64) F
 		}
 		half := `redis.call('set', KEYS[1], 'x'); return redis.call('hlen', KEYS[1]);`
 		_, err = fence(5).Eval(ctx, half, []string{"n"}, nil)
-		WantKind(t, err, backend.Unknown) // the script has written before it failed
+		WantKind(t, err, backend.Unknown) // the script wrote before it failed
 	})
 
 	run("several keys", func(t *testing.T) {

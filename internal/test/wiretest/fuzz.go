@@ -20,8 +20,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// AddReplies adds possible replies of a server to the corpus. An entry has the step, whether the
-// server speaks RESP3, and two replies.
+// AddReplies adds possible replies of a server to the corpus. An entry consists of the step,
+// whether the server speaks RESP3, and two replies.
 func AddReplies(f *testing.F) {
 	for _, answer := range []string{
 		"$-1\r\n", "*-1\r\n", "_\r\n", ":0\r\n", ":1\r\n", ":-1\r\n", ":-2\r\n",
@@ -45,7 +45,7 @@ func AddReplies(f *testing.F) {
 // "" if there is no reply.
 type Reply string
 
-// null says whether it is a null reply. Some clients treat any type with the length -1 as null.
+// null reports whether it is a null reply. Some clients treat any type with the length -1 as null.
 func (r Reply) null() bool {
 	if r == "" || strings.IndexByte("$*~=", r[0]) < 0 {
 		return strings.HasPrefix(string(r), "_")
@@ -133,8 +133,8 @@ func answeredStep(
 			return "Look: held, against what the server said", err
 		}
 	}
-	// After a negative reply the step sends another request. That request may fail, because it
-	// can't be sent any more, or because the key is no lock. In both cases the step has changed
+	// After a negative reply the step sends another request. That request may fail, because it can
+	// no longer be sent, or because the key isn't a lock. In both cases the step has changed
 	// nothing.
 	no := step == 2 && said.null() || step == 3 && said.number(0, 0) ||
 		errors.Is(err, backend.ErrConflict) &&
@@ -177,7 +177,7 @@ func (s *FakeServer) Dial() net.Conn {
 // Wait waits until all connections are closed.
 func (s *FakeServer) Wait() { s.running.Wait() }
 
-// answer answers one command, and says whether the connection stays open.
+// answer answers one command, and reports whether the connection stays open.
 func (s *FakeServer) answer(conn net.Conn, verb string) bool {
 	if strings.EqualFold(verb, "hello") {
 		greeting := "-ERR unknown command 'HELLO'\r\n"

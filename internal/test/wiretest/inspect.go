@@ -19,7 +19,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// held are locks of all kinds, each with its report in words.
+// held contains locks of all kinds, each with the text of its report.
 var held = map[string]struct {
 	hold []backend.AcquireRequest
 	want string
@@ -71,7 +71,7 @@ func hold(t testing.TB, s backend.Session, what, name string) {
 	}
 }
 
-// wordInspection returns a report in words. The remaining times vary, so it checks them itself.
+// wordInspection returns a report as text. The remaining times vary, so it checks them itself.
 func wordInspection(t testing.TB, i backend.Inspection) string {
 	t.Helper()
 	var holders []string
@@ -110,8 +110,8 @@ func inspect(t testing.TB, s backend.Session, name string) backend.Inspection {
 	return i
 }
 
-// odd are names, or beginnings of names, that have a special meaning for some of the software that
-// handles them.
+// odd contains names, or prefixes of names, that have a special meaning for some of the software
+// that handles them.
 var odd = []string{
 	"", "orders:42", "a*b", "a?b", "[ab]", `a\b`, `\`, "*", "[", "{tag}rest", "some{tag}",
 	"\x00\r\n\x1b[31m\xff", "<b>&", "timeout", ":timeout", "hash 0 ",
@@ -172,7 +172,7 @@ func Inspect(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// list returns the reports on all locks, in words.
+// list returns the reports on all locks, as text.
 func list(t testing.TB, s backend.Session, prefix string, limit int) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -209,7 +209,7 @@ func List(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// ListInCluster is [List] for the masters of a cluster.
+// ListInCluster is like [List], but for the masters of a cluster.
 func ListInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: Addrs(nodes)})
 	t.Cleanup(func() { client.Close() })
@@ -325,7 +325,7 @@ func lists(
 // refusal matches the errors of servers about a missing permission.
 var refusal = regexp.MustCompile("permission|can't run this command")
 
-// InspectPermitted tests users with the permissions in the documentation, and with fewer.
+// InspectPermitted tests users with the documented permissions, and with fewer.
 func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
 	hold(t, open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"})), "plain", "n")
 	look := func(user string) (inspected, listed error) {
@@ -394,7 +394,7 @@ func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
 }
 
 // ListLeft tests that List returns when its context ends, whatever the server does. The function
-// connectBackend makes a backend for an address, with a client that has long timeouts.
+// connectBackend returns a backend for an address, with a client that has long timeouts.
 func ListLeft(
 	t *testing.T, server *testservers.Server, connectBackend func(addr string) backend.Backend,
 ) {

@@ -70,7 +70,7 @@ func Keep(t *testing.T, p Package, server *testservers.Server) {
 	}
 }
 
-// keepsAndForces keeps a lock of a kind and forces it, for a user who has only the documented
+// keepsAndForces keeps a lock of a kind and forces it, for a user with only the documented
 // permissions.
 func keepsAndForces(t *testing.T, s Session, kind backend.Kind) {
 	t.Helper()

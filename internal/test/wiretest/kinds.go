@@ -36,7 +36,7 @@ const (
 	placeMicros  = 3_000_000
 )
 
-// A taken step is a step on the lock "n". It returns its result in words.
+// A taken step is a step on the lock "n". It returns its result as text.
 type taken func(ctx context.Context, s Session) (string, error)
 
 // refusesBraces checks that each step refuses a lock of the kind with the name {n}, and sends
@@ -416,8 +416,7 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// KindsPermitted tests, for each family of kinds, that users need only the permissions in the
-// documentation.
+// KindsPermitted tests, for each family of kinds, that users need only the documented permissions.
 func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 	least := []string{"on", ">secret", "resetchannels", "-@all", "+hello", "+client", "+ping",
 		"+subscribe", "+unsubscribe", "+pubsub",
@@ -627,7 +626,7 @@ func KindsTogether(t *testing.T, p Package, server *testservers.Server) {
 		}
 	}
 
-	// For each kind, another owner holds one lock, one lock is gone, and one key is no lock.
+	// For each kind, another owner holds one lock, one lock is gone, and one key isn't a lock.
 	for i, name := range []string{"another's", "gone", "no lock"} {
 		for j := range allKinds {
 			req := &reqs[len(allKinds)*i+j]

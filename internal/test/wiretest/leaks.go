@@ -16,7 +16,7 @@ func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 	goleak.VerifyTestMain(settling{m, options}, options...)
 }
 
-// settling are tests that wait at their end until no goroutine is left.
+// settling runs tests, and then waits until no goroutine is left.
 type settling struct {
 	*testing.M
 	options []goleak.Option
@@ -30,9 +30,9 @@ func (s settling) Run() int {
 	return code
 }
 
-// ValkeyLingers are the goroutines of valkey-go that outlive their client. A cluster's client
-// examines a change some time after it has heard of the change, and closes unused connections after
-// some seconds.
+// ValkeyLingers returns options that ignore the goroutines of valkey-go that outlive their client.
+// A cluster's client examines a change some time after hearing of it, and closes unused connections
+// after some seconds.
 func ValkeyLingers() []goleak.Option {
 	const valkey = "github.com/valkey-io/valkey-go."
 	return []goleak.Option{

@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Listener has a subscription to a name.
+// A Listener holds a subscription to a name.
 type Listener struct {
 	Name string
 	Sub  backend.Subscription
@@ -25,7 +25,7 @@ func Subscribe(t testing.TB, s backend.Notifier, name string) *Listener {
 	return SubscribeTo(t, s, backend.Exclusive, name)
 }
 
-// SubscribeTo is Subscribe for a lock of another kind.
+// SubscribeTo is like Subscribe, but for a lock of another kind.
 func SubscribeTo(t testing.TB, s backend.Notifier, kind backend.Kind, name string) *Listener {
 	t.Helper()
 	l := &Listener{Name: name, t: t, woke: make(chan bool, 100)}
@@ -58,7 +58,7 @@ func (l *Listener) Wait() bool {
 	}
 }
 
-// Heard says whether there was a wake-up since the last call of Heard.
+// Heard reports whether there was a wake-up since the last call of Heard.
 func (l *Listener) Heard() (heard bool) {
 	for {
 		select {

@@ -21,7 +21,7 @@ type Monitor struct {
 	r    *bufio.Reader
 }
 
-// A Command is a command that a server has received, in MONITOR's form. Its name is in capitals,
+// A Command is a command that a server received, in MONITOR's format. Its name is in capitals,
 // because some clients send capitals and others don't.
 type Command struct {
 	Text     string
@@ -59,7 +59,7 @@ var (
 	household = regexp.MustCompile(`^"(HELLO|CLIENT|PING|CLUSTER|COMMAND)"`)
 )
 
-// All returns the commands that the server has received since the last call of All.
+// All returns the commands that the server received since the last call of All.
 func (m *Monitor) All() (commands []Command) {
 	m.t.Helper()
 	const mark = `"ECHO" "mark"`
@@ -91,7 +91,7 @@ func (m *Monitor) Commands() (commands []string) {
 	return commands
 }
 
-// Quoted returns a command in a Monitor's form.
+// Quoted returns a command in a Monitor's format.
 func Quoted(args ...any) string {
 	words := make([]string, len(args))
 	for i, arg := range args {
@@ -100,7 +100,7 @@ func Quoted(args ...any) string {
 	return strings.Join(words, " ")
 }
 
-// quoted returns a word in MONITOR's form, byte by byte.
+// quoted returns a word in MONITOR's format, byte by byte.
 func quoted(word string) string {
 	var b strings.Builder
 	for i := range len(word) {

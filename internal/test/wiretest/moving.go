@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Moved tests that clients go on handing a lock to each other while its slot moves from node to
-// node of a cluster. No lock is lost, so there are never two holders.
+// Moved tests that clients keep handing a lock to each other while its slot moves from node to node
+// of a cluster. No lock is lost, so there are never two holders.
 func Moved(t *testing.T, p Package, nodes []*testservers.Server, o Options) {
 	h := Hand(t, "n", Lease, func() backend.Backend { return p.Cluster(t, nodes, o) })
 	h.GoesOn()
@@ -31,7 +31,7 @@ func Moved(t *testing.T, p Package, nodes []*testservers.Server, o Options) {
 	}
 }
 
-// Failover tests that clients go on handing a lock to each other in a failover by order: a replica
+// Failover tests that clients keep handing a lock to each other in a requested failover: a replica
 // becomes the master, and the master a replica. Every acquisition has reached the only replica
 // before, so there are never two holders. For a while the old master answers as before, then with
 // READONLY. The new master doesn't have the scripts.
@@ -43,7 +43,7 @@ func Failover(t *testing.T, p Package, s *testservers.Sentinel) {
 	h.GoesOn()
 }
 
-// MasterDies is Failover with a master that dies. It comes back empty, as a replica of the new
+// MasterDies is like Failover, but the master dies. It comes back empty, as a replica of the new
 // master.
 func MasterDies(t *testing.T, p Package, s *testservers.Sentinel) {
 	h := handReplicated(t, p, s)

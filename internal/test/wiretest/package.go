@@ -9,15 +9,15 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Package makes the backends of one package. Each has a new client, which is closed when the test
-// ends.
+// A Package creates the backends of one package. Each has a new client, which is closed when the
+// test ends.
 type Package struct {
 	Server   func(t testing.TB, addr string, o Options) backend.Backend
 	Cluster  func(t testing.TB, nodes []*testservers.Server, o Options) backend.Backend
 	Sentinel func(t testing.TB, s *testservers.Sentinel, o Options) backend.Backend
 }
 
-// Options are the options of backends. The zero value has none.
+// Options are the options of backends. The zero value sets none.
 type Options struct {
 	User     string        // name of the user; the password is "secret"
 	Replicas int           // number of replicas to wait for

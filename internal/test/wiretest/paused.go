@@ -11,7 +11,7 @@ import (
 )
 
 // Paused tests a server that gives no answers for a while. Releases and waiters must not be delayed
-// for longer than the pause. The test includes readers, because a read-write lock has another
+// for longer than the pause. The test includes readers, because a read-write lock uses a different
 // channel than a plain lock.
 func Paused(t *testing.T, p Package, server *testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)

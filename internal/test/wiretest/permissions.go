@@ -137,7 +137,7 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// A record has the text that was logged.
+// A record holds the text that was logged.
 type record struct {
 	mu   sync.Mutex
 	text bytes.Buffer

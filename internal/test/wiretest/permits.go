@@ -53,7 +53,7 @@ func gets(owner string, permits, limit int) taken {
 	}
 }
 
-// puts returns a step that gives permits back.
+// puts returns a step that gives back permits.
 func puts(owner string, permits int) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Release(owner)

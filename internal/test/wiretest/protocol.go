@@ -16,8 +16,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Scripts as in Redisson's documentation, without meaningless white space. They are repeated here
-// to find changes by mistake in the files of the scripts.
+// Scripts as in Redisson's documentation, without insignificant white space. They are repeated here
+// to detect accidental changes of the script files.
 const (
 	goldenAcquire = `if (redis.call('exists', KEYS[1]) == 0) then redis.call('hincrby', KEYS[1], ARGV[2], 1); redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end; ` +
 		`if (redis.call('hexists', KEYS[1], ARGV[2]) == 1) then redis.call('hincrby', KEYS[1], ARGV[2], 1); redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end; ` +
@@ -147,8 +147,8 @@ func RenewTogether(t *testing.T, server *testservers.Server, s Session) {
 		}
 	}
 
-	// Another owner holds one lock, one lock is gone, one key is no lock, and one request has
-	// another lease.
+	// Another owner holds one lock, one lock is gone, one key isn't a lock, and one request has a
+	// different lease.
 	reqs[10].Owner = Bob
 	client.Del(ctx, reqs[110].Name)
 	client.Del(ctx, reqs[120].Name)
@@ -223,7 +223,7 @@ func wantScriptCall(t *testing.T, got []string, args ...any) (plain string) {
 }
 
 // wantCommands compares commands. SHA stands for any hash. It ignores the scripts with which
-// waiters look for a lock's holder now and then.
+// waiters occasionally look for a lock's holder.
 func wantCommands(t *testing.T, m *Monitor, want ...string) {
 	t.Helper()
 	got := slices.DeleteFunc(m.Commands(), func(cmd string) bool {

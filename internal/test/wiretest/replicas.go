@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// wantNotReplicated fails the test unless err is that of an acquisition that too few replicas have
+// wantNotReplicated fails the test unless err is that of an acquisition that too few replicas
 // acknowledged.
 func wantNotReplicated(t testing.TB, err error, says string) {
 	t.Helper()

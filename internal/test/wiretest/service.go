@@ -24,12 +24,12 @@ type Service struct {
 	// answer is empty, the proxy ends the connection.
 	Bars map[string]string
 
-	// Declared says that, as in Dragonfly, a script may use only the keys in KEYS, unless its first
-	// line allows others.
+	// Declared makes scripts fail that use keys other than those in KEYS, unless their first line
+	// allows it, as in Dragonfly.
 	Declared bool
 
-	// Constant says that, as in a cluster of Alibaba Cloud, each call in a script must name its
-	// command and take its key from KEYS.
+	// Constant makes scripts fail unless each of their calls names its command and takes its key
+	// from KEYS, as in a cluster of Alibaba Cloud.
 	Constant bool
 
 	// Alone, unless nil, is the server behind the proxy: a node of a cluster. Until Recover is
@@ -219,7 +219,7 @@ var (
 	goodCall   = regexp.MustCompile(`^'\w+'(\)|, KEYS\[)`)
 )
 
-// keysAreConstants says whether each call of a script names its command, and takes its key from
+// keysAreConstants reports whether each call of a script names its command, and takes its key from
 // KEYS.
 func keysAreConstants(script string) bool {
 	for _, call := range scriptCall.FindAllStringSubmatch(script, -1) {
@@ -230,7 +230,7 @@ func keysAreConstants(script string) bool {
 	return true
 }
 
-// declaredOnly is put in front of a script. It makes all calls check that their keys are declared.
+// declaredOnly is prepended to a script. It makes all calls check that their keys are declared.
 // Channels aren't keys.
 const declaredOnly = `local declared, real = {}, redis; ` +
 	`for _, key in ipairs(KEYS) do declared[key] = true; end; ` +
@@ -243,7 +243,7 @@ const declaredOnly = `local declared, real = {}, redis; ` +
 	`local redis = {call = function(...) look(...); return real.call(...); end, ` +
 	`pcall = function(...) look(...); return real.pcall(...); end}; `
 
-// rewrite returns a request in the form in which the server gets it.
+// rewrite returns a request as it is sent to the server.
 func (s *Service) rewrite(verb string, words []string) []string {
 	if !s.Declared || verb != "EVAL" && verb != "EVALSHA" {
 		return words

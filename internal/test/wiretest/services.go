@@ -99,7 +99,7 @@ func hand(ctx context.Context, one, other *dlock.Locker) error {
 	return errors.Join(h.Release(ctx), <-done)
 }
 
-// allUses are all uses. constantUses are those whose scripts take all keys from KEYS.
+// allUses lists all uses. constantUses lists those whose scripts take all keys from KEYS.
 var (
 	allUses      = slices.Sorted(maps.Keys(uses))
 	constantUses = []string{"fenced", "latch", "once", "plain"}
@@ -189,7 +189,7 @@ func Services(t *testing.T, p Package, server *testservers.Server) {
 }
 
 // Troubled tests a service that answers every script with an error for a while. During that time no
-// call gets a lock. Afterwards waiters get it, and a pending release is carried out.
+// call acquires a lock. Afterwards waiters acquire it, and a pending release is carried out.
 func Troubled(t *testing.T, p Package, server *testservers.Server) {
 	const inScript = "ERR Error running script" +
 		" (call to f_e0f19a3d3e5e9dd9d7a7d6c0ab61b9fd3d1b7f11): @user_script:1: "

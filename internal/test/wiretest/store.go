@@ -13,7 +13,7 @@ import (
 )
 
 // Store returns a store for the contract suite. The masters are one server, or all masters of a
-// cluster. Store empties them. The function connectBackend makes the backends.
+// cluster. Store empties them. The function connectBackend creates the backends.
 func Store(
 	t *testing.T, masters []*testservers.Server, connectBackend func(*testing.T) backend.Backend,
 ) contract.Store {
@@ -60,8 +60,8 @@ func Fragile(
 	}
 }
 
-// foreign puts other data under names of locks: a string, and then three different hashes. Then it
-// begins again.
+// foreign puts other data under names of locks: a string, then three different hashes, and so on in
+// turn.
 type foreign struct {
 	client redis.UniversalClient
 	dumps  map[string]string // the data under each name

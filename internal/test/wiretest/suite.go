@@ -12,11 +12,11 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Choice says which cases of the contract suite run. Nil chooses all cases.
+// A Choice selects the cases of the contract suite to run. Nil selects all cases.
 type Choice func(contract.Case) bool
 
-// Suite runs the contract suite, or the chosen cases, in this number of processes. The function
-// start starts the servers of each process. It must not set Harness.Choose.
+// Suite runs the contract suite, or the chosen cases, in the given number of processes. The
+// function start starts the servers of each process. It must not set Harness.Choose.
 func Suite(t *testing.T, processes int, choose Choice, start func() contract.Harness) {
 	t.Helper()
 	if apart.Run(t, processes) {
@@ -48,7 +48,7 @@ func PlainStepsAndModel(c contract.Case) bool {
 func PartHangs(c contract.Case) bool { return c.Tags.Has(contract.PartHangs) }
 
 // NodesWithout returns functions for the cases of PartHangs. Each function makes a node hang that
-// has none of the locks of the case. There is such a node, because a case uses fewer locks than
+// stores none of the locks of the case. There is such a node, because a case uses fewer locks than
 // there are nodes.
 func NodesWithout(t *testing.T, nodes []*testservers.Server) (parts []func() func()) {
 	t.Helper()
@@ -60,7 +60,7 @@ func NodesWithout(t *testing.T, nodes []*testservers.Server) (parts []func() fun
 	return parts
 }
 
-// without returns a node of a cluster that has none of these keys.
+// without returns a node of a cluster that stores none of these keys.
 func without(t *testing.T, nodes []*testservers.Server, keys ...string) *testservers.Server {
 	t.Helper()
 	for _, node := range nodes {
@@ -75,16 +75,16 @@ func without(t *testing.T, nodes []*testservers.Server, keys ...string) *testser
 	return nil
 }
 
-// Named chooses single cases, by the beginnings of [contract.Case.String], such as "steps/acquire"
-// or "locker/a second Lock". It is for a test that disturbs a store in a special way. The test
-// names the cases that still pass.
+// Named chooses single cases, by prefixes of [contract.Case.String], such as "steps/acquire" or
+// "locker/a second Lock". It is for a test that disturbs a store in a special way. The test names
+// the cases that still pass.
 func Named(t *testing.T, names ...string) Choice {
 	t.Helper()
 	found := make([]bool, len(names))
 	t.Cleanup(func() {
 		for i, name := range names {
 			if !found[i] && apart.Within() {
-				// outside of these processes -run may have selected only a part of the cases
+				// outside of these processes -run may have selected only some of the cases
 				t.Errorf("no case begins with %q: it has another name now", name)
 			}
 		}

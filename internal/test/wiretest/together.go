@@ -84,7 +84,7 @@ func Together(t *testing.T, server *testservers.Server, b backend.Backend, write
 		t.Fatalf("the server doesn't know the script: %+v, %v", got, errs)
 	}
 
-	// Now and then a client sends the first commands before it has got all of them. So several
+	// Occasionally a client sends the first commands before it has received all of them. So several
 	// attempts are allowed.
 	inOneWrite := func(what string, do, undo func()) {
 		for attempt := 1; ; attempt++ {
@@ -110,8 +110,8 @@ func Together(t *testing.T, server *testservers.Server, b backend.Backend, write
 	wantCommands(t, m, `"EVALSHA" "SHA" "6" "{x}a" "{x}b" "{x}c" `+channels+
 		` "0" "30000" `+Quoted(Alice, Alice, Alice))
 
-	// Another owner holds the first lock, and the second name has other data. The third lock isn't
-	// affected.
+	// Another owner holds the first lock, and the second name belongs to other data. The third lock
+	// isn't affected.
 	Must[backend.AcquireResult](t)(s.Acquire(ctx, backend.AcquireRequest{
 		Name: names[0], Owner: Bob, Lease: Lease,
 	}))
@@ -129,7 +129,7 @@ func Together(t *testing.T, server *testservers.Server, b backend.Backend, write
 	client.Del(ctx, names[1])
 	release(Bob)
 
-	// A pair of calls of a client takes two round trips.
+	// One locking and one unlocking call of a client take two round trips.
 	c := locks(t, b)
 	all := dlock.All(c.Locker(names[2]), c.Locker(names[0]), c.Locker(names[1]))
 	pair := func() {
@@ -186,7 +186,7 @@ func scriptsFor(m *Monitor, tag string) (locks []int) {
 }
 
 // TogetherInACluster checks that locks in several slots are acquired and released together,
-// whichever node has them.
+// whichever node stores them.
 func TogetherInACluster(t *testing.T, b backend.Backend) {
 	ctx := t.Context()
 	c := locks(t, b)

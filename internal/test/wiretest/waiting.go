@@ -159,7 +159,7 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// WaitingInCluster is [Waiting] in a cluster of three masters.
+// WaitingInCluster is like [Waiting], but in a cluster of three masters.
 func WaitingInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 	t.Run("sharded", func(t *testing.T) {
 		s, other := open(t, p.Cluster(t, nodes, sharded)), open(t, p.Cluster(t, nodes, sharded))

@@ -1,6 +1,7 @@
-// Package wiretest has common code for the tests of the backends: requests, steps, and connections
-// that break. For the backends on Redis and Valkey it also has checks of the commands on the wire
-// and the keys in a server's memory, servers with arbitrary answers, and clusters that change.
+// Package wiretest contains common code for the tests of the backends: requests, steps, and
+// connections that break. For the backends on Redis and Valkey it also contains checks of the
+// commands on the wire and the keys in a server's memory, servers with arbitrary answers, and
+// clusters that change.
 package wiretest
 
 import (
@@ -60,8 +61,8 @@ type Step struct {
 	Run  func(context.Context, Session) error
 }
 
-// Steps are all steps, by Alice on "n", without the details that most tests ignore. The first five
-// only run scripts. The first [Writing] steps may write, and the others only look.
+// Steps lists all steps, by Alice on "n", without the details that most tests ignore. The first
+// five only run scripts. The first [Writing] steps may write, and the others only look.
 var Steps = []Step{
 	{"acquire", func(ctx context.Context, s Session) error {
 		_, err := s.Acquire(ctx, Acquire(Alice))
@@ -112,7 +113,7 @@ func NewProxy(t testing.TB, server string, protocol faults.Protocol) *faults.Pro
 	return p
 }
 
-// OnLock says whether a request of Redis or Valkey is for the lock "n".
+// OnLock reports whether a request of Redis or Valkey is for the lock "n".
 func OnLock(r faults.Request) bool { return slices.Contains(r.Words, "n") }
 
 // Must returns a function that returns its first argument, or fails the test if the second is an
@@ -135,7 +136,7 @@ func WantKind(t testing.TB, err error, kind backend.ErrorKind) {
 	}
 }
 
-// IsKind says whether err wraps a [backend.Error], and has this kind.
+// IsKind reports whether err wraps a [backend.Error], and has this kind.
 func IsKind(err error, kind backend.ErrorKind) bool {
 	_, kinded := errors.AsType[*backend.Error](err)
 	return kinded && backend.KindOf(err) == kind
@@ -149,7 +150,7 @@ func WantHash(
 	if got := client.HGetAll(t.Context(), key).Val(); !maps.Equal(got, want) {
 		t.Errorf("HGETALL %s = %v, want %v", key, got, want)
 	}
-	// The server keeps the time of expiry exactly. The lower bound only allows for a slow test.
+	// The server keeps the exact time of expiry. The lower bound only allows for a slow test.
 	if got := client.PTTL(t.Context(), key).Val(); got > ttl || ttl > 0 && got < ttl/2 {
 		t.Errorf("PTTL %s = %v, want just under %v", key, got, ttl)
 	}

@@ -33,7 +33,7 @@ type Child struct {
 	over     bool // the group has ended, so its id may be reused
 }
 
-// Start starts a command with the deadline until. The command gets a process group of its own. That
+// Start starts a command with the deadline until. The command gets its own process group. That
 // group becomes the terminal's foreground group if this process is in the foreground group. The
 // command inherits standard input, output and error. Start doesn't search for path. If the command
 // can't be started, the error is a [syscall.Errno].
@@ -115,7 +115,7 @@ func (c *Child) Until(t time.Time) {
 	// earlier, not later.
 	now := clock()
 	word := binary.BigEndian.AppendUint64(nil, uint64(now+time.Until(t)))
-	_, _ = c.link.Write(word) // fails if the guard is dead, and then the command is, too
+	_, _ = c.link.Write(word) // fails if the guard is dead, and then so is the command
 }
 
 // Signal sends a signal to the command and its group. With SIGCONT it also gives the command the
@@ -144,8 +144,8 @@ func (c *Child) signalOutsideLocked(sig syscall.Signal) {
 	}
 }
 
-// Kill kills the command and all processes that it has started. It returns once the signals are
-// sent. Ended is closed when the processes have ended.
+// Kill kills the command and all processes that it started. It returns once the signals are sent.
+// Ended is closed when the processes have ended.
 func (c *Child) Kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +202,7 @@ func statusOf(ws syscall.WaitStatus) Status {
 	return Status{Code: ws.ExitStatus()}
 }
 
-// stopped is called when the command was stopped. It stops this process, too, if a shell with job
+// stopped is called when the command was stopped. It also stops this process, if a shell with job
 // control can continue it.
 func (c *Child) stopped(by syscall.Signal) {
 	c.mu.Lock()

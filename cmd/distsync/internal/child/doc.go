@@ -21,8 +21,8 @@ import "syscall"
 type Status struct {
 	Code   int            // the exit code; -1 if a signal killed the command
 	Signal syscall.Signal // the signal that killed the command, or 0
-	// how many processes of the command's group couldn't be killed, because they belong to other
-	// users
+	// the number of processes of the command's group that couldn't be killed, because they belong
+	// to other users
 	Spared int
 }
 

@@ -19,7 +19,7 @@ import (
 // guardName is the name of a guard's process, for example in ps.
 const guardName = "distsync-guard"
 
-// The reports of a guard. Each comes with a number, which the comment names.
+// The reports of a guard. Each comes with a number, which its comment describes.
 const (
 	reportStarted = 's' // the command's process id
 	reportFailed  = 'f' // the errno with which the command couldn't be started
@@ -27,8 +27,8 @@ const (
 	reportEnded   = 'e' // the command's wait status
 )
 
-// Guard runs the guard in a process that [Start] has started as a guard, and never returns there.
-// In any other process it returns at once. Call it first in main.
+// Guard runs the guard in a process that [Start] started as a guard, and never returns there. In
+// any other process it returns immediately. Call it first in main.
 func Guard() {
 	if len(os.Args) < 4 || os.Args[0] != guardName {
 		return

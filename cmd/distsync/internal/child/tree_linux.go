@@ -56,7 +56,7 @@ func killBelow() (killed int) {
 }
 
 // killMembers kills the members of a process group. It returns how many it killed, and how many it
-// had no right to kill.
+// wasn't permitted to kill.
 func killMembers(group int) (killed, spared int) {
 	if unix.Kill(-group, unix.SIGKILL) == unix.ESRCH {
 		return 0, 0 // the usual case: the command has left no process
