@@ -20,7 +20,7 @@ type hold struct {
 	// Client.mu guards the rest.
 	state       holdState
 	offered     bool          // handed to a call that hasn't taken it yet; nobody can unlock it
-	told        bool          // a Trace is to be told of its end
+	told        bool          // its end must be reported to a Trace
 	site        site          // the place that acquired it
 	count       int32         // how many unlocks release it; the store's count may differ
 	renewedFrom int32         // the hold is renewed from this count on; 0: never

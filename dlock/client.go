@@ -55,7 +55,7 @@ type Client struct {
 	stalled    stall                                 // the last stall
 	forgot     bool                                  // some lost holds were forgotten
 	spare      *queue                                // for reuse
-	crowds     map[lockKey]*crowd                    // other clients that are to get the lock first
+	crowds     map[lockKey]*crowd                    // other clients that should get the lock first
 	streaks    streaks                               // the recent streaks
 	takeBacks  takeBacks
 	alarms     alarms      // by time

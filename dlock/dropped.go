@@ -2,9 +2,9 @@ package dlock
 
 import "runtime"
 
-// If a Hold or Locker that has a lock is dropped, no code can release the lock any more. The client
-// goes on renewing the lock, since some programs want to have it until they end
-// (client.Locker("leader").Lock() and nothing else). Usually dropping it is a mistake, so the
+// If a Hold or Locker that holds a lock is dropped, no code can release the lock any longer. The
+// client keeps renewing it, since some programs want to hold it until they end
+// (client.Locker("leader").Lock() and nothing else). Usually, dropping it is a mistake, so the
 // client logs that once.
 
 // watchVariable makes the client notice when a Locker is dropped.

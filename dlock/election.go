@@ -88,7 +88,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context) error
 	}
 }
 
-// campaign waits until the candidate has the lock, or can't get it any more.
+// campaign waits until the candidate acquires the lock, or can't acquire it any longer.
 func (e *Election) campaign(ctx context.Context) (stay, error) {
 	l := &e.locker
 	c := l.client
@@ -174,7 +174,7 @@ func repeats(said error, term *holdContext) bool {
 	return errors.Is(said, term.Err()) || errors.Is(said, context.Cause(term)) || errors.Is(said, ErrLost)
 }
 
-// sitOut waits until another client holds the released lock, for at most a third of a lease.
+// sitOut waits until someone else holds the released lock, for at most a third of a lease.
 func (e *Election) sitOut(before *stay) {
 	l, c := before.locker, before.locker.client
 	ctx, cancel := context.WithTimeout(before.ctx, c.lease/3)
@@ -201,7 +201,7 @@ func (e *Election) IsLeader() bool {
 }
 
 // Resign ends the context of lead, with the cause [ErrResigned], if this candidate leads. When lead
-// has returned, Run releases the lock. It campaigns again when another client holds the lock, or
+// has returned, Run releases the lock. It campaigns again when someone else holds the lock, or
 // after a third of the client's lease. Resign doesn't wait for that. It does nothing unless lead is
 // running.
 func (e *Election) Resign() {
@@ -233,7 +233,7 @@ func leaderOf(holders []Holder) string {
 // [Election.Leader] returns, beginning with the current leader, then each new one, and "" when
 // there is none. The store tells Changes of releases if it can. Changes also asks the store at the
 // end of the leader's lease, and each time a third of the client's lease has passed. So it notices
-// a change no later than that. It may miss leaders that lead for a shorter time, leaders that come
+// a change within that third. It may miss leaders that lead for a shorter time, leaders that come
 // and go while the body of the loop runs, and the repeated election of one client.
 //
 // While the store returns errors, Changes yields only the first of them. When the store answers

@@ -51,7 +51,7 @@ func (cl *claim) passesTo(a *acquisition) bool {
 			cl.more.limit == a.o.limit) && cl.suits(a)
 }
 
-// handOn hands a hold that is to be released to the next call in the queue. It returns false if
+// handOn hands a hold that would be released to the next call in the queue. It returns false if
 // there is no such call.
 func (c *Client) handOn(h *hold) bool {
 	if h.kind.Shared() {

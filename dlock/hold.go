@@ -11,7 +11,7 @@ import (
 // single function, as [Locker.Do] requires. It is safe for concurrent use. A Hold of several locks
 // works the same way: see [MultiLocker.Acquire].
 //
-// If a Hold and its context are dropped without a Release, the client goes on renewing the lock. It
+// If a Hold and its context are dropped without a Release, the client keeps renewing the lock, and
 // logs that when it finds out.
 type Hold struct {
 	stay
@@ -117,8 +117,8 @@ func (h *Hold) alreadyGiven() error {
 
 // Lost returns a channel that is closed when the lock is lost or the client is closed. A Release
 // never closes it. If the store says that it doesn't have the hold, [Hold.Err] reports the loss at
-// once. The client then asks the store who has the lock. So this channel, like that of the context,
-// is closed up to a tenth of a second later.
+// once. The client then asks the store who holds the lock, so this channel, like that of the
+// context, is closed up to a tenth of a second later.
 func (h *Hold) Lost() <-chan struct{} {
 	s := h.mustBeHeld()
 	if all := s.several(); all != nil {

@@ -42,8 +42,8 @@ type Locker struct {
 }
 
 // A variable is the state of a Locker's plain calls. Like a mutex, it knows whether it is locked,
-// but not by which caller. Nothing in this package refers from it to its Locker, so that a dropped
-// Locker can be detected.
+// but not by which caller. It doesn't refer to its Locker, so that a dropped Locker can be
+// detected.
 type variable struct {
 	watched atomic.Bool // its Locker is watched for being dropped
 
@@ -284,7 +284,7 @@ func (c *Client) claimsLocked(o *object, kind protocol.Kind) []*claim {
 	return claims
 }
 
-// goesWith reports whether a reader's claim ends if a lock of that kind is forced.
+// goesWith reports whether a reader's claim ends if a lock of the given kind is forced.
 func (cl *claim) goesWith(kind protocol.Kind) bool {
 	if !cl.kind.Shared() {
 		return !kind.Shared() // it is a lent write
@@ -340,8 +340,8 @@ func (l *Locker) IsHeld(ctx context.Context) (bool, error) {
 	return n > 0, l.wrap("isheld", err)
 }
 
-// HoldCount returns the number of unlocks with which the caller fully releases the lock. It is 0 if
-// the caller doesn't hold the lock, by this client's own clock or in the store.
+// HoldCount returns the number of unlocks that the caller needs to fully release the lock. It is 0
+// if the caller doesn't hold the lock, by this client's own clock or in the store.
 func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 	l.mustBeMade()
 	n, err := l.count(ctx)

@@ -139,8 +139,8 @@ func (c *Client) goesOnLocked(cl *claim, res backend.ReleaseResult) bool {
 	return cr.second
 }
 
-// besideStrangers returns how many more releases this client lets pass, or fewer if the number is
-// negative, because some waiting clients are strangers. These numbers were measured, and give each
+// besideStrangers returns the number of additional releases that this client lets pass because some
+// waiting clients are strangers. It may be negative. These numbers were measured, and give each
 // side a fair share.
 func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	few := 2*res.Strangers <= res.Waiting
@@ -220,7 +220,7 @@ func (c *Client) sitsOutLocked(q *queue) bool {
 }
 
 // passLocked counts a release of the lock that the store has reported. It returns true if other
-// clients are to take the lock.
+// clients should take the lock.
 func (c *Client) passLocked(q *queue) bool {
 	cr := c.crowds[q.object.key()]
 	if cr == nil || cr.skip == 0 {
