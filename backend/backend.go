@@ -204,9 +204,9 @@ type AcquireRequest struct {
 	// when the wait began: now minus Waited. The note ends after Place, unless the owner asks
 	// again. It also ends when the owner acquires the Write, and when the owner releases, even if
 	// it held nothing. A Read isn't acquired while there is a note whose owner has waited longer,
-	// even if nobody writes. The result of that Read reports how long the note lasts at most. So
-	// writers get their turn, however many owners read. Notes don't keep out an owner that reads or
-	// writes already.
+	// even if nobody writes. The result of that Read reports how long the note lasts at the
+	// longest. So writers get their turn, however many owners read. Notes don't keep out an owner
+	// that reads or writes already.
 	//
 	// If a Fair lock with a Place isn't acquired, the owner gets a place at the end of the line, or
 	// keeps the one that it has. The place ends after Place, counted from now, unless it is kept
@@ -229,8 +229,8 @@ type AcquireResult struct {
 	Acquired bool
 
 	// Count is the number of holds that the owner now has in the store. It is required if a
-	// re-entry was acquired, and may be zero otherwise. The backend may read it in a further step
-	// just after the acquisition.
+	// re-entry was acquired, and may be zero otherwise. The backend may read it in another step
+	// right after the acquisition.
 	Count int
 
 	// Remaining, if the lock was not acquired, is how long the present hold lasts without renewal.

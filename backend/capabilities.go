@@ -7,8 +7,8 @@ type Capabilities struct {
 	Notifier Notifier
 
 	// BatchRenewer and Batcher carry out many steps in few requests. Without them each step is a
-	// call of its own. They are separate because some stores can combine only renewals. Renewals
-	// are often cheap to combine, and every program has many of them.
+	// separate call. They are separate because some stores can combine only renewals. Renewals are
+	// often cheap to combine, and every program has many of them.
 	BatchRenewer BatchRenewer
 	Batcher      Batcher
 

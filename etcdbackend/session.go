@@ -402,8 +402,8 @@ func (s *session) remaining(
 }
 
 // lasts returns how long a hold lasts if its lease has left seconds. The server rounds them down,
-// so the result is wrong by half a second at most. A hold that still exists, even if only because
-// the server ends it late, gets more than 0.
+// so the result is off by at most half a second. A hold that still exists, even if only because the
+// server ends it late, gets more than 0.
 func lasts(left int64) time.Duration {
 	return time.Duration(max(left-spareTTL, 0))*time.Second + time.Second/2
 }

@@ -52,7 +52,7 @@ func (s *session) count(h *hold) backend.AcquireResult {
 	return backend.AcquireResult{Acquired: h.count > 0, Count: h.count}
 }
 
-// An attempt tries to get a lock from a majority of the stores.
+// An attempt tries to acquire a lock from a majority of the stores.
 type attempt struct {
 	*round[backend.AcquireResult]
 	h       *hold

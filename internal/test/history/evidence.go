@@ -9,7 +9,7 @@ import (
 )
 
 // A number collects all steps with one owner string: one outermost acquisition, as the store knows
-// it. A Read under a Write has a number of its own.
+// it. A Read under a Write has its own number.
 type number struct {
 	client  int             // -1: unknown
 	steps   []*step         // in the order of their beginnings
