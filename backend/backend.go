@@ -7,8 +7,8 @@ import (
 )
 
 // Backend is a store that can hold locks: a Redis, an etcd cluster, a map in memory. It serves any
-// number of clients at once, and its methods may be called concurrently. Errors name the store as
-// its String method does or, if it isn't a [fmt.Stringer], by its Go type.
+// number of clients at once, and its methods may be called concurrently. Errors name the store by
+// its String method or, if it isn't a [fmt.Stringer], by its Go type.
 type Backend interface {
 	// Open returns a new session. A session belongs to one client, which stands for one process.
 	// Open does no I/O: if the store can't be reached, the steps fail, not Open. Sessions of one
@@ -290,7 +290,8 @@ const (
 	NotHeld ReleaseOutcome = iota // nothing changed, since the owner holds nothing
 	Left                          // one hold was given back, and the owner has others left
 	Freed                         // the owner's last hold was given back
-	// Kept: the last hold was given back, but the lock stays taken: see [ReleaseRequest].Keep.
+	// Kept means that the last hold was given back, but the lock stays taken: see
+	// [ReleaseRequest].Keep.
 	Kept
 )
 

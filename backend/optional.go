@@ -36,7 +36,7 @@ type SubscribeRequest struct {
 	// Stores ignore it.
 	Owner string
 
-	// Wake is called with 0. It ignores its parameter.
+	// Wake is always called with 0, and ignores it.
 	Wake func(Wakeup)
 
 	// Watches is set if the subscriber doesn't wait for the lock, but watches its holders. A store
@@ -62,8 +62,8 @@ type SubscribeRequest struct {
 // meaning.
 type Wakeup uint8
 
-// Former meanings of a Wakeup. They no longer have any effect: a client decides itself how many of
-// its waiters ask again.
+// Former meanings of a Wakeup. They no longer have any effect: clients decide for themselves how
+// many of their waiters ask again.
 //
 // Deprecated: call Wake with 0.
 const (
