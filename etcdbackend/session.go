@@ -58,7 +58,7 @@ func (s *session) find(ctx context.Context, id holdID, ttl int64) (record, error
 	return s.read(ctx, id, ttl)
 }
 
-// read returns the key of a hold. If there is none, it checks that no lock of another kind has the
+// read returns the key of a hold. If there is none, it checks that no lock of another kind uses the
 // name.
 func (s *session) read(ctx context.Context, id holdID, ttl int64) (record, error) {
 	key, err := s.store.read(ctx, id, ttl)
