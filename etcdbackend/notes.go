@@ -150,7 +150,8 @@ func (s *session) dropNote(id holdID) {
 	s.holds.doubt(id)
 }
 
-// barred reports whether a note keeps a reader out, and returns the longest time for which it may.
+// barred reports whether notes keep a reader out, and for how long at most. The time is negative if
+// it isn't known.
 func (s *session) barred(
 	ctx context.Context, w wait, notes []record,
 ) (remaining time.Duration, out bool) {
