@@ -7,8 +7,8 @@ import (
 )
 
 // Backend is a store that can hold locks: a Redis, an etcd cluster, a map in memory. It serves any
-// number of clients at once, and its methods may be called concurrently. Errors name the store as
-// its String method does or, if it isn't a [fmt.Stringer], by its Go type.
+// number of clients at once, and its methods may be called concurrently. Errors name the store by
+// its String method or, if it isn't a [fmt.Stringer], by its Go type.
 type Backend interface {
 	// Open returns a new session. A session belongs to one client, which stands for one process.
 	// Open does no I/O: if the store can't be reached, the steps fail, not Open. Sessions of one
@@ -204,9 +204,9 @@ type AcquireRequest struct {
 	// when the wait began: now minus Waited. The note ends after Place, unless the owner asks
 	// again. It also ends when the owner acquires the Write, and when the owner releases, even if
 	// it held nothing. A Read isn't acquired while there is a note whose owner has waited longer,
-	// even if nobody writes. The result of that Read reports how long the note lasts at most. So
-	// writers get their turn, however many owners read. Notes don't keep out an owner that reads or
-	// writes already.
+	// even if nobody writes. The result of that Read reports how long the note lasts at the
+	// longest. So writers get their turn, however many owners read. Notes don't keep out an owner
+	// that reads or writes already.
 	//
 	// If a Fair lock with a Place isn't acquired, the owner gets a place at the end of the line, or
 	// keeps the one that it has. The place ends after Place, counted from now, unless it is kept
@@ -229,8 +229,8 @@ type AcquireResult struct {
 	Acquired bool
 
 	// Count is the number of holds that the owner now has in the store. It is required if a
-	// re-entry was acquired, and may be zero otherwise. The backend may read it in a further step
-	// just after the acquisition.
+	// re-entry was acquired, and may be zero otherwise. The backend may read it in another step
+	// right after the acquisition.
 	Count int
 
 	// Remaining, if the lock was not acquired, is how long the present hold lasts without renewal.
@@ -290,7 +290,8 @@ const (
 	NotHeld ReleaseOutcome = iota // nothing changed, since the owner holds nothing
 	Left                          // one hold was given back, and the owner has others left
 	Freed                         // the owner's last hold was given back
-	// Kept: the last hold was given back, but the lock stays taken: see [ReleaseRequest].Keep.
+	// Kept means that the last hold was given back, but the lock stays taken: see
+	// [ReleaseRequest].Keep.
 	Kept
 )
 

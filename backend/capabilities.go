@@ -3,17 +3,17 @@ package backend
 // Capabilities are the optional features of a session. A nil or zero field is a capability that the
 // session lacks. Each field's comment describes what happens then.
 type Capabilities struct {
-	// Notifier tells waiters that a lock has become free. Without it waiters poll.
+	// Notifier notifies waiters that a lock has become free. Without it waiters poll.
 	Notifier Notifier
 
 	// BatchRenewer and Batcher carry out many steps in few requests. Without them each step is a
-	// call of its own. They are separate because some stores can combine only renewals. Renewals
-	// are often cheap to combine, and every program has many of them.
+	// separate call. They are two capabilities because some stores can combine only renewals, which
+	// are often cheap to combine, and which every program sends in large numbers.
 	BatchRenewer BatchRenewer
 	Batcher      Batcher
 
 	// Inspector and Lister are for operators. An Inspector names the holders of a lock, and a
-	// Lister names the locks. Without them operators can't ask for holders and locks.
+	// Lister lists the locks. Without them operators can't inspect or list locks.
 	Inspector Inspector
 	Lister    Lister
 
@@ -21,47 +21,47 @@ type Capabilities struct {
 	Liner   Liner
 	Latcher Latcher
 
-	// Steps is the behaviour of a step when its context ends.
+	// Steps describes how steps behave when their context ends.
 	Steps Steps
 
-	// A step may return while its request is still under way. Settle, unless it is nil, waits until
-	// no such request is left. It is called once, after Close. The caller may stop waiting for it.
+	// Settle, if not nil, waits for requests that are still under way although their steps have
+	// returned. It is called once, after Close. The caller may stop waiting for it.
 	Settle func()
 
-	// WhyNot, unless it is nil, returns why the store doesn't have a kind that its [Limits] don't
-	// declare. It returns text that can follow a colon, or "". Give a reason for a kind that the
-	// store can't have, not for one that isn't implemented yet.
+	// WhyNot, if not nil, returns the reason why the store doesn't support a kind that its [Limits]
+	// don't declare, as text that can follow a colon, or "". Give a reason for a kind that the
+	// store can't support, not for one that isn't implemented yet.
 	WhyNot func(Kind) string
 }
 
-// Steps is the behaviour of a session's steps when their context ends.
+// Steps describes how a session's steps behave when their context ends.
 type Steps uint8
 
 // The ways in which steps react to the end of their context. They determine whether a caller can
 // stop waiting for a step.
 const (
-	// StepsMayHang: they may return late, or never. Each gets a goroutine, which a caller can
-	// leave.
+	// StepsMayHang means that steps may return late, or never. Each is called in a new goroutine,
+	// for which the caller needn't wait.
 	StepsMayHang Steps = iota
 
-	// StepsReturn: they return as soon as their context ends. If their request may still be under
-	// way then, the error is of kind [Unknown]. The same is true of batches. They are called in the
-	// goroutine of the caller.
+	// StepsReturn means that steps return as soon as their context ends. If the request may still
+	// be under way then, the error is of kind [Unknown]. The same applies to batches. Steps are
+	// called in the caller's goroutine.
 	StepsReturn
 
-	// StepsNeverWait: they don't wait for another process or for anything else. A store in the
-	// memory of this process is an example. They are called in the goroutine of the caller, and the
-	// caller always waits for them.
+	// StepsNeverWait means that steps don't wait for another process or for anything else, as with
+	// a store in the memory of this process. Steps are called in the caller's goroutine, which
+	// always waits for them.
 	StepsNeverWait
 )
 
-// Capable is a [Session] that lists its capabilities itself. A session needs that in two cases: if
-// it sets a field of [Capabilities] that isn't an interface, and if it wraps another session. A
-// wrapper loses the capabilities that it doesn't pass on.
+// Capable is a [Session] that lists its capabilities itself. A session must do so if it sets a
+// field of [Capabilities] that isn't an interface, or if it wraps another session. A wrapper loses
+// the capabilities that it doesn't pass on.
 //
 // A wrapper passes all of them on if it returns [CapabilitiesOf] of the other session. Then calls
-// of these capabilities bypass the wrapper. To see these calls, the wrapper replaces each
-// capability that isn't nil with one of its own.
+// of these capabilities bypass the wrapper. To intercept them, the wrapper must replace each
+// capability that isn't nil with its own.
 type Capable interface {
 	Session
 

@@ -40,18 +40,19 @@ type ErrorKind uint8
 
 // The kinds of error. When in doubt, a backend must choose Unknown, which is always safe.
 const (
-	// Unknown: the step may have been carried out, or may yet be. Examples are timeouts,
+	// Unknown means that the step may have been carried out, or may yet be. Examples are timeouts,
 	// connections that broke after the request was written, errors in the middle of a script, and
 	// errors of a commit, unless the store says that it rolled back.
 	Unknown ErrorKind = iota
 
-	// Retry: the step was not carried out and never will be, but a repetition may succeed. Examples
-	// are a failed connection, a store that is loading, and a store without a leader.
+	// Retry means that the step was not carried out and never will be, but that a repetition may
+	// succeed. Examples are a failed connection, a store that is loading, and a store without a
+	// leader.
 	Retry
 
-	// Refused: the step was not carried out and never will be, and repeating it would not help.
-	// Examples are a wrong password, a missing permission, a key of another type, and a closed
-	// client.
+	// Refused means that the step was not carried out and never will be, and that repeating it
+	// would not help. Examples are a wrong password, a missing permission, a key of another type,
+	// and a closed client.
 	Refused
 )
 

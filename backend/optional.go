@@ -10,7 +10,7 @@ import (
 type Notifier interface {
 	// Subscribe arranges for req.Wake to be called whenever any session releases or force-releases
 	// the named lock in the store. It returns when the subscription is active. A release after that
-	// must lead to a call of Wake, unless the message is lost, or another owner has the lock by
+	// must lead to a call of Wake, unless the message is lost, or another owner holds the lock by
 	// then. A store may lose messages, since waiters also look again from time to time. The context
 	// applies only to the call of Subscribe: the subscription outlives it.
 	//
@@ -36,7 +36,7 @@ type SubscribeRequest struct {
 	// Stores ignore it.
 	Owner string
 
-	// Wake is called with 0. It ignores its parameter.
+	// Wake is always called with 0, and ignores it.
 	Wake func(Wakeup)
 
 	// Watches is set if the subscriber doesn't wait for the lock, but watches its holders. A store
@@ -62,8 +62,8 @@ type SubscribeRequest struct {
 // meaning.
 type Wakeup uint8
 
-// Former meanings of a Wakeup. They no longer have any effect: a client decides itself how many of
-// its waiters ask again.
+// Former meanings of a Wakeup. They no longer have any effect: clients decide for themselves how
+// many of their waiters ask again.
 //
 // Deprecated: call Wake with 0.
 const (
@@ -121,7 +121,7 @@ type BatchRenewer interface {
 // Batcher is an optional interface of a [Session] that can acquire and release several locks in few
 // requests. Without it each lock gets its own call, and these calls run concurrently.
 //
-// For each request, the methods do what Acquire or Release does. Each request is a step of its own,
+// For each request, the methods do what Acquire or Release does. Each request is a separate step,
 // with its own result or error. The requests are for different locks, and the requests to one
 // server are carried out in order. Each method calls answer once for each request, with its index,
 // as soon as the store has answered that request. These calls may come from any goroutine, and
@@ -147,7 +147,7 @@ type Batcher interface {
 // step. The first in line then holds it once, and its place is gone. The store chooses how long
 // that hold lasts: about a second, so that a dead owner doesn't block the others for longer. See
 // [AcquireRequest].Waited for an exception. If the owner's session has subscribed, Granted is
-// called, and the owner has the lock without a request. It then renews, or releases, or both.
+// called, and the owner holds the lock without a request. It then renews, or releases, or both.
 //
 // If very many places have ended, a store may remove some of them later, but not those at the head
 // of the line. Until then it doesn't give their owners the lock, unless KeepPlaces restores the
@@ -182,7 +182,7 @@ type PlacesResult struct {
 type Grant struct {
 	Owner string
 
-	// Since is a time on this process's monotonic clock at which the owner certainly didn't have
+	// Since is a time on this process's monotonic clock at which the owner certainly didn't hold
 	// the lock yet. Lease is how long the owner holds the lock, counted from Since. A store that
 	// knows only the time on its own clock must convert it, and allow for the difference between
 	// the clocks. If Lease is zero, the owner has to ask: it isn't known whether the owner holds

@@ -99,8 +99,8 @@ func (l *bareEtcdLocker) Unlock() error {
 }
 
 // etcdSteps sends the same requests as package etcdbackend, without using the package. It acquires
-// by creating the key on a lease of its own, and releases by deleting the key. The lease then
-// serves the next hold. It is renewed before that if its last renewal was more than 0.9 s ago.
+// by creating the key on a separate lease, and releases by deleting the key. The lease then serves
+// the next hold. It is renewed before that if its last renewal was more than 0.9 s ago.
 type etcdSteps struct {
 	*bareEtcd
 	ttl int64

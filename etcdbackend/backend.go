@@ -36,7 +36,7 @@ func WithPrefix(prefix string) Option {
 // locks. New panics if cli is nil.
 //
 // Give the client all members as endpoints. Then it keeps working when one of them dies, and skips
-// a learner. Set its DialKeepAliveTime to ten seconds, the least that gRPC allows, and its
+// a learner. Set its DialKeepAliveTime to ten seconds, the minimum that gRPC allows, and its
 // DialKeepAliveTimeout to three. Then the client stops asking a member that hangs, or a machine
 // that fails without closing connections, until it is back. Otherwise some requests keep reaching
 // that member, and take longer, as long as the member hangs, or for many minutes if the machine has

@@ -489,7 +489,7 @@ func (s *session) KeepPlaces(
 		holder, first := at.holder()
 		if first && slices.Contains(req.Owners, holder.owner) {
 			// It isn't known when other waiters will pass this owner over. So the owner takes the
-			// lock's key, with a lease of its own.
+			// lock's key, with its own lease.
 			id := holdID{req.Name, holder.owner, lockRole}
 			if _, err := s.takeTurn(ctx, id, s.store.ttl(heirTime)); err != nil {
 				return backend.PlacesResult{}, err

@@ -13,9 +13,9 @@ import (
 )
 
 // A kept lock is a hold under an owner that no client uses. That owner's name is the former owner's
-// with a suffix. The hold has an etcd lease of its own, which is never renewed. To others it looks
-// like any held lock. The former owner's requests no longer find its hold. Waiters are told when
-// the lease has ended.
+// with a suffix. The hold has its own etcd lease, which is never renewed. To others it looks like
+// any held lock. The former owner's requests no longer find its hold. Waiters are notified when the
+// lease has ended.
 //
 // An etcd lease may last up to three seconds longer than the lock must stay taken. That is too long
 // for jobs that run every few seconds. So the session that keeps a lock revokes the lease in time.

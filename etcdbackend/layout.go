@@ -24,7 +24,7 @@ func (st *store) keyOf(id holdID) []byte {
 	return st.key(id.name)
 }
 
-// keysOf returns the prefix of a lock's keys for a role with keys of its own.
+// keysOf returns the prefix of a lock's keys for a role with separate keys.
 func (st *store) keysOf(name string, as role) []byte {
 	return append(append(append(st.key(name), 1), as...), '/')
 }
@@ -43,7 +43,7 @@ func noteOf(id holdID) holdID  { return holdID{id.name, id.owner, noteRole} }
 // A span is a range of keys.
 type span struct{ key, end []byte }
 
-// all returns the span of a lock's keys for a role with keys of its own.
+// all returns the span of a lock's keys for a role with separate keys.
 func (st *store) all(name string, as role) span {
 	keys := st.keysOf(name, as)
 	return span{keys, after(keys)}
@@ -118,8 +118,8 @@ func decodeOf(id holdID, kv *mvccpb.KeyValue) (record, error) {
 	return r, err
 }
 
-// decodeAll returns the records in a lock's keys for a role with keys of its own. It refuses any
-// other key.
+// decodeAll returns the records in a lock's keys for a role with separate keys. It returns an error
+// for any other key.
 func (st *store) decodeAll(name string, as role, kvs []*mvccpb.KeyValue) ([]record, error) {
 	var all []record
 	for _, kv := range kvs {

@@ -16,9 +16,9 @@ import (
 
 // A line holds a session's places among the sessions that wait for the same locks. While a session
 // is subscribed to a lock, it keeps a key besides the lock's key. When the lock is released, all
-// sessions are told. The first in line tries at once. Every other session waits some time for each
-// one ahead of it, and tries only if the lock hasn't been taken by then. So the sessions try one
-// after the other, in order. A session that died while it waited delays the others only by that
+// sessions are notified. The first in line tries at once. Every other session waits some time for
+// each one ahead of it, and tries only if the lock hasn't been taken by then. So the sessions try
+// one after the other, in order. A session that died while it waited delays the others only by that
 // time.
 //
 // The order is only a courtesy. A wrong order costs one needless attempt, or a few milliseconds.

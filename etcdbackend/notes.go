@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A note records that a writer waits, and for how long. It is a key with a lease of its own. Each
+// A note records that a writer waits, and for how long. It is a key with its own lease. Each
 // refused attempt writes it again, if the hold that keeps the writer out hasn't changed. So a late
 // request does nothing after the writer has acquired the lock. It also fails after the writer has
 // given up, since the note's lease no longer exists then.
@@ -150,7 +150,8 @@ func (s *session) dropNote(id holdID) {
 	s.holds.doubt(id)
 }
 
-// barred reports whether a note keeps a reader out, and for how long at most.
+// barred reports whether notes keep a reader out, and for how long at most. The time is negative if
+// it isn't known.
 func (s *session) barred(
 	ctx context.Context, w wait, notes []record,
 ) (remaining time.Duration, out bool) {

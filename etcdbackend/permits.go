@@ -232,7 +232,7 @@ func (s *session) whole(ctx context.Context, a *attempt, key record, permits int
 }
 
 // soonest returns the time until the first permits expire. It is negative if that isn't known, or
-// if asking would take many requests. Waiters are told of the end anyway.
+// if asking would take many requests. Waiters are notified of the end anyway.
 func (s *session) soonest(ctx context.Context, holds []record) time.Duration {
 	if len(holds) > mostAsked {
 		return -1

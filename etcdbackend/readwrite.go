@@ -349,7 +349,7 @@ func (s *session) lookAtReads(
 }
 
 // longest returns the time until all of several holds have ended. It is negative if that isn't
-// known, or if asking would take many requests. Waiters are told of the end anyway.
+// known, or if asking would take many requests. Waiters are notified of the end anyway.
 func (s *session) longest(ctx context.Context, leases []int64) time.Duration {
 	if len(leases) > mostAsked {
 		return -1

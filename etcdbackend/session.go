@@ -58,7 +58,7 @@ func (s *session) find(ctx context.Context, id holdID, ttl int64) (record, error
 	return s.read(ctx, id, ttl)
 }
 
-// read returns the key of a hold. If there is none, it checks that no lock of another kind has the
+// read returns the key of a hold. If there is none, it checks that no lock of another kind uses the
 // name.
 func (s *session) read(ctx context.Context, id holdID, ttl int64) (record, error) {
 	key, err := s.store.read(ctx, id, ttl)
@@ -402,8 +402,8 @@ func (s *session) remaining(
 }
 
 // lasts returns how long a hold lasts if its lease has left seconds. The server rounds them down,
-// so the result is wrong by half a second at most. A hold that still exists, even if only because
-// the server ends it late, gets more than 0.
+// so the result is off by at most half a second. A hold that still exists, even if only because the
+// server ends it late, gets more than 0.
 func lasts(left int64) time.Duration {
 	return time.Duration(max(left-spareTTL, 0))*time.Second + time.Second/2
 }

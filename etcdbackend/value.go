@@ -21,11 +21,11 @@ const (
 	noteRole  role = "waits" // the note of a waiting writer
 
 	permitRole role = "permits" // a hold of a semaphore's permits
-	// a place in the line for a fair lock; the first may have the lock
+	// a place in the line for a fair lock; the first may hold the lock
 	lineRole role = "line"
 )
 
-// beside reports whether a role has keys of its own, besides the lock's key.
+// beside reports whether a role has separate keys, besides the lock's key.
 func (r role) beside() bool { return r != lockRole && r != writeRole }
 
 // waits reports whether a role belongs to waiters, whose keys have no count.

@@ -114,8 +114,8 @@ type shared struct {
 // Wake is called with that delay. When a write ends, Wake is called with that delay, or at once if
 // a call of this client waits to read. When a note ends, Wake is called at once.
 //
-// A subscriber that only watches isn't in the line. It is told of every change of the keys, without
-// delay. For a semaphore, the keys of permits are watched: see [permits].
+// A subscriber that only watches isn't in the line. It is notified of every change of the keys,
+// without delay. For a semaphore, the keys of permits are watched: see [permits].
 func (s *session) Subscribe(
 	ctx context.Context, req backend.SubscribeRequest,
 ) (backend.Subscription, error) {
@@ -329,8 +329,8 @@ func (w *watcher) next() []*pb.WatchRequest {
 	return requests
 }
 
-// check ends a stream on which no message arrives. It has a goroutine of its own, since opening a
-// stream and sending on it may wait for a server that doesn't answer.
+// check ends a stream on which no message arrives. It has its own goroutine, since opening a stream
+// and sending on it may wait for a server that doesn't answer.
 func (w *watcher) check(ctx context.Context, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(w.checkEvery)
 	defer tick.Stop()
@@ -489,7 +489,7 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
 	return nil
 }
 
-// created reports whether an event is about a new key.
+// created reports whether an event is the creation of a key.
 func created(e *mvccpb.Event) bool {
 	return e.Type == mvccpb.PUT && e.Kv.CreateRevision == e.Kv.ModRevision
 }

@@ -55,8 +55,8 @@ func WithCreate() Option { return func(o *options) { o.create = true } }
 
 // Polling makes waiters poll for released locks. By default, they are notified of releases. With
 // Polling, the client has no connection that listens, and releases send it no messages. PostgreSQL
-// wakes every listening process of the database for each message, so with a hundred or more of
-// them, polling costs less.
+// wakes every listening process of the database for each message, so with hundreds of them, polling
+// costs less.
 func Polling() Option { return func(o *options) { o.polls = true } }
 
 // New returns a backend on a pool. The caller closes the pool, after the client of the locks. A

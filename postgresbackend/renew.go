@@ -59,7 +59,7 @@ type batch struct {
 
 // RenewBatch implements [backend.BatchRenewer]. Holds that exclude all others share statements, and
 // so do readers and permits. A hold that such a statement skips, because another transaction has
-// locked its row or the lock isn't held, gets a statement of its own.
+// locked its row or the lock isn't held, gets a separate statement.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(
 		i int, res backend.RenewResult, err error,

@@ -46,7 +46,7 @@ func (s *session) Acquire(
 	return s.acquireAlone(ctx, req)
 }
 
-// acquireAlone implements Acquire with a statement of its own.
+// acquireAlone implements Acquire with a separate statement.
 func (s *session) acquireAlone(
 	ctx context.Context, req backend.AcquireRequest,
 ) (res backend.AcquireResult, err error) {
@@ -199,7 +199,7 @@ func (s *session) Release(
 	return s.release(ctx, req, nil)
 }
 
-// release implements Release with a statement of its own. If sends isn't nil and returns false,
+// release implements Release with a separate statement. If sends isn't nil and returns false,
 // release doesn't send the statement.
 func (s *session) release(
 	ctx context.Context, req backend.ReleaseRequest, sends func() bool,

@@ -18,7 +18,7 @@ import (
 // Requests that come while one transaction is under way share the next. So a goroutine that is
 // alone never waits for another. Acquisitions and releases share the same transaction, since with
 // separate ones, a goroutine would wait for more commits. The transaction skips rows that others
-// have locked, and cases that aren't that simple. Each of these gets a statement of its own.
+// have locked, and cases that aren't that simple. Each of these gets a separate statement.
 
 // A step is a request that may share a transaction with others. A single step can be recalled while
 // it waits for a connection.
@@ -83,8 +83,8 @@ func simpleRelease(req *backend.ReleaseRequest) bool {
 		req.Keep == 0 && !req.AskWaiting
 }
 
-// acquireUnlessLocked implements Acquire with a statement of its own. It doesn't wait for a row
-// lock, since other steps wait for this one.
+// acquireUnlessLocked implements Acquire with a separate statement. It doesn't wait for a row lock,
+// since other steps wait for this one.
 func (s *session) acquireUnlessLocked(ctx context.Context, p *step) result {
 	name := encode(p.acquire.Name)
 	var a answer
@@ -191,7 +191,7 @@ func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 }
 
 // inDoubt reports whether a failed transaction may have been carried out. If not, each of its steps
-// is sent in a statement of its own.
+// is sent in a separate statement.
 func inDoubt(err error) bool { return backend.KindOf(err) == backend.Unknown }
 
 // A statement is one of several in a transaction. row is called for each row of its answer.
@@ -294,7 +294,7 @@ func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseReques
 
 // batch answers n requests. If there are several steps, it carries them out in one transaction. at
 // contains their indexes among the requests. It calls done with the result of each step, and then
-// with nil for each request that needs a statement of its own.
+// with nil for each request that needs a separate statement.
 func (s *session) batch(
 	ctx context.Context, steps []*step, at []int, n int, done func(i int, r *result),
 ) {

@@ -143,7 +143,7 @@ func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone 
 }
 
 // refusedBy returns the result of an attempt that one store refused, and other stores would also
-// have refused. Remaining is how long it is pointless to repeat the attempt.
+// have refused. Remaining is how long repeating the attempt would be pointless.
 //
 // Holds that end at the same time belong to one owner. If a majority has such holds without the
 // first store, the waiters listen at one of these stores, where that owner will release. For Read

@@ -52,7 +52,7 @@ func (s *session) count(h *hold) backend.AcquireResult {
 	return backend.AcquireResult{Acquired: h.count > 0, Count: h.count}
 }
 
-// An attempt tries to get a lock from a majority of the stores.
+// An attempt tries to acquire a lock from a majority of the stores.
 type attempt struct {
 	*round[backend.AcquireResult]
 	h       *hold
@@ -292,8 +292,8 @@ func (s *session) fail(
 	return backend.AcquireResult{Remaining: s.outlook(a, pause)}, nil
 }
 
-// outlook returns how long it is pointless to repeat a refused attempt. If the votes were split, it
-// returns a pause.
+// outlook returns how long repeating a refused attempt would be pointless. If the votes were split,
+// it returns a pause.
 func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int {
 		return compareEnds(x.res.Remaining, y.res.Remaining)

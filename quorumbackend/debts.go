@@ -42,8 +42,7 @@ const (
 	lastPatience   = time.Minute // how long a silent store's debt stays after its leases
 )
 
-// oweLocked records a debt: a store may have given its vote to an attempt, and must be told to
-// release the vote.
+// oweLocked records a debt: a store may have given its vote to an attempt, and must release it.
 func (s *session) oweLocked(h *hold, at *store, late int) {
 	if w := s.lenderLocked(h); w != nil {
 		w.barred.add(at) // a late release must not end another Read

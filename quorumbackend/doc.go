@@ -63,7 +63,7 @@
 //     and may release a lock before that store has carried out the acquisition. Then the client
 //     releases that vote about 50 ms later. A call that asks that store first within these 50 ms
 //     doesn't get the lock, and waits a little longer. If it may not wait, it is told that another
-//     holds the lock. This never gives the lock to two owners, and no longer happens once the client
+//     holds the lock. This never gives the lock to two owners, and stops once the client
 //     has had an answer or two from that store.
 //
 //   - A forced unlock isn't atomic in several stores. A call that is just acquiring the lock may

@@ -152,7 +152,7 @@ func (s *session) nameLocked(h *hold) {
 	h.serial++
 }
 
-// lenderLocked returns the Write whose name a Read has, if the Write is still held.
+// lenderLocked returns the Write whose name a Read uses, if the Write is still held.
 func (s *session) lenderLocked(h *hold) *hold {
 	if !h.borrowed {
 		return nil

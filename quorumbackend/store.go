@@ -361,7 +361,7 @@ func failed(failures []failure, n, need int, partly bool) error {
 	return &backend.Error{Kind: kind, Err: &errorOfMany{text, errs}}
 }
 
-// errorOfMany wraps several errors under a text of its own.
+// errorOfMany wraps several errors, and has its own text.
 type errorOfMany struct {
 	text string
 	errs []error

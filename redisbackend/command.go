@@ -72,9 +72,9 @@ type noReply struct{}
 
 func (noReply) String() string { return "no reply" }
 
-// SetErr is called by go-redis with the error of a reply that it has read, and with errors of its
-// own. After an error, the client may turn to another server. So SetErr removes the reply that was
-// read so far.
+// SetErr is called by go-redis with the error of a reply that it read, and with its own errors.
+// After an error, the client may turn to another server. So SetErr removes the reply that was read
+// so far.
 func (c *command) SetErr(err error) {
 	c.Cmd.SetErr(err)
 	if !c.read() {

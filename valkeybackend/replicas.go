@@ -36,9 +36,9 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 // report too few replicas.
 //
 // WAIT waits for the earlier writes of its connection, and delays the later ones. So each
-// acquisition has a connection of its own while it lasts. These connections come from a pool apart
-// from the client's shared connections, and BlockingPoolSize limits it. If the context of an
-// attempt ends, its connection stays in use until Valkey has answered.
+// acquisition has its own connection while it lasts. These connections come from a pool apart from
+// the client's shared connections, and BlockingPoolSize limits it. If the context of an attempt
+// ends, its connection stays in use until Valkey has answered.
 //
 // The timeout is a whole number of milliseconds. It must be less than the client's ConnWriteTimeout
 // (10 s by default), after which the client gives up the connection, and the attempt has failed. It

@@ -79,7 +79,7 @@ type connection struct {
 	lost    <-chan error
 }
 
-// connect opens a connection for subscriptions with the given client.
+// connect returns a connection for subscriptions, made with the given client.
 func (l *listening) connect(client valkey.Client, r *pubsub.Receiver) pubsub.Conn {
 	c := &connection{sharded: l.sharded}
 	c.client, _ = client.Dedicate() // Close ends the connection, so the function isn't needed

@@ -146,8 +146,8 @@ func (t *transport) send(ctx context.Context, cmds ...valkey.Completed) []answer
 //
 // If another caller is already dialing, valkey-go waits for that attempt, and returns its error.
 // The cause may be that the other caller's context has ended. Then nothing was sent, and sendNow
-// tries again. It does so only a few times, since the dialer may use a context of its own that has
-// ended.
+// tries again. It does so only a few times, since the dialer may use its own context, which may
+// have ended.
 func (t *transport) sendNow(ctx context.Context, cmds []valkey.Completed) (answers []answer) {
 	for range dials {
 		known := t.noDial.Load()

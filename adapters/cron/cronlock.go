@@ -14,8 +14,9 @@ import (
 )
 
 // DefaultAtLeast is the default of [WithAtLeast]. The lock of a job stays taken for this long after
-// its acquisition, even if the job ends earlier. That is longer than the difference between clocks
-// of machines that use NTP. It is shorter than a second, the shortest period that cron has.
+// its acquisition, even if the job ends earlier. That is longer than the difference between the
+// clocks of machines that use NTP, and shorter than a second, the shortest period that cron
+// supports.
 const DefaultAtLeast = 900 * time.Millisecond
 
 // prefix is prepended to the name of a job. Without it, the job's lock could have the name of
@@ -68,11 +69,10 @@ type wrapper struct {
 }
 
 // Wrapper returns a JobWrapper for the job of that name. Of the replicas that share the client's
-// store, one makes each run of the job, and the others skip it. Each job needs a name of its own,
-// since jobs with the same name exclude each other. So don't use the wrapper in a [cron.WithChain]
-// of several jobs. The lock's name is "cron:" and the job's name. Each run makes one attempt to
-// lock, with a timeout of 5 s. Wrapper panics if client or an option is nil, or if the name is
-// empty.
+// store, one makes each run of the job, and the others skip it. Each job needs a unique name, since
+// jobs with the same name exclude each other. So don't use the wrapper in a [cron.WithChain] of
+// several jobs. The lock's name is "cron:" and the job's name. Each run makes one attempt to lock,
+// with a timeout of 5 s. Wrapper panics if client or an option is nil, or if the name is empty.
 func Wrapper(client *dlock.Client, name string, opts ...Option) cron.JobWrapper {
 	if client == nil || name == "" ||
 		slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {

@@ -17,8 +17,9 @@ import (
 )
 
 // DefaultAtLeast is the default of [WithAtLeast]. The lock of a job stays taken for this long after
-// its acquisition, even if the job ends earlier. That is longer than the difference between clocks
-// of machines that use NTP. It is shorter than a second, the shortest period that cron has.
+// its acquisition, even if the job ends earlier. That is longer than the difference between the
+// clocks of machines that use NTP, and shorter than a second, the shortest period that cron
+// supports.
 const DefaultAtLeast = 900 * time.Millisecond
 
 // prefix is prepended to the name of a job. Without it, the job's lock could have the name of

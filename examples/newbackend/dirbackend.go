@@ -61,7 +61,7 @@ func NewDirBackend(dir string) (*DirBackend, error) {
 	return &DirBackend{dir}, nil
 }
 
-// Open returns a session. It has no state of its own, since all state is in the directory.
+// Open returns a session. It is stateless, since all state is in the directory.
 func (b *DirBackend) Open() backend.Session { return dirSession{b.dir} }
 
 // Limits declares the kinds of lock in addition to plain ones. Any lease of whole milliseconds is
@@ -286,7 +286,7 @@ func (s dirSession) guard() (unlock func(), err error) {
 }
 
 // thisProcess orders the steps of this process for Go's memory model, which doesn't cover flock. A
-// new holder must see the writes of the goroutine that had the lock before.
+// new holder must see the writes of the goroutine that held the lock before.
 var thisProcess sync.Mutex
 
 // flock calls flock(2), and repeats it after an interruption by a signal.

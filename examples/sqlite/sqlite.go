@@ -59,7 +59,7 @@ func New(file string) (*Backend, error) {
 // Close closes the file. Call it after Client.Close.
 func (b *Backend) Close() error { return b.db.Close() }
 
-// Open returns a session. It has no state of its own, since all state is in the file.
+// Open returns a session. It is stateless, since all state is in the file.
 func (b *Backend) Open() backend.Session { return session{b.db} }
 
 // Limits declares the kinds of lock in addition to plain ones.

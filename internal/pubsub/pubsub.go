@@ -57,7 +57,7 @@ type Conn interface {
 // A Verb is a command about subscriptions. For sharded channels, clients put an s before it.
 type Verb string
 
-// The commands.
+// The commands about subscriptions.
 const (
 	Subscribe   Verb = "subscribe"
 	Unsubscribe Verb = "unsubscribe"
@@ -142,7 +142,7 @@ func (s *Subscriber) Close() { s.stop() }
 // Meaning is the reason why the subscribers of a channel are woken.
 type Meaning uint8
 
-// The meanings.
+// The meanings of messages.
 const (
 	Freed  Meaning = iota // a lock or permits may have become free
 	Kept                  // the lock is kept, which only matters to subscribers that watch

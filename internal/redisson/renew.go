@@ -152,7 +152,7 @@ func (b *batch) pick(group []int) []backend.RenewRequest {
 // which must be sent one by one. If there was no reply, it answers all requests with the error.
 //
 // A yes is certain. A no may come from a proxy that sent the script to the server of the first
-// name, although other names are stored elsewhere. An error reply is about only one of the names,
+// name, although other names are stored elsewhere. An error reply concerns only one of the names,
 // and doesn't say which.
 func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 	results, odd := ParseRenewals(r.Value, len(group))

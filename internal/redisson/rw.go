@@ -11,7 +11,7 @@ import (
 
 // A read-write lock has the data of Redisson's RReadWriteLock, but uses our own scripts, since the
 // steps of package backend differ from Redisson's. A read has a count of one, however often it is
-// acquired. No expiry gets shorter while the owner still has a hold. Writers that wait leave notes.
+// acquired. No expiry is shortened while the owner still has a hold. Writers that wait leave notes.
 // The release of a write wakes waiting readers even if its owner still reads.
 //
 // Unlike Redisson's scripts, these need no second script after a no. A script that finds nothing to

@@ -229,9 +229,9 @@ func (s *session) kept(ctx context.Context, name string) (bool, error) {
 	return parse(readOnly(s.run(ctx, IsKept(name))), ParseIsKept)
 }
 
-// acquireAsking acquires, and sends further questions in the same round trip. For a re-entry, it
-// asks for the number of the owner's holds. If replicas must acknowledge the acquisition, it
-// finally asks how many did.
+// acquireAsking acquires the lock, and sends further questions in the same round trip. For a
+// re-entry, it asks for the number of the owner's holds. If replicas must acknowledge the
+// acquisition, it finally asks how many did.
 func (s *session) acquireAsking(
 	ctx context.Context, k *kind, req backend.AcquireRequest,
 ) (Reply, backend.AcquireResult, error) {
@@ -289,7 +289,7 @@ func (s *session) Release(
 	return res, err
 }
 
-// releaseAsking releases, and counts the listening clients in the same round trip.
+// releaseAsking releases the lock, and counts the listening clients in the same round trip.
 func (s *session) releaseAsking(
 	ctx context.Context, k *kind, req backend.ReleaseRequest,
 ) (backend.ReleaseResult, error) {

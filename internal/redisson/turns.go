@@ -230,7 +230,7 @@ func (s *session) granted(message string) {
 	s.tell(g.Name, grant)
 }
 
-// tell tells all subscribers of a lock about a grant.
+// tell notifies all subscribers of a lock of a grant.
 func (s *session) tell(name string, grant backend.Grant) {
 	for _, h := range s.turns.audience(name) {
 		if h.req.Granted != nil {
@@ -248,8 +248,8 @@ func (s *session) missed(name string) {
 	}
 }
 
-// changed tells the subscribers of a lock when the first of its channels breaks, and when all work
-// again.
+// changed notifies the subscribers of a lock when the first of its channels breaks, and when all
+// work again.
 func (s *session) changed(name, channel string, broken error) {
 	if !s.turns.changed(name, channel, broken != nil) {
 		return

@@ -42,8 +42,8 @@ type Rules struct {
 }
 
 // The search for an order of the calls takes milliseconds if there is one, since a history has a
-// few hundred calls for each name. If there is none, it may take long. So after another error the
-// search is short. Then it only serves the page for the browser.
+// few hundred calls for each name. If there is none, it may take long. So after another error, when
+// it only serves the page for the browser, the search is short.
 const (
 	patience     = time.Minute
 	forAnExample = time.Second
@@ -368,9 +368,9 @@ type gap struct {
 	span
 }
 
-// takenBeside returns how many other holds may still have been taken when freed released its hold.
-// For a Read it is the number of other readers. For a Write it is 1 if its owner also reads. For
-// permits it is the number of other permits.
+// takenBeside returns how much may still have been taken when freed released its hold. For a Read
+// it is the number of other readers. For a Write it is 1 if its owner also reads. For permits it is
+// the number of other permits.
 func (r *Recorder) takenBeside(freed *step) (n int) {
 	if !several(freed.side) && freed.side != backend.Write {
 		return 0

@@ -9,7 +9,7 @@ import (
 )
 
 // A number collects all steps with one owner string: one outermost acquisition, as the store knows
-// it. A Read under a Write has a number of its own.
+// it. A Read under a Write has its own number.
 type number struct {
 	client  int             // -1: unknown
 	steps   []*step         // in the order of their beginnings
@@ -187,7 +187,7 @@ func (n *number) lost(grant *step, by time.Duration) bool {
 
 // stoodAgain reports whether an owner stood in line again after it had been granted the lock. Its
 // client may have asked to keep the place before it heard of the grant. Then it may be granted the
-// lock again unheard.
+// lock again without hearing of it.
 func (n *number) stoodAgain() bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.gets() && n.lost(s, forever)
@@ -388,7 +388,7 @@ func (e *evidence) usurped(o *op, ops []*op) {
 	}
 }
 
-// lastAnswer returns when an attempt of the call was last answered, before a given time.
+// lastAnswer returns the time of the last answer to an attempt of the call before a given time.
 func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 	for _, s := range e.attempts[o] {
 		if s.ret != 0 && s.ret < before {
@@ -442,8 +442,8 @@ func (n *number) haunts(o *op) bool {
 }
 
 // meets reports whether a call may find the hold of that number. Readers don't meet readers. A call
-// that asks, or uses force, is about one side. The reading side includes a Write of the client that
-// was handed over, since readers may share it. Their calls perhaps haven't returned yet. The store
+// that asks, or uses force, concerns one side. The reading side includes a Write of the client that
+// was handed over, since readers may share it. Their calls may not have returned yet. The store
 // knows the hold as a Write.
 func (o *op) meets(key numberKey, n *number) bool {
 	switch {

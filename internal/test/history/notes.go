@@ -64,7 +64,7 @@ func (e *evidence) barred(o *op) bool {
 	})
 }
 
-// asked reports whether a call made an attempt of its own.
+// asked reports whether a call made an attempt itself.
 func (e *evidence) asked(o *op) bool {
 	for _, n := range e.numbers {
 		if slices.ContainsFunc(n.steps, func(s *step) bool {
@@ -76,7 +76,7 @@ func (e *evidence) asked(o *op) bool {
 	return false
 }
 
-// leastBlink is the precision of the times that a store is told, and of the store's own times, if
+// leastBlink is the precision of the times that a store is given, and of the store's own times, if
 // it counts in milliseconds.
 const leastBlink = 5 * time.Millisecond
 

@@ -136,7 +136,7 @@ func (u *user) upTo(d time.Duration) time.Duration {
 	return time.Duration(u.dice.Int64N(int64(d/time.Millisecond))+1) * time.Millisecond
 }
 
-// pause waits.
+// pause waits for d, or until ctx ends.
 func (u *user) pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

@@ -1,6 +1,6 @@
-// Soak runs random users of several clients for any length of time, on a store of its own.
-// Meanwhile it disturbs the network, the servers and the clients' processes. During the whole run
-// it checks the promises of package dlock:
+// Soak runs random users of several clients for any length of time, on its own store. Meanwhile it
+// disturbs the network, the servers and the clients' processes, and checks the promises of package
+// dlock:
 //
 //	go run ./internal/test/soak -backend redis -minutes 30
 //

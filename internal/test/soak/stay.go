@@ -40,7 +40,7 @@ func (v *visit) stayInside(ctx context.Context) {
 }
 
 // again reports the lock as a new hold, because it may be a new one: if the lock was lost, the call
-// that was to re-enter it has acquired it instead.
+// that should have re-entered it acquired it instead.
 func (v *visit) again(how string) {
 	v.hold.Reentered = true
 	v.enter(how)

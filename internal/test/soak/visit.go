@@ -371,7 +371,7 @@ func (v *visit) report(version uint64) {
 	v.tell(event{Hold: &h})
 }
 
-// isHeld checks a hold that has no context of its own. If the store doesn't answer, it returns
+// isHeld checks a hold that doesn't have its own context. If the store doesn't answer, it returns
 // false.
 func (v *visit) isHeld() bool {
 	if v.mixed {

@@ -170,8 +170,8 @@ func startPostgres(t TB, folder, data string, settings []string) *Server {
 	})
 }
 
-// SQL carries out statements on a PostgreSQL, or through a pooler, in a session of its own. It
-// returns the lines of the answer. The test fails on an error.
+// SQL executes statements on a PostgreSQL, or through a pooler, in a new session, and returns the
+// lines of the answer. The test fails on an error.
 func (s *Server) SQL(statements string) string {
 	s.t.Helper()
 	answer, err := SQL(s.Addr, statements)

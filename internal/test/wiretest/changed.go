@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Changed tests that a subscriber is told when its connection breaks, and when it is subscribed
+// Changed tests that a subscriber is notified when its connection breaks, and when it is subscribed
 // again, on one server or a cluster.
 func Changed(t *testing.T, servers []*testservers.Server, b backend.Backend) {
 	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Permits,

@@ -130,8 +130,8 @@ type Handing struct {
 	turns  atomic.Int64
 }
 
-// Hand makes clients, each with a backend of its own, take turns with the lock until the test ends.
-// Two holders at once fail the test.
+// Hand makes clients, each with its own backend, take turns with the lock until the test ends. Two
+// holders at once fail the test.
 func Hand(t testing.TB, name string, lease time.Duration, connect func() backend.Backend) *Handing {
 	t.Helper()
 	h := &Handing{t: t}

@@ -202,7 +202,7 @@ func ShardedOnOneServer(t *testing.T, p Package, server *testservers.Server) {
 }
 
 // ShardedTogether tests that many sharded channels are subscribed in one round trip, though each
-// needs a command of its own.
+// needs a separate command.
 func ShardedTogether(t *testing.T, p Package, server *testservers.Server) {
 	proxy := NewProxy(t, server.Addr, faults.RESP)
 	s := open(t, p.Server(t, proxy.Addr(), sharded))

@@ -66,7 +66,7 @@ func Start(path string, args, env []string, until time.Time) (*Child, error) {
 	return nil, syscall.Errno(number)
 }
 
-// startGuard starts the guard in a process group of its own.
+// startGuard starts the guard in its own process group.
 func (c *Child) startGuard(path string, args, env []string) error {
 	syscall.ForkLock.RLock()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
