@@ -83,8 +83,8 @@ func (x *ear) granted(g backend.Grant) {
 	}
 }
 
-// take removes and returns the first grant to an owner. From then on silent accepts further grants
-// to it.
+// take removes and returns the first grant to an owner. After that, the method silent accepts
+// further grants to the owner.
 func (x *ear) take(owner string) (backend.Grant, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Released returns a channel that receives a value after a release of the lock, in any process,
-// until ctx ends or the client is closed. It is for observers that don't want the lock. The channel
+// Released returns a channel that receives a value after each release of the lock, by whichever
+// process, until ctx ends or the client is closed. It is for observers that don't want the lock. The channel
 // has a buffer of one, so a value may stand for several releases. It also receives a value each
 // time the store begins to send messages. Check the lock then, since releases may have been missed.
 // The channel is never closed.

@@ -164,8 +164,8 @@ func (t *transport) sendNow(ctx context.Context, cmds ...*command) {
 	t.learn(ctx, cmds...)
 }
 
-// pipeline sends commands together with the given client. When it returns, each command has its own
-// reply or error.
+// pipeline uses the client to send commands in one pipeline. When it returns, each command has its
+// own reply or error.
 func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, cmds ...*command) {
 	pipe := client.Pipeline()
 	for _, cmd := range cmds {

@@ -227,9 +227,8 @@ func (w *watcher) compare(l *dlock.LockInfo, err error) {
 	w.last = l
 }
 
-// compareHolders reports each holder that isn't among the others, as an event with the name in
-// missing. It reports each holder with another count as an event with the name in differs, unless
-// that is empty.
+// compareHolders emits an event named missing for each holder that isn't among the others. It emits
+// an event named differs, unless that name is empty, for each holder whose count has changed.
 func (w *watcher) compareHolders(missing, differs string, holders, others []dlock.Holder) {
 	counts := make(map[string]int, len(others))
 	for _, o := range others {

@@ -25,8 +25,8 @@ func Caller() string {
 	}
 }
 
-// own says whether a frame belongs to this module, or to the Go runtime, which is at the bottom of
-// each stack.
+// own reports whether a frame belongs to this module or to the Go runtime. The runtime is at the
+// bottom of each stack.
 func own(frame runtime.Frame) bool {
 	if strings.HasSuffix(frame.File, "_test.go") {
 		return false

@@ -53,8 +53,8 @@ func Needs(t testing.TB, d Depth) {
 // Of returns the value for the depth of this run.
 func Of[T any](quick, change, night T) T { return [...]T{quick, change, night}[Now()] }
 
-// Checks sets how many random sequences rapid checks in a test, unless the command line does. No
-// other test may run at the same time.
+// Checks sets the number of random sequences that package rapid checks in a test. A number on the
+// command line takes precedence. No other test may run at the same time.
 func Checks(t testing.TB, quick, change, night int) {
 	t.Helper()
 	checks := flag.Lookup("rapid.checks")
