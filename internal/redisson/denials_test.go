@@ -28,7 +28,7 @@ func TestDocumentedCommands(t *testing.T) {
 			backend.Write:     {"For read-write locks", "For permits"},
 			backend.Permits:   {"For permits", "For fair locks"},
 			backend.Fair:      {"For fair locks", "For latches"},
-			backend.Latch:     {"For latches", "To ask who has"},
+			backend.Latch:     {"For latches", "To inspect a lock"},
 		}
 		if strings.HasSuffix(path, ".md") {
 			parts = map[backend.Kind][2]string{
