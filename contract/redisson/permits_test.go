@@ -405,7 +405,8 @@ func javaSaysLimit(t *testing.T, l *lab) {
 // javaReleasesGos is about a hold of which Java gives back one permit. The whole hold is lost.
 func javaReleasesGos(t *testing.T, l *lab) {
 	name := lockName(t)
-	h := acquire(t, l.client(t, dlock.WithLease(shortLease)).Semaphore(name, 4), 3)
+	// The lease must outlive a standstill of this process. The holder is told with a renewal.
+	h := acquire(t, l.client(t, dlock.WithLease(3*shortLease)).Semaphore(name, 4), 3)
 	ids := l.permitIDs(t, name)
 	ours, java := l.client(t).Semaphore(name, 4), l.permitsThread(t)
 	theirs := java.take(name, 1)
