@@ -176,6 +176,7 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
+	c.store.Refuse(ErrClosed)
 	c.reportHeldLocked()
 	for h := range c.holdsLocked() {
 		c.forsakeLocked(h)

@@ -150,3 +150,25 @@ func TestCloseEndsAnUnlockInTheBackground(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// Close calls traces before it ends the steps under way. No trace can send another step.
+func TestTracesOfCloseSendNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c *Client
+		told := 0
+		c = New(newScript(membackend.New()), quiet(), WithTrace(&Trace{ReleaseDone: func(context.Context, ReleaseDone) {
+			told++
+			if ok, err := c.Locker("y").TryLock(t.Context()); ok || !errors.Is(err, ErrClosed) {
+				t.Errorf("TryLock while the client is being closed: %v, %v", ok, err)
+			}
+			if _, err := c.Locker("y").ForceUnlock(t.Context()); !errors.Is(err, ErrClosed) {
+				t.Errorf("ForceUnlock while the client is being closed: %v", err)
+			}
+		}}))
+		mustTry(t, c.Locker("x"))
+		c.Close()
+		if told == 0 {
+			t.Error("no trace was called")
+		}
+	})
+}

@@ -34,7 +34,7 @@ type Store struct {
 	cancel   context.CancelCauseFunc
 
 	mu      sync.Mutex
-	ended   error          // the reason that End was called with
+	ended   error          // why later steps are refused
 	running sync.WaitGroup // steps and other goroutines
 }
 
@@ -57,7 +57,7 @@ func (s *Store) Context() context.Context { return s.ctx }
 // none needs to.
 func (s *Store) Prompt() bool { return s.Steps == backend.StepsNeverWait }
 
-// Go runs f in a goroutine that Wait waits for. After End it does nothing.
+// Go runs f in a goroutine that Wait waits for. After Refuse or End it does nothing.
 func (s *Store) Go(f func()) {
 	if s.begin() == nil {
 		go func() {
@@ -67,12 +67,16 @@ func (s *Store) Go(f func()) {
 	}
 }
 
-// End ends all steps that are under way. Later ones fail with an error that wraps why, except those
-// taken with Last.
-func (s *Store) End(why error) {
+// Refuse makes later steps fail with an error that wraps why, except those taken with Last.
+func (s *Store) Refuse(why error) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.ended = why
-	s.mu.Unlock()
+}
+
+// End refuses later steps, and ends all steps that are under way.
+func (s *Store) End(why error) {
+	s.Refuse(why)
 	s.cancel(why)
 }
 
@@ -85,7 +89,7 @@ func (s *Store) Wait() {
 	}
 }
 
-// begin counts a step or a goroutine, unless End was called.
+// begin counts a step or a goroutine, unless later ones are refused.
 func (s *Store) begin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
