@@ -508,8 +508,8 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 	return c.attempted(ctx, a, at, res, err)
 }
 
-// acquireStep asks for a claim with a lease. If the store grants the claim after the caller has left,
-// answeredLate is called.
+// acquireStep asks for a claim with a lease. If the store grants the claim after the caller has
+// left, answeredLate is called.
 func (c *Client) acquireStep(
 	ctx context.Context, cl *claim, lease time.Duration, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
@@ -668,7 +668,8 @@ func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
 	defer c.unlock()
 	c.backgroundLocked(func() {
 		var tries backoff
-		for c.store.Pause(c.ctx, tries.next(firstBackoff, longestPause(c.lease))) && !c.confirmed(c.ctx, cl, lost) {
+		for c.store.Pause(c.ctx, tries.next(firstBackoff, longestPause(c.lease))) &&
+			!c.confirmed(c.ctx, cl, lost) {
 		}
 	})
 }

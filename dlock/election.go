@@ -185,7 +185,8 @@ func (e *Election) sitOut(before *stay) {
 	}
 	var looks backoff
 	for c.store.Pause(ctx, looks.next(firstPoll, longestPoll)) {
-		if res, err := steps.Do(ctx, c.store, backend.Session.Look, req); err == nil && res.Held && res.Count == 0 {
+		res, err := steps.Do(ctx, c.store, backend.Session.Look, req)
+		if err == nil && res.Held && res.Count == 0 {
 			return
 		}
 	}

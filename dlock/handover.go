@@ -252,7 +252,8 @@ func (c *Client) downgraded(
 func (c *Client) giveBackWrite(cl, written *claim) {
 	lease := c.stored(written.Lease())
 	sent := c.now()
-	res, err := steps.Do(c.ctx, c.store, backend.Session.Release, written.releaseRequest(lease, false))
+	res, err := steps.Do(c.ctx, c.store, backend.Session.Release,
+		written.releaseRequest(lease, false))
 	c.mu.Lock()
 	defer c.unlock()
 	written.Sent(sent, lease)

@@ -214,9 +214,11 @@ func (c *Client) inspect(ctx context.Context, name string) (LockInfo, error) {
 		return LockInfo{}, err
 	}
 	if c.store.Inspector == nil {
-		return LockInfo{}, fmt.Errorf("%s can't say who has a lock: %w", c.store.Name, errors.ErrUnsupported)
+		return LockInfo{}, fmt.Errorf("%s can't say who has a lock: %w", c.store.Name,
+			errors.ErrUnsupported)
 	}
-	res, err := steps.Do(ctx, c.store, steps.Of(c.store.Inspector.Inspect), backend.InspectRequest{Name: name})
+	res, err := steps.Do(ctx, c.store, steps.Of(c.store.Inspector.Inspect),
+		backend.InspectRequest{Name: name})
 	if err != nil {
 		return LockInfo{}, c.stepError(ctx, err)
 	}
@@ -295,9 +297,11 @@ func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.Lis
 		return backend.ListResult{}, err
 	}
 	if c.store.Lister == nil {
-		return backend.ListResult{}, fmt.Errorf("%s can't list its locks: %w", c.store.Name, errors.ErrUnsupported)
+		return backend.ListResult{}, fmt.Errorf("%s can't list its locks: %w", c.store.Name,
+			errors.ErrUnsupported)
 	}
-	res, err := steps.DoWithin(ctx, c.store, 0, nil, steps.Of(c.store.Lister.List), req) // a scan takes long
+	// Without a limit, since a scan takes long.
+	res, err := steps.DoWithin(ctx, c.store, 0, nil, steps.Of(c.store.Lister.List), req)
 	if err != nil {
 		return backend.ListResult{}, c.stepError(ctx, err)
 	}

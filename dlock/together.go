@@ -197,8 +197,8 @@ func (t *together) acquireInTime(ctx context.Context) *part {
 			return t.blame(failed)
 		}
 		if waited {
-			c.store.Pause(ctx, t.tries.next(max(firstConflict, min(time.Since(began), longestConflict)),
-				longestConflict))
+			first := max(firstConflict, min(time.Since(began), longestConflict))
+			c.store.Pause(ctx, t.tries.next(first, longestConflict))
 		}
 		a := failed.newCall(ctx, failed.o)
 		failed.inform(a)

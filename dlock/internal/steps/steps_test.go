@@ -91,8 +91,8 @@ func acquire(ctx context.Context, s *steps.Store) (backend.AcquireResult, error)
 	return steps.Do(ctx, s, backend.Session.Acquire, backend.AcquireRequest{})
 }
 
-// A caller leaves a step that hangs when its context ends, when its patience is over, or when End is
-// called. The answer isn't lost.
+// A caller leaves a step that hangs when its context ends, when its patience is over, or when End
+// is called. The answer isn't lost.
 func TestLeave(t *testing.T) {
 	for _, how := range []backend.Steps{0, backend.StepsReturn} {
 		for name, c := range map[string]struct {
@@ -154,8 +154,8 @@ func TestSharedPatience(t *testing.T) {
 			t.Error("a call gets a context that ends much too early")
 		}
 		began := time.Now()
-		_, err := steps.DoWithin(context.Background(), s, 2*time.Second, nil, backend.Session.Acquire,
-			backend.AcquireRequest{})
+		_, err := steps.DoWithin(context.Background(), s, 2*time.Second, nil,
+			backend.Session.Acquire, backend.AcquireRequest{})
 		if took := time.Since(began); err != steps.ErrUnanswered || took != 2*time.Second {
 			t.Errorf("%v after %v", err, took)
 		}
