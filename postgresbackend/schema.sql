@@ -228,8 +228,10 @@ BEGIN
 			ON u.name = new.name AND u.owner = new.owner GROUP BY new.name, new.token;
 END $f$;
 
--- Releases plain locks for many: those that are held once, and that nobody has locked.
-CREATE OR REPLACE FUNCTION {s}distsync_v1_release_all(p_names text[], p_owners text[]) RETURNS TABLE (i bigint, tell boolean)
+-- Releases plain locks for many: those that are held once, and that nobody has locked. waiting is the number of others
+-- that wait, for requests that ask for it.
+CREATE OR REPLACE FUNCTION {s}distsync_v1_release_all(p_names text[], p_owners text[], p_session text, p_asks boolean[])
+RETURNS TABLE (i bigint, tell boolean, waiting bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms'
 SET enable_seqscan = off SET enable_nestloop = off SET enable_mergejoin = off AS $f$
 DECLARE
@@ -239,9 +241,11 @@ BEGIN
 	SELECT array_agg(q.name) INTO mine FROM (SELECT k.name FROM {s}distsync_v1_lock k WHERE k.name = ANY (p_names)
 		AND k.owner IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED) q;
 	RETURN QUERY UPDATE {s}distsync_v1_lock k SET owner = NULL, count = 0, expires = clock_timestamp()
-		FROM unnest(p_names, p_owners) WITH ORDINALITY AS u (name, owner, i)
+		FROM unnest(p_names, p_owners, p_asks) WITH ORDINALITY AS u (name, owner, ask, i)
 		WHERE k.name = ANY (mine) AND k.name = u.name AND k.owner = u.owner AND k.kind = 1 AND k.count = 1 AND NOT k.kept
-			AND k.expires > clock_timestamp() RETURNING u.i, k.asked > clock_timestamp();
+			AND k.expires > clock_timestamp() RETURNING u.i, k.asked > clock_timestamp(),
+			CASE WHEN NOT u.ask THEN NULL WHEN k.asked > clock_timestamp()
+				THEN {s}distsync_v1_waiting(k.name, p_session, true) ELSE 0 END;
 END $f$;
 
 -- Releases a plain lock (kind 1) or a Write (2). waiting: how many others wait.

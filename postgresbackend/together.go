@@ -3,7 +3,6 @@ package postgresbackend
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -80,7 +79,7 @@ func simple(req *backend.AcquireRequest) bool {
 // simpleRelease reports whether a release may share a transaction with others.
 func simpleRelease(req *backend.ReleaseRequest) bool {
 	return (req.Kind == backend.Exclusive || req.Kind == backend.Fenced) &&
-		req.Keep == 0 && !req.AskWaiting
+		req.Keep == 0
 }
 
 // acquireUnlessLocked implements Acquire with a separate statement. It doesn't wait for a row lock,
@@ -104,13 +103,13 @@ func (s *session) acquireUnlessLocked(ctx context.Context, p *step) result {
 type lines struct {
 	at            []int // the indexes of the steps
 	names, owners []string
-	leases        []int64
+	leases        []int64 // of acquisitions
+	asks          []bool  // of releases
 }
 
-func (l *lines) add(i int, name, owner string, lease time.Duration) {
+func (l *lines) add(i int, name, owner string) {
 	l.at = append(l.at, i)
 	l.names, l.owners = append(l.names, encode(name)), append(l.owners, encode(owner))
-	l.leases = append(l.leases, ms(lease))
 }
 
 // carryOut carries out several steps in one transaction. It acquires before it releases: a release
@@ -120,9 +119,11 @@ func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 	var acquires, releases lines
 	for i, p := range steps {
 		if req := p.acquire; req != nil {
-			acquires.add(i, req.Name, req.Owner, req.Lease)
+			acquires.add(i, req.Name, req.Owner)
+			acquires.leases = append(acquires.leases, ms(req.Lease))
 		} else {
-			releases.add(i, p.release.Name, p.release.Owner, p.release.Lease)
+			releases.add(i, p.release.Name, p.release.Owner)
+			releases.asks = append(releases.asks, p.release.AskWaiting)
 		}
 	}
 	var results []result
@@ -158,13 +159,17 @@ func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 	if len(releases.at) > 0 {
 		var i int64
 		var tell bool
+		var waiting *int64
 		all = append(all, statement{
-			sql: `SELECT i, tell FROM ` + s.b.q +
-				`distsync_v1_release_all($1::text[], $2::text[])`,
-			args: []any{releases.names, releases.owners},
-			dest: []any{&i, &tell},
+			sql: `SELECT i, tell, waiting FROM ` + s.b.q +
+				`distsync_v1_release_all($1::text[], $2::text[], $3, $4::boolean[])`,
+			args: []any{releases.names, releases.owners, s.id, releases.asks},
+			dest: []any{&i, &tell, &waiting},
 			row: func() {
 				freed := backend.ReleaseResult{Outcome: backend.Freed}
+				if waiting != nil {
+					freed.Counted, freed.Waiting = true, int(*waiting)
+				}
 				results[releases.at[i-1]] = result{released: freed}
 				if tell {
 					woken = append(woken, releases.names[i-1])

@@ -38,9 +38,11 @@ func TestStepsShareATransaction(t *testing.T) {
 		}
 	}
 	unlock := func(name string) {
-		res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, back(name, alice)))
-		if res.Outcome != backend.Freed {
-			t.Errorf("%s: %+v", name, res)
+		req := back(name, alice)
+		req.AskWaiting = true // as clients ask that take many turns
+		res := wiretest.Must[backend.ReleaseResult](t)(s.Release(ctx, req))
+		if want := (backend.ReleaseResult{Outcome: backend.Freed, Counted: true}); res != want {
+			t.Errorf("%s: %+v, want %+v", name, res, want)
 		}
 	}
 	for i := 0; i < many; i += 2 {
@@ -64,6 +66,33 @@ func TestStepsShareATransaction(t *testing.T) {
 		return query[bool](t, pool, `SELECT EXISTS (SELECT FROM `+lockTable+` a, `+lockTable+` b
 			WHERE a.xmin = b.xmin AND a.owner IS NOT NULL AND b.owner IS NULL)`)
 	})
+}
+
+// Releases in a shared transaction count the clients that wait, if their requests ask for it. A
+// client asks now and then while it takes one turn after another. In a separate statement, each of
+// these releases would need a commit of its own.
+func TestReleasesTogetherCountWaiters(t *testing.T) {
+	pool := connect(t, testservers.Postgres(t).Addr)
+	migrate(t, pool)
+	ctx, s, other := t.Context(), open(t, pool), open(t, pool)
+	wiretest.Subscribe(t, other.(backend.Notifier), "awaited")
+	var releases []backend.ReleaseRequest
+	for _, name := range []string{"awaited", "alone", "awaited by nobody who asks"} {
+		wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, exclusively(name, alice)))
+		req := back(name, alice)
+		req.AskWaiting = len(releases) < 2
+		releases = append(releases, req)
+	}
+	_, gone := postgresbackend.Together(ctx, s, nil, releases)
+	for i, want := range []backend.ReleaseResult{
+		{Outcome: backend.Freed, Counted: true, Waiting: 1},
+		{Outcome: backend.Freed, Counted: true},
+		{Outcome: backend.Freed},
+	} {
+		if gone[i] == nil || *gone[i] != want {
+			t.Errorf("%s: %+v, want %+v", releases[i].Name, gone[i], want)
+		}
+	}
 }
 
 // A transaction of several steps doesn't take over what it has released itself: it would have its
@@ -136,7 +165,8 @@ func TestStepsTogetherFail(t *testing.T) {
 	ctx, s := t.Context(), open(t, pool)
 	wiretest.Must[backend.AcquireResult](t)(s.Acquire(ctx, exclusively("held", alice)))
 	execute(t, pool, `CREATE OR REPLACE FUNCTION distsync.distsync_v1_release_all(p_names text[],
-		p_owners text[]) RETURNS TABLE (i bigint, tell boolean) LANGUAGE plpgsql AS $f$
+		p_owners text[], p_session text, p_asks boolean[])
+		RETURNS TABLE (i bigint, tell boolean, waiting bigint) LANGUAGE plpgsql AS $f$
 		BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $f$`)
 	acquires := []backend.AcquireRequest{exclusively("new", bob), exclusively("other", bob)}
 	releases := []backend.ReleaseRequest{back("held", alice), back("new", bob)}
