@@ -100,7 +100,7 @@ const (
 
 // Limits on how long lost holds are remembered.
 const (
-	maxLosses  = 1024 // the number of lost holds that are remembered for their unlocks
+	maxLosses  = 1024 // the maximum number of lost holds remembered until they are unlocked
 	lossMemory = 10   // how long each of them is remembered, in leases
 )
 
