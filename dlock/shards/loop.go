@@ -20,7 +20,7 @@ const (
 	loudest   = 4 * quiet              // after this time even changing seats take effect
 	jitter    = 50 * time.Millisecond  // the longest wait from a bell to the look that follows it
 	lookAgain = 200 * time.Millisecond // the pause after a failed look
-	lineUp    = 2*quiet + jitter       // how long others take to queue for a leaver's shards
+	lineUp    = 2*quiet + jitter       // how long others take to queue for the shards of a leaver
 )
 
 // Run makes this process a member until ctx ends. For each shard that the member owns, it calls fn

@@ -29,8 +29,8 @@ type note struct {
 type state byte
 
 const (
-	waits   state = 'w' // it waits for its first seat
-	young   state = 'y' // it took its seats when no other member was in the state seated
+	waits   state = 'w' // waits for its first seat
+	young   state = 'y' // has seats, but took them while no other member was seated
 	seated  state = 'm'
 	leaving state = 'l'
 )
@@ -125,7 +125,7 @@ func (m *member) lacks() int {
 type view struct {
 	members []*member
 	taken   map[int]*member // the member on each seat
-	next    time.Duration   // until the first of them counts as gone, unless it renews; 0: never
+	next    time.Duration   // the time until one of them is gone unless it renews; 0 if never
 }
 
 // newView creates a view from the holders' notes.

@@ -182,9 +182,9 @@ const (
 	Held      State = "held"      // in Table: a member holds it
 	Waiting   State = "waiting"   // in Mine: this member waits for its lock
 	Running   State = "running"   // in Mine: fn runs
-	Finishing State = "finishing" // in Mine: fn has been told to return
+	Finishing State = "finishing" // in Mine: fn was told to return
 	Overdue   State = "overdue"   // in Mine: fn hasn't returned within its grace
-	Failing   State = "failing"   // in Mine: fn has returned early, and is called again soon
+	Failing   State = "failing"   // in Mine: fn returned early, and will be called again soon
 )
 
 // Mine returns the shards that this member runs or waits for, by name. It doesn't ask the store.
