@@ -111,8 +111,8 @@ func (c *Client) carryOut(ctx context.Context, a *acquisition) (h *hold, err err
 	return h, err
 }
 
-// leaveCall cleans up after a call. over says that acquireInTime has returned, and told says that
-// the traces were called. If either is false, something panicked.
+// leaveCall cleans up after a call. over and told say whether acquireInTime has returned and
+// whether the traces were called. If one of them is false, something panicked.
 func (c *Client) leaveCall(ctx context.Context, a *acquisition, h *hold, over, told bool) {
 	switch {
 	case !over: // a step panicked, or ended its goroutine
@@ -288,7 +288,8 @@ func (c *call) variable() *variable {
 func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
 
 // retries reports whether the call tries again after err. A call that mustn't wait does so only if
-// its context has ended or the client is closed. The next try then returns that as its error.
+// its context has ended or the client is closed. The next try then returns the context's error or
+// ErrClosed.
 func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
 	if isFinal(err) {
 		return false
@@ -321,8 +322,9 @@ func isFinal(err error) bool {
 	return lost
 }
 
-// fail records err as the reason why an attempt failed. cut says that the attempt failed because
-// the call ended. Then err is recorded only if there is no answer or earlier failure to report.
+// fail records err as the reason why an attempt failed. If cut is set, the attempt failed only
+// because the call ended. Then err is recorded only if there is no answer or earlier failure to
+// report.
 func (a *acquisition) fail(cut bool, err error) {
 	if !cut || !a.answered && a.failure == nil {
 		a.failure = err
@@ -464,7 +466,7 @@ func (c *Client) known(a *acquisition) error {
 	if v := a.variable(); v == nil {
 		but = a.party
 	} else if h := v.hold; h != nil && !c.checkLocked(h) && h.state == lost && v.hold == h {
-		return errNotUnlocked // never for reads: v.hold is nil after the loss of a read
+		return errNotUnlocked // can't happen to readers, whose v.hold is nil after a loss
 	}
 	o := c.objectLocked(a.kind, a.name)
 	switch held := c.heldLocked(o, a, but); {
@@ -697,7 +699,8 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 }
 
 // attemptRequestLocked returns the acquiring request of an attempt. If the call may wait, the
-// request also registers it as a waiting writer, or gives it a place in the line of a fair lock.
+// request also registers the call as a waiting writer, or gives it a place in the line of a fair
+// lock.
 func (c *Client) attemptRequestLocked(a *acquisition, at attempt) backend.AcquireRequest {
 	req := at.h.claim.acquireRequest(at.lease, false)
 	switch {

@@ -187,8 +187,8 @@ func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 }
 
 // Acquire waits for the locks as [MultiLocker.LockContext] does, and returns a single Hold for all
-// of them. It acts for the owner or hold of ctx, as [Locker.Acquire] does. If ctx has neither, the
-// Hold is a new owner.
+// of them. It acts for the owner or hold of ctx, as [Locker.Acquire] does. If ctx has neither,
+// Acquire acts for a new owner.
 //
 // The Hold is lost when the first of its locks is lost. Then its context ends with that loss as its
 // cause. The other locks stay held until its Release. Calls with its context re-enter each of the

@@ -9,9 +9,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// This file sends requests about several locks in one batch, if the store supports that. Only
-// attempts and last releases are batched. The work before and after these requests is done for each
-// lock separately.
+// If the store supports batches, a client sends its attempts at several locks in one batch. It does
+// the same with the last releases of several holds. The work before and after these requests is
+// done for each lock separately.
 
 // A joint is a call that makes its attempt together with other calls.
 type joint struct {

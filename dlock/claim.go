@@ -12,7 +12,7 @@ import (
 // A hold is one party's possession of a lock, on the basis of a claim. It begins when the party
 // gets the lock, and ends when its last unlock begins or the lock is lost.
 type hold struct {
-	claim *claim // on which the hold rests
+	claim *claim // the claim that the hold rests on
 	party party
 	slot  chan struct{} // full while a re-entry or release is under way; nil if not needed
 	kind  protocol.Kind
@@ -31,7 +31,7 @@ type hold struct {
 // watchers are notified when a hold ends.
 type watchers struct {
 	over     []*notice              // notices to give when the hold is lost or the client is closed
-	contexts map[*lifeline]struct{} // end with the hold
+	contexts map[*lifeline]struct{} // contexts that end with the hold
 	loss     *Loss                  // nil if it isn't lost
 }
 
@@ -63,7 +63,7 @@ type claim struct {
 	began   instant // when the granted request was sent
 	alarm   alarm
 	kind    protocol.Kind
-	handed  bool   // whether it has gone from one holder of this client to another
+	handed  bool   // whether it was handed over between holders of this client
 	back    bool   // whether a background release is in progress
 	noted   bool   // whether the store may list the owner string as waiting
 	leaving bool   // its last release is under way
@@ -74,14 +74,14 @@ type claim struct {
 
 // more contains the fields that only some kinds of claim need.
 type more struct {
-	token uint64 // the fencing token; 0: none
+	token uint64 // the fencing token; 0 if there is none
 
 	holds int    // the number of holds that share the claim and aren't released
 	joins uint64 // the number of joins so far
 	lent  alarm  // rings when readers must no longer share the write
 	under *hold  // for a read by the holder of the write: the hold of that write; or nil
 	inner *claim // for a write: the read by its holder, even if that has ended; or nil
-	other *claim // during a downgrade: the other claim, read or write, in the store
+	other *claim // during a downgrade: the other claim that the store may have
 
 	permit // of a semaphore
 
@@ -209,8 +209,8 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 
 // overtakenLocked reports whether another attempt of this client also acquired the lock, and was
 // answered before a's attempt. The store may have granted either attempt first, so it is unknown
-// which of the two claims was lost. If there is such a claim, overtakenLocked asks the store about
-// it, and the caller must make a new attempt.
+// which of the two claims was lost. In that case overtakenLocked asks the store about the other
+// claim, and the caller must make a new attempt.
 func (c *Client) overtakenLocked(a *acquisition) (overtaken bool) {
 	now := c.now()
 	for _, mine := range c.objectLocked(a.kind, a.name).rivals(a.h.claim) {
@@ -415,7 +415,7 @@ func (c *Client) endContextsLocked(h *hold, cause error) {
 	h.watchers.contexts = nil
 }
 
-// A lostKey identifies the lost holds among which an unlock finds its own.
+// A lostKey is the key of the table of lost holds. It consists of a lock, a kind and a party.
 type lostKey struct {
 	lockKey
 	kind  protocol.Kind

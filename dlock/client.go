@@ -33,7 +33,7 @@ type Client struct {
 	goroutineOwners bool
 	callers         *callers // nil unless WithCallers asks for them
 
-	epoch    time.Time       // the zero of all instants, on the monotonic clock
+	epoch    time.Time       // instants count from this time, on the monotonic clock
 	ctx      context.Context // ends with Close, with cause ErrClosed
 	releases *steps.Patience // bounds releases that have no other limit
 
@@ -53,7 +53,7 @@ type Client struct {
 	troubles   map[*claim]why                        // why these claims may be lost
 	lastLosses []*Loss                               // oldest first
 	stalled    stall                                 // the last stall
-	forgot     bool                                  // some lost holds were forgotten
+	forgot     bool                                  // whether some lost holds were forgotten
 	spare      *queue                                // for reuse
 	crowds     map[lockKey]*crowd                    // other clients that should get a lock first
 	streaks    streaks                               // the recent streaks
@@ -336,7 +336,7 @@ func (c *Client) stored(d time.Duration) time.Duration {
 	return (d + step - 1) / step * step
 }
 
-// kept rounds d, the time that a released lock must stay taken, up to whole milliseconds.
+// kept rounds d up to whole milliseconds. d is the time for which a released lock must stay taken.
 func kept(d time.Duration) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }

@@ -88,7 +88,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context) error
 	}
 }
 
-// campaign waits until the candidate acquires the lock, or can't acquire it any longer.
+// campaign waits until the candidate has acquired the lock or must give up.
 func (e *Election) campaign(ctx context.Context) (stay, error) {
 	l := &e.locker
 	c := l.client
@@ -170,7 +170,7 @@ func (e *Election) serve(won stay, lead func(ctx context.Context) error) (over b
 	return false, nil
 }
 
-// repeats reports whether the error said, which lead returned, says only that the term has ended.
+// repeats reports whether lead returned an error that says only that its term has ended.
 func repeats(said error, term *holdContext) bool {
 	return errors.Is(said, term.Err()) || errors.Is(said, context.Cause(term)) || errors.Is(said, ErrLost)
 }
@@ -181,8 +181,8 @@ func (e *Election) sitOut(before *stay) {
 	l, c := before.locker, before.locker.client
 	ctx, cancel := context.WithTimeout(before.ctx, c.lease/3)
 	defer cancel()
-	// The request asks for the count of the old owner string, which the store may still have as the
-	// holder. With a count of 0 someone else is the holder.
+	// Ask for the count of this candidate's own hold, which the store may still have. If the lock
+	// is held and that count is 0, someone else holds the lock.
 	req := backend.LookRequest{
 		Kind: backend.Kind(l.kind), Name: l.name, Owner: before.hold.claim.owner,
 	}

@@ -98,9 +98,9 @@ var (
 		"has it: unlock with the context that locked it", ErrNotHeld)
 )
 
-// unavailable wraps an error of the store with ErrUnavailable. Some errors don't mean that the
-// store is unavailable, and stay as they are: errors about the data under the name, about the
-// request itself, and the error of a closed client.
+// unavailable wraps an error of the store with ErrUnavailable. It returns some errors unchanged,
+// since they don't mean that the store is unavailable. These are errors about the data under the
+// name or about the request itself, and the error of a closed client.
 func unavailable(err error) error {
 	if err == nil {
 		return nil

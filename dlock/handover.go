@@ -104,7 +104,7 @@ func (c *Client) inheritLocked(a *acquisition, cl *claim) {
 	cl.handed = true
 	heir := newHold(a.party, a.kind, cl).beginsLater(c.now())
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
-	cl.object.keep(heir) // first, since dequeueLocked drops an object without queue and holds
+	cl.object.keep(heir) // first, since dequeueLocked drops an object without a queue and holds
 	c.dequeueLocked(a)
 	c.installLocked(heir)
 	a.via = ViaHandover
@@ -121,7 +121,7 @@ func (c *Client) handLocked(a *acquisition, h *hold) {
 	}
 }
 
-// lendLocked lets waiting readers share the write of h, which the store doesn't learn. If they are
+// lendLocked lets waiting readers share the write of h, without telling the store. If they are
 // still reading when the hand-over time ends, the write is downgraded to a read.
 func (c *Client) lendLocked(h *hold) {
 	cl, o := h.claim, h.claim.object
@@ -287,7 +287,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 		return nil, ErrClosed
 	case over != nil:
 		if h.count == 1 {
-			h.claim.Forgo(c.now()) // no call has it yet
+			h.claim.Forgo(c.now()) // no call has accepted it yet
 			h.offered = true       // until it is released
 		}
 		c.backgroundLocked(func() { c.release(context.Background(), h) }) // it may take long

@@ -26,16 +26,16 @@ type stay struct {
 	locker *Locker
 	hold   *hold
 	ctx    context.Context
-	alone  bool // no other calls use its party, so re-entries that are left are its function's
+	alone  bool // whether only the function that was called can have re-entered the hold
 	whole  bool // whether re-entries that the function didn't unlock are also released
 }
 
 // Acquire waits for the lock as [Locker.LockContext] does, and returns a Hold. If ctx names an
 // owner, or comes from another hold of this lock, Acquire acts for it, and re-enters its hold.
-// Otherwise the Hold is a new owner. Two such Holds of one Locker exclude each other, and are
-// separate from the Locker's plain calls. With Wait(0), Acquire gives up with [ErrNotAcquired] if
-// someone else holds the lock. The errors are those of LockContext. The context of the Hold ends
-// with ctx. To bound only the wait, use [Wait].
+// Otherwise it acts for a new owner. Two Holds with new owners exclude each other, even from one
+// Locker, and are separate from the Locker's plain calls. With Wait(0), Acquire gives up with
+// [ErrNotAcquired] if someone else holds the lock. The errors are those of LockContext. The context
+// of the Hold ends with ctx. To bound only the wait, use [Wait].
 func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	got, err := l.enter(ctx, acquireOptions{}, opts)
 	if err != nil {
@@ -83,7 +83,7 @@ func (h *Hold) Context() context.Context {
 	if h.given.Load() {
 		d.end()
 	}
-	h.watch.Stop() // from now on, d is watched instead of h
+	h.watch.Stop() // d is watched instead, since the caller may keep only the context
 	return d
 }
 
@@ -383,7 +383,7 @@ type holdContext struct {
 	watch           runtime.Cleanup // for a Hold: detects that it was dropped
 }
 
-// A lifeline is a context's cancel function, with which a hold ends the context.
+// A lifeline lets a hold end one of its contexts.
 type lifeline struct{ cancel context.CancelCauseFunc }
 
 // Err returns an error if the context has ended.

@@ -128,7 +128,7 @@ func (l *Locker) Lock() {
 	}
 }
 
-// isHopeless reports whether another attempt can't help after an error.
+// isHopeless reports whether it is useless to retry after err.
 func isHopeless(err error) bool {
 	for _, why := range []error{ErrClosed, ErrConflict, ErrUpgrade, errors.ErrUnsupported,
 		errEmptyName} {
@@ -154,8 +154,8 @@ func (l *Locker) Unlock() {
 	}
 }
 
-// mayHaveLost reports whether the owner of the plain calls may have had a hold whose loss the
-// client has forgotten.
+// mayHaveLost reports whether an unlock that finds no hold may be for one whose loss the client has
+// forgotten. That is possible only if the plain calls act for an owner.
 func (l *Locker) mayHaveLost() bool {
 	c := l.client
 	c.mu.Lock()

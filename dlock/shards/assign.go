@@ -73,7 +73,7 @@ func deal(own []int, hashes []uint64, spare, seats []int, load map[int]int, most
 	return left
 }
 
-// An offer is the seat, among some seats, for which a shard has the highest score.
+// An offer pairs a shard with the seat for which it has the highest score.
 type offer struct {
 	score       uint64
 	shard, seat int

@@ -20,7 +20,7 @@ const (
 	loudest   = 4 * quiet              // after this time even changing seats take effect
 	jitter    = 50 * time.Millisecond  // the longest wait from a bell to the look that follows it
 	lookAgain = 200 * time.Millisecond // the pause after a failed look
-	lineUp    = 2*quiet + jitter       // how long others take to queue for the shards of a leaver
+	lineUp    = 2*quiet + jitter       // the time to queue for the shards of a member that leaves
 )
 
 // Run makes this process a member until ctx ends. For each shard that the member owns, it calls fn
@@ -32,9 +32,9 @@ const (
 // returned.
 //
 // fn should return soon once its context has ended, since no other member works on the shard until
-// then. Use [Shard.Finishing] to finish work already begun. If fn returns before its context has
-// ended, whatever it returns, this member keeps the shard and calls fn again after a second, with a
-// new token.
+// fn has returned. Use [Shard.Finishing] to finish work already begun. If fn returns before its
+// context has ended, whatever it returns, this member keeps the shard and calls fn again after a
+// second, with a new token.
 //
 // When ctx ends, Run tells the other members, ends all runs, and releases each shard as soon as its
 // run has returned. Then it returns a [*dlock.Error] with the error and cause of ctx. Wait until it
@@ -355,7 +355,8 @@ func (m *membership) haunt(now time.Time, v *view) {
 }
 
 // say publishes this member's note. It acquires a read lock with the new note, releases the read
-// lock with the previous note, and rings the bell. It gives up when end ends.
+// lock with the previous note, and rings the bell, which makes the others look. It gives up when
+// the context end ends.
 func (m *membership) say(end context.Context) error {
 	ctx, cancel := bounded(end, m.lease/3)
 	defer cancel()
@@ -380,7 +381,8 @@ func (m *membership) say(end context.Context) error {
 }
 
 // giveBack releases m.presence, which is the hold with this member's previous note. If that fails,
-// the hold ends with its lease. Until then the others ignore its note in favor of a newer one.
+// the hold ends with its lease. Until then a newer note of this member takes precedence over its
+// note.
 func (m *membership) giveBack(ctx context.Context) {
 	if err := m.presence.Release(ctx); err != nil && !errors.Is(err, dlock.ErrLost) {
 		m.report("what this member was can't be taken back", err)

@@ -106,7 +106,7 @@ func parse(text string) (note, bool) {
 // cause.
 const mostSeat = 1 << 16
 
-// A member describes a member of the set, as this member last saw it.
+// A member describes one member of the set, as it was last seen.
 type member struct {
 	note
 	client string

@@ -203,7 +203,7 @@ func (s *Set) Mine() []ShardInfo {
 	return all
 }
 
-// Member describes a member of a set. The data come from that member.
+// Member is a member of a set, with what it publishes about itself.
 type Member struct {
 	Client  string // its client's id: see [dlock.WithClientID]
 	Run     string // distinguishes members of that client
@@ -211,9 +211,9 @@ type Member struct {
 	State   string // "waiting" for a seat, "young", "seated" or "leaving"
 	Seats   []int
 	Weight  int
-	Cap     int           // see [Cap]; 0: any number
-	List    string        // a digest of its list; members with the same list have the same
-	Shards  int           // its number of shards if its list is from [Numbered]; otherwise 0
+	Cap     int           // see [Cap]; 0 for no limit
+	List    string        // identifies its list; the same for all members with that list
+	Shards  int           // the length of its list if that is from [Numbered]; otherwise 0
 	Left    time.Duration // the time until it counts as gone, unless it renews its hold
 }
 

@@ -222,8 +222,8 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 }
 
 // Given records that the store gave the claim to the first in line, at the instant since. The call
-// that was first wants the claim until wanted. If its lease is fixed, the first renewal asks for
-// the time until wanted.
+// that was first wants the claim until wanted. If the call's lease is fixed, the first renewal asks
+// for the time until wanted.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))
@@ -335,8 +335,8 @@ func (p *Promise) Confirmed(began Instant) Instant {
 
 // Next returns the time of the next renewal. It is about lease/part after the instant after, and
 // never later than the deadline. A lease longer than most counts as most. The time is rounded down
-// to a fraction of the lease, so that the renewals of claims with the same lease can be sent in
-// batches.
+// to a multiple of a sixteenth of the lease, so that the renewals of claims with the same lease can
+// be sent in batches.
 func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	lease := min(p.Effective(), most)
 	at := after + lease/part

@@ -117,8 +117,8 @@ func Do[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Req)
 
 // DoWithin takes a step. It stops waiting for the answer when ctx ends, when the patience has run
 // out, or when End is called. The error is then ErrUnanswered, or the step's own. A patience of 0
-// means no limit. If late isn't nil, it is called with an answer that comes after that. With a
-// prompt store, DoWithin always waits for the answer.
+// means no limit. If late isn't nil, it is called with an answer that comes too late. With a prompt
+// store, DoWithin always waits for the answer.
 func DoWithin[Req, Res any](
 	ctx context.Context, s *Store, patience time.Duration, late func(Res, error),
 	do Step[Req, Res], req Req,
@@ -194,7 +194,7 @@ func aside[Req, Res any](
 		answers <- answer{res, err}
 		if late != nil && left.Load() {
 			select {
-			case a := <-answers: // the caller has left without it
+			case a := <-answers: // the caller has stopped waiting for it
 				late(a.res, a.err)
 			default:
 			}
