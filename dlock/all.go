@@ -36,7 +36,7 @@ import (
 // Each attempt at each lock appears in a [Trace], the log and the counters. A MultiLocker is safe
 // for concurrent use.
 type MultiLocker struct {
-	lockers []*Locker // in the order of the call of All
+	lockers []*Locker // in the order of the arguments of All
 	order   []int     // the order in which the locks are tried
 	err     error     // why the MultiLocker can't be used; nil if it can
 }

@@ -80,7 +80,7 @@ func (c *Client) handOn(h *hold) bool {
 // successorLocked returns the call to which a hold can be handed over, or nil if the hold must be
 // released.
 func (c *Client) successorLocked(h *hold) *acquisition {
-	if h.count != 1 || len(h.slot) > 0 || h.state != live { // or its owner goes on with it
+	if h.count != 1 || len(h.slot) > 0 || h.state != live { // its owner still uses it, or it ended
 		return nil
 	}
 	return c.nextLocked(h.claim, h)

@@ -45,8 +45,8 @@ type Change struct {
 	Set     string
 	Members int
 	Seats   int
-	Mine    int  // the number of different lists; above 1 if members disagree
-	Lists   int  // the number of different lists; above 1: members disagree
+	Mine    int  // the number of shards that this member wants
+	Lists   int  // the number of different lists; above 1 if members disagree
 	Free    int  // the number of shards for which no member has room
 	Frozen  bool // whether a writer holds the members' lock, so that nothing can change
 }
