@@ -24,25 +24,25 @@ type call struct {
 	name     string
 	party    party
 	o        acquireOptions
-	bound    *hold         // the hold in the caller's context: to re-enter, or to read under
-	partners bool          // other calls may share the party, and re-enter its hold
-	budget   time.Duration // the longest time that the call may wait; 0: unknown
-	quiet    bool          // the wait is bounded and ends with an error, so failures aren't logged
+	bound    *hold         // the hold in the caller's context, to re-enter or read under; or nil
+	partners bool          // whether other calls may share the party and re-enter its hold
+	budget   time.Duration // the longest time that the call may wait; 0 if unknown
+	quiet    bool          // failures aren't logged, since a bounded wait ends with an error
 	began    instant
-	excluded func() // called once the store has said that someone else holds the lock; may be nil
+	excluded func() // if not nil, called once the store says that someone else holds the lock
 }
 
-// An inquiry is the state of an acquisition's requests to the store. An acquisition uses the same
-// owner string for all attempts until it abandons the claim, so an attempt that the store carries
-// out late belongs to the same claim.
+// An inquiry is the state of an acquisition's requests to the store. All attempts use the same
+// owner string until the acquisition abandons its claim. So an attempt that the store carries out
+// late still belongs to that claim.
 type inquiry struct {
 	h        *hold   // the hold that the attempts ask for
-	within   *hold   // the hold that the call re-enters: that of its context or of its party
+	within   *hold   // the hold that the call re-enters, from its context or its party
 	attempt  uint64  // the number of the latest attempt
 	sent     instant // when that attempt was sent
-	seen     uint64  // how many acquiring requests this client had sent before the call waited
-	answered bool    // the store said, or this client knew, that someone else holds the lock
-	here     bool    // the other holder is a call of this client
+	seen     uint64  // the number of acquiring requests this client had sent when the wait began
+	answered bool    // whether the store said, or this client knew, that the lock was held
+	here     bool    // whether the holder is another call of this client
 	via      Via     // how the call got the lock
 	failure  error   // the error of the latest attempt; nil if it was answered
 	tries    backoff
@@ -55,18 +55,18 @@ type inquiry struct {
 type waiting struct {
 	in         *queue // nil if the call isn't in a queue
 	prev, next *acquisition
-	signal     chan struct{} // wakes the call, so that it checks for changes
+	signal     chan struct{} // wakes the call to check for changes
 	alarm      alarm         // wakes the call for its next look
-	since      instant       // when the call began; 0: it hasn't waited yet
-	fresh      bool          // the call makes an attempt as its next move
-	late       bool          // the store gave the call the lock, but too late to renew it
+	since      instant       // when the call began; 0 if it hasn't waited yet
+	fresh      bool          // whether the call's next move is an attempt
+	late       bool          // the store granted the lock, but too late for the call to renew it
 	trying     bool          // an attempt is under way
-	joined     bool          // another call got the lock for this party: this one can re-enter
-	handed     *hold         // the hold that the call was handed or has joined
-	cut        func()        // ends the attempt under way if the call joins or is handed a hold
+	joined     bool          // another call of the party got the lock, so this one can re-enter it
+	handed     *hold         // the hold that was handed to the call, or that it joined
+	cut        func()        // cancels the attempt under way once the call gets a hold without it
 }
 
-// newAcquisition returns an acquisition, which may be a reused one. Nothing else refers to the
+// newAcquisition returns a new or reused acquisition. Reuse is safe, because nothing refers to the
 // acquisition of a call that has returned. A reused signal channel may still contain a signal,
 // which does no harm.
 func (c *Client) newAcquisition() *acquisition {
@@ -76,12 +76,12 @@ func (c *Client) newAcquisition() *acquisition {
 	return new(acquisition)
 }
 
-// errAgain says that the call must start over. For example, the hold that the call wanted to
-// re-enter is gone, or its party has acquired a hold in the meantime.
+// errAgain means that the call must start over, for example because the hold that it wanted to
+// re-enter is gone, or because its party has acquired a hold in the meantime.
 var errAgain = errors.New("again")
 
-// acquire acquires the lock for a caller, waiting if necessary, or re-enters the caller's hold. Its
-// error isn't wrapped yet.
+// acquire acquires the lock for a caller, waiting if necessary, or re-enters the caller's hold. The
+// error isn't wrapped in an [Error] yet.
 func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOptions) (h *hold, err error) {
 	return c.carryOut(ctx, c.newCall(ctx, l, who, o))
 }
@@ -111,8 +111,8 @@ func (c *Client) carryOut(ctx context.Context, a *acquisition) (h *hold, err err
 	return h, err
 }
 
-// leaveCall cleans up after a call. over reports whether acquireInTime has returned, and told
-// whether the traces were told. If either is false, something panicked.
+// leaveCall cleans up after a call. over and told say whether acquireInTime has returned and
+// whether the traces were called. If one of them is false, something panicked.
 func (c *Client) leaveCall(ctx context.Context, a *acquisition, h *hold, over, told bool) {
 	switch {
 	case !over: // a step panicked, or ended its goroutine
@@ -186,7 +186,7 @@ func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, erro
 	}
 }
 
-// firstBackoff is the first pause after an attempt that failed.
+// firstBackoff is the pause after the first failed attempt.
 const firstBackoff = 50 * time.Millisecond
 
 // acquireOnce re-enters, joins or acquires the lock. If the call may wait, it waits for the lock.
@@ -214,9 +214,9 @@ func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error)
 	return c.queueUp(ctx, a)
 }
 
-// own returns the party's hold on the lock, which the call re-enters or reads under. If own returns
-// nil, the call must acquire the lock. It returns an error if the hold in the caller's context has
-// ended, or if the hold that the call wanted to re-enter was lost.
+// own returns the party's hold on the lock, which the call can re-enter or read under. If there is
+// none, own returns nil, and the call must acquire the lock. It returns an error if the hold in the
+// caller's context has ended, or if the hold that the call wanted to re-enter was lost.
 func (c *Client) own(a *acquisition) (*hold, error) {
 	if a.variable() != nil || a.kind.Many() {
 		return nil, nil
@@ -243,8 +243,8 @@ func (c *Client) own(a *acquisition) (*hold, error) {
 	return nil, nil
 }
 
-// ownLocked returns the hold of a call's party, or nil. It returns an error if the party has a hold
-// that rules out the kind the call asks for.
+// ownLocked returns the hold of a call's party, or nil. It returns an error if the party already
+// holds the lock as a kind that conflicts with the one that the call asks for.
 func (c *Client) ownLocked(a *acquisition) (*hold, error) {
 	o := c.objectLocked(a.kind, a.name)
 	if h := c.currentLocked(o, a.kind, a.party); h != nil || o == nil {
@@ -264,7 +264,7 @@ func (c *Client) ownLocked(a *acquisition) (*hold, error) {
 	}
 }
 
-// whyOver returns the error that says how a context's hold ended, or nil.
+// whyOver returns the error that says how h ended. It returns nil if h is nil or hasn't ended.
 func (c *Client) whyOver(h *hold) error {
 	if h == nil {
 		return nil
@@ -277,7 +277,8 @@ func (c *Client) whyOver(h *hold) error {
 	return h.overError()
 }
 
-// variable returns the Locker's variable if this is a plain call, or nil.
+// variable returns the state of the Locker's plain calls if this is a plain call, and nil
+// otherwise.
 func (c *call) variable() *variable {
 	v, _ := c.party.(*variable)
 	return v
@@ -286,8 +287,9 @@ func (c *call) variable() *variable {
 // single reports whether the call mustn't wait. Such a call makes one attempt.
 func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
 
-// retries reports whether the call goes on after an error. A call that mustn't wait goes on only if
-// its context has ended or the client is closed. Its next step then returns that reason.
+// retries reports whether the call tries again after err. A call that mustn't wait does so only if
+// its context has ended or the client is closed. The next try then returns the context's error or
+// ErrClosed.
 func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
 	if isFinal(err) {
 		return false
@@ -298,8 +300,8 @@ func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
 	return backend.KindOf(err) != backend.Refused && (!a.single() || c.over(ctx) != nil)
 }
 
-// final returns the error that is reported to the caller if the call ends with err. It wraps an
-// error of the store with ErrUnavailable.
+// final returns the error to report to the caller if the call ends with err. It wraps errors of the
+// store with ErrUnavailable.
 func (c *Client) final(a *acquisition, err error) error {
 	if isFinal(err) {
 		return err
@@ -310,7 +312,7 @@ func (c *Client) final(a *acquisition, err error) error {
 	return unavailable(err)
 }
 
-// isFinal reports whether an attempt's error is one of this package's errors that end the call.
+// isFinal reports whether err is one of this package's errors that end a call.
 func isFinal(err error) bool {
 	switch err {
 	case errHeld, errHeldHere, errNotUnlocked, errOtherKind, ErrUpgrade, ErrLost, ErrNotHeld, ErrClosed:
@@ -320,8 +322,9 @@ func isFinal(err error) bool {
 	return lost
 }
 
-// fail records why an attempt failed. If the end of the call cut the attempt short, its error
-// counts only if there is no answer or earlier failure to report.
+// fail records err as the reason why an attempt failed. If cut is set, the attempt failed only
+// because the call ended. Then err is recorded only if there is no answer or earlier failure to
+// report.
 func (a *acquisition) fail(cut bool, err error) {
 	if !cut || !a.answered && a.failure == nil {
 		a.failure = err
@@ -340,12 +343,12 @@ func (heldHere) Error() string {
 
 func (heldHere) Is(target error) bool { return target == ErrHeld }
 
-// errHeldHere is errHeld for a lock that this client holds for a different party or as a different
-// kind. Otherwise the call would have re-entered it.
+// errHeldHere is like errHeld, but says that this client itself holds the lock, for another party
+// or as another kind.
 var errHeldHere = fmt.Errorf("%w: %w", ErrNotAcquired, heldHere{})
 
-// isHeld reports whether a call ended with errHeld. A caller's error that wraps errHeld, such as
-// the cause of its context, doesn't count.
+// isHeld reports whether a call ended with errHeld. It ignores errors of the caller that wrap
+// errHeld, such as the cause of the caller's context.
 func isHeld(err error) bool {
 	if end, ok := err.(endError); ok {
 		err = end.error
@@ -356,11 +359,11 @@ func isHeld(err error) bool {
 // isErrHeld reports whether an attempt found the lock held by someone else.
 func isErrHeld(err error) bool { return err == errHeld || err == errHeldHere }
 
-// errWaited is the cause of a context whose wait has run out. No caller ever sees it, so it can't
-// be the cause of a caller's context.
+// errWaited is the cause of a call's context when the wait has run out. It is never returned to
+// callers, so the context that a caller passes can't end with this cause.
 var errWaited = errors.New("the wait is over")
 
-// An endError is the error of a wait that is over. No further attempt follows.
+// An endError is an error that ends a wait. The call makes no further attempt.
 type endError struct{ error }
 
 func (e endError) Unwrap() error { return e.error }
@@ -379,9 +382,9 @@ func (c *Client) over(ctx context.Context) error {
 	return ended(ctx)
 }
 
-// giveUp returns the error of a call that ends because of the error why. It adds what is known
-// about the lock. The error says that someone else holds the lock only if the store said so, or
-// this client knew it, during the call.
+// giveUp returns the error of a call that ends because of why. It adds what is known about the
+// lock. The error says that someone else holds the lock only if the store said so, or this client
+// knew it, during the call.
 func (a *acquisition) giveUp(why error) error {
 	waited := why == errWaited
 	if waited {
@@ -417,7 +420,7 @@ func waitContext(ctx context.Context, o acquireOptions) (context.Context, contex
 	return context.WithTimeoutCause(ctx, o.wait, errWaited)
 }
 
-// Pauses between the log messages of a call that the store doesn't answer.
+// Pauses between log messages while the store doesn't answer a call.
 const (
 	firstReport   = time.Second
 	longestReport = time.Minute
@@ -433,7 +436,7 @@ func (c *Client) report(a *acquisition, err error) {
 	c.warn("cannot lock yet", "name", a.name, "err", err)
 }
 
-// tryNow makes the only attempt of a call that doesn't wait. The call doesn't enter the queue.
+// tryNow makes the single attempt of a call that doesn't wait. The call never enters the queue.
 func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
 	if err := c.known(a); err != nil {
 		return nil, err
@@ -442,14 +445,14 @@ func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
 	return c.tried(a, err)
 }
 
-// tried returns the result of the only attempt of a call that doesn't wait.
+// tried returns the result of the single attempt of a call that doesn't wait.
 func (c *Client) tried(a *acquisition, err error) (*hold, error) {
 	if err == nil {
 		return a.h, nil
 	}
 	c.abandon(a)
 	if err == errHeld && c.joins(a) {
-		err = errAgain // another goroutine with the same party holds it
+		err = errAgain // another goroutine of the same party has acquired the lock
 	}
 	return nil, err
 }
@@ -463,7 +466,7 @@ func (c *Client) known(a *acquisition) error {
 	if v := a.variable(); v == nil {
 		but = a.party
 	} else if h := v.hold; h != nil && !c.checkLocked(h) && h.state == lost && v.hold == h {
-		return errNotUnlocked // not for a reading Locker, whose hold is nil after a loss
+		return errNotUnlocked // can't happen to readers, whose v.hold is nil after a loss
 	}
 	o := c.objectLocked(a.kind, a.name)
 	switch held := c.heldLocked(o, a, but); {
@@ -476,22 +479,22 @@ func (c *Client) known(a *acquisition) error {
 	}
 }
 
-// joins reports whether the party of a call has acquired the lock by now.
+// joins reports whether the call's party has acquired the lock in the meantime.
 func (c *Client) joins(a *acquisition) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	return c.reentersLocked(a)
 }
 
-// readsLocked reports whether the party is already reading, because another of its calls was
-// faster.
+// readsLocked reports whether the call's party already holds the lock for reading, because another
+// of its calls was faster.
 func (c *Client) readsLocked(a *acquisition) bool {
 	return a.kind.Shared() && a.variable() == nil &&
 		c.currentLocked(c.objectLocked(a.kind, a.name), a.kind, a.party) != nil
 }
 
-// reentersLocked reports whether the party of a call has a hold. The call either re-enters that
-// hold or is kept out by it.
+// reentersLocked reports whether the call's party has a hold. The call either re-enters that hold
+// or is excluded by it.
 func (c *Client) reentersLocked(a *acquisition) bool {
 	if a.variable() != nil || a.kind.Many() {
 		return false
@@ -500,7 +503,7 @@ func (c *Client) reentersLocked(a *acquisition) bool {
 	return h != nil || err != nil
 }
 
-// attempt asks the store for the lock once. If it returns nil, a.h is held now. If it returns
+// attempt asks the store for the lock once. If the error is nil, the call has the lock. If it is
 // errHeld, remaining is how long the current hold lasts without renewal.
 func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
 	at := c.attempting(a)
@@ -508,8 +511,8 @@ func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Du
 	return c.attempted(ctx, a, at, res, err)
 }
 
-// acquireStep asks for a claim with a lease. If the store grants the claim after the caller has
-// left, answeredLate is called.
+// acquireStep asks the store for a claim. The lease determines how long acquireStep waits for the
+// answer. An answer that comes later is passed to answeredLate.
 func (c *Client) acquireStep(
 	ctx context.Context, cl *claim, lease time.Duration, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
@@ -520,8 +523,8 @@ func (c *Client) acquireStep(
 	return steps.DoWithin(ctx, c.store, steps.About(lease), late, backend.Session.Acquire, req)
 }
 
-// answeredLate records that the store granted a claim after the caller had left. If the claim has
-// been given up by then, answeredLate starts its take-back.
+// answeredLate records a grant that came after the caller had stopped waiting for it. If the claim
+// was given up by then, answeredLate starts to release it in the background.
 func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
 	if err != nil || !res.Acquired {
 		return
@@ -539,13 +542,13 @@ type attempt struct {
 	h      *hold
 	lease  time.Duration
 	sent   instant
-	forced uint64 // how many locks this client had forced when the attempt was sent
-	late   bool   // the store had given the call the lock before, but too late
+	forced uint64 // how often this client had forced a lock when the attempt was sent
+	late   bool   // the store gave the call the lock earlier, but too late to renew it
 	place  time.Duration
-	req    backend.AcquireRequest // made under the mutex, since the claim may change later
+	req    backend.AcquireRequest // built with c.mu held, since the claim may change later
 }
 
-// attempting records that an attempt is being sent, and returns it.
+// attempting prepares an attempt, and records it as sent.
 func (c *Client) attempting(a *acquisition) attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -567,8 +570,8 @@ func (c *Client) attempting(a *acquisition) attempt {
 	return at
 }
 
-// attempted processes the answer to an attempt. If the lock was granted, and this client has forced
-// a lock meanwhile, it asks the store whether the claim still exists.
+// attempted processes the answer to an attempt. If the lock was granted, but this client has forced
+// a lock since the attempt was sent, it asks the store whether the claim still exists.
 func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res backend.AcquireResult, err error) (time.Duration, error) {
 	remaining, err := c.answered(a, at, res, err)
 	if err == nil && c.forced.Load() != at.forced {
@@ -597,7 +600,7 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 			err = both(ErrClosed, err) // the client has closed the session
 		}
 		return 0, err
-	case a.handed == h: // the store gave the call the lock and said so before this answer came
+	case a.handed == h: // the notification of the grant came before this answer
 		if res.Acquired && c.checkLocked(h) {
 			h.claim.Granted(sent, a.o.asked())
 		}
@@ -607,17 +610,17 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 		return res.Remaining, errHeld
 	}
 	h.claim.Granted(sent, a.o.asked())
-	h.claim.noted = a.kind.Placed() // a grant counts as a place until the call accepts it
+	h.claim.noted = a.kind.Placed() // abandoning the claim must also give up the place in line
 	if h.claim.more != nil {
 		h.claim.more.token = res.Token
 	}
 	if err := c.unusableLocked(a); err != nil {
-		h.claim.Stray() // the store may have the claim, but no call has it
+		h.claim.Stray() // the store may keep the claim although no call uses it
 		return 0, err
 	}
 	if c.readsLocked(a) {
 		c.supersedeLocked(h.claim)
-		c.takeBackLocked(h.claim) // with two holds, an unlock wouldn't know which to release
+		c.takeBackLocked(h.claim) // with two holds, an unlock wouldn't know which one to release
 		return 0, errAgain
 	}
 	if a.handed != nil {
@@ -636,8 +639,8 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	return 0, nil
 }
 
-// unusableLocked returns an error if the client can't use the grant it has just got from the store,
-// or nil.
+// unusableLocked returns an error if the client can't use the claim that the store has just
+// granted.
 func (c *Client) unusableLocked(a *acquisition) error {
 	switch v := a.variable(); {
 	case c.closed:
@@ -652,14 +655,14 @@ func (c *Client) unusableLocked(a *acquisition) error {
 		if a.kind.Placed() {
 			c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // the store grants only a free lock
 		}
-		return errAgain // the Locker was locked meanwhile, and that hold has been lost
+		return errAgain // another call locked the Locker in the meantime, and lost the lock
 	default:
 		return nil
 	}
 }
 
-// confirm asks the store whether it still has a claim that may be lost, until the store answers. If
-// the claim is lost, confirm calls lost, which tells the holders.
+// confirm asks the store whether a claim still exists, and calls lost if it doesn't. If the store
+// gives no answer, confirm keeps asking in the background.
 func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
 	if c.confirmed(ctx, cl, lost) {
 		return
@@ -674,8 +677,8 @@ func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
 	})
 }
 
-// confirmed asks the store once, and calls lost if the claim is lost. It returns false if the store
-// must be asked again.
+// confirmed asks the store once whether a claim still exists, and calls lost if it doesn't. It
+// returns false if the store must be asked again.
 func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bool {
 	c.mu.Lock()
 	req := cl.lookRequest()
@@ -684,7 +687,7 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 	c.mu.Lock()
 	defer c.unlock()
 	if backend.Kind(cl.kind) != req.Kind {
-		return false // the claim was downgraded, and the write in question was released
+		return false // the claim is a read now, but the answer is about the write
 	}
 	if isDisplaced(err) {
 		res, err = backend.LookResult{}, nil
@@ -695,8 +698,9 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.Until()
 }
 
-// attemptRequestLocked returns the request for the lock. If the call may wait, the request also
-// leaves a writer's note or takes a place in the line of a fair lock.
+// attemptRequestLocked returns the acquiring request of an attempt. If the call may wait, the
+// request also registers the call as a waiting writer, or gives it a place in the line of a fair
+// lock.
 func (c *Client) attemptRequestLocked(a *acquisition, at attempt) backend.AcquireRequest {
 	req := at.h.claim.acquireRequest(at.lease, false)
 	switch {
@@ -712,8 +716,8 @@ func (c *Client) attemptRequestLocked(a *acquisition, at attempt) backend.Acquir
 	return req
 }
 
-// placeLease returns how long the store keeps the note of a waiting writer that doesn't ask again,
-// or 0 for other calls.
+// placeLease returns how long the store remembers a waiting writer that doesn't ask again. It
+// returns 0 for other calls.
 func (a *acquisition) placeLease() time.Duration {
 	if !a.kind.Notes() {
 		return 0
@@ -721,15 +725,15 @@ func (a *acquisition) placeLease() time.Duration {
 	return min(longestPlace, max(a.o.lease, shortestPlace))
 }
 
-// A note in the store lasts as long as the lease of its call, within these limits. The lead renews
-// it each time a third of that time has passed.
+// The store remembers a waiting writer for the length of its lease, within these limits. The first
+// call in the queue repeats its request after a third of that time.
 const (
 	longestPlace  = 3 * time.Second
 	shortestPlace = 300 * time.Millisecond
 )
 
 // claimForLocked creates the claim that an acquisition asks for, with a new owner string. It
-// returns the hold that will rest on the claim.
+// returns the hold for that claim.
 func (c *Client) claimForLocked(a *acquisition) *hold {
 	all := new(struct {
 		hold   hold
@@ -751,8 +755,8 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 	return &all.hold
 }
 
-// abandon gives up the claim that an acquisition asked for but didn't get. The acquisition makes no
-// further attempt for it.
+// abandon gives up the claim that an acquisition asked for but didn't get. The acquisition doesn't
+// ask for that claim again.
 func (c *Client) abandon(a *acquisition) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -770,9 +774,9 @@ func (c *Client) abandonLocked(a *acquisition) {
 }
 
 // reenter increments the count of a hold, in the store and in the client. It first waits until no
-// other counting step of the hold is under way.
+// other re-entry or release of the hold is under way.
 func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
-	a.answered = false // someone else held the lock before this party acquired it
+	a.answered = false // an earlier answer was about the previous holder
 	select {
 	case h.slot <- struct{}{}:
 		defer func() { <-h.slot }()
@@ -813,8 +817,8 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	return c.failReentryLocked(h, asked, res, err)
 }
 
-// prolongLocked records that the store granted a counting step. asked is the lease that the step
-// asked for, and lease is the lease that the next renewal asks for.
+// prolongLocked records that the store granted a re-entry or a partial release. asked is the lease
+// that the request asked for, and lease is the one that the next renewal asks for.
 func (c *Client) prolongLocked(h *hold, sent instant, lease, asked time.Duration) {
 	cl := h.claim
 	cl.StepGranted(sent, lease, asked)
@@ -835,7 +839,7 @@ func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.Acq
 	case h.state == live && err != nil && !isDisplaced(err):
 		return err
 	}
-	// The store says that the hold is gone, or the hold expired meanwhile.
+	// Either the store says that the hold is gone, or it expired in the meantime.
 	w := gone
 	if err != nil && !isDisplaced(err) {
 		w = c.ranOutLocked(cl, c.now())

@@ -10,8 +10,8 @@ import (
 )
 
 // MultiLocker treats several locks as one. A call gets all of them or none. It implements
-// [sync.Locker]. The locks may be of any kind, client and store. Its calls act like those of its
-// Lockers. The rules of [Locker] for plain calls and owners apply to each lock, so an owner's holds
+// [sync.Locker]. The locks may be of any kind, client and store. Its methods act like those of a
+// Locker. The rules of [Locker] for plain calls and owners apply to each lock, so an owner's holds
 // are re-entered.
 //
 // It never waits while it holds some of the locks, so programs that want the same locks in
@@ -36,7 +36,7 @@ import (
 // Each attempt at each lock appears in a [Trace], the log and the counters. A MultiLocker is safe
 // for concurrent use.
 type MultiLocker struct {
-	lockers []*Locker // in the order of the call of All
+	lockers []*Locker // in the order of the arguments of All
 	order   []int     // the order in which the locks are tried
 	err     error     // why the MultiLocker can't be used; nil if it can
 }
@@ -51,8 +51,8 @@ func All(lockers ...*Locker) *MultiLocker {
 		m.order[i] = i
 	}
 	if m.err == nil {
-		// The order is by name, since all processes know the names. So calls that want the same
-		// locks conflict at the first of them.
+		// Sort by name, so that all processes try the locks in the same order. Calls that want the
+		// same locks then conflict at the first of them.
 		slices.SortStableFunc(m.order, func(i, j int) int {
 			a, b := lockers[i], lockers[j]
 			return cmp.Or(strings.Compare(a.name, b.name),
@@ -87,7 +87,7 @@ func unfit(lockers []*Locker) error {
 	return nil
 }
 
-// usable returns the error that every call returns if the MultiLocker can't be used, or nil.
+// usable returns an error that says why the MultiLocker can't be used, or nil.
 func (m *MultiLocker) usable(op string) error {
 	switch {
 	case m == nil:
@@ -111,8 +111,9 @@ func (m *MultiLocker) name() string {
 	return strings.Join(names, ", ")
 }
 
-// Lock waits until it has all locks. They are then renewed until [MultiLocker.Unlock]. It keeps
-// trying, and panics, as [Locker.Lock] does. The [*Error] of a panic names the lock that caused it.
+// Lock waits until it has all locks. They are then renewed until [MultiLocker.Unlock]. It retries
+// and panics under the same conditions as [Locker.Lock]. The [*Error] of a panic names the lock
+// that caused it.
 func (m *MultiLocker) Lock() {
 	if err := m.usable("lock"); err != nil {
 		panic(err)
@@ -186,8 +187,8 @@ func (m *MultiLocker) UnlockContext(ctx context.Context) error {
 }
 
 // Acquire waits for the locks as [MultiLocker.LockContext] does, and returns a single Hold for all
-// of them. It acts for the owner or hold of ctx, as [Locker.Acquire] does. If ctx has neither, the
-// Hold is an owner of its own.
+// of them. It acts for the owner or hold of ctx, as [Locker.Acquire] does. If ctx has neither,
+// Acquire acts for a new owner.
 //
 // The Hold is lost when the first of its locks is lost. Then its context ends with that loss as its
 // cause. The other locks stay held until its Release. Calls with its context re-enter each of the
@@ -243,8 +244,8 @@ func (m *MultiLocker) TryDo(
 	return true, t.run(ctx, fn)
 }
 
-// acquire acquires the locks for the caller. If alone is set, a caller that names no owner gets a
-// new one.
+// acquire acquires the locks for the caller. If alone is set and the context names no owner, the
+// call is a new owner.
 func (m *MultiLocker) acquire(
 	ctx context.Context, op string, alone bool, o acquireOptions, opts []AcquireOption,
 ) (*together, error) {
@@ -258,8 +259,8 @@ func (m *MultiLocker) acquire(
 	return t, nil
 }
 
-// wanted returns the parts of a call, one for each lock. If alone is set, and the context names no
-// owner, their party is a new owner.
+// wanted returns the parts of a call, one for each lock. If alone is set and the context names no
+// owner, the parts belong to a new owner.
 func (m *MultiLocker) wanted(ctx context.Context, alone bool) *together {
 	t := &together{parts: make([]*part, len(m.order)), given: make([]*part, len(m.order))}
 	parts := make([]part, len(m.order))
@@ -297,7 +298,7 @@ func (m *MultiLocker) unlock(ctx context.Context) []*part {
 	return t.given
 }
 
-// toUnlock returns the hold that an unlock of the caller releases, even if the hold is lost. If
+// toUnlock returns the hold that an unlock by the caller releases, which may be a lost one. If
 // there is none, it returns the reason.
 func (l *Locker) toUnlock(who caller) (*hold, error) {
 	switch {

@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// longestPause returns the longest time between requests of a call that waits with a lease. Even
-// with long leases, the call soon notices that the store is back, or that a message was lost.
+// longestPause returns the longest pause between the requests of a waiting call. It is at most a
+// third of the default lease, so that even a call with a long lease soon notices that the store is
+// back, or that a message was lost.
 func longestPause(lease time.Duration) time.Duration { return min(lease, DefaultLease) / 3 }
 
 // A backoff doubles from a first delay up to a limit.
 type backoff struct{ delay time.Duration }
 
-// next returns the next delay. It is partly random, so that clients that failed together don't come
-// back together.
+// next returns the next delay. It is partly random, so that clients that failed at the same time
+// don't all retry at the same time.
 func (b *backoff) next(first, limit time.Duration) time.Duration {
 	b.delay = min(max(2*b.delay, first), max(limit, first))
 	return b.delay/2 + rand.N(b.delay/2+1)

@@ -9,9 +9,9 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// Some stores handle many requests at the cost of a few. To such a store the client sends the
-// attempts at several locks, and the last releases, in one batch. The work before and after these
-// requests is done for each lock separately.
+// If the store supports batches, a client sends its attempts at several locks in one batch. It does
+// the same with the last releases of several holds. The work before and after these requests is
+// done for each lock separately.
 
 // A joint is a call that makes its attempt together with other calls.
 type joint struct {
@@ -24,7 +24,7 @@ type joint struct {
 	told bool
 }
 
-// attemptTogether makes the attempts of a round at several locks of one client.
+// attemptTogether makes one attempt at each of several locks of this client.
 func (c *Client) attemptTogether(r *round, parts []*part) {
 	all := make([]joint, len(parts))
 	defer func() {
@@ -55,8 +55,8 @@ func (c *Client) attemptTogether(r *round, parts []*part) {
 	c.attemptBatch(r, sent)
 }
 
-// asksStore reports whether a call must ask the store. It need not if it can re-enter or join, or
-// if the client knows that someone else holds the lock.
+// asksStore reports whether a call must ask the store. It returns false if the call has ended, if
+// it can re-enter or join a hold, or if the client knows that someone else holds the lock.
 func (c *Client) asksStore(ctx context.Context, a *acquisition) bool {
 	if c.over(ctx) != nil {
 		return false
@@ -97,7 +97,7 @@ func (c *Client) attemptBatch(r *round, sent []*joint) {
 	}
 }
 
-// jointOver records the result of a call, and tells the traces.
+// jointOver records the result of a call, and reports it to the traces.
 func (c *Client) jointOver(j *joint, h *hold, err error) {
 	j.h, j.over = h, true
 	c.acquired(j.ctx, j.a, h, err)
@@ -105,7 +105,7 @@ func (c *Client) jointOver(j *joint, h *hold, err error) {
 	j.part.h, j.part.err = h, err
 }
 
-// A leaver is a hold whose last release is sent together with those of other holds.
+// A leaver is a hold whose last release is sent in a batch.
 type leaver struct {
 	part  *part
 	d     departure
@@ -113,8 +113,8 @@ type leaver struct {
 	over  bool
 }
 
-// releaseBatch releases in one batch the holds for which that is possible. The other holds are
-// released in requests of their own.
+// releaseBatch releases holds, in one batch where possible. Holds that can't be in the batch are
+// released by separate requests.
 func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	bounded, cancel := c.releaseContext(ctx, longest(ctx, parts), true)
 	defer cancel()
@@ -123,7 +123,7 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 		c.releaseApart(ctx, others, quiet)
 		return
 	}
-	if len(others) > 0 { // at the same time, since either may hang
+	if len(others) > 0 { // concurrently with the batch, since either may hang
 		var apart sync.WaitGroup
 		defer apart.Wait()
 		given := ctx
@@ -169,8 +169,8 @@ func (c *Client) hasLeft(ctx context.Context, l *leaver, quiet bool) {
 	}
 }
 
-// longest returns the hold that determines how long the release of several holds may take: the hold
-// from which ctx comes, or else the hold whose promise lasts longest.
+// longest returns the hold that determines how long the release of several holds may take. It is
+// the hold that ctx comes from, or otherwise the hold that is valid for the longest time.
 func longest(ctx context.Context, parts []*part) *hold {
 	h := parts[0].h
 	for _, p := range parts {
@@ -184,8 +184,8 @@ func longest(ctx context.Context, parts []*part) *hold {
 	return h
 }
 
-// leaveTogether begins the last releases that can be sent together, if there are at least two, and
-// returns them. It also returns the other holds.
+// leaveTogether begins the releases that can be sent in one batch, if there are at least two, and
+// returns them as all. The remaining holds are returned as others.
 func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -210,9 +210,9 @@ func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 	return all, others
 }
 
-// goesWithOthers reports whether a hold can be released in a batch: its next release is its last,
-// and no other step must come first. If it returns true, it has taken the hold's slot, if there is
-// one.
+// goesWithOthers reports whether a hold can be released in a batch. That requires that its next
+// release is its last, and that no other step must come first. If goesWithOthers returns true, it
+// has acquired the hold's slot, unless the slot is nil.
 func (h *hold) goesWithOthers(now instant) bool {
 	if h.kind.Shared() || !h.valid(now) || h.count != 1 || h.inner() != nil {
 		return false

@@ -6,8 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/goroutine"
 )
 
-// callers numbers the places in the program that acquire locks. Since there are few of them, a hold
-// stores only the number of its place, not the text.
+// callers assigns a number to each place in the program that acquires locks. A hold then stores
+// only the number, and not the file and line.
 type callers struct {
 	mu    sync.Mutex
 	sites map[string]site

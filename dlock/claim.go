@@ -9,34 +9,34 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// A hold is one party's hold on a claim. It begins when the party gets the lock. It ends when its
-// last unlock begins or the lock is lost.
+// A hold is one party's possession of a lock, on the basis of a claim. It begins when the party
+// gets the lock, and ends when its last unlock begins or the lock is lost.
 type hold struct {
-	claim *claim // on which the hold rests
+	claim *claim // the claim that the hold rests on
 	party party
-	slot  chan struct{} // full while a counting step is under way; nil: the hold needs none
+	slot  chan struct{} // full while a re-entry or release is under way; nil if not needed
 	kind  protocol.Kind
 
 	// Client.mu guards the rest.
 	state       holdState
-	offered     bool          // handed to a call that hasn't taken it yet; nobody can unlock it
-	told        bool          // its end must be reported to a Trace
+	offered     bool          // offered to a call that hasn't accepted it; it can't be unlocked yet
+	told        bool          // whether its end must be reported to the traces
 	site        site          // the place that acquired it
-	count       int32         // how many unlocks release it; the store's count may differ
-	renewedFrom int32         // the hold is renewed from this count on; 0: never
-	later       time.Duration // how much later than its claim the hold began
+	count       int32         // the number of unlocks that release it; the store's may differ
+	renewedFrom int32         // the lowest count at which the hold is renewed; 0 if it isn't
+	later       time.Duration // the time from the beginning of the claim to that of the hold
 	watchers    *watchers     // nil if nothing waits for its end
 }
 
 // watchers are notified when a hold ends.
 type watchers struct {
-	over     []*notice              // given when the hold is lost or the client is closed
-	contexts map[*lifeline]struct{} // end with the hold
+	over     []*notice              // notices to give when the hold is lost or the client is closed
+	contexts map[*lifeline]struct{} // contexts that end with the hold
 	loss     *Loss                  // nil if it isn't lost
 }
 
-// A notice reports that a hold was lost or the client was closed. If several holds share a notice,
-// the first of them that ends so gives it.
+// A notice tells its listeners that a hold was lost or the client was closed. Several holds may
+// share a notice. Then it is given when the first of them ends in that way.
 type notice struct {
 	over  chan struct{} // closed when it is given
 	given bool
@@ -49,42 +49,43 @@ func (n *notice) give() {
 	}
 }
 
-// A claim is what the store has granted, or is asked for, under one owner string. Each outermost
-// acquisition has its own claim, so that a late request of an earlier acquisition can't affect a
-// later one. The holds of several parties may rest on one claim: readers' holds concurrently, other
-// holds one after the other (see [Client.handOn]).
+// A claim is what an acquisition requests from the store, and what the store then grants, under one
+// owner string. Each outermost acquisition makes a new claim, so that a late request of an earlier
+// acquisition can't affect it. The holds of several parties may rest on one claim. Holds of readers
+// do so at the same time, and other holds one after the other (see [Client.handOn]).
 type claim struct {
 	object *object
 	owner  string // in the store
 
-	// Client.mu guards the rest, except for the method [protocol.Promise.Until].
+	// Client.mu guards the fields below. Only the method [protocol.Promise.Until] may be called
+	// without it.
 	protocol.Promise
 	began   instant // when the granted request was sent
 	alarm   alarm
 	kind    protocol.Kind
-	handed  bool   // it has been handed from one holder to another
-	back    bool   // a take-back is in progress
-	noted   bool   // the store may have a waiting call's note or place under its owner string
+	handed  bool   // whether it was handed over between holders of this client
+	back    bool   // whether a background release is in progress
+	noted   bool   // whether the store may list the owner string as waiting
 	leaving bool   // its last release is under way
-	dead    bool   // its last release has begun, or it was lost: no re-entry, join or renewal
-	after   uint32 // number of this client's last attempt when the store granted it; may overflow
+	dead    bool   // its last release has begun, or it was lost, so it isn't used any more
+	after   uint32 // the number of the client's latest attempt at the time of the grant; may wrap
 	more    *more  // nil for plain locks
 }
 
-// more holds the fields that only some kinds of claim need.
+// more contains the fields that only some kinds of claim need.
 type more struct {
-	token uint64 // the fencing token; 0: none
+	token uint64 // the fencing token; 0 if there is none
 
-	holds int    // holds that share it and haven't been released
+	holds int    // the number of holds that share the claim and aren't released
 	joins uint64 // the number of joins so far
-	lent  alarm  // rings when the loan of a write to readers ends
-	under *hold  // of a read: the hold of the write under which it was made; nil: none
-	inner *claim // of a write: the read under it, even one that has ended
-	other *claim // during a downgrade: the read or the write that the store may also have
+	lent  alarm  // rings when readers must no longer share the write
+	under *hold  // for a read by the holder of the write: the hold of that write; or nil
+	inner *claim // for a write: the read by its holder, even if that has ended; or nil
+	other *claim // during a downgrade: the other claim that the store may have
 
 	permit // of a semaphore
 
-	noted bool // its owner string contains the holder's note, so no other call joins it
+	noted bool // the owner string contains a HolderNote, so no other call may join
 
 }
 
@@ -94,24 +95,24 @@ const (
 	live     holdState = iota
 	released           // its last release has begun
 	lost               // ended before it was released
-	forsaken           // the client was closed; it may still be released
+	forsaken           // not released when the client was closed; can still be unlocked
 )
 
 // Limits on how long lost holds are remembered.
 const (
-	maxLosses  = 1024 // the number of lost holds that are remembered for their unlocks
-	lossMemory = 10   // the number of leases for which each is remembered
+	maxLosses  = 1024 // the maximum number of lost holds remembered until they are unlocked
+	lossMemory = 10   // how long each of them is remembered, in leases
 )
 
 // valid reports whether the hold can be relied on now.
 func (h *hold) valid(now instant) bool { return h.state == live && now < h.claim.Until() }
 
-// passes reports whether a claim may be handed over to another holder, or joined. The caller checks
-// the hand-over time.
+// passes reports whether a claim may be handed over to another holder, or joined. The caller must
+// also check the hand-over time.
 func (cl *claim) passes(now instant) bool { return !cl.dead && cl.Passes(now) }
 
-// suits reports whether a claim satisfies the request of an acquisition. The caller compares the
-// kinds.
+// suits reports whether the claim satisfies the options of an acquisition. The caller must also
+// compare the kinds.
 func (cl *claim) suits(a *acquisition) bool {
 	return !a.o.fixed && !a.o.keeps && !a.o.noted && a.o.lease == cl.Lease()
 }
@@ -141,19 +142,20 @@ func (h *hold) rest(p party, kind protocol.Kind, cl *claim) {
 // since returns when the hold began.
 func (h *hold) since() instant { return h.claim.began + h.later }
 
-// beginsLater records that a hold begins now on a claim that the client already had.
+// beginsLater records that the hold begins now, later than its claim. It returns the hold.
 func (h *hold) beginsLater(now instant) *hold {
 	h.later = max(now-h.claim.began, 0)
 	return h
 }
 
-// variable returns the Locker whose plain calls the hold is for, or nil.
+// variable returns the state of the plain calls that the hold belongs to. It returns nil if the
+// hold belongs to another party.
 func (h *hold) variable() *variable {
 	v, _ := h.party.(*variable)
 	return v
 }
 
-// grantLocked records a hold whose claim the store has just granted, and returns it.
+// grantLocked records that the store has granted the claim of a hold. It returns the hold.
 func (c *Client) grantLocked(h *hold, sent instant) *hold {
 	cl := h.claim
 	cl.began = sent
@@ -205,10 +207,10 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 	return all
 }
 
-// overtakenLocked reports whether another attempt of this client acquired the lock, and was
-// answered before a's attempt. The store may have granted either attempt first. So the client
-// doesn't know which of the two claims was lost. The caller makes a new attempt, and
-// overtakenLocked asks the store about the other claim.
+// overtakenLocked reports whether another attempt of this client also acquired the lock, and was
+// answered before a's attempt. The store may have granted either attempt first, so it is unknown
+// which of the two claims was lost. In that case overtakenLocked asks the store about the other
+// claim, and the caller must make a new attempt.
 func (c *Client) overtakenLocked(a *acquisition) (overtaken bool) {
 	now := c.now()
 	for _, mine := range c.objectLocked(a.kind, a.name).rivals(a.h.claim) {
@@ -220,8 +222,8 @@ func (c *Client) overtakenLocked(a *acquisition) (overtaken bool) {
 	return overtaken
 }
 
-// begunLocked reports whether this client has acquired the lock that the acquisition wants, with an
-// attempt sent later than since.
+// begunLocked reports whether this client has acquired the lock that a waits for, by an attempt
+// that was sent after since.
 func (c *Client) begunLocked(a *acquisition, since instant) bool {
 	now := c.now()
 	return slices.ContainsFunc(a.in.object.rivals(a.h.claim), func(mine *claim) bool {
@@ -229,8 +231,8 @@ func (c *Client) begunLocked(a *acquisition, since instant) bool {
 	})
 }
 
-// installLocked enters a hold in the client's tables. Waiting calls of the same party can then
-// re-enter the hold, unless it has permits.
+// installLocked adds a hold to the client's tables. Waiting calls of the same party can then
+// re-enter the hold, unless it is a hold of permits.
 func (c *Client) installLocked(h *hold) {
 	h.claim.object.keep(h)
 	if h.kind.Many() {
@@ -257,7 +259,8 @@ func (c *Client) currentLocked(o *object, kind protocol.Kind, p party) *hold {
 	return h
 }
 
-// lossOf returns the loss of a hold, as the cause of its context, or nil.
+// lossOf returns the error that says how a hold was lost, or nil if it wasn't lost. The contexts of
+// the hold end with this error as their cause.
 func (c *Client) lossOf(h *hold) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -267,7 +270,7 @@ func (c *Client) lossOf(h *hold) error {
 	return h.ended()
 }
 
-// checkLocked reports whether a hold can be relied on now. It ends an expired hold.
+// checkLocked reports whether a hold can be relied on now. It marks an expired hold as lost.
 func (c *Client) checkLocked(h *hold) bool {
 	now := c.now()
 	if h.valid(now) {
@@ -279,7 +282,7 @@ func (c *Client) checkLocked(h *hold) bool {
 	return false
 }
 
-// loseLocked marks a hold as lost, and with it all holds that share its claim. It notifies their
+// loseLocked marks a hold, and all others that share its claim, as lost. It notifies their
 // watchers.
 func (c *Client) loseLocked(h *hold, w why) {
 	if h.state != live {
@@ -288,7 +291,7 @@ func (c *Client) loseLocked(h *hold, w why) {
 	c.loseClaimLocked(h.claim, w)
 }
 
-// loseClaimLocked marks a claim as lost, with all holds that rest on it.
+// loseClaimLocked marks a claim, and all holds that rest on it, as lost.
 func (c *Client) loseClaimLocked(cl *claim, w why) {
 	if cl.dead || c.closed { // Close has told its holders
 		return
@@ -309,7 +312,7 @@ func (c *Client) loseClaimLocked(cl *claim, w why) {
 		c.reportLossLocked(c.lastLosses[len(c.lastLosses)-1])
 	}
 	if c.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {
-		c.takeBackLocked(cl) // the store would keep it for too long
+		c.takeBackLocked(cl) // otherwise the store would keep it for too long
 	}
 	c.wakeLocked(cl)
 	if q := cl.object.line; q != nil {
@@ -366,7 +369,7 @@ func (c *Client) dropLocked(h *hold) {
 	c.tidyLocked(o)
 }
 
-// vacateLocked lets the next plain call use the Locker of a released hold.
+// vacateLocked frees the Locker of a released hold for the next plain call.
 func (c *Client) vacateLocked(h *hold) {
 	v := h.variable()
 	if v == nil || v.hold != h {
@@ -385,13 +388,13 @@ func (c *Client) vacateLocked(h *hold) {
 	}
 }
 
-// tellLocked gives the notices of a hold that has ended, and ends its contexts.
+// tellLocked notifies everything that waits for the end of a hold, and ends the hold's contexts.
 func (c *Client) tellLocked(h *hold, cause error) {
 	h.noticeLocked()
 	c.endContextsLocked(h, cause)
 }
 
-// noticeLocked gives the notices of a hold that has ended.
+// noticeLocked closes the channels that report the end of a hold.
 func (h *hold) noticeLocked() {
 	if h.watchers == nil {
 		return
@@ -412,7 +415,7 @@ func (c *Client) endContextsLocked(h *hold, cause error) {
 	h.watchers.contexts = nil
 }
 
-// A lostKey identifies the lost holds that an unlock may release.
+// A lostKey is the key of the table of lost holds. It consists of a lock, a kind and a party.
 type lostKey struct {
 	lockKey
 	kind  protocol.Kind
@@ -443,8 +446,8 @@ func (c *Client) forgetAllLocked(cl *claim) {
 	}
 }
 
-// forgetLocked forgets a remembered hold. A later unlock of it finds nothing. If the hold is
-// forgotten before its unlock, the caller sets c.forgot.
+// forgetLocked forgets a lost hold, so that a later unlock doesn't find it. If the hold is still to
+// be unlocked, the caller must set c.forgot.
 func (c *Client) forgetLocked(h *hold) {
 	if i := slices.Index(c.losses, h); i >= 0 {
 		c.losses = slices.Delete(c.losses, i, i+1)
@@ -465,7 +468,8 @@ func (c *Client) forgetLocked(h *hold) {
 	}
 }
 
-// lastLossLocked returns a key's latest lost hold that still has to be unlocked, or nil.
+// lastLossLocked returns the latest lost hold with the given key that is still to be unlocked, or
+// nil.
 func (c *Client) lastLossLocked(key lostKey) *hold {
 	holds := c.lost[key]
 	if len(holds) == 0 {
@@ -501,8 +505,9 @@ func (cl *claim) renewRequest(lease time.Duration) backend.RenewRequest {
 	}
 }
 
-// lookRequest asks about the claim itself. A store that has lost the claim may no longer know the
-// semaphore's limit. So the request gives the claim's own number of permits as the limit.
+// lookRequest returns the request that asks whether the store has the claim. A store that has lost
+// the claim may no longer know the semaphore's limit, so the request gives the claim's own permits
+// as the limit.
 func (cl *claim) lookRequest() backend.LookRequest {
 	req := backend.LookRequest{Kind: backend.Kind(cl.kind), Name: cl.object.name, Owner: cl.owner}
 	n, _ := cl.permits()

@@ -33,7 +33,7 @@ type Client struct {
 	goroutineOwners bool
 	callers         *callers // nil unless WithCallers asks for them
 
-	epoch    time.Time       // instants count from here, on the monotonic clock
+	epoch    time.Time       // instants count from this time, on the monotonic clock
 	ctx      context.Context // ends with Close, with cause ErrClosed
 	releases *steps.Patience // bounds releases that have no other limit
 
@@ -41,28 +41,28 @@ type Client struct {
 	forced       atomic.Uint64 // how many locks this client has forced
 
 	// The mutex is never held during I/O, a wait, or a call of the caller's code, such as the
-	// methods of its contexts. The names of functions that need it end in Locked.
+	// methods of its contexts. Functions whose names end in Locked require the mutex.
 	mu         sync.Mutex
 	closed     bool
 	number     uint64                                // of the last outermost acquisition
 	attempts   uint64                                // how many acquiring requests were sent
-	objects    [protocol.Families]map[string]*object // by name: locks with a hold or a waiting call
+	objects    [protocol.Families]map[string]*object // held or awaited locks, by family and name
 	struckAt   instant                               // when this client last forced a lock
 	lost       map[lostKey][]*hold                   // lost holds that weren't unlocked yet
 	losses     []*hold                               // the same holds, oldest first
-	troubles   map[*claim]why                        // the troubles of claims that may be lost
+	troubles   map[*claim]why                        // why these claims may be lost
 	lastLosses []*Loss                               // oldest first
 	stalled    stall                                 // the last stall
-	forgot     bool                                  // some lost holds were forgotten
+	forgot     bool                                  // whether some lost holds were forgotten
 	spare      *queue                                // for reuse
-	crowds     map[lockKey]*crowd                    // other clients that should get the lock first
+	crowds     map[lockKey]*crowd                    // other clients that should get a lock first
 	streaks    streaks                               // the recent streaks
 	takeBacks  takeBacks
 	alarms     alarms      // by time
 	timer      *time.Timer // runs ring at the first alarm
 	armed      instant     // when the timer rings
-	polls      bool        // a subscription was refused, so the client polls; this was logged
-	ends       []func()    // end contexts and subscriptions; called once mu is free
+	polls      bool        // whether it was logged that the client polls instead of subscribing
+	ends       []func()    // end contexts and subscriptions; called after mu is unlocked
 	tales      []func()    // calls of traces, made after ends
 	records    []record    // log records, written after tales
 }
@@ -100,7 +100,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 	if c.id == "" {
 		c.id = newID()
 	} else {
-		c.number = mathrand.Uint64N(1 << 62) // clients may share an id, but no owner string
+		c.number = mathrand.Uint64N(1 << 62) // clients with the same id need unique owner strings
 	}
 	if least := b.Limits().MinLease; c.lease < least {
 		panic(fmt.Sprintf("dlock: New: the lease %v is shorter than the store's minimum of %v",
@@ -125,7 +125,7 @@ func (c *Client) Lease() time.Duration { return c.lease }
 func (c *Client) Closed() <-chan struct{} { return c.ctx.Done() }
 
 // Locker returns a Locker for the lock with the given name. Each call returns a new Locker, which
-// is a mutex of its own (see [Locker]). A name may be any non-empty string. Case matters, and
+// acts as a separate mutex (see [Locker]). A name may be any non-empty string. Case matters, and
 // stores may refuse some names. The name is checked when the Locker is used.
 func (c *Client) Locker(name string) *Locker {
 	return newLocker(c, protocol.Kind(backend.Exclusive), name)
@@ -152,7 +152,7 @@ func (c *Client) FencedLocker(name string) *Locker {
 // process expires after 3 s.
 //
 // [Client.Locker] with the same name returns a plain Locker for the same lock, and the two exclude
-// each other. Don't mix them. Waiters for a plain lock don't stand in line, and may not be told
+// each other. Don't mix them. Waiters for a plain lock don't stand in line, and may not be notified
 // when a fair holder releases it. A fair lock isn't handed over inside the client. An owner that
 // holds the lock one way and asks for it the other way gets [ErrConflict]. If the store has no fair
 // locks, every error wraps [errors.ErrUnsupported].
@@ -243,7 +243,7 @@ func (o *object) holds() iter.Seq[*hold] {
 	}
 }
 
-// dismiss wakes all waiting calls, so that they find the client closed.
+// dismiss wakes all waiting calls, so that they see that the client is closed.
 func (c *Client) dismiss() {
 	c.mu.Lock()
 	defer c.unlock()
@@ -258,7 +258,8 @@ func (c *Client) dismiss() {
 	}
 }
 
-// closePatience is how long Close waits for steps that hang in the store's client, or for a logger.
+// closePatience is how long Close waits for requests that hang in the store's client, and for a
+// logger that hangs.
 const closePatience = time.Second
 
 // settle waits for the client's goroutines.
@@ -285,11 +286,11 @@ func (c *Client) backgroundLocked(f func()) {
 	}
 }
 
-// afterEvent, set in tests, checks the client's tables whenever its mutex is unlocked.
+// afterEvent is set in tests, to check the client's tables each time its mutex is unlocked.
 var afterEvent func(*Client)
 
-// unlock unlocks c.mu, and then does everything that had to wait for that. It ends contexts and
-// subscriptions, then it calls traces, and then it logs.
+// unlock unlocks c.mu, and then does the work that was postponed until then. It ends contexts and
+// subscriptions first, then calls traces, and then writes log records.
 func (c *Client) unlock() {
 	if afterEvent != nil {
 		afterEvent(c)
@@ -306,17 +307,17 @@ func (c *Client) unlock() {
 	c.log.add(records...)
 }
 
-// laterLocked arranges for end to be called once c.mu is free.
+// laterLocked arranges for end to be called once c.mu is unlocked.
 func (c *Client) laterLocked(end func()) { c.ends = append(c.ends, end) }
 
-// traceLocked arranges for tell to be called once c.mu is free, after all functions passed to
+// traceLocked arranges for tell to be called once c.mu is unlocked, after all functions passed to
 // laterLocked.
 func (c *Client) traceLocked(tell func()) { c.tales = append(c.tales, tell) }
 
 func (c *Client) now() instant { return time.Since(c.epoch) }
 
 // nextOwnerLocked returns a unique owner string for the next outermost acquisition. Stores split an
-// owner string at its last colon, so the note stands before that colon.
+// owner string at its last colon, so the note comes before that colon.
 func (c *Client) nextOwnerLocked(note string) string {
 	c.number++
 	owner := make([]byte, 0, 64)
@@ -335,7 +336,7 @@ func (c *Client) stored(d time.Duration) time.Duration {
 	return (d + step - 1) / step * step
 }
 
-// kept rounds d, the time that a released lock must stay taken, up to whole milliseconds.
+// kept rounds d up to whole milliseconds. d is the time for which a released lock must stay taken.
 func kept(d time.Duration) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }

@@ -14,8 +14,8 @@ func withCancelCause(ctx context.Context) (context.Context, context.CancelCauseF
 	return context.WithCancelCause(ctx)
 }
 
-// A gate wraps a caller's context. Canceling a context asks its parent for one value. The gate has
-// asked for that value in advance, so canceling doesn't call the caller's context.
+// A gate wraps a caller's context, so that canceling a child of the gate doesn't call the caller's
+// code. Canceling asks the parent for one value, which the gate has fetched in advance.
 type gate struct {
 	context.Context
 	parent any // the value for cancelKey
@@ -28,8 +28,8 @@ func (g gate) Value(key any) any {
 	return g.Context.Value(key)
 }
 
-// cancelKey is the key of the value that canceling asks for. Package context doesn't export it, so
-// a probe discovers it.
+// cancelKey is the key for which package context asks the parent when a context is canceled. The
+// key isn't exported, so a probe finds it out.
 var cancelKey = func() any {
 	never, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -50,7 +50,7 @@ func (p *probe) Value(key any) any {
 	return nil
 }
 
-// ended returns how ctx has ended: its error and, if different, its cause.
+// ended returns the error of ctx, together with its cause if that is different.
 func ended(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if cause == nil || errors.Is(cause, err) {

@@ -23,9 +23,9 @@
 // The rest of a program doesn't depend on the store. The store's package documents what the store
 // promises and requires.
 //
-// Lock with [Locker.Do]; with [Locker.Acquire], if the code can't be one function; with
-// [Locker.TryLock], which doesn't wait; or with Lock and Unlock, for code that takes a sync.Locker.
-// The context of a call, or the option [Wait], limits how long it waits.
+// To run a function under a lock, use [Locker.Do]. If the code can't be one function, use
+// [Locker.Acquire]. [Locker.TryLock] doesn't wait. Lock and Unlock are for code that takes a
+// sync.Locker. The context of a call, or the option [Wait], limits how long it waits.
 //
 // # What is guaranteed
 //
@@ -38,14 +38,14 @@
 // longer than its lease finds out only when it wakes. For that guarantee use fencing, with which
 // the resource itself refuses stale writers.
 //
-// This is guaranteed: if several clients believe that they hold the lock and each checks, at most
-// one check succeeds. It assumes that the store keeps what it has acknowledged, that the lock isn't
-// forced, and that clocks run at the same rate, to within 1 %. Clocks need not show the same time.
-// A client counts its lease from before it sent the request, on the monotonic clock, and relies on
-// 99 % of it. To check, call Err of the context that [Locker.Do] passed, or [Locker.IsHeld].
-// A channel or a derived context reports a loss only after a goroutine has run. In a running
-// process that is by the end of the lease, even if the store never answers again. Just after a
-// pause it may be a moment later. A loss is final, so no late answer brings a hold back.
+// The guarantee is this: if several clients believe that they hold the lock and each checks, at
+// most one check succeeds. The guarantee assumes that the store keeps what it has acknowledged,
+// that the lock isn't forced, and that clocks run at the same rate, to within 1 %. Clocks need not
+// show the same time. A client counts its lease from before it sent the request, on the monotonic
+// clock, and relies on 99 % of it. To check, call Err of the context that [Locker.Do] passed, or
+// [Locker.IsHeld]. A channel or a derived context reports a loss only after a goroutine has run. In
+// a running process that is by the end of the lease, even if the store never answers again. Just
+// after a pause it may be a moment later. A loss is final, so no late answer brings a hold back.
 //
 // A ForceUnlock can let a second holder in. So can a store that loses data, such as a Redis that
 // fails over to a lagging replica, or restarts without its data. The first holder is told at its

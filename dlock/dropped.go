@@ -2,10 +2,10 @@ package dlock
 
 import "runtime"
 
-// If a Hold or Locker that holds a lock is dropped, no code can release the lock any longer. The
-// client keeps renewing it, since some programs want to hold it until they end
-// (client.Locker("leader").Lock() and nothing else). Usually, dropping it is a mistake, so the
-// client logs that once.
+// If a program drops its last reference to a Hold, or to a Locker that holds a lock, no code can
+// release that lock any more. Some programs do so on purpose, to hold a lock until they end, as
+// with client.Locker("leader").Lock(). So the client keeps renewing the lock. But usually it is a
+// mistake, so the client logs it once.
 
 // watchVariable makes the client notice when a Locker is dropped.
 func (c *Client) watchVariable(l *Locker) {

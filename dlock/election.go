@@ -25,7 +25,7 @@ import (
 type Election struct {
 	locker Locker
 	runs   atomic.Bool
-	term   atomic.Pointer[holdContext] // the context of lead; nil while lead doesn't run
+	term   atomic.Pointer[holdContext] // the context of the running lead; nil if none runs
 	join   sync.Once
 	joined chan struct{}
 }
@@ -43,13 +43,13 @@ func (c *Client) Election(name string) *Election {
 // It ends with the term: when the lock is lost (the cause is a [*Loss], see [Hold.Context]), after
 // [Election.Resign] (the cause is [ErrResigned]), when ctx ends, or when the client is closed
 // ([ErrClosed]). Its Err checks the clock. Its [Token] is the number of the term, which is larger
-// than all earlier ones. However the term ends, the lock is renewed as long as possible, and
+// than all earlier ones. In all these cases the lock is renewed for as long as possible, and is
 // released only when lead has returned. So lead should return soon.
 //
 // If lead returns before its term ends, Run releases the lock and returns lead's result, which may
 // be nil. If the lock was lost before lead returned, or the leader resigned, Run campaigns again,
 // whatever lead returned. It logs lead's error unless that is about the context. Run also campaigns
-// again if only the release finds that the lock was lost.
+// again if the loss is found only at the release.
 //
 // When ctx ends, or the client is closed, Run releases the lock once lead has returned. It returns
 // an [*Error] with the context's error and cause, or ErrClosed, and with lead's error if that is
@@ -65,8 +65,8 @@ func (c *Client) Election(name string) *Election {
 // again, Run also releases that re-entry, and logs it. A goroutine that lead has started and not
 // waited for no longer has the lock.
 //
-// A candidate is a separate owner, whatever owner ctx names. lead re-enters the lock with its own
-// context.
+// Each candidate is a separate owner, even if ctx names an owner. lead can re-enter the lock with
+// the context that it was given.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context) error) error {
 	l := e.mustBeMade()
 	mustBeContext(ctx)
@@ -88,7 +88,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context) error
 	}
 }
 
-// campaign waits until the candidate acquires the lock, or can't acquire it any longer.
+// campaign waits until the candidate has acquired the lock or must give up.
 func (e *Election) campaign(ctx context.Context) (stay, error) {
 	l := &e.locker
 	c := l.client
@@ -103,7 +103,7 @@ func (e *Election) campaign(ctx context.Context) (stay, error) {
 		case says(err, ctx):
 			return won, err
 		case why != nil || isHopeless(err):
-			return won, both(why, err) // the store's answer may have come as ctx ended
+			return won, both(why, err) // the store may have answered just as ctx ended
 		}
 		c.warn("cannot campaign yet", "name", l.name, "err", err)
 		c.store.Pause(ctx, tries.next(firstReport, longestReport))
@@ -122,12 +122,13 @@ func (e *Election) Joined() <-chan struct{} {
 
 func (e *Election) hasJoined() { e.join.Do(func() { close(e.joined) }) }
 
-// says reports whether an error already says that the client is closed, or why ctx has ended.
+// says reports whether err already says why the call ended: it contains ErrClosed, or both the
+// error and the cause of ctx.
 func says(err error, ctx context.Context) bool {
 	return errors.Is(err, ErrClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) && errors.Is(err, context.Cause(ctx))
 }
 
-// serve calls lead, and then releases the lock. over reports whether Run returns.
+// serve calls lead, and then releases the lock. over reports whether Run must return.
 func (e *Election) serve(won stay, lead func(ctx context.Context) error) (over bool, err error) {
 	l, c := won.locker, won.locker.client
 	var term *holdContext
@@ -169,17 +170,19 @@ func (e *Election) serve(won stay, lead func(ctx context.Context) error) (over b
 	return false, nil
 }
 
-// repeats reports whether an error says only that the term has ended.
+// repeats reports whether lead returned an error that says only that its term has ended.
 func repeats(said error, term *holdContext) bool {
 	return errors.Is(said, term.Err()) || errors.Is(said, context.Cause(term)) || errors.Is(said, ErrLost)
 }
 
-// sitOut waits until someone else holds the released lock, for at most a third of a lease.
+// sitOut waits until someone else holds the lock that this candidate released, but for at most a
+// third of a lease.
 func (e *Election) sitOut(before *stay) {
 	l, c := before.locker, before.locker.client
 	ctx, cancel := context.WithTimeout(before.ctx, c.lease/3)
 	defer cancel()
-	// This owner may still have the lock in the store, so the look asks for its count.
+	// Ask for the count of this candidate's own hold, which the store may still have. If the lock
+	// is held and that count is 0, someone else holds the lock.
 	req := backend.LookRequest{
 		Kind: backend.Kind(l.kind), Name: l.name, Owner: before.hold.claim.owner,
 	}
@@ -232,10 +235,10 @@ func leaderOf(holders []Holder) string {
 
 // Changes returns an iterator over the leaders as they come and go. It yields what
 // [Election.Leader] returns, beginning with the current leader, then each new one, and "" when
-// there is none. The store tells Changes of releases if it can. Changes also asks the store at the
-// end of the leader's lease, and each time a third of the client's lease has passed. So it notices
-// a change within that third. It may miss leaders that lead for a shorter time, leaders that come
-// and go while the body of the loop runs, and the repeated election of one client.
+// there is none. The store notifies Changes of releases if it can. Changes also asks the store at
+// the end of the leader's lease, and each time a third of the client's lease has passed. So it
+// notices a change within that third. It may miss leaders that lead for a shorter time, leaders
+// that come and go while the body of the loop runs, and the repeated election of one client.
 //
 // While the store returns errors, Changes yields only the first of them. When the store answers
 // again, Changes yields the leader again. The last error says why the loop ends. It is the error of

@@ -33,7 +33,7 @@ var (
 
 	// ErrLost says that the caller's lock ended before it was unlocked. Its lease ran out, or the
 	// store reports that it is gone or held by another. If the cause is known, the error is a
-	// [*Loss], so test with errors.Is, also for the cause of a context.
+	// [*Loss]. So test for ErrLost with errors.Is, even if the error is the cause of a context.
 	ErrLost = backend.ErrLost
 
 	// ErrUpgrade says that a reader tried to lock for writing. It must unlock the read first.
@@ -81,7 +81,7 @@ func (e *Error) Error() string { return fmt.Sprintf("dlock: %s %q: %v", e.Op, e.
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// These errors aren't exported, because a program can't handle them.
+// These errors aren't exported, because programs can't handle them.
 var (
 	errEmptyName   = errors.New("the name is empty")
 	errLate        = errors.New("the answer came after the lease that it promised had passed")
@@ -98,9 +98,9 @@ var (
 		"has it: unlock with the context that locked it", ErrNotHeld)
 )
 
-// unavailable wraps an error of the store with ErrUnavailable. Some errors don't mean that the
-// store is unavailable, and stay as they are: errors about the data under the name, about the
-// request itself, and the error of a closed client.
+// unavailable wraps an error of the store with ErrUnavailable. It returns some errors unchanged,
+// since they don't mean that the store is unavailable. These are errors about the data under the
+// name or about the request itself, and the error of a closed client.
 func unavailable(err error) error {
 	if err == nil {
 		return nil
@@ -118,8 +118,8 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// isDisplaced reports whether an error about a claim means that the store has lost the claim,
-// because other data is under its name.
+// isDisplaced reports whether err means that the store has lost a claim because other data is now
+// stored under its name.
 func isDisplaced(err error) bool {
 	return backend.KindOf(err) == backend.Refused && errors.Is(err, ErrConflict)
 }
@@ -135,7 +135,8 @@ func withUnlock(fn, unlock error) error {
 	return both(fn, unlock)
 }
 
-// told wraps two errors. Its text is that of the first, which contains the message of the second.
+// told wraps two errors. Its text is that of the first error, which includes the text of the
+// second.
 type told struct {
 	error
 	also error
@@ -143,7 +144,7 @@ type told struct {
 
 func (t told) Unwrap() []error { return []error{t.error, t.also} }
 
-// both joins two errors in one line. Either may be nil.
+// both joins two errors into one, with a text of one line. Either may be nil.
 func both(a, b error) error {
 	switch {
 	case a == nil:

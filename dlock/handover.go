@@ -8,16 +8,16 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// If the last release of a hold begins while another call of the client waits for the lock, the
-// client hands the lock over without asking the store. The claim stays, with a new holder.
-// Hand-overs of one claim go on for a bounded time, so that the clients of other processes get
-// their turn. The bound also limits how long a lock can be handed over after the store has lost it
-// unnoticed.
+// A client can hand a lock over from one of its calls to the next without asking the store. It does
+// so if another of its calls waits for the lock when the last release of a hold begins. The claim
+// in the store stays, and gets a new holder. Hand-overs of a claim end after a limited time, so
+// that the clients of other processes get their turn. This also limits how long a lock can be
+// handed over after the store has lost it unnoticed.
 
-// handoverEnd returns the time until which a claim may be handed over. While strangers wait, which
-// don't hand locks over, this client doesn't either, since it would have many turns for each of
-// theirs. The exception: if only strangers wait, and there are several of them, the claim may be
-// handed over once.
+// handoverEnd returns the time until which a claim may be handed over. Strangers are waiting
+// clients that don't hand locks over. While strangers wait, this client doesn't hand over either,
+// since it would get many turns for each of theirs. There is one exception: if several strangers
+// wait, and no other clients, the claim may be handed over once.
 func (c *Client) handoverEnd(cl *claim) instant {
 	cr := c.crowds[cl.object.key()]
 	if cr != nil && cr.strangers > 0 && (cl.handed || cr.mixed || cr.strangers == 1) {
@@ -26,8 +26,8 @@ func (c *Client) handoverEnd(cl *claim) instant {
 	return cl.began + c.handover
 }
 
-// passing returns the claim that this client may hand over: the claim of the holder that excludes
-// all others, or the write that is lent to readers.
+// passing returns the claim that this client may hand over. It is the claim of an exclusive holder,
+// or the write that is lent to readers.
 func (o *object) passing() *claim {
 	switch {
 	case o == nil:
@@ -41,18 +41,18 @@ func (o *object) passing() *claim {
 	}
 }
 
-// passesTo reports whether a claim satisfies an acquisition, and may be handed to it. A write also
-// satisfies an acquisition for reading. But a write isn't handed over if its holder has read under
-// it. The store couldn't tell another party's reads under the same owner string from those of the
-// old holder.
+// passesTo reports whether a claim satisfies an acquisition and may be handed to it. A write also
+// satisfies an acquisition for reading. But a write isn't handed over if its holder has also read
+// under it. Reads of the new holder would have the same owner string, so the store couldn't tell
+// them from those of the old holder.
 func (cl *claim) passesTo(a *acquisition) bool {
 	return cl.kind.Passes() && (a.kind == cl.kind || a.kind.Shared()) &&
 		(cl.more == nil || cl.more.inner == nil && cl.more.many == a.o.permits &&
 			cl.more.limit == a.o.limit) && cl.suits(a)
 }
 
-// handOn hands a hold that would be released to the next call in the queue. It returns false if
-// there is no such call.
+// handOn hands the lock of a hold to the next call in the queue, instead of releasing it. It
+// returns false if there is no such call.
 func (c *Client) handOn(h *hold) bool {
 	if h.kind.Shared() {
 		return false // readers share its claim
@@ -65,7 +65,7 @@ func (c *Client) handOn(h *hold) bool {
 	}
 	h.state = released
 	h.count = 0
-	c.endContextsLocked(h, ErrNotHeld) // it has contexts only if fn released more than it took
+	c.endContextsLocked(h, ErrNotHeld) // contexts are left only if fn unlocked too often
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
@@ -80,14 +80,14 @@ func (c *Client) handOn(h *hold) bool {
 // successorLocked returns the call to which a hold can be handed over, or nil if the hold must be
 // released.
 func (c *Client) successorLocked(h *hold) *acquisition {
-	if h.count != 1 || len(h.slot) > 0 || h.state != live { // or its owner goes on with it
+	if h.count != 1 || len(h.slot) > 0 || h.state != live { // its owner still uses it, or it ended
 		return nil
 	}
 	return c.nextLocked(h.claim, h)
 }
 
-// nextLocked returns the call to which a claim can be handed over, or nil. h is the hold that ends,
-// or nil.
+// nextLocked returns the call to which a claim can be handed over, or nil. h is the hold that is
+// ending, if there is one.
 func (c *Client) nextLocked(cl *claim, h *hold) *acquisition {
 	q, now := c.queueLocked(cl), c.now()
 	if q == nil || now >= c.handoverEnd(cl) || !cl.passes(now) {
@@ -104,15 +104,15 @@ func (c *Client) inheritLocked(a *acquisition, cl *claim) {
 	cl.handed = true
 	heir := newHold(a.party, a.kind, cl).beginsLater(c.now())
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
-	cl.object.keep(heir) // first, since an object without a queue and a hold would be dropped
+	cl.object.keep(heir) // first, since dequeueLocked drops an object without a queue and holds
 	c.dequeueLocked(a)
 	c.installLocked(heir)
 	a.via = ViaHandover
 	c.handLocked(a, heir)
 }
 
-// handLocked tells a call that has left the queue which hold it was handed. The answer to the
-// call's own attempt may be lost. So if such an attempt is under way, the alarm ends it soon.
+// handLocked passes a hold to a call that has left the queue. If an attempt of that call is under
+// way, its answer may never come. So the alarm ends such an attempt soon.
 func (c *Client) handLocked(a *acquisition, h *hold) {
 	a.handed = h
 	a.notify()
@@ -121,8 +121,8 @@ func (c *Client) handLocked(a *acquisition, h *hold) {
 	}
 }
 
-// lendLocked lends the write of h to the waiting readers. If they still read when the hand-over
-// time ends, the write is downgraded to a read.
+// lendLocked lets waiting readers share the write of h, without telling the store. If they are
+// still reading when the hand-over time ends, the write is downgraded to a read.
 func (c *Client) lendLocked(h *hold) {
 	cl, o := h.claim, h.claim.object
 	cl.handed = true
@@ -139,8 +139,8 @@ func (c *Client) lendLocked(h *hold) {
 	}
 }
 
-// passOnLocked is called when the last reader has left a lent write. It hands the write to the next
-// call in the queue if that call wants to write, and reports whether it did.
+// passOnLocked is called when the last of the readers that share a write has left. If the next call
+// in the queue wants to write, passOnLocked hands the write to it and returns true.
 func (c *Client) passOnLocked(cl *claim) bool {
 	if cl.kind.Shared() {
 		return false
@@ -155,7 +155,7 @@ func (c *Client) passOnLocked(cl *claim) bool {
 	return true
 }
 
-// lent is a write that is lent to readers.
+// lent is the alarm task of a write that is lent to readers.
 type lent struct{ *claim }
 
 // ring downgrades the write if readers of this client still share it, so that other clients can
@@ -163,7 +163,7 @@ type lent struct{ *claim }
 func (l lent) ring(c *Client, _ instant) { c.backgroundLocked(func() { c.downgrade(l.claim) }) }
 
 // downgrade turns a lent write into a read. It asks the store for a read under the same owner
-// string. Then it releases the write.
+// string, and then releases the write.
 func (c *Client) downgrade(cl *claim) {
 	read := &claim{object: cl.object, kind: protocol.Kind(backend.Read), owner: cl.owner,
 		more: new(more)}
@@ -186,8 +186,8 @@ func (c *Client) downgrade(cl *claim) {
 	}
 }
 
-// mayDowngrade reports whether readers still share the lent write. If so, it records that the read
-// is asked for now.
+// mayDowngrade reports whether readers still share the lent write. If so, it records that the
+// request for the read is sent now.
 func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -203,9 +203,9 @@ func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
 	return sent, true
 }
 
-// downgraded processes the answer to a downgrade's request for a read. done reports that there is
-// nothing left to ask. If the read was granted, downgraded returns the write, which must be
-// released.
+// downgraded processes the answer to a downgrade's request for a read. done says that no further
+// request is needed. If the store granted the read, downgraded returns the write, which the caller
+// must release.
 func (c *Client) downgraded(
 	cl, read *claim, sent instant, res backend.AcquireResult, err error,
 ) (written *claim, done bool) {
@@ -246,9 +246,9 @@ func (c *Client) downgraded(
 	return written, true
 }
 
-// giveBackWrite releases the write of a claim that is now a read. If the store no longer has the
-// write, the write was lost, perhaps before the read was granted. Then another client may have
-// written in between.
+// giveBackWrite releases the write of a claim that was downgraded to a read. If the store no longer
+// has the write, the claim is lost: the write may have ended before the read was granted, and
+// another client may have written in between.
 func (c *Client) giveBackWrite(cl, written *claim) {
 	lease := c.stored(written.Lease())
 	sent := c.now()
@@ -273,27 +273,27 @@ func (c *Client) giveBackWrite(cl, written *claim) {
 
 // take accepts the hold that was handed to a waiting call.
 func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
-	c.abandon(a) // the call may have asked for a claim of its own
+	c.abandon(a) // the call may have asked the store for a claim of its own
 	over := c.over(ctx)
 	c.mu.Lock()
 	defer c.unlock()
 	h := a.handed
 	a.handed = nil
 	c.unscheduleLocked(&a.alarm)
-	a.answered, a.failure = true, nil // this client had the lock, so the store wasn't asked
+	a.answered, a.failure = true, nil // this client held the lock, so no answer was needed
 	switch v := a.variable(); {
 	case h.state == forsaken:
 		c.leaveForsakenLocked(h)
 		return nil, ErrClosed
 	case over != nil:
 		if h.count == 1 {
-			h.claim.Forgo(c.now()) // no call has it yet
+			h.claim.Forgo(c.now()) // no call has accepted it yet
 			h.offered = true       // until it is released
 		}
 		c.backgroundLocked(func() { c.release(context.Background(), h) }) // it may take long
 		return nil, a.giveUp(over)
 	case v != nil && h.count == 0 && a.kind.Shared():
-		return h, nil // another reader of the Locker released it; the call has that reader's
+		return h, nil // another reader of the Locker released h instead of its own hold
 	case c.checkLocked(h):
 		h.offered = false
 		return h, nil
@@ -303,9 +303,10 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 	return nil, errAgain
 }
 
-// postponeLocked delays the next look of the queue's lead until the last release is answered, at
-// most for a third of the lease. Otherwise the lead would be faster than other clients, which wait
-// for the store's message. postponeLocked returns the queue.
+// postponeLocked is called when the last release of a claim begins. It delays the next request of
+// the first call in the queue until the release is answered, for at most a third of the lease.
+// Otherwise that call would be ahead of other clients, which wait for a notification from the
+// store. postponeLocked returns the queue.
 func (c *Client) postponeLocked(cl *claim) *queue {
 	q := c.queueLocked(cl)
 	if q == nil {

@@ -20,22 +20,22 @@ type Hold struct {
 	watch  runtime.Cleanup
 }
 
-// A stay is a hold that was acquired, with the context of its call. For several locks, only ctx is
-// set. It is their common context, a *several.
+// A stay is an acquired hold, together with the context of its call. For several locks, only ctx is
+// set, to the common context of the locks, which is a *several.
 type stay struct {
 	locker *Locker
 	hold   *hold
 	ctx    context.Context
-	alone  bool // its party makes no other calls, so only its function can have left a re-entry
-	whole  bool // re-entries that the function hasn't unlocked are also released
+	alone  bool // whether only the function that was called can have re-entered the hold
+	whole  bool // whether re-entries that the function didn't unlock are also released
 }
 
 // Acquire waits for the lock as [Locker.LockContext] does, and returns a Hold. If ctx names an
 // owner, or comes from another hold of this lock, Acquire acts for it, and re-enters its hold.
-// Otherwise the Hold is an owner of its own. Two such Holds of one Locker exclude each other, and
-// are separate from the Locker's plain calls. With Wait(0), Acquire gives up with [ErrNotAcquired]
-// if someone else holds the lock. The errors are those of LockContext. The context of the Hold ends
-// with ctx. To bound only the wait, use [Wait].
+// Otherwise it acts for a new owner. Two Holds with new owners exclude each other, even from one
+// Locker, and are separate from the Locker's plain calls. With Wait(0), Acquire gives up with
+// [ErrNotAcquired] if someone else holds the lock. The errors are those of LockContext. The context
+// of the Hold ends with ctx. To bound only the wait, use [Wait].
 func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, error) {
 	got, err := l.enter(ctx, acquireOptions{}, opts)
 	if err != nil {
@@ -44,7 +44,7 @@ func (l *Locker) Acquire(ctx context.Context, opts ...AcquireOption) (*Hold, err
 	return newHandle(got), nil
 }
 
-// newHandle returns the Hold for an acquired stay.
+// newHandle returns the Hold for a stay.
 func newHandle(got stay) *Hold {
 	h := &Hold{stay: got}
 	h.watch = runtime.AddCleanup(h, got.locker.client.droppedHold, got.hold)
@@ -83,7 +83,7 @@ func (h *Hold) Context() context.Context {
 	if h.given.Load() {
 		d.end()
 	}
-	h.watch.Stop() // a caller that has the context hasn't dropped the Hold
+	h.watch.Stop() // d is watched instead, since the caller may keep only the context
 	return d
 }
 
@@ -139,7 +139,7 @@ func (h *Hold) Err() error {
 	return s.locker.stateOf(s.hold, given)
 }
 
-// stateOf returns the error with which a hold has ended, or nil. given says that Release was
+// stateOf returns the error that says how a hold has ended, or nil. given says that Release was
 // called.
 func (l *Locker) stateOf(h *hold, given bool) error {
 	c := l.client
@@ -321,9 +321,9 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 	return err
 }
 
-// giveBack releases the hold of a function that has returned. If the function has re-entered the
-// lock without unlocking it again, a goroutine that it started may still need the lock. So giveBack
-// only logs that, unless s.whole is set. Then it also releases those re-entries.
+// giveBack releases the hold of a function that has returned. If the function re-entered the lock
+// and didn't unlock it again, a goroutine that it started may still need the lock. In that case
+// giveBack only logs this. But if s.whole is set, it also releases the re-entries.
 func (s *stay) giveBack(ctx context.Context) error {
 	c := s.locker.client
 	err := c.releaseWithin(ctx, s.hold)
@@ -341,9 +341,9 @@ func (s *stay) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// reportLeft is called when a function whose party makes no other calls has returned. It returns
-// how many releases of the hold are still due. It logs that number, together with the party's reads
-// under the write.
+// reportLeft returns how many unlocks of a hold are missing after its function has returned. It
+// logs that number, together with that of missing unlocks of reads under the write. It must be
+// called only if no other calls use the hold's party.
 func (c *Client) reportLeft(h *hold, released bool) (left int) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -365,7 +365,7 @@ func (c *Client) reportLeft(h *hold, released bool) (left int) {
 	return left
 }
 
-// withoutCancel is [context.WithoutCancel]. It allocates nothing if ctx never ends.
+// withoutCancel is like [context.WithoutCancel], but allocates nothing if ctx never ends.
 func withoutCancel(ctx context.Context) context.Context {
 	if ctx.Done() == nil {
 		return ctx
@@ -380,10 +380,10 @@ type holdContext struct {
 	context.Context // ends with the caller's context, with the hold, and at the release
 	id              identity
 	line            *lifeline
-	watch           runtime.Cleanup // of a Hold: notices that it was dropped
+	watch           runtime.Cleanup // for a Hold: detects that it was dropped
 }
 
-// A lifeline lets a hold end a context.
+// A lifeline lets a hold end one of its contexts.
 type lifeline struct{ cancel context.CancelCauseFunc }
 
 // Err returns an error if the context has ended.
@@ -424,7 +424,7 @@ func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 	return d
 }
 
-// end ends the context, because its hold is released.
+// end ends the context, because its hold is being released.
 func (d *holdContext) end() {
 	d.watch.Stop()
 	d.line.cancel(nil)
@@ -459,7 +459,7 @@ func (c *Client) lostChannel(h *hold) <-chan struct{} {
 	return t.over[0].over
 }
 
-// within reports whether ctx comes from the hold.
+// within reports whether ctx is, or is derived from, a context of the hold.
 func (h *hold) within(ctx context.Context) bool {
 	for id := identityOf(ctx); id != nil; id = id.outer {
 		if id.hold == h {

@@ -32,17 +32,17 @@ type HoldInfo struct {
 	// It is empty unless [WithCallers] is set.
 	Caller string
 
-	Since   time.Time // when its request was sent, or when the lock was handed over
-	Until   time.Time // it is held at least until then: see [Hold.Until]
-	Renewed bool      // it has no fixed lease
+	Since   time.Time // when the acquiring request was sent, or the lock was handed over
+	Until   time.Time // the time until which it is sure to be held: see [Hold.Until]
+	Renewed bool      // whether it is renewed; false for a fixed lease
 
 	// Lease is the lease requested from the store. While the store answers renewals, at least two
 	// thirds of it remain.
 	Lease time.Duration
 
 	Count   int    // the number of unlocks that release it
-	Permits int    // of a Semaphore
-	Token   uint64 // of a fenced lock; otherwise 0
+	Permits int    // the number of permits, for a Semaphore
+	Token   uint64 // the fencing token; 0 if there is none
 }
 
 // WaitInfo describes a call that waits for a lock, as the client knows it.
@@ -54,10 +54,10 @@ type WaitInfo struct {
 	Caller string // as in HoldInfo
 
 	Since time.Time // when the call began
-	Until time.Time // when it gives up; zero if that isn't known
-	Place int       // in this client's queue for the lock, from 1
+	Until time.Time // when the call gives up; zero if unknown
+	Place int       // the place in this client's queue for the lock, from 1
 
-	Permits int // of a Semaphore
+	Permits int // the number of permits, for a Semaphore
 }
 
 // Holds returns the client's current holds, oldest first. It doesn't ask the store.
@@ -140,7 +140,7 @@ type Stats struct {
 	NotAcquired, Canceled, Failed uint64
 
 	Released            uint64 // unlocks, whatever their outcome
-	Lost                uint64 // lost holds, also those with a fixed lease
+	Lost                uint64 // lost holds, including those with a fixed lease
 	Renewed, NotRenewed uint64 // renewals of single locks, with and without an answer
 
 	Closed bool // whether the client is closed
@@ -174,28 +174,28 @@ type Holder struct {
 	Note string
 
 	Kind      backend.Kind  // Exclusive for plain, fenced and fair locks
-	Count     int           // how often it holds the lock, or how many permits it has
-	Remaining time.Duration // how long it lasts without renewal; negative if it never ends
+	Count     int           // how often it holds the lock, or how many permits it holds
+	Remaining time.Duration // how long the hold lasts without renewal; negative if it never ends
 
-	Kept bool // its holder has released it, but it stays taken: see [AtLeast], [Client.Once]
+	Kept bool // whether it was released but stays taken: see [AtLeast], [Client.Once]
 }
 
 // LockInfo is a lock as the store knows it.
 //
-// If the lock has no holders, the Kind means nothing unless it is Permits. Then the name belongs to
-// a semaphore, and can't be used for another kind of lock. On Redis and Valkey a semaphore's limit
-// is a plain number, so the name may also be that of another program's key.
+// If the lock has no holders, its Kind means nothing, except for Permits. That kind says that the
+// name belongs to a semaphore, and can't be used for another kind of lock. On Redis and Valkey a
+// semaphore's limit is a plain number, so the name may also be that of another program's key.
 type LockInfo struct {
 	Name    string
 	Kind    backend.Kind // Exclusive for plain, fenced and fair locks; Write for read-write locks
-	Holders []Holder     // a writer before readers; the first thousand
+	Holders []Holder     // a writer comes before readers; at most a thousand
 	More    int          // how many other holders there are
-	Line    []string     // the ids in line for a fair lock, in order; the first thousand
-	Limit   int          // a semaphore's permits, as last told to the store; 0: not known
+	Line    []string     // the ids in the line of a fair lock, in order; at most a thousand
+	Limit   int          // a semaphore's number of permits, as last set; 0 if unknown
 }
 
-// Inspect asks the store who holds the lock or the permits with the given name, whatever its kind.
-// A LockInfo without Holders describes a free lock. Errors are those of [Locker.IsLocked]. If the
+// Inspect asks the store who holds the lock, of any kind, or the permits with the given name. A
+// LockInfo without Holders describes a free lock. Errors are those of [Locker.IsLocked]. If the
 // store can't say, the error wraps [errors.ErrUnsupported].
 func (c *Client) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	mustBeContext(ctx)
@@ -237,7 +237,7 @@ func newLockInfo(i backend.Inspection) LockInfo {
 	return info
 }
 
-// noteMark stands between a client's id and its note.
+// noteMark separates the client's id from the note in an owner string.
 const noteMark = " note="
 
 // partsOf returns the client's id and the note in an owner string. Both are empty unless the string
@@ -283,8 +283,8 @@ func (c *Client) Locks(ctx context.Context, prefix string) iter.Seq2[LockInfo, e
 	}
 }
 
-// likely reports whether this is a lock, and not data that merely looks like one. On Redis and
-// Valkey a hash with one counter and an expiry looks like a lock.
+// likely reports whether i describes a lock, rather than data that only looks like one. On Redis
+// and Valkey a hash with one counter and an expiry looks like a lock.
 func (i *LockInfo) likely() bool {
 	return i.Kind == backend.Permits || slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Client != "" })
 }
@@ -300,7 +300,7 @@ func (c *Client) list(ctx context.Context, req backend.ListRequest) (backend.Lis
 		return backend.ListResult{}, fmt.Errorf("%s can't list its locks: %w", c.store.Name,
 			errors.ErrUnsupported)
 	}
-	// Without a limit, since a scan takes long.
+	// There is no time limit, since a scan takes long.
 	res, err := steps.DoWithin(ctx, c.store, 0, nil, steps.Of(c.store.Lister.List), req)
 	if err != nil {
 		return backend.ListResult{}, c.stepError(ctx, err)

@@ -10,10 +10,11 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// Each call that waits for a fair lock has its own place in the store's line. So no call leads, and
-// the lock isn't handed over inside the client. The store gives the lock to the first in line, and
-// notifies its client. A place expires unless it is renewed. The client renews the places of all
-// its waiting calls with a single request, the look.
+// Each call that waits for a fair lock has its own place in a line in the store. The store gives
+// the lock to the first in line, and notifies its client. So a client's waiting calls don't have a
+// leader, and don't hand the lock over among themselves. A place expires unless it is renewed. The
+// client renews the places of all its calls that wait for a lock with a single request, called a
+// look. The answer to a look also says who holds the lock.
 
 // Times for places in line.
 const (
@@ -23,12 +24,12 @@ const (
 	longestTrip = 10 * time.Second // longest wait for an answer
 )
 
-// keeping holds the fields that a queue needs to keep its places.
+// keeping contains the fields that a queue needs to keep its places.
 type keeping struct {
 	look    alarm   // of the next look
 	looking bool    // a look is under way
-	soon    bool    // another look immediately follows the one under way
-	looks   backoff // pauses if the store doesn't tell of grants
+	soon    bool    // whether another look must follow the one under way
+	looks   backoff // pauses between looks if the store sends no notifications
 	fails   backoff
 	reports backoff // pauses between failures in the log
 	report  instant // when the next failure may be logged
@@ -37,13 +38,13 @@ type keeping struct {
 	slow bool          // the last look wasn't answered in time
 }
 
-// A lineLook is the task of looking at a line on behalf of all its waiting calls.
+// A lineLook is an alarm task that looks at a line for all calls that wait in it.
 type lineLook struct{ *queue }
 
 func (l lineLook) ring(c *Client, _ instant) { c.lookAtLineLocked(l.queue) }
 
-// lookAtLineLocked starts a look, which keeps the places of all calls in a queue. If a look is
-// under way, the new one follows it.
+// lookAtLineLocked starts a look, which renews the places of all calls in a queue. If a look is
+// under way, another one follows it.
 func (c *Client) lookAtLineLocked(q *queue) {
 	if q.looking {
 		q.soon = true
@@ -69,7 +70,8 @@ func (q *queue) claims() []*claim {
 	return claims
 }
 
-// keepPlaces makes one look, which renews the places of these claims, and schedules the next look.
+// keepPlaces makes one look, which renews the places of the given claims. It also schedules the
+// next look.
 func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	c.mu.Lock()
 	place, patience := q.placeLasts(), q.patience()
@@ -107,7 +109,7 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	if a := q.waiting(res.Holder); a != nil {
 		lease := res.Remaining
 		if lease < 0 {
-			lease = keepInterval // the store doesn't know it; the renewal comes sooner
+			lease = keepInterval // not known to the store; the first renewal comes sooner than this
 		}
 		c.grantedLocked(q, a, sent, lease)
 	}
@@ -123,12 +125,12 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 // placeLasts returns the lease of a place.
 func (q *queue) placeLasts() time.Duration { return linePlace + 2*q.trip }
 
-// patience returns how long a look may take. If a look is lost, the next one still comes before the
-// places end, unless answers take about 2 s.
+// patience returns how long to wait for the answer to a look. If that answer is lost, the next look
+// still renews the places in time, unless answers take about 2 s.
 func (q *queue) patience() time.Duration { return max(keepInterval, 2*q.trip) }
 
-// took records how long an answer took, or that none came in time. If two answers in a row come too
-// late, took assumes a longer round trip to the store.
+// took records how long an answer took, or that none came in time. If two answers in a row are
+// late, took increases the estimate of the round trip to the store.
 func (q *queue) took(trip time.Duration, late bool, err error) {
 	switch {
 	case err == nil:
@@ -141,10 +143,11 @@ func (q *queue) took(trip time.Duration, late bool, err error) {
 	}
 }
 
-// far reports whether a grant with that lease would always arrive too late to be renewed.
+// far reports whether the store is so far away that a grant with the given lease always comes too
+// late to be renewed.
 func (q *queue) far(lease time.Duration) bool { return q.trip >= protocol.Promised(lease)/2 }
 
-// askLocked makes the calls of some claims ask the store themselves.
+// askLocked makes the calls that wait for the given claims send requests of their own to the store.
 func (q *queue) askLocked(claims []*claim) {
 	for a := q.first; a != nil; a = a.next {
 		if a.h != nil && slices.Contains(claims, a.h.claim) {
@@ -155,8 +158,9 @@ func (q *queue) askLocked(claims []*claim) {
 	}
 }
 
-// lookedLocked records what a look may have left in the store. If it may have restored the place of
-// a call that has left the line meanwhile, the place is taken back.
+// lookedLocked records which places a look may have renewed in the store. If one of them belongs to
+// a call that has left the line in the meantime, lookedLocked starts to remove that place in the
+// background.
 func (c *Client) lookedLocked(claims []*claim, sent instant, place time.Duration, err error) {
 	unknown := err != nil && backend.KindOf(err) == backend.Unknown
 	for _, cl := range claims {
@@ -177,7 +181,7 @@ func (c *Client) lookedLocked(claims []*claim, sent instant, place time.Duration
 // waitsLocked reports whether a queue still has waiting calls.
 func (c *Client) waitsLocked(q *queue) bool { return q.first != nil && !c.closed }
 
-// waiting returns the acquisition with the given owner string, or nil.
+// waiting returns the waiting call with the given owner string, or nil.
 func (q *queue) waiting(owner string) *acquisition {
 	for a := q.first; a != nil && owner != ""; a = a.next {
 		if a.h != nil && a.h.claim.owner == owner {
@@ -226,7 +230,7 @@ func (c *Client) reportLineLocked(q *queue, err error) {
 func (c *Client) placeTurnLocked(q *queue, a *acquisition) move {
 	switch {
 	case !a.fresh, a.barred():
-	case a.h != nil && a.h.claim.noted: // an attempt could move it to the end of the line
+	case a.h != nil && a.h.claim.noted: // an attempt could move the call to the end of the line
 		a.fresh = false
 		c.lookAtLineLocked(q)
 	default:
@@ -237,14 +241,14 @@ func (c *Client) placeTurnLocked(q *queue, a *acquisition) move {
 	return a.wait()
 }
 
-// barred reports whether a plain call can't have the lock because its Locker has a lost hold that
-// wasn't unlocked.
+// barred reports whether a plain call can't have the lock yet, because the last hold of its Locker
+// was lost and must be unlocked first.
 func (a *acquisition) barred() bool {
 	v := a.variable()
 	return v != nil && v.hold != nil && v.hold.state == lost
 }
 
-// placedLocked records that the store has given a waiting call a place.
+// placedLocked records that the store has given a waiting call a place in line.
 func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration) {
 	if a.barred() {
 		c.abandonLocked(a)
@@ -256,15 +260,15 @@ func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration)
 	}
 	switch {
 	case q.subscribed == standing && a.sent <= q.stood:
-		// The store may have given the call the lock before the subscription began. The last look
-		// didn't ask about this call, so another one does.
+		// The store may have granted the lock to this call before the subscription began, so that
+		// no notification comes. The last look didn't ask about this call, so look again.
 		c.lookAtLineLocked(q)
 	case !q.looking:
 		c.hastenLocked(&q.look, c.nextKeepLocked(q, remaining))
 	}
 }
 
-// granted is called when the store reports that it has given the lock to a place.
+// granted is called when the store reports that it has given the lock to a call in line.
 func (c *Client) granted(q *queue, g backend.Grant) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -273,10 +277,11 @@ func (c *Client) granted(q *queue, g backend.Grant) {
 	} // otherwise it has been released already
 }
 
-// grantedLocked makes a waiting call the holder of a lock that the store gave it for lease, if the
-// call can renew it in time. If the call can't, its place is or will be lost, and a look restores
-// it. But if the store is so far away that the next grant would also come too late, the call asks
-// for the lock with its own lease. Then the store may put it before all others.
+// grantedLocked processes the store's grant of the lock to a waiting call, for the given lease. If
+// the call can renew that lease in time, it becomes the holder. Otherwise its place in line is
+// lost, or soon will be, and a look restores it. But if the store is so far away that later grants
+// would also come too late, the call asks for the lock with its own lease. Then the store may put
+// it ahead of all others.
 func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true
 	since, lease = min(since, c.now()), min(lease, longestLease)
@@ -298,12 +303,12 @@ func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease ti
 	}
 }
 
-// admitLocked makes a waiting call the holder of the lock, which the store has given to it for a
-// short time. The time for which the call wanted the lock begins now. If it began with the grant,
-// it could already have passed when the call hears of the grant.
+// admitLocked makes a waiting call the holder of the lock, which the store has granted to it for a
+// short time. The lease that the call asked for counts from now. If it counted from the grant, it
+// could be over before the call learns of the grant.
 func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration) {
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == live {
-		c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // the store gives away only a free lock
+		c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // a grant means that the old hold is gone
 		return
 	}
 	h, cl := a.h, a.h.claim
@@ -317,7 +322,7 @@ func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration)
 	a.via = ViaGranted
 	c.handLocked(a, c.grantLocked(h, since))
 	if a.o.keeps {
-		c.hastenLocked(&cl.alarm, c.now()) // the store learns of the keep only by a renewal
+		c.hastenLocked(&cl.alarm, c.now()) // only a renewal tells the store about Keep
 	}
 	h.offered = true
 }
@@ -335,8 +340,8 @@ func (c *Client) leavePlacesLocked(o *object, v *variable) {
 	}
 }
 
-// returnLocked makes the plain calls of a Locker that was unlocked stand in line, if they have no
-// places.
+// returnLocked makes the plain calls of a Locker that was unlocked get a place in line again, if
+// they have none.
 func (c *Client) returnLocked(q *queue, v *variable) {
 	for a := q.first; a != nil; a = a.next {
 		if a.variable() == v && (a.h == nil || !a.h.claim.noted) && !a.trying {

@@ -23,10 +23,10 @@ import (
 //
 // Making a Locker is cheap and does no I/O. A handler can make one per request.
 //
-// A call whose context names an owner (see [WithOwner]), or comes from a [Hold] of the same lock,
-// such as that of a [Locker.Do], acts for that owner or hold, and re-enters it. Unlock with the
-// context that you locked with. With the context of a Hold that has ended, locking and unlocking
-// fail with [ErrLost] or [ErrNotHeld].
+// If the context of a call names an owner (see [WithOwner]), the call acts for that owner, and
+// re-enters its hold. The same is true if the context comes from a [Hold] of the same lock, for
+// example from [Locker.Do]. Unlock with the context that you locked with. With the context of a
+// Hold that has ended, locking and unlocking fail with [ErrLost] or [ErrNotHeld].
 //
 // If a Locker is dropped while its plain calls hold the lock, the client logs that when it notices,
 // and keeps renewing the lock. A Locker is safe for concurrent use. It must not be copied. Its
@@ -35,7 +35,7 @@ type Locker struct {
 	client *Client
 	name   string
 	kind   protocol.Kind
-	owner  Owner     // the party of the plain calls; if zero, plain is the party
+	owner  Owner     // the party of the plain calls; if it is zero, plain is the party
 	plain  *variable // the state of the plain calls
 
 	defaults []AcquireOption // for its acquiring calls; usually none
@@ -49,8 +49,8 @@ type variable struct {
 
 	// Guarded by Client.mu.
 	waiting int32 // plain calls in the queue
-	hold    *hold // from a lock to its unlock; a reader's only until it is lost
-	owed    int   // unlocks that are due for forgotten lost holds of readers
+	hold    *hold // the hold from lock to unlock; for reads, only until it is lost
+	owed    int   // the number of unlocks still due for reads whose loss was forgotten
 }
 
 // newLocker returns a Locker for a kind of lock.
@@ -96,8 +96,8 @@ func (l *Locker) For(o Owner) *Locker {
 // [FixedLease] or a [RenewedLease]. Lock ignores [Wait], since it couldn't report that it gave up.
 // TryLock with Wait as a default waits that long. With Wait(0) it doesn't wait.
 //
-// An invalid option (nil, a lease that is too short) makes the calls fail, and Lock panic. With
-// itself doesn't fail.
+// If an option is invalid, such as nil or a lease that is too short, With itself doesn't fail.
+// Instead, the new Locker's calls fail, and its Lock panics.
 func (l *Locker) With(opts ...AcquireOption) *Locker {
 	l.mustBeMade()
 	with := newLocker(l.client, l.kind, l.name)
@@ -128,7 +128,7 @@ func (l *Locker) Lock() {
 	}
 }
 
-// isHopeless reports whether a Lock can't go on after an error.
+// isHopeless reports whether it is useless to retry after err.
 func isHopeless(err error) bool {
 	for _, why := range []error{ErrClosed, ErrConflict, ErrUpgrade, errors.ErrUnsupported,
 		errEmptyName} {
@@ -154,8 +154,8 @@ func (l *Locker) Unlock() {
 	}
 }
 
-// mayHaveLost reports whether the owner of the plain calls may have had a hold whose loss the
-// client has forgotten.
+// mayHaveLost reports whether an unlock that finds no hold may be for one whose loss the client has
+// forgotten. That is possible only if the plain calls act for an owner.
 func (l *Locker) mayHaveLost() bool {
 	c := l.client
 	c.mu.Lock()
@@ -242,7 +242,7 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, c.stepError(ctx, err)
 		}
-		if res.Released || !kind.Shared() { // otherwise our readers may share a lent write
+		if res.Released || !kind.Shared() { // otherwise readers of this client may share a write
 			c.struck(l, kind, mine)
 		}
 		if res.Released || l.storedKind() == kind {
@@ -251,16 +251,16 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	}
 }
 
-// claimsOf returns this client's claims on a Locker's lock that end if the lock is forced as that
-// kind.
+// claimsOf returns this client's claims on a Locker's lock that end if the lock is forced as the
+// given kind.
 func (c *Client) claimsOf(l *Locker, kind protocol.Kind) []*claim {
 	c.mu.Lock()
 	defer c.unlock()
 	return c.claimsLocked(c.objectLocked(l.kind, l.name), kind)
 }
 
-// claimsLocked returns this client's claims on a lock that end if the lock is forced as that kind.
-// Reads under a write end with the write, not with the reads of others.
+// claimsLocked returns this client's claims on a lock that end if the lock is forced as the given
+// kind. Reads under a write end together with the write, and not when reads are forced.
 func (c *Client) claimsLocked(o *object, kind protocol.Kind) []*claim {
 	var claims []*claim
 	if o != nil && kind.Many() {
@@ -284,7 +284,7 @@ func (c *Client) claimsLocked(o *object, kind protocol.Kind) []*claim {
 	return claims
 }
 
-// goesWith reports whether a reader's claim ends if a lock of the given kind is forced.
+// goesWith reports whether a claim that readers hold ends if the lock is forced as the given kind.
 func (cl *claim) goesWith(kind protocol.Kind) bool {
 	if !cl.kind.Shared() {
 		return !kind.Shared() // it is a lent write
@@ -292,9 +292,10 @@ func (cl *claim) goesWith(kind protocol.Kind) bool {
 	return kind.Shared() == (cl.retain() == nil)
 }
 
-// struck is called after a request that has forced a lock. It ends the claims in mine, which this
-// client held before the request. The client may have acquired other claims before the store
-// carried out the request, which then ended those as well. So the client asks the store about them.
+// struck is called after the store has forced a lock for this client. It ends the claims in mine,
+// which this client held before the request. The client may have acquired other claims before the
+// store carried out the request, which then ended those as well. So struck asks the store about
+// them.
 func (c *Client) struck(l *Locker, kind protocol.Kind, mine []*claim) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -441,13 +442,14 @@ func (l *Locker) unlockPlain(ctx context.Context) error {
 		if !l.kind.Shared() {
 			return ErrNotHeld
 		}
-		// Other calls have fully released that hold. This call releases another hold of the Locker.
+		// Other calls have fully released that hold in the meantime. Try another hold of the
+		// Locker.
 	}
 }
 
 // plainHold returns the hold that a plain unlock releases. If several calls read through one
-// Locker, lost holds come first. So the other readers keep their holds, whichever of the calls
-// unlocks.
+// Locker, lost holds come first. So the readers with valid holds keep them, no matter which of the
+// calls unlocks first.
 func (l *Locker) plainHold() (*hold, error) {
 	c := l.client
 	c.mu.Lock()
@@ -512,8 +514,9 @@ func (l *Locker) keeps() error {
 	}
 }
 
-// look asks the store about the lock. If the lock seems free, but a downgrade or a loan has changed
-// its kind in the store meanwhile, look asks again.
+// look asks the store about the lock. If the lock seems free, but its kind in the store has changed
+// in the meantime, look asks again. The kind changes when a write is lent to readers, or downgraded
+// to a read.
 func (l *Locker) look(ctx context.Context) (backend.LookResult, error) {
 	for {
 		kind := l.storedKind()
@@ -524,8 +527,8 @@ func (l *Locker) look(ctx context.Context) (backend.LookResult, error) {
 	}
 }
 
-// storedKind returns the kind of the Locker's lock in the store. It is a write if readers of this
-// client share a lent write.
+// storedKind returns the kind of the Locker's lock in the store. If readers of this client share a
+// write, this is a write.
 func (l *Locker) storedKind() protocol.Kind {
 	if cl := l.lent(); cl != nil {
 		return protocol.Kind(backend.Write)
@@ -533,8 +536,8 @@ func (l *Locker) storedKind() protocol.Kind {
 	return l.kind
 }
 
-// lent returns the write that readers of this client share, if the Locker is for reading. The store
-// knows only a writer.
+// lent returns the write that readers of this client share, or nil. While they share it, the store
+// knows only a writer. lent returns nil unless the Locker is for reading.
 func (l *Locker) lent() *claim {
 	if !l.kind.Shared() {
 		return nil
@@ -559,7 +562,8 @@ func (l *Locker) lookFor(ctx context.Context, req backend.LookRequest) (backend.
 	return res, nil
 }
 
-// stepError returns the error of a single step. If the end of ctx is the reason, the error says so.
+// stepError returns the error of a single step. If the step failed because ctx ended, the error
+// says so.
 func (c *Client) stepError(ctx context.Context, err error) error {
 	err = unavailable(err)
 	if why := c.over(ctx); why != nil {
@@ -568,8 +572,8 @@ func (c *Client) stepError(ctx context.Context, err error) error {
 	return err
 }
 
-// count returns the number of unlocks that the caller owes. It is 0 unless the caller's hold is
-// valid both in this client and in the store.
+// count returns the number of unlocks after which the caller no longer holds the lock. It is 0
+// unless the caller's hold is valid both in this client and in the store.
 func (l *Locker) count(ctx context.Context) (int, error) {
 	if err := l.usable(ctx); err != nil {
 		return 0, err
@@ -587,7 +591,7 @@ func (l *Locker) count(ctx context.Context) (int, error) {
 	}
 }
 
-// asked returns the valid hold of a caller, or nil, and the request that asks the store about it.
+// asked returns the caller's valid hold, or nil, and a request that asks the store about that hold.
 func (l *Locker) asked(who caller) (*hold, backend.LookRequest) {
 	l.client.mu.Lock()
 	defer l.client.unlock()
@@ -598,8 +602,8 @@ func (l *Locker) asked(who caller) (*hold, backend.LookRequest) {
 	return h, h.claim.lookRequest()
 }
 
-// counted returns the number of unlocks that the caller owes, given the store's answer about its
-// hold h. ok is false if the claim has been downgraded since the request was made.
+// counted returns the result of count, given the store's answer about the caller's hold h. ok is
+// false if the claim was downgraded after the request was made.
 func (l *Locker) counted(
 	who caller, h *hold, kind protocol.Kind, res backend.LookResult,
 ) (n int, ok bool) {
@@ -629,7 +633,7 @@ func (l *Locker) presentLocked(who caller) *hold {
 	if who.hold == nil || who.hold.kind != l.kind {
 		h := l.client.currentLocked(l.client.objectLocked(l.kind, l.name), l.kind, who.party)
 		if h != nil && h.offered {
-			return nil // its call hasn't returned yet, and perhaps won't take the hold
+			return nil // not yet accepted by the call that it was offered to
 		}
 		return h
 	}

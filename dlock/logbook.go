@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// A logbook writes log records in its own goroutine, which runs while there are records. A logger
-// that is slow or hangs must not delay renewals, or the report of a loss.
+// A logbook writes log records in a goroutine of its own, so that a logger that is slow or hangs
+// doesn't delay renewals or the report of a loss. The goroutine runs only while there are records.
 type logbook struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
 	waiting []record
-	dropped int           // how many records were dropped for lack of room
+	dropped int           // the number of records that were dropped for lack of room
 	done    chan struct{} // closed when all records are written; nil if the goroutine isn't running
 }
 
@@ -45,7 +45,7 @@ func (b *logbook) add(records ...record) {
 	}
 }
 
-// write writes records until none is left, or until the logger ends this goroutine.
+// write writes records until none are left, or until the logger ends this goroutine.
 func (b *logbook) write() {
 	over := false
 	defer func() {
@@ -136,10 +136,11 @@ func (c *Client) debug(msg string, args ...any) {
 	c.log.add(record{time.Now(), slog.LevelDebug, msg, args})
 }
 
-// warn logs a warning. c.mu need not be held. If it is, use warnLocked.
+// warn logs a warning. If c.mu is held, use warnLocked instead.
 func (c *Client) warn(msg string, args ...any) { c.log.add(warning(msg, args...)) }
 
-// warnLocked logs a warning once c.mu is free, after all ends and tales.
+// warnLocked logs a warning once c.mu is unlocked, after all functions passed to laterLocked and
+// traceLocked.
 func (c *Client) warnLocked(msg string, args ...any) {
 	c.records = append(c.records, warning(msg, args...))
 }

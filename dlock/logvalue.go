@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// When users log values of this package, the attributes have the same names as those of the
-// package's own log records, such as name, kind and holder.
+// The LogValue methods use the same names for attributes as the package's own log records, such as
+// name, kind and holder.
 
 // mostLogged is the maximum number of names that a list in the log contains.
 const mostLogged = 10

@@ -9,20 +9,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A lookout lets a call look into the store repeatedly, until it sees the expected state. The store
-// tells it when to look. It also polls now and then, since messages get lost, and leases end
-// without one.
+// A lookout tells a call when to ask the store again, until the call finds the state that it waits
+// for. It listens for notifications from the store. It also polls now and then, since notifications
+// may get lost, and the end of a lease causes none.
 type lookout struct {
 	client   *Client
 	end      context.CancelFunc // stops listening
 	woken    chan struct{}
-	told     atomic.Bool // the store sends messages about changes
-	polls    backoff     // pauses between looks if it doesn't send any
+	told     atomic.Bool // whether the store sends notifications
+	polls    backoff     // pauses between looks if there are no notifications
 	failures backoff
 }
 
-// lookOut returns a lookout, which listens until its close is called or ctx ends. lookOut sets Wake
-// and Watches of the request.
+// lookOut returns a lookout that listens until it is closed or ctx ends. It subscribes with req,
+// and sets Watches and Wake in it.
 func (c *Client) lookOut(ctx context.Context, req backend.SubscribeRequest) *lookout {
 	ctx, end := context.WithCancel(ctx)
 	w := &lookout{client: c, end: end, woken: make(chan struct{}, 1)}
@@ -51,9 +51,9 @@ func (w *lookout) wake() {
 	}
 }
 
-// wait waits until the next look is due. remaining is how long the state that the last look saw
-// will last; it is 0 or less if unknown. wait returns false if the call or the client has ended, so
-// that no look follows.
+// wait waits until it is time to ask the store again. remaining is how long the state that the last
+// answer reported will last, and 0 or less if that is unknown. wait returns false if the call or
+// the client has ended, so that there is no further request.
 func (w *lookout) wait(ctx context.Context, remaining time.Duration) bool {
 	w.failures.reset()
 	wait, jitter := longestPause(w.client.lease), longestJitter
@@ -67,8 +67,8 @@ func (w *lookout) wait(ctx context.Context, remaining time.Duration) bool {
 	return w.sleep(ctx, wait+rand.N(min(wait/10, jitter)+1))
 }
 
-// waitAfter waits for the next look after a look that failed with err. It returns false if no look
-// follows.
+// waitAfter waits before the next request after one that failed with err. It returns false if there
+// must be no further request.
 func (w *lookout) waitAfter(ctx context.Context, err error) bool {
 	return backend.KindOf(err) != backend.Refused &&
 		w.sleep(ctx, w.failures.next(firstBackoff, longestPause(w.client.lease)))

@@ -41,8 +41,8 @@ func assign(shards []string, seats []int) []int {
 	return own
 }
 
-// deal gives spare shards to seats that have fewer than most. It takes pairs of a shard and a seat
-// in the order of their scores, highest first, and returns the shards that are left.
+// deal gives spare shards to seats that have fewer than most shards. It goes through the pairs of a
+// shard and a seat by their scores, highest first. It returns the shards that are left over.
 func deal(own []int, hashes []uint64, spare, seats []int, load map[int]int, most int) (left []int) {
 	free := slices.DeleteFunc(slices.Clone(seats), func(seat int) bool { return load[seat] >= most })
 	var all offers
@@ -73,7 +73,7 @@ func deal(own []int, hashes []uint64, spare, seats []int, load map[int]int, most
 	return left
 }
 
-// An offer is a shard's highest score among some seats.
+// An offer pairs a shard with the seat for which it has the highest score.
 type offer struct {
 	score       uint64
 	shard, seat int
@@ -138,8 +138,8 @@ func split(hashes []uint64, k int) []int {
 	return own
 }
 
-// gives returns how many shards each seat gives to the next seat, which takes n in all. Each shard
-// comes from the seat that has the most at that time.
+// gives returns how many shards each seat gives to a new seat, which takes n in all. Each of these
+// shards comes from the seat that has the most shards at that point.
 func gives(of [][]int, n int) []int {
 	given := make([]int, len(of))
 	next := len(of)

@@ -16,24 +16,25 @@ import (
 
 // Times of the loop.
 const (
-	quiet     = 300 * time.Millisecond // how long the seats must stay unchanged before they count
-	loudest   = 4 * quiet              // after this time even seats that still change count
-	jitter    = 50 * time.Millisecond  // the longest wait between a bell and the look
+	quiet     = 300 * time.Millisecond // how long seats must be unchanged before they take effect
+	loudest   = 4 * quiet              // after this time even changing seats take effect
+	jitter    = 50 * time.Millisecond  // the longest wait from a bell to the look that follows it
 	lookAgain = 200 * time.Millisecond // the pause after a failed look
-	lineUp    = 2*quiet + jitter       // how long others take to queue for a leaver's shards
+	lineUp    = 2*quiet + jitter       // the time to queue for the shards of a member that leaves
 )
 
 // Run makes this process a member until ctx ends. For each shard that the member owns, it calls fn
 // in a separate goroutine. The context of fn ends when the shard moves to another member (with
 // cause [ErrMoved]), when ctx ends, when the shard is lost (a [*dlock.Loss]), and when the client
 // is closed ([dlock.ErrClosed]). The Err of that context checks the clock. The context has the
-// values of ctx, but none of its owners and holds. Each run is a separate owner, and re-enters its
-// shard's lock with its context. A re-entry that fn hasn't unlocked ends when fn has returned.
+// values of ctx, but none of its owners and holds. Each run is a separate owner, and can re-enter
+// its shard's lock with its context. Re-entries that fn doesn't unlock are released when fn has
+// returned.
 //
-// fn should return soon once its context has ended, since no member works on the shard until then.
-// Use [Shard.Finishing] to finish work already begun. If fn returns before its context has ended,
-// whatever it returns, this member keeps the shard and calls fn again after a second, with a new
-// token.
+// fn should return soon once its context has ended, since no other member works on the shard until
+// fn has returned. Use [Shard.Finishing] to finish work already begun. If fn returns before its
+// context has ended, whatever it returns, this member keeps the shard and calls fn again after a
+// second, with a new token.
 //
 // When ctx ends, Run tells the other members, ends all runs, and releases each shard as soon as its
 // run has returned. Then it returns a [*dlock.Error] with the error and cause of ctx. Wait until it
@@ -45,7 +46,7 @@ const (
 // read-write locks, or can't list their holders.
 //
 // If fn panics, all other runs are told to return. Run panics when they have returned, or after
-// their grace. An fn that ends its goroutine counts as returned.
+// their grace. If fn ends its goroutine with [runtime.Goexit], that counts as a return.
 func (s *Set) Run(ctx context.Context, fn func(ctx context.Context, shard *Shard) error) error {
 	if ctx == nil {
 		panic("shards: the context is nil")
@@ -94,7 +95,7 @@ func (s *Set) over() {
 	s.running, s.seen, s.owners = false, nil, nil
 }
 
-// A membership is one call of Run. Its fields are used only by its loop, unless their comments say
+// A membership is one call of Run. Only the loop of Run uses its fields, unless their comments say
 // otherwise.
 type membership struct {
 	set    *Set
@@ -107,18 +108,18 @@ type membership struct {
 	released   <-chan struct{} // gets a value when the bell is released
 	presence   *dlock.Hold
 	seating    seating
-	said       bool // all other members can see heard
+	said       bool // whether all other members can see heard
 	heard      note // this member's note as it was last published
-	frozen     bool // a writer holds the lock that members read
+	frozen     bool // whether a writer holds the lock that members hold for reading
 
 	view    *view          // the latest complete view
-	seats   []int          // the seats that count
-	pending []int          // the seats seen last, which count when they stop changing
+	seats   []int          // the seats in effect
+	pending []int          // the seats seen last, which take effect when they stop changing
 	changed time.Time      // when pending last changed
 	first   time.Time      // when pending first differed from seats
 	ghosts  map[int]ghost  // seats of members that have vanished
 	owners  memo           // the owners of all shards
-	keepers memo           // the owners if the ghosts still had their seats
+	keepers memo           // the owners of all shards if the ghosts still had their seats
 	last    Change         // the last change that was reported
 	woken   chan struct{}  // gets a value when a run has ended
 	ended   sync.WaitGroup // all runs
@@ -126,9 +127,8 @@ type membership struct {
 	reports time.Time // when a lasting problem was last logged
 }
 
-// A ghost is a member that has vanished without announcing that it leaves. Perhaps the member is
-// still there, for example if the store has lost its data. For a while no run is ended because of
-// the ghost's absence.
+// A ghost is a member that has vanished without announcing it. It may still be running, for example
+// if the store has lost its data. So for a while, no run ends because of its absence.
 type ghost struct {
 	member *member
 	until  time.Time
@@ -217,7 +217,7 @@ func (m *membership) over() error {
 
 var errPanicked = errors.New("a run has panicked")
 
-// An endError is the error of a context and its cause.
+// An endError combines the error of a context with its cause.
 type endError struct{ err, cause error }
 
 func (e *endError) Error() string   { return e.cause.Error() }
@@ -254,7 +254,8 @@ func (m *membership) loop() error {
 	}
 }
 
-// rest waits until the next look is due: after d, or on a signal.
+// rest waits until it is time to look at the members again, which is after d or earlier on a
+// signal.
 func (m *membership) rest(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -275,8 +276,8 @@ func (m *membership) rest(d time.Duration) {
 	}
 }
 
-// round looks once, and returns how long to wait before the next look. It returns only errors that
-// another attempt can't fix.
+// round looks at the members once, acts on what it sees, and returns how long to wait before the
+// next round. It returns an error only if another attempt can't help.
 func (m *membership) round() (next time.Duration, err error) {
 	v, err := m.look()
 	switch {
@@ -322,8 +323,8 @@ func (m *membership) round() (next time.Duration, err error) {
 	return next, nil
 }
 
-// look returns the current view. It returns nil if there are more members than the store lists, in
-// which case the last view stays in force.
+// look asks the store for the members, and returns a new view. If there are more members than the
+// store lists, it returns nil, and the last view stays in force.
 func (m *membership) look() (*view, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, m.lease/3)
 	defer cancel()
@@ -338,8 +339,8 @@ func (m *membership) look() (*view, error) {
 	return newView(info.Holders), nil
 }
 
-// haunt adds members that have vanished to the ghosts. It drops ghosts that are back, were
-// replaced, or have been gone for long.
+// haunt updates the ghosts. It adds members that have vanished since the last view. It removes
+// ghosts that are back, have been gone for long, or have lost their seats to other members.
 func (m *membership) haunt(now time.Time, v *view) {
 	if m.view != nil {
 		for seat, before := range m.view.taken {
@@ -353,8 +354,9 @@ func (m *membership) haunt(now time.Time, v *view) {
 	})
 }
 
-// say publishes this member's note. It acquires a new read with the new note, releases the previous
-// read, and rings the bell. It gives up when end ends.
+// say publishes this member's note. It acquires a read lock with the new note, releases the read
+// lock with the previous note, and rings the bell, which makes the others look. It gives up when
+// the context end ends.
 func (m *membership) say(end context.Context) error {
 	ctx, cancel := bounded(end, m.lease/3)
 	defer cancel()
@@ -378,15 +380,16 @@ func (m *membership) say(end context.Context) error {
 	return nil
 }
 
-// giveBack releases the presence. If that fails, the presence ends with its lease. Until then a
-// newer note of this member counts instead of its note.
+// giveBack releases m.presence, which is the hold with this member's previous note. If that fails,
+// the hold ends with its lease. Until then a newer note of this member takes precedence over its
+// note.
 func (m *membership) giveBack(ctx context.Context) {
 	if err := m.presence.Release(ctx); err != nil && !errors.Is(err, dlock.ErrLost) {
 		m.report("what this member was can't be taken back", err)
 	}
 }
 
-// freeze records whether a writer holds, or waits for, the lock that members read.
+// freeze records whether a writer holds, or waits for, the lock that members hold for reading.
 func (m *membership) freeze(frozen bool) {
 	if frozen && !m.frozen {
 		m.set.log.Error("shards: somebody holds the members' lock for writing: none can change",
@@ -395,9 +398,9 @@ func (m *membership) freeze(frozen bool) {
 	m.frozen = frozen
 }
 
-// count makes new seats count once they have been unchanged for a while, since one change of seats
-// is often followed by others, and each could move shards. It returns how long to wait until the
-// seats count.
+// count puts new seats into effect once they have been unchanged for a while. It waits because one
+// change of seats is often followed by others, and each could move shards. It returns how long to
+// wait until the seats take effect.
 func (m *membership) count(now time.Time, seats []int) (wait time.Duration) {
 	if !slices.Equal(seats, m.pending) {
 		if slices.Equal(m.pending, m.seats) {
@@ -444,7 +447,7 @@ func (m *membership) apply() {
 		lists[has.list] = true
 	}
 	c.Lists = len(lists)
-	all := len(m.seats) > 0 // all counting seats are taken; otherwise a shard is free only briefly
+	all := len(m.seats) > 0 // whether all seats are taken; if not, shards are free only briefly
 	for _, seat := range m.seats {
 		all = all && m.view.taken[seat] != nil
 	}
@@ -486,7 +489,7 @@ func (m *membership) tell(c Change) {
 // startLocked starts the run of a shard, unless there is one.
 func (m *membership) startLocked(shard string) {
 	if m.set.runs[shard] != nil {
-		return // the run may be ending; apply starts it again afterwards
+		return // if that run is ending, apply starts another one afterwards
 	}
 	r := &run{
 		set: m.set, shard: shard, values: m.ctx, fn: m.fn, starts: m.starts, since: time.Now(),
@@ -552,12 +555,12 @@ func (m *membership) leave(why error) {
 	}
 }
 
-// leavePatience is how long a member that leaves tries to tell the others. A process that is about
-// to end has little time.
+// leavePatience is how long a leaving member tries to tell the others. A process that is about to
+// end has little time.
 const leavePatience = 2 * time.Second
 
-// bounded returns a context that ends when end does, or after d. It carries no values, since with
-// an owner among them, members in one process could re-enter each other's locks.
+// bounded returns a context that ends when end does, or after d. It carries no values. If they
+// included an owner, members in one process could re-enter each other's locks.
 func bounded(end context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	stop := context.AfterFunc(end, cancel)

@@ -11,17 +11,17 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A note is a member's description of itself for all others. The member holds a read of the set's
-// read-write lock, with this text as the note of the hold.
+// A note describes a member to all other members. The member holds the set's read-write lock for
+// reading, and attaches the text of its note to that hold with dlock.HolderNote.
 type note struct {
 	run     string // identifies the call of Run
-	version int    // of a member's notes, only the one with the highest version counts
+	version int    // only the note with a member's highest version counts
 	state   state
 	seats   []int // in ascending order
-	place   int   // its place among members that wait for seats; 0 if it doesn't wait
+	place   int   // the place among members that wait for seats; 0 if it doesn't wait
 	weight  int   // how many seats it wants
 	list    list  // the shards that it knows
-	most    int   // the most shards that it takes; 0: any number
+	most    int   // the maximum number of shards that it takes; 0 for no limit
 	address string
 }
 
@@ -29,8 +29,8 @@ type note struct {
 type state byte
 
 const (
-	waits   state = 'w' // it waits for its first seat
-	young   state = 'y' // it took its seats when no other member was in the state seated
+	waits   state = 'w' // waits for its first seat
+	young   state = 'y' // has seats, but took them while no other member was seated
 	seated  state = 'm'
 	leaving state = 'l'
 )
@@ -102,14 +102,15 @@ func parse(text string) (note, bool) {
 	return n, ok && !slices.ContainsFunc(n.seats, func(seat int) bool { return seat > mostSeat })
 }
 
-// mostSeat is the highest seat that a note may name. It limits the time that a wrong note can cost.
+// mostSeat is the highest seat that a note may name. It limits the work that a wrong note can
+// cause.
 const mostSeat = 1 << 16
 
-// A member is a member of the set as it was last seen.
+// A member describes one member of the set, as it was last seen.
 type member struct {
 	note
 	client string
-	left   time.Duration // until it counts as gone, unless it renews
+	left   time.Duration // the time until it counts as gone, unless it renews its hold
 }
 
 // lacks returns the number of seats that a member waits for.
@@ -120,11 +121,11 @@ func (m *member) lacks() int {
 	return max(0, m.weight-len(m.seats))
 }
 
-// A view is the result of one look at all members. They are in the order of their run ids.
+// A view is the result of one look at all members, which are sorted by run id.
 type view struct {
 	members []*member
 	taken   map[int]*member // the member on each seat
-	next    time.Duration   // until the first of them counts as gone, unless it renews; 0: never
+	next    time.Duration   // the time until one of them is gone unless it renews; 0 if never
 }
 
 // newView creates a view from the holders' notes.
@@ -155,9 +156,9 @@ func newView(holders []dlock.Holder) *view {
 	return v
 }
 
-// seat gives a member its seats. If two members claim the same seat, a seated one takes precedence
-// over a young one, and otherwise the smaller run id wins. All members see the same notes, so they
-// agree.
+// seat records which seats a member has. If two members claim the same seat, a seated one takes
+// precedence over a young one, and otherwise the one with the smaller run id. All members see the
+// same notes, so they agree.
 func (v *view) seat(m *member) {
 	for _, seat := range m.seats {
 		if has := v.taken[seat]; has == nil || has.state == young && m.state == seated {

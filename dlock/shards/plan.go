@@ -43,8 +43,7 @@ func newList(names []string) list {
 	return list{digest: base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])}
 }
 
-// knows reports whether a member with list l is certain to know a shard, given that the shard is in
-// the list other.
+// knows reports whether a member with list l certainly knows a shard that is in the list other.
 func (l list) knows(shard string, other list) bool {
 	if l.digest != other.digest || l.numbered == 0 {
 		return l.digest == other.digest
@@ -54,9 +53,9 @@ func (l list) knows(shard string, other list) bool {
 }
 
 // wanted returns the member that should run each shard while the given seats are taken, from the
-// point of view of a member with the list mine. That is the owner of the shard's seat if it is
-// certain to know the shard, and otherwise a deputy that knows it. Members whose lists agree come
-// to the same result.
+// point of view of a member with the list mine. That is the member on the shard's seat if that
+// member certainly knows the shard, and otherwise a deputy that knows it. Members whose lists agree
+// come to the same result.
 func wanted(names []string, mine list, seats []int, taken map[int]*member) map[string]*member {
 	all := make(map[string]*member, len(names))
 	if len(seats) == 0 {
@@ -67,7 +66,7 @@ func wanted(names []string, mine list, seats []int, taken map[int]*member) map[s
 	for _, seat := range seats {
 		m := taken[seat]
 		if m == nil {
-			continue // the member has just left, and its shards have no owner
+			continue // the member has just left, so its shards have no owner for now
 		}
 		sitting[seat] = m
 		if m.list.digest == mine.digest && m.list.numbered > longest.numbered {
@@ -170,8 +169,8 @@ func bound(shards []string, members []*member, taken map[int]*member) {
 	}
 }
 
-// deputy returns the member that runs a shard unknown to its owner. That is the member with the
-// highest score among those that know the shard, or nil if none does.
+// deputy returns the member that runs a shard because the shard's owner doesn't know it. That is
+// the member with the highest score among those that know the shard, or nil if none does.
 func deputy(shard string, mine list, taken map[int]*member) (best *member) {
 	h := hash([]string{shard})[0]
 	var highest uint64

@@ -33,7 +33,7 @@ func (s *Shard) Finishing() context.Context { return s.finishing }
 
 // Times between attempts.
 const (
-	restartPause = time.Second // before a run that returned early is started again
+	restartPause = time.Second // the pause before a run that returned early is started again
 	firstPause   = 50 * time.Millisecond
 	longestPause = 5 * time.Second
 )
@@ -45,12 +45,12 @@ type run struct {
 	set    *Set
 	shard  string
 	values context.Context // the context of Run
-	wanted context.Context // ends with the cause when the shard is no longer wanted
+	wanted context.Context // ends when the shard is no longer wanted; the cause says why
 	drop   context.CancelCauseFunc
 	lock   *dlock.Locker
 	fn     func(context.Context, *Shard) error
-	starts chan struct{} // has room for a limited number of attempts
-	since  time.Time     // when it began to wait for the lock
+	starts chan struct{} // its capacity limits the number of concurrent attempts
+	since  time.Time     // when the run began to wait for the lock
 
 	info     ShardInfo // guarded by Set.mu
 	panicked func(any)
@@ -113,7 +113,7 @@ func (r *run) enter(s State) {
 // once acquires the shard's lock, runs fn, and releases the lock. It reports whether fn ran. If fn
 // returned early, err is fn's error. If fn didn't run, err is the reason.
 func (r *run) once() (began bool, err error) {
-	select { // a short attempt comes first, since a wait may be long
+	select { // the limit is only for the first attempt, which doesn't wait
 	case r.starts <- struct{}{}:
 	case <-r.wanted.Done():
 		return false, r.wanted.Err()
@@ -125,11 +125,12 @@ func (r *run) once() (began bool, err error) {
 	return began, err
 }
 
-// attempt is like once, but limits the wait for the lock. It calls tried when the wait has ended.
+// attempt is like once, but with a limited wait for the lock. It calls tried when the wait has
+// ended.
 func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err error) {
-	// The context of a hold ends with that of its acquisition. So the causes that end the wait
-	// alone are removed as soon as the lock is held. The context has no owner, since two members in
-	// one process with the same owner would not exclude each other.
+	// ctx ends if the shard is no longer wanted, or if the attempt takes too long. The context of
+	// the hold ends with ctx, so neither may end ctx once the lock is held. ctx has no owner, since
+	// two members in one process with the same owner would not exclude each other.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	unwanted := context.AfterFunc(r.wanted, cancel)
@@ -165,7 +166,7 @@ func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err 
 }
 
 // giveBack releases the re-entries that fn made with the context of its hold and didn't unlock.
-// Otherwise the shard would be held and renewed for ever.
+// Otherwise the shard would be held and renewed forever.
 func (r *run) giveBack(inside context.Context) {
 	left := 0
 	for r.lock.UnlockContext(inside) == nil {
@@ -182,7 +183,7 @@ type returned struct{ err error }
 
 func (r *returned) Error() string { return r.err.Error() }
 
-// call runs fn in a goroutine of its own, so that an fn that ends its goroutine counts as returned.
+// call runs fn in a separate goroutine, so that it counts as a return if fn ends that goroutine.
 func (r *run) call(held context.Context) error {
 	token, _ := dlock.Token(held)
 	ctx := newRunContext(held, r.values)
@@ -244,9 +245,9 @@ func (r *run) call(held context.Context) error {
 	return &returned{err}
 }
 
-// finish waits until a run has returned, and tells it to return when that is due. It returns the
-// time at which it told the run, or zero. It calls overdue if the run doesn't return within its
-// grace.
+// finish waits until a run has returned. If the run must end before that, finish tells it to
+// return, and calls overdue if it doesn't return within its grace. finish returns the time at which
+// it told the run to return, or the zero time.
 func (r *run) finish(
 	ctx, finishing *runContext, done <-chan struct{}, overdue func(told time.Time),
 ) (told time.Time) {

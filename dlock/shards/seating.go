@@ -17,15 +17,15 @@ type seating struct {
 
 	known  map[int]bool // seats that were taken while this member waited
 	joined time.Time    // when it began to wait
-	grown  time.Time    // when it is no longer young
+	grown  time.Time    // when it stops being young
 }
 
-// sit reads all notes in the view, and updates this member's own note. changed reports whether the
-// note must be published now. Otherwise next is how long until the note would change without new
-// information, or 0 if it wouldn't.
+// sit updates this member's own note from a view of all notes. changed reports whether the note
+// must be published now. Otherwise next is the time until the note will change even if the view
+// doesn't, or 0 if it won't.
 func (s *seating) sit(now time.Time, v *view) (changed bool, next time.Duration) {
 	me := v.find(s.self.run)
-	if me == nil { // the member is new, or was lost and keeps its seats that are still free
+	if me == nil { // the member is new, or was lost; it keeps those of its seats that are free
 		s.self.seats = slices.DeleteFunc(s.self.seats, func(seat int) bool {
 			return v.taken[seat] != nil
 		})
@@ -69,7 +69,8 @@ func (s *seating) move(now time.Time, v *view) (changed bool, next time.Duration
 	return changed || took, next
 }
 
-// waitForSeats places this member behind all waiting members, if it lacks seats.
+// waitForSeats puts this member last among the members that wait for seats, if it has fewer seats
+// than it wants.
 func (s *seating) waitForSeats(now time.Time, v *view) {
 	s.self.place = 0
 	if len(s.self.seats) == 0 {
@@ -85,8 +86,8 @@ func (s *seating) waitForSeats(now time.Time, v *view) {
 	s.self.place, s.joined, s.known = last+1, now, map[int]bool{}
 }
 
-// take takes the seats that this member may take now. Seats that other members left while it waited
-// are available at once, and other seats after a while.
+// take takes the free seats that this member may take now. Seats that other members left while this
+// one waited may be taken at once, and other seats only after a while.
 func (s *seating) take(now time.Time, v *view) (took bool, next time.Duration) {
 	top, lacking, before := -1, 0, 0
 	settled := false // another member is seated

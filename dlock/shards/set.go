@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Causes of the end of a run's contexts. Other causes are a [*dlock.Loss], [dlock.ErrClosed] and
-// the cause of Run's own context.
+// Causes with which the contexts of a run end. Other causes are a [*dlock.Loss], [dlock.ErrClosed]
+// and the cause of Run's own context.
 var (
 	// ErrMoved says that the shard now belongs to another member.
 	ErrMoved = errors.New("the shard is another member's")
@@ -65,8 +65,8 @@ func WithLogger(l *slog.Logger) Option { return func(s *Set) { s.log = l } }
 // WithTrace makes the set call functions at events: see [Trace]. The default is none.
 func WithTrace(t Trace) Option { return func(s *Set) { s.trace = t } }
 
-// A Set is one member's part of shared work: see [New]. It is safe for concurrent use, and must not
-// be copied.
+// A Set is this process's membership in a group of processes that share work: see [New]. It is safe
+// for concurrent use, and must not be copied.
 type Set struct {
 	client  *dlock.Client
 	name    string
@@ -92,9 +92,9 @@ type Set struct {
 	owners  map[string]*member // by shard, from the members seen last
 }
 
-// New returns this process's part of the work with the given name. The list contains the names of
-// all shards, in any order. A name may be any non-empty string. Creating a Set is cheap, and does
-// no I/O.
+// New returns a Set for the work with the given name, in which this process takes part. The list
+// contains the names of all shards, in any order. A name may be any non-empty string. Creating a
+// Set is cheap, and does no I/O.
 //
 // Members should have the same list. While lists differ, as in a deploy, each shard of any list is
 // run by a member that knows it, and loads may be uneven. Lists of [Numbered] need no further care.
@@ -146,7 +146,7 @@ func (s *Set) SetWeight(n int) {
 	s.wake()
 }
 
-// mostWeight is the maximum weight of a member. It keeps notes short.
+// mostWeight is the maximum weight of a member. It limits the length of notes.
 const mostWeight = 32
 
 // wake makes Run look at the members again.
@@ -167,7 +167,7 @@ func (s *Set) Joined() <-chan struct{} { return s.joined }
 type ShardInfo struct {
 	Name  string
 	State State
-	Owner string    // the id of the owner's client; empty if it has none
+	Owner string    // the id of the owner's client; empty if the shard has no owner
 	Token uint64    // see [Shard.Token]; 0 if not known
 	Since time.Time // when the state began; zero if not known
 	Err   error     // the error of the last run or attempt; nil if there was none
@@ -182,9 +182,9 @@ const (
 	Held      State = "held"      // in Table: a member holds it
 	Waiting   State = "waiting"   // in Mine: this member waits for its lock
 	Running   State = "running"   // in Mine: fn runs
-	Finishing State = "finishing" // in Mine: fn has been told to return
+	Finishing State = "finishing" // in Mine: fn was told to return
 	Overdue   State = "overdue"   // in Mine: fn hasn't returned within its grace
-	Failing   State = "failing"   // in Mine: fn has returned early, and is called again soon
+	Failing   State = "failing"   // in Mine: fn returned early, and will be called again soon
 )
 
 // Mine returns the shards that this member runs or waits for, by name. It doesn't ask the store.
@@ -203,7 +203,7 @@ func (s *Set) Mine() []ShardInfo {
 	return all
 }
 
-// Member is a member of a set, as it describes itself.
+// Member is a member of a set, with what it publishes about itself.
 type Member struct {
 	Client  string // its client's id: see [dlock.WithClientID]
 	Run     string // distinguishes members of that client
@@ -211,10 +211,10 @@ type Member struct {
 	State   string // "waiting" for a seat, "young", "seated" or "leaving"
 	Seats   []int
 	Weight  int
-	Cap     int           // see [Cap]; 0: any number
-	List    string        // the same text for all members with the same list
-	Shards  int           // its number of shards if its list is from [Numbered]; otherwise 0
-	Left    time.Duration // until it counts as gone, unless it renews
+	Cap     int           // see [Cap]; 0 for no limit
+	List    string        // identifies its list; the same for all members with that list
+	Shards  int           // the length of its list if that is from [Numbered]; otherwise 0
+	Left    time.Duration // the time until it counts as gone, unless it renews its hold
 }
 
 func (m *member) public() Member {
@@ -231,9 +231,9 @@ func (m *member) public() Member {
 	}
 }
 
-// Owner returns the owner of a shard, and reports whether there is one, according to the members
-// that this one saw last. The result is only a hint for routing, since the shard may be moving.
-// Owner doesn't ask the store, and finds no owner before Run has joined.
+// Owner returns the member that owns a shard, and reports whether there is one. It relies on the
+// members that this one saw last. The result is only a hint for routing, since the shard may be
+// moving. Owner doesn't ask the store, and finds no owner before Run has joined.
 func (s *Set) Owner(shard string) (Member, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,7 +320,7 @@ var (
 	shardsBack = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}")
 )
 
-// check returns the error in the arguments of New, or nil.
+// check returns an error if an argument or option of New is invalid.
 func (s *Set) check() error {
 	switch {
 	case s.name == "":

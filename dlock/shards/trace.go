@@ -15,8 +15,8 @@ type Trace struct {
 	// End is called when a run has returned, before the shard is released.
 	End func(RunEnd)
 
-	// Change is called when the members, or their notes, have changed. When Run returns, it is
-	// called with no members.
+	// Change is called when the members, or what they tell about themselves, have changed. When Run
+	// returns, it is called with no members.
 	Change func(Change)
 }
 
@@ -24,7 +24,7 @@ type Trace struct {
 type RunStart struct {
 	Set, Shard string
 	Token      uint64
-	Waited     time.Duration // the time since the member wanted the shard, or since its last run
+	Waited     time.Duration // how long the member wanted the shard, or the time since its last run
 }
 
 // RunEnd is the end of a run, or of its grace.
@@ -34,7 +34,8 @@ type RunEnd struct {
 	Ran        time.Duration
 	Finished   time.Duration // the time since the run was told to return; 0 if it wasn't
 	Overdue    bool
-	// why it was told to return, as [context.Cause] of its context; nil if it wasn't
+	// Cause says why the run was told to return. It is the [context.Cause] of the run's context, or
+	// nil if the run wasn't told.
 	Cause error
 	Err   error // the error that the run returned
 }
@@ -45,7 +46,7 @@ type Change struct {
 	Members int
 	Seats   int
 	Mine    int  // the number of shards that this member wants
-	Lists   int  // the number of different lists; above 1: members disagree
+	Lists   int  // the number of different lists; above 1 if members disagree
 	Free    int  // the number of shards for which no member has room
-	Frozen  bool // a writer holds the members' lock, so that nothing can change
+	Frozen  bool // whether a writer holds the members' lock, so that nothing can change
 }

@@ -1,6 +1,6 @@
-// Package protocol determines what a client of package dlock may conclude from its requests to a
-// store and the answers. It uses no goroutines, clocks, contexts, mutexes or I/O: its callers pass
-// the time. A test enforces that.
+// Package protocol decides what a client of package dlock may conclude from the requests that it
+// sends to a store, and from the answers. It uses no goroutines, clocks, contexts, mutexes or I/O:
+// its callers pass the time. A test enforces that.
 package protocol
 
 import "time"
@@ -8,7 +8,8 @@ import "time"
 // An Instant is a time on the monotonic clock of a client.
 type Instant = time.Duration
 
-// 1/driftShare of each lease is held in reserve, since clocks differ in speed.
+// driftShare sets the reserve for differences in the speed of clocks. It is 1/driftShare of each
+// lease.
 const driftShare = 100
 
 // Promised returns how much of a granted lease can be relied on.

@@ -2,11 +2,12 @@ package protocol
 
 import "github.com/seed951563bd/distsync/backend"
 
-// A Kind is a kind of lock, or a side of one. Its methods describe everything that is special about
-// it. No other code distinguishes kinds.
+// A Kind is a kind of lock, or a side of one. Its methods describe how it differs from other kinds.
+// No other code distinguishes kinds.
 type Kind backend.Kind
 
-// A Family is a set of kinds. Within a family, a name stands for one lock, whatever the kind.
+// A Family is a set of kinds. In a family, locks with the same name are one lock, even if their
+// kinds differ.
 type Family uint8
 
 // The families of kinds.
@@ -17,7 +18,7 @@ const (
 	Families // the number of families
 )
 
-// Representative returns a kind of the family, for questions that any of its kinds can answer.
+// Representative returns one of the family's kinds, for questions that any of them can answer.
 func (f Family) Representative() backend.Kind {
 	switch f {
 	case ReadWrites:
@@ -50,18 +51,18 @@ func (k Kind) String() string { return backend.Kind(k).String() }
 // Family returns the family of the kind.
 func (k Kind) Family() Family { return rules[k].family }
 
-// Shared reports whether any number of parties may hold the lock on shared claims. Their re-entries
-// are counted in the client alone.
+// Shared reports whether any number of parties may hold the lock through shared claims. Re-entries
+// of such holds are counted only in the client.
 func (k Kind) Shared() bool { return rules[k].shared }
 
-// Many reports whether any number of parties may hold the lock, each on a claim of its own. Such a
+// Many reports whether any number of parties may hold the lock, each through its own claim. Such a
 // claim isn't re-entered.
 func (k Kind) Many() bool { return rules[k].many }
 
 // Passes reports whether a claim can go from holder to holder without a request to the store.
 func (k Kind) Passes() bool { return rules[k].passes }
 
-// Notes reports whether waiters leave a note in the store. Other calls let a noted waiter go first.
+// Notes reports whether waiters leave a note in the store, so that other calls let them go first.
 func (k Kind) Notes() bool { return rules[k].notes }
 
 // Numbered reports whether claims have fencing tokens.

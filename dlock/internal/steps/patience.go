@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A caller waits for a step for as long as the answer may be useful: for a lease, within these
-// limits. A slow store may need longer than a short lease to refuse a request. A step about a very
-// long lease shouldn't hang for the whole lease.
+// These are limits on how long a caller waits for a step, which is otherwise the length of the
+// lease. With a short lease, a slow store may need longer than that to refuse a request. With a
+// very long lease, a step shouldn't hang for the whole lease.
 const (
 	Shortest = time.Second
 	Longest  = 30 * time.Second
@@ -18,7 +18,7 @@ const (
 func About(lease time.Duration) time.Duration { return min(max(lease, Shortest), Longest) }
 
 // A Patience makes contexts that end after a certain time, with cause ErrUnanswered. Calls that
-// begin at about the same time share one, and so share its timer.
+// begin at about the same time share a context and its timer.
 type Patience struct {
 	store  *Store
 	d      time.Duration
@@ -55,8 +55,8 @@ func (p *Patience) context() *shared {
 	return s
 }
 
-// bounded returns a context for a step. It ends when ctx does, when End is called, or after d,
-// unless d is 0.
+// bounded returns a context for a step. It ends when ctx ends or End is called. Unless d is 0, it
+// also ends after d.
 func (s *Store) bounded(ctx context.Context, d time.Duration) (context.Context, func()) {
 	if end, ok := ctx.Deadline(); d == 0 || ok && time.Until(end) <= d {
 		return s.UntilEnd(ctx)
@@ -76,8 +76,8 @@ func (s *Store) bounded(ctx context.Context, d time.Duration) (context.Context, 
 	return ctx, func() { stop(); cancel() }
 }
 
-// UntilEnd returns a context that ends when ctx does or when End is called. Call stop when the
-// context is no longer needed.
+// UntilEnd returns a context that ends when ctx ends or End is called. Call stop when the context
+// is no longer needed.
 func (s *Store) UntilEnd(ctx context.Context) (until context.Context, stop func()) {
 	if p, ok := ctx.(*shared); ok {
 		return p.untilEnd, func() {}

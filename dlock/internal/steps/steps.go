@@ -1,6 +1,6 @@
 // Package steps carries out the steps of a store, which are requests to it. A caller gets the
-// answer to its step, or leaves when its time is up, even if the store or the store's client hangs.
-// The package knows nothing about locks and holds.
+// answer to its step, or stops waiting when its time is up, even if the store or the store's client
+// hangs. The package knows nothing about locks and holds.
 package steps
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// ErrUnanswered says that the caller of a step left before the answer came, so it is unknown
-// whether the step was carried out.
+// ErrUnanswered says that the caller of a step stopped waiting before the answer came, so it is
+// unknown whether the step was carried out.
 var ErrUnanswered = errors.New("the store has not answered")
 
 // A Store is a session with a store. Its methods may be called concurrently.
@@ -25,11 +25,11 @@ type Store struct {
 	Limits  backend.Limits
 	Name    string // in errors
 
-	// Observe, unless it is nil, is called after each step, with its context and request. Set it
-	// before the first step.
+	// Observe, if not nil, is called after each step, with the context and request of the step. It
+	// must be set before the first step.
 	Observe func(ctx context.Context, req any, took time.Duration, err error)
 
-	patience *Patience // of steps about a lease of the usual length
+	patience *Patience // for steps about a lease of the usual length
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 
@@ -53,8 +53,8 @@ func Open(b backend.Backend, lease time.Duration) *Store {
 // Context returns a context that ends when End is called.
 func (s *Store) Context() context.Context { return s.ctx }
 
-// Prompt reports whether the steps of the store never wait. If so, no caller can leave a step, and
-// none needs to.
+// Prompt reports whether the steps of the store never wait. Callers of such steps can't stop
+// waiting early, and don't need to.
 func (s *Store) Prompt() bool { return s.Steps == backend.StepsNeverWait }
 
 // Go runs f in a goroutine that Wait waits for. After Refuse or End it does nothing.
@@ -80,8 +80,8 @@ func (s *Store) End(why error) {
 	s.cancel(why)
 }
 
-// Wait waits for all steps and goroutines, including those that the store's client has left behind.
-// Call it after End, and after the session was closed.
+// Wait waits for all steps and goroutines, including those that the store's client has left
+// running. Call it after End, and after the session was closed.
 func (s *Store) Wait() {
 	s.running.Wait()
 	if s.Settle != nil {
@@ -100,10 +100,10 @@ func (s *Store) begin() error {
 	return nil
 }
 
-// A Step is a function that takes a step of a session.
+// A Step is a function that carries out a step on a session.
 type Step[Req, Res any] = func(backend.Session, context.Context, Req) (Res, error)
 
-// Of turns a step of one of the session's capabilities into a Step.
+// Of returns a Step that calls do, which is a method of one of the session's capabilities.
 func Of[Req, Res any](do func(context.Context, Req) (Res, error)) Step[Req, Res] {
 	return func(_ backend.Session, ctx context.Context, req Req) (Res, error) {
 		return do(ctx, req)
@@ -115,10 +115,10 @@ func Do[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Req)
 	return DoWithin(ctx, s, s.patience.d, nil, do, req)
 }
 
-// DoWithin takes a step. The caller leaves it when the context ends, after the patience, or when
-// End is called. Then the error is ErrUnanswered, or the step's own. A patience of 0 means no
-// limit. If late isn't nil, it is called with an answer that comes after the caller has left.
-// Callers can't leave the steps of a prompt store.
+// DoWithin takes a step. It stops waiting for the answer when ctx ends, when the patience has run
+// out, or when End is called. The error is then ErrUnanswered, or the step's own. A patience of 0
+// means no limit. If late isn't nil, it is called with an answer that comes too late. With a prompt
+// store, DoWithin always waits for the answer.
 func DoWithin[Req, Res any](
 	ctx context.Context, s *Store, patience time.Duration, late func(Res, error),
 	do Step[Req, Res], req Req,
@@ -152,8 +152,8 @@ func unobserved[Req, Res any](
 	return aside(ctx, s, s.running.Done, late, do, req)
 }
 
-// Last takes a step, even after End. Wait doesn't wait for it. The caller leaves it when the
-// context ends.
+// Last takes a step, even after End. It stops waiting for the answer when ctx ends. Wait doesn't
+// wait for such a step.
 func Last[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Req) (Res, error) {
 	if s.Steps == backend.StepsReturn {
 		return here(ctx, s, do, req)
@@ -168,7 +168,7 @@ func here[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Re
 	return res, unanswered(ctx, err)
 }
 
-// unanswered returns the error of a step. It returns ErrUnanswered instead of the error of ctx,
+// unanswered returns the error of a step. It returns ErrUnanswered in place of the error of ctx,
 // since the caller knows that ctx has ended.
 func unanswered(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -177,9 +177,9 @@ func unanswered(ctx context.Context, err error) error {
 	return err
 }
 
-// aside takes a step in a goroutine, which calls done when the step has ended. It returns
-// ErrUnanswered if ctx ends before the answer. Then, if late isn't nil, late is called with the
-// answer.
+// aside takes a step in a goroutine, which calls done when the step has ended. If ctx ends before
+// the answer comes, aside returns ErrUnanswered. The later answer is then passed to late, unless
+// late is nil.
 func aside[Req, Res any](
 	ctx context.Context, s *Store, done func(), late func(Res, error), do Step[Req, Res], req Req,
 ) (Res, error) {
@@ -194,7 +194,7 @@ func aside[Req, Res any](
 		answers <- answer{res, err}
 		if late != nil && left.Load() {
 			select {
-			case a := <-answers: // the caller has left without it
+			case a := <-answers: // the caller has stopped waiting for it
 				late(a.res, a.err)
 			default:
 			}

@@ -15,15 +15,16 @@ type Answer[Res any] struct {
 	in  bool // it came before the caller left
 }
 
-// A Reader reads the answers to several steps. Each function but Context may be nil.
+// A Reader is a set of functions for the answers to several steps. All of them except Context may
+// be nil.
 type Reader[Res any] struct {
 	Context func(i int) context.Context     // the context of a step, for Observe
 	Heard   func(res Res, err error)        // called for each answer that comes in time
-	Late    func(i int, res Res, err error) // called for each that comes later
+	Late    func(i int, res Res, err error) // called for each answer that comes later
 }
 
-// Together takes several steps in one batch, and returns their answers. The caller leaves them as
-// with Do. The outcome of an unanswered step is unknown.
+// Together takes several steps in one batch, and returns their answers. It stops waiting under the
+// same conditions as Do. The outcome of an unanswered step is unknown.
 func Together[Req, Res any](
 	ctx context.Context, s *Store,
 	do func(backend.Batcher, context.Context, []Req, func(int, Res, error)), reqs []Req,
