@@ -120,7 +120,7 @@ type acquireOptions struct {
 	fixed   bool // the lease is not renewed
 	wait    time.Duration
 	bounded bool // the wait was given
-	endless bool // the wait has no bound: the call can't return an error
+	endless bool // wait forever: the call can't return errors
 	atLeast time.Duration
 	keeps   bool // atLeast was given
 	note    string
@@ -183,16 +183,16 @@ func Wait(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.wait, o.bounded = d, true }
 }
 
-// AtLeast makes the lock stay taken until d after it was acquired, however early it is unlocked,
-// and even if its holder dies. It is for quick jobs that every replica starts. Without it, a
-// replica whose clock is late would find the lock free and run the job again. For most such jobs
-// [Client.Once] is better, since it keeps the lock taken only after a success. Until d has passed,
-// requests and renewals ask the store for at least the rest of d. The last unlock makes the store
-// keep the lock for that rest, and wakes no waiter. When d has passed, waiters of this client find
-// the lock free at once. Those of other clients find it within a third of the lease, but after ten
-// seconds at most. Until d has passed, [Locker.TryLock] of others returns false, [Locker.TTL]
-// returns the rest, and [Locker.ForceUnlock] frees the lock. An unlock after d is an ordinary one.
-// A call that returns an error doesn't leave the lock taken.
+// AtLeast makes the lock stay taken until d after it was acquired, even if it is unlocked earlier
+// or its holder dies. It is for quick jobs that every replica starts. Without it, a replica whose
+// clock is late would find the lock free and run the job again. For most such jobs [Client.Once] is
+// better, since it keeps the lock taken only after a success. Until d has passed, requests and
+// renewals ask the store for at least the rest of d. The last unlock makes the store keep the lock
+// for that rest, and wakes no waiter. When d has passed, waiters of this client find the lock free
+// at once. Those of other clients find it within a third of the lease, but after ten seconds at
+// most. Until d has passed, [Locker.TryLock] of others returns false, [Locker.TTL] returns the
+// rest, and [Locker.ForceUnlock] frees the lock. An unlock after d is an ordinary one. A call that
+// returns an error doesn't leave the lock taken.
 //
 // Such a hold isn't handed over inside the client. With [FixedLease] the lease is d if that is
 // longer. If several re-entries have AtLeast, the longest counts. If the store gave a fair lock to
@@ -241,8 +241,8 @@ func checkNote(note string) error {
 	return nil
 }
 
-// isNote reports whether a text contains only characters that are allowed in a note. A colon isn't,
-// since ids are split at colons.
+// isNote reports whether a text contains only characters that are allowed in a note. Colons aren't
+// allowed, since they separate the parts of an id.
 func isNote(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' ||
@@ -314,7 +314,7 @@ func checkKeep(d time.Duration) error {
 	return nil
 }
 
-// longestLease keeps sums of leases and instants from overflowing a Duration.
+// longestLease is the maximum lease. Sums of such leases and instants don't overflow a Duration.
 const longestLease = 10 * 365 * 24 * time.Hour
 
 func checkLease(d time.Duration) error {
