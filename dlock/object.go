@@ -83,8 +83,8 @@ type lockKey struct {
 
 func (o *object) key() lockKey { return lockKey{o.family, o.name} }
 
-// heldLocked reports whether this client has a hold that excludes a. It ignores holds whose party
-// is but, unless they are of permits.
+// heldLocked reports whether this client has a hold that excludes a. It ignores holds of one party,
+// unless they are of permits.
 func (c *Client) heldLocked(o *object, a *acquisition, but party) bool {
 	if o == nil {
 		return false

@@ -155,7 +155,7 @@ func (o *object) tidyReading() {
 	}
 }
 
-// readLocked reports whether any party has a valid hold of a read. It ignores the party but.
+// readLocked reports whether there is a valid hold of a read, apart from those of one party.
 func (c *Client) readLocked(o *object, but party) bool {
 	for _, h := range o.readers() {
 		if h.party != but && c.checkLocked(h) {
@@ -419,7 +419,7 @@ const mostNotices = 8
 
 // noticeFor returns the notice for the first call that watches a hold for its loss. The notice is
 // new, unless another hold of the same party already has mostNotices. Then noticeFor returns one of
-// those, which is given at the loss of either hold.
+// those, which then signals the loss of either hold.
 func (h *hold) noticeFor() *notice {
 	if h.kind.Shared() && h.state == live {
 		for _, other := range h.claim.object.readers() {

@@ -16,23 +16,24 @@ type queue struct {
 	object      *object
 	first, last *acquisition
 	length      int
-	placed      bool         // each call has a place in the store, and there is no lead
-	partners    int          // the number of calls whose party may have other calls
-	writers     int          // the number of calls that want the lock exclusively
-	lead        *acquisition // the call that asks the store; nil: there is none
-	woken       bool         // something happened since the lead's last attempt was sent
-	again       instant      // when the lead looks again, whatever the answer; 0: not set
-	releasing   int          // last releases of this client that are under way
-	heard       bool         // a message came while releasing was above 0
+	placed      bool         // calls have places, and there's no lead
+	partners    int          // calls whose party may have other calls
+	writers     int          // calls that want the lock exclusively
+	lead        *acquisition // call that asks the store, or nil
+	woken       bool         // there is news since the lead's attempt
+	again       instant      // latest time for the lead's next look
+	releasing   int          // last releases that are under way
+	heard       bool         // a message came during such a release
 	subscription
 	*keeping // nil if there are no places
 	overdue  alarm
-	refused  uint64 // the number of the last attempt that the store refused; 0: none
+	refused  uint64 // the last refused attempt's number, or 0
 	refusal  refusal
-	failure  error // the error of the lead's last attempt; nil if it was answered
+	failure  error // the lead's last error; nil once answered
 }
 
-// shortestWait is the minimum time between two looks at a lock, unless a wake-up asks for one.
+// shortestWait is the minimum time between two looks at a lock, unless something wakes the lead
+// earlier.
 const shortestWait = 5 * time.Millisecond
 
 // A random time is added to each wait, so that clients that wait for the same moment don't all ask
@@ -43,8 +44,7 @@ const (
 	endJitter     = 2 * time.Millisecond
 )
 
-// The pauses of a lead that must poll. The first is short. The longest limits how late the lead
-// notices a release.
+// The first and the longest pause between polls. The longest limits how late a release is noticed.
 const (
 	firstPoll   = 10 * time.Millisecond
 	longestPoll = time.Second
@@ -91,14 +91,14 @@ func (c *Client) enqueue(a *acquisition) bool {
 		return false
 	}
 	o := c.objectLocked(a.kind, a.name)
-	if o == nil { // the call will be the first to ask the store
+	if o == nil { // no other call has asked the store
 		if a.h == nil {
 			a.h = c.claimForLocked(a)
 		}
 		o = c.openLocked(a.h.claim.object)
 	}
 	if c.knownHeldLocked(o, a) {
-		a.answered = true // the client knows without asking that the lock is held
+		a.answered = true // no need to ask the store
 	}
 	q := *o.waitsFor(a.kind)
 	if q == nil {
@@ -228,8 +228,8 @@ func (c *Client) leadLocked(q *queue) {
 	}
 }
 
-// nextLocked returns the next call by order of arrival. That is the first whose Locker isn't
-// locked. A Locker also counts as not locked if its hold is h, or is being released.
+// nextLocked returns the first call, in order of arrival, whose Locker isn't locked. A Locker also
+// counts as unlocked if its hold is h, or is being released.
 func (q *queue) nextLocked(h *hold) *acquisition {
 	for a := q.first; a != nil; a = a.next {
 		if v := a.variable(); v == nil || v.hold == nil || v.hold == h ||
@@ -241,15 +241,15 @@ func (q *queue) nextLocked(h *hold) *acquisition {
 }
 
 // committed reports whether an acquisition must stay the lead. It must while its request is under
-// way. It also must if the store may have granted an unanswered request, since no other call would
-// repeat that request.
+// way. It also must while the store may have granted a request whose answer was lost, since no
+// other call would repeat that request.
 func (a *acquisition) committed() bool {
 	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
-// firstInLocked returns the call that should be the lead: the first call if it isn't parked,
-// otherwise the current lead if that isn't parked, otherwise the first call that isn't parked. It
-// returns nil if all are parked.
+// firstInLocked returns the call that should be the lead. A parked call, whose Locker is locked,
+// can't be. Otherwise it is the first call, or else the current lead, or else the first call that
+// isn't parked. If all are parked, firstInLocked returns nil.
 func (q *queue) firstInLocked() *acquisition {
 	switch v := q.first.variable(); {
 	case !q.first.parked():
@@ -257,7 +257,7 @@ func (q *queue) firstInLocked() *acquisition {
 	case int(v.waiting) == q.length:
 		return nil // all calls come from that Locker
 	case q.lead != nil && !q.lead.parked():
-		return q.lead // this saves a walk past all parked calls
+		return q.lead // saves a walk past all parked calls
 	}
 	for a := q.first; a != nil; a = a.next {
 		if !a.parked() {
@@ -267,7 +267,7 @@ func (q *queue) firstInLocked() *acquisition {
 	return nil
 }
 
-// countLocked adds n, which is 1 or -1, to the counts to which a contributes.
+// countLocked adds n, which is 1 or -1, to those counts of the queue that include a.
 func (q *queue) countLocked(a *acquisition, n int) {
 	q.length += n
 	if a.partners {
@@ -316,12 +316,12 @@ func (c *Client) refusedLocked(q *queue, a *acquisition) bool {
 	return true
 }
 
-// After 1/newsShare of a bounded wait, a call that isn't the lead finds out whether the lock is
-// held, so that its error at the end can say so.
+// newsShare is for calls that aren't the lead. After 1/newsShare of a bounded wait, such a call
+// finds out whether the lock is held, so that its error can say so.
 const newsShare = 4
 
-// inquireLocked makes the lead ask the store, unless the store has refused an attempt whose number
-// is above seen.
+// inquireLocked makes the lead ask the store, unless the store has refused an attempt later than
+// number seen.
 func (q *queue) inquireLocked(seen uint64) {
 	if q.lead != nil && q.refused <= seen {
 		q.lead.fresh = true
@@ -340,13 +340,13 @@ func (a *acquisition) ring(c *Client, now instant) {
 		a.fresh = true
 		a.notify()
 	case c.knownHeldLocked(q.object, a):
-		a.answered = true // the client knows without asking that the lock is held
+		a.answered = true // no need to ask the store
 	default:
 		q.inquireLocked(a.seen)
 	}
 }
 
-// watchLocked starts the alarm that reports a call that has waited for very long.
+// watchLocked starts the alarm that reports a call that waits for longer than a lease.
 func (c *Client) watchLocked(q *queue, a *acquisition) {
 	if a.since == 0 {
 		a.since = a.began
@@ -384,7 +384,7 @@ func (a *acquisition) notify() {
 	}
 }
 
-// slot returns the object's field for the queue.
+// slot returns the field of the object that refers to the queue.
 func (q *queue) slot() **queue {
 	if q.placed {
 		return &q.object.line
@@ -528,8 +528,8 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 		c.keptOut(a, remaining)
 		return nil, nil
 	case err == errAgain, err == errLate, err == ErrClosed, backend.KindOf(err) == backend.Refused:
-		// A call that goes on does so as a new acquisition, at the end of the queue. If the call
-		// was just handed a hold, quit returns nil.
+		// If the call goes on, it does so as a new acquisition, at the end of the queue. If it was
+		// just handed a hold, quit returns nil.
 		return nil, c.quit(a, err)
 	}
 	if c.failed(a, ctx.Err() != nil, err) {
@@ -599,7 +599,7 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 		return
 	}
 	if q == nil || q.lead != a {
-		return // the call has joined a hold, and is woken for that
+		return // the call joined a hold, and will be woken
 	}
 	if q.refused == 0 {
 		for w := q.first; w != nil; w = w.next {
@@ -616,8 +616,7 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	}
 }
 
-// exclude tells the caller, if it wants to know, that the store has refused the lock because
-// someone else holds it.
+// exclude tells the caller that the store has refused the lock because someone else holds it.
 func (a *acquisition) exclude() {
 	if a.excluded != nil {
 		a.excluded()
@@ -659,14 +658,14 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	}
 	if q := a.in; q != nil && a.attempt == 0 && (a.failure == errNotUnlocked ||
 		q.refused > a.seen) {
-		a.failure = nil // what the call knew at its beginning is out of date
+		a.failure = nil // earlier information is out of date
 	}
 	if q := a.in; q != nil && a.failure == nil {
 		a.failure = q.failure
 		a.answered = a.answered || q.refused > a.seen
 	}
 	if c.heldLocked(c.objectLocked(a.kind, a.name), a, nil) {
-		a.answered, a.failure = true, nil // the client knows without asking that the lock is held
+		a.answered, a.failure = true, nil // no need to ask the store
 		a.here = !a.kind.Many()
 	}
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == lost {
@@ -682,7 +681,7 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 }
 
 // leaveClosed tells the store that a waiting call has ended because the client was closed.
-// Otherwise other calls would wait until its note or place expires.
+// Otherwise other clients would wait until the store forgets this one.
 func (c *Client) leaveClosed(a *acquisition) {
 	c.mu.Lock()
 	var cl *claim

@@ -65,7 +65,7 @@ func (s *Store) list() []backend.Inspection {
 	return res.Locks
 }
 
-// owes reports whether a release by a holder of the lock has failed.
+// owes reports whether an unlock by a holder of the lock has failed.
 func (s *Store) owes(i backend.Inspection) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

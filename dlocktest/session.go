@@ -12,10 +12,10 @@ type session struct {
 	memory
 	store *Store
 
-	client string // the client's id, known after its first acquisition; guarded by store.mu
+	client string // the client's id, once known; guarded by store.mu
 }
 
-// through carries out a step, unless a fault prevents it.
+// through carries out a step, unless a fault makes it fail.
 func through[Req, Res any](
 	ctx context.Context, s *session, do func(context.Context, Req) (Res, error), req Req,
 ) (res Res, err error) {

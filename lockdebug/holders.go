@@ -13,7 +13,7 @@ const (
 	shortPatience = patience / 2
 )
 
-// waited is a lock that a client waits for.
+// A waited is a lock that a client waits for.
 type waited struct {
 	client int // the client's index, from 1
 	name   string
@@ -44,7 +44,7 @@ func (h *handler) tellHolders(ctx context.Context, q query, lists ...[]wait) {
 	}
 }
 
-// askHolders asks the stores for the holders of locks, and returns the answers that arrive in time.
+// askHolders asks the stores for the holders of locks. It returns the answers that arrive in time.
 func (h *handler) askHolders(ctx context.Context, locks []waited) map[waited]*heldBy {
 	ctx, cancel := context.WithTimeout(ctx, shortPatience)
 	defer cancel()

@@ -164,7 +164,7 @@ func (m *measures) renewDone(e dlock.RenewDone) {
 func (m *measures) stepDone(ctx context.Context, e dlock.StepDone) {
 	step := about{kind: e.Kind, step: e.Op, failure: stepErrorType(e.Err)}
 	switch e.Op {
-	case "renew", "inspect", "list": // these steps aren't about one kind of lock
+	case "renew", "inspect", "list": // not about one kind of lock
 		step.kind = none
 	}
 	record(ctx, m.store, e.Took, m.sets.of(step))

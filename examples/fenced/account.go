@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// tokenHeader is the header that carries the token of the sender's hold.
+// tokenHeader is the header for the fencing token of the sender.
 const tokenHeader = "Fencing-Token"
 
-// A balance is a resource that refuses stale writers.
+// A balance is a resource that rejects writes by former holders of the lock.
 type balance interface {
 	// open returns the balance to the holder of a token.
 	open(ctx context.Context, token uint64) (int, error)
@@ -67,7 +67,7 @@ func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.token, a.balance = token, balance
 }
 
-// remote is an account on an HTTP server. Its value is the URL.
+// remote is an account on an HTTP server. Its value is the URL of the server.
 type remote string
 
 func (url remote) open(ctx context.Context, _ uint64) (int, error) {

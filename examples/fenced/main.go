@@ -31,7 +31,7 @@ import (
 
 const (
 	lockName = "fenced:account"
-	lease    = 2 * time.Second // short, so that the pause can be watched
+	lease    = 2 * time.Second // short enough to watch the pause
 )
 
 func main() {

@@ -22,8 +22,8 @@ type sleeper struct {
 	end   func()
 }
 
-// playedSleeper returns a sleeper in this process. A stopped process renews nothing. A fixed lease
-// simulates that, since it isn't renewed.
+// playedSleeper returns a sleeper in this process. It has a fixed lease, which isn't renewed. So
+// its lock ends like that of a stopped process.
 func playedSleeper(
 	ctx context.Context, store backend.Backend, account balance, reports string,
 ) (*sleeper, error) {

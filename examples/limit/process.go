@@ -79,7 +79,7 @@ func call(ctx context.Context, url string) error {
 	return nil
 }
 
-// A process works until it is done or killed.
+// A process works until it has finished or is killed.
 type process struct {
 	wait func() error
 	kill func()

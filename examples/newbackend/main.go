@@ -103,7 +103,7 @@ func count(ctx context.Context, dir string) error {
 		}); err != nil {
 			return err
 		}
-		time.Sleep(50 * time.Millisecond) // or this process locks again before others poll
+		time.Sleep(50 * time.Millisecond) // otherwise this process would lock again first
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func increment(file string) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(20 * time.Millisecond) // enough time for others to interfere without the lock
+	time.Sleep(20 * time.Millisecond) // time for others to interfere without the lock
 	fmt.Printf("process %d: %d + 1 = %d\n", os.Getpid(), n, n+1)
 	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
 }

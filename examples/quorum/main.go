@@ -53,7 +53,7 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// run starts the servers, unless addrs names some.
+// run starts the servers, unless addrs lists some, and calls play.
 func run(ctx context.Context, out io.Writer, addrs string) error {
 	if addrs != "" {
 		servers := strings.Split(addrs, ",")

@@ -54,7 +54,7 @@ func run(ctx context.Context, addr, name string) error {
 			return played(store, name), nil
 		})
 	}
-	logging.Disable() // go-redis also returns the errors that it logs
+	logging.Disable() // go-redis also returns what it logs
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
 	store := redisbackend.New(rdb)
@@ -86,7 +86,7 @@ func work(ctx context.Context, store backend.Backend, name string) error {
 		<-ctx.Done() // real code would work on s.Name() until then
 		return nil
 	})
-	if ctx.Err() != nil { // the replica was told to end, which isn't a failure
+	if ctx.Err() != nil { // the replica was told to end; no failure
 		return nil
 	}
 	return err

@@ -61,7 +61,7 @@ func play(
 		return err
 	}
 
-	// In a deploy the new replica starts first, and then the old one ends.
+	// A deploy starts the new replica first, and then ends the old one.
 	if err := add(); err != nil {
 		return err
 	}
