@@ -15,8 +15,8 @@ import (
 )
 
 // Loss says how a lock was lost. It is an error that wraps [ErrLost]. [errors.AsType] finds it in
-// the cause of a hold's context, in [Hold.Err], and in the error of the unlock. Its text doesn't
-// contain the lock's name, but the *[Error] that wraps it does.
+// the cause of a hold's context, in [Hold.Err], and in the error of the unlock. The text of a Loss
+// doesn't contain the lock's name, but the *[Error] that wraps it does.
 type Loss struct {
 	Name   string
 	Kind   backend.Kind
@@ -30,7 +30,7 @@ type Loss struct {
 	Held, Unconfirmed time.Duration
 
 	TakenBy string        // for LossTaken: the new holder's id
-	Paused  time.Duration // for LossPaused: at least how long
+	Paused  time.Duration // for LossPaused: the pause's minimum length
 	Err     error         // for LossExpired: the store's last error
 
 	// Deprecated: Use Unconfirmed, which has the same value.
@@ -209,7 +209,7 @@ func (c *Client) lookLocked(cl *claim) {
 	c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.goneLocked) })
 }
 
-// inquiryPatience is how long the store may take to say who holds a lost lock.
+// inquiryPatience limits how long the store may take to say who holds a lost lock.
 const inquiryPatience = 100 * time.Millisecond
 
 // whoHas asks the store who holds the lock of a lost claim, and returns the reason for the loss.
@@ -310,8 +310,8 @@ func (h *hold) ended() error {
 	return err
 }
 
-// explained returns err, the error of a release. But if err is ErrLost and the Loss is known, it
-// returns the Loss.
+// explained returns the error of a release: the Loss, if err is ErrLost and the Loss is known, and
+// err otherwise.
 func (c *Client) explained(h *hold, err error) error {
 	if err != ErrLost {
 		return err

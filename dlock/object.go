@@ -37,7 +37,7 @@ func (c *Client) openLocked(o *object) *object {
 	return o
 }
 
-// keep records a hold that excludes all others, or a hold of permits.
+// keep records a hold of permits, or one that excludes all other holds.
 func (o *object) keep(h *hold) {
 	if h.kind.Many() {
 		o.keepPermits(h)
@@ -64,7 +64,7 @@ func (c *Client) queueLocked(cl *claim) *queue {
 	return nil
 }
 
-// presentLocked returns the object that the client's table has for a claim's lock, or nil.
+// presentLocked returns the client's object for a claim's lock, or nil if there is none.
 func (c *Client) presentLocked(cl *claim) *object {
 	if o := cl.object; o.listed {
 		return o

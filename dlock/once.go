@@ -220,7 +220,7 @@ var (
 	onceOccasions = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 )
 
-// onceName returns the name of the lock of a job and an occasion.
+// onceName returns the name of the lock for an occasion of a job.
 func onceName(name, occasion string) string {
 	return "once:" + onceNames.Replace(name) + "@" + onceOccasions.Replace(occasion)
 }

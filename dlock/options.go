@@ -146,7 +146,8 @@ func FixedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, true }
 }
 
-// Lease is [FixedLease]. By default there is no fixed lease, and a lock is renewed.
+// Lease is the former name of [FixedLease]. By default there is no fixed lease, and a lock is
+// renewed.
 //
 // Deprecated: Use FixedLease, whose name says that the lock isn't renewed. Lease is equivalent, and
 // will be removed after one minor version.
@@ -228,7 +229,7 @@ func HolderNote(note string) AcquireOption {
 // maxNote is the maximum length of a note. It keeps holder ids short enough for every store.
 const maxNote = 512
 
-// checkNote returns the error of an invalid note, or nil.
+// checkNote returns an error if a note is invalid.
 func checkNote(note string) error {
 	switch {
 	case note == "":

@@ -3,9 +3,9 @@ package dlock
 import "iter"
 
 // Several holders can hold permits of one semaphore at the same time, each with its own claim. A
-// client treats permits specially in two ways. First, it counts the permits that it holds, and
-// records the last refused request, so that it needn't repeat hopeless requests. Second, a call may
-// be handed released permits while its own attempt is under way.
+// client treats permits specially in two ways. First, it counts the permits that it holds and
+// remembers the last request that was refused, so it doesn't send requests that would fail. Second,
+// a call may be handed released permits while its own attempt is under way.
 
 // out lists the claims of the permits that this client holds.
 type out struct {
@@ -13,7 +13,7 @@ type out struct {
 	permits int
 }
 
-// A permit is a claim's entry in the list out.
+// A permit is a claim's entry in an out list.
 type permit struct {
 	holder      *hold // nil if no hold rests on it
 	prev, next  *claim
@@ -48,7 +48,7 @@ func (o *object) keepPermits(h *hold) {
 	cl.more.holder = h
 }
 
-// forgetPermitsLocked records that permits were released or lost.
+// forgetPermitsLocked removes a hold whose permits were released or lost.
 func (c *Client) forgetPermitsLocked(o *object, h *hold) {
 	m := h.claim.more
 	if m.holder != h {

@@ -130,7 +130,7 @@ func (h *hold) takeSlot(ctx context.Context) bool {
 func (h *hold) budget(now instant) time.Duration {
 	left := h.claim.Until() - now
 	if left <= 0 {
-		return longestRelease // the hold was lost, so the store isn't asked
+		return longestRelease // the hold was lost: no request needed
 	}
 	return min(left, longestRelease)
 }
@@ -369,13 +369,13 @@ func (c *Client) keptLocked(cl *claim) {
 	}
 	over := c.now() + kept(cl.Left(c.now())) + endJitter
 	if q := o.line; q != nil {
-		q.soon = q.soon || q.looking // the look under way may have missed the release
+		q.soon = q.soon || q.looking // the current look may have missed it
 		c.hastenLocked(&q.look, over)
 	}
 	switch q := o.queue; {
 	case q == nil || q.lead == nil:
 	case cl.kind.Many():
-		c.wakeQueueLocked(q) // the lead may not have asked yet, for lack of permits
+		c.wakeQueueLocked(q) // the lead may not have asked yet
 	default:
 		if q.again == 0 || over < q.again {
 			q.again = over // an attempt under way may predate this

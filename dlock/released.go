@@ -34,7 +34,7 @@ func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 }
 
 // listen makes the store send messages about releases until ctx ends. It calls stands when the
-// store has begun to send them. If subscribing fails, it tries again, unless the store refuses.
+// store begins to send them. If subscribing fails, it tries again, unless the store refuses.
 func (c *Client) listen(ctx context.Context, req backend.SubscribeRequest, stands func()) {
 	c.mu.Lock()
 	defer c.unlock()

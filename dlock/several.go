@@ -92,9 +92,9 @@ func (s *several) Err() error {
 	return s.Context.Err()
 }
 
-// Value returns the value in the caller's context. For the identity key it returns the innermost of
-// the holds' identities, and each identity leads to the next. So a call with this context finds the
-// hold of its lock.
+// Value returns the value in the caller's context. But for the identity key, it returns the
+// identity of the innermost hold, which links to those of the other holds. So a call with this
+// context finds the hold of its lock.
 func (s *several) Value(key any) any {
 	if key == (identityKey{}) {
 		return &s.names[len(s.names)-1]
@@ -180,7 +180,7 @@ func (s *several) state(given bool) error {
 	return first
 }
 
-// until returns the time until which all of the locks are certainly held.
+// until returns the time until which all of the locks are guaranteed to be held.
 func (s *several) until() time.Time {
 	first := s.given[0].until()
 	for _, p := range s.given[1:] {

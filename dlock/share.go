@@ -83,7 +83,7 @@ func (o *object) endsFirst(v *variable) *hold {
 	return first
 }
 
-// reader returns a party's latest hold of a read, or nil.
+// reader returns a party's latest read hold, or nil.
 func (o *object) reader(p party) *hold {
 	if o == nil || o.reading == nil {
 		return nil
@@ -155,7 +155,7 @@ func (o *object) tidyReading() {
 	}
 }
 
-// readLocked reports whether there is a valid hold of a read, apart from those of one party.
+// readLocked reports whether there is a valid read hold, apart from those of one party.
 func (c *Client) readLocked(o *object, but party) bool {
 	for _, h := range o.readers() {
 		if h.party != but && c.checkLocked(h) {
@@ -165,8 +165,8 @@ func (c *Client) readLocked(o *object, but party) bool {
 	return false
 }
 
-// share returns a hold on the claim of other readers of this client. It returns nil if the call
-// must ask the store, and errAgain if the call's party is already reading.
+// share returns a hold that joins the claim of other readers of this client. It returns nil if the
+// call must ask the store, and errAgain if the call's party is already reading.
 func (c *Client) share(a *acquisition) (*hold, error) {
 	if !a.kind.Shared() {
 		return nil, nil
@@ -222,7 +222,7 @@ func (c *Client) joinReadersLocked(o *object, cl *claim, a *acquisition) *hold {
 	return h
 }
 
-// restLocked adds one call to a reader's hold.
+// restLocked adds a call to a reader's hold.
 func (c *Client) restLocked(o *object, h *hold) {
 	if o.reading == nil {
 		o.reading = &reading{holds: make(map[party]*hold)}
@@ -254,7 +254,7 @@ func (c *Client) grantSharedLocked(o *object, h *hold) *hold {
 	return h
 }
 
-// admitReadersLocked lets waiting readers join a claim, as far as no writer waits before them.
+// admitReadersLocked lets waiting readers join a claim, up to the first waiting writer.
 func (c *Client) admitReadersLocked(o *object, cl *claim) {
 	if c.handover == 0 {
 		return
@@ -487,7 +487,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	}
 	if !c.checkLocked(h) {
 		if h.state == released {
-			return errAgain // another call of the same party has released it
+			return errAgain // another call of the party released it
 		}
 		return h.overError()
 	}
@@ -538,7 +538,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		return nil, ErrClosed
 	case inner.dead:
 		inner.Stray()
-		c.takeBackLocked(inner) // the request may have been carried out after the release
+		c.takeBackLocked(inner) // the request may have followed the release
 		return nil, errAgain
 	}
 	inner.Granted(sent, a.o.lease)

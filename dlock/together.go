@@ -126,8 +126,7 @@ func (t *together) agree() {
 	}
 }
 
-// watchVariables makes the clients notice when Lockers become unreachable together with the
-// MultiLocker.
+// watchVariables makes the clients notice when the Lockers of a MultiLocker become unreachable.
 func (t *together) watchVariables() {
 	for _, p := range t.parts {
 		if p.who.party == party(p.locker.plain) {
@@ -183,7 +182,8 @@ func (t *together) waitContext(ctx context.Context) (context.Context, context.Ca
 	}
 }
 
-// acquireInTime makes rounds until it has acquired all parts, or can't go on.
+// acquireInTime makes rounds until it has acquired all parts, and returns nil. If it can't go on,
+// it returns the part that failed.
 func (t *together) acquireInTime(ctx context.Context) *part {
 	for waited := false; ; waited = true {
 		began := time.Now()
@@ -233,7 +233,7 @@ func (p *part) newCall(ctx context.Context, o acquireOptions) *acquisition {
 	return a
 }
 
-// single returns an acquisition that makes one attempt at the part.
+// single returns an acquisition that makes a single attempt at the part.
 func (p *part) single(ctx context.Context) *acquisition {
 	o := p.o
 	o.bounded, o.wait = true, 0
@@ -249,7 +249,7 @@ func (p *part) inform(a *acquisition) {
 	}
 }
 
-// hopeless reports whether waiting for the part can't help.
+// hopeless reports whether it is useless to wait for the part.
 func (p *part) hopeless() bool {
 	return !isErrHeld(p.err) && p.err != errNotUnlocked &&
 		(isFinal(p.err) || backend.KindOf(p.err) == backend.Refused)
@@ -511,7 +511,7 @@ func (t *together) giveBack(ctx context.Context) {
 	}
 }
 
-// letGoTogether releases holds without making a caller wait.
+// letGoTogether releases holds without making the caller wait.
 func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
 	c.mu.Lock()
 	here := c.closed || c.store.Prompt() // otherwise release in the background
@@ -577,7 +577,7 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 	}
 }
 
-// hasSuccessor reports whether a release would hand the hold over.
+// hasSuccessor reports whether a release would hand the hold over to another call.
 func (c *Client) hasSuccessor(h *hold) bool {
 	if h.kind.Shared() {
 		return false

@@ -80,9 +80,9 @@ const (
 	OutcomeFailed           // the store or this package failed
 )
 
-// Former names of the outcomes of acquiring calls. Without a prefix they are unclear in use.
+// Former names of the outcomes of acquiring calls. They are unclear without a prefix.
 //
-// Deprecated: use the constants that begin with Outcome.
+// Deprecated: Use the constants that begin with Outcome.
 const (
 	Acquired    = OutcomeAcquired
 	NotAcquired = OutcomeTimeout
@@ -99,10 +99,10 @@ type Via uint8
 // Ways in which a lock is acquired.
 const (
 	ViaStore    Via = iota // the store was asked
-	ViaHandover            // another goroutine of this client handed it over
+	ViaHandover            // handed over by another goroutine of this client
 	ViaReentry             // the caller's owner already held it
 	ViaJoined              // other readers of this client held it
-	ViaGranted             // the store gave it to the first in line
+	ViaGranted             // the store granted it in line order
 	vias
 )
 
@@ -133,15 +133,15 @@ type UnlockOutcome = ReleaseOutcome
 const (
 	UnlockReleased    ReleaseOutcome = iota // the store was asked; see also AtLeast
 	UnlockHandedOn                          // to another goroutine of this client
-	UnlockStillHeld                         // the owner has other holds of the lock
+	UnlockStillHeld                         // the owner still has other holds
 	UnlockAlreadyLost                       // Lost was called for the hold
 	UnlockFailed                            // unconfirmed; continues in the background
 	UnlockForsaken                          // the client was closed; see Close
 )
 
-// Former names of the outcomes of unlocks. Without a prefix they are unclear in use.
+// Former names of the outcomes of unlocks. They are unclear without a prefix.
 //
-// Deprecated: use the constants that begin with Unlock.
+// Deprecated: Use the constants that begin with Unlock.
 const (
 	Released      = UnlockReleased
 	HandedOn      = UnlockHandedOn
@@ -245,8 +245,8 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 	}
 }
 
-// tell makes the end of a hold be reported to the traces. If the hold has already ended, tell
-// returns a function that reports the end.
+// tell makes sure that the end of a hold is reported to the traces. If the hold has already ended,
+// tell returns a function that reports the end.
 func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 	c.mu.Lock()
 	defer c.unlock()

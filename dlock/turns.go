@@ -13,7 +13,8 @@ import "github.com/seed951563bd/distsync/backend"
 // their own callers as this client does: see handoverEnd. While strangers wait, this client lets
 // more or fewer releases pass: see besideStrangers.
 
-// A streak is a series of turns that a client takes with only short pauses in between.
+// A streak is a series of turns that this client takes at a lock, with only short pauses in
+// between.
 type streak struct {
 	began instant // start, or when others were last counted
 	last  instant // when the last release began
@@ -66,7 +67,7 @@ func (all *streaks) of(key lockKey) (s streak, known bool) {
 	return s, known
 }
 
-// note remembers a streak. It may forget many older ones.
+// note remembers a streak. It may forget many older ones to make room.
 func (all *streaks) note(key lockKey, s streak) {
 	if _, known := all.young[key]; !known && len(all.young) >= mostStreaks {
 		all.young, all.old = all.old, all.young
@@ -160,8 +161,8 @@ func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	return more
 }
 
-// absentLocked returns the number of other waiting clients that this client ignores, because they
-// didn't take their earlier turns.
+// absentLocked returns the number of waiting clients that this client ignores, because they didn't
+// take their earlier turns.
 func (c *Client) absentLocked(key lockKey) int {
 	if cr := c.crowds[key]; cr != nil && c.now() < cr.excuse {
 		return cr.absent
@@ -186,7 +187,7 @@ func (c *Client) standBackLocked(cl *claim, releases int, res backend.ReleaseRes
 	c.sitOutLocked(cr, c.queueLocked(cl))
 }
 
-// A message is the state of the store's message about this client's own release.
+// A message is the state of the message that the store sends about this client's own release.
 type message uint8
 
 const (
@@ -220,8 +221,8 @@ func (c *Client) sitsOutLocked(q *queue) bool {
 	return true
 }
 
-// passLocked counts a release of the lock that the store has reported. It returns true if other
-// clients should take the lock.
+// passLocked counts a release that the store has reported. It returns true if this client should
+// leave the lock to others.
 func (c *Client) passLocked(q *queue) bool {
 	cr := c.crowds[q.object.key()]
 	if cr == nil || cr.skip == 0 {

@@ -36,9 +36,9 @@ type queue struct {
 // earlier.
 const shortestWait = 5 * time.Millisecond
 
-// A random time is added to each wait, so that clients that wait for the same moment don't all ask
-// at once. These are the maximum random times. endJitter is for the end of a lease. It is short,
-// since only the lead of each client asks.
+// The maximum of the random time that is added to each wait, so that clients that wait for the same
+// moment don't all ask at once. endJitter is for the end of a lease. It is short, since only the
+// lead of each client asks.
 const (
 	longestJitter = 100 * time.Millisecond
 	endJitter     = 2 * time.Millisecond
@@ -215,7 +215,7 @@ func (c *Client) leadLocked(q *queue) {
 		return
 	}
 	if before != nil && !before.trying {
-		c.abandonLocked(before) // its Locker was locked, so it won't repeat its request
+		c.abandonLocked(before) // its Locker is locked; it stops asking
 	}
 	q.lead = a
 	if a == nil {
@@ -287,12 +287,12 @@ func (a *acquisition) parked() bool {
 	return v != nil && v.hold != nil && !a.kind.Shared()
 }
 
-// expectsLocked reports whether a lead is likely to be handed the lock by a holder in this client.
-// If so, it makes the lead look again when the hand-over time ends.
+// expectsLocked reports whether a holder in this client is likely to hand the lock over to a lead.
+// If so, the lead looks again when the hand-over time ends.
 func (c *Client) expectsLocked(a *acquisition) bool {
 	o := a.in.object
 	if a.kind.Many() {
-		return o.exhausts(a) // the client wakes the call when it releases permits
+		return o.exhausts(a) // the client's own releases wake the call
 	}
 	cl := o.passing()
 	if cl == nil || c.handover == 0 || !cl.passesTo(a) {
@@ -306,8 +306,8 @@ func (c *Client) expectsLocked(a *acquisition) bool {
 	return true
 }
 
-// refusedLocked reports whether the store would refuse a new lead, as it has refused the last lead.
-// If so, it makes the new lead look again when the last lead would have looked.
+// refusedLocked reports whether the store would refuse a new lead, as it has refused the last one.
+// If so, the new lead looks again when the last one would have.
 func (c *Client) refusedLocked(q *queue, a *acquisition) bool {
 	if q.woken || !q.refusal.refuses(a) {
 		return false
@@ -357,8 +357,8 @@ func (c *Client) watchLocked(q *queue, a *acquisition) {
 	}
 }
 
-// ring logs once that a call has waited for longer than a lease for a lock that this client itself
-// holds.
+// ring logs, once, that a call has waited for longer than a lease for a lock that this client
+// itself holds.
 func (q *queue) ring(c *Client, now instant) {
 	if began := q.first.since; began == 0 || now < began+c.lease {
 		c.scheduleLocked(&q.overdue, max(began, now-c.lease/2)+c.lease)
@@ -428,7 +428,7 @@ func (c *Client) wakeQueueLocked(q *queue) {
 	}
 }
 
-// joinLocked removes all calls of the new hold's party from the queue, since they can re-enter.
+// joinLocked removes all calls of the new hold's party from the queues, since they can re-enter.
 func (c *Client) joinLocked(h *hold) {
 	if h.variable() == nil {
 		for q := range h.claim.object.queues() {
@@ -555,7 +555,7 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	defer c.unlock()
 	q := a.in
 	if q == nil || q.lead != a && !q.placed {
-		c.abandonLocked(a) // it has joined or was handed a hold, or its Locker was locked
+		c.abandonLocked(a) // it joined or was handed a hold, or its Locker is locked
 		return false
 	}
 	a.answered = a.answered || q.refused > a.seen
@@ -642,7 +642,7 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 	wait = max(wait, shortestWait)
 	at := now + wait + rand.N(min(wait/10, jitter)+1)
 	if q.again > 0 {
-		// the answer may be older than a release that this client let pass
+		// the answer may predate a release that this client let pass
 		at = min(at, max(now, q.again))
 	}
 	return at

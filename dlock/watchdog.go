@@ -14,7 +14,7 @@ import (
 // The watchdog is one timer per client, whatever the number of locks. It rings when the first alarm
 // is due, and starts the work for it. It does no I/O itself.
 
-// An alarm says when a task is due. It is a field of the task, so that scheduling allocates
+// An alarm says when a task is due. It is a field of the task, so that setting it allocates
 // nothing.
 type alarm struct {
 	at    instant
@@ -182,10 +182,10 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 	})
 }
 
-// reportRenewals logs which locks couldn't be renewed, and how much of their leases remains. The
-// requests were sent at sent. It leaves out locks that have ended, or will end before their next
-// renewal. If a store hangs, many renewals fail at once. So it also leaves out locks that were
-// logged after sent.
+// reportRenewals logs which locks couldn't be renewed, and how much of their leases remains. sent
+// is when the requests were sent. The log leaves out locks that have ended or will end before their
+// next renewal. It also leaves out locks that were logged after sent, since many renewals fail at
+// once if a store hangs.
 func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
 	if len(failed.claims) == 0 || c.ctx.Err() != nil {
 		return

@@ -41,7 +41,7 @@ func (s *Store) check() {
 	}
 }
 
-// left describes the remaining holds and waiters, and returns the time limit for their end.
+// left describes the remaining holds and waiters. It also returns how long they may take to end.
 func (s *Store) left() (left []string, limit time.Duration) {
 	limit = patience
 	for _, i := range s.list() {

@@ -135,7 +135,7 @@ func (s *Store) inspect(name string) backend.Inspection {
 	return i
 }
 
-// holders returns the holders of a lock, without the former holders of a kept lock.
+// holders returns the holders of a lock, except former holders of a lock that stays taken.
 func holders(i backend.Inspection) []backend.Holder {
 	return slices.DeleteFunc(slices.Clone(i.Holders), func(h backend.Holder) bool { return h.Kept })
 }
@@ -174,7 +174,7 @@ func manner(h backend.Holder) string {
 	}
 }
 
-// name describes the client of an owner string.
+// name describes the client of an owner, for the error of a test.
 func (s *Store) name(owner string) string {
 	client := clientOf(owner)
 	s.mu.Lock()
@@ -187,7 +187,7 @@ func (s *Store) name(owner string) string {
 	return fmt.Sprintf("client %q, which is closed", client)
 }
 
-// clientOf returns the id of an owner string's client. An owner string is that id, a colon and a
+// clientOf returns the client's id in an owner string, which consists of the id, a colon and a
 // number.
 func clientOf(owner string) string {
 	if i := strings.LastIndexByte(owner, ':'); i >= 0 {

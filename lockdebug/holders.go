@@ -7,7 +7,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Limits on the requests for the holders of locks that are waited for.
+// Limits on the requests that find out who holds the locks in the list of waits.
 const (
 	mostAsked     = 20 // the number of locks
 	shortPatience = patience / 2
@@ -19,7 +19,7 @@ type waited struct {
 	name   string
 }
 
-// tellHolders fills in the holders of the locks that are waited for. It asks the stores
+// tellHolders fills in the holders of the locks that calls wait for. It asks the stores
 // concurrently, for at most half a second, and only about the first mostAsked locks. For other
 // locks HeldBy stays nil.
 func (h *handler) tellHolders(ctx context.Context, q query, lists ...[]wait) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A row is a row of a table, or an element of a list in JSON.
+// A row is a row of a table, or an element of a JSON list.
 type row interface{ words() []string } // the texts that a search looks at
 
 func (l loss) words() []string   { return []string{l.Name, l.Kind, l.Holder, l.Reason, l.By} }

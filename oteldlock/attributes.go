@@ -62,7 +62,7 @@ type sets struct {
 	made   map[about]set
 }
 
-// A set is an attribute set in the form that instruments take, as options.
+// A set is an attribute set as options for instruments.
 type set struct {
 	add    []metric.AddOption
 	record []metric.RecordOption

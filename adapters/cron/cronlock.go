@@ -66,7 +66,8 @@ type wrapper struct {
 	atLeast time.Duration
 	log     cron.Logger
 
-	// the end of the at-least time of the last finished run in this process, in Unix nanoseconds
+	// last is the Unix time, in nanoseconds, until which the last finished run in this process
+	// keeps its lock.
 	last atomic.Int64
 }
 

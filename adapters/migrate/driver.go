@@ -17,7 +17,7 @@ import (
 // than migrate's own timeout, which is 15 s by default.
 const DefaultWait = 10 * time.Second
 
-// patience is the timeout of the single attempt that [WithWait] with 0 makes.
+// patience is the timeout of the single attempt that Lock makes if the wait is 0.
 const patience = 5 * time.Second
 
 var errClosed = errors.New("the driver is closed")

@@ -48,7 +48,7 @@ func inBatches(
 	return nil
 }
 
-// onWhatIsFree works on the accounts whose locks are free, and skips the others.
+// onWhatIsFree calls work for the accounts whose locks are free, and skips the others.
 func onWhatIsFree(
 	ctx context.Context, client *dlock.Client, ids []string,
 	work func(ctx context.Context, id string) error,

@@ -14,7 +14,7 @@ import (
 // A log stores messages in numbered partitions, and for each partition the position up to which
 // they were handled.
 type log interface {
-	// Next waits for messages of a partition that come after the last Commit.
+	// Next waits for the messages that follow the last committed position of a partition.
 	Next(ctx context.Context, partition string) (messages []string, position int, err error)
 
 	// Commit fails if the partition has seen a larger token.

@@ -23,8 +23,8 @@ type balance interface {
 }
 
 // account is a resource that refuses stale writers. It remembers the largest token that it has
-// seen, in the same atomic step in which it writes. In a database that is a column, and a condition
-// of the UPDATE:
+// seen, in the same atomic step in which it writes. In a database, the token is a column, and the
+// UPDATE has a condition:
 //
 //	UPDATE account SET balance = $1, token = $2 WHERE id = 42 AND token <= $2
 type account struct {
@@ -36,7 +36,7 @@ type account struct {
 func newAccount(balance int) *account { return &account{balance: balance} }
 
 // ServeHTTP answers GET with the balance. A PUT sets the balance, unless its token is stale. The
-// status reports whether it did.
+// status of the response tells which.
 func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,7 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A sleeper is a holder of the lock that has read the balance, and is paused before it writes.
+// A sleeper is a holder of the lock that is paused after it has read the balance, and before it
+// writes.
 type sleeper struct {
 	token uint64
 	pause string                 // the kind of pause, for the output

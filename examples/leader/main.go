@@ -26,7 +26,7 @@ import (
 
 const (
 	electionName = "leader:reports"
-	// short, so that it can be watched, but longer than pauses of processes on a busy machine
+	// short enough to watch, but longer than the pauses of processes on a busy machine
 	lease     = 3 * time.Second
 	processes = 3
 )

@@ -40,12 +40,12 @@ func campaign(ctx context.Context, store backend.Backend, say func(line)) error 
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	// Run returns an error even when ctx has ended. For a program that was told to end, that isn't
-	// a failure.
+	// Run returns an error even if ctx has ended. That isn't a failure of a program that was told
+	// to end.
 	return nil
 }
 
-// A process campaigns until it is ended or killed.
+// A process campaigns until it ends or is killed.
 type process struct {
 	kill          func()
 	pause, resume func() error

@@ -12,9 +12,9 @@ type line struct {
 	from int
 }
 
-// works is the resource of the leaders' work. It remembers the largest term that it has seen. A
-// leader may be paused just after it has checked that it leads. When it continues, it works once
-// more, although another may lead. Only a resource that knows the terms can refuse that.
+// works is what the leaders work on. It remembers the largest term that it has seen. A leader may
+// be paused just after it has checked that it leads. When it continues, it works once more,
+// although another process may lead. Only a resource that knows the terms can refuse that.
 type works struct {
 	lines chan line
 	term  uint64

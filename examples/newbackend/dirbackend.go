@@ -214,10 +214,10 @@ const (
 // step carries out a step on a lock atomically. It passes the lock's current contents to do, which
 // decides.
 //
-// The kind of an error tells the core what it may assume. Retry: the step was not carried out, and
-// won't be. Refused: in addition, another attempt would also fail. Unknown, the kind of all other
-// errors: the step may have been carried out. This code neither retries nor logs, because the core
-// does both.
+// The kind of an error tells the core what it may assume. Retry means that the step was not carried
+// out, and won't be. Refused means, in addition, that another attempt would also fail. All other
+// errors have the kind Unknown, which means that the step may have been carried out. This code
+// neither retries nor logs, because the core does both.
 func (s dirSession) step(
 	ctx context.Context, kind backend.Kind, name string,
 	do func(l *lockFile, now time.Time) (change, error),
@@ -255,7 +255,7 @@ func (s dirSession) step(
 	}
 }
 
-// guard waits until the directory's guard is free, and takes it.
+// guard locks the directory's guard, and waits for that if necessary.
 //
 // The file is opened each time, since a flock belongs to the open file. Goroutines that shared an
 // open file would all have the flock at the same time. The file is never removed. Otherwise a

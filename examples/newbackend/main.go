@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// run starts the processes, which are this program with other arguments, and checks the result.
+// run starts several processes, which run this program with other arguments, and checks the result.
 func run(ctx context.Context) error {
 	program, err := os.Executable()
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 const (
 	replicas = 3
 	skew     = 200 * time.Millisecond // clock difference between consecutive replicas
-	// short, so that its end can be watched, but longer than pauses of processes on a busy machine
+	// short enough to watch, but longer than the pauses of processes on a busy machine
 	lease = 3 * time.Second
 	keep  = time.Minute // much longer than the clock difference
 )
@@ -77,8 +77,8 @@ func run(ctx context.Context, addr, job string, late time.Duration, dies bool) e
 	})
 }
 
-// play starts the replicas, kills one during a report, and prints how many replicas made each
-// report.
+// play starts the replicas, kills one of them during a report, and prints how many replicas made
+// each report.
 func play(
 	ctx context.Context, out io.Writer, start func(late time.Duration, dies bool) process,
 ) error {
@@ -120,7 +120,7 @@ func play(
 	return nil
 }
 
-// replica makes sure that each day's report is made, by itself or by another replica, and prints
+// replica makes sure that each day's report is made, by itself or by another replica, and prints by
 // which.
 func replica(
 	ctx context.Context, store backend.Backend, out io.Writer, job string, late time.Duration,

@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The prefixes of the lines that a replica prints. The day follows.
+// The prefixes of the lines that a replica prints. Each is followed by the day.
 const (
 	beginning = "begins "
 	making    = "made "

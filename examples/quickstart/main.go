@@ -74,7 +74,7 @@ func run(ctx context.Context, addr string, beVictim bool) error {
 	})
 }
 
-// connect returns a client of the server at an address or URL.
+// connect returns a client of the server at addr, which is an address or a URL.
 func connect(ctx context.Context, addr string) (*redis.Client, error) {
 	if !strings.Contains(addr, "://") {
 		addr = "redis://" + addr

@@ -36,8 +36,8 @@ func clientVictim(ctx context.Context, store backend.Backend) (*victim, error) {
 	}, nil
 }
 
-// processVictim returns a victim that is another process of this program. SIGKILL gives it no time
-// to unlock.
+// processVictim returns a victim that is another process of this program. It is killed with
+// SIGKILL, so it can't unlock.
 func processVictim(ctx context.Context, addr string) (*victim, error) {
 	program, err := os.Executable()
 	if err != nil {

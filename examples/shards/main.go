@@ -29,7 +29,7 @@ import (
 const (
 	setName = "example"
 	count   = 24
-	// short, so that it can be watched, but longer than pauses of processes on a busy machine
+	// short enough to watch, but longer than the pauses of processes on a busy machine
 	lease = 3 * time.Second
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A replica is a process, or a client of this process.
+// A replica is a process, or a simulated one.
 type replica struct {
 	name string
 	end  func() error // hands over its shards, and waits for its end

@@ -56,7 +56,7 @@ func New(file string) (*Backend, error) {
 	return &Backend{db}, nil
 }
 
-// Close closes the file. Call it after Client.Close.
+// Close closes the file. Call it after the client's Close.
 func (b *Backend) Close() error { return b.db.Close() }
 
 // Open returns a session. It is stateless, since all state is in the file.
@@ -93,7 +93,7 @@ type step struct {
 	holds []hold // the name's holds that haven't expired
 }
 
-// remaining returns the time until the first of the holds expires.
+// remaining returns the time until the first hold expires.
 func (st *step) remaining() time.Duration {
 	if len(st.holds) == 0 {
 		return 0
@@ -174,7 +174,7 @@ func (st *step) put(h hold) error {
 	return err
 }
 
-// sweep deletes the expired holds of the name, so that dead holders leave no rows.
+// sweep deletes the expired holds of the name. Otherwise dead holders would leave rows behind.
 func (st *step) sweep() error {
 	_, err := st.ExecContext(st, `DELETE FROM holds WHERE name = ? AND expires <= ?`, st.name,
 		st.now)
