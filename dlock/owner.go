@@ -60,10 +60,10 @@ type goroutineOwner uint64
 // A caller is the party that makes a call, with some facts about the call.
 type caller struct {
 	party party
-	hold  *hold // this lock's hold in the context, or nil
+	hold  *hold // this lock's hold in ctx, or nil
 	alone bool  // the party makes no other calls
 
-	excluded func() // if set, called when someone else holds the lock
+	excluded func() // called when someone else holds the lock
 }
 
 // caller returns the caller for ctx. It is the innermost owner in ctx, or hold of this lock, or

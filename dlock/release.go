@@ -248,7 +248,7 @@ func (c *Client) releasePart(ctx context.Context, p partial) error {
 		}
 		return nil
 	case res.Outcome != backend.Left:
-		c.loseLocked(h, gone) // the store lost the hold before the re-entry, which began a new one
+		c.loseLocked(h, gone) // the hold was lost before the re-entry, which began a new one
 		return ErrLost
 	}
 	c.prolongLocked(h, p.began, p.lease, p.asked)
@@ -417,7 +417,7 @@ func (c *Client) drainOn(
 	err error,
 ) (freed backend.ReleaseResult, _ error) {
 	var tries backoff
-	sent := false // an earlier release may have been carried out
+	sent := false // whether an earlier release may have arrived
 	for ; ; res, err = c.sendRelease(ctx, cl, lease, ask) {
 		if isDisplaced(err) {
 			res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil

@@ -20,7 +20,7 @@ import (
 type reading struct {
 	holds map[party]*hold // the latest hold of each party
 	lent  *claim          // a write lent to readers, or nil
-	older []*hold         // earlier holds of parties in holds, oldest first
+	older []*hold         // the parties' earlier holds, oldest first
 	young *claim          // latest claim, which new readers may join
 }
 
@@ -91,7 +91,7 @@ func (o *object) reader(p party) *hold {
 	return o.reading.holds[p]
 }
 
-// calls returns the number of unlocks that the party of a hold has still to make.
+// calls returns the number of unlocks that the party of a hold has yet to make.
 func (o *object) calls(h *hold) int {
 	latest := o.reader(h.party)
 	if !h.kind.Shared() || latest == nil {
@@ -393,7 +393,7 @@ func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.noticeLocked() // calls that began with h may still be reading
+		h.noticeLocked() // calls that began with h may still read
 	}
 	return err
 }
@@ -528,7 +528,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 			inner.Stray()
 		}
 		if inner.dead && inner.Strays() {
-			c.takeBackLocked(inner) // the write ended, so the read must end too
+			c.takeBackLocked(inner) // the write has ended, and so must the read
 		}
 		return nil, err
 	case !res.Acquired:

@@ -405,7 +405,7 @@ func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
 		return []func(){func() {
 			for _, p := range parts {
 				if r.attempt(p); p.err != nil {
-					return // the call would only release the others again
+					return // the call would release the others anyway
 				}
 			}
 		}}
@@ -502,7 +502,7 @@ func (t *together) giveBack(ctx context.Context) {
 			p.h = nil
 		}
 	}
-	if t.parts[0].locker.client.over(ctx) == nil { // ctx ends when any of several clients is closed
+	if t.parts[0].locker.client.over(ctx) == nil { // ctx also ends when another client is closed
 		releaseParts(ctx, held, true)
 		return
 	}

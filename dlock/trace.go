@@ -99,7 +99,7 @@ type Via uint8
 // Ways in which a lock is acquired.
 const (
 	ViaStore    Via = iota // the store was asked
-	ViaHandover            // handed over by another goroutine of this client
+	ViaHandover            // another goroutine of this client handed it over
 	ViaReentry             // the caller's owner already held it
 	ViaJoined              // other readers of this client held it
 	ViaGranted             // the store granted it in line order
@@ -288,7 +288,7 @@ func outcomeOf(ctx context.Context, err error) Outcome {
 	}
 }
 
-// giveUpHold performs one release of a hold for a caller.
+// giveUpHold performs one release of a hold on behalf of a caller, and reports the release.
 func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
 	if len(c.traces) == 0 && !debug {

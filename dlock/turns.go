@@ -89,7 +89,7 @@ type crowd struct {
 
 	second bool // second turn in a row: see goesOnLocked
 
-	vain   bool    // the awaited release didn't come before this attempt
+	vain   bool    // the awaited release never came
 	absent int     // counted clients that missed their turn
 	excuse instant // absent clients are ignored until then
 }
@@ -119,7 +119,7 @@ func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult
 	case waiting > 0:
 		c.standBackLocked(cl, waiting-1, res)
 	case chain && own != heard:
-		c.standBackLocked(cl, 0, res) // without a count, wait for this release's message
+		c.standBackLocked(cl, 0, res) // can't count others: wait for a message
 	default:
 		if res.Counted && res.Waiting == 0 {
 			c.dispelLocked(cl.object.key())
@@ -156,7 +156,7 @@ func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	case cl.kind.Many():
 		more-- // others also release permits
 	case !cl.kind.Passes() && !few:
-		more-- // this client has single turns too, and is slower
+		more-- // this client is slower than the strangers
 	}
 	return more
 }
@@ -205,7 +205,7 @@ func (c *Client) sitOutLocked(cr *crowd, q *queue) {
 	if q == nil {
 		return
 	}
-	q.refusal = refusal{} // the store may now grant a request that it refused before
+	q.refusal = refusal{} // the store may now grant the request
 	if q.lead != nil {
 		c.hearLocked(q, cr.until)
 	}

@@ -555,7 +555,7 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	defer c.unlock()
 	q := a.in
 	if q == nil || q.lead != a && !q.placed {
-		c.abandonLocked(a) // it joined or was handed a hold, or its Locker is locked
+		c.abandonLocked(a) // it has a hold, or its Locker is locked
 		return false
 	}
 	a.answered = a.answered || q.refused > a.seen
@@ -582,7 +582,7 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	}
 	c.unlock()
 	if handed {
-		return 0, errAgain // it was handed a hold after turn was called
+		return 0, errAgain // the call was just handed a hold
 	}
 	return c.attempt(ctx, a)
 }
@@ -599,7 +599,7 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 		return
 	}
 	if q == nil || q.lead != a {
-		return // the call joined a hold, and will be woken
+		return // it got a hold, and is woken
 	}
 	if q.refused == 0 {
 		for w := q.first; w != nil; w = w.next {

@@ -12,7 +12,7 @@ import (
 
 // Limits on how long check waits at the end of a test.
 const (
-	patience = 3 * time.Second // for goroutines that are about to release their locks
+	patience = 3 * time.Second // for goroutines that are about to unlock
 	// for repeated releases, whose pauses have grown while the store was down
 	longPatience = 15 * time.Second
 )

@@ -12,7 +12,7 @@ type session struct {
 	memory
 	store *Store
 
-	client string // the client's id, once known; guarded by store.mu
+	client string // once known; guarded by store.mu
 }
 
 // through carries out a step, unless a fault makes it fail.

@@ -109,9 +109,9 @@ type query struct {
 	json, all    bool
 	unasked      bool   // don't ask who holds awaited locks
 	find         string // show only rows with this text
-	sort         string // column name; a leading - reverses the order
+	sort         string // column name; a leading - reverses it
 	refresh      int    // refresh interval in seconds; 0: never
-	store        int    // the client whose store is asked, from 1; 0: none
+	store        int    // number of the asked client, or 0
 	prefix, name string
 }
 

@@ -14,7 +14,7 @@ type controller interface {
 
 func controlWrong(ctx context.Context, election *dlock.Election, c controller) error {
 	return election.Run(ctx, func(ctx context.Context) error {
-		go c.Run(ctx, 2) // correct in OnStartedLeading, which has its own goroutine
+		go c.Run(ctx, 2) // fine in OnStartedLeading: it has a goroutine
 		return nil
 	})
 }
@@ -23,7 +23,7 @@ func controlWrongToo(ctx context.Context, election *dlock.Election, c controller
 	return election.Run(ctx, func(leads context.Context) error {
 		go c.Run(ctx, 2)
 		<-leads.Done()
-		return nil // the next leader starts while these still run
+		return nil // the next leader starts while workers run
 	})
 }
 

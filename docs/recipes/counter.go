@@ -30,7 +30,7 @@ func (c *counter) nextWrong(ctx context.Context) (n int, err error) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return c.write(file, n) // a pause here is too late to detect
+		return c.write(file, n) // a pause here goes unnoticed
 	})
 	return n, err
 }
@@ -62,7 +62,7 @@ func (c *counter) next(ctx context.Context) (n int, err error) {
 			}
 		}
 		n++
-		return c.write(mine, n) // harmless if late: a newer file takes precedence
+		return c.write(mine, n) // harmless if late: newer files take precedence
 	})
 	return n, err // if nil, the lock was held throughout
 }

@@ -23,7 +23,7 @@ func (s *shop) shipWrong(w http.ResponseWriter, r *http.Request) {
 	err := s.locks.Locker("lock:orders:"+id).Do(r.Context(), func(ctx context.Context) error {
 		return s.ship(ctx, id)
 	})
-	if err != nil { // the same status for held, down and shipped
+	if err != nil { // the same status for every error
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }
@@ -47,7 +47,7 @@ func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
 // refuse answers a request whose order may not have been shipped.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
-	case r.Context().Err() != nil: // the client is gone, and nobody reads the answer
+	case r.Context().Err() != nil: // the client is gone: write nothing
 	case errors.Is(err, errShipped): // another attempt is no use
 		http.Error(w, "this was done before", http.StatusConflict)
 	case errors.Is(err, dlock.ErrLost): // lost during the work: check the order before a retry

@@ -37,7 +37,7 @@ func callWithPermitWrong(
 // A partner is a service that allows ten calls at once, from all replicas together.
 type partner struct {
 	slots *dlock.Semaphore // client.Semaphore("slots:partner", 10)
-	line  chan struct{}    // the calls that wait here: make(chan struct{}, 100)
+	line  chan struct{}    // calls waiting here: make(chan struct{}, 100)
 }
 
 var errBusy = errors.New("too many wait already")

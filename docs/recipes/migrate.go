@@ -44,7 +44,7 @@ func migrateAtStart(ctx context.Context, client *dlock.Client, db database) erro
 }
 
 func migrate(ctx context.Context, db database) error {
-	pending, err := db.HasPending(ctx) // another replica may have run them by now
+	pending, err := db.HasPending(ctx) // another replica may have run them
 	if err != nil || !pending {
 		return err
 	}

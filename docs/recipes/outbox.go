@@ -75,7 +75,7 @@ func (o *outbox) drain(ctx context.Context, client *dlock.Client) error {
 			return err
 		}
 		err = o.drainWith(ctx, hold)
-		_ = hold.Release(context.WithoutCancel(ctx)) // on error it may be held for a lease
+		_ = hold.Release(context.WithoutCancel(ctx)) // if it fails, the lease must expire
 		if !errors.Is(err, dlock.ErrLost) && !errors.Is(err, postgresbackend.ErrLost) {
 			return err
 		}

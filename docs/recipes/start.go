@@ -11,7 +11,7 @@ import (
 type poller struct {
 	lock   *dlock.Locker
 	poll   func(ctx context.Context) error // until ctx ends
-	failed func(error)                     // called if poll ends early, perhaps to exit
+	failed func(error)                     // called if poll ends early
 
 	hold *dlock.Hold
 	end  context.CancelCauseFunc

@@ -23,7 +23,7 @@ func campaign(ctx context.Context, store backend.Backend, say func(line)) error 
 	err := client.Election(electionName).Run(ctx, func(ctx context.Context) error {
 		term, _ := dlock.Token(ctx)
 		say(line{What: "leads", Term: term})
-		for ctx.Err() == nil { // Err checks the clock, so it notices a pause
+		for ctx.Err() == nil { // Err checks the clock: it notices pauses
 			say(line{What: "works", Term: term})
 			select {
 			case <-time.After(lease / 20):

@@ -31,7 +31,7 @@ const (
 
 	processes = 3
 	workers   = 4  // in each process
-	calls     = 15 // per worker; enough to outlast the victim's lease
+	calls     = 15 // per worker; they outlast the victim's lease
 )
 
 func main() {

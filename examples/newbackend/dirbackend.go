@@ -80,7 +80,7 @@ func lockPath(dir, name string) string {
 // A lockFile is the contents of a lock's file. If Count is 0, the lock is free and has no file.
 type lockFile struct {
 	Name    string    // for people who look into the directory
-	Owner   []byte    // bytes, since JSON would change an invalid string
+	Owner   []byte    // as bytes: JSON changes invalid strings
 	Count   int       // the number of the owner's acquisitions
 	Expires time.Time // by the wall clock
 	Token   uint64    // the token of a fenced lock's hold
@@ -235,7 +235,7 @@ func (s dirSession) step(
 	if err := ctx.Err(); err != nil {
 		return notDone(err)
 	}
-	now := time.Now() // read after the wait for the guard, so that the time isn't stale
+	now := time.Now() // read after the wait for the guard, since an earlier time would be stale
 	path := lockPath(s.dir, name)
 	l, err := read(path, now)
 	if err != nil {

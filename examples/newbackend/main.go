@@ -116,7 +116,7 @@ func increment(file string) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(20 * time.Millisecond) // time for others to interfere without the lock
+	time.Sleep(20 * time.Millisecond) // without the lock, others would interfere now
 	fmt.Printf("process %d: %d + 1 = %d\n", os.Getpid(), n, n+1)
 	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
 }

@@ -46,7 +46,7 @@ func main() {
 	defer stop()
 	if err := run(ctx, *addr, *beVictim); err != nil {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // all workers return this cause, so print it once
+			err = context.Cause(ctx) // all workers return it; print it once
 		}
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1)

@@ -12,7 +12,7 @@ type timeline struct {
 	mu    sync.Mutex
 	out   io.Writer
 	start time.Time
-	crash time.Time // of the last crash, until its lock is acquired
+	crash time.Time // of a crash, until the next acquisition
 }
 
 func newTimeline(out io.Writer) *timeline { return &timeline{out: out, start: time.Now()} }

@@ -83,10 +83,10 @@ func work(ctx context.Context, store backend.Backend, name string) error {
 	defer client.Close()
 	set := shards.New(client, setName, shards.Numbered(count), shards.WithLogger(quiet))
 	err := set.Run(ctx, func(ctx context.Context, s *shards.Shard) error {
-		<-ctx.Done() // real code would work on s.Name() until then
+		<-ctx.Done() // real code works on s.Name() until then
 		return nil
 	})
-	if ctx.Err() != nil { // the replica was told to end; no failure
+	if ctx.Err() != nil { // told to end, which isn't a failure
 		return nil
 	}
 	return err
