@@ -68,7 +68,7 @@ const (
 	// LossForced means that this client forced the lock.
 	LossForced
 
-	// LossPaused means that this process or its machine stood still while the lease ran out.
+	// LossPaused means that this process or its machine was paused while the lease ran out.
 	LossPaused
 
 	// LossLease means that a fixed lease ran out: see [FixedLease]. That is normal, unless the work
@@ -149,7 +149,7 @@ const shortestStall = 10 * time.Millisecond
 type stall struct{ from, to instant }
 
 // stoodStillLocked returns the length of the stall during which a claim expired, or 0 if there was
-// none.
+// no stall.
 func (c *Client) stoodStillLocked(cl *claim, now instant) time.Duration {
 	for _, s := range [...]stall{{c.alarms.nextLocked(now), now}, c.stalled} {
 		if s.from < cl.Until() && cl.Until() <= s.to && s.to-s.from >= cl.Effective()/8 {
@@ -334,7 +334,7 @@ func (c *Client) foundLost(ctx context.Context, h *hold) {
 	c.reportLossLocked(l)
 }
 
-// Losses returns the last 64 losses of this client, latest first. They include expired fixed
+// Losses returns the last 64 losses of this client, most recent first. They include expired fixed
 // leases.
 func (c *Client) Losses() []Loss {
 	c.mu.Lock()

@@ -455,8 +455,8 @@ func (c *Client) endRenewalLocked(h *hold) {
 	c.scheduleLocked(&cl.alarm, c.nextLook(cl, now))
 }
 
-// reenterShared counts a reader's re-entry in the client. If the claim isn't renewed, reenterShared
-// first asks the store to keep the claim for longer.
+// reenterShared re-enters a reader's hold. If the claim is renewed, that needs no request.
+// Otherwise reenterShared first asks the store to keep the claim for longer.
 func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) error {
 	c.mu.Lock()
 	if !c.checkLocked(h) {

@@ -7,7 +7,7 @@ import "github.com/seed951563bd/distsync/backend"
 // notifies first would always get the lock. So if n other clients wait, a client that has had a
 // turn lets n-1 of their releases pass, and has its next turn after one more. A client without
 // competitors never waits. Some clients are counted but don't take their turn, because their
-// process stands still, or they only listen. The client waits for those only occasionally.
+// process is paused or they only listen. The client waits for those only occasionally.
 //
 // Strangers are clients that release the lock after each turn. They don't hand it over between
 // their own callers as this client does: see handoverEnd. While strangers wait, this client lets
