@@ -15,33 +15,34 @@ import (
 )
 
 // Loss says how a lock was lost. It is an error that wraps [ErrLost]. [errors.AsType] finds it in
-// the cause of a hold's context, in [Hold.Err], and in the error of the unlock. The *[Error] around
-// it names the lock. The text of the Loss doesn't.
+// the cause of a hold's context, in [Hold.Err], and in the error of the unlock. The text of a Loss
+// doesn't contain the lock's name, but the *[Error] that wraps it does.
 type Loss struct {
 	Name   string
 	Kind   backend.Kind
-	Holder string // the holder's id in the store: see [Hold.HolderID]
+	Holder string // its id in the store: see [Hold.HolderID]
 	Reason LossReason
 
-	// At is when the loss was discovered. Held is how long the lock was held until then or, if the
-	// lease ended earlier, until its end. Unconfirmed is the time from the store's last
+	// At is when the loss was discovered. Held is how long the lock was held, until At or the end
+	// of the lease, whichever was earlier. Unconfirmed is the time from the store's last
 	// confirmation of the hold to the loss.
 	At                time.Time
 	Held, Unconfirmed time.Duration
 
-	TakenBy string        // of LossTaken: the id of the new holder in the store
-	Paused  time.Duration // of LossPaused: how long the process stood still, at least
-	Err     error         // of LossExpired: the store's last error
+	TakenBy string        // for LossTaken: the new holder's id
+	Paused  time.Duration // for LossPaused: the pause's minimum length
+	Err     error         // for LossExpired: the store's last error
 
-	// Deprecated: Use Unconfirmed, which has the same value and says what it means.
+	// Deprecated: Use Unconfirmed, which has the same value.
 	Renewed time.Duration
 
-	// Deprecated: By is TakenBy. The By of a [HoldInfo] is a caller in this process.
+	// Deprecated: Use TakenBy, which has the same value. The field By of a [HoldInfo] has another
+	// meaning.
 	By string
 }
 
-// A program may have created a Loss itself, for example in a test, with only the old fields. So the
-// methods of Loss also read those.
+// The methods of Loss also read the deprecated fields, since a program may create a Loss with only
+// those, for example in a test.
 
 func (l *Loss) unconfirmed() time.Duration { return cmp.Or(l.Unconfirmed, l.Renewed) }
 
@@ -52,24 +53,25 @@ type LossReason uint8
 
 // Reasons for a [Loss].
 const (
-	// LossExpired: the lease ran out, because the store didn't answer renewals, or refused them.
+	// LossExpired means that the lease ran out, because the store didn't answer renewals, or
+	// refused them.
 	LossExpired LossReason = iota
 
-	// LossGone: the store no longer has the hold, and no other holder is known. Another client or
-	// an operator forced the lock, or the store lost its data. It is also the reason until the
-	// store has said who holds the lock now.
+	// LossGone means that the store no longer has the hold, and no other holder is known. Another
+	// client or an operator forced the lock, or the store lost its data. It is also the reason
+	// until the store has said who holds the lock now.
 	LossGone
 
-	// LossTaken: the store no longer has the hold, and someone else holds the lock.
+	// LossTaken means that the store no longer has the hold, and someone else holds the lock.
 	LossTaken
 
-	// LossForced: this client forced the lock.
+	// LossForced means that this client forced the lock.
 	LossForced
 
-	// LossPaused: this process or its machine stood still while the lease ran out.
+	// LossPaused means that this process or its machine was paused while the lease ran out.
 	LossPaused
 
-	// LossLease: its fixed lease ran out, see [FixedLease]. That is as intended, unless the work
+	// LossLease means that a fixed lease ran out: see [FixedLease]. That is normal, unless the work
 	// took too long.
 	LossLease
 )
@@ -107,19 +109,19 @@ func (l *Loss) Error() string {
 // Unwrap returns [ErrLost].
 func (l *Loss) Unwrap() error { return ErrLost }
 
-// why is the reason for which a claim is lost or in danger.
+// A why is the reason why a claim is lost or in danger, with its details.
 type why struct {
 	reason LossReason
-	had    instant // when the store last confirmed the claim; 0: as the claim records it
+	had    instant // the last confirmation; 0: see the claim
 	by     string
 	paused time.Duration
 	err    error
-	said   instant // when a failed renewal was last logged; 0: never
+	said   instant // when a failed renewal was last logged
 }
 
 var gone = why{reason: LossGone}
 
-// takenBy is the reason for the loss of a lock that the store has given to another owner.
+// takenBy returns the reason for a loss if the store has given the lock to another owner.
 func takenBy(owner string) why { return why{reason: LossTaken, by: owner} }
 
 // ranOutLocked returns the reason why a claim has expired.
@@ -139,14 +141,15 @@ func (c *Client) ranOutLocked(cl *claim, now instant) why {
 	return w
 }
 
-// shortestStall is the length from which a stall counts as such.
+// shortestStall is the minimum duration of a stall. Shorter delays are ignored.
 const shortestStall = 10 * time.Millisecond
 
-// A stall is a time in which the process stood still, so that alarms that were due didn't ring.
+// A stall is a period during which the process was paused, so that alarms didn't ring when they
+// were due.
 type stall struct{ from, to instant }
 
-// stoodStillLocked returns how long this process stood still as a claim expired. It returns 0 if no
-// stall explains why the claim expired.
+// stoodStillLocked returns the length of the stall during which a claim expired, or 0 if there was
+// no stall.
 func (c *Client) stoodStillLocked(cl *claim, now instant) time.Duration {
 	for _, s := range [...]stall{{c.alarms.nextLocked(now), now}, c.stalled} {
 		if s.from < cl.Until() && cl.Until() <= s.to && s.to-s.from >= cl.Effective()/8 {
@@ -165,7 +168,7 @@ func (a *alarms) nextLocked(now instant) instant {
 }
 
 // troubledLocked records why a claim is in danger: a renewal has failed, or the store no longer has
-// the claim. A recorded LossGone stays.
+// the claim. It doesn't overwrite LossGone.
 func (c *Client) troubledLocked(cl *claim, w why) {
 	if c.troubles[cl].reason == LossGone {
 		return
@@ -177,9 +180,9 @@ func (c *Client) troubledLocked(cl *claim, w why) {
 	c.troubles[cl] = w
 }
 
-// goneLocked ends a claim that, by its own account, the store doesn't have. From now on the claim
-// can't be relied on. Its holders are told once the store has said who holds the lock, or after a
-// moment without an answer.
+// goneLocked ends a claim that, according to the store, is gone. From now on the claim isn't valid.
+// Its holders are notified once the store has said who holds the lock now, or after
+// inquiryPatience.
 func (c *Client) goneLocked(cl *claim) {
 	if c.store.Inspector == nil || cl.kind.Many() {
 		c.loseClaimLocked(cl, gone)
@@ -200,15 +203,16 @@ func (c *Client) goneLocked(cl *claim) {
 	})
 }
 
-// lookLocked makes the client ask the store whether it still has a claim.
+// lookLocked asks the store, in the background, whether it still has a claim. If not, the claim
+// ends.
 func (c *Client) lookLocked(cl *claim) {
 	c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.goneLocked) })
 }
 
-// inquiryPatience is how long the store may take to say who holds a lost lock.
+// inquiryPatience limits how long the store may take to say who holds a lost lock.
 const inquiryPatience = 100 * time.Millisecond
 
-// whoHas asks the store who holds the lock of a claim that the store has lost.
+// whoHas asks the store who holds the lock of a lost claim, and returns the reason for the loss.
 func (c *Client) whoHas(ctx context.Context, cl *claim) why {
 	if c.store.Inspector == nil {
 		return gone
@@ -247,7 +251,7 @@ func (c *Client) lossLocked(h *hold, w why) *Loss {
 // mostLosses is the number of losses that a client remembers for [Client.Losses].
 const mostLosses = 64
 
-// lostLocked records a loss. It returns the cause with which the contexts of the hold end.
+// lostLocked records a loss. It returns the cause with which the hold's contexts end.
 func (c *Client) lostLocked(h *hold, l *Loss) error {
 	h.watchedLocked().loss = l
 	c.counts.lost.Add(1)
@@ -262,7 +266,7 @@ func (c *Client) lostLocked(h *hold, l *Loss) error {
 	return &Error{Op: "hold", Name: l.Name, Err: l}
 }
 
-// reportLossLocked logs a loss. The end of a fixed lease isn't a warning.
+// reportLossLocked logs a loss as a warning, or at level info if a fixed lease has ended.
 func (c *Client) reportLossLocked(l *Loss) {
 	level := slog.LevelWarn
 	if l.Reason == LossLease {
@@ -281,7 +285,7 @@ func (c *Client) reportLossLocked(l *Loss) {
 	c.records = append(c.records, record{time.Now(), level, "lock lost", args})
 }
 
-// overError returns the error with which a hold that isn't live has ended.
+// overError returns the error of a hold that has ended.
 func (h *hold) overError() error {
 	switch h.state {
 	case lost:
@@ -296,8 +300,8 @@ func (h *hold) overError() error {
 	}
 }
 
-// ended returns the error with which a hold has ended, for its callers. Unlike overError, it adds
-// the lock's name to a loss.
+// ended returns the error of a hold that has ended, for its callers. Unlike overError, it adds the
+// lock's name to a loss.
 func (h *hold) ended() error {
 	err := h.overError()
 	if h.state == lost {
@@ -306,8 +310,8 @@ func (h *hold) ended() error {
 	return err
 }
 
-// explained returns the error of a release. If the hold was lost, and the reason is known, that is
-// the Loss.
+// explained returns the error of a release: the Loss, if err is ErrLost and the Loss is known, and
+// err otherwise.
 func (c *Client) explained(h *hold, err error) error {
 	if err != ErrLost {
 		return err
@@ -320,7 +324,7 @@ func (c *Client) explained(h *hold, err error) error {
 	return h.watchers.loss
 }
 
-// foundLost records that the last release of a hold has found it lost.
+// foundLost records a loss that was discovered by the last release of a hold.
 func (c *Client) foundLost(ctx context.Context, h *hold) {
 	w := c.whoHas(ctx, h.claim)
 	c.mu.Lock()
@@ -330,7 +334,7 @@ func (c *Client) foundLost(ctx context.Context, h *hold) {
 	c.reportLossLocked(l)
 }
 
-// Losses returns the last 64 losses of this client, latest first. They include expired fixed
+// Losses returns the last 64 losses of this client, most recent first. They include expired fixed
 // leases.
 func (c *Client) Losses() []Loss {
 	c.mu.Lock()

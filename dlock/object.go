@@ -6,27 +6,28 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/protocol"
 )
 
-// An object is one lock, as this client sees it, with its holds and its waiting calls. The client's
-// table lists it while it has a hold or a waiting call.
+// An object is this client's state of one lock: its holds and its waiting calls. While there are
+// any, the object is in the client's table. A claim that has ended may still refer to an object
+// that is no longer there.
 type object struct {
 	name   string
 	family protocol.Family
-	listed bool // in the client's table; a claim that has ended may refer to an unlisted object
+	listed bool // whether the client's table contains it
 
-	alone   *hold    // the hold that excludes all others; nil if there is none
+	alone   *hold    // hold that excludes all others, or nil
 	reading *reading // the readers; nil if there are none
 	out     out      // the holds of permits
-	queue   *queue   // calls without places in the store; nil if there are none
-	line    *queue   // calls with places in the store; nil if there are none
+	queue   *queue   // waiting calls without places in the store
+	line    *queue   // waiting calls with places in the store
 }
 
-// objectLocked returns the object of a lock, or nil.
+// objectLocked returns the client's object for a lock, or nil if there is none.
 func (c *Client) objectLocked(kind protocol.Kind, name string) *object {
 	return c.objects[kind.Family()][name]
 }
 
-// openLocked returns the object that the client's table has for o's lock. If there is none, it puts
-// o into the table, and returns o.
+// openLocked returns the client's object for o's lock. If there is none, it adds o to the client's
+// table, and returns o.
 func (c *Client) openLocked(o *object) *object {
 	if listed := c.objects[o.family][o.name]; listed != nil {
 		return listed
@@ -36,7 +37,7 @@ func (c *Client) openLocked(o *object) *object {
 	return o
 }
 
-// keep records a hold that excludes all others, or a hold of permits.
+// keep records a hold of permits, or one that excludes all other holds.
 func (o *object) keep(h *hold) {
 	if h.kind.Many() {
 		o.keepPermits(h)
@@ -54,7 +55,8 @@ func (c *Client) tidyLocked(o *object) {
 	}
 }
 
-// queueLocked returns the queue of calls that wait for a claim's lock without places, or nil.
+// queueLocked returns the queue of calls that wait for a claim's lock without a place in the store,
+// or nil if there is none.
 func (c *Client) queueLocked(cl *claim) *queue {
 	if o := c.presentLocked(cl); o != nil {
 		return o.queue
@@ -62,7 +64,7 @@ func (c *Client) queueLocked(cl *claim) *queue {
 	return nil
 }
 
-// presentLocked returns the object that the client's table has for a claim's lock, or nil.
+// presentLocked returns the client's object for a claim's lock, or nil if there is none.
 func (c *Client) presentLocked(cl *claim) *object {
 	if o := cl.object; o.listed {
 		return o
@@ -70,7 +72,7 @@ func (c *Client) presentLocked(cl *claim) *object {
 	return c.objects[cl.object.family][cl.object.name]
 }
 
-// is reports whether o represents the lock of a Locker.
+// is reports whether o is the object of the Locker's lock.
 func (o *object) is(l *Locker) bool { return o.name == l.name && o.family == l.kind.Family() }
 
 // A lockKey identifies a lock by its name and family.
@@ -81,8 +83,8 @@ type lockKey struct {
 
 func (o *object) key() lockKey { return lockKey{o.family, o.name} }
 
-// heldLocked reports whether this client holds the lock in a way that excludes call a. Holds of the
-// party but don't count, unless they are permits.
+// heldLocked reports whether this client has a hold that excludes a. It ignores holds of one party,
+// unless they are of permits.
 func (c *Client) heldLocked(o *object, a *acquisition, but party) bool {
 	if o == nil {
 		return false
@@ -96,7 +98,7 @@ func (c *Client) heldLocked(o *object, a *acquisition, but party) bool {
 	return !a.kind.Shared() && c.readLocked(o, but)
 }
 
-// waitsFor returns a pointer to the field that holds the queue of calls for a kind.
+// waitsFor returns a pointer to the object's queue for calls of a kind.
 func (o *object) waitsFor(kind protocol.Kind) **queue {
 	if kind.Placed() {
 		return &o.line

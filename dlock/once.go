@@ -21,8 +21,8 @@ import (
 //	false, nil            it has succeeded before, here or elsewhere
 //	false, ErrHeld        another call is running it, or was when the store was asked
 //	true, fn's error      it ran now, and failed: the next call runs it again
-//	true, another error   it ran now, and succeeded, but that couldn't be noted: it may run again
-//	false, another error  it wasn't tried: the store, or ctx, or the arguments didn't allow it
+//	true, another error   it ran now, and succeeded, but it may run again: see below
+//	false, another error  it didn't run, because of the store, ctx or the arguments
 //
 // Once never waits for another call. Each call is a separate owner, whatever owner ctx names. So
 // within fn, a call for the same occasion returns ErrHeld. fn gets the context of a hold (see
@@ -52,9 +52,9 @@ import (
 //
 // The lock is a plain one, like that of [Client.Locker]. Its name is "once:NAME@OCCASION", such as
 // "once:report@2026-11-22", with %25 and %40 for % and @ in the job's name, and %25, %7B and %7D
-// for %, { and } in the occasion. [Client.Locks] and [Client.Inspect] find it by that name. Kept in
-// their results says that fn has succeeded. After [Locker.ForceUnlock] the occasion can run again.
-// Braces in the job's name put all its occasions into one slot of a Redis Cluster.
+// for %, { and } in the occasion. [Client.Locks] and [Client.Inspect] find it by that name. In
+// their results Kept is true once fn has succeeded. After [Locker.ForceUnlock] the occasion can run
+// again. Braces in the job's name put all its occasions into one slot of a Redis Cluster.
 func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Duration, fn func(context.Context) error) (ran bool, err error) {
 	l := newLocker(c, protocol.Kind(backend.Exclusive), onceName(name, occasion))
 	switch {
@@ -68,7 +68,8 @@ func (c *Client) Once(ctx context.Context, name, occasion string, keep time.Dura
 
 // Once runs fn under the lock, unless fn has succeeded within the last keep, or is running, in any
 // process. It is like [Client.Once], but for a plain or fenced lock of any name, and with options.
-// Results, crashes and keep work as described there. The keep of the call that ran fn counts.
+// Results, crashes and keep work as described there. If calls have different keeps, that of the
+// call that ran fn counts.
 //
 // With [Wait], a call waits while another call runs fn. If fn succeeds there, the waiting call
 // returns false without an error:
@@ -110,7 +111,7 @@ func (l *Locker) once(ctx context.Context, wrong error, keep time.Duration, fn f
 	})
 }
 
-// mayKeep returns the reason why a Locker can't run fn once with this keep, or nil.
+// mayKeep returns an error if the Locker can't run fn under a lock that stays taken for keep.
 func (l *Locker) mayKeep(keep time.Duration, fn func(context.Context) error) error {
 	if fn == nil {
 		return errNoFunction
@@ -126,8 +127,8 @@ func (l *Locker) mayKeep(keep time.Duration, fn func(context.Context) error) err
 
 var errNoOccasion = errors.New("the occasion is empty")
 
-// unlessKept acquires the lock for a new owner. If it returns neither a hold nor an error, fn has
-// succeeded and the lock is kept.
+// unlessKept acquires the lock for a new owner. It returns neither a hold nor an error if the lock
+// is kept, which means that fn has succeeded.
 func (l *Locker) unlessKept(ctx context.Context, opts []AcquireOption) (*hold, error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, err
@@ -191,8 +192,8 @@ func (l *Locker) unlessKept(ctx context.Context, opts []AcquireOption) (*hold, e
 	}
 }
 
-// gaveUp returns the error of a call that couldn't wait any longer. why is the reason. last is the
-// error of the call's last request to the store, or nil.
+// gaveUp returns the error of a call that couldn't wait any longer. why is the reason, and last is
+// the error of its last request to the store, or nil.
 func gaveUp(why, last error) error {
 	switch why {
 	case ErrClosed:
@@ -203,7 +204,7 @@ func gaveUp(why, last error) error {
 	return both(why, last)
 }
 
-// keep makes the lock of a hold stay taken until d from now, even after the hold's release.
+// keep makes the lock of a hold stay taken for d from now, even if the hold is released earlier.
 func (c *Client) keep(h *hold, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +220,7 @@ var (
 	onceOccasions = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 )
 
-// onceName returns the name of the lock of a job and an occasion.
+// onceName returns the name of the lock for an occasion of a job.
 func onceName(name, occasion string) string {
 	return "once:" + onceNames.Replace(name) + "@" + onceOccasions.Replace(occasion)
 }

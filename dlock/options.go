@@ -120,7 +120,7 @@ type acquireOptions struct {
 	fixed   bool // the lease is not renewed
 	wait    time.Duration
 	bounded bool // the wait was given
-	endless bool // the wait has no bound: the call can't return an error
+	endless bool // wait forever: the call can't return errors
 	atLeast time.Duration
 	keeps   bool // atLeast was given
 	note    string
@@ -131,22 +131,24 @@ type acquireOptions struct {
 	site site // of the call
 }
 
-// FixedLease sets a fixed lease: the lock isn't renewed, and ends with the lease. If d is less than
-// 1 ms or more than ten years, the call returns an error. Fractions of a millisecond are dropped.
-// If the caller's owner holds the lock already and that hold is renewed, d is ignored. If that hold
-// has a fixed lease, the lease becomes d, unless more than d is left of it. If a call without
-// FixedLease re-enters a hold with a fixed lease, the hold is renewed until that call's unlock.
-// After that unlock the hold ends when the rest of its lease has passed. The default is a renewed
-// lease.
+// FixedLease sets a fixed lease: the lock isn't renewed, and ends with the lease. The default is a
+// renewed lease. If d is less than 1 ms or more than ten years, the call returns an error.
+// Fractions of a millisecond are dropped.
 //
-// If a Locker's plain call holds the lock and the lease ends, the next plain call of that Locker
-// still waits for the unlock. See [RWLocker.Reader] for plain reads. For a lock that is never
-// unlocked use [Locker.Acquire], an [Owner], or a Locker for that one call.
+// If the caller's owner already holds the lock, the call re-enters that hold. If the hold is
+// renewed, d is ignored. If it has a fixed lease, the lease becomes d, unless more than d is left
+// of it. If a call without FixedLease re-enters a hold with a fixed lease, the hold is renewed
+// until that call's unlock. After that unlock the hold ends when the rest of its lease has passed.
+//
+// If the lease of a plain call (one without an [Owner]) ends, the next plain call of the same
+// Locker still waits for the unlock. See [RWLocker.Reader] for plain reads. For a lock that is
+// never unlocked, use [Locker.Acquire], an [Owner], or a Locker for that one call.
 func FixedLease(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.lease, o.given, o.fixed = d, true, true }
 }
 
-// Lease is [FixedLease]. By default there is no fixed lease, and a lock is renewed.
+// Lease is the former name of [FixedLease]. By default there is no fixed lease, and a lock is
+// renewed.
 //
 // Deprecated: Use FixedLease, whose name says that the lock isn't renewed. Lease is equivalent, and
 // will be removed after one minor version.
@@ -183,26 +185,27 @@ func Wait(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.wait, o.bounded = d, true }
 }
 
-// AtLeast makes the lock stay taken until d after it was acquired, however early it is unlocked,
-// and even if its holder dies. It is for quick jobs that every replica starts. Without it, a
-// replica whose clock is late would find the lock free and run the job again. For most such jobs
-// [Client.Once] is better, since it keeps the lock taken only after a success. Until d has passed,
-// requests and renewals ask the store for at least the rest of d. The last unlock makes the store
-// keep the lock for that rest, and wakes no waiter. When d has passed, waiters of this client find
-// the lock free at once. Those of other clients find it within a third of the lease, but after ten
-// seconds at most. Until d has passed, [Locker.TryLock] of others returns false, [Locker.TTL]
-// returns the rest, and [Locker.ForceUnlock] frees the lock. An unlock after d is an ordinary one.
-// A call that returns an error doesn't leave the lock taken.
+// AtLeast makes the lock stay taken until d after it was acquired, even if it is unlocked earlier
+// or its holder dies. It is for quick jobs that every replica starts. Without it, a replica whose
+// clock is late would find the lock free and run the job again. For most such jobs [Client.Once] is
+// better, since it keeps the lock taken only after a success. By default a lock is free as soon as
+// it is unlocked.
+//
+// Until d has passed, requests and renewals ask the store for at least the rest of d. The last
+// unlock makes the store keep the lock for that rest, and wakes no waiter. [Locker.TryLock] of
+// others returns false, [Locker.TTL] returns the rest, and [Locker.ForceUnlock] frees the lock.
+// When d has passed, waiters of this client find the lock free at once. Waiters of other clients
+// find it free within a third of the lease, but after ten seconds at most. An unlock after d is an
+// ordinary one. A call that returns an error doesn't leave the lock taken.
 //
 // Such a hold isn't handed over inside the client. With [FixedLease] the lease is d if that is
 // longer. If several re-entries have AtLeast, the longest counts. If the store gave a fair lock to
 // a waiter in line, d begins with the first renewal (see [Hold.Until]). The same is true of the
 // locks of a [MultiLocker].
 //
-// By default a lock is free as soon as it is unlocked. Fractions of a millisecond are rounded up.
-// If d isn't positive, or is more than ten years, the call returns an error. On the reading side of
-// an [RWLocker], or with a store that can't keep a lock taken, the error wraps
-// [errors.ErrUnsupported]. In each case nothing is acquired.
+// Fractions of a millisecond are rounded up. If d isn't positive, or is more than ten years, the
+// call returns an error. On the reading side of an [RWLocker], or with a store that can't keep a
+// lock taken, the error wraps [errors.ErrUnsupported]. In each case nothing is acquired.
 //
 // On etcd, which counts leases in seconds, the client that unlocked the lock frees it on time, when
 // d has passed. If that client is closed before then, or its process dies, or d is longer than ten
@@ -228,7 +231,7 @@ func HolderNote(note string) AcquireOption {
 // maxNote is the maximum length of a note. It keeps holder ids short enough for every store.
 const maxNote = 512
 
-// checkNote returns the error of an invalid note, or nil.
+// checkNote returns an error if a note is invalid.
 func checkNote(note string) error {
 	switch {
 	case note == "":
@@ -241,8 +244,8 @@ func checkNote(note string) error {
 	return nil
 }
 
-// isNote reports whether a text contains only characters that are allowed in a note. A colon isn't,
-// since ids are split at colons.
+// isNote reports whether a text contains only characters that are allowed in a note. Colons aren't
+// allowed, since they separate the parts of an id.
 func isNote(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' ||
@@ -314,7 +317,7 @@ func checkKeep(d time.Duration) error {
 	return nil
 }
 
-// longestLease keeps sums of leases and instants from overflowing a Duration.
+// longestLease is the maximum lease. Sums of such leases and instants don't overflow a Duration.
 const longestLease = 10 * 365 * 24 * time.Hour
 
 func checkLease(d time.Duration) error {

@@ -35,7 +35,7 @@ func (o Owner) mustBeSomebody(where string) {
 	}
 }
 
-// An identity is the owner or the hold in a context. Calls with that context act for it.
+// An identity is an owner or a hold that is in a context. Calls with that context act for it.
 type identity struct {
 	party  party
 	client *Client // the hold's client
@@ -51,22 +51,23 @@ func identityOf(ctx context.Context) *identity {
 	return id
 }
 
-// A party can hold a lock: an Owner, a goroutineOwner, or the *variable of plain calls.
+// A party is whatever can hold a lock: an Owner, a goroutineOwner, or the *variable of a Locker's
+// plain calls.
 type party any
 
 type goroutineOwner uint64
 
-// A caller is the party that makes a call, together with what is known about both.
+// A caller is the party that makes a call, with some facts about the call.
 type caller struct {
 	party party
-	hold  *hold // the hold in the call's context; nil if the context has no hold of this lock
+	hold  *hold // this lock's hold in ctx, or nil
 	alone bool  // the party makes no other calls
 
-	excluded func() // called when the store has said that someone else holds the lock; may be nil
+	excluded func() // called when someone else holds the lock
 }
 
-// caller returns the caller for ctx. The innermost owner, or hold of this lock, in the context
-// decides.
+// caller returns the caller for ctx. It is the innermost owner in ctx, or hold of this lock, or
+// else the party of plain calls.
 func (l *Locker) caller(ctx context.Context) caller {
 	mustBeContext(ctx)
 	for id := identityOf(ctx); id != nil; id = id.outer {

@@ -3,9 +3,9 @@ package dlock
 import "iter"
 
 // Several holders can hold permits of one semaphore at the same time, each with its own claim. A
-// client treats permits specially in two ways. First, it knows how many permits it holds itself,
-// and which request the store has refused. Second, a call may be handed released permits while its
-// own attempt is under way.
+// client treats permits specially in two ways. First, it counts the permits that it holds and
+// remembers the last request that was refused, so it doesn't send requests that would fail. Second,
+// a call may be handed released permits while its own attempt is under way.
 
 // out lists the claims of the permits that this client holds.
 type out struct {
@@ -13,11 +13,11 @@ type out struct {
 	permits int
 }
 
-// A permit is a claim's entry in the list out.
+// A permit is a claim's entry in an out list.
 type permit struct {
 	holder      *hold // nil if no hold rests on it
 	prev, next  *claim
-	many, limit int // the number of permits claimed, and the semaphore's limit
+	many, limit int // permits claimed, and the semaphore's limit
 }
 
 // permitted returns the holds of permits.
@@ -33,8 +33,8 @@ func (o *object) permitted() iter.Seq[*hold] {
 	}
 }
 
-// keepPermits records a hold of permits. If another hold had the permits before, the list already
-// contains their claim.
+// keepPermits records a hold of permits. If the permits were handed over from another hold, their
+// claim is already in the list.
 func (o *object) keepPermits(h *hold) {
 	cl := h.claim
 	if cl.more.holder == nil {
@@ -48,7 +48,7 @@ func (o *object) keepPermits(h *hold) {
 	cl.more.holder = h
 }
 
-// forgetPermitsLocked records that permits were released or lost.
+// forgetPermitsLocked removes a hold whose permits were released or lost.
 func (c *Client) forgetPermitsLocked(o *object, h *hold) {
 	m := h.claim.more
 	if m.holder != h {
@@ -72,7 +72,7 @@ func (o *object) exhausts(a *acquisition) bool {
 	return o.out.first != nil && a.o.limit > 0 && o.out.permits+a.o.permits > a.o.limit
 }
 
-// exhaustedLocked is like exhausts, but ignores expired holds, which it ends.
+// exhaustedLocked is like exhausts, but first ends holds that have expired.
 func (c *Client) exhaustedLocked(o *object, a *acquisition) bool {
 	if !o.exhausts(a) {
 		return false
@@ -83,14 +83,14 @@ func (c *Client) exhaustedLocked(o *object, a *acquisition) bool {
 	return o.exhausts(a)
 }
 
-// A refusal records the store's last refusal of a queue's lead. The store had fewer permits left
-// than that call wanted.
+// A refusal records that the store last refused the lead of a queue, because it had fewer permits
+// left than the lead wanted.
 type refusal struct {
-	permits, limit int // if permits is 0, there is no refusal
+	permits, limit int // permits is 0 if nothing was refused
 	again          instant
 }
 
-// refuses reports whether the store would also refuse another call, if nothing has changed since.
+// refuses reports whether the store would also refuse a, if nothing has changed since the refusal.
 func (r refusal) refuses(a *acquisition) bool {
 	return r.permits > 0 && a.o.permits >= r.permits &&
 		(a.o.limit == r.limit || r.limit > 0 && a.o.limit > 0 && a.o.limit < r.limit)

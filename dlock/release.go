@@ -26,7 +26,7 @@ func (c *Client) releaseParty(ctx context.Context, l *Locker, p party) error {
 	}
 }
 
-// latest returns the hold, possibly lost, that an unlock by p would release, or nil.
+// latest returns the hold that an unlock by p would release, or nil. The hold may be lost.
 func (c *Client) latest(l *Locker, p party) *hold {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +130,7 @@ func (h *hold) takeSlot(ctx context.Context) bool {
 func (h *hold) budget(now instant) time.Duration {
 	left := h.claim.Until() - now
 	if left <= 0 {
-		return longestRelease // the hold was lost, so the store isn't asked
+		return longestRelease // the hold was lost: no request needed
 	}
 	return min(left, longestRelease)
 }
@@ -179,7 +179,7 @@ func (c *Client) releaseLater(h *hold, why error) error {
 		}
 	})
 	if h.count > 1 {
-		return nil // the hold goes on, and for the caller this unlock is done
+		return nil // for the caller, this unlock is done
 	}
 	return why
 }
@@ -197,8 +197,7 @@ func (c *Client) releaseLostLocked(h *hold) {
 	}
 }
 
-// leaves records that a hold no longer rests on its claim. It returns true if no other hold rests
-// on the claim.
+// leaves records that a hold no longer uses its claim. It reports whether the claim is now unused.
 func (h *hold) leaves() bool {
 	if !h.kind.Shared() {
 		return true
@@ -207,7 +206,8 @@ func (h *hold) leaves() bool {
 	return h.claim.more.holds == 0
 }
 
-// A partial is a partial release in progress.
+// A partial is a partial release in progress. It decrements the hold's count, but the lock stays
+// held.
 type partial struct {
 	h            *hold
 	began        instant
@@ -220,7 +220,7 @@ func (c *Client) leavePartLocked(h *hold, now instant) partial {
 	h.count--
 	lease, asked := cl.PartialRelease(now, h.count < h.renewedFrom)
 	if h.count < h.renewedFrom {
-		h.renewedFrom = 0 // the calls that still hold it have a fixed lease
+		h.renewedFrom = 0 // the remaining calls have a fixed lease
 	}
 	cl.StepSent(now, asked, c.stored(asked))
 	return partial{h, now, lease, asked}
@@ -248,22 +248,22 @@ func (c *Client) releasePart(ctx context.Context, p partial) error {
 		}
 		return nil
 	case res.Outcome != backend.Left:
-		c.loseLocked(h, gone) // the store had lost the hold, and the re-entry began another one
+		c.loseLocked(h, gone) // the hold was lost before the re-entry, which began a new one
 		return ErrLost
 	}
 	c.prolongLocked(h, p.began, p.lease, p.asked)
 	return nil
 }
 
-// releasesLocked records that the last release of a hold begins. From then on its owner string
-// isn't used for re-entries or renewals. releasesLocked returns the queue whose lead waits for the
-// answer, or nil.
+// releasesLocked records the beginning of a hold's last release. From then on the owner string of
+// the hold isn't used for re-entries or renewals. releasesLocked returns the queue whose lead waits
+// for the answer, or nil.
 func (c *Client) releasesLocked(h *hold) *queue {
 	h.state = released
 	h.count = 0
 	q := c.postponeLocked(h.claim)
 	c.dropLocked(h)
-	c.endContextsLocked(h, ErrNotHeld) // it has contexts only if fn released more than it took
+	c.endContextsLocked(h, ErrNotHeld) // some remain if fn released too often
 	return q
 }
 
@@ -280,8 +280,8 @@ type departure struct {
 	q     *queue // see releasedLast
 	began instant
 	lease time.Duration
-	ask   bool   // the store is asked for the number of waiters
-	inner *claim // the read under a write, which is released first; nil: none
+	ask   bool   // ask the store how many clients wait
+	inner *claim // the read to release first, or nil
 }
 
 // departLocked begins the last release of the claim of a hold.
@@ -296,8 +296,8 @@ func (c *Client) departLocked(h *hold, q *queue, now instant) departure {
 	return d
 }
 
-// depart performs the last release of a claim. first returns the answer to the first request, which
-// it sends unless it has already been sent.
+// depart performs the last release of a claim. first sends the first request, unless it was already
+// sent, and returns the answer.
 func (c *Client) depart(
 	ctx context.Context, d departure, first func() (backend.ReleaseResult, error),
 ) (err error) {
@@ -335,7 +335,7 @@ func (c *Client) releasedLast(
 	case res.Outcome == backend.Kept:
 		c.keptLocked(cl)
 	default:
-		c.wakeLocked(cl) // even if the lock isn't free, this client no longer has it
+		c.wakeLocked(cl) // this client no longer holds the lock
 	}
 	c.vacateLocked(h)
 	if cl.Strays() || err != nil && err != ErrLost {
@@ -369,24 +369,24 @@ func (c *Client) keptLocked(cl *claim) {
 	}
 	over := c.now() + kept(cl.Left(c.now())) + endJitter
 	if q := o.line; q != nil {
-		q.soon = q.soon || q.looking // the look under way may have missed the release
+		q.soon = q.soon || q.looking // the current look may have missed it
 		c.hastenLocked(&q.look, over)
 	}
 	switch q := o.queue; {
 	case q == nil || q.lead == nil:
 	case cl.kind.Many():
-		c.wakeQueueLocked(q) // the lead may not have asked yet, for lack of permits
+		c.wakeQueueLocked(q) // the lead may not have asked yet
 	default:
 		if q.again == 0 || over < q.again {
-			q.again = over // the answer to an attempt under way may be older
+			q.again = over // an attempt under way may predate this
 		}
 		c.hastenLocked(&q.lead.alarm, over)
 	}
 }
 
 // lastRelease returns the request for the last release of a claim. If the lock is to stay taken,
-// the request asks the store to keep it. So does a release that is repeated because the store's
-// count is higher.
+// the request says so. The same applies when the release is repeated because the store's count was
+// higher.
 func (c *Client) lastRelease(cl *claim, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
 	if left := cl.Left(c.now()); left > 0 {
@@ -417,7 +417,7 @@ func (c *Client) drainOn(
 	err error,
 ) (freed backend.ReleaseResult, _ error) {
 	var tries backoff
-	sent := false // an earlier release may have been carried out
+	sent := false // whether an earlier release may have arrived
 	for ; ; res, err = c.sendRelease(ctx, cl, lease, ask) {
 		if isDisplaced(err) {
 			res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil

@@ -73,10 +73,10 @@ func (rw *RWLocker) RLocker() sync.Locker { return rw.Reader() }
 // Reader returns the reading side, always the same Locker. Its plain calls are counted. Any number
 // of goroutines may lock it, and each unlocks it once. After a loss, others can still lock it. If
 // the lost hold had n readers, the next n unlocks return [ErrLost], whichever goroutines call them.
-// So a late unlock of a lost read never releases another's read. A read with a [FixedLease] must
-// also be unlocked, even after it has ended. Otherwise the next unlock by another reader counts as
-// the missing one, and the client goes on renewing that reader's hold. For a read that is never
-// unlocked, use [Locker.Acquire], an [Owner], or an RWLocker of its own.
+// So a late unlock of a lost read never releases the read of another goroutine. A read with a
+// [FixedLease] must also be unlocked, even after it has ended. Otherwise the next unlock by another
+// reader counts as the missing one, and the client goes on renewing that reader's hold. For a read
+// that is never unlocked, use [Locker.Acquire], an [Owner], or an RWLocker of its own.
 func (rw *RWLocker) Reader() *Locker { return &rw.mustBeMade().reader }
 
 // Writer returns the writing side, always the same Locker.

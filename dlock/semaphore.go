@@ -35,10 +35,11 @@ type Semaphore struct {
 	permits int
 }
 
-// Semaphore returns a semaphore with the given name and number of permits. 0 is for a semaphore
-// that a Java program has set up, and means the number that the store was last told. Memory and
-// etcd forget that number when no permit is taken. Redis and Valkey keep it. Semaphore panics if
-// permits is negative. If the store has no semaphores, every error wraps [errors.ErrUnsupported].
+// Semaphore returns a semaphore with the given name and number of permits. The number 0 is for a
+// semaphore that a Java program has set up. It means the number that was last stored. In memory and
+// on etcd that number is forgotten when no permit is taken. On Redis and Valkey it stays. Semaphore
+// panics if permits is negative. If the store has no semaphores, every error wraps
+// [errors.ErrUnsupported].
 func (c *Client) Semaphore(name string, permits int) *Semaphore {
 	if permits < 0 {
 		panic(fmt.Sprintf("dlock: a Semaphore with %d permits", permits))

@@ -13,13 +13,13 @@ import (
 // several is the context of a hold of several locks. Within this package, only its Hold refers to
 // it, so that a dropped Hold can be detected.
 type several struct {
-	context.Context // ends with the caller's context, the first loss, and the release
+	context.Context // ends with the caller's context, a loss or the release
 	*together
-	names []identity // one for each hold; the last is the innermost
+	names []identity // one per hold, with the innermost last
 	line  *lifeline
 	end   context.CancelCauseFunc
 	lost  chan struct{}
-	watch runtime.Cleanup // of a Hold: notices that it was dropped
+	watch runtime.Cleanup // detects that the Hold was dropped
 }
 
 // inside returns a context for work under all locks.
@@ -33,7 +33,7 @@ func (t *together) inside(ctx context.Context) *several {
 	s.Context, s.end = withCancelCause(ctx)
 	end, lost, once := s.end, s.lost, new(sync.Once)
 	s.line = &lifeline{func(cause error) {
-		if cause != ErrNotHeld { // ErrNotHeld: a caller released more than it took
+		if cause != ErrNotHeld { // a superfluous release isn't a loss
 			once.Do(func() { close(lost) })
 		}
 		end(cause)
@@ -44,7 +44,7 @@ func (t *together) inside(ctx context.Context) *several {
 	return s
 }
 
-// follow makes a context end when a hold ends.
+// follow makes the context of a lifeline end when a hold ends.
 func (c *Client) follow(h *hold, line *lifeline) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -58,7 +58,7 @@ func (c *Client) follow(h *hold, line *lifeline) {
 	}
 }
 
-// unfollow undoes follow. The caller has released the hold.
+// unfollow undoes follow. It is called before the hold is released.
 func (c *Client) unfollow(h *hold, line *lifeline) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *Client) unfollow(h *hold, line *lifeline) {
 	}
 }
 
-// over ends the context, because its locks are released.
+// over ends the context. It is called before the locks are released.
 func (s *several) over() {
 	s.watch.Stop()
 	s.end(nil)
@@ -92,9 +92,9 @@ func (s *several) Err() error {
 	return s.Context.Err()
 }
 
-// Value returns the value in the caller's context. For the identity key it returns the innermost of
-// the holds' identities, and each identity leads to the next. So a call with this context finds the
-// hold of its lock.
+// Value returns the value in the caller's context. But for the identity key, it returns the
+// identity of the innermost hold, which links to those of the other holds. So a call with this
+// context finds the hold of its lock.
 func (s *several) Value(key any) any {
 	if key == (identityKey{}) {
 		return &s.names[len(s.names)-1]
@@ -109,7 +109,7 @@ func (t *together) handle(ctx context.Context) *Hold {
 	return &Hold{stay: stay{ctx: s}}
 }
 
-// droppedParts logs that a Hold of several locks was dropped with its context.
+// droppedParts logs that a Hold of several locks became unreachable before its release.
 func droppedParts(parts []*part) {
 	for _, p := range parts {
 		p.locker.client.droppedHold(p.h)
@@ -180,7 +180,7 @@ func (s *several) state(given bool) error {
 	return first
 }
 
-// until returns the time until which all locks are sure to be held.
+// until returns the time until which all of the locks are guaranteed to be held.
 func (s *several) until() time.Time {
 	first := s.given[0].until()
 	for _, p := range s.given[1:] {
@@ -201,7 +201,7 @@ func (s *several) token() (token uint64) {
 	return token
 }
 
-// each calls say for each part, and joins the results.
+// each calls say for each part, and joins the results with commas.
 func (s *several) each(say func(*part) string) string {
 	words := make([]string, len(s.given))
 	for i, p := range s.given {

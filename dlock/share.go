@@ -11,17 +11,17 @@ import (
 	"github.com/seed951563bd/distsync/dlock/internal/steps"
 )
 
-// Readers of one client share the claim of one of them. While the claim is young, new readers join
-// it without asking the store, unless a writer of this client waits. Later readers acquire a new
-// claim, so that the store can let a writer of another client go first. The last reader of a claim
-// releases it.
+// The readers of a client share a claim, which one of them acquired. During the hand-over time, new
+// readers join the claim without asking the store, unless a writer of this client waits. Later
+// readers acquire a new claim, so that the store can let a writer of another client go first. The
+// last reader of a claim releases it.
 
 // reading holds the readers of this client.
 type reading struct {
 	holds map[party]*hold // the latest hold of each party
-	lent  *claim          // the write that is lent to the readers; nil if there is none
-	older []*hold         // earlier holds of parties that also have a later one; oldest first
-	young *claim          // the latest claim, which new readers may join
+	lent  *claim          // a write lent to readers, or nil
+	older []*hold         // the parties' earlier holds, oldest first
+	young *claim          // latest claim, which new readers may join
 }
 
 // readers returns the holds of all readers.
@@ -33,10 +33,10 @@ func (o *object) readers() []*hold {
 }
 
 // plainSharedLocked returns the hold that the next plain unlock of a reading Locker releases, or
-// nil. There is no way to know which of the Locker's readers unlocks. A lost hold comes first, then
-// the hold that ends first, so that the other readers keep the holds that last longest. If the
-// client has forgotten a lost hold, plainSharedLocked returns ErrLost for it. So a late unlock of a
-// lost hold doesn't release a later one.
+// nil. It can't know which of the Locker's readers unlocks. So it prefers a lost hold, and then the
+// hold that ends first. The other readers keep the holds that last longest. If the client has
+// forgotten a lost hold, plainSharedLocked returns ErrLost for it. So a late unlock of a lost hold
+// doesn't release a later one.
 func (c *Client) plainSharedLocked(key lockKey, kind protocol.Kind, v *variable) (*hold, error) {
 	if h := c.lastLossLocked(lostKey{key, kind, v}); h != nil {
 		return h, nil
@@ -83,7 +83,7 @@ func (o *object) endsFirst(v *variable) *hold {
 	return first
 }
 
-// reader returns the hold with which a party reads, or nil.
+// reader returns a party's latest read hold, or nil.
 func (o *object) reader(p party) *hold {
 	if o == nil || o.reading == nil {
 		return nil
@@ -91,7 +91,7 @@ func (o *object) reader(p party) *hold {
 	return o.reading.holds[p]
 }
 
-// calls returns the number of unlocks that the party of a hold still owes.
+// calls returns the number of unlocks that the party of a hold has yet to make.
 func (o *object) calls(h *hold) int {
 	latest := o.reader(h.party)
 	if !h.kind.Shared() || latest == nil {
@@ -155,7 +155,7 @@ func (o *object) tidyReading() {
 	}
 }
 
-// readLocked reports whether a party other than but holds a valid read.
+// readLocked reports whether there is a valid read hold, apart from those of one party.
 func (c *Client) readLocked(o *object, but party) bool {
 	for _, h := range o.readers() {
 		if h.party != but && c.checkLocked(h) {
@@ -165,8 +165,8 @@ func (c *Client) readLocked(o *object, but party) bool {
 	return false
 }
 
-// share returns a hold on the claim of other readers of this client. It returns nil if the call
-// must ask the store, and errAgain if the call's party is already reading.
+// share returns a hold that joins the claim of other readers of this client. It returns nil if the
+// call must ask the store, and errAgain if the call's party is already reading.
 func (c *Client) share(a *acquisition) (*hold, error) {
 	if !a.kind.Shared() {
 		return nil, nil
@@ -222,7 +222,7 @@ func (c *Client) joinReadersLocked(o *object, cl *claim, a *acquisition) *hold {
 	return h
 }
 
-// restLocked adds one call to a reader's hold.
+// restLocked adds a call to a reader's hold.
 func (c *Client) restLocked(o *object, h *hold) {
 	if o.reading == nil {
 		o.reading = &reading{holds: make(map[party]*hold)}
@@ -254,7 +254,7 @@ func (c *Client) grantSharedLocked(o *object, h *hold) *hold {
 	return h
 }
 
-// admitReadersLocked lets waiting readers join a claim, if they came before all waiting writers.
+// admitReadersLocked lets waiting readers join a claim, up to the first waiting writer.
 func (c *Client) admitReadersLocked(o *object, cl *claim) {
 	if c.handover == 0 {
 		return
@@ -263,7 +263,7 @@ func (c *Client) admitReadersLocked(o *object, cl *claim) {
 		a := q.first
 		for a != nil && (a.parked() || a.kind.Shared() &&
 			(a.trying || a.h != nil && a.h.claim == cl)) {
-			a = a.next // it can't join, or waits for its own answer
+			a = a.next // can't join, or waits for an answer
 		}
 		if a == nil || !a.kind.Shared() || !cl.suits(a) {
 			return
@@ -280,8 +280,8 @@ func (c *Client) admitReadersLocked(o *object, cl *claim) {
 }
 
 // retain returns the live hold of the write under which a claim was made, or nil. While that hold
-// lives, the claim is kept, even without readers. Another claim would have the same owner string,
-// and a late request couldn't tell the two claims apart.
+// lives, the claim is kept, even without readers. Otherwise a new claim would have the same owner
+// string, and a late request for the old claim could affect the new one.
 func (cl *claim) retain() *hold {
 	if cl.more == nil || cl.more.under == nil || cl.more.under.state != live {
 		return nil
@@ -299,7 +299,7 @@ func (c *Client) endSharedLocked(cl *claim) {
 	c.tidyLocked(cl.object)
 }
 
-// loseReadersLocked ends all holds on a shared claim that is lost.
+// loseReadersLocked ends all holds of a shared claim that is lost.
 func (c *Client) loseReadersLocked(cl *claim, w why) {
 	o := cl.object
 	o.retire(cl)
@@ -376,8 +376,7 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	return c.releaseRead(ctx, h, q)
 }
 
-// mayBeJoinedLocked reports whether a reader that comes now could join a claim that its last holder
-// has left.
+// mayBeJoinedLocked reports whether a new reader could join a claim that has no holders left.
 func (c *Client) mayBeJoinedLocked(cl *claim) bool {
 	now, reading := c.now(), cl.object.reading
 	return now < c.handoverEnd(cl) && cl.passes(now) && reading != nil && reading.young == cl
@@ -394,13 +393,13 @@ func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.noticeLocked() // calls that began with h and now read with another hold also lost h
+		h.noticeLocked() // calls that began with h may still read
 	}
 	return err
 }
 
-// bequeathLocked passes the notices of a released hold to another hold of its party. A call that
-// watches such a notice may still be reading.
+// bequeathLocked passes the notices of a released hold to another hold of its party, since calls
+// that watch these notices may still be reading.
 func (c *Client) bequeathLocked(h *hold) {
 	heir := h.claim.object.reader(h.party)
 	if h.watchers == nil || heir == nil {
@@ -414,13 +413,13 @@ func (c *Client) bequeathLocked(h *hold) {
 	}
 }
 
-// mostNotices is the number of notices of a hold after which later calls share one of them. There
-// is no way to know which calls still read, so no notice can be dropped.
+// mostNotices limits the number of notices of a hold. Later calls share one of them. Notices can't
+// be dropped, since it is unknown which calls still read.
 const mostNotices = 8
 
-// noticeFor returns the notice for the first call that asks about a hold. If another hold of the
-// same party already has many notices, noticeFor returns one of these, and a loss of either hold
-// gives it. Otherwise it returns a new notice.
+// noticeFor returns the notice for the first call that watches a hold for its loss. The notice is
+// new, unless another hold of the same party already has mostNotices. Then noticeFor returns one of
+// those, which then signals the loss of either hold.
 func (h *hold) noticeFor() *notice {
 	if h.kind.Shared() && h.state == live {
 		for _, other := range h.claim.object.readers() {
@@ -456,8 +455,8 @@ func (c *Client) endRenewalLocked(h *hold) {
 	c.scheduleLocked(&cl.alarm, c.nextLook(cl, now))
 }
 
-// reenterShared counts a reader's re-entry in the client. If the claim isn't renewed, reenterShared
-// first asks the store to keep the claim for longer.
+// reenterShared re-enters a reader's hold. If the claim is renewed, that needs no request.
+// Otherwise reenterShared first asks the store to keep the claim for longer.
 func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) error {
 	c.mu.Lock()
 	if !c.checkLocked(h) {
@@ -488,7 +487,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	}
 	if !c.checkLocked(h) {
 		if h.state == released {
-			return errAgain // another call of the same party has released it
+			return errAgain // another call of the party released it
 		}
 		return h.overError()
 	}
@@ -502,8 +501,9 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	return nil
 }
 
-// readUnder acquires a read under the write of the same party. As long as the write lasts, its
-// reads share one claim, with the write's owner string. Another read repeats the claim's request.
+// readUnder acquires a read under the write of the same party. While the write lasts, all reads
+// under it share one claim, with the write's owner string. Each further read repeats the claim's
+// request.
 func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold, error) {
 	c.mu.Lock()
 	inner, err := c.innerLocked(w, a)
@@ -528,17 +528,17 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 			inner.Stray()
 		}
 		if inner.dead && inner.Strays() {
-			c.takeBackLocked(inner) // the write has ended, so the read is released with it
+			c.takeBackLocked(inner) // the write has ended, and so must the read
 		}
 		return nil, err
 	case !res.Acquired:
-		c.loseLocked(w, gone) // otherwise the store would have granted the read
+		c.loseLocked(w, gone) // the store would grant a writer's read
 		return nil, errAgain
 	case c.closed:
 		return nil, ErrClosed
 	case inner.dead:
 		inner.Stray()
-		c.takeBackLocked(inner) // the request may have been carried out after the release
+		c.takeBackLocked(inner) // the request may have followed the release
 		return nil, errAgain
 	}
 	inner.Granted(sent, a.o.lease)
@@ -546,7 +546,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		return nil, errLate
 	}
 	first := inner.more.holds == 0
-	if first { // otherwise another call's read already rests on it
+	if first { // otherwise another read already uses the claim
 		inner.began, inner.after = sent, uint32(c.attempts)
 	}
 	inner.alarm.task = inner
@@ -562,7 +562,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	return h, nil
 }
 
-// innerLocked returns the claim for the reads of a write's holder.
+// innerLocked returns the claim for the reads under a write. It creates the claim if there is none.
 func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
 	if !c.checkLocked(w) {
 		return nil, errAgain
@@ -580,7 +580,7 @@ func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
 	return inner, nil
 }
 
-// endInnerLocked records that a write has ended. If its holder has read under it and no longer
+// endInnerLocked records that a write has ended. If its holder has read under it, and no longer
 // does, endInnerLocked returns the claim of those reads, which must be released with the write.
 func (c *Client) endInnerLocked(h *hold) *claim {
 	inner := h.inner()

@@ -9,8 +9,8 @@ import (
 // A subscription is a queue's subscription to the store's messages about releases.
 type subscription struct {
 	subscribed subState
-	cancel     context.CancelFunc   // ends a call of Subscribe; nil when there is none
-	sub        backend.Subscription // the active subscription; nil until it is active
+	cancel     context.CancelFunc   // ends a pending Subscribe call, or nil
+	sub        backend.Subscription // nil until the subscription is active
 	stood      instant              // when the subscription became active
 }
 
@@ -24,8 +24,8 @@ const (
 	standing // the subscription is active
 )
 
-// subscribeLocked subscribes a queue to the releases of its lock. The start of the subscription
-// counts as a wake-up, so an attempt always follows it.
+// subscribeLocked subscribes a queue to the releases of its lock. When the subscription begins, the
+// queue is woken, so an attempt always follows.
 func (c *Client) subscribeLocked(q *queue) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	q.subscribed, q.cancel = subscribing, cancel
@@ -89,7 +89,7 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 		c.traceLocked(func() { c.subscriptionChanged(q, nil) })
 	}
 	q.sub, q.subscribed, q.stood = sub, standing, c.now()
-	c.laterLocked(q.cancel) // otherwise the context would stay as long as calls wait
+	c.laterLocked(q.cancel) // otherwise the context would outlive the call
 	q.cancel = nil
 	switch {
 	case q.placed:

@@ -9,16 +9,16 @@ import (
 )
 
 // A takeBack releases a claim that no party uses any longer. It repeats the release until the store
-// has answered. An unanswered request may still bring the claim back. If there is one, the takeBack
-// repeats the release until even the latest such request would have expired, and once more after
-// that. If the store doesn't answer for another minute, or for another lease if that is longer, the
-// takeBack ends. A request that is carried out even later makes the lock unavailable for a lease,
-// and never gives it two holders.
+// has answered. If another request for the claim is unanswered, the store may carry it out later,
+// which would bring the claim back. Then the takeBack repeats the release until even the latest
+// such request would have expired, and once more after that. If the store doesn't answer for
+// another minute, or for another lease if that is longer, the takeBack ends. A request that is
+// carried out even later makes the lock unavailable for a lease, and never gives it two holders.
 type takeBack struct {
 	alarm    alarm
 	claim    *claim
 	tries    backoff
-	patience backoff   // how long the next attempt waits for an answer
+	patience backoff   // timeout of the next attempt
 	next     *takeBack // next in takeBacks
 }
 
@@ -28,15 +28,15 @@ type takeBack struct {
 type takeBacks struct {
 	first, last *takeBack
 	running     int
-	failing     backoff // pauses since the store last answered a take-back
+	failing     backoff // backoff since the last answered take-back
 	resume      instant // no take-back begins before this time
 	alarm       alarm
 }
 
 const (
 	mostTakeBacks       = 64          // the maximum number of take-backs under way
-	firstPatience       = time.Second // the first wait for an answer; each later one is twice that
-	longestIntermission = time.Second // the longest pause while the store doesn't answer
+	firstPatience       = time.Second // the first timeout; later ones double
+	longestIntermission = time.Second // the longest pause during an outage
 )
 
 // takeBackLocked starts releasing a claim in the background. The client must not ask for this claim
@@ -65,7 +65,7 @@ func (t *takeBack) ring(c *Client, now instant) {
 	all.ring(c, now)
 }
 
-// ring starts as many take-backs as may be under way.
+// ring starts the take-backs that are due, up to mostTakeBacks at a time.
 func (all *takeBacks) ring(c *Client, now instant) {
 	for all.first != nil && all.running < mostTakeBacks {
 		if now < all.resume {

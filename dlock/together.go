@@ -27,14 +27,14 @@ type together struct {
 	tries backoff
 }
 
-// A part is one of the locks of a together.
+// A part is one lock of a together, with the call's state for that lock.
 type part struct {
 	locker  *Locker
 	who     caller
 	o       acquireOptions
-	atLeast time.Duration // how long the lock stays taken, held or not; 0: only while it is held
-	within  *hold         // the party's hold when the call began, or nil
-	refused bool          // someone else held the lock when the store last answered
+	atLeast time.Duration // minimum time to stay taken: see AtLeast
+	within  *hold         // the party's earlier hold, or nil
+	refused bool          // the store's last answer was a refusal
 	h       *hold         // the call's hold, or nil
 	err     error         // why the call has no hold
 }
@@ -56,21 +56,21 @@ func joined(op string, parts []*part) error {
 }
 
 const (
-	// longestRound is how long the call keeps some of the locks while the attempts at others are
-	// unanswered.
+	// longestRound limits how long the call keeps some of the locks while the attempts at others
+	// are unanswered.
 	longestRound = time.Second
 
-	// shortestRound is the minimum time left to the other attempts once one has been refused.
+	// shortestRound is the minimum time that the other attempts get once one has been refused.
 	shortestRound = 20 * time.Millisecond
 
-	// The first and the longest pause after a conflict. Each pause is shortened at random, by up to
-	// a half.
+	// The first and the longest pause after a conflict. Each pause is shortened by a random amount,
+	// up to half.
 	firstConflict   = time.Millisecond
 	longestConflict = 100 * time.Millisecond
 )
 
-// acquire acquires all parts and returns nil, or acquires none and returns a part that it couldn't
-// acquire, whose err says why.
+// acquire acquires all parts and returns nil. If it can't, it acquires none, and returns a part
+// whose err says why.
 func (t *together) acquire(ctx context.Context, o acquireOptions, opts []AcquireOption) *part {
 	if p := t.prepare(ctx, o, opts); p != nil {
 		return p
@@ -92,8 +92,8 @@ func (t *together) acquire(ctx context.Context, o acquireOptions, opts []Acquire
 	return failed
 }
 
-// prepare returns a part that rules out the call, or nil. acquire calls it before the first
-// attempt.
+// prepare sets up the parts before the first attempt. If a part makes the call impossible, prepare
+// returns that part.
 func (t *together) prepare(ctx context.Context, o acquireOptions, opts []AcquireOption) *part {
 	for _, p := range t.parts {
 		c := p.locker.client
@@ -113,8 +113,7 @@ func (t *together) prepare(ctx context.Context, o acquireOptions, opts []Acquire
 	return nil
 }
 
-// agree gives all parts the shortest of the waits that their Lockers have as defaults, since there
-// is one wait for all.
+// agree gives all parts the same wait: the shortest of those that their Lockers have as defaults.
 func (t *together) agree() {
 	shortest := t.parts[0].o
 	for _, p := range t.parts {
@@ -127,7 +126,7 @@ func (t *together) agree() {
 	}
 }
 
-// watchVariables makes the clients notice when Lockers are dropped with the MultiLocker.
+// watchVariables makes the clients notice when the Lockers of a MultiLocker become unreachable.
 func (t *together) watchVariables() {
 	for _, p := range t.parts {
 		if p.who.party == party(p.locker.plain) {
@@ -183,7 +182,8 @@ func (t *together) waitContext(ctx context.Context) (context.Context, context.Ca
 	}
 }
 
-// acquireInTime makes rounds until it has acquired all parts, or can't go on.
+// acquireInTime makes rounds until it has acquired all parts, and returns nil. If it can't go on,
+// it returns the part that failed.
 func (t *together) acquireInTime(ctx context.Context) *part {
 	for waited := false; ; waited = true {
 		began := time.Now()
@@ -209,8 +209,8 @@ func (t *together) acquireInTime(ctx context.Context) *part {
 	}
 }
 
-// blame returns the part that caused a call's failure. If a client was closed, it is a part of that
-// client.
+// blame returns the part to report as the cause of the call's failure. If a client was closed, it
+// is a part of that client.
 func (t *together) blame(failed *part) *part {
 	if !errors.Is(failed.err, ErrClosed) {
 		return failed
@@ -233,7 +233,7 @@ func (p *part) newCall(ctx context.Context, o acquireOptions) *acquisition {
 	return a
 }
 
-// single returns an acquisition that makes one attempt at the part.
+// single returns an acquisition that makes a single attempt at the part.
 func (p *part) single(ctx context.Context) *acquisition {
 	o := p.o
 	o.bounded, o.wait = true, 0
@@ -249,7 +249,7 @@ func (p *part) inform(a *acquisition) {
 	}
 }
 
-// hopeless reports whether waiting for the part can't help.
+// hopeless reports whether it is useless to wait for the part.
 func (p *part) hopeless() bool {
 	return !isErrHeld(p.err) && p.err != errNotUnlocked &&
 		(isFinal(p.err) || backend.KindOf(p.err) == backend.Refused)
@@ -261,7 +261,7 @@ func (p *part) waits() bool {
 	return !end && !p.hopeless() && (!p.o.bounded || p.o.wait > 0)
 }
 
-// weight returns the significance of the part's failure for the whole call.
+// weight ranks the part's error by its importance for the whole call. It is 0 if there is no error.
 func (p *part) weight() int {
 	switch {
 	case p.err == nil:
@@ -269,13 +269,14 @@ func (p *part) weight() int {
 	case p.hopeless():
 		return 3
 	case errors.Is(p.err, ErrHeld) && !p.waits():
-		return 2 // this is certain, whatever the other answers were
+		return 2 // certain, whatever the other answers were
 	default:
 		return 1
 	}
 }
 
-// refused returns the part whose failure in the last round weighs most, or nil if none failed.
+// refused returns the part with the most important error in the last round, or nil if there was no
+// error.
 func (t *together) refused() *part {
 	p := slices.MaxFunc(t.parts, func(p, q *part) int { return p.weight() - q.weight() })
 	if p.err == nil {
@@ -294,11 +295,11 @@ type round struct {
 	mu     sync.Mutex
 	left   int // the number of attempts without an answer
 	failed bool
-	timer  *time.Timer // cuts the round short; nil before the first answer, unless there are holds
+	timer  *time.Timer // cuts the round short; nil: not yet bounded
 	end    time.Time   // the latest end of the round
 }
 
-// bound sets the end of the round, counted from now.
+// bound makes the round end after its patience, counted from now.
 func (r *round) bound() {
 	r.end = time.Now().Add(r.patience)
 	r.timer = time.AfterFunc(r.patience, func() { r.cut(errWaited) })
@@ -322,7 +323,7 @@ func (t *together) round(ctx context.Context) *part {
 	r.Context, r.cut = context.WithCancelCause(ctx)
 	defer r.over()
 	if n := len(missing); 0 < n && n < len(t.parts) {
-		r.bound() // the call has holds that others wait for
+		r.bound() // others may wait for the call's holds
 	}
 	var tasks []func()
 	for c, parts := range byClient(missing) {
@@ -344,7 +345,7 @@ func (t *together) keptOut(ctx context.Context) bool {
 	}
 	for _, p := range t.parts {
 		if p.h != nil || p.who.hold != nil {
-			continue // the call has it, or can re-enter it
+			continue // already held, or can be re-entered
 		}
 		c, a := p.locker.client, p.single(ctx)
 		if c.known(a) == nil {
@@ -404,7 +405,7 @@ func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
 		return []func(){func() {
 			for _, p := range parts {
 				if r.attempt(p); p.err != nil {
-					return // the call would have to release the other locks at once
+					return // the call would release the others anyway
 				}
 			}
 		}}
@@ -424,8 +425,8 @@ func (r *round) attempt(p *part) {
 	r.heard(p.err == nil)
 }
 
-// heard records an answer. After a first answer or a refusal, the round waits only briefly for
-// other answers.
+// heard records an answer. The first answer and the first refusal each shorten the time that the
+// round waits for the other answers.
 func (r *round) heard(granted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -484,7 +485,7 @@ func (p *part) cutShort(why error) error {
 	case why == errWaited, errors.Is(p.err, why), !errors.Is(p.err, ErrNotAcquired):
 		return p.err
 	}
-	var a acquisition // the call has ended just after the round
+	var a acquisition // the call ended just after the round
 	if a.answered = errors.Is(p.err, ErrHeld); !a.answered {
 		a.failure = errUnanswered
 	}
@@ -501,7 +502,7 @@ func (t *together) giveBack(ctx context.Context) {
 			p.h = nil
 		}
 	}
-	if t.parts[0].locker.client.over(ctx) == nil { // ctx ends when any of several clients is closed
+	if t.parts[0].locker.client.over(ctx) == nil { // ctx also ends when another client is closed
 		releaseParts(ctx, held, true)
 		return
 	}
@@ -510,10 +511,10 @@ func (t *together) giveBack(ctx context.Context) {
 	}
 }
 
-// letGoTogether releases holds without making a caller wait.
+// letGoTogether releases holds without making the caller wait.
 func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
 	c.mu.Lock()
-	here := c.closed || c.store.Prompt() // otherwise in the background, which ends with Close
+	here := c.closed || c.store.Prompt() // otherwise release in the background
 	if !here {
 		c.backgroundLocked(func() { c.releaseTogether(ctx, parts, true) })
 	}
@@ -525,7 +526,8 @@ func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
 	}
 }
 
-// abandon releases the holds of a call that will never return.
+// abandon releases the holds of a call that won't return, because it panicked or its goroutine
+// ended.
 func (t *together) abandon() {
 	for _, p := range t.parts {
 		if p.h != nil {
@@ -535,7 +537,7 @@ func (t *together) abandon() {
 }
 
 // releaseParts performs one release of each part's hold, all concurrently, and records the results.
-// quiet means that the releases aren't a caller's unlock.
+// If quiet is true, the traces aren't told of an unlock.
 func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	var tasks []func()
 	for c, parts := range byClient(parts) {
@@ -544,9 +546,9 @@ func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 	atOnce(tasks)
 }
 
-// releaseTogether is releaseParts for the parts of one client. It hands holds over last, because
-// the call that receives one may also want the other locks. If the other releases hang, it waits
-// for them for at most shortestRound.
+// releaseTogether is releaseParts for the parts of one client. It releases holds that are handed
+// over last, because the call that receives one may also want the other locks. It delays them by at
+// most shortestRound, in case the other releases hang.
 func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool) {
 	var first, then []*part
 	for _, p := range slices.Backward(parts) { // the first lock last
@@ -575,7 +577,7 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 	}
 }
 
-// hasSuccessor reports whether a release would hand the hold over.
+// hasSuccessor reports whether a release would hand the hold over to another call.
 func (c *Client) hasSuccessor(h *hold) bool {
 	if h.kind.Shared() {
 		return false

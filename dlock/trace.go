@@ -10,11 +10,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Trace is a set of functions to be called at events in a client. It is for metrics, spans and
-// logs, like net/http/httptrace. Any of the functions may be nil. They are called in the goroutine
-// of the event, at any time and concurrently. They delay that goroutine, even if it renews locks.
-// So they must not block, must not panic (which may end the program), and must not use the client.
-// Without a Trace no function is called, and nothing is allocated.
+// Trace is a set of functions that a client calls at certain events. It is for metrics, spans and
+// logs, like net/http/httptrace. Any of the functions may be nil. They are called concurrently,
+// each in the goroutine of the event. They delay that goroutine, even if it renews locks. So they
+// must not block, must not panic (which may end the program), and must not use the client. Without
+// a Trace no function is called, and nothing is allocated.
 //
 // If AcquireDone reported a hold with the outcome Acquired, and not [ViaReentry], the hold ends
 // with exactly one of these events: Lost, or ReleaseDone with [Released], [HandedOn],
@@ -40,8 +40,8 @@ type Trace struct {
 	// RenewDone is called when a round of renewals ends.
 	RenewDone func(e RenewDone)
 
-	// StepDone is called when the store or its client library has answered a request (a step), and
-	// when the caller has stopped waiting for the answer.
+	// StepDone is called at the end of a request to the store (a step): when the store or its
+	// client library has answered, or when the caller has stopped waiting.
 	StepDone func(ctx context.Context, e StepDone)
 
 	// Subscription is called when the client's subscription to releases breaks or can't be
@@ -62,7 +62,7 @@ type AcquireDone struct {
 	Name     string
 	Kind     backend.Kind
 	Permits  int    // of a Semaphore
-	HolderID string // see [Hold.HolderID]; empty if the lock wasn't acquired
+	HolderID string // empty if not acquired; see [Hold.HolderID]
 	Outcome  Outcome
 	Via      Via           // meaningful if the lock was acquired
 	Waited   time.Duration // from the call to its end
@@ -75,14 +75,14 @@ type Outcome uint8
 // Outcomes of acquiring calls.
 const (
 	OutcomeAcquired Outcome = iota
-	OutcomeTimeout          // someone else holds the lock, and the wait has run out
+	OutcomeTimeout          // someone else holds the lock, and the wait ran out
 	OutcomeCanceled         // the context ended
-	OutcomeFailed           // the store, or this package, returned an error
+	OutcomeFailed           // the store or this package failed
 )
 
-// Former names of the outcomes of acquiring calls. Without a prefix they are unclear in use.
+// Former names of the outcomes of acquiring calls. They are unclear without a prefix.
 //
-// Deprecated: use the constants that begin with Outcome.
+// Deprecated: Use the constants that begin with Outcome.
 const (
 	Acquired    = OutcomeAcquired
 	NotAcquired = OutcomeTimeout
@@ -102,7 +102,7 @@ const (
 	ViaHandover            // another goroutine of this client handed it over
 	ViaReentry             // the caller's owner already held it
 	ViaJoined              // other readers of this client held it
-	ViaGranted             // the store gave it to the first in line
+	ViaGranted             // the store granted it in line order
 	vias
 )
 
@@ -117,7 +117,7 @@ type ReleaseDone struct {
 	Kind     backend.Kind
 	HolderID string
 	Outcome  ReleaseOutcome
-	Held     time.Duration // from the acquisition to the beginning of the unlock
+	Held     time.Duration // from acquisition to start of the unlock
 	Took     time.Duration // how long the unlock took
 	Err      error
 }
@@ -125,23 +125,23 @@ type ReleaseDone struct {
 // ReleaseOutcome is how an unlock ended.
 type ReleaseOutcome uint8
 
-// UnlockOutcome is another name of ReleaseOutcome. It can't be confused with the ReleaseOutcome of
-// package backend, which is a different type.
+// UnlockOutcome is an alias of ReleaseOutcome. Its name can't be confused with that of
+// backend.ReleaseOutcome, which is a different type.
 type UnlockOutcome = ReleaseOutcome
 
 // Outcomes of unlocks.
 const (
-	UnlockReleased    ReleaseOutcome = iota // in the store, where it may stay taken: see AtLeast
+	UnlockReleased    ReleaseOutcome = iota // the store was asked; see also AtLeast
 	UnlockHandedOn                          // to another goroutine of this client
-	UnlockStillHeld                         // the owner has other holds of the lock
+	UnlockStillHeld                         // the owner still has other holds
 	UnlockAlreadyLost                       // Lost was called for the hold
-	UnlockFailed                            // the store didn't confirm it; the release goes on
+	UnlockFailed                            // unconfirmed; continues in the background
 	UnlockForsaken                          // the client was closed; see Close
 )
 
-// Former names of the outcomes of unlocks. Without a prefix they are unclear in use.
+// Former names of the outcomes of unlocks. They are unclear without a prefix.
 //
-// Deprecated: use the constants that begin with Unlock.
+// Deprecated: Use the constants that begin with Unlock.
 const (
 	Released      = UnlockReleased
 	HandedOn      = UnlockHandedOn
@@ -159,7 +159,7 @@ func (o ReleaseOutcome) String() string {
 
 // RenewDone is the end of a round of renewals.
 type RenewDone struct {
-	Locks, Failed int // the number that were due, and the number of those that failed
+	Locks, Failed int // renewals that were due, and failed ones
 	Took          time.Duration
 	Err           error // the first of the errors
 }
@@ -201,7 +201,7 @@ type counts struct {
 	renewed, failed counter
 }
 
-// begins tells the traces that a call begins to acquire.
+// begins tells the traces that an acquiring call begins.
 func (c *Client) begins(ctx context.Context, a *acquisition) context.Context {
 	for i := range c.traces {
 		if f := c.traces[i].AcquireStart; f != nil {
@@ -245,8 +245,8 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 	}
 }
 
-// tell records that the end of a hold must be reported to the traces. If the hold has already
-// ended, tell returns a function that reports that.
+// tell makes sure that the end of a hold is reported to the traces. If the hold has already ended,
+// tell returns a function that reports the end.
 func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -259,7 +259,7 @@ func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 		forsaken := c.forsakenLocked(h)
 		return func() { c.traceRelease(context.Background(), forsaken) }
 	case h.state == released:
-		e.Via = ViaReentry // another reader of the Locker released h; this call has that one's hold
+		e.Via = ViaReentry // this call got another reader's hold instead
 	default:
 		h.told = true
 	}
@@ -288,7 +288,7 @@ func outcomeOf(ctx context.Context, err error) Outcome {
 	}
 }
 
-// giveUpHold performs one release of a hold for a caller.
+// giveUpHold performs one release of a hold on behalf of a caller, and reports the release.
 func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
 	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
 	if len(c.traces) == 0 && !debug {
@@ -383,9 +383,9 @@ func (c *Client) traceRelease(ctx context.Context, e ReleaseDone) {
 	}
 }
 
-// ended sets the outcome of a hold's release, and reports whether the traces must be told. They
-// aren't told again if Close has told them. If several releases race, only one of them counts as
-// the last.
+// ended sets the outcome of a hold's release, and reports whether to tell the traces. If Close has
+// already told them, it returns false. If several releases race, only one of them counts as the
+// last.
 func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 	c.mu.Lock()
 	defer c.unlock()

@@ -2,33 +2,35 @@ package dlock
 
 import "github.com/seed951563bd/distsync/backend"
 
-// A client that has just released a lock could ask for it again before the store's message wakes
-// others. And the client that the store notifies first would always get the lock. So a client that
-// has had a turn lets others have theirs. If n other clients wait, it lets n-1 of their releases
-// pass, and its own turn comes after the next release. A client that has no competitors never
-// waits. Some clients are counted but don't take their turn, because their process stands still, or
-// they only listen. The client waits for them only occasionally.
+// Clients that compete for a lock take turns. Otherwise, a client that has just released the lock
+// could ask for it again before the store's message wakes the others. And the client that the store
+// notifies first would always get the lock. So if n other clients wait, a client that has had a
+// turn lets n-1 of their releases pass, and has its next turn after one more. A client without
+// competitors never waits. Some clients are counted but don't take their turn, because their
+// process is paused or they only listen. The client waits for those only occasionally.
 //
 // Strangers are clients that release the lock after each turn. They don't hand it over between
-// their own callers as this client does: see handoverEnd. If strangers wait, this client lets more
-// or fewer releases pass.
+// their own callers as this client does: see handoverEnd. While strangers wait, this client lets
+// more or fewer releases pass: see besideStrangers.
 
-// A streak is a series of turns that a client takes with only short pauses in between.
+// A streak is a series of turns that this client takes at a lock, with only short pauses in
+// between.
 type streak struct {
-	began instant // when it began, or when the store last said whether others wait
+	began instant // start, or when others were last counted
 	last  instant // when the last release began
 	turns int     // the number of turns so far
 }
 
 const (
 	longestPauseInStreak = 2 * shortestWait
-	shortStreak          = 4                 // after this many turns the store is asked ...
-	longStreak           = 10 * shortestWait // ... or after this time
-	mostStreaks          = 128               // this many are remembered, or up to twice as many
+	shortStreak          = 4                 // ask the store after this many turns
+	longStreak           = 10 * shortestWait // or after this time
+	mostStreaks          = 128               // minimum remembered; the maximum is twice that
 )
 
-// asksWhoWaitsLocked reports whether a last release should ask the store how many others wait for
-// the lock: while a crowd is remembered, after hand-overs, and occasionally during a streak.
+// asksWhoWaitsLocked reports whether a last release should ask the store how many other clients
+// wait for the lock. It should if others were waiting recently, after hand-overs, and occasionally
+// during a streak.
 func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
 	if cl.kind.Shared() || cl.kind.Placed() {
 		return false
@@ -65,7 +67,7 @@ func (all *streaks) of(key lockKey) (s streak, known bool) {
 	return s, known
 }
 
-// note remembers a streak. It may forget many older ones.
+// note remembers a streak. It may forget many older ones to make room.
 func (all *streaks) note(key lockKey, s streak) {
 	if _, known := all.young[key]; !known && len(all.young) >= mostStreaks {
 		all.young, all.old = all.old, all.young
@@ -75,21 +77,21 @@ func (all *streaks) note(key lockKey, s streak) {
 }
 
 // A crowd is the set of other clients that wait for a lock that this client has held. It is
-// forgotten when there has been no news of it for a while.
+// forgotten after a while without news of it.
 type crowd struct {
 	key   lockKey
 	skip  int     // how many releases this client lets pass
-	until instant // this client sits out until then at most; 0: it doesn't sit out
+	until instant // other clients go first until then
 	alarm alarm   // when the crowd is forgotten
 
-	strangers int  // how many of the waiting clients are strangers: see backend.ReleaseResult
-	mixed     bool // some waiting clients hand the lock over, as this client does
+	strangers int  // strangers among them: see backend.ReleaseResult
+	mixed     bool // some waiting clients aren't strangers
 
-	second bool // this client's next or present turn is the second in a row: see goesOnLocked
+	second bool // second turn in a row: see goesOnLocked
 
-	vain   bool    // the attempt under way follows a wait for a release that didn't come
-	absent int     // how many of the counted clients haven't taken their turn
-	excuse instant // this client doesn't wait for absent clients until then
+	vain   bool    // the awaited release never came
+	absent int     // counted clients that missed their turn
+	excuse instant // absent clients are ignored until then
 }
 
 const (
@@ -117,7 +119,7 @@ func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult
 	case waiting > 0:
 		c.standBackLocked(cl, waiting-1, res)
 	case chain && own != heard:
-		c.standBackLocked(cl, 0, res) // others can't be counted: its own message is the signal
+		c.standBackLocked(cl, 0, res) // can't count others: wait for a message
 	default:
 		if res.Counted && res.Waiting == 0 {
 			c.dispelLocked(cl.object.key())
@@ -126,9 +128,9 @@ func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult
 	}
 }
 
-// goesOnLocked reports whether this client takes a second turn at once. It does so every other time
-// if several other clients wait and all of them are strangers. It never does so for a lock that can
-// be handed over, which is handed over instead.
+// goesOnLocked reports whether this client takes a second turn at once. It does so every other
+// time, if several other clients wait and all of them are strangers. It never does so for a lock
+// that can be handed over.
 func (c *Client) goesOnLocked(cl *claim, res backend.ReleaseResult) bool {
 	cr := c.crowds[cl.object.key()]
 	if cl.kind.Passes() || cr == nil || res.Strangers < 2 || res.Strangers < res.Waiting ||
@@ -140,27 +142,27 @@ func (c *Client) goesOnLocked(cl *claim, res backend.ReleaseResult) bool {
 }
 
 // besideStrangers returns the number of additional releases that this client lets pass because some
-// waiting clients are strangers. It may be negative. These numbers were measured, and give each
-// side a fair share.
+// waiting clients are strangers. It may be negative. The numbers come from measurements, and give
+// each side a fair share.
 func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	few := 2*res.Strangers <= res.Waiting
 	switch {
-	case few && !cl.kind.Many(): // all of Redisson's count as one stranger there
-		more = 1 // strangers come later than clients of this package
+	case few && !cl.kind.Many(): // where all Redisson clients count as one
+		more = 1 // strangers are slower to ask again
 	case res.Strangers == res.Waiting:
-		more = -1 // a stranger that has just had a turn often also has the next one
+		more = -1 // a stranger often has two turns in a row
 	}
 	switch {
 	case cl.kind.Many():
 		more-- // others also release permits
 	case !cl.kind.Passes() && !few:
-		more-- // this client also has one turn at a time, and comes later
+		more-- // this client is slower than the strangers
 	}
 	return more
 }
 
-// absentLocked returns the number of other waiting clients that this client ignores, because they
-// didn't take their earlier turns.
+// absentLocked returns the number of waiting clients that this client ignores, because they didn't
+// take their earlier turns.
 func (c *Client) absentLocked(key lockKey) int {
 	if cr := c.crowds[key]; cr != nil && c.now() < cr.excuse {
 		return cr.absent
@@ -168,8 +170,8 @@ func (c *Client) absentLocked(key lockKey) int {
 	return 0
 }
 
-// standBackLocked makes this client let a number of releases pass before it asks for the lock
-// again.
+// standBackLocked makes this client let a number of releases by others pass before it asks for the
+// lock again.
 func (c *Client) standBackLocked(cl *claim, releases int, res backend.ReleaseResult) {
 	key := cl.object.key()
 	cr := c.crowds[key]
@@ -185,7 +187,7 @@ func (c *Client) standBackLocked(cl *claim, releases int, res backend.ReleaseRes
 	c.sitOutLocked(cr, c.queueLocked(cl))
 }
 
-// A message is the state of the store's message about this client's own release.
+// A message is the state of the message that the store sends about this client's own release.
 type message uint8
 
 const (
@@ -194,8 +196,8 @@ const (
 	heard                  // it has come
 )
 
-// sitOutLocked makes the queue's lead look again when it is this client's turn, or when there has
-// been no news of others for a moment.
+// sitOutLocked makes the queue's lead wait until it is this client's turn, or until shortestWait
+// has passed without news of the other clients.
 func (c *Client) sitOutLocked(cr *crowd, q *queue) {
 	now := c.now()
 	cr.until = now + shortestWait
@@ -203,13 +205,13 @@ func (c *Client) sitOutLocked(cr *crowd, q *queue) {
 	if q == nil {
 		return
 	}
-	q.refusal = refusal{} // the store may now grant a request that it refused before
+	q.refusal = refusal{} // the store may now grant the request
 	if q.lead != nil {
 		c.hearLocked(q, cr.until)
 	}
 }
 
-// sitsOutLocked reports whether a new lead must let others have a turn.
+// sitsOutLocked reports whether a new lead must let other clients go first.
 func (c *Client) sitsOutLocked(q *queue) bool {
 	cr := c.crowds[q.object.key()]
 	if cr == nil || c.now() >= cr.until {
@@ -219,8 +221,8 @@ func (c *Client) sitsOutLocked(q *queue) bool {
 	return true
 }
 
-// passLocked counts a release of the lock that the store has reported. It returns true if other
-// clients should take the lock.
+// passLocked counts a release that the store has reported. It returns true if this client should
+// leave the lock to others.
 func (c *Client) passLocked(q *queue) bool {
 	cr := c.crowds[q.object.key()]
 	if cr == nil || cr.skip == 0 {
@@ -232,8 +234,8 @@ func (c *Client) passLocked(q *queue) bool {
 	return true
 }
 
-// triesLocked records that this client asks for the lock again, and no longer sits out. woken means
-// that a message has woken it.
+// triesLocked records that this client asks for the lock again, and no longer lets others go first.
+// woken reports whether a message has woken it.
 func (c *Client) triesLocked(key lockKey, woken bool) {
 	if cr := c.crowds[key]; cr != nil {
 		cr.vain = !woken && cr.until > 0 && c.now() >= cr.until
@@ -241,8 +243,8 @@ func (c *Client) triesLocked(key lockKey, woken bool) {
 	}
 }
 
-// caughtUpLocked records that this client acquired the lock. The others that were to go first have
-// done so, or won't.
+// caughtUpLocked records that this client acquired the lock. The clients that were to go first have
+// had their turns, or missed them.
 func (c *Client) caughtUpLocked(cl *claim) {
 	cr := c.crowds[cl.object.key()]
 	if cr == nil {
@@ -262,9 +264,10 @@ func (c *Client) dispelLocked(key lockKey) {
 	}
 }
 
-// hearLocked makes the queue's lead look again when the store reports a release, or has subscribed
-// the client, but no later than until. If the lead was to look earlier, it still does, so that its
-// own client's releases don't delay it. A lead with a short wait looks sooner.
+// hearLocked makes the queue's lead look at the lock again when the store reports a release, but no
+// later than until. If the queue isn't subscribed, it subscribes, which also makes the lead look.
+// If the lead was to look earlier, it still does, so that this client's own releases don't delay
+// it. A lead whose call has a short wait looks sooner.
 func (c *Client) hearLocked(q *queue, until instant) {
 	if q.subscribed == unsubscribed && c.store.Notifier != nil {
 		c.subscribeLocked(q)

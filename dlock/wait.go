@@ -16,35 +16,35 @@ type queue struct {
 	object      *object
 	first, last *acquisition
 	length      int
-	placed      bool         // each call has a place in the store, and there is no lead
-	partners    int          // the number of calls whose party may have other calls
-	writers     int          // the number of calls that want the lock exclusively
-	lead        *acquisition // the call that asks the store; nil: there is none
-	woken       bool         // something happened since the lead's last attempt was sent
-	again       instant      // when the lead looks again, whatever the answer; 0: not set
-	releasing   int          // last releases of this client that are under way
-	heard       bool         // a message came while releasing was above 0
+	placed      bool         // calls have places, and there's no lead
+	partners    int          // calls whose party may have other calls
+	writers     int          // calls that want the lock exclusively
+	lead        *acquisition // call that asks the store, or nil
+	woken       bool         // there is news since the lead's attempt
+	again       instant      // latest time for the lead's next look
+	releasing   int          // last releases that are under way
+	heard       bool         // a message came during such a release
 	subscription
 	*keeping // nil if there are no places
 	overdue  alarm
-	refused  uint64 // the number of the last attempt that the store refused; 0: none
+	refused  uint64 // the last refused attempt's number, or 0
 	refusal  refusal
-	failure  error // the error of the lead's last attempt; nil if it was answered
+	failure  error // the lead's last error; nil once answered
 }
 
-// shortestWait is the minimum time between two looks at a lock, unless a wake-up asks for one.
+// shortestWait is the minimum time between two looks at a lock, unless something wakes the lead
+// earlier.
 const shortestWait = 5 * time.Millisecond
 
-// A random time is added to each wait, so that clients that wait for the same moment don't all ask
-// at once. These are the maximum random times. endJitter is for the end of a lease. It is short,
-// since only the lead of each client asks.
+// The maximum of the random time that is added to each wait, so that clients that wait for the same
+// moment don't all ask at once. endJitter is for the end of a lease. It is short, since only the
+// lead of each client asks.
 const (
 	longestJitter = 100 * time.Millisecond
 	endJitter     = 2 * time.Millisecond
 )
 
-// The pauses of a lead that must poll. The first is short. The longest limits how late the lead
-// notices a release.
+// The first and the longest pause between polls. The longest limits how late a release is noticed.
 const (
 	firstPoll   = 10 * time.Millisecond
 	longestPoll = time.Second
@@ -91,14 +91,14 @@ func (c *Client) enqueue(a *acquisition) bool {
 		return false
 	}
 	o := c.objectLocked(a.kind, a.name)
-	if o == nil { // the call will be the first to ask the store
+	if o == nil { // no other call has asked the store
 		if a.h == nil {
 			a.h = c.claimForLocked(a)
 		}
 		o = c.openLocked(a.h.claim.object)
 	}
 	if c.knownHeldLocked(o, a) {
-		a.answered = true // the client knows without asking that the lock is held
+		a.answered = true // no need to ask the store
 	}
 	q := *o.waitsFor(a.kind)
 	if q == nil {
@@ -215,7 +215,7 @@ func (c *Client) leadLocked(q *queue) {
 		return
 	}
 	if before != nil && !before.trying {
-		c.abandonLocked(before) // its Locker was locked, so it won't repeat its request
+		c.abandonLocked(before) // its Locker is locked; it stops asking
 	}
 	q.lead = a
 	if a == nil {
@@ -228,8 +228,8 @@ func (c *Client) leadLocked(q *queue) {
 	}
 }
 
-// nextLocked returns the next call by order of arrival. That is the first whose Locker isn't
-// locked. A Locker also counts as not locked if its hold is h, or is being released.
+// nextLocked returns the first call, in order of arrival, whose Locker isn't locked. A Locker also
+// counts as unlocked if its hold is h, or is being released.
 func (q *queue) nextLocked(h *hold) *acquisition {
 	for a := q.first; a != nil; a = a.next {
 		if v := a.variable(); v == nil || v.hold == nil || v.hold == h ||
@@ -241,15 +241,15 @@ func (q *queue) nextLocked(h *hold) *acquisition {
 }
 
 // committed reports whether an acquisition must stay the lead. It must while its request is under
-// way. It also must if the store may have granted an unanswered request, since no other call would
-// repeat that request.
+// way. It also must while the store may have granted a request whose answer was lost, since no
+// other call would repeat that request.
 func (a *acquisition) committed() bool {
 	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
-// firstInLocked returns the call that should be the lead: the first call if it isn't parked,
-// otherwise the current lead if that isn't parked, otherwise the first call that isn't parked. It
-// returns nil if all are parked.
+// firstInLocked returns the call that should be the lead. A parked call, whose Locker is locked,
+// can't be. Otherwise it is the first call, or else the current lead, or else the first call that
+// isn't parked. If all are parked, firstInLocked returns nil.
 func (q *queue) firstInLocked() *acquisition {
 	switch v := q.first.variable(); {
 	case !q.first.parked():
@@ -257,7 +257,7 @@ func (q *queue) firstInLocked() *acquisition {
 	case int(v.waiting) == q.length:
 		return nil // all calls come from that Locker
 	case q.lead != nil && !q.lead.parked():
-		return q.lead // this saves a walk past all parked calls
+		return q.lead // saves a walk past all parked calls
 	}
 	for a := q.first; a != nil; a = a.next {
 		if !a.parked() {
@@ -267,7 +267,7 @@ func (q *queue) firstInLocked() *acquisition {
 	return nil
 }
 
-// countLocked adds n, which is 1 or -1, to the counts to which a contributes.
+// countLocked adds n, which is 1 or -1, to those counts of the queue that include a.
 func (q *queue) countLocked(a *acquisition, n int) {
 	q.length += n
 	if a.partners {
@@ -287,12 +287,12 @@ func (a *acquisition) parked() bool {
 	return v != nil && v.hold != nil && !a.kind.Shared()
 }
 
-// expectsLocked reports whether a lead is likely to be handed the lock by a holder in this client.
-// If so, it makes the lead look again when the hand-over time ends.
+// expectsLocked reports whether a holder in this client is likely to hand the lock over to a lead.
+// If so, the lead looks again when the hand-over time ends.
 func (c *Client) expectsLocked(a *acquisition) bool {
 	o := a.in.object
 	if a.kind.Many() {
-		return o.exhausts(a) // the client wakes the call when it releases permits
+		return o.exhausts(a) // the client's own releases wake the call
 	}
 	cl := o.passing()
 	if cl == nil || c.handover == 0 || !cl.passesTo(a) {
@@ -306,8 +306,8 @@ func (c *Client) expectsLocked(a *acquisition) bool {
 	return true
 }
 
-// refusedLocked reports whether the store would refuse a new lead, as it has refused the last lead.
-// If so, it makes the new lead look again when the last lead would have looked.
+// refusedLocked reports whether the store would refuse a new lead, as it has refused the last one.
+// If so, the new lead looks again when the last one would have.
 func (c *Client) refusedLocked(q *queue, a *acquisition) bool {
 	if q.woken || !q.refusal.refuses(a) {
 		return false
@@ -316,12 +316,12 @@ func (c *Client) refusedLocked(q *queue, a *acquisition) bool {
 	return true
 }
 
-// After 1/newsShare of a bounded wait, a call that isn't the lead finds out whether the lock is
-// held, so that its error at the end can say so.
+// newsShare is for calls that aren't the lead. After 1/newsShare of a bounded wait, such a call
+// finds out whether the lock is held, so that its error can say so.
 const newsShare = 4
 
-// inquireLocked makes the lead ask the store, unless the store has refused an attempt whose number
-// is above seen.
+// inquireLocked makes the lead ask the store, unless the store has refused an attempt later than
+// number seen.
 func (q *queue) inquireLocked(seen uint64) {
 	if q.lead != nil && q.refused <= seen {
 		q.lead.fresh = true
@@ -340,13 +340,13 @@ func (a *acquisition) ring(c *Client, now instant) {
 		a.fresh = true
 		a.notify()
 	case c.knownHeldLocked(q.object, a):
-		a.answered = true // the client knows without asking that the lock is held
+		a.answered = true // no need to ask the store
 	default:
 		q.inquireLocked(a.seen)
 	}
 }
 
-// watchLocked starts the alarm that reports a call that has waited for very long.
+// watchLocked starts the alarm that reports a call that waits for longer than a lease.
 func (c *Client) watchLocked(q *queue, a *acquisition) {
 	if a.since == 0 {
 		a.since = a.began
@@ -357,8 +357,8 @@ func (c *Client) watchLocked(q *queue, a *acquisition) {
 	}
 }
 
-// ring logs once that a call has waited for longer than a lease for a lock that this client itself
-// holds.
+// ring logs, once, that a call has waited for longer than a lease for a lock that this client
+// itself holds.
 func (q *queue) ring(c *Client, now instant) {
 	if began := q.first.since; began == 0 || now < began+c.lease {
 		c.scheduleLocked(&q.overdue, max(began, now-c.lease/2)+c.lease)
@@ -384,7 +384,7 @@ func (a *acquisition) notify() {
 	}
 }
 
-// slot returns the object's field for the queue.
+// slot returns the field of the object that refers to the queue.
 func (q *queue) slot() **queue {
 	if q.placed {
 		return &q.object.line
@@ -428,7 +428,7 @@ func (c *Client) wakeQueueLocked(q *queue) {
 	}
 }
 
-// joinLocked removes all calls of the new hold's party from the queue, since they can re-enter.
+// joinLocked removes all calls of the new hold's party from the queues, since they can re-enter.
 func (c *Client) joinLocked(h *hold) {
 	if h.variable() == nil {
 		for q := range h.claim.object.queues() {
@@ -528,8 +528,8 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 		c.keptOut(a, remaining)
 		return nil, nil
 	case err == errAgain, err == errLate, err == ErrClosed, backend.KindOf(err) == backend.Refused:
-		// A call that goes on does so as a new acquisition, at the end of the queue. If the call
-		// was just handed a hold, quit returns nil.
+		// If the call goes on, it does so as a new acquisition, at the end of the queue. If it was
+		// just handed a hold, quit returns nil.
 		return nil, c.quit(a, err)
 	}
 	if c.failed(a, ctx.Err() != nil, err) {
@@ -555,7 +555,7 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	defer c.unlock()
 	q := a.in
 	if q == nil || q.lead != a && !q.placed {
-		c.abandonLocked(a) // it has joined or was handed a hold, or its Locker was locked
+		c.abandonLocked(a) // it has a hold, or its Locker is locked
 		return false
 	}
 	a.answered = a.answered || q.refused > a.seen
@@ -582,7 +582,7 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	}
 	c.unlock()
 	if handed {
-		return 0, errAgain // it was handed a hold after turn was called
+		return 0, errAgain // the call was just handed a hold
 	}
 	return c.attempt(ctx, a)
 }
@@ -599,7 +599,7 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 		return
 	}
 	if q == nil || q.lead != a {
-		return // the call has joined a hold, and is woken for that
+		return // it got a hold, and is woken
 	}
 	if q.refused == 0 {
 		for w := q.first; w != nil; w = w.next {
@@ -616,8 +616,7 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	}
 }
 
-// exclude tells the caller, if it wants to know, that the store has refused the lock because
-// someone else holds it.
+// exclude tells the caller that the store has refused the lock because someone else holds it.
 func (a *acquisition) exclude() {
 	if a.excluded != nil {
 		a.excluded()
@@ -643,7 +642,7 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 	wait = max(wait, shortestWait)
 	at := now + wait + rand.N(min(wait/10, jitter)+1)
 	if q.again > 0 {
-		// the answer may be older than a release that this client let pass
+		// the answer may predate a release that this client let pass
 		at = min(at, max(now, q.again))
 	}
 	return at
@@ -659,14 +658,14 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	}
 	if q := a.in; q != nil && a.attempt == 0 && (a.failure == errNotUnlocked ||
 		q.refused > a.seen) {
-		a.failure = nil // what the call knew at its beginning is out of date
+		a.failure = nil // earlier information is out of date
 	}
 	if q := a.in; q != nil && a.failure == nil {
 		a.failure = q.failure
 		a.answered = a.answered || q.refused > a.seen
 	}
 	if c.heldLocked(c.objectLocked(a.kind, a.name), a, nil) {
-		a.answered, a.failure = true, nil // the client knows without asking that the lock is held
+		a.answered, a.failure = true, nil // no need to ask the store
 		a.here = !a.kind.Many()
 	}
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == lost {
@@ -682,7 +681,7 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 }
 
 // leaveClosed tells the store that a waiting call has ended because the client was closed.
-// Otherwise other calls would wait until its note or place expires.
+// Otherwise other clients would wait until the store forgets this one.
 func (c *Client) leaveClosed(a *acquisition) {
 	c.mu.Lock()
 	var cl *claim

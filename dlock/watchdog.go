@@ -14,11 +14,11 @@ import (
 // The watchdog is one timer per client, whatever the number of locks. It rings when the first alarm
 // is due, and starts the work for it. It does no I/O itself.
 
-// An alarm says when a task is due. It is a field of the task, so that scheduling allocates
+// An alarm says when a task is due. It is a field of the task, so that setting it allocates
 // nothing.
 type alarm struct {
 	at    instant
-	place int // in the heap, from 1; 0: not scheduled
+	place int // heap index plus 1; 0: not scheduled
 	task  task
 }
 
@@ -30,7 +30,7 @@ type task interface {
 // alarms holds the alarms that are set, and implements [container/heap.Interface].
 type alarms struct {
 	heap  []*alarm
-	batch []*claim // claims collected during a ring, to be renewed together
+	batch []*claim // claims to renew together after this ring
 }
 
 func (a *alarms) Len() int           { return len(a.heap) }
@@ -128,7 +128,7 @@ func (cl *claim) ring(c *Client, now instant) {
 		c.loseClaimLocked(cl, c.ranOutLocked(cl, now))
 	case cl.GoesOn() || cl.kind.Asserted():
 		c.alarms.batch = append(c.alarms.batch, cl)
-		c.scheduleLocked(&cl.alarm, c.next(cl, now, 6)) // in case there is no answer by then
+		c.scheduleLocked(&cl.alarm, c.next(cl, now, 6)) // in case there's no answer by then
 	default:
 		c.scheduleLocked(&cl.alarm, cl.Until())
 	}
@@ -147,12 +147,12 @@ func (c *Client) nextLook(cl *claim, sent instant) instant {
 	}
 }
 
-// next returns the time of the next renewal. It is about lease/part after the instant after, so
-// with part 3 a third of a lease.
+// next returns the time of the next renewal, about lease/part later than after. With part 3, that
+// is a third of a lease.
 func (c *Client) next(cl *claim, after instant, part time.Duration) instant {
 	most := cl.Lease()
 	if cl.kind.Asserted() {
-		most = c.lease // even if the claim's own lease is longer
+		most = c.lease // even if its own lease is longer
 	}
 	return cl.Next(after, part, most)
 }
@@ -182,10 +182,10 @@ func (c *Client) renewLocked(batch []*claim, sent instant) {
 	})
 }
 
-// reportRenewals logs which locks couldn't be renewed, and how much of their leases remains. The
-// requests were sent at sent. It leaves out locks that have ended, or will end before their next
-// renewal. If a store hangs, many renewals fail at once. So it also leaves out locks that were
-// logged after sent.
+// reportRenewals logs which locks couldn't be renewed, and how much of their leases remains. sent
+// is when the requests were sent. The log leaves out locks that have ended or will end before their
+// next renewal. It also leaves out locks that were logged after sent, since many renewals fail at
+// once if a store hangs.
 func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
 	if len(failed.claims) == 0 || c.ctx.Err() != nil {
 		return
@@ -246,7 +246,7 @@ func (c *Client) renewed(
 	}
 }
 
-// failures are the claims that couldn't be renewed, and the first error.
+// failures holds the claims that couldn't be renewed, and the first error.
 type failures struct {
 	mu     sync.Mutex
 	claims []*claim

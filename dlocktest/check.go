@@ -12,7 +12,7 @@ import (
 
 // Limits on how long check waits at the end of a test.
 const (
-	patience = 3 * time.Second // for goroutines that are about to release their locks
+	patience = 3 * time.Second // for goroutines that are about to unlock
 	// for repeated releases, whose pauses have grown while the store was down
 	longPatience = 15 * time.Second
 )
@@ -41,7 +41,7 @@ func (s *Store) check() {
 	}
 }
 
-// left describes the remaining holds and waiters, and returns the time limit for their end.
+// left describes the remaining holds and waiters. It also returns how long they may take to end.
 func (s *Store) left() (left []string, limit time.Duration) {
 	limit = patience
 	for _, i := range s.list() {
@@ -65,7 +65,7 @@ func (s *Store) list() []backend.Inspection {
 	return res.Locks
 }
 
-// owes reports whether a release by a holder of the lock has failed.
+// owes reports whether an unlock by a holder of the lock has failed.
 func (s *Store) owes(i backend.Inspection) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

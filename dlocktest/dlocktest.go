@@ -18,12 +18,12 @@ import (
 type Store struct {
 	t    testing.TB
 	mem  *membackend.Backend
-	view memory // the store's own session, which has no faults
+	view memory // its own session, which has no faults
 
 	mu       sync.Mutex
-	faults   []fault           // the faults of the next steps, in order
-	hanging  chan struct{}     // closed to end the hanging of steps; nil if no step hangs
-	paused   chan struct{}     // closed to resume renewals; nil if they aren't paused
+	faults   []fault           // faults of the next steps, in order
+	hanging  chan struct{}     // closed when hanging steps continue; nil: none
+	paused   chan struct{}     // closed when renewals resume; nil: not paused
 	sessions map[*session]bool // the open sessions
 	waits    map[*waiting]bool
 	owed     map[string]bool // the owner strings whose releases have failed
@@ -45,10 +45,10 @@ type memory interface {
 // When the test has returned, and the cleanups that it registered after New have run, all faults
 // end. Then t fails if a lock is still held, or a call still waits for one, and the error names the
 // clients. Releases in the background may take three seconds, or fifteen if a fault has delayed
-// them. A lock that stays taken without a holder, after dlock.AtLeast or dlock.Client.Once, doesn't
-// count. The check can't find a call that waits because its Locker has lost the lock and wasn't
-// unlocked, since such a call sends no request to the store. A test that has already failed gets no
-// further error. If a test leaves a lock held on purpose, like a process that crashes, call
+// them. A lock that has no holder, but stays taken after dlock.AtLeast or dlock.Client.Once,
+// doesn't count. The check can't find a call that waits because its Locker has lost the lock and
+// wasn't unlocked, since such a call sends no request to the store. A test that has already failed
+// gets no further error. If a test leaves a lock held on purpose, like a process that crashes, call
 // [Store.Wipe] at its end.
 //
 // With testing/synctest, call New inside the bubble, with the bubble's t. Then all times are
@@ -135,7 +135,7 @@ func (s *Store) inspect(name string) backend.Inspection {
 	return i
 }
 
-// holders returns the holders of a lock, without the former holders of a kept lock.
+// holders returns the holders of a lock, except former holders of a lock that stays taken.
 func holders(i backend.Inspection) []backend.Holder {
 	return slices.DeleteFunc(slices.Clone(i.Holders), func(h backend.Holder) bool { return h.Kept })
 }
@@ -158,7 +158,7 @@ func (s *Store) describe(i backend.Inspection) string {
 	return fmt.Sprintf("the lock %q is held by %s", i.Name, strings.Join(who, ", "))
 }
 
-// manner describes how a holder holds the lock.
+// manner describes how a holder holds the lock, such as for reading or with permits.
 func manner(h backend.Holder) string {
 	switch {
 	case h.Kind == backend.Permits && h.Count == 1:
@@ -174,7 +174,7 @@ func manner(h backend.Holder) string {
 	}
 }
 
-// name describes the client of an owner string.
+// name describes the client of an owner, for the error of a test.
 func (s *Store) name(owner string) string {
 	client := clientOf(owner)
 	s.mu.Lock()
@@ -187,7 +187,7 @@ func (s *Store) name(owner string) string {
 	return fmt.Sprintf("client %q, which is closed", client)
 }
 
-// clientOf returns the id of an owner string's client. An owner string is that id, a colon and a
+// clientOf returns the client's id in an owner string, which consists of the id, a colon and a
 // number.
 func clientOf(owner string) string {
 	if i := strings.LastIndexByte(owner, ':'); i >= 0 {

@@ -93,8 +93,8 @@ func (s *Store) ResumeRenewals() {
 	}
 }
 
-// undergo applies the fault of a step, if there is one. If it returns an error, the step must not
-// be carried out.
+// undergo applies the fault of a step, if it has one. If it returns an error, the step must not be
+// carried out.
 func (s *Store) undergo(ctx context.Context, renews bool) error {
 	if ctx.Err() != nil {
 		return nil // memory returns the error

@@ -6,16 +6,16 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// session wraps a client's session of membackend, and injects the store's faults. It renews holds
-// individually, since a single renewal may hang.
+// session wraps a client's session of membackend, and injects the store's faults. It renews each
+// hold separately, since a single renewal may hang.
 type session struct {
 	memory
 	store *Store
 
-	client string // the client's id, known after its first acquisition; guarded by store.mu
+	client string // once known; guarded by store.mu
 }
 
-// through carries out a step, unless a fault prevents it.
+// through carries out a step, unless a fault makes it fail.
 func through[Req, Res any](
 	ctx context.Context, s *session, do func(context.Context, Req) (Res, error), req Req,
 ) (res Res, err error) {

@@ -1,5 +1,6 @@
-// Package lockdebug serves a page about the clients of a program. The page shows which locks they
-// hold and wait for, which locks they have lost and why, and, on demand, the locks in their store.
+// Package lockdebug serves a web page about the clients of a program. The page shows which locks
+// they hold, wait for, and have lost, with the reason for each loss. On demand it shows the locks
+// in their store.
 //
 //	http.Handle("/debug/locks", lockdebug.Handler(client))
 //
@@ -7,9 +8,9 @@
 // of locks, and can make the store list its locks, so restrict access to it, as to net/http/pprof.
 //
 // The page begins with what may need attention: lost locks, holds that end soon or whose renewals
-// fail, and calls that have waited for longer than [dlock.DefaultLease]. In that time the default
-// lease of a dead holder would have run out. The page uses no scripts, and works on a phone and in
-// dark mode.
+// fail, and calls that have waited for longer than [dlock.DefaultLease]. In that time, a dead
+// holder's lock with the default lease would have ended. The page uses no scripts, and works on a
+// phone and in dark mode.
 //
 // For each waiting call, the page shows the holder of the lock. To find it, the page asks the store
 // about at most 20 locks, for at most half a second. A click asks about the others. Everything else

@@ -7,19 +7,19 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Limits on the requests for the holders of locks that are waited for.
+// Limits on the requests that find out who holds the locks in the list of waits.
 const (
 	mostAsked     = 20 // the number of locks
 	shortPatience = patience / 2
 )
 
-// waited is a lock that a client waits for.
+// A waited is a lock that a client waits for.
 type waited struct {
 	client int // the client's index, from 1
 	name   string
 }
 
-// tellHolders fills in the holders of the locks that are waited for. It asks the stores
+// tellHolders fills in the holders of the locks that calls wait for. It asks the stores
 // concurrently, for at most half a second, and only about the first mostAsked locks. For other
 // locks HeldBy stays nil.
 func (h *handler) tellHolders(ctx context.Context, q query, lists ...[]wait) {
@@ -44,7 +44,7 @@ func (h *handler) tellHolders(ctx context.Context, q query, lists ...[]wait) {
 	}
 }
 
-// askHolders asks the stores for the holders of locks, and returns the answers that arrive in time.
+// askHolders asks the stores for the holders of locks. It returns the answers that arrive in time.
 func (h *handler) askHolders(ctx context.Context, locks []waited) map[waited]*heldBy {
 	ctx, cancel := context.WithTimeout(ctx, shortPatience)
 	defer cancel()

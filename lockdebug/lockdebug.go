@@ -19,8 +19,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// Handler returns a handler that serves the page for the given clients. The handler may be used
-// even after the clients are closed. Handler panics if a client is nil.
+// Handler returns a handler that serves the page for the given clients. The handler still works
+// after the clients are closed. Handler panics if a client is nil.
 func Handler(clients ...*dlock.Client) http.Handler { return HandlerOf(clients, nil) }
 
 // HandlerOf is like [Handler], for clients and sets of shards. For each set the page shows the
@@ -107,11 +107,11 @@ func (h *handler) answer(ctx context.Context, q query) ([]byte, error) {
 // A query holds the parameters of a request.
 type query struct {
 	json, all    bool
-	unasked      bool   // don't ask the stores for the holders of locks that are waited for
+	unasked      bool   // don't ask who holds awaited locks
 	find         string // show only rows with this text
-	sort         string // a column's name; a leading - reverses the order
-	refresh      int    // the page's refresh interval in seconds; 0: never
-	store        int    // the number of the client whose store is asked, from 1; 0: none
+	sort         string // column name; a leading - reverses it
+	refresh      int    // refresh interval in seconds; 0: never
+	store        int    // number of the asked client, or 0
 	prefix, name string
 }
 

@@ -25,11 +25,11 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"style":     func() template.CSS { return template.CSS(style) },
 }).Parse(source))
 
-// The number of rows that the page shows by default.
+// Limits on the number of rows that the page shows by default.
 const (
 	mostRows  = 200
 	mostFirst = 10 // in the tables at the top
-	mostInRow = 5  // the holders or waiters of one lock, in a list of locks
+	mostInRow = 5  // holders or waiters of one listed lock
 )
 
 // A view holds the data of the page.
@@ -41,7 +41,7 @@ type view struct {
 	Long     rows[wait]
 	Held     rows[hold]
 	Waiting  rows[wait]
-	RanOut   rows[loss] // losses of fixed leases that have expired, as intended
+	RanOut   rows[loss] // expired fixed leases
 	Sets     []setView
 	Store    *storeView
 }
@@ -69,12 +69,12 @@ func newView(rep *report, q query) *view {
 	return v
 }
 
-// rows holds the rows of a table that are shown.
+// rows holds those rows of a table that the page shows.
 type rows[T row] struct {
 	*view
 	id      string // the section's id
 	Shown   []T
-	Matched int // the number of rows that match the search
+	Matched int // rows that match the search
 	Total   int
 }
 
@@ -84,7 +84,8 @@ func (r rows[T]) More() int { return r.Matched - len(r.Shown) }
 // every selects all rows of a table.
 func every[T any](T) bool { return true }
 
-// pick returns the rows of a table to show. which selects the table's rows from all.
+// pick returns the rows of a table that the page shows. which reports whether an element of all
+// belongs to the table.
 func pick[T row](
 	v *view, id string, all []T, most int, which func(T) bool, columns columns[T],
 ) rows[T] {
@@ -124,8 +125,7 @@ func (v *view) Title() string {
 // Several reports whether there is more than one client.
 func (v *view) Several() bool { return len(v.Clients) > 1 }
 
-// Asked reports whether the client with the given index is preselected as the one whose store is
-// asked.
+// Asked reports whether the form for asking a store preselects the client with the given index.
 func (v *view) Asked(index int) bool { return max(v.store, 1) == index+1 }
 
 func (v *view) Find() string     { return typed(v.query.find) }
@@ -140,7 +140,7 @@ func (v *view) LongWait() string { return duration(dlock.DefaultLease) }
 // Groups returns the headings of the counters.
 func (v *view) Groups() []group { return counters{}.Groups() }
 
-// Again, Once, Often, All, Unfiltered and AsJSON return links to this view, and to variants of it.
+// Again, Once, Often, All, Unfiltered and AsJSON return links to variants of this view.
 
 func (v *view) Again() string { return v.url() }
 
@@ -197,7 +197,7 @@ type storeView struct {
 // Ask returns a link to the store's report on one of its locks.
 func (s *storeView) Ask(name string) string { return askURL(s.number, name) }
 
-// few limits the number of holders or waiters of a lock to the number that is shown.
+// few returns how many of n holders or waiters of a lock the page shows.
 func (s *storeView) few(n int) int {
 	if s.Name == "" {
 		return min(n, mostInRow)
@@ -205,20 +205,19 @@ func (s *storeView) few(n int) int {
 	return n
 }
 
-// Holders returns the lock's holders that are shown.
+// Holders returns those holders of the lock that the page shows.
 func (s *storeView) Holders(l lock) []holder { return l.Holders[:s.few(len(l.Holders))] }
 
-// Others returns the number of holders that aren't shown.
+// Others returns the number of holders that the page doesn't show.
 func (s *storeView) Others(l lock) int { return len(l.Holders) - s.few(len(l.Holders)) + l.More }
 
-// Line returns the lock's waiters in line that are shown.
+// Line returns those waiters in line that the page shows.
 func (s *storeView) Line(l lock) []string { return l.Line[:s.few(len(l.Line))] }
 
-// Behind returns the number of waiters in line that aren't shown.
+// Behind returns the number of waiters in line that the page doesn't show.
 func (s *storeView) Behind(l lock) int { return len(l.Line) - s.few(len(l.Line)) }
 
-// What returns a description of the lock: its kind and, for a semaphore, the number of acquired
-// permits.
+// What describes the lock: its kind and, for a semaphore, the number of acquired permits.
 func (l lock) What() string {
 	switch {
 	case l.Shared():
@@ -233,7 +232,7 @@ func (l lock) What() string {
 	return fmt.Sprintf("%s · %s of %s out", l.Kind, thousands(out), thousands(l.Limit))
 }
 
-// Shared reports whether this is a read-write lock, whose holders are of two kinds.
+// Shared reports whether this is a read-write lock, whose holders may be readers or writers.
 func (l lock) Shared() bool { return l.Kind == backend.Write.String() }
 
 // A group is a group of related counters.
@@ -242,14 +241,14 @@ type group struct {
 	Counters []shown
 }
 
-// shown is a counter in the form that the page shows.
+// shown is a counter as the page shows it.
 type shown struct {
 	Name  string
 	Value uint64
 	Class string // the CSS class if Value isn't zero
 }
 
-// Groups returns the counters in the form that the page shows.
+// Groups returns the counters as the page shows them.
 func (c counters) Groups() []group {
 	return []group{
 		{"Acquired", []shown{{"from the store", c.FromStore, ""}, {"handed over", c.HandedOver, ""},

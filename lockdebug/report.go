@@ -111,7 +111,7 @@ type wait struct {
 	left    time.Duration
 }
 
-// heldBy lists the holders of a lock that is waited for.
+// heldBy lists the holders of a lock that a client waits for.
 type heldBy struct {
 	Holders []holder `json:"holders"`
 	More    int      `json:"more"` // the number of holders that aren't listed
@@ -191,8 +191,8 @@ func newWait(s subject, w dlock.WaitInfo, now time.Time) wait {
 // some times are read after the time of the report.
 func since(from, to time.Time) time.Duration { return max(to.Sub(from), 0) }
 
-// endsSoon reports whether a hold is in danger. A renewal is due after a third of the lease, so
-// once half of the lease has passed, renewals have failed. A fixed lease is in danger during its
+// endsSoon reports whether a hold may end soon. A renewal is due after a third of the lease, so
+// once half of the lease has passed, renewals must have failed. A fixed lease ends soon during its
 // last quarter.
 func endsSoon(h dlock.HoldInfo, now time.Time) bool {
 	left := h.Until.Sub(now)
@@ -276,7 +276,7 @@ func (h *handler) ask(ctx context.Context, q query) *store {
 	return s
 }
 
-// fail records the error that ended the request for locks.
+// fail records the error that ended a request for the store's locks.
 func (s *store) fail(err error) {
 	switch {
 	case err == nil:

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A row is a row of a table, or an element of a list in JSON.
+// A row is a row of a table, or an element of a JSON list.
 type row interface{ words() []string } // the texts that a search looks at
 
 func (l loss) words() []string   { return []string{l.Name, l.Kind, l.Holder, l.Reason, l.By} }
@@ -24,7 +24,7 @@ func matches(r row, text string) bool {
 	})
 }
 
-// keep removes the rows that don't contain text from the lists that may be long.
+// keep removes the rows that don't contain text from those lists that may be long.
 func (r *report) keep(text string) {
 	r.Losses, r.Holds, r.Waits = only(r.Losses, text), only(r.Holds, text), only(r.Waits, text)
 }
@@ -36,7 +36,8 @@ func only[T row](all []T, text string) []T {
 // columns maps each column that a table can be sorted by to its order.
 type columns[T row] map[string]func(a, b T) int
 
-// The columns of each table. Sorting by a name sorts every table that has a column with that name.
+// The columns of each table. Sorting by a column sorts every table that has a column with that
+// name.
 var (
 	byLoss = columns[loss]{
 		"name":   func(a, b loss) int { return cmp.Compare(a.Name, b.Name) },
@@ -110,12 +111,12 @@ func sortBy[T row](all []T, by string, known columns[T]) {
 	}
 }
 
-// A column is the heading of a table's column.
+// A column is the heading of a column of a table.
 type column struct {
 	Title  string
 	Number bool
 	Sorted string // "ascending", "descending", or empty
-	URL    string // the link that sorts the table by this column
+	URL    string // link that sorts by this column
 }
 
 // Column returns the heading of a column of text. A first click sorts from A to Z, and a second

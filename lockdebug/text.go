@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// longest is the maximum number of bytes of a text that the page shows.
+// longest is the maximum length in bytes of a text on the page.
 const longest = 512
 
 // text returns a text in a form that is safe to show. Backslashes and characters that aren't
@@ -28,7 +28,7 @@ func text(s string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`) + rest
 }
 
-// typed returns the text if a person could have typed it, or "".
+// typed returns s if a person could have typed it, and "" otherwise.
 func typed(s string) string {
 	if !utf8.ValidString(s) ||
 		strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {

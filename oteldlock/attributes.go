@@ -27,14 +27,14 @@ const (
 	errorTypeKey = attribute.Key("error.type")
 )
 
-// about holds the attributes of a measurement. Empty fields are left out.
+// about holds the attributes of one measurement. Empty fields are left out.
 type about struct {
 	kind                                      backend.Kind // or none
 	name, outcome, via, reason, step, failure string
 	set                                       string // the name of a set of shards
 }
 
-// none means that a measurement isn't about one kind of lock.
+// none is the kind of a measurement that isn't about one kind of lock.
 const none = backend.Kind(255)
 
 // attributes returns the common attributes, followed by those of a.
@@ -62,14 +62,14 @@ type sets struct {
 	made   map[about]set
 }
 
-// A set is an attribute set in the form that instruments take, as options.
+// A set is an attribute set as options for instruments.
 type set struct {
 	add    []metric.AddOption
 	record []metric.RecordOption
 }
 
-// mostSets is the maximum number of cached sets. Further sets bypass the cache, which is slower.
-// That many time series overload most metric stores anyway.
+// mostSets is the maximum number of cached sets. Further sets aren't cached, which is slower. But
+// so many time series overload most metric stores anyway.
 const mostSets = 10_000
 
 // of returns the set for a.

@@ -96,6 +96,6 @@
 // events.
 //
 // A hold isn't a span, since it may last for hours. Work under a lock belongs to the caller's own
-// spans. A loss has no span, since it doesn't happen in a call. It is counted, the client logs it,
-// and the cause of the hold's context says why the lock was lost.
+// spans. A loss has no span, since it doesn't happen in a call. But it is counted and logged, and
+// the cause of the hold's context says why the lock was lost.
 package oteldlock

@@ -99,8 +99,8 @@ func (m *measures) acquireStart(ctx context.Context, e dlock.AcquireStart) {
 	count(ctx, m.waiting, 1, set)
 }
 
-// prime adds 0 to the counters of losses of a lock when it is first used. Prometheus, for example,
-// doesn't see an increase if a counter's first value is 1.
+// prime adds 0 to the counters of losses of a lock when it is first used. Otherwise Prometheus, for
+// example, wouldn't see the first loss as an increase.
 func (m *measures) prime(ctx context.Context, lock about) {
 	for r := dlock.LossExpired; r <= dlock.LossLease; r++ {
 		lock.reason = r.String()
@@ -164,7 +164,7 @@ func (m *measures) renewDone(e dlock.RenewDone) {
 func (m *measures) stepDone(ctx context.Context, e dlock.StepDone) {
 	step := about{kind: e.Kind, step: e.Op, failure: stepErrorType(e.Err)}
 	switch e.Op {
-	case "renew", "inspect", "list": // these steps aren't about one kind of lock
+	case "renew", "inspect", "list": // not about one kind of lock
 		step.kind = none
 	}
 	record(ctx, m.store, e.Took, m.sets.of(step))

@@ -27,8 +27,8 @@ type config struct {
 }
 
 // WithMeterProvider sets the meter provider. The default is the global one, even if the program
-// sets that after New. The program should set it before it uses the first lock. A hold or wait that
-// began earlier is counted only at its end, which makes the numbers too low.
+// sets that after New. The program should set the global provider before it uses the first lock. A
+// hold or wait that began earlier is counted only at its end, which makes the numbers too low.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -96,7 +96,7 @@ func New(opts ...Option) (*dlock.Trace, error) {
 			return s.acquireStart(ctx, e)
 		},
 		AcquireDone: func(ctx context.Context, e dlock.AcquireDone) {
-			m.acquireDone(ctx, e) // before the span ends, so that the span can become an exemplar
+			m.acquireDone(ctx, e) // first, so the span can become an exemplar
 			s.acquireDone(ctx, e)
 		},
 		ReleaseDone: m.releaseDone,

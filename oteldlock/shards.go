@@ -11,8 +11,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// Bucket boundaries, in seconds. A hand-over takes milliseconds. After a member's death a move
-// takes a lease. A run takes up to its grace to finish.
+// Bucket boundaries, in seconds. A hand-over takes milliseconds. If a member has died, its shards
+// move after a lease. A run that is asked to finish may take as long as its grace.
 var moveBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 20, 30, 60, 120, 300, 1800}
 
 // division holds the instruments for shards.
@@ -82,7 +82,7 @@ func (d *division) end(e shards.RunEnd) {
 	count(d.ctx, d.ends, 1, d.of(e.Set, endOf(e)))
 }
 
-// endOf returns the value of the attribute reason for the end of a run.
+// endOf returns the value of the attribute reason for a run that has ended.
 func endOf(e shards.RunEnd) string {
 	switch {
 	case e.Cause == nil:

@@ -31,8 +31,8 @@ func (s *spans) acquireStart(ctx context.Context, e dlock.AcquireStart) context.
 	case span.SpanContext().Equal(trace.SpanContextFromContext(ctx)):
 		return ctx // the tracer creates no spans
 	default:
-		// The span isn't sampled. As the parent, it prevents the sampling of spans of the store's
-		// client.
+		// The span isn't sampled. As the parent, it keeps spans of the store's client from being
+		// sampled.
 		return inner
 	}
 }

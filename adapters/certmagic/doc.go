@@ -1,4 +1,4 @@
-// Package certmagiclock adds locks that work across machines to any storage of
+// Package certmagiclock adds distributed locks to any storage of
 // [github.com/caddyserver/certmagic].
 //
 //	package main
@@ -27,13 +27,13 @@
 //
 // Replicas that share a storage (files on NFS, a bucket, a database) must not all ask the CA for
 // the same certificate. So certmagic asks the storage to lock a name. Many storages lock in an
-// unsafe way: their lock files stay when a process dies, or two processes take over a lock at the
-// same time. A [Storage] uses locks of dlock instead, in another store. While a replica obtains a
-// certificate, its lock is renewed. If it dies, the lock ends with its lease (30 s, see
-// [dlock.WithLease]), and the next replica continues. Certificates, keys and everything else stay
-// where they are.
+// unsafe way: lock files remain when a process dies, or two processes take over the same lock at
+// once. A [Storage] uses the locks of a [dlock.Client] instead, which are in a different store.
+// While a replica obtains a certificate, its lock is renewed. If the replica dies, the lock ends
+// with its lease (30 s, see [dlock.WithLease]), and the next replica continues. Certificates, keys
+// and everything else stay where they are.
 //
-// While the store of locks is down, no certificate is obtained or renewed: certmagic waits for the
+// While the lock store is down, no certificate is obtained or renewed: certmagic waits for the
 // lock, and tries again. A replica may lose its lock, for example if the store is down for longer
 // than the lease. It continues its attempt, because a storage can't notify certmagic. Before the
 // next attempt it acquires the lock again, or fails (see [Storage.RenewLockLease]). So two replicas

@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// prefix is prepended to certmagic's names. Without it, a lock could have the name of something
-// else in the store, such as a domain.
+// prefix is prepended to certmagic's names, so that they don't clash with other names in the lock
+// store, such as a domain.
 const prefix = "certmagic:"
 
 // patience is the timeout of an attempt whose context has no deadline.
@@ -25,25 +25,25 @@ var (
 	_ certmagic.LockLeaseRenewer = (*Storage)(nil)
 )
 
-// A Storage is a certmagic.Storage that uses the locks of a [dlock.Client]. The name of such a lock
-// is "certmagic:" and certmagic's name. The wrapped storage does everything else. A Storage is safe
-// for concurrent use.
+// A Storage is a certmagic.Storage that uses the locks of a [dlock.Client]. The name of a lock is
+// certmagic's name with the prefix "certmagic:". The wrapped storage does everything else. A
+// Storage is safe for concurrent use.
 //
 // Any goroutine may lock and unlock a name. A locked name stays locked for this Storage until it is
-// unlocked, even after its lock was lost. Otherwise a late unlock would release another goroutine's
+// unlocked, even if its lock is lost. Otherwise a late unlock would release another goroutine's
 // lock.
 type Storage struct {
 	certmagic.Storage
 	client *dlock.Client
 
 	mu    sync.Mutex
-	locks map[string]*lock // the names that are locked or waited for
+	locks map[string]*lock // the names locked or waited for
 }
 
 // A lock is the state of a name that is locked or waited for.
 type lock struct {
 	turn  chan struct{} // full while the name is locked
-	users int           // the number of calls that hold the name or wait for it
+	users int           // calls that hold or await the name
 	hold  *dlock.Hold   // nil while the name isn't locked
 }
 
@@ -55,7 +55,7 @@ func New(storage certmagic.Storage, client *dlock.Client) *Storage {
 	return &Storage{Storage: storage, client: client, locks: make(map[string]*lock)}
 }
 
-// String returns the storage's name, which certmagic logs.
+// String describes the storage, for certmagic's log.
 func (s *Storage) String() string { return fmt.Sprintf("%v, with locks of dlock", s.Storage) }
 
 // Lock implements [certmagic.Locker]. It waits as long as ctx allows. If ctx has already ended, it
@@ -72,7 +72,7 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 	return err
 }
 
-// TryLock implements [certmagic.TryLocker] with a single attempt. False without an error means that
+// TryLock implements [certmagic.TryLocker] with a single attempt. It returns false and no error if
 // the name is already locked.
 func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -109,7 +109,8 @@ func (s *Storage) acquire(
 	return s.client.Locker(prefix+name).Acquire(dlock.WithOwner(ctx, dlock.NewOwner()), opts...)
 }
 
-// enter counts a call that holds a name or waits for it, until leave, and returns the name's state.
+// enter returns the state of a name, and counts the caller as one of its users until leave is
+// called.
 func (s *Storage) enter(name string) *lock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,8 +131,8 @@ func (s *Storage) leave(name string, l *lock) {
 	}
 }
 
-// take waits until the name isn't locked by this Storage. If waits is false, take fails at once if
-// the name is locked.
+// take waits until the name isn't locked by this Storage, and locks it. If waits is false and the
+// name is locked, take fails at once.
 func (l *lock) take(ctx context.Context, waits bool) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -152,8 +153,8 @@ func (l *lock) take(ctx context.Context, waits bool) error {
 // Unlock implements [certmagic.Locker] and [certmagic.TryLocker]. It works even if ctx has ended.
 // Afterwards this Storage no longer locks the name, whatever the error. The error wraps
 // [dlock.ErrNotHeld] if the name wasn't locked before. Any other error means that the store hasn't
-// confirmed the unlock, which then continues in the background. A lost lock isn't an error: others
-// can lock the name, as certmagic wants. The client has logged the loss.
+// confirmed the unlock, which then continues in the background. A lost lock isn't an error, since
+// others can lock the name anyway. The client has logged the loss.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	l, hold := s.give(name)
 	if hold == nil {
@@ -215,7 +216,7 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	return nil
 }
 
-// replace replaces the hold of a lock, unless it has changed already.
+// replace sets the hold of a lock to by, if it is still hold. It reports whether it was.
 func (s *Storage) replace(l *lock, hold, by *dlock.Hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

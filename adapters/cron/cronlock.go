@@ -19,8 +19,8 @@ import (
 // supports.
 const DefaultAtLeast = 900 * time.Millisecond
 
-// prefix is prepended to the name of a job. Without it, the job's lock could have the name of
-// something else in the store.
+// prefix is prepended to a job's name, so that the job's lock doesn't clash with other names in the
+// store.
 const prefix = "cron:"
 
 // patience is the timeout of an attempt to lock. Without it, a store that hangs could make this
@@ -34,11 +34,13 @@ var (
 )
 
 // A Func is a job that is notified when its lock is lost: its ctx ends with a cause that wraps
-// [dlock.ErrLost]. Its error is logged. For the context and the log, pass the Func itself to the
-// JobWrapper of [Wrapper], and apply other wrappers, such as [cron.Recover], to the result.
+// [dlock.ErrLost]. If it returns an error, the error is logged. This works only if the Func itself
+// is passed to the JobWrapper that [Wrapper] returns. So apply other wrappers, such as
+// [cron.Recover], to the result.
 type Func func(ctx context.Context) error
 
-// Run implements [cron.Job] without a lock. The context never ends, and the error is dropped.
+// Run implements [cron.Job]. It calls f without a lock, with a context that never ends, and drops
+// the error.
 func (f Func) Run() { f(context.Background()) }
 
 // Option configures a [Wrapper].
@@ -64,15 +66,17 @@ type wrapper struct {
 	atLeast time.Duration
 	log     cron.Logger
 
-	// the end of the at-least time of the last finished run in this process, in Unix nanoseconds
+	// last is the Unix time, in nanoseconds, until which the last finished run in this process
+	// keeps its lock.
 	last atomic.Int64
 }
 
-// Wrapper returns a JobWrapper for the job of that name. Of the replicas that share the client's
-// store, one makes each run of the job, and the others skip it. Each job needs a unique name, since
-// jobs with the same name exclude each other. So don't use the wrapper in a [cron.WithChain] of
-// several jobs. The lock's name is "cron:" and the job's name. Each run makes one attempt to lock,
-// with a timeout of 5 s. Wrapper panics if client or an option is nil, or if the name is empty.
+// Wrapper returns a JobWrapper for the job with the given name. Each run of the job is made by one
+// of the replicas that share the client's store. The others skip it. Each job needs a unique name,
+// since jobs with the same name exclude each other. So don't use the wrapper in a [cron.WithChain]
+// of several jobs. The lock's name is the job's name with the prefix "cron:". Each run makes one
+// attempt to lock, with a timeout of 5 s. Wrapper panics if client or an option is nil, or if the
+// name is empty.
 func Wrapper(client *dlock.Client, name string, opts ...Option) cron.JobWrapper {
 	if client == nil || name == "" ||
 		slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {
@@ -100,7 +104,7 @@ func Wrapper(client *dlock.Client, name string, opts ...Option) cron.JobWrapper 
 	}
 }
 
-// run runs a job under its lock. If the lock can't be acquired, it skips the run, and logs that.
+// run runs a job under its lock. If it can't acquire the lock, it logs that and skips the run.
 func (w *wrapper) run(fn Func) {
 	ctx, end := context.WithCancelCause(context.Background())
 	defer end(nil)
@@ -129,8 +133,8 @@ func (w *wrapper) run(fn Func) {
 	}
 }
 
-// acquire makes one attempt to lock. end ends ctx if the attempt takes longer than patience. ctx
-// has no deadline, because the context of the hold is derived from it.
+// acquire makes one attempt to acquire the lock. If that takes longer than patience, it ends ctx by
+// calling end. ctx has no deadline, because the hold's context is derived from it.
 func (w *wrapper) acquire(ctx context.Context, end context.CancelCauseFunc) (*dlock.Hold, error) {
 	opts := []dlock.AcquireOption{dlock.Wait(0)}
 	if w.atLeast != 0 {
@@ -139,8 +143,8 @@ func (w *wrapper) acquire(ctx context.Context, end context.CancelCauseFunc) (*dl
 	timer := time.AfterFunc(patience, func() { end(errPatience) })
 	hold, err := w.locker.Acquire(ctx, opts...)
 	if !timer.Stop() && err == nil {
-		// The timer has just ended the hold's context. So the run is skipped, as if the attempt had
-		// timed out.
+		// The timer fired just after the acquisition, and ended the hold's context. Skip the run,
+		// as after a timeout.
 		hold.Release(ctx)
 		err = fmt.Errorf("cronlock: lock %q: %w", prefix+w.name, errPatience)
 	}

@@ -1,5 +1,5 @@
-// Package cronlock lets one replica of a service make each run of a job of
-// github.com/robfig/cron/v3. The other replicas skip that run.
+// Package cronlock runs jobs of github.com/robfig/cron/v3 on one replica of a service at a time.
+// For each run, one replica gets a lock, and the others skip the run.
 //
 //	package main
 //
@@ -56,7 +56,7 @@
 // difference of the replicas' clocks, and shorter than the job's period. If a replica dies in that
 // time, etcd may keep the lock for some seconds more, and meanwhile runs are skipped.
 //
-// That time should be most of the period in two cases:
+// The lock should stay taken for most of the period in two cases:
 //   - The schedule is one like "@every 5m", which counts from the start of each process. Then the
 //     replicas' runs are at different times, by up to a period, whatever their clocks say.
 //   - [cron.DelayIfStillRunning] is around the lock. A replica that is late would run a job that

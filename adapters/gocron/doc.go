@@ -1,5 +1,5 @@
-// Package gocronlock lets one replica of a service make each run of a job of
-// github.com/go-co-op/gocron/v2. The other replicas skip that run.
+// Package gocronlock runs jobs of github.com/go-co-op/gocron/v2 on one replica of a service at a
+// time. For each run, one replica gets a lock, and the others skip the run.
 //
 //	package main
 //
@@ -66,7 +66,7 @@
 // difference of the replicas' clocks, and shorter than the job's period. If a replica dies in that
 // time, etcd may keep the lock for some seconds more, and meanwhile runs are skipped.
 //
-// That time should be most of the period in two cases:
+// The lock should stay taken for most of the period in two cases:
 //   - Runs are counted from the start of each process (a [gocron.DurationJob] without a time to
 //     start at). Then the replicas' runs are at different times, by up to a period, whatever their
 //     clocks say.

@@ -18,8 +18,8 @@ var ErrNotLeader = errors.New("gocronlock: this replica doesn't lead")
 // run on one replica, the leader. An Elector campaigns while its [Elector.Run] runs. It is safe for
 // concurrent use.
 //
-// gocron asks it only when a job is about to begin. Make a job with [Elector.Task] if it must stop
-// when its replica no longer leads.
+// gocron asks the Elector only when a job is about to begin. If a job must stop when its replica no
+// longer leads, make it with [Elector.Task].
 type Elector struct {
 	election *dlock.Election
 
@@ -28,8 +28,8 @@ type Elector struct {
 	tasks sync.WaitGroup  // the running tasks of this term
 }
 
-// NewElector returns a candidate in the election of that name (see [dlock.Client.Election]). It
-// panics if client is nil or the name is empty.
+// NewElector returns a candidate in the election with the given name (see [dlock.Client.Election]).
+// It panics if client is nil or the name is empty.
 func NewElector(client *dlock.Client, name string) *Elector {
 	if client == nil || name == "" {
 		panic("gocronlock: NewElector: the client is nil or the name is empty")
@@ -73,8 +73,8 @@ func (e *Elector) leads() bool { return e.term != nil && e.term.Err() == nil }
 
 // Task returns a task whose function is notified when this replica no longer leads. The function's
 // ctx is derived from the job's context. It ends when this replica no longer leads, with the reason
-// as its cause. The method Err of ctx checks the clock. [dlock.Token] of ctx is the number of the
-// term. If this replica resigns without having lost its lock, no other replica leads before the
+// as its cause. Its Err method also checks the clock. [dlock.Token] returns the number of the term
+// for ctx. If this replica resigns without having lost its lock, no other replica leads before the
 // function has returned. If the replica no longer leads when the function is about to start, the
 // function isn't called, and the job's error is ErrNotLeader.
 func (e *Elector) Task(fn func(ctx context.Context) error) gocron.Task {

@@ -22,8 +22,8 @@ import (
 // supports.
 const DefaultAtLeast = 900 * time.Millisecond
 
-// prefix is prepended to the name of a job. Without it, the job's lock could have the name of
-// something else in the store.
+// prefix is prepended to a job's name, so that the job's lock doesn't clash with other names in the
+// store.
 const prefix = "gocron:"
 
 // patience is the timeout of an attempt to lock. Without it, a store that hangs could make this
@@ -37,17 +37,17 @@ var (
 )
 
 // A Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and
-// [gocron.WithDistributedJobLocker]. Of the replicas that share its client's store, one makes each
-// run of a job, and the others skip it. The name of a job's lock is "gocron:" and the job's name. A
-// Locker is safe for concurrent use, even by several schedulers.
+// [gocron.WithDistributedJobLocker]. Each run of a job is made by one of the replicas that share
+// its client's store. The others skip it. The name of a job's lock is the job's name with the
+// prefix "gocron:". A Locker is safe for concurrent use, even by several schedulers.
 type Locker struct {
 	client  *dlock.Client
 	atLeast time.Duration
 	log     *slog.Logger
-	unnamed string // gocron's default name of a job made by Task
+	unnamed string // gocron's default name for Task's jobs
 
 	mu   sync.Mutex
-	last map[string]*run // the last run of each job here, until its at-least time has elapsed
+	last map[string]*run // each job's last run, until its at-least time ends
 }
 
 // Option configures a [Locker].
@@ -104,10 +104,10 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 type run struct {
 	locker *Locker
 	key    string
-	job    context.Context // the job's context, which differs for each job
+	job    context.Context // the job's context, which identifies the job
 	hold   *dlock.Hold
 	end    context.CancelCauseFunc // ends the hold's context
-	until  time.Time               // the end of the at-least time, or slightly earlier
+	until  time.Time               // no later than the at-least time's end
 
 	// Guarded by Locker.mu.
 	begun, over bool
@@ -118,15 +118,15 @@ func (l *Locker) lock(ctx context.Context, key string) (*run, error) {
 		return nil, errNoName
 	}
 	job := ctx
-	// The timer is a timeout for the attempt alone. A deadline of ctx would also end the hold's
-	// context, which is derived from ctx.
+	// The timer bounds the attempt only. A deadline of ctx would also end the hold's context, which
+	// is derived from ctx.
 	ctx, end := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(patience, func() { end(errPatience) })
 	began := time.Now()
 	hold, err := l.client.Locker(prefix+key).Acquire(ctx, l.options()...)
 	if err == nil && !timer.Stop() {
-		// The timer has just ended the hold's context. So the run is skipped, as if the attempt had
-		// timed out.
+		// The timer fired just after the acquisition, and ended the hold's context. Skip the run,
+		// as after a timeout.
 		hold.Release(context.WithoutCancel(ctx))
 		err = fmt.Errorf("gocronlock: lock %q: %w", prefix+key, errPatience)
 	}
@@ -169,8 +169,8 @@ func (l *Locker) tellSkipped(ctx context.Context, key string, err error) {
 	}
 }
 
-// isAnothers reports whether another job of this Locker has taken the lock of that name. It doesn't
-// count a job that has been removed.
+// isAnothers reports whether a different job of this Locker has the lock with the given name. A job
+// that was removed doesn't count.
 func (l *Locker) isAnothers(job context.Context, key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,8 +178,8 @@ func (l *Locker) isAnothers(job context.Context, key string) bool {
 	return r != nil && r.isTaken() && r.job != job && r.job.Err() == nil
 }
 
-// tooSoon reports whether the last run of this Locker has ended, and its at-least time hasn't
-// elapsed yet.
+// tooSoon reports whether the job's last run under this Locker has ended, but its at-least time
+// hasn't elapsed yet.
 func (l *Locker) tooSoon(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,7 +187,7 @@ func (l *Locker) tooSoon(key string) bool {
 	return r != nil && r.isTaken() && r.over
 }
 
-// isTaken reports whether this run still keeps its lock taken, according to this process.
+// isTaken reports whether the run's lock is still taken, as far as this process knows.
 func (r *run) isTaken() bool { return !r.over || time.Now().Before(r.until) }
 
 // Unlock implements [gocron.Lock]. It unlocks even if ctx has ended, for example because the job
@@ -229,7 +229,8 @@ func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Ta
 	return gocron.NewTask(l.task(name, fn))
 }
 
-// task isn't inlined, since gocron uses the runtime's name of the function as a job's name.
+// task must not be inlined, because gocron uses the runtime's name of the function as the default
+// name of a job.
 //
 //go:noinline
 func (l *Locker) task(name string, fn func(context.Context) error) func(context.Context) error {

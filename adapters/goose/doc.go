@@ -40,18 +40,18 @@
 //		}
 //	}
 //
-// goose's own locks are locks of the database. Some databases have none, or lose them behind a
-// proxy that shares connections (PgBouncer). With this package, every replica can migrate when it
-// starts. One of them gets the lock, which is renewed until the migrations end. The others wait, as
-// long as ctx allows, and then find nothing to do. If the process dies, the lock ends with its
-// lease (30 s, see [dlock.WithLease]), and the next replica runs the remaining migrations. If a
-// migration fails, the lock is released, and the next replica tries. While the store of locks is
-// down, no replica starts to migrate. Up then waits for the store, as long as ctx allows. The
-// clocks of the replicas need not agree.
+// goose's own locks are database locks. Some databases have none, or lose them behind a proxy that
+// shares connections (PgBouncer). With this package, every replica can migrate when it starts. One
+// of them gets the lock, which is renewed until the migrations end. The others wait, as long as ctx
+// allows, and then find nothing to do. If the process dies, the lock ends with its lease (30 s, see
+// [dlock.WithLease]), and the next replica runs the remaining migrations. If a migration fails, the
+// lock is released, and the next replica tries. While the store of locks is down, no replica starts
+// to migrate. Up then waits for the store, as long as ctx allows. The clocks of the replicas need
+// not agree.
 //
 // goose can't notify migrations when the lock is lost, for example because the store was down for
-// longer than the lease. They continue, and the error of Up wraps [dlock.ErrLost]. If they should
-// stop, don't use this package:
+// longer than the lease. They continue, and the error of Up wraps [dlock.ErrLost]. To stop them,
+// use a [dlock.Locker] instead of this package:
 //
 //	err := client.Locker("migrations").Do(ctx, func(ctx context.Context) error {
 //		_, err := provider.Up(ctx) // ctx ends if the lock is lost

@@ -16,11 +16,11 @@ var (
 	_ lock.SessionLocker = (*Locker)(nil)
 )
 
-// A Locker is a lock.Locker of goose, for goose.WithLocker, and a lock.SessionLocker, for
+// A Locker implements goose's lock.Locker, for goose.WithLocker, and its lock.SessionLocker, for
 // goose.WithSessionLocker. Both behave the same, since a Locker doesn't use the database. A Locker
 // is for one database. Several providers and goroutines may use it.
 //
-// A locked Locker stays locked until it is unlocked, even after its lock was lost.
+// A locked Locker stays locked until it is unlocked, even if its lock is lost.
 type Locker struct {
 	client *dlock.Client
 	name   string
@@ -28,8 +28,8 @@ type Locker struct {
 	hold   atomic.Pointer[dlock.Hold]
 }
 
-// New returns a Locker for the client's lock of that name. It panics if client is nil or the name
-// is empty.
+// New returns a Locker for the client's lock with the given name. It panics if client is nil or the
+// name is empty.
 func New(client *dlock.Client, name string) *Locker {
 	if client == nil || name == "" {
 		panic("gooselock: New: the client is nil or the name is empty")

@@ -41,13 +41,13 @@
 //		}
 //	}
 //
-// The locks of migrate's drivers are locks of the database. Some databases have none, and others
-// lose them behind a proxy that shares connections (PgBouncer). With this package, every replica
-// can migrate when it starts. One of them gets the lock, which is renewed until the migrations end.
-// The others wait, and then find nothing to do (migrate.ErrNoChange). If the process dies, the lock
-// ends with its lease (30 s, see [dlock.WithLease]). If it dies during a migration, that migration
-// is marked as dirty, as it is without this package, and no replica runs it again until an operator
-// has repaired it.
+// The drivers of migrate use database locks. Some databases have none, and others lose them behind
+// a proxy that shares connections (PgBouncer). With this package, every replica can migrate when it
+// starts. One of them gets the lock, which is renewed until the migrations end. The others wait,
+// and then find nothing to do (migrate.ErrNoChange). If the process dies, the lock ends with its
+// lease (30 s, see [dlock.WithLease]). If it dies during a migration, that migration is marked as
+// dirty, as it is without this package, and no replica runs it again until an operator has repaired
+// it.
 //
 // migrate gives up after 15 s (Migrate.LockTimeout), but can't notify the driver. The driver would
 // get the lock later, and no call would release it. So a [Driver] waits for 10 s at most. If

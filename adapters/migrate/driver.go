@@ -17,7 +17,7 @@ import (
 // than migrate's own timeout, which is 15 s by default.
 const DefaultWait = 10 * time.Second
 
-// patience is the timeout of the single attempt that [WithWait] with 0 makes.
+// patience is the timeout of the single attempt that Lock makes if the wait is 0.
 const patience = 5 * time.Second
 
 var errClosed = errors.New("the driver is closed")
@@ -46,8 +46,8 @@ type Option func(*Driver)
 // [New] panics if d is negative.
 func WithWait(d time.Duration) Option { return func(dr *Driver) { dr.wait = d } }
 
-// New returns a driver with the client's lock of that name. It panics if the driver, the client or
-// an option is nil, or the name is empty.
+// New returns a driver with the client's lock with the given name. It panics if the driver, the
+// client or an option is nil, or the name is empty.
 func New(driver database.Driver, client *dlock.Client, name string, opts ...Option) *Driver {
 	if driver == nil || client == nil || name == "" || slices.ContainsFunc(opts, func(
 		opt Option,
@@ -86,7 +86,7 @@ func (d *Driver) Lock() error {
 		return fmt.Errorf("migratelock: lock %q: %w by this driver", d.name, database.ErrLocked)
 	}
 	ctx := d.open
-	if d.wait == 0 { // with wait 0 Acquire would wait for a store that hangs
+	if d.wait == 0 { // Wait(0) doesn't bound a hanging store
 		bounded, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		ctx = bounded
@@ -101,7 +101,7 @@ func (d *Driver) Lock() error {
 	}
 	d.hold.Store(hold)
 	if d.open.Err() != nil {
-		d.Unlock() // has no effect if Close has unlocked it
+		d.Unlock() // no effect if Close has unlocked it
 		return fmt.Errorf("migratelock: lock %q: %w", d.name, errClosed)
 	}
 	return nil
@@ -123,7 +123,7 @@ func (d *Driver) Unlock() error {
 }
 
 // Close implements database.Driver. It releases a lock that a Migrate left locked after its
-// LockTimeout, and ends a waiting call of Lock.
+// LockTimeout, and ends a call of Lock that is waiting.
 func (d *Driver) Close() error {
 	d.end(errClosed)
 	err := d.Unlock()

@@ -1,4 +1,4 @@
-// Package porting has the code of docs/porting.md, and tests that run it. It shows code that uses
-// other packages for locks beside the same code with this package. It is a module of its own, so
-// that no other module needs those packages.
+// Package porting contains the code of docs/porting.md, and its tests. It shows how code that uses
+// another lock package looks with this one. It is a separate module, so that no other module
+// depends on those packages.
 package porting

@@ -20,7 +20,7 @@ func advisoryWrong(ctx context.Context, pool *pgxpool.Pool, db database) error {
 }
 
 func advisoryWrongToo(ctx context.Context, pool *pgxpool.Pool, db database) error {
-	conn, err := pool.Acquire(ctx) // the lock has a connection of its own, and ends with it
+	conn, err := pool.Acquire(ctx) // the lock is tied to this connection
 	if err != nil {
 		return err
 	}

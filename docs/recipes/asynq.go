@@ -34,7 +34,7 @@ func enqueueOnLeader(ctx context.Context, election *dlock.Election,
 	redis asynq.RedisConnOpt, opts *asynq.SchedulerOpts, register func(*asynq.Scheduler) error,
 ) error {
 	return election.Run(ctx, func(ctx context.Context) error {
-		// a new scheduler for each term, since none can be started twice
+		// A scheduler can't be started twice, so each term gets a new one.
 		scheduler := asynq.NewScheduler(redis, opts)
 		if err := register(scheduler); err != nil {
 			return err
@@ -42,7 +42,7 @@ func enqueueOnLeader(ctx context.Context, election *dlock.Election,
 		if err := scheduler.Start(); err != nil {
 			return err
 		}
-		defer scheduler.Shutdown() // the next leader begins when this has returned
+		defer scheduler.Shutdown() // the next leader starts when this returns
 		<-ctx.Done()
 		return nil
 	})

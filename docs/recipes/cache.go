@@ -7,7 +7,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A cache is a store that all replicas read, such as a Redis or a table.
+// A cache is a store that all replicas read, such as Redis or a database table.
 type cache interface {
 	Get(ctx context.Context, key string) (value []byte, ok bool, err error)
 	Set(ctx context.Context, key string, value []byte, ttl time.Duration) error
@@ -45,5 +45,5 @@ func ratesOnce(
 	if rates, ok, err := c.Get(ctx, "rates"); ok || err != nil {
 		return rates, err
 	}
-	return fetch(ctx) // the cache had no room for the rates
+	return fetch(ctx) // the cache has already dropped the rates
 }

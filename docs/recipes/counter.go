@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A counter gives out each number once. Its files are on a disk that several machines share.
+// A counter returns each number only once. Its files are on a disk that several machines share.
 type counter struct {
 	lock   *dlock.Locker // client.FencedLocker("lock:invoices")
 	folder string
@@ -30,15 +30,15 @@ func (c *counter) nextWrong(ctx context.Context) (n int, err error) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return c.write(file, n) // the check can't foresee a pause in here
+		return c.write(file, n) // a pause here goes unnoticed
 	})
 	return n, err
 }
 
 var errStale = errors.New("another has counted meanwhile")
 
-// next returns the next number. If it returns an error, nobody may use the number, and another
-// caller may get it.
+// next returns the next number. If it returns an error, the number must not be used. Another caller
+// may then get the same number.
 func (c *counter) next(ctx context.Context) (n int, err error) {
 	err = c.lock.Do(ctx, func(ctx context.Context) error {
 		token, _ := dlock.Token(ctx)
@@ -62,9 +62,9 @@ func (c *counter) next(ctx context.Context) (n int, err error) {
 			}
 		}
 		n++
-		return c.write(mine, n) // harmless if late: a later file exists, or nobody counted since
+		return c.write(mine, n) // harmless if late: newer files take precedence
 	})
-	return n, err // nil: the lock was held until its unlock
+	return n, err // if nil, the lock was held throughout
 }
 
 func readNumber(file string) (int, error) {
@@ -75,7 +75,7 @@ func readNumber(file string) (int, error) {
 	return strconv.Atoi(string(text))
 }
 
-// writeNumber writes a file that is complete when it appears.
+// writeNumber writes a file atomically: the file is complete when it appears.
 func writeNumber(file string, n int) error {
 	if err := os.WriteFile(file+".part", []byte(strconv.Itoa(n)), 0o600); err != nil {
 		return err

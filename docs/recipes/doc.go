@@ -1,3 +1,3 @@
-// Package recipes has the code of docs/recipes.md, and its tests. They show that the right ways
-// keep their promises, and that the wrong ways don't.
+// Package recipes contains the code of docs/recipes.md, and its tests. They show that the
+// recommended code works as promised, and that the code marked as wrong doesn't.
 package recipes

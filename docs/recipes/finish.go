@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Books record a payment with two writes, for which there is no common transaction.
+// books records a payment with two writes, which can't be in one transaction.
 type books struct {
 	lock          *dlock.Locker
 	debit, credit func(ctx context.Context, payment int) error

@@ -23,7 +23,7 @@ func (s *shop) shipWrong(w http.ResponseWriter, r *http.Request) {
 	err := s.locks.Locker("lock:orders:"+id).Do(r.Context(), func(ctx context.Context) error {
 		return s.ship(ctx, id)
 	})
-	if err != nil { // held, down or shipped before: always the same status
+	if err != nil { // the same status for every error
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }
@@ -44,13 +44,13 @@ func (s *shop) shipOrder(w http.ResponseWriter, r *http.Request) {
 	refuse(w, r, err)
 }
 
-// refuse answers a request whose order perhaps wasn't shipped.
+// refuse answers a request whose order may not have been shipped.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
-	case r.Context().Err() != nil: // the client has gone, and nobody reads the answer
+	case r.Context().Err() != nil: // the client is gone: write nothing
 	case errors.Is(err, errShipped): // another attempt is no use
 		http.Error(w, "this was done before", http.StatusConflict)
-	case errors.Is(err, dlock.ErrLost): // during the work: check the order before another attempt
+	case errors.Is(err, dlock.ErrLost): // lost during the work: check the order before a retry
 		http.Error(w, "broken off", http.StatusInternalServerError)
 	case errors.Is(err, dlock.ErrHeld):
 		w.Header().Set("Retry-After", "1") // about as long as such work takes

@@ -56,7 +56,7 @@ func runOnLeader(
 				return nil // Run campaigns again, unless its own context has ended
 			}
 			if err := send(ctx); err != nil {
-				return err // Run resigns, and returns this error, unless the lead was lost
+				return err // Run resigns, and returns this error unless leadership was lost
 			}
 		}
 	})

@@ -16,7 +16,7 @@ func (l limiter) callWrong(ctx context.Context, send func(context.Context) error
 	return send(ctx)
 }
 
-// errTryAgain is the service's answer if the caller shall try again later.
+// errTryAgain is the service's answer if the caller should try again later.
 var errTryAgain = errors.New("try again")
 
 func callWithPermitWrong(
@@ -37,7 +37,7 @@ func callWithPermitWrong(
 // A partner is a service that allows ten calls at once, from all replicas together.
 type partner struct {
 	slots *dlock.Semaphore // client.Semaphore("slots:partner", 10)
-	line  chan struct{}    // the waiters for a permit in this process: make(chan struct{}, 100)
+	line  chan struct{}    // calls waiting here: make(chan struct{}, 100)
 }
 
 var errBusy = errors.New("too many wait already")

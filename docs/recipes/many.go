@@ -31,7 +31,7 @@ func withAll(
 	return dlock.All(locks...).Do(ctx, work)
 }
 
-// inBatches works on all ids, a hundred at a time.
+// inBatches calls work for all ids, a hundred at a time.
 func inBatches(
 	ctx context.Context, client *dlock.Client, ids []string, work func(
 		ctx context.Context, ids []string,
@@ -48,7 +48,7 @@ func inBatches(
 	return nil
 }
 
-// onWhatIsFree works on the accounts whose locks are free, and skips the others.
+// onWhatIsFree calls work for the accounts whose locks are free, and skips the others.
 func onWhatIsFree(
 	ctx context.Context, client *dlock.Client, ids []string,
 	work func(ctx context.Context, id string) error,

@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A database runs its migrations, as a goose.Provider does.
+// A database can run its migrations, as a goose.Provider does.
 type database interface {
 	HasPending(ctx context.Context) (bool, error)
 	Up(ctx context.Context) error // runs the pending migrations
@@ -32,7 +32,7 @@ func migrateWrongToo(ctx context.Context, client *dlock.Client, db database) err
 }
 
 // migrateAtStart returns when all migrations of this version of the program have run. After an
-// error the program should end, and be started again.
+// error, the program should exit and be restarted.
 func migrateAtStart(ctx context.Context, client *dlock.Client, db database) error {
 	err := client.Locker("lock:migrations").Do(ctx, func(ctx context.Context) error {
 		return migrate(ctx, db)
@@ -44,7 +44,7 @@ func migrateAtStart(ctx context.Context, client *dlock.Client, db database) erro
 }
 
 func migrate(ctx context.Context, db database) error {
-	pending, err := db.HasPending(ctx) // under the lock: another replica may have run them by now
+	pending, err := db.HasPending(ctx) // another replica may have run them
 	if err != nil || !pending {
 		return err
 	}

@@ -27,14 +27,14 @@ func part(text string) string {
 	return url.QueryEscape(text) // which also escapes =
 }
 
-// rowLock returns the lock of a row. Any number of rows share a thousand locks.
+// rowLock returns the lock of a row. A thousand locks serve any number of rows.
 func rowLock(client *dlock.Client, row string) *dlock.Locker {
 	n := crc32.ChecksumIEEE([]byte(row)) % 1000 // not hash/maphash, whose seed each process chooses
 	return client.Locker(fmt.Sprintf("lock:rows:%d", n))
 }
 
-// renamed returns the lock of an order under both names. Use it while programs that know only the
-// old name still run.
+// renamed returns a lock that holds an order's lock under its old and its new name. Use it while
+// programs that know only the old name still run.
 func renamed(client *dlock.Client, tenant, order string) *dlock.MultiLocker {
 	before := client.Locker(lockNameWrong(tenant, order))
 	return dlock.All(before, client.Locker(lockName(tenant, order)))

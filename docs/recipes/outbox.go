@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
-// An outbox is a table of messages that transactions of the program write. The messages must be
+// An outbox is a table of messages, which are written in the program's transactions and must be
 // sent in order: CREATE TABLE outbox (id bigserial PRIMARY KEY, message text NOT NULL).
 type outbox struct {
 	pool  *pgxpool.Pool
@@ -27,7 +27,7 @@ type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// sendSome sends the first messages, and takes them out of the table. It returns how many.
+// sendSome sends the oldest messages, and deletes them from the table. It returns their number.
 func (o *outbox) sendSome(ctx context.Context, db querier) (n int, err error) {
 	type row struct {
 		ID      int64
@@ -67,7 +67,7 @@ func (o *outbox) drainWrong(ctx context.Context, client *dlock.Client) error {
 	})
 }
 
-// drain sends messages until ctx ends, while this replica has the lock.
+// drain sends messages until ctx ends, whenever this replica holds the lock.
 func (o *outbox) drain(ctx context.Context, client *dlock.Client) error {
 	for {
 		hold, err := client.FencedLocker("lock:outbox").Acquire(ctx)
@@ -75,7 +75,7 @@ func (o *outbox) drain(ctx context.Context, client *dlock.Client) error {
 			return err
 		}
 		err = o.drainWith(ctx, hold)
-		_ = hold.Release(context.WithoutCancel(ctx)) // an error: the lock may be held for a lease
+		_ = hold.Release(context.WithoutCancel(ctx)) // if it fails, the lease must expire
 		if !errors.Is(err, dlock.ErrLost) && !errors.Is(err, postgresbackend.ErrLost) {
 			return err
 		}
@@ -85,8 +85,8 @@ func (o *outbox) drain(ctx context.Context, client *dlock.Client) error {
 func (o *outbox) drainWith(ctx context.Context, hold *dlock.Hold) error {
 	for {
 		var n int
-		// With ctx, not with the hold's context: a guarded transaction may go on to its end, even
-		// if the lock is lost meanwhile.
+		// Use ctx, not the hold's context: a guarded transaction may go on to its end, even if the
+		// lock is lost meanwhile.
 		err := pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) (err error) {
 			if err := o.locks.Guard(ctx, tx, hold); err != nil {
 				return err
@@ -103,7 +103,7 @@ func (o *outbox) drainWith(ctx context.Context, hold *dlock.Hold) error {
 	}
 }
 
-// pauseIfNone waits for a second if nothing was sent.
+// pauseIfNone waits for a second if no message was sent.
 func pauseIfNone(ctx context.Context, sent int) error {
 	if sent > 0 {
 		return nil

@@ -27,8 +27,8 @@ func (w *waitingWorker) Work(ctx context.Context, job *river.Job[InvoiceArgs]) e
 	})
 }
 
-// An invoiceWorker sends a customer's invoices only while nobody else, such as an import, has the
-// customer's lock.
+// An invoiceWorker sends a customer's invoices while it holds the customer's lock. Other programs,
+// such as an import, use the same lock.
 type invoiceWorker struct {
 	river.WorkerDefaults[InvoiceArgs]
 	locks *dlock.Client
@@ -43,5 +43,5 @@ func (w *invoiceWorker) Work(ctx context.Context, job *river.Job[InvoiceArgs]) e
 	if !ran && err == nil {
 		return river.JobSnooze(10 * time.Second) // a snooze doesn't count as an attempt
 	}
-	return err // also if the store is down: then River tries again, with longer and longer pauses
+	return err // also if the store is down; River retries with backoff
 }

@@ -11,9 +11,10 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// A log has numbered partitions. For each it stores the position up to which messages were handled.
+// A log stores messages in numbered partitions, and for each partition the position up to which
+// they were handled.
 type log interface {
-	// Next waits for messages of a partition that come after the last Commit.
+	// Next waits for the messages that follow the last committed position of a partition.
 	Next(ctx context.Context, partition string) (messages []string, position int, err error)
 
 	// Commit fails if the partition has seen a larger token.
@@ -60,7 +61,7 @@ func consume(
 			if err != nil {
 				return err // Run calls this function again after a second
 			}
-			for _, message := range messages { // begun messages are finished, also in a deploy
+			for _, message := range messages { // finish a message even during a deploy
 				if err := handle(s.Finishing(), message); err != nil {
 					return err
 				}
@@ -69,7 +70,7 @@ func consume(
 				return err
 			}
 		}
-		return nil // from here on another replica may go on
+		return nil // another replica may take over from here
 	})
 }
 
@@ -131,7 +132,7 @@ func readyWrong(set *shards.Set) http.HandlerFunc {
 	}
 }
 
-// ready answers 200 once the replica is a member.
+// ready responds with status 200 once the replica is a member of the set.
 func ready(set *shards.Set) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		select {

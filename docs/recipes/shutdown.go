@@ -12,16 +12,16 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A service answers requests, and works on messages, both with locks.
+// A service handles requests and messages. It uses locks for both.
 type service struct {
 	server *http.Server
 	queue  <-chan string
 	handle func(ctx context.Context, message string)
 	locks  *dlock.Client
-	store  io.Closer // the client of the locks' store: a *redis.Client
+	store  io.Closer // the lock store's client, a *redis.Client
 }
 
-// runWrong is called with the context of signal.NotifyContext. The program ends when it returns.
+// runWrong is called with the context of signal.NotifyContext. When it returns, the program exits.
 func (s *service) runWrong(ctx context.Context, l net.Listener) error {
 	go s.server.Serve(l)
 	go s.work(ctx, context.WithoutCancel(ctx))
@@ -29,7 +29,7 @@ func (s *service) runWrong(ctx context.Context, l net.Listener) error {
 	return errors.Join(s.locks.Close(), s.store.Close()) // releases no lock
 }
 
-// run is called with the context of signal.NotifyContext. The program ends when it returns.
+// run is called with the context of signal.NotifyContext. When it returns, the program exits.
 func (s *service) run(ctx context.Context, l net.Listener) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -54,7 +54,8 @@ func (s *service) run(ctx context.Context, l net.Listener) (err error) {
 	return errors.Join(err, s.locks.Close(), s.store.Close()) // not needed now; in this order
 }
 
-// work handles messages until ctx ends. A message that it has begun may take until life ends.
+// work handles messages until ctx ends. It may finish the current message after that, until life
+// ends.
 func (s *service) work(ctx, life context.Context) {
 	for ctx.Err() == nil {
 		select {

@@ -7,12 +7,11 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A poller is a part of a program with Start and Stop. Of all processes, only one may run it at a
-// time.
+// A poller is a component with methods Start and Stop. Only one process may run it at a time.
 type poller struct {
 	lock   *dlock.Locker
 	poll   func(ctx context.Context) error // until ctx ends
-	failed func(error)                     // called if poll ends earlier: it ends the program, say
+	failed func(error)                     // called if poll ends early
 
 	hold *dlock.Hold
 	end  context.CancelCauseFunc
@@ -29,7 +28,7 @@ func (p *poller) startWrong(ctx context.Context) (err error) {
 }
 
 func (p *poller) stopWrong(ctx context.Context) error {
-	return p.hold.Release(ctx) // another may get the lock before poll has ended
+	return p.hold.Release(ctx) // another may get the lock while poll still runs
 }
 
 // Start waits for the lock as long as ctx allows, and then starts poll, which runs until Stop.
@@ -55,13 +54,13 @@ func (p *poller) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop makes poll end, and returns when the lock is released.
+// Stop makes poll end, and returns when poll has ended and the lock is released.
 func (p *poller) Stop(ctx context.Context) error {
 	p.end(nil)
 	select {
 	case err := <-p.done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err() // poll goes on, and the lock stays held
+		return ctx.Err() // poll continues, and keeps the lock
 	}
 }

@@ -20,7 +20,7 @@ type scene struct {
 	err   error // the first error
 }
 
-// play makes two clients use locks. The caller must end the scene even after an error.
+// play makes two clients use locks. The caller must call end, even after an error.
 func play(ctx context.Context, here, elsewhere *dlock.Client) (*scene, error) {
 	s := new(scene)
 	s.ctx, s.leave = context.WithCancel(ctx)
@@ -42,8 +42,8 @@ func play(ctx context.Context, here, elsewhere *dlock.Client) (*scene, error) {
 	s.wait(here.FairLocker("till:3"))
 	s.wait(here.RWLocker("prices").Writer())
 
-	// Another client forces the release of one lock, as an operator would. The client here forces
-	// that of a second lock itself.
+	// Another client forces the release of one lock, as an operator would. This client forces the
+	// release of a second lock itself.
 	s.hold(here.Locker("orders:1042"))
 	s.force(elsewhere.Locker("orders:1042"))
 	s.hold(elsewhere.Locker("orders:1042"))
@@ -76,7 +76,8 @@ func (s *scene) force(l *dlock.Locker) {
 	}
 }
 
-// wait starts a wait for a lock. It ends with the scene, and so does the hold if the wait succeeds.
+// wait starts to wait for a lock in the background. The wait ends with the scene, and so does the
+// hold if the wait succeeds.
 func (s *scene) wait(l *dlock.Locker, opts ...dlock.AcquireOption) {
 	s.waits.Go(func() {
 		l.Do(s.ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }, opts...)

@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// tokenHeader is the header that carries the token of the sender's hold.
+// tokenHeader is the header for the fencing token of the sender.
 const tokenHeader = "Fencing-Token"
 
-// A balance is a resource that refuses stale writers.
+// A balance is a resource that rejects writes by former holders of the lock.
 type balance interface {
 	// open returns the balance to the holder of a token.
 	open(ctx context.Context, token uint64) (int, error)
@@ -23,8 +23,8 @@ type balance interface {
 }
 
 // account is a resource that refuses stale writers. It remembers the largest token that it has
-// seen, in the same atomic step in which it writes. In a database that is a column, and a condition
-// of the UPDATE:
+// seen, in the same atomic step in which it writes. In a database, the token is a column, and the
+// UPDATE has a condition:
 //
 //	UPDATE account SET balance = $1, token = $2 WHERE id = 42 AND token <= $2
 type account struct {
@@ -36,7 +36,7 @@ type account struct {
 func newAccount(balance int) *account { return &account{balance: balance} }
 
 // ServeHTTP answers GET with the balance. A PUT sets the balance, unless its token is stale. The
-// status reports whether it did.
+// status of the response tells which.
 func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -67,7 +67,7 @@ func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.token, a.balance = token, balance
 }
 
-// remote is an account on an HTTP server. Its value is the URL.
+// remote is an account on an HTTP server. Its value is the URL of the server.
 type remote string
 
 func (url remote) open(ctx context.Context, _ uint64) (int, error) {

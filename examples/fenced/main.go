@@ -31,7 +31,7 @@ import (
 
 const (
 	lockName = "fenced:account"
-	lease    = 2 * time.Second // short, so that the pause can be watched
+	lease    = 2 * time.Second // short enough to watch the pause
 )
 
 func main() {
@@ -77,8 +77,8 @@ func run(ctx context.Context, addr string, stopped bool, reports string) error {
 	return play(ctx, os.Stdout, store, account, start)
 }
 
-// play pauses a holder past its lease, makes another client acquire the lock and write, and resumes
-// the first holder.
+// play pauses a holder past its lease. Meanwhile another client acquires the lock and writes. Then
+// the first holder continues.
 func play(
 	ctx context.Context, out io.Writer, store backend.Backend, account balance,
 	start func(ctx context.Context, reports string) (*sleeper, error),

@@ -14,7 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A sleeper is a holder of the lock that has read the balance, and is paused before it writes.
+// A sleeper is a holder of the lock that is paused after it has read the balance, and before it
+// writes.
 type sleeper struct {
 	token uint64
 	pause string                 // the kind of pause, for the output
@@ -22,8 +23,8 @@ type sleeper struct {
 	end   func()
 }
 
-// playedSleeper returns a sleeper in this process. A stopped process renews nothing. A fixed lease
-// simulates that, since it isn't renewed.
+// playedSleeper returns a sleeper in this process. It has a fixed lease, which isn't renewed. So
+// its lock ends like that of a stopped process.
 func playedSleeper(
 	ctx context.Context, store backend.Backend, account balance, reports string,
 ) (*sleeper, error) {

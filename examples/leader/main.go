@@ -26,7 +26,7 @@ import (
 
 const (
 	electionName = "leader:reports"
-	// short, so that it can be watched, but longer than pauses of processes on a busy machine
+	// short enough to watch, but longer than the pauses of processes on a busy machine
 	lease     = 3 * time.Second
 	processes = 3
 )
@@ -53,12 +53,12 @@ func run(ctx context.Context, addr string, candidate bool) error {
 			return playedProcess(ctx, store, says), nil
 		})
 	}
-	logging.Disable() // go-redis also returns the errors that it logs
+	logging.Disable() // go-redis also returns what it logs
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
 	if !candidate {
-		// A candidate waits for a server that can't be reached. A user who has mistyped the address
-		// should get an error at once.
+		// A candidate waits while the server can't be reached. But a user who has mistyped the
+		// address should get an error at once.
 		if err := rdb.Ping(ctx).Err(); err != nil {
 			return fmt.Errorf("cannot use the Redis server at %s: %w", addr, err)
 		}

@@ -23,7 +23,7 @@ func campaign(ctx context.Context, store backend.Backend, say func(line)) error 
 	err := client.Election(electionName).Run(ctx, func(ctx context.Context) error {
 		term, _ := dlock.Token(ctx)
 		say(line{What: "leads", Term: term})
-		for ctx.Err() == nil { // Err checks the clock, so it is right even just after a pause
+		for ctx.Err() == nil { // Err checks the clock: it notices pauses
 			say(line{What: "works", Term: term})
 			select {
 			case <-time.After(lease / 20):
@@ -40,12 +40,12 @@ func campaign(ctx context.Context, store backend.Backend, say func(line)) error 
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	// Run returns an error even when ctx has ended. For a program that was told to end, that isn't
-	// a failure.
+	// Run returns an error even if ctx has ended. That isn't a failure of a program that was told
+	// to end.
 	return nil
 }
 
-// A process campaigns until it is ended or killed.
+// A process campaigns until it ends or is killed.
 type process struct {
 	kill          func()
 	pause, resume func() error
@@ -75,7 +75,7 @@ func playedProcess(ctx context.Context, store backend.Backend, says func(line)) 
 // A pausable can be paused.
 type pausable struct {
 	mu sync.Mutex
-	on chan struct{} // closed by resume; nil while it isn't paused
+	on chan struct{} // closed by resume; nil if not paused
 }
 
 func (p *pausable) pause() {
@@ -160,7 +160,7 @@ func realProcess(ctx context.Context, addr string, says func(line)) (*process, e
 	}, nil
 }
 
-// hear passes on a process's lines until its output ends.
+// hear passes on the lines that a process prints, until its output ends.
 func hear(out io.Reader, says func(line)) {
 	for {
 		var l line

@@ -5,16 +5,16 @@ import (
 	"fmt"
 )
 
-// A line is a process's report about a term: it "leads", "works", has "lost" or is "done" with it.
+// A line is a process's report about a term. What is "leads", "works", "lost" or "done".
 type line struct {
 	What string
 	Term uint64
 	from int
 }
 
-// works is the resource of the leaders' work. It remembers the largest term that it has seen. A
-// leader may be paused just after it has checked that it leads. When it continues, it works once
-// more, although another may lead. Only a resource that knows the terms can refuse that.
+// works is what the leaders work on. It remembers the largest term that it has seen. A leader may
+// be paused just after it has checked that it leads. When it continues, it works once more,
+// although another process may lead. Only a resource that knows the terms can refuse that.
 type works struct {
 	lines chan line
 	term  uint64
@@ -29,7 +29,7 @@ func (w *works) hear(ctx context.Context, from int, l line) {
 	}
 }
 
-// await accepts the leaders' work until one of them reports what. A new leader's term must be
+// await accepts the leaders' work until a leader reports what. The term of a new leader must be
 // larger than all earlier terms.
 func (w *works) await(ctx context.Context, what string) (line, error) {
 	for {
@@ -51,7 +51,7 @@ func (w *works) await(ctx context.Context, what string) (line, error) {
 	}
 }
 
-// goOn waits until a leader has worked several times.
+// goOn waits until the leader has worked several times.
 func (w *works) goOn(ctx context.Context, leader line) error {
 	for range 5 {
 		l, err := w.await(ctx, "works")

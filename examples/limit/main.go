@@ -31,7 +31,7 @@ const (
 
 	processes = 3
 	workers   = 4  // in each process
-	calls     = 15 // of each worker; enough to outlast the dead process's lease
+	calls     = 15 // per worker; they outlast the victim's lease
 )
 
 func main() {

@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// work makes workers call the service, each with a permit. So the service never gets more
-// simultaneous calls than its limit, from all processes together.
+// work makes workers call the service, each with a permit. So the calls from all processes together
+// never exceed the limit of the service.
 func work(ctx context.Context, store backend.Backend, url string, dies bool) error {
 	client := dlock.New(store, dlock.WithLease(lease),
 		dlock.WithLogger(slog.New(slog.DiscardHandler)))
@@ -79,7 +79,7 @@ func call(ctx context.Context, url string) error {
 	return nil
 }
 
-// A process works until it is done or killed.
+// A process works until it has finished or is killed.
 type process struct {
 	wait func() error
 	kill func()

@@ -16,8 +16,8 @@ type service struct {
 	began  chan struct{}
 }
 
-// victimsCalls is the number of calls, and of permits, of the process that is killed. The calls
-// hang until the process is dead.
+// victimsCalls is the number of calls, and of permits, of the process that is killed. Its calls
+// hang until it is dead.
 const victimsCalls = atOnce - 1
 
 func newService() *service { return &service{began: make(chan struct{}, victimsCalls)} }

@@ -30,7 +30,7 @@ import (
 // flock. The lock's file then has either its old or its new contents.
 //
 // Leases are measured by the machine's wall clock, because all processes share it, and it continues
-// when none of them runs. That has a disadvantage. When the clock is set forward, or the machine
+// when none of them runs. This has a disadvantage. When the clock is set forward, or the machine
 // wakes from sleep, leases end at once. But their holders use a clock that can't be set and that
 // stops during sleep. They rely on their locks until their next renewal, so there may be two
 // holders meanwhile. When the clock is set back, the locks of dead holders last longer. A clock
@@ -64,8 +64,8 @@ func NewDirBackend(dir string) (*DirBackend, error) {
 // Open returns a session. It is stateless, since all state is in the directory.
 func (b *DirBackend) Open() backend.Session { return dirSession{b.dir} }
 
-// Limits declares the kinds of lock in addition to plain ones. Any lease of whole milliseconds is
-// allowed.
+// Limits returns the kinds of lock that are supported besides plain ones. Any lease of whole
+// milliseconds is allowed.
 func (b *DirBackend) Limits() backend.Limits {
 	return backend.Limits{Kinds: backend.KindsOf(backend.Fenced)}
 }
@@ -77,11 +77,10 @@ func lockPath(dir, name string) string {
 	return filepath.Join(dir, fmt.Sprintf("%x.json", sha256.Sum256([]byte(name))))
 }
 
-// A lockFile is the contents of a lock's file. A Count of 0 means that the lock is free and has no
-// file.
+// A lockFile is the contents of a lock's file. If Count is 0, the lock is free and has no file.
 type lockFile struct {
 	Name    string    // for people who look into the directory
-	Owner   []byte    // JSON may change a string's bytes, and owners must stay distinct
+	Owner   []byte    // as bytes: JSON changes invalid strings
 	Count   int       // the number of the owner's acquisitions
 	Expires time.Time // by the wall clock
 	Token   uint64    // the token of a fenced lock's hold
@@ -203,7 +202,7 @@ func (s dirSession) Look(ctx context.Context, req backend.LookRequest) (backend.
 // Close does nothing, since there is nothing to close. It must not release locks.
 func (s dirSession) Close() error { return nil }
 
-// A change is a step's change to the lock's file.
+// A change is what a step does to the lock's file.
 type change int
 
 const (
@@ -215,10 +214,10 @@ const (
 // step carries out a step on a lock atomically. It passes the lock's current contents to do, which
 // decides.
 //
-// The kind of an error tells the core what it may assume. Retry: the step was not carried out, and
-// won't be. Refused: in addition, another attempt would also fail. Unknown, the kind of all other
-// errors: the step may have been carried out. This code neither retries nor logs, because the core
-// does both.
+// The kind of an error tells the core what it may assume. Retry means that the step was not carried
+// out, and won't be. Refused means, in addition, that another attempt would also fail. All other
+// errors have the kind Unknown, which means that the step may have been carried out. This code
+// neither retries nor logs, because the core does both.
 func (s dirSession) step(
 	ctx context.Context, kind backend.Kind, name string,
 	do func(l *lockFile, now time.Time) (change, error),
@@ -231,12 +230,12 @@ func (s dirSession) step(
 		return notDone(err)
 	}
 	defer unlock()
-	// The wait for the guard can't be interrupted. But if the context has ended meanwhile, the step
-	// is not carried out, since the core no longer waits for it.
+	// The wait for the guard can't be interrupted. If the context has ended meanwhile, the step is
+	// not carried out, since the core no longer waits for it.
 	if err := ctx.Err(); err != nil {
 		return notDone(err)
 	}
-	now := time.Now() // read after the wait for the guard, or the time would be stale
+	now := time.Now() // read after the wait for the guard, since an earlier time would be stale
 	path := lockPath(s.dir, name)
 	l, err := read(path, now)
 	if err != nil {
@@ -256,7 +255,7 @@ func (s dirSession) step(
 	}
 }
 
-// guard waits until the directory's guard is free, and takes it.
+// guard locks the directory's guard, and waits for that if necessary.
 //
 // The file is opened each time, since a flock belongs to the open file. Goroutines that shared an
 // open file would all have the flock at the same time. The file is never removed. Otherwise a
@@ -289,7 +288,7 @@ func (s dirSession) guard() (unlock func(), err error) {
 // new holder must see the writes of the goroutine that held the lock before.
 var thisProcess sync.Mutex
 
-// flock calls flock(2), and repeats it after an interruption by a signal.
+// flock calls flock(2), and repeats it if a signal interrupts it.
 func flock(f *os.File, how int) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), how)
@@ -310,8 +309,8 @@ func read(path string, now time.Time) (lockFile, error) {
 	case err != nil:
 		return lockFile{}, notDone(err)
 	case len(text) == 0:
-		// A power failure during write may leave an empty file. It has also ended the lock's
-		// holder.
+		// A power failure during write may leave an empty file. The power failure has also ended
+		// the lock's holder.
 		return lockFile{}, nil
 	}
 	var l lockFile
@@ -364,7 +363,7 @@ func (s dirSession) replace(path string, text []byte, durable bool) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// notDone returns the error of a step that has changed nothing.
+// notDone returns the error for a step that has changed nothing.
 func notDone(err error) error {
 	kind := backend.Retry
 	for _, final := range []error{fs.ErrPermission, fs.ErrNotExist, syscall.ENOTDIR, syscall.EROFS,
@@ -376,7 +375,8 @@ func notDone(err error) error {
 	return &backend.Error{Kind: kind, Err: err}
 }
 
-// conflict returns the error of a step that found data other than a lock, and left it unchanged.
+// conflict returns the error for a step that found something other than a lock, and left it
+// unchanged.
 func conflict(err error) error {
 	return &backend.Error{
 		Kind: backend.Refused, Err: fmt.Errorf("%w: %w", backend.ErrConflict, err),

@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// run starts the processes, which are this program with other arguments, and checks the result.
+// run starts several processes, which run this program with other arguments, and checks the result.
 func run(ctx context.Context) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -103,7 +103,7 @@ func count(ctx context.Context, dir string) error {
 		}); err != nil {
 			return err
 		}
-		time.Sleep(50 * time.Millisecond) // or this process locks again before others poll
+		time.Sleep(50 * time.Millisecond) // otherwise this process would lock again first
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func increment(file string) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(20 * time.Millisecond) // enough time for others to interfere without the lock
+	time.Sleep(20 * time.Millisecond) // without the lock, others would interfere now
 	fmt.Printf("process %d: %d + 1 = %d\n", os.Getpid(), n, n+1)
 	return os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
 }

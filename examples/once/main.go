@@ -29,10 +29,10 @@ import (
 
 const (
 	replicas = 3
-	skew     = 200 * time.Millisecond // the difference between the clocks of consecutive replicas
-	// short, so that its end can be watched, but longer than pauses of processes on a busy machine
+	skew     = 200 * time.Millisecond // clock difference between consecutive replicas
+	// short enough to watch, but longer than the pauses of processes on a busy machine
 	lease = 3 * time.Second
-	keep  = time.Minute // much longer than the difference of the clocks
+	keep  = time.Minute // much longer than the clock difference
 )
 
 var days = []string{"monday", "tuesday", "wednesday"}
@@ -61,7 +61,7 @@ func run(ctx context.Context, addr, job string, late time.Duration, dies bool) e
 			return clientProcess(ctx, store, "report", late, dies)
 		})
 	}
-	logging.Disable() // go-redis also returns the errors that it logs
+	logging.Disable() // go-redis also returns what it logs
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
 	if late >= 0 {
@@ -70,15 +70,15 @@ func run(ctx context.Context, addr, job string, late time.Duration, dies bool) e
 	if err := rdb.Ping(ctx).Err(); err != nil {
 		return fmt.Errorf("cannot use the Redis server at %s: %w", addr, err)
 	}
-	// a new name for each run, since the server remembers the last run's reports
+	// new for each run, since the server remembers the last run's reports
 	job = fmt.Sprint("report-", time.Now().UnixNano())
 	return play(ctx, os.Stdout, func(late time.Duration, dies bool) process {
 		return realProcess(ctx, addr, job, late, dies)
 	})
 }
 
-// play starts the replicas, kills one during a report, and prints how many replicas made each
-// report.
+// play starts the replicas, kills one of them during a report, and prints how many replicas made
+// each report.
 func play(
 	ctx context.Context, out io.Writer, start func(late time.Duration, dies bool) process,
 ) error {
@@ -120,7 +120,7 @@ func play(
 	return nil
 }
 
-// replica makes sure that each day's report is made, by itself or by another replica, and prints
+// replica makes sure that each day's report is made, by itself or by another replica, and prints by
 // which.
 func replica(
 	ctx context.Context, store backend.Backend, out io.Writer, job string, late time.Duration,
@@ -136,7 +136,7 @@ func replica(
 		ran, err := once(ctx, client, job, day, func(ctx context.Context) error {
 			if dies {
 				fmt.Fprintln(out, beginning+day)
-				select {} // until the process is killed, without a release
+				select {} // wait to be killed, without a release
 			}
 			return pause(ctx, 5*time.Millisecond) // stands for the report
 		})

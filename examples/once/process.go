@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The prefixes of the lines that a replica prints. The day follows.
+// The prefixes of the lines that a replica prints. Each is followed by the day.
 const (
 	beginning = "begins "
 	making    = "made "
@@ -30,7 +30,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A process is a replica that prints a line for each report.
+// A process is a replica. It prints a line for each report.
 type process struct {
 	lines <-chan string // closed when the process has ended
 	kill  func()
@@ -49,7 +49,7 @@ func (p process) next(ctx context.Context) (string, error) {
 	}
 }
 
-// scan returns a channel of the lines that r delivers.
+// scan returns a channel that receives the lines of r.
 func scan(r io.Reader) <-chan string {
 	lines := make(chan string)
 	go func() {

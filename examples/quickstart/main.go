@@ -46,7 +46,7 @@ func main() {
 	defer stop()
 	if err := run(ctx, *addr, *beVictim); err != nil {
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // all workers return this cause, and one copy is enough
+			err = context.Cause(ctx) // all workers return it; print it once
 		}
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1)
@@ -74,7 +74,7 @@ func run(ctx context.Context, addr string, beVictim bool) error {
 	})
 }
 
-// connect returns a client of the server at an address or URL.
+// connect returns a client of the server at addr, which is an address or a URL.
 func connect(ctx context.Context, addr string) (*redis.Client, error) {
 	if !strings.Contains(addr, "://") {
 		addr = "redis://" + addr
@@ -83,9 +83,9 @@ func connect(ctx context.Context, addr string) (*redis.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-redis: %w", err)
 	}
-	logging.Disable() // go-redis also returns the errors that it logs
+	logging.Disable() // go-redis also returns what it logs
 	rdb := redis.NewClient(opts)
-	// A server that can't be reached may come back, so calls that acquire a lock wait for it. A
+	// A server that can't be reached may come back, so calls that acquire a lock wait for it. But a
 	// user who has mistyped the address should get an error at once.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()

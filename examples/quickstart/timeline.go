@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// A timeline writes the workers' actions, with their times.
+// A timeline prints the workers' actions, with their times.
 type timeline struct {
 	mu    sync.Mutex
 	out   io.Writer
 	start time.Time
-	crash time.Time // of a crash after which no worker has acquired the lock yet, or zero
+	crash time.Time // of a crash, until the next acquisition
 }
 
 func newTimeline(out io.Writer) *timeline { return &timeline{out: out, start: time.Now()} }
@@ -29,7 +29,7 @@ func (t *timeline) say(who, format string, args ...any) {
 	t.write(who, fmt.Sprintf(format, args...))
 }
 
-// entered writes that a worker got the lock.
+// entered prints that a worker got the lock.
 func (t *timeline) entered(who string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,7 +51,7 @@ func (t *timeline) crashed(who, how string) {
 	t.write(who, "crashed while holding: "+how)
 }
 
-// write writes a line. The caller must hold t.mu.
+// write prints a line. The caller must hold t.mu.
 func (t *timeline) write(who, what string) {
 	fmt.Fprintf(t.out, "%5.2fs  %-4s  %s\n", time.Since(t.start).Seconds(), who, what)
 }

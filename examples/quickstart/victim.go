@@ -22,8 +22,8 @@ type victim struct {
 // clientVictim returns a victim in this process. After a crash, other workers see only that the
 // lock is no longer renewed, and is not unlocked. A closed client behaves in the same way.
 func clientVictim(ctx context.Context, store backend.Backend) (*victim, error) {
-	// The log is dropped. A client that is closed while it holds a lock logs that, but a crashed
-	// client can't.
+	// The log is dropped. A client that is closed while it holds a lock logs that, but a process
+	// that crashes can't.
 	client := dlock.New(store, dlock.WithLease(lease),
 		dlock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err := client.Locker(lockName).LockContext(ctx); err != nil {
@@ -36,8 +36,8 @@ func clientVictim(ctx context.Context, store backend.Backend) (*victim, error) {
 	}, nil
 }
 
-// processVictim returns a victim that is another process of this program. SIGKILL gives it no time
-// to unlock.
+// processVictim returns a victim that is another process of this program. It is killed with
+// SIGKILL, so it can't unlock.
 func processVictim(ctx context.Context, addr string) (*victim, error) {
 	program, err := os.Executable()
 	if err != nil {

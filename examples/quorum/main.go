@@ -53,7 +53,7 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// run starts the servers, unless addrs names some.
+// run starts the servers, unless addrs lists some, and calls play.
 func run(ctx context.Context, out io.Writer, addrs string) error {
 	if addrs != "" {
 		servers := strings.Split(addrs, ",")
@@ -88,8 +88,8 @@ func run(ctx context.Context, out io.Writer, addrs string) error {
 	})
 }
 
-// play makes workers increment a counter that only the lock guards. During the work, while the lock
-// is held, it kills a server.
+// play makes workers increment a counter that only the lock guards. Meanwhile, while the lock is
+// held, it kills a server.
 func play(ctx context.Context, out io.Writer, servers []string, kill func()) error {
 	holder, hangUp := connect(servers)
 	defer hangUp()

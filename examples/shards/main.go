@@ -29,7 +29,7 @@ import (
 const (
 	setName = "example"
 	count   = 24
-	// short, so that it can be watched, but longer than pauses of processes on a busy machine
+	// short enough to watch, but longer than the pauses of processes on a busy machine
 	lease = 3 * time.Second
 )
 
@@ -54,7 +54,7 @@ func run(ctx context.Context, addr, name string) error {
 			return played(store, name), nil
 		})
 	}
-	logging.Disable() // go-redis also returns the errors that it logs
+	logging.Disable() // go-redis also returns what it logs
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()
 	store := redisbackend.New(rdb)
@@ -83,10 +83,10 @@ func work(ctx context.Context, store backend.Backend, name string) error {
 	defer client.Close()
 	set := shards.New(client, setName, shards.Numbered(count), shards.WithLogger(quiet))
 	err := set.Run(ctx, func(ctx context.Context, s *shards.Shard) error {
-		<-ctx.Done() // real code would work on s.Name() until then
+		<-ctx.Done() // real code works on s.Name() until then
 		return nil
 	})
-	if ctx.Err() != nil { // the replica was told to end, which isn't a failure
+	if ctx.Err() != nil { // told to end, which isn't a failure
 		return nil
 	}
 	return err

@@ -61,7 +61,7 @@ func play(
 		return err
 	}
 
-	// In a deploy the new replica starts first, and then the old one ends.
+	// A deploy starts the new replica first, and then ends the old one.
 	if err := add(); err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (w *watcher) await(ctx context.Context, what string, n int) error {
 	}
 }
 
-// look returns the owner of each shard. It is a replica's name, or a dot if the shard is free.
+// look returns the owner of each shard: the name of a replica, or a dot if the shard is free.
 func (w *watcher) look(ctx context.Context) (owners []string, err error) {
 	for shard, err := range w.set.Table(ctx) {
 		if err != nil {

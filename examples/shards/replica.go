@@ -10,10 +10,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A replica is a process, or a client of this process.
+// A replica is a process, or a simulated one.
 type replica struct {
 	name string
-	end  func() error // makes it hand over its shards, and waits for its end
+	end  func() error // hands over its shards, and returns afterwards
 	kill func()
 }
 
@@ -42,7 +42,7 @@ func process(addr, name string) (*replica, error) {
 	}, nil
 }
 
-// played runs a replica in this process. After kill its requests no longer reach the store.
+// played runs a replica in this process. After kill, its requests no longer reach the store.
 func played(store backend.Backend, name string) *replica {
 	mortal := &mortal{Backend: store}
 	ctx, cancel := context.WithCancel(context.Background())

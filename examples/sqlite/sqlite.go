@@ -17,9 +17,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// schema creates three tables: the holds of each name; the last token of each name, which remains
-// forever; and the limit that a client last passed for each semaphore. Names and owners may be any
-// bytes.
+// schema creates the tables for the holds of each name, for the last token of each name, which
+// remains forever, and for the limit that a client last passed for each semaphore. Names and owners
+// may be any bytes.
 const schema = `
 CREATE TABLE IF NOT EXISTS holds (
 	name BLOB, owner BLOB, semaphore INTEGER, count INTEGER, expires INTEGER, token INTEGER,
@@ -27,8 +27,8 @@ CREATE TABLE IF NOT EXISTS holds (
 CREATE TABLE IF NOT EXISTS tokens (name BLOB PRIMARY KEY, last INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS totals (name BLOB PRIMARY KEY, permits INTEGER) WITHOUT ROWID;`
 
-// synchronous makes each commit survive a power failure once it has returned. Otherwise a token
-// that another machine has seen could be used twice.
+// synchronous makes a commit durable: it survives a power failure once it has returned. Otherwise a
+// token that another machine has seen could be used twice.
 var synchronous = "FULL"
 
 // Backend keeps locks in a SQLite file. Leases are measured by the machine's clock. So processes on
@@ -56,13 +56,13 @@ func New(file string) (*Backend, error) {
 	return &Backend{db}, nil
 }
 
-// Close closes the file. Call it after Client.Close.
+// Close closes the file. Call it after the client's Close.
 func (b *Backend) Close() error { return b.db.Close() }
 
 // Open returns a session. It is stateless, since all state is in the file.
 func (b *Backend) Open() backend.Session { return session{b.db} }
 
-// Limits declares the kinds of lock in addition to plain ones.
+// Limits returns the kinds of lock that are supported besides plain ones.
 func (b *Backend) Limits() backend.Limits {
 	return backend.Limits{Kinds: backend.KindsOf(backend.Fenced, backend.Permits)}
 }
@@ -84,7 +84,7 @@ type hold struct {
 	token     uint64
 }
 
-// A step is one step of a session inside its transaction.
+// A step is one operation of a session, with its transaction.
 type step struct {
 	context.Context
 	*sql.Tx
@@ -93,7 +93,7 @@ type step struct {
 	holds []hold // the name's holds that haven't expired
 }
 
-// remaining returns the time until the first of the holds expires.
+// remaining returns the time until the first hold expires.
 func (st *step) remaining() time.Duration {
 	if len(st.holds) == 0 {
 		return 0
@@ -105,7 +105,7 @@ func (st *step) remaining() time.Duration {
 	return time.Duration(first - st.now)
 }
 
-// of returns an owner's hold, with a count of 0 if the owner has none.
+// of returns an owner's hold. If the owner has none, its count is 0.
 func (st *step) of(owner string) hold {
 	for _, h := range st.holds {
 		if h.owner == owner {
@@ -138,8 +138,8 @@ func (s session) do(
 	return tx.Commit() // an error is of kind Unknown
 }
 
-// load reads the holds of the step's name. If they belong to a lock of another kind, it returns a
-// conflict.
+// load reads the holds of the step's name. It returns a conflict if they belong to a lock of
+// another kind.
 func (st *step) load(kind backend.Kind) error {
 	rows, err := st.QueryContext(st, `SELECT owner, semaphore, count, expires, token FROM holds
 		WHERE name = ? AND expires > ?`, st.name, st.now)
@@ -174,7 +174,7 @@ func (st *step) put(h hold) error {
 	return err
 }
 
-// sweep deletes the expired holds of the name, so that dead holders leave no rows.
+// sweep deletes the expired holds of the name. Otherwise dead holders would leave rows behind.
 func (st *step) sweep() error {
 	_, err := st.ExecContext(st, `DELETE FROM holds WHERE name = ? AND expires <= ?`, st.name,
 		st.now)
@@ -232,7 +232,7 @@ func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireR
 	}
 	if h.count != req.Permits && out+req.Permits > limit {
 		res.Remaining = st.remaining()
-		return st.put(hold{owner: req.Owner}) // deletes a hold with a different number of permits
+		return st.put(hold{owner: req.Owner}) // also deletes a hold of other permits
 	}
 	if err := st.sweep(); err != nil {
 		return err
@@ -247,8 +247,8 @@ func (st *step) acquirePermits(req backend.AcquireRequest, res *backend.AcquireR
 	})
 }
 
-// limit returns the semaphore's limit. It is the request's limit, or else the last limit that the
-// store was given. If no permit is acquired, the store has no limit of its own.
+// limit returns the semaphore's limit. That is the request's limit or, if it is 0, the last limit
+// that the store was given. The store forgets its limit when no permit is acquired.
 func (st *step) limit(permits, limit int) (int, error) {
 	if limit == 0 && len(st.holds) > 0 {
 		err := st.QueryRowContext(st, `SELECT permits FROM totals WHERE name = ?`, st.name).
@@ -266,8 +266,8 @@ func (st *step) limit(permits, limit int) (int, error) {
 	return limit, nil
 }
 
-// mine returns the hold that a request concerns. If the hold has a different number of permits than
-// the request, it is released.
+// mine returns the hold that a request is for. If the hold has a different number of permits than
+// the request, mine deletes it.
 func (st *step) mine(kind backend.Kind, owner string, permits int) (hold, error) {
 	h := st.of(owner)
 	if kind == backend.Permits && h.count != permits {

@@ -86,7 +86,7 @@ type bank struct {
 	client *dlock.Client
 }
 
-// play runs the transfers of sam and ann, and returns the sum of the accounts after them.
+// play runs the transfers of sam and ann, and returns the sum of the accounts afterwards.
 func (b *bank) play(
 	ctx context.Context, out io.Writer, url string, guarded bool,
 ) (sum int, err error) {
@@ -148,8 +148,8 @@ func (b *bank) play(
 	return sum, nil
 }
 
-// transfer moves money in one transaction, which reads both balances and writes the new ones. pause
-// is called in between.
+// transfer moves money in one transaction. It reads both balances, calls pause, and writes the new
+// balances.
 func (b *bank) transfer(
 	ctx context.Context, hold *dlock.Hold, guarded bool, from, to string, amount int,
 	pause func() error,
@@ -202,7 +202,7 @@ func (b *bank) transferSlowly(ctx context.Context, guarded bool) error {
 	return nil
 }
 
-// A process is another process of this program, which is stopped during its transaction.
+// A process is another process of this program. It is stopped during its transaction.
 type process struct {
 	wake func() (string, error) // resumes the process, and returns its output
 	end  func()

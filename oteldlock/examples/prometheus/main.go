@@ -89,13 +89,14 @@ func serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// group returns the part of a lock's name that gets its own time series: order for order:42.
+// group returns the part of a lock's name that gets its own time series, such as "order" for
+// "order:42".
 func group(name string) string {
 	group, _, _ := strings.Cut(name, ":")
 	return group
 }
 
-// work acquires one lock after another until ctx ends. Now and then it force-releases one.
+// work acquires one lock after another until ctx ends. Occasionally it force-releases one.
 func work(ctx context.Context, client *dlock.Client) {
 	for ctx.Err() == nil {
 		order := client.Locker(fmt.Sprintf("order:%d", rand.IntN(5)))
