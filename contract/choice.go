@@ -12,8 +12,8 @@ type Case struct {
 	Part string // "steps", "model", "locker", "locker without hand-over" or "histories"
 	Name string // for example "acquire/held" or "a dead holder"; empty for "model"
 
-	// As is the kind of lock, when a case about plain locks is repeated for another kind. In all
-	// other cases it is Exclusive.
+	// As is the kind of lock that a case about plain locks is repeated for. In cases that aren't
+	// repeated it is Exclusive.
 	As backend.Kind
 
 	Tags Tags
@@ -63,8 +63,7 @@ const (
 	forReaders // cases that also run for Read locks, with a single reader
 	forPermits // cases that also run for a semaphore with a single permit
 	woken      // cases in which the store has to wake a waiter
-	// cases that don't apply to Fair locks: their waiters all stand in line, without a hand-over by
-	// the client
+	// cases that don't apply to Fair locks: the store decides who is next, not the client
 	notInLine
 	differs       // cases in which a store may behave differently for each kind of lock
 	readersDiffer // a store may behave differently for readers

@@ -125,8 +125,8 @@ type Store struct {
 	BreakSubscriptions func()
 
 	// OwnersApart says that only the session that acquired a lock knows its owner's hold, as with a
-	// quorum. The suite then skips cases in which two sessions act for one owner, or uses one
-	// session for both. Clients of package dlock work with such a store, because they never share
+	// quorum. The suite then skips cases in which two sessions act for one owner, or runs them with
+	// a single session. Clients of package dlock work with such a store, because they never share
 	// an owner. The store may also refuse a free lock for a moment, while a failed attempt gives
 	// back its votes. The check of histories allows for that.
 	OwnersApart bool
@@ -179,7 +179,7 @@ func Run(t *testing.T, h Harness) {
 const (
 	// caseLimit is the time limit of a case. When it is reached, the context of the case's env
 	// ends, so a case that waits for the store fails. A case that ignores its context can't be
-	// stopped. In that event the process exits, as with go test -timeout.
+	// stopped, so it ends the whole process, as go test -timeout does.
 	caseLimit = 2 * time.Minute
 
 	// virtualCaseLimit is the time limit of a case in a bubble, where waiting costs nothing.
@@ -375,8 +375,8 @@ func (e *env) eventually(what string, cond func() bool) {
 	}
 }
 
-// skipWithout skips the case unless has is true. The skip message names the missing capability
-// what.
+// skipWithout skips the case unless has is true. The skip message contains what, the name of the
+// missing capability.
 func (e *env) skipWithout(has bool, what string) {
 	e.Helper()
 	if !has {

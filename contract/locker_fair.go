@@ -94,8 +94,8 @@ var fairLockerCases = []testCase{
 		run: ofKind(backend.Fair, fairAndOthers)},
 }
 
-// lineDelay is how long a waiter that dies right after it was granted the lock may delay the next
-// one. placeLease is how long a place lasts after the last request to keep it.
+// lineDelay is the longest delay caused by a waiter that dies right after it was granted the lock.
+// placeLease is how long a place lasts after the last request to keep it.
 const (
 	lineDelay  = 1500 * time.Millisecond
 	placeLease = 3 * time.Second
@@ -403,7 +403,7 @@ func fairReentry(l *lab) {
 		l.unlockAll("a")
 		l.leavesNothing("a")
 	}
-	// A waiter that was given the lock re-enters, and the re-entry is counted.
+	// Here a waiter is granted the lock, and its re-entry is counted.
 	l.take("a", "other:1")
 	wait := l.inLine(p, "a", "an owner", func() error { return lk.LockContext(ctx) })
 	owner := p.owner("a")
@@ -537,7 +537,7 @@ func fairGivenUp(l *lab) {
 		l.leavesNothing(name)
 	}
 
-	// The lock is given to the waiter, but the grant doesn't reach it.
+	// The lock is granted to the waiter, but the waiter isn't notified.
 	p.swallow(true)
 	l.take("a", "other:1")
 	ctx, cancel := context.WithCancel(l.ctx)
@@ -999,7 +999,6 @@ func fairShortGrant(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	for _, delayed := range []bool{false, true} {
 		// in real time the grant may expire before it arrives, and the waiter can't ask for another
-		// one
 		if delayed && !l.h.Virtual {
 			continue
 		}

@@ -52,7 +52,8 @@ func lockerOf(c *dlock.Client, k backend.Kind, name string) *dlock.Locker {
 	}
 }
 
-// calm returns a lease for cases that don't depend on leases.
+// process returns a client, which is closed when the case ends. In real time its lease doesn't
+// expire during the case.
 func (l *lab) process(opts ...dlock.Option) *process {
 	l.Helper()
 	return l.processOn(newFaults(l.store.Backend()), opts...)
@@ -86,7 +87,7 @@ func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 	return p
 }
 
-// calm returns a lease for cases in which leases play no part.
+// calm returns a lease for cases that don't depend on leases.
 func (l *lab) calm() time.Duration {
 	if l.h.Virtual {
 		return l.lease()

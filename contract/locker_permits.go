@@ -457,7 +457,7 @@ func permitsInTurn(l *lab) {
 		l.settle()
 	}
 	for _, c := range calls {
-		c.waits() // including the calls for one permit, although one is available
+		c.waits() // even the calls for one permit must wait, although one is available
 	}
 	l.noPermits(s, 1, "while others of the client wait")
 	// another client's calls don't wait behind these

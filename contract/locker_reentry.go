@@ -356,7 +356,7 @@ func goroutines(l *lab) {
 	other.ok()
 	l.wantFree("a", "in the end")
 	l.noError(lk.Do(l.ctx, func(ctx context.Context) error {
-		pass(lk) // pass needs no context: the goroutine holds the lock
+		pass(lk) // pass needs no context: this goroutine already holds the lock
 		return l.start("a re-entry with the context of Do in another goroutine", func() error {
 			return lk.Do(ctx, func(context.Context) error { return nil })
 		}).result()

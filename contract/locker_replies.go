@@ -630,7 +630,7 @@ func lateRenewal(l *lab) {
 }
 
 // everyFault applies each fault to each kind of step of one client, while another client contends
-// for the lock. Each time it holds the lock, a client locks, re-enters, and unlocks twice.
+// for the lock. On each visit a client locks, re-enters, and unlocks twice.
 func everyFault(l *lab) {
 	lease := l.lease()
 	kinds := []stepKind{acquireStep, reentryStep, releaseStep, renewStep}

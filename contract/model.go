@@ -68,7 +68,7 @@ func runModel(t *testing.T, h Harness) {
 	}}, nil)
 }
 
-// modelTimes lists the durations from which a sequence's steps choose.
+// modelTimes lists the durations that the steps of a sequence may use.
 type modelTimes struct {
 	leases, pauses []time.Duration
 	waits          []time.Duration // how long an owner has waited already

@@ -51,8 +51,7 @@ type hold struct {
 	token uint64
 }
 
-// A note is the model of the note that a store keeps of a waiting writer, to keep out later
-// readers.
+// A note models the store's note about a waiting writer, which keeps out later readers.
 type note struct{ since, ends ending }
 
 // An object is the model of the lock with one name. All of its fields are comparable.

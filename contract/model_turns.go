@@ -222,8 +222,8 @@ func (o object) moved(t moment, strict bool) (all []object) {
 	return all
 }
 
-// applyInLine implements apply for a Fair lock. It also implements it for other kinds of lock while
-// owners stand in line for the name.
+// applyInLine implements apply for a Fair lock, and for other kinds of lock while owners stand in
+// line for the name.
 func (o object) applyInLine(s modelStep, i int, t moment) []outcome {
 	if s.kind != backend.Fair {
 		return o.applyBeside(s, i, t)

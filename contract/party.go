@@ -48,8 +48,8 @@ func (p party) as(k backend.Kind) party {
 	return p
 }
 
-// of returns the same owner on the same session, for the given number of permits of a limit.
-// Requests leave out a number that is 0.
+// of returns the same owner on the same session, asking for permits out of limit. Requests leave
+// out a number that is 0.
 func (p party) of(permits, limit int) party {
 	p.kind, p.permits, p.limit = backend.Permits, permits, limit
 	return p

@@ -95,7 +95,7 @@ func (p *pulse) latest() (late time.Duration, crowd int) {
 	return max(p.worst, time.Since(p.due)), p.crowd
 }
 
-// mostRuns is the maximum number of runs of a case, if its failures are excused by a slow machine.
+// mostRuns limits how often a case is run when a slow machine excuses its failures.
 const mostRuns = 3
 
 // runIn runs a case as a subtest, if the harness chooses it. In real time, leases may expire while
@@ -119,7 +119,7 @@ func (c testCase) runIn(t *testing.T, h Harness) {
 	t.Run(c.name, func(t *testing.T) { runCase(t, h, c, nil) })
 }
 
-// late reports whether a slow machine excuses a failure, and records if it did.
+// late reports whether a slow machine excuses a failure. If so, it records that.
 func (e *env) late() bool {
 	e.Helper()
 	if e.excused == nil {

@@ -142,7 +142,7 @@ var wholeLeaseCases = []testCase{
 			for _, k := range kinds {
 				a.as(k).releases(k.String(), lease, backend.Freed)
 			}
-			// make a lost part of the lease larger than the store's unit of time
+			// long enough for a shortened lease to show in the store's unit of time
 			e.sleep(4 * e.leaseStep())
 			for _, k := range kinds {
 				start := time.Now()
@@ -509,7 +509,7 @@ var readCases = []testCase{
 			s, lease := e.reader("a").s, e.longLease()
 			var all []party
 			for _, name := range oddNames {
-				// next to the readers Redisson has a field with this name; the readers' fields all
+				// Redisson uses a field with this name next to the readers' fields, which all
 				// contain a colon
 				if name != "mode" {
 					all = append(all, e.at(s, name).as(backend.Read))
@@ -766,8 +766,8 @@ var writeCases = []testCase{
 		}},
 }
 
-// asks tries to acquire the lock as an owner that has waited, and that may go on waiting for the
-// time place. The default lease is the long one.
+// asks tries to acquire the lock with these values of Waited and Place. The default lease is the
+// long one.
 func (p party) asks(
 	name string, waited, place time.Duration, lease ...time.Duration,
 ) backend.AcquireResult {

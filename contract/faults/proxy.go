@@ -30,8 +30,7 @@ type Protocol int
 const (
 	RESP  Protocol = iota // of Redis and Valkey, in both versions
 	HTTP2                 // of etcd, with gRPC
-	// any other protocol in which clients wait for each reply before the next request
-	Bytes
+	Bytes                 // any other protocol with one request at a time per connection
 )
 
 // A Direction is a direction of traffic, or both directions.
@@ -168,8 +167,8 @@ func (p *Proxy) Unblock(d Direction) {
 }
 
 // LoseReply loses the reply to the next request that matches. The server carries the request out,
-// and replies to earlier requests pass. Instead of the reply, the client sees the connection end.
-// Then the channel lost is closed.
+// and replies to earlier requests pass. Instead of the reply the client sees the connection end,
+// and the channel lost is closed.
 //
 // Requests that were sent together with this one, or after it, may or may not have been carried
 // out. On an HTTP/2 stream with several messages, any message counts as the reply. Over RESP,
@@ -337,7 +336,7 @@ func (p *Proxy) link(client, server net.Conn) *link {
 	return l
 }
 
-// A link is a client's connection, and the proxy's connection to the server for it.
+// A link is a client's connection, with the proxy's matching connection to the server.
 type link struct {
 	*Proxy
 	client, server     net.Conn
@@ -365,7 +364,7 @@ func (f *flow) lose(t *trap) {
 	close(t.sprung)
 }
 
-// poke makes the writers of both directions look for changes. p.mu is held.
+// poke wakes the writers of both directions. p.mu is held.
 func (l *link) poke() {
 	l.toServer.poke()
 	l.toClient.poke()
@@ -394,7 +393,7 @@ type parser interface {
 	// read returns the next unit.
 	read() ([]byte, error)
 
-	// pass passes the unit on, or springs a trap. p.mu is held.
+	// pass passes the unit on, unless a trap applies a fault to it. p.mu is held.
 	pass(unit []byte)
 }
 
@@ -412,7 +411,7 @@ func (f *flow) read(p parser) {
 			continue
 		}
 		if errors.Is(err, errProtocol) {
-			f.cut() // drop what the proxy can't parse
+			f.cut() // end the link rather than pass on what can't be parsed
 		}
 		f.ended = true
 		f.poke()
