@@ -7,19 +7,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Case identifies a case of the suite, for [Harness].Choose.
+// A Case identifies one test case of the suite, for use by [Harness].Choose.
 type Case struct {
 	Part string // "steps", "model", "locker", "locker without hand-over" or "histories"
-	Name string // as in "acquire/held" or "a dead holder"; empty for "model"
+	Name string // for example "acquire/held" or "a dead holder"; empty for "model"
 
-	// As is the kind of lock for which a case about plain locks is repeated. It is Exclusive for
-	// all other cases.
+	// As is the kind of lock that a case about plain locks is repeated for. In cases that aren't
+	// repeated it is Exclusive.
 	As backend.Kind
 
 	Tags Tags
 }
 
-// String returns the name of the case in go test, without the name of the test that calls [Run].
+// String returns the subtest name of the case, relative to the test that calls [Run].
 func (c Case) String() string {
 	path := []string{c.Part}
 	if c.As != backend.Exclusive {
@@ -31,44 +31,44 @@ func (c Case) String() string {
 	return strings.Join(path, "/")
 }
 
-// as returns the name of the parent test of the cases that are repeated for a kind.
+// as returns the name of the subtest that groups the cases repeated for kind k.
 func as(k backend.Kind) string { return "as " + k.String() }
 
-// Tags is a set of properties that cases have in common.
+// Tags is a bit set of the properties of a case.
 type Tags uint32
 
-// Tags by which a [Harness] may choose cases. The unexported tags are for the suite itself.
+// Tags by which a [Harness] can select cases. The unexported tags are for the suite itself.
 const (
-	// Essential cases are those that depend most on the store: all cases that call the steps of a
-	// session directly, and a few of the others. Cases that are repeated for another kind of lock,
-	// or for clients without hand-over, aren't essential.
+	// Essential cases are those that depend most on the store: every case that calls the methods of
+	// a session directly, and a few others. Cases that are repeated for another kind of lock, or
+	// for clients without hand-over, aren't essential.
 	Essential Tags = 1 << iota
 
-	// Exclusion cases check that two holders never hold the lock at the same time. They aren't run
-	// again after a failure, so they must pass even on a slow machine.
+	// Exclusion cases check that two holders never hold the lock at the same time. They aren't
+	// retried after a failure, so they must pass even on a slow machine.
 	Exclusion
 
-	// PartHangs cases need Store.Parts. HoldStays marks the case in which a lock stays held while
-	// the parts hang one after another.
+	// PartHangs cases make one part of the store hang, so they need Store.Parts. HoldStays marks
+	// the case that checks that a held lock stays held while the parts hang one after another.
 	PartHangs
 	HoldStays
 
-	// InLine cases are about the line of a Fair lock.
+	// InLine cases test the line in which owners wait for a Fair lock.
 	InLine
 
-	// Forced cases free locks by force, or lose all data, at arbitrary times while clients use the
+	// Forced cases force-release locks, or lose all data, at arbitrary times while clients use the
 	// locks.
 	Forced
 
-	forReaders // these cases also run for Read locks, with a single reader
-	forPermits // these cases also run for a semaphore with a single permit
-	woken      // in these cases the store has to wake a waiter
-	// these cases fail for Fair locks: all waiters stand in line, and no client hands the lock over
+	forReaders // cases that also run for Read locks, with a single reader
+	forPermits // cases that also run for a semaphore with a single permit
+	woken      // cases in which the store has to wake a waiter
+	// cases that don't apply to Fair locks: the store decides who is next, not the client
 	notInLine
-	differs       // a store may behave differently for each kind of lock
+	differs       // cases in which a store may behave differently for each kind of lock
 	readersDiffer // a store may behave differently for readers
 	seenInLine    // Fair locks have a separate case instead
-	ofClient      // these cases depend on dlock alone, and are the same for every store
+	ofClient      // cases that test dlock alone, with the same result on every store
 )
 
 // Has reports whether t contains at least one of the given tags.
@@ -86,7 +86,7 @@ func untagged(cases []testCase, tags Tags) []testCase {
 	return slices.DeleteFunc(slices.Clone(cases), func(c testCase) bool { return c.tags.Has(tags) })
 }
 
-// tag returns copies of the cases with these tags added.
+// tag returns copies of the cases with the given tags added.
 func tag(tags Tags, cases []testCase) []testCase {
 	cases = slices.Clone(cases)
 	for i := range cases {

@@ -1,6 +1,6 @@
-// Package contract is the test suite for stores of distributed locks. If you write a backend, which
-// implements the interfaces of package [github.com/seed951563bd/distsync/backend], call [Run] in a
-// test. A failure names the rule that the backend breaks.
+// Package contract is a test suite for stores of distributed locks. To test a backend, an
+// implementation of the interfaces in package [github.com/seed951563bd/distsync/backend], call
+// [Run]. A failure names the rule that the backend breaks.
 //
 //	func TestContract(t *testing.T) {
 //		contract.Run(t, contract.Harness{
@@ -13,39 +13,40 @@
 //		})
 //	}
 //
-// With the fields of [Store] the suite can, for example, make a store lose its data or its
-// connections. Cases that need a missing field are skipped, and say so. A store declares its kinds
-// of lock in [backend.Limits]. Cases for other kinds are skipped, except one that checks that the
-// store refuses them.
+// The fields of [Store] let the suite inject faults, such as a loss of data or of connections.
+// Cases that need a missing field are skipped with a message. A store declares its kinds of lock in
+// [backend.Limits]. Cases for other kinds are skipped, except one that checks that the store
+// refuses them.
 //
 // The suite has these parts:
 //
-//   - "steps" checks each step of a session on its own, following the comments in package backend
-//     sentence by sentence.
-//   - "model" runs random steps by several owners and compares every answer with a plain model of
-//     what a name can hold.
-//   - "locker" checks that a [dlock.Locker] keeps its promises on this store, and that the trace of
-//     its client is consistent in each case.
-//   - "histories" lets several clients make random calls, with faults of all kinds in between. Then
-//     it looks for an order of these calls in which a single lock could have given all the answers.
-//     If there is none, the history is written to a directory whose path is printed, or to the
-//     artifacts of go test -artifacts. Set DISTSYNC_HISTORY_SEED to repeat the run.
+//   - "steps" checks each step of a session on its own. It follows the documentation of package
+//     backend sentence by sentence.
+//   - "model" runs random steps by several owners, and compares every answer with a simple model of
+//     the lock.
+//   - "locker" checks that a [dlock.Locker] works on this store as documented, and that the events
+//     of its client's [dlock.Trace] are consistent.
+//   - "histories" lets several clients make random calls while it injects faults of all kinds. Then
+//     it searches for an order of the calls in which a single lock could have given all answers. If
+//     there is none, it writes the history to a directory and prints its path. With go test
+//     -artifacts it writes to the directory of the artifacts. Set DISTSYNC_HISTORY_SEED to repeat a
+//     run.
 //
 // Cases about a lock with one holder run for plain locks, and again for each other kind with one
 // holder: "as fenced", "as write" and "as fair". Some also run "as read", and "as permits" for a
-// semaphore with one permit. Each kind also has its own cases, about fencing tokens, concurrent
-// readers, the notes of writers, the number of permits, and the order and the places of a line.
-// There are also cases for a store that can keep a released lock taken, for a [backend.Inspector]
-// and for a [backend.Lister].
+// semaphore with one permit. Each kind also has its own cases: about fencing tokens, concurrent
+// readers, writers that wait, numbers of permits, and the line of a Fair lock. There are also cases
+// for a store that can keep a released lock taken, for a [backend.Inspector] and for a
+// [backend.Lister].
 //
-// In real time, leases also run out while a busy machine doesn't run the test. So a case that fails
+// In real time, a lease may run out while a busy machine isn't running the test. So a failed case
 // is run again, at most twice, if the machine stood still for a moment or its processors were
 // overloaded. Failures before the last run are only printed. Cases that look for two holders at the
 // same time, and the parts "model" and "histories", aren't run again.
 //
 // By default all cases run. [Harness].Choose can select cases by part, name and tags.
 //
-// Tests run serially, since each checks at its end that no goroutine is left behind.
+// Tests run serially, because each test checks for leaked goroutines when it ends.
 package contract
 
 import (
@@ -65,51 +66,53 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Harness creates stores for the suite, and says how to test them.
+// A Harness creates stores for the suite and describes how to test them.
 type Harness struct {
-	// NewStore returns an empty store for one test. It cleans up with t.Cleanup, and after that no
-	// goroutine may be left. The suite calls it once per test, and not concurrently. If Virtual is
-	// set, the call is inside the bubble of that test.
+	// NewStore returns a new, empty store for one test. It registers its cleanup with t.Cleanup,
+	// and no goroutine may be left after the cleanup. The suite calls NewStore once per test, never
+	// concurrently. If Virtual is set, the call happens inside the test's synctest bubble.
 	NewStore func(t *testing.T) Store
 
-	// Virtual says that the store uses the clock of the process. Then every test can run in a
-	// bubble of testing/synctest, in which waiting takes no time. The whole store must then be in
-	// the process: a goroutine that waits for a real network, or for a sync.Mutex, stops the
-	// bubble's clock. If Virtual isn't set, the tests run in real time.
+	// Virtual says that the store uses the clock of the process, so that tests can run in a bubble
+	// of testing/synctest, where waiting takes no time. The whole store must then be in the
+	// process: a goroutine that waits for a real network, or for a sync.Mutex, stops the bubble's
+	// clock. If Virtual isn't set, the tests run in real time.
 	Virtual bool
 
-	// Lingering names goroutines that the store's client library leaves behind for some time after
-	// a client was closed. No test waits for these goroutines. Lingering is nil for most stores.
+	// Lingering matches goroutines that the store's client library leaves running for a while after
+	// a client is closed. The leak checks ignore these goroutines. Lingering is nil for most
+	// stores.
 	Lingering []goleak.Option
 
 	// Choose, if not nil, reports whether to run a case. It is called before each case, always in
-	// the same order. Nothing is printed about cases that it leaves out. For a variant of a store
-	// that is tested in full, the [Essential] cases may be enough. While you write a store, begin
-	// with the part "steps".
+	// the same order. Cases that it leaves out aren't mentioned in the output. For a variant of a
+	// store that is tested in full, the [Essential] cases may be enough. While you write a store,
+	// begin with the part "steps".
 	Choose func(c Case) bool
 
 	part          string         // part of the suite
-	again         bool           // the cases are repeated, for another kind or without hand-over
-	clientOptions []dlock.Option // further options of the clients in the cases for Lockers
-	// the clients have no trace; otherwise each case checks that the trace is consistent
+	again         bool           // set if cases run again, for another kind or without hand-over
+	clientOptions []dlock.Option // extra options of the clients in the cases for Lockers
+	// the clients have no Trace; by default each case checks that the Trace is consistent
 	untraced bool
 	kind     backend.Kind // kind of lock, in cases that run for several kinds
-	lacking  *bool        // set to true by the first case if the store doesn't support this kind
+	lacking  *bool        // set by the first case if the store doesn't support this kind
 }
 
-// Store is a store, together with the means to disturb it.
+// A Store is the store under test, with optional hooks that inject faults into it.
 type Store struct {
 	// Backend returns a backend for this store. Each call stands for another process, and returns a
-	// backend with its own connection. A cleanup of NewStore's t closes that connection.
+	// backend with its own connection. The cleanup of NewStore's t closes that connection.
 	Backend func() backend.Backend
 
-	// The fields below are optional. If one is nil, the tests that need it are skipped, and say so.
+	// The fields below are optional. If one is nil, the tests that need it are skipped with a
+	// message.
 
-	// PutForeign stores other data where the store keeps the lock with this name. It is called for
-	// several names, and may store different data each time.
+	// PutForeign stores data that isn't a lock where the store would keep the lock with this name.
+	// It is called for several names, and may store different data each time.
 	PutForeign func(name string)
 
-	// ForeignIntact reports whether PutForeign's data is still there, unchanged.
+	// ForeignIntact reports whether the data that PutForeign stored is still there, unchanged.
 	ForeignIntact func(name string) bool
 
 	// Wipe loses all data at once, like a server that restarts without persistence. The store's
@@ -117,31 +120,31 @@ type Store struct {
 	// enough. Connections may break.
 	Wipe func()
 
-	// BreakSubscriptions cuts every client's connection for notifications. The backends should
+	// BreakSubscriptions cuts every client's connection for notifications. The backends should then
 	// reconnect.
 	BreakSubscriptions func()
 
-	// OwnersApart says that only the session that acquired a lock knows the owner's hold, as with a
-	// quorum. Then the suite skips cases in which two sessions act for one owner, or uses one
-	// session for them. Clients of package dlock work with such a store, because they never share
-	// an owner. The store may also refuse a free lock for a moment, while the votes of another
-	// attempt are given back. Histories of such a store allow that.
+	// OwnersApart says that only the session that acquired a lock knows its owner's hold, as with a
+	// quorum. The suite then skips cases in which two sessions act for one owner, or runs them with
+	// a single session. Clients of package dlock work with such a store, because they never share
+	// an owner. The store may also refuse a free lock for a moment, while a failed attempt gives
+	// back its votes. The check of histories allows for that.
 	OwnersApart bool
 
 	// Fragile returns a backend as Backend does, and a Strike that disturbs its connection to the
-	// store. Without Fragile the suite doesn't notice if a backend repeats a step that may have
-	// been carried out, or reports such a step as not carried out. If the store is a server, put a
-	// proxy of package faults in between, as in the example.
+	// store. Without Fragile the suite can't find two kinds of bugs: a backend that repeats a step
+	// that may have been carried out, and one that reports such a step as not carried out. If the
+	// store is a server, put a proxy of package faults in between, as in the example.
 	Fragile func() (backend.Backend, Strike)
 
-	// Parts contains a function for each part of a store that works while any one of its parts is
-	// down. The function makes its part hang, like a stopped process, until resume is called. Until
-	// then the part answers no request and closes no connection. It may carry out the requests
-	// later.
+	// Parts is for stores that keep working while any one of their parts is down. It contains one
+	// function per part, which makes that part hang, like a stopped process, until resume is
+	// called. A hanging part answers no request and closes no connection. It may carry out the
+	// requests later.
 	Parts []func() (resume func())
 }
 
-// Strike makes a fault hit the nth request, counted from 0, that a backend sends from now on. A
+// A Strike applies a fault to the nth request, counted from 0, that a backend sends from now on. A
 // step may take several requests. The function end reports whether the fault has hit a request. If
 // not, end cancels the fault. If the fault held the request back, the store carries that request
 // out before end returns. If a harness doesn't support a kind of fault, end returns false.
@@ -175,16 +178,16 @@ func Run(t *testing.T, h Harness) {
 
 const (
 	// caseLimit is the time limit of a case. When it is reached, the context of the case's env
-	// ends, so a case that only waits for the store fails. A case that hangs regardless of its
-	// context can't be stopped, so it ends the process, as go test -timeout does.
+	// ends, so a case that waits for the store fails. A case that ignores its context can't be
+	// stopped, so it ends the whole process, as go test -timeout does.
 	caseLimit = 2 * time.Minute
 
 	// virtualCaseLimit is the time limit of a case in a bubble, where waiting costs nothing.
 	virtualCaseLimit = 24 * time.Hour
 )
 
-// runWithoutHandover repeats cases for Lockers with clients without hand-over: all cases in virtual
-// time, and only those about waiting in real time.
+// runWithoutHandover runs the cases for Lockers again, with clients whose hand-over is disabled. In
+// real time it runs only the cases about waiting.
 func runWithoutHandover(t *testing.T, h Harness) {
 	h.again = true
 	h.clientOptions, h.untraced = []dlock.Option{dlock.WithHandover(0)}, true
@@ -200,7 +203,7 @@ func runWithoutHandover(t *testing.T, h Harness) {
 // testCase is one case of the suite.
 type testCase struct {
 	name string
-	rule string // what a store, or a Locker on it, must do; printed when the test fails
+	rule string // what the store, or a Locker on it, must do; printed if the test fails
 	tags Tags
 	run  func(e *env)
 }
@@ -215,7 +218,7 @@ type env struct {
 	kind  backend.Kind // kind of lock that the case runs for; [backend.Exclusive] by default
 
 	pulse   *pulse
-	excused *atomic.Bool // set when a slow machine excuses a failure; nil: no failure is excused
+	excused *atomic.Bool // set when a slow machine excuses a failure; nil if no failure is excused
 
 	clients []*faultyBackend
 
@@ -307,8 +310,8 @@ func newEnv(t *testing.T, h Harness, rule string) *env {
 	return e
 }
 
-// session opens a session on a new backend, as another process would. It is closed when the case
-// ends.
+// session opens a session on a new backend, as another process would. The session is closed when
+// the case ends.
 func (e *env) session() backend.Session {
 	e.Helper()
 	s := e.store.Backend().Open()
@@ -352,16 +355,16 @@ func (e *env) leaseStep() time.Duration {
 	return time.Millisecond
 }
 
-// sleep lets d pass, so that leases expire. For everything else use eventually.
+// sleep waits d for leases to expire. To wait for anything else, use eventually.
 func (e *env) sleep(d time.Duration) { time.Sleep(d) }
 
-// eventually waits until cond returns true. It fails the test if that takes longer than any working
-// store could need on a busy machine.
+// eventually waits until cond returns true. It fails the test if that takes longer than a working
+// store could need, even on a busy machine.
 func (e *env) eventually(what string, cond func() bool) {
 	e.Helper()
 	limit := 30 * time.Second
 	if e.h.Virtual {
-		limit = 5 * time.Minute // must be longer than lease, which is longer in a bubble
+		limit = 5 * time.Minute // longer than e.lease, which is 30 s or more in a bubble
 	}
 	start := time.Now()
 	for pause := time.Millisecond; !cond(); pause = min(2*pause, 50*time.Millisecond) {
@@ -372,7 +375,8 @@ func (e *env) eventually(what string, cond func() bool) {
 	}
 }
 
-// skipWithout skips the case unless has is true. what names the missing capability in the message.
+// skipWithout skips the case unless has is true. The skip message contains what, the name of the
+// missing capability.
 func (e *env) skipWithout(has bool, what string) {
 	e.Helper()
 	if !has {

@@ -14,7 +14,7 @@ import (
 const historyRule = "whatever clients do at once, and whatever fails, their answers are those of " +
 	"one lock for each name, of whatever kind"
 
-// historyClients are the clients whose histories are checked.
+// historyClients lists the options of the clients whose histories are checked.
 var historyClients = []struct {
 	name string
 	opts []dlock.Option
@@ -27,7 +27,7 @@ var historyClients = []struct {
 type scenario struct {
 	name   string
 	faulty bool          // steps fail in all ways
-	forced bool          // some users force the lock, and the store loses its data
+	forced bool          // some users force-release the lock, and the store loses its data
 	length time.Duration // length of the run in real time
 }
 
@@ -60,8 +60,8 @@ func runHistories(t *testing.T, h Harness) {
 	}
 }
 
-// runHistory runs random users, and checks their history. In a bubble it does so several times,
-// since a run costs little.
+// runHistory runs random users and checks their history. In a bubble it does so several times,
+// because a run takes little real time.
 func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 	runs := 1
 	if h.Virtual {
@@ -79,7 +79,7 @@ func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 	}
 }
 
-// historyLab holds what is needed to record a history.
+// A historyLab holds what a case needs to record a history.
 type historyLab struct {
 	*lab
 	scenario scenario
@@ -149,16 +149,16 @@ func (l *historyLab) locks() []history.Lock {
 	return append([]history.Lock{{Name: "a"}}, others[:min(2, len(others))]...)
 }
 
-// promptness returns how long a waiter may leave a free lock unused.
+// promptness returns how long a lock may stay free while a client waits for it.
 func (l *historyLab) promptness() time.Duration {
 	if backend.CapabilitiesOf(l.session()).Notifier != nil {
-		// A client with hand-over may ask the store a little later.
+		// with hand-over, a client may wait a little before it asks the store
 		return 10*time.Millisecond + 2*dlock.DefaultHandover
 	}
 	return 1200 * time.Millisecond // the client polls, about once a second
 }
 
-// client returns a client with a recorder. Its steps fail at random if the scenario is faulty.
+// client returns a client whose steps are recorded. They fail at random if the scenario is faulty.
 func (l *historyLab) client(lease time.Duration) *dlock.Client {
 	// The recorder is below the faults, so it also sees answers that don't reach the client.
 	p := l.processOn(newFaults(l.recorder.Watch(l.store.Backend())),
@@ -171,7 +171,7 @@ func (l *historyLab) client(lease time.Duration) *dlock.Client {
 	return p.Client
 }
 
-// randomFault returns a fault that chooses a random fault for each step, and for most steps none.
+// randomFault returns a fault that lets most steps pass, and treats the rest in a random way.
 func randomFault(r *rand.Rand, f *faultyBackend, lease time.Duration) fault {
 	return func(x *transit) error {
 		f.mu.Lock()
@@ -203,7 +203,7 @@ func randomFault(r *rand.Rand, f *faultyBackend, lease time.Duration) fault {
 	}
 }
 
-// meddle injects the faults that affect all clients at the same time, until the users are done.
+// meddle injects the faults that aren't tied to a single step, until the users are done.
 func (l *historyLab) meddle(users *call) {
 	dice := rand.New(rand.NewPCG(l.seed, 1<<32))
 	for !users.over() {
@@ -227,8 +227,8 @@ func (l *historyLab) meddle(users *call) {
 	}
 }
 
-// settleDown ends the faults. Then it waits until every lock is free in the store, since the
-// clients release what late requests have acquired.
+// settleDown ends the faults and waits until every lock is free in the store. That takes a moment,
+// because clients still release locks that late requests have acquired.
 func (l *historyLab) settleDown() {
 	for _, p := range l.processes {
 		p.heal()
@@ -249,7 +249,7 @@ func (l *historyLab) settleDown() {
 	}
 }
 
-// heal ends all faults, and lets wake-ups and grants through again.
+// heal ends all faults, and lets notifications and grants through again.
 func (f *faultyBackend) heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// allCases test dlock.All with several locks of one store.
+// allCases test dlock.All with several locks in one store.
 var allCases = []testCase{
 	{name: "several locks",
 		rule: "are acquired all or none, and a waiter for one of them holds no other",
@@ -40,7 +40,7 @@ func (p *process) all(names ...string) *dlock.MultiLocker {
 	return dlock.All(lockers...)
 }
 
-// wantOnly fails the test unless, of threeNames, exactly the given names are held.
+// wantOnly fails the test unless the given names are held, and the rest of threeNames are free.
 func (l *lab) wantOnly(when string, held ...string) {
 	l.Helper()
 	for _, name := range threeNames {
@@ -51,7 +51,7 @@ func (l *lab) wantOnly(when string, held ...string) {
 	}
 }
 
-// eventuallyOnly waits until, of threeNames, exactly the given names are held.
+// eventuallyOnly waits until the given names are held, and the rest of threeNames are free.
 func (l *lab) eventuallyOnly(held ...string) {
 	l.Helper()
 	l.eventually(fmt.Sprintf("of %q only %q are held", threeNames, held), func() bool {
@@ -86,8 +86,8 @@ func allOrNone(l *lab) {
 		return ""
 	}
 	for wait := 10 * time.Millisecond; wait < caseLimit/4; wait *= 2 {
-		// A slow machine may need a longer wait. The wait is long enough once the store answers
-		// within it and the releases of earlier attempts have been carried out.
+		// On a slow machine the wait may have to be longer. It is long enough once the store
+		// answers in time and the releases of earlier attempts have been carried out.
 		err = all.LockContext(l.ctx, dlock.Wait(wait))
 		if !errors.Is(err, dlock.ErrUnavailable) && named() == "b" {
 			break
@@ -100,7 +100,7 @@ func allOrNone(l *lab) {
 	}
 	c := l.start("LockContext", func() error { return all.LockContext(l.ctx) })
 	c.waits()
-	l.eventuallyOnly("b") // the call gives back the locks that it had acquired
+	l.eventuallyOnly("b") // the call must have released the locks that it acquired first
 	l.noError(l.give("b", "another"), "another gives b")
 	c.ok()
 	l.wantOnly("locked", threeNames...)
@@ -124,8 +124,8 @@ func allLost(l *lab) {
 	l.wantOnly("released")
 }
 
-// allWithoutAnswer checks that either all locks are acquired or all are free if the request for one
-// of them gets no answer.
+// allWithoutAnswer checks a request for one of the locks that gets no answer. Afterwards either all
+// locks must be held, or all must be free.
 func allWithoutAnswer(l *lab) {
 	for what, f := range map[string]fault{
 		"reply lost":   replyLost,
@@ -151,8 +151,8 @@ func allWithoutAnswer(l *lab) {
 	}
 }
 
-// allWhereOneHangs checks that, while the request for one lock hangs, the other locks are soon free
-// again.
+// allWhereOneHangs checks that the other locks are soon released while the request for one lock
+// hangs.
 func allWhereOneHangs(l *lab) {
 	p := l.process()
 	r := p.on(which{kind: acquireStep, name: "b"}, hangsPolitely)

@@ -8,9 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// backgroundCases test a client's work in the background, and what the client assumes in the
-// meantime. Leases last an hour in cases where an expired lease would hide that the work wasn't
-// done.
+// backgroundCases test what a client does in the background, and what it assumes in the meantime.
+// Where an expired lease would hide that the client did nothing, leases last an hour.
 var backgroundCases = []testCase{
 	{name: "an unlock that failed", rule: "goes on in the background until the store has answered",
 		tags: forReaders, run: locker(failedUnlock)},
@@ -189,7 +188,7 @@ func doubtfulAttempt(l *lab) {
 			l.wantError(err, "a longer re-entry", dlock.ErrLost) // on a busy machine
 			continue
 		}
-		close(open) // in the store, the late attempt gives the hold the short lease again
+		close(open) // in the store, the late attempt sets the hold's lease back to the short one
 		l.eventually("the attempt is carried out, late", func() bool {
 			return p.steps(which{kind: acquireStep, name: name})[0].carriedOut
 		})
@@ -233,7 +232,7 @@ func alwaysFailingSubscription(l *lab) {
 		wait := l.start("a waiter", func() error { return p.Locker(what).LockContext(l.ctx) })
 		l.eventually("it polls", func() bool { return p.looks(what) >= 5 })
 		if l.h.Virtual {
-			l.sleep(10 * time.Minute) // it keeps polling, at least once a second
+			l.sleep(10 * time.Minute) // the waiter keeps polling, at least once a second
 		}
 		begin := time.Now()
 		l.noError(l.give(what, "other:1"), "release")

@@ -7,8 +7,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// lockerCases are the cases for a Locker on a store. A case that comes from a bug of another
-// library cites the issue.
+// lockerCases are the cases for a Locker on a store. Cases that come from a bug in another library
+// cite its issue.
 var lockerCases = slices.Concat(
 	mutexCases,
 	reentryCases,
@@ -28,10 +28,9 @@ var lockerCases = slices.Concat(
 	partCases,
 )
 
-// runLocker runs the cases for Lockers. Cases about an exclusive lock run for each kind of
-// exclusive lock. For readers, the cases about counts of holds and about exclusion are left out.
-// dlock uses the same code for all kinds, so in real time only the cases that depend on the store
-// are repeated.
+// runLocker runs the cases for Lockers. Cases about an exclusive lock run for each exclusive kind.
+// Readers skip the cases about counts of holds and about exclusion. dlock uses the same code for
+// all kinds, so in real time only the cases that depend on the store are repeated.
 func runLocker(t *testing.T, h Harness) {
 	ofKinds, again, ofReaders, ofFair := kindLockerCases, lockerCases,
 		tagged(lockerCases, forReaders), inLineCases
@@ -49,6 +48,6 @@ func runLocker(t *testing.T, h Harness) {
 	runKind(t, h, backend.Fair, ofFair)
 }
 
-// inLineCases are the cases that also apply to Fair locks, for which all waiters stand in line and
-// no client hands the lock over.
+// inLineCases are the cases that also apply to Fair locks. All waiters for a Fair lock stand in
+// line, and clients don't hand it over.
 var inLineCases = untagged(lockerCases, notInLine)

@@ -70,7 +70,8 @@ func closeWaiters(l *lab) {
 	l.noError(l.give("a", "other:1"), "release")
 	l.settle()
 	if l.kind == backend.Fair {
-		l.eventuallyFree("a") // a place may be left, and its grant has to expire first
+		// a waiter's place may be left behind, and a grant to it must expire first
+		l.eventuallyFree("a")
 	}
 	l.wantFree("a", "after Close and the release")
 	if n := p.subscriptions("a"); n != 0 {
@@ -172,7 +173,7 @@ func unlockAfterClose(l *lab) {
 	defer cancel()
 	l.wantError(hangs.UnlockContext(short), "UnlockContext after Close while the store hangs")
 
-	// Here a hold is lost before Close. Its Unlock doesn't panic either.
+	// Here the hold is lost before Close. Unlock doesn't panic in that case either.
 	r := l.process()
 	lost := r.Locker("lost")
 	l.lock(lost, dlock.FixedLease(l.shortLease()))

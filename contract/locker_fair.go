@@ -94,14 +94,14 @@ var fairLockerCases = []testCase{
 		run: ofKind(backend.Fair, fairAndOthers)},
 }
 
-// lineDelay is how long a waiter that dies after it was given the lock may delay the others.
-// placeLease is how long a place lasts after the last request that kept it.
+// lineDelay is the longest delay caused by a waiter that dies right after it was granted the lock.
+// placeLease is how long a place lasts after the last request to keep it.
 const (
 	lineDelay  = 1500 * time.Millisecond
 	placeLease = 3 * time.Second
 )
 
-// inLine returns the number of the client's requests for a place in line that were carried out.
+// inLine returns how many of the client's requests for a place in line were carried out.
 func (p *process) inLine(name string) (n int) {
 	for _, s := range p.steps(which{kind: acquireStep, name: name}) {
 		if s.place > 0 && s.carriedOut {
@@ -130,7 +130,7 @@ func (l *lab) waits(p *process, name string) *call {
 	})
 }
 
-// stands puts an owner of another process in line, which never asks again.
+// stands puts a dead owner of another process in line: the owner never asks for the lock again.
 func (l *lab) stands(name, owner string, place time.Duration) {
 	l.Helper()
 	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{
@@ -148,8 +148,7 @@ func (l *lab) gives(name, owner string) {
 	l.noError(l.give(name, owner), "release")
 }
 
-// has fails the test unless lk holds its lock exactly once, and the store agrees that the lock is
-// held.
+// has fails the test unless lk holds its lock exactly once, and the lock is held in the store.
 func (l *lab) has(p *process, lk *dlock.Locker) {
 	l.Helper()
 	if n, err := lk.HoldCount(l.ctx); err != nil || n != 1 {
@@ -160,9 +159,8 @@ func (l *lab) has(p *process, lk *dlock.Locker) {
 	}
 }
 
-// leavesNothing fails the test if an owner is left in line for a free lock. In real time an owner
-// may be left for a moment, if a request to keep its place was under way when the case freed the
-// lock.
+// leavesNothing fails the test if an owner is left in line for a free lock. In real time it waits a
+// moment, because a request to keep a place may have been under way when the lock was freed.
 func (l *lab) leavesNothing(name string) {
 	l.Helper()
 	l.eventuallyFree(name)
@@ -183,7 +181,7 @@ func (l *lab) leavesNothing(name string) {
 	}
 }
 
-// An order records the order in which parties acquired the lock.
+// An order records the order in which parties acquired a lock.
 type order struct {
 	mu  sync.Mutex
 	got []int
@@ -263,7 +261,7 @@ func fairGiven(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	p := l.process()
 	var sent []stepKind
-	// In real time a waiter may poll at the moment of the release, so there are several rounds.
+	// In real time a waiter may happen to poll at the moment of the release, so run several rounds.
 	for range 20 {
 		l.take("a", "other:1")
 		lk := p.Locker("a")
@@ -333,7 +331,7 @@ func fairTryLock(l *lab) {
 	first.ok()
 	patient.waits()
 	l.unlockAll("a")
-	patient.ok() // no earlier TryLock has left a place in front of it
+	patient.ok() // the earlier TryLock calls must not have left a place ahead of it
 	if l.hasNotifier() {
 		l.took(begin, 0, "a line of two")
 	}
@@ -405,7 +403,7 @@ func fairReentry(l *lab) {
 		l.unlockAll("a")
 		l.leavesNothing("a")
 	}
-	// A waiter that was given the lock re-enters, and the re-entry is counted.
+	// Here a waiter is granted the lock, and its re-entry is counted.
 	l.take("a", "other:1")
 	wait := l.inLine(p, "a", "an owner", func() error { return lk.LockContext(ctx) })
 	owner := p.owner("a")
@@ -539,7 +537,7 @@ func fairGivenUp(l *lab) {
 		l.leavesNothing(name)
 	}
 
-	// The lock is given to the waiter, but the grant doesn't reach it.
+	// The lock is granted to the waiter, but the waiter isn't notified.
 	p.swallow(true)
 	l.take("a", "other:1")
 	ctx, cancel := context.WithCancel(l.ctx)
@@ -549,7 +547,7 @@ func fairGivenUp(l *lab) {
 	l.gives("a", "other:1")
 	begin := time.Now()
 	cancel()
-	if first.result() == nil { // the waiter has polled, and got the lock
+	if first.result() == nil { // the waiter polled, and acquired the lock
 		l.unlockAll("a")
 	}
 	next.ok()
@@ -604,7 +602,7 @@ func fairGivenUpLate(l *lab) {
 			return p.underWay(which{name: name}) == 0
 		})
 		if l.h.Virtual {
-			// time for the client to give back what a late request has acquired
+			// give the client time to release what a late request acquired
 			l.sleep(500 * time.Millisecond)
 		}
 		l.gives(name, "other:1")
@@ -619,13 +617,13 @@ func fairGivenUpLate(l *lab) {
 	}
 }
 
-// late2 calls late, for fairGivenUpLate, where late is the name of a type.
+// late2 is late, for use in fairGivenUpLate, which declares a type named late.
 func late2(open <-chan struct{}) fault { return late(open) }
 
 func fairDeadPlaces(l *lab) {
 	q := l.process()
 	place := 300 * time.Millisecond
-	// Here the places have expired when the lock is released.
+	// Here the places expire before the lock is released.
 	l.take("a", "other:1")
 	for i := range 5 {
 		l.stands("a", "dead:"+strconv.Itoa(i), place)
@@ -641,8 +639,8 @@ func fairDeadPlaces(l *lab) {
 	l.unlockAll("a")
 	l.leavesNothing("a")
 
-	// Here the places haven't expired when the lock is released. The first waiter gets the lock. By
-	// the end of its hold the other places have expired.
+	// Here the places haven't expired when the lock is released. The first dead owner is granted
+	// the lock. The other places expire before that grant does.
 	l.take("b", "other:1")
 	for i := range 5 {
 		l.stands("b", "dead:"+strconv.Itoa(i), place)
@@ -685,7 +683,7 @@ func fairKeptMeanwhile(l *lab) {
 		l.eventually("its place is being kept", func() bool { return r.hits() == 1 })
 		l.gives(what, "other:1")
 		wait.ok()
-		// The release is under way when KeepPlaces is answered.
+		// Here the release is under way when KeepPlaces is answered.
 		held := make(chan struct{})
 		r = p.next(1, which{kind: releaseStep, name: what}, hangs(held))
 		unlock := l.start("UnlockContext, and "+what, func() error {
@@ -726,7 +724,7 @@ func fairDeadGranted(l *lab) {
 	for _, c := range calls {
 		c.ok()
 	}
-	// The grant to the dead waiter must expire first. The store decides how long it lasts.
+	// The grant to the dead waiter must expire first. The store decides how long a grant lasts.
 	l.tookBetween(begin, 0, lineDelay, "getting in after a dead one was given the lock")
 	got.check(l, len(calls))
 	l.leavesNothing("a")
@@ -771,7 +769,7 @@ func fairUnanswered(l *lab) {
 		got.check(l, 2)
 		l.leavesNothing(what)
 	}
-	// Here subscribing fails, instead of the requests for a place in line.
+	// Here Subscribe fails, and requests for a place in line succeed.
 	for what, f := range map[string]fault{
 		"reply lost":   replyLost,
 		"request lost": requestLost,
@@ -879,7 +877,7 @@ func fairLateGrant(l *lab) {
 	lk, next := p.Locker("a"), q.Locker("a")
 	wait := l.inLine(p, "a", "the first", func() error { return lk.LockContext(l.ctx) })
 	second := l.inLine(q, "a", "the second", func() error { return next.LockContext(l.ctx) })
-	// The first is cut off: it hears nothing, and its requests don't reach the store.
+	// The first client is cut off: its requests don't reach the store, and its grant is delayed.
 	var cut []*rule
 	for _, k := range []stepKind{acquireStep, keepStep, releaseStep} {
 		cut = append(cut, p.on(which{kind: k}, requestLost))
@@ -912,8 +910,8 @@ func fairLateGrant(l *lab) {
 func fairStrayGrant(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	p, q := l.process(), l.process()
-	// The second copy of a grant arrives when its receiver has already released the lock, and
-	// others wait.
+	// A second copy of the grant arrives after its receiver has released the lock, while another
+	// client waits.
 	l.take("a", "other:1")
 	open := make(chan struct{})
 	r := p.next(1, which{kind: grantStep, name: "a"}, func(x *transit) error {
@@ -953,7 +951,7 @@ func fairStrayGrant(l *lab) {
 	l.unlock(lk)
 	l.leavesNothing("b")
 
-	// The grant arrives when its receiver has given up.
+	// The grant arrives after its receiver has given up.
 	l.take("c", "other:1")
 	gone := make(chan struct{})
 	p.next(1, which{kind: grantStep, name: "c"}, late(gone))
@@ -963,7 +961,7 @@ func fairStrayGrant(l *lab) {
 	second = l.waits(p, "c")
 	l.gives("c", "other:1")
 	cancel()
-	if wait.result() == nil { // the waiter has polled, and got the lock
+	if wait.result() == nil { // the waiter polled, and acquired the lock
 		l.unlockAll("c")
 	}
 	second.ok()
@@ -991,7 +989,7 @@ func fairUnsure(l *lab) {
 	l.has(p, lk)
 	if l.h.Virtual {
 		l.sleep(2 * l.calm())
-		l.has(p, lk) // the client renews, so the hold outlives the grant's short lease
+		l.has(p, lk) // the client renews the hold, so it outlives the grant's short lease
 	}
 	l.unlock(lk)
 	l.leavesNothing("a")
@@ -1079,7 +1077,7 @@ func fairFixed(l *lab) {
 		l.unlock(next)
 		l.leavesNothing(name)
 	}
-	// A lock that was given is released before the short lease of the grant has expired.
+	// A granted lock is released before the grant's short lease has expired.
 	l.take("b", "other:1")
 	lk := p.Locker("b")
 	wait := l.inLine(p, "b", "a waiter with a lease", func() error {
@@ -1176,7 +1174,8 @@ func fairLost(l *lab) {
 	if l.store.Wipe == nil {
 		return
 	}
-	// The store loses everything, including the line. The waiter asks again, and acquires the lock.
+	// The store loses everything, including the line. The waiter then asks again and acquires the
+	// lock.
 	h = l.acquire(lk)
 	next = l.waits(p, "a")
 	l.store.Wipe()
@@ -1346,8 +1345,8 @@ func fairAndOthers(l *lab) {
 			l.eventuallyFree("a")
 		}
 	}
-	// One waiter stands in line, the other doesn't. Both get in, although a store needn't wake one
-	// of them when the other releases.
+	// One waiter stands in line, and the other doesn't. Both must get in, although a store isn't
+	// required to wake one of them when the other releases.
 	h := l.acquire(p.Locker("b"))
 	fair := l.inLine(q, "b", "a waiter in line", func() error {
 		lk := q.Locker("b")

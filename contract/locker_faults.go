@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A stepKind is a kind of step. Re-entries are a kind of their own.
+// A stepKind is the kind of a step. Re-entries have a kind of their own.
 type stepKind uint8
 
 const (
@@ -34,19 +34,19 @@ func (k stepKind) String() string {
 		"subscribe", "keep places", "inspect", "list", "grant"}[k]
 }
 
-// A sentStep is a step that a client sent, or a grant that was sent to it.
+// A sentStep is a step that a client sent, or a grant that the store sent to the client.
 type sentStep struct {
 	kind    stepKind
 	name    string
 	owner   string
-	owners  []string      // the owners, if the step is about several
+	owners  []string      // the owners, for a step about several
 	lease   time.Duration // of KeepPlaces: how long the places last
 	place   time.Duration
 	permits int
 	limit   int
 	at      time.Time
 
-	// The outcome of the request, guarded by faultyBackend.mu.
+	// The outcome of the step, guarded by faultyBackend.mu.
 	carriedOut bool
 	answered   bool
 	err        error
@@ -83,23 +83,23 @@ var errFault = errors.New("a fault that the test made")
 
 func failure(kind backend.ErrorKind) error { return &backend.Error{Kind: kind, Err: errFault} }
 
-// replyLost carries the step out, but loses the reply.
+// replyLost carries the step out and loses the reply.
 func replyLost(x *transit) error {
 	x.carryOut(x.ctx)
 	return failure(backend.Unknown)
 }
 
-// requestLost doesn't carry the step out, and the client doesn't know that.
+// requestLost doesn't carry the step out. The client can't tell from the error.
 func requestLost(x *transit) error { return failure(backend.Unknown) }
 
-// notSent doesn't carry the step out, and the client knows that.
+// notSent doesn't carry the step out. The error tells the client so.
 func notSent(x *transit) error { return failure(backend.Retry) }
 
-// refused doesn't carry the step out, and the error is permanent.
+// refused doesn't carry the step out. The error is permanent.
 func refused(x *transit) error { return failure(backend.Refused) }
 
-// hangs lets the request reach the store only when open is closed. Until then there is no answer,
-// even if the caller's context ends.
+// hangs returns a fault that delays the request until open is closed. Until then the client gets no
+// answer, even if its context ends.
 func hangs(open <-chan struct{}) fault {
 	return func(x *transit) error {
 		select {
@@ -111,7 +111,8 @@ func hangs(open <-chan struct{}) fault {
 	}
 }
 
-// replyHangs carries the step out at once, but the reply arrives only when open is closed.
+// replyHangs returns a fault that carries the step out at once, and delays the reply until open is
+// closed.
 func replyHangs(open <-chan struct{}) fault {
 	return func(x *transit) error {
 		err := x.carryOut(context.WithoutCancel(x.ctx))
@@ -124,7 +125,7 @@ func replyHangs(open <-chan struct{}) fault {
 	}
 }
 
-// hangsPolitely gives no answer until the caller's context ends, and doesn't carry the step out.
+// hangsPolitely doesn't carry the step out, and returns when the caller's context ends.
 func hangsPolitely(x *transit) error {
 	select {
 	case <-x.ctx.Done():
@@ -133,8 +134,8 @@ func hangsPolitely(x *transit) error {
 	return failure(backend.Unknown)
 }
 
-// late returns an error at once, and carries the request out when open is closed. It doesn't carry
-// a subscription out, because nothing would close that subscription.
+// late returns a fault that returns an error at once, and carries the request out when open is
+// closed. It never carries out a subscription, because nothing would close that subscription.
 func late(open <-chan struct{}) fault {
 	return func(x *transit) error {
 		if x.step.kind == subscribeStep {
@@ -156,7 +157,7 @@ func twice(x *transit) error {
 	return errors.Join(x.carryOut(x.ctx), x.carryOut(x.ctx))
 }
 
-// unsure removes the lease from a grant, like a store that can't say whether the grant is still in
+// unsure removes the lease from a grant, like a store that can't tell whether the grant is still in
 // force.
 func unsure(x *transit) error {
 	x.f.mu.Lock()
@@ -165,7 +166,7 @@ func unsure(x *transit) error {
 	return x.carryOut(x.ctx)
 }
 
-// before calls other, which changes the store, before the step.
+// before returns a fault that calls other, which changes the store, and then carries the step out.
 func before(other func()) fault {
 	return func(x *transit) error {
 		other()
@@ -173,8 +174,8 @@ func before(other func()) fault {
 	}
 }
 
-// after calls other, which changes the store, after the step and before the client receives the
-// answer.
+// after returns a fault that carries the step out, and then calls other, which changes the store,
+// before the client receives the answer.
 func after(other func()) fault {
 	return func(x *transit) error {
 		err := x.carryOut(x.ctx)
@@ -188,7 +189,7 @@ type rule struct {
 	f     *faultyBackend
 	which which
 	what  fault
-	left  int // number of further steps that the fault hits; negative: all
+	left  int // number of steps that the fault may still hit; negative: no limit
 	hit   int
 }
 
@@ -211,12 +212,12 @@ func (r *rule) hits() int {
 // side of the contract in package backend.
 type faultyBackend struct {
 	inner       backend.Backend
-	opened      backend.Session // the session that was opened last, without faults
+	opened      backend.Session // the last session that was opened, without faults
 	hideNotify  bool
 	hideBatches bool
-	// the maximum number of locks on a page of List; 0: as many as the client asks for
+	// maximum number of locks on a page of List; 0: as many as the client asks for
 	page  int
-	ended chan struct{} // closed at the end of the case, to end all faults that hang
+	ended chan struct{} // closed when the case ends, which ends all faults that hang
 	late  sync.WaitGroup
 
 	mu      sync.Mutex
@@ -226,8 +227,8 @@ type faultyBackend struct {
 	deaf    bool  // drops wake-ups and grants
 	subs    map[string]int
 	given   map[string]bool // owners that were released
-	permits map[string]int  // number of permits that each owner has asked for
-	// the case has no re-entries, so a released owner must not be used again
+	permits map[string]int  // number of permits that each owner asked for
+	// the case has no re-entries, so no owner may be used again after its release
 	plain    bool
 	closed   bool
 	breaches []string
@@ -244,10 +245,10 @@ func newFaults(inner backend.Backend) *faultyBackend {
 	}
 }
 
-// on applies a fault to every selected step that no earlier rule takes.
+// on applies a fault to all later steps that match, unless an earlier rule applies to them.
 func (f *faultyBackend) on(w which, what fault) *rule { return f.next(-1, w, what) }
 
-// next applies a fault to the next n selected steps.
+// next applies a fault to the next n steps that match.
 func (f *faultyBackend) next(n int, w which, what fault) *rule {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -256,7 +257,7 @@ func (f *faultyBackend) next(n int, w which, what fault) *rule {
 	return r
 }
 
-// steps returns the selected steps that were sent.
+// steps returns the steps that were sent and match w.
 func (f *faultyBackend) steps(w which) []sentStep {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -269,7 +270,7 @@ func (f *faultyBackend) steps(w which) []sentStep {
 	return found
 }
 
-// count returns the number of selected steps that were sent.
+// count returns the number of steps that were sent and match w.
 func (f *faultyBackend) count(w which) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -282,7 +283,7 @@ func (f *faultyBackend) count(w which) int {
 	return n
 }
 
-// underWay returns the number of selected steps that were sent and aren't answered yet.
+// underWay returns the number of steps that match w and haven't been answered yet.
 func (f *faultyBackend) underWay(w which) (n int) {
 	for _, s := range f.steps(w) {
 		if !s.answered {
@@ -301,7 +302,7 @@ func (f *faultyBackend) kinds() []stepKind {
 	return kinds
 }
 
-// owner returns the owner of the last acquisition of a name.
+// owner returns the owner in the last request to acquire a name.
 func (f *faultyBackend) owner(name string) string {
 	steps := f.steps(which{kind: acquireStep, name: name})
 	if len(steps) == 0 {
@@ -310,14 +311,14 @@ func (f *faultyBackend) owner(name string) string {
 	return steps[len(steps)-1].owner
 }
 
-// dies makes all later steps hang, and drops wake-ups and grants, as if the client's process had
-// died.
+// dies makes all later steps hang, and drops notifications and grants, as if the client's process
+// had died.
 func (f *faultyBackend) dies() {
 	f.on(which{}, hangsPolitely)
 	f.swallow(true)
 }
 
-// swallow sets whether wake-ups and grants are dropped.
+// swallow sets whether notifications and grants are dropped.
 func (f *faultyBackend) swallow(on bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -338,7 +339,7 @@ func (f *faultyBackend) batchSizes() []int {
 	return append([]int(nil), f.batches...)
 }
 
-// end ends all faults that hang, and waits for the late steps.
+// end ends all faults that hang, and waits for late steps to be carried out.
 func (f *faultyBackend) end() {
 	f.mu.Lock()
 	over := f.rules
@@ -363,7 +364,7 @@ func (f *faultyBackend) breach(format string, args ...any) {
 	}
 }
 
-// begin records a step and returns its fault, or nil.
+// begin records a step and returns the fault to apply to it, or nil.
 func (f *faultyBackend) begin(ctx context.Context, s *sentStep) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -388,7 +389,7 @@ func (f *faultyBackend) begin(ctx context.Context, s *sentStep) fault {
 	return nil
 }
 
-// check records a breach if the client must not send this step. f.mu is held.
+// check records a breach of the contract if the client must not send this step. f.mu is held.
 func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 	if s.name == "" && s.kind != listStep {
 		f.breach("%v without a name", s.kind)
@@ -410,14 +411,14 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 		f.breach("%v of %q for %v", s.kind, s.owners, s.lease)
 	case s.kind == acquireStep && s.permits > 0:
 		f.permits[s.owner] = s.permits
-	// a late acquisition of this owner may follow: see below
+	// allowed, because a late acquisition by this owner may follow: see below
 	case s.kind == releaseStep && f.permits[s.owner] == 0:
 	case (s.kind == releaseStep || s.kind == renewStep) && s.permits != f.permits[s.owner]:
 		f.breach("%v of %d permits by %q, which has acquired %d", s.kind, s.permits, s.owner,
 			f.permits[s.owner])
 	}
-	// An acquisition whose context has ended may follow the release, since a call that has left may
-	// still send its request.
+	// An acquisition whose context has ended may follow the release, because its request may be
+	// sent after the call has returned.
 	if s.kind == acquireStep && f.plain && f.given[s.owner] && ctx.Err() == nil {
 		f.breach("%s was released, and is used again", s.owner)
 	}
@@ -426,7 +427,7 @@ func (f *faultyBackend) check(ctx context.Context, s *sentStep) {
 	}
 }
 
-// through sends a step, unless a fault takes it.
+// through sends a step to the store, or applies the fault that was set for it.
 func through[Req, Res any](
 	ctx context.Context, f *faultyBackend, s *sentStep, req Req, do func(
 		context.Context, Req,
@@ -483,7 +484,7 @@ func (f *faultyBackend) Open() backend.Session {
 	if f.hideBatches {
 		s.can.BatchRenewer, s.can.Batcher = nil, nil
 	}
-	s.can.Steps = backend.StepsMayHang // even if the store's steps don't hang, the faults may
+	s.can.Steps = backend.StepsMayHang // the faults may hang even if the store's steps don't
 	return s
 }
 
@@ -491,7 +492,7 @@ func (f *faultyBackend) Open() backend.Session {
 func (f *faultyBackend) Limits() backend.Limits { return f.inner.Limits() }
 
 // A faultySession is a session of a faultyBackend. It has the methods of most capabilities, but
-// reports only those that the store has.
+// reports only the capabilities of the store.
 type faultySession struct {
 	f         *faultyBackend
 	inner     backend.Session
@@ -619,7 +620,7 @@ func (n faultyNotifier) Subscribe(
 	sub, err := through(ctx, f, &sentStep{kind: subscribeStep, name: req.Name}, req,
 		n.inner.Subscribe)
 	if err != nil {
-		if sub != nil { // the reply was lost, but the subscription is open
+		if sub != nil { // the reply is lost, but the subscription is open
 			sub.Close()
 		}
 		return nil, err
@@ -628,8 +629,8 @@ func (n faultyNotifier) Subscribe(
 	return &faultySubscription{f, req.Name, sub}, nil
 }
 
-// grant passes a grant on to the client, unless a fault takes it. A fault that hangs blocks neither
-// the store nor other grants.
+// grant passes a grant on to the client, or applies the fault that was set for it. A fault that
+// hangs blocks neither the store nor other grants.
 func (f *faultyBackend) grant(name string, g backend.Grant, granted func(backend.Grant)) {
 	s := &sentStep{kind: grantStep, name: name, owner: g.Owner, lease: g.Lease}
 	carryOut := func(context.Context) error {
@@ -671,7 +672,7 @@ func (s *faultySubscription) Close() {
 	s.f.subscribed(s.name, -1)
 }
 
-// RenewBatch sends requests without a fault in one batch, and requests with a fault individually.
+// RenewBatch sends the requests without a fault in one batch, and the others individually.
 func (s *faultySession) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {
@@ -681,7 +682,7 @@ func (s *faultySession) RenewBatch(
 	throughTogether(ctx, s.f, reqs, renewal, s.inner.Renew, s.bare.BatchRenewer.RenewBatch, answer)
 }
 
-// AcquireBatch and ReleaseBatch treat faults as RenewBatch does.
+// AcquireBatch and ReleaseBatch apply faults as RenewBatch does.
 func (s *faultySession) AcquireBatch(
 	ctx context.Context, reqs []backend.AcquireRequest, answer func(
 		int, backend.AcquireResult, error,
@@ -699,8 +700,7 @@ func (s *faultySession) ReleaseBatch(
 	throughTogether(ctx, s.f, reqs, release, s.inner.Release, s.bare.Batcher.ReleaseBatch, answer)
 }
 
-// throughTogether sends the steps of a batch: those without a fault in one batch, and the others
-// individually.
+// throughTogether sends the steps without a fault in one batch, and the others individually.
 func throughTogether[Req, Res any](
 	ctx context.Context, f *faultyBackend, reqs []Req, noted func(Req) *sentStep,
 	one func(context.Context, Req) (Res, error), batch func(

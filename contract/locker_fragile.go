@@ -15,8 +15,8 @@ var fragileLockerCases = []testCase{
 		tags: differs, run: locker(breakingConnection)},
 }
 
-// breakingConnection repeats some calls, each time with a fault that hits a different one of their
-// requests. Leases are long, so that the case notices holds that are left behind.
+// breakingConnection repeats some calls. Each time a fault hits a different one of their requests.
+// Leases are long, so that the case notices holds that are left behind.
 func breakingConnection(l *lab) {
 	l.skipWithout(l.store.Fragile != nil, "Fragile")
 	back, strike := l.store.Fragile()
@@ -43,8 +43,7 @@ var fragileLineCases = []testCase{
 		run:  ofKind(backend.Fair, breakingLine)},
 }
 
-// breakingLine repeats a wait in line, each time with a fault that hits a different one of its
-// requests.
+// breakingLine repeats a wait in line. Each time a fault hits a different one of its requests.
 func breakingLine(l *lab) {
 	l.skipWithout(l.store.Fragile != nil, "Fragile")
 	back, strike := l.store.Fragile()
@@ -73,7 +72,7 @@ func breakingLine(l *lab) {
 }
 
 // tryOnce calls TryLock and, if that acquires the lock, unlocks. No other party holds the lock, so
-// TryLock may fail, but must not report that someone else holds it.
+// TryLock may fail, but must not report that the lock is held.
 func (l *lab) tryOnce(p *process, name string) {
 	l.Helper()
 	lk := p.Locker(name)
@@ -86,7 +85,7 @@ func (l *lab) tryOnce(p *process, name string) {
 	l.eventuallyFree(name)
 }
 
-// nest locks three times and unlocks three times.
+// nest locks three times with one owner, and unlocks three times.
 func (l *lab) nest(p, q *process, name string) {
 	l.Helper()
 	lk, ctx := p.Locker(name), l.ctxOf()

@@ -224,7 +224,7 @@ func nestedHolds(l *lab) {
 	l.wantFree("x", "in the end")
 	l.wantFree("y", "in the end")
 
-	// WithOwner inside a Do takes precedence over the hold of the Do.
+	// WithOwner inside Do takes precedence over the hold of that Do.
 	l.noError(x.Do(l.ctx, func(ctx context.Context) error {
 		_, err := x.Acquire(dlock.WithOwner(ctx, dlock.NewOwner()), dlock.Wait(0))
 		l.wantError(err, "Acquire by an owner that is named within a Do", dlock.ErrNotAcquired)

@@ -15,7 +15,7 @@ import (
 var kindLockerCases = slices.Concat(fencedLockerCases, sharedNameCases, rwLockerCases,
 	tag(InLine, fairLockerCases), tag(InLine, fragileLineCases), semaphoreCases, sideCases)
 
-// ofKind turns a function of a lab for this kind of lock into a case.
+// ofKind returns a case that runs a function with a lab for the given kind of lock.
 func ofKind(k backend.Kind, run func(*lab)) func(*env) {
 	return func(e *env) {
 		if lengthens(k) {
@@ -27,14 +27,14 @@ func ofKind(k backend.Kind, run func(*lab)) func(*env) {
 	}
 }
 
-// as returns the lab for another kind of lock.
+// as returns a copy of the lab for another kind of lock.
 func (l *lab) as(k backend.Kind) *lab {
 	e := *l.env
 	e.kind = k
 	return &lab{&e, l.other}
 }
 
-// as returns the process for another kind of lock.
+// as returns the same process for another kind of lock.
 func (p *process) as(k backend.Kind) *process { return &process{p.Client, p.faultyBackend, k} }
 
 var fencedLockerCases = []testCase{
@@ -290,7 +290,7 @@ func nameTwice(l *lab) {
 	}
 }
 
-// plainStore is a store that has plain locks only.
+// A plainStore is a store that supports plain locks only.
 type plainStore struct{ backend.Backend }
 
 func (st plainStore) Limits() backend.Limits {
@@ -375,10 +375,10 @@ func kindMissing(l *lab) {
 	l.wantFree("b", "after that")
 }
 
-// A pair is written, one field after the other, by holders of the write lock, and read by holders
-// of the read lock.
+// A pair has two fields, which holders of the write lock set one after the other. Holders of the
+// read lock must always see them equal.
 type pair struct {
-	// for the race detector, which doesn't see that the distributed lock orders readers and writers
+	// for the race detector, which doesn't see that the distributed lock orders the accesses
 	mu   sync.Mutex
 	x, y int
 }

@@ -15,26 +15,26 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A lab is the environment of a case for a Locker: an env, and a session of another process that
+// A lab is the environment of a case for a Locker: an env, and a session with which another process
 // reads and changes the store.
 type lab struct {
 	*env
 	other backend.Session
 }
 
-// locker turns a function of a lab into a case.
+// locker returns a case that runs a function with a new lab.
 func locker(run func(*lab)) func(*env) {
 	return func(e *env) { run(&lab{e, e.session()}) }
 }
 
-// A process is a client of the store, with a faultyBackend in between.
+// A process is a client of the store, with a faultyBackend between the two.
 type process struct {
 	*dlock.Client
 	*faultyBackend
 	kind backend.Kind
 }
 
-// Locker returns a Locker for the kind of lock that the case is run for.
+// Locker returns a Locker for the kind of lock that the case tests.
 func (p *process) Locker(name string) *dlock.Locker { return lockerOf(p.Client, p.kind, name) }
 
 func lockerOf(c *dlock.Client, k backend.Kind, name string) *dlock.Locker {
@@ -52,8 +52,8 @@ func lockerOf(c *dlock.Client, k backend.Kind, name string) *dlock.Locker {
 	}
 }
 
-// process returns a client. In real time its lease doesn't expire during the case. The client is
-// closed when the case ends.
+// process returns a client, which is closed when the case ends. In real time its lease doesn't
+// expire during the case.
 func (l *lab) process(opts ...dlock.Option) *process {
 	l.Helper()
 	return l.processOn(newFaults(l.store.Backend()), opts...)
@@ -87,7 +87,7 @@ func (l *lab) processOn(f *faultyBackend, opts ...dlock.Option) *process {
 	return p
 }
 
-// calm returns a lease for cases in which leases play no part.
+// calm returns a lease for cases that don't depend on leases.
 func (l *lab) calm() time.Duration {
 	if l.h.Virtual {
 		return l.lease()
@@ -95,8 +95,8 @@ func (l *lab) calm() time.Duration {
 	return l.longLease()
 }
 
-// brisk returns a lease that is renewed during the case. In real time it is longer than the one
-// that lease returns, because a renewal may be slow on a busy machine.
+// brisk returns a lease for cases in which it is renewed. In real time it is longer than the one
+// that lease returns, because renewals may be slow on a busy machine.
 func (l *lab) brisk() time.Duration {
 	if l.h.Virtual {
 		return l.lease()
@@ -104,8 +104,8 @@ func (l *lab) brisk() time.Duration {
 	return l.legal(2500 * time.Millisecond)
 }
 
-// settle waits until goroutines have done their work. In a bubble the wait is exact. In real time
-// it is a guess, so a case must not fail because the wait was too short.
+// settle waits until other goroutines have done their work. In a bubble the wait is exact. In real
+// time it is a guess, so a case must not fail because the wait was too short.
 func (l *lab) settle() {
 	if l.h.Virtual {
 		synctest.Wait()
@@ -114,7 +114,7 @@ func (l *lab) settle() {
 	time.Sleep(20 * time.Millisecond)
 }
 
-// A call is a function that runs in its own goroutine.
+// A call is a function call in its own goroutine.
 type call struct {
 	lab  *lab
 	what string
@@ -122,7 +122,8 @@ type call struct {
 	err  error
 }
 
-// start calls f in another goroutine, so f must not use the test. [call.result] returns its error.
+// start calls f in another goroutine, so f must not use the testing.T. The error of f is returned
+// by [call.result].
 func (l *lab) start(what string, f func() error) *call {
 	c := &call{lab: l, what: what, done: make(chan struct{})}
 	go func() {
@@ -160,7 +161,7 @@ func (c *call) ok() {
 	c.lab.noError(c.result(), c.what)
 }
 
-// waits fails the test if the call has returned.
+// waits fails the test if the call has already returned.
 func (c *call) waits() {
 	c.lab.Helper()
 	c.lab.settle()
@@ -206,7 +207,7 @@ func (l *lab) tryLock(lk *dlock.Locker, opts ...dlock.AcquireOption) bool {
 	return ok
 }
 
-// lock acquires, and unlock releases. They fail the test on an error.
+// lock calls LockContext, and unlock calls UnlockContext. They fail the test on an error.
 func (l *lab) lock(lk *dlock.Locker, opts ...dlock.AcquireOption) {
 	l.Helper()
 	l.noError(lk.LockContext(l.ctx, opts...), "LockContext")
@@ -217,7 +218,7 @@ func (l *lab) unlock(lk *dlock.Locker) {
 	l.noError(lk.UnlockContext(l.ctx), "UnlockContext")
 }
 
-// pass locks and unlocks, like code that has only a sync.Locker.
+// pass locks and unlocks lk, like code that knows only sync.Locker.
 func pass(lk sync.Locker) {
 	lk.Lock()
 	defer lk.Unlock()
@@ -251,7 +252,8 @@ func (l *lab) look(name, owner string) backend.LookResult {
 	if owner == "" || !l.store.OwnersApart {
 		return res
 	}
-	for _, f := range l.clients { // with OwnersApart only the owner's own session knows its hold
+	// with OwnersApart, only the owner's own session knows about its hold
+	for _, f := range l.clients {
 		if own, err := f.opened.Look(l.ctx, req); err == nil && own.Count > 0 {
 			return own
 		}
@@ -263,8 +265,8 @@ func (l *lab) look(name, owner string) backend.LookResult {
 func (l *lab) wantFree(name, when string) {
 	l.Helper()
 	if l.kind == backend.Fair {
-		// A KeepPlaces that arrives late may name a waiter that already has the lock. The client
-		// removes such a place at once.
+		// A late KeepPlaces may name a waiter that already has the lock. The client removes that
+		// waiter's place at once.
 		if !l.h.Virtual {
 			l.eventuallyFree(name)
 			return
@@ -300,7 +302,7 @@ func (l *lab) vanish(name string) {
 	}
 }
 
-// keeper returns the kind of lock with which another process excludes the case's own kind.
+// keeper returns the kind of lock that another process takes to exclude the kind under test.
 func (l *lab) keeper() backend.Kind {
 	if l.kind == backend.Read {
 		return backend.Write
@@ -308,7 +310,7 @@ func (l *lab) keeper() backend.Kind {
 	return l.kind
 }
 
-// take acquires a lock for another process, with a lease that doesn't expire.
+// take acquires the lock for another process, with a lease that doesn't expire during the case.
 func (l *lab) take(name, owner string) {
 	l.Helper()
 	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{
@@ -320,7 +322,8 @@ func (l *lab) take(name, owner string) {
 	}
 }
 
-// give releases the other process's lock. Because a fault may call it, it returns an error.
+// give releases the lock that take acquired for another process. It returns an error because it may
+// be called by a fault.
 func (l *lab) give(name, owner string) error {
 	res, err := l.other.Release(context.WithoutCancel(l.ctx), backend.ReleaseRequest{
 		Kind: l.keeper(), Name: name, Owner: owner, Lease: l.longLease(),
@@ -357,7 +360,7 @@ func (l *lab) eventuallyOver(what string, c <-chan struct{}) {
 	}
 }
 
-// took fails the test unless the time since begin is exactly want. In real time it does nothing.
+// took fails the test unless the time since begin is exactly want. It checks nothing in real time.
 func (l *lab) took(begin time.Time, want time.Duration, what string) {
 	l.Helper()
 	if got := time.Since(begin); l.h.Virtual && got != want {
@@ -365,8 +368,8 @@ func (l *lab) took(begin time.Time, want time.Duration, what string) {
 	}
 }
 
-// tookBetween fails the test unless the time since begin is between from and to. It is for times
-// with jitter. In real time only the lower bound counts.
+// tookBetween fails the test unless the time since begin is between from and to. It is for waits
+// with jitter. In real time it checks only the lower bound.
 func (l *lab) tookBetween(begin time.Time, from, to time.Duration, what string) {
 	l.Helper()
 	got := time.Since(begin)
@@ -383,7 +386,7 @@ type presence struct {
 	visits int
 }
 
-// enter and leave are called by holders of the lock.
+// enter and leave are called by each holder of the lock.
 func (p *presence) enter(who string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -407,7 +410,7 @@ func (p *presence) check() error {
 	return p.clash
 }
 
-// beliefs records the periods, on one clock, during which a holder could rely on the lock.
+// beliefs records the periods during which each holder could rely on the lock.
 type beliefs struct {
 	mu    sync.Mutex
 	begin time.Time
@@ -419,7 +422,8 @@ type span struct {
 	from, to time.Duration // at both moments the hold was valid
 }
 
-// hold does the work of a holder. valid reports whether the holder may still rely on the lock.
+// hold does the work of a holder. The function valid reports whether the holder may still rely on
+// the lock.
 func (b *beliefs) hold(who string, valid func() bool, work func()) {
 	now := func() time.Duration { return time.Since(b.begin) }
 	s := span{who: who, from: now()}
@@ -428,7 +432,8 @@ func (b *beliefs) hold(who string, valid func() bool, work func()) {
 	}
 	s.to = s.from
 	work()
-	if at := now(); valid() { // at was read before the check, so the hold was valid at that time
+	// at was read before valid was called, so the hold was still valid then
+	if at := now(); valid() {
 		s.to = at
 	}
 	b.mu.Lock()

@@ -10,13 +10,13 @@ import (
 )
 
 // A ledger counts the acquiring calls and the holds that a client's trace reports. Each hold must
-// end once.
+// end exactly once.
 type ledger struct {
 	mu    sync.Mutex
 	calls int // acquiring calls under way
-	// The number of holds that haven't ended, by name and holder. One hold in the store may
-	// correspond to several holds of the client. The number is negative for a moment if a hold ends
-	// at once and its end is reported before its beginning.
+	// The number of current holds, by name and holder. One hold in the store may correspond to
+	// several holds of the client. If the end of a hold is reported before its beginning, the
+	// number is negative for a moment.
 	holds  map[string]int
 	losses []*dlock.Loss
 	wrong  []string
@@ -24,7 +24,7 @@ type ledger struct {
 
 func newLedger() *ledger { return &ledger{holds: make(map[string]int)} }
 
-// trace returns an option that connects the client's trace to the ledger.
+// trace returns an option that makes the client report to the ledger.
 func (x *ledger) trace() dlock.Option {
 	return dlock.WithTrace(&dlock.Trace{
 		AcquireStart: func(ctx context.Context, e dlock.AcquireStart) context.Context {
@@ -94,7 +94,7 @@ func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
 	return losses
 }
 
-// settled returns what is wrong with the counts of a closed client.
+// settled returns the errors in the counts of a client that has been closed.
 func (x *ledger) settled() (wrong []string) {
 	x.note(func() {
 		wrong = append(wrong, x.wrong...)
@@ -106,7 +106,7 @@ func (x *ledger) settled() (wrong []string) {
 	return wrong
 }
 
-// settles waits until the counts are right, and returns what is still wrong after 30 s. It waits
+// settles waits up to 30 s until the counts are right, and returns the errors that remain. It waits
 // because calls may return a moment after Close.
 func (x *ledger) settles() (wrong []string) {
 	for begin := time.Now(); time.Since(begin) < 30*time.Second; time.Sleep(10 * time.Millisecond) {

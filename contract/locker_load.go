@@ -26,7 +26,7 @@ func counter(l *lab) {
 	count, want := 0, 0
 	while := time.Hour
 	if !l.h.Virtual {
-		while = 5 * time.Second // the store may be slow, so fewer increments are enough
+		while = 5 * time.Second // the store may be slow, so accept fewer increments
 	}
 	begin := time.Now()
 	type user struct {
@@ -96,8 +96,8 @@ func counter(l *lab) {
 	l.eventuallyFree("a")
 }
 
-// manyHolds acquires as many locks as it can in a limited time, because some stores are slow and
-// carry out one step after another.
+// manyHolds acquires as many locks as it can in a limited time. It has a limit because some stores
+// are slow, and carry out steps one after another.
 func manyHolds(l *lab) {
 	const least = 20
 	holds, while, lease := 10_000, time.Hour, l.lease()
@@ -113,7 +113,7 @@ func manyHolds(l *lab) {
 		lks = append(lks, lk)
 	}
 	holds = len(lks)
-	// a renewal may have a goroutine for a moment
+	// a goroutine may exist for a moment while a hold is renewed
 	l.eventually("held locks have no goroutine each", func() bool {
 		return runtime.NumGoroutine()-before <= max(holds/10, least/2)
 	})

@@ -25,7 +25,7 @@ var holderCases = []testCase{
 		tags: differs | forReaders, run: locker(locksOfStore)},
 }
 
-// sideCases test the reported holders of a lock that several parties may hold.
+// sideCases test the reports about locks that several parties may hold at once.
 var sideCases = []testCase{
 	{name: "the holders of a read-write lock",
 		rule: "are listed by both sides, and readers that share a hold count as one",
@@ -46,7 +46,7 @@ var reasonCases = []testCase{
 		tags: forReaders, run: locker(lossReasons)},
 }
 
-// needInspector skips the case for stores that can't name holders.
+// needInspector skips the case for stores that can't report holders.
 func (l *lab) needInspector() {
 	l.Helper()
 	l.skipWithout(backend.CapabilitiesOf(l.other).Inspector != nil, "backend.Inspector")
@@ -82,8 +82,8 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder fails the test unless the process that holds h and each of the askers see h as the
-// lock's only holder, with this count.
+// wantHolder fails the test unless has and all askers report h as the lock's only holder, with this
+// count.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {
@@ -103,7 +103,7 @@ func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, as
 	}
 }
 
-// alike reports whether two reports, possibly from different times, are about the same holder.
+// alike reports whether two reports, possibly made at different times, describe the same holder.
 func alike(a, b dlock.Holder) bool {
 	a.Remaining, b.Remaining = 0, 0
 	return a == b
@@ -155,7 +155,7 @@ func holderOfLock(l *lab) {
 	l.wantError(err, "Inspect of an empty name")
 }
 
-// ended returns a context that has already ended.
+// ended returns a context that is already canceled.
 func ended() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -196,7 +196,7 @@ func locksOfStore(l *lab) {
 			l.Errorf("Locks(%q) are %q; want %q", prefix, got, want)
 		}
 	}
-	for range p.Locks(l.ctx, "") { // Locks must stop when the loop ends early
+	for range p.Locks(l.ctx, "") { // Locks must stop when the loop is left early
 		break
 	}
 	l.release(holds["jobs/2"])
@@ -325,7 +325,7 @@ func lossReasons(l *lab) {
 			l.take(name, "other:1")
 		}
 	}, reasons: []dlock.LossReason{dlock.LossTaken}, by: "other:1"}
-	if !knows || l.kind == backend.Permits { // a loss of permits names no other owner
+	if !knows || l.kind == backend.Permits { // for permits, a loss doesn't name another owner
 		taken.reasons, taken.by = []dlock.LossReason{dlock.LossGone}, ""
 	}
 	l.struck(p, told, map[string]doom{
@@ -359,14 +359,14 @@ func lossReasons(l *lab) {
 			strike:  func(string) { once.Do(l.store.Wipe) },
 			reasons: []dlock.LossReason{dlock.LossGone},
 		}
-		if !l.h.Virtual { // a store may be away for longer than the lease
+		if !l.h.Virtual { // the store may be unavailable for longer than the lease
 			wiped.reasons = append(wiped.reasons, dlock.LossExpired)
 		}
 		l.struck(p, told, map[string]doom{"wiped": wiped})
 	}
 }
 
-// forces makes a client force-release a lock, or permits.
+// forces makes a client force-release a lock, or a semaphore's permits.
 func (l *lab) forces(p *process, name string) (forced bool) {
 	l.Helper()
 	var err error
@@ -389,7 +389,7 @@ func (l *lab) gets(p *process, name string, opts ...dlock.AcquireOption) *dlock.
 }
 
 // struck acquires two locks for each doom: one with Acquire and, except for permits, one with a
-// plain Locker. It applies each doom, and then checks the reports of the losses.
+// plain Locker. Then it applies each doom, and checks how the losses are reported.
 func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	l.Helper()
 	holds, plain, began := make(map[string]*dlock.Hold), make(map[string]*dlock.Locker), time.Now()
@@ -413,8 +413,8 @@ func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	for name, d := range dooms {
 		l.mourn(p, told, holds[name], d, began)
 		if lk := plain[name]; lk != nil {
-			// The loss contains the new holder's name only once the store has reported it. So the
-			// case waits for the Trace before it unlocks.
+			// A loss names the new holder only once the store has reported it. So wait for the
+			// Trace before the unlock.
 			l.eventually(lk.Name()+": a Trace is told", func() bool {
 				return len(told.lossesOf(lk.Name())) > 0
 			})
@@ -432,7 +432,7 @@ func (l *lab) struck(p *process, told *ledger, dooms map[string]doom) {
 	}
 }
 
-// mourn checks the reports about a hold that gets lost.
+// mourn checks what is reported about a hold that is lost.
 func (l *lab) mourn(p *process, told *ledger, h *dlock.Hold, d doom, began time.Time) {
 	l.Helper()
 	name := h.Name()

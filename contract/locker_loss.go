@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// lossCases test renewals, and the loss of a lock.
+// lossCases test renewals and the loss of a lock.
 var lossCases = []testCase{
 	{name: "a late unlock after loss frees nobody",
 		rule: "it returns ErrLost, and the next holder keeps the lock",
@@ -61,7 +61,7 @@ var lossCases = []testCase{
 		tags: Essential | differs | forReaders | readersDiffer, run: locker(wiped)},
 }
 
-// lateUnlock is about a bug of etcd's Mutex: its Unlock returns nil after the lease was revoked.
+// lateUnlock covers a bug of etcd's Mutex: Unlock returns nil although the lease was revoked.
 func lateUnlock(l *lab) {
 	p, q := l.process(), l.process()
 	for name, how := range map[string]dlock.AcquireOption{
@@ -90,7 +90,7 @@ func lateUnlock(l *lab) {
 			l.unlock(next)
 		}
 	}
-	// Unlock, which returns no error, doesn't panic if the hold was lost.
+	// Unlock returns no error, and must not panic if the hold was lost.
 	lk := p.Locker("a")
 	l.lock(lk, dlock.FixedLease(l.shortLease()))
 	l.eventuallyOver("the lock is lost", lk.Lost(l.ctx))
@@ -124,7 +124,7 @@ func lostChannel(l *lab) {
 	if !isOver(lk.Lost(l.ctx)) {
 		l.Error("Lost after the unlock is open")
 	}
-	// Lost may also be called after the loss.
+	// Lost also works when it is first called after the loss.
 	l.lock(lk, dlock.FixedLease(l.shortLease()))
 	l.sleep(l.shortLease())
 	if !isOver(lk.Lost(l.ctx)) {
@@ -150,7 +150,7 @@ func lostOrNotHeld(l *lab) {
 	err = lk.UnlockContext(ctx)
 	l.wantError(err, "an unlock more than ten leases after the loss", dlock.ErrNotHeld)
 	l.not(err, "an unlock more than ten leases after the loss", dlock.ErrLost)
-	// A Locker knows of its lost hold until it is unlocked, however long that takes.
+	// A Locker remembers a lost hold until it is unlocked, however long that takes.
 	l.wantError(plain.UnlockContext(l.ctx), "the unlock of a Locker", dlock.ErrLost)
 	l.wantError(plain.UnlockContext(l.ctx), "its second unlock", dlock.ErrNotHeld)
 }
@@ -173,8 +173,8 @@ func fixedLease(l *lab) {
 	l.wantError(lk.UnlockContext(l.ctx), "the unlock", dlock.ErrLost)
 }
 
-// watched looks for two bugs of other libraries. In redis/rueidis#923 renewals drift by the sum of
-// all delays. In redisson/redisson#7272 renewals go on after the unlock.
+// watched covers two bugs of other libraries. In redis/rueidis#923 renewals drift by the sum of all
+// delays. In redisson/redisson#7272 renewals continue after the unlock.
 func watched(l *lab) {
 	lease := l.brisk()
 	p := l.process(dlock.WithLease(lease))
@@ -198,8 +198,8 @@ func watched(l *lab) {
 				lease)
 		}
 	}
-	// There are three renewals in each lease. The bounds leave some room, because the client moves
-	// renewals to common times to send them in batches.
+	// A hold is renewed three times per lease. The bounds leave some room, because the client
+	// shifts renewals in order to send them in batches.
 	leases := int(length / lease)
 	if n := p.count(which{kind: renewStep, name: "a"}); n < 2*leases ||
 		l.h.Virtual && n > 5*leases {
@@ -225,7 +225,7 @@ func watched(l *lab) {
 	}
 }
 
-// renewalHiccup is about hashicorp/consul#830, where one failed request counts as a loss, and about
+// renewalHiccup covers hashicorp/consul#830, where a single failed request counts as a loss, and
 // cozy/cozy-stack#4911.
 func renewalHiccup(l *lab) {
 	lease := l.brisk()
@@ -245,7 +245,7 @@ func renewalHiccup(l *lab) {
 		l.lock(lk)
 		holds = append(holds, hold{lk, p.next(2, which{kind: renewStep, name: name}, what)})
 	}
-	// The first renewal of this lock hangs. Meanwhile the client sends another one.
+	// The first renewal of this lock hangs, so the client must send another one.
 	open := make(chan struct{})
 	hung := p.Locker("hangs")
 	l.lock(hung)
@@ -310,7 +310,7 @@ func renewalsHang(l *lab) {
 	l.lock(lk)
 	l.eventuallyOver("the lock is lost", lk.Lost(l.ctx))
 	l.took(begin, lease-lease/100, "losing the lock")
-	close(open) // a late answer doesn't bring the hold back
+	close(open) // a late answer must not revive the hold
 	l.settle()
 	if !isOver(lk.Lost(l.ctx)) {
 		l.Error("a late answer brought a lost lock back")
@@ -318,8 +318,8 @@ func renewalsHang(l *lab) {
 	l.eventuallyFree("a")
 	l.wantError(lk.UnlockContext(l.ctx), "UnlockContext", dlock.ErrLost)
 
-	// Here the first renewal is answered, but late. The renewed lease counts from the moment at
-	// which the renewal was sent.
+	// Here the first renewal is answered late. The new lease counts from the time when the renewal
+	// was sent.
 	if l.h.Virtual {
 		slow := make(chan struct{})
 		q := l.process(dlock.WithLease(lease))
@@ -336,7 +336,8 @@ func renewalsHang(l *lab) {
 		l.wantError(lk.UnlockContext(l.ctx), "UnlockContext", dlock.ErrLost)
 	}
 
-	// Here the acquisition is answered late. Its lease counts from the moment at which it was sent.
+	// Here the acquisition is answered late. The lease counts from the time when the acquisition
+	// was sent.
 	slow := make(chan struct{})
 	q := l.process()
 	r := q.next(1, which{kind: acquireStep}, replyHangs(slow))
@@ -485,7 +486,7 @@ func doReturns(l *lab) {
 		l.Errorf("the cause inside Do is %v", err)
 	}
 	l.wantFree("a", "after Do")
-	// Calls of Do on one Locker compete for the lock, because each call is a party of its own.
+	// Concurrent calls of Do on one Locker compete for the lock like different parties.
 	var inside presence
 	var calls []*call
 	for range 5 {
@@ -527,7 +528,7 @@ func doLost(l *lab) {
 		if !errors.Is(context.Cause(child), dlock.ErrLost) {
 			l.Errorf("the cause of a context made from it is %v", context.Cause(child))
 		}
-		// The context of a Do whose hold has expired can't be used to lock again.
+		// When the hold of a Do has expired, its context can't be used to lock again.
 		l.eventuallyFree("a")
 		_, err := p.Locker("a").TryLock(context.WithoutCancel(ctx))
 		l.wantError(err, "TryLock with the context of a Do that is lost", dlock.ErrLost)
@@ -564,7 +565,7 @@ func doReleaseFails(l *lab) {
 	}
 }
 
-// lockAfterLoss is about hashicorp/consul#4902, where a lock can't be locked again after a loss.
+// lockAfterLoss covers hashicorp/consul#4902, where a lock can't be locked again after a loss.
 func lockAfterLoss(l *lab) {
 	p := l.process()
 	lk, ctx := p.Locker("a"), l.ctxOf()
@@ -586,7 +587,7 @@ func lockAfterLoss(l *lab) {
 	}
 }
 
-// cutOffWaiter is about etcd-io/etcd#19597, where a waiter whose session has expired returns only
+// cutOffWaiter covers etcd-io/etcd#19597, where a waiter whose session has expired returns only
 // when its predecessor leaves.
 func cutOffWaiter(l *lab) {
 	p := l.process()

@@ -192,7 +192,7 @@ func sharedPastLease(l *lab) {
 		return lk.LockContext(l.ctx)
 	})
 	l.eventuallyOver("the first hold is lost", lost)
-	l.sleep(2 * l.shortLease()) // time enough for second to acquire the lock
+	l.sleep(2 * l.shortLease()) // give second enough time to acquire the lock
 	second.waits()
 	l.wantFree("a", "while the first goroutine hasn't unlocked")
 	l.wantError(lk.UnlockContext(l.ctx), "the late unlock", dlock.ErrLost)
@@ -285,7 +285,7 @@ func twoLockers(l *lab) {
 	wait := l.start("the other Locker's LockContext", func() error {
 		return second.LockContext(l.ctx)
 	})
-	wait.ok() // succeeds when the lease has expired, although the first hasn't unlocked
+	wait.ok() // the lease has expired, although first hasn't unlocked
 	l.wantError(first.UnlockContext(l.ctx), "the late unlock", dlock.ErrLost)
 	l.wantHeld("a", "after the first Locker's late unlock")
 	if held, err := second.IsHeld(l.ctx); err != nil || !held {
@@ -329,7 +329,7 @@ func boundedWait(l *lab) {
 		l.Errorf("LockContext with Wait(0) asked %d times, want once", n)
 	}
 
-	// If the context ends before the Wait does, the error is that of the context.
+	// If the context ends before the wait does, the error is that of the context.
 	ctx, cancel := context.WithTimeout(l.ctx, wait)
 	defer cancel()
 	err = lk.LockContext(ctx, dlock.Wait(time.Hour))
@@ -438,7 +438,7 @@ func leaseLimits(l *lab) {
 	// faultyBackend checks that each request is within the store's limits.
 	whole := 7 * time.Millisecond
 	if !l.h.Virtual {
-		whole = 507 * time.Millisecond // an answer must arrive within the lease to count
+		whole = 507 * time.Millisecond // long enough for the answer to arrive within the lease
 	}
 	lease := whole + 300*time.Microsecond
 	lk := p.Locker("a")
@@ -610,8 +610,8 @@ func queries(l *lab) {
 }
 
 func numbers(l *lab) {
-	// Two clients have the same id, such as a host name that was given twice by mistake. Still
-	// neither may own the other's holds.
+	// Two clients have the same id, for example because a host name was given twice by mistake.
+	// Even so, neither may own the other's holds.
 	p := l.process(dlock.WithClientID("host"))
 	q := l.process(dlock.WithClientID("host"))
 	if p.ID() != "host" {

@@ -79,9 +79,9 @@ func atLeastEnds(l *lab) {
 	}
 }
 
-// atLeastOfAPeriod is about a job that runs once in each period, in one of two replicas. After a
-// run of one replica, the other replica must get the lock at the beginning of the next period. On a
-// busy machine this may fail in some periods, but not in eight.
+// atLeastOfAPeriod models a job that runs once in each period, in one of two replicas. After a run
+// in one replica, the other replica must get the lock at the beginning of the next period. On a
+// busy machine this may fail in some periods, but not in all eight.
 func atLeastOfAPeriod(l *lab) {
 	l.needKeeps()
 	p, q := l.process(), l.process()

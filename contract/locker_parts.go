@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// partCases test a store of several parts while one of them hangs.
+// partCases test a store with several parts while one of its parts hangs.
 var partCases = []testCase{
 	{name: "a hold while a part hangs",
 		rule: "stays with its holder while it is renewed, whichever part hangs",
@@ -28,7 +28,7 @@ var partCases = []testCase{
 		run:  locker(releaseBesideAPart)},
 }
 
-// eachPart calls f while each of the store's parts hangs in turn.
+// eachPart calls f once for each of the store's parts, while that part hangs.
 func (l *lab) eachPart(lease time.Duration, f func(name string)) {
 	l.Helper()
 	l.skipWithout(len(l.store.Parts) > 0, "Parts")
@@ -43,15 +43,15 @@ func (l *lab) eachPart(lease time.Duration, f func(name string)) {
 		f(fmt.Sprint("part ", i+1))
 		resume()
 		running = false
-		l.sleep(lease) // time for renewals to restore the holds in the part that hung
+		l.sleep(lease) // let renewals restore the holds in the part that hung
 		if l.Failed() {
 			l.FailNow()
 		}
 	}
 }
 
-// steady returns a lease that is longer than the delay that a hanging part causes. A store may have
-// to elect another leader first, which takes seconds.
+// steady returns a lease that outlasts the delay caused by a part that hangs. A store may have to
+// elect another leader first, which takes seconds.
 func (l *lab) steady() time.Duration {
 	if l.h.Virtual {
 		return l.lease()
@@ -59,8 +59,8 @@ func (l *lab) steady() time.Duration {
 	return l.legal(8 * time.Second)
 }
 
-// soon runs a function that must not wait for a poll. In a bubble it checks how long that takes. In
-// real time the function only has to return.
+// soon runs f, which must not have to wait for a poll. In a bubble soon checks how long f takes. In
+// real time f only has to return.
 func (l *lab) soon(what string, f func()) {
 	l.Helper()
 	begin := time.Now()
@@ -70,9 +70,9 @@ func (l *lab) soon(what string, f func()) {
 	}
 }
 
-// unlocks unlocks lk while a part of the store hangs, and reports whether the store has answered.
-// In real time there may be no answer, since electing another leader may take longer than an unlock
-// waits. Then the client continues the release in the background.
+// unlocks unlocks lk while a part of the store hangs, and reports whether the store answered. In
+// real time there may be no answer, because electing another leader may take longer than an unlock
+// waits. The client then continues the release in the background.
 func (l *lab) unlocks(lk *dlock.Locker) (answered bool) {
 	l.Helper()
 	err := lk.UnlockContext(l.ctx)
@@ -83,7 +83,7 @@ func (l *lab) unlocks(lk *dlock.Locker) (answered bool) {
 	return true
 }
 
-// unanswered reports whether err is the error of an unlock without an answer.
+// unanswered reports whether err, returned by an unlock, means that the store didn't answer.
 func (l *lab) unanswered(err error) bool {
 	return !l.h.Virtual && errors.Is(err, dlock.ErrUnavailable)
 }
@@ -151,7 +151,7 @@ func waiterBesideAPart(l *lab) {
 
 func releaseBesideAPart(l *lab) {
 	q := l.process()
-	l.eachPart(0, func(name string) { // no need to wait for holds that were there before
+	l.eachPart(0, func(name string) { // 0: no hold from an earlier round has to be restored
 		lk := q.Locker(name)
 		l.lock(lk)
 		l.soon(name+" hangs: a release, and the next", func() {
@@ -166,7 +166,7 @@ func releaseBesideAPart(l *lab) {
 		mine, its := p.Locker(name), q.Locker(name)
 		l.lock(mine)
 		resume := hang()
-		if !l.unlocks(mine) { // a closed client gives up its releases, so wait first
+		if !l.unlocks(mine) { // Close abandons releases, so wait for them first
 			l.eventually(name+" has given its lock back", func() bool {
 				res, err := l.other.Look(l.ctx, backend.LookRequest{Kind: l.kind, Name: name})
 				return err == nil && !res.Held

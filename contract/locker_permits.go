@@ -112,7 +112,7 @@ func (l *lab) noPermits(s *dlock.Semaphore, n int, when string) {
 	l.wantError(err, fmt.Sprintf("Acquire of %d, %s", n, when), dlock.ErrNotAcquired, dlock.ErrHeld)
 }
 
-// waitsFor starts a call that waits for permits, and then gives them back.
+// waitsFor starts a call that waits for n permits, and releases them once it has them.
 func (l *lab) waitsFor(s *dlock.Semaphore, n int) *call {
 	return l.start(fmt.Sprintf("a waiter for %d", n), func() error {
 		return s.Do(l.ctx, n, func(context.Context) error { return nil })
@@ -129,10 +129,10 @@ func (l *lab) available(s *dlock.Semaphore, want int, when string) {
 	}
 }
 
-// manyPermits is a limit that is never reached.
+// manyPermits is a limit that no case reaches.
 const manyPermits = 1000
 
-// out asks the store how many permits are taken.
+// out returns the number of permits that are taken in the store.
 func (l *lab) out(name string) int {
 	l.Helper()
 	res, err := l.other.Look(l.ctx, backend.LookRequest{
@@ -142,8 +142,8 @@ func (l *lab) out(name string) int {
 	return manyPermits - res.Available
 }
 
-// wantOut fails the test unless that many permits are taken in the store. eventuallyOut waits until
-// they are.
+// wantOut fails the test unless exactly want permits are taken in the store. eventuallyOut waits
+// until exactly want permits are taken.
 func (l *lab) wantOut(name string, want int, when string) {
 	l.Helper()
 	if n := l.out(name); n != want {
@@ -158,7 +158,7 @@ func (l *lab) eventuallyOut(name string, want int) {
 	})
 }
 
-// takePermits acquires permits for another process, and givePermits gives them back.
+// takePermits acquires permits for another process, and givePermits releases them.
 func (l *lab) takePermits(name, owner string, n, limit int, lease time.Duration) {
 	l.Helper()
 	req := backend.AcquireRequest{
@@ -410,7 +410,7 @@ func permitsWithin(l *lab) {
 			l.noError(second.Release(l.ctx), "Release")
 			l.wantOut(name, 1, "after that")
 		}
-		// The context of a Hold that has ended names no hold, so it can be used to acquire again.
+		// When a Hold has ended, its context refers to no hold, so it can be used to acquire again.
 		after := context.WithoutCancel(outer.Context())
 		l.release(outer)
 		h, err := s.Acquire(after, 4)
@@ -434,7 +434,8 @@ func permitsInTurn(l *lab) {
 	var mu sync.Mutex
 	var order []int
 	var calls []*call
-	// Every second waiter asks for all permits, so no two waiters have permits at the same time.
+	// Every second waiter asks for all permits, so no two waiters can have permits at the same
+	// time.
 	for i := range 8 {
 		n := 4
 		if i%2 == 1 {
@@ -456,17 +457,17 @@ func permitsInTurn(l *lab) {
 		l.settle()
 	}
 	for _, c := range calls {
-		c.waits() // although one permit is available, and some ask for one
+		c.waits() // even the calls for one permit must wait, although one is available
 	}
 	l.noPermits(s, 1, "while others of the client wait")
-	// another client doesn't have to wait for them
+	// another client's calls don't wait behind these
 	one := l.permits(l.process().Semaphore("a", 4), 1)
 	l.release(one)
 	l.givePermits("a", "other:1", 3)
 	for _, c := range calls {
 		c.ok()
 	}
-	// In real time, two calls that come one after the other may change places before they queue.
+	// In real time, two calls started one after the other may queue in the opposite order.
 	if l.h.Virtual && !slices.IsSorted(order) || len(order) != len(calls) || order[0] != 0 {
 		l.Errorf("the waiters got in in the order %v", order)
 	}
@@ -506,7 +507,7 @@ func permitsWait(l *lab) {
 		dlock.ErrHeld)
 	l.not(err, "Acquire whose context ends before its Wait", dlock.ErrNotAcquired)
 
-	// One permit is left, but a call that asks for two is ahead in the queue.
+	// One permit is left, but the call at the head of the queue asks for two.
 	long := l.waitsFor(s, 2)
 	l.eventually("it asks", func() bool {
 		return p.underWay(which{kind: acquireStep}) > 0 ||
@@ -569,7 +570,8 @@ func permitsHandedOn(l *lab) {
 	}
 	l.wantOut("a", 3, "after they were handed on")
 
-	// A call for another number of permits is handed nothing. It gets its permit from the store.
+	// A call for a different number of permits can't take part in the hand-over. It gets its permit
+	// from the store.
 	one := l.start("a waiter for another number", func() error {
 		h, err := s.Acquire(l.ctx, 1)
 		if err != nil {
@@ -741,7 +743,7 @@ func permitsOfTheDead(l *lab) {
 	p := l.process() // its lease plays no part
 	for _, deaf := range []bool{true, false} {
 		if !deaf && !l.h.Virtual {
-			continue // in real time no notification arrives in either case
+			continue // in real time no notification arrives either way
 		}
 		name := strconv.FormatBool(deaf)
 		p.swallow(deaf)
@@ -755,7 +757,7 @@ func permitsOfTheDead(l *lab) {
 			"the wait for permits of the dead")
 		l.release(one)
 	}
-	// Here a client dies. Its process is gone, and nothing renews its permits.
+	// Here a client's process dies, so nothing renews its permits.
 	p.swallow(false)
 	dying := l.process(dlock.WithLease(l.lease()))
 	l.permits(dying.Semaphore("a", 3), 1)
@@ -808,7 +810,7 @@ func permitsFixed(l *lab) {
 	two := l.permits(s, 2, dlock.FixedLease(l.longLease()))
 	l.eventuallyOver("the short one is over", one.Lost())
 	l.took(begin, short-short/100, "permits with a fixed lease")
-	wait := l.waitsFor(s, 1) // the store may end the lease a little later
+	wait := l.waitsFor(s, 1) // may wait, because the store may end the lease a little later
 	wait.ok()
 	if isOver(two.Lost()) {
 		l.Error("permits with a long lease ended with one that had a short one")
@@ -899,13 +901,14 @@ func permitsWithoutAnswer(l *lab) {
 		l.wantOut(what, 0, "after a release that was tried again, "+what)
 		l.wantError(h.Release(l.ctx), "the second Release", dlock.ErrNotHeld)
 
-		// Acquire makes one attempt, and the client doesn't ask again.
+		// With Wait(0), Acquire makes a single attempt.
 		p.next(1, which{kind: acquireStep, name: what}, f)
 		_, err := s.Acquire(l.ctx, 3, dlock.Wait(0))
 		l.wantError(err, "Acquire with Wait(0), "+what, errFault)
 		l.eventuallyOut(what, 0)
 
-		// A release that fails goes on in the background, and gives back no other party's permits.
+		// If a release fails, the client repeats it in the background. It must not release another
+		// party's permits.
 		h = l.permits(s, 2)
 		r := p.on(which{kind: releaseStep, name: what}, f)
 		ctx, cancel := context.WithTimeout(l.ctx, 20*time.Millisecond)
@@ -953,7 +956,7 @@ func permitsLate(l *lab) {
 		if err == nil {
 			l.Fatalf("%s without an answer: no error", name)
 		}
-		// The acquisition arrives after the store was asked to release its owner.
+		// The late acquisition arrives after the store was asked to release its owner.
 		l.eventually("it is taken back", func() bool {
 			return p.count(which{kind: releaseStep, name: name}) >= 2
 		})
@@ -964,8 +967,8 @@ func permitsLate(l *lab) {
 		l.eventuallyOut(name, 0)
 		l.release(l.permits(p.Semaphore(name, 3), 3))
 	}
-	// A release may be carried out late, when another owner has the permits. It must give nothing
-	// back.
+	// A release may be carried out late, when another owner has the permits. It must not release
+	// that owner's permits.
 	s := p.Semaphore("a", 2)
 	open := make(chan struct{})
 	h := l.permits(s, 2)
@@ -986,8 +989,8 @@ func permitsTwice(l *lab) {
 	s := p.Semaphore("a", 4)
 	h := l.permits(s, 2)
 	l.takePermits("a", "other:1", 2, 4, l.longLease())
-	// The first attempt of the next waiter is granted. Its answer comes only after the waiter was
-	// handed permits.
+	// The next waiter's first attempt succeeds, but its answer comes only after the waiter got
+	// permits by a hand-over.
 	open := make(chan struct{})
 	r := p.next(1, which{kind: acquireStep, name: "a"}, hangs(open))
 	got := make(chan *dlock.Hold, 2)
@@ -1010,7 +1013,7 @@ func permitsTwice(l *lab) {
 	l.release(<-got)
 	l.eventuallyOut("a", 0)
 
-	// Here the same happens, but no other call waits.
+	// The same happens here, but no other call is waiting.
 	h = l.permits(s, 2)
 	l.takePermits("a", "other:1", 2, 4, l.longLease())
 	open = make(chan struct{})
@@ -1033,8 +1036,8 @@ func permitsGivenUp(l *lab) {
 	p := l.process()
 	l.takePermits("a", "other:1", 2, 3, l.longLease())
 	s := p.Semaphore("a", 3)
-	// A call that asks for more than is left gives up. The next call gets the one permit that it
-	// asks for, though nothing was given back.
+	// A waiter that asks for two permits gives up. One permit is available, so the next waiter,
+	// which asks for one, must get it without a release.
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
 	large := l.start("a waiter for two", func() error { _, err := s.Acquire(ctx, 2); return err })
@@ -1056,7 +1059,7 @@ func permitsGivenUp(l *lab) {
 	l.givePermits("a", "other:1", 2)
 	l.wantOut("a", 0, "after that")
 
-	// The call gives up while its attempt is under way.
+	// Here the call gives up while its attempt is under way.
 	open := make(chan struct{})
 	r := p.next(1, which{kind: acquireStep}, hangs(open))
 	ctx, cancel = context.WithCancel(l.ctx)

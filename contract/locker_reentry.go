@@ -65,8 +65,8 @@ var reentryCases = []testCase{
 // ctxOf returns a context of the case with a new owner.
 func (l *lab) ctxOf() context.Context { return dlock.WithOwner(l.ctx, dlock.NewOwner()) }
 
-// counted is about a bug of etcd's Mutex and of redislock: an owner acquires the lock twice, and
-// its first unlock frees it.
+// counted covers a bug of etcd's Mutex and of redislock: an owner acquires the lock twice, and its
+// first unlock frees it.
 func counted(l *lab) {
 	p, q := l.process(), l.process()
 	ctx := l.ctxOf()
@@ -247,7 +247,7 @@ func doOwns(l *lab) {
 		if ok, err := q.Locker("a").TryLock(ctx); ok || err != nil {
 			l.Errorf("TryLock by another client, with the context of Do: %v, %v", ok, err)
 		}
-		// For another name, the context of Do names no hold.
+		// The context of Do refers only to the hold of its own name.
 		if err := another.LockContext(ctx); err != nil {
 			return err
 		}
@@ -266,7 +266,7 @@ func doOwns(l *lab) {
 	if kept.Err() == nil {
 		l.Error("the context of Do goes on after Do")
 	}
-	// The context of a Do that has ended names no hold, so it neither locks nor unlocks.
+	// After Do has returned, its context refers to no hold, so it can neither re-enter nor unlock.
 	after := context.WithoutCancel(kept)
 	l.wantError(lk.UnlockContext(after), "an unlock with the context of a Do that is over",
 		dlock.ErrNotHeld)
@@ -298,7 +298,7 @@ func doWithOwner(l *lab) {
 	}
 	l.noError(p.Locker("b").LockContext(ctx), "LockContext")
 	l.noError(lk.Do(ctx, func(inside context.Context) error {
-		// For other names, the owner in the context of Do is the one in the outer context.
+		// For other names, the context of Do has the same owner as the outer context.
 		if ok, err := p.Locker("b").TryLock(inside); err != nil || !ok {
 			l.Errorf("TryLock of what the owner holds of another name, with the context of "+
 				"Do: %v, %v", ok, err)
@@ -306,7 +306,7 @@ func doWithOwner(l *lab) {
 		if err := p.Locker("b").UnlockContext(inside); err != nil {
 			return err
 		}
-		// WithOwner inside a Do takes precedence over the hold of the Do.
+		// WithOwner inside Do takes precedence over the hold of that Do.
 		if ok, err := lk.TryLock(dlock.WithOwner(inside, dlock.NewOwner())); err != nil || ok {
 			l.Errorf("TryLock of another owner inside Do: %v, %v", ok, err)
 		}
@@ -315,8 +315,8 @@ func doWithOwner(l *lab) {
 	l.noError(p.Locker("b").UnlockContext(ctx), "UnlockContext")
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 	l.noError(lk.Do(ctx, func(context.Context) error {
-		// The owner's own context also works inside the Do, because the hold of the Do is the
-		// owner's.
+		// The outer context works inside Do, too, because the owner of that context also owns the
+		// hold of the Do.
 		if ok, err := lk.TryLock(ctx); err != nil || !ok {
 			l.Errorf("TryLock of the owner inside its Do: %v, %v", ok, err)
 		}
@@ -356,7 +356,7 @@ func goroutines(l *lab) {
 	other.ok()
 	l.wantFree("a", "in the end")
 	l.noError(lk.Do(l.ctx, func(ctx context.Context) error {
-		pass(lk) // pass needs no context: the goroutine holds the lock
+		pass(lk) // pass needs no context: this goroutine already holds the lock
 		return l.start("a re-entry with the context of Do in another goroutine", func() error {
 			return lk.Do(ctx, func(context.Context) error { return nil })
 		}).result()
@@ -408,7 +408,7 @@ func vanishedPartial(l *lab) {
 	}
 	l.wantError(lk.UnlockContext(ctx), "the last unlock", dlock.ErrLost)
 
-	// Here a re-entry without an answer has brought the lock back.
+	// Here the lock was lost, and then acquired again by a re-entry whose answer was lost.
 	l.noError(lk.LockContext(ctx), "LockContext")
 	l.noError(lk.LockContext(ctx), "the re-entry")
 	l.vanish("a")
@@ -444,7 +444,7 @@ func overlap(l *lab) {
 		l.Fatalf("the store counts %d holds, want 1", n)
 	}
 
-	// A re-entry during the last release must not use the same owner string again.
+	// A re-entry during the last release must use a new owner string.
 	first := p.owner("a")
 	open = make(chan struct{})
 	r = p.next(1, which{kind: releaseStep}, hangs(open))
@@ -463,7 +463,7 @@ func overlap(l *lab) {
 	}
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 
-	// Now several goroutines lock and unlock at once.
+	// Here several goroutines lock and unlock concurrently.
 	var calls []*call
 	const goroutines, rounds = 8, 10
 	for range goroutines {
@@ -485,7 +485,7 @@ func overlap(l *lab) {
 	for _, c := range calls {
 		c.ok()
 	}
-	// if the lock is Fair, the place of an owner that re-entered may be left for a moment
+	// if the lock is Fair, the place of an owner that re-entered may remain for a moment
 	l.eventuallyFree("a")
 }
 
@@ -577,7 +577,7 @@ func joins(l *lab) {
 	for range 3 {
 		mine = append(mine, wait("the same owner, behind another", ctx))
 	}
-	// The owners may have queued in another order. Then they change roles.
+	// The other owner may have queued first. In that case it gets the lock first.
 	l.noError(l.give("a", "other:1"), "release")
 	l.eventually("an owner is in", func() bool { return mine[0].over() || theirs.over() })
 	if l.kind == backend.Read || theirs.over() { // all readers get in at once
@@ -609,7 +609,7 @@ func oneLease(l *lab) {
 	ctx := l.ctxOf()
 	long, longer := l.legal(10*time.Minute), l.legal(20*time.Minute)
 
-	// If a hold is renewed, the FixedLease of a re-entry is ignored.
+	// A re-entry's FixedLease is ignored if the hold is renewed.
 	lk := p.Locker("watched")
 	l.noError(lk.LockContext(ctx), "LockContext")
 	l.noError(lk.LockContext(ctx, dlock.FixedLease(l.shortLease())), "a leased re-entry")

@@ -59,8 +59,8 @@ var replyCases = []testCase{
 		run:  locker(everyFault)},
 }
 
-// lostAcquire is about redis/rueidis#1010, where a command that was cancelled in the pipeline
-// acquires the lock later.
+// lostAcquire covers redis/rueidis#1010, where a command canceled in the pipeline acquires the lock
+// later.
 func lostAcquire(l *lab) {
 	for what, f := range map[string]fault{
 		"reply lost":   replyLost,
@@ -88,7 +88,7 @@ func lostAcquire(l *lab) {
 			l.Errorf("%s: another got in", what)
 		}
 		l.unlock(lk)
-		// the unlock repeats the release until the store has no hold left
+		// the unlock repeats the release until nothing is left to release
 		l.wantFree(what, "after the unlock, "+what)
 		l.lock(q.Locker(what))
 		l.settle()
@@ -109,7 +109,8 @@ func lostTryLock(l *lab) {
 	l.eventuallyFree("a")
 	next := q.Locker("a")
 	l.lock(next)
-	// The take-back continues for a lease. It must not affect the next holder.
+	// The client keeps releasing the abandoned owner for the length of a lease. That must not
+	// affect the next holder.
 	if l.h.Virtual {
 		l.sleep(2 * l.calm())
 	}
@@ -154,7 +155,7 @@ func lateAcquire(l *lab) {
 		if err == nil {
 			l.Fatalf("%s without an answer: no error", name)
 		}
-		// The acquisition arrives after the store was asked to release its owner.
+		// The late acquisition arrives after the store was asked to release its owner.
 		l.eventually("it is taken back", func() bool {
 			return p.count(which{kind: releaseStep, name: name}) >= 2
 		})
@@ -183,7 +184,7 @@ func answerPastLease(l *lab) {
 		return r.hits() == 1 && p.steps(which{kind: acquireStep})[0].carriedOut
 	})
 	l.eventuallyFree("a")
-	l.take("a", "other:1") // the first lease has expired, so another owner may get the lock
+	l.take("a", "other:1") // the first lease has expired, so another owner may acquire the lock
 	close(open)
 	err := c.result()
 	l.wantError(err, "TryLock, answered after its lease")
@@ -191,7 +192,7 @@ func answerPastLease(l *lab) {
 	l.wantHeld("a", "after the answer that came too late")
 	l.noError(l.give("a", "other:1"), "release")
 
-	// After the late answer LockContext goes on with another owner string. Requests that it sent
+	// After the late answer, LockContext tries again with a new owner string. Requests that it sent
 	// before the answer came have the first owner string.
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep}, replyHangs(open))
@@ -215,8 +216,8 @@ func answerPastLease(l *lab) {
 		l.wantError(err, "the unlock", dlock.ErrLost) // on a busy machine the hold may be lost
 	}
 
-	// Here the store grants the lock when the lease has already ended for the client. The client
-	// must take the acquisition back.
+	// Here the store grants the lock after the lease has already ended for the client. The client
+	// must release the hold.
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep, name: "b"}, hangs(open))
 	c = l.start("TryLock", func() error {
@@ -242,7 +243,7 @@ func joinedInFlight(l *lab) {
 	r := p.next(1, which{kind: acquireStep}, hangs(open))
 	first := l.start("the first attempt", func() error { return lk.LockContext(ctx) })
 	l.eventually("it is sent", func() bool { return r.hits() == 1 })
-	// TryLock doesn't wait for the attempt of the other call
+	// TryLock doesn't wait for the first call's attempt
 	if ok, err := lk.TryLock(ctx); err != nil || !ok {
 		l.Fatalf("TryLock: %v, %v", ok, err)
 	}
@@ -256,8 +257,8 @@ func joinedInFlight(l *lab) {
 	l.noError(lk.UnlockContext(ctx), "UnlockContext")
 	l.eventuallyFree("a")
 
-	// Here the store grants the attempt under way, and the answer is delayed. The owner's other
-	// call acquires in the meantime.
+	// Here the store grants the first call's attempt, and the answer is delayed. In the meantime
+	// the owner's second call acquires the lock.
 	open = make(chan struct{})
 	r = p.next(1, which{kind: acquireStep, name: "b"}, replyHangs(open))
 	lk = p.Locker("b")
@@ -277,7 +278,7 @@ func joinedInFlight(l *lab) {
 	l.eventuallyFree("b")
 }
 
-// vanishOnce waits until the lock is held in the store, and deletes it.
+// vanishOnce waits until the lock is held in the store, and then deletes it.
 func (l *lab) vanishOnce(name string) {
 	l.Helper()
 	l.eventually(name+" is held in the store", func() bool { return l.look(name, "").Held })
@@ -288,7 +289,7 @@ func cancelledAcquire(l *lab) {
 	p := l.process()
 	p.plain = true
 	lk := p.Locker("a")
-	// Here the acquisition is carried out, and its answer comes after the caller has left.
+	// Here the acquisition is carried out, but its answer comes after the call has returned.
 	open := make(chan struct{})
 	r := p.next(1, which{kind: acquireStep}, replyHangs(open))
 	ctx, cancel := context.WithCancel(l.ctx)
@@ -301,8 +302,8 @@ func cancelledAcquire(l *lab) {
 	close(open)
 	l.eventuallyFree("a")
 
-	// Here the call is cancelled while it waits. Nothing may be left, and the next release must not
-	// give it the lock.
+	// Here the call is canceled while it waits for the lock. It must leave nothing behind, and the
+	// next release must not give it the lock.
 	l.take("b", "other:1")
 	ctx, cancel = context.WithCancel(l.ctx)
 	defer cancel()
@@ -360,7 +361,7 @@ func lateReentry(l *lab) {
 		if taken {
 			l.lock(q.Locker("a"))
 		}
-		// Now the store has no hold with this owner string, so the late re-entry would begin a new
+		// The store now has no hold with this owner string, so the late re-entry would begin a new
 		// hold.
 		owner, before := p.owner("a"), p.count(which{kind: releaseStep})
 		close(open)
@@ -395,7 +396,7 @@ func doubtfulLease(l *lab) {
 		l.wantError(err, "a longer re-entry", dlock.ErrLost)
 		return
 	}
-	close(open) // in the store, the late re-entry gives the hold its short lease again
+	close(open) // in the store, the late re-entry sets the hold's lease back to the short one
 	next := q.Locker("a")
 	l.lock(next)
 	if !isOver(lk.Lost(ctx)) {
@@ -433,7 +434,7 @@ func lostPartial(l *lab) {
 	}
 }
 
-// lostRelease makes a client repeat releases that may have been carried out. Redisson has its
+// lostRelease makes a client repeat releases that may have been carried out. Redisson uses
 // redisson_unlock_latch for such releases.
 func lostRelease(l *lab) {
 	for what, f := range map[string]fault{
@@ -464,7 +465,7 @@ func lateRelease(l *lab) {
 	lk := p.Locker("a")
 	l.lock(lk)
 	p.next(1, which{kind: releaseStep}, late(open))
-	l.unlock(lk) // the first release is late, but the second is answered
+	l.unlock(lk) // the first release is delayed, and the second is answered
 	l.lock(lk)   // this is the same Locker as before
 	close(open)
 	l.eventually("the late release is carried out", func() bool {
@@ -551,7 +552,7 @@ func backgroundUnlock(l *lab) {
 	l.noError(lk.LockContext(ctx), "the next lock of the same owner")
 	owner := p.owner("a")
 	if l.h.Virtual {
-		l.sleep(lease / 2) // the unlock in the background has given up waiting, and starts again
+		l.sleep(lease / 2) // the unlock in the background has stopped waiting, and starts again
 	}
 	close(open)
 	l.wantError(reentry.result(), "the re-entry into what is lost by now", dlock.ErrLost)
@@ -564,8 +565,8 @@ func backgroundUnlock(l *lab) {
 	}
 }
 
-// unlockOverContext is about blnkfinance/blnk#354 and other issues, where a lock that was released
-// with the context of a finished request stayed locked.
+// unlockOverContext covers blnkfinance/blnk#354 and similar issues, where a lock stayed locked
+// because it was unlocked with the context of a finished request.
 func unlockOverContext(l *lab) {
 	p := l.process()
 	over, cancel := context.WithCancel(l.ctx)
@@ -608,8 +609,8 @@ func lateRenewal(l *lab) {
 	if res := l.look("a", q.owner("a")); res.Count != 1 || res.Remaining < left-l.lease()/2 {
 		l.Errorf("a late renewal of an earlier owner changed the hold: %+v", res)
 	}
-	// The reply to a renewal comes after the unlock, and after the next lock of the same Locker. It
-	// must not affect the next hold.
+	// Here a renewal is answered only after the Locker was unlocked and locked again. The answer
+	// must not affect the new hold.
 	open = make(chan struct{})
 	mine := p.Locker("b")
 	l.lock(mine)
@@ -628,8 +629,8 @@ func lateRenewal(l *lab) {
 	l.unlock(mine)
 }
 
-// everyFault applies each fault to each step of one client, while another client contends for the
-// lock. In each visit a client locks, re-enters, and unlocks twice.
+// everyFault applies each fault to each kind of step of one client, while another client contends
+// for the lock. On each visit a client locks, re-enters, and unlocks twice.
 func everyFault(l *lab) {
 	lease := l.lease()
 	kinds := []stepKind{acquireStep, reentryStep, releaseStep, renewStep}
@@ -658,7 +659,7 @@ func everyFault(l *lab) {
 			}
 		}
 	}
-	// The names are independent, so all trials run at once, which saves real time.
+	// The trials use different names, so they all run at once to save real time.
 	p, q := l.process(dlock.WithLease(lease)), l.process(dlock.WithLease(lease))
 	var calls []*call
 	for _, tr := range trials {

@@ -287,7 +287,7 @@ func readersAskAnew(l *lab) {
 	l.as(backend.Read).wantFree("a", "in the end")
 }
 
-// keptOut waits until a new reader is kept out because a writer has left its note.
+// keptOut waits until new readers are kept out because a writer is waiting.
 func (l *lab) keptOut(r *dlock.Locker) {
 	l.Helper()
 	l.eventually("a new reader is kept out", func() bool {
@@ -309,7 +309,7 @@ func writerFirst(l *lab) {
 	for _, c := range []*process{q, r, p} {
 		lk := c.as(backend.Read).Locker("a")
 		if c == p {
-			// for this long a new reader may join the other readers of its client
+			// until then a new reader may still join the other readers of its client
 			l.sleep(2 * dlock.DefaultHandover)
 		}
 		l.keptOut(lk)
@@ -341,7 +341,7 @@ func writerFirst(l *lab) {
 	for _, c := range reads {
 		c.ok()
 	}
-	// In real time the writer's next request may come after its note has expired.
+	// In real time the store may forget the writer before the writer's next request.
 	if l.h.Virtual && early.Load() {
 		l.Error("a late reader got in before the writer")
 	}
@@ -414,11 +414,11 @@ func writerGivesUp(l *lab) {
 			l.keptOut(late)
 		} else {
 			l.settle()
-			l.sleep(5 * time.Millisecond) // so that the reader comes later than the writer
+			l.sleep(5 * time.Millisecond) // make the reader arrive later than the writer
 		}
 		read := l.start("a late reader", func() error { return late.LockContext(l.ctx) })
 		if l.h.Virtual {
-			// in real time the writer's next request may come after its note has expired
+			// in real time the store may forget the writer before the writer's next request
 			read.waits()
 		}
 		end()
@@ -519,7 +519,7 @@ func readUnderWrite(l *lab) {
 	l.as(backend.Read).wantFree("a", "in the end")
 	l.wantFree("a", "in the end")
 
-	// The same works with the contexts of Do.
+	// The same must work with the contexts of Do.
 	l.noError(rw.Writer().Do(l.ctx, func(ctx context.Context) error {
 		return rw.Reader().Do(ctx, func(ctx context.Context) error {
 			return rw.Writer().Do(ctx, func(ctx context.Context) error {
@@ -592,7 +592,7 @@ func deadReader(l *lab) {
 	l.tookBetween(begin, 0, 20*time.Millisecond, "letting a writer in after the last reader alive")
 	l.unlock(w)
 
-	// A dead reader that is alone is gone when its lease expires.
+	// A dead reader is gone when its lease expires, if it is the only reader.
 	_, err = l.other.Acquire(l.ctx, backend.AcquireRequest{
 		Kind: backend.Read, Name: "b", Owner: "dead:1", Lease: l.shortLease(),
 	})
@@ -637,7 +637,7 @@ func readerLeaves(l *lab) {
 	l.noError(rw.Reader().LockContext(ctx), "RLock of an owner")
 	h := l.as(backend.Read).acquire(rw.Reader())
 	lost := rw.Reader().Lost(ctx)
-	rw.RUnlock() // this reader's request has acquired the shared hold
+	rw.RUnlock() // this reader's request acquired the hold that all three share
 	l.release(h)
 	l.sleep(lease * 5 / 4)
 	if isOver(lost) {
@@ -700,7 +700,7 @@ func forceSides(l *lab) {
 	force(rw.Writer(), true)
 	l.wantError(other.Writer().UnlockContext(l.ctx), "Unlock of the former holder", dlock.ErrLost)
 
-	// If the write is forced, the reads under it also end.
+	// If the write lock is force-released, the owner's reads end, too.
 	ctx := l.ctxOf()
 	l.noError(rw.Writer().LockContext(ctx), "Lock")
 	l.noError(rw.Reader().LockContext(ctx), "RLock")
@@ -764,8 +764,8 @@ func closeWithReaders(l *lab) {
 	l.eventually("nobody reads", func() bool { return !l.as(backend.Read).look("a", "").Held })
 }
 
-// leavingReaders ends the contexts of most waiting readers at the moment when their client gets the
-// lock. The lab also checks that the Trace reports the end of their shared hold.
+// leavingReaders cancels most of the waiting readers at the moment when their client gets the lock.
+// The lab also checks that the Trace reports the end of their shared hold.
 func leavingReaders(l *lab) {
 	rounds := 200
 	if !l.h.Virtual {

@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// waitCases test waiting, and that no wake-up is lost.
+// waitCases test waiters, and check that no wake-up is lost.
 var waitCases = []testCase{
 	{name: "first come, first served",
 		rule: "the waiters of one client get in in the order of their arrival",
@@ -99,13 +99,13 @@ func fifo(l *lab) {
 	for _, c := range calls {
 		c.ok()
 	}
-	// In real time, two calls that come one after the other may change places before they queue.
+	// In real time, two calls started one after the other may queue in the opposite order.
 	if l.h.Virtual && !slices.IsSorted(order) || len(order) != waiters || order[0] != 0 {
 		l.Errorf("the waiters got in in the order %v", order)
 	}
 }
 
-// looks counts the client's requests whose answers show whether a lock is free.
+// looks counts the client's requests whose answers tell whether the lock is free.
 func (p *process) looks(name string) int {
 	return p.count(which{kind: acquireStep, name: name}) +
 		p.count(which{kind: keepStep, name: name})
@@ -117,7 +117,7 @@ func (l *lab) hasNotifier() bool {
 	return ok
 }
 
-// releaseBeforeSubscribe is about redisson/redisson#763, where waiters don't get a released lock.
+// releaseBeforeSubscribe covers redisson/redisson#763, where waiters don't get a released lock.
 func releaseBeforeSubscribe(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	for what, moment := range map[string]func(func()) fault{
@@ -136,7 +136,7 @@ func releaseBeforeSubscribe(l *lab) {
 		l.took(begin, 0, "a wait, with a release "+what)
 		l.noError(failed, "the release")
 	}
-	// Here the release comes while a subscription fails.
+	// Here the lock is released while a subscription fails.
 	p := l.process()
 	l.take("a", "other:1")
 	var failed error
@@ -154,8 +154,8 @@ func releaseDuringAttempt(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	p := l.process()
 	l.take("a", "other:1")
-	// Here the answer to the second attempt, after the subscription, is delayed until the lock is
-	// free and the client was notified of that.
+	// Here the second attempt, which follows the subscription, is answered late: after the lock was
+	// freed and the client was notified.
 	failed := make(chan error, 1)
 	second := which{kind: acquireStep, skip: 1}
 	if l.kind == backend.Fair {
@@ -204,7 +204,7 @@ func deadHolder(l *lab) {
 			"the wait for a dead holder")
 		l.unlock(lk)
 	}
-	// Here a client dies. Its process is gone, and nothing renews its hold.
+	// Here a client's process dies, so nothing renews its hold.
 	dying := l.process(dlock.WithLease(l.lease()))
 	l.lock(dying.Locker("a"))
 	wait := l.start("a waiter behind a client that dies", func() error {
@@ -274,7 +274,7 @@ func failingSubscription(l *lab) {
 func (l *lab) unlockAll(name string) {
 	l.Helper()
 	if l.kind == backend.Fair {
-		l.settle() // a late KeepPlaces could restore the place of an owner that is forced out
+		l.settle() // a late KeepPlaces could restore the place of an owner after the forced release
 	}
 	_, err := l.other.ForceRelease(l.ctx, backend.ForceReleaseRequest{Kind: l.kind, Name: name})
 	l.noError(err, "ForceRelease")
@@ -292,13 +292,13 @@ func noNotifier(l *lab) {
 	l.noError(l.give("a", "other:1"), "release")
 	wait.ok()
 
-	// The polls become less frequent as the wait goes on.
+	// Polls become less frequent the longer the wait lasts.
 	begin = time.Now()
 	lk := p.Locker("a")
 	wait = l.start("the next waiter", func() error { return lk.LockContext(l.ctx) })
 	l.sleep(l.shortLease() * 5)
 	passed := time.Since(begin)
-	// The pauses grow from 10 ms, doubled each time, with jitter. After n polls at least (2^n - 1)
+	// The pauses start at 10 ms and double each time, with jitter. After n polls at least (2^n - 1)
 	// * 5 ms have passed.
 	limit := 2
 	for gap := 5 * time.Millisecond; gap < passed; gap *= 2 {
@@ -355,8 +355,8 @@ func localWake(l *lab) {
 
 func passOn(l *lab) {
 	p := l.process()
-	// The first waiter leaves while its attempt is under way. That attempt was its response to the
-	// wake-up, so the next waiter must try.
+	// Here the first waiter leaves while its attempt is under way. The wake-up was used for that
+	// attempt, so the next waiter must try.
 	l.take("a", "other:1")
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
@@ -378,8 +378,8 @@ func passOn(l *lab) {
 	second.ok()
 	l.unlockAll("a")
 
-	// Here the first waiter leaves while no attempt is under way. The next waiter must try before
-	// it waits, because the notification is lost.
+	// Here the first waiter leaves while no attempt is under way. The notification is lost, so the
+	// next waiter must try before it waits.
 	p.swallow(true)
 	l.take("b", "other:1")
 	ctx, cancel = context.WithCancel(l.ctx)
@@ -449,7 +449,7 @@ func randomCancel(l *lab) {
 	}
 }
 
-// thousandWaiters is about redis/rueidis#602, where waiters may retry without a pause.
+// thousandWaiters covers redis/rueidis#602, where waiters may retry without a pause.
 func thousandWaiters(l *lab) {
 	p := l.process()
 	l.take("a", "other:1")
@@ -507,7 +507,7 @@ func thousandWaiters(l *lab) {
 	l.eventually("the subscription is gone", func() bool { return p.subscriptions("a") == 0 })
 }
 
-// contextEnds is about go-redsync/redsync#164, where the error doesn't say that the context ended.
+// contextEnds covers go-redsync/redsync#164, where the error doesn't say that the context ended.
 func contextEnds(l *lab) {
 	p := l.process(dlock.WithLease(l.longLease()))
 	l.take("a", "other:1")
@@ -560,7 +560,7 @@ func contextEnds(l *lab) {
 		}
 	}
 	l.noError(l.give("a", "other:1"), "release")
-	l.eventuallyFree("a") // an attempt of a cancelled call may be carried out late
+	l.eventuallyFree("a") // a canceled call's attempt may be carried out late, and is then undone
 	l.lock(lk)
 	l.unlock(lk)
 }
@@ -656,24 +656,24 @@ func cancelWhileHanging(l *lab) {
 	for _, c := range calls {
 		l.wantError(c.result(), c.what+", cancelled", context.Canceled)
 	}
-	free.ok() // a partial unlock succeeds for the caller, whatever happens in the network
+	free.ok() // a partial unlock succeeds even if its request gets no answer
 	l.took(begin, 0, "returning after the context ended")
 	for _, r := range rules {
 		r.off()
 	}
-	close(open) // now the store carries out all requests that hung
+	close(open) // now the store carries out the requests that hung
 	l.unlock(deep)
 	l.unlock(deep)
 	l.unlock(partial)
 	for _, name := range []string{"a", "b", "c", "d", "e", "g", "held", "deep", "partial"} {
 		l.eventuallyFree(name)
 	}
-	// The requests that hung for other names don't affect a new name.
+	// The hanging requests for other names must not affect a new name.
 	l.lock(p.Locker("h"))
 }
 
-// refusedForGood is about valkeylock, which waits forever if the server answers NOREPLICAS to each
-// attempt.
+// refusedForGood covers a bug of valkeylock, which waits forever if the server answers each attempt
+// with NOREPLICAS.
 func refusedForGood(l *lab) {
 	p := l.process()
 	l.take("a", "other:1")
@@ -686,7 +686,8 @@ func refusedForGood(l *lab) {
 	l.eventually("what was sent before is answered", func() bool {
 		return p.underWay(which{}) == 0
 	})
-	if l.kind != backend.Fair { // the waiters of a Fair lock would be granted it without a request
+	// a release would grant a Fair lock to its waiter without another request
+	if l.kind != backend.Fair {
 		l.noError(l.give("a", "other:1"), "release")
 	}
 	l.wantError(wait.result(), "a waiter whose store begins to refuse", errFault)
@@ -728,7 +729,7 @@ func failsForAWhile(l *lab) {
 		p.next(3, which{kind: acquireStep}, what)
 		l.start("LockContext", func() error { return lk.LockContext(l.ctx) }).ok()
 		l.unlock(lk)
-		// The error of a call that ends says why it ended, and what failed.
+		// When a call's context ends, its error says both why it ended and what had failed.
 		r := p.on(which{kind: acquireStep}, what)
 		ctx, cancel := context.WithTimeout(l.ctx, 100*time.Millisecond)
 		l.wantError(lk.LockContext(ctx), "LockContext while the store fails",
@@ -744,7 +745,7 @@ func failsForAWhile(l *lab) {
 		r.off()
 		l.eventuallyFree("a")
 	}
-	// Lock can't return an error, so it tries again even after a refusal.
+	// Lock can't return an error, so it retries even after a refusal.
 	r := p.on(which{kind: acquireStep}, refused)
 	lk := p.Locker("b")
 	lock := l.start("Lock", func() error { lk.Lock(); return nil })

@@ -18,7 +18,8 @@ const modelRule = "every sequence of steps gets the answers that the tables in p
 	"comment give"
 
 // runModel runs random sequences of steps on the store and compares each answer with a model of the
-// lock. A sequence with a wrong answer is shrunk to a short one, and printed with its answers.
+// lock. If an answer is wrong, rapid shrinks the sequence, and the short version is printed with
+// its answers.
 func runModel(t *testing.T, h Harness) {
 	if !h.chooses(testCase{tags: Essential | Exclusion}) {
 		return
@@ -26,8 +27,8 @@ func runModel(t *testing.T, h Harness) {
 	if h.Virtual {
 		rapid.Check(t, func(rt *rapid.T) {
 			steps := drawSteps(rt, virtualTimes)
-			// rapid must run outside the bubble, since it reads the clock and uses panics to end a
-			// run.
+			// rapid must run outside the bubble, because it reads the clock and ends a run with a
+			// panic.
 			var err error
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t, h, modelRule)
@@ -40,8 +41,8 @@ func runModel(t *testing.T, h Harness) {
 		return
 	}
 	// In real time, all sequences together are limited to a few seconds. After a failure there is
-	// no limit, because rapid then looks for a shorter sequence that fails, and needs the true
-	// result of each.
+	// no limit: rapid then looks for a shorter sequence that fails, and needs the true result of
+	// each one.
 	runCase(t, h, testCase{rule: modelRule, run: func(e *env) {
 		times := modelTimes{
 			leases: []time.Duration{e.shortLease(), e.longLease(), 2 * e.longLease()},
@@ -71,11 +72,11 @@ func runModel(t *testing.T, h Harness) {
 type modelTimes struct {
 	leases, pauses []time.Duration
 	waits          []time.Duration // how long an owner has waited already
-	places         []time.Duration // how long a writer's note lasts, or a place in line
+	places         []time.Duration // lifetimes of places in line and of writers' notes
 }
 
-// virtualTimes is for virtual time: leases end at different times, and pauses end shortly before or
-// after them.
+// virtualTimes is for virtual time. Its leases end at different times, and its pauses end shortly
+// before or after them.
 var virtualTimes = modelTimes{
 	leases: []time.Duration{10 * time.Second, 30 * time.Second, 100 * time.Second},
 	pauses: []time.Duration{
@@ -87,7 +88,7 @@ var virtualTimes = modelTimes{
 	places: []time.Duration{2 * time.Second, 10 * time.Second, 30 * time.Second},
 }
 
-// modelStep is one step of a sequence: a step of a session, or time that passes.
+// A modelStep is one step of a sequence: either a step of a session, or a period of waiting.
 type modelStep struct {
 	op            modelOp
 	kind          backend.Kind
@@ -149,7 +150,7 @@ func (s modelStep) String() string {
 // GoString makes rapid's listing of the sequence readable.
 func (s modelStep) GoString() string { return s.String() }
 
-// drawSteps draws a sequence. The simplest values come first, because rapid shrinks a failure
+// drawSteps draws a sequence. The simplest values come first in each list, because rapid shrinks
 // towards the first values.
 func drawSteps(rt *rapid.T, times modelTimes) []modelStep {
 	ops := []modelOp{
@@ -157,7 +158,7 @@ func drawSteps(rt *rapid.T, times modelTimes) []modelStep {
 		opRelease,
 		opRenew, opRenew, opLook, opLook, opForce, opPause, opPause, opAwait,
 	}
-	// Each name is mostly used for one lock: plain, read-write, Fair, or a semaphore.
+	// Each name is mostly used for one kind of lock: plain, read-write, Fair, or a semaphore.
 	kinds := map[string][]backend.Kind{
 		"lock": {
 			backend.Exclusive, backend.Exclusive, backend.Exclusive, backend.Exclusive,
@@ -200,12 +201,12 @@ func drawSteps(rt *rapid.T, times modelTimes) []modelStep {
 		}
 		return s
 	})
-	// rapid's slices have about six elements; a slice of slices makes sequences long enough.
+	// rapid's slices have about six elements, so concatenate several to get long sequences.
 	return slices.Concat(rapid.SliceOfN(rapid.SliceOfN(step, 1, 20), 1, 20).Draw(rt, "steps")...)
 }
 
-// alone returns the kind of exclusive lock that the owner of a step uses. It is Exclusive for the
-// first owner, and Fenced for the others. No owner uses both kinds.
+// alone returns the kind of exclusive lock that a step's owner uses: Exclusive for the first owner,
+// and Fenced for the rest. No owner uses both kinds.
 func (s modelStep) alone() backend.Kind {
 	if s.owner == modelOwners[0] {
 		return backend.Exclusive
@@ -226,8 +227,8 @@ func (s *modelStep) drawFair(rt *rapid.T) {
 	}
 }
 
-// permits returns the number of permits that the owner of a step asks for, which is always the same
-// for an owner.
+// permits returns the number of permits that a step's owner asks for, which is fixed for each
+// owner.
 func (s modelStep) permits() int { return 1 + slices.Index(modelOwners[:], s.owner) }
 
 // modelRun runs one sequence on a store.
@@ -236,8 +237,8 @@ type modelRun struct {
 	prefix   string // prefix of the names in the store
 	sessions map[string]backend.Session
 
-	// objects holds the possible states of each name, given the answers so far. A name has several
-	// states only if a lease ended at about the time of a step.
+	// objects holds the possible states of each name, given the answers so far. There is more than
+	// one state only if a lease ended close to a step.
 	objects map[string][]object
 	tokens  map[string]uint64 // the largest token of each name
 	trace   strings.Builder
@@ -258,8 +259,8 @@ func newModelRun(e *env, prefix string) *modelRun {
 	return r
 }
 
-// run runs the sequence, or as many of its steps as there is time for. Its error lists the steps
-// and answers up to the wrong one.
+// run runs the sequence, until enough reports true. Its error lists the steps and answers up to the
+// wrong one.
 func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 	defer r.sessions["a"].Close()
 	defer r.sessions["b"].Close()
@@ -302,7 +303,7 @@ func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 	return nil
 }
 
-// step carries out a step in the store and in the model.
+// step carries out a step in both the store and the model, and compares the answers.
 func (r *modelRun) step(s modelStep) error {
 	slack := 2 * time.Millisecond
 	if !r.e.h.Virtual {
@@ -322,7 +323,7 @@ func (r *modelRun) step(s modelStep) error {
 	var wants []string
 	for _, o := range r.objects[s.name] {
 		// In virtual time the model also limits how late a lease may end. In real time only opAwait
-		// checks that leases end.
+		// checks that leases end at all.
 		for _, now := range o.passing(t, r.e.h.Virtual) {
 			for _, want := range now.apply(s, t) {
 				complaint := want.compare(got, r.tokens[s.name])
@@ -348,12 +349,14 @@ func (r *modelRun) step(s modelStep) error {
 	return nil
 }
 
-// await waits until all leases of a name have expired, and the store shows that.
+// await waits until all leases of a name have expired, and checks that the lock is free in the
+// store.
 func (r *modelRun) await(s modelStep) error {
 	var last time.Time
 	for _, o := range r.objects[s.name] {
 		if o.line != (line{}) {
-			return nil // the lock wouldn't become free, but go to the owners in line
+			// the store would grant the lock to an owner in line, so it wouldn't become free
+			return nil
 		}
 		if end := o.latest(); end.After(last) {
 			last = end
@@ -367,7 +370,7 @@ func (r *modelRun) await(s modelStep) error {
 	r.e.sleep(rest)
 	kinds := []backend.Kind{backend.Exclusive, backend.Read, backend.Write}
 	if slices.ContainsFunc(r.objects[s.name], func(o object) bool { return o.told != 0 }) {
-		// the store may remember the limit, so that the name stays a semaphore's
+		// the store may remember the limit, and then the name stays a semaphore's
 		kinds = []backend.Kind{backend.Permits}
 	}
 	for _, k := range kinds {
@@ -441,7 +444,8 @@ func (r *modelRun) ask(s modelStep) (got answer, err error) {
 			req.Reentry, req.Waited, req.Place = true, 0, 0
 		}
 		if s.kind == backend.Fair {
-			req.Waited = 0 // for Fair locks Waited has another meaning, and not all stores use it
+			// for Fair locks Waited has a different meaning, and not all stores use it
+			req.Waited = 0
 		}
 		res, err := session.Acquire(ctx, req)
 		switch {

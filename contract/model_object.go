@@ -9,11 +9,11 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// modelOwners are the owners of the sequences, by their indexes in an object.
+// modelOwners are the owners in the sequences. An object refers to them by index.
 var modelOwners = [...]string{"a", "b", "c"}
 
-// id returns the owner string of a step. An owner has a different one for each of the locks that a
-// name can be.
+// id returns the owner string of a step. An owner uses a different string for each type of lock
+// that a name may belong to.
 func (s modelStep) id() string {
 	switch s.kind {
 	case backend.Read, backend.Write:
@@ -27,23 +27,22 @@ func (s modelStep) id() string {
 	}
 }
 
-// kept returns the owner, in the model, of a lock that is kept. It isn't one of the owners of the
-// sequences.
+// kept returns the owner of a kept lock in the model. No step uses this owner.
 func (s modelStep) kept() string { return s.id() + ", kept" }
 
-// lockSeen describes a look's answer about a held lock.
+// lockSeen returns a description of Look's answer for a held lock.
 func lockSeen(count int, kept bool) string {
 	return fmt.Sprintf("held, count %d, kept %v", count, kept)
 }
 
-// ending is the range of time in which something ends. It is a range because the test doesn't know
-// exactly when the store carried out the step that set the end. The zero ending means that there is
-// nothing to end.
+// An ending is the range of time in which something ends. It is a range because the test doesn't
+// know exactly when the store carried out the step that set the end. The zero ending means that
+// there is nothing to end.
 type ending struct{ earliest, latest time.Time }
 
 func (x ending) none() bool { return x == ending{} }
 
-// hold is the model of a hold that excludes others. If its count is 0 there is no hold.
+// A hold is the model of a hold that excludes others. A count of 0 means no hold.
 type hold struct {
 	kind  backend.Kind
 	owner string
@@ -52,34 +51,34 @@ type hold struct {
 	token uint64
 }
 
-// note is the model of a waiting writer's note.
+// A note models the store's note about a waiting writer, which keeps out later readers.
 type note struct{ since, ends ending }
 
-// object is the model of a name's lock. All fields are comparable.
+// An object is the model of the lock with one name. All of its fields are comparable.
 type object struct {
 	alone   hold
 	readers [len(modelOwners)]ending
 	notes   [len(modelOwners)]note
 	permits [len(modelOwners)]ending
 	kept    [len(modelOwners)]bool // whether the permits are released and kept
-	told    int                    // the limit that the store was last told; 0: none
+	told    int                    // the last limit that the store was told; 0: none
 	line    line
-	freed   ending // when the last hold ended, if the line waits for the lock
+	freed   ending // when the last hold ended, if owners in line wait for the lock
 }
 
-// moment is the range of time in which a step was carried out. slack is the possible error of the
+// A moment is the range of time in which a step was carried out. slack is the maximum error of the
 // store's clock.
 type moment struct {
 	before, after time.Time
 	slack         time.Duration
 }
 
-// mayBeOver reports whether a hold, note or place with this ending may have ended.
+// mayBeOver reports whether a hold, note or place with ending x may have ended.
 func (t moment) mayBeOver(x ending) bool {
 	return !x.none() && !t.after.Before(x.earliest.Add(-t.slack))
 }
 
-// in returns the ending that comes d after the moment.
+// in returns the ending of something that ends d after the moment.
 func (t moment) in(d time.Duration) ending { return ending{t.before.Add(d), t.after.Add(d)} }
 
 // longer returns the later of two endings.
@@ -93,7 +92,7 @@ func (x ending) longer(y ending) ending {
 	return x
 }
 
-// holds returns the ending of the longest hold.
+// holds returns the ending of the hold that lasts longest.
 func (o object) holds() ending {
 	x := o.alone.ends
 	for _, r := range o.readers {
@@ -111,7 +110,7 @@ func (o object) latest() time.Time { return o.holds().latest }
 // reads reports whether any owner reads.
 func (o object) reads() bool { return o.readers != [len(modelOwners)]ending{} }
 
-// lockOf maps all kinds of the same lock to a single kind.
+// lockOf maps the kinds that share a lock, such as Read and Write, to a single kind.
 func lockOf(k backend.Kind) backend.Kind {
 	switch k {
 	case backend.Read, backend.Write:
@@ -123,7 +122,7 @@ func lockOf(k backend.Kind) backend.Kind {
 	}
 }
 
-// lock returns what lockOf returns for the object's holds. The object must not be free.
+// lock returns the result of lockOf for the object's holds. The object must not be free.
 func (o object) lock() backend.Kind {
 	switch {
 	case o.works():
@@ -138,9 +137,9 @@ func (o object) lock() backend.Kind {
 // free reports whether there are no holds.
 func (o object) free() bool { return o.alone.count == 0 && !o.reads() && !o.works() }
 
-// passing returns the states in which the object may be at the given moment. If strict is set,
-// holds whose leases are sure to have expired have ended. But a reader's hold may end late while
-// others read, because it excludes no call that the other holds admit.
+// passing returns the states in which the object may be at the given moment. If strict is set, a
+// hold must have ended if its lease has surely expired. The exception is a reader's hold: it may
+// end late while others read, because it excludes no call that the other holds admit.
 func (o object) passing(t moment, strict bool) []object {
 	all := []object{o}
 	over := func(x, last ending, end func(*object)) {
@@ -186,14 +185,14 @@ func (o object) passing(t moment, strict bool) []object {
 	return moved
 }
 
-// outcome is a possible outcome of a step.
+// An outcome is a possible outcome of a step.
 type outcome struct {
 	text     string
 	next     object
 	numbered bool // the answer has a token
 	fresh    bool // the token is a new one
 
-	// The bounds of the remaining time. Unless known is set, the store may report no time.
+	// Bounds of the remaining time. If known is false, the store may omit it.
 	remaining *[2]time.Duration
 	known     bool
 }
@@ -201,7 +200,7 @@ type outcome struct {
 // The answers to a step that found another owner's hold, or another kind of lock.
 const heldByOther, otherKind = "refused", "conflict"
 
-// compare returns "" if the answer is right, and otherwise what the answer should have been.
+// compare returns "" if the answer is right. Otherwise it returns what the answer should have been.
 func (w outcome) compare(got answer, last uint64) string {
 	switch {
 	case got.text != w.text:
@@ -220,16 +219,16 @@ func (w outcome) compare(got answer, last uint64) string {
 	return ""
 }
 
-// left returns the bounds of the remaining time that a step may report. A store that ends a hold
-// late may report some remaining time for a hold whose lease has expired.
+// left returns the bounds of the remaining time that a step may report. A store that ends holds
+// late may report remaining time even for an expired lease.
 func (t moment) left(x ending) *[2]time.Duration {
 	return &[2]time.Duration{
 		x.earliest.Sub(t.after) - t.slack, max(x.latest.Sub(t.before), 0) + t.slack,
 	}
 }
 
-// apply returns the possible answers to a step, described as by modelRun.do, each with the object
-// after the step.
+// apply returns the possible outcomes of a step. Each contains the answer, in the format of
+// modelRun.do, and the object after the step.
 func (o object) apply(s modelStep, t moment) (results []outcome) {
 	if !o.free() && lockOf(s.kind) != o.lock() {
 		all := []outcome{{text: otherKind, next: o}}
@@ -242,7 +241,7 @@ func (o object) apply(s modelStep, t moment) (results []outcome) {
 	i := slices.Index(modelOwners[:], s.owner)
 	var all []outcome
 	if o.told != 0 && lockOf(s.kind) != backend.Permits {
-		// The store may remember how many permits there are. Then the name stays a semaphore's.
+		// The store may remember the semaphore's limit. Then the name stays a semaphore's.
 		defer func() { results = append(results, outcome{text: otherKind, next: o}) }()
 	}
 	switch {
@@ -273,8 +272,8 @@ func (o object) apply(s modelStep, t moment) (results []outcome) {
 	return all
 }
 
-// share allows a Write and the Read of its owner to end together, or each at its own time, since a
-// store may keep a single expiry for both.
+// share allows a Write and its owner's Read to end either together or separately, because a store
+// may keep a single expiry for both.
 func (o *object) share() {
 	if o.alone.kind != backend.Write || o.alone.count == 0 {
 		return
@@ -287,7 +286,7 @@ func (o *object) share() {
 	}
 }
 
-// last gives a hold a lease that begins at t. It never makes a Write end earlier.
+// last sets a hold's lease, which begins at t. It never makes a Write end earlier.
 func (h *hold) last(lease time.Duration, t moment) {
 	x := t.in(lease)
 	if h.kind == backend.Write {
@@ -329,9 +328,9 @@ func (o object) acquire(s modelStep, i int, t moment) []outcome {
 	return []outcome{w}
 }
 
-// leave records that a writer leaves its note, or renews it.
+// leave adds or renews the note of a waiting writer.
 func (n *note) leave(s modelStep, t moment) {
-	// a re-entry asks for no place, and the store may keep or remove an earlier note
+	// a re-entry asks for no place, so the store may keep or remove an earlier note
 	if s.op == opReenter {
 		if !n.ends.none() {
 			n.ends.earliest = t.before
@@ -340,7 +339,7 @@ func (n *note) leave(s modelStep, t moment) {
 	}
 	since := t.in(-s.waited)
 	if !n.ends.none() {
-		// The writer has waited since the earlier of the two times.
+		// The writer counts as waiting since the earlier of the two times.
 		if n.since.earliest.Before(since.earliest) {
 			since.earliest = n.since.earliest
 		}
@@ -383,9 +382,8 @@ func (o object) acquireRead(s modelStep, i int, t moment) []outcome {
 	return []outcome{in, out}
 }
 
-// bars returns the ends of the notes that bar a Read. must covers only the notes that are sure to
-// bar it. may also covers those that may bar it: the owner's own, and those about as old as the
-// Read.
+// bars returns when the notes that bar a Read end. In must it counts only the notes that certainly
+// bar the Read. In may it also counts the owner's own note, and notes about as old as the Read.
 func (o object) bars(i int, arrived ending, t moment) (must, may ending) {
 	for j, n := range o.notes {
 		if n.ends.none() {

@@ -14,8 +14,8 @@ const noLimit, tooMany = "no limit", "too many"
 // works reports whether any owner holds permits.
 func (o object) works() bool { return o.permits != [len(modelOwners)]ending{} }
 
-// out returns the number of permits that are taken. Each owner takes as many as modelStep.permits
-// says.
+// out returns the number of permits that are taken. Each owner takes the number that
+// modelStep.permits returns.
 func (o object) out() (n int) {
 	for i, x := range o.permits {
 		if !x.none() {
@@ -62,8 +62,8 @@ func (o object) applyPermits(s modelStep, i int, t moment) []outcome {
 	return []outcome{w}
 }
 
-// limited implements apply for the steps that need a limit. If no permits are taken, the store may
-// have forgotten the limit.
+// limited implements apply for steps that need a limit. If no permits are taken, the store may have
+// forgotten its limit.
 func (o object) limited(s modelStep, i int, t moment) (all []outcome) {
 	limit := s.limit
 	if limit == 0 {
@@ -107,7 +107,7 @@ func (o object) acquirePermits(s modelStep, limit, i int, t moment) []outcome {
 	out := outcome{text: heldByOther, next: o, remaining: t.left(o.firstPermits())}
 	told := out
 	told.next.told = limit
-	return []outcome{told, out} // the store may remember the limit of a call that it refuses
+	return []outcome{told, out} // the store may remember the limit even if it refuses the call
 }
 
 // firstPermits returns the ending of the permits that end first.
@@ -132,7 +132,7 @@ func (o object) firstPermits() (first ending) {
 // line is the model of a Fair lock's waiters, in order.
 type line [len(modelOwners)]place
 
-// A place is an owner's place in line. Without an owner it is empty.
+// A place is an owner's place in line. It is empty if it has no owner.
 type place struct {
 	owner string
 	ends  ending
@@ -149,7 +149,7 @@ func (l *line) index(owner string) int {
 	return slices.IndexFunc(l[:], func(p place) bool { return p.owner == owner })
 }
 
-// stand prolongs an owner's place, or adds one at the end.
+// stand prolongs an owner's place, or adds a place at the end.
 func (l *line) stand(owner string, ends ending) {
 	if i := l.index(owner); i >= 0 {
 		l[i].ends = l[i].ends.longer(ends)
@@ -158,7 +158,7 @@ func (l *line) stand(owner string, ends ending) {
 	l[l.index("")] = place{owner, ends}
 }
 
-// keep keeps places. Owners without a place get one at the front.
+// keep renews the places of the given owners. Owners without a place get one at the front.
 func (l *line) keep(owners []string, ends ending) {
 	var back []place
 	for _, owner := range owners {
@@ -175,7 +175,7 @@ func (l *line) keep(owners []string, ends ending) {
 // A grant lasts for about a second: at least shortest, and at most longest.
 const shortest, longest = 500 * time.Millisecond, 5 * time.Second
 
-// settle grants the lock to the first in line if the lock is free. x is when it became free.
+// settle grants the lock to the first in line if the lock is free. It became free at x.
 func (o object) settle(x ending) object {
 	if o.alone.count > 0 || o.line == (line{}) {
 		return o
@@ -191,11 +191,11 @@ func (o object) settle(x ending) object {
 	return o
 }
 
-// moved returns the possible states of an object whose ended holds have been removed. Places may
-// have expired. When a hold has expired, the store may have granted the lock to the first in line,
-// and to the next if that owner was dead. The store may also leave the grant to the next step.
+// moved returns the possible states of an object whose ended holds have been removed. Some places
+// may have expired. The store may have granted the lock to the first in line, and to the next if
+// that owner was dead. It may also leave the grant to the next step.
 func (o object) moved(t moment, strict bool) (all []object) {
-	for left := range 1 << len(o.line) { // each set of owners whose places may have expired
+	for left := range 1 << len(o.line) { // for each set of owners whose places may have expired
 		p, possible, finally := o, true, true
 		for i, at := range o.line {
 			switch {
@@ -284,8 +284,8 @@ func (o object) keepPlaces(s modelStep, t moment) outcome {
 	return outcome{text: "holder " + holder, next: o, remaining: t.left(o.alone.ends)}
 }
 
-// applyBeside implements apply for a lock that isn't Fair, while owners stand in line. The step may
-// grant the lock to the first in line, as a step about a Fair lock does, or ignore the line.
+// applyBeside implements apply for a lock that isn't Fair while owners stand in line. The step may
+// grant the lock to the first in line, as for a Fair lock, or ignore the line.
 func (o object) applyBeside(s modelStep, i int, t moment) (all []outcome) {
 	now := ending{t.before, t.after}
 	var plain []outcome

@@ -6,8 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// withOnePermit returns the store for cases about locks in general. Its semaphores have one permit,
-// and a request for Permits without a number asks for that permit.
+// withOnePermit returns the store with semaphores of one permit, for cases about locks in general.
+// A request for Permits that leaves out the number asks for that permit.
 func (st Store) withOnePermit() Store {
 	open, fragile := st.Backend, st.Fragile
 	st.Backend = func() backend.Backend { return onePermitBackend{open()} }
@@ -27,7 +27,7 @@ func (b onePermitBackend) Open() backend.Session {
 	return onePermit{s, can}
 }
 
-// onePermit is a session whose requests are for the only permit of a semaphore, unless they specify
+// A onePermit is a session whose requests ask for the only permit of a semaphore, unless they give
 // a number of permits.
 type onePermit struct {
 	backend.Session
@@ -46,7 +46,7 @@ func (s onePermit) Capabilities() backend.Capabilities {
 	return can
 }
 
-// The functions below fill in the permits and the limit that a request leaves out.
+// The functions below fill in the permits and the limit, if a request leaves them out.
 
 func acquiresOne(req backend.AcquireRequest) backend.AcquireRequest {
 	if req.Permits == 0 {
@@ -65,7 +65,7 @@ func renewsOne(req backend.RenewRequest) backend.RenewRequest {
 	return req
 }
 
-// each returns the result of f for each request.
+// each returns the results of f for all requests.
 func each[Req any](reqs []Req, f func(Req) Req) []Req {
 	filled := make([]Req, len(reqs))
 	for i, req := range reqs {

@@ -9,23 +9,23 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// party is an owner that uses one session, for one kind of lock. Its methods fail the test on an
+// A party is an owner that uses one session, for one kind of lock. A method fails the test on an
 // error, or if the answer isn't what the method's name says. So only the goroutine of the test may
-// call them, except where a method's comment says otherwise.
+// call the methods, unless a method's comment says otherwise.
 type party struct {
 	e     *env
 	s     backend.Session
 	owner string
 	kind  backend.Kind
 
-	permits, limit int // for Permits: the number it asks for, and the limit
+	permits, limit int // for Permits: how many it asks for, and the semaphore's limit
 }
 
 // party returns an owner with its own session.
 func (e *env) party(owner string) party { return e.at(e.session(), owner) }
 
-// beside returns another owner for p's kind of lock. With OwnersApart it uses p's session, so that
-// this session knows the owner's holds. Otherwise it has its own session.
+// beside returns another owner for p's kind of lock. The owner has its own session. But with
+// OwnersApart it uses p's session, which then knows the holds of both.
 func (e *env) beside(p party, owner string) party {
 	if e.store.OwnersApart {
 		return e.at(p.s, owner).as(p.kind)
@@ -38,8 +38,8 @@ func (e *env) at(s backend.Session, owner string) party {
 	return party{e: e, s: s, owner: owner}.as(e.kind)
 }
 
-// as returns the same owner on the same session, for another kind of lock. For Permits it asks for
-// the only permit of a semaphore.
+// as returns the same owner on the same session, for another kind of lock. A party for Permits asks
+// for the only permit of a semaphore.
 func (p party) as(k backend.Kind) party {
 	p.kind, p.permits, p.limit = k, 0, 0
 	if k == backend.Permits {
@@ -48,8 +48,8 @@ func (p party) as(k backend.Kind) party {
 	return p
 }
 
-// of returns the same owner on the same session, for this many permits of a limit. If a number is
-// 0, the requests leave it out.
+// of returns the same owner on the same session, asking for permits out of limit. Requests leave
+// out a number that is 0.
 func (p party) of(permits, limit int) party {
 	p.kind, p.permits, p.limit = backend.Permits, permits, limit
 	return p
@@ -64,11 +64,11 @@ func (p party) request(name string, lease time.Duration) backend.AcquireRequest 
 
 func (p party) String() string { return fmt.Sprintf("owner %.40q", p.owner) }
 
-// acquires acquires a free lock, or adds a hold to the owner's.
+// acquires acquires a free lock, or adds a hold if the owner already holds the lock.
 func (p party) acquires(name string, lease time.Duration) backend.AcquireResult {
 	p.e.Helper()
 	req := p.request(name, lease)
-	// an Acquire of a Fair lock adds a hold only if it is a re-entry
+	// for a Fair lock, Acquire adds a hold only if it is a re-entry
 	req.Reentry = p.kind == backend.Fair
 	res, err := p.s.Acquire(p.e.ctx, req)
 	if err != nil {
@@ -81,7 +81,7 @@ func (p party) acquires(name string, lease time.Duration) backend.AcquireResult 
 	return res
 }
 
-// reenters sends a re-entry. The owner must then have count holds.
+// reenters sends a re-entry, after which the owner must have count holds.
 func (p party) reenters(name string, lease time.Duration, count int) backend.AcquireResult {
 	p.e.Helper()
 	req := p.request(name, lease)
@@ -98,7 +98,7 @@ func (p party) reenters(name string, lease time.Duration, count int) backend.Acq
 	return res
 }
 
-// refused tries to acquire a lock that another owner holds.
+// refused tries to acquire a lock that another owner holds. It fails the test if that succeeds.
 func (p party) refused(name string, lease time.Duration) backend.AcquireResult {
 	p.e.Helper()
 	var res backend.AcquireResult
@@ -118,7 +118,7 @@ func (p party) refused(name string, lease time.Duration) backend.AcquireResult {
 	return res
 }
 
-// releases releases a hold, and fails the test unless the outcome is want.
+// releases releases one hold, and fails the test unless the outcome is want.
 func (p party) releases(name string, lease time.Duration, want backend.ReleaseOutcome) {
 	p.e.Helper()
 	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{
@@ -132,7 +132,7 @@ func (p party) releases(name string, lease time.Duration, want backend.ReleaseOu
 	}
 }
 
-// renew renews a hold, and reports whether there was one.
+// renew renews the owner's hold, and reports whether there was one.
 func (p party) renew(name string, lease time.Duration) bool {
 	p.e.Helper()
 	res, err := p.s.Renew(p.e.ctx, backend.RenewRequest{
@@ -144,7 +144,7 @@ func (p party) renew(name string, lease time.Duration) bool {
 	return res.Held
 }
 
-// renews renews a hold, and fails the test unless renew returns want.
+// renews renews the owner's hold, and fails the test unless renew returns want.
 func (p party) renews(name string, lease time.Duration, want bool) {
 	p.e.Helper()
 	if held := p.renew(name, lease); held != want {
@@ -152,7 +152,7 @@ func (p party) renews(name string, lease time.Duration, want bool) {
 	}
 }
 
-// forces frees a lock by force, and fails the test unless the answer is want.
+// forces force-releases a lock, and fails the test unless the answer is want.
 func (p party) forces(name string, want bool) {
 	p.e.Helper()
 	res, err := p.s.ForceRelease(p.e.ctx, backend.ForceReleaseRequest{Kind: p.kind, Name: name})
@@ -184,7 +184,8 @@ func (p party) lookAll(name string) backend.LookResult {
 	return res
 }
 
-// has checks that the party has count holds of the lock. If count is 0, another party must hold it.
+// has checks that the party has count holds of the lock. If count is 0, the lock must be held by
+// another party.
 func (p party) has(name string, count int) {
 	p.e.Helper()
 	if res := p.look(name); !res.Held || res.Count != count {
@@ -202,14 +203,14 @@ func (p party) seesFree(name string) {
 	}
 }
 
-// awaitFree waits until a lock is free because its lease has expired.
+// awaitFree waits for a lock's lease to expire.
 func (p party) awaitFree(name string) {
 	p.e.Helper()
 	p.e.eventually(fmt.Sprintf("lock %.40q free", name), func() bool { return !p.look(name).Held })
 	p.seesFree(name)
 }
 
-// lasts checks that the lock expires one lease after a moment between since and now.
+// lasts checks that the lock's remaining time fits a lease that began between since and now.
 func (p party) lasts(name string, lease time.Duration, since time.Time) {
 	p.e.Helper()
 	p.e.checkRemaining(fmt.Sprintf("Look(%.40q) by %v", name, p), p.look(name).Remaining, lease,
@@ -217,9 +218,9 @@ func (p party) lasts(name string, lease time.Duration, since time.Time) {
 }
 
 // checkRemaining checks the remaining time that a step reported for a lease that began between
-// since and now. A busy machine makes it smaller, but never larger. The check allows for the time
-// that has passed. In real time it allows for 100 ms more, because a server may be interrupted
-// after it has read its clock.
+// since and now. On a busy machine the time may be shorter, but never longer. The check allows for
+// the time that has passed since then. In real time it allows for 100 ms more, because a server may
+// be interrupted after it has read its clock.
 func (e *env) checkRemaining(step string, remaining, lease time.Duration, since time.Time) {
 	e.Helper()
 	unit := e.leaseStep()
@@ -233,14 +234,14 @@ func (e *env) checkRemaining(step string, remaining, lease time.Duration, since 
 	}
 }
 
-// A term determines the end of a hold: its lease, and the time from which the lease counts.
+// A term determines when a hold ends: by its lease, and the time at which the lease began.
 type term struct {
 	lease time.Duration
 	since time.Time
 }
 
-// after returns the term of a hold of this kind after another step has given it a lease. A Read or
-// Write keeps the longer of the two leases. Other kinds take the new one.
+// after returns the term of a hold after another step has given it a lease. A Read or Write keeps
+// the longer lease. Other kinds take the new one.
 func (x term) after(k backend.Kind, lease time.Duration, since time.Time) term {
 	if lengthens(k) && x.lease > lease {
 		return x
@@ -248,10 +249,11 @@ func (x term) after(k backend.Kind, lease time.Duration, since time.Time) term {
 	return term{lease, since}
 }
 
-// lengthens reports whether a step never shortens the lease of a hold of this kind.
+// lengthens reports whether steps can lengthen, but never shorten, the lease of this kind.
 func lengthens(k backend.Kind) bool { return k == backend.Read || k == backend.Write }
 
-// parallel calls f concurrently with 0 to n-1, and fails the test if any call returns an error.
+// parallel calls f concurrently with each number from 0 to n-1, and fails the test if any call
+// returns an error.
 func (e *env) parallel(n int, f func(i int) error) {
 	e.Helper()
 	errs := make([]error, n)
@@ -265,7 +267,7 @@ func (e *env) parallel(n int, f func(i int) error) {
 	}
 }
 
-// bell counts wake-ups, and lets a test wait for one.
+// A bell counts wake-ups, and lets a test wait for one.
 type bell struct {
 	rung  chan struct{}
 	mu    sync.Mutex
@@ -284,14 +286,14 @@ func (b *bell) ring(backend.Wakeup) {
 	}
 }
 
-// calls returns the number of calls of ring.
+// calls returns how many times ring was called.
 func (b *bell) calls() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.count
 }
 
-// reset drops a wake-up that wait hasn't received yet.
+// reset drops a wake-up that hasn't been received by wait.
 func (b *bell) reset() {
 	select {
 	case <-b.rung:
@@ -299,8 +301,8 @@ func (b *bell) reset() {
 	}
 }
 
-// wait waits for a wake-up. It returns an error if none comes for longer than any working store
-// could take on a busy machine.
+// wait waits for a wake-up. It returns an error if none comes within the time that a working store
+// could need on a busy machine.
 func (b *bell) wait() error {
 	if !rings(b.rung) {
 		return errors.New("nobody called Wake")
@@ -327,7 +329,7 @@ func (b *bell) waits(e *env, after string) {
 	}
 }
 
-// subscribe subscribes the session of p, which must be a Notifier.
+// subscribe subscribes p's session, which must be a Notifier, to a lock.
 func (p party) subscribe(name string) (*bell, backend.Subscription) {
 	p.e.Helper()
 	b := newBell()

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// A pulse detects whether the machine stands still at times. Its goroutine wakes up regularly, and
-// records how late it was and how many threads want to run.
+// A pulse detects pauses and overload of the machine. Its goroutine wakes up at regular intervals,
+// and records how late it was and how many threads want to run.
 type pulse struct {
 	mu    sync.Mutex
 	due   time.Time     // when the next beat is due
 	worst time.Duration // the longest delay of a beat
-	crowd int           // the largest number of threads per processor that wanted to run
+	crowd int           // largest number of threads per processor that wanted to run
 	stop  chan struct{}
 	ended chan struct{}
 }
@@ -26,17 +26,18 @@ const (
 	beat = 10 * time.Millisecond
 
 	// stoodStill is the shortest delay of a beat that excuses a failure. Cases allow for longer
-	// delays than that, but a store's processes may have waited ten times as long as this process.
+	// delays than that. But if this process was delayed by that much, the store's processes may
+	// have been delayed ten times as long.
 	stoodStill = 20 * time.Millisecond
 
-	// crowded is the smallest number of threads per processor that excuses a failure: with that
-	// many, a store may not answer in time. The delay alone doesn't reveal such a load, because the
-	// system prefers processes that sleep most of the time, as this one does.
+	// crowded is the smallest number of threads per processor that excuses a failure. Under such a
+	// load a store may not answer in time. The delay of the beats doesn't reveal the load, because
+	// the system favors processes that sleep most of the time, as this one does.
 	crowded = 5
 )
 
-// crowd returns the number of threads per processor that want to run now, or 0 if the system
-// doesn't say.
+// crowd returns the number of threads per processor that want to run now, or 0 if the number isn't
+// known.
 func crowd() int {
 	loadavg, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -45,8 +46,8 @@ func crowd() int {
 	return running(string(loadavg)) / runtime.NumCPU()
 }
 
-// running returns the number of threads that want to run, from the contents of Linux's
-// /proc/loadavg. In "11.90 14.36 14.54 16/193 2924" it is 16, of 193 threads.
+// running returns the number of threads that want to run, as given in Linux's /proc/loadavg. In
+// "11.90 14.36 14.54 16/193 2924" the result is 16, out of 193 threads.
 func running(loadavg string) int {
 	fields := strings.Fields(loadavg)
 	if len(fields) < 4 {
@@ -94,12 +95,12 @@ func (p *pulse) latest() (late time.Duration, crowd int) {
 	return max(p.worst, time.Since(p.due)), p.crowd
 }
 
-// mostRuns is the maximum number of runs of a case whose failures a slow machine excuses.
+// mostRuns limits how often a case is run when a slow machine excuses its failures.
 const mostRuns = 3
 
-// runIn runs a case as a subtest, if the harness chooses it. In real time, leases also expire while
-// a machine does something else. So if the machine stood still or was overloaded, failures are only
-// printed, and the case runs again. The last run counts in any case.
+// runIn runs a case as a subtest, if the harness chooses it. In real time, leases may expire while
+// the machine runs something else. So if the machine stood still or was overloaded, failures are
+// only printed, and the case runs again. Failures of the last run always count.
 func (c testCase) runIn(t *testing.T, h Harness) {
 	if !h.chooses(c) {
 		return
@@ -118,7 +119,7 @@ func (c testCase) runIn(t *testing.T, h Harness) {
 	t.Run(c.name, func(t *testing.T) { runCase(t, h, c, nil) })
 }
 
-// late reports whether the slow machine excuses a failure, and records that it did.
+// late reports whether a slow machine excuses a failure. If so, it records that.
 func (e *env) late() bool {
 	e.Helper()
 	if e.excused == nil {
@@ -134,8 +135,8 @@ func (e *env) late() bool {
 	return true
 }
 
-// Errorf, Error, Fatalf and Fatal act like those of a test. But if the failure is excused, the
-// first two only log it, and the others skip the rest of the case.
+// Errorf, Error, Fatalf and Fatal are like those of testing.T. But if a failure is excused, Errorf
+// and Error only log it, and Fatalf and Fatal skip the rest of the case.
 
 func (e *env) Errorf(format string, args ...any) {
 	e.Helper()

@@ -43,7 +43,7 @@ var acquireCases = []testCase{
 			a.acquires("lock", lease)
 			for _, other := range []time.Duration{lease, 2 * lease, e.legal(lease / 2)} {
 				res := b.refused("lock", other)
-				if res.Remaining >= 0 { // a negative Remaining means that the store doesn't know
+				if res.Remaining >= 0 { // if negative, the store doesn't know the remaining time
 					e.checkRemaining("Acquire", res.Remaining, lease, start)
 				}
 			}
@@ -81,7 +81,7 @@ var acquireCases = []testCase{
 		rule: "The result of a re-entry carries Count; otherwise Reentry changes nothing",
 		run: func(e *env) {
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			// the lock was free, although the request claims to re-enter
+			// the lock is free, although the request claims to be a re-entry
 			a.reenters("lock", lease, 1)
 			a.reenters("lock", lease, 2)
 			a.acquires("lock", lease)
@@ -425,7 +425,7 @@ var leaseCases = []testCase{
 		}},
 }
 
-// leases checks that a step gives a hold the lease that it asks for.
+// leases checks that a step gives a hold the lease that the step asks for.
 func (e *env) leases(a party, step func(lease time.Duration)) {
 	e.Helper()
 	var x term
@@ -438,8 +438,8 @@ func (e *env) leases(a party, step func(lease time.Duration)) {
 	}
 }
 
-// leaseBefore returns the first lease of a hold to which a later step gives a short lease. The
-// first lease is long, unless a step never shortens leases of this kind.
+// leaseBefore returns the first lease of a hold that later gets a short lease. The first lease is
+// long, except for kinds whose leases are never shortened.
 func (e *env) leaseBefore(short time.Duration) time.Duration {
 	if lengthens(e.kind) {
 		return short
@@ -447,8 +447,8 @@ func (e *env) leaseBefore(short time.Duration) time.Duration {
 	return e.longLease()
 }
 
-// prolong checks that a step makes a hold outlive its earlier lease. The hold has a short lease,
-// and a count of 2. If the lease expires before the step, as on a slow machine, prolong tries again
+// prolong checks that a step makes a hold outlive its earlier lease. The hold has a count of 2 and
+// a short lease. If the lease expires before the step, as on a slow machine, prolong tries again
 // with a longer one.
 func prolong(e *env, step func(a party, name string) (held bool)) {
 	e.Helper()
@@ -476,7 +476,8 @@ func prolong(e *env, step func(a party, name string) (held bool)) {
 	}
 }
 
-// oddNames are names and owners that a store could confuse with each other or with its own names.
+// oddNames are names and owners that a store could confuse with each other, or with names that it
+// uses itself.
 var oddNames = []string{
 	"lock", "Lock", "LOCK", "lock ", " lock", "lock:1", "lock:", ":", "lock1", "lock/1", "/",
 	"a/../lock", ".", "..",
@@ -489,7 +490,7 @@ var oddNames = []string{
 }
 
 // oddLocks returns the odd names that the store accepts as names of locks. If the store refuses a
-// name, every step must refuse that name, and change nothing. A cluster must refuse names whose
+// name, every step must refuse the name and change nothing. A cluster must refuse names whose
 // braces would put a lock's keys into different slots.
 func (e *env) oddLocks(kind backend.Kind) []string {
 	e.Helper()
@@ -523,7 +524,7 @@ var nameCases = []testCase{
 			names := e.oddLocks(e.kind)
 			for i, name := range names {
 				a.seesFree(name)
-				// The number of holds tells the locks apart.
+				// Each lock has a different number of holds, to tell the locks apart.
 				for range 1 + i%3 {
 					a.acquires(name, lease)
 				}
@@ -559,7 +560,7 @@ var nameCases = []testCase{
 				owner.releases("lock", lease, backend.Left)
 				owner.releases("lock", lease, backend.Freed)
 			}
-			// Each odd owner tries to release the lock of one holder.
+			// Each odd owner tries to release a lock that it doesn't hold.
 			holder := e.at(s, "lock:1")
 			holder.acquires("lock", lease)
 			for _, name := range oddNames {
@@ -659,8 +660,8 @@ var concurrencyCases = []testCase{
 					return err
 				})
 				a.has("lock", k)
-				// A store may read the count after the step. So two calls may see the same count,
-				// but no call may see 0.
+				// A store may read the count after the step. So two calls may report the same
+				// count, but none may report 0.
 				for _, n := range counts {
 					if n < 1 || n > k {
 						e.Fatalf("Count %d; want 1 to %d", n, k)
@@ -697,7 +698,7 @@ var concurrencyCases = []testCase{
 			const parties, rounds = 8, 15
 			lease := e.longLease()
 			var inside atomic.Int32
-			// guarded by the lock; the variable inside makes the order visible to the race detector
+			// guarded by the lock; accesses to inside make their order visible to the race detector
 			counter := 0
 			sessions := make([]backend.Session, parties)
 			for i := range sessions {
@@ -716,7 +717,7 @@ var concurrencyCases = []testCase{
 						if res.Acquired {
 							break
 						}
-						// Owners that don't hold the lock try steps that must fail.
+						// Owners that don't hold the lock try steps that must have no effect.
 						if res, err := s.Release(e.ctx, backend.ReleaseRequest{
 							Kind: e.kind, Name: "lock", Owner: owner, Lease: lease,
 						}); err != nil || res.Outcome != backend.NotHeld {
@@ -798,7 +799,7 @@ var contextCases = []testCase{
 			defer cancel()
 
 			// truth compares the error of a step with the state of the store. done reports whether
-			// the store shows the effect of the step.
+			// the step had an effect in the store.
 			truth := func(step string, err error, done bool) {
 				e.Helper()
 				switch {
@@ -835,7 +836,7 @@ var contextCases = []testCase{
 				_, err = a.s.Renew(ctx, backend.RenewRequest{
 					Kind: e.kind, Name: name("renew"), Owner: a.owner, Lease: 2 * lease,
 				})
-				// The bound leaves room, since the remaining time may be rounded up.
+				// The comparison leaves some room, because the remaining time may be rounded up.
 				truth("Renew", err, a.look(name("renew")).Remaining > lease+lease/2)
 
 				if res, err := a.s.Look(ctx, backend.LookRequest{

@@ -23,7 +23,7 @@ func (e *env) queuer(owner string) party {
 	return p
 }
 
-// stands asks for a lock that another owner holds, and so gets a place in line for it.
+// stands asks for a lock that another owner holds, which gives p a place in line.
 func (p party) stands(name string, place time.Duration) {
 	p.e.Helper()
 	if res := p.asks(name, 0, place); res.Acquired {
@@ -32,7 +32,7 @@ func (p party) stands(name string, place time.Duration) {
 	}
 }
 
-// keep keeps the places of owners of p's session.
+// keep renews the places of owners of p's session.
 func (p party) keep(name string, place time.Duration, owners ...string) backend.PlacesResult {
 	p.e.Helper()
 	res, err := backend.CapabilitiesOf(p.s).Liner.KeepPlaces(p.e.ctx, backend.PlacesRequest{
@@ -44,7 +44,7 @@ func (p party) keep(name string, place time.Duration, owners ...string) backend.
 	return res
 }
 
-// ear records the grants that a session is notified of.
+// An ear records the grants that a session is notified of.
 type ear struct {
 	s    backend.Session
 	rung chan struct{}
@@ -54,8 +54,8 @@ type ear struct {
 	taken  map[string]bool // owners whose grants the case expected
 }
 
-// listens subscribes p's session to a lock's grants. If the session isn't a Notifier, it returns
-// nil.
+// listens subscribes p's session to a lock's grants. It returns nil if the session isn't a
+// Notifier.
 func (p party) listens(name string) *ear {
 	p.e.Helper()
 	n := backend.CapabilitiesOf(p.s).Notifier
@@ -83,8 +83,8 @@ func (x *ear) granted(g backend.Grant) {
 	}
 }
 
-// take removes and returns the first grant to an owner. After that, the method silent accepts
-// further grants to the owner.
+// take removes and returns the first grant to an owner. From then on, silent accepts more grants to
+// that owner.
 func (x *ear) take(owner string) (backend.Grant, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -98,8 +98,8 @@ func (x *ear) take(owner string) (backend.Grant, bool) {
 	return g, true
 }
 
-// silent checks that there was no grant out of turn. A grant without a lease only tells an owner to
-// ask, so it is allowed at any time.
+// silent checks that no grant came out of turn. A grant without a lease only tells an owner to ask
+// again, so it is allowed at any time.
 func (x *ear) silent(e *env) {
 	e.Helper()
 	if x == nil {
@@ -128,12 +128,12 @@ func (p party) hears(x *ear) backend.Grant {
 	}
 }
 
-// patience is the shortest time for which a grant must last. If the steps from the grant to the
-// renewal take longer, the machine is too slow for the case.
+// patience is the shortest time that a grant must last. If the steps from the grant to the renewal
+// take longer, the machine is too slow for the case.
 const patience = 500 * time.Millisecond
 
-// turn waits until p, which stands in line, gets the lock, and then renews the hold. since is a
-// time before the grant. inTime reports whether the renewal came before the end of the short grant.
+// turn waits until p, which stands in line, gets the lock, and then renews the hold. The grant must
+// come after since. inTime reports whether the hold was renewed before the short grant ended.
 func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
 	p.e.Helper()
 	if x == nil {
@@ -158,9 +158,9 @@ func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
 // attempts counts the attempts of env.inTime.
 var attempts atomic.Int64
 
-// inTime repeats steps that must happen during a short grant, until the machine is fast enough.
-// Each attempt has a name that no other case uses, because in a cluster a message for one case may
-// arrive after the next case has subscribed.
+// inTime repeats steps that must happen during a short grant, until the machine is fast enough for
+// them. Each attempt uses a name of its own, because in a cluster a message for one case may arrive
+// after the next case has subscribed.
 func (e *env) inTime(attempt func(name string) (inTime bool)) {
 	e.Helper()
 	for range 20 {
@@ -171,7 +171,8 @@ func (e *env) inTime(attempt func(name string) (inTime bool)) {
 	e.Fatalf("the machine was never fast enough: a step took more than %v each time", patience)
 }
 
-// queue is a group of owners that line up for a lock. heard holds the ear of each owner's session.
+// A queue is a group of owners that wait in line for a lock. heard holds the ear of each owner's
+// session.
 type queue struct {
 	e     *env
 	name  string
@@ -179,7 +180,7 @@ type queue struct {
 	heard []*ear
 }
 
-// lineUp subscribes owners to a lock that another owner holds, and makes them stand in line for it.
+// lineUp subscribes owners to a lock that another owner holds, and puts them in line for it.
 func (e *env) lineUp(name string, place time.Duration, all ...party) *queue {
 	e.Helper()
 	q := &queue{e: e, name: name}
@@ -192,8 +193,8 @@ func (e *env) lineUp(name string, place time.Duration, all ...party) *queue {
 	return q
 }
 
-// listen adds an owner that must be notified of its grant. A session has one subscription for all
-// of its owners.
+// listen adds an owner that must be notified of its grant. All owners of a session share one
+// subscription.
 func (q *queue) listen(p party) {
 	q.e.Helper()
 	x := (*ear)(nil)
@@ -209,7 +210,7 @@ func (q *queue) listen(p party) {
 }
 
 // turns checks that the owners with these indexes get the lock one after another, each as soon as
-// the previous one has released it. since is a time before the first grant.
+// the previous owner has released it. The first grant must come after since.
 func (q *queue) turns(since time.Time, order ...int) (inTime bool) {
 	q.e.Helper()
 	for _, i := range order {
@@ -275,7 +276,7 @@ var fairCases = []testCase{
 			a.releases("lock", lease, backend.Left)
 			a.releases("lock", lease, backend.Left)
 			a.releases("lock", lease, backend.Freed)
-			b.acquires("lock", lease) // b gets it at once, so a has no place either
+			b.acquires("lock", lease) // b gets the lock at once, so a has no place in line either
 			b.releases("lock", lease, backend.Freed)
 			b.seesFree("lock")
 		}},
@@ -323,7 +324,7 @@ var fairCases = []testCase{
 			a.acquires("lock", lease)
 			told := func(step string, remaining time.Duration, lease time.Duration) {
 				e.Helper()
-				if remaining >= 0 { // a negative Remaining means that the store doesn't know
+				if remaining >= 0 { // if negative, the store doesn't know the remaining time
 					e.checkRemaining(step, remaining, lease, start)
 				}
 			}
@@ -477,7 +478,7 @@ var fairCases = []testCase{
 				b.stands(name, e.shortLease())
 				q := e.lineUp(name, lease, b, c, d)
 				b.stands(name, lease)
-				c.stands(name, e.shortLease()) // this doesn't shorten the life of the place
+				c.stands(name, e.shortLease()) // this must not shorten the life of the place
 				d.asks(name, 0, 0)             // this doesn't give up the place
 				e.sleep(e.shortLease() + e.shortLease()/2 + e.leaseStep())
 				start := time.Now()
@@ -564,7 +565,7 @@ var fairCases = []testCase{
 						res.Holder)
 				}
 				if time.Since(start) >= short-short/50-2*time.Millisecond {
-					short *= 2 // the places may have expired before they were kept
+					short *= 2 // the machine was too slow: the places may have expired
 					return false
 				}
 				e.sleep(short + short/2 + e.leaseStep())
@@ -723,7 +724,7 @@ var fairCases = []testCase{
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.queuer("a"), e.queuer("b"), e.longLease()
-			// Ten locks are tried at once, so that subscriptions, grants and closings overlap.
+			// Use ten locks at once, so that subscriptions, grants and closings overlap.
 			e.parallel(10, func(i int) error {
 				name := fmt.Sprint("lock", i)
 				for round := range 10 {
@@ -779,8 +780,8 @@ var fairCases = []testCase{
 				e.Fatalf("Subscribe: %v", err)
 			}
 			sub.Close()
-			// The grants reach another subscription of the same session. If the closed one were
-			// still open, they would reach it, too.
+			// The grants reach another subscription of the same session. If the closed subscription
+			// were still open, it would get them, too.
 			heard := b.listens("lock")
 			for range 5 {
 				a.acquires("lock", lease)
@@ -813,8 +814,8 @@ var fairCases = []testCase{
 			for _, x := range heard {
 				b.hears(x)
 			}
-			// The names are used one at a time, because a store may keep a single queue for all
-			// names that differ only in braces, as Redisson does.
+			// Use one name at a time, because a store may keep a single queue for all names that
+			// differ only in braces, as Redisson does.
 			for _, name := range e.oddLocks(b.kind) {
 				x := b.listens(name)
 				a.acquires(name, lease)
@@ -921,7 +922,7 @@ var fairCases = []testCase{
 		run: func(e *env) {
 			a, lease := e.queuer("holder"), e.longLease()
 			s := e.session()
-			done := 0 // number of odd names that have had their turn
+			done := 0 // number of odd names tried so far
 			e.inTime(func(name string) bool {
 				a.acquires(name, lease)
 				heard := e.at(s, "").as(backend.Fair).listens(name)
@@ -1051,14 +1052,14 @@ var fairCases = []testCase{
 		}},
 }
 
-// fails fails the test. Its result only lets it be used in expressions.
+// fails fails the test. It returns a bool only so that it can be used in expressions.
 func fails(e *env, format string, args ...any) bool {
 	e.Helper()
 	e.Fatalf(format, args...)
 	return false
 }
 
-// queuesUntil makes p stand in line until it gets the lock. If givesUp is set, p gives up its place
+// queuesUntil makes p wait in line until it gets the lock. If givesUp is set, p leaves the line
 // unless it gets the lock at once. Any goroutine may call queuesUntil.
 func (p party) queuesUntil(
 	name string, lease time.Duration, givesUp bool,

@@ -10,8 +10,8 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 )
 
-// fragileCases test a step's result when its connection breaks, or its request arrives late. The
-// rule is the same for all: a step is carried out at most once, and its error is true.
+// fragileCases test a step whose connection breaks, or whose request arrives late. The same rule
+// holds for all of them: a step is carried out at most once, and its error is truthful.
 var fragileCases = []testCase{
 	fragileCase("acquire", fragileStep{
 		tags: forReaders | forPermits,
@@ -98,7 +98,7 @@ var fragileCases = []testCase{
 	}),
 }
 
-// renewed returns 1 if the lease was doubled, otherwise 0.
+// renewed returns 1 if the lease was doubled, and 0 otherwise.
 func renewed(e *env, res backend.LookResult) int {
 	if res.Remaining > e.longLease()+time.Minute {
 		return 1
@@ -109,8 +109,8 @@ func renewed(e *env, res backend.LookResult) int {
 // A fragileStep is a step to which a fault is applied.
 type fragileStep struct {
 	tags  Tags
-	need  func(*env) // skips the case if the store lacks something
-	holds int        // number of holds that the owner has before the step
+	need  func(*env) // skips the case if the store lacks a feature
+	holds int        // number of the owner's holds before the step
 	do    func(ctx context.Context, a party, name string) (done bool, err error)
 	times func(e *env, after backend.LookResult) int // how often the step was carried out
 }
@@ -137,15 +137,15 @@ func fragileCase(name string, step fragileStep) testCase {
 		}}
 }
 
-// fragile holds what a case needs to know about a step that a fault hits.
+// A fragile holds the state of a case that applies a fault to a step.
 type fragile struct {
 	e      *env
-	a, b   party // the fault hits a's request, and b reads the result
+	a, b   party // the fault hits a's request, and b checks the result
 	strike Strike
 	step   fragileStep
 }
 
-// each repeats the step, and each time makes the fault hit a different request of the step.
+// each repeats the step until the fault has hit each of the step's requests once.
 func (f *fragile) each(blow faults.Blow) {
 	f.e.Helper()
 	const most = 20
@@ -163,12 +163,12 @@ func (f *fragile) each(blow faults.Blow) {
 		break
 	}
 	for _, verdict := range verdicts {
-		verdict() // late requests must not have changed the state after the first verdict
+		verdict() // late requests must not have changed the result
 	}
 }
 
-// once makes a fault hit one request of the step, and judges the result. Calling verdict judges it
-// again.
+// once lets a fault hit one request of the step, and judges the result. The function verdict judges
+// it again.
 func (f *fragile) once(name string, blow faults.Blow, n int) (verdict func(), struck bool) {
 	f.e.Helper()
 	f.e.eventually("a step without an error, after a connection broke", func() bool {
@@ -186,10 +186,10 @@ func (f *fragile) once(name string, blow faults.Blow, n int) (verdict func(), st
 	return verdict, struck
 }
 
-// do takes the step, and ends the fault when the step has returned, or should have. If the fault
-// holds the request back, do cancels the step's context a little later. The context has no
-// deadline, since a backend could pass a deadline on to the server. If the connection breaks, the
-// step must return without being cancelled, and do waits longer, since a server may be slow to
+// do takes the step, and ends the fault once the step has returned, or should have. If the fault
+// holds the request back, do cancels the step's context soon after. The context has no deadline,
+// because a backend could pass a deadline on to the server. If the connection breaks, the step must
+// return without being canceled. In that case do waits longer, because a server may be slow to
 // answer.
 func (f *fragile) do(
 	name string, blow faults.Blow, end func() bool,
@@ -221,7 +221,7 @@ func (f *fragile) do(
 	return done, end(), err
 }
 
-// judge finds out whether a step was carried out, and whether its result is true.
+// judge checks whether a step was carried out, and whether its result is truthful.
 func (f *fragile) judge(name string, done bool, err error) {
 	f.e.Helper()
 	var after backend.LookResult

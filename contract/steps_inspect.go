@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 )
 
-// watcher returns a party with its own session that can inspect locks, or skips the case for stores
-// that can't.
+// watcher returns a party with its own session that can inspect locks. It skips the case if the
+// store can't inspect.
 func (e *env) watcher() party {
 	e.Helper()
 	p := e.party("nobody")
@@ -21,8 +21,8 @@ func (e *env) watcher() party {
 	return p
 }
 
-// lister returns a party with its own session that can list locks, or skips the case for stores
-// that can't.
+// lister returns a party with its own session that can list locks. It skips the case if the store
+// can't list.
 func (e *env) lister() party {
 	e.Helper()
 	p := e.party("nobody")
@@ -44,8 +44,8 @@ type view struct {
 	limit  int
 }
 
-// seenAs returns the kind that an Inspector reports for a lock or a holder. An Inspector doesn't
-// tell the three kinds of a plain lock apart.
+// seenAs returns the kind that an Inspector reports for a lock or a holder. For an Inspector the
+// three kinds of plain locks are the same.
 func seenAs(k backend.Kind) backend.Kind {
 	if k == backend.Fenced || k == backend.Fair {
 		return backend.Exclusive
@@ -53,7 +53,7 @@ func seenAs(k backend.Kind) backend.Kind {
 	return k
 }
 
-// seen checks a step's report of a lock. It tells owners of permits apart by their number of
+// seen checks what a step reports about a lock. It tells owners of permits apart by their number of
 // permits, because some stores don't know the owners.
 func (e *env) seen(step string, got backend.Inspection, name string, want view) {
 	e.Helper()
@@ -126,8 +126,8 @@ func (p party) inspects(name string, want view) {
 	p.e.seen("Inspect", p.inspect(name), name, want)
 }
 
-// list returns all locks whose names begin with a prefix, from pages of this size. It calls between
-// before each page except the first.
+// list returns all locks whose names begin with a prefix, in pages of at most limit locks. It calls
+// between before each page except the first.
 func (p party) list(prefix string, limit int, between func()) (locks []backend.Inspection) {
 	p.e.Helper()
 	for req := (backend.ListRequest{Prefix: prefix, Limit: limit}); ; between() {
@@ -147,8 +147,8 @@ func (p party) list(prefix string, limit int, between func()) (locks []backend.I
 	}
 }
 
-// lists checks that List, in pages of this size, reports the wanted locks for a prefix, and no
-// others.
+// lists checks that List reports exactly the wanted locks for a prefix, in pages of at most limit
+// locks.
 func (p party) lists(prefix string, limit int, want ...string) {
 	p.e.Helper()
 	if got, want := namesOf(p.list(prefix, limit, func() {})), slices.Sorted(
@@ -158,7 +158,7 @@ func (p party) lists(prefix string, limit int, want ...string) {
 	}
 }
 
-// namesOf returns the names of locks, sorted, each once.
+// namesOf returns the sorted names of locks, without duplicates.
 func namesOf(locks []backend.Inspection) []string {
 	names := make([]string, len(locks))
 	for i, l := range locks {
@@ -168,16 +168,16 @@ func namesOf(locks []backend.Inspection) []string {
 	return slices.Compact(names)
 }
 
-// declared returns those of the kinds that the store supports.
+// declared returns those of the given kinds that the store supports.
 func (e *env) declared(kinds ...backend.Kind) []backend.Kind {
 	return slices.DeleteFunc(kinds, func(k backend.Kind) bool { return !e.limits().Kinds.Has(k) })
 }
 
-// allKinds returns the kinds that the store supports.
+// allKinds returns all kinds that the store supports.
 func (e *env) allKinds() []backend.Kind { return slices.Concat(e.locks()...) }
 
-// sample acquires a lock of each kind that the store supports. A lock's name is the prefix followed
-// by the kind's name. sample returns the expected report on each lock.
+// sample acquires a lock of each kind that the store supports. Each lock is named after its kind,
+// with a prefix. sample returns the expected report on each lock.
 func (e *env) sample(prefix string, lease time.Duration) map[string]view {
 	e.Helper()
 	all, s := make(map[string]view), e.session()
@@ -213,8 +213,8 @@ func (e *env) sample(prefix string, lease time.Duration) map[string]view {
 	return all
 }
 
-// same checks that the locks of a sample are unchanged, for their holders and for others, and then
-// releases them.
+// same checks that the locks of a sample are unchanged, both for their holders and for other
+// owners. Then it releases them.
 func (e *env) same(sample map[string]view) {
 	e.Helper()
 	for name, v := range sample {
@@ -309,7 +309,7 @@ var inspectCases = []testCase{
 			w.inspects("lock", view{shares: []share{{a, 2, x}}})
 			a.as(backend.Read).acquires("lock", lease)
 			b.stands("lock", lease)
-			for range 10 { // a store may read the holders in any order
+			for range 10 { // a store may report the holders in any order
 				w.inspects("lock", view{shares: []share{{a, 2, x}, {a.as(backend.Read), 1, x}}})
 			}
 			a.releases("lock", lease, backend.Left)
@@ -377,7 +377,8 @@ var inspectCases = []testCase{
 		rule: "Inspect leaves out holds, permits and places that have ended, and prolongs none",
 		run: func(e *env) {
 			w, p, short, long := e.watcher(), e.party("a"), e.shortLease(), e.longLease()
-			seen := make(map[string]view) // the reports when the short leases have expired
+			// the expected reports after the short leases have expired
+			seen := make(map[string]view)
 			for _, k := range e.allKinds() {
 				p.as(k).acquires(k.String(), short)
 				seen[k.String()] = view{}
@@ -397,7 +398,8 @@ var inspectCases = []testCase{
 			}
 			e.eventually("Inspect finds nothing that is over", func() bool {
 				over := 0
-				// each round inspects all names: if that prolonged leases, they would never end
+				// inspect all names in each round: if that prolonged the leases, they would never
+				// expire
 				for name, want := range seen {
 					if i := w.inspect(name); len(i.Holders) != len(want.shares) ||
 						len(i.Line) != len(want.line) {
@@ -407,7 +409,7 @@ var inspectCases = []testCase{
 				return over == 0
 			})
 			for name, want := range seen {
-				// a free semaphore isn't compared: the store may know its limit
+				// don't compare free semaphores: the store may still know their limits
 				if len(want.shares) > 0 {
 					w.inspects(name, want)
 				}
@@ -530,8 +532,8 @@ var inspectCases = []testCase{
 		}},
 }
 
-// unbroken repeats look, each time with a fault that loses a different one of its requests, or the
-// reply to it. The error of look must not be of kind Refused.
+// unbroken repeats look. Each time a fault loses a different one of its requests, or the reply to
+// one. The error of look must not be of kind Refused.
 func (e *env) unbroken(look func(p party) error) {
 	e.Helper()
 	e.skipWithout(e.store.Fragile != nil, "Fragile")
@@ -560,7 +562,7 @@ func (e *env) unbroken(look func(p party) error) {
 	}
 }
 
-// begun returns the names that begin with the given prefix.
+// begun returns those of the names that begin with the given prefix.
 func begun(names []string, prefix string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !strings.HasPrefix(name, prefix)

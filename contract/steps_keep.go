@@ -8,13 +8,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// needKeeps skips the case for stores that can't keep released locks.
+// needKeeps skips the case for stores that can't keep a lock taken after its release.
 func (e *env) needKeeps() {
 	e.Helper()
 	e.skipWithout(e.limits().Keeps, "release with Keep")
 }
 
-// keeps releases a hold with Keep, which keeps the lock if it was the last hold.
+// keeps releases one hold with Keep. If that was the last hold, the lock stays taken for the time
+// keep.
 func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcome) {
 	p.e.Helper()
 	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{
@@ -30,7 +31,7 @@ func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcom
 	}
 }
 
-// isKept checks that a lock is kept, for this long from a moment between since and now.
+// isKept checks that a lock is kept for the given time, which began between since and now.
 func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.Helper()
 	res := p.look(name)
@@ -41,8 +42,8 @@ func (p party) isKept(name string, keep time.Duration, since time.Time) {
 	p.e.checkRemaining("Look", res.Remaining, keep, since)
 }
 
-// keepCases test a release with Keep. They run for the kinds of lock that have one holder, and for
-// the only permit of a semaphore.
+// keepCases test releases with Keep. They run for the kinds of lock with one holder, and for the
+// only permit of a semaphore.
 var keepCases = []testCase{
 	{name: "keep/kept",
 		rule: "A last release with Keep keeps the lock for that time, longer or shorter than the " +
@@ -65,7 +66,7 @@ var keepCases = []testCase{
 					p.isKept(name, keep, start)
 				}
 				res := b.refused(name, lease)
-				if res.Remaining >= 0 { // a negative Remaining means that the store doesn't know
+				if res.Remaining >= 0 { // if negative, the store doesn't know the remaining time
 					e.checkRemaining("Acquire", res.Remaining, keep, start)
 				}
 			}
@@ -181,8 +182,7 @@ var keepCases = []testCase{
 					return rung.calls() > i
 				})
 			}
-			// A spurious Wake is allowed now and then, for example when the session learns the
-			// limit.
+			// A few spurious calls are allowed, for example when the session learns the limit.
 			if n := rung.calls(); n > rounds+2 {
 				e.Fatalf("Wake was called %d times, for %d forced releases of what was kept", n,
 					rounds)
@@ -244,7 +244,7 @@ var keepCountCases = []testCase{
 		}},
 }
 
-// keepKindCases test a single kind, or all kinds together.
+// keepKindCases test Keep for a single kind of lock, or for all kinds together.
 var keepKindCases = []testCase{
 	{name: "keep/watched",
 		rule: "A release with Keep that keeps an Exclusive or a Fenced lock calls Wake of " +
@@ -337,7 +337,8 @@ var keepKindCases = []testCase{
 			e.needKeeps()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			keep := max(e.limits().MinLease, e.leaseStep()) / 2
-			keep = max(keep, time.Millisecond) // the shortest lease may also be a millisecond
+			// at least a millisecond, which may also be the shortest lease
+			keep = max(keep, time.Millisecond)
 			for try := 1; ; try++ {
 				a.acquires("lock", lease)
 				start := time.Now()

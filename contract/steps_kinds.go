@@ -14,21 +14,21 @@ import (
 )
 
 // runSteps runs the cases for the steps of a session. Cases about an exclusive lock run for each
-// exclusive kind, and some of them for a single reader and for the only permit of a semaphore. They
-// are followed by the cases about each kind.
+// exclusive kind. Some of them also run for a single reader, and for the only permit of a
+// semaphore. The cases about each kind come last.
 func runSteps(t *testing.T, h Harness) {
 	runCases(t, h, tag(Essential, stepCases))
 	runCases(t, h, tag(Essential, kindCases))
 	for _, k := range []backend.Kind{backend.Fenced, backend.Write} {
 		runKind(t, h, k, stepCases)
 	}
-	// A store that grants the lock to the waiters of a line need not wake them.
+	// If a store grants the lock to the waiters in line, it isn't required to wake them.
 	runKind(t, h, backend.Fair, untagged(stepCases, woken))
 	runKind(t, h, backend.Read, tagged(stepCases, forReaders))
 	runKind(t, h, backend.Permits, tagged(stepCases, forPermits))
 }
 
-// runKind runs cases for another kind of lock than Exclusive, if the store declares it.
+// runKind runs cases for a kind of lock other than Exclusive, if the store declares it.
 func runKind(t *testing.T, h Harness, k backend.Kind, cases []testCase) {
 	t.Run(as(k), func(t *testing.T) {
 		h.kind, h.lacking, h.again = k, new(bool), true
@@ -49,13 +49,13 @@ func (e *env) need(kinds ...backend.Kind) {
 	}
 }
 
-// kindCases test the differences between kinds, and names that are used for several kinds.
+// kindCases test the differences between kinds of locks, and names that are used for several kinds.
 var kindCases = slices.Concat(undeclaredCases, wholeLeaseCases, fencedCases, readCases, writeCases,
 	noteCases, rwNotifierCases, permitsCases, tag(InLine, fairCases), conflictCases, inspectCases,
 	listCases, keepKindCases, latchCases)
 
-// steps calls each step once, for the lock with this name, and returns their errors. A step may
-// also return no error and report that it found nothing.
+// steps calls each step once for the lock with this name, and returns the errors. A step may also
+// report without an error that it found nothing.
 func (p party) steps(name string) map[string]error {
 	ctx, lease := p.e.ctx, p.e.longLease()
 	errs := make(map[string]error)
@@ -112,7 +112,7 @@ var undeclaredCases = []testCase{
 							e.Errorf("%s of a %v lock, which isn't declared: error %v; want one "+
 								"of kind Refused", step, k, err)
 						} else if e.limits().Kinds != 0 && !errors.Is(err, errors.ErrUnsupported) {
-							// a backend that declares no kinds may be older than this rule
+							// a backend that declares no kinds may predate this rule
 							e.Errorf("%s of a %v lock, which isn't declared: error %q; want one "+
 								"that wraps errors.ErrUnsupported", step, k, err)
 						}
@@ -142,7 +142,8 @@ var wholeLeaseCases = []testCase{
 			for _, k := range kinds {
 				a.as(k).releases(k.String(), lease, backend.Freed)
 			}
-			e.sleep(4 * e.leaseStep()) // the store's unit of time may hide a smaller loss
+			// long enough for a shortened lease to show in the store's unit of time
+			e.sleep(4 * e.leaseStep())
 			for _, k := range kinds {
 				start := time.Now()
 				a.as(k).acquires(k.String(), lease)
@@ -286,7 +287,7 @@ var fencedCases = []testCase{
 		}},
 }
 
-// insists tries until it acquires the lock. It may be called from any goroutine.
+// insists retries until it acquires the lock. Any goroutine may call it.
 func (p party) insists(name string, lease time.Duration) (backend.AcquireResult, error) {
 	for start := time.Now(); ; {
 		res, err := p.s.Acquire(p.e.ctx, p.request(name, lease))
@@ -300,7 +301,7 @@ func (p party) insists(name string, lease time.Duration) (backend.AcquireResult,
 	}
 }
 
-// gives releases the last hold. It may be called from any goroutine.
+// gives releases the owner's last hold. Any goroutine may call it.
 func (p party) gives(name string, lease time.Duration) error {
 	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{
 		Kind: p.kind, Name: name, Owner: p.owner, Lease: lease, Permits: p.permits,
@@ -311,7 +312,7 @@ func (p party) gives(name string, lease time.Duration) error {
 	return err
 }
 
-// reader and writer return an owner with its own session, or skip the case for stores without
+// reader and writer return an owner with its own session. They skip the case if the store has no
 // read-write locks.
 func (e *env) reader(owner string) party {
 	e.Helper()
@@ -321,8 +322,8 @@ func (e *env) reader(owner string) party {
 
 func (e *env) writer(owner string) party { e.Helper(); return e.reader(owner).as(backend.Write) }
 
-// keptOut checks that an Acquire is refused. If the store reports when the other holds end, that
-// must be x.
+// keptOut checks that an Acquire is refused. If the store reports when the current holds end, that
+// must be the end of x.
 func (p party) keptOut(name string, x term) {
 	p.e.Helper()
 	if res := p.refused(name, p.e.longLease()); res.Remaining >= 0 {
@@ -362,7 +363,7 @@ var readCases = []testCase{
 			w.keptOut("lock", term{lease, start})
 			b.acquires("lock", 2*lease)
 			w.keptOut("lock", term{2 * lease, start})
-			w.seesFree("lock") // a Look for a Write reports a free lock
+			w.seesFree("lock") // a Look of kind Write ignores readers
 			w.releases("lock", lease, backend.NotHeld)
 			w.renews("lock", lease, false)
 			b.releases("lock", lease, backend.Freed)
@@ -411,7 +412,7 @@ var readCases = []testCase{
 		run: func(e *env) {
 			dead, b, c, w, lease := e.reader("dead"), e.reader("b"), e.reader("c"), e.writer("w"),
 				e.longLease()
-			// b acquired before the dead reader, and c after it
+			// b acquires before the dead reader does, and c after it
 			for _, last := range []party{b, c} {
 				b.acquires("lock", lease)
 				dead.acquires("lock", e.shortLease())
@@ -458,7 +459,7 @@ var readCases = []testCase{
 		run: func(e *env) {
 			a, b, c, w, lease := e.reader("a"), e.reader("b"), e.reader("c"), e.writer("w"),
 				e.longLease()
-			for i := 0; ; i++ { // the short lease may expire before the renewal
+			for i := 0; ; i++ { // the short lease may expire before it is renewed
 				name := fmt.Sprint("lock", i)
 				short := e.shortLease() << i
 				start := time.Now()
@@ -508,8 +509,8 @@ var readCases = []testCase{
 			s, lease := e.reader("a").s, e.longLease()
 			var all []party
 			for _, name := range oddNames {
-				// Redisson has a field with this name next to the readers, whose fields all contain
-				// a colon
+				// Redisson uses a field with this name next to the readers' fields, which all
+				// contain a colon
 				if name != "mode" {
 					all = append(all, e.at(s, name).as(backend.Read))
 				}
@@ -573,7 +574,7 @@ var readCases = []testCase{
 			const parties, rounds = 8, 12
 			lease := e.longLease()
 			var reading, writing atomic.Int32
-			// guarded by the lock; mu is for the race detector, which doesn't see the lock
+			// guarded by the lock; mu is for the race detector, which doesn't know about the lock
 			pair := [2]int{}
 			var mu sync.RWMutex
 			all := make([]party, parties)
@@ -633,11 +634,11 @@ var writeCases = []testCase{
 			w.acquires("lock", lease)
 			w.acquires("lock", lease)
 			a.keptOut("lock", term{lease, start})
-			// the Read is refused, however long it has waited and may wait
+			// the Read is refused however long its owner has waited, or will go on waiting
 			if res := a.asks("lock", 3*lease, 3*lease); res.Acquired {
 				e.Fatal("a Read was acquired while another writes")
 			}
-			a.seesFree("lock") // a Look for a Read reports a free lock
+			a.seesFree("lock") // a Look of kind Read ignores writers
 			a.renews("lock", lease, false)
 			a.releases("lock", lease, backend.NotHeld)
 			w.has("lock", 2)
@@ -739,7 +740,7 @@ var writeCases = []testCase{
 		run: func(e *env) {
 			w, a, lease := e.writer("w"), e.reader("a"), e.longLease()
 			w.acquires("lock", e.shortLease())
-			// unless the Write has expired already, this Read is under it
+			// if the Write hasn't expired yet, its owner acquires this Read, too
 			w.as(backend.Read).asks("lock", 0, 0, e.shortLease())
 			e.eventually("another writes", func() bool {
 				return a.as(backend.Write).asks("lock", 0, 0).Acquired
@@ -765,8 +766,8 @@ var writeCases = []testCase{
 		}},
 }
 
-// asks tries to acquire the lock, as an owner that has already waited and may go on waiting. The
-// default lease is the long one.
+// asks tries to acquire the lock with these values of Waited and Place. The default lease is the
+// long one.
 func (p party) asks(
 	name string, waited, place time.Duration, lease ...time.Duration,
 ) backend.AcquireResult {
@@ -783,7 +784,7 @@ func (p party) asks(
 	return res
 }
 
-// queues checks that a Write is refused, and leaves its note.
+// queues checks that a Write is refused. The store then keeps a note of the waiting writer.
 func (p party) queues(name string, waited, place time.Duration) {
 	p.e.Helper()
 	if res := p.asks(name, waited, place); res.Acquired {
@@ -791,7 +792,8 @@ func (p party) queues(name string, waited, place time.Duration) {
 	}
 }
 
-// barred checks that a Read is refused because of a note, which expires after place at the latest.
+// barred checks that a Read is refused because of a waiting writer's note. The note must expire
+// after at most place.
 func (p party) barred(name string, waited, place time.Duration) {
 	p.e.Helper()
 	res := p.asks(name, waited, 0)
@@ -805,7 +807,7 @@ func (p party) barred(name string, waited, place time.Duration) {
 	}
 }
 
-// admitted checks that a Read is acquired, although there may be notes.
+// admitted checks that a Read is acquired, even if there are notes of waiting writers.
 func (p party) admitted(name string, waited time.Duration) {
 	p.e.Helper()
 	if res := p.asks(name, waited, 0); !res.Acquired {
@@ -825,7 +827,8 @@ var noteCases = []testCase{
 			place := e.legal(e.longLease() / 4)
 			a.acquires("lock", e.longLease())
 			w.queues("lock", 0, place)
-			e.sleep(2 * e.leaseStep()) // so that w is the older one even by the coarsest clock
+			// make w's wait begin earlier than c's even by a coarse clock
+			e.sleep(2 * e.leaseStep())
 			c.barred("lock", 0, place)
 			c.has("lock", 0)
 			c.releases("lock", e.longLease(), backend.NotHeld)
@@ -921,10 +924,10 @@ var noteCases = []testCase{
 			other.queues("lock", 3*time.Hour, place)
 			other.releases("lock", e.longLease(), backend.NotHeld)
 			c.barred("lock", 0, place)
-			// the release of a Read doesn't remove the note that its owner has left for a Write
+			// releasing a Read doesn't remove the note of its owner's waiting Write
 			w.as(backend.Read).releases("lock", e.longLease(), backend.NotHeld)
 			c.barred("lock", 0, place)
-			// c has waited longer than w, and less than other, whose note is gone
+			// c has waited longer than w; only other has waited longer than c, and its note is gone
 			c.admitted("lock", 2*time.Hour)
 			c.releases("lock", e.longLease(), backend.Freed)
 			w.releases("lock", e.longLease(), backend.NotHeld)
@@ -987,7 +990,7 @@ var noteCases = []testCase{
 		}},
 }
 
-// rwNotifierCases test the events of a read-write lock that wake waiters.
+// rwNotifierCases test which events of a read-write lock wake waiters.
 var rwNotifierCases = []testCase{
 	{name: "notifier/write",
 		rule: "The last release of a Write calls Wake, even if its owner goes on reading; so " +
@@ -1083,7 +1086,7 @@ var conflictCases = []testCase{
 					holder.lasts(name, lease, start)
 					holder.releases(name, lease, backend.Freed)
 					if k == backend.Permits {
-						// the store may remember the limit forever, so that the name stays a
+						// the store may remember the limit forever, and then the name stays a
 						// semaphore's
 						continue
 					}
@@ -1120,8 +1123,8 @@ var conflictCases = []testCase{
 					if err != nil && !errors.Is(err, backend.ErrConflict) {
 						e.Fatal(err)
 					}
-					// Acquire may be refused without an error if the lock ended after the refusal,
-					// before the store read its kind.
+					// Acquire may be refused without an error, if the lock ends after the refusal
+					// and before the store reads its kind.
 					return err == nil && res.Acquired
 				})
 				b.as(p.then).has(name, 1)
@@ -1129,7 +1132,7 @@ var conflictCases = []testCase{
 		}},
 }
 
-// locks returns the kinds that the store declares. Kinds of the same lock are in one slice.
+// locks returns the kinds that the store declares, with the kinds of the same lock in one slice.
 func (e *env) locks() (locks [][]backend.Kind) {
 	for _, kinds := range [][]backend.Kind{{backend.Exclusive, backend.Fenced, backend.Fair},
 		{backend.Read, backend.Write}, {backend.Permits}} {

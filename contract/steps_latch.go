@@ -9,13 +9,13 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A latcher takes steps of latches in a session.
+// A latcher calls the steps of latches in one session.
 type latcher struct {
 	e *env
 	s backend.Session
 }
 
-// latcher opens a session, or skips the case for stores without latches.
+// latcher opens a session. It skips the case if the store has no latches.
 func (e *env) latcher() latcher {
 	e.Helper()
 	s := e.session()
@@ -23,7 +23,7 @@ func (e *env) latcher() latcher {
 	return latcher{e, s}
 }
 
-// does takes a step, and fails the test unless the answer is want.
+// does calls a step, and fails the test unless the answer is want.
 func (l latcher) does(step backend.LatchStep, name string, n int64, want backend.LatchResult) {
 	l.e.Helper()
 	res, err := backend.CapabilitiesOf(l.s).Latcher.Latch(l.e.ctx, backend.LatchRequest{

@@ -101,8 +101,8 @@ var notifierCases = []testCase{
 		run: func(e *env) {
 			e.needNotifier()
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
-			// Twenty locks are tried at once, so that subscriptions, releases and closings overlap.
-			// Half of the subscriptions only watch.
+			// Use twenty locks at once, so that subscriptions, releases and closings overlap. Half
+			// of the subscriptions only watch.
 			e.parallel(20, func(i int) error {
 				name := fmt.Sprint("lock", i)
 				for round := range 15 {
@@ -143,8 +143,8 @@ var notifierCases = []testCase{
 			sub.Close()
 			before := first.calls()
 			// Two other subscriptions show when the notifications of the releases have arrived. One
-			// is of the same session, whose messages come the same way. The other is of another
-			// session.
+			// belongs to the same session, whose messages arrive in the same way. The other belongs
+			// to another session.
 			again, sub := b.subscribe("lock")
 			defer sub.Close()
 			witness, sub2 := c.subscribe("lock")
@@ -255,7 +255,7 @@ var notifierCases = []testCase{
 				sub.Close()
 				rung, sub := b.subscribe("lock")
 				if i%2 == 0 {
-					// if closing takes effect late, it must not hit the next subscription
+					// a delayed close must not affect the next subscription
 					e.sleep(2 * time.Millisecond)
 				}
 				a.acquires("lock", lease)
@@ -390,8 +390,7 @@ var notifierCases = []testCase{
 						bells, subs = append(bells, rung), append(subs, sub)
 					}
 				}
-				// The bells are reset while no earlier message is under way. So whatever rings
-				// after the break is due to the break.
+				// Reset the bells while no message is under way. Then only the break can ring them.
 				for _, name := range names {
 					a.acquires(name, lease)
 				}
@@ -443,7 +442,7 @@ var notifierCases = []testCase{
 		}},
 }
 
-// renewBatch calls RenewBatch and checks that each request is answered exactly once.
+// renewBatch calls RenewBatch and checks that each request gets exactly one answer.
 func renewBatch(
 	e *env, ctx context.Context, s backend.Session, reqs []backend.RenewRequest,
 ) ([]backend.RenewResult, []error) {
@@ -661,7 +660,7 @@ var batchCases = []testCase{
 						results[i].Held, want)
 				}
 			}
-			// the bound leaves room, since the remaining time may be rounded up
+			// leave some room, because the remaining time may be rounded up
 			renewed := a.look("lock").Remaining > lease+lease/2
 			if errs[0] == nil && !renewed {
 				e.Fatal("RenewBatch returned no error; want the hold renewed")
@@ -690,8 +689,8 @@ var batchCases = []testCase{
 			) {
 				if answering.Add(1) == 1 {
 					cancel()
-					// A wrong RenewBatch would return in this time, without waiting for this call
-					// or the other.
+					// An incorrect RenewBatch would return during this sleep, without waiting for
+					// the calls of answer.
 					e.sleep(20 * time.Millisecond)
 				}
 				answered.Add(1)
@@ -777,14 +776,13 @@ var closeCases = []testCase{
 				}
 				return p.s
 			}
-			use().Close() // so that goroutines that the client starts only once don't count
+			use().Close() // don't count goroutines that the client starts only once
 			before := runtime.NumGoroutine()
 			for range sessions {
 				use().Close()
 			}
-			// A client may keep one more connection, and a server in this process one more
-			// goroutine for it. The bound allows for that, but not for one goroutine for each
-			// session.
+			// A client may keep one more connection, for which a server in this process may have
+			// one more goroutine. The bound allows for that, but not for one goroutine per session.
 			e.eventually("goroutines ended after Session.Close", func() bool {
 				return runtime.NumGoroutine() < before+sessions/2
 			})
@@ -830,7 +828,7 @@ var mishapCases = []testCase{
 		run: func(e *env) {
 			e.skipWithout(e.store.PutForeign != nil && e.store.ForeignIntact != nil,
 				"PutForeign and ForeignIntact")
-			for kind := range 4 { // the harness may have several kinds of data
+			for kind := range 4 { // the harness may store several kinds of data
 				e.conflicts(fmt.Sprint("foreign", kind))
 			}
 			e.party("b").acquires("another name", e.longLease())
@@ -872,8 +870,8 @@ var mishapCases = []testCase{
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			names := []string{"renewed", "released", "re-entered"}
-			// Both parties do the same after a loss of data, so the store gives the same numbers to
-			// the locks of both.
+			// After each loss of data both parties do the same, so the store gives the same numbers
+			// to the locks of both.
 			for _, p := range []party{a, b} {
 				e.store.Wipe()
 				for _, p := range []party{a, b} {
@@ -914,8 +912,8 @@ var mishapCases = []testCase{
 			defer sub.Close()
 			a.acquires("lock", lease)
 			e.store.Wipe()
-			// The subscription may miss releases until it is open again. But a later release must
-			// reach it.
+			// The subscription may miss releases until it has been reopened. After that, a release
+			// must reach it.
 			e.eventually("Wake after a release after Wipe", func() bool {
 				rung.reset()
 				if _, err := a.s.Acquire(e.ctx, backend.AcquireRequest{
@@ -938,7 +936,7 @@ var mishapCases = []testCase{
 		}},
 }
 
-// conflicts stores other data under a name and checks every step.
+// conflicts stores foreign data under a name and checks every step.
 func (e *env) conflicts(name string) {
 	e.Helper()
 	a, lease := e.party("a"), e.longLease()

@@ -10,15 +10,15 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// worker returns an owner with its own session, or skips the case for stores without Permits.
+// worker returns an owner with its own session. It skips the case if the store has no Permits.
 func (e *env) worker(owner string) party {
 	e.Helper()
 	e.need(backend.Permits)
 	return e.party(owner).as(backend.Permits)
 }
 
-// available checks how many permits of a limit are available. A limit of 0 stands for the limit
-// that the store was last told.
+// available checks how many of limit permits are available. A limit of 0 stands for the limit that
+// the store was last told.
 func (p party) available(name string, limit, want int) {
 	p.e.Helper()
 	if res := p.of(p.permits, limit).lookAll(name); res.Available != want {
@@ -26,8 +26,8 @@ func (p party) available(name string, limit, want int) {
 	}
 }
 
-// waits checks that an Acquire is refused, because too few permits are left, and that the reported
-// time is that of x.
+// waits checks that an Acquire is refused because too few permits are left. If the store reports
+// when more become available, that must be the end of x.
 func (p party) waits(name string, x term) {
 	p.e.Helper()
 	p.keptOut(name, x)
@@ -37,7 +37,7 @@ func (p party) waits(name string, x term) {
 	}
 }
 
-// refusedAs checks that an Acquire returns the error want, of kind Refused.
+// refusedAs checks that Acquire returns the error want, and that the error's kind is Refused.
 func (p party) refusedAs(name string, want error) {
 	p.e.Helper()
 	if _, err := p.s.Acquire(p.e.ctx, p.request(name, p.e.longLease())); !errors.Is(err, want) ||
@@ -181,7 +181,7 @@ var permitsCases = []testCase{
 			dead.refused("lock", lease)
 
 			// Renewed permits outlive their earlier leases.
-			for i := 0; ; i++ { // the short lease may expire before the renewal
+			for i := 0; ; i++ { // the short lease may expire before it is renewed
 				name, short, start := fmt.Sprint("renewed", i), e.shortLease()<<i, time.Now()
 				dead.acquires(name, short)
 				b.acquires(name, short)
@@ -217,8 +217,8 @@ var permitsCases = []testCase{
 			"releases them all",
 		run: func(e *env) {
 			a, b, lease := e.worker("a"), e.worker("b").of(5, 5), e.longLease()
-			// The owner has three permits and asks for four. To a store it looks as if one of four
-			// had been lost.
+			// The owner has three permits and asks for four. To the store it looks as if one of
+			// four permits was lost.
 			for what, step := range map[string]func(name string){
 				"renewed":  func(name string) { a.of(4, 5).renews(name, lease, false) },
 				"released": func(name string) { a.of(4, 5).releases(name, lease, backend.NotHeld) },
@@ -332,7 +332,7 @@ var permitsCases = []testCase{
 		run: func(e *env) {
 			a, b, lease := e.worker("a"), e.worker("b"), e.longLease()
 			a.of(3, 2).refusedAs("lock", backend.ErrTooMany)
-			// a refused request doesn't set the store's limit
+			// a refused request must not set the store's limit
 			a.of(1, 0).refusedAs("lock", backend.ErrNoLimit)
 			a.of(2, 2).seesFree("lock")
 			b.of(2, 3).acquires("lock", lease)
@@ -351,7 +351,7 @@ var permitsCases = []testCase{
 			a.refusedAs("lock", backend.ErrConflict)
 			other := a.as(backend.Exclusive)
 			other.acquires("another name", lease)
-			// after a hold, the session may send a cheaper request, which must also find the
+			// after this hold the session may send a cheaper request, which must also find the
 			// conflict
 			other.releases("another name", lease, backend.Freed)
 			a.refusedAs("lock", backend.ErrConflict)

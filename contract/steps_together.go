@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// needBatcher skips the case for stores that can't take several steps at once.
+// needBatcher skips the case for stores that can't take several steps in one batch.
 func (e *env) needBatcher() backend.Batcher {
 	e.Helper()
 	b := backend.CapabilitiesOf(e.session()).Batcher
@@ -17,13 +17,13 @@ func (e *env) needBatcher() backend.Batcher {
 	return b
 }
 
-// A replied is the answer to one request of a batch.
+// A replied is the answer to one request in a batch.
 type replied[Res any] struct {
 	res Res
 	err error
 }
 
-// allAtOnce takes steps together, and checks that each request is answered exactly once.
+// allAtOnce takes steps in one batch, and checks that each request gets exactly one answer.
 func allAtOnce[Req, Res any](
 	e *env, ctx context.Context, what string, batch func(
 		context.Context, []Req, func(int, Res, error),

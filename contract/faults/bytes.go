@@ -6,8 +6,8 @@ import "io"
 // sends the next request.
 type bytesLink struct {
 	*link
-	caught  *trap // the trap whose request waits for its answer
-	holding *trap // receives all data that arrives, until the trap is open
+	caught  *trap // the trap whose request hasn't been answered yet
+	holding *trap // collects all data that arrives, until the trap is open
 }
 
 func newBytes(l *link) (requests, replies parser) {
@@ -46,7 +46,7 @@ func (b bytesRequests) pass(unit []byte) {
 	case LoseRequest:
 		b.toServer.lose(t)
 	case HoldRequest:
-		// if b.caught is set, unit is the rest of its request, and the next reply is for b.caught
+		// if b.caught is set, unit continues its request, and the next reply belongs to b.caught
 		t.silent = b.caught != nil
 		if b.caught == nil {
 			b.caught = t

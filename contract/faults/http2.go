@@ -11,19 +11,19 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// An http2Link is the state of a connection that speaks HTTP/2. Frames are passed on unchanged.
+// An http2Link is the state of an HTTP/2 connection. Frames are passed on unchanged.
 type http2Link struct {
 	*link
 	streams map[uint32]*stream
 }
 
-// A stream is one call of a method.
+// A stream is an HTTP/2 stream, which carries one gRPC call.
 type stream struct {
 	headers []byte // compressed; nil when they are complete
 	method  string
 	message []byte // the beginning of the next message
 	lose    *trap
-	holding *trap // receives all data that arrives, until the trap is open
+	holding *trap // collects all data that arrives, until the trap is open
 }
 
 func newHTTP2(l *link) (requests, replies parser) {
@@ -44,7 +44,7 @@ type frames struct {
 
 func (s *frames) read() ([]byte, error) {
 	if n := s.preface; n > 0 {
-		// the preface passes like a frame of settings: neither belongs to a stream
+		// treat the preface like a SETTINGS frame, which belongs to no stream either
 		s.preface, s.header = 0, http2.FrameHeader{Type: http2.FrameSettings}
 		unit := make([]byte, n)
 		if _, err := io.ReadFull(s.r, unit); err != nil {
@@ -68,7 +68,7 @@ func (s *frames) read() ([]byte, error) {
 func parse(unit []byte) http2.Frame {
 	f, err := http2.NewFramer(nil, bytes.NewReader(unit)).ReadFrame()
 	if err != nil {
-		return nil // a frame of continued headers, or an invalid frame, which the receiver reports
+		return nil // a CONTINUATION frame, or an invalid frame that the receiver will report
 	}
 	return f
 }
@@ -76,7 +76,7 @@ func parse(unit []byte) http2.Frame {
 type http2Requests struct {
 	*http2Link
 	frames
-	headers *hpack.Decoder // one for all headers of the connection, as HPACK requires
+	headers *hpack.Decoder // HPACK requires one decoder for all headers of a connection
 }
 
 func (s *http2Requests) pass(unit []byte) {
@@ -102,7 +102,7 @@ func (s *http2Requests) pass(unit []byte) {
 		}
 	case http2.FrameRSTStream:
 		if st != nil && st.holding != nil {
-			return // otherwise the server would cancel the call, and not carry out the late request
+			return // don't pass it on: the server would cancel the held call
 		}
 		delete(s.streams, id)
 	}
@@ -114,7 +114,7 @@ const frameHeaderLen = 9
 // learn extracts the method from the headers of a stream.
 func (s *http2Requests) learn(st *stream, fragment []byte) {
 	st.headers = append(st.headers, fragment...)
-	// END_HEADERS is the same bit in frames of continued headers
+	// END_HEADERS is the same bit in CONTINUATION frames
 	if !s.header.Flags.Has(http2.FlagHeadersEndHeaders) {
 		return
 	}
@@ -162,7 +162,7 @@ func (s *http2Requests) data(st *stream, unit []byte) {
 	}
 }
 
-// next returns the next message if it is complete. A flag and the length precede each message.
+// next returns the next gRPC message if it is complete. A flag and the length precede each message.
 func (st *stream) next() (message []byte, ok bool) {
 	const prefix = 5
 	if len(st.message) < prefix {
@@ -193,7 +193,7 @@ func (s *http2Replies) pass(unit []byte) {
 			st.holding.answered()
 		}
 		if s.header.Type == http2.FrameRSTStream || s.header.Flags.Has(http2.FlagDataEndStream) {
-			// in frames of headers, END_STREAM is the same bit
+			// END_STREAM is the same bit in HEADERS frames
 			delete(s.streams, s.header.StreamID)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package faults injects network faults between clients and a real server, at the moment that a
+// Package faults injects network faults between clients and a real server, at a moment that the
 // test chooses. A [Proxy] cuts connections, delays traffic, loses one request or one reply, or
 // delivers one request late:
 //
@@ -8,11 +8,11 @@
 //	}
 //	t.Cleanup(func() { proxy.Close() })
 //	client := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
-//	// … and whatever the test needs of it
-//	proxy.Block(faults.ToClient) // from here on the client hears nothing
+//	// … use the client, for example to acquire a lock …
+//	proxy.Block(faults.ToClient) // from now on the client receives nothing
 //
-// The package is for tests of a backend. Store.Fragile of package contract can return
-// [Proxy.Strike]; the other methods are for further tests.
+// The package is for tests of a backend. The function Store.Fragile of package contract can return
+// [Proxy.Strike]. Use the other methods in your own tests.
 package faults
 
 import (
@@ -23,14 +23,14 @@ import (
 	"time"
 )
 
-// A Protocol is the unencrypted protocol that the clients and the server speak.
+// A Protocol is the protocol between the clients and the server. It must be unencrypted.
 type Protocol int
 
 // The protocols in which a proxy recognizes single requests.
 const (
 	RESP  Protocol = iota // of Redis and Valkey, in both versions
 	HTTP2                 // of etcd, with gRPC
-	Bytes                 // any other, if clients wait for each reply before the next request
+	Bytes                 // any other protocol with one request at a time per connection
 )
 
 // A Direction is a direction of traffic, or both directions.
@@ -43,12 +43,12 @@ const (
 	Both = ToServer | ToClient
 )
 
-// A Request is a request that a client sent.
+// A Request is a request sent by a client.
 type Request struct {
 	Words   []string // RESP: the command and its arguments
 	Method  string   // HTTP2: the method, as "/etcdserverpb.KV/Txn"
 	Message []byte   // HTTP2: the message
-	Bytes   []byte   // Bytes: the bytes that arrived together, which may be a part of a big request
+	Bytes   []byte   // Bytes: data that arrived together, which may be part of a larger request
 }
 
 // A Blow is a fault that affects a single request.
@@ -66,14 +66,14 @@ func (b Blow) String() string {
 	return [...]string{"request lost", "reply lost", "request late"}[b]
 }
 
-// A Proxy stands between clients and a server. Its methods may be called at any time and
-// concurrently. A method has taken effect when it returns.
+// A Proxy stands between clients and a server. Its methods are safe for concurrent use, and take
+// effect before they return.
 type Proxy struct {
 	listener net.Listener
 	server   string
 	protocol Protocol
 	running  sync.WaitGroup
-	late     sync.WaitGroup // held requests that were delivered and aren't answered yet
+	late     sync.WaitGroup // held requests that were delivered and haven't been answered
 
 	mu      sync.Mutex
 	links   map[*link]struct{}
@@ -84,15 +84,15 @@ type Proxy struct {
 	traps   []*trap
 }
 
-// A trap applies a fault to a request that matches.
+// A trap applies a fault to the first request that matches.
 type trap struct {
 	match   func(Request) bool
 	blow    Blow
-	sprung  chan struct{} // closed when the request, or its reply, was lost or held
+	sprung  chan struct{} // closed when the request, or its reply, has been lost or held
 	open    bool          // the held data was delivered
 	caught  *flow         // flow of the held request
 	waiting [][]byte      // the held request, and later data that must not overtake it
-	silent  bool          // no reply will come, or the reply can't be told from others
+	silent  bool          // no reply will come, or it can't be told from other replies
 	counted bool          // the request counts in Proxy.late
 }
 
@@ -121,7 +121,7 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// Cut ends all connections and drops their delayed traffic. New connections are accepted.
+// Cut ends all connections and drops their delayed traffic. New connections are still accepted.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,14 +130,14 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Refuse sets whether new connections are closed at once.
+// Refuse sets whether the proxy closes new connections at once.
 func (p *Proxy) Refuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refused = refuse
 }
 
-// SetDelay sets the delay in each direction. It doesn't change the order of the traffic.
+// SetDelay sets the delay in each direction. The order of the traffic stays the same.
 func (p *Proxy) SetDelay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +147,7 @@ func (p *Proxy) SetDelay(d time.Duration) {
 	}
 }
 
-// Block blocks all traffic in a direction, including the end of a connection, like a black hole.
+// Block stops all traffic in a direction, including the end of a connection, like a black hole.
 // Connections can still be made, and aren't closed.
 func (p *Proxy) Block(d Direction) {
 	p.mu.Lock()
@@ -155,8 +155,8 @@ func (p *Proxy) Block(d Direction) {
 	p.blocked |= d
 }
 
-// Unblock ends a Block, and passes the blocked traffic on late, even if its client has gone. Call
-// [Proxy.Cut] first to drop that traffic.
+// Unblock undoes [Proxy.Block]. The blocked traffic is delivered late, even if the client has
+// disconnected. Call [Proxy.Cut] first to drop that traffic.
 func (p *Proxy) Unblock(d Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,31 +168,30 @@ func (p *Proxy) Unblock(d Direction) {
 
 // LoseReply loses the reply to the next request that matches. The server carries the request out,
 // and replies to earlier requests pass. Instead of the reply the client sees the connection end,
-// and lost is closed.
+// and the channel lost is closed.
 //
 // Requests that were sent together with this one, or after it, may or may not have been carried
-// out. On a stream of HTTP/2 with several messages, any message counts as the reply. Over RESP,
-// connections that have subscribed are ignored.
+// out. On an HTTP/2 stream with several messages, any message counts as the reply. Over RESP,
+// LoseReply ignores connections that have subscribed.
 //
 // The function match must not use the proxy.
 func (p *Proxy) LoseReply(match func(Request) bool) (lost <-chan struct{}) {
 	return p.set(&trap{match: match, blow: LoseReply}).sprung
 }
 
-// Hold holds back the next request that matches, and all later traffic on its connection, or on its
-// stream of HTTP/2. The channel held is closed when the request has arrived. The function deliver
-// passes the request on to the server, even if the client has gone, as a network may. [Proxy.Cut]
-// drops the request.
+// Hold holds back the next request that matches, and all later traffic on its connection or HTTP/2
+// stream. The channel held is closed when the request has arrived. The function deliver passes the
+// request on to the server, even if the client has disconnected. [Proxy.Cut] drops the request.
 func (p *Proxy) Hold(match func(Request) bool) (held <-chan struct{}, deliver func()) {
 	t := p.set(&trap{match: match, blow: HoldRequest})
 	return t.sprung, func() { p.deliver(t) }
 }
 
 // Strike applies a fault to the nth request, counted from 0, that arrives from now on, from any
-// client and on any connection. For [LoseReply], a request doesn't count if its reply can't be told
-// from others: see [Proxy.LoseReply]. The function end reports whether the fault has hit a request.
-// If not, end cancels the fault. If a request was held, end delivers it, and returns when it is
-// answered.
+// client and on any connection. For [LoseReply], Strike doesn't count requests whose replies it
+// can't tell from others: see [Proxy.LoseReply]. The function end reports whether the fault has hit
+// a request. If not, end cancels the fault. If a request was held, end delivers it, and waits until
+// it is answered.
 func (p *Proxy) Strike(blow Blow, n int) (end func() (struck bool)) {
 	t := p.set(&trap{blow: blow, match: func(Request) bool { n--; return n < 0 }})
 	return func() bool {
@@ -207,8 +206,8 @@ func (p *Proxy) Strike(blow Blow, n int) (end func() (struck bool)) {
 	}
 }
 
-// Settle waits until the server has answered all held requests that were delivered, or their
-// connections have ended. It doesn't wait for answers to subscriptions over RESP.
+// Settle waits until each held request that was delivered is answered, or its connection has ended.
+// It doesn't wait for answers to subscriptions over RESP.
 func (p *Proxy) Settle() { p.late.Wait() }
 
 func (p *Proxy) set(t *trap) *trap {
@@ -238,7 +237,7 @@ func (p *Proxy) deliver(t *trap) {
 
 // answered records that a held request was answered, or never will be. p.mu is held.
 func (t *trap) answered() {
-	// the reply may come before the delivery, if the server doesn't wait for all of the request
+	// the reply may come before the delivery, if the server doesn't read the whole request first
 	t.silent = true
 	if t.counted {
 		t.counted = false
@@ -246,7 +245,7 @@ func (t *trap) answered() {
 	}
 }
 
-// pass also holds the next unit back. p.mu is held.
+// pass holds back the next unit, too. p.mu is held.
 func (t *trap) pass(unit []byte) { t.waiting = append(t.waiting, unit) }
 
 // drop removes a trap. p.mu is held.
@@ -254,8 +253,9 @@ func (p *Proxy) drop(t *trap) {
 	p.traps = slices.DeleteFunc(p.traps, func(other *trap) bool { return other == t })
 }
 
-// spring returns the trap that a request springs, or nil. answered reports whether the reply can be
-// told from others. If not, it can't be lost. p.mu is held.
+// spring removes and returns the first trap that matches a request, or returns nil. If answered is
+// false, the reply can't be told from other replies, so traps that lose a reply don't match. p.mu
+// is held.
 func (p *Proxy) spring(req Request, answered bool) *trap {
 	for _, t := range p.traps {
 		if (t.blow != LoseReply || answered) && t.match(req) {
@@ -336,14 +336,14 @@ func (p *Proxy) link(client, server net.Conn) *link {
 	return l
 }
 
-// A link is a client's connection, and the proxy's connection to the server for it.
+// A link is a client's connection, with the proxy's matching connection to the server.
 type link struct {
 	*Proxy
 	client, server     net.Conn
 	toServer, toClient flow
 	over               bool // the link was cut
 	gone               bool
-	holds              []*trap // the traps that have held data of the link back
+	holds              []*trap // traps that have held back data of the link
 }
 
 // cut ends the link. p.mu is held.
@@ -354,7 +354,7 @@ func (l *link) cut() {
 	l.poke()
 }
 
-// lose ends the flow before the data to be lost. Earlier data passes. p.mu is held.
+// lose ends the flow at the data to be lost. Earlier data is still delivered. p.mu is held.
 func (f *flow) lose(t *trap) {
 	if f.shut {
 		return
@@ -364,7 +364,7 @@ func (f *flow) lose(t *trap) {
 	close(t.sprung)
 }
 
-// poke makes the writers of both directions look for changes. p.mu is held.
+// poke wakes the writers of both directions. p.mu is held.
 func (l *link) poke() {
 	l.toServer.poke()
 	l.toClient.poke()
@@ -379,10 +379,10 @@ type flow struct {
 	parcels []parcel // read and not yet written
 	ended   bool     // nothing more will be read
 	shut    bool     // data that arrives is dropped
-	held    int      // number of traps that hold data of the flow back
+	held    int      // number of traps that hold back data of the flow
 }
 
-// A parcel is a number of bytes that arrived together, and the time of their arrival.
+// A parcel is a chunk of data with the time of its arrival.
 type parcel struct {
 	data []byte
 	came time.Time
@@ -393,11 +393,11 @@ type parser interface {
 	// read returns the next unit.
 	read() ([]byte, error)
 
-	// pass passes the unit on, or springs a trap. p.mu is held.
+	// pass passes the unit on, unless a trap applies a fault to it. p.mu is held.
 	pass(unit []byte)
 }
 
-// errProtocol says that a client or the server doesn't speak the protocol.
+// errProtocol means that a client or the server doesn't speak the protocol.
 var errProtocol = errors.New("faults: not the protocol")
 
 // read reads until the connection ends.
@@ -411,7 +411,7 @@ func (f *flow) read(p parser) {
 			continue
 		}
 		if errors.Is(err, errProtocol) {
-			f.cut() // what the proxy can't parse isn't passed on
+			f.cut() // end the link rather than pass on what can't be parsed
 		}
 		f.ended = true
 		f.poke()
@@ -420,7 +420,7 @@ func (f *flow) read(p parser) {
 	}
 }
 
-// pass passes units on, after the bytes that are under way. p.mu is held.
+// pass queues units for delivery, behind the data that is already under way. p.mu is held.
 func (f *flow) pass(units ...[]byte) {
 	for _, unit := range units {
 		if f.shut {
@@ -439,8 +439,8 @@ func (f *flow) poke() {
 	}
 }
 
-// write writes the bytes that may pass, until the flow has ended. If the destination no longer
-// accepts bytes, they are dropped.
+// write writes the data that may pass, until the flow has ended. If the destination no longer
+// accepts data, write drops it.
 func (f *flow) write(to net.Conn) {
 	for {
 		data, wait, more := f.next()
@@ -450,13 +450,13 @@ func (f *flow) write(to net.Conn) {
 		case data == nil:
 			f.pause(wait)
 		default:
-			to.Write(data) // the error can be ignored: the reads of the other direction also fail
+			to.Write(data) // ignore the error: reads in the other direction also fail
 		}
 	}
 }
 
-// next returns the bytes to write now, or how long to wait for the next ones. A wait of 0 lasts
-// until something changes. If more is false, the flow has ended.
+// next returns the data to write now, or how long to wait for more. A wait of 0 means until
+// something changes. If more is false, the flow has ended.
 func (f *flow) next() (data []byte, wait time.Duration, more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -489,7 +489,7 @@ func (f *flow) pause(d time.Duration) {
 	}
 }
 
-// hold makes a trap hold a request back, and the units after it. p.mu is held.
+// hold makes a trap hold back a request and the units after it. p.mu is held.
 func (f *flow) hold(t *trap, request []byte) {
 	t.caught = f
 	f.holds = append(f.holds, t)

@@ -9,15 +9,14 @@ import (
 	"strings"
 )
 
-// A respLink is the state of a connection that speaks RESP. Replies come in the order of the
-// requests.
+// A respLink is the state of a RESP connection. Replies come in the order of the requests.
 type respLink struct {
 	*link
 	subscribes bool // notifications may arrive, which aren't replies
 	requests   int
 	replies    int
 	caught     map[int]*trap // by the number of the reply
-	holding    *trap         // receives all requests that arrive, until the trap is open
+	holding    *trap         // collects all requests that arrive, until the trap is open
 }
 
 func newRESP(l *link) (requests, replies parser) {
@@ -45,8 +44,8 @@ func (s respRequests) pass(unit []byte) {
 		s.holding.pass(unit)
 		return
 	}
-	// The suffix also matches "unsubscribe", which is only sent on connections that have
-	// subscribed.
+	// The suffix also matches "unsubscribe", which clients send only on connections that have
+	// already subscribed.
 	s.subscribes = s.subscribes || strings.HasSuffix(strings.ToLower(words[0]), "subscribe")
 	t := s.spring(Request{Words: words}, !s.subscribes)
 	if t != nil {
@@ -86,7 +85,7 @@ func (s respReplies) pass(unit []byte) {
 	s.toClient.pass(unit)
 }
 
-// readValue appends the next value to the bytes read so far, in either version of the protocol.
+// readValue reads a value, in either version of the protocol, and appends its bytes to read.
 func readValue(r *bufio.Reader, read []byte) ([]byte, error) {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
@@ -112,7 +111,7 @@ func readValue(r *bufio.Reader, read []byte) ([]byte, error) {
 	case '%':
 		values, err = length(text)
 		values *= 2
-	case '|': // attributes, and the value that they belong to
+	case '|': // pairs of attributes, followed by the value that they describe
 		values, err = length(text)
 		values = 2*values + 1
 	default:
