@@ -1,10 +1,10 @@
 package main
 
-// In a hand-over, the last release of a renewed hold passes the hold to a waiting goroutine of the
-// same client. The store isn't notified, and still has the hold under the same number. The time for
-// which one goroutine holds the number is its tenure.
+// A hand-over passes a renewed hold from a goroutine that releases it to a waiting goroutine of the
+// same client. The store isn't notified, and keeps the hold under the same number. A goroutine's
+// tenure is the time for which it holds the number.
 
-// handOn emits the hand-overs of goroutine g's hold.
+// handOn emits the possible hand-overs of goroutine g's hold.
 func (m *Holds) handOn(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	if s.handOvers >= m.HandOvers || s.hasCrashed(m.client(g)) || !m.mayHandOn(&s.numbers[n]) {
@@ -43,8 +43,8 @@ func (m *Holds) mayHandOn(x *number) bool {
 	return m.Chain == 0 || m.Mutation == handsOnForever || x.age <= 1+m.Chain
 }
 
-// handTo hands a number over to a waiter. If the waiter's own request may have been granted, the
-// waiter's number is taken back.
+// handTo hands g's number over to a waiter. If the store may have granted the waiter's own request,
+// the client releases the number of that request in the background.
 func (m *Holds) handTo(s *HoldsState, g, to int) {
 	n := s.routines[g].number
 	q := &s.routines[to]
@@ -85,8 +85,8 @@ func (m *Holds) handTo(s *HoldsState, g, to int) {
 	}
 }
 
-// notice makes a goroutine notice that it was handed a hold. It may have been cancelled meanwhile,
-// or the hold may have been lost.
+// notice emits what happens when a goroutine notices that it was handed a hold. The goroutine's
+// call may have been canceled meanwhile, or the hold may have been lost.
 func (m *Holds) notice(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	x := &s.numbers[n]

@@ -26,7 +26,7 @@ const (
 	doubtIgnored
 	doubtEnds
 
-	// Mutations of take-backs.
+	// Mutations of releases in the background.
 	neverTakenBack
 	takenBackOnce
 	takenBackInTimeOnly
@@ -87,7 +87,7 @@ const (
 	grantsEnded
 	endedForgotten
 
-	// Mutations of writes that are lent to readers.
+	// Mutations of the lending of writes to readers.
 	lendsLate
 	passesOnLate
 	flipsEarly
@@ -139,7 +139,7 @@ const (
 	believesOldAnswer
 	believesOldPlaces
 
-	// Mutations of the conversion of the store's times.
+	// Mutations of how a client converts the store's times.
 	sinceReceipt
 	lookFromAnswer
 	stepsUnseen

@@ -10,9 +10,9 @@ type run struct {
 	name   string
 	big    bool     // the run takes long, so tests skip it
 	mutant mutation // the broken rule, if any
-	// in a run of the unchanged protocol: exactly the properties that don't hold
+	// known lists the properties that don't hold in a run of the unchanged protocol.
 	known   []string
-	breaks  []string // in a run with a broken rule: the properties that it must violate
+	breaks  []string // the properties that a run with a broken rule must violate
 	explore func(want []string) Result
 }
 
