@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Permissions tests locks of users that lack permissions for commands within scripts.
+// Permissions tests users that lack permissions for commands within scripts.
 func Permissions(t *testing.T, p Package, server *testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
@@ -102,8 +102,8 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 		}
 	})
 
-	// Without permission for PEXPIRE a lock would never end. So no caller gets it, and the client
-	// gives it back. Waiters get an error at once, because otherwise they would wait forever.
+	// Without permission for PEXPIRE a lock would never expire. So no caller gets it, and the
+	// client releases it. Waiters get an error at once, because otherwise they would wait forever.
 	t.Run("no expiry", func(t *testing.T) {
 		server.Do("ACL", "SETUSER", "eternal", "on", ">secret", "~*", "&*", "+@all", "-pexpire")
 		c := locks(t, p.Server(t, server.Addr, Options{User: "eternal"}))
@@ -137,7 +137,7 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// A record holds the text that was logged.
+// A record holds logged text.
 type record struct {
 	mu   sync.Mutex
 	text bytes.Buffer

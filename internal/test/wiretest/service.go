@@ -20,8 +20,8 @@ import (
 // A Service is a real server behind a proxy. The proxy is as strict as managed services and
 // compatible servers, and uses their error messages.
 type Service struct {
-	// Bars are the commands that the proxy refuses, in capital letters, with its answers. If an
-	// answer is empty, the proxy ends the connection.
+	// Bars maps each command that the proxy refuses, in capital letters, to its answer. If the
+	// answer is empty, the proxy closes the connection.
 	Bars map[string]string
 
 	// Declared makes scripts fail that use keys other than those in KEYS, unless their first line
@@ -32,7 +32,7 @@ type Service struct {
 	// from KEYS, as in a cluster of Alibaba Cloud.
 	Constant bool
 
-	// Alone, unless nil, is the server behind the proxy: a node of a cluster. Until Recover is
+	// Alone, unless nil, is the server behind the proxy, a node of a cluster. Until Recover is
 	// called, the proxy answers as if the node knew no other node.
 	Alone *testservers.Server
 
@@ -43,8 +43,8 @@ type Service struct {
 	recovered bool
 }
 
-// Serve starts the proxy in front of a server, and returns its address. The proxy ends with the
-// test.
+// Serve starts the proxy in front of a server, and returns its address. The proxy runs until the
+// test ends.
 func (s *Service) Serve(t testing.TB, server string) (addr string) {
 	t.Helper()
 	l := Must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
@@ -97,7 +97,7 @@ func (s *Service) Trouble(answer string) {
 	s.trouble, s.met = answer, 0
 }
 
-// Met returns how many scripts were answered with the error of Trouble.
+// Met returns how many scripts got the error set by Trouble.
 func (s *Service) Met() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *Service) alone() bool {
 	return s.Alone != nil && !s.recovered
 }
 
-// serve answers one request after the other, until the client subscribes.
+// serve answers requests one by one, until the client subscribes.
 func (s *Service) serve(client, upstream net.Conn) {
 	requests, replies := bufio.NewReader(client), bufio.NewReader(upstream)
 	for {
@@ -230,7 +230,7 @@ func keysAreConstants(script string) bool {
 	return true
 }
 
-// declaredOnly is prepended to a script. It makes all calls check that their keys are declared.
+// declaredOnly is prepended to a script. It makes each call check that its keys are declared.
 // Channels aren't keys.
 const declaredOnly = `local declared, real = {}, redis; ` +
 	`for _, key in ipairs(KEYS) do declared[key] = true; end; ` +
@@ -243,7 +243,7 @@ const declaredOnly = `local declared, real = {}, redis; ` +
 	`local redis = {call = function(...) look(...); return real.call(...); end, ` +
 	`pcall = function(...) look(...); return real.pcall(...); end}; `
 
-// rewrite returns a request as it is sent to the server.
+// rewrite returns a request in the form in which it is sent to the server.
 func (s *Service) rewrite(verb string, words []string) []string {
 	if !s.Declared || verb != "EVAL" && verb != "EVALSHA" {
 		return words
@@ -300,7 +300,7 @@ func readWords(r *bufio.Reader) (words []string, err error) {
 	return words, err
 }
 
-// copyValue copies one value of the protocol, in either version.
+// copyValue copies one RESP2 or RESP3 value.
 func copyValue(w io.Writer, r *bufio.Reader) error {
 	line, err := r.ReadString('\n')
 	if err != nil {

@@ -28,7 +28,7 @@ func (s *Tenants) Note(ctx context.Context, words []string) {
 }
 
 // ContextValues tests that a command has the context values of its own caller, or none, even if
-// others send at the same time.
+// other callers send at the same time.
 func ContextValues(t *testing.T, own bool, connect func(*testing.T, *Tenants) backend.Backend) {
 	tenants := &Tenants{seen: make(map[string]any)}
 	s := open(t, connect(t, tenants))
