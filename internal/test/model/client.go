@@ -53,7 +53,7 @@ func (m *Holds) answerAcquisition(s *HoldsState, g *goroutine, r request) {
 		*g = goroutine{}
 	default:
 		for n := uint8(1); n <= m.numbers(); n++ {
-			// the store granted r.number, so the client's other numbers don't hold the lock
+			// after this grant, no other number of the same client can still hold the lock
 			if y := &s.numbers[n]; n != r.number && m.clientOf(n) == m.clientOf(r.number) &&
 				y.use == live && y.count > 0 {
 				y.lose()
@@ -127,7 +127,7 @@ func (m *Holds) extend(x *number, r request) {
 	}
 }
 
-// enter makes a goroutine hold a number.
+// enter records that a goroutine now holds number n.
 func (m *Holds) enter(s *HoldsState, g *goroutine, n uint8) {
 	*g = goroutine{at: inside, number: n}
 	if x := &s.numbers[n]; x.left == 0 && x.struck == 0 {

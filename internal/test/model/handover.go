@@ -51,12 +51,12 @@ func (m *Holds) handTo(s *HoldsState, g, to int) {
 	late := q.late
 	switch q.at {
 	case idle:
-		late = s.anyStruck() // the waiter calls Lock just now
+		late = s.anyStruck() // the waiter is just calling Lock
 	case waiting:
 		m.retire(s, q.number, s.numbers[q.number].unsure > 0 && m.Mutation != attemptForgotten)
 	}
 	for i := range s.requests {
-		if r := &s.requests[i]; r.kind == lastRelease && r.who == uint8(g) { // in a mutation
+		if r := &s.requests[i]; r.kind == lastRelease && r.who == uint8(g) { // only in a mutation
 			*r = request{kind: r.kind, number: r.number, who: nobody, lease: r.lease, left: r.left}
 		}
 	}
@@ -91,7 +91,7 @@ func (m *Holds) notice(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	x := &s.numbers[n]
 	if x.lost != 0 && m.Mutation != handedUnseen {
-		m.unlockLost(s, g, do) // and it keeps waiting
+		m.unlockLost(s, g, do) // the goroutine keeps waiting
 		return
 	}
 	t := s

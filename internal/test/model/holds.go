@@ -27,11 +27,11 @@ type Holds struct {
 	Failovers  uint8   // how many times the store falls back to an earlier state
 	Crashes    uint8
 	HandOvers  uint8
-	// Chain is for how many ticks after its acquisition was sent a number may be handed over. 0
-	// means no limit.
+	// Chain limits hand-overs: a number may be handed over until this many ticks after its
+	// acquisition was sent. 0 means no limit.
 	Chain    uint8
 	SureOnly bool // a number with an unanswered request isn't handed over
-	Punctual bool // the store carries out a request within its lease after it was sent, or never
+	Punctual bool // no request is carried out later than one lease after it was sent
 	Answered bool // requests that acquire the lock or change its count are answered in time
 	Later    bool // Answered applies only after the first hand-over
 	Mutation mutation

@@ -27,7 +27,7 @@ type Line struct {
 	Doubles  uint8 // the number of messages that arrive twice
 	Forces   uint8 // how many times ForceUnlock is sent
 	Crashes  uint8
-	Punctual bool // the store carries out a request within its lease after it was sent, or never
+	Punctual bool // no request is carried out later than one lease after it was sent
 	Deaf     bool // no message arrives
 	Mutation mutation
 }

@@ -241,8 +241,9 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 	}
 }
 
-// enter makes a call hold the lock, after a reply or a message. left is the remaining time of the
-// lease. before reports whether the store ended the hold early, after it had granted it.
+// enter records that a call now holds the lock, after a reply or a message. left is the remaining
+// time of the lease. before reports whether the store ended the hold early, after it had granted
+// it.
 func (x *call) enter(left uint8, before bool) {
 	x.at, x.count, x.left, x.struck = within, 1, left, before
 }
@@ -300,7 +301,7 @@ func (m *Line) hear(s LineState, i int, calm bool, do lineEmitter) {
 	}
 }
 
-// time emits the expiry of the store's data, and a tick.
+// time emits the events of passing time: a tick, and the expiry of the store's data.
 func (m *Line) time(s LineState, calm bool, do lineEmitter) {
 	if n := s.store.number; n != 0 && s.store.left == 0 {
 		t := s
@@ -545,7 +546,7 @@ func (m *Line) other(s LineState, n uint8, calm bool, do lineEmitter) {
 	}
 }
 
-// accidents emits ForceUnlock and client crashes.
+// accidents emits unplanned events: ForceUnlock calls and client crashes.
 func (m *Line) accidents(s LineState, do lineEmitter) {
 	if n := s.store.number; s.forces < m.Forces && n != 0 {
 		t := s

@@ -34,7 +34,7 @@ func (m *Line) settle(s *LineState) {
 	}
 }
 
-// give makes a number hold the lock.
+// give grants the lock to number n.
 func (m *Line) give(s *LineState, n, lease uint8) {
 	x := &s.calls[n]
 	before := x.behind

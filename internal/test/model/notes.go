@@ -537,8 +537,8 @@ func (m *Notes) ask(s NotesState, p int, calm bool, do notesEmitter) {
 	}
 }
 
-// enter makes a party hold the lock. A reader also admits the readers that queue behind it, up to
-// the first writer.
+// enter records that a party now holds the lock. A reader also admits the readers that queue behind
+// it, up to the first writer.
 func (m *Notes) enter(s *NotesState, p int, number uint8) {
 	c := m.client(p)
 	head := m.head(s, c)

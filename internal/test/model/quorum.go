@@ -22,8 +22,8 @@ type Quorum struct {
 	Doubts  bool  // after a refusal by the first store, a client may ask the others
 	Repairs bool  // a client acquires the hold again in stores that lack it
 	Ghost   bool  // a release may be late, and arrive twice
-	// Silent is how many times a client stops waiting for a store that is up. There is no limit if
-	// it equals often.
+	// Silent is how many times a client stops waiting for a store that is up. The constant often
+	// stands for no limit.
 	Silent   uint8
 	Restarts uint8 // how many times a store restarts without its data
 	Away     bool  // a store that restarts stays unavailable for one lease

@@ -246,7 +246,7 @@ func (m *Quorum) carryOut(s *QuorumState, c, k int) (word string, answer uint8) 
 	}
 }
 
-// hear makes a client receive an answer, or learn that there will be none.
+// hear delivers a store's answer to a client. The answer silent means that there is none.
 func (m *Quorum) hear(s *QuorumState, c, k int, answer uint8) {
 	x := &s.clients[c]
 	x.votes[k] = answer
@@ -487,7 +487,7 @@ func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	return 0, soon
 }
 
-// enter makes a client hold the lock, unless the lease has already expired.
+// enter records that a client now holds the lock, unless the lease has already expired.
 func (m *Quorum) enter(s *QuorumState, c int) {
 	x := &s.clients[c]
 	if m.granted(x) == 0 && !m.timeless() {

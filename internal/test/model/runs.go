@@ -36,7 +36,8 @@ func (r *run) surprise(res Result) string {
 	return ""
 }
 
-// The models. If a goroutine of A re-enters, client B is ideal, unless a run changes that.
+// The models that the runs explore. Client B is ideal if a goroutine of A re-enters, unless a run
+// changes that.
 var (
 	one = Holds{
 		Goroutines: [2]int{1, 0}, Numbers: [2]int{1, 1}, Nested: [2]bool{true, false}, Depth: 2,

@@ -18,8 +18,8 @@ type Shares struct {
 	Requests int    // the maximum number of requests in the network at a time
 	Lease    uint8  // in ticks
 	Renewals bool   // renewals take time
-	// Window is for how many ticks after its acquisition was sent a claim may be joined. 0 means no
-	// limit.
+	// Window limits joins: a claim may be joined until this many ticks after its acquisition was
+	// sent. 0 means no limit.
 	Window uint8
 	// Plain makes a client's readers plain calls of one variable. Their releases end lost holds
 	// first, and then the oldest.
@@ -28,7 +28,7 @@ type Shares struct {
 	Crashes   uint8
 	HandOvers uint8 // how many times a write is handed over
 	Lends     bool  // a write may also be handed over to readers
-	Punctual  bool  // the store carries out a request within its lease after it was sent, or never
+	Punctual  bool  // no request is carried out later than one lease after it was sent
 	Answered  bool  // requests that acquire or release are answered in time
 	Mutation  mutation
 }

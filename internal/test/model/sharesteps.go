@@ -395,7 +395,7 @@ func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	do(s, "background takes #%d back for %s: %s (now %s)", n, sides[side], replies[reply], s.has())
 }
 
-// time emits the expiry of the store's data, and a tick.
+// time emits the events of passing time: a tick, and the expiry of the store's data.
 func (m *Shares) time(s SharesState, calm bool, do sharesEmitter) {
 	if s.write.number != 0 && s.write.left == 0 {
 		t := s
@@ -546,7 +546,7 @@ func (m *Shares) rivalSteps(s SharesState, calm bool, do sharesEmitter) {
 	}
 }
 
-// accidents emits ForceUnlock and client crashes.
+// accidents emits unplanned events: ForceUnlock calls and client crashes.
 func (m *Shares) accidents(s SharesState, do sharesEmitter) {
 	if s.forces < m.Forces {
 		t := s
@@ -654,7 +654,7 @@ func (m *Shares) head(s *SharesState, c int) (*party, bool) {
 	return nil, false
 }
 
-// call makes a party lock.
+// call emits the start of a party's call.
 func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 	c := m.client(p)
 	head, busy := m.head(&s, c)
@@ -890,7 +890,7 @@ func (m *Shares) swap(s *SharesState, p int) {
 func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	n := s.parties[p].reading
 	if s.on(n).lost != 0 && m.Mutation != joinedUnseen {
-		m.leave(s, p, "sees that what it has joined is lost, ", do) // and it keeps waiting
+		m.leave(s, p, "sees that what it has joined is lost, ", do) // the party keeps waiting
 		return
 	}
 	t := s
@@ -907,7 +907,7 @@ func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	m.leave(s, p, "was cancelled as it joined, ", do)
 }
 
-// wait emits that the head of a queue tries again or gives up.
+// wait emits the events of a waiting head of a queue: it tries again or gives up.
 func (m *Shares) wait(s SharesState, p int, calm bool, do sharesEmitter) {
 	q := &s.parties[p]
 	n, side := q.number, q.side

@@ -83,7 +83,7 @@ func (m *Holds) network(s HoldsState, i int, calm bool, do emitter) {
 // time.
 func (m *Holds) answered(s *HoldsState) bool { return m.Answered && !(m.Later && s.handOvers == 0) }
 
-// time emits the expiry of the store's entry, and a tick.
+// time emits the events of passing time: a tick, and the expiry of the store's entry.
 func (m *Holds) time(s HoldsState, calm bool, do emitter) {
 	if s.store.number != 0 && s.store.left == 0 {
 		t := s
@@ -219,7 +219,7 @@ func (m *Holds) rivalSteps(s HoldsState, calm bool, do emitter) {
 	}
 }
 
-// accidents emits ForceUnlock, failovers and client crashes.
+// accidents emits unplanned events: ForceUnlock calls, failovers and client crashes.
 func (m *Holds) accidents(s HoldsState, do emitter) {
 	if s.forces < m.Forces {
 		t := s
@@ -375,7 +375,7 @@ func (m *Holds) watches(lease uint8) uint8 {
 	return 0
 }
 
-// wait emits that a waiting goroutine tries again or gives up.
+// wait emits the events of a waiting goroutine: it tries again or gives up.
 func (m *Holds) wait(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	if !calm {
@@ -450,7 +450,7 @@ func (s *HoldsState) slotTaken(g int) bool {
 	return false
 }
 
-// unlockLost emits that a goroutine learns at its unlock that its hold is lost.
+// unlockLost emits that a goroutine's unlock finds its hold lost.
 func (m *Holds) unlockLost(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	if s.slotTaken(g) {

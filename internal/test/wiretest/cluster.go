@@ -165,7 +165,7 @@ func (h *Handing) turn(context.Context) error {
 	if h.inside.Add(1) != 1 {
 		h.t.Error("two are inside")
 	}
-	time.Sleep(time.Millisecond) // the work of the holder
+	time.Sleep(time.Millisecond) // the holder's work
 	h.turns.Add(1)
 	h.inside.Add(-1)
 	return nil

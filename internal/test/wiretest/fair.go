@@ -507,8 +507,8 @@ func FairInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 	}
 }
 
-// FairReplicated tests, on a master with two replicas, that no client relies on a grant that the
-// replicas haven't acknowledged.
+// FairReplicated tests that no client relies on a grant that the replicas haven't acknowledged. The
+// master has two replicas.
 func FairReplicated(
 	t *testing.T, p Package, master *testservers.Server, slaves []*testservers.Server,
 ) {

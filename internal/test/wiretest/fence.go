@@ -200,7 +200,7 @@ func LateWrites(
 				token, _ := h.Token()
 				wrote, err := addOne(ctx, fence(token), func() int {
 					n, _ := client.Get(ctx, "late").Int()
-					time.Sleep(rand.N(3 * lease)) // doesn't check the context of the hold
+					time.Sleep(rand.N(3 * lease)) // this ignores the context of the hold
 					return n
 				})
 				mu.Lock()
@@ -240,7 +240,7 @@ func addOne(ctx context.Context, fence Fence, read func() int) (wrote bool, err 
 func FencesInCluster(t *testing.T, nodes []*testservers.Server, fence func(token uint64) Fence) {
 	ctx := t.Context()
 	keys := []string{"{bank}7", "a{b}c{d}", "{"}
-	for i := range 30 { // so that each node has some
+	for i := range 30 { // enough keys for each node to have some
 		keys = append(keys, fmt.Sprint("account:", i))
 	}
 	for _, key := range keys {

@@ -19,7 +19,7 @@ func Foreign(t *testing.T, p Package, server *testservers.Server) {
 	c := locks(t, p.Server(t, server.Addr, Options{}))
 	for what, data := range map[string]struct {
 		hash   []any
-		ttl    time.Duration // 0: no expiry
+		ttl    time.Duration // 0 means no expiry
 		locked bool          // TryLock reports that it is held
 		freed  bool          // ForceUnlock frees it
 	}{

@@ -51,7 +51,7 @@ func Keep(t *testing.T, p Package, server *testservers.Server) {
 		Must[backend.AcquireResult](t)(s.Acquire(ctx, Reenter(Alice)))
 		releases(s, backend.Left)
 		releases(s, backend.Kept)
-		// for subscribers that watch the lock
+		// this message is for subscribers that watch the lock
 		wantMessage(t, messages, "redisson_lock__channel:{lock:n}", "2")
 		releases(s, backend.Kept)
 		for _, owner := range []string{"", Alice, Bob} {

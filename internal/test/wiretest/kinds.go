@@ -36,7 +36,7 @@ const (
 	placeMicros  = 3_000_000
 )
 
-// A taken is a step on the lock "n" that returns its result as text.
+// taken is a step on the lock "n" that returns its result as text.
 type taken func(ctx context.Context, s Session) (string, error)
 
 // refusesBraces checks that each step refuses a lock of the kind with the name {n}, and sends
@@ -182,7 +182,7 @@ func forces(kind backend.Kind) taken {
 	}
 }
 
-// A wired is a step with its expected result, and the arguments that it sends after the script's
+// wired is a step with its expected result, and the arguments that it sends after the script's
 // hash. If it publishes a message, the channel is its second key.
 type wired struct {
 	what    string
@@ -416,7 +416,7 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// KindsPermitted tests, for each family of kinds, that users need only the documented permissions.
+// KindsPermitted tests that users of each family of kinds need only the documented permissions.
 func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 	least := []string{"on", ">secret", "resetchannels", "-@all", "+hello", "+client", "+ping",
 		"+subscribe", "+unsubscribe", "+pubsub",
@@ -451,7 +451,7 @@ func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 				for _, w := range c.course {
 					w.take(t, s)
 				}
-				server.Do("DEL", "lock:n") // the limit
+				server.Do("DEL", "lock:n") // removes the limit
 			}
 			for _, kind := range c.kinds {
 				SubscribeTo(t, s, kind, "n").Sub.Close()
@@ -690,7 +690,7 @@ func KindsInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
 			s, other := open(t, p.Cluster(t, nodes, o)), open(t, p.Cluster(t, nodes, o))
-			reqs := renewals(t, s, 10) // on all nodes
+			reqs := renewals(t, s, 10) // spread over all nodes
 			for i, res := range renewAll(ctx, s, reqs) {
 				if res.err != nil || !res.Held {
 					t.Errorf("%+v: %+v", reqs[i], res)
@@ -729,7 +729,8 @@ func KindsInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 	}
 }
 
-// KindsReplicated tests that an acquisition of each kind waits for replicas, on a master with two.
+// KindsReplicated tests that acquisitions of each kind wait for replicas. The master has two
+// replicas.
 func KindsReplicated(
 	t *testing.T, p Package, master *testservers.Server, slaves []*testservers.Server,
 ) {
@@ -758,7 +759,7 @@ func KindsReplicated(
 		}
 		Must[string](t)(releases(kind, Alice)(ctx, s))
 	}
-	client.Del(ctx, "n") // the limit
+	client.Del(ctx, "n") // removes the limit
 	slaves[0].Stop()
 	defer slaves[0].Cont()
 	scant := open(t, p.Server(t, master.Addr, Options{Replicas: 2, Timeout: Scant}))

@@ -15,8 +15,8 @@ func Moved(t *testing.T, p Package, nodes []*testservers.Server, o Options) {
 	h.GoesOn()
 	for range 5 {
 		m := NewMove(t, nodes, "n")
-		// Before Key the old node has the key, and afterwards the new node. Both refuse to release
-		// the lock, since a release needs the key and the channel on one node.
+		// Before Key the old node has the key, and afterwards the new node has it. Both refuse to
+		// release the lock, since a release needs the key and the channel on one node.
 		begin := m.Refusals()
 		testservers.Until(t, "somebody meets the slot between the nodes", func() bool {
 			return m.Refusals() > begin

@@ -30,7 +30,7 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 		s := open(t, p.Server(t, server.Addr, Options{User: "least", Prefix: "lock:"}))
 		other := open(t, p.Server(t, server.Addr, Options{}))
 		l := Subscribe(t, s, "n")
-		for range 2 { // in the second round nothing is held at first
+		for range 2 { // the lock is free again after each round
 			for _, step := range Steps {
 				if err := step.Run(ctx, s); err != nil {
 					t.Errorf("%s: %v", step.Name, err)

@@ -143,7 +143,7 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 			return client.HGet(ctx, "n", Alice).Val() == "2"
 		})
 		testservers.Until(t, "the next is carried out, once", func() bool {
-			_, err := s.Acquire(ctx, Acquire(Bob)) // on any connection
+			_, err := s.Acquire(ctx, Acquire(Bob)) // on an arbitrary connection
 			return err == nil
 		})
 		WantHash(t, client, "n", map[string]string{Alice: "2"}, Lease)
@@ -216,7 +216,7 @@ func ReplicasInCluster(t *testing.T, p Package, masters, replicas []*testservers
 			Name: name, Owner: owner, Lease: Lease, Reentry: true,
 		})
 	}
-	for i := range 10 { // on all masters
+	for i := range 10 { // spread over all masters
 		name := fmt.Sprint("name", i)
 		if res := Must[backend.AcquireResult](t)(try(name, Alice)); res.Count != 1 {
 			t.Errorf("%s: %+v", name, res)

@@ -32,13 +32,13 @@ type Service struct {
 	// from KEYS, as in a cluster of Alibaba Cloud.
 	Constant bool
 
-	// Alone, unless nil, is the server behind the proxy, a node of a cluster. Until Recover is
-	// called, the proxy answers as if the node knew no other node.
+	// Alone is the cluster node behind the proxy, or nil. Until Recover is called, the proxy
+	// answers as if this node knew no other node.
 	Alone *testservers.Server
 
 	mu        sync.Mutex
-	trouble   string            // the answer to every script; empty: none
-	met       int               // number of scripts that got the answer trouble
+	trouble   string            // the answer to every script, unless empty
+	met       int               // number of scripts that were answered with trouble
 	shas      map[string]string // hashes of the rewritten scripts, by the hash of the original
 	recovered bool
 }
@@ -158,7 +158,7 @@ func (s *Service) serve(client, upstream net.Conn) {
 	}
 }
 
-// ownSlots returns the answer to a question about slots, as if the node knew no other node.
+// ownSlots returns the answer to a request about slots, as if the node knew no other node.
 func (s *Service) ownSlots(client net.Conn, words []string) string {
 	host, port, _ := net.SplitHostPort(client.LocalAddr().String())
 	var slots, limits []string
@@ -195,7 +195,8 @@ func array(values ...string) string {
 	return strings.Join(append([]string{fmt.Sprintf("*%d", len(values))}, values...), "\r\n")
 }
 
-// refuse returns the answer to a command that isn't carried out.
+// refuse returns the answer to a command that the proxy refuses. It returns false if the proxy
+// doesn't refuse the command.
 func (s *Service) refuse(verb string, words []string) (answer string, refused bool) {
 	answer, refused = s.Bars[verb]
 	if refused || verb != "EVAL" && verb != "EVALSHA" {

@@ -15,8 +15,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// uses contains ways in which programs use a store. In most of them two clients compete. Each use
-// returns the errors of both clients.
+// uses contains typical ways in which programs use a store. In most of them two clients compete.
+// Each function returns the errors of both clients.
 var uses = map[string]func(ctx context.Context, one, two *dlock.Client) error{
 	"plain": func(ctx context.Context, one, two *dlock.Client) error {
 		return hand(ctx, one.Locker("plain"), two.Locker("plain"))
@@ -85,7 +85,8 @@ var uses = map[string]func(ctx context.Context, one, two *dlock.Client) error{
 	},
 }
 
-// hand acquires a lock with one, checks that other can't get it, and then lets other acquire it.
+// hand acquires a lock with one, checks that other can't get it, releases it, and lets other
+// acquire it.
 func hand(ctx context.Context, one, other *dlock.Locker) error {
 	h, err := one.Acquire(ctx)
 	if err != nil {

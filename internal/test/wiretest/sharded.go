@@ -129,7 +129,7 @@ func Sharded(t *testing.T, p Package, nodes []*testservers.Server) {
 func shardedSubscriptions(t *testing.T, p Package, nodes []*testservers.Server) {
 	s := p.Cluster(t, nodes, sharded).Open().(Session)
 	other := open(t, p.Cluster(t, nodes, sharded))
-	const n = 30 // on all nodes
+	const n = 30 // spread over all nodes
 	var listeners []*Listener
 	for i := range n {
 		listeners = append(listeners, Subscribe(t, s, fmt.Sprint("name", i)))

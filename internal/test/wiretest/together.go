@@ -129,7 +129,7 @@ func Together(t *testing.T, server *testservers.Server, b backend.Backend, write
 	client.Del(ctx, names[1])
 	release(Bob)
 
-	// To lock and to unlock, a client needs two round trips.
+	// Locking and unlocking all three takes a client two round trips.
 	c := locks(t, b)
 	all := dlock.All(c.Locker(names[2]), c.Locker(names[0]), c.Locker(names[1]))
 	pair := func() {
