@@ -82,7 +82,7 @@ type lineRequest struct {
 	holder  uint8 // the number in set that holds the lock
 	lasts   uint8 // remaining time of that hold; at most that in the store
 	count   uint8
-	before  bool // carried out before the store ended the hold early
+	before  bool // whether the request was carried out before the store ended the hold
 }
 
 func (r *lineRequest) about(n uint8) bool { return r.number == n || r.set&(1<<n) != 0 }

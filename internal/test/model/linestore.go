@@ -4,8 +4,7 @@ import "slices"
 
 // This file contains the store's steps.
 
-// do carries out what as a step of the store. Then the store grants a free lock to the first in
-// line.
+// do runs what as one step of the store. Then the store grants a free lock to the first in line.
 func (m *Line) do(s *LineState, what func()) {
 	what()
 	m.settle(s)

@@ -17,13 +17,13 @@ type Quorum struct {
 	Slow    bool  // a slow store may still answer when the next store is asked
 	Names   int   // the maximum number of a client's names in use at a time
 	Depth   uint8 // how deep a client re-enters
-	Lease   uint8 // in ticks; 0 means that there is no time, and no hold expires
+	Lease   uint8 // in ticks; 0 means that time doesn't pass, and no hold expires
 	Late    int   // the maximum number of late or repairing acquisitions at a time
 	Doubts  bool  // after a refusal by the first store, a client may ask the others
 	Repairs bool  // a client acquires the hold again in stores that lack it
 	Ghost   bool  // a release may be late, and arrive twice
-	// Silent is how many times a client stops waiting for a store that is up. The constant often
-	// stands for no limit.
+	// Silent is how many times a client stops waiting for a store that is up. If there is no limit,
+	// it is the constant often.
 	Silent   uint8
 	Restarts uint8 // how many times a store restarts without its data
 	Away     bool  // a store that restarts stays unavailable for one lease

@@ -52,7 +52,7 @@ type request struct {
 	watch             uint8 // the request asks for a renewed hold
 	reply             uint8
 	count             uint8 // the store's count after the request was carried out
-	before            uint8 // carried out before the store ended the hold of that number
+	before            uint8 // 1 if the request was carried out before the store ended the hold
 }
 
 func (r request) key() (k uint64) {

@@ -24,12 +24,12 @@ type Service struct {
 	// answer is empty, the proxy closes the connection.
 	Bars map[string]string
 
-	// Declared makes scripts fail that use keys other than those in KEYS, unless their first line
+	// Declared makes scripts fail if they use keys that aren't in KEYS, unless their first line
 	// allows it, as in Dragonfly.
 	Declared bool
 
 	// Constant makes scripts fail unless each of their calls names its command and takes its key
-	// from KEYS, as in a cluster of Alibaba Cloud.
+	// from KEYS, as in clusters of Alibaba Cloud.
 	Constant bool
 
 	// Alone is the cluster node behind the proxy, or nil. Until Recover is called, the proxy
