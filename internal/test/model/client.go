@@ -1,6 +1,6 @@
 package main
 
-// This file contains the client's conclusions from answers, and from missing answers.
+// This file models how a client reacts to replies, and to missing replies.
 
 // answer delivers a reply to its waiter.
 func (m *Holds) answer(s *HoldsState, r request) {
@@ -34,7 +34,7 @@ func (m *Holds) answer(s *HoldsState, r request) {
 
 func (m *Holds) answerRenewal(x *number, r request) {
 	switch {
-	case x.use != live || x.count == 0: // after a last release was sent, no answer has an effect
+	case x.use != live || x.count == 0: // the last release was sent, so the reply has no effect
 	case r.reply == renewed:
 		m.extend(x, r)
 	default:
@@ -53,7 +53,7 @@ func (m *Holds) answerAcquisition(s *HoldsState, g *goroutine, r request) {
 		*g = goroutine{}
 	default:
 		for n := uint8(1); n <= m.numbers(); n++ {
-			// the grant shows that no other number of this client holds the lock
+			// after this grant, no other number of the same client can still hold the lock
 			if y := &s.numbers[n]; n != r.number && m.clientOf(n) == m.clientOf(r.number) &&
 				y.use == live && y.count > 0 {
 				y.lose()
@@ -106,7 +106,7 @@ func (m *Holds) afterNested() uint8 {
 	return inside
 }
 
-// extend moves the deadline after an answer that grants a lease.
+// extend extends the deadline after a reply that grants a lease.
 func (m *Holds) extend(x *number, r request) {
 	if x.lost != 0 {
 		return
@@ -127,7 +127,7 @@ func (m *Holds) extend(x *number, r request) {
 	}
 }
 
-// enter makes a goroutine hold a number.
+// enter records that a goroutine now holds number n.
 func (m *Holds) enter(s *HoldsState, g *goroutine, n uint8) {
 	*g = goroutine{at: inside, number: n}
 	if x := &s.numbers[n]; x.left == 0 && x.struck == 0 {
@@ -167,7 +167,7 @@ func (m *Holds) giveUp(s *HoldsState, r request) {
 	}
 }
 
-// unknown records that a request has no answer.
+// unknown records that the client stopped waiting for the reply to r.
 func (m *Holds) unknown(s *HoldsState, r request) {
 	x := &s.numbers[r.number]
 	counts := r.kind == acquisition || r.kind == reentry
@@ -183,7 +183,7 @@ func (m *Holds) unknown(s *HoldsState, r request) {
 	}
 }
 
-// retire ends the use of a number. If back is true, the number is then taken back.
+// retire ends the use of number n. If back is true, the client then releases n in the background.
 func (m *Holds) retire(s *HoldsState, n uint8, back bool) {
 	x := &s.numbers[n]
 	x.use = over
@@ -192,9 +192,10 @@ func (m *Holds) retire(s *HoldsState, n uint8, back bool) {
 	}
 }
 
-// takeBack releases a number in the background until the store has answered. If a request that
-// could acquire the lock has no answer, the release is repeated until that request can no longer be
-// carried out. Here the release and its answer take no time, because they affect no number in use.
+// takeBack releases a number in the background, and repeats the release until the store replies. If
+// a request that could acquire the lock is unanswered, the release is repeated until the store can
+// no longer carry out that request. In this model the release and its reply take no time, because
+// they don't affect numbers in use.
 func (m *Holds) takeBack(s HoldsState, n uint8, calm bool, do emitter) {
 	t := s
 	x := &t.numbers[n]

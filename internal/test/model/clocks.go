@@ -1,19 +1,19 @@
 package main
 
-// Clocks is the model of how a client converts a store's times. The store grants the client a lock,
-// and reports the time of the grant only by its own clock. The client sends a look, and remembers
-// when it sent the look, and the store's clock in the answer. A grant carries the store's clock at
-// the grant. The store's clock may be stepped. The store may be replaced with another one with a
-// different clock, which breaks the connections. The fields of Clocks bound the exploration.
+// Clocks is the model of how a client converts times of the store's clock to its own clock. The
+// store grants the lock, and its message gives the time of the grant by the store's clock. To
+// relate the two clocks, the client queries the store's clock, and remembers when it sent the
+// query. The store's clock may be stepped. The store may also be replaced by one with a different
+// clock, which breaks the connections. The fields of Clocks bound the exploration.
 //
-// Time is absolute. It begins at 0, and the store's clock is right at first. A step of the clock
-// during a grant would end the grant early or late, whatever the client does. So there is none,
-// unless Stepped is set.
+// Time is absolute. It begins at 0, and the store's clock is right at first. Unless Stepped is set,
+// the clock isn't stepped during a grant, because such a step would end the grant early or late,
+// whatever the client does.
 type Clocks struct {
-	Short    int8 // the time for which the store grants the lock
-	End      int8 // the end of time
+	Short    int8 // how long the store grants the lock
+	End      int8 // when the exploration ends
 	Delay    int8 // the longest time that a message takes
-	Look     int8 // the longest time that a look takes
+	Look     int8 // the longest time that a query takes
 	Steps    [2]int8
 	Failover bool // a failover steps the clock
 	Stepped  bool // the clock may be stepped while the grant lasts
@@ -33,19 +33,20 @@ type ClocksState struct {
 	now, clock int8
 	stepped    bool
 
-	sent, read   int8 // the last answered look: sent by A's clock, read by the store's
+	// the last answered query: when it was sent, and the store's clock in the reply
+	sent, read   int8
 	looked       bool
-	asked        int8 // when the look under way was sent
-	shown        int8 // the store's clock in the answer to that look
+	asked        int8 // when the pending query was sent
+	shown        int8 // the store's clock in the reply to that query
 	asking, done bool
 
 	grant uint8
 	at    int8 // the time of the grant, by the store's clock
-	told  int8 // when the message was sent
+	told  int8 // when the message of the grant was sent
 	until int8 // the client's deadline
 }
 
-// Init is the state before the grant.
+// Init returns the state before the grant.
 func (m *Clocks) Init() ClocksState { return ClocksState{} }
 
 // Bad reports whether the client relies on a grant that has expired.
@@ -77,7 +78,7 @@ func (m *Clocks) Next(s ClocksState, calm bool, do func(ClocksState, string, ...
 	}
 }
 
-// look emits the events of a look.
+// look emits the events of a query of the store's clock.
 func (m *Clocks) look(s ClocksState, do clocksEmitter) {
 	t := s
 	switch {
@@ -98,7 +99,7 @@ func (m *Clocks) look(s ClocksState, do clocksEmitter) {
 	}
 }
 
-// message emits the grant, and the events of its message.
+// message emits the grant, and the arrival of its message.
 func (m *Clocks) message(s ClocksState, do clocksEmitter) {
 	switch s.grant {
 	case notGranted:
@@ -117,8 +118,8 @@ func (m *Clocks) message(s ClocksState, do clocksEmitter) {
 	}
 }
 
-// since returns when the store granted the lock, by A's clock. It returns false if that can't be
-// known.
+// since returns the time of the grant by the client's clock. It returns false if the client can't
+// know that time.
 func (m *Clocks) since(s *ClocksState) (at int8, ok bool) {
 	passed := s.at - s.read
 	switch {
@@ -132,7 +133,7 @@ func (m *Clocks) since(s *ClocksState) (at int8, ok bool) {
 	return s.sent + passed, true
 }
 
-// step emits a step of the clock, or the replacement of the store.
+// step emits a step of the store's clock, or the replacement of the store.
 func (m *Clocks) step(s ClocksState, do clocksEmitter) {
 	if s.stepped || s.grant != notGranted && !m.Stepped {
 		return

@@ -11,20 +11,20 @@ import (
 // values.
 type Model[S comparable] interface {
 	Init() S
-	// Next emits every successor of s, with a description of the event. If calm is true, it emits
-	// only the events of a run in which the network has no faults, no new calls begin, and due work
-	// is done.
+	// Next calls emit for each successor of s, with a description of the event. In a calm run the
+	// network has no faults, no new calls begin, and due work is done. If calm is true, Next emits
+	// only the events of such a run.
 	Next(s S, calm bool, emit func(S, string, ...any))
 	// Bad returns the names of the properties that s violates.
 	Bad(s S) []string
-	// Done reports whether a calm run may end in s.
+	// Done reports whether s is an acceptable end of a calm run.
 	Done(s S) bool
 }
 
 // A Result is the result of an exploration.
 type Result struct {
 	States, Depth int
-	// the exploration stopped at its limit, so some states weren't visited
+	// CutOff is true if the exploration stopped at its limit, before it visited all states.
 	CutOff bool
 	Found  []Violation // the first violation of each property, with a shortest trace
 	Took   time.Duration
@@ -36,7 +36,7 @@ type Violation struct {
 	Trace    []string
 }
 
-// found returns the violation of a property, and whether there is one.
+// found returns the violation of a property, if there is one.
 func (r *Result) found(property string) (Violation, bool) {
 	i := slices.IndexFunc(r.Found, func(v Violation) bool { return v.Property == property })
 	if i < 0 {
@@ -56,8 +56,8 @@ func (r *Result) has(properties []string) bool {
 }
 
 // explore visits all states breadth first. Then it checks that calm steps lead from each state to a
-// Done state (property L1). It stops early when all properties in want were violated, or after
-// limit states.
+// Done state (property L1). It stops early once all properties in want are violated, or if there
+// are more than limit states.
 func explore[S comparable](m Model[S], want []string, limit int) Result {
 	begin := time.Now()
 	var r Result
@@ -97,13 +97,13 @@ func explore[S comparable](m Model[S], want []string, limit int) Result {
 	return r
 }
 
-// stuck returns the first state from which calm steps lead to no Done state, and whether there is
-// one.
+// stuck returns the first state from which no Done state can be reached by calm steps. It returns
+// false if there is none.
 func stuck[S comparable](m Model[S], all *space[S]) (int32, bool) {
 	n := all.len()
-	var to []int32              // the targets of calm steps, in the order of their sources
-	ends := make([]int32, n)    // the index in "to" at which the steps of each state end
-	start := make([]int32, n+1) // the index in "from" at which the steps into each state begin
+	var to []int32              // the target of each calm step, ordered by source
+	ends := make([]int32, n)    // for each state: where its steps end in "to"
+	start := make([]int32, n+1) // for each state: where the steps into it begin in "from"
 	good := make([]bool, n)
 	var queue []int32
 	for i := range n {
@@ -149,7 +149,8 @@ func stuck[S comparable](m Model[S], all *space[S]) (int32, bool) {
 	return int32(i), i >= 0
 }
 
-// trace returns a description of a path to a state. It asks the model again for each step.
+// trace describes a path to a state, one line per step. It runs the model again, because the
+// descriptions aren't stored.
 func trace[S comparable](m Model[S], all *space[S], at int32) []string {
 	var lines []string
 	for ; all.parent[at] >= 0; at = all.parent[at] {
@@ -170,8 +171,8 @@ func trace[S comparable](m Model[S], all *space[S], at int32) []string {
 type space[S comparable] struct {
 	seed   maphash.Seed
 	chunks [][]S
-	parent []int32 // by state: the state from which it was reached first
-	table  []int32 // a hash table with open addressing: 1 + the number of a state; 0: empty
+	parent []int32 // for each state: the state from which it was first reached
+	table  []int32 // an open-addressing hash table of 1 + the state's number; 0 means empty
 }
 
 const chunk = 1 << 14
@@ -184,7 +185,7 @@ func (a *space[S]) len() int32 { return int32(len(a.parent)) }
 
 func (a *space[S]) at(i int32) S { return a.chunks[i/chunk][i%chunk] }
 
-// slot returns the index in the table at which s is or should be.
+// slot returns the index in the table at which s is, or would be inserted.
 func (a *space[S]) slot(s S) uint64 {
 	mask := uint64(len(a.table) - 1)
 	i := maphash.Comparable(a.seed, s) & mask
@@ -199,7 +200,7 @@ func (a *space[S]) find(s S) (int32, bool) {
 	return n - 1, n != 0
 }
 
-// add adds s, which was reached from another state, unless s is there already.
+// add adds s, which was reached from state from. It does nothing if s was added before.
 func (a *space[S]) add(s S, from int32) {
 	i := a.slot(s)
 	if a.table[i] != 0 {

@@ -1,10 +1,10 @@
 package main
 
-// In a hand-over, the last release of a renewed hold passes the hold to a waiting goroutine of the
-// same client. The store isn't notified, and still has the hold under the same number. The time for
-// which one goroutine holds the number is its tenure.
+// A hand-over passes a renewed hold from a goroutine that releases it to a waiting goroutine of the
+// same client. The store isn't notified, and keeps the hold under the same number. A goroutine's
+// tenure is the time for which it holds the number.
 
-// handOn emits the hand-overs of goroutine g's hold.
+// handOn emits the possible hand-overs of goroutine g's hold.
 func (m *Holds) handOn(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	if s.handOvers >= m.HandOvers || s.hasCrashed(m.client(g)) || !m.mayHandOn(&s.numbers[n]) {
@@ -43,20 +43,20 @@ func (m *Holds) mayHandOn(x *number) bool {
 	return m.Chain == 0 || m.Mutation == handsOnForever || x.age <= 1+m.Chain
 }
 
-// handTo hands a number over to a waiter. If the waiter's own request may have been granted, the
-// waiter's number is taken back.
+// handTo hands g's number over to a waiter. If the store may have granted the waiter's own request,
+// the client releases the number of that request in the background.
 func (m *Holds) handTo(s *HoldsState, g, to int) {
 	n := s.routines[g].number
 	q := &s.routines[to]
 	late := q.late
 	switch q.at {
 	case idle:
-		late = s.anyStruck() // the waiter calls Lock just now
+		late = s.anyStruck() // the waiter is just calling Lock
 	case waiting:
 		m.retire(s, q.number, s.numbers[q.number].unsure > 0 && m.Mutation != attemptForgotten)
 	}
 	for i := range s.requests {
-		if r := &s.requests[i]; r.kind == lastRelease && r.who == uint8(g) { // in a mutation
+		if r := &s.requests[i]; r.kind == lastRelease && r.who == uint8(g) { // only in a mutation
 			*r = request{kind: r.kind, number: r.number, who: nobody, lease: r.lease, left: r.left}
 		}
 	}
@@ -85,13 +85,13 @@ func (m *Holds) handTo(s *HoldsState, g, to int) {
 	}
 }
 
-// notice makes a goroutine notice that it was handed a hold. It may have been cancelled meanwhile,
-// or the hold may have been lost.
+// notice emits what happens when a goroutine notices that it was handed a hold. The goroutine's
+// call may have been canceled meanwhile, or the hold may have been lost.
 func (m *Holds) notice(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	x := &s.numbers[n]
 	if x.lost != 0 && m.Mutation != handedUnseen {
-		m.unlockLost(s, g, do) // and it keeps waiting
+		m.unlockLost(s, g, do) // the goroutine keeps waiting
 		return
 	}
 	t := s

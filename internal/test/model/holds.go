@@ -6,34 +6,34 @@ import (
 )
 
 // Holds is the model of holds: the store, the network, leases, and each client's own knowledge of
-// its holds. The fields of Holds bound the exploration. Goroutines are numbered consecutively:
+// its holds. The fields of Holds bound the exploration. Goroutines are numbered consecutively,
 // first those of client A, then those of client B.
 //
 // Time is discrete and relative: a tick lowers every remaining time by one. Any number of steps may
-// lie between two ticks.
+// happen between two ticks.
 type Holds struct {
 	Goroutines [2]int  // the number of each client's goroutines
 	Numbers    [2]int  // the number of each client's outermost acquisitions
-	Nested     [2]bool // the client's first goroutine has an owner, and re-enters
+	Nested     [2]bool // whether each client's first goroutine has an owner and re-enters
 	AllNested  bool    // all goroutines re-enter
 	Pair       bool    // the first two goroutines of A share an owner
-	Rival      bool    // B is an ideal client, whose requests take no time
+	Rival      bool    // B is an ideal client: its requests take no time
 	Depth      uint8   // how deep goroutines re-enter
 	Count      int     // the highest count in the store
-	Requests   int     // the maximum number in the network at a time
+	Requests   int     // the maximum number of requests in the network at a time
 	Lease      uint8   // the lease of renewed holds, in ticks
-	Fixed      uint8   // the lease of fixed holds; 0: there are none
+	Fixed      uint8   // the lease of fixed holds; 0 means there are none
 	Forces     uint8   // how many times a client sends ForceUnlock
 	Failovers  uint8   // how many times the store falls back to an earlier state
 	Crashes    uint8
 	HandOvers  uint8
-	// the number of ticks, counted from the sending of its acquisition, for which a number may be
-	// handed over; 0: no limit
+	// Chain limits hand-overs: a number may be handed over until this many ticks after its
+	// acquisition was sent. 0 means no limit.
 	Chain    uint8
-	SureOnly bool // a number with a request in doubt isn't handed over
-	Punctual bool // a request is carried out within its lease, counted from its sending, or never
+	SureOnly bool // a number with an unanswered request isn't handed over
+	Punctual bool // no request is carried out later than one lease after it was sent
 	Answered bool // requests that acquire the lock or change its count are answered in time
-	Later    bool // Answered applies only from the first hand-over on
+	Later    bool // Answered applies only after the first hand-over
 	Mutation mutation
 }
 
@@ -47,52 +47,52 @@ const (
 const (
 	idle      uint8 = iota
 	trying          // its acquisition awaits an answer
-	waiting         // it hasn't acquired yet, and tries again or gives up
-	handed          // it was handed a hold, and hasn't noticed it yet
+	waiting         // it waits to try again, or gives up
+	handed          // it was handed a hold, but hasn't noticed it yet
 	inside          // it holds the lock
 	queued          // it will re-enter its owner's hold
 	entering        // its re-entry awaits an answer
 	leaving         // its partial release awaits an answer
 	draining        // its last release awaits an answer
-	undrained       // its last release has no answer, or holds were left, so it is repeated
+	undrained       // its last release must be repeated, or left to the background
 	gone            // its client has crashed
 )
 
-// The states of a number in its client.
+// The states of a number, as its client sees it.
 const (
 	unused  uint8 = iota
 	live          // a goroutine acquires, holds or releases it
-	retired       // unused, and taken back in the background
-	over          // no longer used or taken back
+	retired       // unused, but released in the background
+	over          // no longer used or released
 )
 
-// A number is what a client knows of one outermost acquisition. The acquisition lasts from its
-// first request until its last holder is done with it.
+// A number is a client's record of one outermost acquisition, from its first request until its last
+// holder has finished.
 type number struct {
 	use   uint8
-	count uint8 // the holds; 0 during the acquisition, and from the last release on
+	count uint8 // the number of holds; 0 before the grant and after the last release was sent
 	left  uint8 // the time until the client's own deadline
-	// 0 if all requests that could acquire were answered; otherwise 1 + the time left in which such
-	// a request may be carried out
+	// unsure is 0 if all requests that could acquire the lock were answered. Otherwise it is 1 +
+	// the ticks in which such a request may still be carried out.
 	unsure uint8
 	lost   uint8
-	struck uint8 // 1 + ticks since the store ended it; 0: it didn't, or the client knows
+	struck uint8 // 1 + ticks since the store ended the hold without the client's knowledge; else 0
 	age    uint8 // 1 + ticks since the acquisition was sent
 	party  uint8 // 1 + the party that holds it
-	watch  uint8 // 1: the watchdog renews it
+	watch  uint8 // 1 if the watchdog renews it
 	lease  uint8 // the lease that the next renewal asks for
-	doubt  uint8 // the shortest lease of any request without an answer; 0: none
+	doubt  uint8 // the shortest lease of any unanswered request; 0 means none
 	fading uint8 // a timer that only mutations use
 }
 
-// lose records that the client found a number's hold lost.
+// lose records that the client knows that the hold is lost.
 func (x *number) lose() { x.lost, x.struck = 1, 0 }
 
 func (x *number) valid() bool { return x.use == live && x.count > 0 && x.lost == 0 && x.left > 0 }
 
 type goroutine struct {
 	at, number uint8
-	late       uint8 // it called Lock after the store had ended a hold
+	late       uint8 // 1 if it called Lock after the store had ended a hold
 }
 
 // HoldsState is a state of the model.
@@ -107,13 +107,13 @@ type HoldsState struct {
 	crashed   uint8 // a bit for each client
 	handOvers uint8
 	repeated  bool
-	mixedUp   bool // a release of one hold counted down another (S3)
+	mixedUp   bool // a release of one hold decremented the count of another (S3)
 	tooLate   bool // a call returned with a lock that had expired (S4)
-	unvouched bool // a hand-over came too long after the store had ended the hold (E1)
+	unvouched bool // a hold was handed over too long after the store had ended it (E1)
 	outOfDate bool // a call was handed a hold that had ended before the call (E0)
 }
 
-// Init is the state with an empty store and idle goroutines.
+// Init returns the initial state, with an empty store and idle goroutines.
 func (m *Holds) Init() HoldsState { return HoldsState{} }
 
 func (m *Holds) goroutines() int { return m.Goroutines[0] + m.Goroutines[1] }
@@ -134,7 +134,7 @@ func (m *Holds) clientOf(n uint8) int {
 	return 1
 }
 
-// party returns 1 + the number of a goroutine's party.
+// party returns 1 + the index of the goroutine's party. The goroutines of a pair are one party.
 func (m *Holds) party(g int) uint8 {
 	if m.Pair && g == 1 {
 		return 1
@@ -142,7 +142,7 @@ func (m *Holds) party(g int) uint8 {
 	return uint8(g) + 1
 }
 
-// rival is the number of the ideal client.
+// rival returns the number of the ideal client.
 func (m *Holds) rival() uint8 { return uint8(m.Numbers[0] + 1) }
 
 // same reports whether two numbers have the same owner string.
@@ -156,8 +156,9 @@ func (m *Holds) same(s *HoldsState, a, b uint8) bool {
 	return a == b
 }
 
-// isInside reports whether a goroutine in the given state uses its hold. It does during a re-entry
-// and a partial release. In a pair it doesn't, because these begin and end its share of the hold.
+// isInside reports whether a goroutine in the given state uses its hold. During a re-entry or a
+// partial release it does, except in a pair. There, the re-entry begins the goroutine's use of the
+// hold, and the partial release ends it.
 func (m *Holds) isInside(at uint8) bool {
 	return at == inside || !m.Pair && (at == entering || at == leaving)
 }
@@ -181,8 +182,8 @@ func (m *Holds) Bad(s HoldsState) []string {
 	return bad
 }
 
-// believers counts the parties that are inside and whose own deadline hasn't passed. A party whose
-// hold was ended by ForceUnlock can't know that, and doesn't count.
+// believers counts the parties that are inside and whose own deadline hasn't passed. It doesn't
+// count a party whose hold the store ended early, because the party can't know that.
 func (m *Holds) believers(s *HoldsState) int {
 	var parties [maxGoroutines + 1]bool
 	for g := range m.goroutines() {
@@ -215,7 +216,7 @@ func (m *Holds) counts(s *HoldsState) bool {
 	return true
 }
 
-// haunted reports whether the key is held by a number that is neither used nor taken back.
+// haunted reports whether the key is held by a number that its client neither uses nor releases.
 func (m *Holds) haunted(s *HoldsState) bool {
 	n := s.store.number
 	return n != 0 && s.store.left > 0 && s.numbers[n].use == over && !s.hasCrashed(m.clientOf(n))
@@ -246,7 +247,7 @@ func (m *Holds) Done(s HoldsState) bool {
 	return true
 }
 
-// tidy gives the same form to states that differ only in data without effect.
+// tidy normalizes s, so that states that differ only in irrelevant data become equal.
 func (m *Holds) tidy(s *HoldsState) {
 	for i := range s.numbers {
 		x := &s.numbers[i]

@@ -1,14 +1,14 @@
 package main
 
-// A write is lent if its holder hands it over to readers. These share it, and in the store it is
-// still a write. When its hand-over time has elapsed, it is downgraded: the client asks for a read
-// with the same owner string. Once the read is granted, the readers move to it, and the write is
-// released.
+// A writer lends its write if it hands the write over to readers. The readers share it, while the
+// store still records a write. When the time for hand-overs is over, the client downgrades the
+// write: it asks the store for a read with the same owner string. Once the read is granted, the
+// readers move to it, and the client releases the write.
 
-// askedFor is the use of a read while a downgrade asks for it.
+// askedFor is the value of claim.use for a read that a downgrade is requesting.
 const askedFor = leavingIt + 1
 
-// on returns the claim of the readers with an owner string.
+// on returns the claim of the readers with owner string n: the lent write, or else the read.
 func (s *SharesState) on(n uint8) *claim {
 	if s.isLent(n) {
 		return &s.claims[n][writes]
@@ -24,11 +24,11 @@ func (m *Shares) passes(s *SharesState, n uint8) bool {
 	return s.handOvers < m.HandOvers && x.valid() && x.unsure == 0
 }
 
-// young reports whether a claim may be handed over or joined without the store.
+// young reports whether a claim is recent enough to be handed over or joined.
 func (m *Shares) young(x *claim) bool { return m.Window == 0 || x.age <= 1+m.Window }
 
-// lend emits the hand-over of a write to all waiting readers in the queue. There is none if a
-// writer is the head of the queue or an attempt is under way.
+// lend emits the hand-over of a write to all waiting readers in the queue. It emits nothing if a
+// writer is the head of the queue, or an attempt is under way.
 func (m *Shares) lend(s SharesState, p int, do sharesEmitter) {
 	n := s.parties[p].writing
 	if !m.Lends || !m.passes(&s, n) || s.claims[n][reads].use != unused ||
@@ -79,7 +79,7 @@ func (m *Shares) passOn(s SharesState, p int, do sharesEmitter) {
 }
 
 // inherit gives a write to another writer. If that writer's own attempts may have acquired the
-// lock, they are taken back.
+// lock, the client releases them in the background.
 func (m *Shares) inherit(s *SharesState, n uint8, to int) {
 	if q := &s.parties[to]; q.at == waiting {
 		m.retire(s, q.number, writes, s.claims[q.number][writes].unsure > 0)
@@ -87,13 +87,13 @@ func (m *Shares) inherit(s *SharesState, n uint8, to int) {
 	s.parties[to] = party{writing: n}
 }
 
-// vouch records whether a call gets a claim too long after the store has ended the claim.
+// vouch sets s.unvouched if a call gets a claim too long after the store ended the claim.
 func (m *Shares) vouch(s *SharesState, n, side uint8) {
 	s.unvouched = s.unvouched || m.Window > 0 && s.claims[n][side].struck > 1+m.Window
 }
 
-// downgrade emits the downgrade of a lent write whose time has elapsed. The client repeats the
-// request for the read until there is an answer, or the write has ended.
+// downgrade emits the downgrade of a lent write whose time for hand-overs is over. The client
+// repeats the request for the read until the store replies or the write ends.
 func (m *Shares) downgrade(s SharesState, n uint8, do sharesEmitter) {
 	w, x := &s.claims[n][writes], &s.claims[n][reads]
 	over := w.use != live || w.lost != 0
@@ -114,7 +114,7 @@ func (m *Shares) downgrade(s SharesState, n uint8, do sharesEmitter) {
 	}
 }
 
-// downgrades reports whether the request of a downgrade is under way.
+// downgrades reports whether a request to downgrade n is in the network.
 func (s *SharesState) downgrades(n uint8) bool {
 	for _, r := range s.requests {
 		if r.kind != none && r.who == downgrader && r.number == n {
@@ -147,7 +147,7 @@ func (m *Shares) answerDowngrade(s *SharesState, r sharesRequest) {
 	case w.use != live || w.lost != 0:
 		m.endDowngrade(s, n)
 	case r.reply != acquired:
-		w.lose() // otherwise the store would have granted the read
+		w.lose() // if the store still had the write, it would have granted the read
 		m.endDowngrade(s, n)
 		if m.Mutation == refusedForgotten {
 			x.use = over
@@ -158,8 +158,8 @@ func (m *Shares) answerDowngrade(s *SharesState, r sharesRequest) {
 	}
 }
 
-// flip moves the readers of a write to the granted read, and releases the write. The store may have
-// lost the write before. Then the granted read is a new one.
+// flip moves the readers of a write to the granted read, and releases the write. If the store had
+// lost the write, the granted read is a new hold.
 func (m *Shares) flip(s *SharesState, n uint8, r sharesRequest) {
 	w, x := &s.claims[n][writes], &s.claims[n][reads]
 	read := claim{use: live, left: r.left, age: w.age, unsure: x.unsure}

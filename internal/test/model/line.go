@@ -2,32 +2,32 @@ package main
 
 import "slices"
 
-// Line is the model of a fair lock. The store has a line of waiters. It grants the lock to the
-// first in line for a short time, and notifies that waiter's client. A client keeps the places of
-// all its calls with one request. Each call has its own owner string, its number. Steps of the
-// other party take no time. One step releases a number and gives up its place. That step takes no
-// time here, because the client repeats it and it doesn't affect a number in use. The fields of
-// Line bound the exploration.
+// Line is the model of a fair lock. Calls wait in a line in the store. The store grants the lock to
+// the first in line for a short time, and notifies the client of that call. A client refreshes the
+// places of all its calls with one request. Each call has its own owner string, represented by the
+// call's number. A rival, whose steps take no time, competes with the clients. One step releases a
+// number and gives up its place. This step takes no time either, because the client repeats it and
+// it doesn't affect a number in use. The fields of Line bound the exploration.
 //
-// Holds have a clock, as in model Holds. A message carries the remaining time of the hold that was
-// granted. Model Clocks shows how a client finds that time. Places have no clock: a place may end
-// at any time while its call doesn't wait.
+// Holds expire as in model Holds. Places don't have a timer: a place may end at any time while its
+// call doesn't wait. A message carries the remaining time of the granted hold. Model Clocks shows
+// how a client computes that time.
 type Line struct {
 	Calls    [2]int // the number of calls of each client
-	Rival    uint8  // how many times the other party gets the lock
+	Rival    uint8  // how many times the rival gets the lock
 	Requests int    // the maximum number of requests in the network at a time
 	Unknowns uint8  // the maximum number of unanswered requests
 	Renewals bool   // renewals take time
 	Grants   int    // the maximum number of messages in the network at a time
 	Short    uint8  // the lease of a grant, in ticks
 	Lease    uint8
-	Fixed    uint8 // the fixed lease of the first call; 0: it has none
-	Depth    uint8 // how deep calls re-enter; 0: not at all
-	Lapses   uint8 // how many times the place of a waiting call ends
+	Fixed    uint8 // the fixed lease of the first call; 0 means it has none
+	Depth    uint8 // how deep calls re-enter; 0 means not at all
+	Lapses   uint8 // how many times a waiting call loses its place
 	Doubles  uint8 // the number of messages that arrive twice
 	Forces   uint8 // how many times ForceUnlock is sent
 	Crashes  uint8
-	Punctual bool // a request is carried out within its lease, counted from its sending, or never
+	Punctual bool // no request is carried out later than one lease after it was sent
 	Deaf     bool // no message arrives
 	Mutation mutation
 }
@@ -40,49 +40,49 @@ const (
 // The states of a call.
 const (
 	notCome  uint8 = iota
-	queues         // it waits for an answer, or in line
+	queues         // it waits for a reply or in line
 	within         // it holds the lock, or has lost it
 	takenOut       // it has ended, and its number is released in the background
 	past           // its number is no longer used
 )
 
-// keeping is a request to keep the places of all calls of a client that are in line.
+// keeping is a request to refresh the places in line of a client's calls.
 const keeping = force + 1
 
 const kept = renewedNot + 1
 
-// A call is what is known about one call. Its index in LineState is the call's number.
+// A call is the state of one call. Its index in LineState is the call's number.
 type call struct {
 	at    uint8
-	stood bool  // its client knows that it has had a place
+	stood bool  // its client knows that the call had a place
 	count uint8 // its holds, as its client counts them
 	left  uint8 // ticks until its client's deadline
-	// as in Holds: 1 + the time left in which a request without an answer may be carried out; 0:
-	// there is none
+	// unsure is 1 + the ticks in which an unanswered request may still be carried out. It is 0 if
+	// there is no such request.
 	unsure uint8
 	lost   bool
-	struck bool // the store ended the hold against its promise
+	struck bool // the store ended the hold before its lease expired
 
-	came   bool  // it has had a place, so later calls must not overtake it
-	missed bool  // it has lost the place
-	behind uint8 // the set of calls that came earlier and still wait
+	came   bool  // it had a place, so later calls must not overtake it
+	missed bool  // it lost its place
+	behind uint8 // bit set of the calls that came earlier and still wait
 }
 
 func (x *call) believes() bool { return x.at == within && !x.lost && x.left > 0 }
 
-// A lineRequest is a request in the network. A request to keep places concerns a set of numbers of
-// one client. Any other request concerns one number.
+// A lineRequest is a request in the network. A request of kind keeping is about the numbers in set,
+// which belong to one client. Any other request is about number.
 type lineRequest struct {
 	kind    uint8
 	number  uint8
 	set     uint8
 	awaited bool
-	left    uint8 // time left of the lease that it asks for, counted from its sending
+	left    uint8 // remaining time of the requested lease, counted from sending
 	reply   uint8
 	holder  uint8 // the number in set that holds the lock
-	lasts   uint8 // time left of that hold; never more than in the store
+	lasts   uint8 // remaining time of that hold; at most that in the store
 	count   uint8
-	before  bool // carried out before the store ended the hold against its promise
+	before  bool // whether the request was carried out before the store ended the hold
 }
 
 func (r *lineRequest) about(n uint8) bool { return r.number == n || r.set&(1<<n) != 0 }
@@ -97,7 +97,7 @@ type message struct {
 type LineState struct {
 	store    entry
 	line     [maxCalls]uint8
-	ranOut   bool // the hold has expired, and no step has been carried out since
+	ranOut   bool // the hold expired, and the store has carried out no step since
 	calls    [maxCalls + 1]call
 	requests [maxRequests]lineRequest
 	messages [maxGrants]message
@@ -112,7 +112,7 @@ type LineState struct {
 	misled   bool // N is violated
 }
 
-// Init is the state with a free lock and no calls.
+// Init returns the initial state, with a free lock and no calls.
 func (m *Line) Init() LineState { return LineState{} }
 
 func (m *Line) numbers() uint8 {
@@ -123,7 +123,7 @@ func (m *Line) numbers() uint8 {
 	return n
 }
 
-// rival is the other party's number.
+// rival returns the rival's number.
 func (m *Line) rival() uint8 {
 	if m.Rival == 0 {
 		return maxCalls + 1

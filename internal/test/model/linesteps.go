@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// This file contains the next steps of model Line.
+// This file contains the events of model Line, except the store's.
 
 type lineEmitter func(LineState, string, ...any)
 
@@ -43,7 +43,7 @@ func (m *Line) Next(s LineState, calm bool, emit func(LineState, string, ...any)
 	}
 }
 
-// tidy clears data without effect, and sorts sets.
+// tidy clears irrelevant data, and sorts requests and messages.
 func (m *Line) tidy(s *LineState) {
 	for n := uint8(1); n <= m.numbers(); n++ {
 		x := &s.calls[n]
@@ -81,7 +81,7 @@ func (m *Line) tidy(s *LineState) {
 		}
 	}
 	slices.SortFunc(s.messages[:], func(a, b message) int {
-		// the field before isn't compared, since messages that differ only in it are rare
+		// before isn't compared, because messages that differ only in it are rare
 		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left)
 	})
 }
@@ -118,7 +118,8 @@ func (m *Line) send(s *LineState, r lineRequest) bool {
 	return false
 }
 
-// awaits reports whether a call waits for an answer about a number.
+// awaits reports whether a request about number n is awaited. If kinds are given, only requests of
+// these kinds count.
 func (s *LineState) awaits(n uint8, kinds ...uint8) bool {
 	for _, r := range s.requests {
 		if r.kind != none && r.awaited && r.about(n) &&
@@ -129,7 +130,7 @@ func (s *LineState) awaits(n uint8, kinds ...uint8) bool {
 	return false
 }
 
-// network emits all that may happen to request i.
+// network emits the possible events of request i.
 func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
 	r := s.requests[i]
 	expired := m.Punctual && r.left == 0
@@ -161,7 +162,7 @@ func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
 	t := s
 	t.requests[i].awaited = false
 	t.unknowns = min(t.unknowns+1, m.Unknowns)
-	if r.kind == renewal && m.Fixed == 0 { // dropped: late, it only extends the lease
+	if r.kind == renewal && m.Fixed == 0 { // dropped: a late renewal only extends the lease
 		t.requests[i] = lineRequest{}
 	}
 	for n := uint8(1); n <= m.numbers(); n++ {
@@ -172,7 +173,7 @@ func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
 	do(t, "nobody waits for the answer to %s any more", name)
 }
 
-// unknown records that a request about a number has no answer.
+// unknown records that the client stopped waiting for the reply to r, a request about number n.
 func (m *Line) unknown(s *LineState, n uint8, r lineRequest) {
 	x := &s.calls[n]
 	switch {
@@ -188,7 +189,7 @@ func (m *Line) unknown(s *LineState, n uint8, r lineRequest) {
 	x.unsure = max(x.unsure, 1+r.left)
 }
 
-// answer makes a client receive a reply.
+// answer delivers a reply to a client.
 func (m *Line) answer(s *LineState, r lineRequest) {
 	x := &s.calls[r.number]
 	switch r.kind {
@@ -211,7 +212,7 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 			s.lose(r.number)
 		case x.lost || r.count <= x.count:
 			x.unsure = max(x.unsure, 1)
-			x.lost, x.struck = true, false // the store has a new hold, with count 1
+			x.lost, x.struck = true, false // the grant is a new hold, so the old one was lost
 		default:
 			x.count++
 			x.extend(r.left, r.before)
@@ -240,14 +241,14 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 	}
 }
 
-// enter makes a call hold the lock, after an answer or a message. left is the remaining time of the
-// lease. before reports whether the acquisition was carried out before the store ended the hold
-// against its promise.
+// enter records that a call now holds the lock, after a reply or a message. left is the remaining
+// time of the lease. before reports whether the store ended the hold early, after it had granted
+// it.
 func (x *call) enter(left uint8, before bool) {
 	x.at, x.count, x.left, x.struck = within, 1, left, before
 }
 
-// extend moves a deadline after an answer.
+// extend extends a deadline after a reply.
 func (x *call) extend(left uint8, before bool) {
 	if x.lost {
 		return
@@ -256,7 +257,7 @@ func (x *call) extend(left uint8, before bool) {
 	x.struck = x.struck && before
 }
 
-// lose ends a hold because of an answer.
+// lose ends a hold because of a reply.
 func (s *LineState) lose(n uint8) {
 	x := &s.calls[n]
 	if x.believes() && !x.struck && s.store.number == n {
@@ -300,7 +301,7 @@ func (m *Line) hear(s LineState, i int, calm bool, do lineEmitter) {
 	}
 }
 
-// time emits the expiry of the store's data, and a tick.
+// time emits the events of passing time: a tick, and the expiry of the store's data.
 func (m *Line) time(s LineState, calm bool, do lineEmitter) {
 	if n := s.store.number; n != 0 && s.store.left == 0 {
 		t := s
@@ -354,8 +355,8 @@ func (x *call) tick() {
 	}
 }
 
-// keep emits a client's request to keep the places of its waiting calls. The request omits a call
-// if the client doesn't know of its place.
+// keep emits a client's request to refresh the places of its waiting calls. The request omits a
+// call if the client doesn't know that the call has a place.
 func (m *Line) keep(s LineState, client int, do lineEmitter) {
 	set := uint8(0)
 	first, last := m.of(client)
@@ -441,7 +442,7 @@ func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
 	x := &s.calls[n]
 	was := *x
 	x.at = takenOut
-	for i := range s.requests { // a call that has ended doesn't wait for its answers
+	for i := range s.requests { // the call stops waiting for replies
 		r := &s.requests[i]
 		if r.kind == none || r.number != n || !r.awaited {
 			continue
@@ -458,9 +459,9 @@ func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
 	do(s, "#%d %s", n, does)
 }
 
-// takeBack emits the release of a number in the background until it is answered. If a request that
-// could acquire for the number has no answer, the release is repeated until that request can no
-// longer be carried out.
+// takeBack emits the release of a number in the background, until the number is no longer used. If
+// a request that could acquire the lock is unanswered, the release is repeated until the store can
+// no longer carry out that request.
 func (m *Line) takeBack(s LineState, n uint8, calm bool, do lineEmitter) {
 	t := s
 	out := m.release(&t, n)
@@ -481,7 +482,7 @@ func (m *Line) takeBack(s LineState, n uint8, calm bool, do lineEmitter) {
 	}
 }
 
-// other emits the events of the other party.
+// other emits the events of the rival.
 func (m *Line) other(s LineState, n uint8, calm bool, do lineEmitter) {
 	x := &s.calls[n]
 	t := s
@@ -545,7 +546,7 @@ func (m *Line) other(s LineState, n uint8, calm bool, do lineEmitter) {
 	}
 }
 
-// accidents emits the accidents of clients and the store.
+// accidents emits unplanned events: ForceUnlock calls and client crashes.
 func (m *Line) accidents(s LineState, do lineEmitter) {
 	if n := s.store.number; s.forces < m.Forces && n != 0 {
 		t := s
@@ -574,7 +575,7 @@ func (m *Line) accidents(s LineState, do lineEmitter) {
 	}
 }
 
-// strike records that the store is about to end a number's hold against its promise.
+// strike records that the store is about to end a number's hold before the lease expires.
 func (s *LineState) strike(n uint8) {
 	s.calls[n].struck = s.calls[n].believes()
 	for i := range s.requests {

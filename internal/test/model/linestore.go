@@ -4,8 +4,7 @@ import "slices"
 
 // This file contains the store's steps.
 
-// do carries out a step of the store. At the end of the step, the store grants a free lock to the
-// first in line.
+// do runs what as one step of the store. Then the store grants a free lock to the first in line.
 func (m *Line) do(s *LineState, what func()) {
 	what()
 	m.settle(s)
@@ -34,7 +33,7 @@ func (m *Line) settle(s *LineState) {
 	}
 }
 
-// give makes a number hold the lock.
+// give grants the lock to number n.
 func (m *Line) give(s *LineState, n, lease uint8) {
 	x := &s.calls[n]
 	before := x.behind
@@ -108,8 +107,8 @@ func (m *Line) comeBack(s *LineState, set uint8) {
 	}
 }
 
-// miss records that the store ended a call's place or grant, and the call doesn't know it yet. If
-// the client never knew of the place, the call counts as one that never had it.
+// miss records that the store ended a call's place or grant without the call's knowledge. If the
+// client never knew of the place, the call counts as one that never had a place.
 func (s *LineState) miss(n uint8) {
 	x := &s.calls[n]
 	if x.at != queues || !x.came {
@@ -143,8 +142,8 @@ func (m *Line) carryOut(s *LineState, r *lineRequest) {
 			default:
 				r.reply = heldByAnother
 				if !s.inLine(n) {
-					// the request is from before the client knew of the lost place, so the call
-					// still counts as one that lost it
+					// the request was sent before the client knew of the lost place, so the call
+					// still counts as one that lost its place
 					missed := s.calls[n].missed && m.Mutation != asksByAttempt
 					m.enqueue(s, n)
 					s.calls[n].missed = missed
@@ -193,8 +192,8 @@ func (m *Line) lease(n uint8) uint8 {
 	return m.Lease
 }
 
-// release releases a number's hold or place. It reports whether the store then has no data about
-// the number.
+// release releases a number's hold or place. It reports whether the store then has nothing left for
+// that number.
 func (m *Line) release(s *LineState, n uint8) bool {
 	left := false
 	change := func() {

@@ -6,7 +6,7 @@ type mutation uint8
 const (
 	unchanged mutation = iota
 
-	// Mutations of numbers and requests.
+	// Mutations that concern numbers and requests.
 	numberPerOwner
 	lockerIsOwner
 	libraryRepeats
@@ -17,7 +17,7 @@ const (
 	unknownReentryCounts
 	countIgnored
 
-	// Mutations of time.
+	// Mutations that concern time.
 	deadlineFromReply
 	acceptsLate
 	revivesLost
@@ -26,7 +26,7 @@ const (
 	doubtIgnored
 	doubtEnds
 
-	// Mutations of take-backs.
+	// Mutations that concern releases in the background.
 	neverTakenBack
 	takenBackOnce
 	takenBackInTimeOnly
@@ -34,7 +34,7 @@ const (
 	reentryNotTakenBack
 	errorNotTakenBack
 
-	// Mutations of hand-over.
+	// Mutations that concern hand-over.
 	handsOnLate
 	handsOnLost
 	handsOnUnsure
@@ -52,7 +52,7 @@ const (
 	handedDropped
 	handedUnseen
 
-	// Mutations of waiting.
+	// Mutations that concern waiting.
 	noTimer
 	noSecondTry
 	wokenWhenAsked
@@ -66,7 +66,7 @@ const (
 	passesForGood
 	grantLeft
 
-	// Mutations of shared reads.
+	// Mutations that concern shared reads.
 	joinsLost
 	joinsReleased
 	joinsNested
@@ -80,14 +80,14 @@ const (
 	revivesClaim
 	lossUnheard
 
-	// Mutations of reads under a write.
+	// Mutations that concern reads under a write.
 	nestedReleasedEarly
 	nestedTakenBackEarly
 	handsOnRead
 	grantsEnded
 	endedForgotten
 
-	// Mutations of writes that are lent to readers.
+	// Mutations that concern the lending of writes to readers.
 	lendsLate
 	passesOnLate
 	flipsEarly
@@ -99,7 +99,7 @@ const (
 	downgradeUnheard
 	believesOldRenewal
 
-	// Mutations of the notes of waiting writers.
+	// Mutations that concern the notes of waiting writers.
 	neverBarred
 	refreshesYounger
 	placeTooShort
@@ -117,7 +117,7 @@ const (
 	grantsAhead
 	grantsAheadOfTrying
 
-	// Mutations of a fair lock's line.
+	// Mutations that concern a fair lock's line.
 	keepsUnanswered
 	asksByAttempt
 	comesBackLast
@@ -139,19 +139,19 @@ const (
 	believesOldAnswer
 	believesOldPlaces
 
-	// Mutations of the conversion of the store's times.
+	// Mutations that concern how a client converts the store's times.
 	sinceReceipt
 	lookFromAnswer
 	stepsUnseen
 	clockUnbounded
 	looksOutliveBreaks
 
-	// Mutations of permits.
+	// Mutations that concern permits.
 	permitsDrawnAnew
 	partKept
 	partStays
 
-	// Mutations of a quorum of three stores.
+	// Mutations that concern a quorum of three stores.
 	oneName
 	reentriesCounted
 	renewedByFew

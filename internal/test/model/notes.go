@@ -2,50 +2,51 @@ package main
 
 import "fmt"
 
-// Notes is the model of waiting for a read-write lock. It covers the queues of two clients, whose
-// heads alone send requests; the notes that waiting writers leave in the store; joined reads; and
-// wake-ups. Subscriptions exist from the start, because model Waits models them in full. No hold is
-// lost. The fields of Notes bound the exploration.
+// Notes is the model of waiting for a read-write lock. A waiting writer leaves a note in the store,
+// which keeps later readers out. The model covers these notes, the queues of two clients, reads
+// that are joined, and wake-ups. Only the head of a queue sends requests. Subscriptions exist from
+// the start, because model Waits models them in full. No hold is lost. The fields of Notes bound
+// the exploration.
 //
-// There is no clock. Arrivals are numbered. The store subtracts a party's wait from its own clock.
-// So if an attempt is late, its sender seems to have arrived later than it did. A hold or note may
-// end at any moment at which its owner wouldn't have renewed it.
+// There is no clock. Instead, arrivals are numbered. The store computes a party's time of arrival
+// by subtracting its wait from the store's clock. So if an attempt is late, the party seems to
+// arrive later than it did. A hold or note may end at any time unless its owner would renew it.
 type Notes struct {
-	// the parties: R reads; T reads, but tries only once, outside the queue; W writes; D writes,
-	// reads during its write, and continues to read
+	// Clients has a letter for each party of a client. R reads. T reads, but tries only once,
+	// outside the queue. W writes. D writes, reads during its write, and continues to read.
 	Clients  [2]string
-	Unknowns uint8 // attempts and releases without an answer
+	Unknowns uint8 // unanswered attempts and releases
 	Losses   uint8 // lost messages
 	Crashes  uint8 // crashes of client B
 	HandOver bool
-	Punctual bool // no attempt is carried out after its take-back has ended
+	Punctual bool // no attempt is carried out after its number was released in the background
 	Mutation mutation
 }
 
 const maxNoted = 5
 
-// NotesState is a state of the model. A number is a party's index + 1. It stands for the party's
+// NotesState is a state of the model. A number is a party's index + 1, and stands for the party's
 // owner string.
 type NotesState struct {
 	write    uint8 // in the store: the number that writes
-	read     uint8 // in the store: the numbers that read, as bits
+	read     uint8 // in the store: bit set of the parties that read
 	note     [maxNoted]uint8
-	came     [maxNoted]uint8 // by party: the number of its arrival
+	came     [maxNoted]uint8 // for each party: the number of its arrival
 	last     uint8
 	at       [maxNoted]uint8
-	on       [maxNoted]uint8 // by party: the number of its claim; 0: it has none
-	shared   [2]uint8        // by client: the number of the claim that readers may join
+	on       [maxNoted]uint8 // for each party: the number of its claim, or 0
+	shared   [2]uint8        // for each client: the number of the claim that readers may join
 	fresh    [2]bool         // for each client's queue, as in Waits
 	woken    [2]bool
 	message  [2]bool
 	timer    [2]bool
-	silent   [2]bool         // no message tells the head of an event: none was sent, or it got lost
+	silent   [2]bool         // the head missed an event, because no message was sent or it got lost
 	kept     [2]bool         // the head was refused because of a note
-	asked    uint8           // numbers that have ever asked
-	unsure   uint8           // numbers with an attempt without an answer
-	late     uint8           // parties whose abandoned attempt may still be carried out
-	back     uint8           // numbers that are taken back
-	behind   [maxNoted]uint8 // for each party: writers that came earlier and still wait
+	asked    uint8           // numbers that sent an attempt
+	unsure   uint8           // numbers with an unanswered attempt
+	late     uint8           // the parties whose abandoned attempt may still be carried out
+	back     uint8           // numbers that are being released in the background
+	behind   [maxNoted]uint8 // for each party: the writers that came earlier and still wait
 	crashed  bool
 	unknowns uint8
 	losses   uint8
@@ -56,7 +57,7 @@ type NotesState struct {
 // readingToo is the state of a party that writes and reads. All other states are as in Waits.
 const readingToo = finished + 1
 
-// Init is the state with a free lock and no parties.
+// Init returns the initial state, with a free lock and no parties.
 func (m *Notes) Init() NotesState { return NotesState{} }
 
 func (m *Notes) all() int { return len(m.Clients[0]) + len(m.Clients[1]) }
@@ -89,7 +90,7 @@ func (s *NotesState) waits(p int) bool {
 	return false
 }
 
-// head returns the head of a client's queue.
+// head returns the head of a client's queue, or -1.
 func (m *Notes) head(s *NotesState, c int) int {
 	first := -1
 	for p := range m.all() {
@@ -101,11 +102,11 @@ func (m *Notes) head(s *NotesState, c int) int {
 	return first
 }
 
-// Bad checks these rules. L2: if the head of a queue could enter, it will poll. L2m: the head needs
-// its timer only if no message reached it, or after an attempt without an answer. W1: the store
-// admits no reader ahead of a writer whose note was there when the reader came. W2: no reader joins
-// ahead of a writer that waits in the reader's own client. G1 and G3: each hold and each note in
-// the store is known to a client.
+// Bad checks these rules. L2: if the head of a queue could enter, it will try. L2m: the head needs
+// its timer for that only if a message didn't reach it, or after an unanswered attempt. W1: the
+// store admits no reader ahead of a writer whose note was there when the reader came. W2: no reader
+// joins ahead of a writer that waits in the reader's own client. G1 and G3: each hold and each note
+// in the store is known to a client.
 func (m *Notes) Bad(s NotesState) []string {
 	var bad []string
 	check := func(property string, holds bool) {
@@ -135,7 +136,7 @@ func (m *Notes) Bad(s NotesState) []string {
 	return bad
 }
 
-// takesBack reports whether a number is being taken back.
+// takesBack reports whether a number is being released in the background.
 func (m *Notes) takesBack(s *NotesState, p int) bool {
 	reads := s.at[p] == having && s.on[p] == uint8(p)+1 && s.write == 0
 	return s.back&(1<<p) != 0 && !(m.Mutation == backWaits && reads)
@@ -168,7 +169,7 @@ func (s *NotesState) bars(p int, came uint8) bool {
 	return false
 }
 
-// pending reports whether an event other than a timer will make the head of a client try.
+// pending reports whether an event other than a timer will make the head of a client's queue try.
 func (m *Notes) pending(s *NotesState, c int) bool {
 	if s.fresh[c] || s.woken[c] || s.message[c] {
 		return true
@@ -218,7 +219,7 @@ func (m *Notes) Next(s NotesState, calm bool, emit func(NotesState, string, ...a
 	}
 }
 
-// tidy clears data without effect.
+// tidy clears irrelevant data.
 func (m *Notes) tidy(s *NotesState) {
 	for c := range 2 {
 		if m.head(s, c) < 0 {
@@ -245,7 +246,7 @@ func (m *Notes) tidy(s *NotesState) {
 // publish sends a message to both clients.
 func (m *Notes) publish(s *NotesState) { s.message = [2]bool{true, true} }
 
-// messages emits the arrival and the loss of a message of the store.
+// messages emits the arrival and the loss of a message from the store.
 func (m *Notes) messages(s NotesState, c int, calm bool, do notesEmitter) {
 	if !s.message[c] {
 		return
@@ -261,8 +262,8 @@ func (m *Notes) messages(s NotesState, c int, calm bool, do notesEmitter) {
 	}
 }
 
-// background emits the events that no waiter causes: take-backs, late attempts, and holds and notes
-// that expire.
+// background emits the events that no waiter causes: releases in the background, late attempts, and
+// the expiry of holds and notes.
 func (m *Notes) background(s NotesState, p int, calm bool, do notesEmitter) {
 	bit := uint8(1) << p
 	name := m.name(p)
@@ -316,7 +317,7 @@ func (m *Notes) background(s NotesState, p int, calm bool, do notesEmitter) {
 	}
 }
 
-// free deletes a number's data in the store.
+// free deletes a number's hold in the store.
 func (m *Notes) free(s *NotesState, p int) {
 	if s.write == uint8(p)+1 {
 		s.write = 0
@@ -341,7 +342,7 @@ func (m *Notes) giveBack(s *NotesState, p int) {
 	s.note[p] = 0
 }
 
-// attempts emits the results of an attempt, whether it is carried out at once or late.
+// attempts emits the possible results of an attempt, which may be carried out at once or late.
 func (m *Notes) attempts(s NotesState, p int, emit func(t NotesState, in bool, when string)) {
 	in, t := m.attempt(s, p, s.came[p])
 	emit(t, in, "")
@@ -490,7 +491,7 @@ func (m *Notes) come(s NotesState, p int, do notesEmitter) {
 	do(s, "%s comes, queues", m.name(p))
 }
 
-// sleep emits the events that let a party in the queue continue.
+// sleep emits the events that wake a party in the queue: its timer fires, or it tries again.
 func (m *Notes) sleep(s NotesState, p int, do notesEmitter) {
 	c := m.client(p)
 	if m.head(&s, c) != p {
@@ -511,7 +512,7 @@ func (m *Notes) sleep(s NotesState, p int, do notesEmitter) {
 	}
 }
 
-// ask emits all that may happen to an attempt.
+// ask emits the possible outcomes of an attempt.
 func (m *Notes) ask(s NotesState, p int, calm bool, do notesEmitter) {
 	m.attempts(s, p, func(t NotesState, in bool, when string) {
 		if m.once(p) && !in {
@@ -536,8 +537,8 @@ func (m *Notes) ask(s NotesState, p int, calm bool, do notesEmitter) {
 	}
 }
 
-// enter makes a party hold the lock. A reader also admits the readers that queue behind it, up to
-// the first writer.
+// enter records that a party now holds the lock. A reader also admits the readers that queue behind
+// it, up to the first writer.
 func (m *Notes) enter(s *NotesState, p int, number uint8) {
 	c := m.client(p)
 	head := m.head(s, c)
@@ -600,7 +601,7 @@ func (m *Notes) heir(s *NotesState, c int) int {
 	return first
 }
 
-// leave emits the ways in which a party releases its hold.
+// leave emits the possible ways in which a party releases its hold.
 func (m *Notes) leave(s NotesState, p int, calm bool, do notesEmitter) {
 	name, c, number := m.name(p), m.client(p), s.on[p]
 	t := s
@@ -642,14 +643,15 @@ func (m *Notes) leave(s NotesState, p int, calm bool, do notesEmitter) {
 	do(t, "%s unlocks, sends release", name)
 }
 
-// drained takes back a released number if one of its requests may still be carried out.
+// drained marks a released number for another release in the background if one of its requests may
+// still be carried out.
 func (m *Notes) drained(s *NotesState, number int) {
 	if s.unsure&(1<<number) != 0 {
 		s.back |= 1 << number
 	}
 }
 
-// release emits all that may happen to a release.
+// release emits the possible outcomes of a release.
 func (m *Notes) release(s NotesState, p int, calm bool, do notesEmitter) {
 	number := int(s.on[p]) - 1
 	s.on[p] = 0
@@ -672,7 +674,8 @@ func (m *Notes) release(s NotesState, p int, calm bool, do notesEmitter) {
 	}
 }
 
-// cancel emits the cancellation of a waiting call. A writer that has asked releases its note.
+// cancel emits the cancellation of a waiting call. If a writer sent an attempt, its note is
+// released in the background.
 func (m *Notes) cancel(s NotesState, p int, do notesEmitter) {
 	c, bit := m.client(p), uint8(1)<<p
 	head := m.head(&s, c) == p

@@ -10,12 +10,12 @@ import (
 // of another library whose clock is ahead may take some of a party's permits too early. The fields
 // of Permits bound the exploration.
 type Permits struct {
-	Wants    [maxHolders]uint8 // how many permits each party asks for; 0: there is no such party
+	Wants    [maxHolders]uint8 // how many permits each party asks for; 0 means no such party
 	Limits   [maxHolders]uint8 // the limit that each party passes to the store
 	Requests int
 	Unknowns uint8
 	Lease    uint8
-	Reclaims uint8 // how many times some of the permits are taken too early
+	Reclaims uint8 // how many times a permit is taken away too early
 	Forces   uint8
 	Punctual bool
 	Mutation mutation
@@ -23,7 +23,7 @@ type Permits struct {
 
 const maxHolders = 3
 
-// had is what the store holds for a number: permits, and their remaining time.
+// had is the store's record of a number: its permits, and their remaining time.
 type had struct{ permits, left uint8 }
 
 // PermitsState is a state of the model. Its requests and calls are as in model Line. A number is a
@@ -37,7 +37,7 @@ type PermitsState struct {
 	forces   uint8
 }
 
-// Init is the state without acquired permits.
+// Init returns the state without acquired permits.
 func (m *Permits) Init() PermitsState { return PermitsState{} }
 
 func (s *PermitsState) total() (n uint8) {
@@ -49,7 +49,7 @@ func (s *PermitsState) total() (n uint8) {
 
 // Bad checks these rules. S1: the permits on which parties rely are at most the largest limit. S2:
 // the store counts the permits on which a party relies. G: all permits in the store are in use or
-// being taken back.
+// being released.
 func (m *Permits) Bad(s PermitsState) []string {
 	var bad []string
 	believed, counted, haunted := uint8(0), true, false
@@ -127,7 +127,7 @@ func (m *Permits) Next(s PermitsState, calm bool, emit func(PermitsState, string
 
 func (m *Permits) name(n int) string { return fmt.Sprintf("#%d", n) }
 
-// strike records that the store ends a number's permits against its promise.
+// strike records that the store takes away a number's permits before their lease expires.
 func (s *PermitsState) strike(n int) {
 	s.calls[n].struck = s.calls[n].believes()
 	for i := range s.requests {
@@ -227,7 +227,7 @@ func (m *Permits) release(s *PermitsState, n int) {
 	}
 }
 
-// network emits all that may happen to request i.
+// network emits the possible events of request i.
 func (m *Permits) network(s PermitsState, i int, calm bool, do permitsEmitter) {
 	r := s.requests[i]
 	n := int(r.number)
@@ -263,7 +263,7 @@ func (m *Permits) network(s PermitsState, i int, calm bool, do permitsEmitter) {
 	do(t, "nobody waits for the answer to %s any more", name)
 }
 
-// leave makes the waiter for a reply stop waiting.
+// leave makes the caller of request i stop waiting for the reply.
 func (m *Permits) leave(s *PermitsState, i int) {
 	r := &s.requests[i]
 	r.awaited = false
@@ -274,7 +274,7 @@ func (m *Permits) leave(s *PermitsState, i int) {
 	}
 }
 
-// answer makes a party receive a reply.
+// answer delivers a reply to a party.
 func (m *Permits) answer(s *PermitsState, r lineRequest) {
 	x := &s.calls[r.number]
 	switch {

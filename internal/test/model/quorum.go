@@ -6,30 +6,31 @@ import (
 )
 
 // Quorum is the model of a quorum of three stores: a lock is held if two of them grant it. Each
-// client has one call at a time, and each of its attempts has its own name in the stores. Names of
-// finished attempts are reused here. A failed attempt is released at once, in the background. The
-// fields of Quorum bound the exploration.
+// client has one call at a time, and each of its attempts has its own name in the stores. The model
+// reuses the names of finished attempts. A failed attempt is released at once, in the background.
+// The fields of Quorum bound the exploration.
 type Quorum struct {
 	Comes [2]uint8 // how many times each client locks
-	// B is an ideal client, which asks the stores in any order, and whose requests take no time
+	// Rival makes B an ideal client, which asks the stores in any order, and whose requests take no
+	// time.
 	Rival   bool
 	Slow    bool  // a slow store may still answer when the next store is asked
 	Names   int   // the maximum number of a client's names in use at a time
 	Depth   uint8 // how deep a client re-enters
-	Lease   uint8 // in ticks; 0: there is no time, and no hold expires
-	Late    int   // the maximum number of acquisitions without a waiter, or for repair, at a time
+	Lease   uint8 // in ticks; 0 means that time doesn't pass, and no hold expires
+	Late    int   // the maximum number of late or repairing acquisitions at a time
 	Doubts  bool  // after a refusal by the first store, a client may ask the others
 	Repairs bool  // a client acquires the hold again in stores that lack it
 	Ghost   bool  // a release may be late, and arrive twice
-	// how many times a client stops waiting for a store that is up; the constant often sets no
-	// bound
+	// Silent is how many times a client stops waiting for a store that is up. If there is no limit,
+	// it is the constant often.
 	Silent   uint8
 	Restarts uint8 // how many times a store restarts without its data
-	Away     bool  // after a restart, a store stays away for a lease
-	// a store restarts only if the hold was renewed twice since the last restart, and no repair is
-	// under way; there are no other faults
+	Away     bool  // a store that restarts stays unavailable for one lease
+	// Spaced allows a restart only if the hold was renewed twice since the last restart, and no
+	// repair is under way. There are no other faults.
 	Spaced   bool
-	Dead     bool // the first store is away forever
+	Dead     bool // the first store is unavailable forever
 	Crossed  bool // with Dead: A believes that the second store is down
 	Leftover bool // the first store has a hold that is never released
 	Crashes  uint8
@@ -47,7 +48,7 @@ const (
 	often        = 255
 )
 
-// The states of a client, in addition to those of goroutines in model Holds.
+// The states of a client.
 const (
 	absent uint8 = iota
 	asks         // an attempt is under way
@@ -59,7 +60,7 @@ const (
 	dead
 )
 
-// The answers of a store to a client's step.
+// The states of a client's request to a store.
 const (
 	unasked uint8 = iota
 	sent
@@ -68,8 +69,8 @@ const (
 	silent // the client has stopped waiting for the answer
 )
 
-// A ballot is a store's data under the key: a name, its count, and its remaining time; and how long
-// the store stays away.
+// A ballot is the state of a store: the name that holds the key, its count, its remaining time, and
+// for how long the store stays unavailable.
 type ballot struct{ name, count, left, away uint8 }
 
 // A voter is the state of a client.
@@ -77,27 +78,27 @@ type voter struct {
 	at, name uint8
 	comes    uint8 // how many more times it will lock
 	votes    [quorumStores]uint8
-	never    uint8 // stores that answered that they don't have the name, as bits
+	never    uint8 // bit set of the stores that answered that they don't have the name
 	regained uint8 // stores in never that have it again
-	repairs  uint8 // stores that were asked again, and whose answer is awaited
-	perhaps  uint8 // stores that were asked again, and whose answer isn't awaited
-	said     uint8 // the field never, as it would be without a mutation
-	lead     uint8 // the store that was asked first, or is asked now
+	repairs  uint8 // stores that were asked again and whose answer is awaited
+	perhaps  uint8 // stores that were asked again and whose answer isn't awaited
+	said     uint8 // the value of never without a mutation
+	lead     uint8 // the store that was asked first, or is being asked
 	down     uint8 // stores that it believes to be down
-	listens  uint8 // the store at which it listens, from 1; 0: none yet
+	listens  uint8 // 1 + the store at which it listens; 0 means none yet
 	woken    bool
 	looks    bool  // it polls soon, with a short timer
-	promise  uint8 // time left of the lease that the step under way asks for
+	promise  uint8 // remaining time of the lease that the current step asks for
 	left     uint8 // time until its own deadline
 	depth    uint8
-	struck   bool // another client has acquired the lock after it
+	struck   bool // another client acquired the lock later
 }
 
-// A ballotName is the name of an attempt in the stores.
+// A ballotName is the state of an attempt's name in the stores. The fields are sets of stores.
 type ballotName struct {
 	late  uint8 // stores that may still carry out an acquisition
 	later uint8 // stores that may carry out a second acquisition
-	back  uint8 // stores in which the name is taken back
+	back  uint8 // stores in which the name is being released in the background
 }
 
 // QuorumState is a state of the model.
@@ -105,7 +106,7 @@ type QuorumState struct {
 	stores   [quorumStores]ballot
 	clients  [2]voter
 	names    [leftover + 1]ballotName
-	ghost    [2]uint8 // a late release: 1 + the store, and the name
+	ghost    [2]uint8 // a late release: 1 + the store's index, and the name
 	restarts uint8
 	crashes  uint8
 	silent   uint8
@@ -113,12 +114,12 @@ type QuorumState struct {
 	tooLate  bool  // a call returned with a lock that had expired (S4)
 	rounds   uint8 // renewals of the hold since the last restart or repair
 	robbed   bool  // a hold was lost before it had expired (K)
-	// how many times a majority refused a client that one store had admitted (Z); reset when a
-	// client acquires or releases the lock, or a store restarts
+	// again is how many times a majority refused a client that one store had admitted (Z). It is
+	// reset when a client acquires or releases the lock, or a store restarts.
 	again uint8
 }
 
-// Init is the state in which no store has a hold.
+// Init returns the initial state, in which no client has a hold.
 func (m *Quorum) Init() QuorumState {
 	var s QuorumState
 	for c := range s.clients {
@@ -223,7 +224,7 @@ func (m *Quorum) Done(s QuorumState) bool {
 // inSet reports whether a store is in a set.
 func inSet(set uint8, k int) bool { return set&(1<<k) != 0 }
 
-// rival is the only name of the ideal client.
+// rival returns the only name of the ideal client.
 func (m *Quorum) rival() uint8 { return maxNames + 1 }
 
 func (m *Quorum) client(name uint8) int { return (int(name) - 1) / maxNames }
@@ -232,8 +233,7 @@ func (m *Quorum) nameText(name uint8) string {
 	return fmt.Sprintf("%c.%d", 'A'+m.client(name), (int(name)-1)%maxNames+1)
 }
 
-// fresh returns a name of the client that no store and no request uses. It returns 0 if the bounds
-// allow none.
+// fresh returns a name of the client that no store and no request uses, or 0 if there is none.
 func (m *Quorum) fresh(s *QuorumState, c int) uint8 {
 	for i := range m.Names {
 		n := uint8(c*maxNames + i + 1)
@@ -244,7 +244,7 @@ func (m *Quorum) fresh(s *QuorumState, c int) uint8 {
 	return 0
 }
 
-// tidy gives the same form to states that differ only in data without effect.
+// tidy normalizes s, so that states that differ only in irrelevant data become equal.
 func (m *Quorum) tidy(s *QuorumState) {
 	for c := range s.clients {
 		x := &s.clients[c]

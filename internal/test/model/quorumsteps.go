@@ -26,7 +26,7 @@ func (m *Quorum) Next(s QuorumState, calm bool, emit func(QuorumState, string, .
 	m.store(s, calm, do)
 }
 
-// store emits the passing of time, and the events in the stores that no client causes.
+// store emits the passing of time, and restarts and late releases in the stores.
 func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	for k := range s.stores {
 		if !calm && s.restarts < m.Restarts && s.oneWell(k) && m.mayRestart(&s) {
@@ -86,9 +86,9 @@ func (s *QuorumState) oneWell(k int) bool {
 	return s.stores[k].away == 0
 }
 
-// free empties a store, and wakes the clients that listen there, even the client that released.
-// After an expiry the store sends no message, so the wake-ups then stand for the timers of those
-// clients.
+// free empties a store, and wakes the clients that listen there, including the client that
+// released. After an expiry the store sends no message. In that case the wake-ups stand for the
+// timers of those clients.
 func (m *Quorum) free(s *QuorumState, k int) {
 	had := s.stores[k].name
 	s.stores[k] = ballot{away: s.stores[k].away}
@@ -168,9 +168,9 @@ func (x *ballotName) remove(k int) {
 	}
 }
 
-// network emits all that may happen to a client's request to a store. Only the request takes time,
-// not the answer. A late answer differs from a late request only for a client that relies on
-// something meanwhile.
+// network emits the possible events of a client's request to a store. Only the request takes time,
+// not the answer. A late answer would differ from a late request only for a client that relies on a
+// hold meanwhile.
 func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	x := &s.clients[c]
 	if x.at != asks && x.at != renews && x.at != reenters || x.votes[k] != sent {
@@ -212,8 +212,7 @@ func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	do(t, "%c gives up waiting for store %d%s", 'A'+c, k+1, m.account(&t, c))
 }
 
-// splitBut reports whether a client has one yes and one no, and the only missing answer is that of
-// store k.
+// splitBut reports whether a client has one yes and one no, and still waits for store k.
 func (m *Quorum) splitBut(x *voter, k int) bool {
 	yeas, nays, open := m.votes(x)
 	return yeas == 1 && nays == 1 && open == 1 && x.votes[k] == sent
@@ -247,7 +246,7 @@ func (m *Quorum) carryOut(s *QuorumState, c, k int) (word string, answer uint8) 
 	}
 }
 
-// hear makes a client receive an answer, or learn that there will be none.
+// hear delivers a store's answer to a client. The answer silent means that there is none.
 func (m *Quorum) hear(s *QuorumState, c, k int, answer uint8) {
 	x := &s.clients[c]
 	x.votes[k] = answer
@@ -374,8 +373,8 @@ func (m *Quorum) decide(s *QuorumState, c int) {
 	x.at = has
 }
 
-// confirm forgets that a store lost the hold, if the store has it again and a majority of the
-// stores certainly has it.
+// confirm clears the record that a store lost the hold, if that store has the hold again and a
+// majority of the stores certainly has it.
 func (m *Quorum) confirm(x *voter) {
 	sure, surely, asked := 0, 0, uint8(0)
 	for k, v := range x.votes {
@@ -469,9 +468,9 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	return free >= majority
 }
 
-// elsewhere returns the store at which a client listens after the first store's refusal: the number
-// of another store, from 1, if another name has a majority, or else 0. soon reports whether another
-// name may be on its way to a majority, so that the client should poll soon.
+// elsewhere returns the store at which a client listens after the first store refused it. If
+// another name has a majority, at is 1 + the index of a store that has this name, or else 0. soon
+// reports whether another name may be about to get a majority, so that the client should poll soon.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
@@ -488,7 +487,7 @@ func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	return 0, soon
 }
 
-// enter makes a client hold the lock, unless the lease has already expired.
+// enter records that a client now holds the lock, unless the lease has already expired.
 func (m *Quorum) enter(s *QuorumState, c int) {
 	x := &s.clients[c]
 	if m.granted(x) == 0 && !m.timeless() {
@@ -754,7 +753,8 @@ func (m *Quorum) first(x *voter) int {
 	return 0
 }
 
-// background emits the events of a name that is taken back, and of a late acquisition.
+// background emits the events of a late acquisition, and of a name that is being released in the
+// background.
 func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumEmitter) {
 	x := s.names[n]
 	m.acquisition(s, n, k, do)
@@ -776,8 +776,8 @@ func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumE
 	}
 }
 
-// acquisition emits what may happen to an acquisition that is still in the network. A client waits
-// for the answer to the last one that it sent to repair its hold.
+// acquisition emits the possible events of an acquisition that is still in the network. If the
+// client sent it to repair its hold, the client waits for the answer.
 func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 	x := s.names[n]
 	if !inSet(x.late, k) {

@@ -10,9 +10,9 @@ type run struct {
 	name   string
 	big    bool     // the run takes long, so tests skip it
 	mutant mutation // the broken rule, if any
-	// in a run of the unchanged protocol: exactly the properties that don't hold
+	// known lists the properties that don't hold in a run of the unchanged protocol.
 	known   []string
-	breaks  []string // in a run with a broken rule: the properties that it must violate
+	breaks  []string // the properties that a run with a broken rule must violate
 	explore func(want []string) Result
 }
 
@@ -36,7 +36,8 @@ func (r *run) surprise(res Result) string {
 	return ""
 }
 
-// The models. If a goroutine of A re-enters, client B is ideal, unless a run changes that.
+// The models that the runs explore. Client B is ideal if a goroutine of A re-enters, unless a run
+// changes that.
 var (
 	one = Holds{
 		Goroutines: [2]int{1, 0}, Numbers: [2]int{1, 1}, Nested: [2]bool{true, false}, Depth: 2,

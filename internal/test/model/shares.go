@@ -13,22 +13,22 @@ type Shares struct {
 	Writers  [2]int // how many of them also write, and read during their writes
 	Numbers  [2]int // the number of each client's owner strings
 	Pair     bool   // the first two goroutines of A have one owner; the second only reads
-	Rival    bool   // B is an ideal client, whose requests take no time
+	Rival    bool   // B is an ideal client: its requests take no time
 	Count    uint8  // the highest count of a write in the store
-	Requests int    // the maximum number in the network at a time
+	Requests int    // the maximum number of requests in the network at a time
 	Lease    uint8  // in ticks
 	Renewals bool   // renewals take time
-	// the number of ticks, counted from the sending of its acquisition, for which a claim may be
-	// joined; 0: no limit
+	// Window limits joins: a claim may be joined until this many ticks after its acquisition was
+	// sent. 0 means no limit.
 	Window uint8
-	// A client's readers are plain calls of one variable. They release lost holds first, and then
-	// the oldest.
+	// Plain makes a client's readers plain calls of one variable. Their releases end lost holds
+	// first, and then the oldest.
 	Plain     bool
-	Forces    uint8 // how many times a client sends ForceUnlock for either side
+	Forces    uint8 // how many times a client sends ForceUnlock
 	Crashes   uint8
 	HandOvers uint8 // how many times a write is handed over
 	Lends     bool  // a write may also be handed over to readers
-	Punctual  bool  // a request is carried out within its lease, counted from its sending, or never
+	Punctual  bool  // no request is carried out later than one lease after it was sent
 	Answered  bool  // requests that acquire or release are answered in time
 	Mutation  mutation
 }
@@ -47,21 +47,21 @@ const (
 
 var sides = [...]string{"read", "write"}
 
-// leavingIt is the use of a claim after its last release was sent.
+// leavingIt is the value of claim.use after the last release was sent.
 const leavingIt = over + 1
 
-// A claim is what a client knows about one side of an owner string.
+// A claim is what a client knows about the read or the write of an owner string.
 type claim struct {
 	use  uint8
 	left uint8 // the time until the client's own deadline
-	// 0 if all requests that could acquire were answered. Otherwise 1 + the ticks in which the
-	// store may still carry out a request without an answer.
+	// unsure is 0 if all requests that could acquire the lock were answered. Otherwise it is 1 +
+	// the ticks in which such a request may still be carried out.
 	unsure uint8
 	lost   uint8
-	struck uint8 // 1 + ticks since the store ended it; 0: it didn't, or the client knows
+	struck uint8 // 1 + ticks since the store ended it without the client's knowledge; else 0
 	age    uint8 // 1 + ticks since the acquisition was sent
-	// 1: the write was downgraded. If its release finds that the store no longer has it, the
-	// readers have lost the lock
+	// proves is 1 if the write was downgraded. If its release finds that the store no longer has
+	// it, the readers have lost the lock.
 	proves uint8
 }
 
@@ -72,9 +72,9 @@ func (x *claim) valid() bool { return x.use == live && x.lost == 0 && x.left > 0
 // A party is a goroutine, with its holds and its current call.
 type party struct {
 	writing, reading uint8 // owner strings
-	at, side, number uint8 // of its current call; at is idle without a call
+	at, side, number uint8 // of its current call; at is idle if there is none
 	under            bool  // the call reads while its owner writes
-	torn             uint8 // 1: its read was lost; 2: the party was also told
+	torn             uint8 // 1 if its read was lost; 2 if the party knows that
 }
 
 // A sharesRequest is a request in the network.
@@ -101,12 +101,12 @@ type SharesState struct {
 	forces    uint8
 	crashed   uint8
 	handOvers uint8
-	lent      uint8 // the owner strings whose readers share the lent write, as bits
+	lent      uint8 // bit set of the owner strings whose readers share a lent write
 	tooLate   bool  // a call returned with a lock that had expired (S4)
 	unvouched bool  // a call joined a claim long after the store ended it (E1)
 }
 
-// Init is the state with an empty store and idle parties.
+// Init returns the initial state, with an empty store and idle parties.
 func (m *Shares) Init() SharesState { return SharesState{} }
 
 func (m *Shares) all() int { return m.Parties[0] + m.Parties[1] }
@@ -127,7 +127,7 @@ func (m *Shares) clientOf(n uint8) int {
 	return 1
 }
 
-// rival is the owner string of the ideal client.
+// rival returns the owner string of the ideal client.
 func (m *Shares) rival() uint8 { return uint8(m.Numbers[0] + 1) }
 
 func (m *Shares) mayWrite(p int) bool {
@@ -229,8 +229,8 @@ func (m *Shares) backed(s *SharesState) bool {
 	return true
 }
 
-// told reports whether all readers know of the loss of their reads. A reader needn't know of a loss
-// until its client has asked the store about it.
+// told reports whether all readers know that their reads were lost. A reader needn't know that
+// until its client has asked the store about the read.
 func (m *Shares) told(s *SharesState) bool {
 	for p := range m.all() {
 		if s.parties[p].torn != 1 || !m.relies(s, p, s.parties[p].reading, reads) {
@@ -249,7 +249,7 @@ func (m *Shares) told(s *SharesState) bool {
 	return true
 }
 
-// haunted reports whether the lock is held by a claim that is neither used nor taken back.
+// haunted reports whether the lock is held by a claim that its client neither uses nor releases.
 func (m *Shares) haunted(s *SharesState) bool {
 	over := func(n, side uint8) bool {
 		return s.claims[n][side].use == over && s.crashed&(1<<m.clientOf(n)) == 0
@@ -284,7 +284,7 @@ func (m *Shares) Done(s SharesState) bool {
 	return true
 }
 
-// tidy gives the same form to states that differ only in data without effect.
+// tidy normalizes s, so that states that differ only in irrelevant data become equal.
 func (m *Shares) tidy(s *SharesState) {
 	for n := range s.claims {
 		for side := range s.claims[n] {
@@ -352,8 +352,8 @@ func (m *Shares) tidy(s *SharesState) {
 	m.alike(s)
 }
 
-// alike sorts the parties that only read. They are interchangeable unless a reply to one of them is
-// under way.
+// alike sorts the parties that only read. These are interchangeable, except while a reply to one of
+// them is under way.
 func (m *Shares) alike(s *SharesState) {
 	for p := range m.all() {
 		q := p + 1

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// This file contains the next steps of model Shares.
+// This file contains the events of model Shares.
 
 type sharesEmitter func(SharesState, string, ...any)
 
@@ -137,7 +137,7 @@ func (m *Shares) carryOut(s *SharesState, kind, side, n uint8) (reply uint8) {
 
 func (s *SharesState) anyRead() bool { return s.read != [maxStrings + 1]uint8{} }
 
-// network emits all that may happen to request i.
+// network emits the possible events of request i.
 func (m *Shares) network(s SharesState, i int, calm bool, do sharesEmitter) {
 	r := s.requests[i]
 	what := fmt.Sprintf("%s of #%d for %s",
@@ -173,7 +173,8 @@ func (m *Shares) network(s SharesState, i int, calm bool, do sharesEmitter) {
 	t := s
 	t.requests[i].who = nobody
 	if r.reply != pending || r.kind != acquisition && m.Mutation != nestedReleasedEarly {
-		// dropped: a late renewal only extends a lease, and a late release affects no claim in use
+		// The request can be dropped: a late renewal only extends a lease, and a late release
+		// affects no claim in use.
 		t.requests[i] = sharesRequest{}
 	}
 	m.giveUp(&t, r)
@@ -245,8 +246,8 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 	}
 }
 
-// readsBy returns the owner string with which another party of the same owner reads, or 0. p must
-// share that hold. With two holds of one owner, an unlock couldn't say which one it ends.
+// readsBy returns the owner string with which another party of p's owner reads, or 0. p must share
+// that hold, because with two holds of one owner, an unlock couldn't say which one it ends.
 func (m *Shares) readsBy(s *SharesState, p int, side uint8) uint8 {
 	for q := range m.all() {
 		if n := s.parties[q].reading; side == reads && q != p && m.owner(q) == m.owner(p) &&
@@ -263,7 +264,7 @@ func (m *Shares) answerRenewal(s *SharesState, x *claim, r sharesRequest) {
 		if r.reply == renewed {
 			m.extend(read, r)
 		}
-	case x.use != live: // after a last release or a downgrade, no answer has an effect
+	case x.use != live: // after a last release or a downgrade, the reply has no effect
 	case r.reply == renewed && (x.lost == 0 || m.Mutation == revivesClaim):
 		x.lost = 0
 		m.extend(x, r)
@@ -281,7 +282,7 @@ func (m *Shares) answerRenewal(s *SharesState, x *claim, r sharesRequest) {
 	}
 }
 
-// extend moves the deadline after an answer that grants a lease.
+// extend extends the deadline after a reply that grants a lease.
 func (m *Shares) extend(x *claim, r sharesRequest) {
 	x.left = max(x.left, r.left)
 	if r.before == 0 {
@@ -308,7 +309,7 @@ func (m *Shares) enter(s *SharesState, p int, n, side uint8) {
 	}
 }
 
-// grant makes a claim the joinable one. The queueing readers join it at once.
+// grant makes n the claim that readers of the client may join. Queued readers join it at once.
 func (m *Shares) grant(s *SharesState, c int, n uint8) {
 	s.shared[c] = n
 	for i := range m.all() {
@@ -318,7 +319,8 @@ func (m *Shares) grant(s *SharesState, c int, n uint8) {
 	}
 }
 
-// tell notifies all plain calls of a loss that one of them found, because they share their holds.
+// tell marks all plain calls as notified of a loss that one of them found, because they share their
+// holds.
 func (m *Shares) tell(s *SharesState, n uint8) {
 	for i := range s.parties {
 		if p := &s.parties[i]; m.Plain && m.client(i) == m.clientOf(n) && p.torn == 1 {
@@ -356,8 +358,8 @@ func (m *Shares) giveUp(s *SharesState, r sharesRequest) {
 	}
 }
 
-// retire ends the use of a claim. If back is true, the claim is then taken back. The end of a write
-// also ends the read under it, unless a party continues to read.
+// retire ends the use of a claim. If back is true, the client then releases it in the background.
+// The end of a write also ends the read under it, unless a party continues to read.
 func (m *Shares) retire(s *SharesState, n, side uint8, back bool) {
 	x := &s.claims[n][side]
 	x.use = over
@@ -369,16 +371,16 @@ func (m *Shares) retire(s *SharesState, n, side uint8, back bool) {
 	}
 }
 
-// endNested takes back the read under a write that has ended, if no party continues to read.
+// endNested ends the read under a write that has ended, unless a party continues to read.
 func (m *Shares) endNested(s *SharesState, n uint8) {
 	if x := &s.claims[n][reads]; x.use == live && s.readers(n) == 0 {
 		x.use = retired
 	}
 }
 
-// takeBack releases a claim in the background until the store has answered. If a request that could
-// acquire the lock has no answer, the release is repeated until that request can no longer be
-// carried out.
+// takeBack releases a claim in the background, and repeats the release until the store replies. If
+// a request that could acquire the lock is unanswered, the release is repeated until the store can
+// no longer carry out that request.
 func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	reply := m.carryOut(&s, lastRelease, side, n)
@@ -393,7 +395,7 @@ func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	do(s, "background takes #%d back for %s: %s (now %s)", n, sides[side], replies[reply], s.has())
 }
 
-// time emits the expiry of the store's data, and a tick.
+// time emits the events of passing time: a tick, and the expiry of the store's data.
 func (m *Shares) time(s SharesState, calm bool, do sharesEmitter) {
 	if s.write.number != 0 && s.write.left == 0 {
 		t := s
@@ -456,14 +458,14 @@ func (m *Shares) due(s *SharesState) bool {
 	return false
 }
 
-// renewed reports whether a read is renewed. A read under a write is renewed only while a party is
-// on it.
+// renewed reports whether a read is renewed. A read under a write is renewed only while a party
+// uses the read.
 func (m *Shares) renewed(s *SharesState, n uint8) bool {
 	nested := s.claims[n][writes].use == live
 	return s.readers(n) > 0 || !nested
 }
 
-// background emits the events of a claim that its client causes in the background.
+// background emits the background events of a claim: renewal, release and downgrade.
 func (m *Shares) background(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	if s.crashed&(1<<m.clientOf(n)) != 0 {
@@ -544,7 +546,7 @@ func (m *Shares) rivalSteps(s SharesState, calm bool, do sharesEmitter) {
 	}
 }
 
-// accidents emits the accidents of clients and the store.
+// accidents emits unplanned events: ForceUnlock calls and client crashes.
 func (m *Shares) accidents(s SharesState, do sharesEmitter) {
 	if s.forces < m.Forces {
 		t := s
@@ -565,7 +567,7 @@ func (m *Shares) accidents(s SharesState, do sharesEmitter) {
 	}
 }
 
-// letGo makes the store end a hold against its promise.
+// letGo makes the store end a hold before its lease expires.
 func (m *Shares) letGo(s *SharesState, n, side uint8) {
 	if side == writes {
 		s.write = entry{}
@@ -652,7 +654,7 @@ func (m *Shares) head(s *SharesState, c int) (*party, bool) {
 	return nil, false
 }
 
-// call makes a party lock.
+// call emits the start of a party's call.
 func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 	c := m.client(p)
 	head, busy := m.head(&s, c)
@@ -691,7 +693,7 @@ func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 		}
 		t := s
 		t.claims[n] = [2]claim{}
-		t.claims[n][1-side].use = over // a read can't become a write; a write can have a read
+		t.claims[n][1-side].use = over // a read can't become a write, but a write can have a read
 		if side == writes {
 			t.claims[n][reads].use = unused
 		}
@@ -883,12 +885,12 @@ func (m *Shares) swap(s *SharesState, p int) {
 	q.reading, first.reading = first.reading, q.reading
 }
 
-// notice makes a reader notice that it has joined. It may have been cancelled meanwhile, or the
-// claim may have been lost.
+// notice emits what happens when a reader notices that it joined a claim. The reader's call may
+// have been canceled meanwhile, or the claim may have been lost.
 func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	n := s.parties[p].reading
 	if s.on(n).lost != 0 && m.Mutation != joinedUnseen {
-		m.leave(s, p, "sees that what it has joined is lost, ", do) // and it keeps waiting
+		m.leave(s, p, "sees that what it has joined is lost, ", do) // the party keeps waiting
 		return
 	}
 	t := s
@@ -905,7 +907,7 @@ func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	m.leave(s, p, "was cancelled as it joined, ", do)
 }
 
-// wait makes the head of a queue try again, or give up.
+// wait emits the events of a waiting head of a queue: it tries again or gives up.
 func (m *Shares) wait(s SharesState, p int, calm bool, do sharesEmitter) {
 	q := &s.parties[p]
 	n, side := q.number, q.side
@@ -921,7 +923,7 @@ func (m *Shares) wait(s SharesState, p int, calm bool, do sharesEmitter) {
 	do(s, "%s gives up #%d", m.name(p), n)
 }
 
-// drain resends a last release, or lets the background do so.
+// drain resends a last release, or leaves that to the background.
 func (m *Shares) drain(s SharesState, p int, do sharesEmitter) {
 	q := &s.parties[p]
 	n, side := q.number, q.side

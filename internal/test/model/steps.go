@@ -1,6 +1,6 @@
 package main
 
-// This file contains the next steps of model Holds.
+// This file contains the events of model Holds.
 
 type emitter func(HoldsState, string, ...any)
 
@@ -28,7 +28,7 @@ func (m *Holds) Next(s HoldsState, calm bool, emit func(HoldsState, string, ...a
 	}
 }
 
-// network emits all that may happen to request i.
+// network emits the possible events of request i.
 func (m *Holds) network(s HoldsState, i int, calm bool, do emitter) {
 	r := s.requests[i]
 	expired := m.Punctual && r.left == 0
@@ -83,7 +83,7 @@ func (m *Holds) network(s HoldsState, i int, calm bool, do emitter) {
 // time.
 func (m *Holds) answered(s *HoldsState) bool { return m.Answered && !(m.Later && s.handOvers == 0) }
 
-// time emits the expiry of the store's entry, and a tick.
+// time emits the events of passing time: a tick, and the expiry of the store's entry.
 func (m *Holds) time(s HoldsState, calm bool, do emitter) {
 	if s.store.number != 0 && s.store.left == 0 {
 		t := s
@@ -149,7 +149,7 @@ func (m *Holds) due(s *HoldsState, calm bool) bool {
 	for i := range s.numbers {
 		x := &s.numbers[i]
 		if m.Mutation == takenBackInTimeOnly && x.use == retired && x.fading == 0 {
-			return true // otherwise an idle background would cause the expected violation
+			return true // without this, an idle background would cause the expected violation
 		}
 		if calm && x.valid() && x.watch != 0 && x.left == 1 && m.same(s, s.store.number, uint8(i)) {
 			return true
@@ -158,7 +158,7 @@ func (m *Holds) due(s *HoldsState, calm bool) bool {
 	return false
 }
 
-// background emits the events of a number that its client causes in the background.
+// background emits the background events of a number: renewal and release.
 func (m *Holds) background(s HoldsState, n uint8, calm bool, do emitter) {
 	x := &s.numbers[n]
 	if s.hasCrashed(m.clientOf(n)) {
@@ -219,7 +219,7 @@ func (m *Holds) rivalSteps(s HoldsState, calm bool, do emitter) {
 	}
 }
 
-// accidents emits the accidents of clients and the store.
+// accidents emits unplanned events: ForceUnlock calls, failovers and client crashes.
 func (m *Holds) accidents(s HoldsState, do emitter) {
 	if s.forces < m.Forces {
 		t := s
@@ -375,7 +375,7 @@ func (m *Holds) watches(lease uint8) uint8 {
 	return 0
 }
 
-// wait makes the head of a queue try again, or give up.
+// wait emits the events of a waiting goroutine: it tries again or gives up.
 func (m *Holds) wait(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	if !calm {
@@ -450,7 +450,7 @@ func (s *HoldsState) slotTaken(g int) bool {
 	return false
 }
 
-// unlockLost makes a goroutine notice at its unlock that its hold is lost.
+// unlockLost emits that a goroutine's unlock finds its hold lost.
 func (m *Holds) unlockLost(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	if s.slotTaken(g) {
@@ -531,7 +531,7 @@ func (m *Holds) unlockLast(s HoldsState, g int, do emitter) {
 	}
 }
 
-// drain resends a last release. When the time for doing so has elapsed, the background continues.
+// drain resends a last release, or leaves that to the background when the time for it is over.
 func (m *Holds) drain(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	if m.Mutation == handsOnReleased && !calm {

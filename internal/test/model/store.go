@@ -11,7 +11,7 @@ const (
 	reentry
 	partialRelease
 	lastRelease
-	backRelease // the release of a take-back
+	backRelease // a release in the background
 	renewal
 	force
 )
@@ -48,11 +48,11 @@ const (
 type request struct {
 	kind, number, who uint8
 	lease             uint8 // the lease that the request sets in the store
-	left              uint8 // time left of that lease, counted from before the request was sent
+	left              uint8 // remaining time of that lease, counted from before sending
 	watch             uint8 // the request asks for a renewed hold
 	reply             uint8
 	count             uint8 // the store's count after the request was carried out
-	before            uint8 // carried out before the store ended the hold of that number
+	before            uint8 // 1 if the request was carried out before the store ended the hold
 }
 
 func (r request) key() (k uint64) {
@@ -127,7 +127,7 @@ func (m *Holds) carryOut(s *HoldsState, r *request) {
 	r.count = e.count
 }
 
-// letGo records that the store is about to end the current hold against its promise.
+// letGo records that the store is about to end the current hold before its lease expires.
 func (s *HoldsState) letGo() {
 	n := s.store.number
 	if n == 0 || s.numbers[n].use != live {

@@ -7,9 +7,9 @@ type Waits struct {
 	Waiters  int
 	Breaks   uint8 // breaks of the subscription's connection
 	Others   uint8 // acquisitions by other clients
-	Unknowns uint8 // steps without an answer
+	Unknowns uint8 // unanswered steps
 	HandOver bool
-	Turns    bool  // after its release, a client lets up to two releases of others pass
+	Turns    bool  // after its release, a client lets up to two releases of other clients pass
 	Forces   uint8 // how many times a client sends ForceUnlock
 	Polls    bool  // the store sends no messages
 	Mutation mutation
@@ -20,16 +20,16 @@ const maxWaiters = 3
 // The states of a waiter.
 const (
 	outside   uint8 = iota
-	asleep          // in the queue; tries when it is the head and has a reason
-	pausing         // like asleep, after an attempt without an answer
+	asleep          // in the queue; the head tries again when an event or a timer wakes it
+	pausing         // like asleep, but after an unanswered attempt
 	asking          // its attempt is under way
 	refused         // its attempt was refused, but the reply is still under way
-	granted         // it was handed the hold, and hasn't noticed it yet
+	granted         // it was handed the hold, but hasn't noticed it yet
 	having          // it holds the lock
 	releasing       // its release is under way, because no call waited for a hand-over
-	ending          // its release is under way, because the chain's time had elapsed
+	ending          // its release is under way, because the time for hand-overs was over
 	released        // the release was carried out, but the reply is still under way
-	ended           // like released, at the end of a chain
+	ended           // like released, but after ending
 	finished
 )
 
@@ -39,7 +39,7 @@ const (
 	other         // another client
 	crashed       // another client that has crashed
 	ours          // a waiter of client A
-	ghost         // an attempt or a release of A without an answer, to be taken back
+	ghost         // an unanswered request of A, whose hold A will release in the background
 )
 
 // The states of the subscription.
@@ -55,17 +55,17 @@ const (
 // WaitsState is a state of the model.
 type WaitsState struct {
 	key       uint8
-	told      bool // the key became free by a release, for which the store sends a message
+	told      bool // the key was freed by a release, for which the store sends a message
 	sub       uint8
 	restored  bool // the subscription is being restored after a break
 	messages  uint8
-	answer    bool              // a take-back freed the key, and its answer is under way
+	answer    bool              // a background release freed the key, and its reply is under way
 	queue     [maxWaiters]uint8 // waiter + 1, head first
 	fresh     bool              // the head is new or its timer fired, and it hasn't tried since
 	woken     bool              // an event came since the head's last attempt was sent
 	soon      bool              // the head tries within 5 ms, unless it is woken earlier
-	skip      uint8             // the number of messages to pass before the head is woken
-	sitting   bool              // soon lets others pass, so a new subscription wakes no head
+	skip      uint8             // how many messages to ignore before the head is woken
+	sitting   bool              // the head lets others pass, so a new subscription doesn't wake it
 	at        [maxWaiters]uint8
 	timer     [maxWaiters]bool
 	struck    [maxWaiters]bool // the store ended the waiter's hold
@@ -76,14 +76,14 @@ type WaitsState struct {
 	forces    uint8
 }
 
-// Init is the state in which another client holds the key.
+// Init returns the initial state, in which another client holds the key.
 func (m *Waits) Init() WaitsState { return WaitsState{key: other, others: 1} }
 
 func (s *WaitsState) head() int { return int(s.queue[0]) - 1 }
 
-// Bad checks three rules. L2: a waiter for a free key will poll it. L2m: after a release it needs
-// no timer for that, except the one of 5 ms and the pause after a failed attempt. G2: if the key is
-// A's, a waiter of A holds it.
+// Bad checks three rules. L2: the head of the queue will try if the key is free. L2m: after a
+// release it needs no timer for that, except the one of 5 ms and the pause after an unanswered
+// attempt. G2: if the key is A's, a waiter of A holds it.
 func (m *Waits) Bad(s WaitsState) []string {
 	var bad []string
 	if s.key == ours && !s.anyAt(granted, having, releasing, ending, asking) {
@@ -142,9 +142,9 @@ func (m *Waits) Done(s WaitsState) bool {
 
 func (s *WaitsState) wake() { s.woken = s.head() >= 0 }
 
-// message handles a message of the store. During A's own release, the message may concern that
-// release. So it only sets the timer of 5 ms, and the answer to the release follows. While the head
-// lets others pass, each message counts as one of theirs.
+// message handles a message from the store. During A's own release, the message may be about that
+// release. In that case it only sets the timer of 5 ms, and the reply to the release follows. While
+// the head lets others pass, each message counts as one of their releases.
 func (m *Waits) message(s *WaitsState) {
 	switch {
 	case m.Turns && s.anyAt(releasing, ending, released, ended):
@@ -159,7 +159,7 @@ func (m *Waits) message(s *WaitsState) {
 	}
 }
 
-// turns makes the head let up to two releases of others pass.
+// turns emits the states in which the head lets up to two releases of other clients pass.
 func (m *Waits) turns(s WaitsState, emit func(WaitsState, string, ...any), n int) {
 	if !m.Turns || s.head() < 0 {
 		return
@@ -202,8 +202,8 @@ func (m *Waits) newHead(s *WaitsState) {
 	}
 }
 
-// yield makes the head wait for the message of A's own release, as other clients do, or for 5 ms. A
-// head whose attempt is under way tries again, because the answer may be from before the release.
+// yield makes the head wait for the message of A's own release, as other clients do, or for 5 ms.
+// If the head's attempt is under way, it tries again, because the answer may predate the release.
 func (m *Waits) yield(s *WaitsState) {
 	if s.head() < 0 {
 		return
@@ -290,7 +290,7 @@ func (m *Waits) others(s WaitsState, calm bool, emit func(WaitsState, string, ..
 	}
 }
 
-// background emits take-backs, and all that may happen to requests without a waiter.
+// background emits background releases, and the outcomes of requests without a waiter.
 func (m *Waits) background(s WaitsState, emit func(WaitsState, string, ...any)) {
 	if s.lateTries > 0 {
 		t := s
@@ -412,7 +412,7 @@ func (m *Waits) step(s WaitsState, w int, calm bool, emit func(WaitsState, strin
 	}
 }
 
-// sleep emits the events that let a waiter in the queue continue.
+// sleep emits the events of a waiter in the queue: a timer fires, or the waiter tries again.
 func (m *Waits) sleep(s WaitsState, w int, emit func(WaitsState, string, ...any)) {
 	if s.timer[w] {
 		t := s
@@ -442,7 +442,7 @@ func (m *Waits) sleep(s WaitsState, w int, emit func(WaitsState, string, ...any)
 	}
 }
 
-// ask emits all that may happen to an attempt.
+// ask emits the possible outcomes of an attempt.
 func (m *Waits) ask(s WaitsState, w int, calm bool, emit func(WaitsState, string, ...any)) {
 	t := s
 	if s.key == free {
@@ -469,8 +469,8 @@ func (m *Waits) held(s *WaitsState, w int) {
 	if m.Mutation == clearedAfterwards {
 		s.woken = false
 	}
-	// There is only one timer, for the earliest time. The timer of 5 ms stays if the answer may be
-	// from before A's release.
+	// There is only one timer, set to the earliest time. It stays at 5 ms if the answer may predate
+	// A's release.
 	s.soon = s.sitting
 	m.subscribe(s)
 }
@@ -487,7 +487,7 @@ func (m *Waits) subscribe(s *WaitsState) {
 	}
 }
 
-// release emits the ways in which a hold may end: handed over, released, or lost.
+// release emits the possible ends of a hold: handed over, released, or lost.
 func (m *Waits) release(s WaitsState, w int, why string, emit func(WaitsState, string, ...any)) {
 	h := s.head()
 	if m.Mutation == grantLeft && s.at[w] == granted {
@@ -521,7 +521,7 @@ func (m *Waits) release(s WaitsState, w int, why string, emit func(WaitsState, s
 	emit(t, "waiter %d loses its hold, which has run out", w+1)
 }
 
-// cancel emits the end of a waiter's call.
+// cancel emits the cancellation of a waiter's call.
 func (m *Waits) cancel(s WaitsState, w int, emit func(WaitsState, string, ...any)) {
 	switch s.at[w] {
 	case asking:

@@ -28,7 +28,7 @@ func Changed(t *testing.T, servers []*testservers.Server, b backend.Backend) {
 				return sub, changes, woke
 			}
 			sub, changes, woke := subscribe()
-			// a fair lock has a channel for each client that waits in line: here b and c
+			// a fair lock has a channel for each waiting client: here for b and c
 			if kind == backend.Fair {
 				for _, req := range []backend.AcquireRequest{{Owner: "a:1"},
 					{Owner: "b:1", Place: Lease}, {Owner: "c:1", Place: Lease}} {

@@ -24,7 +24,7 @@ func Addrs(nodes []*testservers.Server) (addrs []string) {
 	return addrs
 }
 
-// Owners returns the node that serves the name's slot, and another node.
+// Owners returns the node that serves the name's slot as has, and another node as hasNot.
 func Owners(
 	t testing.TB, nodes []*testservers.Server, name string,
 ) (has, hasNot *testservers.Server) {
@@ -52,8 +52,8 @@ type Move struct {
 	slot  string
 }
 
-// NewMove begins to move the slot away from its node. Keys in the slot stay on the old node for
-// now, and new keys go to the new node.
+// NewMove begins to move the name's slot to another node. Existing keys in the slot stay on the old
+// node until they are moved, and new keys go to the new node.
 func NewMove(t testing.TB, nodes []*testservers.Server, name string) *Move {
 	t.Helper()
 	m := &Move{nodes: nodes, name: name}
@@ -64,16 +64,16 @@ func NewMove(t testing.TB, nodes []*testservers.Server, name string) *Move {
 	return m
 }
 
-// Key moves the name's key, if there is one.
+// Key moves the name's key, if it exists.
 func (m *Move) Key() {
 	host, port, _ := strings.Cut(m.To.Addr, ":")
 	m.From.Do("MIGRATE", host, port, m.name, "0", "5000")
 }
 
-// Finish gives the slot to the new node, in a new epoch. Without the new epoch, the new node might
-// believe an older message of the old node, and no node would have the slot. The new node is told
-// only once. If it were told twice, it would end all subscriptions in the slot, and messages would
-// be lost until the clients have subscribed again.
+// Finish assigns the slot to the new node, in a new epoch. Without a new epoch, the new node might
+// believe an older message from the old node, and no node would have the slot. Finish notifies the
+// new node only once. On a second notification, the node would end all subscriptions in the slot,
+// and messages would be lost until the clients subscribe again.
 func (m *Move) Finish() {
 	m.Key()
 	m.To.Do("CLUSTER", "BUMPEPOCH")
@@ -123,15 +123,15 @@ func Becomes(t testing.TB, server *testservers.Server, role string) {
 	})
 }
 
-// A Handing is a lock that several clients hand to each other until the test ends.
+// A Handing is a lock that several clients hold in turn until the test ends.
 type Handing struct {
 	t      testing.TB
 	inside atomic.Int32
 	turns  atomic.Int64
 }
 
-// Hand makes clients, each with its own backend, take turns with the lock until the test ends. Two
-// holders at once fail the test.
+// Hand starts clients, each with its own backend, that take turns with the lock until the test
+// ends. The test fails if there are two holders at once.
 func Hand(t testing.TB, name string, lease time.Duration, connect func() backend.Backend) *Handing {
 	t.Helper()
 	h := &Handing{t: t}
@@ -145,7 +145,7 @@ func Hand(t testing.TB, name string, lease time.Duration, connect func() backend
 		for range 2 {
 			running.Go(func() {
 				for ctx.Err() == nil {
-					// An error fails only this turn. GoesOn checks that there are further turns.
+					// An error fails only this turn. GoesOn checks that more turns follow.
 					_ = c.Locker(name).Do(ctx, h.turn)
 				}
 			})
@@ -165,13 +165,13 @@ func (h *Handing) turn(context.Context) error {
 	if h.inside.Add(1) != 1 {
 		h.t.Error("two are inside")
 	}
-	time.Sleep(time.Millisecond) // the work of the holder
+	time.Sleep(time.Millisecond) // the holder's work
 	h.turns.Add(1)
 	h.inside.Add(-1)
 	return nil
 }
 
-// GoesOn waits until there have been some more turns.
+// GoesOn waits for ten more turns.
 func (h *Handing) GoesOn() {
 	h.t.Helper()
 	want := h.turns.Load() + 10

@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Deaf tests a server without SUBSCRIBE, or a proxy that doesn't pass it on. Each subscription
-// fails with an error that names a remedy, and waiters poll.
+// Deaf tests a server without SUBSCRIBE, or a proxy that doesn't forward it. Each subscription must
+// fail with an error that names a remedy, and waiters must poll.
 func Deaf(t *testing.T, p Package, server *testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()

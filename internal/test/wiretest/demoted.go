@@ -15,9 +15,9 @@ import (
 
 // Demoted tests a client that keeps its connections to a master when the master becomes a replica
 // of another server. The client's new connections go to the other server, as if they used a host
-// name or a virtual address that has moved. The old master has none of the new master's locks, or
-// not yet, so its answers are wrong. The function connectBackend returns a backend that connects
-// with a dialer.
+// name or a virtual address that has moved. The old master lacks the new master's locks, at least
+// for a while, so its answers are wrong. The function connectBackend returns a backend that
+// connects with a dialer.
 func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Server,
 	connectBackend func(
 		t *testing.T, dial func(ctx context.Context) (net.Conn, error),
@@ -90,7 +90,7 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 				return new(net.Dialer).DialContext(ctx, "tcp", to.Load().(string))
 			}))
 			for range 64 {
-				// A client may use one of several connections at random, so many rounds make it use
+				// A client may pick one of several connections at random. Many rounds make it use
 				// each of them.
 				Free(t, s, "n")
 				waiting(t, s, "n")
@@ -116,7 +116,7 @@ func Demoted(t *testing.T, start func(testservers.TB, ...string) *testservers.Se
 			if left := client.HGet(ctx, "n", field).Val(); left != "1" {
 				t.Errorf("the new master has the lock %q times", left)
 			}
-			// A new connection leads to the new master.
+			// New connections lead to the new master.
 			before.Do("CLIENT", "KILL", "TYPE", "normal")
 			testservers.Until(t, "the new master is asked", func() bool {
 				return step(ctx, s) == nil

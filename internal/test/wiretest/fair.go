@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Further keys and fields of the fair lock "n" that Alice and Bob use.
+// More keys and fields of the fair lock "n", as Alice and Bob use it.
 const (
 	lineKey     = "redisson_lock_queue:{n}"
 	timesKey    = "redisson_lock_timeout:{n}"
@@ -62,23 +62,23 @@ func (l *LineListener) next() (g backend.Grant) {
 	return g
 }
 
-// given waits until an owner is granted the lock. since is a time just before the grant.
+// given waits until an owner is granted the lock. since is a time shortly before the grant.
 func (l *LineListener) given(owner string, since time.Time) {
 	l.t.Helper()
 	g, heard := l.next(), time.Now()
 	if g.Owner == owner && g.Lease == 0 && heard.Sub(since) > 500*time.Millisecond {
-		return // by then the grant may have expired, so the owner is told to ask
+		return // the grant may have expired, so the event only tells the owner to ask
 	}
 	if g.Owner != owner || g.Lease != time.Second || g.Since.After(heard) {
 		l.t.Errorf("%+v was given the lock, heard at %v; want %s", g, heard, owner)
 	}
-	// The clocks may differ by 1 % of the time since the session last saw the server's clock.
+	// The times may differ by 1% of the time since the session last saw the server's clock.
 	if early := since.Sub(g.Since); early > time.Minute/100 {
 		l.t.Errorf("it is said to be given %v before it was", early)
 	}
 }
 
-// asks waits until an owner is told to ask.
+// asks waits for an event that tells an owner to ask the server for the lock.
 func (l *LineListener) asks(owner string) {
 	l.t.Helper()
 	if g := l.next(); g.Owner != owner || g.Lease != 0 {
@@ -131,7 +131,7 @@ func standsInLine(owner string) taken {
 // channels.
 var fairKeys = []any{5, "n", lineKey, timesKey, placesKey, lockChannel, grantsFor}
 
-// fairOnWire are steps, with the arguments that they send. If a step grants Bob the lock, the
+// fairOnWire lists steps, with the arguments that they send. If a step grants Bob the lock, the
 // message that it publishes names Bob.
 var fairOnWire = []wired{
 	{"lock", acquires(backend.Fair, Alice), "acquired 1",
@@ -226,8 +226,8 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 			}
 		}
 		if scripts > 6 {
-			// The server knows the scripts by now. Each client needs two calls. The waiter makes
-			// another when its subscription works, or after a second.
+			// The server knows the scripts by now, so each client needs two calls. The waiter makes
+			// another call when its subscription works, or after a second.
 			t.Errorf("%d scripts", scripts)
 		}
 	})
@@ -254,7 +254,7 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 		now = time.Now()
 		leaves(t, other, second, backend.Freed)
 		early.given("third:1", now)
-		// A client that soon waits again needs no new subscription.
+		// A client that waits again soon afterwards needs no new subscription.
 		early.Sub.Close()
 		comes(t, other, Bob)
 		m := Watch(t, server.Addr)
@@ -281,7 +281,7 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 			fmt.Sprintf("%d 1000 5 other%s", far, bobInLine)} {
 			client.Publish(t.Context(), grantsFor+bobClient, message)
 		}
-		// The server's clock can't have shown these times.
+		// The server's clock can't have shown these times, so the owner must ask.
 		for _, at := range []int64{far, 0, -far} {
 			client.Publish(t.Context(), grantsFor+bobClient,
 				fmt.Sprintf("%d 1000 1 n%s", at, bobInLine))
@@ -384,7 +384,7 @@ func FairBreaks(t *testing.T, p Package, server *testservers.Server) {
 			t.Error("a new connection wakes one")
 		}
 	}
-	// After the break, the session doesn't use earlier readings of the server's clock.
+	// After the break, the session ignores its earlier readings of the server's clock.
 	leaves(t, other, Alice, backend.Freed)
 	l.asks(Bob)
 	testservers.Until(t, "the server is used again", func() bool {
@@ -393,7 +393,8 @@ func FairBreaks(t *testing.T, p Package, server *testservers.Server) {
 		})
 		return err == nil && res.Holder == Bob && res.Remaining > 0
 	})
-	// The other session releases, because s may have connections that were cut without its notice.
+	// This release uses the other session, because some connections of s may be cut without its
+	// notice.
 	leaves(t, other, Bob, backend.Freed)
 }
 
@@ -421,9 +422,8 @@ func FairPermitted(t *testing.T, p Package, server *testservers.Server) {
 	keepsAndForces(t, s, backend.Fair)
 	comes(t, s, Alice)
 	comes(t, s, Bob)
-	// An owner from Redisson comes to the front of the line, with a time that hasn't passed. It
-	// leaves, and owners without a time come: one behind the owners from Go, and one in front of
-	// them.
+	// A Redisson owner joins the front of the line, with a timeout in the future. It leaves, and
+	// two owners without a timeout join: one behind the owners from Go, and one in front of them.
 	const line, times, java = "redisson_lock_queue:{lock:n}", "redisson_lock_timeout:{lock:n}",
 		"33333333-3333-3333-3333-333333333333:42"
 	client.LPush(t.Context(), line, java)
@@ -507,8 +507,8 @@ func FairInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 	}
 }
 
-// FairReplicated tests, on a master with two replicas, that no client relies on a grant that the
-// replicas haven't acknowledged.
+// FairReplicated tests that no client relies on a grant that the replicas haven't acknowledged. The
+// master has two replicas.
 func FairReplicated(
 	t *testing.T, p Package, master *testservers.Server, slaves []*testservers.Server,
 ) {

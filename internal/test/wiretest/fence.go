@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A Fence is the type Fence of a backend on Redis or Valkey.
+// A Fence has the methods of type Fence of the backends on Redis and Valkey.
 type Fence interface {
 	Claim(ctx context.Context, keys ...string) error
 	Set(ctx context.Context, key, value string, expires time.Duration) error
@@ -26,7 +26,7 @@ type Fence interface {
 	Eval(ctx context.Context, script string, keys, args []string) (any, error)
 }
 
-// wantStale fails the test unless err is that of a write with a stale token.
+// wantStale fails the test unless err reports a write with a stale token.
 func wantStale(t testing.TB, err error, says ...string) {
 	t.Helper()
 	WantKind(t, err, backend.Refused)
@@ -103,7 +103,7 @@ func Fences(t *testing.T, server *testservers.Server, fence func(token uint64) F
 		wantStale(t, err, "eval")
 		want(t, "GET n", "30")
 
-		// The script gets its keys and arguments, and its result is returned.
+		// The script gets its keys and arguments, and Eval returns its result.
 		got, err := fence(5).Eval(ctx, `return {KEYS[1], #KEYS, ARGV[1], #ARGV}`,
 			[]string{"n"}, []string{"x"})
 		if check(t, err); !reflect.DeepEqual(got, []any{"n", int64(1), "x", int64(1)}) {
@@ -173,9 +173,9 @@ func Fences(t *testing.T, server *testservers.Server, fence func(token uint64) F
 	})
 }
 
-// LateWrites tests that holders whose leases expire while they work don't overwrite the writes of
-// later holders. Each holder reads a number and writes the next. Most holders pause for longer than
-// their lease.
+// LateWrites tests that a holder whose lease expires while it works doesn't overwrite the writes of
+// later holders. Each holder reads a number and writes the next one. Most holders pause for longer
+// than their lease.
 func LateWrites(
 	t *testing.T, server *testservers.Server, b backend.Backend, fence func(token uint64) Fence,
 ) {
@@ -200,7 +200,7 @@ func LateWrites(
 				token, _ := h.Token()
 				wrote, err := addOne(ctx, fence(token), func() int {
 					n, _ := client.Get(ctx, "late").Int()
-					time.Sleep(rand.N(3 * lease)) // doesn't check the context of the hold
+					time.Sleep(rand.N(3 * lease)) // this ignores the context of the hold
 					return n
 				})
 				mu.Lock()
@@ -236,11 +236,11 @@ func addOne(ctx context.Context, fence Fence, read func() int) (wrote bool, err 
 	return true, nil
 }
 
-// FencesInCluster tests that a key and its fence are on one node.
+// FencesInCluster tests that a key and its fence are on the same node.
 func FencesInCluster(t *testing.T, nodes []*testservers.Server, fence func(token uint64) Fence) {
 	ctx := t.Context()
 	keys := []string{"{bank}7", "a{b}c{d}", "{"}
-	for i := range 30 { // so that each node has some
+	for i := range 30 { // enough keys for each node to have some
 		keys = append(keys, fmt.Sprint("account:", i))
 	}
 	for _, key := range keys {

@@ -10,16 +10,16 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Foreign tests steps on hashes, only some of which are plain locks. A waiter treats a hash that
-// expires as a lock, unless the hash has a mode, as read-write locks do. But no step may delete a
-// hash that isn't a plain lock.
+// Foreign tests steps on hashes, only some of which are plain locks. A waiter treats a hash with an
+// expiry as a lock, unless the hash has a mode field, as read-write locks do. But no step may
+// delete a hash that isn't a plain lock.
 func Foreign(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	client := connect(t, server.Addr)
 	c := locks(t, p.Server(t, server.Addr, Options{}))
 	for what, data := range map[string]struct {
 		hash   []any
-		ttl    time.Duration // 0: no expiry
+		ttl    time.Duration // 0 means no expiry
 		locked bool          // TryLock reports that it is held
 		freed  bool          // ForceUnlock frees it
 	}{
@@ -79,8 +79,8 @@ func Foreign(t *testing.T, p Package, server *testservers.Server) {
 	}
 }
 
-// FullMemory tests a server that is out of memory, and refuses all commands that might need memory.
-// It still renews and releases locks, but grants none.
+// FullMemory tests a server that is out of memory and refuses all commands that might need memory.
+// It must still renew and release locks, but grant none.
 func FullMemory(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	for name, o := range map[string]Options{"plain": {}, "sharded": sharded} {
@@ -126,7 +126,7 @@ func FullMemory(t *testing.T, p Package, server *testservers.Server) {
 					Must[string](t)(acquires(kind, Alice)(ctx, s))
 				}
 				full(true)
-				if kind == backend.Read { // with enough memory Bob would also get it
+				if kind == backend.Read { // with enough memory Bob would also get the Read
 					_, err := acquires(kind, Bob)(ctx, s)
 					WantKind(t, err, backend.Retry)
 				}

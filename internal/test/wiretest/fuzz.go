@@ -20,7 +20,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// AddReplies adds possible replies of a server to the corpus. An entry consists of the step,
+// AddReplies adds possible replies of a server to the fuzz corpus. An entry consists of the step,
 // whether the server speaks RESP3, and two replies.
 func AddReplies(f *testing.F) {
 	for _, answer := range []string{
@@ -45,7 +45,7 @@ func AddReplies(f *testing.F) {
 // "" if there is no reply.
 type Reply string
 
-// null reports whether it is a null reply. Some clients treat any type with the length -1 as null.
+// null reports whether r is a null reply. Some clients treat any type with the length -1 as null.
 func (r Reply) null() bool {
 	if r == "" || strings.IndexByte("$*~=", r[0]) < 0 {
 		return strings.HasPrefix(string(r), "_")
@@ -62,9 +62,9 @@ func (r Reply) number(from, to int64) bool {
 	return err == nil && from <= n && n <= to
 }
 
-// Answered tests that a step ends, and gets its result from a server's reply. The step is a number,
-// modulo six. The result is checked only if known is set, because it may depend on how the client
-// reads meaningless bytes.
+// Answered tests that a step ends, and that its result agrees with the server's reply. The step is
+// a number, modulo six. If known is false, the result isn't checked, because it may depend on how
+// the client reads meaningless bytes.
 func Answered(t *testing.T, b backend.Backend, step byte, said Reply, known bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -133,9 +133,8 @@ func answeredStep(
 			return "Look: held, against what the server said", err
 		}
 	}
-	// After a negative reply the step sends another request. That request may fail, because it can
-	// no longer be sent, or because the key isn't a lock. In both cases the step has changed
-	// nothing.
+	// After a negative reply the step sends another request. That request may fail because it can't
+	// be sent, or because the key isn't a lock. Either way, the step changed nothing.
 	no := step == 2 && said.null() || step == 3 && said.number(0, 0) ||
 		errors.Is(err, backend.ErrConflict) &&
 			(step < 2 && said.number(-1, math.MaxInt64) || step == 4 && said.number(1, 1))
@@ -151,8 +150,8 @@ type FakeServer struct {
 	RESP3   bool
 	Answers [][]byte
 
-	// Closes makes the server close the connection after each answer except NOSCRIPT. Then a client
-	// with too short an answer doesn't wait for the rest.
+	// Closes makes the server close the connection after each answer except NOSCRIPT, so that a
+	// client doesn't wait for the rest of a short answer.
 	Closes bool
 
 	running sync.WaitGroup
@@ -215,7 +214,7 @@ func readLength(r *bufio.Reader) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(line[1:]))
 }
 
-// FuzzOwners tests that names and owners may be any bytes, and that no two of them are confused.
+// FuzzOwners tests that names and owners may be any bytes, and that different ones aren't confused.
 func FuzzOwners(f *testing.F, connect func(addr string) backend.Backend) {
 	server := miniredis.RunT(f)
 	s := open(f, connect(server.Addr()))
@@ -227,7 +226,7 @@ func FuzzOwners(f *testing.F, connect func(addr string) backend.Backend) {
 	}
 	f.Fuzz(func(t *testing.T, name, one, two string) {
 		if name == "" || one == "" || two == "" {
-			return // backends get no requests with empty names or owners
+			return // backends never get requests with empty names or owners
 		}
 		ctx := t.Context()
 		must := func(what string, ok bool, err error) {

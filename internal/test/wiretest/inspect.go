@@ -19,7 +19,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// held contains locks of all kinds, each with the text of its report.
+// held contains locks of all kinds, each with the expected text of its report.
 var held = map[string]struct {
 	hold []backend.AcquireRequest
 	want string
@@ -62,7 +62,7 @@ var held = map[string]struct {
 			"permits " + hex.EncodeToString([]byte(bobsPermits)) + " 1"})), ", ") + " of 5"},
 }
 
-// hold acquires the holds of an entry of held, under a name.
+// hold acquires the holds of held[what] on a lock with the given name.
 func hold(t testing.TB, s backend.Session, what, name string) {
 	t.Helper()
 	for _, req := range held[what].hold {
@@ -71,7 +71,8 @@ func hold(t testing.TB, s backend.Session, what, name string) {
 	}
 }
 
-// wordInspection returns a report as text. The remaining times vary, so it checks them itself.
+// wordInspection returns a report as text. It checks the remaining times itself, and omits them,
+// because they vary.
 func wordInspection(t testing.TB, i backend.Inspection) string {
 	t.Helper()
 	var holders []string
@@ -172,7 +173,7 @@ func Inspect(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// list returns the reports on all locks, as text.
+// list returns the reports on all locks as text, by name.
 func list(t testing.TB, s backend.Session, prefix string, limit int) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -224,7 +225,7 @@ func ListInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 				t.Errorf("%s: %s\nwant %s", what, got, h.want)
 			}
 		}
-		// in a cluster, no lock can have this name
+		// no lock in a cluster can have this name
 		_, err := s.(backend.Inspector).Inspect(t.Context(), backend.InspectRequest{Name: "a}b"})
 		WantKind(t, err, backend.Refused)
 	})
@@ -240,7 +241,7 @@ func ListInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 	})
 }
 
-// lists tests lists of locks. It uses client to empty the servers.
+// lists tests the listing of locks. It uses client to empty the servers.
 func lists(
 	t *testing.T, client redis.UniversalClient, connectBackend func(Options) backend.Backend,
 ) {
@@ -322,10 +323,10 @@ func lists(
 	}
 }
 
-// refusal matches the errors of servers about a missing permission.
+// refusal matches servers' errors about a missing permission.
 var refusal = regexp.MustCompile("permission|can't run this command")
 
-// InspectPermitted tests users with the documented permissions, and with fewer.
+// InspectPermitted tests users with the documented permissions, and with fewer permissions.
 func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
 	hold(t, open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"})), "plain", "n")
 	look := func(user string) (inspected, listed error) {
@@ -394,7 +395,7 @@ func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
 }
 
 // ListLeft tests that List returns when its context ends, whatever the server does. The function
-// connectBackend returns a backend for an address, with a client that has long timeouts.
+// connectBackend returns a backend for an address, whose client has long timeouts.
 func ListLeft(
 	t *testing.T, server *testservers.Server, connectBackend func(addr string) backend.Backend,
 ) {

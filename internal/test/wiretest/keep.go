@@ -9,8 +9,8 @@ import (
 )
 
 // Keep tests the commands of a release with Keep, and the keys that it leaves. A user with the
-// permissions for a plain lock, and for HKEYS, may keep the lock, and learns from a look that it is
-// kept. Without HKEYS the look fails, and everything else works.
+// permissions for a plain lock can keep the lock. Look needs HKEYS in addition, to report that the
+// lock is kept. Without HKEYS only Look fails.
 func Keep(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	const channel, keep = "redisson_lock__channel:{n}", time.Minute
@@ -37,7 +37,7 @@ func Keep(t *testing.T, p Package, server *testservers.Server) {
 	}
 
 	messages := listen(t, client, "redisson_lock__channel:{lock:n}")
-	for _, less := range []string{"", "-hkeys"} { // a look needs HKEYS to see that a lock is kept
+	for _, less := range []string{"", "-hkeys"} { // Look needs HKEYS to see that a lock is kept
 		server.Do("ACL", "SETUSER", "keeps"+less, "on", ">secret", "~lock:*",
 			"~redisson_lock__channel:*", "resetchannels", "&redisson_lock__channel:*",
 			"-@all", "+eval", "+evalsha", "+exists", "+hexists", "+hincrby", "+hget", "+hkeys",
@@ -51,7 +51,7 @@ func Keep(t *testing.T, p Package, server *testservers.Server) {
 		Must[backend.AcquireResult](t)(s.Acquire(ctx, Reenter(Alice)))
 		releases(s, backend.Left)
 		releases(s, backend.Kept)
-		// for subscribers that watch the lock
+		// this message is for subscribers that watch the lock
 		wantMessage(t, messages, "redisson_lock__channel:{lock:n}", "2")
 		releases(s, backend.Kept)
 		for _, owner := range []string{"", Alice, Bob} {
@@ -64,14 +64,14 @@ func Keep(t *testing.T, p Package, server *testservers.Server) {
 		}
 		Must[backend.ForceReleaseResult](t)(
 			s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
-		// no message came between the 2 and this one
+		// this is the first message after the "2"
 		wantMessage(t, messages, "redisson_lock__channel:{lock:n}", "0")
 		releases(s, backend.NotHeld)
 	}
 }
 
-// keepsAndForces keeps a lock of a kind and forces it, for a user with only the documented
-// permissions.
+// keepsAndForces tests a release with Keep and a forced release, for a user with only the
+// documented permissions.
 func keepsAndForces(t *testing.T, s Session, kind backend.Kind) {
 	t.Helper()
 	Must[string](t)(acquires(kind, Alice)(t.Context(), s))

@@ -14,13 +14,13 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// allKinds are all kinds of lock but Fair.
+// allKinds lists all kinds of locks except Fair.
 var allKinds = []backend.Kind{
 	backend.Exclusive, backend.Fenced, backend.Read, backend.Write, backend.Permits,
 }
 
-// Keys and fields of the lock "n" that Alice and Bob use when they read or write. In those that
-// name an owner, the owner's number has a leading zero.
+// Keys and fields of the lock "n", as Alice and Bob use it for reads and writes. If a key or field
+// contains an owner, the owner's number has a leading zero.
 const (
 	lockChannel  = "redisson_lock__channel:{n}"
 	tokenKey     = "redisson_lock_token:{n}"
@@ -36,7 +36,7 @@ const (
 	placeMicros  = 3_000_000
 )
 
-// A taken step is a step on the lock "n". It returns its result as text.
+// taken is a step on the lock "n" that returns its result as text.
 type taken func(ctx context.Context, s Session) (string, error)
 
 // refusesBraces checks that each step refuses a lock of the kind with the name {n}, and sends
@@ -117,7 +117,7 @@ func acquires(kind backend.Kind, owner string, again ...bool) taken {
 	}
 }
 
-// waits returns a step that asks for a Write, and leaves a note.
+// waits returns a step that asks for a Write, and leaves a waiting writer's note if refused.
 func waits(owner string) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Acquire(owner)
@@ -182,8 +182,8 @@ func forces(kind backend.Kind) taken {
 	}
 }
 
-// A wired step is a step with its expected result, and the arguments that it sends after the
-// script's hash. If it publishes a message, the channel is its second key.
+// wired is a step with its expected result, and the arguments that it sends after the script's
+// hash. If it publishes a message, the channel is its second key.
 type wired struct {
 	what    string
 	step    taken
@@ -274,8 +274,8 @@ var fencedOnWire = []wired{
 
 var kindsOnWire = slices.Concat(rwOnWire, fencedOnWire)
 
-// Kinds checks the kinds besides the plain lock. Each step must be one script, with the right keys
-// and arguments, and each release must publish the right message.
+// Kinds tests the kinds of locks other than the plain one. Each step must be one script, with the
+// right keys and arguments, and each release must publish the right message.
 func Kinds(t *testing.T, p Package, server *testservers.Server) {
 	s, client := open(t, p.Server(t, server.Addr, Options{})), connect(t, server.Addr)
 	t.Run("the server doesn't know the scripts", func(t *testing.T) {
@@ -386,8 +386,8 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 				l.Wait()
 				l.Sub.Close()
 			}
-			// Until the session knows that its subscription has ended, it can't tell whether it is
-			// counted.
+			// The session can't tell whether it is counted until it knows that its subscription has
+			// ended.
 			testservers.Until(t, "nobody listens", func() bool {
 				return len(connect(t, server.Addr).PubSubChannels(t.Context(), "*").Val()) == 0
 			})
@@ -416,7 +416,7 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// KindsPermitted tests, for each family of kinds, that users need only the documented permissions.
+// KindsPermitted tests that users of each family of kinds need only the documented permissions.
 func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 	least := []string{"on", ">secret", "resetchannels", "-@all", "+hello", "+client", "+ping",
 		"+subscribe", "+unsubscribe", "+pubsub",
@@ -451,7 +451,7 @@ func KindsPermitted(t *testing.T, p Package, server *testservers.Server) {
 				for _, w := range c.course {
 					w.take(t, s)
 				}
-				server.Do("DEL", "lock:n") // the limit
+				server.Do("DEL", "lock:n") // removes the limit
 			}
 			for _, kind := range c.kinds {
 				SubscribeTo(t, s, kind, "n").Sub.Close()
@@ -570,7 +570,7 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 		}
 	}
 
-	// A waiter for a plain lock needs one more command, once, to find a conflict.
+	// To find a conflict, a waiter for a plain lock needs one more command, but only once.
 	t.Run("on the wire", func(t *testing.T) {
 		client.FlushAll(t.Context())
 		s := open(t, p.Server(t, server.Addr, Options{}))
@@ -583,7 +583,7 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 			`"EVALSHA" "SHA" "1" "n"`
 		m := Watch(t, server.Addr)
 		try(s)
-		wantCommands(t, m, attempt) // no question, since this session itself holds the lock
+		wantCommands(t, m, attempt) // this session holds the lock, so it asks no question
 		try(other)
 		wantCommands(t, m, attempt, question)
 		l := Subscribe(t, other, "n")
@@ -601,8 +601,8 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// KindsTogether checks that few scripts renew the holds of all kinds, and that an error of one hold
-// doesn't affect the others.
+// KindsTogether checks that few scripts renew the holds of all kinds, and that an error for one
+// hold doesn't affect the others.
 func KindsTogether(t *testing.T, p Package, server *testservers.Server) {
 	ctx := t.Context()
 	s, client := open(t, p.Server(t, server.Addr, Options{})), connect(t, server.Addr)
@@ -626,7 +626,7 @@ func KindsTogether(t *testing.T, p Package, server *testservers.Server) {
 		}
 	}
 
-	// For each kind, another owner holds one lock, one lock is gone, and one key isn't a lock.
+	// Of each kind, another owner holds one lock, one lock is gone, and one key isn't a lock.
 	for i, name := range []string{"another's", "gone", "no lock"} {
 		for j := range allKinds {
 			req := &reqs[len(allKinds)*i+j]
@@ -690,7 +690,7 @@ func KindsInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
 			s, other := open(t, p.Cluster(t, nodes, o)), open(t, p.Cluster(t, nodes, o))
-			reqs := renewals(t, s, 10) // on all nodes
+			reqs := renewals(t, s, 10) // spread over all nodes
 			for i, res := range renewAll(ctx, s, reqs) {
 				if res.err != nil || !res.Held {
 					t.Errorf("%+v: %+v", reqs[i], res)
@@ -729,7 +729,8 @@ func KindsInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 	}
 }
 
-// KindsReplicated tests that an acquisition of each kind waits for replicas, on a master with two.
+// KindsReplicated tests that acquisitions of each kind wait for replicas. The master has two
+// replicas.
 func KindsReplicated(
 	t *testing.T, p Package, master *testservers.Server, slaves []*testservers.Server,
 ) {
@@ -758,7 +759,7 @@ func KindsReplicated(
 		}
 		Must[string](t)(releases(kind, Alice)(ctx, s))
 	}
-	client.Del(ctx, "n") // the limit
+	client.Del(ctx, "n") // removes the limit
 	slaves[0].Stop()
 	defer slaves[0].Cont()
 	scant := open(t, p.Server(t, master.Addr, Options{Replicas: 2, Timeout: Scant}))

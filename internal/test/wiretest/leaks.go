@@ -16,7 +16,7 @@ func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 	goleak.VerifyTestMain(settling{m, options}, options...)
 }
 
-// settling runs tests, and then waits until no goroutine is left.
+// settling runs the tests, and then waits until no goroutine is left.
 type settling struct {
 	*testing.M
 	options []goleak.Option
@@ -31,8 +31,8 @@ func (s settling) Run() int {
 }
 
 // ValkeyLingers returns options that ignore the goroutines of valkey-go that outlive their client.
-// A cluster's client examines a change some time after hearing of it, and closes unused connections
-// after some seconds.
+// A cluster client handles topology changes with a delay, and closes unused connections after some
+// seconds.
 func ValkeyLingers() []goleak.Option {
 	const valkey = "github.com/valkey-io/valkey-go."
 	return []goleak.Option{

@@ -18,8 +18,8 @@ type Listener struct {
 	woke chan bool
 }
 
-// Subscribe subscribes to the lock of a name. If that fails the test fails, and Subscribe returns
-// nil. It may be called from any goroutine.
+// Subscribe subscribes to the lock with the given name. If it can't, the test fails and Subscribe
+// returns nil. Subscribe may be called from any goroutine.
 func Subscribe(t testing.TB, s backend.Notifier, name string) *Listener {
 	t.Helper()
 	return SubscribeTo(t, s, backend.Exclusive, name)
@@ -46,7 +46,7 @@ func SubscribeTo(t testing.TB, s backend.Notifier, kind backend.Kind, name strin
 	return l
 }
 
-// Wait waits for a wake-up, and returns true if there was one. Otherwise the test fails.
+// Wait waits for a wake-up and returns true. Without a wake-up, the test fails.
 func (l *Listener) Wait() bool {
 	l.t.Helper()
 	select {
@@ -58,7 +58,7 @@ func (l *Listener) Wait() bool {
 	}
 }
 
-// Heard reports whether there was a wake-up since the last call of Heard.
+// Heard reports whether there was a wake-up since the last call to Heard.
 func (l *Listener) Heard() (heard bool) {
 	for {
 		select {

@@ -59,7 +59,7 @@ var (
 	household = regexp.MustCompile(`^"(HELLO|CLIENT|PING|CLUSTER|COMMAND)"`)
 )
 
-// All returns the commands that the server received since the last call of All.
+// All returns the commands that the server received since the last call to All.
 func (m *Monitor) All() (commands []Command) {
 	m.t.Helper()
 	const mark = `"ECHO" "mark"`
@@ -79,7 +79,7 @@ func (m *Monitor) All() (commands []Command) {
 	}
 }
 
-// Commands returns the commands since the last call, without those that scripts run and those that
+// Commands returns the commands since the last call, except those that scripts run and those that
 // clients send on their own.
 func (m *Monitor) Commands() (commands []string) {
 	m.t.Helper()

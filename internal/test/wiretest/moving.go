@@ -15,8 +15,8 @@ func Moved(t *testing.T, p Package, nodes []*testservers.Server, o Options) {
 	h.GoesOn()
 	for range 5 {
 		m := NewMove(t, nodes, "n")
-		// The old node has the key until it is moved, then the new node has it. Both refuse to
-		// release, since a release needs the key and the channel on one node.
+		// Before Key the old node has the key, and afterwards the new node has it. Both refuse to
+		// release the lock, since a release needs the key and the channel on one node.
 		begin := m.Refusals()
 		testservers.Until(t, "somebody meets the slot between the nodes", func() bool {
 			return m.Refusals() > begin
@@ -31,10 +31,10 @@ func Moved(t *testing.T, p Package, nodes []*testservers.Server, o Options) {
 	}
 }
 
-// Failover tests that clients keep handing a lock to each other in a requested failover: a replica
-// becomes the master, and the master a replica. Every acquisition has reached the only replica
-// before, so there are never two holders. For a while the old master answers as before, then with
-// READONLY. The new master doesn't have the scripts.
+// Failover tests that clients keep handing a lock to each other during a requested failover, in
+// which a replica becomes the master, and the master a replica. Every acquisition reached the only
+// replica before, so there are never two holders. For a while the old master answers as before,
+// then with READONLY. The new master doesn't know the scripts.
 func Failover(t *testing.T, p Package, s *testservers.Sentinel) {
 	h := handReplicated(t, p, s)
 	s.Sentinels[0].Do("SENTINEL", "FAILOVER", s.Name)
@@ -61,9 +61,8 @@ func handReplicated(t *testing.T, p Package, s *testservers.Sentinel) *Handing {
 	return h
 }
 
-// ClusterMasterDies tests that steps and subscriptions find the replica that has taken over, in a
-// cluster whose masters have one replica each. In a cluster the client isn't notified of a
-// failover.
+// ClusterMasterDies tests that steps and subscriptions find a replica that took over, in a cluster
+// whose masters have one replica each. In a cluster the client isn't notified of a failover.
 func ClusterMasterDies(
 	t *testing.T, p Package, masters, replicas []*testservers.Server, o Options,
 ) {

@@ -21,9 +21,9 @@ type Package struct {
 type Options struct {
 	User     string        // name of the user; the password is "secret"
 	Replicas int           // number of replicas to wait for
-	Timeout  time.Duration // of the wait for replicas
+	Timeout  time.Duration // timeout of the wait for replicas
 	Sharded  bool          // sharded pub/sub
-	Prefix   string        // of keys
+	Prefix   string        // prefix of keys
 	Simple   bool          // the client doesn't use HELLO and CLIENT
 }
 

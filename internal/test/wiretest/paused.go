@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Paused tests a server that gives no answers for a while. Releases and waiters must not be delayed
+// Paused tests a server that doesn't answer for a while. Releases and waiters must not be delayed
 // for longer than the pause. The test includes readers, because a read-write lock uses a different
 // channel than a plain lock.
 func Paused(t *testing.T, p Package, server *testservers.Server) {

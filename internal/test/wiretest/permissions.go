@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// Permissions tests locks of users that lack permissions for commands within scripts.
+// Permissions tests users that lack permissions for commands within scripts.
 func Permissions(t *testing.T, p Package, server *testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()
@@ -30,7 +30,7 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 		s := open(t, p.Server(t, server.Addr, Options{User: "least", Prefix: "lock:"}))
 		other := open(t, p.Server(t, server.Addr, Options{}))
 		l := Subscribe(t, s, "n")
-		for range 2 { // in the second round nothing is held at first
+		for range 2 { // the lock is free again after each round
 			for _, step := range Steps {
 				if err := step.Run(ctx, s); err != nil {
 					t.Errorf("%s: %v", step.Name, err)
@@ -102,8 +102,8 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 		}
 	})
 
-	// Without permission for PEXPIRE a lock would never end. So no caller gets it, and the client
-	// gives it back. Waiters get an error at once, because otherwise they would wait forever.
+	// Without permission for PEXPIRE a lock would never expire. So no caller gets it, and the
+	// client releases it. Waiters get an error at once, because otherwise they would wait forever.
 	t.Run("no expiry", func(t *testing.T) {
 		server.Do("ACL", "SETUSER", "eternal", "on", ">secret", "~*", "&*", "+@all", "-pexpire")
 		c := locks(t, p.Server(t, server.Addr, Options{User: "eternal"}))
@@ -137,7 +137,7 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 	})
 }
 
-// A record holds the text that was logged.
+// A record holds logged text.
 type record struct {
 	mu   sync.Mutex
 	text bytes.Buffer

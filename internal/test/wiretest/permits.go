@@ -21,14 +21,13 @@ func numbers(kind backend.Kind) (permits, limit int) {
 	return 0, 0
 }
 
-// Further key and channel of the semaphore "n".
+// Another key and channel of the semaphore "n".
 const (
 	permitsKey     = "{n}:timeout"
 	permitsChannel = "redisson_sc:{n}"
 )
 
-// alicesPermits and bobsPermits are the bytes with which the ids of Alice's and Bob's permits
-// begin.
+// alicesPermits and bobsPermits are the prefixes of the ids of Alice's and Bob's permits.
 var alicesPermits, bobsPermits = permitsOf(Alice), permitsOf(Bob)
 
 func permitsOf(owner string) string {
@@ -36,7 +35,7 @@ func permitsOf(owner string) string {
 	return string(sum[:12])
 }
 
-// gets returns a step that asks for permits of a semaphore with a limit.
+// gets returns a step that asks a semaphore for permits.
 func gets(owner string, permits, limit int) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Acquire(owner)
@@ -53,7 +52,7 @@ func gets(owner string, permits, limit int) taken {
 	}
 }
 
-// puts returns a step that gives back permits.
+// puts returns a step that releases permits.
 func puts(owner string, permits int) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Release(owner)

@@ -15,7 +15,7 @@ func Prefix(t *testing.T, p Package, server *testservers.Server) {
 	client := connect(t, server.Addr)
 	s, plain := open(t, p.Server(t, server.Addr, Options{Prefix: "lock:"})),
 		open(t, p.Server(t, server.Addr, Options{}))
-	client.HSet(ctx, "n", "name", "bob") // other data under the name without the prefix
+	client.HSet(ctx, "n", "name", "bob") // other data under the unprefixed name
 
 	Must[backend.AcquireResult](t)(s.Acquire(ctx, Acquire(Alice)))
 	if res := Must[backend.AcquireResult](t)(s.Acquire(ctx, Reenter(Alice))); res.Count != 2 {
@@ -57,7 +57,7 @@ func Prefix(t *testing.T, p Package, server *testservers.Server) {
 			t.Errorf("release: %+v, want %+v", res, want)
 		}
 	}
-	for range 2 { // one wake-up by the release, and one by the forced release
+	for range 2 { // one wake-up for the release, and one for the forced release
 		if !own.Wait() || !others.Wait() {
 			t.Error("a release wakes all")
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// wantNotReplicated fails the test unless err is that of an acquisition that too few replicas
+// wantNotReplicated fails the test unless err reports an acquisition that too few replicas
 // acknowledged.
 func wantNotReplicated(t testing.TB, err error, says string) {
 	t.Helper()
@@ -33,7 +33,7 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 
 	t.Run("on the wire", func(t *testing.T) {
 		s := with(t, both)
-		for range 2 { // the server doesn't know the scripts at first, and then does
+		for range 2 { // at first the server doesn't know the scripts
 			Free(t, s, "n")
 		}
 		m := Watch(t, master.Addr)
@@ -92,7 +92,7 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 		wantNotReplicated(t, err, "1 of 2")
 		WantHash(t, client, "n", map[string]string{Alice: "3"}, Lease)
 
-		// A refused acquisition needs no replica, nor does any other step.
+		// Refused acquisitions and other steps don't wait for replicas.
 		if res := Must[backend.AcquireResult](t)(s.Acquire(ctx, Reenter(Bob))); res.Acquired ||
 			res.Remaining <= 0 {
 			t.Errorf("acquire by another: %+v", res)
@@ -143,7 +143,7 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 			return client.HGet(ctx, "n", Alice).Val() == "2"
 		})
 		testservers.Until(t, "the next is carried out, once", func() bool {
-			_, err := s.Acquire(ctx, Acquire(Bob)) // on any connection
+			_, err := s.Acquire(ctx, Acquire(Bob)) // on an arbitrary connection
 			return err == nil
 		})
 		WantHash(t, client, "n", map[string]string{Alice: "2"}, Lease)
@@ -157,8 +157,8 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 		if ok || !errors.Is(err, redisson.ErrNotReplicated) {
 			t.Errorf("TryLock: %v, %v", ok, err)
 		}
-		// If the context ends during an attempt, the error doesn't mention replicas. So the call is
-		// repeated until its context ends in a pause between two attempts.
+		// If the context ends during an attempt, the error doesn't mention replicas. So the test
+		// repeats the call until its context ends in a pause between two attempts.
 		testservers.Until(t, "LockContext says that it is not replicated", func() bool {
 			short, cancel := context.WithTimeout(ctx, 12*Scant)
 			defer cancel()
@@ -216,7 +216,7 @@ func ReplicasInCluster(t *testing.T, p Package, masters, replicas []*testservers
 			Name: name, Owner: owner, Lease: Lease, Reentry: true,
 		})
 	}
-	for i := range 10 { // on all masters
+	for i := range 10 { // spread over all masters
 		name := fmt.Sprint("name", i)
 		if res := Must[backend.AcquireResult](t)(try(name, Alice)); res.Count != 1 {
 			t.Errorf("%s: %+v", name, res)
@@ -246,7 +246,7 @@ func ReplicasInCluster(t *testing.T, p Package, masters, replicas []*testservers
 		}
 		return true
 	})
-	// The session doesn't accept the acknowledgements of another server's replicas.
+	// The session doesn't count acknowledgments of another server's replicas.
 	_, err = scanty.Acquire(ctx, backend.AcquireRequest{Name: name, Owner: Alice, Lease: Lease})
 	testservers.Until(t, "the slot is found", func() bool {
 		if IsKind(err, backend.Retry) {

@@ -20,31 +20,31 @@ import (
 // A Service is a real server behind a proxy. The proxy is as strict as managed services and
 // compatible servers, and uses their error messages.
 type Service struct {
-	// Bars are the commands that the proxy refuses, in capital letters, with its answers. If an
-	// answer is empty, the proxy ends the connection.
+	// Bars maps each command that the proxy refuses, in capital letters, to its answer. If the
+	// answer is empty, the proxy closes the connection.
 	Bars map[string]string
 
-	// Declared makes scripts fail that use keys other than those in KEYS, unless their first line
+	// Declared makes scripts fail if they use keys that aren't in KEYS, unless their first line
 	// allows it, as in Dragonfly.
 	Declared bool
 
 	// Constant makes scripts fail unless each of their calls names its command and takes its key
-	// from KEYS, as in a cluster of Alibaba Cloud.
+	// from KEYS, as in clusters of Alibaba Cloud.
 	Constant bool
 
-	// Alone, unless nil, is the server behind the proxy: a node of a cluster. Until Recover is
-	// called, the proxy answers as if the node knew no other node.
+	// Alone is the cluster node behind the proxy, or nil. Until Recover is called, the proxy
+	// answers as if this node knew no other node.
 	Alone *testservers.Server
 
 	mu        sync.Mutex
-	trouble   string            // the answer to every script; empty: none
-	met       int               // number of scripts that got the answer trouble
+	trouble   string            // the answer to every script, unless empty
+	met       int               // number of scripts that were answered with trouble
 	shas      map[string]string // hashes of the rewritten scripts, by the hash of the original
 	recovered bool
 }
 
-// Serve starts the proxy in front of a server, and returns its address. The proxy ends with the
-// test.
+// Serve starts the proxy in front of a server, and returns its address. The proxy runs until the
+// test ends.
 func (s *Service) Serve(t testing.TB, server string) (addr string) {
 	t.Helper()
 	l := Must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
@@ -97,7 +97,7 @@ func (s *Service) Trouble(answer string) {
 	s.trouble, s.met = answer, 0
 }
 
-// Met returns how many scripts were answered with the error of Trouble.
+// Met returns how many scripts got the error set by Trouble.
 func (s *Service) Met() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *Service) alone() bool {
 	return s.Alone != nil && !s.recovered
 }
 
-// serve answers one request after the other, until the client subscribes.
+// serve answers requests one by one, until the client subscribes.
 func (s *Service) serve(client, upstream net.Conn) {
 	requests, replies := bufio.NewReader(client), bufio.NewReader(upstream)
 	for {
@@ -158,7 +158,7 @@ func (s *Service) serve(client, upstream net.Conn) {
 	}
 }
 
-// ownSlots returns the answer to a question about slots, as if the node knew no other node.
+// ownSlots returns the answer to a request about slots, as if the node knew no other node.
 func (s *Service) ownSlots(client net.Conn, words []string) string {
 	host, port, _ := net.SplitHostPort(client.LocalAddr().String())
 	var slots, limits []string
@@ -195,7 +195,8 @@ func array(values ...string) string {
 	return strings.Join(append([]string{fmt.Sprintf("*%d", len(values))}, values...), "\r\n")
 }
 
-// refuse returns the answer to a command that isn't carried out.
+// refuse returns the answer to a command that the proxy refuses. It returns false if the proxy
+// doesn't refuse the command.
 func (s *Service) refuse(verb string, words []string) (answer string, refused bool) {
 	answer, refused = s.Bars[verb]
 	if refused || verb != "EVAL" && verb != "EVALSHA" {
@@ -230,7 +231,7 @@ func keysAreConstants(script string) bool {
 	return true
 }
 
-// declaredOnly is prepended to a script. It makes all calls check that their keys are declared.
+// declaredOnly is prepended to a script. It makes each call check that its keys are declared.
 // Channels aren't keys.
 const declaredOnly = `local declared, real = {}, redis; ` +
 	`for _, key in ipairs(KEYS) do declared[key] = true; end; ` +
@@ -243,7 +244,7 @@ const declaredOnly = `local declared, real = {}, redis; ` +
 	`local redis = {call = function(...) look(...); return real.call(...); end, ` +
 	`pcall = function(...) look(...); return real.pcall(...); end}; `
 
-// rewrite returns a request as it is sent to the server.
+// rewrite returns a request in the form in which it is sent to the server.
 func (s *Service) rewrite(verb string, words []string) []string {
 	if !s.Declared || verb != "EVAL" && verb != "EVALSHA" {
 		return words
@@ -300,7 +301,7 @@ func readWords(r *bufio.Reader) (words []string, err error) {
 	return words, err
 }
 
-// copyValue copies one value of the protocol, in either version.
+// copyValue copies one RESP2 or RESP3 value.
 func copyValue(w io.Writer, r *bufio.Reader) error {
 	line, err := r.ReadString('\n')
 	if err != nil {

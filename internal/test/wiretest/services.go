@@ -15,8 +15,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// uses are ways in which programs use a store. In most of them two clients compete. Each use
-// returns the errors of both clients.
+// uses contains typical ways in which programs use a store. In most of them two clients compete.
+// Each function returns the errors of both clients.
 var uses = map[string]func(ctx context.Context, one, two *dlock.Client) error{
 	"plain": func(ctx context.Context, one, two *dlock.Client) error {
 		return hand(ctx, one.Locker("plain"), two.Locker("plain"))
@@ -34,7 +34,7 @@ var uses = map[string]func(ctx context.Context, one, two *dlock.Client) error{
 		if err := hand(ctx, one.RWLocker("rw").Writer(), two.RWLocker("rw").Reader()); err != nil {
 			return err
 		}
-		// Readers have keys of their own, whose names the scripts compute.
+		// Readers have their own keys, whose names the scripts compute.
 		var held []*dlock.Hold
 		for _, c := range []*dlock.Client{one, two} {
 			h, err := c.RWLocker("rw").Reader().Acquire(ctx)
@@ -85,7 +85,8 @@ var uses = map[string]func(ctx context.Context, one, two *dlock.Client) error{
 	},
 }
 
-// hand acquires a lock with one, checks that other doesn't get it, and then lets other acquire it.
+// hand acquires a lock with one, checks that other can't get it, releases it, and lets other
+// acquire it.
 func hand(ctx context.Context, one, other *dlock.Locker) error {
 	h, err := one.Acquire(ctx)
 	if err != nil {
@@ -106,7 +107,7 @@ var (
 )
 
 // Services tests stores that are as strict as managed services, compatible servers and proxies.
-// Each use works, or is refused at once with an error that names a remedy.
+// Each use must work, or be refused at once with an error that names a remedy.
 func Services(t *testing.T, p Package, server *testservers.Server) {
 	unknown := func(verbs ...string) map[string]string {
 		bars := make(map[string]string)
@@ -124,7 +125,7 @@ func Services(t *testing.T, p Package, server *testservers.Server) {
 		}
 		return bars
 	}
-	// Services refuse these commands, and locks work without them.
+	// Services refuse these commands, but locks work without them.
 	spared := []string{
 		"ACL", "CONFIG", "CLUSTER", "COMMAND", "DEBUG", "FCALL", "FUNCTION", "INFO", "KEYS",
 		"MIGRATE",
@@ -141,7 +142,7 @@ func Services(t *testing.T, p Package, server *testservers.Server) {
 	for name, c := range map[string]struct {
 		service *Service
 		works   []string
-		says    string // the text of the error of uses that don't work
+		says    string // error text of the uses that don't work
 		simple  bool   // the client doesn't use HELLO and CLIENT
 	}{
 		"commands that are unknown": {service: only(unknown(spared...)), works: allUses},
@@ -252,9 +253,9 @@ func Troubled(t *testing.T, p Package, server *testservers.Server) {
 }
 
 // AloneInItsView tests a node of a cluster that lists only itself, with its own slots, as if it had
-// lost contact with the others. A client that knows only this node finds other nodes' locks by
-// redirections, or gets an error. It never gets a lock that is held. When the node lists the others
-// again, the client finds all locks.
+// lost contact with the other nodes. A client that knows only this node finds other nodes' locks by
+// redirections, or gets an error. It never gets a lock that is held. When the node lists the other
+// nodes again, the client finds all locks.
 func AloneInItsView(t *testing.T, p Package, nodes []*testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()

@@ -129,7 +129,7 @@ func Sharded(t *testing.T, p Package, nodes []*testservers.Server) {
 func shardedSubscriptions(t *testing.T, p Package, nodes []*testservers.Server) {
 	s := p.Cluster(t, nodes, sharded).Open().(Session)
 	other := open(t, p.Cluster(t, nodes, sharded))
-	const n = 30 // on all nodes
+	const n = 30 // spread over all nodes
 	var listeners []*Listener
 	for i := range n {
 		listeners = append(listeners, Subscribe(t, s, fmt.Sprint("name", i)))
@@ -177,7 +177,7 @@ func shardedSubscriptions(t *testing.T, p Package, nodes []*testservers.Server) 
 	}
 	everywhere("the channels are unsubscribed", func(channels, _ int) bool { return channels == 0 })
 
-	// The session subscribes to a channel again, and then its end closes its connections.
+	// The session subscribes again, and closing it closes its connections.
 	Subscribe(t, s, "name0")
 	s.Close()
 	everywhere("the connections are closed", func(channels, clients int) bool {
@@ -214,7 +214,7 @@ func ShardedTogether(t *testing.T, p Package, server *testservers.Server) {
 	held, deliver := proxy.Hold(func(r faults.Request) bool {
 		return strings.EqualFold(r.Words[0], "SSUBSCRIBE")
 	})
-	proxy.Cut() // the next connection subscribes to all of them
+	proxy.Cut() // the next connection subscribes to all channels
 	<-held
 	proxy.Block(faults.ToClient)
 	deliver()
@@ -264,7 +264,7 @@ func ShardedRefused(t *testing.T, p Package, nodes []*testservers.Server) {
 }
 
 // ShardedOnOldServer tests that each step fails at once on a server without sharded channels. The
-// server at addr needs no password.
+// server at addr must need no password.
 func ShardedOnOldServer(t *testing.T, b backend.Backend, addr string) {
 	client := connect(t, addr)
 	client.HSet(t.Context(), "n", Alice, "1")

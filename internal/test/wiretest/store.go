@@ -13,7 +13,7 @@ import (
 )
 
 // Store returns a store for the contract suite. The masters are one server, or all masters of a
-// cluster. Store empties them. The function connectBackend creates the backends.
+// cluster, and Store empties them. The function connectBackend creates the backends.
 func Store(
 	t *testing.T, masters []*testservers.Server, connectBackend func(*testing.T) backend.Backend,
 ) contract.Store {
@@ -47,8 +47,8 @@ func Store(
 	}
 }
 
-// Fragile returns a value for Fragile of [contract.Store]. The function connectBackend connects to
-// the server at another address, which is a proxy's.
+// Fragile returns a value for the field Fragile of [contract.Store]. The backends connect through a
+// proxy, whose address is passed to connectBackend.
 func Fragile(
 	t *testing.T, server string, protocol faults.Protocol, connectBackend func(
 		addr string,
@@ -60,8 +60,7 @@ func Fragile(
 	}
 }
 
-// foreign puts other data under names of locks: a string, then three different hashes, and so on in
-// turn.
+// foreign stores other data under names of locks: in turn, a string and three different hashes.
 type foreign struct {
 	client redis.UniversalClient
 	dumps  map[string]string // the data under each name

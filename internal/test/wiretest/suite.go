@@ -29,17 +29,17 @@ func Suite(t *testing.T, processes int, choose Choice, start func() contract.Har
 	contract.Run(t, h)
 }
 
-// The choices below are for stores that are tested less closely than others. The quickest run of
-// the tests has all cases on Redis, and in virtual time on stores in memory.
+// The choices below are for stores that are tested less closely than others. The quickest test run
+// includes all cases on Redis, and in virtual time on the in-memory stores.
 
 // Essential chooses the cases of each part that depend most on the store.
 func Essential(c contract.Case) bool { return c.Tags.Has(contract.Essential) }
 
-// StepsAndModel chooses two parts, for a store that shares the code of another.
+// StepsAndModel chooses the parts "steps" and "model", for a store that shares its code with
+// another.
 func StepsAndModel(c contract.Case) bool { return c.Part == "steps" || c.Part == "model" }
 
-// PlainStepsAndModel chooses the cases of StepsAndModel that aren't repeated for another kind of
-// lock.
+// PlainStepsAndModel is like StepsAndModel, but only chooses cases with exclusive locks.
 func PlainStepsAndModel(c contract.Case) bool {
 	return StepsAndModel(c) && c.As == backend.Exclusive
 }
@@ -47,9 +47,9 @@ func PlainStepsAndModel(c contract.Case) bool {
 // PartHangs chooses the cases in which a part of the store hangs.
 func PartHangs(c contract.Case) bool { return c.Tags.Has(contract.PartHangs) }
 
-// NodesWithout returns functions for the cases of PartHangs. Each function makes a node hang that
-// stores none of the locks of the case. There is such a node, because a case uses fewer locks than
-// there are nodes.
+// NodesWithout returns functions for the cases of PartHangs. Each function hangs one node that
+// stores none of the case's locks. Such a node exists, because a case uses fewer locks than there
+// are nodes.
 func NodesWithout(t *testing.T, nodes []*testservers.Server) (parts []func() func()) {
 	t.Helper()
 	for i := range nodes[1:] {
@@ -60,7 +60,7 @@ func NodesWithout(t *testing.T, nodes []*testservers.Server) (parts []func() fun
 	return parts
 }
 
-// without returns a node of a cluster that stores none of these keys.
+// without returns a cluster node that stores none of these keys.
 func without(t *testing.T, nodes []*testservers.Server, keys ...string) *testservers.Server {
 	t.Helper()
 	for _, node := range nodes {
@@ -76,15 +76,15 @@ func without(t *testing.T, nodes []*testservers.Server, keys ...string) *testser
 }
 
 // Named chooses single cases, by prefixes of [contract.Case.String], such as "steps/acquire" or
-// "locker/a second Lock". It is for a test that disturbs a store in a special way. The test names
-// the cases that still pass.
+// "locker/a second Lock". It is for tests that disturb a store in a special way. The test names the
+// cases that still pass.
 func Named(t *testing.T, names ...string) Choice {
 	t.Helper()
 	found := make([]bool, len(names))
 	t.Cleanup(func() {
 		for i, name := range names {
 			if !found[i] && apart.Within() {
-				// outside of these processes -run may have selected only some of the cases
+				// outside these processes, -run may have excluded some of the cases
 				t.Errorf("no case begins with %q: it has another name now", name)
 			}
 		}

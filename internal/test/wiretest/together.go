@@ -84,8 +84,8 @@ func Together(t *testing.T, server *testservers.Server, b backend.Backend, write
 		t.Fatalf("the server doesn't know the script: %+v, %v", got, errs)
 	}
 
-	// Occasionally a client sends the first commands before it has received all of them. So several
-	// attempts are allowed.
+	// A client may send the first commands before it has received all of them, so several attempts
+	// are allowed.
 	inOneWrite := func(what string, do, undo func()) {
 		for attempt := 1; ; attempt++ {
 			m.Commands()
@@ -129,7 +129,7 @@ func Together(t *testing.T, server *testservers.Server, b backend.Backend, write
 	client.Del(ctx, names[1])
 	release(Bob)
 
-	// One locking and one unlocking call of a client take two round trips.
+	// Locking and unlocking all three takes a client two round trips.
 	c := locks(t, b)
 	all := dlock.All(c.Locker(names[2]), c.Locker(names[0]), c.Locker(names[1]))
 	pair := func() {
@@ -153,7 +153,7 @@ func Together(t *testing.T, server *testservers.Server, b backend.Backend, write
 		}
 	}
 
-	// A script is for at most a hundred locks, all with the same tag.
+	// A script handles at most a hundred locks, all with the same tag.
 	var many []*dlock.Locker
 	for i := range 250 {
 		many = append(many, c.Locker(fmt.Sprintf("{many}%03d", i)))
@@ -174,8 +174,7 @@ func Together(t *testing.T, server *testservers.Server, b backend.Backend, write
 	}
 }
 
-// scriptsFor returns, for each script that was sent by its hash, the number of its locks with a
-// tag.
+// scriptsFor returns, for each EVALSHA that contains a tag, the number of its locks with that tag.
 func scriptsFor(m *Monitor, tag string) (locks []int) {
 	for _, cmd := range m.Commands() {
 		if strings.HasPrefix(cmd, `"EVALSHA"`) && strings.Contains(cmd, tag) {
@@ -185,8 +184,8 @@ func scriptsFor(m *Monitor, tag string) (locks []int) {
 	return locks
 }
 
-// TogetherInACluster checks that locks in several slots are acquired and released together,
-// whichever node stores them.
+// TogetherInACluster checks that locks in several slots are acquired and released together, even if
+// different nodes store them.
 func TogetherInACluster(t *testing.T, b backend.Backend) {
 	ctx := t.Context()
 	c := locks(t, b)

@@ -9,8 +9,8 @@ import (
 	"github.com/valkey-io/valkey-go"
 )
 
-// NewValkey is like [valkey.NewClient], but also returns a function that closes the client with all
-// of its connections. If valkey-go's client is closed while it sets up a connection, it leaves that
+// NewValkey is like [valkey.NewClient], but also returns a function that closes the client and all
+// of its connections. If a valkey-go client is closed while it sets up a connection, it leaves that
 // connection open.
 func NewValkey(opts valkey.ClientOption) (client valkey.Client, closeAll func(), err error) {
 	all := &connections{dial: opts.DialCtxFn}

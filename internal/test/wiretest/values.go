@@ -9,15 +9,16 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Tenants records the context values of the requests for the locks of [ContextValues].
+// Tenants records the context value of each request in [ContextValues].
 type Tenants struct {
 	mu   sync.Mutex
-	seen map[string]any // by the lock's name
+	seen map[string]any // keyed by the lock's name
 }
 
 type tenantKey struct{}
 
-// Note must be called with the context and the words of each command that is sent.
+// Note records the context values of a command. It must be called for each command that is sent,
+// with the command's context and words.
 func (s *Tenants) Note(ctx context.Context, words []string) {
 	if len(words) < 4 || words[0] != "evalsha" && words[0] != "EVALSHA" {
 		return
@@ -28,7 +29,7 @@ func (s *Tenants) Note(ctx context.Context, words []string) {
 }
 
 // ContextValues tests that a command has the context values of its own caller, or none, even if
-// others send at the same time.
+// other callers send at the same time.
 func ContextValues(t *testing.T, own bool, connect func(*testing.T, *Tenants) backend.Backend) {
 	tenants := &Tenants{seen: make(map[string]any)}
 	s := open(t, connect(t, tenants))

@@ -10,10 +10,10 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// uncounted stands for the number of waiters if a release doesn't report it.
+// uncounted is the number of waiters if a release doesn't report one.
 const uncounted = -1
 
-// others returns the number of other waiters that a release reports.
+// others returns the number of other waiters that a release reports, or uncounted.
 func others(res backend.ReleaseResult) int {
 	if !res.Counted {
 		return uncounted
@@ -60,8 +60,8 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 		testservers.Until(t, "only the other waits", func() bool {
 			return client.PubSubNumSub(t.Context(), channel).Val()[channel] == 1
 		})
-		// Until the session knows that its subscription has ended, it can't tell which subscriber
-		// is counted.
+		// The session can't tell which subscriber is counted until it knows that its subscription
+		// has ended.
 		testservers.Until(t, "a Java program waits", func() bool { return waiting(t, s, "n") == 1 })
 		java.Close()
 		testservers.Until(t, "nobody waits any more", func() bool {
@@ -81,7 +81,7 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 		if got := waiting(t, closed, "n"); got == 0 {
 			t.Error("a session that was closed counts itself as one who waits")
 		}
-		l.Sub.Close() // the server learns later that it is closed
+		l.Sub.Close() // the server notices the end of the subscription later
 		testservers.Until(t, "nobody waits any more", func() bool {
 			return waiting(t, s, "n") == 0
 		})
@@ -171,7 +171,7 @@ func WaitingInCluster(t *testing.T, p Package, nodes []*testservers.Server) {
 			Subscribe(t, other, name)
 			wantWaiting(t, s, name, 1, "another waits")
 		}
-		// When the slot has moved, the session asks its new owner.
+		// After the move, the session asks the new owner of the slot.
 		l := Subscribe(t, other, "name0")
 		NewMove(t, nodes, "name0").Finish()
 		testservers.Until(t, "the other waits at the new server", func() bool { return l.Heard() })

@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/contract/faults"
 )
 
-// The owners and the lease of the requests.
+// The owners and lease of the requests.
 const (
 	Alice = "11111111-1111-1111-1111-111111111111:1"
 	Bob   = "22222222-2222-2222-2222-222222222222:7"
@@ -55,14 +55,14 @@ func Renew(owner string) backend.RenewRequest {
 	return backend.RenewRequest{Name: "n", Owner: owner, Lease: Lease}
 }
 
-// A Step is a step of a session.
+// A Step is a named step of a session.
 type Step struct {
 	Name string
 	Run  func(context.Context, Session) error
 }
 
 // Steps lists all steps, by Alice on "n", without the details that most tests ignore. The first
-// five only run scripts. The first [Writing] steps may write, and the others only look.
+// five only run scripts. The first [Writing] steps may write, and the others only read.
 var Steps = []Step{
 	{"acquire", func(ctx context.Context, s Session) error {
 		_, err := s.Acquire(ctx, Acquire(Alice))
@@ -142,7 +142,7 @@ func IsKind(err error, kind backend.ErrorKind) bool {
 	return kinded && backend.KindOf(err) == kind
 }
 
-// WantHash checks the hash under a key, and that its time to live was set to ttl just now.
+// WantHash checks the hash under a key, and that its time to live was just set to ttl.
 func WantHash(
 	t testing.TB, client *redis.Client, key string, want map[string]string, ttl time.Duration,
 ) {
