@@ -292,9 +292,15 @@ type ReleaseOutcome uint8
 
 // The outcomes of a release.
 const (
-	NotHeld ReleaseOutcome = iota // nothing changed, since the owner holds nothing
-	Left                          // one hold was given back, and the owner has others left
-	Freed                         // the owner's last hold was given back
+	// NotHeld means that nothing changed, since the owner holds nothing.
+	NotHeld ReleaseOutcome = iota
+
+	// Left means that one hold was given back, and the owner has others left.
+	Left
+
+	// Freed means that the owner's last hold was given back.
+	Freed
+
 	// Kept means that the last hold was given back, but the lock stays taken: see
 	// [ReleaseRequest].Keep.
 	Kept

@@ -149,9 +149,15 @@ type Meaning uint8
 
 // The meanings of messages.
 const (
-	Freed  Meaning = iota // a lock or permits may have become free
-	Kept                  // the lock is kept, which only matters to subscribers that watch
-	Missed                // messages may have been lost
+	// Freed means that a lock or permits may have become free.
+	Freed Meaning = iota
+
+	// Kept means that a lock was released but stays taken, which matters only to subscribers that
+	// watch the lock.
+	Kept
+
+	// Missed means that messages may have been lost.
+	Missed
 )
 
 // A Decoder returns the meaning of a message. It returns false for an unknown message, since any
@@ -181,10 +187,16 @@ type channel struct {
 type state uint8
 
 const (
-	off     state = iota
-	asked         // the server was told to subscribe, and has not confirmed it
-	on            // the server sends the channel's messages
-	leaving       // the server was told to unsubscribe, and has not confirmed it
+	off state = iota
+
+	// asked means that the server was told to subscribe, and has not confirmed it.
+	asked
+
+	// on means that the server sends the channel's messages.
+	on
+
+	// leaving means that the server was told to unsubscribe, and has not confirmed it.
+	leaving
 )
 
 // become sets the state.

@@ -176,12 +176,21 @@ func ceil(d time.Duration) time.Duration {
 
 // A Turn describes how a fair lock was held at the end of a script.
 type Turn struct {
-	Acquired  bool // the owner holds the lock, Count times, and the other fields are zero
-	Count     int
-	Holder    string        // empty if the lock is free
-	Remaining time.Duration // negative if the lock is free or never expires
-	At        time.Time     // by the server's clock, rounded down to milliseconds
-	Redisson  bool          // an owner other than ours holds the lock or waits for it
+	// Acquired reports whether the owner holds the lock, Count times. If so, the other fields are
+	// zero.
+	Acquired bool
+	Count    int
+
+	Holder string // empty if the lock is free
+
+	// Remaining is how long the lock is held. It is negative if the lock is free or never expires.
+	Remaining time.Duration
+
+	// At is the time on the server's clock, rounded down to milliseconds.
+	At time.Time
+
+	// Redisson reports whether an owner other than ours holds the lock or waits for it.
+	Redisson bool
 }
 
 // ParseTurn reads the reply to [Dialect.AcquireFair] and [Dialect.KeepPlaces].
@@ -240,7 +249,7 @@ func ParseGranted(message string) (Grant, bool) {
 // An observation is a moment that is known on both clocks, the server's and ours. The time on the
 // server's clock is exact. The time on our clock is at or before the moment.
 type observation struct {
-	sent time.Time // ours, monotonic
+	sent time.Time // on our clock, monotonic
 	// at is the time on the server's clock. It is zero if there is no observation.
 	at time.Time
 }
