@@ -10,9 +10,10 @@ import (
 // memory. It serves any number of clients, and its methods may be called concurrently. Errors name
 // the store by its String method or, if it isn't a [fmt.Stringer], by its Go type.
 type Backend interface {
-	// Open returns a new session for one client, which stands for one process. Open does no I/O: if
-	// the store can't be reached, the methods of the session fail. Sessions of one Backend are
-	// independent: each sees the changes of the others only through the store.
+	// Open returns a new session for one client. The store treats each client like a separate
+	// process. Open does no I/O: if the store can't be reached, the methods of the session fail.
+	// Sessions of one Backend are independent: each sees the changes of the others only through the
+	// store.
 	Open() Session
 
 	// Limits returns the store's restrictions. It always returns the same value.
@@ -67,10 +68,10 @@ type Session interface {
 	// expire earlier, since several holds may share one expiry.
 	Acquire(ctx context.Context, req AcquireRequest) (AcquireResult, error)
 
-	// Release gives back one hold of the request's owner. After the last one the lock is free, and
-	// the store wakes the waiters (see [Notifier]). If the owner has holds left, the lock expires
-	// after the request's lease, counted from now. If the owner holds nothing, nothing changes, and
-	// no waiter is woken.
+	// Release gives back one hold of the request's owner. If that was its last hold, the lock
+	// becomes free, and the store wakes the waiters (see [Notifier]). If the owner has holds left,
+	// the lock expires after the request's lease, counted from now. If the owner holds nothing,
+	// nothing changes, and no waiter is woken.
 	Release(ctx context.Context, req ReleaseRequest) (ReleaseResult, error)
 
 	// Renew makes the lock expire after the request's lease, counted from now, if the request's
@@ -118,10 +119,10 @@ const (
 	// it once, for at least the new lease.
 	Read
 
-	// Write is the exclusive side of a read-write lock. One owner at a time can hold it, several
-	// times, while no other owner holds the Read. The owner may also acquire the Read, and keeps
-	// that when it releases the Write. An owner that holds only the Read can't acquire the Write:
-	// there is no upgrade.
+	// Write is the exclusive side of a read-write lock. One owner at a time can hold it, possibly
+	// several times, while no other owner holds the Read. The owner may also acquire the Read, and
+	// still holds the Read after it has released the Write. An owner that holds only the Read can't
+	// acquire the Write: there is no upgrade.
 	Write
 
 	// Fair is an Exclusive lock whose waiters get it in order of arrival. When the lock becomes
@@ -187,17 +188,19 @@ func (s Kinds) Has(k Kind) bool { return k == Exclusive || s&(1<<k) != 0 }
 
 // AcquireRequest is a request to acquire a lock once.
 type AcquireRequest struct {
-	Kind  Kind
-	Name  string // the lock's name; never empty
-	Owner string // opaque, never empty, only compared for equality
+	Kind Kind
+	// Name is the lock's name. It is never empty.
+	Name string
+	// Owner identifies the owner. It is never empty, and the store only compares it for equality.
+	Owner string
 	// Lease is how long the hold lasts unless it is renewed. It is at least Limits.MinLease, and a
 	// multiple of Limits.LeaseStep.
 	Lease time.Duration
 
 	// Reentry is set if the owner believes that it already holds the lock. The result must then
-	// include Count. If Reentry isn't set, a Fair lock gives no further hold to an owner that
-	// already holds it. So a client may repeat an attempt to get a Fair lock: even if the store has
-	// just given the owner the lock, the owner holds it only once.
+	// include Count. If Reentry isn't set, a Fair lock gives no second hold to an owner that
+	// already holds it. So an attempt to get a Fair lock can be repeated, even if the store has
+	// just given the owner the lock.
 	Reentry bool
 
 	// Waited is how long the owner has waited for the lock. If Place isn't zero and the owner
@@ -255,7 +258,9 @@ type ReleaseRequest struct {
 	Kind  Kind
 	Name  string
 	Owner string
-	Lease time.Duration // as in AcquireRequest, if holds are left
+	// Lease is the new lease if the owner has holds left. The same limits apply as in
+	// [AcquireRequest].
+	Lease time.Duration
 
 	// Permits is the number of permits that the owner has acquired. Only the kind Permits uses it.
 	Permits int
@@ -352,7 +357,7 @@ type RenewResult struct {
 	Held bool
 }
 
-// ForceReleaseRequest is a request to free a lock, whichever owner holds it.
+// ForceReleaseRequest is a request to free a lock, regardless of its owner.
 type ForceReleaseRequest struct {
 	Kind Kind
 	Name string
@@ -366,9 +371,10 @@ type ForceReleaseResult struct {
 
 // LookRequest is a request for the state of a lock and the holds of one owner.
 type LookRequest struct {
-	Kind  Kind
-	Name  string
-	Owner string // may be empty if Count isn't needed
+	Kind Kind
+	Name string
+	// Owner is the owner whose holds are counted. It may be empty if Count isn't needed.
+	Owner string
 
 	// Permits and Limit are as in [AcquireRequest], but Permits may be zero if Owner is empty.
 	Permits, Limit int

@@ -40,8 +40,8 @@ type Steps uint8
 // These values describe what a step does when its context ends. They determine whether its caller
 // can stop waiting for it.
 const (
-	// StepsMayHang means that steps may return late, or never. Each step is called in a new
-	// goroutine, and the caller need not wait for it.
+	// StepsMayHang means that steps may return long after their context has ended, or never. Each
+	// step is called in a new goroutine, and the caller need not wait for it.
 	StepsMayHang Steps = iota
 
 	// StepsReturn means that steps and batches return as soon as their context ends. If a request

@@ -17,9 +17,10 @@ type Latcher interface {
 
 // LatchRequest is a request for a step of a latch.
 type LatchRequest struct {
-	Step  LatchStep
-	Name  string
-	Count int64 // for SetLatch: positive
+	Step LatchStep
+	Name string
+	// Count is the new count for SetLatch. It is positive.
+	Count int64
 }
 
 // LatchStep is a step of a latch.
@@ -42,5 +43,6 @@ const (
 type LatchResult struct {
 	// Count is the count after the step, or 0 if the latch is open.
 	Count int64
-	Set   bool // SetLatch has set the count
+	// Set reports whether SetLatch has set the count.
+	Set bool
 }

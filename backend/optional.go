@@ -89,7 +89,7 @@ type Prompt interface {
 // Leavable was an optional interface of a [Session] whose steps return as soon as their context
 // ends.
 //
-// Deprecated: implement [Capable], and return [StepsReturn] and [Capabilities].Settle instead.
+// Deprecated: implement [Capable], with Steps set to [StepsReturn], and with a Settle function.
 type Leavable interface {
 	// Settle is [Capabilities].Settle.
 	Settle()
@@ -165,12 +165,14 @@ type Liner interface {
 	KeepPlaces(ctx context.Context, req PlacesRequest) (PlacesResult, error)
 }
 
-// PlacesRequest is a request to keep places.
+// PlacesRequest is a request to keep the places of owners in line.
 type PlacesRequest struct {
-	Kind   Kind
-	Name   string
-	Owners []string      // at least one, in order of arrival
-	Place  time.Duration // how long the places last; positive
+	Kind Kind
+	Name string
+	// Owners lists the waiting owners in order of arrival. There is at least one.
+	Owners []string
+	// Place is how long the places last. It is positive.
+	Place time.Duration
 }
 
 // PlacesResult is the answer to a [PlacesRequest].
@@ -188,8 +190,8 @@ type Grant struct {
 	// Since is a time before the owner got the lock, on this process's monotonic clock. Lease is
 	// how long the owner holds the lock, counted from Since. A store that knows the time of the
 	// grant only on its own clock must convert it, and allow for the difference between the clocks.
-	// If Lease is zero, it isn't known whether or since when the owner holds the lock, and the
-	// owner has to ask.
+	// If Lease is zero, the store doesn't know whether the owner still holds the lock, or since
+	// when, and the owner has to ask.
 	Since time.Time
 	Lease time.Duration
 }

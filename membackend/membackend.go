@@ -89,7 +89,8 @@ func (b *Backend) Wipe() {
 	}
 }
 
-// object returns the object of a name. The caller must hold b.mu.
+// object returns the object of a name, without what has expired. It returns an error if the name is
+// in use for an incompatible kind. The caller must hold b.mu.
 func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, error) {
 	o := b.objects[name]
 	o.prune(now)
@@ -301,7 +302,7 @@ func (s *session) Acquire(
 			res.Token = b.number(&o.alone)
 		}
 		due = now.Add(req.Lease)
-	case req.Place > 0: // a note, or a place
+	case req.Place > 0: // when the note or the place expires
 		due = now.Add(req.Place)
 	}
 	b.finish(req.Name, &o, due, now, &n)

@@ -13,7 +13,7 @@ import (
 type object struct {
 	alone   hold                 // Exclusive, Fenced, Fair or Write
 	readers map[string]time.Time // when each reader's lease expires, by owner
-	notes   map[string]note      // of waiting writers, by owner
+	notes   map[string]note      // the notes of waiting writers, by owner
 	permits map[string]permits   // acquired permits, by owner
 	// limit is the limit of the last request that got permits. It is meaningless while no permit is
 	// acquired.

@@ -35,8 +35,9 @@ type command struct {
 // A lastArgument is the last argument of a command. It counts how many times go-redis writes the
 // argument, and so the command. Before it is written, no server has the whole command.
 type lastArgument struct {
-	text   string
-	writes atomic.Int32 // the number of writes, or recalled
+	text string
+	// writes is the number of writes, or recalled if the command must not be written.
+	writes atomic.Int32
 	// shown is set once a hook has the text, and might send it.
 	shown atomic.Bool
 }

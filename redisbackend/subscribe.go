@@ -34,7 +34,7 @@ type listening struct {
 // spread reports whether channels are spread over the masters of a cluster.
 func (l *listening) spread() bool { return l.options.sharded && l.cluster != nil }
 
-// Locate returns the server to subscribe to for a channel.
+// Locate returns the server that serves a channel.
 func (l *listening) Locate(ctx context.Context, channel string) (pubsub.Server, error) {
 	if !l.spread() {
 		return l.server(l.client, ""), nil
@@ -91,7 +91,8 @@ type order struct {
 	answered chan error // receives nil, or the server's refusal
 }
 
-const sendTimeout = 10 * time.Second // to connect, or to write a command
+// sendTimeout is the maximum time to connect, or to write a command.
+const sendTimeout = 10 * time.Second
 
 var errSilent = errors.New("redis: no answer on the connection for subscriptions")
 
@@ -209,7 +210,7 @@ func (c *connection) handle(msg any) error {
 	case *redis.Subscription:
 		verb := msg.Kind
 		if c.options.sharded {
-			verb = strings.TrimPrefix(verb, "s") // of ssubscribe and sunsubscribe
+			verb = strings.TrimPrefix(verb, "s") // the prefix of ssubscribe and sunsubscribe
 		}
 		return c.confirmed(pubsub.Verb(verb), msg.Channel)
 	case *redis.Pong:

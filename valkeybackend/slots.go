@@ -90,7 +90,7 @@ func (s *slots) near(slot uint16) string {
 func (s *slots) refresh(ctx context.Context) {
 	if all := s.known.Load(); all == nil || time.Since(all.asked) > time.Minute {
 		s.known.CompareAndSwap(all, nil)
-		_, _ = s.learn(ctx) // after an error, the next refresh asks again.
+		_, _ = s.learn(ctx) // after an error, the next refresh asks again
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 type listening struct {
 	client  valkey.Client
 	sharded bool
-	slots   *slots // nil unless channels are spread over nodes
+	slots   *slots // nil unless channels are spread over several nodes
 }
 
 func newSubscriber(client valkey.Client, sharded bool, slots *slots) *pubsub.Subscriber {
@@ -30,7 +30,7 @@ func newSubscriber(client valkey.Client, sharded bool, slots *slots) *pubsub.Sub
 	return pubsub.New(l, pubsub.Options{Sharded: sharded, Spread: l.slots != nil})
 }
 
-// Locate returns the server to subscribe to for a channel.
+// Locate returns the server that serves a channel.
 func (l *listening) Locate(ctx context.Context, channel string) (pubsub.Server, error) {
 	if l.slots == nil {
 		return pubsub.Server{Connect: func(r *pubsub.Receiver) pubsub.Conn {

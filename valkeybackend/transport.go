@@ -18,11 +18,14 @@ import (
 
 // transport sends commands with a valkey-go client.
 type transport struct {
-	client     valkey.Client
-	slots      *slots                      // nil without a cluster
-	noDial     atomic.Pointer[net.OpError] // the last error of a dialer
-	stale      atomic.Bool                 // a later command got the same noDial
-	unanswered atomic.Bool                 // a command had no answer; see Reach
+	client valkey.Client
+	slots  *slots // nil without a cluster
+	// noDial is the last error of the dialer.
+	noDial atomic.Pointer[net.OpError]
+	// stale is set if a later command got the same error of the dialer: see Reach.
+	stale atomic.Bool
+	// unanswered is set if a command had no answer: see Reach.
+	unanswered atomic.Bool
 	// sender lets steps share round trips. If it is nil, each step has its own.
 	sender *gather.Sender[valkey.Completed, answer]
 }
@@ -124,8 +127,8 @@ func (t *transport) SendTo(
 	return a.Reply
 }
 
-// dials is the maximum number of times that a command is tried. It is tried again if another caller
-// was dialing for it, and that caller's context ended.
+// dials is the maximum number of times that a command is tried. It is tried again if it waited for
+// another caller to dial, and that caller's context ended.
 const dials = 3
 
 // Refresh updates the map of slots, if it is old.

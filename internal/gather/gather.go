@@ -40,18 +40,20 @@ const (
 // Commands are sent without the values of their contexts, even if their batch has a single caller.
 // Otherwise, the hooks of a client library could get the values of another goroutine.
 type Sender[C, R any] struct {
-	send    func(context.Context, []C) []R
-	recall  func([]C) bool
-	most    int // flights at a time
+	send   func(context.Context, []C) []R
+	recall func([]C) bool
+	// most is the maximum number of flights. A flight is a goroutine that sends batches.
+	most    int
 	parcels sync.Pool
 
-	mu      sync.Mutex
-	flights int // goroutines that send, except overdue ones
-	// overdue is the number of goroutines that were still sending when their round ended.
+	mu sync.Mutex
+	// flights is the number of flights, except overdue ones.
+	flights int
+	// overdue is the number of flights that were still sending when their round ended.
 	overdue int
 	// round is the number of the current round, which ends when all its flights are overdue.
 	round int
-	// yielding is the number of goroutines that will look for more parcels in a moment.
+	// yielding is the number of flights that will look for more parcels in a moment.
 	yielding int
 	waiting  []*parcel[C, R] // parcels that wait for a flight
 	// awaited is the number of parcels that letCome waits for, or 0. When that many are waiting,
@@ -59,8 +61,9 @@ type Sender[C, R any] struct {
 	awaited int
 	back    chan struct{} // closed when awaited parcels wait
 	// taken is how many times a flight has taken the waiting parcels.
-	taken   int
-	watched bool      // late is scheduled
+	taken int
+	// watched reports whether a call of late is scheduled.
+	watched bool
 	landed  sync.Cond // signals the end of a flight
 }
 
@@ -83,8 +86,9 @@ type batch[C, R any] struct {
 	parcels []*parcel[C, R]
 	// round is the round in which the batch's flight is counted.
 	round int
-	stay  int // callers that haven't left; guarded by Sender.mu
-	end   context.CancelFunc
+	// stay is the number of callers that still wait. It is guarded by Sender.mu.
+	stay int
+	end  context.CancelFunc
 }
 
 func (b *batch[C, R]) Deadline() (time.Time, bool) { return b.ctx.Deadline() }
@@ -254,7 +258,7 @@ func (s *Sender[C, R]) next(round int) *batch[C, R] {
 		p.batch = b
 	}
 	if b.stay == 1 {
-		b.ctx, b.end = b.parcels[0].ctx, func() {} // it ends with its caller's context
+		b.ctx, b.end = b.parcels[0].ctx, func() {} // the batch ends with its caller's context
 	} else {
 		b.ctx, b.end = context.WithCancel(context.Background())
 	}
@@ -297,7 +301,7 @@ func (s *Sender[C, R]) yield(b *batch[C, R]) {
 	s.yielding--
 	if s.waiting == nil {
 		clear(b.parcels)
-		s.waiting = b.parcels[:0] // the slice is used again
+		s.waiting = b.parcels[:0] // reuse the slice
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // A Client finds the servers of channels.
 type Client interface {
-	// Locate returns the server to subscribe to for a channel.
+	// Locate returns the server that serves a channel.
 	Locate(ctx context.Context, channel string) (Server, error)
 
 	// Reload is called when the results of Locate may be out of date. It doesn't wait for a server.
@@ -27,12 +27,12 @@ type Client interface {
 	Kind(err error) error
 }
 
-// A Server is a server that channels are subscribed at.
+// A Server is a Redis or Valkey server that serves channels.
 type Server struct {
 	Addr string // identifies the server
 
-	// Connect returns a connection that passes the server's messages to the receiver. It may
-	// connect later. If that fails, the first Tell returns the error.
+	// Connect returns a connection that passes the server's messages to the receiver. It need not
+	// connect at once. If connecting fails later, the first Tell returns the error.
 	Connect func(*Receiver) Conn
 }
 
@@ -115,17 +115,17 @@ type Subscriber struct {
 	mu       sync.Mutex
 	servers  map[string]*server
 	channels map[string]*channel
-	placing  bool // place is running
+	placing  bool // set while place runs
 
-	// changes lists the changes that haven't been reported to subscribers yet, in order.
+	// changes lists the changes still to be reported to subscribers, in order.
 	changes []change
-	telling bool // a goroutine tells them
+	telling bool // set while tellChanges runs
 }
 
 // A change records that a subscription has broken, or works again.
 type change struct {
 	sub    *subscription
-	broken error // nil: it works again
+	broken error // nil if it works again
 }
 
 // New returns a Subscriber. It starts no goroutine before it is used.
@@ -169,7 +169,7 @@ type Decoder func(message string) (Meaning, bool)
 type channel struct {
 	name    string
 	decode  Decoder
-	hear    func(message string) // instead of decode; see Listen
+	hear    func(message string) // used instead of decode; see Listen
 	server  *server              // nil while its server isn't known
 	state   state                // see become
 	changes int                  // how many times state has changed
@@ -213,7 +213,7 @@ type subscription struct {
 	changed    func(broken error) // or nil
 	// answer receives the result of Subscribe. It is nil after that.
 	answer chan<- error
-	broken bool // it was confirmed, and then lost
+	broken bool // the subscription was confirmed, and then lost
 	closed bool
 }
 
@@ -227,9 +227,9 @@ func (s *Subscriber) Subscribe(
 	return s.subscribe(ctx, channel, decode, nil, wake, changed)
 }
 
-// Listen is like Subscribe, but for a channel whose messages contain information. hear is called
-// only once for each message, even if the channel has several listeners. So all listeners must pass
-// the same hear. again is called when messages may have been missed.
+// Listen is like Subscribe, but passes the messages to hear. hear is called once for each message,
+// even if the channel has several listeners, so all of them must pass the same hear. again is
+// called when messages may have been missed.
 func (s *Subscriber) Listen(
 	ctx context.Context, channel string, hear func(message string), again func(),
 	changed func(broken error),
@@ -314,8 +314,8 @@ func (s *Subscriber) Listens(name string) bool {
 }
 
 // Watch begins to observe whether the session itself listens to a channel. It returns a function
-// that ends the observation, and that must be called. The function returns bounds for how many of
-// this session's connections the server may have counted as listeners in the meantime.
+// that ends the observation, and that must be called. The results of that function are bounds on
+// how many of this session's connections the server may have counted as listeners in the meantime.
 //
 // The server's count may differ by one while one side doesn't know yet that a connection broke, or
 // that a slot of the cluster moved.

@@ -15,24 +15,26 @@ const (
 	maxIdle = time.Minute
 )
 
-// A server is the state of a server that channels are subscribed at. It has one connection at a
+// A server is the state of one server that serves channels. It has at most one connection at a
 // time.
 type server struct {
 	addr string
 	kick chan struct{} // wakes run
 
-	// Guarded by the subscriber's mutex.
+	// The fields below are guarded by the subscriber's mutex.
 	connect  func(*Receiver) Conn
-	receiver *Receiver           // of the present connection
-	todo     map[string]*channel // its channels that need a command
+	receiver *Receiver           // the receiver of the present connection
+	todo     map[string]*channel // the channels that need a command
 	// failures counts the latest connections in a row without a confirmed subscription.
 	failures int
-	failed   error     // the error of the last such connection
-	pause    time.Time // no new connection before this time
+	// failed is the error of the last of these connections.
+	failed error
+	// pause is the time before which no new connection is made.
+	pause time.Time
 }
 
-// server returns the server with the address of located. If it is new, its run is started. The
-// caller must hold s.mu.
+// server returns the server with the address of located. If there is none yet, it creates one and
+// starts run for it. The caller must hold s.mu.
 func (s *Subscriber) server(located Server) *server {
 	srv := s.servers[located.Addr]
 	if srv == nil {
@@ -80,7 +82,7 @@ func (s *Subscriber) run(srv *server) {
 func (s *Subscriber) drop(srv *server) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var left []*channel // its channels, all without subscribers
+	var left []*channel // the server's channels, none of which has subscribers
 	for _, ch := range s.channels {
 		if ch.server != srv {
 			continue

@@ -131,7 +131,7 @@ func (s *session) ReleaseBatch(
 	defer apart.Wait()
 	for i := range b.reqs {
 		req := &b.reqs[i]
-		if req.Keep > 0 { // releases.send doesn't keep locks
+		if req.Keep > 0 { // releases.send can't keep a lock taken
 			apart.Go(func() {
 				res, err := s.Release(ctx, *req)
 				answer(i, res, err)

@@ -12,11 +12,11 @@ import (
 
 // denials records acquisitions whose scripts failed because the server denied a command or a key,
 // for lack of a permission or a declaration. Such a script may have written before it failed, so
-// the error is Unknown, and the client would repeat the attempt forever. Therefore the session
-// doesn't send the next acquisition of the kind. It answers that one with an error that is Refused,
-// which certainly did nothing. This error ends the call, and the client then releases what earlier
-// attempts may have acquired. The session sends the acquisition after that again, since the server
-// may permit it by then.
+// its error is Unknown, and the client would repeat the attempt forever. Therefore the session
+// doesn't send the next acquisition of the kind. Instead it returns an error of kind Refused, since
+// that acquisition has certainly done nothing. This error ends the call, and the client then
+// releases what earlier attempts may have acquired. The session sends the acquisition after that
+// again, since the server may permit it by then.
 type denials struct {
 	mu   sync.Mutex
 	last map[*kind]error

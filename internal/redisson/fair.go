@@ -132,7 +132,7 @@ func (d Dialect) KeepPlaces(req backend.PlacesRequest) []Call {
 	return calls
 }
 
-// ReleaseFair releases one hold, or gives up a place in line. [ParseRelease] reads its reply. The
+// ReleaseFair releases one hold, or gives up a place in line. [ParseRelease] reads its reply. A
 // reply that the owner holds nothing is reliable.
 func (d Dialect) ReleaseFair(req backend.ReleaseRequest) Call {
 	return Call{d.script(fairReleaseScript, shardedFairReleaseScript), fairKeys(req.Name),
@@ -140,14 +140,14 @@ func (d Dialect) ReleaseFair(req backend.ReleaseRequest) Call {
 }
 
 // KeepFair releases one hold as ReleaseFair does, but the lock stays taken after the last release.
-// [ParseKeep] reads its reply. The reply that the owner holds nothing is reliable.
+// [ParseKeep] reads its reply. A reply that the owner holds nothing is reliable.
 func (d Dialect) KeepFair(req backend.ReleaseRequest) Call {
 	return Call{d.script(fairReleaseKeepScript, shardedFairReleaseKeepScript), fairKeys(req.Name),
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner, millis(req.Keep)}}
 }
 
 // RenewFair renews up to a hundred holds, all with the lease of the first. [ParseRenewals] reads
-// its reply. The reply that a hold is gone is reliable. An error doesn't tell which of several
+// its reply. A reply that a hold is gone is reliable. An error doesn't tell which of several
 // holds caused it.
 func (d Dialect) RenewFair(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 5*len(reqs)), []string{millis(reqs[0].Lease)}

@@ -105,7 +105,7 @@ func (f Fence) HSet(ctx context.Context, key string, pairs []string) error {
 	return err
 }
 
-// Eval runs a script behind the guard.
+// Eval runs a script after the guard: see guarded.
 func (f Fence) Eval(ctx context.Context, script string, keys, args []string) (any, error) {
 	return f.run(ctx, "eval", script, keys, args)
 }
@@ -156,7 +156,7 @@ func (f Fence) check(keys []string) error {
 	return nil
 }
 
-// reason returns the reason why a call failed.
+// reason returns the error of a call that failed.
 func (f Fence) reason(r Reply) error {
 	switch code, rest, _ := strings.Cut(r.Refusal, " "); code {
 	case staleToken:

@@ -172,8 +172,8 @@ func (f Found) certain() bool {
 	return len(f.holders) > 0
 }
 
-// outside returns the name of the owner whose field in a read-write lock has the given name. It
-// reverses inside. Redisson's owners have the same name in both places.
+// outside returns the name of an owner, given the field that stands for it in a read-write lock. It
+// is the inverse of inside. For Redisson's owners, both names are the same.
 func outside(field string) string {
 	colon := strings.LastIndexByte(field, ':')
 	number := field[colon+1:]
@@ -227,8 +227,9 @@ const (
 
 // A position is the point at which the next page of a list begins.
 type position struct {
-	kind   string // of keys; hashes come before sorted sets
-	cursor string // of SCAN
+	// kind is the kind of keys. A list visits hashes before sorted sets.
+	kind   string
+	cursor string // the cursor of SCAN
 	// master is the node of a cluster. A list visits the nodes in the order of their names.
 	master string
 }

@@ -69,14 +69,15 @@ type kind struct {
 	forced func(reply any) (backend.ForceReleaseResult, error)
 
 	// look asks about a lock. looked reads the replies, and reports whether they are certain. If
-	// they aren't, the key may not be a lock of the kind, or the lock may have been released but
-	// stay taken.
+	// they aren't, the key may not be a lock of the kind, or the lock may be one that stays taken
+	// after its release.
 	look   func(backend.LookRequest) []Command
 	looked func(backend.LookRequest, []Reply) (res backend.LookResult, certain bool, err error)
 
-	channel func(name string) string // for releases
+	channel func(name string) string // returns the channel for releases
 	decode  pubsub.Decoder
-	keys    func(name, owner string) []string // the steps' keys besides the name
+	// keys returns the steps' keys, except the name.
+	keys func(name, owner string) []string
 }
 
 // kinds lists all kinds of this package.
@@ -166,7 +167,7 @@ var kinds = [...]kind{
 	},
 }
 
-// kindOf returns the entry of a kind, or nil.
+// kindOf returns the entry for a kind of lock, or nil if there is none.
 func kindOf(k backend.Kind) *kind {
 	if int(k) < len(kinds) && kinds[k].acquire != nil {
 		return &kinds[k]

@@ -30,8 +30,8 @@ var (
 // These messages are published on a latch's channel.
 const (
 	latchOpenMessage = "0"
-	// latchSetMessage is also what Redisson publishes when it deletes a latch, which opens the
-	// latch.
+	// latchSetMessage means that the count was set. Redisson also sends it when it deletes a latch,
+	// which opens the latch.
 	latchSetMessage = "1"
 )
 
@@ -62,7 +62,7 @@ func (s *session) Latch(
 			r.Value = []any{int64(0), r.Value}
 		}
 	}
-	if strings.Contains(r.Refusal, "not an integer") { // from DECR, which changed nothing
+	if strings.Contains(r.Refusal, "not an integer") { // the error is from DECR, which changed nothing
 		return backend.LatchResult{}, errForeign
 	}
 	return parse(r, parseLatch)

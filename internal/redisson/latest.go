@@ -13,7 +13,7 @@ type latest struct {
 	until       time.Time
 }
 
-// is records an acquisition.
+// is records that the owner acquired the lock.
 func (l *latest) is(name, owner string, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -24,8 +24,9 @@ const (
 )
 
 // Channel returns the name of the channel on which releases of the named lock are published. It
-// puts braces around the lock's name, so that a cluster keeps both in the same slot. If the name
-// already contains a brace, Channel adds none, and the slots may differ: see checkSlots.
+// puts braces around the lock's name, so that a cluster keeps the lock and the channel in one slot.
+// If the name already contains a brace, Channel adds none, and the slots may differ: see
+// checkSlots.
 func Channel(name string) string {
 	return tagged(channelPrefix, name, "")
 }

@@ -134,7 +134,7 @@ func (d Dialect) ReleasePermits(req backend.ReleaseRequest) Call {
 	}
 }
 
-// KeepPermits releases permits, but they stay taken for a time. [ParseKeep] reads its reply. The
+// KeepPermits releases permits, but they stay taken for a time. [ParseKeep] reads its reply. A
 // reply that the owner holds nothing is reliable.
 func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
 	return Call{d.script(permitsReleaseKeepScript, shardedPermitsReleaseKeepScript),
@@ -143,7 +143,7 @@ func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
 }
 
 // RenewPermits renews up to a hundred holds, all with the lease of the first. [ParseRenewals] reads
-// its reply. The reply that a hold is gone is reliable. An error doesn't tell which of several
+// its reply. A reply that a hold is gone is reliable. An error doesn't tell which of several
 // holds caused it.
 func (d Dialect) RenewPermits(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 3*len(reqs)), []string{millis(reqs[0].Lease)}

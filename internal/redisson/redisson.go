@@ -64,8 +64,8 @@ type Call struct {
 	Args   []string
 }
 
-// call returns a call of a script. The first words are the keys, as many as keys says. The other
-// words are the arguments.
+// call returns a call of a script. The first words, whose number is keys, are its keys. The others
+// are its arguments.
 func call(script Script, keys int, words ...string) Call {
 	return Call{script, words[:keys:keys], words[keys:]}
 }

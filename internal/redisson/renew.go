@@ -64,7 +64,7 @@ func (s *session) RenewBatch(
 // choose returns the indexes of the requests that can be sent, and replaces their names and owners
 // with those in the store. It answers the other requests with an error.
 func (b *batch) choose(ctx context.Context) (chosen []int) {
-	var down error // down is the reason why the only server can't be reached, or nil.
+	var down error // the reason why the only server can't be reached, or nil
 	if !b.Cluster && len(b.reqs) > 0 {
 		down = b.Transport.Reach(ctx, b.Prefix+b.reqs[0].Name)
 	}
@@ -199,8 +199,8 @@ func (b *batch) apart(ctx context.Context, group []int) {
 	}
 }
 
-// runBatch runs scripts in one pipeline. It sends those that the server didn't know again, in
-// another pipeline.
+// runBatch runs scripts in one pipeline. If the server doesn't know some of them, it sends these
+// again in another pipeline.
 func (s *session) runBatch(ctx context.Context, calls []Call) []Reply {
 	return runAll(calls, func(cmds []Command) []Reply { return s.Transport.SendBatch(ctx, cmds) })
 }

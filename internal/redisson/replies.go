@@ -86,7 +86,7 @@ func ParseIsKept(reply any) (bool, error) {
 	return parseBool("is kept", reply)
 }
 
-// foreign is the reply of our scripts if the key isn't a lock of the kind.
+// foreign is the reply of our scripts if the key isn't a lock of the expected kind.
 var foreign any = int64(-1)
 
 // ParseForceRelease reads the reply to [ForceRelease].

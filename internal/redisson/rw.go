@@ -120,7 +120,7 @@ func (d Dialect) ReleaseRead(req backend.ReleaseRequest) Call {
 }
 
 // ReleaseWrite releases one hold, or removes the note of a waiting writer. [ParseRelease] reads its
-// reply. The reply that the owner holds nothing is reliable.
+// reply. A reply that the owner holds nothing is reliable.
 func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseScript, shardedWriteReleaseScript), 3,
 		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease),
@@ -129,7 +129,7 @@ func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
 
 // KeepWrite releases one hold as ReleaseWrite does, but the lock stays taken after the last
 // release. If its owner still reads, it stays taken at least until the lease of that read ends.
-// [ParseKeep] reads the reply. The reply that the owner holds nothing is reliable.
+// [ParseKeep] reads the reply. A reply that the owner holds nothing is reliable.
 func (d Dialect) KeepWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseKeepScript, shardedWriteReleaseKeepScript), 3,
 		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease),
@@ -137,7 +137,7 @@ func (d Dialect) KeepWrite(req backend.ReleaseRequest) Call {
 }
 
 // RenewReads renews up to a hundred reads, all with the lease of the first. [ParseRenewals] reads
-// its reply. The reply that a hold is gone is reliable. An error doesn't tell which of several
+// its reply. A reply that a hold is gone is reliable. An error doesn't tell which of several
 // reads caused it.
 func RenewReads(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 2*len(reqs)), []string{millis(reqs[0].Lease)}

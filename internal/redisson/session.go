@@ -11,7 +11,7 @@ import (
 
 // Options are the settings of a session.
 type Options struct {
-	Store      string // its name in errors
+	Store      string // the store's name in errors
 	Transport  Transport
 	Subscriber *pubsub.Subscriber
 	Cluster    bool // whether the transport leads to a cluster
@@ -34,7 +34,7 @@ func Open(o Options) backend.Session {
 // session is one client's access to the store.
 type session struct {
 	Options
-	probed atomic.Bool // see probe
+	probed atomic.Bool // set by probe
 	latest latest      // the plain lock acquired last
 	denied denials
 
@@ -168,8 +168,7 @@ func (s *session) noted(
 	return false
 }
 
-// attempt makes one attempt to acquire a lock. It returns the script's reply, both raw
-// and parsed.
+// attempt makes one attempt to acquire a lock. It returns the script's reply, both raw and parsed.
 func (s *session) attempt(
 	ctx context.Context, k *kind, req backend.AcquireRequest,
 ) (Reply, backend.AcquireResult, error) {

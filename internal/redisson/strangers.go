@@ -28,7 +28,7 @@ type strangers struct {
 type acquaintance struct {
 	refused time.Time // when the last attempt was refused
 	looked  time.Time
-	clients map[string]sighting // other than this one
+	clients map[string]sighting // clients other than this one
 }
 
 // A sighting records when a client was last seen holding a lock.
@@ -111,7 +111,7 @@ func (s *strangers) asks(owner string) {
 	defer s.mu.Unlock()
 	switch n := len(s.own); {
 	case n > 0 && s.own[(s.next+n-1)%n] == owner:
-		return // the owner noted last is the same
+		return // this owner was also recorded last
 	case n < mostOwn:
 		s.own = append(s.own, owner)
 	default:

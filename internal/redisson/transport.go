@@ -64,7 +64,7 @@ func (c Call) bySHA() Command { return Command{EvalSHA, c.Script.SHA1, c.Keys, c
 // that.
 func (c Call) byText() Command { return Command{Eval, c.Script.Text, c.Keys, c.Args} }
 
-// ask returns a command that changes nothing. Its first word is a key.
+// ask returns a command that changes nothing. The first of its words is a key.
 func ask(verb string, words ...string) Command {
 	return Command{Verb: verb, Keys: words[:1:1], Args: words[1:]}
 }
@@ -75,7 +75,7 @@ type Reply struct {
 	Value any
 	// Err is an error with its kind, or nil if Value is the answer.
 	Err error
-	// the text of the server's error reply
+	// Refusal is the text of the server's error reply, or "" if there was none.
 	Refusal string
 }
 

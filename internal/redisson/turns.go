@@ -22,7 +22,7 @@ type turns struct {
 	clients map[string]bool
 }
 
-// A line is what the session knows about one lock, with the subscribers of the lock.
+// A line holds what the session knows about one fair lock, and the subscribers of that lock.
 type line struct {
 	seen     observation // the last observation of the server's clock
 	hearings map[*hearing]bool

@@ -20,10 +20,10 @@ func (d Dialect) countWaiting(channel string, cluster bool) Command {
 var countWaitingScript = newScript(`return redis.call('pubsub', ARGV[1], KEYS[1]);`)
 
 // AddWaiting reads the reply to countWaiting, or the error in its place. It adds the number of
-// other waiting clients to the result of a release. At least least, and at most most, of the
-// counted connections are this client's own. In a cluster without sharded channels, clients may
-// listen at nodes other than the one that was asked. Then the count can show that clients wait, but
-// never that none do.
+// other waiting clients to the result of a release. Of the counted connections, between least and
+// most belong to this client. In a cluster without sharded channels, clients may listen at nodes
+// other than the one that was asked. Then the count can show that clients wait, but never that none
+// do.
 func (d Dialect) AddWaiting(
 	res *backend.ReleaseResult, reply any, err error, cluster bool, least, most int,
 ) {
