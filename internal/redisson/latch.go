@@ -62,7 +62,7 @@ func (s *session) Latch(
 			r.Value = []any{int64(0), r.Value}
 		}
 	}
-	if strings.Contains(r.Refusal, "not an integer") { // the error is from DECR, which changed nothing
+	if strings.Contains(r.Refusal, "not an integer") { // from DECR, which changed nothing
 		return backend.LatchResult{}, errForeign
 	}
 	return parse(r, parseLatch)
