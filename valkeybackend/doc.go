@@ -77,9 +77,10 @@
 // Valkey copies its data to replicas after it has answered. If a master dies, or is cut off, before
 // it has copied an acquisition, a replica that doesn't know the lock becomes the master. Then a
 // second owner can get the lock. With [WithReplicas], a lock counts as acquired only when a number
-// of replicas have it. That makes a second owner less likely, but not impossible. It doesn't apply
-// to renewals, so a lock that is held for longer than its lease may expire too early on a new
-// master. If there must never be two owners, whatever fails, use a consensus store, such as etcd.
+// of replicas have it. That makes a second owner less likely, but not impossible. The option
+// doesn't apply to renewals, so a lock that is held for longer than its lease may expire too early
+// on a new master. If there must never be two owners, whatever fails, use a consensus store, such
+// as etcd.
 //
 // During a failover, attempts to lock, renewals and the last unlock fail, and are repeated. The
 // failover must end within a lease (30 s by default). Otherwise the held locks are lost. A client
