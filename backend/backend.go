@@ -390,7 +390,8 @@ type LookResult struct {
 	// Remaining is the time until the last hold expires. It is 0 if there is no hold, and negative
 	// if a hold never expires.
 	Remaining time.Duration
-	// Available is the number of the limit's permits that are free. It is never negative.
+	// Available is the number of permits that are free under the request's limit. It is never
+	// negative.
 	Available int
 
 	// Kept reports whether the lock was released but stays taken: see [ReleaseRequest].Keep. If so,

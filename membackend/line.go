@@ -17,7 +17,7 @@ const (
 	longestGrant = 16 * grantLease
 )
 
-// place is the place of an owner that waits for a Fair lock.
+// place is the place of an owner in the line for a Fair lock.
 type place struct {
 	owner string
 	// s is the session that last asked for the place. It is notified when the owner gets the lock.

@@ -51,16 +51,16 @@ type Sender[C, R any] struct {
 	flights int
 	// overdue is the number of flights that were still sending when their round ended.
 	overdue int
-	// round is the number of the current round, which ends when all its flights are overdue.
+	// round is the number of the current round. A new round begins when all flights become overdue.
 	round int
 	// yielding is the number of flights that will look for more parcels in a moment.
 	yielding int
-	waiting  []*parcel[C, R] // parcels that wait for a flight
+	waiting  []*parcel[C, R] // parcels that wait to be sent
 	// awaited is the number of parcels that letCome waits for, or 0. When that many are waiting,
 	// back is closed.
 	awaited int
 	back    chan struct{} // closed when awaited parcels wait
-	// taken is how many times a flight has taken the waiting parcels.
+	// taken counts how many times a flight has taken the waiting parcels to send them.
 	taken int
 	// watched reports whether a call of late is scheduled.
 	watched bool
@@ -84,7 +84,7 @@ type batch[C, R any] struct {
 	// context that end cancels.
 	ctx     context.Context
 	parcels []*parcel[C, R]
-	// round is the round in which the batch's flight is counted.
+	// round is the round that counts the goroutine which sends the batch: see Sender.
 	round int
 	// stay is the number of callers that still wait. It is guarded by Sender.mu.
 	stay int
@@ -140,8 +140,7 @@ func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
 	return results, nil
 }
 
-// enqueue adds a parcel to those that wait, and starts a flight for it if necessary. A flight is a
-// goroutine that runs fly.
+// enqueue adds a parcel to those that wait, and starts a goroutine to send it if necessary.
 func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +153,8 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	}
 }
 
-// start starts a flight, unless there are enough. The caller must hold s.mu.
+// start starts a flight, which is a goroutine that sends waiting parcels, unless there are enough.
+// The caller must hold s.mu.
 func (s *Sender[C, R]) start() {
 	if s.flights < s.most {
 		s.flights++
@@ -174,9 +174,9 @@ func (s *Sender[C, R]) watch() {
 	time.AfterFunc(patience, func() { s.late(taken) })
 }
 
-// late runs some time after watch. If parcels wait, it starts a flight for them, unless there are
-// enough. If no flight has taken a parcel since watch, late assumes that all flights are stuck.
-// They become overdue, and no longer count.
+// late runs some time after it was scheduled by watch. If parcels wait, it starts a goroutine that
+// sends them, called a flight, unless there are enough. If no flight has taken a parcel since
+// watch, late assumes that all flights are stuck. They become overdue, and no longer count.
 func (s *Sender[C, R]) late(taken int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,8 +215,8 @@ func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool
 	return backend.Unknown, true
 }
 
-// fly sends waiting parcels until there are none. It is called with the round in which the flight
-// was counted.
+// fly sends waiting parcels until there are none. The calling goroutine was counted in the given
+// round.
 func (s *Sender[C, R]) fly(round int) {
 	for {
 		b := s.next(round)
@@ -229,8 +229,8 @@ func (s *Sender[C, R]) fly(round int) {
 	}
 }
 
-// next returns the waiting parcels as a batch. If no parcels wait, or there are enough other
-// flights, it returns nil, and the calling flight ends.
+// next returns the waiting parcels as a batch. If no parcels wait, or enough other goroutines send
+// batches, it returns nil, and the calling goroutine ends.
 func (s *Sender[C, R]) next(round int) *batch[C, R] {
 	s.mu.Lock()
 	defer s.mu.Unlock()

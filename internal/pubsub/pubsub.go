@@ -199,7 +199,7 @@ const (
 	leaving
 )
 
-// become sets the state.
+// become sets the state of the channel, and counts the change.
 func (ch *channel) become(st state) {
 	ch.state = st
 	ch.changes++

@@ -57,7 +57,8 @@ const (
 	EvalSHA = "EVALSHA"
 )
 
-// bySHA returns the command that runs a script by its hash, if the server knows it.
+// bySHA returns the command that runs a script by its hash. It works only if the server knows the
+// script.
 func (c Call) bySHA() Command { return Command{EvalSHA, c.Script.SHA1, c.Keys, c.Args} }
 
 // byText returns the command that runs a script by its text. The server knows the script after

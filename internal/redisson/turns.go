@@ -179,7 +179,8 @@ func (s *session) listenInLine(
 	return h, nil
 }
 
-// hearOf listens on the grant channels of the clients of owners, if the lock has subscribers.
+// hearOf listens on the grant channels of the owners' clients, on which the clients learn that an
+// owner was given the lock. If the lock has no subscribers, hearOf only records the clients.
 func (s *session) hearOf(ctx context.Context, name string, owners ...string) error {
 	for _, client := range s.turns.unheard(name, s.Dialect.grants(name), owners) {
 		if err := s.hear(ctx, name, client); err != nil {
@@ -189,7 +190,7 @@ func (s *session) hearOf(ctx context.Context, name string, owners ...string) err
 	return nil
 }
 
-// hear listens on a client's grant channel.
+// hear listens on a client's grant channel: see Dialect.grants.
 func (s *session) hear(ctx context.Context, name, client string) error {
 	channel := s.Dialect.grants(name) + client
 	sub, err := s.Subscriber.Listen(ctx, channel, s.granted, func() { s.missed(name) },
@@ -265,7 +266,7 @@ func (s *session) changed(name, channel string, broken error) {
 	}
 }
 
-// outOfLine returns the name of a fair lock's owner outside of this package.
+// outOfLine is the inverse of inLine.
 func outOfLine(owner string) string { return strings.TrimSuffix(owner, fairSuffix) }
 
 // join adds a subscriber. It returns the clients on whose grant channels the session doesn't listen
@@ -359,8 +360,8 @@ func (t *turns) unheard(name, prefix string, owners []string) (clients []string)
 	return clients
 }
 
-// deaf returns the owners on whose turn channels the session doesn't listen. If the lock has no
-// subscribers, it returns none.
+// deaf returns the owners on whose turn channels the session doesn't listen: see turnChannel. If
+// the lock has no subscribers, it returns none.
 func (t *turns) deaf(name string, owners []string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -390,7 +391,8 @@ func (t *turns) keep(
 	}
 }
 
-// over ends the subscription to an owner's turn channel, since the owner no longer waits.
+// over ends the subscription to an owner's turn channel, since the owner no longer waits: see
+// turnChannel.
 func (t *turns) over(name, owner string) {
 	t.mu.Lock()
 	var sub backend.Subscription
