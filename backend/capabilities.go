@@ -1,19 +1,19 @@
 package backend
 
-// Capabilities are the optional features of a session. A nil or zero field is a capability that the
-// session lacks. Each field's comment describes what happens then.
+// Capabilities are the optional features of a session. A session lacks every capability whose field
+// is nil or zero. The comment of each field describes what happens then.
 type Capabilities struct {
-	// Notifier notifies waiters that a lock has become free. Without it waiters poll.
+	// Notifier notifies waiters that a lock has become free. Without it, waiters poll.
 	Notifier Notifier
 
-	// BatchRenewer and Batcher carry out many steps in few requests. Without them each step is a
-	// separate call. They are two capabilities because some stores can combine only renewals, which
-	// are often cheap to combine, and which every program sends in large numbers.
+	// BatchRenewer and Batcher carry out many steps in few requests. Without them, each step is a
+	// separate call. They are two capabilities because some stores can combine only renewals.
+	// Renewals are often cheap to combine, and every program sends many of them.
 	BatchRenewer BatchRenewer
 	Batcher      Batcher
 
 	// Inspector and Lister are for operators. An Inspector names the holders of a lock, and a
-	// Lister lists the locks. Without them operators can't inspect or list locks.
+	// Lister lists the locks. Without them, operators can't do either.
 	Inspector Inspector
 	Lister    Lister
 
@@ -24,34 +24,33 @@ type Capabilities struct {
 	// Steps describes how steps behave when their context ends.
 	Steps Steps
 
-	// Settle, if not nil, waits for requests that are still under way although their steps have
+	// Settle, if not nil, waits for requests that are still under way after their steps have
 	// returned. It is called once, after Close. The caller may stop waiting for it.
 	Settle func()
 
-	// WhyNot, if not nil, returns the reason why the store doesn't support a kind that its [Limits]
-	// don't declare, as text that can follow a colon, or "". Give a reason for a kind that the
-	// store can't support, not for one that isn't implemented yet.
+	// WhyNot, if not nil, returns why the store doesn't support a kind that its [Limits] don't
+	// declare. The text can follow a colon, and may be empty. It is for kinds that the store can't
+	// support, not for kinds that aren't implemented yet.
 	WhyNot func(Kind) string
 }
 
 // Steps describes how a session's steps behave when their context ends.
 type Steps uint8
 
-// The ways in which steps react to the end of their context. They determine whether a caller can
-// stop waiting for a step.
+// These values describe what a step does when its context ends. They determine whether its caller
+// can stop waiting for it.
 const (
-	// StepsMayHang means that steps may return late, or never. Each is called in a new goroutine,
-	// for which the caller needn't wait.
+	// StepsMayHang means that steps may return long after their context has ended, or never. Each
+	// step is called in a new goroutine, and the caller need not wait for it.
 	StepsMayHang Steps = iota
 
-	// StepsReturn means that steps return as soon as their context ends. If the request may still
-	// be under way then, the error is of kind [Unknown]. The same applies to batches. Steps are
-	// called in the caller's goroutine.
+	// StepsReturn means that steps and batches return as soon as their context ends. If a request
+	// may still be under way then, the error is of kind [Unknown]. Steps are called in the caller's
+	// goroutine.
 	StepsReturn
 
-	// StepsNeverWait means that steps don't wait for another process or for anything else, as with
-	// a store in the memory of this process. Steps are called in the caller's goroutine, which
-	// always waits for them.
+	// StepsNeverWait means that steps don't wait for anything outside this process, as with a store
+	// in memory. Steps are called in the caller's goroutine, which always waits for them.
 	StepsNeverWait
 )
 
@@ -59,8 +58,8 @@ const (
 // field of [Capabilities] that isn't an interface, or if it wraps another session. A wrapper loses
 // the capabilities that it doesn't pass on.
 //
-// A wrapper passes all of them on if it returns [CapabilitiesOf] of the other session. Then calls
-// of these capabilities bypass the wrapper. To intercept them, the wrapper must replace each
+// To pass all of them on, a wrapper returns [CapabilitiesOf] of the wrapped session. Calls through
+// these capabilities then bypass the wrapper. To intercept them, the wrapper must replace each
 // capability that isn't nil with its own.
 type Capable interface {
 	Session

@@ -5,12 +5,12 @@
 // that the store has. Then run the contract suite on it: see package
 // [github.com/seed951563bd/distsync/contract].
 //
-// A store needs only five atomic steps: to acquire, release, renew, force-release and look at a
-// lock. A hold ends when its lease expires on the store's own clock. Re-entry, renewals, the order
-// of waiters and lost replies are handled in dlock, once for every store.
+// A store needs only five atomic operations, called steps: acquire, release, renew, force-release
+// and look. A hold ends when its lease expires on the store's own clock. Re-entry, renewals, the
+// order of waiters and lost replies are handled in dlock, once for every store.
 //
 // The store knows a lock by its name, and its holder by an opaque string, the owner. For each name
-// it keeps at most one owner, the number of that owner's holds, and when they end:
+// it keeps at most one owner, the number of that owner's holds, and the time when they end:
 //
 //	Acquire: free, or held by the same owner     count + 1, expires after the lease
 //	Acquire: held by another                     unchanged; says how long it lasts
@@ -24,30 +24,29 @@
 //	ForceRelease                                 free; waiters are woken if it was held
 //	the lease runs out                           free; waking waiters is optional
 //
-// That is a plain lock, [Exclusive]. A store needs no other kind. Clients use Keep only if the
-// store sets Limits.Keeps. Such a store can also keep the locks of its other kinds below taken,
-// except [Read].
+// The table describes a plain lock, of kind [Exclusive]. A store need not support any other kind.
+// Clients use Keep only if the store sets Limits.Keeps. Such a store can also keep the locks of its
+// other kinds below taken, except [Read].
 //
 // # Kinds of lock
 //
-// A store declares its other kinds in its [Limits]. So a store that doesn't support a kind, or is
-// older than that kind, needs no change. Every request names its kind. If the store doesn't declare
-// that kind, the step fails at once with [UnknownKind], and [Capabilities].WhyNot says why.
+// A store declares its other kinds in its [Limits]. So a store that doesn't support a new kind
+// needs no change. Every request names its kind. If the store doesn't declare that kind, the step
+// fails at once with [UnknownKind], and [Capabilities].WhyNot says why.
 //
-// A [Fenced] lock is an Exclusive lock with fencing tokens. The table above also applies to it, and
-// under one name both are the same lock. The store also keeps a number for each name, and keeps it
-// when the lock is free:
+// A [Fenced] lock is an Exclusive lock with fencing tokens. The table above also applies to it. A
+// Fenced lock and an Exclusive lock of the same name are one lock. The store also keeps a number
+// for each name, and keeps it when the lock is free:
 //
 //	Acquire: free                                the number grows, and is the hold's Token
 //	Acquire: held by the same owner              Token is that of the hold
 //	everything else                              the number stays, also when the lease runs out
 //
 // A read-write lock has the sides [Read] and [Write]. For each name the store keeps the readers,
-// each with an end of its own, and at most one writer, with a count and an end. For each waiting
-// writer it keeps a note, with the time when the writer began to wait, and the time when the note
-// ends. See [AcquireRequest].Waited and Place. Ends only move later: if the hold already lasts
-// longer than the new lease, its end stays. A note is "older" if it hasn't ended, and its owner has
-// waited longer than the request's owner:
+// each with its own end, and at most one writer, with a count and an end. For each waiting writer
+// it keeps a note, with the time when the writer began to wait, and the time when the note ends.
+// See [AcquireRequest].Waited and Place. An end never moves to an earlier time. A note is "older"
+// if it hasn't ended, and its owner has waited longer than the request's owner:
 //
 //	Acquire Read:  the owner reads, or writes     reads, even if others wait
 //	Acquire Read:  another writes                 unchanged; says how long that lasts
@@ -77,9 +76,9 @@
 // must not keep out an owner that would otherwise get the lock.
 //
 // A [Fair] lock is an Exclusive lock with a line of waiters. Each waiter has a place, which ends
-// unless it is kept. The first table applies to a Fair lock, except for what follows, and the
-// store's session is a [Liner]. "First" is the head of the line. At the end of each step that finds
-// the lock free, or frees it, the first in line gets it:
+// unless it is kept. The store's session must be a [Liner]. The first table applies to a Fair lock,
+// with the changes below. "First" is the head of the line. At the end of each step that finds the
+// lock free, or frees it, the first in line gets it:
 //
 //	Acquire: free, the owner first or nobody in line  held, count 1; the owner's place is gone
 //	Acquire: the owner's, Reentry                     count + 1
@@ -158,11 +157,11 @@
 // # Locks without leases
 //
 // A lock that lasts as long as a connection doesn't fit this interface. PostgreSQL's advisory locks
-// are an example. Such a lock has no lease. A holder that hangs keeps it as long as the connection
-// lasts. A holder whose connection breaks loses it at that moment, without being told. The
-// connection is its owner. So with a connection pool, the next statement may have another owner. If
-// a reply is lost, nobody can release the lock that may have been acquired. Other clients can't
-// look at it or force its release. Use a row with an owner, a count and an end instead.
+// are an example. Such a lock has no lease. If its holder hangs, it stays locked as long as the
+// connection lasts. If the connection breaks, the holder loses the lock at once, without being
+// told. The owner is the connection, so with a connection pool, the next statement may have another
+// owner. If a reply is lost, nobody can release the lock that may have been acquired. Other clients
+// can't look at it or force its release. Instead, use a row with an owner, a count and an end.
 //
 // # Further capabilities
 //

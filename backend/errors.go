@@ -5,21 +5,20 @@ import (
 	"fmt"
 )
 
-// ErrConflict is wrapped by the error of a step if the lock's name belongs to a lock of another
-// kind, or to something that isn't a lock. Such an error is of kind [Refused], and nothing was
-// changed.
+// ErrConflict is wrapped by the error of a step if the lock's name is in use for another kind of
+// lock, or for something that isn't a lock. Such an error is of kind [Refused], and the step
+// changed nothing.
 var ErrConflict = errors.New(
 	"the name is in use for another kind of lock, or for data that isn't a lock")
 
-// ErrLost means that a former holder no longer holds the lock. It is wrapped by the error of a
-// write that is refused because a later holder has a larger fencing token.
+// ErrLost means that the caller no longer holds the lock. The error of a write wraps it if the
+// write was refused because a later holder has a larger fencing token.
 var ErrLost = errors.New("lost")
 
-// Errors about the number of permits. A step that returns one of them is of kind [Refused], and has
-// changed nothing.
+// Errors about the number of permits. The error of a step that wraps one of them is of kind
+// [Refused], and the step changed nothing.
 var (
-	// ErrNoLimit means that a request for permits has no limit, and that the store doesn't know
-	// one.
+	// ErrNoLimit means that a request for permits states no limit, and the store doesn't know one.
 	ErrNoLimit = errors.New("the number of permits is not known")
 
 	// ErrTooMany means that a request asks for more permits than exist, so it can never succeed.
@@ -40,12 +39,12 @@ type ErrorKind uint8
 
 // The kinds of error. When in doubt, a backend must choose Unknown, which is always safe.
 const (
-	// Unknown means that the step may have been carried out, or may yet be. Examples are timeouts,
-	// connections that broke after the request was written, errors in the middle of a script, and
-	// errors of a commit, unless the store says that it rolled back.
+	// Unknown means that the step may have been carried out, or may still be. Examples are
+	// timeouts, connections that broke after the request was written, errors in the middle of a
+	// script, and errors of a commit, unless the store says that it rolled back.
 	Unknown ErrorKind = iota
 
-	// Retry means that the step was not carried out and never will be, but that a repetition may
+	// Retry means that the step was not carried out and never will be, but that trying again may
 	// succeed. Examples are a failed connection, a store that is loading, and a store without a
 	// leader.
 	Retry
@@ -59,7 +58,8 @@ const (
 // Error is the error of a step, together with its kind.
 type Error struct {
 	Kind ErrorKind
-	Err  error // what happened, in the store's own words; never nil
+	// Err is the error in the store's own words. It is never nil.
+	Err error
 }
 
 // Error returns the text of the wrapped error.
@@ -68,7 +68,7 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns the wrapped error.
 func (e *Error) Unwrap() error { return e.Err }
 
-// KindOf returns the kind of err: that of the first [*Error] in its tree, or [Unknown].
+// KindOf returns the kind of the first [*Error] in err's tree, or [Unknown] if there is none.
 func KindOf(err error) ErrorKind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind

@@ -3,23 +3,24 @@ package backend
 import "context"
 
 // Latcher is an optional interface of a [Session] whose store has count-down latches. A latch has a
-// name and a count. A latch without a count is open. The count has no lease: it stays until it is
-// zero.
+// name and a count, and is open while it has no count. A count has no lease: it stays until it
+// reaches zero.
 //
-// If the session is a [Notifier], waiters subscribe with the kind [Latch]. They are woken when the
-// latch opens. Apart from that, the rules for locks apply.
+// If the session is also a [Notifier], waiters subscribe with the kind [Latch], and are woken when
+// the latch opens. Otherwise the rules for locks apply to latches as well.
 type Latcher interface {
-	// Latch carries out one atomic step, like those of a Session. If the name belongs to something
-	// other than a latch, and the store can tell, Latch fails with [ErrConflict] and changes
-	// nothing.
+	// Latch carries out one atomic step of a latch, under the same rules as the steps of a Session.
+	// If the name belongs to something other than a latch, and the store can tell, Latch fails with
+	// [ErrConflict] and changes nothing.
 	Latch(ctx context.Context, req LatchRequest) (LatchResult, error)
 }
 
 // LatchRequest is a request for a step of a latch.
 type LatchRequest struct {
-	Step  LatchStep
-	Name  string
-	Count int64 // for SetLatch: positive
+	Step LatchStep
+	Name string
+	// Count is the new count for SetLatch. It is positive.
+	Count int64
 }
 
 // LatchStep is a step of a latch.
@@ -30,17 +31,18 @@ const (
 	// LookAtLatch changes nothing.
 	LookAtLatch LatchStep = iota
 
-	// SetLatch sets the count of a latch that has none. It changes nothing if the latch already has
-	// one.
+	// SetLatch sets the count of a latch that has none. Otherwise it changes nothing.
 	SetLatch
 
-	// CountDown decrements the count, and wakes the waiters if it reaches zero. It changes nothing
-	// if the latch is open.
+	// CountDown decrements the count, and wakes the waiters if the count reaches zero. If the latch
+	// is open, it changes nothing.
 	CountDown
 )
 
 // LatchResult is the answer to a [LatchRequest].
 type LatchResult struct {
-	Count int64 // count after the step; 0 if the latch is open
-	Set   bool  // SetLatch has set the count
+	// Count is the count after the step, or 0 if the latch is open.
+	Count int64
+	// Set reports whether SetLatch has set the count.
+	Set bool
 }

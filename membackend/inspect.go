@@ -53,7 +53,8 @@ func (o *object) inspect(name string, now time.Time) backend.Inspection {
 	return i
 }
 
-// sharers returns the readers, or the owners of permits, sorted by owner, up to most of them.
+// sharers returns the readers, or the owners of permits, sorted by owner. If there are more than
+// most, it returns only most of them.
 func (o *object) sharers(most int, now time.Time) (sharers []backend.Holder) {
 	for owner, expires := range o.readers {
 		if len(sharers) == most {
@@ -76,17 +77,17 @@ func (o *object) sharers(most int, now time.Time) (sharers []backend.Holder) {
 	return sharers
 }
 
-// listing holds the names that a session found for the first page of a list, so that later pages
-// needn't look at every lock again. A listing is immutable.
+// listing holds the names that a session found for the first page of a list. Later pages use it
+// instead of looking at every lock again. A listing is immutable.
 type listing struct {
 	prefix string
 	names  []string // sorted
 }
 
-// List implements [backend.Lister]. The first page of a list looks at all locks of the store, a few
-// at a time, and the session keeps their names. A later page also looks at all locks if another
-// list has begun in between. The session keeps the names until the last page, the next list or
-// Close. The locks are sorted by name, and Next is the last name of a page.
+// List implements [backend.Lister]. For the first page of a list, it looks at all locks of the
+// store, a few at a time, and the session keeps their names until the last page, the next list or
+// Close. If another list has begun in the meantime, a later page also looks at all locks. The locks
+// are sorted by name, and Next is the last name of a page.
 func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 	l, err := s.listing(ctx, req)
 	if err != nil {
@@ -134,7 +135,7 @@ func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listin
 	l, seen := &listing{prefix: req.Prefix}, 0
 	for name, o := range b.objects {
 		if seen++; seen%listStep == 0 {
-			// the loop still finds each name that stays in the map, and only once
+			// The loop still finds each name that stays in the map, and only once.
 			b.mu.Unlock()
 			b.mu.Lock()
 			if err := s.check(ctx, backend.Exclusive); err != nil {
@@ -155,6 +156,6 @@ func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listin
 	return l, nil
 }
 
-// listStep is the number of locks that a list looks at, in some 50 µs, before it briefly unlocks
-// the mutex.
+// listStep is the number of locks that a list looks at before it briefly unlocks the mutex. This
+// many locks take some 50 µs.
 const listStep = 1000

@@ -8,20 +8,23 @@ import (
 )
 
 const (
-	// grantLease is the lease of a lock that is given to the first in line. A dead waiter delays
-	// the others by no more than that.
+	// grantLease is the lease of a lock that is given to the first in line. It bounds how long a
+	// dead waiter delays the others.
 	grantLease = time.Second
 
-	// longestGrant is the longest such lease, for a waiter that heard of an earlier grant too late.
+	// longestGrant is the maximum lease of a lock that is given to the first in line. The lease is
+	// longer than grantLease if that waiter learned of an earlier grant too late.
 	longestGrant = 16 * grantLease
 )
 
-// place is the place of an owner that waits for a Fair lock.
+// place is the place of an owner in the line for a Fair lock.
 type place struct {
-	owner   string
-	s       *session // the session that last asked for the place, and is notified of the grant
+	owner string
+	// s is the session that last asked for the place. It is notified when the owner gets the lock.
+	s       *session
 	expires time.Time
-	longer  time.Duration // added to grantLease when the lock is given
+	// longer is added to grantLease when the owner gets the lock.
+	longer time.Duration
 }
 
 // inLine returns the index of the owner's place, or -1.
@@ -41,8 +44,8 @@ func (o *object) leave(owner string) {
 	}
 }
 
-// settle gives the lock, if it is free, to the first in line. It returns that owner's place, and
-// reports whether the lock was granted.
+// settle gives the lock to the first in line if the lock is free. It returns that owner's place,
+// and whether the lock was given.
 func (o *object) settle(now time.Time) (first place, granted bool) {
 	if len(o.line) == 0 || !o.free() {
 		return place{}, false
@@ -77,7 +80,7 @@ func (o *object) acquireFair(
 	return res
 }
 
-// stand extends the owner's place in line, or adds one at the end.
+// stand extends the owner's place in line. If the owner has none, stand adds one at the end.
 func (o *object) stand(owner string, s *session, until time.Time) {
 	if i := o.inLine(owner); i >= 0 {
 		o.line[i].s, o.line[i].expires = s, later(o.line[i].expires, until)
@@ -86,8 +89,9 @@ func (o *object) stand(owner string, s *session, until time.Time) {
 	o.line = append(o.line, place{owner: owner, s: s, expires: until})
 }
 
-// comeBack is like stand, but for an owner that heard of a grant too late. If the owner isn't in
-// line, it goes to the front. Its next grant lasts longer if it asks for a long place.
+// comeBack is like stand, but for an owner that learned too late that it had been given the lock.
+// If the owner isn't in line, it goes to the front. If it asks for a long place, it will get the
+// lock for longer next time.
 func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Duration) {
 	i := o.inLine(owner)
 	if i < 0 {
@@ -97,8 +101,8 @@ func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Du
 	o.line[i].longer = min(max(lasts-3*grantLease, 0), longestGrant-grantLease)
 }
 
-// keepPlaces keeps the places of a session's owners. Owners that have lost their places return to
-// the front of the line.
+// keepPlaces extends the places in line of a session's owners. Owners that have lost their places
+// return to the front of the line.
 func (o *object) keepPlaces(owners []string, s *session, until time.Time) {
 	kept := make(map[string]bool, len(owners))
 	for _, owner := range owners {

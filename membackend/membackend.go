@@ -1,18 +1,18 @@
 // Package membackend keeps distributed locks of all kinds in the memory of this process. It is
-// meant for tests, and for programs that run in one process now and in several later. Tests compare
-// the other backends with it.
+// meant for tests, and for programs that run in one process now and in several later. It is also
+// the reference that tests compare the other backends with.
 //
 //	client := dlock.New(membackend.New())
 //	defer client.Close()
 //
 //	err := client.Locker("orders:42").Do(ctx, ship)
 //
-// Clients of one [Backend] exclude each other, as processes with a common store do. Clients of
+// Clients of one [Backend] exclude each other, like processes with a common store. Clients of
 // different Backends are independent. A Backend forgets the limit of a semaphore once all its
 // permits are free.
 //
 // Leases follow this process's clock. If the Backend is created inside a testing/synctest bubble,
-// they follow the bubble's virtual time.
+// leases follow the bubble's virtual time.
 package membackend
 
 import (
@@ -37,11 +37,14 @@ type Backend struct {
 	token   uint64                                // the last fencing token
 	latches latches
 
-	// One timer serves all objects. It starts a sweep, which removes expired holds and places. Each
-	// step also does so for its own object. A sweep works in batches, and unlocks mu between them.
-	timer    *time.Timer
-	due      time.Time // when timer fires; zero if it isn't running
-	sweeping bool      // if set, due is the first expiry among the changes since the sweep began
+	// One timer serves all objects. It starts a sweep, which removes expired holds and places from
+	// all objects. Each step also removes those of its own object. A sweep works in batches, and
+	// unlocks mu between them.
+	timer *time.Timer
+	// due is when timer fires, or zero if the timer isn't running. During a sweep, due is the first
+	// expiry among the changes since the sweep began.
+	due      time.Time
+	sweeping bool // a sweep is running
 }
 
 // kinds is the set of kinds of lock that the store supports.
@@ -68,9 +71,9 @@ func (b *Backend) Open() backend.Session {
 // Limits implements [backend.Backend]. The store supports all kinds of lock, and any lease.
 func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds, Keeps: true} }
 
-// Wipe discards all locks and all places in line, like a server that restarts without its data. The
-// holders aren't notified: their clients notice the loss at the next renewal. Waiters try again at
-// once, as after a reconnection. Fencing tokens keep growing, as with Redis.
+// Wipe discards all locks and all places in line, like a server that restarts without its data. It
+// doesn't notify the holders, whose clients notice the loss at the next renewal. Waiters try again
+// at once, as after a reconnection. Fencing tokens keep growing, as with Redis.
 func (b *Backend) Wipe() {
 	var n news
 	defer n.tell()
@@ -86,7 +89,8 @@ func (b *Backend) Wipe() {
 	}
 }
 
-// object returns the object of a name. The caller must hold b.mu.
+// object returns the object of a name, without what has expired. It returns an error if the name is
+// in use for an incompatible kind. The caller must hold b.mu.
 func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, error) {
 	o := b.objects[name]
 	o.prune(now)
@@ -105,10 +109,10 @@ func (b *Backend) put(name string, o object) {
 	b.objects[name] = o
 }
 
-// finish completes a step. It gives the lock, if it is free, to the first in line, and stores the
-// name's object. If the step created or extended a part of the object, due is when that part
-// expires. Otherwise due is zero. The caller must hold b.mu, and must unlock it before it reports
-// the news.
+// finish completes a step. It gives the lock to the first in line if it is free, and stores the
+// object of the name. If the step created or extended a part of the object, due is when that part
+// expires. Otherwise due is zero. finish adds the wake-ups to n. The caller must hold b.mu, and
+// must unlock it before calling n.tell.
 func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (granted bool) {
 	first, granted := o.settle(now)
 	if granted {
@@ -128,7 +132,7 @@ func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (g
 func (b *Backend) sweepAt(due, now time.Time) {
 	b.due = due
 	switch {
-	case b.sweeping: // the sweep sets the timer at its end
+	case b.sweeping: // the sweep sets the timer when it is done
 	case b.timer == nil:
 		b.timer = time.AfterFunc(due.Sub(now), b.sweep)
 	default:
@@ -136,12 +140,12 @@ func (b *Backend) sweepAt(due, now time.Time) {
 	}
 }
 
-// portion is the number of objects that a sweep looks at before it briefly unlocks the mutex. A
-// portion takes some 0.3 ms if all its objects have expired.
+// portion is the number of objects that a sweep looks at before it briefly unlocks the mutex. If
+// all of them have expired, that takes some 0.3 ms.
 const portion = 1000
 
-// sweep removes expired holds and places, so that owners that never come back leave nothing behind.
-// It gives each lock that became free to the first in line.
+// sweep removes expired holds and places. Otherwise owners that never come back would leave them
+// behind. If a lock becomes free, sweep gives it to the first in line.
 func (b *Backend) sweep() {
 	var n news
 	b.mu.Lock()
@@ -150,19 +154,20 @@ func (b *Backend) sweep() {
 		return
 	}
 	b.sweeping = true
-	b.due = time.Time{} // from here on, the first expiry among later changes
+	// From here on, due is the first expiry among later changes.
+	b.due = time.Time{}
 	now := time.Now()
 	var next time.Time
 	seen := 0
-	// The loop may miss locks that are added or changed meanwhile, but the steps that add or change
-	// them set b.due.
+	// The loop may miss locks that are added or changed while mu is unlocked, but the steps that do
+	// so set b.due.
 	for name, o := range b.objects {
 		pruned := o.prune(now)
 		first, granted := o.settle(now)
 		if granted {
 			n.grant(b.subs[name], first, now)
 		}
-		if pruned || granted || o.empty() { // a Look may have emptied its maps before
+		if pruned || granted || o.empty() { // a Look may have pruned it before
 			b.put(name, o)
 		}
 		if first, ok := o.next(); ok && (next.IsZero() || first.Before(next)) {
@@ -183,8 +188,8 @@ func (b *Backend) sweep() {
 	n.tell()
 }
 
-// sweepAgain sets the timer after a sweep to the next expiry, if any object is left. The caller
-// must hold b.mu.
+// sweepAgain sets the timer for the next sweep, if any object is left. next is the first expiry
+// among the objects that the sweep saw. The caller must hold b.mu.
 func (b *Backend) sweepAgain(next, now time.Time) {
 	if len(b.objects) == 0 {
 		b.objects = make(map[string]object) // since a map never shrinks
@@ -194,8 +199,8 @@ func (b *Backend) sweepAgain(next, now time.Time) {
 	if next.IsZero() || !b.due.IsZero() && b.due.Before(next) {
 		next = b.due
 	}
-	// A sweep takes some 50 ns per object. If leases expire one after the other, this pause limits
-	// sweeps to 1 % of the time.
+	// A sweep takes some 50 ns per object. This minimum pause limits sweeps to 1 % of the time,
+	// even if leases expire one after the other.
 	if earliest := now.Add(time.Duration(len(b.objects)) * 5 * time.Microsecond); next.Before(
 		earliest) {
 		next = earliest
@@ -222,13 +227,13 @@ func (b *Backend) watching(name string) []*subscription {
 type session struct {
 	b      *Backend
 	subs   map[*subscription]struct{}
-	list   *listing // of a list that has further pages, or nil
+	list   *listing // the names of a list that has further pages, or nil
 	closed bool
 }
 
 var errClosed = errors.New("the session is closed")
 
-// refused wraps the error of a step that has changed nothing.
+// refused returns the error of a step that failed with err and changed nothing.
 func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("membackend: %w", err)}
 }
@@ -297,7 +302,7 @@ func (s *session) Acquire(
 			res.Token = b.number(&o.alone)
 		}
 		due = now.Add(req.Lease)
-	case req.Place > 0: // a note, or a place
+	case req.Place > 0: // when the note or the place expires
 		due = now.Add(req.Place)
 	}
 	b.finish(req.Name, &o, due, now, &n)
@@ -307,8 +312,8 @@ func (s *session) Acquire(
 	return res, nil
 }
 
-// number returns the token of a hold, after assigning it the next one if it has none. The caller
-// must hold b.mu.
+// number returns the fencing token of a hold. If the hold has none, number assigns it the next one.
+// The caller must hold b.mu.
 func (b *Backend) number(h *hold) uint64 {
 	if h.token == 0 {
 		b.token++
@@ -317,7 +322,7 @@ func (b *Backend) number(h *hold) uint64 {
 	return h.token
 }
 
-// waiting returns the number of sessions other than s among the waiters.
+// waiting returns how many sessions other than s the waiters belong to.
 func (s *session) waiting(waiters []*subscription) int {
 	others := make(map[*session]struct{})
 	for _, sub := range waiters {
@@ -411,7 +416,8 @@ func (s *session) Renew(
 	return res, nil
 }
 
-// RenewBatch implements [backend.BatchRenewer]. It spares the client a goroutine per hold.
+// RenewBatch implements [backend.BatchRenewer]. Without it, a client would use a goroutine for each
+// hold.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(
 		i int, res backend.RenewResult, err error,
@@ -555,14 +561,15 @@ func (sub *subscription) drop() {
 	}
 }
 
-// news holds the wake-ups and grants of a step, to be reported once the mutex is unlocked. The zero
-// value is empty.
+// news holds the wake-ups of a step, and the locks that it gave to waiters. They are reported once
+// the mutex is unlocked. The zero value is empty.
 type news struct {
 	woken  []*subscription
 	grants []func()
 }
 
-// grant adds the news of a grant for the subscriptions of the owner's session.
+// grant adds the news that the store gave a lock to the owner of a place. The news is for the
+// subscriptions of that owner's session.
 func (n *news) grant(subs map[*subscription]struct{}, to place, now time.Time) {
 	g := backend.Grant{Owner: to.owner, Since: now, Lease: grantLease + to.longer}
 	for sub := range subs {

@@ -7,17 +7,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// object is the state of one name: an exclusive hold, readers, or acquired permits, and the places
-// and notes of waiters. Only the owner of a Write may be a reader at the same time. After
+// object is the state of one name. It has an exclusive hold, readers, or acquired permits, and the
+// places and notes of waiters. Only the owner of a Write may be a reader at the same time. After
 // [object.prune], nothing in it has expired.
 type object struct {
 	alone   hold                 // Exclusive, Fenced, Fair or Write
 	readers map[string]time.Time // when each reader's lease expires, by owner
-	notes   map[string]note      // of waiting writers, by owner
+	notes   map[string]note      // the notes of waiting writers, by owner
 	permits map[string]permits   // acquired permits, by owner
-	// the limit of the last request that got permits; meaningless while no permit is acquired
+	// limit is the limit of the last request that got permits. It is meaningless while no permit is
+	// acquired.
 	limit int
-	line  []place // the places of waiters for a Fair lock, in order
+	// line lists the places of the waiters for a Fair lock, in order.
+	line []place
 }
 
 // hold is an exclusive hold. If its count is 0, there is none.
@@ -27,21 +29,22 @@ type hold struct {
 	count   int
 	expires time.Time
 	token   uint64 // not zero after an acquisition as Fenced
-	kept    bool   // the owner has released it, but it stays taken
+	// kept is set if the owner has released the hold, but the lock stays taken.
+	kept bool
 }
 
-// note is the note of a waiting writer.
+// note records that an owner waits for a Write.
 type note struct {
 	since, expires time.Time
 }
 
-// by reports whether the owner has this hold.
+// by reports whether the owner holds h and hasn't released it.
 func (h *hold) by(owner string) bool { return h.count > 0 && !h.kept && h.owner == owner }
 
-// keptBy reports whether the lock stays taken although this owner has released it.
+// keptBy reports whether this owner has released the lock, but the lock stays taken.
 func (h *hold) keptBy(owner string) bool { return h.kept && h.owner == owner }
 
-// last sets the expiry of the hold. It never makes a Write expire earlier.
+// last makes the hold expire at the given time. It never makes a Write expire earlier.
 func (h *hold) last(until time.Time) {
 	if h.kind != backend.Write || until.After(h.expires) {
 		h.expires = until
@@ -73,7 +76,7 @@ func (o *object) prune(now time.Time) (pruned bool) {
 	}
 	over := func(p place) bool { return !now.Before(p.expires) }
 	if slices.ContainsFunc(o.line, over) {
-		// a clone, since this object may be a copy that isn't stored again
+		// This is a clone, since o may be a copy that isn't stored again.
 		o.line = slices.DeleteFunc(slices.Clone(o.line), over)
 		pruned = true
 	}
@@ -85,7 +88,7 @@ func (o *object) free() bool {
 	return o.alone.count == 0 && len(o.readers) == 0 && len(o.permits) == 0
 }
 
-// empty reports whether the object needn't be stored.
+// empty reports whether there is nothing to store.
 func (o *object) empty() bool { return o.free() && len(o.notes) == 0 && len(o.line) == 0 }
 
 // next returns the earliest expiry of any part of the object. It returns false if the object is
@@ -129,7 +132,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// conflicts reports whether the name belongs to a lock that is incompatible with this kind.
+// conflicts reports whether the name is in use for a kind of lock that is incompatible with k.
 func (o *object) conflicts(k backend.Kind) bool {
 	if o.free() {
 		return false
@@ -159,7 +162,7 @@ func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.Acqu
 	return backend.AcquireResult{Acquired: true, Count: h.count}
 }
 
-// remaining returns how long the lock is held after this step. If the lock is free, the step will
+// remaining returns how long the lock will be held after this step. If it is free, the step will
 // give it to the first in line for grantLease.
 func (o *object) remaining(now time.Time) time.Duration {
 	if o.free() {
@@ -168,7 +171,7 @@ func (o *object) remaining(now time.Time) time.Duration {
 	return later(o.alone.expires, o.lastReader()).Sub(now)
 }
 
-// note leaves a note for a Write that has to wait, or renews it.
+// note records that an owner waits for a Write. If it has a note already, note renews that.
 func (o *object) note(req backend.AcquireRequest, now time.Time) {
 	since := now.Add(-req.Waited)
 	if n, ok := o.notes[req.Owner]; ok && n.since.Before(since) {
@@ -198,8 +201,8 @@ func (o *object) acquireRead(req backend.AcquireRequest, now time.Time) backend.
 	return backend.AcquireResult{Acquired: true, Count: 1}
 }
 
-// barred returns how long notes keep out a reader that began to wait at since. Only the notes of
-// writers that began to wait earlier count.
+// barred returns how long a reader must wait for writers that began to wait earlier, or 0. since is
+// when the reader began to wait.
 func (o *object) barred(since, now time.Time) (left time.Duration) {
 	for _, n := range o.notes {
 		if n.since.Before(since) {
@@ -266,7 +269,7 @@ func (o *object) renewRead(req backend.RenewRequest, now time.Time) (held bool) 
 	return held
 }
 
-// force implements ForceRelease. Notes stay, since writers keep waiting.
+// force implements ForceRelease. It keeps the notes, since their writers still wait.
 func (o *object) force(k backend.Kind) (released bool) {
 	shared := k == backend.Read || k == backend.Permits
 	if o.free() || shared != (o.alone.count == 0) {

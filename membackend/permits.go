@@ -11,7 +11,8 @@ import (
 type permits struct {
 	n       int
 	expires time.Time
-	kept    bool // the owner has released them, but they stay taken
+	// kept is set if the owner has released the permits, but they stay taken.
+	kept bool
 }
 
 // out returns the number of acquired permits.
@@ -22,8 +23,8 @@ func (o *object) out() (n int) {
 	return n
 }
 
-// limitOf returns the limit of a request or, if the request has none, that of the last request that
-// got permits.
+// limitOf returns the limit of a request. If the request has none, it returns the limit of the last
+// request that got permits.
 func (o *object) limitOf(requested int) (int, error) {
 	switch {
 	case requested > 0:
@@ -36,7 +37,7 @@ func (o *object) limitOf(requested int) (int, error) {
 }
 
 // has reports whether the owner holds n permits. If the owner holds a different number, has takes
-// all of them away, and taken is true.
+// all of them away and sets taken.
 func (o *object) has(owner string, n int) (has, taken bool) {
 	p, ok := o.permits[owner]
 	if p.kept {
@@ -49,8 +50,8 @@ func (o *object) has(owner string, n int) (has, taken bool) {
 	return ok, false
 }
 
-// acquirePermits implements Acquire for Permits. wakes reports whether waiters may get permits now,
-// because the owner lost a different number of permits, or the limit has grown.
+// acquirePermits implements Acquire for Permits. wakes reports whether waiters may get permits now.
+// That is so if the owner lost a different number of permits, or if the limit has grown.
 func (o *object) acquirePermits(
 	req backend.AcquireRequest, now time.Time,
 ) (res backend.AcquireResult, wakes bool, err error) {
@@ -67,8 +68,8 @@ func (o *object) acquirePermits(
 	if !has && (req.Permits > limit-o.out() || o.permits[req.Owner].kept) {
 		return backend.AcquireResult{Remaining: o.firstPermits().Sub(now)}, taken, nil
 	}
-	// a refused request doesn't change the limit, since waiters with different limits would keep
-	// waking each other
+	// A refused request doesn't change the limit. Otherwise waiters with different limits would
+	// keep waking each other.
 	wakes, o.limit = had && limit > o.limit, limit
 	if o.permits == nil {
 		o.permits = make(map[string]permits)

@@ -24,11 +24,12 @@ var _ backend.Backend = (*Backend)(nil)
 type Option func(*options)
 
 type options struct {
-	replicas   redisson.Replicas
-	sharded    bool
-	prefix     string
-	checkEvery time.Duration // time between pings on a connection for subscriptions
-	apart      bool          // no two steps share a round trip
+	replicas redisson.Replicas
+	sharded  bool
+	prefix   string
+	// checkEvery is the time between pings on a connection for subscriptions.
+	checkEvery time.Duration
+	apart      bool // no two steps share a round trip
 }
 
 // WithPrefix sets a prefix for the keys of locks. By default there is none: a lock's name is its
@@ -40,21 +41,22 @@ func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a backend on a go-redis client: a [redis.Client], which may use Sentinel, or a
-// [redis.ClusterClient]. The caller closes that client, after the client of the locks.
+// New returns a backend that uses a go-redis client: a [redis.Client], which may use Sentinel, or a
+// [redis.ClusterClient]. The caller must close that client after the dlock client.
 //
 // In a cluster, a lock and its channel must be in one slot. Otherwise, the lock could be acquired
-// but never released. That is so for names without braces, and for names with one pair of braces
-// around some part. For a name whose lock and channel are in two slots, every call fails before
-// anything is sent.
+// but never released. They are in one slot if the lock's name has no braces, or has one pair of
+// braces around a part of it. For a name whose lock and channel are in two slots, every call fails
+// before anything is sent.
 //
 // New panics if client is nil, or of any other type:
 //
 //   - If a [redis.Ring] can't reach a server, it asks another instead. So two clients could lock
 //     one name on two servers.
-//   - With a [redis.AutoPipeliner], or a type of your own around a client, New can't know whether
-//     there is a cluster behind it. In a cluster, steps and subscriptions must go to the right
-//     server together. Pass the client inside instead. Use a hook to add behavior to its commands.
+//   - With a [redis.AutoPipeliner], or a type of your own that wraps a client, New can't know
+//     whether there is a cluster behind it. In a cluster, steps and subscriptions must go to the
+//     right server together. Pass the wrapped client instead. Use a hook to add behavior to its
+//     commands.
 func New(client redis.UniversalClient, opts ...Option) *Backend {
 	if reason := unusable(client); reason != "" {
 		panic("redisbackend: " + reason)
@@ -104,7 +106,7 @@ func (b *Backend) Open() backend.Session {
 		Replicas:   b.options.replicas,
 	}
 	if o.Cluster || o.Replicas.N > 0 || o.Dialect.Sharded || b.options.apart {
-		// steps that share a round trip must be for one server, and must not delay each other
+		// Steps may share round trips only if they are for one server and don't delay each other.
 		return redisson.Open(o)
 	}
 	t.sender = gather.New(func(ctx context.Context, cmds []*command) []*command {

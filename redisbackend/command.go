@@ -11,28 +11,35 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// A command is a Redis command for go-redis, which must not repeat it. If the reply was lost, the
-// command may have been carried out, and an acquisition or a release must not count twice.
+// A command is a Redis command for go-redis that go-redis must not repeat. If the reply was lost,
+// the command may have been carried out, and an acquisition or a release must not count twice.
 //
-// The result from go-redis doesn't tell whether the server answered the command. It may be the
-// redis.Nil of another request, from a dialer, a source of credentials or a Sentinel. An error
-// reply may be the answer to the greeting of a connection, or a redirection to another server. So
-// the command itself records when it is written, and when its reply is read.
+// The result from go-redis doesn't tell whether the server answered the command. The result may be
+// a redis.Nil from a different request, made by a dialer, a source of credentials or a Sentinel. An
+// error reply may be the answer to the greeting of a connection, or a redirection to another
+// server. So the command itself records when it is written, and when its reply is read.
 type command struct {
 	*redis.Cmd
-	master  bool         // whether it must go to a master
-	asks    bool         // it changes nothing, so it doesn't matter whether it was sent
-	last    lastArgument // counts the writes of a script; unused for other commands
-	replies int32        // the number of its writes that were answered
-	refused bool         // whether the last answer was an error
+	master bool // whether it must go to a master
+	// asks reports whether the command changes nothing. It then doesn't matter whether the command
+	// was sent.
+	asks bool
+	// last is the last argument of a script, which counts how often the script is written. It is
+	// unused for other commands.
+	last lastArgument
+	// replies is the number of writes of the command that were answered.
+	replies int32
+	refused bool // whether the last answer was an error
 }
 
-// A lastArgument is the last argument of a command. It counts how many times go-redis writes it.
-// Until it is written, no server has the whole command.
+// A lastArgument is the last argument of a command. It counts how many times go-redis writes the
+// argument, and so the command. Before it is written, no server has the whole command.
 type lastArgument struct {
-	text   string
-	writes atomic.Int32 // the number of writes, or recalled
-	shown  atomic.Bool  // a hook has the text, and might send it
+	text string
+	// writes is the number of writes, or recalled if the command must not be written.
+	writes atomic.Int32
+	// shown is set once a hook has the text, and might send it.
+	shown atomic.Bool
 }
 
 const recalled = -1
@@ -52,16 +59,15 @@ func (a *lastArgument) MarshalBinary() ([]byte, error) {
 	}
 }
 
-// String returns the text. It is for hooks, such as those that log commands. After a call, the
-// command can't be recalled, since the hook might send the text.
+// String returns the text. It is for hooks, such as those that log commands. After a call of
+// String, the command can't be recalled, since the hook might send the text.
 func (a *lastArgument) String() string {
 	a.shown.Store(true)
 	return a.text
 }
 
 // recall prevents the commands of one pipeline from being written. It returns false if it is too
-// late. It marks only the first command, since go-redis writes no command if it can't write the
-// first.
+// late. It marks only the first command, since go-redis writes none if it can't write the first.
 func recall(cmds []*command) bool {
 	first := cmds[0]
 	return !first.asks && !first.last.shown.Load() && first.last.writes.CompareAndSwap(0, recalled)
@@ -72,9 +78,9 @@ type noReply struct{}
 
 func (noReply) String() string { return "no reply" }
 
-// SetErr is called by go-redis with the error of a reply that it read, and with its own errors.
-// After an error, the client may turn to another server. So SetErr removes the reply that was read
-// so far.
+// SetErr implements [redis.Cmder]. go-redis calls it with the error of a reply that it read, and
+// with its own errors. After an error, the client may turn to another server, so SetErr discards
+// what was read of the reply.
 func (c *command) SetErr(err error) {
 	c.Cmd.SetErr(err)
 	if !c.read() {
@@ -95,27 +101,27 @@ func (c *command) read() bool {
 	return !not
 }
 
-// unsettled reports whether the command was written more often than it was answered.
+// unsettled reports whether some write of the command wasn't answered.
 func (c *command) unsettled() bool { return c.last.writes.Load() > c.replies }
 
-// disguised reports whether a hook of the client has replaced the last argument, which counts the
-// writes.
+// disguised reports whether a hook of the client has replaced the last argument. Then the writes of
+// the command weren't counted.
 func (c *command) disguised() bool {
 	args := c.Args()
 	return args[len(args)-1] != any(&c.last)
 }
 
-// NoRetry returns true, so that go-redis doesn't repeat the command.
+// NoRetry tells go-redis not to repeat the command.
 func (*command) NoRetry() bool { return true }
 
-// Clone returns a copy that go-redis doesn't repeat either. The embedded command's Clone would
-// return one that it may repeat.
+// Clone returns a copy of the command. The Clone method of the embedded command would return one
+// that go-redis may repeat.
 func (c *command) Clone() redis.Cmder {
 	return &command{Cmd: c.Cmd.Clone().(*redis.Cmd), master: c.master, asks: c.asks}
 }
 
-// Name returns the name of a writing command if this command must go to a master. A ClusterClient
-// that reads from replicas decides by the name whether a command only reads.
+// Name returns the name of the command. If the command must go to a master, Name returns that of a
+// command that writes, since a ClusterClient that reads from replicas decides by the name.
 func (c *command) Name() string {
 	if c.master {
 		return "evalsha"
@@ -123,7 +129,7 @@ func (c *command) Name() string {
 	return c.Cmd.Name()
 }
 
-// newCommand converts a command to one for go-redis.
+// newCommand converts a command of package redisson to one for go-redis.
 func newCommand(ctx context.Context, cmd redisson.Command) *command {
 	if cmd.Script == "" {
 		return newQuestion(ctx, cmd)
@@ -157,7 +163,8 @@ func newScript(ctx context.Context, cmd redisson.Command) *command {
 	}
 	c := wrap(ctx, args, 3)
 	if len(cmd.Args) == 0 {
-		// the last argument is a key, which stays a string for hooks, so the command counts as sent
+		// The last argument is a key, which stays a string for hooks. So the writes can't be
+		// counted, and the command counts as sent.
 		c.last.writes.Store(1)
 		return c
 	}
@@ -175,7 +182,8 @@ func wrap(ctx context.Context, args []any, keyPos int8) *command {
 	c := &command{Cmd: redis.NewCmd(ctx, args...)}
 	c.SetVal(noReply{})
 	c.SetFirstKeyPos(keyPos)
-	c.SetStepCount(1) // without it, a ClusterClient sends a COMMAND to learn it
+	// Without a step count, a ClusterClient sends a COMMAND to learn it.
+	c.SetStepCount(1)
 	return c
 }
 
@@ -193,7 +201,7 @@ func (c *command) reply() redisson.Reply {
 	case c.read() && err == nil && reply != nil:
 		return redisson.Reply{Value: reply}
 	case err == nil || c.asks && err == redis.Nil:
-		return redisson.Reply{Err: errNoReply} // a hook of the client has dropped it
+		return redisson.Reply{Err: errNoReply} // a hook of the client has dropped the reply
 	case c.asks && !c.refused:
 		return redisson.Reply{Err: withKind(err)}
 	case c.asks, c.unknownToServer():
@@ -219,7 +227,7 @@ func refusal(err error) redisson.Reply {
 // answered reports whether there is a reply or an error.
 func (c *command) answered() bool { return c.read() || c.Err() != nil }
 
-// astray reports whether the error may come from a wrong or unreachable server.
+// astray reports whether the command may have gone to a wrong or unreachable server.
 func (c *command) astray() bool {
 	err := c.Err()
 	var reply redis.Error

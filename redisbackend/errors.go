@@ -25,7 +25,7 @@ func withKind(err error) error {
 	return &backend.Error{Kind: clientError(err), Err: err}
 }
 
-// isReply reports whether an error is, or wraps, a server's error reply.
+// isReply reports whether err is, or wraps, an error reply from a server.
 func isReply(err error) bool {
 	var reply redis.Error
 	return errors.As(err, &reply)
@@ -48,8 +48,8 @@ func clientError(err error) backend.ErrorKind {
 	}
 }
 
-// notSent adds the kind to an error that occurred before anything was sent. It hides redis.Nil,
-// which could be mistaken for the reply to the command.
+// notSent adds the kind to an error that occurred before anything was sent. It also replaces
+// redis.Nil, which could be mistaken for the reply to the command.
 func notSent(err error) error {
 	if err == redis.Nil {
 		err = fmt.Errorf("redis: no connection: %v", err)
@@ -60,8 +60,8 @@ func notSent(err error) error {
 	return &backend.Error{Kind: backend.Retry, Err: err}
 }
 
-// asUnknown makes an error's kind Unknown, whatever it was. It is for a step that may have been
-// carried out, at least in part.
+// asUnknown makes an error's kind Unknown. It is for a step that may have been carried out, at
+// least in part.
 func asUnknown(err error) error {
 	return &backend.Error{Kind: backend.Unknown, Err: err}
 }

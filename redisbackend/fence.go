@@ -51,7 +51,7 @@ import (
 type Fence struct{ f redisson.Fence }
 
 // Fence returns a [Fence] for the holder with the given token. See Hold.Token and Token in package
-// dlock. A plain lock has no token, and without a token every call returns an error.
+// dlock. A plain lock has no token. If the token is zero, every call of the Fence returns an error.
 func (b *Backend) Fence(token uint64) Fence {
 	t := &transport{client: b.client}
 	t.cluster, _ = b.client.(*redis.ClusterClient)
@@ -60,8 +60,8 @@ func (b *Backend) Fence(token uint64) Fence {
 	}}
 }
 
-// Claim makes keys refuse all earlier holders. Call it before you read a value that you are about
-// to change. Otherwise an earlier holder may still change the value between your read and your
+// Claim makes keys refuse changes by all earlier holders. Call it before you read a value that you
+// are about to change. Otherwise an earlier holder may change the value between your read and your
 // write.
 func (f Fence) Claim(ctx context.Context, keys ...string) error { return f.f.Claim(ctx, keys) }
 

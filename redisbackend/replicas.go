@@ -19,13 +19,13 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 // in the background. A call that waits for the lock keeps trying until its own time is up. By
 // default, acquisitions don't wait for replicas.
 //
-// A replica that acknowledged a lock still has it when promoted to master. WithReplicas has these
-// limits:
+// A replica that acknowledged a lock still has the lock when it is promoted to master. WithReplicas
+// has these limits:
 //
 //   - A failover to a replica that has not acknowledged the lock still loses it. If n is the number
-//     of all replicas, there is no such replica, but then a single replica that is down stops all
+//     of all replicas, there is no such replica. But then a single replica that is down stops all
 //     locking.
-//   - A replica acknowledges writes that it has in memory. It may restart empty.
+//   - A replica acknowledges writes that are only in its memory. It may lose them in a restart.
 //   - Renewals and releases don't wait. If a new master doesn't know the last renewal, the lease
 //     expires earlier there, and a second owner may get the lock. If a new master doesn't know a
 //     release, the lock stays held until its lease expires.
@@ -56,7 +56,7 @@ func WithReplicas(n int, timeout time.Duration) Option {
 	return func(o *options) { o.replicas = redisson.Replicas{N: n, Timeout: timeout} }
 }
 
-// checkReplicas panics unless the client's ReadTimeout is longer than the timeout for replicas.
+// checkReplicas panics if the timeout for replicas isn't less than the client's ReadTimeout.
 func checkReplicas(r redisson.Replicas, client redis.UniversalClient) {
 	if limit := readTimeout(client); r.N > 0 && limit > 0 && r.Timeout >= limit {
 		panic(fmt.Sprintf("redisbackend: WithReplicas: the timeout %v is not below the client's "+
@@ -64,7 +64,7 @@ func checkReplicas(r redisson.Replicas, client redis.UniversalClient) {
 	}
 }
 
-// readTimeout returns how long a client waits for a reply. Zero or less means forever.
+// readTimeout returns how long a client waits for a reply. Zero or less means no limit.
 func readTimeout(client redis.UniversalClient) time.Duration {
 	if cluster, ok := client.(*redis.ClusterClient); ok {
 		return cluster.Options().ReadTimeout

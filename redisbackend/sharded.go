@@ -6,9 +6,9 @@ package redisbackend
 // subscriptions to each master where it waits for a lock. Without it, a session opens only one.
 //
 // All programs that share locks must agree on this option. A client doesn't receive messages of the
-// other kind, so it would notice releases only by polling. Redisson from 3.22 on uses sharded
-// channels with a cluster of Redis 7 or later unless it is told otherwise. Without a cluster it
-// doesn't.
+// other kind, so it would learn of such releases only by polling. Redisson from 3.22 on uses
+// sharded channels with a cluster of Redis 7 or later unless it is told otherwise. Without a
+// cluster it doesn't.
 //
 // The option needs Redis 7. With an older server, every attempt to lock fails.
 //

@@ -25,15 +25,16 @@ func newSubscriber(b *Backend) *pubsub.Subscriber {
 
 // listening subscribes with a go-redis client. It implements [pubsub.Client].
 type listening struct {
-	client  redis.UniversalClient
-	cluster *redis.ClusterClient // client, if it is a ClusterClient; otherwise nil
+	client redis.UniversalClient
+	// cluster is client if that is a ClusterClient. Otherwise it is nil.
+	cluster *redis.ClusterClient
 	options options
 }
 
 // spread reports whether channels are spread over the masters of a cluster.
 func (l *listening) spread() bool { return l.options.sharded && l.cluster != nil }
 
-// Locate returns the server to subscribe to for a channel.
+// Locate returns the server that serves a channel.
 func (l *listening) Locate(ctx context.Context, channel string) (pubsub.Server, error) {
 	if !l.spread() {
 		return l.server(l.client, ""), nil
@@ -56,7 +57,7 @@ func (l *listening) server(client redis.UniversalClient, addr string) pubsub.Ser
 	}}
 }
 
-// Reload makes a ClusterClient reload its map of slots. It doesn't wait for that.
+// Reload makes a ClusterClient reload its map of slots, and doesn't wait for the result.
 func (l *listening) Reload(ctx context.Context) {
 	if l.cluster != nil {
 		l.cluster.ReloadState(ctx)
@@ -67,27 +68,31 @@ func (l *listening) Reload(ctx context.Context) {
 func (l *listening) Kind(err error) error { return withKind(err) }
 
 // A connection carries subscriptions. Sending a command doesn't wait for its answer. The answers
-// come in the order of the commands, among the published messages. A goroutine, receive, reads all
-// of them.
+// come in the order of the commands, mixed with the published messages. The method receive reads
+// all of them in its own goroutine.
 type connection struct {
 	options  options
 	receiver *pubsub.Receiver
 	pubsub   *redis.PubSub
-	lost     chan error    // receives the error that ends the connection
-	read     chan struct{} // closed when receive has ended; nil until it begins
+	lost     chan error // receives the error that ends the connection
+	// read is closed when receive has ended. It is nil until receive begins.
+	read chan struct{}
 
-	mu   sync.Mutex
-	sent []*order // the orders without a complete answer, oldest first
+	mu sync.Mutex
+	// sent lists the orders that haven't been answered completely, oldest first.
+	sent []*order
 }
 
 // An order is a command that was sent to the server.
 type order struct {
-	verb     pubsub.Verb
-	channels []string   // the channels that the server hasn't confirmed yet
+	verb pubsub.Verb
+	// channels lists the channels that the server hasn't confirmed yet.
+	channels []string
 	answered chan error // receives nil, or the server's refusal
 }
 
-const sendTimeout = 10 * time.Second // to connect, or to write a command
+// sendTimeout is the maximum time to connect, or to write a command.
+const sendTimeout = 10 * time.Second
 
 var errSilent = errors.New("redis: no answer on the connection for subscriptions")
 
@@ -134,8 +139,8 @@ func (c *connection) Tell(
 	return refusals, nil
 }
 
-// send writes a command. After the first command, it must not make go-redis connect again, since
-// that would hide that the connection broke.
+// send writes a command. Only the first command may make go-redis connect. If go-redis connected
+// again later, that would hide that the connection broke.
 func (c *connection) send(ctx context.Context, verb pubsub.Verb, channels []string) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
@@ -156,7 +161,7 @@ func (c *connection) send(ctx context.Context, verb pubsub.Verb, channels []stri
 	}
 }
 
-// receive reads messages until the first error, which it sends to lost.
+// receive reads messages until the first error, which it sends to c.lost.
 func (c *connection) receive(ctx context.Context) {
 	defer close(c.read)
 	// As in send, an ended context keeps go-redis from connecting again.
@@ -205,7 +210,7 @@ func (c *connection) handle(msg any) error {
 	case *redis.Subscription:
 		verb := msg.Kind
 		if c.options.sharded {
-			verb = strings.TrimPrefix(verb, "s") // of ssubscribe and sunsubscribe
+			verb = strings.TrimPrefix(verb, "s") // the prefix of ssubscribe and sunsubscribe
 		}
 		return c.confirmed(pubsub.Verb(verb), msg.Channel)
 	case *redis.Pong:
@@ -216,7 +221,7 @@ func (c *connection) handle(msg any) error {
 }
 
 // confirmed passes a server's confirmation for one channel to the receiver. It returns an error if
-// no order explains the confirmation.
+// the server wasn't asked for it.
 func (c *connection) confirmed(verb pubsub.Verb, channel string) error {
 	told, done := c.told(verb, channel)
 	switch {
@@ -234,8 +239,8 @@ func (c *connection) confirmed(verb pubsub.Verb, channel string) error {
 	return nil
 }
 
-// told reports whether the oldest order expects this confirmation, and whether it was the last one
-// of that order. The server confirms channels in their order.
+// told reports whether the oldest order expects this confirmation, and whether that completes the
+// order. The server confirms the channels of an order in sequence.
 func (c *connection) told(verb pubsub.Verb, channel string) (told, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,9 +15,11 @@ import (
 
 // transport sends commands with a go-redis client.
 type transport struct {
-	client  redis.UniversalClient
-	cluster *redis.ClusterClient               // client, if it is a ClusterClient; otherwise nil
-	sender  *gather.Sender[*command, *command] // nil: no two steps share a round trip
+	client redis.UniversalClient
+	// cluster is client if that is a ClusterClient. Otherwise it is nil.
+	cluster *redis.ClusterClient
+	// sender lets steps share round trips. If it is nil, each step has its own.
+	sender *gather.Sender[*command, *command]
 }
 
 func (t *transport) Send(ctx context.Context, cmd redisson.Command) redisson.Reply {
@@ -36,8 +38,8 @@ func (t *transport) SendTogether(ctx context.Context, cmds ...redisson.Command) 
 	return replies(all)
 }
 
-// SendApart sends all commands to the server of the first command's key. A ClusterClient couldn't
-// find the server of a command without a key.
+// SendApart sends all commands to the server of the first command's key, since a ClusterClient
+// can't find the server of a command without a key.
 func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
 	node := t.client
 	if t.cluster != nil {
@@ -58,7 +60,8 @@ func (t *transport) SendBatch(ctx context.Context, cmds []redisson.Command) []re
 	return replies(all)
 }
 
-// Reach returns nil, since each command records whether it was sent.
+// Reach returns nil, since each command records whether it was sent. So there is no need to check
+// the server first.
 func (t *transport) Reach(context.Context, string) error { return nil }
 
 func (t *transport) Node(ctx context.Context, key string) (string, error) {
@@ -119,8 +122,8 @@ func master(ctx context.Context, cluster *redis.ClusterClient, key string) (*red
 	return node, nil
 }
 
-// command converts a command to one for go-redis. Even if the command only reads, it goes to a
-// master.
+// command converts a command to one for go-redis. It makes sure that a command that only reads also
+// goes to a master.
 func (t *transport) command(ctx context.Context, cmd redisson.Command) *command {
 	c := newCommand(ctx, cmd)
 	c.master = c.asks && len(cmd.Keys) > 0 && t.cluster != nil && t.cluster.Options().ReadOnly
@@ -182,7 +185,7 @@ func (t *transport) pipeline(ctx context.Context, client redis.UniversalClient, 
 }
 
 // learn makes a ClusterClient reload its map of slots if a command got no answer, or went to the
-// wrong server. go-redis itself does so only when it repeats commands, or after minutes.
+// wrong server. go-redis reloads the map by itself only when it repeats commands, or after minutes.
 func (t *transport) learn(ctx context.Context, cmds ...*command) {
 	if t.cluster != nil && slices.ContainsFunc(cmds, (*command).astray) {
 		t.cluster.ReloadState(ctx)

@@ -37,16 +37,16 @@ func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
 
-// New returns a backend on a valkey-go client of any [valkey.ClientMode]. The caller closes that
-// client, after the client of the locks.
+// New returns a backend that uses a valkey-go client of any [valkey.ClientMode]. The caller must
+// close that client after the dlock client.
 //
-// In a cluster, a lock and its channel must be in one slot. That is so for names without braces,
-// and for names with one pair of braces around some part. For a name whose lock and channel are in
+// In a cluster, a lock and its channel must be in one slot. They are if the lock's name has no
+// braces, or has one pair of braces around a part of it. For a name whose lock and channel are in
 // two slots, every call fails.
 //
 // New panics if client is nil, or was made with a ConnLifetime. At the end of a connection's
 // lifetime, valkey-go sends unanswered commands again, and one acquisition could count twice. New
-// can't detect a ConnLifetime of a client inside a wrapper. A wrapped client must not have one
+// can't detect the ConnLifetime of a client inside a wrapper, but such a client must not have one
 // either.
 func New(client valkey.Client, opts ...Option) *Backend {
 	if isNil(client) {
@@ -105,7 +105,7 @@ func (b *Backend) Open() backend.Session {
 		Replicas:   b.options.replicas,
 	}
 	if o.Cluster || o.Replicas.N > 0 || o.Dialect.Sharded || b.options.apart {
-		// steps that share a round trip must be for one server, and must not delay each other
+		// Steps may share round trips only if they are for one server and don't delay each other.
 		return redisson.Open(o)
 	}
 	t.sender = gather.New(t.sendNow, nil)

@@ -48,18 +48,18 @@
 // A fair lock is a plain lock with a list of its waiters, and two sorted sets with their times. A
 // script that frees the lock, or finds it free, gives it to the first waiter for a second, and
 // publishes that for the waiter's client. A client keeps the places of all its waiters with one
-// script a second. That script also returns the server's time, so the client can tell since when it
-// holds the lock. If the server's clock is set forward between that script and the grant, the
-// client may rely on the lock for too long. But the excess is never more than the time that the
-// message about the grant takes. With [WithReplicas], a client that was given a lock first asks the
-// server again, and waits for the replicas.
+// script a second. That script also returns the server's time, from which the client knows when it
+// got the lock. If the server's clock is set forward between that script and the grant, the client
+// may rely on the lock for too long. But the excess is never more than the time that the message
+// about the grant takes. With [WithReplicas], a client that was given a lock first asks the server
+// again, and waits for the replicas.
 //
 // A semaphore is a key with the number of available permits, and a sorted set with an id and an end
 // for each acquired permit. The ends are compared with the server's clock, and the number of ids
 // decides whether a call gets permits. The key with the number stays when all permits are released,
 // since a Java program may use it. So the name belongs to the semaphore until the key is deleted.
-// If other data is a whole number, a step takes it for a semaphore, and overwrites it. One call
-// gets 10,000 permits at most, since the server can do nothing else during the call.
+// If other data is a whole number, a step takes it for a semaphore, and overwrites it. A call can
+// acquire 10,000 permits at most, since the server can do nothing else during the call.
 //
 // For fair locks and semaphores, a name that is another name in braces, such as {orders}, is
 // refused, since both names would keep their line, or their ids, under the same key. Fenced locks
@@ -77,9 +77,10 @@
 // Valkey copies its data to replicas after it has answered. If a master dies, or is cut off, before
 // it has copied an acquisition, a replica that doesn't know the lock becomes the master. Then a
 // second owner can get the lock. With [WithReplicas], a lock counts as acquired only when a number
-// of replicas have it, which makes that less likely, but not impossible. It doesn't apply to
-// renewals, so a lock that is held for longer than its lease may expire too early on a new master.
-// If there must never be two owners, whatever fails, use a consensus store, such as etcd.
+// of replicas have it. That makes a second owner less likely, but not impossible. The option
+// doesn't apply to renewals, so a lock that is held for longer than its lease may expire too early
+// on a new master. If there must never be two owners, whatever fails, use a consensus store, such
+// as etcd.
 //
 // During a failover, attempts to lock, renewals and the last unlock fail, and are repeated. The
 // failover must end within a lease (30 s by default). Otherwise the held locks are lost. A client
@@ -88,10 +89,10 @@
 //
 // Over old connections, a client may still ask an old master that has become a replica. Such a
 // replica refuses writes, and changes nothing. But it answers questions about holders from its own
-// data, which may be out of date. If a client believed an answer that an owner has no hold, that
-// hold would end. So after such an answer to a renewal or an unlock, the client checks whether the
-// server carries out writes. If it doesn't, the client ignores the answer. A replica that takes
-// writes (replica-read-only no) passes that check.
+// data, which may be out of date. If it wrongly answered that an owner has no hold, and the client
+// believed that, the hold would end. So after such an answer to a renewal or an unlock, the client
+// checks whether the server carries out writes. If it doesn't, the client ignores the answer. A
+// replica that takes writes (replica-read-only no) passes that check.
 //
 // # Clusters
 //

@@ -17,13 +17,13 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 // in the background. A call that waits for the lock keeps trying until its own time is up. By
 // default, acquisitions don't wait for replicas.
 //
-// A replica that acknowledged a lock still has it when promoted to master. WithReplicas has these
-// limits:
+// A replica that acknowledged a lock still has the lock when it is promoted to master. WithReplicas
+// has these limits:
 //
 //   - A failover to a replica that has not acknowledged the lock still loses it. If n is the number
-//     of all replicas, there is no such replica, but then a single replica that is down stops all
+//     of all replicas, there is no such replica. But then a single replica that is down stops all
 //     locking.
-//   - A replica acknowledges writes that it has in memory. It may restart empty.
+//   - A replica acknowledges writes that are only in its memory. It may lose them in a restart.
 //   - Renewals and releases don't wait. If a new master doesn't know the last renewal, the lease
 //     expires earlier there, and a second owner may get the lock. If a new master doesn't know a
 //     release, the lock stays held until its lease expires.

@@ -21,14 +21,15 @@ import (
 type slots struct {
 	client valkey.Client
 	known  atomic.Pointer[owners] // nil if the cluster must be asked
-	asking chan struct{}          // contains a value while a call asks the cluster
+	// asking contains a value while a call asks the cluster.
+	asking chan struct{}
 }
 
 func newSlots(client valkey.Client) *slots {
 	return &slots{client: client, asking: make(chan struct{}, 1)}
 }
 
-// owners holds the addresses of the masters at the time asked.
+// owners holds the addresses of the masters, as they were at the time asked.
 type owners struct {
 	asked  time.Time
 	bySlot [redisson.Slots]string // empty if the slot has no master
@@ -55,8 +56,8 @@ func (s *slots) locate(
 	return addr, node, nil
 }
 
-// masters returns the nodes that serve slots, in ascending order. It always asks the cluster, since
-// the nodes may have changed.
+// masters returns the addresses of the nodes that serve slots, in ascending order. It always asks
+// the cluster, since the nodes may have changed.
 func (s *slots) masters(ctx context.Context) ([]string, error) {
 	all, err := s.ask(ctx)
 	if err != nil {
@@ -93,7 +94,7 @@ func (s *slots) refresh(ctx context.Context) {
 	}
 }
 
-// learn asks the cluster for its slots, unless another call has just done so.
+// learn asks the cluster for its slots, unless a concurrent call has just done so.
 func (s *slots) learn(ctx context.Context) (*owners, error) {
 	select {
 	case s.asking <- struct{}{}:
@@ -111,7 +112,8 @@ func (s *slots) learn(ctx context.Context) (*owners, error) {
 	return all, err
 }
 
-// witnesses is the number of nodes that are asked concurrently, since one may hang.
+// witnesses is the number of nodes that ask asks concurrently. It is more than one, since a node
+// may hang.
 const witnesses = 3
 
 // ask asks a few nodes for the slots and returns the first answer.

@@ -14,11 +14,12 @@ import (
 )
 
 // listening subscribes with a valkey-go client. It implements [pubsub.Client]. It uses dedicated
-// clients, since Receive would reconnect by itself, and would use the connections of the steps.
+// clients, because the client's own Receive method reconnects by itself, and uses the connections
+// of the steps.
 type listening struct {
 	client  valkey.Client
 	sharded bool
-	slots   *slots // nil unless channels are spread over nodes
+	slots   *slots // nil unless channels are spread over several nodes
 }
 
 func newSubscriber(client valkey.Client, sharded bool, slots *slots) *pubsub.Subscriber {
@@ -29,7 +30,7 @@ func newSubscriber(client valkey.Client, sharded bool, slots *slots) *pubsub.Sub
 	return pubsub.New(l, pubsub.Options{Sharded: sharded, Spread: l.slots != nil})
 }
 
-// Locate returns the server to subscribe to for a channel.
+// Locate returns the server that serves a channel.
 func (l *listening) Locate(ctx context.Context, channel string) (pubsub.Server, error) {
 	if l.slots == nil {
 		return pubsub.Server{Connect: func(r *pubsub.Receiver) pubsub.Conn {
@@ -40,8 +41,8 @@ func (l *listening) Locate(ctx context.Context, channel string) (pubsub.Server, 
 	if err != nil {
 		return pubsub.Server{}, err
 	}
-	// A dedicated client of the cluster serves one slot, but one of a node serves all slots of that
-	// node.
+	// A dedicated client of the cluster would serve only one slot. A dedicated client of a node
+	// serves all slots of that node.
 	return pubsub.Server{Addr: addr, Connect: func(r *pubsub.Receiver) pubsub.Conn {
 		return l.connect(node, r)
 	}}, nil
@@ -54,7 +55,7 @@ func (l *listening) Reload(context.Context) {
 	}
 }
 
-// Kind adds the kind to an error of a connection. It may ask the server.
+// Kind adds the kind to an error of a connection. To do so, it may send a command to the server.
 func (l *listening) Kind(err error) error {
 	if reply, ok := errors.AsType[*valkey.ValkeyError](err); ok {
 		return redisson.ServerError(replyText(reply), err)
@@ -65,8 +66,8 @@ func (l *listening) Kind(err error) error {
 	return &backend.Error{Kind: clientError(err), Err: err}
 }
 
-// isClosed reports whether a client was closed. valkey-go returns the same error if it has only
-// closed one connection, for example to a server that is no longer a master.
+// isClosed reports whether a client was closed. It asks the client, since valkey-go also returns
+// ErrClosing if it has closed only one connection, for example to a former master.
 func isClosed(client valkey.Client) bool {
 	err := client.Do(context.Background(), client.B().Arbitrary("PING").Build()).NonValkeyError()
 	return errors.Is(err, valkey.ErrClosing)
@@ -79,10 +80,11 @@ type connection struct {
 	lost    <-chan error
 }
 
-// connect returns a connection for subscriptions, made with the given client.
+// connect returns a connection for subscriptions that uses the given client.
 func (l *listening) connect(client valkey.Client, r *pubsub.Receiver) pubsub.Conn {
 	c := &connection{sharded: l.sharded}
-	c.client, _ = client.Dedicate() // Close ends the connection, so the function isn't needed
+	// The function that Dedicate returns isn't needed, since Close ends the connection.
+	c.client, _ = client.Dedicate()
 	c.lost = c.client.SetPubSubHooks(valkey.PubSubHooks{
 		OnMessage: func(msg valkey.PubSubMessage) { r.Published(msg.Channel, msg.Message) },
 		OnSubscription: func(done valkey.PubSubSubscription) {
@@ -100,10 +102,11 @@ func (l *listening) connect(client valkey.Client, r *pubsub.Receiver) pubsub.Con
 func (c *connection) Lost() <-chan error { return c.lost }
 func (c *connection) Close()             { c.client.Close() }
 
-const replyTimeout = 10 * time.Second // to connect, and to answer all commands of a Tell
+// replyTimeout is the maximum time to connect, and to answer all commands of a call of Tell.
+const replyTimeout = 10 * time.Second
 
 // Tell sends commands, and waits for their answers. An answer only means that the server accepts
-// the command. The server confirms each channel separately.
+// the command. The server confirms each channel later.
 func (c *connection) Tell(
 	ctx context.Context, verb pubsub.Verb, orders [][]string,
 ) (refusals []error, err error) {

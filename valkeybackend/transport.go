@@ -18,18 +18,22 @@ import (
 
 // transport sends commands with a valkey-go client.
 type transport struct {
-	client     valkey.Client
-	slots      *slots                                   // nil without a cluster
-	noDial     atomic.Pointer[net.OpError]              // the last error of a dialer
-	stale      atomic.Bool                              // a later command got the same noDial
-	unanswered atomic.Bool                              // a command had no answer; see Reach
-	sender     *gather.Sender[valkey.Completed, answer] // nil: no two steps share a round trip
+	client valkey.Client
+	slots  *slots // nil without a cluster
+	// noDial is the last error of the dialer.
+	noDial atomic.Pointer[net.OpError]
+	// stale is set if a later command got the same error of the dialer: see Reach.
+	stale atomic.Bool
+	// unanswered is set if a command had no answer: see Reach.
+	unanswered atomic.Bool
+	// sender lets steps share round trips. If it is nil, each step has its own.
+	sender *gather.Sender[valkey.Completed, answer]
 }
 
-// command builds an arbitrary command. If valkey-go knows from its builder that a command only
-// reads, it repeats the command by itself, and may send it to a replica. It sends an arbitrary
-// command once, to the master of its key. If the master answers that the key has moved, the client
-// follows.
+// command builds an arbitrary command. valkey-go sends such a command once, to the master of its
+// key. If the master answers that the key has moved, the client sends the command to the new
+// master. A command built with valkey-go's own builder is different: if it only reads, the client
+// may repeat it, or send it to a replica.
 func (t *transport) command(cmd redisson.Command) valkey.Completed {
 	if cmd.Script == "" {
 		return t.client.B().Arbitrary(cmd.Verb).Keys(cmd.Keys...).Args(cmd.Args...).Build()
@@ -49,8 +53,9 @@ func (t *transport) commands(cmds []redisson.Command) []valkey.Completed {
 // An answer is the answer to a command.
 type answer struct {
 	redisson.Reply
-	read   bool         // the answer is from the server
-	noDial *net.OpError // the dialer's error, if there was no connection
+	read bool // the answer is from the server
+	// noDial is the dialer's error if there was no connection.
+	noDial *net.OpError
 }
 
 func replies(answers []answer) []redisson.Reply {
@@ -74,7 +79,7 @@ func (t *transport) SendBatch(ctx context.Context, cmds []redisson.Command) []re
 }
 
 // SendApart returns when all commands are answered, or the connection has broken. If the slot has
-// moved, it sends all commands to the new node, once. The client itself would redirect each command
+// moved, SendApart sends all commands to the new node, once. The client would redirect each command
 // by its own slot, and some commands have no slot.
 func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []redisson.Reply {
 	all := t.commands(cmds)
@@ -90,8 +95,8 @@ func (t *transport) SendApart(ctx context.Context, cmds ...redisson.Command) []r
 	return replies(answers)
 }
 
-// Node returns the address of the node that serves a key, or the key's slot if the node isn't
-// known. If the slot has moved, valkey-go follows the redirection.
+// Node returns the address of the node that serves a key. If the node isn't known, it returns the
+// key's slot. If the slot has moved, valkey-go follows the redirection.
 func (t *transport) Node(_ context.Context, key string) (string, error) {
 	return t.slots.near(redisson.Slot(key)), nil
 }
@@ -114,16 +119,16 @@ func (t *transport) SendTo(
 		a = answers(ctx, node.Do(shared, t.command(cmd)))[0]
 		done()
 		if ctx.Err() != nil || a.read || !errors.Is(a.Err, context.Canceled) {
-			// If none of this is true, another caller's context has ended. Then the command is sent
-			// again, which does no harm, since it only reads.
+			// If none of these conditions holds, the context of another caller has ended. The loop
+			// then sends the command again, which does no harm, since it only reads.
 			break
 		}
 	}
 	return a.Reply
 }
 
-// dials is the maximum number of times a command is tried. It is tried again if it got no
-// connection because another caller was dialing, and that caller's context ended.
+// dials is the maximum number of times that a command is tried. It is tried again if it waited for
+// another caller to dial, and that caller's context ended.
 const dials = 3
 
 // Refresh updates the map of slots, if it is old.
@@ -145,9 +150,9 @@ func (t *transport) send(ctx context.Context, cmds ...valkey.Completed) []answer
 // sendNow sends commands in this goroutine.
 //
 // If another caller is already dialing, valkey-go waits for that attempt, and returns its error.
-// The cause may be that the other caller's context has ended. Then nothing was sent, and sendNow
-// tries again. It does so only a few times, since the dialer may use its own context, which may
-// have ended.
+// The attempt may fail just because the other caller's context has ended. Then nothing was sent,
+// and sendNow tries again. It tries only a few times, since the dialer may use a context of its own
+// that has ended.
 func (t *transport) sendNow(ctx context.Context, cmds []valkey.Completed) (answers []answer) {
 	for range dials {
 		known := t.noDial.Load()
@@ -170,21 +175,23 @@ func (t *transport) sendOnce(ctx context.Context, cmds []valkey.Completed) []ans
 	return answers(ctx, t.client.DoMulti(shared, cmds...)...)
 }
 
-// left reports whether there was no connection because a context ended during the dial.
+// left reports whether there was no connection because the context of a caller ended during the
+// dial.
 func (a answer) left() bool { return a.noDial != nil && errors.Is(a.noDial, context.Canceled) }
 
 // sendOver sends commands on a dedicated connection.
 func (t *transport) sendOver(
 	ctx context.Context, client valkey.Client, cmds []valkey.Completed,
 ) []answer {
-	ctx = context.WithoutCancel(ctx) // otherwise the client may send more commands to clean up
+	// If ctx ended, the client might send more commands to clean up.
+	ctx = context.WithoutCancel(ctx)
 	conn, release := client.Dedicate()
 	defer release()
 	return answers(ctx, conn.DoMulti(ctx, cmds...)...)
 }
 
 // moved returns the node to which an answer redirects the command. It returns nil if the answer
-// isn't a redirection, or if the client doesn't know that node yet. On a redirection, the client
+// isn't a redirection, or if the client doesn't know that node yet. After a redirection, the client
 // asks the cluster for its nodes.
 func (t *transport) moved(a answer) valkey.Client {
 	reply, ok := errors.AsType[*valkey.ValkeyError](a.Err)
@@ -211,7 +218,7 @@ func answers(ctx context.Context, results ...valkey.ValkeyResult) []answer {
 	return all
 }
 
-// answered returns the answer for a result from the server.
+// answered returns the answer that contains a result from the server.
 func answered(result valkey.ValkeyResult) answer {
 	reply, err := result.ToAny()
 	if err == nil || valkey.IsValkeyNil(err) {
@@ -226,9 +233,9 @@ func answered(result valkey.ValkeyResult) answer {
 	return answer{Reply: redisson.Reply{Err: asUnknown(err)}, read: true}
 }
 
-// unanswered returns the answer for a command without a reply. The error may come from a dialer or
-// a source of credentials, which may use a Valkey themselves. So if it wraps valkey-go's error for
-// a null or an error reply, that isn't the answer to the command.
+// unanswered returns the answer for a command without a reply. err may come from a dialer or a
+// source of credentials, which may use a Valkey themselves. So if err wraps valkey-go's error for a
+// null or an error reply, that isn't the answer to the command.
 func unanswered(ctx context.Context, err error) answer {
 	kind, noDial := clientError(err), dialError(err)
 	if ended := ctx.Err(); ended != nil && errors.Is(err, context.Canceled) {
@@ -238,11 +245,11 @@ func unanswered(ctx context.Context, err error) answer {
 }
 
 // share returns a context for a command on a shared connection, and a function to call when the
-// context is no longer needed. The context has no deadline. valkey-go would set a deadline on the
-// connection, and close the connection when the deadline passes. Then other callers' commands on
-// that connection would fail. Instead, the context is canceled at the deadline. If the context was
-// used for dialing, other callers that wait for the connection can then tell the cancellation from
-// a timeout of the dialer.
+// context is no longer needed. The context has no deadline but is canceled at the deadline of ctx.
+// If it had a deadline, valkey-go would set that on the connection, and close the connection when
+// it passes. Then other callers' commands on that connection would fail. If the context was used
+// for dialing, other callers that wait for the connection can also tell its cancellation from a
+// timeout of the dialer.
 func share(ctx context.Context) (shared context.Context, done func()) {
 	if _, ok := ctx.Deadline(); !ok {
 		return ctx, func() {}

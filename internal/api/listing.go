@@ -33,8 +33,8 @@ func (l *lister) add(format string, args ...any) {
 	l.lines = append(l.lines, fmt.Sprintf(format, args...))
 }
 
-// typ writes a type. It writes the path of each package except the type's own package, because
-// another major version of a client's module has other types.
+// typ returns a type as text. It includes the path of every package but its own, since another
+// major version of a dependency has different types.
 func (l *lister) typ(t types.Type) string {
 	return types.TypeString(nameless(t), func(p *types.Package) string {
 		if p == l.pkg {
@@ -87,8 +87,8 @@ func (l *lister) declared(o *types.TypeName) {
 	l.methods("*"+o.Name(), types.NewMethodSet(types.NewPointer(named)), values)
 }
 
-// iface writes an interface. If programs may implement it, it is one line, which changes with
-// another method. Otherwise each method is a line.
+// iface adds the lines of an interface. An interface that programs may implement is a single line,
+// since a new method is an incompatible change. Any other interface has one line for each method.
 func (l *lister) iface(name string, t *types.Interface) {
 	var methods []string
 	open := true
@@ -119,8 +119,8 @@ func (l *lister) fields(name string, t *types.Struct) {
 	}
 }
 
-// methods writes the methods of a type and of its embedded types, except those that the set but
-// has.
+// methods adds the methods of a type and of its embedded types. It omits those that are also in
+// but.
 func (l *lister) methods(name string, set, but *types.MethodSet) {
 	for m := range set.Methods() {
 		if m.Obj().Exported() && (but == nil || but.Lookup(nil, m.Obj().Name()) == nil) {

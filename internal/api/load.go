@@ -38,7 +38,7 @@ func current(root string) (map[string]bool, error) {
 	return lines, err
 }
 
-// private says whether the API leaves out the packages of a folder.
+// private reports whether the packages of a folder aren't part of the API.
 func private(path string) bool {
 	for part := range strings.SplitSeq(path, "/") {
 		if slices.Contains([]string{"internal", "examples", "docs", "bench", "testdata"}, part) {
@@ -53,8 +53,8 @@ type listed struct {
 	DepOnly                  bool
 }
 
-// load returns the lines of a module's packages. It lets the go command compile them, and reads
-// their export data.
+// load returns the lines of a module's packages. It has the go command compile them, and reads the
+// export data.
 func load(dir string) ([]string, error) {
 	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Name,Export,DepOnly",
 		"./...")

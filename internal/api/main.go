@@ -1,10 +1,10 @@
 // Command api checks that the API of this repository only grows.
 //
-// Every exported function, type, method, field, variable and constant is a line in one of the files
-// v*.txt. The file's name is the version that introduced the line. A line that is no longer part of
-// the API is an incompatible change. A new method of an interface that programs may implement is
-// one, too, since such an interface is one line. An incompatible change is an error unless
-// removed.txt has the old line.
+// Each exported function, type, method, field, variable and constant is a line in one of the files
+// v*.txt. The name of the file is the version that added the line. It is an incompatible change if
+// a line is no longer part of the API. An interface that programs may implement is a single line,
+// so adding a method to it is also incompatible. An incompatible change is an error unless
+// removed.txt contains the old line.
 //
 //	go run ./internal/api                 # checks
 //	go run ./internal/api -record v0.2.0  # writes the new lines to v0.2.0.txt
@@ -13,10 +13,10 @@
 // old line is added to removed.txt, below a comment with the version and the reason. CHANGELOG
 // announces the change to users.
 //
-// The rule doesn't cover packages that programs can't or don't import: commands and examples,
-// internal folders, bench, docs, and the tests' own modules. It covers contract and
-// contract/faults. A later contract may still demand more of a store than an earlier one, since
-// that is its purpose.
+// The check ignores packages that programs can't or don't import: commands and examples, internal
+// folders, bench, docs, and the modules of the tests. It covers contract and contract/faults.
+// Still, a later contract may demand more of a store than an earlier one, since that is its
+// purpose.
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// folder is the folder of the files in the repository.
+// folder is the folder of the recorded files, relative to the root of the repository.
 const folder = "internal/api"
 
 func run(root, record string) error {
@@ -55,8 +55,8 @@ func run(root, record string) error {
 	return check(root, today)
 }
 
-// write writes the file of a version, with the lines that no other version has. The version must
-// not be tagged yet.
+// write writes the file of a version, which lists the lines that no other version has. The version
+// must not be tagged yet.
 func write(root, version string, today map[string]bool) error {
 	if tag, _ := exec.Command("git", "-C", root, "tag", "--list", version).Output(); len(tag) > 0 {
 		return fmt.Errorf("%s is tagged: its file can't change", version)
@@ -98,7 +98,7 @@ func check(root string, today map[string]bool) error {
 	return nil
 }
 
-// recordedIn returns the lines of files, without comments.
+// recordedIn returns the lines of the files that match pattern, without comments.
 func recordedIn(root, pattern string) (map[string]bool, error) {
 	files, err := filepath.Glob(filepath.Join(root, folder, pattern))
 	if err != nil {

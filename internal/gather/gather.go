@@ -1,6 +1,6 @@
-// Package gather lets many goroutines share round trips and system calls. Commands that they send
-// at about the same time go in one batch. The backends of Redis, Valkey and PostgreSQL use it. It
-// depends on none of their clients.
+// Package gather lets many goroutines share round trips and system calls. It puts commands that
+// they send at about the same time into one batch. The backends of Redis, Valkey and PostgreSQL use
+// it. It doesn't depend on their client libraries.
 package gather
 
 import (
@@ -14,48 +14,57 @@ import (
 )
 
 const (
-	// maxFlights is the largest number of batches that may be under way at once. Later commands
-	// wait until one of them is answered. With only one batch, the client would be idle while the
-	// server works, and the server while the client works.
+	// maxFlights is the default limit on the number of batches under way. Further commands wait
+	// until a batch is answered. If only one batch could be under way, the client would be idle
+	// while the server works, and the server while the client works.
 	maxFlights = 6
 
-	// maxBatch is the largest number of parcels in a batch. It bounds how long a goroutine waits
-	// for the answers to other goroutines' commands.
+	// maxBatch is the maximum number of Send calls that share a batch. It bounds how long a
+	// goroutine waits for the answers to other goroutines' commands.
 	maxBatch = 500
 
-	// patience is the time after which batches under way no longer count against the limit, if none
-	// was answered meanwhile. Some connections may hang while others work.
+	// patience is how long the batches under way may all go unanswered before they no longer count
+	// against the limit. Some connections may hang while others work.
 	patience = 50 * time.Millisecond
 
-	// comeback is how long a Sender with one flight waits for new commands of the callers that it
-	// has just answered.
+	// comeback is how long a Sender that allows only one batch at a time waits for the next
+	// commands of the callers that it has just answered.
 	comeback = 2 * time.Millisecond
 )
 
-// A Sender sends commands C for many goroutines. Each goroutine waits only for its own results R,
-// and only until its context ends. The first few commands are sent at once. Commands that come
-// while these are under way are collected. They are sent together when one of the batches under way
-// is answered. So a single goroutine never waits for another.
+// A Sender sends commands of type C for many goroutines. Each goroutine waits only for its own
+// results, of type R, and only until its context ends. The first few commands are sent at once.
+// Commands that come while these are under way are collected, and are sent together when one of the
+// batches under way is answered. So a single goroutine never waits for another.
 //
-// Commands are sent without the values of their contexts, whether their batch has one caller or
-// several. Otherwise, the hooks of a client library could get the values of another goroutine.
+// Commands are sent without the values of their contexts, even if their batch has a single caller.
+// Otherwise, the hooks of a client library could get the values of another goroutine.
 type Sender[C, R any] struct {
-	send    func(context.Context, []C) []R
-	recall  func([]C) bool
-	most    int // flights at a time
+	send   func(context.Context, []C) []R
+	recall func([]C) bool
+	// most is the maximum number of flights. A flight is a goroutine that sends batches.
+	most    int
 	parcels sync.Pool
 
-	mu       sync.Mutex
-	flights  int             // goroutines that send, except overdue ones
-	overdue  int             // goroutines that were still sending when their round ended
-	round    int             // number of the round; a round ends when its flights are overdue
-	yielding int             // goroutines that will look for more parcels in a moment
-	waiting  []*parcel[C, R] // parcels that wait for a flight
-	awaited  int             // the number of parcels that letCome waits for, or 0
-	back     chan struct{}   // closed when awaited parcels wait
-	taken    int             // how many times a flight has taken the waiting parcels
-	watched  bool            // late is scheduled
-	landed   sync.Cond       // signals the end of a flight
+	mu sync.Mutex
+	// flights is the number of flights, except overdue ones.
+	flights int
+	// overdue is the number of flights that were still sending when their round ended.
+	overdue int
+	// round is the number of the current round. A new round begins when all flights become overdue.
+	round int
+	// yielding is the number of flights that will look for more parcels in a moment.
+	yielding int
+	waiting  []*parcel[C, R] // parcels that wait to be sent
+	// awaited is the number of parcels that letCome waits for, or 0. When that many are waiting,
+	// back is closed.
+	awaited int
+	back    chan struct{} // closed when awaited parcels wait
+	// taken counts how many times a flight has taken the waiting parcels to send them.
+	taken int
+	// watched reports whether a call of late is scheduled.
+	watched bool
+	landed  sync.Cond // signals the end of a flight
 }
 
 // A parcel holds the commands of one call of Send.
@@ -64,17 +73,22 @@ type parcel[C, R any] struct {
 	commands []C
 	results  []R
 	answered chan struct{} // receives one value
-	batch    *batch[C, R]  // the batch that it is sent with; guarded by Sender.mu
+	// batch is the batch that contains the parcel. It is guarded by Sender.mu.
+	batch *batch[C, R]
 }
 
-// A batch holds the parcels that are sent together. The batch is also the context of its request,
-// and ends when the last caller has left.
+// A batch holds the parcels that are sent together. It is also the context of their request, which
+// ends when no caller waits for an answer any more.
 type batch[C, R any] struct {
-	ctx     context.Context // the only caller's context; for several callers, one that end cancels
+	// ctx is the caller's context if there is only one caller. If there are several, ctx is a
+	// context that end cancels.
+	ctx     context.Context
 	parcels []*parcel[C, R]
-	round   int // the round in which its flight is counted
-	stay    int // callers that haven't left; guarded by Sender.mu
-	end     context.CancelFunc
+	// round is the round that counts the goroutine which sends the batch: see Sender.
+	round int
+	// stay is the number of callers that still wait. It is guarded by Sender.mu.
+	stay int
+	end  context.CancelFunc
 }
 
 func (b *batch[C, R]) Deadline() (time.Time, bool) { return b.ctx.Deadline() }
@@ -82,11 +96,11 @@ func (b *batch[C, R]) Done() <-chan struct{}       { return b.ctx.Done() }
 func (b *batch[C, R]) Err() error                  { return b.ctx.Err() }
 func (b *batch[C, R]) Value(any) any               { return nil }
 
-// New returns a Sender that uses send, which returns the results of the commands in their order.
-// Several goroutines may call send at once.
+// New returns a Sender that sends commands with send. send returns the results in the order of the
+// commands. It may be called by several goroutines at once.
 //
-// If recall isn't nil, it is called when the only caller of a batch leaves while the batch is under
-// way. It returns true if the commands were not sent and, after this call, never will be.
+// If recall isn't nil, it is called when the only caller of a batch stops waiting while the batch
+// is under way. It returns true if the commands were not sent and, after this call, never will be.
 func New[C, R any](send func(context.Context, []C) []R, recall func([]C) bool) *Sender[C, R] {
 	s := &Sender[C, R]{send: send, recall: recall, most: maxFlights}
 	s.landed.L = &s.mu
@@ -94,17 +108,18 @@ func New[C, R any](send func(context.Context, []C) []R, recall func([]C) bool) *
 	return s
 }
 
-// Limit sets how many batches may be under way at once, and returns s. The default is 6, for
-// servers where a single command is cheap. If a batch costs hardly more than a single command,
-// fewer flights are better, since they make larger batches. Call Limit before the first Send.
+// Limit sets how many batches may be under way at once, and returns s. The default of 6 is for
+// servers where a single command is cheap. If a batch costs little more than a single command, a
+// lower limit is better, since it leads to larger batches. Call Limit before the first Send.
 func (s *Sender[C, R]) Limit(flights int) *Sender[C, R] {
 	s.most = flights
 	return s
 }
 
-// Send sends commands together and returns their results. If ctx ends before that, Send returns the
-// error of ctx. Its kind is [backend.Retry] if the commands were not sent and never will be.
-// Otherwise it is [backend.Unknown], and the caller must no longer change the commands.
+// Send sends commands together and returns their results. If ctx ends first, Send returns the error
+// of ctx as a [backend.Error]. It is of kind [backend.Retry] if the commands were not sent and
+// never will be. Otherwise it is of kind [backend.Unknown], and the caller must no longer change
+// the commands.
 func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &backend.Error{Kind: backend.Retry, Err: err}
@@ -125,7 +140,7 @@ func (s *Sender[C, R]) Send(ctx context.Context, commands ...C) ([]R, error) {
 	return results, nil
 }
 
-// enqueue queues a parcel, and starts a flight for it if necessary.
+// enqueue adds a parcel to those that wait, and starts a goroutine to send it if necessary.
 func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +153,8 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	}
 }
 
-// start starts a flight, unless there are enough. The caller must hold s.mu.
+// start starts a flight, which is a goroutine that sends waiting parcels, unless there are enough.
+// The caller must hold s.mu.
 func (s *Sender[C, R]) start() {
 	if s.flights < s.most {
 		s.flights++
@@ -158,9 +174,9 @@ func (s *Sender[C, R]) watch() {
 	time.AfterFunc(patience, func() { s.late(taken) })
 }
 
-// late runs some time after watch. If parcels wait, it starts a flight for them, unless there are
-// enough. If no flight has taken a parcel since watch, all flights are stuck. They become overdue,
-// and no longer count.
+// late runs some time after it was scheduled by watch. If parcels wait, it starts a goroutine that
+// sends them, called a flight, unless there are enough. If no flight has taken a parcel since
+// watch, late assumes that all flights are stuck. They become overdue, and no longer count.
 func (s *Sender[C, R]) late(taken int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +192,7 @@ func (s *Sender[C, R]) late(taken int) {
 	s.start()
 }
 
-// leave ends the wait for a parcel, unless it is answered. If the parcel hasn't been sent yet, it
+// leave ends the wait for a parcel that isn't answered yet. If the parcel hasn't been sent, it
 // never will be.
 func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool) {
 	s.mu.Lock()
@@ -199,8 +215,8 @@ func (s *Sender[C, R]) leave(p *parcel[C, R]) (kind backend.ErrorKind, left bool
 	return backend.Unknown, true
 }
 
-// fly sends waiting parcels until there are none. round is the round in which the flight was
-// counted.
+// fly sends waiting parcels until there are none. The calling goroutine was counted in the given
+// round.
 func (s *Sender[C, R]) fly(round int) {
 	for {
 		b := s.next(round)
@@ -213,8 +229,8 @@ func (s *Sender[C, R]) fly(round int) {
 	}
 }
 
-// next returns the waiting parcels as a batch. If there are none, or enough other flights, it
-// returns nil, and the calling flight ends.
+// next returns the waiting parcels as a batch. If no parcels wait, or enough other goroutines send
+// batches, it returns nil, and the calling goroutine ends.
 func (s *Sender[C, R]) next(round int) *batch[C, R] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +258,7 @@ func (s *Sender[C, R]) next(round int) *batch[C, R] {
 		p.batch = b
 	}
 	if b.stay == 1 {
-		b.ctx, b.end = b.parcels[0].ctx, func() {} // it ends with its caller's context
+		b.ctx, b.end = b.parcels[0].ctx, func() {} // the batch ends with its caller's context
 	} else {
 		b.ctx, b.end = context.WithCancel(context.Background())
 	}
@@ -268,7 +284,7 @@ func (s *Sender[C, R]) deliver(b *batch[C, R]) {
 }
 
 // yield wakes the callers of a batch, and lets them run. Often they send their next commands at
-// once. Then these also go in one batch, and need no new goroutine.
+// once. These commands then go in one batch, and need no new goroutine.
 func (s *Sender[C, R]) yield(b *batch[C, R]) {
 	s.mu.Lock()
 	s.yielding++
@@ -285,15 +301,16 @@ func (s *Sender[C, R]) yield(b *batch[C, R]) {
 	s.yielding--
 	if s.waiting == nil {
 		clear(b.parcels)
-		s.waiting = b.parcels[:0] // the slice is used again
+		s.waiting = b.parcels[:0] // reuse the slice
 	}
 }
 
-// letCome waits a short time for n parcels. It is for a Sender with one flight. Without this wait,
-// commands that come just after the start of a flight would wait until its end, and batches would
-// become smaller. The caller must hold s.mu, which is unlocked during the wait.
+// letCome waits a short time for n parcels. It is for a Sender that allows only one flight. Without
+// this wait, commands that come just after the start of a flight would wait until its end, and
+// batches would become smaller. The caller must hold s.mu, which is unlocked during the wait.
 func (s *Sender[C, R]) letCome(n int) {
-	back := make(chan struct{}) // local, since an overdue flight may replace s.back
+	// back is a local variable, since an overdue flight may replace s.back.
+	back := make(chan struct{})
 	s.awaited, s.back = n, back
 	s.mu.Unlock()
 	timer := time.NewTimer(comeback)

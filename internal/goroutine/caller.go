@@ -8,8 +8,8 @@ import (
 
 const module = "github.com/seed951563bd/distsync/"
 
-// Caller returns the file and line of the innermost call on the stack from outside of this module,
-// as "/src/orders/ship.go:42", or "" if there is none. Tests and examples count as outside. It
+// Caller returns the file and line of the innermost caller outside of this module, such as
+// "/src/orders/ship.go:42", or "" if there is none. Tests and examples count as outside. Caller
 // takes about a microsecond.
 func Caller() string {
 	var pcs [64]uintptr
@@ -25,8 +25,8 @@ func Caller() string {
 	}
 }
 
-// own reports whether a frame belongs to this module or to the Go runtime. The runtime is at the
-// bottom of each stack.
+// own reports whether a frame belongs to this module or to the Go runtime, which is at the bottom
+// of each stack.
 func own(frame runtime.Frame) bool {
 	if strings.HasSuffix(frame.File, "_test.go") {
 		return false

@@ -1,7 +1,7 @@
-// Package pubsub keeps a session's subscriptions to the channels of locks, for the backends on
-// Redis and Valkey. It keeps the subscribers of each channel, subscribes to the channel at its
-// server, replaces connections that break, and wakes waiters. A backend adapts its client library
-// with a [Client] and a [Conn].
+// Package pubsub manages a session's subscriptions to the channels of locks, for the backends on
+// Redis and Valkey. It subscribes to each channel at the server that serves it, replaces
+// connections that break, and wakes waiters. A backend adapts its client library with a [Client]
+// and a [Conn].
 package pubsub
 
 import (
@@ -17,37 +17,39 @@ import (
 
 // A Client finds the servers of channels.
 type Client interface {
-	// Locate returns the server to subscribe to for a channel.
+	// Locate returns the server that serves a channel.
 	Locate(ctx context.Context, channel string) (Server, error)
 
-	// Reload is called when the answers of Locate may be out of date. It doesn't wait for a server.
+	// Reload is called when the results of Locate may be out of date. It doesn't wait for a server.
 	Reload(ctx context.Context)
 
 	// Kind adds a [backend.ErrorKind] to an error of a Conn.
 	Kind(err error) error
 }
 
-// A Server is a server to subscribe to.
+// A Server is a Redis or Valkey server that serves channels.
 type Server struct {
 	Addr string // identifies the server
 
-	// Connect returns a connection that passes the server's messages to the receiver. It may
-	// connect lazily. If connecting fails later, the first Tell returns the error.
+	// Connect returns a connection that passes the server's messages to the receiver. It need not
+	// connect at once. If connecting fails later, the first Tell returns the error.
 	Connect func(*Receiver) Conn
 }
 
 // A Conn is a connection to a server that carries only subscriptions.
 type Conn interface {
-	// Tell sends a command for each of the orders in one round trip, and returns when the server
-	// has answered them. An order lists the channels of its command. The receiver gets the server's
-	// confirmation for each channel, perhaps a little later. If the server refuses any order,
-	// refusals holds an error for each refused order and nil for the others. If the channel has
-	// moved to another server, the error wraps [ErrMoved]. If err isn't nil, the connection can no
-	// longer be used. A Ping has one order without channels.
+	// Tell sends one command for each order, in one round trip, and returns when the server has
+	// answered them all. An order lists the channels of its command. A Ping has one order without
+	// channels. The receiver gets the server's confirmation for each channel, perhaps a little
+	// later.
+	//
+	// If the server refuses any order, refusals contains an error for each refused order and nil
+	// for the others. If a channel has moved to another server, the error wraps [ErrMoved]. If err
+	// isn't nil, the connection can no longer be used.
 	Tell(ctx context.Context, verb Verb, orders [][]string) (refusals []error, err error)
 
-	// Lost returns a channel. When the connection breaks, the channel receives the reason, or is
-	// closed.
+	// Lost returns a channel that tells when the connection breaks. The channel then receives the
+	// reason, or is closed.
 	Lost() <-chan error
 
 	// Close closes the connection. It is called once.
@@ -76,7 +78,8 @@ var (
 	}
 )
 
-// Options configure subscriptions. The zero value is for one server and the plain commands.
+// Options configure a [Subscriber]. The zero value is for a single server, without sharded
+// channels.
 type Options struct {
 	// Sharded selects the commands for sharded channels. Each channel gets its own command, since
 	// all channels of one command would have to be in the same slot.
@@ -86,21 +89,21 @@ type Options struct {
 	// another.
 	Spread bool
 
-	// CheckEvery is the time between two pings on a connection. If it is zero, there are no pings.
+	// CheckEvery is the time between pings on a connection. Zero means no pings.
 	CheckEvery time.Duration
 }
 
-// A Subscriber keeps all subscriptions of a session. It uses one connection or, with Spread, one to
-// each server of a channel. Without Spread, one connection is also enough in a cluster, since the
-// servers pass messages on to each other.
+// A Subscriber manages all subscriptions of a session. It uses a single connection or, with Spread,
+// one to each server of a channel. Without Spread, a single connection is enough even in a cluster,
+// since the servers pass messages on to each other.
 //
 // For each server, one goroutine runs the method run. It owns the connection and makes all calls
-// that may block, which are those that connect, subscribe and unsubscribe. Messages and
-// confirmations of the server come from a goroutine of the client library.
+// that may block: to connect, subscribe and unsubscribe. Messages and confirmations arrive on a
+// goroutine of the client library.
 //
 // A connection is replaced after its first error, since a client library that reconnects by itself
-// doesn't report when it does. A connection without subscriptions is closed after a while. Its
-// server is then forgotten, since later channels may be at another address.
+// doesn't report that. A connection without subscriptions is closed after a while. Its server is
+// then forgotten, since later channels may be at another address.
 type Subscriber struct {
 	client  Client
 	options Options
@@ -108,22 +111,24 @@ type Subscriber struct {
 	ctx  context.Context // ends with the session
 	stop context.CancelFunc
 
-	mu       sync.Mutex // not held during a request or a callback
+	// mu guards the fields below. It is not held during a request or a callback.
+	mu       sync.Mutex
 	servers  map[string]*server
 	channels map[string]*channel
-	placing  bool // place is running
+	placing  bool // set while place runs
 
-	changes []change // changes that subscribers must still be told, in order
-	telling bool     // a goroutine tells them
+	// changes lists the changes still to be reported to subscribers, in order.
+	changes []change
+	telling bool // set while tellChanges runs
 }
 
 // A change records that a subscription has broken, or works again.
 type change struct {
 	sub    *subscription
-	broken error // nil: it works again
+	broken error // nil if it works again
 }
 
-// New returns a subscriber that starts nothing before it is used.
+// New returns a Subscriber. It starts no goroutine before it is used.
 func New(client Client, options Options) *Subscriber {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Subscriber{
@@ -139,32 +144,41 @@ func New(client Client, options Options) *Subscriber {
 // Close ends all subscriptions. It doesn't wait.
 func (s *Subscriber) Close() { s.stop() }
 
-// Meaning is the reason why the subscribers of a channel are woken.
+// A Meaning is the reason for waking the subscribers of a channel.
 type Meaning uint8
 
 // The meanings of messages.
 const (
-	Freed  Meaning = iota // a lock or permits may have become free
-	Kept                  // the lock is kept, which only matters to subscribers that watch
-	Missed                // messages may have been lost
+	// Freed means that a lock or permits may have become free.
+	Freed Meaning = iota
+
+	// Kept means that a lock was released but stays taken, which matters only to subscribers that
+	// watch the lock.
+	Kept
+
+	// Missed means that messages may have been lost.
+	Missed
 )
 
-// A Decoder returns the meaning of a message. It returns false for a message without one: any
+// A Decoder returns the meaning of a message. It returns false for an unknown message, since any
 // client of the server may publish on a channel.
 type Decoder func(message string) (Meaning, bool)
 
-// A channel is a pub/sub channel that has subscribers here, or whose messages the server may still
-// send.
+// A channel is a pub/sub channel that has subscribers in this session, or whose messages the server
+// may still send.
 type channel struct {
 	name    string
 	decode  Decoder
-	hear    func(message string) // instead of decode; see Listen
+	hear    func(message string) // used instead of decode; see Listen
 	server  *server              // nil while its server isn't known
 	state   state                // see become
 	changes int                  // how many times state has changed
-	watched int                  // the number of Watch calls that observe it
+	// watched is the number of Watch calls that observe the channel.
+	watched int
 	subs    []*subscription
-	alone   bool // it needs its own commands, since the server refused one for several channels
+	// alone is set if the server refused a command for several channels. Then the channel gets its
+	// own commands.
+	alone   bool
 	refused bool // the server refuses to subscribe it
 	stuck   bool // the server refuses to unsubscribe it
 }
@@ -173,13 +187,19 @@ type channel struct {
 type state uint8
 
 const (
-	off     state = iota
-	asked         // the server was told to subscribe, and has not confirmed it
-	on            // the server sends the channel's messages
-	leaving       // the server was told to unsubscribe, and has not confirmed it
+	off state = iota
+
+	// asked means that the server was told to subscribe, and has not confirmed it.
+	asked
+
+	// on means that the server sends the channel's messages.
+	on
+
+	// leaving means that the server was told to unsubscribe, and has not confirmed it.
+	leaving
 )
 
-// become sets the state.
+// become sets the state of the channel, and counts the change.
 func (ch *channel) become(st state) {
 	ch.state = st
 	ch.changes++
@@ -191,9 +211,10 @@ type subscription struct {
 	channel    *channel
 	wake       func(Meaning)
 	changed    func(broken error) // or nil
-	answer     chan<- error       // gets the result of Subscribe; nil after that
-	broken     bool               // it was confirmed, and then lost
-	closed     bool
+	// answer receives the result of Subscribe. It is nil after that.
+	answer chan<- error
+	broken bool // the subscription was confirmed, and then lost
+	closed bool
 }
 
 // Subscribe returns once the server has confirmed the subscription. All subscribers of a channel
@@ -206,9 +227,9 @@ func (s *Subscriber) Subscribe(
 	return s.subscribe(ctx, channel, decode, nil, wake, changed)
 }
 
-// Listen is like Subscribe, but for a channel whose messages are more than wake-ups. hear is called
-// only once for each message, even if the channel has several listeners. So all listeners must pass
-// the same hear. again is called when messages may have been missed.
+// Listen is like Subscribe, but passes the messages to hear. hear is called once for each message,
+// even if the channel has several listeners, so all of them must pass the same hear. again is
+// called when messages may have been missed.
 func (s *Subscriber) Listen(
 	ctx context.Context, channel string, hear func(message string), again func(),
 	changed func(broken error),
@@ -242,8 +263,8 @@ func (s *Subscriber) subscribe(
 	return sub, nil
 }
 
-// add returns a subscription, and a Go channel for the answer. During the pause after a failed
-// connection, it returns an error.
+// add adds a subscription, and returns it with a Go channel for the result. During the pause after
+// a failed connection, it returns an error.
 func (s *Subscriber) add(
 	name string, located Server, decode Decoder, hear func(string), wake func(Meaning),
 	changed func(error),
@@ -273,7 +294,8 @@ func (s *Subscriber) add(
 	return sub, answer, nil
 }
 
-// channel returns the channel of this name. The caller must hold s.mu.
+// channel returns the channel with the given name, and creates it if necessary. The caller must
+// hold s.mu.
 func (s *Subscriber) channel(name string) *channel {
 	ch := s.channels[name]
 	if ch == nil {
@@ -292,11 +314,11 @@ func (s *Subscriber) Listens(name string) bool {
 }
 
 // Watch begins to observe whether the session itself listens to a channel. It returns a function
-// that ends the observation, and that must be called. The function returns bounds for the number of
-// this session's connections that a server can have counted as listeners meanwhile.
+// that ends the observation, and that must be called. The results of that function are bounds on
+// how many of this session's connections the server may have counted as listeners in the meantime.
 //
-// A server may count one more or one less while one side doesn't know yet that a connection broke,
-// or that a slot of the cluster moved.
+// The server's count may differ by one while one side doesn't know yet that a connection broke, or
+// that a slot of the cluster moved.
 func (s *Subscriber) Watch(name string) func() (least, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -333,13 +355,13 @@ func (sub *subscription) Close() {
 	s.settle(sub.channel)
 }
 
-// reply sends the answer to the waiting Subscribe.
+// reply sends the result to the waiting call of Subscribe.
 func (sub *subscription) reply(err error) {
 	sub.answer <- err
 	sub.answer = nil
 }
 
-// wants returns the command that the channel needs next.
+// wants returns the command that the channel needs next, or "".
 func (ch *channel) wants() Verb {
 	switch {
 	case ch.state == off && len(ch.subs) > 0 && !ch.refused:
@@ -351,8 +373,8 @@ func (ch *channel) wants() Verb {
 	}
 }
 
-// settle makes the channel's next command due, if it needs one. It drops a channel that nobody
-// uses. It is called after any change to a channel. The caller must hold s.mu.
+// settle schedules the channel's next command, if it needs one, and drops a channel that nobody
+// uses. It must be called after every change to a channel. The caller must hold s.mu.
 func (s *Subscriber) settle(ch *channel) {
 	if s.channels[ch.name] != ch {
 		return // the channel was dropped
@@ -376,8 +398,8 @@ func (s *Subscriber) settle(ch *channel) {
 	}
 }
 
-// stands records that the server has begun to send the messages of a channel. It returns functions
-// that wake the earlier subscribers, since they may have missed messages.
+// stands records that the server now sends the messages of a channel. It returns functions that
+// wake the earlier subscribers, since these may have missed messages.
 func (s *Subscriber) stands(ch *channel) (wakes []func(Meaning)) {
 	wakes = ch.standing()
 	s.report(ch, nil)
@@ -399,8 +421,8 @@ func (s *Subscriber) report(ch *channel, broken error) {
 	}
 }
 
-// tellChanges notifies subscribers of the changes that report recorded, unless another goroutine is
-// doing so. Only one does at a time, so that a subscriber gets the changes in order.
+// tellChanges notifies subscribers of the changes recorded by report, unless another goroutine is
+// doing so. Only one goroutine does it at a time, so that a subscriber gets the changes in order.
 func (s *Subscriber) tellChanges() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -421,7 +443,8 @@ func (s *Subscriber) tellChanges() {
 	s.telling = false
 }
 
-// answer answers all waiting calls of Subscribe. On an error their subscriptions end.
+// answer sends the result to all waiting calls of Subscribe. If it is an error, their subscriptions
+// end.
 func (ch *channel) answer(err error) {
 	ch.subs = slices.DeleteFunc(ch.subs, func(sub *subscription) bool {
 		if sub.answer == nil {
@@ -448,8 +471,8 @@ func wakeAll(wakes []func(Meaning), why Meaning) {
 	}
 }
 
-// leave forgets a channel's server if the channel may have moved to another. The channel's state
-// must be off, and the caller must hold s.mu.
+// leave forgets a channel's server if channels may move to other servers. The channel's state must
+// be off, and the caller must hold s.mu.
 func (s *Subscriber) leave(ch *channel) {
 	if s.options.Spread {
 		delete(ch.server.todo, ch.name)
@@ -458,9 +481,9 @@ func (s *Subscriber) leave(ch *channel) {
 	s.settle(ch)
 }
 
-// place looks for the servers of the channels that have none, until each has one. The client's view
-// of the cluster may be out of date. Then the server that was found refuses the channel, and place
-// looks again.
+// place finds a server for each channel that has none. It retries until every channel has one. If
+// the client's view of the cluster is out of date, place may find a wrong server. That server
+// refuses the channel, and place runs again.
 func (s *Subscriber) place() {
 	for tries := 0; ; tries++ {
 		select {
@@ -507,7 +530,7 @@ const (
 )
 
 // backoff returns the pause after a number of failures. It is partly random, so that the clients of
-// a restarted server don't all come back at once.
+// a restarted server don't all reconnect at the same time.
 func backoff(failures int) time.Duration {
 	pause := min(minPause<<min(failures, 10), maxPause)
 	return pause/2 + rand.N(pause/2)

@@ -15,22 +15,26 @@ const (
 	maxIdle = time.Minute
 )
 
-// A server is a server to subscribe to, with one connection at a time.
+// A server is the state of one server that serves channels. It has at most one connection at a
+// time.
 type server struct {
 	addr string
 	kick chan struct{} // wakes run
 
-	// Guarded by the subscriber's mutex.
+	// The fields below are guarded by the subscriber's mutex.
 	connect  func(*Receiver) Conn
-	receiver *Receiver           // of the present connection
-	todo     map[string]*channel // its channels that need a command
-	failures int                 // connections in a row without a confirmed subscription
-	failed   error               // the error of the last such connection
-	pause    time.Time           // no new connection before this time
+	receiver *Receiver           // the receiver of the present connection
+	todo     map[string]*channel // the channels that need a command
+	// failures counts the latest connections in a row without a confirmed subscription.
+	failures int
+	// failed is the error of the last of these connections.
+	failed error
+	// pause is the time before which no new connection is made.
+	pause time.Time
 }
 
-// server returns the server with the address of located. It starts run for a new one. The caller
-// must hold s.mu.
+// server returns the server with the address of located. If there is none yet, it creates one and
+// starts run for it. The caller must hold s.mu.
 func (s *Subscriber) server(located Server) *server {
 	srv := s.servers[located.Addr]
 	if srv == nil {
@@ -40,7 +44,7 @@ func (s *Subscriber) server(located Server) *server {
 		s.servers[located.Addr] = srv
 		go s.run(srv)
 	}
-	// a client library may have a new object for the same server
+	// The client library may have a new object for the same server.
 	srv.connect = located.Connect
 	return srv
 }
@@ -53,8 +57,8 @@ func (srv *server) wake() {
 	}
 }
 
-// run keeps a server connected, one connection after the other, until the server is dropped or the
-// session is closed.
+// run keeps a server connected, using one connection after another, until the server is dropped or
+// the session is closed.
 func (s *Subscriber) run(srv *server) {
 	for s.needed(srv) {
 		receiver := &Receiver{subscriber: s, server: srv}
@@ -78,7 +82,7 @@ func (s *Subscriber) run(srv *server) {
 func (s *Subscriber) drop(srv *server) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var left []*channel // its channels, all without subscribers
+	var left []*channel // the server's channels, none of which has subscribers
 	for _, ch := range s.channels {
 		if ch.server != srv {
 			continue
@@ -97,8 +101,8 @@ func (s *Subscriber) drop(srv *server) bool {
 	return true
 }
 
-// needed waits until a connection is needed and may be made. It returns false when the server is
-// dropped or the session is closed.
+// needed waits until there is a command to send, and the pause after the last failure is over. It
+// returns false when the server is dropped or the session is closed.
 func (s *Subscriber) needed(srv *server) bool {
 	for {
 		s.mu.Lock()
@@ -165,8 +169,8 @@ func (s *Subscriber) serve(srv *server, conn Conn) error {
 	}
 }
 
-// next returns the next commands for the server, if any. It already marks these commands as sent,
-// since the server may confirm them before Tell returns.
+// next returns the next commands for the server, if any. It marks them as sent already, since the
+// server may confirm them before Tell returns.
 func (s *Subscriber) next(srv *server) (verb Verb, orders [][]*channel) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,8 +213,8 @@ func (s *Subscriber) together(srv *server) (verb Verb, orders [][]*channel) {
 	return verb, orders
 }
 
-// tell sends commands, and handles those that the server refuses. It returns an error if the
-// connection can no longer be used.
+// tell sends commands, and handles refusals by the server. It returns an error if the connection
+// can no longer be used.
 func (s *Subscriber) tell(conn Conn, verb Verb, orders [][]*channel) error {
 	names := make([][]string, len(orders))
 	for i, channels := range orders {
@@ -259,7 +263,7 @@ func (s *Subscriber) moved(channels []*channel) {
 	}
 }
 
-// refuse records that the server refuses a command.
+// refuse records that the server refuses a command for these channels.
 func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 	s.mu.Lock()
 	var wakes []func(Meaning)
@@ -284,8 +288,8 @@ func (s *Subscriber) refuse(verb Verb, channels []*channel, err error) {
 	wakeAll(wakes, Missed)
 }
 
-// lost records that a connection is lost, and with it all its subscriptions on the server. The
-// subscribers stay, and the next connection subscribes them again. Waiting calls of Subscribe
+// lost records that a connection is lost, along with its subscriptions on the server. The
+// subscribers stay, and the next connection subscribes again for them. Waiting calls of Subscribe
 // return an error at once.
 func (s *Subscriber) lost(r *Receiver, err error) {
 	if s.ctx.Err() == nil {
@@ -314,13 +318,14 @@ func (s *Subscriber) lost(r *Receiver, err error) {
 	}
 }
 
-// A Receiver takes a server's messages on one connection. Its methods don't block, except in
+// A Receiver receives a server's messages from one connection. Its methods don't block, except in
 // callbacks of subscribers. After the connection is lost, or the session is closed, they do
 // nothing.
 type Receiver struct {
 	subscriber *Subscriber
 	server     *server
-	served     bool // a subscription was confirmed; guarded by the subscriber's mutex
+	// served is set once a subscription is confirmed. It is guarded by the subscriber's mutex.
+	served bool
 }
 
 // Published is called for every message.
@@ -352,8 +357,8 @@ func (r *Receiver) Subscribed(name string) {
 	})
 }
 
-// Unsubscribed is called when the server has ended a subscription. The reason is a command, or that
-// the channel's slot has moved to another server.
+// Unsubscribed is called when the server has ended a subscription. It does so on command, or
+// because the channel's slot has moved to another server.
 func (r *Receiver) Unsubscribed(name string) {
 	r.about(name, func(ch *channel) ([]func(Meaning), Meaning) {
 		switch ch.state {
@@ -369,8 +374,8 @@ func (r *Receiver) Unsubscribed(name string) {
 	})
 }
 
-// about calls do for a channel, if r still belongs to the server's present connection, and then the
-// functions that do returned.
+// about calls do for a channel, if r still belongs to the server's present connection. It then
+// calls the functions that do returned.
 func (r *Receiver) about(name string, do func(*channel) ([]func(Meaning), Meaning)) {
 	s := r.subscriber
 	s.mu.Lock()

@@ -8,19 +8,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// These scripts are our own, not Redisson's, but leave the same data. All of them check whether the
-// key is a lock at all. A script with Again in its name repeats one of Redisson's scripts that did
-// nothing, and its answer is certain.
+// These scripts are our own, not Redisson's, but leave the same data. Each of them checks whether
+// the key is a lock at all. A script with Again in its name repeats one of Redisson's scripts that
+// did nothing. Unlike the first answer, its answer is reliable.
 
 //go:embed islock.lua
 var isLockText string
 
-// isFirstLockText is like isLockText, but for scripts that check only their first key. The keys are
-// written as constants, since some servers accept nothing else.
+// isFirstLockText is like isLockText, but for scripts that check only their first key. It refers to
+// the key by a constant index, since some servers accept nothing else.
 var isFirstLockText = strings.NewReplacer("(key)", "()", ", key", ", KEYS[1]").Replace(isLockText)
 
-// After its owner's last release, a kept lock is held under a name that no owner uses. So the
-// owner's late or repeated requests find no hold, and to all others it is an ordinary held lock.
+// A kept lock stays taken after its owner's last release. It is held under a name that no owner
+// uses. So late or repeated requests of the owner find no hold, and to all other clients it is an
+// ordinary held lock.
 
 //go:embed kept.lua
 var keptText string
@@ -28,35 +29,36 @@ var keptText string
 //go:embed keep.lua
 var keepText string
 
-// keptSuffix is what kept.lua appends to an owner's name. A suffix that marks the kind, such as
+// keptSuffix is what kept.lua appends to an owner's name. A suffix for the kind, such as
 // fairSuffix, comes after it.
 const keptSuffix = "-kept"
 
 const (
 	// onMaster is prepended to a script that a replica must not answer. A server can become a
 	// replica while its connections stay open. A replica refuses every write, even a DEL that
-	// deletes nothing. A server whose memory is full permits a DEL, and then also the rest of the
+	// deletes nothing. A server whose memory is full accepts a DEL, and then also the rest of the
 	// script.
 	onMaster = `
 if (redis.call('exists', KEYS[2]) == 0) then
     redis.call('del', KEYS[2]);
 end;
 `
-	// hasMode checks whether a hash has a mode, as read-write locks do. If the field is a number,
-	// it is the hold count of an owner with the name "mode".
+	// hasMode checks whether a hash has a mode, as a read-write lock does. If the field is a
+	// number, it isn't a mode but the hold count of an owner with the name "mode".
 	hasMode = `
 local mode = redis.call('hget', KEYS[1], 'mode');
 local hasMode = mode and not tonumber(mode);
 `
-	// refuseForeign ends a script if the key has a mode, or if it has no expiry and doesn't look
-	// like a lock. A key with an expiry may also be foreign data, but then a waiting client gets
-	// the lock once the key has expired.
+	// refuseForeign ends a script if the key is a read-write lock, or if it has no expiry and
+	// doesn't look like a lock. A key with an expiry may also be other data, but a waiting client
+	// then gets the lock once the key has expired.
 	refuseForeign = hasMode + `
 if (hasMode or redis.call('pttl', KEYS[1]) == -1 and not isLock(KEYS[1])) then
     return -1;
 end;
 `
-	// isKept checks whether a plain or fair lock is kept. It runs after refuseForeign.
+	// isKept checks whether a plain or fair lock stays taken after its release. It runs after
+	// refuseForeign.
 	isKept = `
 local owner = redis.call('hlen', KEYS[1]) == 1 and redis.call('hkeys', KEYS[1])[1] or '';
 return (string.sub(owner, -5) == '-kept' or string.sub(owner, -10) == '-kept:fair') and 1 or 0;
@@ -83,32 +85,32 @@ var (
 	forceReleaseScript = newScript(forceReleaseText)
 )
 
-// errForeign is the error of a step whose key holds something other than a lock of the kind.
+// errForeign is the error of a step whose key isn't a lock of the step's kind.
 var errForeign = &backend.Error{Kind: backend.Refused, Err: backend.ErrConflict}
 
-// Keep releases one hold as [Dialect.Release] does, but keeps the lock at the last release. Its
-// answer is as certain as that of ReleaseAgain. [ParseKeep] reads its reply.
+// Keep releases one hold as [Dialect.Release] does, but the lock stays taken after the last
+// release. Its answer is as reliable as that of ReleaseAgain. [ParseKeep] reads its reply.
 func (d Dialect) Keep(req backend.ReleaseRequest) Call {
 	return call(d.script(keepScript, shardedKeepScript), 2,
 		req.Name, Channel(req.Name), millis(req.Lease), req.Owner, millis(req.Keep), keptMessage)
 }
 
 // ReleaseAgain repeats a [Release] that did nothing, if [MayHold] returns true. Its answer is
-// certain: it doesn't come from a replica, and a full memory doesn't prevent the release.
-// [ParseReleaseAgain] reads its reply.
+// reliable: a replica can't give it, and a server whose memory is full still carries out the
+// release. [ParseReleaseAgain] reads its reply.
 func (d Dialect) ReleaseAgain(req backend.ReleaseRequest) Call {
 	c := d.Release(req)
 	c.Script = d.script(releaseAgainScript, shardedReleaseAgainScript)
 	return c
 }
 
-// MayHold reports whether the owner may still hold the lock after a release with this result. A
-// replica may have given the answer, or the server may have had no memory.
+// MayHold reports whether the owner may still hold the lock after a release with this result. The
+// answer may come from a replica, or the server may have been out of memory.
 func MayHold(res backend.ReleaseResult, err error) bool {
 	return errors.Is(err, errNoMemory) || err == nil && res.Outcome == backend.NotHeld
 }
 
-// RenewAgain repeats a [Renew] whose answer was no. A replica can't answer it. [ParseRenewAgain]
+// RenewAgain repeats a [Renew] that found no hold. A replica can't answer it. [ParseRenewAgain]
 // reads its reply.
 func RenewAgain(req backend.RenewRequest) Call {
 	return call(renewAgainScript, 2, req.Name, Channel(req.Name), millis(req.Lease), req.Owner)
@@ -118,5 +120,6 @@ func RenewAgain(req backend.RenewRequest) Call {
 // [ParseIsForeign] reads its reply.
 func IsForeign(name string) Call { return call(isForeignScript, 1, name) }
 
-// IsKept asks the same as [IsForeign], and whether the lock is kept. [ParseIsKept] reads its reply.
+// IsKept is like [IsForeign], but also asks whether the lock stays taken after its release.
+// [ParseIsKept] reads its reply.
 func IsKept(name string) Call { return call(isKeptScript, 1, name) }

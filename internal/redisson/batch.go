@@ -9,11 +9,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// maxSteps is the number of steps in one pipeline. It is small, since callers wait for the answers.
+// maxSteps is the number of steps in one pipeline. It is small, since callers wait for the whole
+// pipeline.
 const maxSteps = 100
 
-// AcquireBatch sends the scripts that Acquire sends. The scripts for one node go together, and
-// several plain locks with one hash tag share a script.
+// AcquireBatch sends the same scripts as Acquire. Scripts for the same node go together, and
+// several plain locks with the same hash tag share a script.
 func (s *session) AcquireBatch(
 	ctx context.Context, reqs []backend.AcquireRequest, answer func(
 		int, backend.AcquireResult, error,
@@ -58,8 +59,8 @@ type acquires struct {
 
 func (b *acquires) fail(i int, err error) { b.answer(i, backend.AcquireResult{}, err) }
 
-// send sends the attempts of a group together. If an attempt is refused by a key that may not be a
-// lock, send checks the key. It also sends these checks together.
+// send sends the attempts of a group together. If an attempt fails because of a key that may not be
+// a lock, send checks the key. These checks are also sent together.
 func (b *acquires) send(ctx context.Context, group []int) {
 	group = slices.DeleteFunc(slices.Clone(group), func(index int) bool {
 		err := b.denied.take(b.kinds[index])
@@ -102,7 +103,7 @@ func (b *acquires) send(ctx context.Context, group []int) {
 	}
 }
 
-// triedInLine records the answer to an attempt to acquire a fair lock without a place in line.
+// triedInLine records the answer to an attempt to acquire a fair lock without waiting in line.
 func (s *session) triedInLine(
 	ctx context.Context, req backend.AcquireRequest, sent time.Time, r Reply,
 ) {
@@ -118,7 +119,7 @@ func (s *session) triedInLine(
 	}
 }
 
-// ReleaseBatch sends the scripts that Release sends. The scripts for one node go together.
+// ReleaseBatch sends the same scripts as Release. Scripts for the same node go together.
 func (s *session) ReleaseBatch(
 	ctx context.Context, reqs []backend.ReleaseRequest, answer func(
 		int, backend.ReleaseResult, error,
@@ -130,7 +131,7 @@ func (s *session) ReleaseBatch(
 	defer apart.Wait()
 	for i := range b.reqs {
 		req := &b.reqs[i]
-		if req.Keep > 0 { // releases.send doesn't keep locks
+		if req.Keep > 0 { // releases.send can't keep a lock taken
 			apart.Go(func() {
 				res, err := s.Release(ctx, *req)
 				answer(i, res, err)
@@ -160,8 +161,8 @@ type releases struct {
 
 func (b *releases) fail(i int, err error) { b.answer(i, backend.ReleaseResult{}, err) }
 
-// send sends the releases of a group together, and counts the waiting clients for the requests that
-// ask for their number. It repeats those that may have left a hold, again together.
+// send sends the releases of a group together. For the requests that ask for it, send also counts
+// the waiting clients. It then repeats the releases that may have left a hold, again together.
 func (b *releases) send(ctx context.Context, group []int) {
 	calls := make([]Call, len(group))
 	questions := make(map[int]Command) // commands that follow a script
@@ -209,8 +210,8 @@ func (b *releases) send(ctx context.Context, group []int) {
 }
 
 // atNodes groups the chosen requests by the cluster node that stores their locks. Without a cluster
-// there is one group. It calls send for all groups concurrently, and for each group in chunks of
-// maxSteps, one after the other. If no node is known for a request, or its node can't be reached,
+// there is one group. It handles all groups concurrently, and calls send for up to maxSteps
+// requests of a group at a time. If no node is known for a request, or its node can't be reached,
 // atNodes calls fail.
 func (s *session) atNodes(
 	ctx context.Context, chosen []int, name func(int) string, fail func(int, error),
@@ -239,13 +240,13 @@ func (s *session) atNodes(
 	}
 }
 
-// runTogether runs scripts in one pipeline. It repeats those that reply "more".
+// runTogether runs scripts in one pipeline. It repeats those that reply that they have more to do.
 func (s *session) runTogether(ctx context.Context, calls []Call) []Reply {
 	replies, _ := s.runAsking(ctx, calls, nil)
 	return replies
 }
 
-// finish repeats the scripts that replied "more", one after the other.
+// finish repeats the scripts that reply that they have more to do, one after the other.
 func (s *session) finish(ctx context.Context, calls []Call, replies []Reply) []Reply {
 	for i, r := range replies {
 		if r.Value == more {
@@ -255,8 +256,9 @@ func (s *session) finish(ctx context.Context, calls []Call, replies []Reply) []R
 	return replies
 }
 
-// runAsking is like runTogether, but sends a further command, a question, after some of the
-// scripts. If the server refuses a script for several locks, runAsking sends one for each lock.
+// runAsking is like runTogether, but sends a second command after some of the scripts, called a
+// question. If the server refuses a script for several locks, runAsking sends one script for each
+// lock.
 func (s *session) runAsking(
 	ctx context.Context, calls []Call, questions map[int]Command,
 ) (replies []Reply, answers map[int]Reply) {
@@ -298,8 +300,8 @@ func (s *session) runAsking(
 	return s.finish(ctx, calls, replies), answers
 }
 
-// sendAsking sends scripts, with a question after some of them. If the server didn't know a script,
-// the answer to its question is meaningless, and sendAsking omits it.
+// sendAsking sends scripts, some of them followed by a question. If the server didn't know a
+// script, the answer to its question is meaningless, and sendAsking drops the answer.
 func (s *session) sendAsking(
 	ctx context.Context, calls []Call, questions map[int]Command,
 ) (replies []Reply, answers map[int]Reply) {

@@ -11,12 +11,12 @@ import (
 )
 
 // denials records acquisitions whose scripts failed because the server denied a command or a key,
-// for lack of a permission or a declaration. Such a script may have written before the error, so
-// the error is Unknown, and the client would repeat the attempt forever. Therefore the session
-// doesn't send the next acquisition of the kind, but answers it with an error that is Refused,
-// since it has certainly done nothing. This error ends the call, and the client then releases what
-// earlier attempts may have acquired. The session sends the acquisition after that, since the
-// server may permit it by then.
+// for lack of a permission or a declaration. Such a script may have written before it failed, so
+// its error is Unknown, and the client would repeat the attempt forever. Therefore the session
+// doesn't send the next acquisition of the kind. Instead it returns an error of kind Refused, since
+// that acquisition has certainly done nothing. This error ends the call, and the client then
+// releases what earlier attempts may have acquired. The session sends the acquisition after that
+// again, since the server may permit it by then.
 type denials struct {
 	mu   sync.Mutex
 	last map[*kind]error
@@ -34,7 +34,7 @@ func (d *denials) take(k *kind) error {
 	return &backend.Error{Kind: backend.Refused, Err: err}
 }
 
-// note records the error of an acquisition of a kind if it is a denial.
+// note records the error of an acquisition if the server denied a part of it.
 func (d *denials) note(k *kind, err error) {
 	if !errors.Is(err, errDenied) {
 		return
@@ -48,9 +48,8 @@ func (d *denials) note(k *kind, err error) {
 }
 
 // runRelease runs a release. Unlike an acquisition, a release uses the lock's channel as a key. If
-// the user has no permission for that key, runRelease sends the release again with a channel to
-// which nobody listens. Then the lock is released, but the message wakes no client, and the waiting
-// clients poll.
+// the user has no permission for that key, runRelease sends the release again, with a channel that
+// has no listeners. Then the lock is released, but no client is woken, and waiting clients poll.
 func (s *session) runRelease(ctx context.Context, k *kind, name string, call Call) Reply {
 	r := s.run(ctx, call)
 	if mute, ok := k.mute(name, call); ok && r.deniedKeys() {
@@ -59,8 +58,8 @@ func (s *session) runRelease(ctx context.Context, k *kind, name string, call Cal
 	return r
 }
 
-// mute returns the call with the lock's name in place of the lock's channel. It returns false if
-// the call has no channel to replace.
+// mute returns the call with the lock's name in place of the lock's channel. If the call has no
+// such channel, mute returns false.
 func (k *kind) mute(name string, call Call) (Call, bool) {
 	if k.line {
 		return call, false // the kind has no channel for releases

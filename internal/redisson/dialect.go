@@ -8,7 +8,7 @@ import (
 )
 
 // A Dialect determines how releases are published. All programs that share locks must use the same
-// one. The zero value is for PUBLISH.
+// Dialect. The zero value uses PUBLISH.
 type Dialect struct {
 	// Sharded reports whether releases are published with SPUBLISH instead of PUBLISH. A Redis
 	// Cluster propagates such messages only within the shard that serves the slot. The listeners
@@ -36,10 +36,9 @@ func (d Dialect) script(plain, sharded Script) Script {
 	return plain
 }
 
-// CheckSharded reads the answer to PUBSUB SHARDNUMSUB. err is nil or an error with its kind, and
-// text is the server's error reply in err. CheckSharded returns nil if the server supports a
-// sharded dialect, as far as is known. If the server is too old, the error is of kind
-// [backend.Refused].
+// CheckSharded checks the answer to PUBSUB SHARDNUMSUB. err is the error of that command or nil,
+// and text is the server's error reply. If the server is too old for sharded channels, CheckSharded
+// returns an error of kind [backend.Refused]. If the user has no permission to ask, it returns nil.
 func CheckSharded(text string, err error) error {
 	switch code, rest, _ := strings.Cut(strings.ToLower(text), " "); {
 	case code == "noperm":
@@ -54,7 +53,7 @@ func CheckSharded(text string, err error) error {
 	}
 }
 
-// These scripts publish with SPUBLISH. Otherwise they are the same as those for PUBLISH.
+// These scripts publish with SPUBLISH. Otherwise they are the same as those that use PUBLISH.
 var (
 	shardedReleaseScript      = sharded(releaseText)
 	shardedReleaseAgainScript = sharded(releaseAgainText)

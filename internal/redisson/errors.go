@@ -9,24 +9,25 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// errNoMemory is wrapped by the error of a step for which the server has no memory.
+// errNoMemory is wrapped by the error of a step that failed because the server is out of memory.
 var errNoMemory = errors.New("the server is out of memory")
 
-// errDenied is wrapped by the error of a script to which the server denied a command or a key, and
-// would again. See denials.
+// errDenied is wrapped by the error of a script to which the server denied a command or a key. The
+// server would deny it again: see denials.
 var errDenied = errors.New("the server refuses a part of the step")
 
-// ServerError adds the kind to an error whose text is the server's error reply. The kind depends
-// only on the first word of text, and on whether text is about a running script.
+// ServerError adds the kind to err, an error whose text is the server's error reply. The kind
+// depends only on the first word of text, and on whether text is about a running script.
 //
 // An error from inside a script is [backend.Unknown], since the script may have written before. For
-// example, a release without permission for the channel has already deleted the key. The exceptions
-// are errors that can only come before the script's first write.
+// example, a release without permission for the channel deletes the key before it fails. The
+// exceptions are errors that occur only before the script's first write.
 func ServerError(text string, err error) error {
 	code, inScript := parseError(text)
 	switch {
 	case code == "WRONGTYPE":
-		// In all scripts, the first command that depends on the type comes before all writes.
+		// In every script, the first command that depends on the key's type comes before all
+		// writes.
 		return &backend.Error{
 			Kind: backend.Refused, Err: fmt.Errorf("%w: %w", backend.ErrConflict, err),
 		}
@@ -47,17 +48,17 @@ func ServerError(text string, err error) error {
 	}
 }
 
-// beforeFirstWrite contains the errors that a server raises only at a script's first write, never
-// at a later one. Our scripts don't declare whether they write, so the errors come only while they
-// run.
+// beforeFirstWrite contains the codes of errors that a server raises only at a script's first
+// write, never at a later one. Our scripts don't declare whether they write, so these errors occur
+// while a script runs.
 var beforeFirstWrite = map[string]bool{
 	"READONLY":   true,
 	"NOREPLICAS": true,
 	"MISCONF":    true,
 }
 
-// beforeScript maps errors about the command itself, raised before a script runs, to their kinds.
-// Other errors are Unknown.
+// beforeScript maps the codes of errors that are raised before a script runs to the kinds of error.
+// All other errors are Unknown.
 var beforeScript = map[string]backend.ErrorKind{
 	"LOADING":     backend.Retry,
 	"MASTERDOWN":  backend.Retry,
@@ -74,16 +75,16 @@ var beforeScript = map[string]backend.ErrorKind{
 	"CROSSSLOT": backend.Refused,
 }
 
-// These stand for the codes of errors that have none.
+// These constants stand for the codes of errors that have none.
 const (
 	maxClients = "max number of clients"
 	pointless  = "pointless"
 )
 
 // pointlessErrors match errors that the same command would get every time, from a server or from a
-// proxy in front of it. The server or the proxy may have no commands that run scripts, or none that
-// subscribe. It may lack the client's database, or not be a cluster. A proxy that checks scripts
-// may reject one. In all these cases, the command did nothing.
+// proxy in front of it. For example, the server may not support scripts or subscriptions, may not
+// have the client's database, or may not be a cluster. A proxy that checks scripts may reject one.
+// In all these cases, the command did nothing.
 var pointlessErrors = []advisedError{
 	{regexp.MustCompile("^(?:ERR )?(?:unknown|unsupported) command ['`](?i:evalsha|eval)['`]" +
 		"|^NOPERM .*'(?i:evalsha|eval)'|^ERR command (?i:evalsha|eval) not support"),
@@ -112,13 +113,13 @@ var deniedErrors = []advisedError{
 		"the server must have the commands that the backend's package documentation lists"},
 }
 
-// An advisedError is a pattern of error texts, with advice for the user.
+// An advisedError is a pattern of error texts, with advice on how to fix such an error.
 type advisedError struct {
 	text   *regexp.Regexp
 	advice string
 }
 
-// adviceOn returns the advice on an error text of one of these kinds, or "".
+// adviceOn returns the advice for an error text that matches one of kinds, or "".
 func adviceOn(text string, kinds []advisedError) string {
 	for _, e := range kinds {
 		if e.text.MatchString(text) {
@@ -129,14 +130,14 @@ func adviceOn(text string, kinds []advisedError) string {
 }
 
 // wrappedError matches how servers before 7.0, and miniredis, report the error of a command inside
-// a script. They put its code far inside the text. The pattern contains only codes that these
-// servers raise at a script's first write, or before. Other errors keep the code ERR.
+// a script. They put the error's code far inside the text. The pattern contains only codes that
+// these servers raise at or before a script's first write. Other errors keep the code ERR.
 var wrappedError = regexp.MustCompile(
 	`^ERR Error (?:running script \(call to f_[0-9a-f]{40}\)|compiling script \(new function\)): ` +
 		`(?:(?:@?user_script)?: ?\d+: )+-?(WRONGTYPE|READONLY|OOM) `)
 
 // parseError returns an error's code, and whether the error came from inside a script. If the text
-// leaves that open, inScript is true.
+// doesn't tell, inScript is true.
 func parseError(text string) (code string, inScript bool) {
 	if m := wrappedError.FindStringSubmatch(text); m != nil {
 		return m[1], true

@@ -11,13 +11,13 @@ import (
 )
 
 // A fair lock has the data of Redisson's RFairLock, but uses our own scripts. The data are the hash
-// of a plain lock, a list of the owners that wait, and a sorted set of the times until which each
-// of them counts. Another sorted set holds the times until which each of our owners keeps its
+// of a plain lock, a list of the waiting owners, and a sorted set with the time at which each of
+// them no longer counts. Another sorted set holds the time at which each of our owners loses its
 // place.
 //
-// Redisson's scripts wake the first in line, and it asks again. If the lock is free at the end of
-// one of our scripts, and the first in line is ours, the script gives the lock to that owner for a
-// short time. It notifies the owner's client on a channel.
+// Redisson's scripts wake the first owner in line, which then tries again. Our scripts give the
+// lock to the first owner in line for a short time, if the lock is free at the end of the script
+// and that owner is ours. They notify the owner's client on a channel.
 
 var (
 	//go:embed fair.lua
@@ -52,14 +52,14 @@ var (
 	shardedFairForceScript       = sharded(fairForceScript.Text)
 )
 
-// fairSuffix marks our owners of fair locks. An owner in line without it is Redisson's. A holder
+// fairSuffix marks our owners of fair locks. A waiting owner without it is Redisson's. A holder
 // without it holds Redisson's fair lock, or a plain lock.
 const fairSuffix = ":fair"
 
 // inLine returns the name under which a fair lock stores an owner.
 func inLine(owner string) string { return owner + fairSuffix }
 
-// clientOf returns the client of an owner, which is the part before the last colon.
+// clientOf returns the part of an owner before the last colon, which identifies the owner's client.
 func clientOf(owner string) string {
 	if colon := strings.LastIndexByte(owner, ':'); colon >= 0 {
 		return owner[:colon]
@@ -70,8 +70,8 @@ func clientOf(owner string) string {
 const grantsPrefix = "distsync_fair_grants:"
 
 // grants returns the prefix of the names of a lock's grant channels. The rest of such a name
-// identifies a client. On its channel, a client hears which of its owners was given a lock. All
-// locks share one prefix, but with sharded channels each lock has its own.
+// identifies a client. On its grant channel, a client learns which of its owners was given a lock.
+// All locks share one prefix, except that with sharded channels each lock has its own.
 func (d Dialect) grants(name string) string {
 	if d.Sharded {
 		return tagged(grantsPrefix, name, ":")
@@ -79,7 +79,7 @@ func (d Dialect) grants(name string) string {
 	return grantsPrefix
 }
 
-// turnChannel returns the channel on which Redisson tells an owner that it is its turn.
+// turnChannel returns the channel on which Redisson tells an owner in line to try again.
 func turnChannel(name, owner string) string { return Channel(name) + ":" + owner }
 
 // The keys of the sorted sets of fair locks begin with these prefixes.
@@ -88,15 +88,15 @@ const (
 	placesPrefix   = "distsync_fair_places:"
 )
 
-// fairKeys returns the keys of a fair lock, and then the lock's channel. The names of the channels
-// for Redisson's owners begin with the name of that channel: see turnChannel.
+// fairKeys returns the keys of a fair lock, and then the lock's channel. That channel's name is
+// also a prefix of the channels for Redisson's owners: see turnChannel.
 func fairKeys(name string) []string {
 	return []string{name, tagged("redisson_lock_queue:", name, ""),
 		tagged(timeoutsPrefix, name, ""),
 		tagged(placesPrefix, name, ""), Channel(name)}
 }
 
-// AcquireFair makes one attempt to lock. [ParseTurn] reads its reply.
+// AcquireFair makes one attempt to acquire a fair lock. [ParseTurn] reads its reply.
 func (d Dialect) AcquireFair(req backend.AcquireRequest) Call {
 	return Call{d.script(fairAcquireScript, shardedFairAcquireScript), fairKeys(req.Name),
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner, millis(ceil(req.Place)),
@@ -111,14 +111,14 @@ func flag(set bool) string {
 	return "0"
 }
 
-// placesPortion is the number of places that one script keeps. The server does nothing else while
-// the script runs.
+// placesPortion is the maximum number of places in line that one script extends. The server does
+// nothing else while the script runs.
 const placesPortion = 250
 
-// KeepPlaces returns the calls that keep the places of waiters. Each call keeps a batch of them. An
-// owner that has lost its place comes back at the front of the line. So the calls must be sent in
-// this order, which begins with the last waiters. The last call gives the lock to the first in line
-// if the lock is free. [ParseTurn] reads each reply.
+// KeepPlaces returns the calls that extend the places of waiters in line. Each call is for some of
+// the waiters. An owner that has lost its place returns to the front of the line. So the calls
+// begin with the last waiters, and must be sent in this order. The last call gives the lock to the
+// first in line if the lock is free. [ParseTurn] reads each reply.
 func (d Dialect) KeepPlaces(req backend.PlacesRequest) []Call {
 	var calls []Call
 	for owners := range slices.Chunk(req.Owners, placesPortion) { // there is at least one
@@ -132,23 +132,23 @@ func (d Dialect) KeepPlaces(req backend.PlacesRequest) []Call {
 	return calls
 }
 
-// ReleaseFair releases one hold, or gives up a place. [ParseRelease] reads its reply. If it says
-// no, that is certain.
+// ReleaseFair releases one hold, or gives up a place in line. [ParseRelease] reads its reply. A
+// reply that the owner holds nothing is reliable.
 func (d Dialect) ReleaseFair(req backend.ReleaseRequest) Call {
 	return Call{d.script(fairReleaseScript, shardedFairReleaseScript), fairKeys(req.Name),
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner}}
 }
 
-// KeepFair releases one hold as ReleaseFair does, but keeps the lock at the last release.
-// [ParseKeep] reads its reply. If it says no, that is certain.
+// KeepFair releases one hold as ReleaseFair does, but the lock stays taken after the last release.
+// [ParseKeep] reads its reply. A reply that the owner holds nothing is reliable.
 func (d Dialect) KeepFair(req backend.ReleaseRequest) Call {
 	return Call{d.script(fairReleaseKeepScript, shardedFairReleaseKeepScript), fairKeys(req.Name),
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner, millis(req.Keep)}}
 }
 
 // RenewFair renews up to a hundred holds, all with the lease of the first. [ParseRenewals] reads
-// its reply. If it says no, that is certain. An error doesn't say to which of several holds it
-// belongs.
+// its reply. A reply that a hold is gone is reliable. An error doesn't tell which of several
+// holds caused it.
 func (d Dialect) RenewFair(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 5*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
@@ -166,7 +166,7 @@ func (d Dialect) ForceReleaseFair(req backend.ForceReleaseRequest) Call {
 	}
 }
 
-// ceil rounds up to milliseconds, so that a short place doesn't become zero.
+// ceil rounds up to whole milliseconds, so that a short duration doesn't become zero.
 func ceil(d time.Duration) time.Duration {
 	if t := d.Truncate(time.Millisecond); t < d {
 		return t + time.Millisecond
@@ -176,12 +176,21 @@ func ceil(d time.Duration) time.Duration {
 
 // A Turn describes how a fair lock was held at the end of a script.
 type Turn struct {
-	Acquired  bool // the owner holds the lock, Count times, and the other fields are zero
-	Count     int
-	Holder    string        // empty if the lock is free
-	Remaining time.Duration // negative if the lock is free or never expires
-	At        time.Time     // by the server's clock, rounded down to milliseconds
-	Redisson  bool          // an owner other than ours holds the lock or waits for it
+	// Acquired reports whether the owner holds the lock, Count times. If so, the other fields are
+	// zero.
+	Acquired bool
+	Count    int
+
+	Holder string // empty if the lock is free
+
+	// Remaining is how long the lock is held. It is negative if the lock is free or never expires.
+	Remaining time.Duration
+
+	// At is the time on the server's clock, rounded down to milliseconds.
+	At time.Time
+
+	// Redisson reports whether an owner other than ours holds the lock or waits for it.
+	Redisson bool
 }
 
 // ParseTurn reads the reply to [Dialect.AcquireFair] and [Dialect.KeepPlaces].
@@ -220,7 +229,7 @@ type Grant struct {
 	Lease       time.Duration
 }
 
-// ParseGranted reads a message on a client's grant channel. It returns false if the message isn't
+// ParseGranted parses a message on a client's grant channel. It returns false if the message isn't
 // ours, since any program may publish there.
 func ParseGranted(message string) (Grant, bool) {
 	words := strings.SplitN(message, " ", 4)
@@ -237,21 +246,22 @@ func ParseGranted(message string) (Grant, bool) {
 		Lease: duration(lease)}, true
 }
 
-// An observation is a moment that is known on both clocks. The time on the server's clock is exact.
-// The time on ours isn't later than the moment.
+// An observation is a moment that is known on both clocks, the server's and ours. The time on the
+// server's clock is exact. The time on our clock is at or before the moment.
 type observation struct {
-	sent time.Time // ours, monotonic
-	at   time.Time // the server's; zero if there is no observation
+	sent time.Time // on our clock, monotonic
+	// at is the time on the server's clock. It is zero if there is no observation.
+	at time.Time
 }
 
-// drift bounds how much faster or slower than ours a server's clock may run, here by one part in a
+// drift bounds how much faster or slower than ours a server's clock may run: by one part in a
 // hundred.
 const drift = 100
 
-// since translates a time on the server's clock to ours. The time may also be before the
-// observation. Unless the server's clock was set, the result isn't later than that moment. heard is
-// when the client got the message with the time. If the server's clock has advanced too far for the
-// time that passed on our clock, since returns false.
+// since translates a time on the server's clock to our clock. The time may also be before the
+// observation. heard is when the client got the message with the time. Unless the server's clock
+// was set, the result isn't too late. If the server's clock has advanced too far for the time that
+// passed on our clock, since returns false.
 //
 // If the server's clock was set back after the observation, the result is earlier than necessary. A
 // step forward goes unnoticed if it is shorter than the combined delays of the observation and the

@@ -21,7 +21,7 @@ type Fence struct {
 	Token     uint64
 }
 
-// These are the error codes of a script's guard.
+// These are the error codes of the guard: see guarded.
 const (
 	staleToken = "STALETOKEN"
 	noToken    = "NOTOKEN"
@@ -49,11 +49,11 @@ end;
 // cluster, both keys are in the same slot, except for some keys with braces: see Fence.check.
 func FenceKey(key string) string { return apart("distsync_fence:", key) }
 
-// guarded returns a script that first runs a guard of its keys. The script is called with the fence
-// keys after its own keys, and with the token after its own arguments. The guard removes the fence
-// keys and the token, so that the script doesn't see them. It refers to each fence key by a
-// constant index, since some servers accept nothing else. A first line with flags stays the first
-// line.
+// guarded returns a script that first runs a guard, which checks the fences of its keys. The script
+// is called with the fence keys after its own keys, and with the token after its own arguments. The
+// guard removes the fence keys and the token, so that the script doesn't see them. It refers to
+// each fence key by a constant index, since some servers accept nothing else. If the script's first
+// line contains flags, it stays the first line.
 func guarded(script string, keys int) string {
 	var b strings.Builder
 	if strings.HasPrefix(script, "#!") || strings.HasPrefix(script, "--!") {
@@ -84,7 +84,7 @@ func (f Fence) Claim(ctx context.Context, keys []string) error {
 	return err
 }
 
-// Set sets a key. The key expires after the given time, unless that is zero.
+// Set sets a key. If expires isn't zero, the key expires after that duration.
 func (f Fence) Set(ctx context.Context, key, value string, expires time.Duration) error {
 	left := expires.Milliseconds()
 	if expires < 0 || expires > 0 && left == 0 {
@@ -105,7 +105,7 @@ func (f Fence) HSet(ctx context.Context, key string, pairs []string) error {
 	return err
 }
 
-// Eval runs a script behind the guard.
+// Eval runs a script after the guard: see guarded.
 func (f Fence) Eval(ctx context.Context, script string, keys, args []string) (any, error) {
 	return f.run(ctx, "eval", script, keys, args)
 }
@@ -156,7 +156,7 @@ func (f Fence) check(keys []string) error {
 	return nil
 }
 
-// reason returns the reason why a call failed.
+// reason returns the error of a call that failed.
 func (f Fence) reason(r Reply) error {
 	switch code, rest, _ := strings.Cut(r.Refusal, " "); code {
 	case staleToken:
@@ -164,7 +164,7 @@ func (f Fence) reason(r Reply) error {
 	case noToken:
 		return invalid("the key %q is in use for data that isn't a token", rest)
 	case "WRONGTYPE":
-		// The error may come from the caller's script, which may have written before.
+		// The error may come from the caller's script, which may already have written.
 		return &backend.Error{Kind: backend.Unknown, Err: errors.New(r.Refusal)}
 	}
 	return r.Err
@@ -178,7 +178,7 @@ func (f Fence) errorf(op string, keys []string, err error) error {
 	return fmt.Errorf("%s: fenced %s of %q with token %d: %w", f.Store, op, what, f.Token, err)
 }
 
-// invalid returns the error of a call that can never do anything, however often it is repeated.
+// invalid returns the error of a call that can't succeed, no matter how often it is repeated.
 func invalid(format string, args ...any) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf(format, args...)}
 }

@@ -9,17 +9,17 @@ import (
 
 // A fenced lock has the data of Redisson's RFencedLock. It is a plain lock, and all steps except
 // the acquisition treat it as one. A second key, which never expires, stores the token of the last
-// acquisition. Redisson counts acquisitions. Here a token is the number of microseconds since 1970
-// by the server's clock, or the last token plus one if that is larger. So tokens grow even if the
-// key gets lost.
+// acquisition. Redisson counts acquisitions. Our token is the number of microseconds since 1970 by
+// the server's clock, or the last token plus one if that is larger. So tokens grow even if the key
+// gets lost.
 
 //go:embed fencedacquire.lua
 var fencedAcquireText string
 
 var fencedAcquireScript = newScript(isFirstLockText + fencedAcquireText)
 
-// AcquireFenced makes one attempt to lock with a token. An owner that holds the lock already keeps
-// its token. [ParseFenced] reads its reply.
+// AcquireFenced makes one attempt to acquire a lock with a token. An owner that already holds the
+// lock keeps its token. [ParseFenced] reads its reply.
 func AcquireFenced(req backend.AcquireRequest) Call {
 	return call(fencedAcquireScript, 2, req.Name, tokenKey(req.Name), millis(req.Lease), req.Owner)
 }

@@ -22,7 +22,7 @@ var inspectScript = newScript(undeclared + inspectText)
 // Inspect asks for the holders and the line of a lock of any kind. [ParseInspect] reads its reply.
 func Inspect(name string) Call {
 	keys := []string{name}
-	if _, ok := unbraced(name); !ok { // a name in braces would give the keys of another lock
+	if _, ok := unbraced(name); !ok { // a name in braces has the same keys as the name without them
 		keys = append(fairKeys(name)[:4], ids(name))
 	}
 	return Call{inspectScript, keys, []string{strconv.Itoa(backend.MostHolders)}}
@@ -45,7 +45,7 @@ type Found struct {
 	line    []string
 }
 
-// held is a field of a lock, or a permit.
+// held is a hold as the store keeps it: a field of a lock's hash, or a permit.
 type held struct {
 	owner string
 	count int
@@ -137,8 +137,8 @@ func (f Found) shared() (all []backend.Holder) {
 	return all
 }
 
-// permits returns the holders of permits, ordered by when their first permit expires. A hold ends
-// with its first permit.
+// permits returns the holders of permits, ordered by when their first permit expires. If an owner
+// has several permits, its hold ends with the first of them.
 func (f Found) permits() (all []backend.Holder) {
 	type holder struct {
 		owner string
@@ -172,8 +172,8 @@ func (f Found) certain() bool {
 	return len(f.holders) > 0
 }
 
-// outside returns an owner's name outside of a read-write lock. It reverses inside. Redisson's
-// owners have the same name in both places.
+// outside returns the name of an owner, given the field that stands for it in a read-write lock. It
+// is the inverse of inside. For Redisson's owners, both names are the same.
 func outside(field string) string {
 	colon := strings.LastIndexByte(field, ':')
 	number := field[colon+1:]
@@ -193,7 +193,7 @@ func (s *session) Inspect(
 ) (backend.Inspection, error) {
 	name := s.Prefix + req.Name
 	if _, err := s.begin(ctx, backend.Exclusive, name, ""); err != nil {
-		// the same error would prevent the steps of every kind
+		// begin would return the same error for every kind
 		return backend.Inspection{}, err
 	}
 	found, err := parse(readOnly(s.run(ctx, Inspect(name))), ParseInspect)
@@ -204,7 +204,7 @@ func (s *session) Inspect(
 }
 
 // readOnly adapts the reply to a script that only reads. If the server refused a part of the
-// script, the error becomes Refused instead of Unknown, since the script can't have changed
+// script, the error becomes Refused instead of Unknown, since such a script can't have changed
 // anything.
 func readOnly(r Reply) Reply {
 	if r.Refusal != "" && backend.KindOf(r.Err) == backend.Unknown {
@@ -214,19 +214,24 @@ func readOnly(r Reply) Reply {
 }
 
 const (
-	minPage = 10  // the minimum number of keys that a server scans for one page of a list
-	maxPage = 500 // the maximum; the server does nothing else while it scans them
+	// minPage is the minimum number of keys that a server scans for one page of a list.
+	minPage = 10
 
-	// maxCandidates is the number of names that are inspected in one pipeline. It bounds how long
-	// other clients of the server wait.
+	// maxPage is the maximum number of keys. The server does nothing else while it scans them.
+	maxPage = 500
+
+	// maxCandidates is the maximum number of names that are inspected in one pipeline. It bounds
+	// how long other clients of the server wait.
 	maxCandidates = 100
 )
 
-// A position is the point at which a list continues.
+// A position is the point at which the next page of a list begins.
 type position struct {
-	kind   string // of keys; hashes come before sorted sets
-	cursor string // of SCAN
-	master string // the node of a cluster; the list visits them in the order of their names
+	// kind is the kind of keys. A list visits hashes before sorted sets.
+	kind   string
+	cursor string // the cursor of SCAN
+	// master is the node of a cluster. A list visits the nodes in the order of their names.
+	master string
 }
 
 // The kinds of keys that can be locks.
@@ -249,9 +254,10 @@ func parsePosition(after string) (position, error) {
 	}
 }
 
-// List finds some keys with SCAN, and inspects those that can be locks, a hundred in a pipeline. On
-// one master after the other, it looks for hashes, and then for the ids of permits. A list may miss
-// locks if another server becomes master, or a slot moves, between its pages.
+// List finds keys with SCAN, and inspects those that can be locks, a hundred in a pipeline. It
+// visits the masters of a cluster one after the other, looking first for hashes, and then for the
+// ids of permits. A list may miss locks if another server becomes master, or a slot moves, between
+// its pages.
 func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 	at, err := s.position(ctx, req.After)
 	if err != nil {
@@ -285,7 +291,8 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return backend.ListResult{Locks: locks, Next: next}, nil
 }
 
-// position returns the position at which a list continues, or the first one if after is empty.
+// position parses after, the position at which a list continues. If after is empty, position
+// returns the start of the list.
 func (s *session) position(ctx context.Context, after string) (position, error) {
 	if after != "" {
 		return parsePosition(after)
@@ -370,8 +377,8 @@ func parseScan(reply any) (keys []string, cursor string, err error) {
 	return nil, "", unexpected("SCAN", reply)
 }
 
-// pattern returns a pattern for SCAN. It matches the keys of all locks whose names begin with a
-// prefix, and some other keys.
+// pattern returns a pattern for SCAN that matches the keys of all locks whose names begin with a
+// prefix. It also matches some other keys.
 func pattern(kind, prefix string) string {
 	prefix = globs.Replace(prefix)
 	if kind == sortedSets {
@@ -407,7 +414,7 @@ func (s *session) inspectAll(
 	for i, name := range names {
 		calls[i] = Inspect(name)
 	}
-	// unlike SendBatch, SendTogether always returns when ctx ends
+	// Unlike SendBatch, SendTogether always returns when ctx ends.
 	send := func(cmds []Command) []Reply { return s.Transport.SendTogether(ctx, cmds...) }
 	for i, r := range runAll(calls, send) {
 		found, err := parse(readOnly(r), ParseInspect)

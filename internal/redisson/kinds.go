@@ -7,15 +7,14 @@ import (
 	"github.com/seed951563bd/distsync/internal/pubsub"
 )
 
-// Kinds are the kinds in the table, besides the plain lock.
+// Kinds is the set of kinds of lock that this package supports.
 var Kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair,
 	backend.Permits)
 
 // A kind describes how the locks of one kind are stored: the commands of each step, and the meaning
 // of the replies.
 type kind struct {
-	// owner returns the name by which the store knows an owner. It is nil if that is the owner's
-	// own name.
+	// owner converts the name of an owner to its name in the store. It is nil if both are the same.
 	owner func(string) string
 
 	// refuse returns an error if a lock of the kind can't have this name. It is nil if all names
@@ -25,38 +24,38 @@ type kind struct {
 	acquire  func(Dialect, backend.AcquireRequest) Call
 	acquired func(reply any) (backend.AcquireResult, error)
 
-	// count asks how many holds the owner has. It is nil if the reply to acquire contains that
+	// count asks how many holds the owner has. It is nil if the reply to acquire includes that
 	// number.
 	count func(name, owner string) Command
 
-	// blind reports whether acquire may refuse the caller because of a key that isn't a lock of the
-	// kind.
+	// blind reports whether acquire may mistake other data for a lock of the kind, and refuse the
+	// caller.
 	blind bool
 
 	// holders asks who holds a lock, so that the session learns of Redisson's clients: see
-	// strangers. It is nil if the kind doesn't need the answer. holder returns the client of an
-	// owner, and whether the client is one of Redisson's. If untold is set, an owner doesn't reveal
-	// its client, and holder returns a string that identifies the owner.
+	// strangers. It is nil if the kind doesn't need that. holder returns the client of an owner,
+	// and whether that is one of Redisson's clients. If untold is set, an owner doesn't reveal its
+	// client, and holder returns a string that identifies the owner instead.
 	holders func(name string) Command
 	holder  func(owner string) (client string, stranger bool)
 	untold  bool
 
-	// line reports whether waiters stand in line in the store: see turns. Such a kind has no
-	// channel for releases.
+	// line reports whether waiters stand in a line in the store: see turns. A kind with a line has
+	// no channel for releases.
 	line bool
 
 	release  func(Dialect, backend.ReleaseRequest) Call
 	released func(reply any) (backend.ReleaseResult, error)
 
-	// keep is like release, but for a request that keeps the lock afterwards. Its no is certain. It
-	// is nil if locks of the kind can't be kept.
+	// keep is like release, but the lock stays taken after the last release. A reply that the owner
+	// holds nothing is reliable. keep is nil if the kind doesn't support this.
 	keep func(Dialect, backend.ReleaseRequest) Call
 
 	renew   func(Dialect, backend.RenewRequest) Call
 	renewed func(reply any) (backend.RenewResult, error)
 
-	// These calls repeat a release or a renewal whose answer was no, with a script whose no is
-	// certain: see again.go. They are nil if the first no is certain.
+	// These functions repeat a release or a renewal that found no hold, using a script whose answer
+	// is reliable: see again.go. They are nil if the first answer is already reliable.
 	releaseAgain  func(Dialect, backend.ReleaseRequest) Call
 	releasedAgain func(reply any) (backend.ReleaseResult, error)
 	renewAgain    func(backend.RenewRequest) Call
@@ -70,13 +69,15 @@ type kind struct {
 	forced func(reply any) (backend.ForceReleaseResult, error)
 
 	// look asks about a lock. looked reads the replies, and reports whether they are certain. If
-	// they aren't, the key may not be a lock of the kind, or the lock may be kept.
+	// they aren't, the key may not be a lock of the kind, or the lock may be one that stays taken
+	// after its release.
 	look   func(backend.LookRequest) []Command
 	looked func(backend.LookRequest, []Reply) (res backend.LookResult, certain bool, err error)
 
-	channel func(name string) string // for releases
+	channel func(name string) string // returns the channel for releases
 	decode  pubsub.Decoder
-	keys    func(name, owner string) []string // the steps' keys besides the name
+	// keys returns the steps' keys, except the name.
+	keys func(name, owner string) []string
 }
 
 // kinds lists all kinds of this package.
@@ -166,7 +167,7 @@ var kinds = [...]kind{
 	},
 }
 
-// kindOf returns the entry of a kind, or nil.
+// kindOf returns the entry for a kind of lock, or nil if there is none.
 func kindOf(k backend.Kind) *kind {
 	if int(k) < len(kinds) && kinds[k].acquire != nil {
 		return &kinds[k]
@@ -174,7 +175,7 @@ func kindOf(k backend.Kind) *kind {
 	return nil
 }
 
-// called returns the name by which the store knows an owner.
+// called returns the name of an owner in the store.
 func (k *kind) called(owner string) string {
 	if k.owner == nil || owner == "" {
 		return owner
@@ -183,8 +184,8 @@ func (k *kind) called(owner string) string {
 }
 
 // inside returns the name by which a read-write lock stores an owner, with a zero before its
-// number. The scripts of a plain lock look for a field with the owner's name. If an owner runs them
-// on a read-write lock by mistake, they must not find the owner's field.
+// number. The scripts of a plain lock look for a field with the owner's own name. If such a script
+// runs on a read-write lock by mistake, it must not find the owner's field.
 func inside(owner string) string {
 	colon := strings.LastIndexByte(owner, ':')
 	if number := owner[colon+1:]; colon < 0 || number == "" ||
@@ -220,7 +221,8 @@ var exclusive = kind{
 	keys:          func(name, _ string) []string { return []string{Channel(name)} },
 }
 
-// fenced returns the kind of fenced locks. It differs from exclusive only in how it is acquired.
+// fenced returns the entry for fenced locks. It differs from exclusive only in how a lock is
+// acquired.
 func fenced() kind {
 	k := exclusive
 	k.acquire, k.acquired, k.count, k.blind = inAny(AcquireFenced), ParseFenced, nil, false
@@ -228,7 +230,7 @@ func fenced() kind {
 	return k
 }
 
-// inAny adapts a call that is the same in every dialect, since it publishes nothing.
+// inAny adapts a call that publishes nothing, and so is the same in every dialect.
 func inAny[R any](call func(R) Call) func(Dialect, R) Call {
 	return func(_ Dialect, req R) Call { return call(req) }
 }
@@ -255,8 +257,8 @@ func parseRenewal(reply any) (backend.RenewResult, error) {
 	return results[0], nil
 }
 
-// askScript adapts a script for look. It sends the script's text, since looks are rare, and the
-// server may not know the script.
+// askScript adapts a script for the field look. It sends the script's text, since looks are rare,
+// and the server may not know the script.
 func askScript(look func(backend.LookRequest) Call) func(backend.LookRequest) []Command {
 	return func(req backend.LookRequest) []Command { return []Command{look(req).byText()} }
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // A latch has the data of Redisson's RCountDownLatch: a string with the count, under the latch's
-// name, without an expiry. The key of an open latch doesn't exist. The scripts are our own, but
-// leave the same data and publish the same messages. Redisson's commands and ours are in
+// name, without an expiry. An open latch has no key. The scripts are our own, but leave the same
+// data and publish the same messages. Redisson's commands and ours are in
 // docs/redisson-commands.md.
 
 //go:embed latchset.lua
@@ -30,11 +30,13 @@ var (
 // These messages are published on a latch's channel.
 const (
 	latchOpenMessage = "0"
-	latchSetMessage  = "1" // Redisson also sends it when it deletes a latch, and so opens it
+	// latchSetMessage means that the count was set. Redisson also sends it when it deletes a latch,
+	// which opens the latch.
+	latchSetMessage = "1"
 )
 
-// LatchChannel returns the channel of a latch. It puts every name in braces, as Redisson does. So a
-// latch in a cluster can't have a name with braces. See checkSlots.
+// LatchChannel returns the channel of a latch. It puts every name in braces, as Redisson does, even
+// a name that contains braces. Such a name can't be used in a cluster: see checkSlots.
 func LatchChannel(name string) string { return "redisson_countdownlatch__channel__{" + name + "}" }
 
 // Latch implements [backend.Latcher].
@@ -82,7 +84,7 @@ func (s *session) mayLatch(ctx context.Context, name string) error {
 	return s.probe(ctx)
 }
 
-// parseLatch reads the reply to a step of a latch: whether the count was set, and the count.
+// parseLatch reads the reply to a step of a latch: whether the step set the count, and the count.
 func parseLatch(reply any) (res backend.LatchResult, err error) {
 	words, _ := reply.([]any)
 	if len(words) != 2 {

@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// latest is the plain lock that a session acquired last, until it is released. If its key refuses a
-// request of the session, the session needn't check whether the key is a lock.
+// latest records the plain lock that a session acquired last, until that lock is released. If the
+// lock's key refuses a request of the session, the session needn't check whether the key is a lock.
 type latest struct {
 	mu          sync.Mutex
 	name, owner string
 	until       time.Time
 }
 
-// is records an acquisition.
+// is records that the owner acquired the lock.
 func (l *latest) is(name, owner string, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.name, l.owner, l.until = name, owner, until
 }
 
-// isNot forgets the lock if it has this name, since the session may no longer hold it.
+// isNot forgets the latest lock if it has this name, since the session may no longer hold it.
 func (l *latest) isNot(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,7 +29,7 @@ func (l *latest) isNot(name string) {
 	}
 }
 
-// refuses reports whether the latest lock is this one, and another owner of the session holds it.
+// refuses reports whether this is the latest lock, and another owner of the session holds it.
 func (l *latest) refuses(name, owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,21 +12,27 @@ const channelPrefix = "redisson_lock__channel:"
 
 // These messages are published on a lock's channel.
 const (
-	unlockMessage     = "0" // one waiter of each client may acquire the lock
-	readUnlockMessage = "1" // every waiter may acquire it
-	// no waiter may acquire it. This message is our own, for subscribers that watch, and Redisson
-	// ignores it
+	// unlockMessage means that one waiter of each client may acquire the lock.
+	unlockMessage = "0"
+
+	// readUnlockMessage means that every waiter may acquire the lock.
+	readUnlockMessage = "1"
+
+	// keptMessage means that the lock was released but stays taken, so no waiter may acquire it.
+	// This message is our own, for subscribers that watch, and Redisson ignores it.
 	keptMessage = "2"
 )
 
-// Channel returns the name of the channel on which releases of the named lock are published. The
-// braces around the lock's name put both into the same slot of a cluster. A name that already
-// contains a brace gets no more. Then the slots may differ: see checkSlots.
+// Channel returns the name of the channel on which releases of the named lock are published. It
+// puts braces around the lock's name, so that a cluster keeps the lock and the channel in one slot.
+// If the name already contains a brace, Channel adds none, and the slots may differ: see
+// checkSlots.
 func Channel(name string) string {
 	return tagged(channelPrefix, name, "")
 }
 
-// tagged returns the name of a key that a cluster should keep in the same slot as the given name.
+// tagged returns the name of a key that belongs to the given name. A cluster should keep both in
+// the same slot.
 func tagged(before, name, after string) string {
 	if strings.Contains(name, "{") {
 		return before + name + after
@@ -34,7 +40,7 @@ func tagged(before, name, after string) string {
 	return before + "{" + name + "}" + after
 }
 
-// apart is like [tagged], but for our own keys: it never returns the same key for a name with a
+// apart is like [tagged], but for our own keys. It never returns the same key for a name with a
 // brace and a name without one.
 func apart(before, name string) string {
 	if strings.Contains(name, "{") {
@@ -43,16 +49,16 @@ func apart(before, name string) string {
 	return tagged(before, name, "")
 }
 
-// unbraced removes the braces of a name that is entirely in braces and has no others inside. For
-// the names with and without braces, [tagged] returns the same key.
+// unbraced removes the braces of a name that is entirely in braces and has no others inside.
+// [tagged] returns the same key for the name with and without these braces.
 func unbraced(name string) (inside string, ok bool) {
 	inside, begins := strings.CutPrefix(name, "{")
 	inside, ends := strings.CutSuffix(inside, "}")
 	return inside, begins && ends && inside != "" && !strings.Contains(inside, "{")
 }
 
-// refuseBraces returns a check of names for a kind of lock. Redisson keeps a part of such a lock
-// under a key that is the same for a name and for that name in braces.
+// refuseBraces returns a check that refuses names in braces for a kind of lock. Redisson keeps a
+// part of such a lock under a key that is the same for a name with and without braces.
 func refuseBraces(kind, part string) func(name string) error {
 	return func(name string) error {
 		if inside, ok := unbraced(name); ok {
@@ -63,13 +69,13 @@ func refuseBraces(kind, part string) func(name string) error {
 	}
 }
 
-// Unlocked reports whether a message on a lock's channel reports a release. Other messages don't
-// belong to the protocol, since any program may publish on a channel.
+// Unlocked reports whether a message on a lock's channel reports a release. It ignores other
+// messages, since any program may publish on a channel.
 func Unlocked(message string) (pubsub.Meaning, bool) {
 	return pubsub.Freed, message == unlockMessage || message == readUnlockMessage
 }
 
-// unlockedOrKept is like [Unlocked], but for locks whose channel also reports that they are kept.
+// unlockedOrKept is like [Unlocked], but also decodes keptMessage.
 func unlockedOrKept(message string) (pubsub.Meaning, bool) {
 	if message == keptMessage {
 		return pubsub.Kept, true
@@ -77,7 +83,7 @@ func unlockedOrKept(message string) (pubsub.Meaning, bool) {
 	return Unlocked(message)
 }
 
-// woken returns a function that wakes a subscriber if a message concerns it.
+// woken returns a function that wakes the subscriber of req, if the message matters to it.
 func woken(req backend.SubscribeRequest) func(pubsub.Meaning) {
 	return func(why pubsub.Meaning) {
 		if why != pubsub.Kept || req.Watches {
@@ -86,9 +92,9 @@ func woken(req backend.SubscribeRequest) func(pubsub.Meaning) {
 	}
 }
 
-// checkSlots returns an error of kind [backend.Refused] if a lock's key and its other keys,
-// including the channel, are in different slots of a cluster. Such a lock could be acquired but
-// never released.
+// checkSlots returns an error of kind [backend.Refused] if a cluster keeps a lock's key and its
+// other keys, including the channel, in different slots. Such a lock could be acquired but never
+// released.
 func checkSlots(name string, others ...string) error {
 	slot := Slot(name)
 	for _, key := range others {
@@ -123,7 +129,7 @@ func hashTag(key string) string {
 	return ""
 }
 
-// crc16 is the XMODEM variant, as the cluster specification requires.
+// crc16 computes the XMODEM variant of CRC-16, as the cluster specification requires.
 func crc16(s string) uint16 {
 	var crc uint16
 	for i := range len(s) {

@@ -20,8 +20,8 @@ import (
 // available permits. Our scripts check the number of acquired ids, and an acquisition with a limit
 // corrects the number of available permits.
 //
-// A no from a step is certain, for the reasons that rw.go gives for read-write locks. So no step
-// needs a second script.
+// If a script replies that it did nothing, the reply is reliable, for the reasons in rw.go. So no
+// step needs a second script.
 
 var (
 	//go:embed permits.lua
@@ -81,14 +81,15 @@ const (
 	idLen     = 16
 )
 
-// holder returns the first bytes of all ids of an owner.
+// holder returns the bytes with which all ids of an owner begin.
 func holder(owner string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return string(sum[:holderLen])
 }
 
-// holderOf returns, in hex, the part of an id that identifies its owner, and whether the permit is
-// kept after its release. Redisson's ids are entirely random, so holderOf returns such an id whole.
+// holderOf returns, in hex, the part of an id that identifies the owner. It also reports whether
+// the permit stays taken after its release. Redisson's ids are entirely random, so holderOf returns
+// such an id whole.
 func holderOf(id string) (owner string, kept bool) {
 	ours, kept := isOurs(id)
 	if ours {
@@ -97,7 +98,8 @@ func holderOf(id string) (owner string, kept bool) {
 	return hex.EncodeToString([]byte(id)), kept
 }
 
-// isOurs reports whether an id ends as our ids do, and whether its permit is kept.
+// isOurs reports whether an id ends as our ids do, and whether its permit stays taken after its
+// release.
 func isOurs(id string) (ours, kept bool) {
 	if len(id) != idLen {
 		return false, false
@@ -123,7 +125,8 @@ func (d Dialect) AcquirePermits(req backend.AcquireRequest) Call {
 		}}
 }
 
-// ReleasePermits releases permits. [ParseRelease] reads its reply. If it says no, that is certain.
+// ReleasePermits releases permits. [ParseRelease] reads its reply. The reply that the owner holds
+// nothing is reliable.
 func (d Dialect) ReleasePermits(req backend.ReleaseRequest) Call {
 	return Call{
 		d.script(permitsReleaseScript, shardedPermitsReleaseScript), permitsKeys(req.Name),
@@ -131,8 +134,8 @@ func (d Dialect) ReleasePermits(req backend.ReleaseRequest) Call {
 	}
 }
 
-// KeepPermits releases permits, but keeps them taken for a time. [ParseKeep] reads its reply. If it
-// says no, that is certain.
+// KeepPermits releases permits, but they stay taken for a time. [ParseKeep] reads its reply. A
+// reply that the owner holds nothing is reliable.
 func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
 	return Call{d.script(permitsReleaseKeepScript, shardedPermitsReleaseKeepScript),
 		permitsKeys(req.Name),
@@ -140,8 +143,8 @@ func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
 }
 
 // RenewPermits renews up to a hundred holds, all with the lease of the first. [ParseRenewals] reads
-// its reply. If it says no, that is certain. An error doesn't say to which of several holds it
-// belongs.
+// its reply. A reply that a hold is gone is reliable. An error doesn't tell which of several
+// holds caused it.
 func (d Dialect) RenewPermits(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 3*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
@@ -163,8 +166,8 @@ func LookPermits(req backend.LookRequest) Call {
 }
 
 // ParsePermits reads the reply to AcquirePermits. The reply is the number of permits that the owner
-// now holds. If the owner holds none, it is the time until the first acquired permit expires, or
-// the reason why the request is impossible.
+// now holds. If the owner got none, the reply is the time until the first acquired permit expires,
+// or a code for the reason why the request is impossible.
 func ParsePermits(reply any) (backend.AcquireResult, error) {
 	switch reply {
 	case int64(-2):
@@ -220,7 +223,7 @@ func lookedPermits(
 }
 
 // Available decodes a message on the channel of a semaphore. The message is the number of permits
-// that are available as far as its sender knows. The number doesn't matter, since more may be
+// that its sender believes to be available. Available ignores the number, since more permits may be
 // available to other clients.
 func Available(message string) (pubsub.Meaning, bool) {
 	_, err := strconv.ParseInt(message, 10, 64)

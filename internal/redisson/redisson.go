@@ -1,12 +1,13 @@
-// Package redisson keeps locks in Redis and in Valkey as Redisson does. It contains the scripts and
-// their arguments, the names of keys and channels, the meaning of replies and errors, and the
-// sessions that run the steps. A backend adapts its client library with a [Transport].
+// Package redisson implements locks in Redis and in Valkey that are compatible with Redisson's. It
+// contains the scripts and their arguments, the names of keys and channels, the meaning of replies
+// and errors, and the sessions that run the steps. A backend adapts its client library with a
+// [Transport].
 //
-// In a step, the session builds the commands of the lock's kind, the transport sends them, and the
+// In a step, the session builds the commands for the lock's kind, the transport sends them, and the
 // kind reads the replies. Each kind is an entry in one table.
 //
-// An exclusive lock is a hash under the lock's name. Its one field is the owner, with the number of
-// its holds as the value. The key's expiry is the lease. A step that frees the lock publishes a
+// An exclusive lock is a hash under the lock's name. The hash has one field, the owner, whose value
+// is the number of its holds. The key's expiry is the lease. A step that frees the lock publishes a
 // message on the lock's channel.
 package redisson
 
@@ -23,7 +24,8 @@ import (
 // A Script is a Lua script that the server runs as one atomic step.
 type Script struct {
 	Text string
-	SHA1 string // of Text, in hex; EVALSHA runs the script by it
+	// SHA1 is the hash of Text, in hex. EVALSHA runs the script by this hash.
+	SHA1 string
 }
 
 var (
@@ -46,8 +48,8 @@ var (
 )
 
 // undeclared is the first line of a script that uses keys which aren't among its arguments, such as
-// the timeouts of readers. Dragonfly refuses such a script without this line. To other servers the
-// line is a comment.
+// the timeouts of readers. Dragonfly refuses such a script without this line. Other servers treat
+// the line as a comment.
 const undeclared = "--!df flags=allow-undeclared-keys\n"
 
 func newScript(text string) Script {
@@ -62,7 +64,8 @@ type Call struct {
 	Args   []string
 }
 
-// call returns a call. The words are first its keys, whose number is keys, and then its arguments.
+// call returns a call of a script. The first words, whose number is keys, are its keys. The others
+// are its arguments.
 func call(script Script, keys int, words ...string) Call {
 	return Call{script, words[:keys:keys], words[keys:]}
 }
@@ -72,7 +75,7 @@ func Acquire(req backend.AcquireRequest) Call {
 	return call(acquireScript, 1, req.Name, millis(req.Lease), req.Owner)
 }
 
-// Release releases one hold, in the zero [Dialect].
+// Release releases one hold, using the zero [Dialect].
 func Release(req backend.ReleaseRequest) Call { return Dialect{}.Release(req) }
 
 // Renew renews a hold. [ParseRenew] reads its reply.
@@ -92,10 +95,10 @@ func renewTogether(reqs []backend.RenewRequest) Call {
 	return call(renewTogetherScript, n, words...)
 }
 
-// ForceRelease frees a lock, in the zero [Dialect].
+// ForceRelease frees a lock, using the zero [Dialect].
 func ForceRelease(req backend.ForceReleaseRequest) Call { return Dialect{}.ForceRelease(req) }
 
-// millis formats a duration for a script. The lease of a request is a whole number of milliseconds.
+// millis formats a duration for a script. A lease is always a whole number of milliseconds.
 func millis(d time.Duration) string {
 	return strconv.FormatInt(d.Milliseconds(), 10)
 }

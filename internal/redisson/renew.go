@@ -10,29 +10,31 @@ import (
 )
 
 const (
-	// maxBatch is the number of renewals in one pipeline. It bounds a server's buffers, and how
-	// long other commands wait behind a batch.
+	// maxBatch is the maximum number of renewals in one pipeline. It bounds a server's buffers, and
+	// how long other commands wait behind a batch.
 	maxBatch = 1000
 
-	// maxScripts is the number of scripts in one pipeline if each renews many holds.
+	// maxScripts is the maximum number of scripts in one pipeline if each renews many holds.
 	maxScripts = 100
 
-	// maxTogether is the number of holds that one script renews. A hold of several permits counts
-	// once for each permit. The limit bounds how long a script keeps the server from other work.
+	// maxTogether is the maximum number of holds that one script renews. A hold of several permits
+	// counts once for each permit. The limit bounds how long a script keeps the server from other
+	// work.
 	maxTogether = 100
 )
 
 // A batch is the state of one call of RenewBatch.
 type batch struct {
 	*session
-	reqs   []backend.RenewRequest // a copy, in which choose replaces names and owners
-	kinds  []*kind                // the kind of each request
+	// reqs is a copy in which choose replaces names and owners.
+	reqs   []backend.RenewRequest
+	kinds  []*kind // the kind of each request
 	answer func(int, backend.RenewResult, error)
 }
 
-// RenewBatch sends the requests in pipelines, one for each node of a cluster. The client libraries
-// can split one pipeline among nodes, but would return only after the slowest node's answer. If
-// there is only one server, most requests share scripts.
+// RenewBatch sends the requests in pipelines, one for each node of a cluster. It doesn't leave the
+// splitting to the client libraries, which return only after the slowest node's answer. If there is
+// only one server, most requests share scripts.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(int, backend.RenewResult, error),
 ) {
@@ -53,7 +55,8 @@ func (s *session) RenewBatch(
 		})
 	}
 	if s.Cluster {
-		s.Transport.Refresh(ctx) // not with the batches, since it may wait for a node that hangs
+		// Refresh runs beside the batches, since it may wait for a node that hangs.
+		s.Transport.Refresh(ctx)
 	}
 	running.Wait()
 }
@@ -61,7 +64,7 @@ func (s *session) RenewBatch(
 // choose returns the indexes of the requests that can be sent, and replaces their names and owners
 // with those in the store. It answers the other requests with an error.
 func (b *batch) choose(ctx context.Context) (chosen []int) {
-	var down error // why the only server can't be reached, or nil
+	var down error // the reason why the only server can't be reached, or nil
 	if !b.Cluster && len(b.reqs) > 0 {
 		down = b.Transport.Reach(ctx, b.Prefix+b.reqs[0].Name)
 	}
@@ -103,7 +106,7 @@ func (s *session) byNode(
 }
 
 // together renews many holds with few scripts, on a single server. It returns the requests that
-// must still be sent one by one.
+// must still be sent one at a time.
 func (b *batch) together(ctx context.Context, chosen []int) (rest []int) {
 	for groups := range slices.Chunk(b.alike(chosen), maxScripts) {
 		calls := make([]Call, len(groups))
@@ -117,7 +120,7 @@ func (b *batch) together(ctx context.Context, chosen []int) (rest []int) {
 	return rest
 }
 
-// alike groups the requests so that one script can carry out each group.
+// alike puts requests that a single script can carry out into groups.
 func (b *batch) alike(chosen []int) (groups [][]int) {
 	type script struct {
 		kind  backend.Kind
@@ -148,12 +151,12 @@ func (b *batch) pick(group []int) []backend.RenewRequest {
 	return reqs
 }
 
-// answerTogether answers the requests of a group for which the reply is yes. It returns the others,
-// which must be sent one by one. If there was no reply, it answers all requests with the error.
+// answerTogether answers the requests of a group whose holds were renewed. It returns the others,
+// which must be sent one at a time. If there was no reply, it answers all requests with the error.
 //
-// A yes is certain. A no may come from a proxy that sent the script to the server of the first
-// name, although other names are stored elsewhere. An error reply concerns only one of the names,
-// and doesn't say which.
+// A reply that a hold was renewed is reliable. A reply that it wasn't may come from a proxy that
+// sent the script to the server of the first name, although other names are stored elsewhere. An
+// error reply concerns only one of the names, and doesn't tell which.
 func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 	results, odd := ParseRenewals(r.Value, len(group))
 	for i, request := range group {
@@ -169,8 +172,8 @@ func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 	return rest
 }
 
-// apart renews each hold with its own script. If the answer is no, apart repeats the renewal with
-// the kind's renewAgain, unless that is nil.
+// apart renews each hold with its own script. If a script finds no hold, apart repeats the renewal
+// with the kind's renewAgain, unless that is nil.
 func (b *batch) apart(ctx context.Context, group []int) {
 	calls := make([]Call, len(group))
 	for i, index := range group {
@@ -196,7 +199,8 @@ func (b *batch) apart(ctx context.Context, group []int) {
 	}
 }
 
-// runBatch runs scripts in one pipeline, and sends those that the server didn't know in another.
+// runBatch runs scripts in one pipeline. If the server doesn't know some of them, it sends these
+// again in another pipeline.
 func (s *session) runBatch(ctx context.Context, calls []Call) []Reply {
 	return runAll(calls, func(cmds []Command) []Reply { return s.Transport.SendBatch(ctx, cmds) })
 }

@@ -14,7 +14,7 @@ type Replicas struct {
 	Timeout time.Duration
 }
 
-// wait returns the command that waits for the acknowledgements of a write. It must follow the write
+// wait returns the command that waits until replicas acknowledge a write. It must follow the write
 // on the same connection.
 func (r Replicas) wait() Command {
 	return Command{Verb: "WAIT", Args: []string{strconv.Itoa(r.N), millis(r.Timeout)}}

@@ -8,12 +8,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The Parse functions take a reply as client libraries decode it from RESP: nil, an int64, a
-// string, or a []any of these. An unexpected reply is an error of kind [backend.Unknown], since the
-// server may have carried out the command.
+// The functions whose names begin with Parse take a reply as client libraries decode it from RESP:
+// nil, an int64, a string, or a []any of these. For an unexpected reply they return an error of
+// kind [backend.Unknown], since the server may have carried out the command.
 
-// ParseAcquire reads the reply to [Acquire]. The reply is nil if the lock was acquired, or else how
-// long the present hold lasts.
+// ParseAcquire reads the reply to [Acquire]. The reply is nil if the lock was acquired. Otherwise
+// it is the time for which the present hold lasts.
 func ParseAcquire(reply any) (backend.AcquireResult, error) {
 	if reply == nil {
 		return backend.AcquireResult{Acquired: true}, nil
@@ -61,7 +61,7 @@ func ParseRenewAgain(reply any) (backend.RenewResult, error) {
 	return ParseRenew(reply)
 }
 
-// ParseKeep reads the reply to the release of a request with Keep.
+// ParseKeep reads the reply to a release with Keep.
 func ParseKeep(reply any) (backend.ReleaseResult, error) {
 	if reply == int64(2) {
 		return backend.ReleaseResult{Outcome: backend.Kept}, nil
@@ -86,7 +86,7 @@ func ParseIsKept(reply any) (bool, error) {
 	return parseBool("is kept", reply)
 }
 
-// foreign is the reply of our scripts if the key isn't a lock of the kind.
+// foreign is the reply of our scripts if the key isn't a lock of the expected kind.
 var foreign any = int64(-1)
 
 // ParseForceRelease reads the reply to [ForceRelease].
@@ -114,8 +114,8 @@ func ParseCount(reply any) (int, error) {
 	return n, nil
 }
 
-// look asks about a lock and one owner. Without an owner it asks for the mode, but only because
-// HGET returns an error if the key isn't a hash.
+// look asks about a lock and one owner. Without an owner it asks for the field "mode" instead,
+// because HGET then returns an error if the key isn't a hash.
 func look(req backend.LookRequest) []Command {
 	field := req.Owner
 	if field == "" {
@@ -124,8 +124,8 @@ func look(req backend.LookRequest) []Command {
 	return []Command{ask("EXISTS", req.Name), ask("HGET", req.Name, field), ask("PTTL", req.Name)}
 }
 
-// looked reads the replies to look. The result is certain if the lock is free, or if the owner
-// holds it and the key has an expiry.
+// looked reads the replies to the commands of look. The result is certain if the lock is free, or
+// if the owner holds it and the key has an expiry.
 func looked(
 	req backend.LookRequest, replies []Reply,
 ) (res backend.LookResult, certain bool, err error) {
@@ -144,8 +144,8 @@ func looked(
 
 // ParseLook reads the replies to EXISTS key, HGET key owner and PTTL key, sent in this order.
 // Without an owner, holds is nil. The lock may have changed hands between the commands. If the
-// first or the last reply says that the lock was free, it was free at one moment, and ParseLook
-// reports it as free.
+// first or the last reply says that the lock was free, ParseLook reports it as free, since it was
+// free at one moment.
 func ParseLook(exists, holds, pttl any) (backend.LookResult, error) {
 	there, err := parseBool("EXISTS", exists)
 	if err != nil {
@@ -176,7 +176,8 @@ func parseBool(what string, reply any) (bool, error) {
 	}
 }
 
-// duration converts a PTTL of -1 or more, with saturation. -1 means that the key never expires.
+// duration converts a PTTL of -1 or more, where -1 means that the key never expires. It caps a
+// value that is too large for a Duration.
 func duration(ms int64) time.Duration {
 	const most = int64(1<<63-1) / int64(time.Millisecond)
 	return time.Duration(min(ms, most)) * time.Millisecond

@@ -10,14 +10,14 @@ import (
 )
 
 // A read-write lock has the data of Redisson's RReadWriteLock, but uses our own scripts, since the
-// steps of package backend differ from Redisson's. A read has a count of one, however often it is
-// acquired. No expiry is shortened while the owner still has a hold. Writers that wait leave notes.
-// The release of a write wakes waiting readers even if its owner still reads.
+// steps of package backend differ from Redisson's. A reader has a count of one, even if it acquires
+// the lock again. An expiry is never shortened while the owner still has a hold. Writers that wait
+// leave notes. The release of a write wakes waiting readers even if its owner still reads.
 //
-// Unlike Redisson's scripts, these need no second script after a no. A script that finds nothing to
-// do first runs a command that a replica refuses, so its no is certain. A server whose memory is
-// full permits all scripts except those that acquire. If a key isn't a read-write lock, the script
-// returns the error for a key of another type.
+// Unlike a reply of Redisson's scripts, a reply that nothing was done is reliable, and needs no
+// second script. A script that finds nothing to do first runs a command that a replica refuses. A
+// server whose memory is full runs all scripts except those that acquire. If a key isn't a
+// read-write lock, the script returns the error for a key of another type.
 
 var (
 	//go:embed rw.lua
@@ -74,17 +74,17 @@ const (
 )
 
 // RWChannel returns the name of the channel on which releases of both sides of a read-write lock
-// are published, with the same messages as on a plain lock's [Channel].
+// are published. The messages are the same as on a plain lock's [Channel].
 func RWChannel(name string) string { return tagged("redisson_rwlock:", name, "") }
 
-// notes returns the key under which waiting writers leave their notes.
+// notes returns the key of the hash that records the waiting writers.
 func notes(name string) string { return apart("distsync_rwlock_notes:", name) }
 
 // timeout returns the key whose expiry is a reader's lease.
 func timeout(name, reader string) string { return tagged("", name, ":"+reader+":rwlock_timeout:1") }
 
-// reader returns the field of a reading owner. A lock also has fields for the mode and for writers.
-// If an owner's name is that of such a field, reader appends a colon.
+// reader returns the field of an owner that reads. A lock also has fields for the mode and for
+// writers. If the owner's name looks like the name of such a field, reader appends a colon.
 func reader(owner string) string {
 	core := strings.TrimRight(owner, ":")
 	if core == "mode" || strings.HasSuffix(core, writerSuffix) {
@@ -93,7 +93,7 @@ func reader(owner string) string {
 	return owner
 }
 
-// writer returns the field of a writing owner.
+// writer returns the field of an owner that writes.
 func writer(owner string) string { return reader(owner) + writerSuffix }
 
 const writerSuffix = ":write"
@@ -111,24 +111,25 @@ func AcquireWrite(req backend.AcquireRequest) Call {
 		millis(req.Lease), writer(req.Owner), micros(req.Waited), micros(req.Place))
 }
 
-// ReleaseRead releases a read. [ParseRelease] reads its reply. If it says no, that is certain.
+// ReleaseRead releases a read. [ParseRelease] reads its reply. The reply that the owner holds
+// nothing is reliable.
 func (d Dialect) ReleaseRead(req backend.ReleaseRequest) Call {
 	r := reader(req.Owner)
 	return call(d.script(readReleaseScript, shardedReadReleaseScript), 3,
 		req.Name, RWChannel(req.Name), timeout(req.Name, r), unlockMessage, r)
 }
 
-// ReleaseWrite releases one hold, or removes a note. [ParseRelease] reads its reply. If it says no,
-// that is certain.
+// ReleaseWrite releases one hold, or removes the note of a waiting writer. [ParseRelease] reads its
+// reply. A reply that the owner holds nothing is reliable.
 func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseScript, shardedWriteReleaseScript), 3,
 		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease),
 		writer(req.Owner))
 }
 
-// KeepWrite releases one hold as ReleaseWrite does, but keeps the lock at the last release. If its
-// owner still reads, the lock stays kept at least until the lease of that read ends. [ParseKeep]
-// reads its reply. If it says no, that is certain.
+// KeepWrite releases one hold as ReleaseWrite does, but the lock stays taken after the last
+// release. If its owner still reads, it stays taken at least until the lease of that read ends.
+// [ParseKeep] reads the reply. A reply that the owner holds nothing is reliable.
 func (d Dialect) KeepWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseKeepScript, shardedWriteReleaseKeepScript), 3,
 		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease),
@@ -136,8 +137,8 @@ func (d Dialect) KeepWrite(req backend.ReleaseRequest) Call {
 }
 
 // RenewReads renews up to a hundred reads, all with the lease of the first. [ParseRenewals] reads
-// its reply. If it says no, that is certain. An error doesn't say to which of several reads it
-// belongs.
+// its reply. A reply that a hold is gone is reliable. An error doesn't tell which of several
+// reads caused it.
 func RenewReads(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 2*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
@@ -183,8 +184,8 @@ func LookWrite(req backend.LookRequest) Call {
 }
 
 // ParseGrant reads the reply to [AcquireRead] and [AcquireWrite]. The reply is the count of the
-// owner's holds or, if the lock was not acquired, how long the present hold or a writer's note
-// lasts.
+// owner's holds. If the lock was not acquired, it is how long the present hold or a waiting
+// writer's note lasts.
 func ParseGrant(reply any) (backend.AcquireResult, error) {
 	words, granted := reply.([]any)
 	if !granted && reply != nil {
@@ -198,8 +199,8 @@ func ParseGrant(reply any) (backend.AcquireResult, error) {
 	return backend.AcquireResult{}, unexpected("acquire", reply)
 }
 
-// ParseRenewals reads the reply to [RenewReads] or [RenewWrites] of n requests: which of them are
-// held.
+// ParseRenewals reads the reply to [RenewReads] or [RenewWrites], which tells for each of n
+// requests whether the lock is held.
 func ParseRenewals(reply any, n int) ([]backend.RenewResult, error) {
 	replies, ok := reply.([]any)
 	if !ok || len(replies) != n {
@@ -231,7 +232,7 @@ func ParseLookRW(reply any) (backend.LookResult, error) {
 }
 
 // micros formats a duration for a script in microseconds, where milliseconds are too coarse. It
-// rounds up, so that a short place doesn't become zero.
+// rounds up, so that a short duration doesn't become zero.
 func micros(d time.Duration) string {
 	n := d.Microseconds()
 	if d%time.Microsecond > 0 {

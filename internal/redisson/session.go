@@ -11,16 +11,17 @@ import (
 
 // Options are the settings of a session.
 type Options struct {
-	Store      string // its name in errors
+	Store      string // the store's name in errors
 	Transport  Transport
 	Subscriber *pubsub.Subscriber
 	Cluster    bool // whether the transport leads to a cluster
 	Dialect    Dialect
-	Prefix     string // of keys; each step adds it to the name
-	Replicas   Replicas
+	// Prefix is the prefix of keys. Each step adds it to the lock's name.
+	Prefix   string
+	Replicas Replicas
 
-	// Settle is [backend.Capabilities].Settle if steps return when their contexts end. Otherwise it
-	// is nil.
+	// Settle is the value of [backend.Capabilities].Settle. It is nil unless steps return when
+	// their contexts end.
 	Settle func()
 }
 
@@ -33,7 +34,7 @@ func Open(o Options) backend.Session {
 // session is one client's access to the store.
 type session struct {
 	Options
-	probed atomic.Bool // see probe
+	probed atomic.Bool // set by probe
 	latest latest      // the plain lock acquired last
 	denied denials
 
@@ -68,7 +69,7 @@ func (s *session) begin(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, s.Transport.Reach(ctx, name)
 }
 
-// check is like begin, but doesn't check the server.
+// check is like begin, but doesn't check whether the server can be reached.
 func (s *session) check(ctx context.Context, kind backend.Kind, name, owner string) (*kind, error) {
 	k := kindOf(kind)
 	if k == nil {
@@ -90,12 +91,12 @@ func (s *session) check(ctx context.Context, kind backend.Kind, name, owner stri
 	return k, nil
 }
 
-// more is the reply of a fair lock's script that has done only part of its clean-up, and nothing of
-// the step itself. The script must be sent again.
+// more is the reply of a fair lock's script that did a part of its clean-up, but nothing of the
+// step itself. The script must then be sent again.
 const more = "more"
 
 // run runs a script. It needs more than one round trip only if the server doesn't know the script
-// yet, or if the script has more to do.
+// yet, or if the script replies that it has more to do.
 func (s *session) run(ctx context.Context, call Call) Reply {
 	for {
 		r := s.Transport.Send(ctx, call.bySHA())
@@ -151,8 +152,8 @@ func (s *session) Acquire(
 	return res, nil
 }
 
-// noted records the answer to an attempt. It reports whether the attempt was refused by a key that
-// may not be a lock of the kind.
+// noted records the answer to an attempt to acquire. It reports whether the attempt failed because
+// of a key that may not be a lock of the kind.
 func (s *session) noted(
 	k *kind, req backend.AcquireRequest, sent time.Time, res backend.AcquireResult,
 ) (doubtful bool) {
@@ -167,7 +168,7 @@ func (s *session) noted(
 	return false
 }
 
-// attempt makes one attempt to acquire. It also returns the script's reply.
+// attempt makes one attempt to acquire a lock. It returns the script's reply, both raw and parsed.
 func (s *session) attempt(
 	ctx context.Context, k *kind, req backend.AcquireRequest,
 ) (Reply, backend.AcquireResult, error) {
@@ -186,7 +187,8 @@ func (s *session) attempt(
 	return r, res, err
 }
 
-// runLooking runs an attempt. Occasionally it also asks for the holders of the lock.
+// runLooking runs the script of an attempt to acquire. From time to time it also asks who holds the
+// lock.
 func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRequest) Reply {
 	call := k.acquire(s.Dialect, req)
 	if k.untold {
@@ -201,9 +203,9 @@ func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRe
 	return replies[0]
 }
 
-// doubtful reports whether to check that the key which refused an owner is a lock of the kind. A
-// key without an expiry is always checked. Any other key needs no check if another call of this
-// session waits for this lock or holds it, since then the key is known to be a lock.
+// doubtful reports whether a key that refused an owner must be checked, since it may not be a lock
+// of the kind. A key without an expiry is always checked. Any other key is known to be a lock if
+// another call of this session waits for the lock or holds it.
 func (s *session) doubtful(k *kind, req backend.AcquireRequest, res backend.AcquireResult) bool {
 	return res.Remaining < 0 ||
 		!s.latest.refuses(req.Name, req.Owner) && !s.Subscriber.Listens(k.channel(req.Name))
@@ -214,8 +216,8 @@ func (s *session) foreign(ctx context.Context, name string) error {
 	return foundForeign(s.run(ctx, IsForeign(name)))
 }
 
-// foundForeign reads the reply to [IsForeign]. If the request failed, the key still counts as a
-// lock.
+// foundForeign reads the reply to [IsForeign]. If the request failed, foundForeign assumes that the
+// key is a lock.
 func foundForeign(r Reply) error {
 	if r.Err != nil {
 		return nil // the key still counts as a lock
@@ -223,15 +225,15 @@ func foundForeign(r Reply) error {
 	return ParseIsForeign(r.Value)
 }
 
-// kept reports whether a plain or fair lock is kept. It returns an error if the key isn't such a
-// lock.
+// kept reports whether a plain or fair lock was released but stays taken. It returns an error if
+// the key isn't such a lock.
 func (s *session) kept(ctx context.Context, name string) (bool, error) {
 	return parse(readOnly(s.run(ctx, IsKept(name))), ParseIsKept)
 }
 
-// acquireAsking acquires the lock, and sends further questions in the same round trip. For a
+// acquireAsking acquires the lock, and sends further commands in the same round trip. For a
 // re-entry, it asks for the number of the owner's holds. If replicas must acknowledge the
-// acquisition, it finally asks how many did.
+// acquisition, it then asks how many did.
 func (s *session) acquireAsking(
 	ctx context.Context, k *kind, req backend.AcquireRequest,
 ) (Reply, backend.AcquireResult, error) {
@@ -249,7 +251,7 @@ func (s *session) acquireAsking(
 	if err != nil || !res.Acquired {
 		return replies[0], res, err
 	}
-	// The lock is acquired now, so every further error is Unknown.
+	// The lock is acquired now, so any later error is Unknown.
 	if counts {
 		res.Count, err = parse(replies[1], ParseCount)
 	}
@@ -289,7 +291,8 @@ func (s *session) Release(
 	return res, err
 }
 
-// releaseAsking releases the lock, and counts the listening clients in the same round trip.
+// releaseAsking releases the lock, and counts the clients that listen for releases in the same
+// round trip.
 func (s *session) releaseAsking(
 	ctx context.Context, k *kind, req backend.ReleaseRequest,
 ) (backend.ReleaseResult, error) {
@@ -341,8 +344,8 @@ func (s *session) ForceRelease(
 	return parse(s.run(ctx, k.force(s.Dialect, req)), k.forced)
 }
 
-// Look needs one round trip, and a second one if the key may not be a lock, or the lock may be
-// kept.
+// Look needs one round trip. It needs a second one if the key may not be a lock, or if the lock may
+// stay taken after its release.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)
@@ -382,7 +385,7 @@ func (s *session) Subscribe(
 }
 
 // probe returns an error if the server is too old for the dialect. A release would get this error
-// only after freeing the lock. probe asks the server, or any one of a cluster. After the first good
+// only after freeing the lock. In a cluster, probe asks any one server. After the first good
 // answer, it doesn't ask again.
 func (s *session) probe(ctx context.Context) error {
 	if !s.Dialect.Sharded || s.probed.Load() {

@@ -10,22 +10,25 @@ import (
 )
 
 // strangers records the clients that held a session's locks recently, and which of them are
-// Redisson's. Our clients hand a lock over among their own calls for a while. Redisson's clients
-// have only one turn at a time. So a client that hands locks over must know how many of the waiting
-// clients are Redisson's: see [backend.ReleaseResult]. A client that waits for a lock occasionally
-// asks for its holders, in the same round trip as an attempt.
+// Redisson's. Our clients hand a lock over among their own calls for a while, but Redisson's
+// clients have only one turn at a time. So a client that hands locks over must know how many of the
+// waiting clients are Redisson's: see [backend.ReleaseResult]. A client that waits for a lock
+// learns this by asking for the lock's holders from time to time, in the same round trip as an
+// attempt to acquire.
 type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
-	own   []string // this client's latest owners, of the kinds with kind.untold
-	next  int      // the index in own that is replaced next
+	// own lists the latest owners of this client. It is used for the kinds with kind.untold.
+	own []string
+	// next is the index in own that is replaced next.
+	next int
 }
 
-// An acquaintance holds the latest holders of a lock.
+// An acquaintance records the latest holders of a lock.
 type acquaintance struct {
 	refused time.Time // when the last attempt was refused
 	looked  time.Time
-	clients map[string]sighting // other than this one
+	clients map[string]sighting // clients other than this one
 }
 
 // A sighting records when a client was last seen holding a lock.
@@ -38,18 +41,18 @@ const (
 	// lookEvery is the minimum time between two requests for the holders of a lock.
 	lookEvery = 20 * time.Millisecond
 
-	// refusalLasts is how long a client counts as waiting after a refused attempt.
+	// refusalLasts is how long a client counts as waiting after an attempt of its own was refused.
 	refusalLasts = time.Second
 
-	// strangersStay is how long a client that held a lock is remembered.
+	// strangersStay is how long a client is remembered after it was seen holding a lock.
 	strangersStay = 5 * time.Second
 
 	// mostAcquaintances is the largest number of locks in strangers.names.
 	mostAcquaintances = 256
 
-	// mostOwn is the number of this client's owners that are remembered. An older owner that still
-	// holds permits counts as another client's. Then this client lets others go first more often
-	// than necessary.
+	// mostOwn is the maximum number of this client's owners that are remembered. A forgotten owner
+	// that still holds permits counts as another client's. Then this client lets others go first
+	// more often than necessary.
 	mostOwn = 256
 )
 
@@ -79,9 +82,9 @@ func hashedHolder(owner string) (client string, stranger bool) {
 	return clientOf(strings.TrimSuffix(owner, writerSuffix)), redissonOwner.MatchString(owner)
 }
 
-// permitHolder returns a string that identifies the owner of a permit, from the permit's id or the
-// owner's [holder]. Neither reveals the client. Redisson's ids are random, so all its owners get
-// the same string.
+// permitHolder returns a string that identifies the owner of a permit. It takes the permit's id or
+// the owner's [holder], neither of which reveals the client. Redisson's ids are random, so all
+// owners of Redisson get the same string.
 func permitHolder(id string) (holder string, stranger bool) {
 	if ours, _ := isOurs(id); ours || len(id) == holderLen {
 		return id[:holderLen], false
@@ -102,13 +105,13 @@ func (s *strangers) due(name string) bool {
 	return true
 }
 
-// asks records that an owner of this client asks for a lock.
+// asks records an owner of this client that tries to acquire a lock.
 func (s *strangers) asks(owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch n := len(s.own); {
 	case n > 0 && s.own[(s.next+n-1)%n] == owner:
-		return // the owner noted last is the same
+		return // this owner was also recorded last
 	case n < mostOwn:
 		s.own = append(s.own, owner)
 	default:
@@ -132,8 +135,8 @@ func (s *strangers) refused(name string) {
 	s.names[name] = a
 }
 
-// saw records the holders of a lock from r, a reply that came together with the answer to an
-// attempt by the owner asks.
+// saw records the holders of a lock, as listed in the reply r. The owner asks tried to acquire the
+// lock in the same round trip.
 func (s *strangers) saw(k *kind, name, asks string, r Reply) {
 	owners, _ := r.Value.([]any)
 	s.mu.Lock()
@@ -161,8 +164,8 @@ func (s *strangers) saw(k *kind, name, asks string, r Reply) {
 	s.names[name] = a
 }
 
-// among estimates how many of the clients that wait for a lock are Redisson's. If only Redisson's
-// clients held the lock recently, among counts all that wait as Redisson's.
+// among estimates how many of the clients that wait for a lock are Redisson's. If all recent
+// holders were Redisson's, among assumes that all waiting clients are, too.
 func (s *strangers) among(waiting int, name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// One script acquires or releases several plain locks if their names have the same hash tag. A
+// A single script acquires or releases several plain locks if their names have the same hash tag. A
 // cluster keeps such locks in one slot. A proxy that distributes keys by hash tags keeps them on
-// one server, and sends the script there. On a wrong server, a script would acquire a lock that
-// another client holds on the right one.
+// one server, and sends the script there. If a script ran on the wrong server, it would acquire a
+// lock that another client holds on the right one.
 
 //go:embed each.lua
 var eachText string
@@ -23,17 +23,17 @@ var acquireTogetherText string
 //go:embed releasetogether.lua
 var releaseTogetherText string
 
-// jointScripts maps the hash of a script for one lock to the script for several. A joint script's
-// keys are the first keys of all calls, then the second keys of all calls. Its arguments are those
-// that all calls share, then the last argument of each call.
+// jointScripts maps the hash of a script for one lock to the script for several. The keys of a
+// joint script are the first keys of all calls, then the second keys of all calls. Its arguments
+// are those that all calls share, then the last argument of each call.
 var jointScripts = map[string]Script{
 	acquireScript.SHA1:        newScript(eachText + acquireTogetherText),
 	releaseScript.SHA1:        newScript(eachText + releaseTogetherText),
 	shardedReleaseScript.SHA1: sharded(eachText + releaseTogetherText),
 }
 
-// joinSteps joins consecutive calls where possible. It also returns the index of the first call in
-// each joint call. It doesn't join calls that have a question.
+// joinSteps joins consecutive calls where possible. It doesn't join calls that are followed by a
+// question. It also returns the index of the first call in each joint call.
 func joinSteps(calls []Call, questions map[int]Command) (joint []Call, firsts []int) {
 	for first := 0; first < len(calls); {
 		next := first + 1
@@ -47,8 +47,8 @@ func joinSteps(calls []Call, questions map[int]Command) (joint []Call, firsts []
 	return joint, firsts
 }
 
-// mayJoin reports whether a call can be joined with others. No two joined calls may be for the same
-// lock, since the script checks only once, at the start, whether all locks are free.
+// mayJoin reports whether a call can be joined with others. Joined calls must be for different
+// locks, since the script checks only once, at the start, whether all locks are free.
 func mayJoin(others []Call, c Call) bool {
 	o, last := others[0], len(c.Args)-1
 	_, ok := jointScripts[c.Script.SHA1]
@@ -77,7 +77,7 @@ func join(calls []Call) Call {
 	return all
 }
 
-// refusedBefore reports whether the server has certainly refused a script before it began. An
+// refusedBefore reports whether the server has certainly refused a script before running it. An
 // Unknown error may come from a proxy that lost the server's answer.
 func (r Reply) refusedBefore() bool {
 	_, inScript := parseError(r.Refusal)

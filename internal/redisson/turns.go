@@ -15,36 +15,40 @@ import (
 
 // turns holds the fair locks for which a call of the session waits, or waited a moment ago.
 type turns struct {
-	mu      sync.Mutex // not held during a request or a callback
-	lines   map[string]*line
-	clients map[string]bool // the clients of all owners in the session's requests
+	// mu guards the fields below. It is not held during a request or a callback.
+	mu    sync.Mutex
+	lines map[string]*line
+	// clients is the set of the clients of all owners in the session's requests.
+	clients map[string]bool
 }
 
-// A line is the session's knowledge of one lock, and the lock's subscribers.
+// A line holds what the session knows about one fair lock, and the subscribers of that lock.
 type line struct {
 	seen     observation // the last observation of the server's clock
 	hearings map[*hearing]bool
-	// the subscriptions to grant channels, by the channel's name
+	// grants holds the subscriptions to grant channels, by the name of the channel.
 	grants map[string]backend.Subscription
-	turns  map[string]backend.Subscription // to turn channels, by the owner: see turnChannel
-	broken map[string]bool                 // the channels in grants that are broken
-	linger *time.Timer                     // runs while there are no hearings; otherwise nil
+	// turns holds the subscriptions to turn channels, by owner: see turnChannel.
+	turns  map[string]backend.Subscription
+	broken map[string]bool // the channels in grants that are broken
+	// linger runs while there are no hearings. Otherwise it is nil.
+	linger *time.Timer
 }
 
-// A hearing is a subscriber of a lock.
+// A hearing is one subscriber of a lock.
 type hearing struct {
 	session *session
 	req     backend.SubscribeRequest
 }
 
 const (
-	// lingers is how long the session listens to a lock's grant channels after the last wait. Often
-	// a new wait begins soon.
+	// lingers is how long the session listens to a lock's grant channels after the last call has
+	// stopped waiting. Often another call waits soon.
 	lingers = 10 * time.Second
 
-	// tooNew is the age below which an observation of the server's clock isn't replaced by a newer
-	// one. So a grant is usually later than the observation, even if its message comes late. An
-	// observation after the grant would also work: see observation.since.
+	// tooNew is the age that an observation of the server's clock must have before a newer one
+	// replaces it. So a grant is usually later than the observation, even if its message comes
+	// late. An observation after the grant would also work: see observation.since.
 	tooNew = 500 * time.Millisecond
 )
 
@@ -79,7 +83,7 @@ func (s *session) acquireInLine(
 	}
 }
 
-// KeepPlaces runs one script for each chunk of the owners.
+// KeepPlaces runs one script for each batch of owners.
 func (s *session) KeepPlaces(
 	ctx context.Context, req backend.PlacesRequest,
 ) (backend.PlacesResult, error) {
@@ -120,9 +124,9 @@ func (s *session) KeepPlaces(
 	}
 }
 
-// keepPlaces keeps places. If one of the owners now holds the lock, and replicas must acknowledge
-// that, keepPlaces runs the script once more for this owner, and asks how many replicas
-// acknowledged it.
+// keepPlaces extends the owners' places in line. If one of the owners now holds the lock, and
+// replicas must acknowledge that, keepPlaces runs the script once more for this owner, and asks how
+// many replicas acknowledged it.
 func (s *session) keepPlaces(ctx context.Context, req backend.PlacesRequest) (Turn, error) {
 	turn, err := s.keepPortions(ctx, s.Dialect.KeepPlaces(req))
 	if err != nil || s.Replicas.N == 0 || !slices.Contains(req.Owners, turn.Holder) {
@@ -141,10 +145,10 @@ func (s *session) keepPlaces(ctx context.Context, req backend.PlacesRequest) (Tu
 	return turn, nil
 }
 
-// keepPortions sends the calls that keep places, each for a batch of the owners. It returns how the
-// lock is held after the last call. It sends the first call alone. This call also removes what has
-// expired from the line, so its script may have to be sent several times. Then it sends the others
-// together, and the server carries them out in order.
+// keepPortions sends the calls that extend places in line, each for some of the owners. It returns
+// how the lock is held after the last call. It sends the first call alone. This call also removes
+// what has expired from the line, so it may have to be sent several times. keepPortions then sends
+// the other calls together, and the server carries them out in order.
 func (s *session) keepPortions(ctx context.Context, calls []Call) (turn Turn, err error) {
 	turn, err = parse(s.run(ctx, calls[0]), ParseTurn)
 	if err != nil {
@@ -175,7 +179,8 @@ func (s *session) listenInLine(
 	return h, nil
 }
 
-// hearOf listens on the grant channels of the owners' clients, if the lock has subscribers.
+// hearOf listens on the grant channels of the owners' clients, on which the clients learn that an
+// owner was given the lock. If the lock has no subscribers, hearOf only records the clients.
 func (s *session) hearOf(ctx context.Context, name string, owners ...string) error {
 	for _, client := range s.turns.unheard(name, s.Dialect.grants(name), owners) {
 		if err := s.hear(ctx, name, client); err != nil {
@@ -185,7 +190,7 @@ func (s *session) hearOf(ctx context.Context, name string, owners ...string) err
 	return nil
 }
 
-// hear listens on a client's grant channel.
+// hear listens on a client's grant channel: see Dialect.grants.
 func (s *session) hear(ctx context.Context, name, client string) error {
 	channel := s.Dialect.grants(name) + client
 	sub, err := s.Subscriber.Listen(ctx, channel, s.granted, func() { s.missed(name) },
@@ -196,9 +201,9 @@ func (s *session) hear(ctx context.Context, name, client string) error {
 	return err
 }
 
-// hearTurns listens on the channels on which Redisson tells owners that it is their turn. It
-// returns true if it began to listen on one. Then the caller must ask again, since it may have
-// missed earlier messages. If hearTurns can't listen, the owners poll.
+// hearTurns listens on the channels on which Redisson tells owners in line to try again. If it
+// begins to listen on any of them, it returns true. The caller must then try again, since it may
+// have missed earlier messages. If hearTurns can't listen, the owners poll.
 func (s *session) hearTurns(ctx context.Context, name string, owners ...string) bool {
 	var running sync.WaitGroup
 	var begun atomic.Bool
@@ -216,7 +221,7 @@ func (s *session) hearTurns(ctx context.Context, name string, owners ...string) 
 	return begun.Load()
 }
 
-// granted reads a message about a grant, and tells the lock's subscribers.
+// granted reads a message that a lock was given to an owner, and notifies the lock's subscribers.
 func (s *session) granted(message string) {
 	heard := time.Now()
 	g, ok := ParseGranted(message)
@@ -230,7 +235,7 @@ func (s *session) granted(message string) {
 	s.tell(g.Name, grant)
 }
 
-// tell notifies all subscribers of a lock of a grant.
+// tell notifies all subscribers of a lock that it was given to an owner.
 func (s *session) tell(name string, grant backend.Grant) {
 	for _, h := range s.turns.audience(name) {
 		if h.req.Granted != nil {
@@ -239,8 +244,8 @@ func (s *session) tell(name string, grant backend.Grant) {
 	}
 }
 
-// missed makes all subscribers of a lock ask again. Messages may have been lost, and another server
-// may have taken over.
+// missed makes all subscribers of a lock ask again, since messages may have been lost. It also
+// forgets the server's clock, since another server may have taken over.
 func (s *session) missed(name string) {
 	s.turns.forget(name)
 	for _, h := range s.turns.audience(name) {
@@ -261,11 +266,11 @@ func (s *session) changed(name, channel string, broken error) {
 	}
 }
 
-// outOfLine returns the name of a fair lock's owner outside of this package.
+// outOfLine is the inverse of inLine.
 func outOfLine(owner string) string { return strings.TrimSuffix(owner, fairSuffix) }
 
-// join adds a subscriber. It returns the clients whose grant channels aren't listened to yet. The
-// names of these channels begin with prefix.
+// join adds a subscriber. It returns the clients on whose grant channels the session doesn't listen
+// yet. The names of these channels begin with prefix.
 func (t *turns) join(h *hearing, prefix string) (clients []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -332,8 +337,9 @@ func closeAll(subs map[string]backend.Subscription) {
 	}
 }
 
-// unheard records the clients of owners. If the lock has subscribers, it returns the clients whose
-// grant channels aren't listened to yet. The names of these channels begin with prefix.
+// unheard records the clients of owners. If the lock has subscribers, it returns the clients on
+// whose grant channels the session doesn't listen yet. The names of these channels begin with
+// prefix.
 func (t *turns) unheard(name, prefix string, owners []string) (clients []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -354,8 +360,8 @@ func (t *turns) unheard(name, prefix string, owners []string) (clients []string)
 	return clients
 }
 
-// deaf returns those of the owners whose turn channels aren't listened to. If the lock has no
-// subscribers, it returns none.
+// deaf returns the owners on whose turn channels the session doesn't listen: see turnChannel. If
+// the lock has no subscribers, it returns none.
 func (t *turns) deaf(name string, owners []string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -369,7 +375,7 @@ func (t *turns) deaf(name string, owners []string) []string {
 }
 
 // keep stores a subscription. If the line already has one for this channel or owner, or no longer
-// has subscribers, keep closes the new one.
+// has subscribers, keep closes the new subscription instead.
 func (t *turns) keep(
 	name string, where func(*line) map[string]backend.Subscription, what string,
 	sub backend.Subscription,
@@ -385,7 +391,8 @@ func (t *turns) keep(
 	}
 }
 
-// over ends the subscription to an owner's turn channel, since the owner no longer waits.
+// over ends the subscription to an owner's turn channel, since the owner no longer waits: see
+// turnChannel.
 func (t *turns) over(name, owner string) {
 	t.mu.Lock()
 	var sub backend.Subscription
@@ -399,7 +406,7 @@ func (t *turns) over(name, owner string) {
 	}
 }
 
-// saw records an observation of the server's clock. It keeps the earlier observation if that is
+// saw records an observation of the server's clock. It keeps the previous observation if that is
 // younger than tooNew and the server's clock hasn't been set forward since.
 func (t *turns) saw(name string, o observation) {
 	t.mu.Lock()
@@ -413,8 +420,8 @@ func (t *turns) saw(name string, o observation) {
 	}
 }
 
-// failed handles the failure of a step. Another server may have taken over, so it drops the
-// observation of the clock.
+// failed handles the failure of a step. It drops the observation of the server's clock, since
+// another server may have taken over.
 func (t *turns) failed(ctx context.Context, name string, err error) {
 	if ctx.Err() == nil && backend.KindOf(err) != backend.Refused {
 		t.forget(name)
@@ -430,8 +437,8 @@ func (t *turns) forget(name string) {
 	}
 }
 
-// translate returns a time on our clock that is certainly no later than a grant. It returns false
-// if no such time is known, or if the grant's lease has expired.
+// translate returns a time on our clock at which the lock had certainly not been granted yet. It
+// returns false if no such time is known, or if the grant's lease has expired.
 func (t *turns) translate(g Grant, heard time.Time) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
