@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A store is a kind of store of locks.
+// A store identifies a kind of lock store, such as Redis or etcd.
 type store string
 
 const (
@@ -22,14 +22,14 @@ const (
 	onMemory   store = "memory" // in the process itself
 )
 
-// A lab holds servers, and the CPUs for them and for their clients.
+// A lab runs the servers, and assigns CPUs to them and to their clients.
 type lab struct {
 	serverCPU, clientCPU int    // noCPU: any CPU
 	profiles             string // the folder for profiles; "": no profiles
 
 	servers map[store]string              // their addresses
 	running map[store]*testservers.Server // the single servers behind the addresses
-	// the class path of Java programs, or "" if they can't run
+	// java is the class path of the Java programs, or "" if they can't run.
 	java     string
 	versions map[string]bool // of all servers so far
 	cleanups []func()
@@ -39,21 +39,22 @@ type lab struct {
 
 const noCPU = -1
 
-// newLab chooses the CPUs. If servers and clients could move between CPUs, a round trip would take
-// 20 µs while they share a core by chance, and 60 µs otherwise.
+// newLab returns a lab with separate CPUs for servers and clients. Otherwise a round trip would
+// take 20 µs or 60 µs, depending on whether client and server happen to share a core.
 func newLab(profiles string) *lab {
 	l := &lab{
 		serverCPU: noCPU, clientCPU: noCPU, profiles: profiles, versions: make(map[string]bool),
 	}
 	if cpus := allowedCPUs(); len(cpus) > 1 {
-		// Two CPUs with adjacent numbers may be threads of the same core. The first and the last
-		// aren't.
+		// CPUs with adjacent numbers may be threads of the same core. The first and the last CPU
+		// are not.
 		l.serverCPU, l.clientCPU = cpus[0], cpus[len(cpus)-1]
 	}
 	return l
 }
 
-// start starts servers, and returns those that can't be started on this machine.
+// start starts the servers of the wanted stores. It describes those that can't be started on this
+// machine.
 func (l *lab) start(wanted ...store) (missing []string) {
 	l.servers, l.running = make(map[store]string), make(map[store]*testservers.Server)
 	for _, s := range wanted {
@@ -117,7 +118,7 @@ func (l *lab) whereServersRun(f func()) error {
 	})
 }
 
-// has reports whether a contender can be measured.
+// has reports whether the programs that a contender needs are available.
 func (l *lab) has(c contender) bool {
 	_, ok := l.servers[c.store]
 	return ok && (l.java != "" || !c.isJava())
@@ -129,8 +130,9 @@ func (l *lab) newName() string {
 	return fmt.Sprintf("bench:%d", l.names)
 }
 
-// delayed returns the addresses of proxies for a store's servers. A round trip through a proxy
-// takes longer. end must be called after their use.
+// delayed returns the addresses of proxies for a store's servers, which add roundTrip to each round
+// trip. If roundTrip is 0, it returns the servers' own addresses. The caller must call end after
+// use.
 func (l *lab) delayed(s store, roundTrip time.Duration) (addr string, end func(), err error) {
 	if roundTrip == 0 {
 		return l.servers[s], func() {}, nil
@@ -165,7 +167,7 @@ func (l *lab) stop() {
 
 var _ testservers.TB = (*lab)(nil)
 
-// unusable is the value of the panic that replaces the failure of a test.
+// unusable is the type of the value that Fatal and Skip panic with, since there is no test to end.
 type unusable string
 
 func (l *lab) Helper()                      {}
