@@ -72,7 +72,7 @@ func (p *pool) acquires(o *op) bool {
 	case o.doomed:
 		p.struck[o.place()] = o.until
 		p.has[o.place()] = loan{begun(o), o.permits}
-		// the call may have got another hold than the one ended by force
+		// the call may have got a hold other than the one ended by force
 		p.has[o.place()].end = o.call
 		return true
 	}

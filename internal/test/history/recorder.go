@@ -44,11 +44,11 @@ type reentry uint8
 
 const (
 	fresh   reentry = iota
-	perhaps         // it had no request of its own
+	perhaps         // the call sent no request
 	again
 )
 
-// forever stands for an end that never comes.
+// forever is the time of an event that never happens.
 const forever = time.Duration(1<<63 - 1)
 
 // An op is one call.

@@ -118,7 +118,7 @@ func (s *sides) reads(o *op, his *hold, deluded bool) bool {
 	case o.doomed:
 		s.struck[o.user+1] = o.until
 		*his = begun(o)
-		his.end = o.call // the call may share another hold than the one ended by force
+		his.end = o.call // the call may share a hold other than the one ended by force
 		return true
 	}
 	within := own.valid(o)

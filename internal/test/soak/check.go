@@ -26,14 +26,15 @@ type hold struct {
 	Reentered bool // it was, or may have been, re-entered
 	Lost      bool // it was lost, and the user was notified
 
-	Shared         bool // a read hold, or a hold of permits
-	Permits, Limit int  // of a semaphore: the permits held, and the limit that the user passed
+	Shared         bool // a read hold or a hold of permits, which others may share
+	Permits, Limit int  // for a semaphore: permits held, and limit passed by the user
 
-	Number uint64 // its fencing token; 0: it has none, or it wasn't asked for
+	Number uint64 // fencing token; 0 if it has none, or the user didn't ask for it
 
-	// the version of the cell that this user replaced while the hold was valid; 0: none
+	// Read is the version of the cell that this user replaced while the hold was valid; 0 if none.
 	Read uint64
-	// the version that another user replaced while this user had a valid read hold; 0: none
+	// Saw is the version that another user replaced while this user had a valid read hold; 0 if
+	// none.
 	Saw uint64
 
 	reads []uint64 // all reported versions
@@ -67,8 +68,8 @@ type event struct {
 // If the store may have lost its data between two acquisitions, their holds may overlap. But the
 // earlier holders must have been notified when their leases expired.
 type checker struct {
-	forced   string        // the lock that may be forced; its holds may overlap
-	slack    time.Duration // how long before its user's call the store may have granted a lock
+	forced   string        // name of the lock that may be forced; its holds may overlap
+	slack    time.Duration // how long before the user's call the store may have granted the lock
 	complain func(string)
 
 	mu      sync.Mutex
@@ -87,8 +88,8 @@ type counts struct {
 	events int
 }
 
-// A ledger contains the holds of one lock in the order of In, and indexes to find them. It forgets
-// holds that are older than memory.
+// A ledger contains the holds of one lock, sorted by In, and indexes to find them. It drops holds
+// that are older than memory.
 type ledger struct {
 	holds []*hold
 	byID  map[uint64]*hold
@@ -200,8 +201,8 @@ func (c *checker) judge(l *ledger, h *hold) {
 	}
 }
 
-// judgePermits looks for a time during a hold at which more permits were held than the limit
-// allows. The limit is the highest that any holder at that time passed.
+// judgePermits reports a violation if, at some time during h, users held more permits than the
+// limit allows. The limit is the highest that any of these users passed.
 func (c *checker) judgePermits(l *ledger, h *hold) {
 	if h.Permits == 0 {
 		return
@@ -304,7 +305,7 @@ func (c *checker) violation(format string, args ...any) {
 	}
 }
 
-// lose records that the store loses its data while kill and then restart run.
+// lose calls kill and then restart, and records that the store lost its data meanwhile.
 func (c *checker) lose(kill, restart func()) {
 	l := &loss{from: now(), dead: math.MaxInt64, until: math.MaxInt64}
 	c.mu.Lock()

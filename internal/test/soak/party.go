@@ -50,7 +50,7 @@ type line struct {
 	shared map[use]*dlock.Locker // Lockers that all users share
 }
 
-// A use is a kind of lock with a name.
+// A use is the name of a lock, with the kind of lock that it is used as.
 type use struct {
 	name string
 	kind backend.Kind
@@ -84,7 +84,7 @@ func (p *party) open() *line {
 	for {
 		b, hangUp, err := p.dial()
 		if err != nil {
-			time.Sleep(50 * time.Millisecond) // no event tells when the store is back
+			time.Sleep(50 * time.Millisecond) // poll, since nothing signals that the store is back
 			continue
 		}
 		opts := []dlock.Option{

@@ -37,7 +37,7 @@ func runChild(text string) error {
 	tell := func(e event) {
 		mu.Lock()
 		defer mu.Unlock()
-		out.Encode(e) // it fails only if the parent has ended
+		out.Encode(e) // fails only if the parent has exited
 	}
 	p := newParty(s, dial(s.Store, s.Addrs), c, tell)
 	in := bufio.NewScanner(os.Stdin)
@@ -63,7 +63,7 @@ func runChild(text string) error {
 	return nil
 }
 
-// goroutinesLeft returns an error that lists the goroutines that should have ended but haven't.
+// goroutinesLeft returns an error that lists the goroutines that have leaked.
 func goroutinesLeft() (err error) {
 	for range 30 { // Find itself retries for a while
 		if err = goleak.Find(); err == nil {
@@ -82,7 +82,7 @@ type process struct {
 
 	mu      sync.Mutex
 	child   *child
-	seed    uint64 // the seed of the current episode; 0: no episode runs
+	seed    uint64 // seed of the current episode; 0 between episodes
 	drained bool
 }
 
@@ -179,7 +179,7 @@ func (p *process) inside() int {
 	return 1
 }
 
-// explain makes the child print its goroutines and end.
+// explain makes the child print its goroutines and exit.
 func (p *process) explain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

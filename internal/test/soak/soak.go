@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// names are the names of the locks. The first may be forced.
+// names lists the names of the locks. Only the first one may be forced.
 var names = append([]string{"forced", "a", "b", numbered, "rw", "wr", "line", semaphore, elected},
 	divided...)
 
@@ -57,7 +57,7 @@ type soak struct {
 	seed     uint64
 	length   time.Duration
 	episode  time.Duration
-	patience int       // the number of polls without progress after which await gives up
+	patience int       // number of polls without progress after which await gives up
 	log      io.Writer // for messages about the run
 
 	checker  *checker
@@ -109,7 +109,7 @@ func (s *soak) run(ctx context.Context) summary {
 	return s.summary()
 }
 
-// longestHandover is the longest hand-over time of the clients.
+// longestHandover is the longest hand-over time that a client is configured with.
 const longestHandover = 50 * time.Millisecond
 
 // gather creates the parties.
@@ -139,13 +139,13 @@ func (s *soak) gather() {
 	}
 }
 
-// invite returns the setting of another party, and its dialer.
+// invite returns the setting and the dialer of a new party.
 func (s *soak) invite(cells string, handover time.Duration) (setting, dialer) {
 	links, addrs, d := s.store.join()
 	s.links = append(s.links, links...)
 	users := 5
 	if len(s.members)%2 == 1 {
-		users = 1 // so that no call of another user tells the client of a loss
+		users = 1 // alone, so that no other user's call tells the client of a loss
 	}
 	return setting{
 		Store:    s.store.name,
@@ -276,7 +276,7 @@ func (s *soak) disperse() {
 	}
 }
 
-// open returns 1 if the channel is open.
+// open returns 1 if the channel is open, and 0 if it is closed.
 func open(c <-chan struct{}) int {
 	select {
 	case <-c:
