@@ -29,7 +29,7 @@ func (c contender) takesPart(w workload, p point) bool {
 		(len(p.on) == 0 || slices.Contains(p.on, c.store))
 }
 
-// kindIn returns the kind of lock that a contender uses in a trial.
+// kindIn returns the kind of lock that the contender uses in trial t.
 func (c contender) kindIn(t trial) kind {
 	if c.kind != plainLocks {
 		return c.kind
@@ -40,7 +40,7 @@ func (c contender) kindIn(t trial) kind {
 // mostInside is the number of permits.
 const mostInside = 16
 
-// role is the purpose of a contender in the comparison.
+// A role says what a contender is for in the comparison.
 type role uint8
 
 const (
@@ -60,7 +60,7 @@ type place struct {
 	names int // number of names, for a lock on several names
 }
 
-// A kind is a kind of lock of this repository.
+// A kind names a kind of lock that package dlock offers, or a way to use several locks.
 type kind string
 
 const (
@@ -76,7 +76,7 @@ const (
 	oneByOne    kind = "in turn" // several plain locks, one after the other
 )
 
-// A system is a contender's state in one process.
+// A system is a contender's client state in one process.
 type system interface {
 	// locker returns a handle on the named lock. Handles of different parties exclude each other.
 	// Each party has its own state for all of its locks, such as an etcd session.
@@ -92,7 +92,7 @@ type locker interface {
 	Unlock() error
 }
 
-// A sharer is a locker that also has a shared side.
+// A sharer is a locker of a read-write lock, whose own methods lock for writing.
 type sharer interface {
 	locker
 	shared() locker

@@ -91,7 +91,7 @@ type elector interface {
 	election(name string) election
 }
 
-// An election is a candidate's handle on an election.
+// An election is a candidate's view of a named election.
 type election interface {
 	// Run campaigns for leadership and calls lead while leading. It repeats this until ctx is done.
 	Run(ctx context.Context, lead func(context.Context) error) error
@@ -264,7 +264,7 @@ func (c *candidates) awaitLeader(after time.Duration) error {
 	return err
 }
 
-// A succession is the change from one leader to the next.
+// A succession records the change from one leader to the next.
 type succession struct {
 	took   time.Duration // time without a leader; negative if the lead was lost earlier
 	late   time.Duration // time since the old leader's lease expired
@@ -370,7 +370,7 @@ func (c *candidates) pause(who contender) (s succession, err error) {
 	return s, err
 }
 
-// lapse waits for the successor of a leader that died or is paused.
+// lapse waits for the next leader after the old one has died or been paused.
 func (c *candidates) lapse(who contender, led, from time.Duration) (s succession, err error) {
 	var end time.Duration
 	if who.store != onEtcd { // etcd reports the remaining lease only in whole seconds
@@ -449,7 +449,7 @@ func (e *concurrencyElection) Run(ctx context.Context, lead func(context.Context
 	}
 }
 
-// once campaigns for one term and leads during it. It reports whether the session has ended.
+// once campaigns for one term, and leads if elected. It reports whether the session has ended.
 func (e *concurrencyElection) once(
 	ctx context.Context, session *concurrency.Session, lead func(context.Context) error,
 ) (lost bool, err error) {

@@ -127,7 +127,7 @@ func (s *etcdSteps) locker(name string, _ int) (locker, error) {
 	return &etcdStepsLocker{etcdSteps: s, bare: bareEtcdLocker{s.bareEtcd, name, rand.Text()}}, nil
 }
 
-// take returns a lease that has just been granted or renewed.
+// take returns a lease that was granted or renewed in the last 0.9 s.
 func (s *etcdSteps) take(ctx context.Context) (etcdLease, error) {
 	s.mu.Lock()
 	var l etcdLease

@@ -172,7 +172,8 @@ var workload6 = workload{
 	},
 }
 
-// runCrowd makes one process hold locks and another wait for them, and returns the cost of waiting.
+// runCrowd makes one process hold locks while another process waits for them, and returns the cost
+// of waiting.
 func runCrowd(l *lab, _ contender, p point) (values, error) {
 	holder := p.trial
 	holder.Job, holder.Lease = jobHolding, time.Hour

@@ -79,7 +79,7 @@ func (l *lab) startServer(s store) error {
 		case onValkey:
 			l.running[s] = testservers.Valkey(l)
 		case onEtcd:
-			// Without compaction etcd's history would fill the disk.
+			// Without compaction, etcd's history would fill the disk.
 			l.running[s] = testservers.Etcd(l, "--auto-compaction-mode=periodic",
 				"--auto-compaction-retention=1m",
 				"--quota-backend-bytes=8000000000")
@@ -96,7 +96,7 @@ func (l *lab) startServer(s store) error {
 	})
 }
 
-// restart kills a store's server, and starts an empty one at the same address.
+// restart kills the server of a store, and starts an empty one at the same address.
 func (l *lab) restart(s store) error {
 	return l.whereServersRun(func() { l.running[s].Restart() })
 }
@@ -124,7 +124,7 @@ func (l *lab) has(c contender) bool {
 	return ok && (l.java != "" || !c.isJava())
 }
 
-// newName returns a name that hasn't been used before.
+// newName returns a lock name that hasn't been used before.
 func (l *lab) newName() string {
 	l.names++
 	return fmt.Sprintf("bench:%d", l.names)

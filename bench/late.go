@@ -99,7 +99,7 @@ func holdAndDie(addr, name string, lease time.Duration) (end time.Time, err erro
 	return time.UnixMilli(ms), err
 }
 
-// await waits for several locks concurrently, and reports the time at which it acquired each.
+// await waits for several locks concurrently, and reports when it acquired each of them.
 func await(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {

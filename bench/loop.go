@@ -269,7 +269,7 @@ func loop(c *child) (measured, error) {
 	return loopFor(sys, c.trial, section)
 }
 
-// A turner is one goroutine of a loop.
+// A turner is one of the goroutines of a loop.
 type turner struct {
 	sys     system
 	party   int

@@ -150,8 +150,8 @@ func withPostgres(opts ...dlock.Option) func(place) (system, error) {
 	}
 }
 
-// barePostgres acquires a lock with an UPDATE of its row, and releases it with another. Each is a
-// commit of one row. While another client holds the lock, it retries without a pause.
+// barePostgres acquires a lock with an UPDATE of its row, and releases it with another UPDATE. Each
+// of them is a transaction. While another client holds the lock, it retries without a pause.
 type barePostgres struct{ pool *pgxpool.Pool }
 
 func openBarePostgres(p place) (system, error) {
@@ -404,7 +404,7 @@ func (l *postgresNoticeLocker) Unlock() error {
 	return err
 }
 
-// bareRows updates as many rows as there are locks in a batch of renewals.
+// bareRows is the floor for renewals. It updates as many rows as there are locks in a batch.
 type bareRows struct{ barePostgres }
 
 func openBareRows(p place) (system, error) {

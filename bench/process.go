@@ -31,7 +31,7 @@ type trial struct {
 	Name      string // the name of the lock, or the prefix of the names
 	Lease     time.Duration
 	Duration  time.Duration
-	Profile   string // the prefix of the profiles' file names; "": no profiles
+	Profile   string // prefix of the profiles' file names; if empty, don't profile
 
 	Goroutines int
 	Naming     naming
@@ -120,7 +120,7 @@ func (l *lab) launch(t trial, files ...*os.File) (*process, error) {
 	return p, nil
 }
 
-// command returns the command that carries out a trial.
+// command returns the command that runs a process for a trial.
 func (l *lab) command(t trial) (*exec.Cmd, error) {
 	if contenderBy(t.Contender).isJava() {
 		return l.javaCommand(t)
@@ -148,7 +148,7 @@ func (p *process) begin() error {
 	return err
 }
 
-// finish waits for the report and the end of the process.
+// finish waits for the process's report, and then for its exit.
 func (p *process) finish() (measured, error) {
 	var rep measured
 	err := json.NewDecoder(p.out).Decode(&rep)
@@ -263,7 +263,7 @@ func (c *child) listen() {
 	os.Exit(2)
 }
 
-// ready announces that this process is ready, and returns when all processes are.
+// ready announces that this process is ready, and waits until all processes are.
 func (c *child) ready() error {
 	fmt.Println("ready")
 	<-c.started
@@ -277,7 +277,7 @@ func (c *child) ready() error {
 	return err
 }
 
-// profile starts a CPU profile. stop ends it, and writes the profile of allocations.
+// profile starts a CPU profile. stop ends that profile and writes an allocation profile.
 func profile(prefix string) (stop func(), err error) {
 	cpu, err := os.Create(prefix + ".cpu.prof")
 	if err != nil {

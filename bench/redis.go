@@ -126,7 +126,7 @@ func one[N int | int64](n N, err error) error {
 	return err
 }
 
-// redisScripts calls the same scripts as package redisbackend, without using the package.
+// redisScripts calls the same scripts as package redisbackend, without using that package.
 type redisScripts struct {
 	rdb   *redis.Client
 	lease time.Duration
@@ -145,7 +145,7 @@ func newRedisScripts(p place) (*redisScripts, error) {
 	return s, nil
 }
 
-// scriptCalls returns the calls that acquire and release a lock.
+// scriptCalls returns the script calls that acquire and release a lock.
 func scriptCalls(k kind, name, owner string, lease time.Duration) [2]redisson.Call {
 	acquire := backend.AcquireRequest{Name: name, Owner: owner, Lease: lease}
 	release := backend.ReleaseRequest{Name: name, Owner: owner, Lease: lease}

@@ -40,7 +40,7 @@ func (r result) rows(p pointResult) (rows [][]string) {
 	return rows
 }
 
-// format formats a metric's figures, with commas between thousands.
+// format returns the text of a metric's figures, with commas between thousands.
 func (m metric) format(v values) string {
 	all := []string{m.text(v, m.numbered(1))}
 	for n := 2; m.numbered(n) != m.key; n++ {
@@ -56,7 +56,7 @@ func (m metric) format(v values) string {
 // matter.
 func (m metric) numbered(n int) string { return strings.Replace(m.key, "#", strconv.Itoa(n), 1) }
 
-// text formats the figure with the given key.
+// text returns the text of the figure with the given key.
 func (m metric) text(v values, key string) string {
 	x, ok := v[key]
 	if !ok {

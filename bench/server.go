@@ -21,7 +21,7 @@ type usage struct {
 	cpu      time.Duration
 }
 
-// look returns the usage of a contender's server.
+// look returns the usage of a contender's server so far.
 func look(c contender, addr string) (u usage, err error) {
 	switch {
 	case c.store == onEtcd:

@@ -188,8 +188,8 @@ func (s *valkeyPipelines) sendAll(ctx context.Context, calls []redisson.Call) ([
 	return replies, nil
 }
 
-// several returns a locker for several names. It locks all at once, or one after the other,
-// depending on the kind.
+// several returns a locker for several names. Depending on the kind, it locks them all at once or
+// one after the other.
 func (s *dlockSystem) several(name string) locker {
 	names := severalNames(name, s.names)
 	if s.kind == oneByOne {

@@ -18,21 +18,21 @@ type workload struct {
 	stores    []store
 	java      bool          // Java programs take part
 	common    trial         // the defaults of all points
-	atLeast   time.Duration // the minimum duration of a trial, even with -quick
+	atLeast   time.Duration // minimum duration of a trial, even with -quick
 	points    []point
 	run       func(*lab, contender, point) (values, error)
 	ratioOf   string // key of the metric to divide by that of the floor and the twin
 	charts    []chart
 }
 
-// A metric is a quantity that is measured.
+// A metric is a measured quantity, with its title in tables.
 type metric struct {
 	key      string // key in values; # stands for the number of a process
 	title    string
 	decimals int
 }
 
-// A point is one condition of a workload.
+// A point is one of the conditions under which a workload is measured.
 type point struct {
 	label string
 	x     float64 // x in charts; points with 0 are omitted
@@ -51,7 +51,7 @@ var workloads = []workload{workload1, workload2, workload3, workload4, workload5
 	workload15, workload16, workload17, workload18,
 	workload19}
 
-// jobs are the functions that processes can run.
+// jobs maps the name of each job to the function that a process runs for it.
 var jobs map[string]func(*child) (measured, error)
 
 const (
@@ -80,7 +80,7 @@ func init() { // a direct initialization would be circular
 	}
 }
 
-// A result is the result of a workload.
+// A result holds the measurements of a workload.
 type result struct {
 	ID, Title, About string
 	Metrics          []string
@@ -159,7 +159,7 @@ func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 	return res, nil
 }
 
-// measureOnce makes one contender carry out one trial, on a store without other users.
+// measureOnce makes one contender carry out one trial, on a store that nobody else uses.
 func measureOnce(l *lab, w workload, c contender, p point) (values, error) {
 	addr, end, err := l.delayed(c.store, p.roundTrip)
 	if err != nil {
@@ -250,7 +250,7 @@ func (t trial) or(common trial) trial {
 	return t
 }
 
-// describe describes the machine and the versions of the programs.
+// describe returns a description of the machine and the versions of the programs.
 func describe(l *lab) string {
 	parts := []string{cpuModel(), goVersion()}
 	if l.serverCPU == noCPU {

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// A Depth determines how many of the tests are run. Each depth includes all tests of the ones
+// A Depth determines how many of the tests are run. Each depth includes the tests of the depths
 // before it.
 type Depth int
 

@@ -40,7 +40,7 @@ func Main(m *testing.M, run func(what string) error) {
 	os.Exit(0)
 }
 
-// settling runs tests, and then waits until their goroutines have ended.
+// settling runs tests, and then waits for their goroutines to end.
 type settling struct{ *testing.M }
 
 func (s settling) Run() int {
@@ -51,7 +51,7 @@ func (s settling) Run() int {
 	return code
 }
 
-// A Replica is a process that runs the test's binary.
+// A Replica is a process that Start started from the test's binary.
 type Replica struct {
 	t      testservers.TB
 	cmd    *exec.Cmd

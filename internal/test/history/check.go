@@ -154,8 +154,7 @@ func operation(o *op) porcupine.Operation {
 	}
 }
 
-// names returns the locks' names, each with the kind of one of its calls. For a read-write lock,
-// that is Write.
+// names returns the locks' names, with the kind of lock. For a read-write lock, the kind is Write.
 func (r *Recorder) names() map[string]backend.Kind {
 	all := make(map[string]backend.Kind)
 	for _, o := range r.ops {

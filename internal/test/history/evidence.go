@@ -87,7 +87,7 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 	return e
 }
 
-// weigh records, for each call, what the steps reveal about it.
+// weigh derives what the steps reveal about each call, and records it in the call.
 func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	e := attribute(ops, steps, rules)
 	e.follow(ops)
@@ -123,7 +123,7 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	return e
 }
 
-// sort adds a step to its number, and to its call.
+// sort adds a step to the steps of its number, and to the attempts of its call.
 func (e *evidence) sort(s *step) {
 	if s.kind == forceStep {
 		return
@@ -243,7 +243,7 @@ func (e *evidence) follow(ops []*op) {
 		reads bool
 		who   int
 	}
-	// the last number of each user and of each client
+	// the last number of each user, and of each client
 	users, clients := make(map[place]*number), make(map[place]*number)
 	passing := e.passing(ops)
 	for _, o := range slices.SortedFunc(slices.Values(ops), func(a, b *op) int {
@@ -348,7 +348,7 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 // may run at different speeds.
 const driftShare = 100
 
-// acquisition records what an acquiring call's attempts reveal about it.
+// acquisition records what the attempts of an acquiring call reveal about it.
 func (e *evidence) acquisition(o *op) {
 	o.until, o.granted = forever, o.call
 	sent := o.call // earliest time at which the lease may begin

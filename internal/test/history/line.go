@@ -39,7 +39,7 @@ func (e *evidence) stands(n *number) (all []*stand) {
 	for _, s := range n.steps {
 		switch {
 		case s.result == skipped, s.kind == placesStep && (s.ret == 0 || s.result == unknown):
-			continue // the step changes nothing, or only the place
+			continue // the step changes nothing, or at most extends the place
 		case !s.queues():
 			if last != nil {
 				last.in.to = min(last.in.to, s.call)

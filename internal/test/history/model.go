@@ -149,7 +149,7 @@ func (h *hold) String() string {
 	return text
 }
 
-// struck holds, for each user, the time until which it may keep relying on a hold that another user
+// struck holds, for each user, the time until which the user may keep relying on a hold that was
 // ended by force.
 type struck [maxUsers + 1]time.Duration
 
@@ -243,7 +243,7 @@ func (s state) next(o *op) (bool, lock) {
 func (s *state) acquires(o *op) bool {
 	switch {
 	case o.result == conflict:
-		return false // no name is used for locks of several kinds
+		return false // the workload uses each name for one kind of lock
 	case o.result == no:
 		// A client never reports one of its own holds as held by another, even if that hold was
 		// ended by force.

@@ -28,7 +28,7 @@ type Party struct {
 	inside   context.Context // context of the innermost Do, or of the Hold
 }
 
-// Held returns how many holds the party has to give back.
+// Held returns how many holds the party has yet to give back.
 func (p *Party) Held() int { return p.held }
 
 func (p *Party) start(o op) *op {

@@ -131,7 +131,7 @@ func (p pool) String() string {
 // several reports whether several owners may hold a lock of this kind at a time.
 func several(k backend.Kind) bool { return k == backend.Read || k == backend.Permits }
 
-// limits records, for each call of a semaphore, bounds on the total number of permits.
+// limits records bounds on the total number of permits for each call of a semaphore.
 func limits(ops []*op) {
 	type told struct{ least, most int }
 	all := make(map[string]told)
@@ -179,5 +179,5 @@ func (e *evidence) numbersOut(ops []*op) {
 	}
 }
 
-// permits returns how many permits the steps of a number asked for.
+// permits returns the number of permits that the steps of a number ask for.
 func (n *number) permits() int { return n.steps[0].permits }

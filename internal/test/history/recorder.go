@@ -28,8 +28,8 @@ const (
 type result uint8
 
 const (
-	yes      result = iota // acquired, unlocked, valid, held, locked, freed by force
-	no                     // held by another, ended, not held, not locked, was not locked
+	yes      result = iota // acquired, unlocked, valid, held, locked or freed by force
+	no                     // held by another, ended, not held or not locked
 	lost                   // ErrLost
 	notHeld                // ErrNotHeld
 	upgrade                // ErrUpgrade
@@ -39,7 +39,7 @@ const (
 	failed                 // any other error: the outcome is unknown
 )
 
-// A reentry records whether an acquisition was a re-entry.
+// A reentry says whether an acquisition was a re-entry.
 type reentry uint8
 
 const (
@@ -167,7 +167,7 @@ func (r *Recorder) Count() int {
 
 type opKey struct{}
 
-// tagged returns a context that marks the steps of a call. A call for several locks has an op for
+// tagged returns a context that attributes steps to a call. A call for several locks has an op for
 // each lock.
 func tagged(ctx context.Context, ops ...*op) context.Context {
 	return context.WithValue(ctx, opKey{}, ops)

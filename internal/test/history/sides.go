@@ -48,7 +48,7 @@ func (s *sides) nextRead(o *op) bool {
 		case o.result == yes:
 		case o.kind == check, !deluded:
 			s.endsRead(o)
-		default: // the Read has ended in the store, but not yet by the user's clock
+		default: // the Read has ended in the store, but the user doesn't know that yet
 			*his = hold{}
 		}
 		return ok

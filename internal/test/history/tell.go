@@ -20,7 +20,7 @@ func NewTelling(w io.Writer) *Recorder {
 	return &Recorder{clock: machineTime, tell: json.NewEncoder(w)}
 }
 
-// machineTime returns the time of the clock that all processes of this machine share.
+// machineTime returns the time of a clock that all processes of this machine share.
 func machineTime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -29,13 +29,13 @@ func machineTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// told is a line of the record. Exactly one of its fields is set.
+// A told is a line of the record. Exactly one of its fields is set.
 type told struct {
 	Op   *toldOp   `json:",omitempty"`
 	Step *toldStep `json:",omitempty"`
 }
 
-// A toldOp holds the fields of an op that other processes need.
+// A toldOp holds the fields of an op that Gather needs.
 type toldOp struct {
 	ID, User, Client             int
 	Kind                         kind
@@ -47,8 +47,8 @@ type toldOp struct {
 	Fixed, Waits, Rounds         bool
 }
 
-// A toldStep holds the fields of a step that other processes need. Op is the id of its call,
-// counted from 1.
+// A toldStep holds the fields of a step that Gather needs. Op is the id of the step's call plus 1,
+// or 0 if there is none.
 type toldStep struct {
 	Op                      int `json:",omitempty"`
 	Kind                    stepKind

@@ -128,7 +128,7 @@ type user struct {
 	owner  dlock.Owner
 }
 
-// oneIn returns true once in n times, on average.
+// oneIn returns true with a probability of 1/n.
 func (u *user) oneIn(n int) bool { return u.dice.IntN(n) == 0 }
 
 // upTo returns a random duration of at most d, in whole milliseconds.
@@ -166,7 +166,7 @@ func (u *user) party(l Lock) *Party {
 	return p
 }
 
-// round uses one lock once, or occasionally several together.
+// round uses a random lock once, or occasionally several locks together.
 func (u *user) round(ctx context.Context) {
 	if len(u.w.Locks) > 1 && u.oneIn(8) {
 		u.takeAll(ctx)
@@ -252,7 +252,7 @@ func (u *user) borrow(ctx context.Context, l Lock) {
 	}
 }
 
-// few returns how many permits to ask for.
+// few returns a random number of permits to ask for.
 func (u *user) few(l Lock) int {
 	if u.oneIn(2) {
 		return 1
@@ -290,7 +290,7 @@ func (u *user) use(b *Borrower, l Lock, loan *Loan) {
 	}
 }
 
-// count asks how many permits are available, with a time limit, since a store may hang.
+// count queries how many permits are available, with a time limit, since a store may hang.
 func (u *user) count(ctx context.Context, b *Borrower) {
 	ctx, cancel := context.WithTimeout(ctx, u.w.Pace)
 	defer cancel()

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A hold is what a user knows about its hold of a lock. Whenever the user learns more, it reports
-// the hold again.
+// A hold is a user's report about its hold of a lock. The user reports a hold again whenever it
+// learns more about it.
 type hold struct {
 	ID    uint64
 	Visit uint64 // holds of the same visit may be re-entries of one hold
@@ -19,7 +19,7 @@ type hold struct {
 
 	Asked time.Duration // when the user called
 	In    time.Duration // when the user noticed the acquisition
-	Until time.Duration // the start of the last successful check; 0 before the first
+	Until time.Duration // start of the last successful check; 0 if there was none
 
 	Lease     time.Duration
 	Fixed     bool // it has a fixed lease
@@ -176,8 +176,7 @@ func (l *ledger) forget(before time.Duration) {
 	l.holds = slices.Delete(l.holds, 0, n)
 }
 
-// lookBack is the number of earlier holds with which a hold is compared. All but the last few of
-// them ended long ago.
+// lookBack is the number of earlier holds to which a hold is compared. Earlier ones ended long ago.
 const lookBack = 256
 
 // judge compares a hold with the holds around it.

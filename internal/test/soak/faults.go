@@ -38,12 +38,12 @@ type fault struct {
 // chance makes the random choices.
 type chance struct{ *rand.Rand }
 
-// upTo returns a random time of at most d.
+// upTo returns a random duration of at most d.
 func (c *chance) upTo(d time.Duration) time.Duration {
 	return time.Duration(c.Int64N(int64(d)) + 1)
 }
 
-// pause waits for a random time of at most d.
+// pause waits for a random duration of at most d.
 func (c *chance) pause(ctx context.Context, d time.Duration) { wait(ctx, c.upTo(d)) }
 
 func wait(ctx context.Context, d time.Duration) {

@@ -49,7 +49,7 @@ func inMemory(b backend.Backend, lease time.Duration) *store {
 	}
 }
 
-// A wire is the simulated network between a client and a store in the same process.
+// A wire simulates the network between a client and a store in the same process.
 type wire struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when a field below changes
@@ -61,7 +61,7 @@ type wire struct {
 	subs    map[*tap]struct{}
 }
 
-// A trap catches a step, to delay it or to lose its reply.
+// A trap catches a step on a wire, to delay it or to lose its reply.
 type trap struct {
 	match  func(faults.Request) bool
 	hold   bool
@@ -311,7 +311,7 @@ type tap struct {
 	wake func(backend.Wakeup)
 }
 
-// message passes a wake-up on, or loses it.
+// message passes a wake-up message on, or loses it.
 func (t *tap) message(w backend.Wakeup) {
 	if !t.lost() {
 		t.wake(w)

@@ -73,7 +73,7 @@ func goroutinesLeft() (err error) {
 	return err
 }
 
-// A process is a party in a child process, which can be killed and frozen.
+// A process is a party in a child process, which can be killed or frozen.
 type process struct {
 	setting
 	number func() uint64 // returns the next child's number
@@ -128,7 +128,7 @@ func (p *process) launch() error {
 	return nil
 }
 
-// listen passes on the events of a child, until it ends.
+// listen passes on the events of a child until the child exits.
 func (p *process) listen(c *child, out io.Reader) {
 	defer close(c.ended)
 	from := json.NewDecoder(out)
@@ -187,7 +187,7 @@ func (p *process) explain() {
 	p.child.cmd.Process.Signal(syscall.SIGQUIT)
 }
 
-// close makes the child end, and waits for its end.
+// close makes the child exit, and waits for it.
 func (p *process) close() {
 	p.mu.Lock()
 	c := p.child
@@ -196,7 +196,7 @@ func (p *process) close() {
 	<-c.ended
 }
 
-// kill kills the child. It may be called after the child has ended.
+// kill kills the child and waits until it has exited. It may be called again later.
 func (p *process) kill() {
 	p.mu.Lock()
 	c := p.child

@@ -50,7 +50,7 @@ func kindsOf(name string) []backend.Kind {
 	}
 }
 
-// A soak is one run of the program.
+// A soak is the state of one run of the program.
 type soak struct {
 	t        testservers.TB
 	store    *store
@@ -88,7 +88,7 @@ type member interface {
 // between is the time between two polls.
 const between = 100 * time.Millisecond
 
-// run carries out the soak, and returns its summary.
+// run runs the soak, and returns its summary.
 func (s *soak) run(ctx context.Context) summary {
 	s.began, s.spoke = time.Now(), time.Now()
 	s.say("%s for %v", s.store.name, s.length)

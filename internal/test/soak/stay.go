@@ -99,7 +99,7 @@ func (v *visit) increment() {
 	v.check(version)
 }
 
-// ask queries the lock's state. Any answer is correct.
+// ask queries the lock's state. Any answer is accepted.
 func (v *visit) ask() {
 	ctx, cancel := context.WithTimeout(v.ctx, v.upTo(v.Lease))
 	defer cancel()

@@ -25,7 +25,7 @@ import (
 type store struct {
 	name      string
 	lease     time.Duration // the shortest lease of its clients
-	processes int           // the number of child processes that also use it
+	processes int           // number of child processes that also use the store
 
 	names []string // the locks that it supports; nil: all
 
@@ -71,7 +71,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 
 func init() { redis.SetLogger(silent{}) }
 
-// dial returns a dialer for a store at addresses.
+// dial returns a dialer for the named store at the given addresses.
 func dial(name string, addrs []string) dialer {
 	return func() (backend.Backend, func(), error) {
 		switch name {

@@ -22,12 +22,12 @@ type user struct {
 // oneIn returns true with a probability of 1/n.
 func (u *user) oneIn(n int) bool { return u.dice.IntN(n) == 0 }
 
-// upTo returns a random time of at most d.
+// upTo returns a random duration of at most d.
 func (u *user) upTo(d time.Duration) time.Duration {
 	return time.Duration(u.dice.Int64N(int64(d)) + 1)
 }
 
-// pause waits for a random time, which is short in most cases.
+// pause sleeps for a random duration, which is usually short.
 func (u *user) pause(d time.Duration) {
 	for u.oneIn(2) {
 		d /= 2
@@ -35,7 +35,7 @@ func (u *user) pause(d time.Duration) {
 	time.Sleep(u.upTo(d)) // the user's own work
 }
 
-// A visit is one use of one lock by a user.
+// A visit is one use of a lock by a user.
 type visit struct {
 	*user
 	line   *line
@@ -194,7 +194,7 @@ func (v *visit) call() {
 	v.leave()
 }
 
-// acquire acquires the lock with a random method.
+// acquire acquires the lock with a randomly chosen method.
 func (v *visit) acquire() (how string, ok bool) {
 	ctx, cancel := v.patience(v.ctx)
 	defer cancel()

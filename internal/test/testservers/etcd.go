@@ -78,8 +78,8 @@ func etcdPath(t TB) string {
 	return need(t, path, err)
 }
 
-// need returns the path of a program. If err isn't nil, it skips the test, or fails it if
-// DISTSYNC_REQUIRE_SERVERS=1 is set.
+// need returns the path of a program. If err isn't nil, it skips the test. With
+// DISTSYNC_REQUIRE_SERVERS=1, it fails the test instead.
 func need(t TB, path string, err error) string {
 	t.Helper()
 	switch {

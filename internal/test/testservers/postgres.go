@@ -76,7 +76,7 @@ func postgresTool(name string) (string, error) {
 	return filepath.Join(folder, name), err
 }
 
-// PostgresURL returns the URL of a database of a server, for clients.
+// PostgresURL returns the URL with which clients connect to a server's database.
 func PostgresURL(addr string) string {
 	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
 }
@@ -119,8 +119,8 @@ func initPostgres(t TB, folder, data string) {
 	}
 }
 
-// keptPostgres returns the folder in the cache for initdb's result, for this program and this user,
-// or "" if there is no cache.
+// keptPostgres returns the cache folder for initdb's result, for this program and this user. It
+// returns "" if there is no cache.
 func keptPostgres(t TB, folder string, args []string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -297,8 +297,8 @@ func (s *Server) quit() {
 	s.Kill()
 }
 
-// unprivileged returns the user for servers that must not run as root, or nil for the test's own
-// user.
+// unprivileged returns the user that runs servers that refuse to run as root. It returns nil if
+// that is the test's own user.
 func unprivileged(t TB) *syscall.Credential {
 	t.Helper()
 	if os.Getuid() != 0 {

@@ -97,7 +97,7 @@ func sentinelSpec(t TB, program, name string, master int, downAfter time.Duratio
 	return Spec{
 		Program: program,
 		Args: func(port int, dir string) []string {
-			// A sentinel stores its state in its configuration file.
+			// A sentinel stores its state in its configuration file, so each has its own.
 			config := fmt.Sprintf(`
 bind 127.0.0.1
 port %d

@@ -71,7 +71,7 @@ type Server struct {
 	spec Spec
 	path string
 	port int
-	as   *syscall.Credential // the user that runs it and its children; nil: the test's
+	as   *syscall.Credential // user that runs the server and its children; nil means the test's
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -177,8 +177,8 @@ func (s *Server) start() error {
 	}
 }
 
-// Kill ends the server as a power cut would, and waits until it is gone. It may be called more than
-// once.
+// Kill ends the server without a clean shutdown, and waits until it has exited. It may be called
+// more than once.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
