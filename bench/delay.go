@@ -66,7 +66,7 @@ func (d *delay) accept() {
 	}
 }
 
-// A parcel holds bytes under way.
+// A parcel holds data until it is due to be forwarded.
 type parcel struct {
 	data []byte
 	due  time.Time

@@ -66,15 +66,15 @@ var workload18 = workload{
 // itself, or an order to resign.
 type notice struct {
 	Of words
-	At time.Duration // by the function clock
+	At time.Duration // as returned by clock
 }
 
 type words int32
 
 const (
 	leads   words = iota
-	ends          // its function lead returns
-	resigns       // it is about to resign
+	ends          // the lead function returns
+	resigns       // the candidate is about to resign
 )
 
 func say(to *os.File, of words) error {
@@ -271,7 +271,7 @@ type succession struct {
 	lapsed bool          // whether the lease's expiry is known, so that late is set
 }
 
-// runElection makes candidates succeed each other.
+// runElection measures how long it takes until a new leader succeeds the old one.
 func runElection(l *lab, c contender, p point) (v values, err error) {
 	all := newCandidates(l, p.trial)
 	defer func() { err = errors.Join(err, all.end()) }()

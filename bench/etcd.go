@@ -107,7 +107,7 @@ type etcdSteps struct {
 	ttl int64
 
 	mu     sync.Mutex
-	leases []etcdLease // leases without a key
+	leases []etcdLease // leases that no key uses now
 }
 
 type etcdLease struct {
@@ -160,7 +160,7 @@ func (s *etcdSteps) put(l etcdLease) {
 type etcdStepsLocker struct {
 	*etcdSteps
 	bare  bareEtcdLocker
-	lease etcdLease // of the current hold
+	lease etcdLease // lease of the current hold
 }
 
 func (l *etcdStepsLocker) Lock(ctx context.Context) error {

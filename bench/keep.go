@@ -266,10 +266,10 @@ func crowd(c *child) (measured, error) {
 	firstCtx, cancelFirst := context.WithCancel(ctx)
 	firstErr := make(chan error, 1)
 	go func() { firstErr <- waitFor(firstCtx, sys, c.firstName(), c.Count) }()
-	time.Sleep(c.Duration / 6) // no event tells when the call waits
+	time.Sleep(c.Duration / 6) // nothing signals that the call waits
 	before := takeFootprint()
 	close(start)
-	time.Sleep(c.Duration / 2) // no event tells when all wait
+	time.Sleep(c.Duration / 2) // nothing signals that all calls wait
 	if err := c.ready(); err != nil {
 		cancelFirst()
 		cancel()

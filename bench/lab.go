@@ -19,7 +19,7 @@ const (
 	onValkey   store = "Valkey"
 	onEtcd     store = "etcd"
 	onPostgres store = "PostgreSQL"
-	onMemory   store = "memory" // in the process itself
+	onMemory   store = "memory" // in the process that uses it
 )
 
 // A lab runs the servers, and assigns CPUs to them and to their clients.
@@ -31,7 +31,7 @@ type lab struct {
 	running map[store]*testservers.Server // the single servers behind the addresses
 	// java is the class path of the Java programs, or "" if they can't run.
 	java     string
-	versions map[string]bool // of all servers so far
+	versions map[string]bool // versions of the servers started so far
 	cleanups []func()
 	names    int // the number of names given out
 	launched int // the number of processes that write profiles

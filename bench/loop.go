@@ -20,9 +20,9 @@ import (
 type naming string
 
 const (
-	oneName    naming = "one"   // all the same name
-	ownNames   naming = "own"   // each its own name
-	freshNames naming = "fresh" // a new name each time
+	oneName    naming = "one"   // all goroutines use one name
+	ownNames   naming = "own"   // each goroutine has its own name
+	freshNames naming = "fresh" // a new name for each lock
 )
 
 var workload1 = workload{
@@ -73,7 +73,7 @@ func runPairs(l *lab, c contender, p point) (values, error) {
 		return nil, err
 	}
 	v := reps[0].Values
-	if v == nil { // from Java
+	if v == nil { // the report comes from Java
 		v = make(values)
 	}
 	v["rate"] = float64(total(reps[0].Counts)) / p.trial.Duration.Seconds()
@@ -275,7 +275,7 @@ type turner struct {
 	party   int
 	trial   trial
 	section *criticalSection
-	me      int64         // its number in the critical section
+	me      int64         // identifies it in the critical section
 	napped  *atomic.Int64 // when any goroutine of this process last napped
 
 	count, entries, reads, clashes int64

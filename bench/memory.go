@@ -23,7 +23,7 @@ var memoryContenders = []contender{
 		open: withMemory(dlock.WithHandover(0))},
 }
 
-// mutexes are sync.Mutexes by name.
+// mutexes is a system whose locks are sync.Mutexes, kept by name.
 type mutexes struct {
 	mu     sync.Mutex
 	byName map[string]*sync.Mutex

@@ -272,7 +272,7 @@ func (l *redisNoticeLocker) Unlock() error {
 	return one(noticeScript.Run(context.Background(), l.rdb, l.keys, l.id).Int())
 }
 
-// notices are the messages on a channel.
+// notices receives the messages of a channel.
 type notices struct {
 	rdb     *redis.Client
 	channel string

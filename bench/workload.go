@@ -41,8 +41,8 @@ type point struct {
 
 	processes int           // the number of the contender's processes
 	jvms      int           // number of additional processes, which are JVMs running Redisson
-	roundTrip time.Duration // added to each round trip
-	cause     cause         // of the end of a lead
+	roundTrip time.Duration // time added to each round trip
+	cause     cause         // why the leader stops leading
 	on        []store       // stores to measure; if empty, all of the workload's
 }
 
@@ -66,7 +66,7 @@ const (
 	jobCampaign = "campaign"
 )
 
-func init() { // a direct initialization would be circular
+func init() { // a composite literal would cause an initialization cycle
 	jobs = map[string]func(*child) (measured, error){
 		jobLoop:     loop,
 		jobHolder:   handOver,

@@ -176,7 +176,7 @@ type belief struct {
 	from, to time.Duration
 	granted  time.Duration // earliest time at which the store may have granted the hold
 	permits  int
-	most     int // the limit when these permits were acquired
+	most     int // limit when the permits were acquired
 }
 
 // overlaps returns an error if two users could rely on a lock at once, unless both are readers. For

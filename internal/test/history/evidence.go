@@ -12,7 +12,7 @@ import (
 // string. A Read under a Write has its own number.
 type number struct {
 	client  int             // -1: unknown
-	steps   []*step         // in the order of their beginnings
+	steps   []*step         // sorted by start time
 	granted time.Duration   // earliest time at which the store may have granted the lock
 	handed  []time.Duration // when users of its client handed it over
 	until   time.Duration   // latest time at which the store may hold it, even if not released
@@ -480,10 +480,10 @@ func (e *evidence) resolve(key numberKey, n *number) {
 	for _, s := range n.steps {
 		lines := s.queues() || s.kind == placesStep && s.result != skipped
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
-			// Other calls may find this hold even if its request was answered: a Read may be
-			// shared, permits are counted separately, and an owner in line may be granted the lock
-			// without a request. For these kinds, an answered request alone doesn't make the number
-			// shaken, since repeating it adds no hold.
+			// Record a ghost even if the request was answered. A Read may be shared, permits are
+			// counted separately, and an owner in line may be granted the lock without a request.
+			// An answered request of these kinds doesn't make the number shaken by itself, since
+			// repeating it adds no hold.
 			n.shaken = n.shaken || s.open() && !lines ||
 				!several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
 			gone := forever

@@ -120,7 +120,7 @@ func (r *Recorder) outOfTurn(e *evidence) error {
 				break
 			}
 			if waits := s.steps[0].op; waits == nil || waits.ret < o.ret {
-				continue // it no longer waits
+				continue // the owner no longer waits
 			}
 			if always && s.number != o.number && s.from < o.call && o.ret < s.in.to &&
 				!r.disturbed(s, o) {

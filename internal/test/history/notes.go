@@ -95,7 +95,7 @@ func (r *Recorder) overtaken(e *evidence) error {
 			}
 			if w := e.numbers[numberKey{key.name, key.owner, false}]; w != nil &&
 				slices.ContainsFunc(w.steps, (*step).acquires) {
-				continue // it reads under its own Write
+				continue // the owner reads under its own Write
 			}
 			came := s.call - s.waited
 			if s.op != nil {

@@ -48,7 +48,7 @@ func (p *Party) holds() bool { return p.held > 0 || p.Beside != nil && p.Beside.
 // Ask holds the options of an acquiring call.
 type Ask struct {
 	Try   bool          // TryLock instead of LockContext
-	Wait  time.Duration // 0: none for TryLock, unlimited for LockContext
+	Wait  time.Duration // 0 means none for TryLock, no limit for LockContext
 	Lease time.Duration // fixed lease; 0: the hold is renewed
 }
 

@@ -54,7 +54,7 @@ func (p pool) next(o *op) (bool, lock) {
 		return ok, p
 	case available:
 		return p.leaves(o), p
-	default: // there is no other call
+	default: // semaphores have no other calls
 		return false, p
 	}
 }

@@ -51,7 +51,7 @@ const (
 // forever is the time of an event that never happens.
 const forever = time.Duration(1<<63 - 1)
 
-// An op is one call.
+// An op records one call.
 type op struct {
 	id     int
 	kind   kind
@@ -66,7 +66,7 @@ type op struct {
 	text   string
 	err    error
 
-	lease time.Duration // of an acquisition
+	lease time.Duration // lease of an acquisition
 	fixed bool          // the lease isn't renewed
 	held  int           // the user's number of holds of this side before the call
 	reads int           // the user's number of Reads
@@ -74,7 +74,7 @@ type op struct {
 	token uint64
 	given bool // other code acquired the hold; its steps show when
 	gated bool // the call may have waited for other users of its Locker
-	waits bool // it waits for the lock
+	waits bool // the call waits for the lock
 
 	rounds bool   // the call may have acquired a hold and released it before it returned
 	holder string // owner string of the hold that the call returned

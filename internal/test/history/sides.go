@@ -13,8 +13,8 @@ import (
 // another".
 type sides struct {
 	write  state
-	read   [maxUsers + 1]hold // of each user, counted from 1
-	struck struck             // of readers; for writers see write
+	read   [maxUsers + 1]hold // by user, counted from 1
+	struck struck             // of readers; write has that of writers
 }
 
 // shares reports whether a call is for a side of a read-write lock.
@@ -169,8 +169,9 @@ func (s *sides) anyLent(o *op) bool {
 	return slices.ContainsFunc(s.read[:], func(r hold) bool { return r.lent && r.held(o) })
 }
 
-// strikeLent records that Reads that may share a Write may have been ended by force. They may also
-// continue, since it isn't known whether they share the Write.
+// strikeLent records that a Write of a client may have been ended by force, with the Reads that
+// share it. For each Read that may share a Write, it allows both outcomes: the Read ended, or it
+// continues.
 func (s *sides) strikeLent(o *op) {
 	for user := range s.read {
 		if r := &s.read[user]; r.lent {

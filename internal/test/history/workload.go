@@ -23,13 +23,13 @@ type Lock struct {
 // in all possible ways. Some users hold a lock for longer than its lease. Writers may also read,
 // and keep reading after they release the Write.
 type Workload struct {
-	Seed   uint64 // of all choices; the schedule isn't repeated
+	Seed   uint64 // seed of all random choices, but not of the schedule
 	Locks  []Lock
-	Users  int           // of each client
+	Users  int           // number of users of each client
 	Lease  time.Duration // the clients' lease for renewed holds
-	Pace   time.Duration // the longest wait or stay
-	Rounds int           // of each user, at most
-	Length time.Duration // after this time no round begins
+	Pace   time.Duration // longest time to wait for a lock, or to hold it
+	Rounds int           // maximum number of rounds of each user
+	Length time.Duration // no round begins after this time
 	Forces bool          // some users call ForceUnlock
 }
 

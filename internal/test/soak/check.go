@@ -23,7 +23,7 @@ type hold struct {
 
 	Lease     time.Duration
 	Fixed     bool // it has a fixed lease
-	Reentered bool // it was, or may have been, re-entered
+	Reentered bool // it may have been re-entered
 	Lost      bool // it was lost, and the user was notified
 
 	Shared         bool // a read hold or a hold of permits, which others may share

@@ -68,7 +68,7 @@ type soak struct {
 	unmap    func()
 
 	began time.Time
-	heap  uint64 // at the beginning
+	heap  uint64 // at the start of the run
 	spoke time.Time
 
 	mu     sync.Mutex // guards log and the fields below

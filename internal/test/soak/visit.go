@@ -32,7 +32,7 @@ func (u *user) pause(d time.Duration) {
 	for u.oneIn(2) {
 		d /= 2
 	}
-	time.Sleep(u.upTo(d)) // the user's own work
+	time.Sleep(u.upTo(d)) // simulates the user's own work
 }
 
 // A visit is one use of a lock by a user.

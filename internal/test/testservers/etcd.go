@@ -218,7 +218,7 @@ func etcdArgs(name string, port int, peer, dir string) []string {
 
 var etcdHealth = &http.Client{
 	Timeout:   time.Second,
-	Transport: &http.Transport{DisableKeepAlives: true}, // so that no goroutine stays
+	Transport: &http.Transport{DisableKeepAlives: true}, // so that no goroutine is left
 }
 
 func etcdReady(addr string) error {

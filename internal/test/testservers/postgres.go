@@ -101,7 +101,7 @@ func initPostgres(t TB, folder, data string) {
 	if kept != "" && exec.Command("cp", "-a", kept, data).Run() == nil {
 		return
 	}
-	_ = os.RemoveAll(data) // some files may have been copied
+	_ = os.RemoveAll(data) // cp may have copied some of the files
 	runUnprivileged(t, filepath.Join(folder, "initdb"), append(args, "-D", data)...)
 	if kept == "" {
 		return

@@ -163,7 +163,7 @@ func (s *Server) start() error {
 	for {
 		err := s.spec.Ready(s.Addr)
 		select {
-		case <-exited: // so another server answered
+		case <-exited: // then another server answered
 			return fmt.Errorf("%s ended at once:\n%s", s.spec.Program, output)
 		default:
 		}
