@@ -145,7 +145,7 @@ func (s *soak) invite(cells string, handover time.Duration) (setting, dialer) {
 	s.links = append(s.links, links...)
 	users := 5
 	if len(s.members)%2 == 1 {
-		users = 1 // alone, so that no other user's call tells the client of a loss
+		users = 1 // so that no other user's call tells the client of a loss
 	}
 	return setting{
 		Store:    s.store.name,
