@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// A chart shows one metric of a workload: as lines over the points that have an x, or as bars with
-// a group for each point.
+// A chart plots one metric of a workload, as lines over x or as groups of bars with one group per
+// point. A line chart omits points without an x.
 type chart struct {
 	name, title string
 	metric      string // the key of the metric
@@ -30,12 +30,10 @@ const (
 	chartHeight = 400
 )
 
-// ink is the colour of lines and letters. Its brightness is medium, since the page may be white or
-// black.
+// ink is the color of lines and text, a medium gray that is readable on white and on black.
 const ink = "#808691"
 
-// A palette holds the colours for each of a contender's possible roles. They are the same on all
-// charts.
+// A palette lists the colors of a store's contenders, by role. All charts use the same palettes.
 type palette struct{ ours, peers, floors []string }
 
 var palettes = map[store]palette{
@@ -56,14 +54,14 @@ var palettes = map[store]palette{
 	onMemory: {[]string{"#3b82f6", "#93bdf5"}, []string{"#7c5cd6"}, []string{"#8894a8"}},
 }
 
-// The stores of three servers reuse palettes, since their contenders never share a chart with those
-// of other stores.
+// init makes stores with three servers reuse the palettes of other stores. No chart shows both.
 func init() {
 	palettes[onThree], palettes[onTwo], palettes[onHanging] = palettes[onRedis], palettes[onValkey],
 		palettes[onEtcd]
 }
 
-// colour returns a contender's colour. drawn counts the contenders of each store and role so far.
+// colour returns the color of a contender. drawn counts the contenders that already have a color,
+// per store and role, so that each gets the next one.
 func (c contender) colour(drawn map[string]int) string {
 	p := palettes[c.store]
 	kind, list := "floor", p.floors
@@ -78,7 +76,7 @@ func (c contender) colour(drawn map[string]int) string {
 	return list[(drawn[kind]-1)%len(list)]
 }
 
-// A line is one contender's line or bars in a chart.
+// A line holds one contender's data in a chart, drawn as a line or as bars.
 type line struct {
 	name   string
 	colour string
@@ -88,7 +86,7 @@ type line struct {
 
 type spot struct{ x, y float64 }
 
-// lines returns the lines of the chart. For bars, x is the index of the point.
+// lines returns one line per contender. In a bar chart, x is the index of the point.
 func (c chart) lines(r result) (all []line) {
 	for i, p := range r.Points {
 		x := p.point.x
@@ -133,8 +131,8 @@ func (a axis) place(v float64) float64 {
 	return a.from + share*(a.to-a.from)
 }
 
-// newAxis returns an axis for the figures, and the positions of its marks. A linear axis begins at
-// 0.
+// newAxis returns an axis that covers the figures, and the values at its tick marks. A linear axis
+// starts at 0.
 func newAxis(figures []float64, log bool, from, to float64) (a axis, marks []float64) {
 	low, high := slices.Min(figures), slices.Max(figures)
 	a = axis{from: from, to: to, log: log}
@@ -153,7 +151,7 @@ func newAxis(figures []float64, log bool, from, to float64) (a axis, marks []flo
 		high = 1
 	}
 	step := math.Pow(10, math.Floor(math.Log10(high)))
-	for _, finer := range []float64{2, 2.5} { // step becomes 1, 5 or 2 times a power of ten
+	for _, finer := range []float64{2, 2.5} { // makes step 1, 2 or 5 times a power of ten
 		if high/step < 4 {
 			step /= finer
 		}
@@ -226,7 +224,8 @@ func (c chart) plot(d *drawing, r result, lines []line) {
 	d.stroke(plotLeft, plotBottom, plotRight, plotBottom, 1.5, 1)
 }
 
-// opacity makes locks of this repository stand out.
+// opacity returns the opacity of the line. It is lower for locks of other packages, so that those
+// of this repository stand out.
 func (l line) opacity() float64 {
 	if l.dashed {
 		return 0.75

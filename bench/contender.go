@@ -6,30 +6,30 @@ import (
 	"time"
 )
 
-// A contender is one of the compared ways to lock.
+// A contender is one of the lock implementations being compared.
 type contender struct {
 	name  string
 	store store
-	in    []string // the ids of the workloads in which it takes part
+	in    []string // IDs of the workloads it takes part in
 	role  role
 	open  func(place) (system, error)
-	kind  kind // the kind of lock, if the trial doesn't determine it
-	most  int  // the maximum number of processes at a time; 0: no limit
+	kind  kind // kind of lock; unless it is plainLocks, it overrides the trial's
+	most  int  // maximum number of processes at a time; 0 means no limit
 
-	// scripted lists the commands that its scripts call in the server. They aren't counted, since
-	// clients don't send them.
+	// scripted lists the commands that the contender's scripts call on the server. They are not
+	// counted, because clients don't send them.
 	scripted []string
 }
 
 func (c contender) key() string { return string(c.store) + "/" + c.name }
 
-// takesPart reports whether a contender takes part in a workload at a point.
+// takesPart reports whether the contender is measured at point p of workload w.
 func (c contender) takesPart(w workload, p point) bool {
 	return slices.Contains(c.in, w.id) && (c.most == 0 || p.processes <= c.most) &&
 		(len(p.on) == 0 || slices.Contains(p.on, c.store))
 }
 
-// kindIn returns the kind of lock that a contender uses in a trial.
+// kindIn returns the kind of lock that the contender uses in trial t.
 func (c contender) kindIn(t trial) kind {
 	if c.kind != plainLocks {
 		return c.kind
@@ -40,16 +40,16 @@ func (c contender) kindIn(t trial) kind {
 // mostInside is the number of permits.
 const mostInside = 16
 
-// role is the purpose of a contender in the comparison.
+// A role says what a contender is for in the comparison.
 type role uint8
 
 const (
 	peer  role = iota
 	ours       // a lock of this repository
 	bare       // a client without a lock package
-	floor      // the base of the ratios of other contenders of its store
-	twin       // sends the same requests as ours, as a second base for the ratios of ours
-	solo       // a floor with one goroutine in one process
+	floor      // baseline for the ratios of the other contenders on its store
+	twin       // sends the same requests as ours; a second baseline for ratios of ours
+	solo       // a floor that runs one goroutine in one process
 )
 
 // place holds a contender's server and options.
@@ -57,10 +57,10 @@ type place struct {
 	addr  string
 	lease time.Duration
 	kind  kind
-	names int // the number of names of a lock on several names
+	names int // number of names, for a lock on several names
 }
 
-// A kind is a kind of lock of this repository.
+// A kind names a kind of lock that package dlock offers, or a way to use several locks.
 type kind string
 
 const (
@@ -68,18 +68,18 @@ const (
 	fencedLocks kind = "fenced"
 	readLocks   kind = "read"
 	writeLocks  kind = "write"
-	bothSides   kind = "read-write" // a locker for writing that is also a sharer
+	bothSides   kind = "read-write" // a write locker that also implements sharer
 	fairLocks   kind = "fair"
 	permits     kind = "permits" // one permit of mostInside
-	oneLock     kind = "one"     // a plain lock, whatever the other contenders use
+	oneLock     kind = "one"     // a plain lock, regardless of what other contenders use
 	allOfThem   kind = "all"     // several plain locks as one
 	oneByOne    kind = "in turn" // several plain locks, one after the other
 )
 
-// A system is a contender's state in one process.
+// A system is a contender's client state in one process.
 type system interface {
-	// locker returns a handle on a lock. Handles of different parties exclude each other. Each
-	// party has its own state for many locks, such as a session of etcd.
+	// locker returns a handle on the named lock. Handles of different parties exclude each other.
+	// Each party has its own state for all of its locks, such as an etcd session.
 	locker(name string, party int) (locker, error)
 
 	// close closes the system.
@@ -92,7 +92,7 @@ type locker interface {
 	Unlock() error
 }
 
-// A sharer is a locker that also has a shared side.
+// A sharer is a locker of a read-write lock, whose own methods lock for writing.
 type sharer interface {
 	locker
 	shared() locker

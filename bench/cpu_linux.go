@@ -23,15 +23,15 @@ func allowedCPUs() (cpus []int) {
 	return cpus
 }
 
-// pinned runs f, and pins the processes that f starts to one CPU. A process inherits the CPU of the
-// thread that starts it.
+// pinned calls f on a thread that is pinned to the CPU. Processes that f starts are pinned too,
+// since they inherit the thread's affinity.
 func pinned(cpu int, f func() error) error {
 	if cpu == noCPU {
 		return f()
 	}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // it isn't unlocked, so the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so the thread exits with the goroutine
 		var set unix.CPUSet
 		set.Set(cpu)
 		if err := unix.SchedSetaffinity(0, &set); err != nil {

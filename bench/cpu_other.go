@@ -4,7 +4,7 @@ package main
 
 import "runtime"
 
-// On other systems processes aren't pinned, and sockets aren't counted.
+// Processes are pinned and sockets are counted only on Linux.
 
 func allowedCPUs() []int                 { return nil }
 func pinned(_ int, f func() error) error { return f() }

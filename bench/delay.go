@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A delay is a proxy for a server that delays all data in each direction. It makes threads sleep
-// instead of goroutines, because an idle Go program sleeps for whole milliseconds.
+// A delay is a proxy that forwards data between clients and a server after a delay. It blocks
+// threads instead of using time.Sleep, which rounds up to whole milliseconds in an idle Go program.
 type delay struct {
 	server   string
 	oneWay   time.Duration
@@ -27,7 +27,7 @@ func newDelay(server string, oneWay time.Duration) (*delay, error) {
 	if err != nil {
 		return nil, err
 	}
-	const enough = 64 // with fewer, sleeping threads would keep others from running
+	const enough = 64 // with fewer, sleeping threads would block other goroutines
 	d := &delay{server: server, oneWay: oneWay, listener: l, threads: runtime.GOMAXPROCS(enough)}
 	d.running.Go(d.accept)
 	return d, nil
@@ -35,7 +35,7 @@ func newDelay(server string, oneWay time.Duration) (*delay, error) {
 
 func (d *delay) addr() string { return d.listener.Addr().String() }
 
-// close ends the proxy and all connections. Clients must no longer connect.
+// close stops the proxy and closes its connections. Clients must not connect any more.
 func (d *delay) close() {
 	d.listener.Close()
 	d.mu.Lock()
@@ -66,13 +66,13 @@ func (d *delay) accept() {
 	}
 }
 
-// A parcel holds bytes under way.
+// A parcel holds data until it is due to be forwarded.
 type parcel struct {
 	data []byte
 	due  time.Time
 }
 
-// carry passes bytes from one side to the other after the delay, until either side ends.
+// carry copies data from one connection to the other after the delay, until either is closed.
 func (d *delay) carry(from, to net.Conn) {
 	parcels := make(chan parcel, 1024)
 	d.running.Go(func() {
@@ -88,7 +88,7 @@ func (d *delay) carry(from, to net.Conn) {
 	})
 	for p := range parcels {
 		sleepUntil(p.due)
-		to.Write(p.data) // if it fails, the other direction also ends
+		to.Write(p.data) // a failed write also ends the other direction
 	}
 	to.Close()
 }

@@ -17,19 +17,19 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// dlockSystem is a client of this repository. Each party has its own Locker.
+// dlockSystem is a system that uses a dlock.Client. Each party has its own Locker.
 type dlockSystem struct {
 	client     *dlock.Client
 	kind       kind
-	names      int // the number of names of a lock on several names
+	names      int // number of names, for a lock on several names
 	closeStore func()
 	acquire    []dlock.AcquireOption
 
 	mu   sync.Mutex
-	both map[string]*dlock.RWLocker // by name: all parties of the process share one
+	both map[string]*dlock.RWLocker // by name, shared by all parties of the process
 }
 
-// withFixedLeases wraps open, so that the client's locks have fixed leases, which aren't renewed.
+// withFixedLeases wraps open so that locks have fixed leases, which are not renewed.
 func withFixedLeases(open func(place) (system, error)) func(place) (system, error) {
 	return func(p place) (system, error) {
 		sys, err := open(p)
@@ -42,8 +42,8 @@ func withFixedLeases(open func(place) (system, error)) func(place) (system, erro
 	}
 }
 
-// withRedis, withValkey, withEtcd and withMemory return functions that open a client of this
-// repository.
+// withRedis, withValkey, withEtcd and withMemory return functions that open a dlock client on the
+// respective store.
 
 func withRedis(opts ...dlock.Option) func(place) (system, error) {
 	return func(p place) (system, error) {

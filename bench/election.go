@@ -19,7 +19,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A cause is the reason for the end of a lead.
+// A cause is the reason why a leader stops leading.
 type cause string
 
 const (
@@ -62,18 +62,19 @@ var workload18 = workload{
 	}},
 }
 
-// A notice is a candidate's report about itself, or an order to resign.
+// A notice is a message between a candidate and the parent process: a candidate's report about
+// itself, or an order to resign.
 type notice struct {
 	Of words
-	At time.Duration // by the function clock
+	At time.Duration // as returned by clock
 }
 
 type words int32
 
 const (
 	leads   words = iota
-	ends          // its function lead returns
-	resigns       // it is about to resign
+	ends          // the lead function returns
+	resigns       // the candidate is about to resign
 )
 
 func say(to *os.File, of words) error {
@@ -90,16 +91,16 @@ type elector interface {
 	election(name string) election
 }
 
-// An election is a candidate's handle on an election.
+// An election is a candidate's view of a named election.
 type election interface {
-	// Run campaigns and leads, repeatedly, until ctx ends.
+	// Run campaigns for leadership and calls lead while leading. It repeats this until ctx is done.
 	Run(ctx context.Context, lead func(context.Context) error) error
 
-	// Resign ends the term. This candidate leads again only after another has led.
+	// Resign gives up leadership. The candidate leads again only after another one has led.
 	Resign()
 }
 
-// campaign runs a candidate until the parent closes the pipe for orders.
+// campaign runs a candidate until the parent process closes the pipe for orders.
 func campaign(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {
@@ -145,7 +146,7 @@ func campaign(c *child) (measured, error) {
 	return measured{}, err
 }
 
-// candidates are the processes of an election, as the parent sees them.
+// candidates is the parent process's view of the processes that take part in an election.
 type candidates struct {
 	lab     *lab
 	trial   trial
@@ -163,7 +164,7 @@ type candidate struct {
 	orders *os.File
 }
 
-// said is a notice and the candidate that sent it.
+// A said is a notice together with the candidate that sent it.
 type said struct {
 	notice
 	by *candidate
@@ -235,7 +236,7 @@ func (c *candidates) await(what string, wanted func(said) bool) (said, error) {
 	return said{}, fmt.Errorf("never happened: %s", what)
 }
 
-// listen receives notices for the given time, or until one matches. It reports whether one did.
+// listen receives notices until one matches or d has elapsed. It reports whether one matched.
 func (c *candidates) listen(d time.Duration, wanted func(said) bool) (s said, ok bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -254,7 +255,7 @@ func (c *candidates) listen(d time.Duration, wanted func(said) bool) (s said, ok
 	}
 }
 
-// awaitLeader waits for a leader whose lead began after the given time.
+// awaitLeader waits until there is a leader whose term began after the given time.
 func (c *candidates) awaitLeader(after time.Duration) error {
 	if c.since > after {
 		return nil
@@ -263,14 +264,14 @@ func (c *candidates) awaitLeader(after time.Duration) error {
 	return err
 }
 
-// A succession is the change from one leader to the next.
+// A succession records the change from one leader to the next.
 type succession struct {
-	took   time.Duration // the time without a leader; negative: the lead was already lost
-	late   time.Duration // from the end of the old leader's lease
-	lapsed bool          // the end of the lease is known, and late is set
+	took   time.Duration // time without a leader; negative if the lead was lost earlier
+	late   time.Duration // time since the old leader's lease expired
+	lapsed bool          // whether the lease's expiry is known, so that late is set
 }
 
-// runElection makes candidates succeed each other.
+// runElection measures how long it takes until a new leader succeeds the old one.
 func runElection(l *lab, c contender, p point) (v values, err error) {
 	all := newCandidates(l, p.trial)
 	defer func() { err = errors.Join(err, all.end()) }()
@@ -285,8 +286,8 @@ func runElection(l *lab, c contender, p point) (v values, err error) {
 	var took, late []float64
 	deadline := clock() + p.trial.Duration
 	for first := true; first || clock() < deadline; first = false {
-		// No event tells when the others have begun to wait. The random time makes the end come at
-		// any moment between two renewals.
+		// Nothing signals that the other candidates have begun to wait, so give them time. The
+		// random part makes the leader stop at any moment between two renewals.
 		all.listen(200*time.Millisecond+rand.N(p.trial.Lease/3), func(said) bool { return false })
 		s, err := all.succeed(c, p.cause)
 		if err != nil {
@@ -307,7 +308,7 @@ func runElection(l *lab, c contender, p point) (v values, err error) {
 		"n": float64(len(took))}, nil
 }
 
-// succeed makes the leader lose its lead, and waits for the next leader.
+// succeed makes the leader stop for the given cause, and waits for the next leader.
 func (c *candidates) succeed(who contender, why cause) (succession, error) {
 	switch why {
 	case resigned:
@@ -326,7 +327,7 @@ func (c *candidates) resign() (s succession, err error) {
 	if err := say(old.orders, resigns); err != nil {
 		return s, err
 	}
-	// Another candidate may report its lead first, so this waits for a notice of the old leader.
+	// The next leader may report before the old one does, so wait for a notice from the old one.
 	from, err := c.await("a resignation", func(s said) bool {
 		return s.Of == resigns && s.by == old
 	})
@@ -346,7 +347,7 @@ func (c *candidates) kill(who contender) (s succession, err error) {
 		return s, err
 	}
 	old.process.end()
-	old.orders.Close() // if orders were closed earlier, the candidate would resign
+	old.orders.Close() // not before the kill, since the candidate would resign
 	if s, err = c.lapse(who, led, from); err != nil {
 		return s, err
 	}
@@ -369,10 +370,10 @@ func (c *candidates) pause(who contender) (s succession, err error) {
 	return s, err
 }
 
-// lapse waits for the successor of a leader that died or is paused.
+// lapse waits for the next leader after the old one has died or been paused.
 func (c *candidates) lapse(who contender, led, from time.Duration) (s succession, err error) {
 	var end time.Duration
-	if who.store != onEtcd { // etcd reports the rest of a lease only in whole seconds
+	if who.store != onEtcd { // etcd reports the remaining lease only in whole seconds
 		if end, s.lapsed, err = leaseEnd(c.trial.Server); err != nil {
 			return s, err
 		}
@@ -382,7 +383,7 @@ func (c *candidates) lapse(who contender, led, from time.Duration) (s succession
 	return s, err
 }
 
-// leaseEnd returns when the only lock on the server expires, if there is one.
+// leaseEnd returns when the only lock on the server expires, and whether there is one.
 func leaseEnd(addr string) (end time.Duration, ok bool, err error) {
 	text, err := testservers.Do(addr, "EVAL", `for _, key in ipairs(redis.call("keys", "*")) do
 	local at = redis.call("pexpiretime", key)
@@ -395,8 +396,8 @@ end`, "0")
 	return clock() + time.Until(time.UnixMilli(ms)), err == nil, err
 }
 
-// restart replaces the server with an empty one, and measures the time from the server's return to
-// the next lead.
+// restart replaces the server with an empty one, and measures the time from when the new server
+// answers until a candidate leads.
 func (c *candidates) restart(who contender) (s succession, err error) {
 	led, from := c.since, clock()
 	if err := c.lab.restart(who.store); err != nil {
@@ -432,7 +433,7 @@ func (e *concurrencyElection) Resign() {
 	}
 }
 
-// Run campaigns and leads with a session. When that session has ended, it uses another.
+// Run campaigns and leads with a session, and opens another one when the session has ended.
 func (e *concurrencyElection) Run(ctx context.Context, lead func(context.Context) error) error {
 	for {
 		session, err := concurrency.NewSession(e.s.client, concurrency.WithTTL(e.s.ttl),
@@ -448,7 +449,7 @@ func (e *concurrencyElection) Run(ctx context.Context, lead func(context.Context
 	}
 }
 
-// once campaigns for one term and leads during it. It reports whether the session has ended.
+// once campaigns for one term, and leads if elected. It reports whether the session has ended.
 func (e *concurrencyElection) once(
 	ctx context.Context, session *concurrency.Session, lead func(context.Context) error,
 ) (lost bool, err error) {

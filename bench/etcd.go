@@ -98,15 +98,16 @@ func (l *bareEtcdLocker) Unlock() error {
 	return err
 }
 
-// etcdSteps sends the same requests as package etcdbackend, without using the package. It acquires
-// by creating the key on a separate lease, and releases by deleting the key. The lease then serves
-// the next hold. It is renewed before that if its last renewal was more than 0.9 s ago.
+// etcdSteps sends the same requests as package etcdbackend, without using that package. To acquire
+// a lock, it creates a key that is attached to its own lease. To release the lock, it deletes the
+// key. It reuses the lease for the next hold, after a renewal if the last one was more than 0.9 s
+// ago.
 type etcdSteps struct {
 	*bareEtcd
 	ttl int64
 
 	mu     sync.Mutex
-	leases []etcdLease // leases without a key
+	leases []etcdLease // leases that no key uses now
 }
 
 type etcdLease struct {
@@ -126,7 +127,7 @@ func (s *etcdSteps) locker(name string, _ int) (locker, error) {
 	return &etcdStepsLocker{etcdSteps: s, bare: bareEtcdLocker{s.bareEtcd, name, rand.Text()}}, nil
 }
 
-// take returns a lease that has just been granted or renewed.
+// take returns a lease that was granted or renewed in the last 0.9 s.
 func (s *etcdSteps) take(ctx context.Context) (etcdLease, error) {
 	s.mu.Lock()
 	var l etcdLease
@@ -159,7 +160,7 @@ func (s *etcdSteps) put(l etcdLease) {
 type etcdStepsLocker struct {
 	*etcdSteps
 	bare  bareEtcdLocker
-	lease etcdLease // of the current hold
+	lease etcdLease // lease of the current hold
 }
 
 func (l *etcdStepsLocker) Lock(ctx context.Context) error {
@@ -183,7 +184,7 @@ func (l *etcdStepsLocker) Unlock() error {
 	return nil
 }
 
-// etcdNotice is like bareEtcd, but waits for the key's deletion.
+// etcdNotice is like bareEtcd, but waits for the key's deletion before it retries.
 type etcdNotice struct{ *bareEtcd }
 
 func openEtcdNotice(p place) (system, error) {
@@ -213,14 +214,14 @@ func (l *etcdNoticeLocker) Lock(ctx context.Context) error {
 				clientv3.WithCreatedNotify())
 		}
 		select {
-		case <-l.deleted: // the first event says that the watch exists
+		case <-l.deleted: // the first response confirms that the watch exists
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// concurrencySystem is etcd's concurrency package. Locks of the same session don't exclude each
+// concurrencySystem uses etcd's concurrency package. Locks of the same session don't exclude each
 // other, so each party has its own session.
 type concurrencySystem struct {
 	client *clientv3.Client

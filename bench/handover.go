@@ -49,8 +49,8 @@ var workload4 = workload{
 	}},
 }
 
-// runHandOver makes two processes pass locks to each other. In each pair one side always acquires
-// the lock first, and the other waits for it.
+// runHandOver measures how long a lock takes to pass from one process to another. For each pair,
+// one process acquires the lock and the other waits for it.
 func runHandOver(l *lab, _ contender, p point) (values, error) {
 	var holders, waiters, all []*os.File
 	defer func() {
@@ -82,7 +82,7 @@ func runHandOver(l *lab, _ contender, p point) (values, error) {
 		return nil, err
 	}
 	defer second.end()
-	for _, f := range all { // so that a reader notices the end of the process at the other end
+	for _, f := range all { // so that readers notice when the process at the other end exits
 		f.Close()
 	}
 	all = nil
@@ -103,7 +103,7 @@ func runHandOver(l *lab, _ contender, p point) (values, error) {
 	}, nil
 }
 
-// pipes returns a pair's pipes to the other process.
+// pipes returns the pipes that connect a pair's goroutine with its peer in the other process.
 func pipes(pair int) (in, out *os.File, err error) {
 	const first = 3
 	files := make([]*os.File, 2)
@@ -117,7 +117,8 @@ func pipes(pair int) (in, out *os.File, err error) {
 	return files[0], files[1], nil
 }
 
-// inPairs runs f for each pair, with the pair's lock and pipes, and then closes the pipes.
+// inPairs calls f concurrently for each pair, with the pair's lock and pipes. It closes the pipes
+// when f returns.
 func (c *child) inPairs(f func(pair int, l locker, in, out *os.File) error) error {
 	sys, err := c.open()
 	if err != nil {
@@ -151,8 +152,8 @@ func (c *child) inPairs(f func(pair int, l locker, in, out *os.File) error) erro
 	return errors.Join(errs...)
 }
 
-// handOver acquires each lock, holds it while the other process waits, and tells that process when
-// it called Unlock.
+// handOver acquires each lock and holds it while the other process waits. Then it sends that
+// process the time of its call of Unlock.
 func handOver(c *child) (measured, error) {
 	return measured{}, c.inPairs(func(_ int, l locker, in, out *os.File) error {
 		deadline := time.Now().Add(c.Duration)
@@ -179,8 +180,8 @@ func handOver(c *child) (measured, error) {
 	})
 }
 
-// takeOver waits for each lock while the other process holds it. It measures the time from the call
-// of Unlock there to its own acquisition.
+// takeOver waits for each lock while the other process holds it. It measures the time from the
+// other process's call of Unlock to its own acquisition.
 func takeOver(c *child) (measured, error) {
 	took := make([]histogram, c.Pairs)
 	err := c.inPairs(func(pair int, l locker, in, out *os.File) error {
@@ -205,7 +206,7 @@ func takeOver(c *child) (measured, error) {
 			if inside < called {
 				return fmt.Errorf("inside %v before the other called unlock", called-inside)
 			}
-			if began < called { // or else it began too late to wait, on a slow machine
+			if began < called { // otherwise the wait began after the unlock, on a slow machine
 				took[pair].add(inside - called)
 			}
 			if err := send(out, 0); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// redissonName is the contender whose processes are Java programs: class Party in
+// redissonName is the name of the contender that runs as a Java program, class Party in
 // contract/redisson.
 const redissonName = "Redisson"
 
@@ -19,7 +19,7 @@ const redissonVersion = "4.7.0"
 // isJava reports whether a contender's processes are Java programs.
 func (c contender) isJava() bool { return strings.HasPrefix(c.name, redissonName) }
 
-// findJava checks whether this machine can run the Java programs.
+// findJava sets l.java. It returns an error if this machine can't run the Java programs.
 func (l *lab) findJava() error {
 	_, err := exec.LookPath("java")
 	if err == nil {

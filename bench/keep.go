@@ -47,7 +47,7 @@ type footprint struct {
 
 func takeFootprint() footprint {
 	runtime.GC()
-	runtime.GC() // also frees objects that finalizers and pools have released
+	runtime.GC() // also frees what finalizers and pools released in the first GC
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return footprint{runtime.NumGoroutine(), m.HeapAlloc, m.StackInuse, sockets()}
@@ -172,7 +172,8 @@ var workload6 = workload{
 	},
 }
 
-// runCrowd makes one process hold locks and another wait for them, and returns the cost of waiting.
+// runCrowd makes one process hold locks while another process waits for them, and returns the cost
+// of waiting.
 func runCrowd(l *lab, _ contender, p point) (values, error) {
 	holder := p.trial
 	holder.Job, holder.Lease = jobHolding, time.Hour
@@ -197,7 +198,7 @@ func runCrowd(l *lab, _ contender, p point) (values, error) {
 	return v, nil
 }
 
-// crowdNames returns the names of the locks, one for each waiter.
+// crowdNames returns the name of the lock that each waiter waits for.
 func (c *child) crowdNames() []string {
 	if c.Naming == oneName {
 		names := make([]string, c.Count)
@@ -209,10 +210,10 @@ func (c *child) crowdNames() []string {
 	return lockNames(c.Name, c.Count)
 }
 
-// firstName is the lock for which one goroutine waits before the others start.
+// firstName returns the name of a lock that one goroutine waits for before the others start.
 func (c *child) firstName() string { return c.Name + ":first" }
 
-// holding holds the locks for which the process of crowd waits.
+// holding holds the locks that the process running crowd waits for.
 func holding(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {
@@ -265,10 +266,10 @@ func crowd(c *child) (measured, error) {
 	firstCtx, cancelFirst := context.WithCancel(ctx)
 	firstErr := make(chan error, 1)
 	go func() { firstErr <- waitFor(firstCtx, sys, c.firstName(), c.Count) }()
-	time.Sleep(c.Duration / 6) // no event tells when the call waits
+	time.Sleep(c.Duration / 6) // nothing signals that the call waits
 	before := takeFootprint()
 	close(start)
-	time.Sleep(c.Duration / 2) // no event tells when all wait
+	time.Sleep(c.Duration / 2) // nothing signals that all calls wait
 	if err := c.ready(); err != nil {
 		cancelFirst()
 		cancel()

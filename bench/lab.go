@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A store is a kind of store of locks.
+// A store identifies a kind of lock store, such as Redis or etcd.
 type store string
 
 const (
@@ -19,19 +19,19 @@ const (
 	onValkey   store = "Valkey"
 	onEtcd     store = "etcd"
 	onPostgres store = "PostgreSQL"
-	onMemory   store = "memory" // in the process itself
+	onMemory   store = "memory" // in the process that uses it
 )
 
-// A lab holds servers, and the CPUs for them and for their clients.
+// A lab runs the servers, and assigns CPUs to them and to their clients.
 type lab struct {
 	serverCPU, clientCPU int    // noCPU: any CPU
 	profiles             string // the folder for profiles; "": no profiles
 
 	servers map[store]string              // their addresses
 	running map[store]*testservers.Server // the single servers behind the addresses
-	// the class path of Java programs, or "" if they can't run
+	// java is the class path of the Java programs, or "" if they can't run.
 	java     string
-	versions map[string]bool // of all servers so far
+	versions map[string]bool // versions of the servers started so far
 	cleanups []func()
 	names    int // the number of names given out
 	launched int // the number of processes that write profiles
@@ -39,21 +39,22 @@ type lab struct {
 
 const noCPU = -1
 
-// newLab chooses the CPUs. If servers and clients could move between CPUs, a round trip would take
-// 20 µs while they share a core by chance, and 60 µs otherwise.
+// newLab returns a lab with separate CPUs for servers and clients. Otherwise a round trip would
+// take 20 µs or 60 µs, depending on whether client and server happen to share a core.
 func newLab(profiles string) *lab {
 	l := &lab{
 		serverCPU: noCPU, clientCPU: noCPU, profiles: profiles, versions: make(map[string]bool),
 	}
 	if cpus := allowedCPUs(); len(cpus) > 1 {
-		// Two CPUs with adjacent numbers may be threads of the same core. The first and the last
-		// aren't.
+		// CPUs with adjacent numbers may be threads of the same core. The first and the last CPU
+		// are not.
 		l.serverCPU, l.clientCPU = cpus[0], cpus[len(cpus)-1]
 	}
 	return l
 }
 
-// start starts servers, and returns those that can't be started on this machine.
+// start starts the servers of the wanted stores. It describes those that can't be started on this
+// machine.
 func (l *lab) start(wanted ...store) (missing []string) {
 	l.servers, l.running = make(map[store]string), make(map[store]*testservers.Server)
 	for _, s := range wanted {
@@ -78,7 +79,7 @@ func (l *lab) startServer(s store) error {
 		case onValkey:
 			l.running[s] = testservers.Valkey(l)
 		case onEtcd:
-			// Without compaction etcd's history would fill the disk.
+			// Without compaction, etcd's history would fill the disk.
 			l.running[s] = testservers.Etcd(l, "--auto-compaction-mode=periodic",
 				"--auto-compaction-retention=1m",
 				"--quota-backend-bytes=8000000000")
@@ -95,7 +96,7 @@ func (l *lab) startServer(s store) error {
 	})
 }
 
-// restart kills a store's server, and starts an empty one at the same address.
+// restart kills the server of a store, and starts an empty one at the same address.
 func (l *lab) restart(s store) error {
 	return l.whereServersRun(func() { l.running[s].Restart() })
 }
@@ -117,20 +118,21 @@ func (l *lab) whereServersRun(f func()) error {
 	})
 }
 
-// has reports whether a contender can be measured.
+// has reports whether the programs that a contender needs are available.
 func (l *lab) has(c contender) bool {
 	_, ok := l.servers[c.store]
 	return ok && (l.java != "" || !c.isJava())
 }
 
-// newName returns a name that hasn't been used before.
+// newName returns a lock name that hasn't been used before.
 func (l *lab) newName() string {
 	l.names++
 	return fmt.Sprintf("bench:%d", l.names)
 }
 
-// delayed returns the addresses of proxies for a store's servers. A round trip through a proxy
-// takes longer. end must be called after their use.
+// delayed returns the addresses of proxies for a store's servers, which add roundTrip to each round
+// trip. If roundTrip is 0, it returns the servers' own addresses. The caller must call end after
+// use.
 func (l *lab) delayed(s store, roundTrip time.Duration) (addr string, end func(), err error) {
 	if roundTrip == 0 {
 		return l.servers[s], func() {}, nil
@@ -165,7 +167,7 @@ func (l *lab) stop() {
 
 var _ testservers.TB = (*lab)(nil)
 
-// unusable is the value of the panic that replaces the failure of a test.
+// unusable is the type of the value that Fatal and Skip panic with, since there is no test to end.
 type unusable string
 
 func (l *lab) Helper()                      {}

@@ -33,11 +33,11 @@ var workload10 = workload{
 	}},
 }
 
-// runLate makes a process wait for locks of dead holders, and measures how long after the end of
-// each lease the process gets the lock.
+// runLate makes a process wait for locks whose holders have died. It measures how long after the
+// end of each lease the process gets the lock.
 func runLate(l *lab, _ contender, p point) (values, error) {
 	const (
-		first = 2 * time.Second // by then the process waits for all locks
+		first = 2 * time.Second // long enough for the process to begin waiting for all locks
 		apart = 100 * time.Millisecond
 	)
 	waiter, err := l.launch(p.trial)
@@ -99,7 +99,7 @@ func holdAndDie(addr, name string, lease time.Duration) (end time.Time, err erro
 	return time.UnixMilli(ms), err
 }
 
-// await waits for several locks concurrently, and reports the time at which it acquired each.
+// await waits for several locks concurrently, and reports when it acquired each of them.
 func await(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// naming selects the names that the goroutines of a loop lock.
+// A naming selects the lock names that the goroutines of a loop use.
 type naming string
 
 const (
-	oneName    naming = "one"   // all the same name
-	ownNames   naming = "own"   // each its own name
-	freshNames naming = "fresh" // a new name each time
+	oneName    naming = "one"   // all goroutines use one name
+	ownNames   naming = "own"   // each goroutine has its own name
+	freshNames naming = "fresh" // a new name for each lock
 )
 
 var workload1 = workload{
@@ -56,7 +56,7 @@ var workload1 = workload{
 
 // runPairs makes one process lock and unlock without contention.
 func runPairs(l *lab, c contender, p point) (values, error) {
-	if c.isJava() { // a Java program needs a section's file, even without contention
+	if c.isJava() { // a Java program needs a file for the section, even without contention
 		shared, remove, err := sharedSection()
 		if err != nil {
 			return nil, err
@@ -73,7 +73,7 @@ func runPairs(l *lab, c contender, p point) (values, error) {
 		return nil, err
 	}
 	v := reps[0].Values
-	if v == nil { // from Java
+	if v == nil { // the report comes from Java
 		v = make(values)
 	}
 	v["rate"] = float64(total(reps[0].Counts)) / p.trial.Duration.Seconds()
@@ -194,7 +194,7 @@ func runContended(l *lab, c contender, p point) (values, error) {
 	return summary(reps, p, commands, shared)
 }
 
-// summary returns the figures of processes that contended.
+// summary returns the metrics of processes that contended for a lock.
 func summary(reps []measured, p point, commands float64, shared string) (values, error) {
 	var waits, writes histogram
 	var byGoroutine, byProcess []int64
@@ -242,7 +242,7 @@ func summary(reps []measured, p point, commands float64, shared string) (values,
 	return v, nil
 }
 
-// loop makes goroutines lock and unlock until the time has elapsed.
+// loop makes goroutines lock and unlock until the trial's duration has elapsed.
 func loop(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {
@@ -269,14 +269,14 @@ func loop(c *child) (measured, error) {
 	return loopFor(sys, c.trial, section)
 }
 
-// A turner is one goroutine of a loop.
+// A turner is one of the goroutines of a loop.
 type turner struct {
 	sys     system
 	party   int
 	trial   trial
 	section *criticalSection
-	me      int64         // its number in the critical section
-	napped  *atomic.Int64 // when a goroutine of this process last napped
+	me      int64         // identifies it in the critical section
+	napped  *atomic.Int64 // when any goroutine of this process last napped
 
 	count, entries, reads, clashes int64
 	waits, writes, pairs           histogram
@@ -348,7 +348,7 @@ func loopFor(sys system, t trial, section *criticalSection) (measured, error) {
 
 // loop locks and unlocks until the trial's duration has passed since start.
 func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
-	// This is cheaper than time.Now, since it doesn't read the time of day.
+	// time.Since is cheaper than time.Now, since it doesn't read the wall clock.
 	now := func() time.Duration { return time.Since(start) }
 	for begin := now(); begin < t.trial.Duration; {
 		if t.trial.Naming == freshNames {
@@ -386,7 +386,8 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 			t.nap(inside)
 			t.clashes += t.section.leave(t.me)
 		}
-		// A lock may end with the context of its Lock. Then a failed Unlock isn't an error.
+		// With some packages, a lock ends with the context of its Lock. Ignore a failed Unlock
+		// then.
 		if err := side.Unlock(); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("unlock: %w", err)
 		}
@@ -404,7 +405,7 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 	return nil
 }
 
-// side returns the side of a lock to use next, and whether it is the shared side.
+// side returns l or its shared side, chosen at random, and whether it is the shared side.
 func (t *turner) side(l locker) (side locker, shares bool) {
 	rw, ok := l.(sharer)
 	if !ok {
@@ -416,8 +417,9 @@ func (t *turner) side(l locker) (side locker, shares bool) {
 	return rw.shared(), true
 }
 
-// nap stays in the critical section for the duration of a turn. If that is 0, it sometimes stays
-// for a moment, because on one CPU two parties that stay for nanoseconds would hardly ever meet.
+// nap stays in the critical section for the duration of a turn. If that is 0, it sometimes sleeps
+// for 100 µs. Otherwise two parties on one CPU would almost never be inside at the same time, even
+// with a broken lock.
 func (t *turner) nap(now time.Duration) {
 	const every = 100 * time.Millisecond
 	if t.trial.Inside > 0 {
@@ -428,17 +430,18 @@ func (t *turner) nap(now time.Duration) {
 	}
 }
 
-// A criticalSection may be entered by only one party at a time, across all processes that share it.
-// It is ordinary memory: only the lock synchronizes the accesses.
+// A criticalSection detects parties that are inside at the same time, across all processes that
+// share it. Exclusive parties access it as ordinary memory, synchronized only by the lock under
+// test.
 type criticalSection struct {
 	inside  int64 // the party inside; 0: none
 	count   int64 // the number of entries
 	sharing atomic.Int64
 }
 
-// mapSection maps the critical section in a file, or creates a new one if file is empty. The race
-// detector doesn't watch mapped memory. So it reports no races here, although it doesn't know that
-// a lock in a store orders the accesses.
+// mapSection maps the critical section in a file into memory, or a new one if file is empty. The
+// race detector doesn't know that a lock in a store orders the accesses. It reports no races
+// because it doesn't watch mapped memory.
 func mapSection(file string) (*criticalSection, error) {
 	fd, flags := -1, unix.MAP_SHARED|unix.MAP_ANON
 	if file != "" {
@@ -461,7 +464,7 @@ func (s *criticalSection) unmap() error {
 	return unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)))
 }
 
-// enter and leave return 1 if another party is inside.
+// enter and leave are called by exclusive parties. They return 1 if another party is inside.
 
 func (s *criticalSection) enter(me int64) (clashes int64) {
 	if s.inside != 0 || s.sharing.Load() != 0 {
@@ -472,8 +475,8 @@ func (s *criticalSection) enter(me int64) (clashes int64) {
 	return clashes
 }
 
-// share and unshare are the entry and exit of parties that may be inside together. share returns 1
-// if an exclusive party is inside.
+// share and unshare are called by parties that may be inside together. share returns 1 if an
+// exclusive party is inside.
 
 func (s *criticalSection) share() (clashes int64) {
 	s.sharing.Add(1)
@@ -485,7 +488,7 @@ func (s *criticalSection) share() (clashes int64) {
 
 func (s *criticalSection) unshare() { s.sharing.Add(-1) }
 
-// crowd is like share, for a limited number of parties. It returns 1 if there are more than most.
+// crowd is like share, but returns 1 if more than most parties are inside.
 func (s *criticalSection) crowd(most int64) (clashes int64) {
 	if s.sharing.Add(1) > most {
 		clashes = 1

@@ -23,7 +23,7 @@ var memoryContenders = []contender{
 		open: withMemory(dlock.WithHandover(0))},
 }
 
-// mutexes are sync.Mutexes by name.
+// mutexes is a system whose locks are sync.Mutexes, kept by name.
 type mutexes struct {
 	mu     sync.Mutex
 	byName map[string]*sync.Mutex
@@ -94,7 +94,7 @@ var workload7 = workload{
 	}},
 }
 
-// runOne makes one process carry out the trial, and returns its figures unchanged.
+// runOne runs the trial in one process, and returns the values that the process reports.
 func runOne(l *lab, _ contender, p point) (values, error) {
 	reps, err := l.perform([]trial{p.trial}, func(f func() error) error { return f() })
 	if err != nil {
@@ -103,7 +103,8 @@ func runOne(l *lab, _ contender, p point) (values, error) {
 	return reps[0].Values, nil
 }
 
-// inMemory locks and unlocks without reading the clock for each lock.
+// inMemory measures locking and unlocking. It reads the clock only at the beginning and the end,
+// not for each lock.
 func inMemory(c *child) (measured, error) {
 	sys, err := c.open()
 	if err != nil {
@@ -135,7 +136,7 @@ func inMemory(c *child) (measured, error) {
 	}}, err
 }
 
-// lockAll makes one goroutine for each locker lock and unlock until the time has elapsed. It
+// lockAll starts a goroutine for each locker, which locks and unlocks until d has elapsed. It
 // returns the total number of locks.
 func lockAll(lockers []locker, d time.Duration) (n int, err error) {
 	var over atomic.Bool

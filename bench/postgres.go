@@ -69,7 +69,7 @@ var workload19 = workload{
 	charts: []chart{{name: "w19", title: "W19: 1,000 renewals, p50 µs", metric: "p50", bars: true}},
 }
 
-// flushes makes commits wait for the disk, as in production.
+// flushes is the setting that makes commits wait for the disk, as in production.
 var flushes = "fsync=on"
 
 // startPostgres starts a server with the tables that the contenders need.
@@ -84,8 +84,8 @@ CREATE SEQUENCE versions CYCLE;`)
 	return s
 }
 
-// lookPostgres counts writing transactions as commands. The CPU time is that of all processes of
-// the server.
+// lookPostgres returns the usage of a PostgreSQL server. It counts each transaction that
+// writes as a command. The CPU time is that of all processes of the server.
 func lookPostgres(addr string) (u usage, err error) {
 	answer, err := testservers.SQL(addr, `SELECT pg_snapshot_xmax(pg_current_snapshot()),
 		split_part(pg_read_file('postmaster.pid'), E'\n', 1);`)
@@ -100,7 +100,7 @@ func lookPostgres(addr string) (u usage, err error) {
 	return u, err
 }
 
-// cpuOf returns the CPU time of a process and its children, if there is a /proc.
+// cpuOf returns the CPU time of a process and its children, or 0 if there is no /proc.
 func cpuOf(pid string) (all time.Duration, err error) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range files {
@@ -108,7 +108,7 @@ func cpuOf(pid string) (all time.Duration, err error) {
 		if err != nil {
 			continue // the process has ended
 		}
-		// The state and the parent follow the name, which may contain spaces and brackets.
+		// The state and the parent's PID follow the name, which may contain spaces and parentheses.
 		_, rest, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ")
 		fields := strings.Fields(rest)
 		own := filepath.Base(filepath.Dir(file)) == pid
@@ -150,8 +150,8 @@ func withPostgres(opts ...dlock.Option) func(place) (system, error) {
 	}
 }
 
-// barePostgres acquires a lock with an UPDATE of its row, and releases it with another. Each is a
-// commit of one row. While another client holds the lock, it retries without a pause.
+// barePostgres acquires a lock with an UPDATE of its row, and releases it with another UPDATE. Each
+// of them is a transaction. While another client holds the lock, it retries without a pause.
 type barePostgres struct{ pool *pgxpool.Pool }
 
 func openBarePostgres(p place) (system, error) {
@@ -201,7 +201,8 @@ func (l *barePostgresLocker) Unlock() error {
 		`UPDATE bare SET owner = NULL WHERE name = $1 AND owner = $2`, l.name, l.id))
 }
 
-// postgresFunctions calls the same functions as package postgresbackend, without using the package.
+// postgresFunctions calls the same SQL functions as package postgresbackend, without using that
+// package.
 type postgresFunctions struct {
 	barePostgres
 	lease time.Duration
@@ -293,10 +294,10 @@ func (l *advisoryLocker) Unlock() error {
 	return err
 }
 
-// leaseTable sends the same statements as package pglock. To acquire, it takes a version number
-// from a sequence, and then a transaction gives the version to a row. To release, it sends another
-// such transaction. A client that finds the lock taken polls after a lease, to see whether the
-// version is still the same.
+// leaseTable sends the same statements as package pglock. To acquire a lock, it takes a version
+// number from a sequence and stores it in the lock's row in a transaction. To release the lock, it
+// clears the number in another transaction. A client that finds the lock taken tries again after
+// the duration of a lease, and succeeds if the version is still the same.
 type leaseTable struct {
 	barePostgres
 	lease time.Duration
@@ -314,7 +315,7 @@ func (s *leaseTable) locker(name string, _ int) (locker, error) {
 type leaseTableLocker struct {
 	*leaseTable
 	name    string
-	version int64 // of the client's own hold, or of the last hold that it saw
+	version int64 // version of this client's hold, or of the last hold that it saw
 }
 
 func (l *leaseTableLocker) Lock(ctx context.Context) error {
@@ -351,8 +352,8 @@ func (l *leaseTableLocker) Unlock() error {
 	})
 }
 
-// postgresNotice is like barePostgres, but sends a message after a release, and waits for that
-// message.
+// postgresNotice is like barePostgres, but sends a notification after a release, and waits for the
+// notification before it retries.
 type postgresNotice struct{ barePostgres }
 
 func openPostgresNotice(p place) (system, error) {
@@ -403,7 +404,7 @@ func (l *postgresNoticeLocker) Unlock() error {
 	return err
 }
 
-// bareRows updates as many rows as there are locks in a batch of renewals.
+// bareRows is the floor for renewals. It updates as many rows as there are locks in a batch.
 type bareRows struct{ barePostgres }
 
 func openBareRows(p place) (system, error) {
@@ -423,7 +424,7 @@ func (s *bareRows) Lock(ctx context.Context) error {
 
 func (s *bareRows) Unlock() error { return nil }
 
-// renewals holds locks, and renews them all together.
+// renewals holds many locks, and renews all of them in one batch.
 type renewals struct {
 	pool    *pgxpool.Pool
 	session backend.Session

@@ -16,48 +16,48 @@ import (
 	"time"
 )
 
-// Each measurement runs in new processes, so that earlier measurements don't affect it. Such a
-// process gets a trial in its environment. It prints "ready" when it is set up, starts when it
-// reads a line, and then writes its report. It exits at once if its input ends.
+// Each measurement runs in new processes, so that earlier measurements don't affect it. A process
+// gets its trial in an environment variable. It prints "ready" when it is set up, starts when it
+// reads a line, and finally writes its report. It exits at once if its standard input is closed.
 
 const trialVariable = "DISTSYNC_BENCH_TRIAL"
 
-// A trial is the task of one process.
+// A trial describes the task of one process.
 type trial struct {
 	Job       string
 	Contender string // the contender's key
 	Addr      string // the address of the server to use
-	Server    string // the server's own address, if Addr is a proxy
+	Server    string // the server's own address, even if Addr is a proxy
 	Name      string // the name of the lock, or the prefix of the names
 	Lease     time.Duration
 	Duration  time.Duration
-	Profile   string // the prefix of the profiles' file names; "": no profiles
+	Profile   string // prefix of the profiles' file names; if empty, don't profile
 
 	Goroutines int
 	Naming     naming
 	Endless    bool   // goroutines use contexts that never end
-	Unpinned   bool   // the process isn't pinned: a race needs more than one CPU
+	Unpinned   bool   // don't pin the process: races need more than one CPU
 	Shared     string // the file of the shared critical section
 
 	Count int // the number of locks or waiters
-	Pairs int // the number of pairs of a holder and a waiter, which are connected by pipes
+	Pairs int // number of holder/waiter pairs, which communicate through pipes
 	Holds [2]time.Duration
 
 	Kind   kind
-	Writes int           // the percentage of writes, if the lock has both sides
-	Inside time.Duration // the time of each turn in the critical section; 0: none
+	Writes int           // percentage of writes, for read-write locks
+	Inside time.Duration // time spent in the critical section on each turn
 }
 
 // measured holds the measurements of a process.
 type measured struct {
 	Err     string
 	Counts  []int64 // acquisitions, by goroutine
-	Entries int64   // entries into the critical section, including those after the duration
+	Entries int64   // entries into the critical section, even after the duration
 	Reads   int64   // the shared entries
 	Clashes int64   // entries while another party was inside
 	Waits   histogram
 	Writes  histogram // the waits of exclusive parties
-	Pairs   histogram // durations of a lock and its unlock together
+	Pairs   histogram // durations of lock and unlock pairs
 	Longest time.Duration
 	Inside  []time.Time // when each of the locks was acquired
 	Values  values
@@ -66,7 +66,7 @@ type measured struct {
 // values maps the key of each metric to its figure.
 type values map[string]float64
 
-// patience is how long a process may take in addition to the trial's duration.
+// patience is how long a process may take beyond the trial's duration.
 const patience = 2 * time.Minute
 
 // A process is the parent's view of a process that carries out a trial.
@@ -80,7 +80,7 @@ type process struct {
 }
 
 // launch starts a process. It pins the process to the clients' CPU, unless the trial is unpinned.
-// The process inherits files as descriptors from 3 on.
+// The process inherits files as descriptors 3 and up.
 func (l *lab) launch(t trial, files ...*os.File) (*process, error) {
 	if t.Profile != "" {
 		l.launched++ // a trial may have several processes, each with its own profiles
@@ -120,7 +120,7 @@ func (l *lab) launch(t trial, files ...*os.File) (*process, error) {
 	return p, nil
 }
 
-// command returns the command that carries out a trial.
+// command returns the command that runs a process for a trial.
 func (l *lab) command(t trial) (*exec.Cmd, error) {
 	if contenderBy(t.Contender).isJava() {
 		return l.javaCommand(t)
@@ -148,7 +148,7 @@ func (p *process) begin() error {
 	return err
 }
 
-// finish waits for the report and the end of the process.
+// finish waits for the process's report, and then for its exit.
 func (p *process) finish() (measured, error) {
 	var rep measured
 	err := json.NewDecoder(p.out).Decode(&rep)
@@ -166,7 +166,7 @@ func (p *process) finish() (measured, error) {
 func (p *process) end() {
 	p.stdin.Close()
 	io.Copy(io.Discard, p.out)
-	p.cmd.Wait() // the exit status isn't needed: the output told how the trial ended
+	p.cmd.Wait() // ignore the exit status: the output tells how the trial ended
 	p.watch.Stop()
 }
 
@@ -180,8 +180,9 @@ func (p *process) failure(err error) error {
 	return err
 }
 
-// perform carries out each trial in a process. The trials start together once all processes are
-// ready. perform calls around with the function that runs the trials.
+// perform runs each trial in its own process. The trials start together once all processes are
+// ready. perform calls around with the function that runs the trials, so that around can measure
+// the run.
 func (l *lab) perform(trials []trial, around func(func() error) error) ([]measured, error) {
 	processes := make([]*process, len(trials))
 	reports := make([]measured, len(trials))
@@ -250,7 +251,8 @@ func runChild(spec string) int {
 	return 0
 }
 
-// listen waits for the line that starts the trial, and then for the end of the parent.
+// listen waits for the line that starts the trial. After that it exits the process when the input
+// ends, since then the parent has ended.
 func (c *child) listen() {
 	in := bufio.NewReader(os.Stdin)
 	if _, err := in.ReadString('\n'); err != nil {
@@ -261,7 +263,7 @@ func (c *child) listen() {
 	os.Exit(2)
 }
 
-// ready announces that this process is ready, and returns when all processes are.
+// ready announces that this process is ready, and waits until all processes are.
 func (c *child) ready() error {
 	fmt.Println("ready")
 	<-c.started
@@ -275,7 +277,7 @@ func (c *child) ready() error {
 	return err
 }
 
-// profile starts a CPU profile. stop ends it, and writes the profile of allocations.
+// profile starts a CPU profile. stop ends that profile and writes an allocation profile.
 func profile(prefix string) (stop func(), err error) {
 	cpu, err := os.Create(prefix + ".cpu.prof")
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/seed951563bd/distsync/redisbackend"
 )
 
-// Stores of three independent servers. The address of such a store lists the servers' addresses,
-// separated by commas.
+// Stores of three independent servers. Such a store's address is a comma-separated list of its
+// servers' addresses.
 const (
 	onThree   store = "3 Redis"
 	onTwo     store = "3 Redis, one down"
@@ -56,8 +56,8 @@ func (l *lab) startThree(s store) string {
 	return strings.Join(append(addrs, third.Addr), ",")
 }
 
-// refusing returns an address that refuses connections. Its port is bound, so it can't be used by
-// another program, but no socket listens on it.
+// refusing returns an address that refuses connections. It binds a port, so that no other program
+// can use it, but doesn't listen on it.
 func refusing(l *lab) string {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
@@ -91,7 +91,7 @@ func contendersOn(s store) []contender {
 		{name: "dlock, quorum", store: s, in: []string{"W16", "W17"}, role: ours,
 			open: withQuorum(), scripted: dlockScripts},
 	}
-	if s == onHanging { // waiting for all servers, redsync takes about 20 s for a pair
+	if s == onHanging { // redsync waits for all servers, about 20 s for a lock and unlock
 		all = slices.DeleteFunc(all, func(c contender) bool { return c.name == "redsync" })
 	}
 	return all
@@ -122,8 +122,9 @@ func withQuorum(opts ...dlock.Option) func(place) (system, error) {
 }
 
 // quorumSteps sends the same requests as package quorumbackend for an uncontended lock, without
-// using the package. It acquires at one server first, and then at the others concurrently. It
-// releases at the first server last. It knows which servers answer.
+// using that package. It acquires the lock at one server first, and then at the others
+// concurrently. It releases the lock at the first server last. It uses only the servers that
+// answer.
 type quorumSteps struct{ servers []*redisScripts }
 
 func openQuorumSteps(on store) func(place) (system, error) {
@@ -168,7 +169,7 @@ func (l quorumStepsLocker) Unlock() error {
 	return errors.Join(l.others((*redisScriptsLocker).Unlock), l[0].Unlock())
 }
 
-// others calls do concurrently for all servers but the first, and waits for all calls.
+// others calls do concurrently for all servers except the first, and waits for the calls to return.
 func (l quorumStepsLocker) others(do func(*redisScriptsLocker) error) error {
 	errs := make(chan error, len(l))
 	for _, one := range l[1:] {

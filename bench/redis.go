@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// The commands that scripts call in the server.
+// The commands that contenders' scripts call on the server.
 var (
 	compareAndDelete = []string{"get", "del"}
 	dlockScripts     = []string{"exists", "hexists", "hincrby", "pexpire", "pttl", "del", "publish",
@@ -114,10 +114,11 @@ func (l *bareRedisLocker) Unlock() error {
 	return one(deleteScript.Run(context.Background(), l.rdb, l.keys, l.id).Int())
 }
 
-// errGone means that the lock was no longer held at its release.
+// errGone means that the lock was no longer held when it was released.
 var errGone = errors.New("the lock was not held any more")
 
-// one returns errGone unless n is 1. It returns err if that isn't nil.
+// one returns err if it isn't nil. Otherwise it returns errGone unless n, the number of keys or
+// rows that a release changed, is 1.
 func one[N int | int64](n N, err error) error {
 	if err == nil && n != 1 {
 		return errGone
@@ -125,7 +126,7 @@ func one[N int | int64](n N, err error) error {
 	return err
 }
 
-// redisScripts calls the same scripts as package redisbackend, without using the package.
+// redisScripts calls the same scripts as package redisbackend, without using that package.
 type redisScripts struct {
 	rdb   *redis.Client
 	lease time.Duration
@@ -144,7 +145,7 @@ func newRedisScripts(p place) (*redisScripts, error) {
 	return s, nil
 }
 
-// scriptCalls returns the calls that acquire and release a lock.
+// scriptCalls returns the script calls that acquire and release a lock.
 func scriptCalls(k kind, name, owner string, lease time.Duration) [2]redisson.Call {
 	acquire := backend.AcquireRequest{Name: name, Owner: owner, Lease: lease}
 	release := backend.ReleaseRequest{Name: name, Owner: owner, Lease: lease}
@@ -180,7 +181,7 @@ func scriptCalls(k kind, name, owner string, lease time.Duration) [2]redisson.Ca
 	}
 }
 
-// granted reports whether a reply grants an acquisition of the given kind.
+// granted reports whether a reply means that a lock of the given kind was acquired.
 func granted(k kind, reply any, null bool) bool {
 	words, _ := reply.([]any)
 	return null || k != plainLocks && len(words) > 0
@@ -229,8 +230,8 @@ func (l *redisScriptsLocker) send(ctx context.Context, call redisson.Call) *redi
 	return l.rdb.EvalSha(ctx, call.Script.SHA1, call.Keys, args...)
 }
 
-// redisNotice is like bareRedis, but waits for a message about the release. It isn't a usable lock:
-// after a lost message, it waits forever.
+// redisNotice is like bareRedis, but waits for a message about the release before it retries. It
+// isn't a usable lock: after a lost message, it waits forever.
 type redisNotice struct{ *bareRedis }
 
 var noticeScript = redis.NewScript(`if redis.call("get", KEYS[1]) == ARGV[1] then
@@ -271,15 +272,15 @@ func (l *redisNoticeLocker) Unlock() error {
 	return one(noticeScript.Run(context.Background(), l.rdb, l.keys, l.id).Int())
 }
 
-// notices are the messages on a channel.
+// notices receives the messages of a channel.
 type notices struct {
 	rdb     *redis.Client
 	channel string
 	sub     *redis.PubSub // nil before the first wait
 }
 
-// await waits until the lock may be free. The first time it subscribes and returns. After that it
-// waits for a message.
+// await waits until the lock may be free. The first call only subscribes. Later calls wait for a
+// message.
 func (n *notices) await(ctx context.Context) error {
 	if n.sub == nil {
 		n.sub = n.rdb.Subscribe(context.Background(), n.channel)
@@ -290,7 +291,7 @@ func (n *notices) await(ctx context.Context) error {
 	return err
 }
 
-// redisScriptsNotice is like redisNotice, with the scripts of package redisbackend.
+// redisScriptsNotice is like redisNotice, but uses the scripts of package redisbackend.
 type redisScriptsNotice struct{ *redisScripts }
 
 func openRedisScriptsNotice(p place) (system, error) {
@@ -322,7 +323,7 @@ func (l *redisScriptsNoticeLocker) Lock(ctx context.Context) error {
 	}
 }
 
-// redsyncSystem is redsync, on one or several servers.
+// redsyncSystem uses package redsync with one or several servers.
 type redsyncSystem struct {
 	clients []*redis.Client
 	sync    *redsync.Redsync
@@ -370,8 +371,8 @@ func (l redsyncLocker) Unlock() error {
 	return err
 }
 
-// redislockSystem is redislock with pauses of 100 ms, as its documentation shows. By default,
-// redislock doesn't wait.
+// redislockSystem uses package redislock, with retries every 100 ms as in its documentation. By
+// default, redislock doesn't retry.
 type redislockSystem struct {
 	rdb    *redis.Client
 	client *redislock.Client

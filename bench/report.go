@@ -27,7 +27,8 @@ func (r report) writeJSON(file string) error {
 	return os.WriteFile(file, append(text, '\n'), 0o666)
 }
 
-// rows returns a point's table without its head. The columns are the workload's metrics.
+// rows returns the table for a point, without its header row. The columns are the store, the
+// contender and the workload's metrics.
 func (r result) rows(p pointResult) (rows [][]string) {
 	for _, s := range p.Contenders {
 		row := []string{string(s.Store), s.Name}
@@ -39,7 +40,7 @@ func (r result) rows(p pointResult) (rows [][]string) {
 	return rows
 }
 
-// format formats a metric's figures, with commas between thousands.
+// format returns the text of a metric's figures, with commas between thousands.
 func (m metric) format(v values) string {
 	all := []string{m.text(v, m.numbered(1))}
 	for n := 2; m.numbered(n) != m.key; n++ {
@@ -51,10 +52,11 @@ func (m metric) format(v values) string {
 	return strings.Join(all, " / ")
 }
 
-// numbered returns the key of the nth of several figures, or the only key.
+// numbered returns the key of the metric's nth figure. If the metric has only one figure, n doesn't
+// matter.
 func (m metric) numbered(n int) string { return strings.Replace(m.key, "#", strconv.Itoa(n), 1) }
 
-// text formats the figure with the given key.
+// text returns the text of the figure with the given key.
 func (m metric) text(v values, key string) string {
 	x, ok := v[key]
 	if !ok {
@@ -120,8 +122,8 @@ func (r result) markdown(folder string) string {
 	return b.String()
 }
 
-// publish writes the tables between the markers of a page, and the charts next to it. It creates
-// the page if there is none.
+// publish writes the tables to a Markdown page, between the page's markers, and the charts to a
+// folder next to it. It creates the page if there is none.
 func (r report) publish(dir string) error {
 	const folder = "performance"
 	path := filepath.Join(dir, folder+"-tables.md")
@@ -149,8 +151,8 @@ func (r report) publish(dir string) error {
 	return os.WriteFile(path, []byte(page), 0o666)
 }
 
-// between replaces the text between the markers of that name. If there are no markers, it adds them
-// at the end, under a heading.
+// between returns the page with the text between the named markers replaced. If there are no such
+// markers, it appends them, under a heading.
 func between(page, name, heading, text string) string {
 	begin, end := fmt.Sprintf("<!-- bench:%s -->\n", name),
 		fmt.Sprintf("<!-- /bench:%s -->\n", name)

@@ -15,13 +15,13 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// A usage holds the totals of a server's work.
+// A usage holds the number of commands and the CPU time of a server so far.
 type usage struct {
 	commands float64 // that clients have sent
 	cpu      time.Duration
 }
 
-// look returns the usage of a contender's server.
+// look returns the usage of a contender's server so far.
 func look(c contender, addr string) (u usage, err error) {
 	switch {
 	case c.store == onEtcd:
@@ -39,7 +39,7 @@ func look(c contender, addr string) (u usage, err error) {
 	return u, nil
 }
 
-// usageOf returns the usage of a contender's server during do.
+// usageOf returns the usage of a contender's server while do runs.
 func usageOf(c contender, addr string, do func() error) (usage, error) {
 	before, err := look(c, addr)
 	if err != nil {
@@ -79,7 +79,8 @@ func (u *usage) addRESP(addr string, scripted []string) error {
 	return nil
 }
 
-// lookEtcd counts all messages that the server received as commands, including those on streams.
+// lookEtcd returns the usage of an etcd server. It counts every message that the server received as
+// a command, including messages on streams.
 func lookEtcd(addr string) (u usage, err error) {
 	res, err := http.Get("http://" + addr + "/metrics")
 	if err != nil {
@@ -136,8 +137,8 @@ func serverVersion(s store, addr string) (string, error) {
 	return string(name) + " " + version, nil
 }
 
-// flush empties a server. It does nothing for etcd and PostgreSQL, whose locks have new names each
-// time and expire.
+// flush deletes all data on a server. It does nothing for etcd and PostgreSQL, where each trial
+// uses new names and old locks expire.
 func flush(s store, addr string) error {
 	if !s.isRESP() {
 		return nil
@@ -150,8 +151,8 @@ func flush(s store, addr string) error {
 	return nil
 }
 
-// usageDuring returns the CPU time that this process and its contender's server use during d, as
-// shares of one CPU, and the number of commands per second.
+// usageDuring measures the usage for d. It returns the CPU time that this process and its
+// contender's server used, as fractions of one CPU, and the number of commands per second.
 func (c *child) usageDuring(d time.Duration) (client, server, commands float64, err error) {
 	who := contenderBy(c.Contender)
 	before, err := look(who, c.Server)

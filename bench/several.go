@@ -43,7 +43,7 @@ var workload15 = workload{
 	}},
 }
 
-// severalNames returns names in the same slot of a cluster.
+// severalNames returns n names in the same hash slot of a Redis cluster.
 func severalNames(prefix string, n int) []string { return lockNames("{"+prefix+"}", n) }
 
 // inTurn is a list of lockers that are locked one after the other, and unlocked in reverse order.
@@ -74,8 +74,8 @@ func (l inTurn) Unlock() error {
 	return errors.Join(errs...)
 }
 
-// pipelines calls the scripts of several locks in one pipeline, without a lock package. If another
-// client holds one of the locks, it releases the others and retries.
+// pipelines calls the scripts for several locks in one pipeline, without a lock package. If another
+// client holds one of the locks, it releases the ones that it got and retries.
 type pipelines struct {
 	acquire, release []redisson.Call
 	// a null reply is returned as nil
@@ -123,7 +123,7 @@ func (p *pipelines) Unlock() error {
 	return err
 }
 
-// redisPipelines are the pipelines of a go-redis client.
+// redisPipelines is a system that uses pipelines with a go-redis client.
 type redisPipelines struct {
 	*redisScripts
 	names int
@@ -158,7 +158,7 @@ func (s *redisPipelines) sendAll(ctx context.Context, calls []redisson.Call) ([]
 	return replies, nil
 }
 
-// valkeyPipelines are the pipelines of a valkey-go client.
+// valkeyPipelines is a system that uses pipelines with a valkey-go client.
 type valkeyPipelines struct {
 	*valkeyScripts
 	names int
@@ -188,8 +188,8 @@ func (s *valkeyPipelines) sendAll(ctx context.Context, calls []redisson.Call) ([
 	return replies, nil
 }
 
-// several returns a locker for several names. It locks all at once, or one after the other,
-// depending on the kind.
+// several returns a locker for several names. Depending on the kind, it locks them all at once or
+// one after the other.
 func (s *dlockSystem) several(name string) locker {
 	names := severalNames(name, s.names)
 	if s.kind == oneByOne {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A histogram counts durations in buckets. A bucket's width is about 1/64 of its durations.
+// A histogram counts durations in buckets. The width of a bucket is about 1/64 of its durations.
 type histogram struct {
 	counts []int64
 	total  int64
@@ -47,8 +47,8 @@ func (h *histogram) merge(other histogram) {
 	}
 }
 
-// quantile returns the q-quantile: the share q of all durations doesn't exceed it. It returns 0 if
-// there are no durations.
+// quantile returns the q-quantile, which the fraction q of all durations don't exceed. It returns 0
+// if there are no durations.
 func (h *histogram) quantile(q float64) time.Duration {
 	left := int64(math.Ceil(q * float64(h.total)))
 	for b, n := range h.counts {

@@ -15,8 +15,9 @@ import (
 
 var valkeylockScripts = []string{"get", "set", "pexpireat", "del"}
 
-// valkeyContenders have the same floor as on Redis: go-redis with a pool of connections. So their
-// ratios show the gain of sending the requests of many goroutines together.
+// valkeyContenders lists the contenders on Valkey. Their floor is the same as on Redis, go-redis
+// with a connection pool. So their ratios show the gain of sending the requests of many goroutines
+// together.
 var valkeyContenders = []contender{
 	{name: "bare go-redis", store: onValkey, in: []string{"W1", "W12"}, role: floor,
 		open: openBareRedis, scripted: compareAndDelete},
@@ -238,10 +239,10 @@ func (l *valkeyNoticeLocker) Unlock() error {
 	return one(valkeyNoticeScript.Exec(context.Background(), l.client, l.keys, l.args).AsInt64())
 }
 
-// valkeylockSystem is valkeylock with one key for each lock, as the other contenders have, instead
-// of its default of three. It gets no messages about its own changes, which is the faster of its
-// two modes. An attempt may take longer than the default of 20 ms. Otherwise, after an attempt that
-// took too long on a busy machine, it would wait for a message that never comes.
+// valkeylockSystem uses package valkeylock with one key for each lock, as other contenders do,
+// instead of its default of three. It turns off messages about the client's own changes, which is
+// the faster of two modes. It also allows an attempt to take longer than the default of 20 ms. On a
+// busy machine, an attempt that exceeds the limit would wait for a message that never comes.
 type valkeylockSystem struct{ valkeylock.Locker }
 
 func openValkeylock(p place) (system, error) {
@@ -276,7 +277,7 @@ func (l *valkeylockLocker) Lock(ctx context.Context) (err error) {
 	return err
 }
 
-// Unlock reports a lost lock, which valkeylock itself doesn't.
+// Unlock returns errGone if the lock was lost, which valkeylock itself doesn't report.
 func (l *valkeylockLocker) Unlock() error {
 	lost := l.held.Err() != nil
 	l.cancel()

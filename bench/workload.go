@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A workload is a task for all contenders, under several conditions.
+// A workload is a task that all contenders carry out under several conditions, its points.
 type workload struct {
 	id, title string
 	about     string
@@ -18,32 +18,32 @@ type workload struct {
 	stores    []store
 	java      bool          // Java programs take part
 	common    trial         // the defaults of all points
-	atLeast   time.Duration // the minimum duration of a trial, even with -quick
+	atLeast   time.Duration // minimum duration of a trial, even with -quick
 	points    []point
 	run       func(*lab, contender, point) (values, error)
-	ratioOf   string // the key of the metric that is divided by the floor's and the twin's
+	ratioOf   string // key of the metric to divide by that of the floor and the twin
 	charts    []chart
 }
 
-// A metric is a quantity that is measured.
+// A metric is a measured quantity, with its title in tables.
 type metric struct {
-	key      string // in values; a # stands for the number of a process
+	key      string // key in values; # stands for the number of a process
 	title    string
 	decimals int
 }
 
-// A point is one condition of a workload.
+// A point is one of the conditions under which a workload is measured.
 type point struct {
 	label string
-	x     float64 // the point's x in charts; 0: charts leave the point out
+	x     float64 // x in charts; points with 0 are omitted
 	quick bool    // it is measured even with -quick
 	trial trial
 
 	processes int           // the number of the contender's processes
-	jvms      int           // the number of JVMs with Redisson, in addition
-	roundTrip time.Duration // added to each round trip
-	cause     cause         // of the end of a lead
-	on        []store       // only on these stores; empty: on all of the workload's
+	jvms      int           // number of additional processes, which are JVMs running Redisson
+	roundTrip time.Duration // time added to each round trip
+	cause     cause         // why the leader stops leading
+	on        []store       // stores to measure; if empty, all of the workload's
 }
 
 var workloads = []workload{workload1, workload2, workload3, workload4, workload5, workload6,
@@ -51,7 +51,7 @@ var workloads = []workload{workload1, workload2, workload3, workload4, workload5
 	workload15, workload16, workload17, workload18,
 	workload19}
 
-// jobs are the functions that processes can run.
+// jobs maps the name of each job to the function that a process runs for it.
 var jobs map[string]func(*child) (measured, error)
 
 const (
@@ -66,7 +66,7 @@ const (
 	jobCampaign = "campaign"
 )
 
-func init() { // a direct initialization would be circular
+func init() { // a composite literal would cause an initialization cycle
 	jobs = map[string]func(*child) (measured, error){
 		jobLoop:     loop,
 		jobHolder:   handOver,
@@ -80,12 +80,12 @@ func init() { // a direct initialization would be circular
 	}
 }
 
-// A result is the result of a workload.
+// A result holds the measurements of a workload.
 type result struct {
 	ID, Title, About string
 	Metrics          []string
 	Points           []pointResult
-	Missing          []string // the servers, and perhaps Redisson, that can't be started
+	Missing          []string // servers and programs that could not be started
 	Failures         []string
 
 	workload workload
@@ -108,8 +108,8 @@ type standing struct {
 	contender contender
 }
 
-// measure measures a workload in rounds. Each round measures all contenders, one after the other,
-// so that other load on the machine affects all alike.
+// measure measures a workload in rounds. Each round measures every contender once, so that other
+// load on the machine affects all of them alike.
 func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 	res := result{ID: w.id, Title: w.title, About: w.about, workload: w}
 	for _, m := range w.metrics {
@@ -159,7 +159,7 @@ func measure(l *lab, w workload, rounds int, quick bool) (result, error) {
 	return res, nil
 }
 
-// measureOnce makes one contender carry out one trial, on a store without other users.
+// measureOnce makes one contender carry out one trial, on a store that nobody else uses.
 func measureOnce(l *lab, w workload, c contender, p point) (values, error) {
 	addr, end, err := l.delayed(c.store, p.roundTrip)
 	if err != nil {
@@ -185,7 +185,7 @@ func measureOnce(l *lab, w workload, c contender, p point) (values, error) {
 	return v, err
 }
 
-// compare adds the ratios to the floor and to the twin, for the last round.
+// compare computes each contender's ratios to the floor and to the twin in the last round.
 func compare(w workload, all []standing) {
 	if w.ratioOf == "" {
 		return
@@ -226,7 +226,7 @@ func medians(rounds []values) values {
 	return all
 }
 
-// or returns the trial, with its empty fields set from common.
+// or returns t with its zero fields set from common. Job and Unpinned always come from common.
 func (t trial) or(common trial) trial {
 	t.Job, t.Unpinned = common.Job, common.Unpinned
 	if t.Duration == 0 {
@@ -250,7 +250,7 @@ func (t trial) or(common trial) trial {
 	return t
 }
 
-// describe describes the machine and the versions of the programs.
+// describe returns a description of the machine and the versions of the programs.
 func describe(l *lab) string {
 	parts := []string{cpuModel(), goVersion()}
 	if l.serverCPU == noCPU {

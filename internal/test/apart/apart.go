@@ -1,5 +1,5 @@
-// Package apart is for tests that mostly wait. It makes them run at the same time: several in one
-// process, or in several processes.
+// Package apart runs tests at the same time, in one process or in several. It is for tests that
+// spend most of their time waiting.
 package apart
 
 import (
@@ -18,8 +18,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/depth"
 )
 
-// SideBySide sets how many tests run at a time. There may be more tests than processors, since they
-// mostly wait. With the race detector, it sets three quarters of the number. Call it in TestMain.
+// SideBySide sets the number of tests that run in parallel. It may exceed the number of processors,
+// since the tests mostly wait. With the race detector, three quarters of that number run in
+// parallel. Call SideBySide in TestMain.
 func SideBySide(tests int) {
 	flag.Parse()
 	at := max(int(float64(tests)*share), 1)
@@ -28,8 +29,8 @@ func SideBySide(tests int) {
 	}
 }
 
-// inProcess is an environment variable of the processes that Run starts. It contains the number of
-// the process and the number of all processes, as in "2/3".
+// inProcess is an environment variable of the processes that Run starts. Its value is the number of
+// the process and the total number of processes, as in "2/3".
 const inProcess = "DISTSYNC_TEST_APART"
 
 var (
@@ -40,9 +41,9 @@ var (
 	result = regexp.MustCompile(`(?m)^ *--- (PASS|SKIP|FAIL): (\S+) `)
 )
 
-// eventful shortens the output of tests with -test.v. It removes the lines that name the running
-// test, and all lines of tests that passed or were skipped. Long logs may be truncated, which could
-// hide a failure at their end.
+// eventful shortens the output of tests with -test.v, since long logs may be truncated and hide a
+// failure at their end. It removes the lines that name the running test, and all lines of tests
+// that passed or were skipped.
 func eventful(out []byte) []byte {
 	well := make(map[string]bool)
 	for _, test := range result.FindAllSubmatch(out, -1) {
@@ -66,11 +67,12 @@ func eventful(out []byte) []byte {
 	return left
 }
 
-// Run runs the calling test in several processes, and returns true if it did. Each process runs the
-// cases for which [Mine] returns true. Most cases of the contract suite wait for leases. In one
-// process they run one after the other, since each checks for leaked goroutines. Several processes
-// can wait at the same time. Run does nothing in a process that it started, or if the command line
-// selects a part of the test.
+// Run runs the calling test in several processes, and reports whether it did. Each process runs the
+// cases for which [Mine] returns true. Run does nothing in a process that it started, or if the
+// command line selects a part of the test.
+//
+// Most cases of the contract suite wait for leases to expire. They can't run in parallel in one
+// process, since each checks for leaked goroutines. Several processes can wait at the same time.
 func Run(t *testing.T, processes int) bool {
 	t.Helper()
 	if Within() || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
@@ -94,11 +96,11 @@ func Run(t *testing.T, processes int) bool {
 // Within reports whether this is a process that [Run] started.
 func Within() bool { return os.Getenv(inProcess) != "" }
 
-// Mine reports whether this process runs the case with this name. Outside of the processes of
-// [Run], it returns true.
+// Mine reports whether this process runs the case with this name. It returns true in processes that
+// [Run] didn't start.
 func Mine(name string) bool { return isOf(os.Getenv(inProcess), name) }
 
-// isOf reports whether a name belongs to a share such as "2/3".
+// isOf reports whether a name belongs to a share of all names, such as "2/3".
 func isOf(share, name string) bool {
 	this, all, divided := strings.Cut(share, "/")
 	if !divided {
@@ -113,17 +115,20 @@ func isOf(share, name string) bool {
 	return int(sum%uint32(n)) == k-1
 }
 
-// runApart runs a share of the test in another process. The calling test gets the same result.
+// runApart runs a share of the test, such as "2/3", in another process. If that process fails or
+// skips the test, so does runApart.
 func runApart(t *testing.T, share string) {
 	t.Helper()
 	test, _, _ := strings.Cut(t.Name(), "/")
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$", "-test.v")
-	if deadline, ok := t.Deadline(); ok { // a hang must be reported before this process ends
+	// the other process must report a hang before this one times out
+	if deadline, ok := t.Deadline(); ok {
 		left := max(time.Until(deadline)-10*time.Second, time.Second)
 		cmd.Args = append(cmd.Args, "-test.timeout="+left.String())
 	}
 	cmd.Env = append(os.Environ(), inProcess+"="+share)
-	// The process reads the depth. This call tells the go command that the test depends on it.
+	// The other process reads the depth. Reading it here as well tells the go command that the
+	// result of this test depends on it.
 	depth.Now()
 	out, err := cmd.CombinedOutput()
 	switch {

@@ -2,5 +2,6 @@
 
 package apart
 
-// With the race detector, tests use more processor time, so fewer of them run at a time.
+// share is the fraction of parallel tests that run with the race detector, where tests use more
+// processor time.
 const share = 0.75

@@ -1,9 +1,9 @@
 // Package depth determines how many of the tests are run. All packages take their numbers of
 // repetitions from it, and use it to skip tests.
 //
-// For each test that is skipped, a similar test is run: on another store, in another variant, or
-// with fewer repetitions. Otherwise, a property that only deep runs check could stay broken for
-// long.
+// For each test that is skipped, a similar test must run: on another store, in another variant, or
+// with fewer repetitions. Otherwise, a property that only deep runs check could stay broken for a
+// long time.
 package depth
 
 import (
@@ -14,14 +14,14 @@ import (
 	"testing"
 )
 
-// A Depth determines how many of the tests are run. Each depth includes all tests of the ones
+// A Depth determines how many of the tests are run. Each depth includes the tests of the depths
 // before it.
 type Depth int
 
 const (
-	Quick  Depth = iota // go test ./..., in minutes, during work on a change
+	Quick  Depth = iota // go test ./... during development, which takes minutes
 	Change              // .ci/run, which every change must pass
-	Night               // .ci/deep, with all variants on all stores, in hours
+	Night               // .ci/deep, with all variants on all stores, which takes hours
 )
 
 // Variable is the environment variable for the depth. If it isn't set, the depth is Quick.
@@ -29,8 +29,9 @@ const Variable = "DISTSYNC_TESTS"
 
 var values = map[string]Depth{"": Quick, "quick": Quick, "change": Change, "night": Night}
 
-// Now returns the depth of this run. Call it in tests, not before they begin, so that the go
-// command knows that they depend on the variable, and doesn't reuse results of another depth.
+// Now returns the depth of this run. Call it while a test runs, not during initialization. Then the
+// go command knows that the test depends on the variable, and doesn't reuse results of another
+// depth.
 func Now() Depth {
 	value := os.Getenv(Variable)
 	d, ok := values[value]
@@ -50,7 +51,7 @@ func Needs(t testing.TB, d Depth) {
 	}
 }
 
-// Of returns the value for the depth of this run.
+// Of returns the argument that corresponds to the depth of this run.
 func Of[T any](quick, change, night T) T { return [...]T{quick, change, night}[Now()] }
 
 // Checks sets the number of random sequences that package rapid checks in a test. A number on the

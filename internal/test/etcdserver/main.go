@@ -1,5 +1,5 @@
 // Command etcdserver is the etcd server that tests run, with log segments of 4 MB. By default, etcd
-// reserves two segments of 64 MB at its start. Most tests need only some kilobytes, and they run
+// reserves two segments of 64 MB when it starts. Most tests need only a few kilobytes, and they run
 // dozens of servers side by side.
 package main
 

@@ -1,5 +1,5 @@
-// Package fleet runs the binary of a test as several processes, the replicas of a service. The test
-// sends them orders, and kills some of them while they work.
+// Package fleet runs the binary of a test as several processes, which act as the replicas of a
+// service. The test sends orders to the replicas, and kills some of them while they work.
 //
 // Orders and answers are lines of text.
 package fleet
@@ -23,10 +23,10 @@ import (
 // variable is the environment variable that makes a process a replica.
 const variable = "DISTSYNC_FLEET"
 
-// Main is the TestMain of a package with replicas. In a replica it calls run with the argument of
-// [Start]. run may read orders from the standard input, and prints its answers. In the test, Main
-// is [goleak.VerifyTestMain] with more patience, since clients of a server that is gone may sleep
-// for a second before they notice that they are closed.
+// Main is the TestMain of a package with replicas. In a replica, it calls run with the argument of
+// [Start]. run may read orders from standard input, and prints its answers. In the test itself,
+// Main is like [goleak.VerifyTestMain], but waits longer for goroutines to end. A client whose
+// server is gone may sleep for a second before it notices that it was closed.
 func Main(m *testing.M, run func(what string) error) {
 	what, isReplica := os.LookupEnv(variable)
 	if !isReplica {
@@ -40,7 +40,7 @@ func Main(m *testing.M, run func(what string) error) {
 	os.Exit(0)
 }
 
-// settling runs tests, and then waits until their goroutines have ended.
+// settling runs tests, and then waits for their goroutines to end.
 type settling struct{ *testing.M }
 
 func (s settling) Run() int {
@@ -51,7 +51,7 @@ func (s settling) Run() int {
 	return code
 }
 
-// A Replica is a process that runs the test's binary.
+// A Replica is a process that Start started from the test's binary.
 type Replica struct {
 	t      testservers.TB
 	cmd    *exec.Cmd
@@ -62,11 +62,12 @@ type Replica struct {
 	said []string
 }
 
-// Start starts a replica. It is killed at the end of the test.
+// Start starts a replica, and passes what to its run function. The replica is killed at the end of
+// the test.
 func Start(t testservers.TB, what string) *Replica {
 	t.Helper()
 	r := &Replica{t: t, cmd: exec.Command(os.Args[0]), exited: make(chan struct{})}
-	// Otherwise, a program with the race detector sleeps for a second at its end.
+	// By default, a program with the race detector sleeps for a second before it exits.
 	r.cmd.Env = append(os.Environ(), variable+"="+what, "GORACE=atexit_sleep_ms=0")
 	r.cmd.Stderr = os.Stderr
 	stdin, err := r.cmd.StdinPipe()
@@ -93,7 +94,7 @@ func (r *Replica) listen(stdout io.Reader) {
 		r.said = append(r.said, lines.Text())
 		r.mu.Unlock()
 	}
-	r.cmd.Wait() // the result doesn't matter, since the test may have killed it
+	r.cmd.Wait() // ignore the result, since the test may have killed the process
 }
 
 // Order sends an order to the replica.
@@ -145,7 +146,7 @@ func Count(what string, replicas ...*Replica) (n int) {
 	return n
 }
 
-// Kill kills the replica with SIGKILL, and returns when it is gone. It may be called more than
+// Kill kills the replica with SIGKILL, and waits until it has exited. It may be called more than
 // once.
 func (r *Replica) Kill() {
 	r.cmd.Process.Kill() // an error means that the process has already ended

@@ -9,8 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A Borrower is one user of one semaphore. A user makes its calls one after the other, for all
-// locks.
+// A Borrower is one user of one semaphore. A user makes one call at a time, on any lock.
 type Borrower struct {
 	User      int           // from 0
 	Client    int           // from 0
@@ -50,7 +49,8 @@ func (b *Borrower) start(o op) *op {
 	return b.Recorder.started(&o)
 }
 
-// ask begins a call that asks for permits. With Try it makes a single attempt.
+// ask records the start of a call that acquires n permits, and returns the options for the call.
+// With Try and without Wait, the call makes a single attempt.
 func (b *Borrower) ask(name string, n int, a Ask) (*op, []dlock.AcquireOption) {
 	o := a.op(name, b.Lease)
 	o.permits, o.loan = n, b.free()
@@ -61,7 +61,7 @@ func (b *Borrower) ask(name string, n int, a Ask) (*op, []dlock.AcquireOption) {
 	return b.start(o), opts
 }
 
-// acquired records the result of a call that ask began.
+// acquired records the result of a call that ask began. It returns nil if the call failed.
 func (b *Borrower) acquired(o *op, err error) *Loan {
 	res := failed
 	switch {
@@ -84,7 +84,7 @@ func (b *Borrower) acquired(o *op, err error) *Loan {
 	return &Loan{of: b, place: o.loan, count: o.permits, held: 1}
 }
 
-// Take asks for permits. The Loan is nil if it gets none.
+// Take acquires n permits. It returns nil if that failed.
 func (b *Borrower) Take(ctx context.Context, n int, a Ask) *Loan {
 	o, opts := b.ask("Acquire", n, a)
 	h, err := b.Semaphore.Acquire(tagged(ctx, o), n, opts...)
@@ -115,7 +115,7 @@ func (b *Borrower) Do(ctx context.Context, n int, a Ask, f func(*Loan)) bool {
 	return true
 }
 
-// Available records the number of available permits that the semaphore reports.
+// Available calls the semaphore's Available method, and records the answer.
 func (b *Borrower) Available(ctx context.Context) {
 	o := b.start(op{kind: available, text: "Available"})
 	n, err := b.Semaphore.Available(tagged(ctx, o))
@@ -138,7 +138,8 @@ func (l *Loan) start(o op) *op {
 // Context returns the context of the hold.
 func (l *Loan) Context() context.Context { return l.ctx }
 
-// Check reports whether the permits can be relied on, by the clock of their holder.
+// Check reports whether the permits are still valid by the clock of their holder, and records the
+// answer.
 func (l *Loan) Check() bool {
 	o := l.start(op{kind: check, text: "valid?"})
 	res := no

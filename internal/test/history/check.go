@@ -15,35 +15,36 @@ import (
 
 // Rules describe the conditions of a run.
 type Rules struct {
-	// Calm reports whether no step failed and none was slow.
+	// Calm reports whether every step succeeded without delay.
 	Calm bool
 
-	// Renewed reports whether every renewal came in time, so that renewed holds don't end by
-	// themselves. It can't be set in real time on a busy machine.
+	// Renewed reports whether every renewal was in time, so that no renewed hold expired. Don't set
+	// it in real time on a busy machine.
 	Renewed bool
 
 	// Late is how long a store may keep a hold after its lease has expired.
 	Late time.Duration
 
-	// Blink is the precision with which the store knows the order of arrivals. Zero means about a
-	// millisecond.
+	// Blink is how far apart two arrivals must be for the store to know their order. Zero means a
+	// few milliseconds.
 	Blink time.Duration
 
 	// Lasting reports whether fencing tokens keep growing after a loss of all data.
 	Lasting bool
 
 	// Voted reports whether several stores vote. If so, a free lock may seem to be held while
-	// another user's votes are given back, and some stores may not know of a waiting writer.
+	// another user's votes are released, and some stores may not know of a waiting writer.
 	Voted bool
 
-	// Prompt, unless it is zero, is how long a lock may stay free after a release while a call
-	// waits for it.
+	// Prompt is how long a lock may stay free after a release while a call waits for it. Zero means
+	// that this isn't checked.
 	Prompt time.Duration
 }
 
-// The search for an order of the calls takes milliseconds if there is one, since a history has a
-// few hundred calls for each name. If there is none, it may take long. So after another error, when
-// it only serves the page for the browser, the search is short.
+// Limits on the search for an order of the calls that explains their answers. If there is one, the
+// search takes milliseconds, since a history has a few hundred calls for each name. If there is
+// none, it may take very long. After another error, the result only illustrates that error, so the
+// limit is short.
 const (
 	patience     = time.Minute
 	forAnExample = time.Second
@@ -51,11 +52,11 @@ const (
 
 // A Verdict is the result of a check.
 type Verdict struct {
-	Err  error // nil if a lock could have given this history
+	Err  error // nil if a correct lock could have produced this history
 	info porcupine.LinearizationInfo
 }
 
-// Check checks the record so far. No call may be under way.
+// Check checks the calls recorded so far. No call may be in progress.
 func (r *Recorder) Check(rules Rules) Verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,9 +88,9 @@ func (r *Recorder) Check(rules Rules) Verdict {
 	return v
 }
 
-// CheckTimes checks the record so far for two rules: no two users could rely on a lock at once, and
-// no user got a fair lock out of turn. It can check many calls, even if some are missing from the
-// record.
+// CheckTimes checks two rules for the calls recorded so far: no two users could rely on a lock at
+// once, and no user acquired a fair lock out of turn. It can check many calls, even if some calls
+// are missing from the record.
 func (r *Recorder) CheckTimes(rules Rules) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,8 +98,8 @@ func (r *Recorder) CheckTimes(rules Rules) error {
 	return errors.Join(r.overlaps(), r.outOfTurn(e))
 }
 
-// unexplained lists, for each lock whose calls can't all be explained, the first call that remains
-// unexplained when as many as possible are explained.
+// unexplained describes, for each lock whose calls have no valid order, the first call that the
+// longest partial order leaves out.
 func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	explained := make(map[*op]bool)
 	for _, part := range info.PartialLinearizationsOperations() {
@@ -128,7 +129,8 @@ func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) 
 	return strings.Join(all, "; ")
 }
 
-// operations returns the calls whose answers reveal something about a lock.
+// operations returns the calls that the model must explain. It omits calls that failed, except
+// unlocks, which may have taken effect. A loss of all data becomes one call for each lock.
 func (r *Recorder) operations() (all []porcupine.Operation) {
 	for _, o := range r.ops {
 		switch {
@@ -152,8 +154,7 @@ func operation(o *op) porcupine.Operation {
 	}
 }
 
-// names returns the locks' names, each with the kind of one of its calls. For a read-write lock,
-// that is Write.
+// names returns the locks' names, with the kind of lock. For a read-write lock, the kind is Write.
 func (r *Recorder) names() map[string]backend.Kind {
 	all := make(map[string]backend.Kind)
 	for _, o := range r.ops {
@@ -167,19 +168,19 @@ func (r *Recorder) names() map[string]backend.Kind {
 	return all
 }
 
-// A belief is a time throughout which a user could rely on a lock.
+// A belief is an interval during which a user could rely on a lock.
 type belief struct {
 	name     string
 	side     backend.Kind
 	user     int
 	from, to time.Duration
-	granted  time.Duration // the earliest time at which the store may have granted the hold
+	granted  time.Duration // earliest time at which the store may have granted the hold
 	permits  int
-	most     int // the limit when these permits were acquired
+	most     int // limit when the permits were acquired
 }
 
-// overlaps returns an error if two users could rely on a lock at once. Only readers may do so. For
-// a semaphore, it returns an error if users could rely on more permits than there are.
+// overlaps returns an error if two users could rely on a lock at once, unless both are readers. For
+// a semaphore, it returns an error if users could rely on more permits than the limit.
 func (r *Recorder) overlaps() error {
 	byName := make(map[string][]belief)
 	for _, b := range r.beliefs() {
@@ -211,12 +212,12 @@ func (r *Recorder) overlaps() error {
 	return nil
 }
 
-// crowding returns an error if users relied on more permits at once than the largest limit of any
-// of them.
+// crowding returns an error if users relied on more permits at once than the largest of their
+// limits.
 func crowding(name string, all []belief) error {
 	slices.SortFunc(all, func(a, b belief) int { return cmp.Compare(a.from, b.from) })
 	var inside []belief
-	for _, a := range all { // the number of permits is largest when a user arrives
+	for _, a := range all { // the number of permits in use peaks when a user acquires some
 		inside = append(slices.DeleteFunc(inside, func(b belief) bool { return b.to <= a.from }), a)
 		out, most := 0, 0
 		for _, b := range inside {
@@ -235,8 +236,8 @@ func crowding(name string, all []belief) error {
 	return nil
 }
 
-// beliefs returns the times at which users could rely on locks. A belief ends where the lock was
-// forced.
+// beliefs returns the intervals during which users could rely on locks. Each extends from the first
+// to the last successful check of a hold. It ends early if the lock was forced meanwhile.
 func (r *Recorder) beliefs() (all []belief) {
 	type place struct {
 		name  string
@@ -264,7 +265,7 @@ func (r *Recorder) beliefs() (all []belief) {
 			delete(now, where(o))
 		}
 	}
-	// in the order of their beginnings; the calls of one user don't overlap
+	// r.ops is sorted by start time, and the calls of one user don't overlap
 	for _, o := range r.ops {
 		switch {
 		case o.kind == check && o.result == yes:
@@ -293,8 +294,8 @@ func (r *Recorder) beliefs() (all []belief) {
 	return all
 }
 
-// cut ends a belief where the lock was forced, since its holder no longer holds the lock from then
-// on.
+// cut ends the belief early if the lock was forced, or the store lost its data, while the belief
+// lasted. From then on, the user no longer holds the lock.
 func (b *belief) cut(forces []*op) {
 	for _, o := range forces {
 		forced := o.kind == wipe ||
@@ -306,7 +307,8 @@ func (b *belief) cut(forces []*op) {
 	}
 }
 
-// misnumbered returns an error if a hold's token isn't the one that the store gave it.
+// misnumbered returns an error if a user got a fencing token other than the one that the store
+// issued.
 func (r *Recorder) misnumbered(e *evidence) error {
 	for _, o := range r.ops {
 		switch {
@@ -351,8 +353,9 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// behind reports whether another call of the client was asking for permits at that time, and had
-// begun earlier, or at about the same time.
+// behind reports whether o may have waited behind another call. That call must be by the same
+// client, must have begun before o or at about the same time, and must still wait for permits at
+// the given time.
 func (r *Recorder) behind(o *op, at time.Duration) bool {
 	return slices.ContainsFunc(r.ops, func(x *op) bool {
 		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client &&
@@ -360,16 +363,16 @@ func (r *Recorder) behind(o *op, at time.Duration) bool {
 	})
 }
 
-// A gap is a time in which a lock is certainly free. Some permits of a semaphore may be taken in a
-// gap.
+// A gap is an interval in which a lock is certainly free. For a semaphore, some permits may be
+// taken.
 type gap struct {
 	name  string
 	taken int
 	span
 }
 
-// takenBeside returns how much may still have been taken when freed released its hold. For a Read
-// it is the number of other readers. For a Write it is 1 if its owner also reads. For permits it is
+// takenBeside returns how much may remain taken after the step that released a hold. For a Read, it
+// is the number of other readers. For a Write, it is 1 if its owner also reads. For permits, it is
 // the number of other permits.
 func (r *Recorder) takenBeside(freed *step) (n int) {
 	if !several(freed.side) && freed.side != backend.Write {
@@ -391,9 +394,9 @@ func (r *Recorder) takenBeside(freed *step) (n int) {
 	return n
 }
 
-// gaps returns the gaps that began with a release. Each ends with the next acquisition. If a step
-// before that shows a holder, an owner in line was granted the lock without a request, so there was
-// no gap.
+// gaps returns the gaps that begin with a release and end with the next acquisition. If a step
+// before the acquisition finds a holder, there was no gap: the store had granted the lock to an
+// owner in line without a request.
 func (r *Recorder) gaps() (all []gap) {
 	for _, s := range r.steps {
 		if s.result != freed {

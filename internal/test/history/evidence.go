@@ -8,20 +8,20 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A number collects all steps with one owner string: one outermost acquisition, as the store knows
-// it. A Read under a Write has its own number.
+// A number is one outermost acquisition as the store knows it, with all steps that have its owner
+// string. A Read under a Write has its own number.
 type number struct {
 	client  int             // -1: unknown
-	steps   []*step         // in the order of their beginnings
-	granted time.Duration   // the earliest time at which the store may have granted it
-	handed  []time.Duration // when it was handed over inside its client
-	until   time.Duration   // from then on the store doesn't hold it, even without a release
+	steps   []*step         // sorted by start time
+	granted time.Duration   // earliest time at which the store may have granted the lock
+	handed  []time.Duration // when users of its client handed it over
+	until   time.Duration   // latest time at which the store may hold it, even if not released
 	ghosts  []span
-	shaken  bool // the store may have it, or not have it, contrary to what calls were told
+	shaken  bool // whether the store's state may differ from what calls returned
 }
 
-// A span is an interval of time. As a ghost, it is a time in which the store may hold a number
-// although no call says so. For example, a request to acquire it has no answer, or a late one.
+// A span is an interval of time. A span in ghosts is a time in which the store may hold a number
+// although no call's answer shows it, for example because a reply was lost or came late.
 type span struct{ from, to time.Duration }
 
 // A numberKey identifies a number.
@@ -32,16 +32,16 @@ type numberKey struct {
 
 func (s *step) key() numberKey { return numberKey{s.name, s.owner, s.side == backend.Read} }
 
-// evidence holds the conclusions about calls that follow from the steps.
+// evidence holds what the recorded steps reveal about the calls.
 type evidence struct {
 	rules    Rules
 	numbers  map[numberKey]*number
 	attempts map[*op][]*step // the acquiring steps of each acquiring call
-	granting map[*step]bool  // the attempts that acquired the holds of calls
+	granting map[*step]bool  // attempts that acquired the holds that calls returned
 	notes    []*note
 }
 
-// attribute finds out which call each step was made for, and which steps acquired the holds.
+// attribute determines which call each step was made for, and which step acquired each hold.
 func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 	e := &evidence{
 		rules:    rules,
@@ -53,7 +53,7 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 		e.sort(s)
 	}
 	for key, n := range e.numbers {
-		if n.client < 0 { // a Read that readers got by sharing a Write
+		if n.client < 0 { // a Read that began by sharing a Write
 			key.reads = !key.reads
 			if beside := e.numbers[key]; beside != nil {
 				n.client = beside.client
@@ -87,7 +87,7 @@ func attribute(ops []*op, steps []*step, rules Rules) *evidence {
 	return e
 }
 
-// weigh records, for each call, what the steps reveal about it.
+// weigh derives what the steps reveal about each call, and records it in the call.
 func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	e := attribute(ops, steps, rules)
 	e.follow(ops)
@@ -112,7 +112,7 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 		case o.kind == unlock:
 			o.murky = o.murky || !rules.Calm
 		case o.kind == forceUnlock && o.result == failed:
-			// it may be carried out at any time; at the end of the history it forbids nothing
+			// it may take effect at any time; if that is after the history, it explains nothing
 			o.ret = forever
 		case o.kind == wipe:
 			o.forgets = !rules.Lasting
@@ -123,7 +123,7 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 	return e
 }
 
-// sort adds a step to its number, and to its call.
+// sort adds a step to the steps of its number, and to the attempts of its call.
 func (e *evidence) sort(s *step) {
 	if s.kind == forceStep {
 		return
@@ -140,7 +140,8 @@ func (e *evidence) sort(s *step) {
 	}
 }
 
-// give finds, by the token, the steps that acquired a hold that a user was given.
+// give finds the steps for a call of [Party.Given], whose hold other code acquired. It finds them
+// by the fencing token.
 func (e *evidence) give(o *op) {
 	if !o.given {
 		return
@@ -161,7 +162,7 @@ func (e *evidence) give(o *op) {
 	}
 }
 
-// granter returns the attempt that acquired the hold of an acquiring call, or nil.
+// granter returns the attempt that acquired the hold of call o, or nil if there is none.
 func (e *evidence) granter(o *op) (last *step) {
 	if o.kind != acquire || o.result != yes {
 		return nil
@@ -178,25 +179,26 @@ func (e *evidence) granter(o *op) (last *step) {
 	return last
 }
 
-// lost reports whether a grant had ended by that time: its owner stood in line after it.
+// lost reports whether a grant had ended by the given time. It had if its owner stood in line after
+// it.
 func (n *number) lost(grant *step, by time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.queues() && grant.ret < s.call && s.ret < by
 	})
 }
 
-// stoodAgain reports whether an owner stood in line again after it had been granted the lock. Its
-// client may have asked to keep the place before it heard of the grant. Then it may be granted the
-// lock again without hearing of it.
+// stoodAgain reports whether an owner stood in line again after the store had granted it the lock.
+// This happens if the client asks to keep the place before it learns of the grant. The store may
+// then grant the owner the lock again without its client's knowledge.
 func (n *number) stoodAgain() bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.gets() && n.lost(s, forever)
 	})
 }
 
-// tookBack reports whether a call's client gave back a grant while it had another hold to share or
-// to hand over. Then the call may have that other hold. Either it didn't get the answer with the
-// grant, or it was handed the other hold while its attempt was under way.
+// tookBack reports whether the client of call o released the hold that the attempt acquired, while
+// it had another hold to share or to hand over. The call may then have that other hold. Either it
+// didn't get the reply to the attempt, or it was handed the other hold during the attempt.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
 	i := slices.IndexFunc(own.steps, func(s *step) bool {
@@ -214,11 +216,12 @@ func (e *evidence) tookBack(o *op, by *step) bool {
 	return false
 }
 
-// mayHave reports whether a call can have the hold that a step acquired.
+// mayHave reports whether the hold that step s acquired may be the one that the call returned.
 func (o *op) mayHave(s *step) bool { return o.holder == "" || o.holder == s.owner }
 
-// lastAttempt returns the last attempt of a call that holds a Fair lock, or nil. Its number is that
-// of the call, since the client gives up each failed attempt together with its number.
+// lastAttempt returns the last attempt of a call that acquired a Fair lock, and nil for other
+// calls. The call's hold has the owner string of that attempt, because the client gives up the
+// owner string of each failed attempt.
 func (e *evidence) lastAttempt(o *op) (last *step) {
 	if o.kind != acquire || o.result != yes || o.side != backend.Fair {
 		return nil
@@ -231,16 +234,16 @@ func (e *evidence) lastAttempt(o *op) (last *step) {
 	return last
 }
 
-// follow finds out which numbers were handed over inside a client, without a step. Such a number
-// has a holder from one user's unlock until the store's next step about it, but it isn't known
-// which user that is.
+// follow determines which numbers users of a client handed over to each other, which needs no step.
+// Such a number has a holder from one user's unlock until the store's next step for it, but it
+// isn't known which user that is.
 func (e *evidence) follow(ops []*op) {
 	type place struct {
 		name  string
 		reads bool
 		who   int
 	}
-	// the last number of each user and of each client
+	// the last number of each user, and of each client
 	users, clients := make(map[place]*number), make(map[place]*number)
 	passing := e.passing(ops)
 	for _, o := range slices.SortedFunc(slices.Values(ops), func(a, b *op) int {
@@ -259,7 +262,7 @@ func (e *evidence) follow(ops []*op) {
 			o.number = clients[client]
 			users[user] = o.number
 		case o.kind == unlock && o.result == yes && several(o.side):
-			// without a release, a shared hold stays, and permits are handed over
+			// without a release, a shared hold remains, and permits are handed over
 			o.murky = !e.releases(o)
 		case o.kind == unlock && o.result == yes:
 			switch n := users[user]; {
@@ -268,14 +271,15 @@ func (e *evidence) follow(ops []*op) {
 				n.handed = append(n.handed, o.call)
 				o.murky = true
 			case n.stoodAgain():
-				o.murky = true // it may hold the lock again after that was forced
+				// the owner may have been granted the lock again after a forced unlock
+				o.murky = true
 			}
 		}
 	}
 }
 
-// passing returns the attempts that were granted to calls that gave the hold back, or handed it
-// over, before they returned. They are in the order of their answers.
+// passing returns the attempts that acquired a hold which their call released or handed over before
+// it returned. They are sorted by the time of their replies.
 func (e *evidence) passing(ops []*op) (all []*step) {
 	for _, o := range ops {
 		for _, s := range e.attempts[o] {
@@ -288,21 +292,21 @@ func (e *evidence) passing(ops []*op) (all []*step) {
 	return all
 }
 
-// passes reports whether the step was granted, and its call may have given the hold back before it
+// passes reports whether the step acquired a hold that its call may have given back before it
 // returned.
 func (s *step) passes() bool { return s.result == granted && s.op != nil && s.op.rounds }
 
-// releasedIn reports whether a call sent a release of the number. If the number was handed to
-// another user, a release of that user doesn't count.
+// releasedIn reports whether call o sent a release of the number. It ignores releases by another
+// user, which may have been handed the number.
 func (n *number) releasedIn(o *op) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
-		// a step at the end of Do belongs to the op of its beginning
+		// a release at the end of Do has the op that began Do, not o
 		others := s.op != nil && s.op.user != o.user
 		return s.kind == releaseStep && !others && o.call < s.call && s.call < o.ret
 	})
 }
 
-// releases reports whether a call sent a release of any number of its lock.
+// releases reports whether call o sent a release of any number of its lock.
 func (e *evidence) releases(o *op) bool {
 	for key, n := range e.numbers {
 		if key.name == o.name && slices.ContainsFunc(n.steps, func(s *step) bool {
@@ -315,8 +319,8 @@ func (e *evidence) releases(o *op) bool {
 	return false
 }
 
-// struckBefore returns a function that reports whether a call may have ended the number by force
-// before o returned. The call o was handed the number.
+// struckBefore returns a function that reports whether a given call may have ended the number by
+// force before o returned. Call o was handed the number.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
 		return func(*op) bool { return false }
@@ -328,8 +332,8 @@ func (n *number) struckBefore(o *op) func(*op) bool {
 	}
 }
 
-// seen returns the beginning of the last step that ran between two times and found the number in
-// the store. It returns -1 if there is none.
+// seen returns the start of the last step between two times that found the number in the store. It
+// returns -1 if there is none.
 func (n *number) seen(from, to time.Duration) time.Duration {
 	last := time.Duration(-1)
 	for _, s := range n.steps {
@@ -340,18 +344,18 @@ func (n *number) seen(from, to time.Duration) time.Duration {
 	return last
 }
 
-// driftShare is the inverse of the part of a lease that a client doesn't use, since clocks don't
-// run alike.
+// driftShare is the inverse of the fraction of a lease that a client leaves unused, because clocks
+// may run at different speeds.
 const driftShare = 100
 
-// acquisition records what an acquiring call's attempts reveal about it.
+// acquisition records what the attempts of an acquiring call reveal about it.
 func (e *evidence) acquisition(o *op) {
 	o.until, o.granted = forever, o.call
-	sent := o.call // the earliest time at which the lease may begin
+	sent := o.call // earliest time at which the lease may begin
 	if o.number != nil {
 		o.until, o.granted, o.shaken = o.number.until, o.number.granted, o.number.shaken
 		if o.granter == nil {
-			sent = min(sent, o.granted) // the lease of a hold that is handed over began then
+			sent = min(sent, o.granted) // a hold that was handed over keeps its lease
 		}
 	}
 	if o.granter != nil && e.rules.Calm {
@@ -359,10 +363,10 @@ func (e *evidence) acquisition(o *op) {
 	}
 	lease := o.lease
 	if o.lined && !e.rules.Calm {
-		// if the client didn't hear of its grant, the grant may have ended so early
+		// if the client didn't learn of the grant, it may have ended as early as this
 		lease = min(lease, leastGrant)
 	}
-	// 2 ms are for the fractions of a millisecond that are dropped, by the client and here.
+	// Subtract 2 ms for the fractions of a millisecond that the client and this package drop.
 	o.end = sent + lease - lease/driftShare - 2*time.Millisecond
 	if e.rules.Calm {
 		o.prolongs = o.end
@@ -372,9 +376,9 @@ func (e *evidence) acquisition(o *op) {
 	}
 }
 
-// usurped records that a hold may have ended early. An earlier grant to another user of the same
-// client may be answered after this one. The other hold was ended by force. But because its answer
-// comes last, the client takes it for the newer hold.
+// usurped records that the hold of call o may have ended early, because its client took an older
+// hold for a newer one. This happens if another user of the client was granted the lock earlier,
+// lost it by force, and got its reply after o did.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
 		if several(o.side) && several(late.side) {
@@ -388,7 +392,7 @@ func (e *evidence) usurped(o *op, ops []*op) {
 	}
 }
 
-// lastAnswer returns the time of the last answer to an attempt of the call before a given time.
+// lastAnswer returns the time of the last reply to an attempt of call o before the given time.
 func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 	for _, s := range e.attempts[o] {
 		if s.ret != 0 && s.ret < before {
@@ -398,9 +402,9 @@ func (e *evidence) lastAnswer(o *op, before time.Duration) (at time.Duration) {
 	return at
 }
 
-// join records what a call holds if it acquired nothing itself. A Read then shares a hold of its
-// client, for reading or for writing. For permits, the call was handed a hold. If the client has
-// several holds, it isn't known which one it is.
+// join records what a call holds if it acquired nothing itself. A Read shares its client's hold for
+// reading or for writing. For permits, the call was handed a hold. If the client has several holds,
+// it isn't known which one the call got.
 func (e *evidence) join(o *op, ops []*op) {
 	o.granted = o.call
 	if o.result != yes {
@@ -416,13 +420,13 @@ func (e *evidence) join(o *op, ops []*op) {
 		o.shaken = o.shaken || n.shaken
 		o.doomed = o.doomed || slices.ContainsFunc(ops, n.struckBefore(o))
 	}
-	o.end = o.call // the hold may have been about to end
+	o.end = o.call // the hold may have been about to expire
 	if e.rules.Renewed && !o.fixed {
 		o.end, o.prolongs = forever, forever
 	}
 }
 
-// haunted reports whether the store may have held the lock during a call because of a hold that no
+// haunted reports whether the store may have held the lock during call o because of a hold that no
 // user knows of.
 func (e *evidence) haunted(o *op) bool {
 	for key, n := range e.numbers {
@@ -433,18 +437,19 @@ func (e *evidence) haunted(o *op) bool {
 	return false
 }
 
-// haunts reports whether the store may have held the number during a call, although no call says
-// so.
+// haunts reports whether the store may have held the number during call o, although no call's
+// answer shows it.
 func (n *number) haunts(o *op) bool {
 	return slices.ContainsFunc(n.ghosts, func(g span) bool {
 		return g.from <= o.ret && o.call <= g.to
 	})
 }
 
-// meets reports whether a call may find the hold of that number. Readers don't meet readers. A call
-// that asks, or uses force, concerns one side. The reading side includes a Write of the client that
-// was handed over, since readers may share it. Their calls may not have returned yet. The store
-// knows the hold as a Write.
+// meets reports whether a call may find the hold of a number. Readers don't exclude each other, so
+// a call that acquires a Read doesn't meet Reads. Other calls, except those that acquire a Write,
+// meet only the side that they query or force. The reading side includes a Write of the same client
+// that was handed over. Readers may share it, which the store doesn't know, and their calls may not
+// have returned yet.
 func (o *op) meets(key numberKey, n *number) bool {
 	switch {
 	case !o.shares():
@@ -458,7 +463,7 @@ func (o *op) meets(key numberKey, n *number) bool {
 	}
 }
 
-// resolve finds out when the store may have held a number.
+// resolve determines when the store may have held a number.
 func (e *evidence) resolve(key numberKey, n *number) {
 	if i := slices.IndexFunc(n.steps, func(s *step) bool {
 		return s.acquires() || s.queues()
@@ -475,10 +480,10 @@ func (e *evidence) resolve(key numberKey, n *number) {
 	for _, s := range n.steps {
 		lines := s.queues() || s.kind == placesStep && s.result != skipped
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
-			// Such a hold is a ghost for other calls, even if its request was answered. A Read may
-			// be shared, permits are counted apart, and an owner in line may be granted the lock
-			// without a request. An answered request of these kinds doesn't make the number shaken
-			// by itself, since its repetition adds no hold.
+			// Record a ghost even if the request was answered. A Read may be shared, permits are
+			// counted separately, and an owner in line may be granted the lock without a request.
+			// An answered request of these kinds doesn't make the number shaken by itself, since
+			// repeating it adds no hold.
 			n.shaken = n.shaken || s.open() && !lines ||
 				!several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
 			gone := forever
@@ -493,7 +498,7 @@ func (e *evidence) resolve(key numberKey, n *number) {
 	}
 }
 
-// over returns when the store no longer holds a number, as far as its own steps show.
+// over returns the latest time at which the store may hold a number, as far as its own steps show.
 func (e *evidence) over(n *number) (until time.Duration) {
 	for _, s := range n.steps {
 		switch {
@@ -508,9 +513,9 @@ func (e *evidence) over(n *number) (until time.Duration) {
 	return until
 }
 
-// releasedBefore reports whether the last release of the number had begun before that time. For a
-// kind with one holder, a release without an answer may have been that of a re-entry, so it doesn't
-// count.
+// releasedBefore reports whether the last release of the number had begun before the given time.
+// For kinds with one holder, it ignores a release without an answer, which may have been that of a
+// re-entry.
 func (n *number) releasedBefore(at time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		last := several(s.side) || s.result == freed || s.result == refused
@@ -518,14 +523,14 @@ func (n *number) releasedBefore(at time.Duration) bool {
 	})
 }
 
-// grantedBefore reports whether the number had been acquired before that time.
+// grantedBefore reports whether the number had been acquired before the given time.
 func (n *number) grantedBefore(at time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.kind == acquireStep && s.ret < at && s.ret != 0 && s.result == granted
 	})
 }
 
-// acquires reports whether a step acquired the lock, or may yet do so.
+// acquires reports whether a step acquired the lock, or may still do so.
 func (s *step) acquires() bool { return s.kind == acquireStep && (s.open() || s.result == granted) }
 
 // gets reports whether a step shows that its owner holds the lock.
@@ -534,11 +539,11 @@ func (s *step) gets() bool {
 		(s.kind == acquireStep || s.kind == placesStep || s.kind == grantStep)
 }
 
-// open reports whether a step may yet be carried out.
+// open reports whether a step may still take effect.
 func (s *step) open() bool { return s.ret == 0 || s.result == unknown }
 
-// goneAfter returns the latest time at which the store may still have the number because of a
-// request before that time.
+// goneAfter returns the latest time at which the store may still hold the number because of a
+// request before the given time.
 func (n *number) goneAfter(at time.Duration) time.Duration {
 	for _, r := range n.steps {
 		released := r.kind == releaseStep && (r.result == freed || r.result == refused)

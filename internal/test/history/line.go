@@ -9,37 +9,37 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Bounds of the time for which a store grants a Fair lock to the first in line. It should be about
-// a second, but the store may choose.
+// Bounds on how long a store grants a Fair lock to the first owner in line. It should be about a
+// second, but the store may choose.
 const (
 	leastGrant   = 900 * time.Millisecond
 	longestGrant = 5 * time.Second
 )
 
-// A stand is a time in which an owner stands in line for a Fair lock, and can't hold the lock.
+// A stand is an interval in which an owner is in line for a Fair lock, and so can't hold it.
 type stand struct {
 	*number
-	from time.Duration // when it arrived: later owners are behind it
-	in   span          // the time in which it is certainly in line
+	from time.Duration // when the owner arrived, ahead of all later owners
+	in   span          // when the owner is certainly in line
 }
 
-// queues reports whether a step shows that its owner stands in line.
+// queues reports whether a step shows that its owner is in line.
 func (s *step) queues() bool {
 	looks := s.kind == acquireStep && s.place > 0 || s.kind == placesStep
 	return s.side == backend.Fair && looks && s.result == refused && s.ret != 0
 }
 
-// stands returns when the owner of a number was in line. A step for which queues returns true shows
-// that the owner is in line. The store then keeps it there until its place ends. An owner that is
-// granted the lock and doesn't hear of it may leave when that grant ends. If KeepPlaces restores a
-// lost place, the owner comes back ahead of all others. If the owner asks for the lock again, it
-// may be the last.
+// stands returns the intervals in which the owner of a number was certainly in line. A step for
+// which queues returns true shows that the owner is in line, and keeps it there until its place
+// expires. An owner that is granted the lock without learning of it may leave the line when that
+// grant ends. If KeepPlaces restores a lost place, the owner comes back ahead of all others. If the
+// owner asks for the lock again, it may be the last in line.
 func (e *evidence) stands(n *number) (all []*stand) {
 	var last *stand
 	for _, s := range n.steps {
 		switch {
 		case s.result == skipped, s.kind == placesStep && (s.ret == 0 || s.result == unknown):
-			continue // the step changes nothing, or only the place
+			continue // the step changes nothing, or at most extends the place
 		case !s.queues():
 			if last != nil {
 				last.in.to = min(last.in.to, s.call)
@@ -65,8 +65,8 @@ func (e *evidence) stands(n *number) (all []*stand) {
 }
 
 // kept returns the time until which a step certainly keeps its owner in line, if no later step of
-// the owner changes that. An owner that doesn't hear of its grant may leave the line when the grant
-// ends. If nothing fails, an owner hears of it.
+// the owner changes that. If something may fail, the owner may not learn that it was granted the
+// lock, and leave the line when the grant ends.
 func (e *evidence) kept(s *step) time.Duration {
 	if e.rules.Calm {
 		return s.call + s.place
@@ -74,8 +74,8 @@ func (e *evidence) kept(s *step) time.Duration {
 	return s.call + min(s.place, leastGrant)
 }
 
-// waited returns when a call was last known to stand in line, and whether it was in line all the
-// time.
+// waited returns the last time at which call o was known to be in line, and whether it was in line
+// all the time until then.
 func (e *evidence) waited(o *op) (last time.Duration, always bool) {
 	end := forever
 	for _, s := range o.number.steps {
@@ -90,7 +90,8 @@ func (e *evidence) waited(o *op) (last time.Duration, always bool) {
 	return last, true
 }
 
-// outOfTurn returns an error if a user got a Fair lock while an earlier user was still in line.
+// outOfTurn returns an error if a user acquired a Fair lock while an earlier user was still in
+// line.
 func (r *Recorder) outOfTurn(e *evidence) error {
 	lines := make(map[string][]*stand)
 	for key, n := range e.numbers {
@@ -119,7 +120,7 @@ func (r *Recorder) outOfTurn(e *evidence) error {
 				break
 			}
 			if waits := s.steps[0].op; waits == nil || waits.ret < o.ret {
-				continue // it no longer waits
+				continue // the owner no longer waits
 			}
 			if always && s.number != o.number && s.from < o.call && o.ret < s.in.to &&
 				!r.disturbed(s, o) {
@@ -132,8 +133,8 @@ func (r *Recorder) outOfTurn(e *evidence) error {
 	return nil
 }
 
-// disturbed reports whether the lock was forced while an owner stood in line, or the store lost the
-// line.
+// disturbed reports whether the lock was forced, or the store lost the line, between the beginning
+// of s and the end of by.
 func (r *Recorder) disturbed(s *stand, by *op) bool {
 	return slices.ContainsFunc(r.ops, func(o *op) bool {
 		switch {

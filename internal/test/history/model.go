@@ -10,10 +10,10 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A lock is the state of a lock between two calls.
+// A lock is the state of a lock in the model, between two calls.
 type lock interface {
-	// next reports whether the lock could answer the call in this way, and returns its state after
-	// the call.
+	// next reports whether the lock could give the recorded answer to the call, and returns its
+	// state after the call.
 	next(o *op) (bool, lock)
 	String() string
 }
@@ -30,18 +30,18 @@ func untouched(o *op) lock {
 	}
 }
 
-// A hold is the state of a hold. The zero hold means that there is none.
+// A hold is the state of one user's hold. The zero value means that there is none.
 type hold struct {
 	count int32
-	// the count from which on it is renewed, if it wasn't renewed from the beginning
+	// renewed is the count at which renewal began, if the first acquisition had a fixed lease.
 	renewed int32
-	end     time.Duration // until then it can't end by itself
-	until   time.Duration // then it has ended at the latest
-	fixed   time.Duration // end gets this value when the count falls below renewed
-	// whether its holder knows that it has ended, although the store may still have it
+	end     time.Duration // earliest time at which the hold may expire
+	until   time.Duration // latest time at which it ends in the store
+	fixed   time.Duration // value of end once the count falls below renewed
+	// over reports whether the holder knows that the hold has ended. The store may still have it.
 	over   bool
 	shaken bool
-	lent   bool // a Read that the store may know as a Write
+	lent   bool // whether the store may know this Read as a Write
 }
 
 // begun returns the hold that a call acquired.
@@ -49,13 +49,13 @@ func begun(o *op) hold {
 	return hold{count: 1, end: o.end, until: o.until, shaken: o.shaken, lent: o.lent}
 }
 
-// mayHaveEnded reports whether the hold may have ended by itself when o ends.
+// mayHaveEnded reports whether the hold may have expired by the end of call o.
 func (h *hold) mayHaveEnded(o *op) bool { return h.over || o.ret >= h.end }
 
-// held reports whether a call may find the lock held by this hold.
+// held reports whether call o may find that this hold exists.
 func (h *hold) held(o *op) bool { return h.count > 0 && o.call <= h.until }
 
-// free reports whether a call may find that this hold doesn't exist.
+// free reports whether call o may find that this hold doesn't exist.
 func (h *hold) free(o *op) bool { return h.count == 0 || h.mayHaveEnded(o) }
 
 // valid reports whether the hold exists, and its holder doesn't know that it has ended.
@@ -80,8 +80,8 @@ func (h *hold) leave() {
 	}
 }
 
-// strike ends the hold by force, and returns the time until which its holder may keep relying on
-// it.
+// strike ends the hold by force. It returns the time until which the holder may keep relying on the
+// hold, or before if there was no hold.
 func (h *hold) strike(before time.Duration) time.Duration {
 	until := before
 	if h.count > 0 && !h.over {
@@ -94,8 +94,9 @@ func (h *hold) strike(before time.Duration) time.Duration {
 	return until
 }
 
-// unlocks reports whether an unlock of this hold could have this answer, and carries it out.
-// deluded reports whether the hold may have been ended by force without its holder's knowledge.
+// unlocks reports whether an unlock of this hold could have the recorded answer, and updates the
+// hold. deluded reports whether the hold may have been ended by force without its holder's
+// knowledge.
 func (h *hold) unlocks(o *op, deluded bool) bool {
 	if o.held == 0 {
 		return o.result == notHeld
@@ -119,12 +120,12 @@ func (h *hold) unlocks(o *op, deluded bool) bool {
 	}
 }
 
-// ended reports whether the holder has learned by an unlock that the hold has ended.
+// ended reports whether unlock o told the holder that the hold has ended.
 func (h *hold) ended(o *op) bool {
 	return o.held > 0 && (o.result == lost || o.result == failed && h.count <= 1)
 }
 
-// answers reports whether the holder may get this answer about this hold.
+// answers reports whether a query by the holder about this hold could have the recorded answer.
 func (h *hold) answers(o *op, deluded bool) bool {
 	switch {
 	case o.result == yes && deluded:
@@ -148,11 +149,11 @@ func (h *hold) String() string {
 	return text
 }
 
-// struck holds, for each user, the time until which it may keep relying on a hold that another user
+// struck holds, for each user, the time until which the user may keep relying on a hold that was
 // ended by force.
 type struck [maxUsers + 1]time.Duration
 
-// maxUsers is the largest number of users. States are compared as a whole, so the number is fixed.
+// maxUsers is the maximum number of users. It is a constant because states must be comparable.
 const maxUsers = 16
 
 // deluded reports whether the user may still rely on a hold that was ended by force.
@@ -179,13 +180,13 @@ func (s *struck) String() (text string) {
 
 // A state is the state of a lock with one holder at a time.
 type state struct {
-	holder int // the user that holds it, counted from 1; 0: none
+	holder int // the user that holds the lock, counted from 1; 0 if none
 	hold
 	token  uint64 // the last fencing token
 	struck struck
 }
 
-// his returns the hold if it belongs to the user of the call, and a zero hold otherwise.
+// his returns the hold if the user of call o has it, and a new hold otherwise.
 func (s *state) his(o *op) *hold {
 	if s.holder == o.user+1 {
 		return &s.hold
@@ -193,7 +194,7 @@ func (s *state) his(o *op) *hold {
 	return new(hold)
 }
 
-// ends marks the hold as ended for the user, which has learned of the end.
+// ends records that the user of call o has learned that its hold ended.
 func (s *state) ends(o *op) {
 	if s.holder == o.user+1 {
 		s.over = true
@@ -242,9 +243,10 @@ func (s state) next(o *op) (bool, lock) {
 func (s *state) acquires(o *op) bool {
 	switch {
 	case o.result == conflict:
-		return false // no name is used for locks of several kinds
+		return false // the workload uses each name for one kind of lock
 	case o.result == no:
-		// A client knows its own holds without a request, even a hold that was ended by force.
+		// A client never reports one of its own holds as held by another, even if that hold was
+		// ended by force.
 		others := s.holder != o.user+1 || s.over
 		return s.held(o) && others || o.ghost || s.struck.othersDeluded(o)
 	case o.result == lost:
@@ -255,8 +257,8 @@ func (s *state) acquires(o *op) bool {
 		s.reenter(o)
 		return o.granter == nil || o.side != backend.Fenced || o.granter.token == s.token
 	case o.reentry == again:
-		// The store has lost the hold. The call can't know that while another request has no
-		// answer.
+		// The store has lost the hold. The answer is possible only if the user doesn't know that,
+		// and a request of the hold wasn't answered.
 		return s.struck.deluded(o) && o.shaken
 	case o.side == backend.Fenced && o.granter == nil:
 		return false // each acquisition has its own token, so no hold is handed over
@@ -317,10 +319,10 @@ func (s state) String() string {
 
 var seed = maphash.MakeSeed()
 
-// model is the model of a lock, for porcupine.
+// model describes a lock to package porcupine.
 var model = porcupine.Model{
 	Partition: byName,
-	Init:      func() any { return nil }, // the first call shows which lock it is
+	Init:      func() any { return nil }, // the first call determines the kind of lock
 	Step: func(before, input, _ any) (bool, any) {
 		o := input.(*op)
 		l, ok := before.(lock)

@@ -8,16 +8,16 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A note is left by an attempt to write that had to wait. Readers that come after its owner wait as
-// long as the note exists.
+// A note is the store's record of a writer that waits. Readers that arrive after the writer must
+// wait while the note exists.
 type note struct {
 	name, owner string
-	since       time.Duration // the latest time at which its owner began to wait
-	may, must   span          // the times in which it may exist, and in which it must
+	since       time.Duration // latest time at which the writer began to wait
+	may, must   span          // when the note may exist, and when it must exist
 }
 
-// notes returns the notes that the steps left. If an owner leaves its note anew, that counts as
-// another note. A step without an answer doesn't count, since it may have acquired the Write.
+// notes returns the notes that the steps left. If a writer renews its note, that counts as another
+// note. A step without an answer doesn't count, since it may have acquired the Write.
 func notes(numbers map[numberKey]*number) (all []*note) {
 	for key, n := range numbers {
 		for _, s := range n.steps {
@@ -36,7 +36,7 @@ func notes(numbers map[numberKey]*number) (all []*note) {
 	return all
 }
 
-// endsWith ends a note when its owner's later steps end it.
+// endsWith ends a note, which step by left, where later steps of its owner end it.
 func (left *note) endsWith(n *number, by *step) {
 	for _, s := range n.steps {
 		ends := s.kind == releaseStep ||
@@ -53,8 +53,8 @@ func (left *note) endsWith(n *number, by *step) {
 	}
 }
 
-// barred reports whether a note may have kept a call from reading. A call that waited to write
-// behind a reader, and made no attempt itself, may also have been kept out by it.
+// barred reports whether a note may have kept call o from acquiring the lock. A note affects
+// readers, and a writer that waited behind such a reader and made no attempt itself.
 func (e *evidence) barred(o *op) bool {
 	if o.side != backend.Read && (o.side != backend.Write || e.asked(o)) {
 		return false
@@ -64,7 +64,7 @@ func (e *evidence) barred(o *op) bool {
 	})
 }
 
-// asked reports whether a call made an attempt itself.
+// asked reports whether call o made an attempt itself.
 func (e *evidence) asked(o *op) bool {
 	for _, n := range e.numbers {
 		if slices.ContainsFunc(n.steps, func(s *step) bool {
@@ -76,12 +76,12 @@ func (e *evidence) asked(o *op) bool {
 	return false
 }
 
-// leastBlink is the precision of the times that a store is given, and of the store's own times, if
-// it counts in milliseconds.
+// leastBlink is the precision of a store's times, and of the times that it is given, if they are in
+// milliseconds.
 const leastBlink = 5 * time.Millisecond
 
-// overtaken returns an error if a user began to read ahead of a writer that waited before the user
-// came.
+// overtaken returns an error if a reader got ahead of a writer that had begun to wait before the
+// reader arrived.
 func (r *Recorder) overtaken(e *evidence) error {
 	blink := max(leastBlink, e.rules.Blink)
 	for key, n := range e.numbers {
@@ -95,7 +95,7 @@ func (r *Recorder) overtaken(e *evidence) error {
 			}
 			if w := e.numbers[numberKey{key.name, key.owner, false}]; w != nil &&
 				slices.ContainsFunc(w.steps, (*step).acquires) {
-				continue // it reads under its own Write
+				continue // the owner reads under its own Write
 			}
 			came := s.call - s.waited
 			if s.op != nil {
@@ -114,7 +114,8 @@ func (r *Recorder) overtaken(e *evidence) error {
 	return nil
 }
 
-// wiped reports whether a note may have been lost before a step, by a loss of data or by force.
+// wiped reports whether a note may have been lost before a step, because the lock was forced or the
+// store lost its data.
 func (r *Recorder) wiped(left *note, by *step) bool {
 	return slices.ContainsFunc(r.ops, func(o *op) bool {
 		return (o.kind == wipe || o.kind == forceUnlock) && o.call < by.ret && left.may.from < o.ret

@@ -10,17 +10,17 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A Party is one user of one lock. A user makes its calls one after the other, for all locks.
+// A Party is one user of one lock. A user makes one call at a time, on any lock.
 type Party struct {
 	User   int           // from 0
 	Client int           // from 0
 	Lease  time.Duration // the client's lease for renewed holds
 	Kind   backend.Kind  // kind of the Locker
 	Locker *dlock.Locker
-	Beside *Party // the same user at the other side of a read-write lock; nil for other locks
+	Beside *Party // same user on the other side of a read-write lock; otherwise nil
 
-	// Shared reports whether other users share the Locker, without owners. If so, a call may wait
-	// for them even if the lock is free.
+	// Shared reports whether other users use the same Locker, without owners. A call may then wait
+	// for those users even if the lock is free.
 	Shared bool
 
 	Recorder *Recorder
@@ -28,7 +28,7 @@ type Party struct {
 	inside   context.Context // context of the innermost Do, or of the Hold
 }
 
-// Held returns how many holds the party has to give back.
+// Held returns how many holds the party has yet to give back.
 func (p *Party) Held() int { return p.held }
 
 func (p *Party) start(o op) *op {
@@ -48,7 +48,7 @@ func (p *Party) holds() bool { return p.held > 0 || p.Beside != nil && p.Beside.
 // Ask holds the options of an acquiring call.
 type Ask struct {
 	Try   bool          // TryLock instead of LockContext
-	Wait  time.Duration // 0: none for TryLock, unlimited for LockContext
+	Wait  time.Duration // 0 means none for TryLock, no limit for LockContext
 	Lease time.Duration // fixed lease; 0: the hold is renewed
 }
 
@@ -75,7 +75,7 @@ func (a Ask) op(name string, lease time.Duration) op {
 	return o
 }
 
-// Acquire tries to acquire the lock, and returns whether it did.
+// Acquire tries to acquire the lock, and reports whether it did.
 func (p *Party) Acquire(ctx context.Context, a Ask) bool {
 	name := "LockContext"
 	if a.Try {
@@ -109,7 +109,7 @@ func (p *Party) acquired(o *op, ok bool, err error) {
 	case errors.Is(err, dlock.ErrConflict):
 		res = conflict
 	default:
-		res = failed // ErrNotAcquired is one of these: another owner needn't hold the lock
+		res = failed // ErrNotAcquired too, since another owner needn't hold the lock
 	}
 	p.Recorder.ended(o, res, err)
 }
@@ -125,7 +125,7 @@ func (p *Party) unlocked(o *op, err error) {
 	p.Recorder.ended(o, released(err), err)
 }
 
-// released returns the result of a release with this error.
+// released returns the result of a release that returned err.
 func released(err error) result {
 	switch {
 	case err == nil:
@@ -181,8 +181,8 @@ func (p *Party) Release(ctx context.Context, h *dlock.Hold) {
 	p.unlocked(o, h.Release(tagged(ctx, o)))
 }
 
-// Given records a hold that other code acquired for the user, and releases after f. The context in
-// lasts as long as the hold can be relied on.
+// Given records that the user holds the lock during f. Other code acquired the hold, and releases
+// it after f. The context in ends when the hold can't be relied on any more.
 func (p *Party) Given(in context.Context, f func()) {
 	o := op{kind: acquire, text: "given", lease: p.Lease, given: true, asked: true}
 	o.token, _ = dlock.Token(in)
@@ -191,10 +191,10 @@ func (p *Party) Given(in context.Context, f func()) {
 	f()
 	last := p.start(op{kind: unlock, text: "end of what was given"})
 	p.held--
-	p.Recorder.ended(last, failed, nil) // the other code releases the hold after this
+	p.Recorder.ended(last, failed, nil) // unknown, since the other code releases the hold later
 }
 
-// Check reports whether the hold can be relied on, by the clock of its holder.
+// Check reports whether the hold is still valid by the clock of its holder, and records the answer.
 func (p *Party) Check(ctx context.Context) bool {
 	o := p.start(op{kind: check, text: "valid?"})
 	valid := false
@@ -211,14 +211,14 @@ func (p *Party) Check(ctx context.Context) bool {
 	return valid
 }
 
-// IsHeld calls the Locker's method, and records the answer.
+// IsHeld calls the Locker's IsHeld method, and records the answer.
 func (p *Party) IsHeld(ctx context.Context) {
 	o := p.start(op{kind: isHeld, text: "IsHeld"})
 	held, err := p.Locker.IsHeld(tagged(ctx, o))
 	p.answered(o, held, err)
 }
 
-// HoldCount calls the Locker's method, and records the answer.
+// HoldCount calls the Locker's HoldCount method, and records the answer.
 func (p *Party) HoldCount(ctx context.Context) {
 	o := p.start(op{kind: holdCount, text: "HoldCount"})
 	n, err := p.Locker.HoldCount(tagged(ctx, o))
@@ -226,14 +226,14 @@ func (p *Party) HoldCount(ctx context.Context) {
 	p.answered(o, n > 0, err)
 }
 
-// IsLocked calls the Locker's method, and records the answer.
+// IsLocked calls the Locker's IsLocked method, and records the answer.
 func (p *Party) IsLocked(ctx context.Context) {
 	o := p.start(op{kind: isLocked, text: "IsLocked"})
 	locked, err := p.Locker.IsLocked(tagged(ctx, o))
 	p.answered(o, locked, err)
 }
 
-// ForceUnlock frees the lock, whichever user holds it.
+// ForceUnlock frees the lock, whoever holds it, and records the answer.
 func (p *Party) ForceUnlock(ctx context.Context) {
 	o := p.start(op{kind: forceUnlock, text: "ForceUnlock"})
 	done, err := p.Locker.ForceUnlock(tagged(ctx, o))

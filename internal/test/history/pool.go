@@ -10,21 +10,21 @@ import (
 // loans is the maximum number of holds of a semaphore that a user may have at a time.
 const loans = 2
 
-// A pool is the state of a semaphore: the permits of each user. Permits may also be taken in the
-// store without a user's knowledge. They aren't in the pool. The steps show them, see [op].out.
+// A pool is the state of a semaphore: the permits of each user. It doesn't include permits that are
+// taken in the store without a user's knowledge. [op].out counts those.
 type pool struct {
 	has [maxUsers * loans]loan
-	// the time until which a user may keep relying on a hold that the store lost
+	// struck is the time until which a user may keep relying on a hold that the store lost.
 	struck [maxUsers * loans]time.Duration
 }
 
-// A loan is one hold of permits. The zero loan means that there is none.
+// A loan is one hold of permits. The zero value means that there is none.
 type loan struct {
 	hold
 	permits int
 }
 
-// place returns the index of the hold that a call concerns.
+// place returns the index in pool.has of the hold that the call concerns.
 func (o *op) place() int { return o.user*loans + o.loan }
 
 // next implements [lock].
@@ -54,7 +54,7 @@ func (p pool) next(o *op) (bool, lock) {
 		return ok, p
 	case available:
 		return p.leaves(o), p
-	default: // there is no other call
+	default: // semaphores have no other calls
 		return false, p
 	}
 }
@@ -68,11 +68,12 @@ func (p *pool) acquires(o *op) bool {
 	case o.result == tooMany:
 		return o.permits > o.least
 	case o.result != yes, o.granter == nil && !o.joined:
-		return false // it was neither granted nor handed permits, or can't have this answer
+		return false // the call got no permits, or can't have this answer
 	case o.doomed:
 		p.struck[o.place()] = o.until
 		p.has[o.place()] = loan{begun(o), o.permits}
-		p.has[o.place()].end = o.call // the hold may be the one that was ended by force, or another
+		// the call may have got a hold other than the one ended by force
+		p.has[o.place()].end = o.call
 		return true
 	}
 	ok := p.out(o)+o.permits <= o.most
@@ -81,7 +82,7 @@ func (p *pool) acquires(o *op) bool {
 	return ok
 }
 
-// leaves reports whether the reported number of permits may have been available.
+// leaves reports whether the number of permits that call o reported may have been available.
 func (p *pool) leaves(o *op) bool {
 	switch o.result {
 	case yes:
@@ -93,8 +94,7 @@ func (p *pool) leaves(o *op) bool {
 	}
 }
 
-// out returns how many permits are certainly taken. These belong to holds that can't have ended by
-// themselves.
+// out returns how many permits are certainly taken, because their holds can't have expired.
 func (p *pool) out(o *op) (n int) {
 	for i := range p.has {
 		if h := &p.has[i]; !h.free(o) {
@@ -104,7 +104,7 @@ func (p *pool) out(o *op) (n int) {
 	return n
 }
 
-// ends marks the hold as ended for the user, which has learned of the end.
+// ends records that the user of call o has learned that its hold ended.
 func (p *pool) ends(o *op) {
 	if his := &p.has[o.place()]; his.count > 0 {
 		his.over = true
@@ -131,7 +131,7 @@ func (p pool) String() string {
 // several reports whether several owners may hold a lock of this kind at a time.
 func several(k backend.Kind) bool { return k == backend.Read || k == backend.Permits }
 
-// limits records, for each call of a semaphore, bounds on the total number of permits.
+// limits records bounds on the total number of permits for each call of a semaphore.
 func limits(ops []*op) {
 	type told struct{ least, most int }
 	all := make(map[string]told)
@@ -150,8 +150,8 @@ func limits(ops []*op) {
 		case o.limit == 0:
 			o.least, o.most = all[o.name].least, all[o.name].most
 		case o.kind == acquire && o.granter == nil:
-			// It was handed permits that were within the limit of their own acquisition. Calls with
-			// a larger limit may have acquired more since then.
+			// The call was handed permits, whose acquisition obeyed its own limit. Calls with a
+			// larger limit may have acquired more permits since then.
 			o.most = all[o.name].most
 		}
 	}
@@ -179,5 +179,5 @@ func (e *evidence) numbersOut(ops []*op) {
 	}
 }
 
-// permits returns how many permits the steps of a number asked for.
+// permits returns the number of permits that the steps of a number ask for.
 func (n *number) permits() int { return n.steps[0].permits }

@@ -15,7 +15,7 @@ type kind uint8
 const (
 	acquire kind = iota // any acquiring call, including re-entries
 	unlock
-	check // whether the hold is still valid by its holder's clock
+	check // asks whether the hold is valid by its holder's clock
 	isHeld
 	holdCount
 	isLocked
@@ -28,8 +28,8 @@ const (
 type result uint8
 
 const (
-	yes      result = iota // acquired, unlocked, valid, held, locked, freed by force
-	no                     // held by another, ended, not held, not locked, was not locked
+	yes      result = iota // acquired, unlocked, valid, held, locked or freed by force
+	no                     // held by another, ended, not held or not locked
 	lost                   // ErrLost
 	notHeld                // ErrNotHeld
 	upgrade                // ErrUpgrade
@@ -39,19 +39,19 @@ const (
 	failed                 // any other error: the outcome is unknown
 )
 
-// A reentry records whether an acquisition was a re-entry.
+// A reentry says whether an acquisition was a re-entry.
 type reentry uint8
 
 const (
 	fresh   reentry = iota
-	perhaps         // it had no request of its own
+	perhaps         // the call sent no request
 	again
 )
 
-// forever stands for an end that never comes.
+// forever is the time of an event that never happens.
 const forever = time.Duration(1<<63 - 1)
 
-// An op is one call.
+// An op records one call.
 type op struct {
 	id     int
 	kind   kind
@@ -66,48 +66,49 @@ type op struct {
 	text   string
 	err    error
 
-	lease time.Duration // of an acquisition
+	lease time.Duration // lease of an acquisition
 	fixed bool          // the lease isn't renewed
-	held  int           // the user's number of holds of that side when it called, by its own count
+	held  int           // the user's number of holds of this side before the call
 	reads int           // the user's number of Reads
-	asked bool          // the token of the hold is known; a token of 0: it has none
+	asked bool          // whether token is known; 0 then means that the hold has none
 	token uint64
-	given bool // other code acquired it, at a time that its steps show
-	gated bool // it may have waited for other users of the same Locker
-	waits bool // it waits for the lock
+	given bool // other code acquired the hold; its steps show when
+	gated bool // the call may have waited for other users of its Locker
+	waits bool // the call waits for the lock
 
-	rounds bool   // it may have acquired the lock and given it back before its result
-	holder string // the owner string of the hold that it got in the end
+	rounds bool   // the call may have acquired a hold and released it before it returned
+	holder string // owner string of the hold that the call returned
 
 	// Fields for semaphores.
 	permits     int
-	limit       int // the limit of the call; 0: the last limit that the store was given
+	limit       int // limit passed by the call; 0 means the store's last limit
 	loan        int // index of the hold among the user's
 	least, most int // bounds of the limit
-	// the largest number of permits that the store may have counted as taken at any time during the
-	// call
+	// out is the largest number of permits that the store may have counted as taken during the
+	// call.
 	out     int
-	crowded bool // other calls of the client asked for permits at that time
+	crowded bool // other calls of the client asked for permits meanwhile
 
-	// What the steps in the store reveal about the call.
+	// Fields derived from the steps in the store.
 	granter  *step
-	number   *number // the number of the hold, if it is known
+	number   *number // number of the hold, if known
 	reentry  reentry
-	doomed   bool          // the hold was handed over, and perhaps ended by force before that
-	granted  time.Duration // the earliest time at which the store may have granted it
-	end      time.Duration // until then the hold can't end by itself
-	prolongs time.Duration // a re-entry prolongs end until then
-	until    time.Duration // the latest time at which it ends in the store
-	ghost    bool          // a request without an answer may have held the lock during the call
-	shaken   bool          // not all requests of the hold were answered
-	// an unlock whose yes may be wrong, since it sent no release, or a release was lost on its way
+	doomed   bool          // the hold was handed over, perhaps after it was ended by force
+	granted  time.Duration // earliest time at which the store may have granted the hold
+	end      time.Duration // earliest time at which the hold may expire
+	prolongs time.Duration // a re-entry extends end to this time
+	until    time.Duration // latest time at which the hold ends in the store
+	ghost    bool          // a hold that no user knows of may have existed during the call
+	shaken   bool          // some requests of the hold may not have been answered
+	// murky reports whether the success of an unlock may be wrong, because it sent no release, or
+	// because a release may have been lost.
 	murky   bool
-	joined  bool // a Read that shares a hold of its client, or permits that were handed over
+	joined  bool // a Read that shares its client's hold, or permits that were handed over
 	lent    bool // the shared hold may be a Write
-	lined   bool // it stood in line, and the store granted it the lock
-	onWrite bool // force on the reading side that asked the store to free a lent Write
-	barred  bool // a writer's note may have kept it, or an earlier call, from reading
-	forgets bool // after this loss of data, tokens may restart
+	lined   bool // the store granted the lock while the call was in line
+	onWrite bool // a ForceUnlock of the reading side that asked to free a shared Write
+	barred  bool // a waiting writer may have blocked this call, or an earlier one it waits for
+	forgets bool // after this loss of data, fencing tokens may restart
 }
 
 // A Recorder records calls and steps. Its methods may be called concurrently.
@@ -127,8 +128,8 @@ func New() *Recorder {
 	return &Recorder{clock: func() time.Duration { return time.Since(begin) }}
 }
 
-// now returns the time. It never returns the same time twice, so the order of two events is known
-// even in a bubble of virtual time. The caller must hold r.mu.
+// now returns the time since the clock started. It never returns the same time twice, so that the
+// order of two events is known even in virtual time. The caller must hold r.mu.
 func (r *Recorder) now() time.Duration {
 	r.last = max(r.last+1, r.clock())
 	return r.last
@@ -166,13 +167,13 @@ func (r *Recorder) Count() int {
 
 type opKey struct{}
 
-// tagged returns a context that marks the steps of a call. A call for several locks has an op for
+// tagged returns a context that attributes steps to a call. A call for several locks has an op for
 // each lock.
 func tagged(ctx context.Context, ops ...*op) context.Context {
 	return context.WithValue(ctx, opKey{}, ops)
 }
 
-// tag returns the call that a step about a lock is made for, or nil.
+// tag returns the call for which a step on the named lock is made, or nil.
 func tag(ctx context.Context, name string) *op {
 	ops, _ := ctx.Value(opKey{}).([]*op)
 	for _, o := range ops {

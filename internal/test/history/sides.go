@@ -7,14 +7,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// sides is the state of a read-write lock. Readers that share a Read send nothing to the store. So
-// every Read that was granted and not released counts as a ghost: see span. Such a ghost may
-// explain the answers "locked" and "held by another". Readers of a client may also share its Write,
-// which the store knows as a Write.
+// sides is the state of a read-write lock. Readers of a client may share one Read in the store, or
+// the client's Write, and send no requests of their own. So every Read that was granted and not
+// released counts as a ghost (see span), which may explain the answers "locked" and "held by
+// another".
 type sides struct {
 	write  state
-	read   [maxUsers + 1]hold // of each user, counted from 1
-	struck struck             // of readers; for writers see write
+	read   [maxUsers + 1]hold // by user, counted from 1
+	struck struck             // of readers; write has that of writers
 }
 
 // shares reports whether a call is for a side of a read-write lock.
@@ -48,7 +48,7 @@ func (s *sides) nextRead(o *op) bool {
 		case o.result == yes:
 		case o.kind == check, !deluded:
 			s.endsRead(o)
-		default: // the Read has ended in the store, but not yet by the user's clock
+		default: // the Read has ended in the store, but the user doesn't know that yet
 			*his = hold{}
 		}
 		return ok
@@ -94,7 +94,7 @@ func (s *sides) reads(o *op, his *hold, deluded bool) bool {
 	case o.result == no:
 		others := s.write.held(o) && (own.count == 0 || own.over)
 		return others || o.ghost || o.barred || s.write.struck.othersDeluded(o)
-	case o.result == lost: // the Read was lost, or the Write that it is under or would be under
+	case o.result == lost: // the user lost its Read, or its Write
 		read, written := his.count > 0 && his.free(o), own.count > 0 && own.free(o)
 		switch {
 		case read && !written:
@@ -112,19 +112,19 @@ func (s *sides) reads(o *op, his *hold, deluded bool) bool {
 		// a re-entry restores a lost Read, so the answer doesn't show whether the Read was lost
 		return deluded
 	case o.granter == nil && o.held > 0 && deluded:
-		return true // a re-entry, about which the store isn't asked
+		return true // a re-entry without a request to the store
 	case o.granter == nil && !o.joined:
 		return false // there was no hold to share
 	case o.doomed:
 		s.struck[o.user+1] = o.until
 		*his = begun(o)
-		his.end = o.call // the shared hold may be the one that was ended by force, or another
+		his.end = o.call // the call may share a hold other than the one ended by force
 		return true
 	}
 	within := own.valid(o)
 	ok := within || s.write.free(o)
 	*his = begun(o)
-	if within { // if the Write is lost before it is given back, the Read ends with it
+	if within { // if the Write is lost before its release, the Read ends with it
 		his.end = min(his.end, own.end)
 	} else {
 		s.write.frees()
@@ -148,12 +148,13 @@ func (s *sides) writes(o *op) bool {
 	}
 }
 
-// noReaders reports whether a call may find no readers. It ends the Reads that may have ended.
+// noReaders reports whether call o may find that there are no readers. It removes the Reads that
+// may have ended.
 func (s *sides) noReaders(o *op) bool {
 	for user := range s.read {
 		r := &s.read[user]
 		switch {
-		case r.lent && o.kind != acquire: // the store may know it as a Write
+		case r.lent && o.kind != acquire: // the store may know this Read as a Write
 		case r.free(o):
 			*r = hold{}
 		default:
@@ -168,8 +169,9 @@ func (s *sides) anyLent(o *op) bool {
 	return slices.ContainsFunc(s.read[:], func(r hold) bool { return r.lent && r.held(o) })
 }
 
-// strikeLent records that the Reads which may share a Write may have ended by force. Each may also
-// continue, since it isn't known whether it shares the Write.
+// strikeLent records that a Write of a client may have been ended by force, with the Reads that
+// share it. For each Read that may share a Write, it allows both outcomes: the Read ended, or it
+// continues.
 func (s *sides) strikeLent(o *op) {
 	for user := range s.read {
 		if r := &s.read[user]; r.lent {
@@ -181,7 +183,7 @@ func (s *sides) strikeLent(o *op) {
 	}
 }
 
-// endsRead marks the Read as ended for the user, which has learned of the end.
+// endsRead records that the user of call o has learned that its Read ended.
 func (s *sides) endsRead(o *op) {
 	if his := &s.read[o.user+1]; his.count > 0 {
 		his.over = true
@@ -189,8 +191,8 @@ func (s *sides) endsRead(o *op) {
 	s.struck[o.user+1] = 0
 }
 
-// forcesReads ends the Reads by force. During a Write it does nothing, except for Reads that share
-// a Write of the caller's client.
+// forcesReads reports whether a ForceUnlock of the reading side could have the recorded answer, and
+// ends the Reads. During a Write, it affects only Reads that share a Write of the caller's client.
 func (s *sides) forcesReads(o *op) bool {
 	switch o.result {
 	case yes:
@@ -200,7 +202,7 @@ func (s *sides) forcesReads(o *op) bool {
 	case no:
 		return s.write.held(o) || s.noReaders(o)
 	default:
-		if o.onWrite { // the request may come so late that it frees another Write
+		if o.onWrite { // the request may arrive so late that it frees another Write
 			s.write.strike()
 		}
 	}

@@ -13,14 +13,14 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// NewTelling returns a Recorder for one of several processes of a machine, with a clock that they
-// all share. When a call or a step ends, the Recorder writes it to w as a line. So the record of a
-// killed process is also known.
+// NewTelling returns a Recorder for one of several processes on a machine, with a clock that they
+// all share. It writes each call and each step to w as a line when the call or step ends, so that
+// the record of a killed process survives.
 func NewTelling(w io.Writer) *Recorder {
 	return &Recorder{clock: machineTime, tell: json.NewEncoder(w)}
 }
 
-// machineTime returns the time of the clock that all processes of this machine share.
+// machineTime returns the time of a clock that all processes of this machine share.
 func machineTime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -29,13 +29,13 @@ func machineTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// told is a line of the record. Exactly one of its fields is set.
+// A told is a line of the record. Exactly one of its fields is set.
 type told struct {
 	Op   *toldOp   `json:",omitempty"`
 	Step *toldStep `json:",omitempty"`
 }
 
-// A toldOp holds the fields of an op that other processes need.
+// A toldOp holds the fields of an op that Gather needs.
 type toldOp struct {
 	ID, User, Client             int
 	Kind                         kind
@@ -47,8 +47,8 @@ type toldOp struct {
 	Fixed, Waits, Rounds         bool
 }
 
-// A toldStep holds the fields of a step that other processes need. Op is the id of its call,
-// counted from 1.
+// A toldStep holds the fields of a step that Gather needs. Op is the id of the step's call plus 1,
+// or 0 if there is none.
 type toldStep struct {
 	Op                      int `json:",omitempty"`
 	Kind                    stepKind
@@ -60,17 +60,17 @@ type toldStep struct {
 	Result                  stepResult
 }
 
-// tellOp writes a call that has ended. The caller must hold r.mu.
+// tellOp writes the record of a call that has ended. The caller must hold r.mu.
 func (r *Recorder) tellOp(o *op) {
 	if r.tell != nil {
-		r.tell.Encode(told{Op: &toldOp{ // if it fails, the call is missing from the evidence
+		r.tell.Encode(told{Op: &toldOp{ // if writing fails, the record lacks this call
 			o.id, o.user, o.client, o.kind, o.side, o.name, o.text, o.holder, o.call, o.ret,
 			o.lease, o.result, o.held, o.permits, o.limit, o.loan, o.fixed, o.waits, o.rounds,
 		}})
 	}
 }
 
-// tellStep writes a step that has ended. The caller must hold r.mu.
+// tellStep writes the record of a step that has ended. The caller must hold r.mu.
 func (r *Recorder) tellStep(s *step) {
 	if r.tell == nil {
 		return
@@ -86,8 +86,8 @@ func (r *Recorder) tellStep(s *step) {
 	r.tell.Encode(told{Step: t})
 }
 
-// Gather returns a Recorder with the records of several processes. The last line of a killed
-// process may be incomplete.
+// Gather returns a Recorder with the records of several processes. It ignores an incomplete last
+// line, which a killed process may leave.
 func Gather(processes ...io.Reader) (*Recorder, error) {
 	r := New()
 	for _, from := range processes {

@@ -16,7 +16,7 @@ func TakeAll(ctx context.Context, parties []*Party, a Ask) *dlock.Hold {
 	var lockers []*dlock.Locker
 	for _, p := range parties {
 		o := p.start(a.op("Acquire of all", p.Lease))
-		// it also waits for the other locks, so it may wait while this one is free
+		// the call also waits for the other locks, perhaps while this one is free
 		o.rounds, o.waits = true, false
 		ops, lockers = append(ops, o), append(lockers, p.Locker)
 	}
@@ -34,7 +34,7 @@ func TakeAll(ctx context.Context, parties []*Party, a Ask) *dlock.Hold {
 	return h
 }
 
-// errOther is a call's error for the locks that didn't make it fail.
+// errOther is the error recorded for locks that didn't make a call fail.
 var errOther = errors.New("another of the locks was not acquired")
 
 // ReleaseAll gives back a Hold of TakeAll.
@@ -49,8 +49,8 @@ func ReleaseAll(ctx context.Context, parties []*Party, h *dlock.Hold) {
 	}
 }
 
-// errorOf returns the error of one lock from an error that may concern several. If the error
-// concerns only other locks, it returns others.
+// errorOf returns the part of err that concerns the named lock. If err concerns only other locks,
+// it returns others.
 func errorOf(err error, name string, others error) error {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range several.Unwrap() {
@@ -66,9 +66,9 @@ func errorOf(err error, name string, others error) error {
 	return err
 }
 
-// takeAll is a round with several locks at once, all of kinds with one holder. For other kinds,
-// users may join a hold that a call then gives back. The check couldn't tell such a hold from one
-// that they asked for themselves.
+// takeAll is a round that acquires several locks at once, all of kinds with one holder. With other
+// kinds, users may share a hold that a call then gives back, and the check couldn't tell that hold
+// from one that they acquired themselves.
 func (u *user) takeAll(ctx context.Context) {
 	var parties []*Party
 	for _, i := range u.dice.Perm(len(u.w.Locks))[:2+u.dice.IntN(len(u.w.Locks)-1)] {

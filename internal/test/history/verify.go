@@ -13,7 +13,7 @@ import (
 )
 
 // SeedVar is the environment variable that sets the seed of all workloads, to repeat a failure. It
-// repeats the users' choices, not their schedule, so it may take several runs.
+// repeats the users' choices but not their schedule, so several runs may be needed.
 const SeedVar = "DISTSYNC_HISTORY_SEED"
 
 // Seed returns the seed from the environment, or a new one.
@@ -30,8 +30,8 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// Verify checks the record. If the record is wrong the test fails, and reports how to repeat the
-// run and where the history is. Don't call it in a bubble of virtual time.
+// Verify checks the record. If the record is wrong, it fails the test and reports how to repeat the
+// run and where it wrote the history. Don't call it in a bubble of virtual time.
 func (r *Recorder) Verify(t testing.TB, seed uint64, rules Rules) {
 	t.Helper()
 	v := r.Check(rules)
@@ -62,7 +62,7 @@ func (r *Recorder) write(dir string, v Verdict) error {
 	)
 }
 
-// artifacts returns a folder that remains after the test, with or without -artifacts.
+// artifacts returns a folder that is kept after the test, even without the -artifacts flag.
 func artifacts(t testing.TB) string {
 	if f := flag.Lookup("test.artifacts"); f != nil && f.Value.String() == "true" {
 		return t.ArtifactDir()

@@ -7,7 +7,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A step records a step of package backend that reached the store, or was on its way.
+// A step records an operation of package backend that was sent to the store.
 type step struct {
 	kind    stepKind
 	op      *op // the call that it was made for, if known
@@ -17,7 +17,7 @@ type step struct {
 	lease   time.Duration
 	reentry bool
 	waited  time.Duration
-	place   time.Duration // how long a Write's note or a place in line lasts; 0: neither
+	place   time.Duration // how long a writer's note or a place in line lasts; 0 if neither
 	permits int
 	token   uint64 // fencing token of the acquisition
 	call    time.Duration
@@ -32,24 +32,24 @@ const (
 	renewStep
 	releaseStep
 	forceStep
-	placesStep // for one of the owners whose places are kept
-	grantStep  // not a step, but the notification of a grant
+	placesStep // KeepPlaces, for one of the owners
+	grantStep  // a notification of a grant, not a request
 )
 
 type stepResult uint8
 
 const (
-	unknown stepResult = iota // it may have been carried out, or may yet be
-	granted                   // acquired, renewed, or one of several holds given back
+	unknown stepResult = iota // no answer; the step may have taken effect, or may still do so
+	granted                   // acquired, renewed, or released one of several holds
 	freed
 	refused // held by another, or not held
 	skipped // not carried out, and never will be
 )
 
-// Watch returns a backend that passes every step on to b, and records it.
+// Watch returns a backend that passes every step on to b and records it.
 //
-// If faults are injected between the client and the store, b must be on the store's side of them.
-// Then the outcome of a request without an answer is known.
+// If faults are injected between the client and the store, b must be on the store's side of them,
+// so that the outcome of a request whose reply is lost is known.
 func (r *Recorder) Watch(b backend.Backend) backend.Backend { return &watched{r, b} }
 
 type watched struct {
@@ -72,7 +72,7 @@ type session struct {
 	bare backend.Capabilities
 }
 
-// Capabilities implements [backend.Capable]. Steps that change no lock bypass the recording.
+// Capabilities implements [backend.Capable]. Steps that change no lock are not recorded.
 func (s *session) Capabilities() backend.Capabilities {
 	can := s.bare
 	if can.Notifier != nil {
@@ -112,7 +112,7 @@ func (r *Recorder) stepEnded(s *step, result stepResult, err error) {
 	r.tellStep(s)
 }
 
-// numbered records the token of a step's acquisition.
+// numbered records the fencing token that a step returned.
 func (r *Recorder) numbered(s *step, token uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,7 +202,7 @@ func (s *session) ForceRelease(
 	return res, err
 }
 
-// KeepPlaces implements [backend.Liner]. It is recorded as a step for each owner.
+// KeepPlaces implements [backend.Liner]. It records one step for each owner.
 func (s *session) KeepPlaces(
 	ctx context.Context, req backend.PlacesRequest,
 ) (backend.PlacesResult, error) {

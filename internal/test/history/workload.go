@@ -10,8 +10,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A Lock is a lock that users contend for. If it is [backend.Fenced], some users use it as a plain
-// lock. If it is [backend.Read] or [backend.Write], they use both sides. It may also be
+// A Lock is a lock that users contend for. Some users of a [backend.Fenced] lock use it as a plain
+// lock. Users of a [backend.Read] or [backend.Write] lock use both sides. Kind may also be
 // [backend.Exclusive], [backend.Fair] or [backend.Permits].
 type Lock struct {
 	Name    string
@@ -19,21 +19,21 @@ type Lock struct {
 	Permits int // the limit that most calls pass
 }
 
-// A Workload makes random users of some clients lock in all possible ways, stay for a while, ask,
-// re-enter, and unlock. Some stay for longer than their lease. Writers may also read, and keep
-// reading after their Write.
+// A Workload makes users of several clients acquire, re-enter, query and release locks at random,
+// in all possible ways. Some users hold a lock for longer than its lease. Writers may also read,
+// and keep reading after they release the Write.
 type Workload struct {
-	Seed   uint64 // of all choices; the schedule isn't repeated
+	Seed   uint64 // seed of all random choices, but not of the schedule
 	Locks  []Lock
-	Users  int           // of each client
+	Users  int           // number of users of each client
 	Lease  time.Duration // the clients' lease for renewed holds
-	Pace   time.Duration // the longest wait or stay
-	Rounds int           // of each user, at most
-	Length time.Duration // after this time no round begins
+	Pace   time.Duration // longest time to wait for a lock, or to hold it
+	Rounds int           // maximum number of rounds of each user
+	Length time.Duration // no round begins after this time
 	Forces bool          // some users call ForceUnlock
 }
 
-// Run runs the workload, and returns when all users are done.
+// Run runs the workload, and returns when all users have finished.
 func (w Workload) Run(ctx context.Context, r *Recorder, clients []*dlock.Client) {
 	end := time.Now().Add(w.Length)
 	var all sync.WaitGroup
@@ -42,8 +42,8 @@ func (w Workload) Run(ctx context.Context, r *Recorder, clients []*dlock.Client)
 		for _, l := range w.Locks {
 			for _, k := range l.Kinds() {
 				if k != backend.Read && k != backend.Permits {
-					// A Read or permits aren't shared: a plain unlock could give back another
-					// user's hold.
+					// Users don't share Lockers for Reads or permits, since a plain unlock could
+					// give back another user's hold.
 					shared[shelf{l.Name, k}] = locker(c, l.Name, k)
 				}
 			}
@@ -69,7 +69,7 @@ func (w Workload) Run(ctx context.Context, r *Recorder, clients []*dlock.Client)
 	all.Wait()
 }
 
-// Kinds returns the kinds of Locker that users use for a lock.
+// Kinds returns the kinds of Locker with which users use the lock.
 func (l Lock) Kinds() []backend.Kind {
 	switch l.Kind {
 	case backend.Fenced:
@@ -128,10 +128,10 @@ type user struct {
 	owner  dlock.Owner
 }
 
-// oneIn returns true once in n times, on average.
+// oneIn returns true with a probability of 1/n.
 func (u *user) oneIn(n int) bool { return u.dice.IntN(n) == 0 }
 
-// upTo returns a random time, in whole milliseconds.
+// upTo returns a random duration of at most d, in whole milliseconds.
 func (u *user) upTo(d time.Duration) time.Duration {
 	return time.Duration(u.dice.Int64N(int64(d/time.Millisecond))+1) * time.Millisecond
 }
@@ -144,8 +144,8 @@ func (u *user) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// party returns the user at a lock. If the lock has two sides, the party uses one of them, and its
-// Beside the other.
+// party returns a Party for the user and a lock. For a read-write lock, its Beside is the Party for
+// the other side.
 func (u *user) party(l Lock) *Party {
 	at := func(k backend.Kind) *Party {
 		return &Party{
@@ -166,7 +166,7 @@ func (u *user) party(l Lock) *Party {
 	return p
 }
 
-// round uses one lock once, or occasionally several together.
+// round uses a random lock once, or occasionally several locks together.
 func (u *user) round(ctx context.Context) {
 	if len(u.w.Locks) > 1 && u.oneIn(8) {
 		u.takeAll(ctx)
@@ -235,7 +235,7 @@ func (u *user) borrow(ctx context.Context, l Lock) {
 	}
 	outer, cancel := context.WithCancel(ctx) // parent of the hold's context
 	defer cancel()
-	// a single attempt has no time limit if the store hangs
+	// end the call, since a single attempt has no time limit and the store may hang
 	patience := time.AfterFunc(u.upTo(u.w.Pace), cancel)
 	switch loan := b.Take(outer, u.few(l), u.ask()); {
 	case loan == nil:
@@ -252,7 +252,7 @@ func (u *user) borrow(ctx context.Context, l Lock) {
 	}
 }
 
-// few returns how many permits to ask for.
+// few returns a random number of permits to ask for.
 func (u *user) few(l Lock) int {
 	if u.oneIn(2) {
 		return 1
@@ -262,7 +262,7 @@ func (u *user) few(l Lock) int {
 
 // use is a user's work with permits.
 func (u *user) use(b *Borrower, l Lock, loan *Loan) {
-	// with this context, permits acquired meanwhile don't end with those of the loan
+	// detach the context, so that nested acquisitions don't end with this loan
 	ctx := context.WithoutCancel(loan.Context())
 	loan.Check()
 	for range u.dice.IntN(4) {
@@ -290,7 +290,7 @@ func (u *user) use(b *Borrower, l Lock, loan *Loan) {
 	}
 }
 
-// count asks how many permits are available, with a time limit, since a store may hang.
+// count queries how many permits are available, with a time limit, since a store may hang.
 func (u *user) count(ctx context.Context, b *Borrower) {
 	ctx, cancel := context.WithTimeout(ctx, u.w.Pace)
 	defer cancel()
@@ -307,7 +307,7 @@ func (u *user) giveBack(ctx context.Context, l *Loan) {
 	l.Return(ctx)
 }
 
-// goOn uses the other side of a lock after this side was given back.
+// goOn keeps using p, the other side of a read-write lock, after this side was given back.
 func (u *user) goOn(ctx context.Context, p *Party) {
 	if p == nil || p.Held() == 0 {
 		return
@@ -351,7 +351,7 @@ func (u *user) take(ctx context.Context, p *Party) {
 	}
 }
 
-// askAndWait returns options for a call whose wait is limited by nothing else.
+// askAndWait returns options for a call that waits for a limited time.
 func (u *user) askAndWait() Ask {
 	a := u.ask()
 	a.Try = false
@@ -392,7 +392,7 @@ func (u *user) inside(ctx context.Context, p *Party, nests bool) {
 				u.acquire(ctx, p)
 			}
 		case 6:
-			if nests && p.Beside != nil { // reads under the Write; a Write under a Read is refused
+			if nests && p.Beside != nil { // a Read under a Write; a Write under a Read is refused
 				u.acquire(ctx, p.Beside)
 			}
 		case 3:
@@ -418,7 +418,7 @@ func (u *user) checkAll(ctx context.Context, p *Party) {
 	}
 }
 
-// look calls a method that asks about the lock, or forces it.
+// look calls a random method that queries the lock, or forces it.
 func (u *user) look(ctx context.Context, p *Party) {
 	ctx, cancel := context.WithTimeout(ctx, u.w.Pace) // a store may hang
 	defer cancel()
@@ -428,7 +428,7 @@ func (u *user) look(ctx context.Context, p *Party) {
 	case dice < 4 && u.w.Forces:
 		p.ForceUnlock(ctx)
 	case p.Shared && p.Held() == 0:
-		// The Locker would answer for all of its users.
+		// A shared Locker would answer for all of its users.
 	case dice < 7:
 		p.IsHeld(ctx)
 	default:

@@ -1,5 +1,5 @@
-// Command mutants changes a few lines of the product, runs the tests, and then makes the next
-// change. It reports the changes that no test notices.
+// Command mutants introduces bugs into this repository's code, one at a time, and runs the tests
+// after each change. It reports the changes that no test notices.
 //
 //	go run ./internal/test/mutants                   # all: about an hour
 //	go run ./internal/test/mutants -only dlock/      # those whose file and words match
@@ -174,7 +174,7 @@ func try(ctx context.Context, only string) (survivors int, err error) {
 			continue
 		}
 		pkg := path.Dir(m.file)
-		if counts[pkg] == nil { // failing tests would seem to notice every mutant
+		if counts[pkg] == nil { // tests that already fail would seem to notice every mutant
 			if _, err := run(ctx, root, pkg, nil); err != nil {
 				return 0, fmt.Errorf("the tests of %s fail as it is: %w", pkg, err)
 			}

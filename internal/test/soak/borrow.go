@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A borrowing is a visit to a semaphore.
+// A borrowing is a visit that acquires permits of a semaphore.
 type borrowing struct {
 	*visit
 	semaphore *dlock.Semaphore
@@ -38,8 +38,8 @@ func (u *user) borrow(name string) {
 	v.leave()
 }
 
-// patience returns the options and the context of one call. The context ends after a random time.
-// The function in keeps it from ending, and returns false if it has already ended.
+// patience returns the options and the context for one call. The context is canceled after a random
+// time, unless in is called earlier. in returns false if the context was already canceled.
 func (b *borrowing) patience() (
 	ctx context.Context, opts []dlock.AcquireOption, in func() bool, cancel context.CancelFunc,
 ) {
@@ -79,7 +79,8 @@ func (b *borrowing) take() {
 	b.expectPermits("Release", h.Release(b.ctx), lost)
 }
 
-// expectPermits reports errors that no fault explains. It also reports a loss without an error.
+// expectPermits reports an error that no fault explains, and a missing error if the permits were
+// lost.
 func (b *borrowing) expectPermits(what string, err error, lost bool) {
 	b.expect(what, err)
 	if errors.Is(err, dlock.ErrTooMany) || errors.Is(err, dlock.ErrNoLimit) {

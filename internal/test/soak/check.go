@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A hold is what a user knows about its hold of a lock. Whenever the user learns more, it reports
-// the hold again.
+// A hold is a user's report about its hold of a lock. The user reports a hold again whenever it
+// learns more about it.
 type hold struct {
 	ID    uint64
 	Visit uint64 // holds of the same visit may be re-entries of one hold
@@ -19,21 +19,22 @@ type hold struct {
 
 	Asked time.Duration // when the user called
 	In    time.Duration // when the user noticed the acquisition
-	Until time.Duration // the start of the last successful check; 0 before the first
+	Until time.Duration // start of the last successful check; 0 if there was none
 
 	Lease     time.Duration
 	Fixed     bool // it has a fixed lease
-	Reentered bool // it was, or may have been, re-entered
+	Reentered bool // it may have been re-entered
 	Lost      bool // it was lost, and the user was notified
 
-	Shared         bool // a read hold, or a hold of permits
-	Permits, Limit int  // of a semaphore: the permits held, and the limit that the user passed
+	Shared         bool // a read hold or a hold of permits, which others may share
+	Permits, Limit int  // for a semaphore: permits held, and limit passed by the user
 
-	Number uint64 // its fencing token; 0: it has none, or it wasn't asked for
+	Number uint64 // fencing token; 0 if it has none, or the user didn't ask for it
 
-	// the version of the cell that this user replaced while the hold was valid; 0: none
+	// Read is the version of the cell that this user replaced while the hold was valid; 0 if none.
 	Read uint64
-	// the version that another user replaced while this user had a valid read hold; 0: none
+	// Saw is the version that another user replaced while this user had a valid read hold; 0 if
+	// none.
 	Saw uint64
 
 	reads []uint64 // all reported versions
@@ -67,8 +68,8 @@ type event struct {
 // If the store may have lost its data between two acquisitions, their holds may overlap. But the
 // earlier holders must have been notified when their leases expired.
 type checker struct {
-	forced   string        // the lock that may be forced; its holds may overlap
-	slack    time.Duration // how long before its user's call the store may have granted a lock
+	forced   string        // name of the lock that may be forced; its holds may overlap
+	slack    time.Duration // how long before the user's call the store may have granted the lock
 	complain func(string)
 
 	mu      sync.Mutex
@@ -87,8 +88,8 @@ type counts struct {
 	events int
 }
 
-// A ledger contains the holds of one lock in the order of In, and indexes to find them. It forgets
-// holds that are older than memory.
+// A ledger contains the holds of one lock, sorted by In, and indexes to find them. It drops holds
+// that are older than memory.
 type ledger struct {
 	holds []*hold
 	byID  map[uint64]*hold
@@ -175,8 +176,7 @@ func (l *ledger) forget(before time.Duration) {
 	l.holds = slices.Delete(l.holds, 0, n)
 }
 
-// lookBack is the number of earlier holds with which a hold is compared. All but the last few of
-// them ended long ago.
+// lookBack is the number of earlier holds to which a hold is compared. Earlier ones ended long ago.
 const lookBack = 256
 
 // judge compares a hold with the holds around it.
@@ -200,8 +200,8 @@ func (c *checker) judge(l *ledger, h *hold) {
 	}
 }
 
-// judgePermits looks for a time during a hold at which more permits were held than the limit
-// allows. The limit is the highest that any holder at that time passed.
+// judgePermits reports a violation if, at some time during h, users held more permits than the
+// limit allows. The limit is the highest that any of these users passed.
 func (c *checker) judgePermits(l *ledger, h *hold) {
 	if h.Permits == 0 {
 		return
@@ -304,7 +304,7 @@ func (c *checker) violation(format string, args ...any) {
 	}
 }
 
-// lose records that the store loses its data while kill and then restart run.
+// lose calls kill and then restart, and records that the store lost its data meanwhile.
 func (c *checker) lose(kill, restart func()) {
 	l := &loss{from: now(), dead: math.MaxInt64, until: math.MaxInt64}
 	c.mu.Lock()

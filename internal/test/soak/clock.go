@@ -18,9 +18,9 @@ func now() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// cells are words in memory that all processes share, one for each lock. A lock guards its cell. A
-// user reads the cell, and writes it some time later, without any other protection. Each write
-// stores a version that has never been used before.
+// cells is memory that all processes share, with one cell for each lock. A holder of the lock reads
+// the cell, and writes it some time later, with no protection other than the lock. Each write
+// stores a version that was never used before.
 type cells []atomic.Uint64
 
 // mapCells maps n cells of a file into memory. The caller must call unmap at the end.

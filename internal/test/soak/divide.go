@@ -11,11 +11,11 @@ import (
 	"github.com/seed951563bd/distsync/dlock/shards"
 )
 
-// divided lists the names of the locks that shards use.
+// divided lists the lock names that package shards uses for the shards.
 var divided = []string{"shards:soak@0", "shards:soak@1"}
 
-// divide makes a user join a set of shards, and run those assigned to it, for some time. Each run
-// of a shard is a separate hold.
+// divide makes a user join a set of shards for some time, and run the shards that it is assigned.
+// Each run of a shard is a separate hold.
 func (u *user) divide() {
 	ctx, cancel := context.WithTimeout(context.Background(), u.upTo(4*u.Lease))
 	defer cancel()

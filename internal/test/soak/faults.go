@@ -28,8 +28,8 @@ type link interface {
 
 var _ link = (*faults.Proxy)(nil)
 
-// A fault is one kind of disturbance. It lasts until do returns, at the latest soon after ctx ends.
-// do reports whether it disturbed anything.
+// A fault is one kind of disturbance. It lasts until do returns, which is soon after ctx ends at
+// the latest. do reports whether it disturbed anything.
 type fault struct {
 	name string
 	do   func(ctx context.Context, dice *chance) bool
@@ -38,12 +38,12 @@ type fault struct {
 // chance makes the random choices.
 type chance struct{ *rand.Rand }
 
-// upTo returns a random time of at most d.
+// upTo returns a random duration of at most d.
 func (c *chance) upTo(d time.Duration) time.Duration {
 	return time.Duration(c.Int64N(int64(d)) + 1)
 }
 
-// pause waits for a random time of at most d.
+// pause waits for a random duration of at most d.
 func (c *chance) pause(ctx context.Context, d time.Duration) { wait(ctx, c.upTo(d)) }
 
 func wait(ctx context.Context, d time.Duration) {
@@ -143,7 +143,7 @@ func late(ctx context.Context, dice *chance, l link, lease time.Duration) bool {
 	return true
 }
 
-// nth returns a function that matches one step: the step after the next n steps.
+// nth returns a function that ignores n steps and matches the next one.
 func nth(n int) func(faults.Request) bool {
 	return func(r faults.Request) bool {
 		if !isStep(r) {
@@ -199,7 +199,7 @@ func (l *loser) do(ctx context.Context, dice *chance) bool {
 	}
 }
 
-// freezes returns the faults that stop a server for a while.
+// freezes returns the faults that freeze a server for a while.
 func freezes(s *testservers.Server, lease time.Duration) []fault {
 	freeze := func(shortest, longest time.Duration) func(context.Context, *chance) bool {
 		return func(ctx context.Context, dice *chance) bool {

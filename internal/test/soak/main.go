@@ -1,17 +1,17 @@
-// Soak runs random users of several clients for any length of time, on its own store. Meanwhile it
-// disturbs the network, the servers and the clients' processes, and checks the promises of package
-// dlock:
+// Soak tests package dlock for any length of time. It runs random users of several clients on its
+// own store, disturbs the network, the servers and the client processes, and checks that the locks
+// keep their promises:
 //
 //	go run ./internal/test/soak -backend redis -minutes 30
 //
-// A run has episodes of some seconds. In each episode, users of several clients use a few locks in
-// all possible ways, and faults of all kinds are injected. Two of the clients run in separate
-// processes. Then the faults end and the users finish. All waiters must get their locks, and at the
-// end the store must be empty. The run also watches the heap and the goroutines.
+// A run consists of episodes of a few seconds. In each episode, users of several clients use a few
+// locks in all possible ways, and faults of all kinds are injected. Two of the clients run in
+// separate processes. Then the faults end and the users finish. All waiters must get their locks,
+// and at the end the store must be empty. The run also watches the heap and the goroutines.
 //
-// There are three kinds of violations: two holds on which users could rely at the same time,
-// according to their own checks; a lost increment; and an answer that is never right. No check
-// depends on the speed of the machine.
+// There are three kinds of violations. Two users could rely on conflicting holds at the same time,
+// according to their own checks. An increment was lost. Or a call returned an answer that is never
+// right. No check depends on the speed of the machine.
 //
 // The seed, which is printed first, determines the random choices, but not their timing. The exit
 // status is 1 after a violation, and 2 if the run was not possible.

@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/membackend"
 )
 
-// memoryStore is a store in this process. Each client reaches it through a wire that behaves like a
-// network.
+// memoryStore returns a store in this process. Each client reaches it through a wire that behaves
+// like a network.
 func memoryStore(testservers.TB) *store {
 	return inMemory(membackend.New(), time.Second)
 }
@@ -49,7 +49,7 @@ func inMemory(b backend.Backend, lease time.Duration) *store {
 	}
 }
 
-// A wire is the simulated network between a client and a store in the same process.
+// A wire simulates the network between a client and a store in the same process.
 type wire struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when a field below changes
@@ -61,7 +61,7 @@ type wire struct {
 	subs    map[*tap]struct{}
 }
 
-// A trap catches a step, to delay it or to lose its reply.
+// A trap catches a step on a wire, to delay it or to lose its reply.
 type trap struct {
 	match  func(faults.Request) bool
 	hold   bool
@@ -71,7 +71,7 @@ type trap struct {
 
 func newWire() *wire { return &wire{changed: make(chan struct{}), subs: make(map[*tap]struct{})} }
 
-// change changes the wire, and notifies all steps on it.
+// change calls f, which changes the wire, and notifies all steps on it.
 func (w *wire) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,7 +118,7 @@ func (w *wire) drop(t *trap) {
 	}
 }
 
-// spring returns the trap that catches the next step, or nil.
+// spring removes and returns the first trap that catches the next step, or returns nil.
 func (w *wire) spring() (sprung *trap) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,8 +136,8 @@ const memoryStep = "step"
 
 var errCut = errors.New("soak: the wire was cut")
 
-// pass waits until a message has passed in a direction. It returns an error if the wire is cut
-// first.
+// pass waits until a message has crossed the wire in direction d. It returns an error if the wire
+// is cut first.
 func (w *wire) pass(d faults.Direction, cuts int) error {
 	came := time.Now()
 	for {
@@ -158,7 +158,7 @@ func (w *wire) pass(d faults.Direction, cuts int) error {
 	}
 }
 
-// send carries out a step over the wire.
+// send carries out a step of a store that is reached over the wire.
 func send[Req, Res any](
 	ctx context.Context, w *wire, do func(context.Context, Req) (Res, error), req Req,
 ) (Res, error) {
@@ -311,14 +311,14 @@ type tap struct {
 	wake func(backend.Wakeup)
 }
 
-// message passes a wake-up on, or loses it.
+// message passes a wake-up message on, or loses it.
 func (t *tap) message(w backend.Wakeup) {
 	if !t.lost() {
 		t.wake(w)
 	}
 }
 
-// lost reports whether a message is lost now.
+// lost reports whether a message that is sent now is lost.
 func (t *tap) lost() bool {
 	t.wire.mu.Lock()
 	defer t.wire.mu.Unlock()
@@ -330,7 +330,7 @@ func (t *tap) Close() {
 	t.Subscription.Close()
 }
 
-// wakeAll wakes all waiters, because messages to them may have been lost.
+// wakeAll wakes all waiters, since their messages may have been lost.
 func (w *wire) wakeAll() {
 	w.mu.Lock()
 	var all []*tap

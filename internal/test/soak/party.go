@@ -43,14 +43,14 @@ type party struct {
 	closed bool
 }
 
-// A line is a client, open or closed, with its connection.
+// A line is a client with its connection to the store.
 type line struct {
 	client *dlock.Client
 	hangUp func()
 	shared map[use]*dlock.Locker // Lockers that all users share
 }
 
-// A use is a kind of lock with a name.
+// A use is the name of a lock, with the kind of lock that it is used as.
 type use struct {
 	name string
 	kind backend.Kind
@@ -84,7 +84,7 @@ func (p *party) open() *line {
 	for {
 		b, hangUp, err := p.dial()
 		if err != nil {
-			time.Sleep(50 * time.Millisecond) // no event tells when the store is back
+			time.Sleep(50 * time.Millisecond) // poll, since nothing signals that the store is back
 			continue
 		}
 		opts := []dlock.Option{
@@ -116,7 +116,7 @@ func (p *party) current() *line {
 	return p.line
 }
 
-// reopen replaces the client with a new one and closes the old one, while other users use it.
+// reopen replaces the client with a new one and closes the old one, which users may still be using.
 func (p *party) reopen() {
 	fresh := p.open()
 	p.mu.Lock()
@@ -156,7 +156,7 @@ func (p *party) drain() { p.draining.Store(true) }
 // inside returns the number of users that haven't finished.
 func (p *party) inside() int { return int(p.active.Load()) }
 
-// close ends the party. Users that haven't finished get an error that the client is closed.
+// close ends the party. Unfinished users get the error that the client is closed.
 func (p *party) close() {
 	p.mu.Lock()
 	p.closed = true

@@ -37,7 +37,7 @@ func runChild(text string) error {
 	tell := func(e event) {
 		mu.Lock()
 		defer mu.Unlock()
-		out.Encode(e) // it fails only if the parent has ended
+		out.Encode(e) // fails only if the parent has exited
 	}
 	p := newParty(s, dial(s.Store, s.Addrs), c, tell)
 	in := bufio.NewScanner(os.Stdin)
@@ -63,7 +63,7 @@ func runChild(text string) error {
 	return nil
 }
 
-// goroutinesLeft returns an error that lists the goroutines that should have ended but haven't.
+// goroutinesLeft returns an error that lists the goroutines that have leaked.
 func goroutinesLeft() (err error) {
 	for range 30 { // Find itself retries for a while
 		if err = goleak.Find(); err == nil {
@@ -73,7 +73,7 @@ func goroutinesLeft() (err error) {
 	return err
 }
 
-// A process is a party in a child process, which can be killed and frozen.
+// A process is a party in a child process, which can be killed or frozen.
 type process struct {
 	setting
 	number func() uint64 // returns the next child's number
@@ -82,7 +82,7 @@ type process struct {
 
 	mu      sync.Mutex
 	child   *child
-	seed    uint64 // the seed of the current episode; 0: no episode runs
+	seed    uint64 // seed of the current episode; 0 between episodes
 	drained bool
 }
 
@@ -128,7 +128,7 @@ func (p *process) launch() error {
 	return nil
 }
 
-// listen passes on the events of a child, until it ends.
+// listen passes on the events of a child until the child exits.
 func (p *process) listen(c *child, out io.Reader) {
 	defer close(c.ended)
 	from := json.NewDecoder(out)
@@ -179,7 +179,7 @@ func (p *process) inside() int {
 	return 1
 }
 
-// explain makes the child print its goroutines and end.
+// explain makes the child print its goroutines and exit.
 func (p *process) explain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,7 +187,7 @@ func (p *process) explain() {
 	p.child.cmd.Process.Signal(syscall.SIGQUIT)
 }
 
-// close makes the child end, and waits for its end.
+// close makes the child exit, and waits for it.
 func (p *process) close() {
 	p.mu.Lock()
 	c := p.child
@@ -196,7 +196,7 @@ func (p *process) close() {
 	<-c.ended
 }
 
-// kill kills the child. It may be called after the child has ended.
+// kill kills the child and waits until it has exited. It may be called again later.
 func (p *process) kill() {
 	p.mu.Lock()
 	c := p.child

@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// names are the names of the locks. The first may be forced.
+// names lists the names of the locks. Only the first one may be forced.
 var names = append([]string{"forced", "a", "b", numbered, "rw", "wr", "line", semaphore, elected},
 	divided...)
 
@@ -50,14 +50,14 @@ func kindsOf(name string) []backend.Kind {
 	}
 }
 
-// A soak is one run of the program.
+// A soak is the state of one run of the program.
 type soak struct {
 	t        testservers.TB
 	store    *store
 	seed     uint64
 	length   time.Duration
 	episode  time.Duration
-	patience int       // the number of polls without progress after which await gives up
+	patience int       // number of polls without progress after which await gives up
 	log      io.Writer // for messages about the run
 
 	checker  *checker
@@ -68,7 +68,7 @@ type soak struct {
 	unmap    func()
 
 	began time.Time
-	heap  uint64 // at the beginning
+	heap  uint64 // at the start of the run
 	spoke time.Time
 
 	mu     sync.Mutex // guards log and the fields below
@@ -88,7 +88,7 @@ type member interface {
 // between is the time between two polls.
 const between = 100 * time.Millisecond
 
-// run carries out the soak, and returns its summary.
+// run runs the soak, and returns its summary.
 func (s *soak) run(ctx context.Context) summary {
 	s.began, s.spoke = time.Now(), time.Now()
 	s.say("%s for %v", s.store.name, s.length)
@@ -109,7 +109,7 @@ func (s *soak) run(ctx context.Context) summary {
 	return s.summary()
 }
 
-// longestHandover is the longest hand-over time of the clients.
+// longestHandover is the longest hand-over time that a client is configured with.
 const longestHandover = 50 * time.Millisecond
 
 // gather creates the parties.
@@ -139,13 +139,13 @@ func (s *soak) gather() {
 	}
 }
 
-// invite returns the setting of another party, and its dialer.
+// invite returns the setting and the dialer of a new party.
 func (s *soak) invite(cells string, handover time.Duration) (setting, dialer) {
 	links, addrs, d := s.store.join()
 	s.links = append(s.links, links...)
 	users := 5
 	if len(s.members)%2 == 1 {
-		users = 1 // so that no call of another user tells the client of a loss
+		users = 1 // so that no other user's call tells the client of a loss
 	}
 	return setting{
 		Store:    s.store.name,
@@ -276,7 +276,7 @@ func (s *soak) disperse() {
 	}
 }
 
-// open returns 1 if the channel is open.
+// open returns 1 if the channel is open, and 0 if it is closed.
 func open(c <-chan struct{}) int {
 	select {
 	case <-c:

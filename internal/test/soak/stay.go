@@ -39,14 +39,14 @@ func (v *visit) stayInside(ctx context.Context) {
 	})
 }
 
-// again reports the lock as a new hold, because it may be a new one: if the lock was lost, the call
-// that should have re-entered it acquired it instead.
+// again reports the lock as a new hold. If the lock was lost, the call that should have re-entered
+// it acquired it anew.
 func (v *visit) again(how string) {
 	v.hold.Reentered = true
 	v.enter(how)
 }
 
-// linger does random things. One of them is nest.
+// linger does random things while the lock is held. One of them is to call nest.
 func (v *visit) linger(nest func()) {
 	v.check(0)
 	for range 1 + v.dice.IntN(4) {
@@ -80,8 +80,8 @@ func (v *visit) sit(d time.Duration) {
 	}
 }
 
-// increment replaces the version in the cell. If the user only reads, increment checks whether
-// another user replaces the version.
+// increment replaces the version in the cell. If the user only reads, it checks whether another
+// user replaces the version.
 func (v *visit) increment() {
 	if v.hold.Permits > 0 {
 		return // other holders may be inside
@@ -99,7 +99,7 @@ func (v *visit) increment() {
 	v.check(version)
 }
 
-// ask queries the lock's state. Any answer is correct.
+// ask queries the lock's state. Any answer is accepted.
 func (v *visit) ask() {
 	ctx, cancel := context.WithTimeout(v.ctx, v.upTo(v.Lease))
 	defer cancel()

@@ -21,21 +21,21 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// A store is a store of locks, with ways to reach and disturb it.
+// A store is a store of locks, with functions that connect to it and disturb it.
 type store struct {
 	name      string
 	lease     time.Duration // the shortest lease of its clients
-	processes int           // the number of child processes that also use it
+	processes int           // number of child processes that also use the store
 
 	names []string // the locks that it supports; nil: all
 
-	// join returns the links of another client to the store. addrs are their addresses, for a child
-	// process. dial connects over the links.
+	// join returns the links through which another client reaches the store. addrs are their
+	// addresses, for use in a child process. dial connects over the links.
 	join func() (links []link, addrs []string, dial dialer)
 
 	server func(*checker) []fault // the faults of the servers
 
-	// left counts the keys and other data in the store, except what a free lock may leave.
+	// left counts the keys and other data in the store, except what free locks may leave behind.
 	left func() (int, error)
 }
 
@@ -71,7 +71,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 
 func init() { redis.SetLogger(silent{}) }
 
-// dial returns a dialer for a store at addresses.
+// dial returns a dialer for the named store at the given addresses.
 func dial(name string, addrs []string) dialer {
 	return func() (backend.Backend, func(), error) {
 		switch name {
@@ -115,7 +115,7 @@ func dial(name string, addrs []string) dialer {
 	}
 }
 
-// proxies returns a store's join, with a proxy in front of each server.
+// proxies returns the join function of a store, which puts a proxy in front of each server.
 func proxies(
 	t testservers.TB, name string, protocol faults.Protocol, servers []*testservers.Server,
 ) func() ([]link, []string, dialer) {
@@ -132,8 +132,9 @@ func proxies(
 	}
 }
 
-// leftKeys counts the keys of a Redis. It doesn't count what may be left: fencing tokens and
-// semaphores' limits, which stay forever, and expired permits, which the next acquisition removes.
+// leftKeys is a script that counts the keys in Redis. It ignores keys that may be left: fencing
+// tokens and semaphores' limits, which stay forever, and expired permits, which the next
+// acquisition removes.
 const leftKeys = `
 local left = redis.call('dbsize') - redis.call('exists', KEYS[1], KEYS[2], unpack(KEYS, 4))
 if redis.call('zcount', KEYS[3], '(' .. redis.call('time')[1] * 1000, '+inf') == 0 then

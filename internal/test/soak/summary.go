@@ -16,7 +16,7 @@ type summary struct {
 	counts
 	Faults map[string]int `json:"faults"`
 	Leaked int            `json:"leaked"` // keys left although all locks were free
-	// the number of users that never finished and of clients that couldn't be closed
+	// users that never finished, and clients that couldn't be closed
 	Stuck      int    `json:"stuck"`
 	Goroutines int    `json:"goroutines"` // processes with goroutines left
 	HeapStart  uint64 `json:"heap_start"` // of this process, in bytes

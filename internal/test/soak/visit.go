@@ -22,28 +22,29 @@ type user struct {
 // oneIn returns true with a probability of 1/n.
 func (u *user) oneIn(n int) bool { return u.dice.IntN(n) == 0 }
 
-// upTo returns a random time of at most d.
+// upTo returns a random duration of at most d.
 func (u *user) upTo(d time.Duration) time.Duration {
 	return time.Duration(u.dice.Int64N(int64(d)) + 1)
 }
 
-// pause waits for a random time, which is short in most cases.
+// pause sleeps for a random duration, which is usually short.
 func (u *user) pause(d time.Duration) {
 	for u.oneIn(2) {
 		d /= 2
 	}
-	time.Sleep(u.upTo(d)) // the user's own work
+	time.Sleep(u.upTo(d)) // simulates the user's own work
 }
 
-// A visit is one use of one lock by a user.
+// A visit is one use of a lock by a user.
 type visit struct {
 	*user
 	line   *line
 	use    use
 	locker *dlock.Locker
-	ctx    context.Context // with the owner, if the visit has one
+	ctx    context.Context // carries the owner, if the visit has one
 	nests  bool            // it may re-enter the lock
-	// other users read through the same Locker, so the answers may concern their holds
+	// mixed reports whether other users read through the same Locker, so that its answers may
+	// concern their holds.
 	mixed bool
 	opts  []dlock.AcquireOption
 
@@ -62,11 +63,11 @@ func (u *user) visit() {
 		u.borrow(name)
 		return
 	}
-	if name == elected && !u.oneIn(8) { // in the other cases it is used like any lock
+	if name == elected && !u.oneIn(8) { // otherwise use it like any lock
 		u.campaign(name)
 		return
 	}
-	if slices.Contains(divided, name) && u.oneIn(8) { // in the other cases it is used like any lock
+	if slices.Contains(divided, name) && u.oneIn(8) { // otherwise use it like any lock
 		u.divide()
 		return
 	}
@@ -113,7 +114,7 @@ func (u *user) newVisit(name string) *visit {
 	return v
 }
 
-// fix makes the leases of some acquisitions fixed.
+// fix gives some acquisitions a fixed lease.
 func (v *visit) fix() {
 	if v.oneIn(4) {
 		v.hold.Lease, v.hold.Fixed = v.Lease/10+v.upTo(v.Lease), true
@@ -121,7 +122,7 @@ func (v *visit) fix() {
 	}
 }
 
-// patience returns a context for one call. In some cases it ends after a random time.
+// patience returns a context for one call. Some of the contexts end after a random time.
 func (v *visit) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	switch v.dice.IntN(4) {
 	case 0:
@@ -141,7 +142,7 @@ func (v *visit) force() {
 	v.expect("ForceUnlock", err)
 }
 
-// lock is a visit with Lock and Unlock, which return no errors.
+// lock makes a visit that uses Lock and Unlock, which return no errors.
 func (v *visit) lock() {
 	if v.ctx != context.Background() {
 		// Lock has no context, so it can't have an owner.
@@ -159,8 +160,8 @@ func (v *visit) lock() {
 	v.leave()
 }
 
-// survive calls a function that may panic because the client is closed. If it panics with another
-// error, that error goes to expect. Any other panic continues.
+// survive calls a function that may panic with an error. It ignores the panic if the client is
+// closed, and passes any other error to expect. A panic with another value continues.
 func (v *visit) survive(what string, call func()) (returned bool) {
 	defer func() {
 		switch r := recover().(type) {
@@ -177,7 +178,7 @@ func (v *visit) survive(what string, call func()) (returned bool) {
 	return true
 }
 
-// call is a visit with the calls that return errors.
+// call makes a visit that uses the methods that return errors.
 func (v *visit) call() {
 	v.fix()
 	how, ok := v.acquire()
@@ -193,7 +194,7 @@ func (v *visit) call() {
 	v.leave()
 }
 
-// acquire acquires the lock with a random method.
+// acquire acquires the lock with a randomly chosen method.
 func (v *visit) acquire() (how string, ok bool) {
 	ctx, cancel := v.patience(v.ctx)
 	defer cancel()
@@ -257,14 +258,15 @@ func (v *visit) take() {
 	v.leave()
 }
 
-// numbered reports a missing fencing token, and a fencing token of a lock that must not have one.
+// numbered reports a violation if the hold of a fenced lock has no fencing token, or if that of
+// another lock has one.
 func (v *visit) numbered() {
 	if (v.hold.Number != 0) != (v.use.kind == backend.Fenced) {
 		v.wrong("a hold of kind %v has number %d", v.use.kind, v.hold.Number)
 	}
 }
 
-// downgrade is a visit that writes, and then continues as a reader.
+// downgrade makes a visit that writes, and then continues as a reader.
 func (v *visit) downgrade() {
 	v.locker, v.ctx, v.nests = v.use.locker(v.line.client),
 		dlock.WithOwner(context.Background(), v.owner), true
@@ -293,7 +295,7 @@ func (v *visit) downgrade() {
 	}
 }
 
-// run uses Do, perhaps nested in another Do.
+// run acquires the lock with Do, which may be nested in another Do.
 func (v *visit) run(ctx context.Context, how string) {
 	over, lost := false, false
 	err := v.locker.Do(ctx, func(inside context.Context) error {
@@ -351,7 +353,7 @@ func (v *visit) enter(how string) {
 func (v *visit) leave() { v.tell(event{}) }
 
 // check reports that the lock is still held, if it is. version is the version that the user just
-// replaced, or that was replaced while the user read; 0: none.
+// replaced, or that another user replaced while this user read; 0 if none.
 func (v *visit) check(version uint64) {
 	at := now()
 	if !v.valid() {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// awaitBus waits until a message that is published on any node of a cluster reaches subscribers on
-// all nodes. Even if all nodes agree on the owners of slots, some may not have connected yet.
+// awaitBus waits until a message published on any node of a cluster reaches subscribers on all
+// nodes. Some nodes may not be connected yet, even if all of them agree on the owners of slots.
 func awaitBus(t TB, nodes []*Server) {
 	t.Helper()
 	for _, node := range nodes {

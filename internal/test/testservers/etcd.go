@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// etcdModule is this repository's module of the etcd server and its tools.
+// etcdModule is the folder of the module that builds the etcd server and its tools.
 const etcdModule = "internal/test/etcdserver"
 
-// etcdProgram returns the path of an etcd server: the one on the PATH or, if there is none, one
-// that it builds from modules that were downloaded before, which takes a minute the first time.
-// Tests download nothing.
+// etcdProgram returns the path of an etcd server. It prefers the one on the PATH. Otherwise it
+// builds one from modules that were downloaded before, since tests download nothing. The first
+// build takes a minute.
 var etcdProgram = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("etcd"); err == nil {
 		return path, nil
@@ -78,8 +78,8 @@ func etcdPath(t TB) string {
 	return need(t, path, err)
 }
 
-// need returns the path of a program. If err isn't nil, it skips the test, or fails it if
-// DISTSYNC_REQUIRE_SERVERS=1 is set.
+// need returns the path of a program. If err isn't nil, it skips the test. With
+// DISTSYNC_REQUIRE_SERVERS=1, it fails the test instead.
 func need(t TB, path string, err error) string {
 	t.Helper()
 	switch {
@@ -92,11 +92,11 @@ func need(t TB, path string, err error) string {
 	return path
 }
 
-// Etcd starts an etcd of one member, with additional arguments.
+// Etcd starts an etcd server with one member and additional arguments.
 func Etcd(t TB, args ...string) *Server {
 	t.Helper()
 	path := etcdPath(t)
-	t.TempDir() // made before the server, so that it is removed after the server is gone
+	t.TempDir() // created before the server, so that it is removed after the server has exited
 	return Start(t, Spec{
 		Program: path,
 		Args: func(port int, dir string) []string {
@@ -108,7 +108,7 @@ func Etcd(t TB, args ...string) *Server {
 	})
 }
 
-// EtcdCluster starts an etcd of n members. [Server.Restart] keeps a member's data.
+// EtcdCluster starts an etcd cluster of n members. [Server.Restart] keeps a member's data.
 func EtcdCluster(t TB, n int, args ...string) []*Server {
 	t.Helper()
 	path := etcdPath(t)
@@ -137,7 +137,7 @@ func EtcdCluster(t TB, n int, args ...string) []*Server {
 		members[i] = s
 	}
 	errs := make([]error, n)
-	var starting sync.WaitGroup // no member is ready before most have started
+	var starting sync.WaitGroup // a member isn't ready before most members have started
 	for i, s := range members {
 		starting.Go(func() { errs[i] = s.start() })
 	}
@@ -150,8 +150,8 @@ func EtcdCluster(t TB, n int, args ...string) []*Server {
 	return members
 }
 
-// EtcdLearner adds a member to an etcd, and starts it. The member has no vote, and doesn't serve
-// clients.
+// EtcdLearner adds a learner to an etcd cluster, and starts it. A learner has no vote, and doesn't
+// serve clients.
 func EtcdLearner(t TB, members ...*Server) *Server {
 	t.Helper()
 	path, peer := etcdPath(t), etcdURL(FreePort(t))
@@ -162,7 +162,8 @@ func EtcdLearner(t TB, members ...*Server) *Server {
 		}
 	}
 	add := func() error {
-		// this fails until there is a leader, and all members have been connected for a while
+		// the request fails until there is a leader, and all members have been connected for a
+		// while
 		ask := strings.NewReader(fmt.Sprintf(`{"peerURLs":[%q],"isLearner":true}`, peer))
 		url := "http://" + members[0].Addr + "/v3/cluster/member/add"
 		res, err := etcdHealth.Post(url, "application/json", ask)
@@ -181,7 +182,7 @@ func EtcdLearner(t TB, members ...*Server) *Server {
 	for _, m := range added.Members {
 		name := m.Name
 		if name == "" {
-			name = "learner" // a member gets its name when it starts
+			name = "learner" // the new member has no name before it starts
 		}
 		all = append(all, name+"="+m.PeerURLs[0])
 	}
@@ -217,7 +218,7 @@ func etcdArgs(name string, port int, peer, dir string) []string {
 
 var etcdHealth = &http.Client{
 	Timeout:   time.Second,
-	Transport: &http.Transport{DisableKeepAlives: true}, // so that no goroutine stays
+	Transport: &http.Transport{DisableKeepAlives: true}, // so that no goroutine is left
 }
 
 func etcdReady(addr string) error {

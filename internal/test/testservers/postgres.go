@@ -19,9 +19,9 @@ import (
 	"time"
 )
 
-// PostgresVariable is the environment variable that sets the folder of a PostgreSQL other than the
-// installed one. Its programs are in the subfolder bin. If it lacks some, such as psql, tests use
-// the installed ones.
+// PostgresVariable is the environment variable for the folder of a PostgreSQL that tests use
+// instead of the installed one. Its programs are in the subfolder bin. If a program is missing
+// there, such as psql, tests use the installed one.
 const PostgresVariable = "DISTSYNC_POSTGRES"
 
 // postgresFolder returns the folder of PostgreSQL's servers.
@@ -32,8 +32,8 @@ var postgresFolder = sync.OnceValues(func() (string, error) {
 	return installedPostgres()
 })
 
-// installedPostgres returns the folder of PostgreSQL's programs: those on the PATH or, if there are
-// none, those of the newest of Debian's packages, which don't put them on the PATH.
+// installedPostgres returns the folder of the installed PostgreSQL programs. It prefers those on
+// the PATH. Otherwise it uses the newest of Debian's packages, whose programs aren't on the PATH.
 var installedPostgres = sync.OnceValues(func() (string, error) {
 	if path, err := exec.LookPath("initdb"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
@@ -49,7 +49,7 @@ var installedPostgres = sync.OnceValues(func() (string, error) {
 	})), nil
 })
 
-// majorOf returns the version in the path of a program.
+// majorOf returns the major version in the path of a program.
 func majorOf(path string) int {
 	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path)))) // 0 if none
 	return n
@@ -76,13 +76,13 @@ func postgresTool(name string) (string, error) {
 	return filepath.Join(folder, name), err
 }
 
-// PostgresURL returns the URL of a database of a server, for clients.
+// PostgresURL returns the URL with which clients connect to a server's database.
 func PostgresURL(addr string) string {
 	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
 }
 
-// Postgres starts a PostgreSQL, with additional settings of the form "name=value". It needs no
-// password. [Server.Restart] keeps its data. A power cut of the machine may destroy the data.
+// Postgres starts a PostgreSQL server with additional settings of the form "name=value". It needs
+// no password. [Server.Restart] keeps its data. A crash of the machine may destroy the data.
 func Postgres(t TB, settings ...string) *Server {
 	t.Helper()
 	folder, err := postgresFolder()
@@ -92,8 +92,8 @@ func Postgres(t TB, settings ...string) *Server {
 	return startPostgres(t, folder, data, settings)
 }
 
-// initPostgres creates the folder of an empty PostgreSQL. Since initdb is slow, its result is kept
-// in the user's cache, and copied.
+// initPostgres creates the data folder of an empty PostgreSQL server. Since initdb is slow, its
+// result is kept in the user's cache and copied.
 func initPostgres(t TB, folder, data string) {
 	t.Helper()
 	args := []string{"-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync"}
@@ -101,12 +101,12 @@ func initPostgres(t TB, folder, data string) {
 	if kept != "" && exec.Command("cp", "-a", kept, data).Run() == nil {
 		return
 	}
-	_ = os.RemoveAll(data) // some files may have been copied
+	_ = os.RemoveAll(data) // cp may have copied some of the files
 	runUnprivileged(t, filepath.Join(folder, "initdb"), append(args, "-D", data)...)
 	if kept == "" {
 		return
 	}
-	// The renaming puts the whole folder into the cache at once. Another test may be doing the
+	// Renaming adds the complete folder to the cache at once, since another test may be doing the
 	// same.
 	ours, err := os.MkdirTemp(filepath.Dir(kept), "new")
 	if err != nil {
@@ -115,12 +115,12 @@ func initPostgres(t TB, folder, data string) {
 	defer os.RemoveAll(ours)
 	copied := filepath.Join(ours, "data")
 	if exec.Command("cp", "-a", data, copied).Run() == nil {
-		_ = os.Rename(copied, kept) // an error means that the folder now exists
+		_ = os.Rename(copied, kept) // fails if another test has created the folder
 	}
 }
 
-// keptPostgres returns the folder in the cache for initdb's result, for this program and this user,
-// or "" if there is no cache.
+// keptPostgres returns the cache folder for initdb's result, for this program and this user. It
+// returns "" if there is no cache.
 func keptPostgres(t TB, folder string, args []string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -139,7 +139,8 @@ func keptPostgres(t TB, folder string, args []string) string {
 	return filepath.Join(cache, fmt.Sprintf("postgres-%x", sha256.Sum256([]byte(of)))[:32])
 }
 
-// PostgresStandby starts a standby of a server, with an application name and additional settings.
+// PostgresStandby starts a standby of the primary, with an application name and additional
+// settings.
 func PostgresStandby(t TB, primary *Server, name string, settings ...string) *Server {
 	t.Helper()
 	folder, err := postgresFolder()
@@ -170,8 +171,8 @@ func startPostgres(t TB, folder, data string, settings []string) *Server {
 	})
 }
 
-// SQL executes statements on a PostgreSQL, or through a pooler, in a new session, and returns the
-// lines of the answer. The test fails on an error.
+// SQL executes statements in a new session, and returns the lines of the answer. The server must be
+// PostgreSQL or a pooler. The test fails on an error.
 func (s *Server) SQL(statements string) string {
 	s.t.Helper()
 	answer, err := SQL(s.Addr, statements)
@@ -198,7 +199,8 @@ func SQL(addr, statements string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// PgBouncer starts a pooler in front of a PostgreSQL, with additional lines for its configuration.
+// PgBouncer starts PgBouncer, a connection pooler, in front of a PostgreSQL server. lines are added
+// to its configuration.
 func PgBouncer(t TB, server *Server, lines ...string) *Server {
 	t.Helper()
 	path, err := exec.LookPath("pgbouncer")
@@ -230,8 +232,8 @@ func PgBouncer(t TB, server *Server, lines ...string) *Server {
 	})
 }
 
-// startIn starts a program that already has a folder. It uses a user that isn't root, since the
-// program refuses to run as root.
+// startIn starts a program whose data folder already exists. The program runs as a user other than
+// root, since it refuses to run as root.
 func startIn(t TB, path string, spec Spec) *Server {
 	t.Helper()
 	s := &Server{t: t, spec: spec, path: path, as: unprivileged(t)}
@@ -239,8 +241,8 @@ func startIn(t TB, path string, spec Spec) *Server {
 	return s.startAnywhere()
 }
 
-// postgresReady logs in, and returns nil if the server accepts that. It uses no client library,
-// since other modules import this package for their tests.
+// postgresReady logs in, and returns nil if the server accepts the login. It uses no client
+// library, since other modules import this package for their tests.
 func postgresReady(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
@@ -280,7 +282,8 @@ func (s *Server) quit() {
 	cmd, exited := s.cmd, s.exited
 	s.mu.Unlock()
 	if cmd != nil {
-		_ = cmd.Process.Signal(syscall.SIGQUIT) // an error means that it has already ended
+		// an error means that the process has already exited
+		_ = cmd.Process.Signal(syscall.SIGQUIT)
 		s.mu.Lock()
 		for _, pid := range append(children(cmd.Process.Pid), cmd.Process.Pid) {
 			_ = syscall.Kill(pid, syscall.SIGCONT) // if it was stopped
@@ -294,8 +297,8 @@ func (s *Server) quit() {
 	s.Kill()
 }
 
-// unprivileged returns the user for servers that must not run as root, or nil for the test's own
-// user.
+// unprivileged returns the user that runs servers that refuse to run as root. It returns nil if
+// that is the test's own user.
 func unprivileged(t TB) *syscall.Credential {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -316,7 +319,8 @@ func unprivileged(t TB) *syscall.Credential {
 	return nil
 }
 
-// unprivilegedFolder returns a folder of the test that belongs to the user of unprivileged.
+// unprivilegedFolder returns a folder of the test that belongs to the user that unprivileged
+// returns.
 func unprivilegedFolder(t TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -359,7 +363,7 @@ func children(pid int) []int {
 // runs could write into a folder that is being removed.
 func killAll(pids []int) {
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that it has already ended
+		_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that the process has already exited
 	}
 	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if !slices.ContainsFunc(pids, runs) {

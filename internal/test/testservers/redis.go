@@ -97,7 +97,8 @@ func clusterReplicas(t TB, start func(TB, ...string) *Server, masters []*Server)
 			return strings.Contains(replica.Do("INFO", "replication"), "master_link_status:up")
 		})
 	}
-	awaitSlots(t, replicas, len(masters)) // without the slots a replica wouldn't take over
+	// a replica that doesn't know the slots wouldn't take over
+	awaitSlots(t, replicas, len(masters))
 	return replicas
 }
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// building is held during a build of Java programs.
+// building is held while Java programs are built.
 var building sync.Mutex
 
 // RedissonClasspath returns the class path of the Java programs in dir, the folder

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A Sentinel is a master with replicas, and the sentinels that watch it. When the master has been
-// silent for some time, the sentinels promote a replica.
+// A Sentinel is a Redis master with replicas, and the sentinels that watch it. When the master has
+// been silent for some time, the sentinels promote a replica.
 type Sentinel struct {
 	Name      string // of the master, among the sentinels
 	Master    *Server
@@ -18,10 +18,9 @@ type Sentinel struct {
 	Sentinels []*Server
 }
 
-// RedisSentinel starts a redis-server with replicas, and three sentinels. After downAfter without
-// an answer, the sentinels believe that the master is dead. Make it long if the test doesn't kill
-// the master, since a live master on a busy machine may leave requests without an answer for a
-// while.
+// RedisSentinel starts a redis-server with replicas, and three sentinels. The sentinels consider
+// the master dead after downAfter without an answer. Use a long time if the test doesn't kill the
+// master, since a live master on a busy machine may not answer for a while.
 func RedisSentinel(t TB, replicas int, downAfter time.Duration) *Sentinel {
 	t.Helper()
 	return sentinel(t, Redis, "redis-server", replicas, downAfter)
@@ -98,7 +97,7 @@ func sentinelSpec(t TB, program, name string, master int, downAfter time.Duratio
 	return Spec{
 		Program: program,
 		Args: func(port int, dir string) []string {
-			// A sentinel stores its state in its configuration file.
+			// A sentinel stores its state in its configuration file, so each has its own.
 			config := fmt.Sprintf(`
 bind 127.0.0.1
 port %d

@@ -33,7 +33,7 @@ type TB interface {
 	Skipf(format string, args ...any)
 }
 
-// required reports whether a missing program fails a test. Otherwise the test is skipped.
+// required reports whether a missing program fails a test, instead of skipping it.
 func required() bool { return os.Getenv("DISTSYNC_REQUIRE_SERVERS") == "1" }
 
 // Program returns the path of a program. If it isn't installed, the test is skipped, or fails if
@@ -55,8 +55,8 @@ func Program(t TB, name string) string {
 type Spec struct {
 	Program string // looked up with [Program]
 
-	// Args returns the command line of a server that listens on 127.0.0.1 at this port, and keeps
-	// its files in dir, an empty folder.
+	// Args returns the command line of a server that listens on the given port of 127.0.0.1, and
+	// keeps its files in dir, an empty folder.
 	Args func(port int, dir string) []string
 
 	// Ready returns nil once the server at the address answers.
@@ -71,7 +71,7 @@ type Server struct {
 	spec Spec
 	path string
 	port int
-	as   *syscall.Credential // the user that runs it and its children; nil: the test's
+	as   *syscall.Credential // user that runs the server and its children; nil means the test's
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -90,7 +90,7 @@ func Start(t TB, spec Spec) *Server {
 // startAnywhere starts a server on some port.
 func (s *Server) startAnywhere() *Server {
 	s.t.Helper()
-	// Another process may take the port before the server does. Then this tries another port.
+	// Another process may take the port before the server does, so try several ports.
 	var err error
 	for range 5 {
 		s.port = FreePort(s.t)
@@ -105,8 +105,7 @@ func (s *Server) startAnywhere() *Server {
 }
 
 // FreePort returns a free port of 127.0.0.1 that it hasn't returned before in this process. The
-// port is below the ones that systems give to outgoing connections, so that a restarted server can
-// use it again.
+// port is below the range for outgoing connections, so that a restarted server can use it again.
 func FreePort(t TB) int {
 	t.Helper()
 	const first, last = 10000, 30000
@@ -133,12 +132,13 @@ func (s *Server) start() error {
 	args := s.spec.Args(s.port, s.t.TempDir())
 	var cmd *exec.Cmd
 	var output *bytes.Buffer
-	// If the go command hasn't built the program yet, several test processes may build it at once.
-	// Each of them writes the file, and the system doesn't run a file that is open for writing.
+	// Several test processes may build the program at once. The system doesn't run a file that one
+	// of them still has open for writing, so retry.
 	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
 		cmd, output = exec.Command(s.path, args...), new(bytes.Buffer)
 		cmd.Stdout, cmd.Stderr = output, output
-		cmd.WaitDelay = time.Second // in case a child of the program keeps its output open
+		// don't wait for a child of the program that keeps its output open
+		cmd.WaitDelay = time.Second
 		if s.as != nil {
 			cmd.SysProcAttr, cmd.Dir = &syscall.SysProcAttr{Credential: s.as}, "/"
 		}
@@ -152,7 +152,7 @@ func (s *Server) start() error {
 	}
 	exited := make(chan struct{})
 	go func() {
-		cmd.Wait() // the result doesn't matter, since tests kill servers
+		cmd.Wait() // ignore the result, since tests kill servers
 		close(exited)
 	}()
 	s.mu.Lock()
@@ -163,7 +163,7 @@ func (s *Server) start() error {
 	for {
 		err := s.spec.Ready(s.Addr)
 		select {
-		case <-exited: // so another server answered
+		case <-exited: // then another server answered
 			return fmt.Errorf("%s ended at once:\n%s", s.spec.Program, output)
 		default:
 		}
@@ -173,12 +173,12 @@ func (s *Server) start() error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s does not answer: %w", s.spec.Program, err)
 		}
-		time.Sleep(5 * time.Millisecond) // a poll, since another process gives no event to wait for
+		time.Sleep(5 * time.Millisecond) // poll, since another process gives no event to wait for
 	}
 }
 
-// Kill ends the server as a power cut would, and waits until it is gone. It may be called more than
-// once.
+// Kill ends the server without a clean shutdown, and waits until it has exited. It may be called
+// more than once.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
@@ -187,7 +187,7 @@ func (s *Server) Kill() {
 		return
 	}
 	started := children(cmd.Process.Pid)
-	cmd.Process.Kill() // also ends a stopped process; an error means that it has already ended
+	cmd.Process.Kill() // also ends a stopped process; fails if it has already exited
 	<-exited
 	killAll(started)
 }
@@ -206,7 +206,8 @@ func (s *Server) signal(sig os.Signal) {
 		s.t.Fatalf("%v to %s: %v", sig, s.spec.Program, err)
 	}
 	for _, pid := range children(s.cmd.Process.Pid) {
-		_ = syscall.Kill(pid, sig.(syscall.Signal)) // an error means that it has already ended
+		// an error means that the process has already exited
+		_ = syscall.Kill(pid, sig.(syscall.Signal))
 	}
 }
 
@@ -215,7 +216,7 @@ func (s *Server) signal(sig os.Signal) {
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()
-	// The system may give the port to another program's connection for a moment.
+	// The system may briefly give the port to an outgoing connection of another program.
 	for deadline := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
 		err := s.start()
 		if err == nil {
