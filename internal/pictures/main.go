@@ -27,7 +27,7 @@ func main() {
 	}
 }
 
-// drawn returns the contents of the files by their names, for the repository whose top is root.
+// drawn returns the contents of the picture files by name, for the repository at root.
 func drawn(root string) (map[string]string, error) {
 	files := make(map[string]string)
 	for name, s := range sequences {
