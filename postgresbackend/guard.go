@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrLost means that a transaction isn't guarded, because the database has no such hold: its lease
-// expired, it was released by its holder or by force, or the transaction began before the
+// ErrLost means that a transaction isn't guarded, because the database doesn't have the hold. Its
+// lease expired, it was released by its holder or by force, or the transaction began before the
 // acquisition and can't see it.
 var ErrLost = errors.New("the lock isn't held")
 
@@ -72,7 +72,7 @@ func guardArgs(hold Hold) []any {
 	return []any{encode(hold.Name()), encode(hold.HolderID()), int64(token)}
 }
 
-// guarded returns the error of a guard, given the result of its statement.
+// guarded returns the error of Guard, given the result of its query.
 func guarded(hold Hold, held *bool, err error) error {
 	switch {
 	case err != nil:

@@ -18,10 +18,10 @@ const DefaultSchema = "distsync"
 //go:embed schema.sql
 var schemaText string
 
-// begins is the SQL at the beginning of each step that writes. It checks the isolation level, since
-// a function can't change that of its transaction. In READ COMMITTED, each statement sees what
-// others committed during the previous statement, as steps require. It also turns synchronous
-// commits on. Otherwise, the server could forget an acquired lock in a crash.
+// begins is the SQL at the beginning of each function that writes. It checks that the isolation
+// level is READ COMMITTED, which a function can't set for its own transaction. At that level, each
+// statement sees what others have committed by then, as the functions require. The SQL also turns
+// synchronous commits on, since the server could otherwise forget an acquired lock in a crash.
 const begins = `	IF current_setting('transaction_isolation') <> 'read committed' THEN
 		RAISE EXCEPTION 'distsync: steps need READ COMMITTED, and default_transaction_isolation is %',
 			current_setting('transaction_isolation') USING ERRCODE = 'DS001';
@@ -56,7 +56,7 @@ func Schema(schema string) string {
 	return b.String()
 }
 
-// functions finds the head of each function in the text.
+// functions matches the head of each function in the SQL.
 var functions = regexp.MustCompile(
 	`(?s)CREATE OR REPLACE FUNCTION (\S+?distsync_v1_\w+)\(([^)]*)\)`)
 
@@ -78,7 +78,7 @@ func mustBeSchema(schema string) {
 	}
 }
 
-// create runs the SQL of Schema. An advisory lock lets many processes call it concurrently.
+// create runs the SQL of Schema. An advisory lock makes that safe if many processes do it at once.
 func create(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 7405))`,
