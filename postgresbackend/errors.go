@@ -65,7 +65,7 @@ func failed(err error) error {
 	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// severe returns the severity of an error in English. Servers before version 9.6 send it only in
+// severe returns the severity of an error in English. Before version 9.6, servers send it only in
 // their own language.
 func severe(err *pgconn.PgError) string {
 	if err.SeverityUnlocalized != "" {
