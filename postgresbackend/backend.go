@@ -40,8 +40,8 @@ type options struct {
 }
 
 // WithSchema sets the schema of the tables and functions. The default is [DefaultSchema]. All
-// programs that share locks must use the same database and schema. It panics unless the name
-// consists of lower-case letters, digits and underscores.
+// programs that share locks must use the same database and schema. WithSchema panics unless the
+// name consists of lower-case letters, digits and underscores.
 func WithSchema(schema string) Option {
 	mustBeSchema(schema)
 	return func(o *options) { o.schema = schema }
@@ -113,7 +113,7 @@ func idleForLong(_ context.Context, p pgxpool.ShouldPingParams) bool {
 	return p.IdleDuration > time.Minute
 }
 
-// Close closes the pool of [Connect], and waits until all its connections are returned. It doesn't
+// Close closes the pool of [Connect] and waits until all its connections are returned. It doesn't
 // close a pool that was passed to [New].
 func (b *Backend) Close() {
 	if b.own {

@@ -83,7 +83,7 @@ const (
 	noRight      = "42501"
 	noStatement  = "26000" // a prepared statement is gone
 	isStatement  = "42P05" // a prepared statement of that name already exists
-	notSupported = "0A000" // one cause is that the columns of a prepared statement have changed
+	notSupported = "0A000" // also returned if the columns of a prepared statement changed
 )
 
 // hints maps error codes to remedies.

@@ -26,7 +26,7 @@ type Hold interface {
 // acquisitions of the lock wait until the transaction has ended. They do so even if the hold's
 // lease expires, or if the hold is released early or by force. So the transaction is either
 // committed before the next holder gets the lock, or never. That also holds through a failover,
-// since lock and data are in one log. If Guard returns an error, ErrLost or another, roll the
+// since lock and data are in one log. If Guard returns [ErrLost] or another error, roll the
 // transaction back.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {

@@ -101,7 +101,7 @@ func (s *session) inspect(
 // longestPage is the maximum number of names on a page of a list.
 const longestPage = 1000
 
-// A list has two parts: first the names that are stored verbatim, then those stored in hexadecimal.
+// The two phases of a list. Names that are stored verbatim come before those stored in hexadecimal.
 const (
 	amongTexts = "t"
 	amongHex   = "x"

@@ -37,7 +37,7 @@ const listenerName = "distsync listener"
 // channel returns the name of the channel for messages to a session.
 func channel(session string) string { return "distsync_v1_" + session }
 
-// listener holds a session's subscriptions, and the state of its connection.
+// listener holds a session's subscriptions and the state of its connection.
 type listener struct {
 	sightings
 
@@ -221,7 +221,7 @@ func (a *audience) wanted() int {
 	return want
 }
 
-// askAgain makes keepNotes rewrite the note of a name, since a step found it missing.
+// askAgain makes keepNotes rewrite the note of a name that a step found missing.
 func (s *session) askAgain(name string) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -276,7 +276,7 @@ func (s *session) takeNotes(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// writeNotes writes notes to the store. A want of -1 deletes a note.
+// writeNotes writes notes to the database. The value -1 deletes a note.
 func (s *session) writeNotes(ctx context.Context, names []string, wants []int32) error {
 	return s.do(ctx, s.lane(), &call{
 		sql:  `SELECT 1 FROM ` + s.b.q + `distsync_v1_ask($1::text[], $2::integer[], $3)`,
@@ -313,7 +313,7 @@ func (s *session) keepNotes() {
 	}
 }
 
-// dueNotes returns the notes that are due to be written, and the time until the next check.
+// dueNotes returns the notes that are due to be written and the time until the next check.
 func (s *session) dueNotes(now time.Time) (names []string, next time.Duration) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// DefaultSchema is the schema of the tables and functions by default. See [WithSchema].
+// DefaultSchema is the default schema of the tables and functions. See [WithSchema].
 const DefaultSchema = "distsync"
 
 //go:embed schema.sql
@@ -32,14 +32,16 @@ const begins = `	IF current_setting('transaction_isolation') <> 'read committed'
 
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// Schema returns SQL for migration tools. The SQL creates the tables and functions of the backend
-// in a schema of that name, and the schema if it doesn't exist. Running it again changes nothing.
+// Schema returns SQL for migration tools. It creates the backend's tables and functions in the
+// given schema, and the schema itself if it doesn't exist. Running the SQL again changes nothing.
 // Run it in one transaction.
 //
-// The role that runs it owns the tables and functions. Use a role that nobody logs in as, since the
-// functions run with its rights. Other roles may not execute the functions. See "Access" in the
-// package's comment for the grants. Schema panics unless the name consists of lower-case letters,
-// digits and underscores, as [WithSchema] does.
+// The role that runs the SQL owns the tables and functions. The functions run with its rights, so
+// use a role that nobody logs in as. Other roles may not execute the functions until they are
+// granted that: see "Access" in the package's comment.
+//
+// Schema panics unless the name consists of lower-case letters, digits and underscores, as
+// [WithSchema] does.
 func Schema(schema string) string {
 	mustBeSchema(schema)
 	quoted := pgx.Identifier{schema}.Sanitize()

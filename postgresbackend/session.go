@@ -165,7 +165,7 @@ func (s *session) afterwards(
 	})
 }
 
-// conn returns a working connection of a pool.
+// conn returns a working connection from a pool.
 func (s *session) conn(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	conn, err := s.standing(ctx, pool)
 	if err != nil && ctx.Err() == nil && s.closed.Load() && pool != s.b.pool {
@@ -178,8 +178,8 @@ func (s *session) conn(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, 
 	return conn, nil
 }
 
-// standing returns a connection of a pool. If the connection received data while it was idle,
-// standing pings the server first, and takes another connection if there is no answer.
+// standing returns a connection from a pool. If the connection received data while it was idle,
+// standing pings the server first. If that fails, it takes another connection.
 func (s *session) standing(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for {
 		conn, err := pool.Acquire(ctx)

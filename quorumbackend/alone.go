@@ -53,8 +53,8 @@ func (s *session) attempt(
 	}
 }
 
-// isSure reports whether a refusal by a single store is believed for a name, without a look at the
-// other stores.
+// isSure reports whether the session believes a single store's refusal for a name without looking
+// at the other stores.
 func (s *session) isSure(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *session) isSure(name string) bool {
 	return d != nil && time.Now().Before(d.sure)
 }
 
-// believe makes the session believe, for a while, a refusal by a single store for a name.
+// believe makes the session believe a single store's refusal for a name for a while.
 func (s *session) believe(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *session) believe(name string) {
 
 // others is the state of the lock in the other stores after one store has refused an attempt.
 type others struct {
-	free     []*store // in the order in which they are asked
+	free     []*store // stores where it is free, in the order in which they are asked
 	held     []*store
 	ends     []time.Duration // how long the holds in held last
 	patience time.Duration   // patience with these stores

@@ -261,7 +261,7 @@ func (s *session) arriveLocked(a *attempt) {
 	}
 }
 
-// fail releases the votes of an attempt, and returns its result or error.
+// fail releases the votes of an attempt and returns its result or error.
 func (s *session) fail(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
@@ -369,7 +369,7 @@ func (s *session) order(name string) []*store {
 	return order
 }
 
-// detourLocked returns the detour of a name, or a new one.
+// detourLocked returns the detour for a name. It creates one if there is none.
 func (s *session) detourLocked(name string) *detour {
 	if d := s.detours[name]; d != nil {
 		return d
@@ -386,9 +386,8 @@ func (s *session) detourLocked(name string) *detour {
 	return d
 }
 
-// direct makes the session ask the store first before the others for a name. That lasts for the
-// remaining time of another owner's hold. If remaining is 0, direct only resets the count of split
-// votes.
+// direct makes the session ask the given store before the others for a name, for the remaining time
+// of another owner's hold. If remaining is 0, direct only resets the count of split votes.
 func (s *session) direct(name string, first *store, remaining time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -64,7 +64,7 @@ type batch struct {
 	answered chan struct{} // closed when all renewals are answered
 }
 
-// ask asks all stores, and returns when all renewals are answered.
+// ask asks all stores and returns when all renewals are answered.
 func (b *batch) ask(ctx context.Context) {
 	for i := range b.renewals {
 		b.settle(i, false) // answer the renewals that already have too few votes
@@ -210,7 +210,7 @@ func (b *batch) settle(i int, now bool) {
 	}
 }
 
-// failure returns the error of a renewal that the stores haven't decided.
+// failure returns the error of a renewal that the stores didn't decide.
 func (x *renewal) failure(s *session) error {
 	fails := slices.Clone(x.fails)
 	for _, st := range s.stores {

@@ -79,8 +79,8 @@ func (s *session) oweLocked(h *hold, at *store, late int) {
 	}
 }
 
-// errOwed is the error of a store that gave its vote to a failed attempt, and hasn't yet confirmed
-// the release of that vote.
+// errOwed is the error of a store that gave its vote to a failed attempt and hasn't confirmed the
+// release of that vote yet.
 var errOwed = errors.New("an earlier vote of this store is not given back yet")
 
 // owed returns a failure for each store at which an attempt has a debt. It omits stores that may

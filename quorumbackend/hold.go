@@ -19,13 +19,13 @@ type key struct {
 type hold struct {
 	key
 	turn  chan struct{} // occupied by a counting step
-	users int           // the number of steps that have the turn, or wait for it
+	users int           // the number of steps that use the hold or wait for it
 
 	// attempt is the owner name in requests to the stores: the owner's name with a number. Each
 	// attempt has a new number, since stores may still carry out requests of the previous attempt.
 	// The number is reused if that attempt got no vote.
 	attempt  string
-	borrowed bool // whether it is a Read that uses the attempt of its owner's Write
+	borrowed bool // whether this is a Read that uses the attempt of its owner's Write
 	// serial is the number of this set of votes. It tells answers about these votes from answers
 	// about earlier ones.
 	serial uint64

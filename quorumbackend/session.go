@@ -16,7 +16,7 @@ import (
 type session struct {
 	limits backend.Limits
 	stores []*store
-	orders [][]*store // for each store, all stores in the order of New, beginning with that store
+	orders [][]*store // for each store, the list of all stores that begins with it
 	need   int        // the number of stores that make a majority
 	prompt bool       // no store's steps ever wait
 	began  time.Time
@@ -270,8 +270,8 @@ func later(x, y time.Time) time.Time {
 	return y
 }
 
-// touch sends a request for an owner that holds nothing and waits for a majority's answers. It is
-// made only for the stores' errors, such as the one that the name isn't a lock.
+// touch sends a request for an owner that holds nothing and waits for a majority's answers. It
+// serves only to find errors, for example if the name isn't a lock in the stores.
 func (s *session) touch(ctx context.Context, do func(context.Context, *store) error) error {
 	r := newRound(s, context.Background(), ctx, func(
 		ctx context.Context, st *store,
@@ -553,8 +553,7 @@ func (s *session) toll(ctx context.Context, at *store, bell *hold) (again bool) 
 	return again
 }
 
-// stored returns the lease for the last release of a hold: that of the request or, if it has none,
-// that of the hold.
+// stored returns the lease in a release request, or the hold's lease if the request has none.
 func (s *session) stored(lease time.Duration, h *hold) time.Duration {
 	if lease > 0 {
 		return lease

@@ -16,13 +16,13 @@ const (
 	leastPatience   = 20 * time.Millisecond  // the shortest wait for a replaceable store
 	longestPatience = time.Second            // maximum wait, unless most stores are as slow
 	unknownTrip     = 25 * time.Millisecond  // assumed for a store that hasn't answered yet
-	downFor         = time.Second            // how long a store is asked last after a failure
+	downFor         = time.Second            // how long a store counts as down after a failure
 	releasePatience = 9                      // a release waits this many patiences longer
 	longestMore     = 500 * time.Millisecond // maximum extra wait in a release
 	grace           = time.Second            // how long a request may outlast its round
 )
 
-// A store is one of the stores that vote, from the point of view of a session.
+// A store is one of the stores that vote, as seen by one session.
 type store struct {
 	number  int
 	session backend.Session
@@ -37,9 +37,8 @@ type store struct {
 	// failed to answer the last release for a debt. The session's mutex guards silence and resume.
 	silence time.Duration
 	resume  time.Time    // until when no debt is paid at the store
-	down    atomic.Int64 // until when it is asked last, in ns after began; 0 if it isn't down
-	// repairs holds the requests to grant lost holds again. The session's mutex guards repairs and
-	// menders.
+	down    atomic.Int64 // until when it counts as down, in ns after began; 0 if it isn't
+	// repairs holds the repairs that are due. The session's mutex guards repairs and menders.
 	repairs []repair
 	menders int // the number of goroutines that make repairs
 }

@@ -148,7 +148,7 @@ func (c *check) print(s screen, g *global) error {
 	return err
 }
 
-// bounded returns a context with the timeout of one store request.
+// bounded returns a context with the timeout for one store request.
 func (d *doctor) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d.timeout)
 }

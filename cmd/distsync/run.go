@@ -171,7 +171,7 @@ func reasonOf(err error) string {
 	return dlock.LossExpired.String()
 }
 
-// because maps the reason for which a lock is lost or a command is killed to an explanation.
+// because explains the reasons for the loss of a lock or the end of a command.
 var because = map[string]string{
 	"timeout":                  "it ran for longer than --timeout",
 	"grace":                    "it didn't end within --grace",

@@ -26,7 +26,7 @@ var (
 	others = []os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT}
 )
 
-// A running is one run of a command under a lock.
+// A running is a command that runs while a lock is held.
 type running struct {
 	*runner
 	*holding
@@ -179,7 +179,7 @@ func (s *running) follow() {
 // never is the time until the next action if there is none.
 const never = 1000 * time.Hour
 
-// look carries out due actions, and returns the time until the next one.
+// look carries out due actions and returns the time until the next one.
 func (s *running) look() time.Duration {
 	if s.killed {
 		return never

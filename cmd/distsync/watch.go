@@ -108,8 +108,8 @@ func (g *global) watch(
 	return broken
 }
 
-// channels returns one kind of lock for each of the store's notification channels. A watcher
-// subscribes to all of them, because it doesn't know the lock's kind in advance.
+// channels returns one kind of lock per notification channel of the store. A watcher subscribes to
+// all channels, because it doesn't know the lock's kind in advance.
 func channels(known backend.Kinds) []backend.Kind {
 	return slices.DeleteFunc([]backend.Kind{backend.Exclusive, backend.Write, backend.Permits},
 		func(k backend.Kind) bool { return !known.Has(k) })
@@ -271,7 +271,7 @@ func (w *watcher) event(what string, fill func(*event)) {
 	w.tell(e)
 }
 
-// An event is a change of a lock.
+// An event reports a change of a lock.
 type event struct {
 	Time time.Time `json:"time"`
 	nameJSON

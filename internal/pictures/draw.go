@@ -41,7 +41,7 @@ type step struct {
 	// holds is the color of the bar that marks the holder from this step on. The holder is the lane
 	// to, or the lane from if to is the store.
 	holds string
-	ends  bool   // the lane "from" no longer holds the lock
+	ends  bool   // whether the lane from stops holding the lock
 	lease string // color of the store's lease from this step on; "-" ends it
 }
 
@@ -50,7 +50,7 @@ type sequence struct {
 	title string
 	about string // text for readers who can't see the picture
 	lanes []string
-	store int // the lane of the store, which shows the leases
+	store int // index of the store's lane, which shows the leases
 	steps []step
 	small bool // whether the picture is small, with no title, for use beside text
 }
@@ -103,7 +103,7 @@ func (s sequence) gap() int       { return (s.wide() - 2*margin - s.box()) / (le
 func (s sequence) x(lane int) int { return margin + s.box()/2 + lane*s.gap() }
 func (s sequence) y(step int) int { return s.top() + 52 + step*s.row() }
 
-// bars draws bars for the holds, and for the leases in the store.
+// bars draws bars for the holds and for the leases in the store.
 func (s sequence) bars(b *strings.Builder, bottom int) {
 	type bar struct {
 		from  int

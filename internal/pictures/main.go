@@ -3,9 +3,9 @@
 //
 //	go run ./internal/pictures
 //
-// Their content is text, in pictures.go, and the dashboard's own JSON. The pictures are SVG files
-// that follow the reader's light or dark colour scheme. A test fails if the files differ from the
-// text.
+// The content of the pictures is in pictures.go and in the dashboard's own JSON. The pictures are SVG
+// files that follow the reader's light or dark color scheme. A test fails if the files are out of
+// date.
 package main
 
 import (
