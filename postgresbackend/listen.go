@@ -24,8 +24,8 @@ import (
 const (
 	// noteEvery is how often a session checks that its notes exist and expire late enough.
 	noteEvery = 10 * time.Second
-	// lingers is how long a note stays after the last subscription to a lock ends. Another
-	// subscription may begin soon.
+	// lingers is how long a note stays after the last subscription to a lock ends, in case another
+	// one begins.
 	lingers = 2 * time.Second
 	// proofWithin is the time within which a new connection must receive its test message.
 	proofWithin = 2 * time.Second
@@ -363,7 +363,7 @@ func (s *session) forgetNotes() {
 			gone[i] = -1
 		}
 		if s.writeNotes(ctx, names[:n], gone) != nil {
-			return // they expire in some minutes
+			return // they expire within minutes
 		}
 		names = names[n:]
 	}

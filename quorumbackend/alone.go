@@ -76,7 +76,7 @@ type others struct {
 	free     []*store // stores where it is free, in the order in which they are asked
 	held     []*store
 	ends     []time.Duration // how long the holds in held last
-	patience time.Duration   // patience with these stores
+	patience time.Duration   // how long to wait for these stores
 
 	conflicts []failure // stores in which the name isn't a lock of this kind
 }

@@ -22,7 +22,7 @@ type debt struct {
 	out     int       // the number of unanswered releases that may still be carried out
 	ends    time.Time // when every requested lease has expired
 	due     time.Time
-	pause   time.Duration // before the next attempt to pay
+	pause   time.Duration // before the next release
 	paying  bool
 }
 

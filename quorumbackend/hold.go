@@ -18,7 +18,7 @@ type key struct {
 // them. The session's mutex guards its fields.
 type hold struct {
 	key
-	turn  chan struct{} // occupied by a counting step
+	turn  chan struct{} // full while a step may change the count
 	users int           // the number of steps that use the hold or wait for it
 
 	// attempt is the owner name in requests to the stores: the owner's name with a number. Each
@@ -26,8 +26,8 @@ type hold struct {
 	// The number is reused if that attempt got no vote.
 	attempt  string
 	borrowed bool // whether this is a Read that uses the attempt of its owner's Write
-	// serial is the number of this set of votes. It tells answers about these votes from answers
-	// about earlier ones.
+	// serial is the number of this set of votes. It distinguishes answers about these votes from
+	// answers about earlier ones.
 	serial uint64
 
 	count  int

@@ -378,7 +378,7 @@ func (s *session) giveBack(
 		}
 	}
 	had = len(s.inLocked(h, freed))
-	burnt, conflicts := false, 0 // burnt: a release may still be under way
+	burnt, conflicts := false, 0 // burnt means that a release may still be under way
 	s.mu.Unlock()
 
 	r := newRound(s, context.Background(), ctx, func(

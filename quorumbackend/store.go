@@ -13,11 +13,11 @@ import (
 
 const (
 	roundTrips      = 4                      // how long to wait for a store, in round trips
-	leastPatience   = 20 * time.Millisecond  // the shortest wait for a replaceable store
+	leastPatience   = 20 * time.Millisecond  // minimum wait for a store that another can replace
 	longestPatience = time.Second            // maximum wait, unless most stores are as slow
 	unknownTrip     = 25 * time.Millisecond  // assumed for a store that hasn't answered yet
 	downFor         = time.Second            // how long a store counts as down after a failure
-	releasePatience = 9                      // a release waits this many patiences longer
+	releasePatience = 9                      // extra wait in a release, as a multiple of the patience
 	longestMore     = 500 * time.Millisecond // maximum extra wait in a release
 	grace           = time.Second            // how long a request may outlast its round
 )
@@ -30,7 +30,7 @@ type store struct {
 	tells   backend.Notifier     // nil if the store can't notify
 	settle  func()               // waits for work that its steps left behind; may be nil
 	prompt  bool                 // the store's steps never wait
-	least   time.Duration        // the least patience with the store
+	least   time.Duration        // the minimum wait for the store
 	began   time.Time
 	trip    atomic.Int64 // smoothed response time; 0: no answer yet
 	// silence is the pause before the next debt is paid at the store. It is 0 unless the store

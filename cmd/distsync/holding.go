@@ -89,7 +89,7 @@ func (s *holding) under(
 }
 
 // explained adds a reason to the error of an acquisition: who holds the lock, or that its name
-// belongs to other data. It returns err unchanged if the store doesn't tell within a second.
+// belongs to other data. It returns err unchanged if the store doesn't answer within a second.
 func (s *holding) explained(c *dlock.Client, err error) error {
 	conflict := errors.Is(err, dlock.ErrConflict)
 	if !conflict && !errors.Is(err, dlock.ErrHeld) {

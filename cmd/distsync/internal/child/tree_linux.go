@@ -109,7 +109,7 @@ func lookAt(pid int) (process, bool) {
 	return p, true
 }
 
-// kill kills the process, unless another process has its pid by now.
+// kill kills the process, unless its pid belongs to another process by now.
 func (p *process) kill() error {
 	h, err := os.FindProcess(p.pid)
 	if err != nil {
