@@ -17,7 +17,7 @@ const (
 	longestPatience = time.Second            // maximum wait, unless most stores are as slow
 	unknownTrip     = 25 * time.Millisecond  // assumed for a store that hasn't answered yet
 	downFor         = time.Second            // how long a store counts as down after a failure
-	releasePatience = 9                      // extra wait in a release, as a multiple of the patience
+	releasePatience = 9                      // extra wait in a release, in multiples of patience
 	longestMore     = 500 * time.Millisecond // maximum extra wait in a release
 	grace           = time.Second            // how long a request may outlast its round
 )
