@@ -3,8 +3,8 @@
 //
 //	go run ./internal/pictures
 //
-// Their content comes from pictures.go and from the dashboard's JSON. The pictures are SVG files that
-// follow the reader's light or dark color scheme. A test fails if the files are out of date.
+// Their content comes from pictures.go and from the dashboard's JSON. The pictures are SVG files
+// that follow the reader's light or dark color scheme. A test fails if the files are out of date.
 package main
 
 import (
