@@ -4,5 +4,5 @@ package postgresbackend
 
 import "net"
 
-// silent always returns true, since on this system a check would take a round trip.
+// silent returns true, since on this system a check would take a round trip.
 func silent(net.Conn) bool { return true }

@@ -9,8 +9,8 @@ import (
 )
 
 // silent reports whether an idle connection is still open and has received no data. A server that
-// shuts down, or ends a session, sends a message or closes the stream. A request sent after that
-// would get no answer, and the caller couldn't know whether it was carried out. The check takes no
+// shuts down or ends a session sends a message or closes the connection. A later request would get
+// no answer, and the caller couldn't know whether it was carried out. The check doesn't take a
 // round trip.
 func silent(conn net.Conn) bool {
 	if t, ok := conn.(*tls.Conn); ok {
@@ -25,7 +25,8 @@ func silent(conn net.Conn) bool {
 		return false
 	}
 	stands := false
-	// Read would wait for a goroutine of pgx that may still be reading. Control doesn't.
+	// Use Control instead of Read, which would wait for a goroutine of pgx that may still be
+	// reading.
 	err = raw.Control(func(fd uintptr) {
 		var b [1]byte
 		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

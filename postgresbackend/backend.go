@@ -13,17 +13,16 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// Backend keeps locks in the database that a pool is connected to. Use [New] or [Connect] to create
-// one.
+// Backend keeps locks in a PostgreSQL database. Use [New] or [Connect] to create one.
 type Backend struct {
 	pool    *pgxpool.Pool
 	options options
 	own     bool   // the pool was made by Connect
-	q       string // the quoted schema with a dot, which precedes names in SQL
+	q       string // the quoted schema and a dot, the prefix of all names in SQL
 
-	prepares bool // statements are prepared, on connections without a pooler
+	prepares bool // whether to prepare statements, on connections without a pooler
 
-	creating sync.Mutex // so that only one goroutine creates the schema
+	creating sync.Mutex // held while the schema is created
 	created  atomic.Bool
 }
 
@@ -36,37 +35,36 @@ type options struct {
 	schema    string
 	create    bool
 	polls     bool
-	sweep     time.Duration // the time between deletions of expired rows; 0: never
+	sweep     time.Duration // the time between deletions of expired rows; 0 means never
 	pingAfter time.Duration // how long a listening connection may be silent before a ping
 }
 
 // WithSchema sets the schema of the tables and functions. The default is [DefaultSchema]. All
-// programs that share locks must use the same database and schema. It panics unless the name
-// consists of lower-case letters, digits and underscores.
+// programs that share locks must use the same database and schema. WithSchema panics unless the
+// name consists of lower-case letters, digits and underscores.
 func WithSchema(schema string) Option {
 	mustBeSchema(schema)
 	return func(o *options) { o.schema = schema }
 }
 
-// WithCreate makes the first step run the SQL that [Schema] returns, which creates missing tables
-// and functions. Without it, a migration must do that. The role must be allowed to create the
-// schema, and then owns it.
+// WithCreate makes the first request create missing tables and functions, with the SQL that
+// [Schema] returns. Without WithCreate, a migration must run that SQL. The role must be allowed to
+// create the schema, and becomes its owner.
 func WithCreate() Option { return func(o *options) { o.create = true } }
 
-// Polling makes waiters poll for released locks. By default, they are notified of releases. With
-// Polling, the client has no connection that listens, and releases send it no messages. PostgreSQL
-// wakes every listening process of the database for each message, so with hundreds of them, polling
-// costs less.
+// Polling makes waiters poll for released locks instead of being notified. The client then has no
+// listening connection, and releases send it no messages. PostgreSQL wakes every listening process
+// of the database for each message, so polling costs less if there are hundreds of them.
 func Polling() Option { return func(o *options) { o.polls = true } }
 
-// New returns a backend on a pool. The caller closes the pool, after the client of the locks. A
-// step uses one of the pool's connections for one round trip. Renewals, releases and acquisitions
+// New returns a backend that uses pool. Close the pool after the client of the locks. A step of a
+// lock uses one of the pool's connections for one round trip. Renewals, releases and acquisitions
 // of plain and fenced locks use two separate connections with the pool's configuration, so they
-// don't wait behind a program's own queries. Listening takes one more.
+// don't wait behind the program's own queries. Listening takes one more.
 //
 // No session parameters are set, so the pool may connect through a pooler. Behind PgBouncer in
 // transaction mode, waiters can't be notified of releases. They poll, and the client logs that
-// once. Repeated statements are prepared, unless there is a pooler, or the pool's
+// once. Repeated statements are prepared, unless there is a pooler or the pool's
 // DefaultQueryExecMode isn't pgx's default.
 //
 // New panics if pool is nil.
@@ -85,12 +83,14 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 }
 
 // Connect returns a backend with its own pool, for programs that don't use PostgreSQL otherwise.
-// The URL's pool_max_conns sets the pool's size. The default is pgxpool's. Close the backend after
-// the client of the locks. The URL is one for [pgxpool.ParseConfig]:
-// "postgres://app@localhost:5432/orders". It may contain several hosts, separated by commas, and
-// target_session_attrs=read-write to find the primary. Connect doesn't connect yet. If the server
-// can't be reached, the steps fail. Connect returns the error of [pgxpool.ParseConfig] or
-// [pgxpool.NewWithConfig].
+// Close the backend after the client of the locks.
+//
+// The URL is one for [pgxpool.ParseConfig], such as "postgres://app@localhost:5432/orders". Its
+// pool_max_conns sets the size of the pool, which is pgxpool's default otherwise. It may list
+// several hosts, separated by commas, with target_session_attrs=read-write to find the primary.
+//
+// Connect doesn't connect yet. If the server can't be reached, later calls fail. Connect returns
+// the error of [pgxpool.ParseConfig] or [pgxpool.NewWithConfig].
 func Connect(url string, opts ...Option) (*Backend, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -106,14 +106,14 @@ func Connect(url string, opts ...Option) (*Backend, error) {
 	return b, nil
 }
 
-// idleForLong reports whether the pool pings a connection before its use. By default, it pings each
-// connection that was idle for a second. A lock that is used every other second would then take two
-// round trips instead of one.
+// idleForLong reports whether the pool should ping a connection before using it. By default, a pool
+// pings each connection that was idle for a second. That would double the round trips of a lock
+// that is used every other second.
 func idleForLong(_ context.Context, p pgxpool.ShouldPingParams) bool {
 	return p.IdleDuration > time.Minute
 }
 
-// Close closes the pool of [Connect], and waits until all its connections are returned. It doesn't
+// Close closes the pool of [Connect] and waits until all its connections are returned. It doesn't
 // close a pool that was passed to [New].
 func (b *Backend) Close() {
 	if b.own {

@@ -2,12 +2,12 @@ package postgresbackend
 
 import "sync"
 
-// errands are goroutines that may outlive the steps that started them. The zero value is ready to
-// use.
+// errands is a group of goroutines that may outlive the steps that started them. The zero value is
+// ready to use.
 type errands struct {
 	mu   sync.Mutex
 	n    int
-	idle chan struct{} // closed when no errand runs; nil if no call waits for that
+	idle chan struct{} // closed when the last goroutine ends; nil if nothing waits for that
 }
 
 // run runs f in a goroutine. It may be called concurrently with wait.

@@ -16,17 +16,19 @@ var (
 	errConflict = refused(backend.ErrConflict)
 )
 
-// refused returns the error of a step that has changed nothing.
+// refused wraps err as an error of kind Refused: the step wasn't carried out, and repeating it is
+// pointless.
 func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// retry returns err as the error of a step that wasn't carried out, and may be repeated.
+// retry wraps err as an error of kind Retry: the step wasn't carried out, and may be repeated.
 func retry(err error) error {
 	return &backend.Error{Kind: backend.Retry, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// ended returns the error of a context that has ended before anything was sent, or nil.
+// ended returns an error if ctx has ended. It is called before anything is sent, so the kind of the
+// error is Retry.
 func ended(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return retry(err)
@@ -34,7 +36,7 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// unconnected adds the kind to an error that occurred before there was a connection.
+// unconnected adds the kind to an error from before a connection was established.
 func unconnected(err error) error {
 	kind := backend.Retry
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -46,8 +48,8 @@ func unconnected(err error) error {
 	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// failed adds the kind to an error of a statement. An error of severity ERROR means that everything
-// was rolled back. Any other error, or a broken connection, may come after the commit.
+// failed adds the kind to the error of a statement. Severity ERROR means that everything was rolled
+// back. After any other error, or if the connection breaks, the statement may have been committed.
 func failed(err error) error {
 	kind := backend.Unknown
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
@@ -63,7 +65,8 @@ func failed(err error) error {
 	return &backend.Error{Kind: kind, Err: fmt.Errorf("postgres: %w", err)}
 }
 
-// severe returns the severity of an error in English. Before version 9.6, servers translate it.
+// severe returns the severity of an error in English. Before version 9.6, servers send it only in
+// their own language.
 func severe(err *pgconn.PgError) string {
 	if err.SeverityUnlocalized != "" {
 		return err.SeverityUnlocalized
@@ -72,18 +75,18 @@ func severe(err *pgconn.PgError) string {
 }
 
 const (
-	readOnly     = "25006" // the server is a standby, or isn't the primary any more
+	readOnly     = "25006" // the server is a standby, or is no longer the primary
 	deadlock     = "40P01"
 	lockTimeout  = "55P03"
 	notInSchema  = "42883"
 	noSuchSchema = "3F000"
 	noRight      = "42501"
 	noStatement  = "26000" // a prepared statement is gone
-	isStatement  = "42P05" // there is a prepared statement of that name already
-	notSupported = "0A000" // also for a prepared statement whose columns have changed
+	isStatement  = "42P05" // a prepared statement of that name already exists
+	notSupported = "0A000" // also returned if the columns of a prepared statement changed
 )
 
-// hints are remedies for errors, by their codes.
+// hints maps error codes to remedies.
 var hints = map[string]string{
 	notInSchema: "the functions of postgresbackend aren't there: run the text of " +
 		"postgresbackend.Schema, or use WithCreate",
@@ -94,7 +97,8 @@ var hints = map[string]string{
 		"committed",
 }
 
-// kindOf returns the kind of an error after which nothing was done.
+// kindOf returns the kind of an error, given its SQLSTATE code. The statement must have had no
+// effect.
 func kindOf(code string) backend.ErrorKind {
 	switch code {
 	case "DS001", "DS002", "DS003", noSuchSchema:
@@ -102,13 +106,14 @@ func kindOf(code string) backend.ErrorKind {
 	}
 	switch code[:min(2, len(code))] {
 	case "28", "3D", "42", "22", "54", "0A":
-		// authorization, missing database, rights and names, data, limits, missing features
+		// These are errors in authorization, databases, rights and names, data, limits, and
+		// features.
 		return backend.Refused
 	}
 	return backend.Retry
 }
 
-// isCode reports whether err is an error of the server with that code.
+// isCode reports whether err is an error from the server with the given SQLSTATE code.
 func isCode(err error, code string) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pgErr.Code == code

@@ -12,12 +12,12 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// grantLease is the lease of a lock that is given to the first in line. The session of that waiter
-// counts the lease from its last look at the line. A session with waiting calls looks about once a
-// second.
+// grantLease is the lease of a fair lock that is handed to the first waiter in line. The waiter's
+// session counts the lease from its last look at the line, which is about once a second while calls
+// wait.
 const grantLease = 2 * time.Second
 
-// The steps of fair locks, as in schema.sql.
+// Operations on fair locks, numbered as in schema.sql.
 const (
 	fairAcquire int16 = iota + 1
 	fairRelease
@@ -44,7 +44,7 @@ type fairAnswer struct {
 	tell                          bool
 }
 
-// fair carries out a step of a fair lock, and notifies the sessions concerned.
+// fair carries out a step of a fair lock and notifies the sessions that it affects.
 func (s *session) fair(
 	ctx context.Context, pool *pgxpool.Pool, req fairRequest,
 ) (a fairAnswer, err error) {
@@ -72,9 +72,9 @@ func (s *session) fair(
 		},
 	}
 	for n := 1; ; n++ {
-		// Other transactions may have locked the row each time. The last attempt then does its
-		// step, but doesn't give the lock to the first in line. The next step for the lock does
-		// that.
+		// Other transactions may have locked the row each time. The last attempt then carries out
+		// its step without handing the lock to the first waiter in line. The next step for the lock
+		// does that.
 		weak := n >= mostRepeats
 		c.args = []any{
 			req.name, req.owners, s.id, ms(req.lease), ms(req.place), req.again, ms(req.keep), weak,
@@ -97,7 +97,7 @@ func (s *session) fair(
 
 // notify sends a message to one session.
 func (s *session) notify(ctx context.Context, conn *pgxpool.Conn, session, message string) {
-	// If the message is lost, that session finds out when it polls.
+	// If the message is lost, the session notices the change when it polls.
 	s.say(ctx, conn, `SELECT pg_notify($1, $2)`, channel(session), message)
 }
 
@@ -110,8 +110,8 @@ func (s *session) acquireFair(
 	})
 	switch {
 	case err != nil:
-		// The statement may have failed because it waited too long for other steps. Then the owner
-		// has no place, and must not believe that it does.
+		// The statement may have failed because it waited too long for other steps. Report the
+		// error, since the owner then has no place in line and must not rely on one.
 		return res, err
 	case a.status == isDone:
 		return backend.AcquireResult{Acquired: true, Count: int(*a.held)}, nil
@@ -157,12 +157,13 @@ func (s *session) KeepPlaces(
 	return res, nil
 }
 
-// grantMessage returns the message that an owner was given a lock. token numbers that acquisition.
+// grantMessage returns the message that tells an owner that it was given a lock. token is the
+// number of that acquisition.
 func grantMessage(token int64, owner, name string) string {
 	return "g" + strconv.FormatInt(token, 10) + " " + strconv.Itoa(len(owner)) + " " + owner + name
 }
 
-// parseGrant parses the result of grantMessage, without its first letter.
+// parseGrant parses a message from grantMessage, without its first letter.
 func parseGrant(message string) (token int64, owner, name string, ok bool) {
 	number, rest, found := strings.Cut(message, " ")
 	length, rest, found2 := strings.Cut(rest, " ")
@@ -174,20 +175,21 @@ func parseGrant(message string) (token int64, owner, name string, ok bool) {
 	return token, rest[:n], rest[n:], true
 }
 
-// sightings holds a session's last sightings of the fair locks for which its callers wait in line.
+// sightings holds, for each fair lock that a session's callers wait for, the last answer that
+// another owner held the lock.
 type sightings struct {
 	mu   sync.Mutex
 	seen map[string]sighting
 }
 
-// A sighting records that another owner held the lock, according to an answer. token numbers that
-// owner's acquisition.
+// A sighting is an answer that another owner held a lock. token is the number of that owner's
+// acquisition.
 type sighting struct {
 	token int64
 	sent  time.Time // when the request was sent
 }
 
-// watch begins to keep sightings of a lock or, if yes is false, stops.
+// watch starts recording sightings of a lock, or stops if yes is false.
 func (v *sightings) watch(name string, yes bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -212,9 +214,9 @@ func (v *sightings) saw(name string, token int64, sent time.Time) {
 	}
 }
 
-// grant returns the grant for a waiter. If token is larger than that of the last sighting, the
-// grant came after the sighting's answer. Then the owner certainly didn't hold the lock when the
-// request for that answer was sent. The server's clock isn't used.
+// grant returns the grant for a waiter that was given a lock. If token is larger than that of the
+// last sighting, the grant came later, so the waiter didn't hold the lock yet when the sighting's
+// request was sent. Its lease can safely be counted from that time, without the server's clock.
 func (v *sightings) grant(name, owner string, token int64) backend.Grant {
 	v.mu.Lock()
 	defer v.mu.Unlock()

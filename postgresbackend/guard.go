@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrLost means that a transaction isn't guarded, because the database has no such hold: its lease
-// expired, it was released by its holder or by force, or the transaction began before the
+// ErrLost means that a transaction isn't guarded, because the database doesn't have the hold. Its
+// lease expired, it was released by its holder or by force, or the transaction began before the
 // acquisition and can't see it.
 var ErrLost = errors.New("the lock isn't held")
 
@@ -26,7 +26,7 @@ type Hold interface {
 // acquisitions of the lock wait until the transaction has ended. They do so even if the hold's
 // lease expires, or if the hold is released early or by force. So the transaction is either
 // committed before the next holder gets the lock, or never. That also holds through a failover,
-// since lock and data are in one log. If Guard returns an error, ErrLost or another, roll the
+// since lock and data are in one log. If Guard returns [ErrLost] or another error, roll the
 // transaction back.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -72,7 +72,7 @@ func guardArgs(hold Hold) []any {
 	return []any{encode(hold.Name()), encode(hold.HolderID()), int64(token)}
 }
 
-// guarded returns the error of a guard, given the result of its statement.
+// guarded returns the error of Guard, given the result of its query.
 func guarded(hold Hold, held *bool, err error) error {
 	switch {
 	case err != nil:

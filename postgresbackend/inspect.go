@@ -39,7 +39,8 @@ func (s *session) Inspect(
 	return i, nil
 }
 
-// inspect returns a report on the lock of a name, as stored.
+// inspect returns the state of the lock with the given stored name. foreign reports whether its row
+// is of an unknown kind.
 func (s *session) inspect(
 	ctx context.Context, conn *pgxpool.Conn, name string,
 ) (i backend.Inspection, foreign bool, err error) {
@@ -97,17 +98,17 @@ func (s *session) inspect(
 	return i, foreign, err
 }
 
-// longestPage is the largest number of names that one page of a list reads.
+// longestPage is the maximum number of names on a page of a list.
 const longestPage = 1000
 
-// A list has two parts: first the names that are stored verbatim, then those stored in hexadecimal.
+// The two phases of a list. Names that are stored verbatim come before those stored in hexadecimal.
 const (
 	amongTexts = "t"
 	amongHex   = "x"
 )
 
-// List implements [backend.Lister]. It reads the names in order, page by page, and inspects the
-// locks that are held. The pages also contain the names of free locks.
+// List implements [backend.Lister]. It reads a page of names, in order, and inspects those locks
+// that are held. A page also contains the names of free locks.
 func (s *session) List(
 	ctx context.Context, req backend.ListRequest,
 ) (res backend.ListResult, err error) {
@@ -185,8 +186,8 @@ func (s *session) list(
 	return res, nil
 }
 
-// textOf returns the part of a prefix before the first byte that isn't text. All names that are
-// stored as text and have the prefix begin with this part.
+// textOf returns the part of a prefix before the first byte that isn't text. Every name that is
+// stored as text and has the prefix begins with this part.
 func textOf(prefix string) string {
 	for i, r := range prefix {
 		if r == 0 || r == utf8.RuneError && !strings.HasPrefix(prefix[i:], string(utf8.RuneError)) {

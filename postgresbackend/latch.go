@@ -6,8 +6,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// latchNews returns the name, as stored, under which waiters for a latch subscribe. No lock has
-// that name, since stored names that begin with \x continue with hexadecimal digits.
+// latchNews returns the stored name under which waiters for a latch subscribe. It differs from all
+// names of locks, since stored names that begin with \x continue with hexadecimal digits.
 func latchNews(name string) string { return escape + "latch:" + name }
 
 // Latch implements [backend.Latcher].

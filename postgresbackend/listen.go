@@ -16,42 +16,42 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A session has one connection that listens, on its own channel. For each name that it subscribes
-// to, it keeps a note with the channel in the tables. A session that releases a lock, or gives it
-// to the first in line, finds the notes there.
+// A session listens on a channel of its own, with one connection. For each lock that it subscribes
+// to, it keeps a row with the channel in the database, which is called a note here. A session that
+// releases a lock, or hands it to the first waiter in line, finds the notes and sends messages to
+// the channels.
 
 const (
-	// how often a session checks that its notes exist, and expire late enough
+	// noteEvery is how often a session checks that its notes exist and expire late enough.
 	noteEvery = 10 * time.Second
-	// how long a note stays after the last subscription to its name has ended, since another may
-	// soon begin
+	// lingers is how long a note stays after the last subscription to a lock ends, in case another
+	// one begins.
 	lingers = 2 * time.Second
-	// the time within which a connection must receive its test message
+	// proofWithin is the time within which a new connection must receive its test message.
 	proofWithin = 2 * time.Second
 )
 
-// listenerName is the first part of the application name of a connection that listens. The second
-// part is the application name of the program's other connections.
+// listenerName is the prefix that a listening connection adds to the program's application name.
 const listenerName = "distsync listener"
 
-// channel returns the channel for messages to a session.
+// channel returns the name of the channel for messages to a session.
 func channel(session string) string { return "distsync_v1_" + session }
 
-// listener holds a session's subscriptions, and the state of its connection.
+// listener holds a session's subscriptions and the state of its connection.
 type listener struct {
 	sightings
 
 	lmu   sync.Mutex // guards the fields below; not held during a request or a callback
 	names map[string]*audience
 	runs  bool
-	// closed when it is known whether the connection receives messages; if it receives none, or
-	// breaks later, ready is a new channel
+	// ready is closed once it is known whether the connection receives messages. It is replaced by
+	// a new channel if the connection receives none, or breaks later.
 	ready  chan struct{}
 	stands bool  // the connection receives messages
 	broken error // why stands is false
-	deaf   error // why stands will never be true, or nil
-	// contains a value while no goroutine changes the notes in the store, so that there is one
-	// change at a time
+	deaf   error // why no connection will ever receive messages, or nil
+	// noting holds a value while no goroutine changes the notes in the database. It serves as a
+	// mutex for these changes.
 	noting chan struct{}
 	kick   chan struct{} // wakes keepNotes
 }
@@ -78,8 +78,8 @@ func (l *listener) init() {
 	l.kick = make(chan struct{}, 1)
 }
 
-// note returns the value of a subscription's note in the store. It is 1 for a waiter, and 0 for a
-// watcher. It is -1 for a waiter in line, whose place makes a note unnecessary.
+// note returns the value of the note that a subscription needs: 1 for a waiter, and 0 for a
+// watcher. It returns -1 for a waiter in line, whose place makes a note unnecessary.
 func (sub *subscription) note() int {
 	switch {
 	case sub.req.Watches:
@@ -127,7 +127,7 @@ func (s *session) Subscribe(
 	return sub, nil
 }
 
-// join adds a subscription. For the first one, it starts the goroutines that listen and keep notes.
+// join adds a subscription. The first one starts the goroutines that listen and keep notes.
 func (s *session) join(sub *subscription) (ready <-chan struct{}, err error) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -212,7 +212,7 @@ func (l *listener) kickLocked() {
 	}
 }
 
-// wanted returns the value that the note of a name should have.
+// wanted returns the value that the note for these subscriptions should have, or -1 for no note.
 func (a *audience) wanted() int {
 	want := -1
 	for sub := range a.subs {
@@ -221,7 +221,7 @@ func (a *audience) wanted() int {
 	return want
 }
 
-// askAgain makes keepNotes rewrite the note of a name, since a step found it missing.
+// askAgain makes keepNotes rewrite the note of a name that a step found missing.
 func (s *session) askAgain(name string) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -231,7 +231,7 @@ func (s *session) askAgain(name string) {
 	}
 }
 
-// takeNotes writes the notes of these names that differ from those in the store.
+// takeNotes writes those notes that are missing or outdated in the database.
 func (s *session) takeNotes(ctx context.Context, names ...string) error {
 	select {
 	case <-s.noting:
@@ -252,7 +252,7 @@ func (s *session) takeNotes(ctx context.Context, names ...string) error {
 		switch {
 		case want >= 0 && (a.noted < want || !now.Before(a.until)):
 		case want < 0 && a.noted >= 0 && len(a.subs) == 0 && now.Sub(a.idle) >= lingers:
-			delete(s.names, name) // a later subscriber writes a new note after this
+			delete(s.names, name) // a later subscription writes a new note
 		default:
 			continue
 		}
@@ -276,7 +276,7 @@ func (s *session) takeNotes(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// writeNotes writes notes to the store. A want of -1 deletes a note.
+// writeNotes writes notes to the database. The value -1 deletes a note.
 func (s *session) writeNotes(ctx context.Context, names []string, wants []int32) error {
 	return s.do(ctx, s.lane(), &call{
 		sql:  `SELECT 1 FROM ` + s.b.q + `distsync_v1_ask($1::text[], $2::integer[], $3)`,
@@ -284,8 +284,7 @@ func (s *session) writeNotes(ctx context.Context, names []string, wants []int32)
 	})
 }
 
-// keepNotes keeps the notes in the store up to date until the session is closed, and then deletes
-// them.
+// keepNotes keeps the notes in the database up to date. It deletes them when the session is closed.
 func (s *session) keepNotes() {
 	defer s.forgetNotes()
 	timer := time.NewTimer(noteEvery)
@@ -303,7 +302,7 @@ func (s *session) keepNotes() {
 			ctx, cancel := context.WithTimeout(s.ctx, patience)
 			err := s.takeNotes(ctx, names...)
 			cancel()
-			if err != nil { // the next try comes after a pause, and the waiters poll until then
+			if err != nil { // try again after a pause; until then the waiters poll
 				next, pause = pause, min(2*pause, noteEvery)
 			} else {
 				pause = time.Second
@@ -314,7 +313,7 @@ func (s *session) keepNotes() {
 	}
 }
 
-// dueNotes returns the notes that are due to be written, and the time until the next check.
+// dueNotes returns the notes that are due to be written and the time until the next check.
 func (s *session) dueNotes(now time.Time) (names []string, next time.Duration) {
 	s.lmu.Lock()
 	defer s.lmu.Unlock()
@@ -338,12 +337,13 @@ func (s *session) dueNotes(now time.Time) (names []string, next time.Duration) {
 	return names, max(next, time.Millisecond)
 }
 
-// forgetNotes deletes the notes when the session is closed, unless that takes too long.
+// forgetNotes deletes all notes when the session is closed. If that takes too long, it leaves them
+// to expire.
 func (s *session) forgetNotes() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	select {
-	case <-s.noting: // never put back, so no note is written later
+	case <-s.noting: // kept forever, so that no note is written later
 	case <-ctx.Done():
 		return
 	}
@@ -363,7 +363,7 @@ func (s *session) forgetNotes() {
 			gone[i] = -1
 		}
 		if s.writeNotes(ctx, names[:n], gone) != nil {
-			return // they expire in some minutes
+			return // they expire within minutes
 		}
 		names = names[n:]
 	}
@@ -386,7 +386,7 @@ func (s *session) each(name string, f func(*subscription)) {
 	}
 }
 
-// heard passes a message to the subscribers concerned.
+// heard passes a message to the subscriptions that it concerns.
 func (s *session) heard(message string) {
 	if message == "" {
 		return
@@ -414,7 +414,7 @@ func (s *session) heard(message string) {
 	}
 }
 
-// listen keeps a listening connection open until the session is closed, or until it is known that
+// listen keeps a listening connection open until the session is closed, or until it turns out that
 // no connection can receive messages.
 func (s *session) listen() {
 	first := true
@@ -444,7 +444,8 @@ func (s *session) listen() {
 	}
 }
 
-// connect returns a new connection that listens, and the messages that it has received so far.
+// connect opens a listening connection. The connection appends each message that it receives to
+// heard.
 func (s *session) connect(ctx context.Context) (conn *pgx.Conn, heard *[]string, err error) {
 	pool := s.b.pool.Config()
 	config := pool.ConnConfig
@@ -475,15 +476,15 @@ func (s *session) connect(ctx context.Context) (conn *pgx.Conn, heard *[]string,
 func hangUp(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = conn.Close(ctx) // an error doesn't matter, since the connection isn't used again
+	_ = conn.Close(ctx) // ignore the error, since the connection isn't used again
 	<-conn.PgConn().CleanupDone()
 }
 
 var errDeaf = errors.New(
 	"LISTEN hears nothing: is there a pooler that shares connections between transactions?")
 
-// listenOnce listens on one connection for as long as it lasts. It reports whether the connection
-// received its test message.
+// listenOnce listens on one connection until the connection breaks or the session is closed. stood
+// reports whether the connection received its test message.
 func (s *session) listenOnce(first bool) (stood bool, err error) {
 	conn, heard, err := s.connect(s.ctx)
 	if err != nil {
@@ -495,8 +496,8 @@ func (s *session) listenOnce(first bool) (stood bool, err error) {
 		return false, err
 	}
 	if !hears {
-		// behind a pooler, this reaches some connection of the pooler, where messages must not pile
-		// up
+		// Behind a pooler, this reaches one of the pooler's connections, which must not collect
+		// messages.
 		_, _ = conn.Exec(s.ctx, `UNLISTEN *`, pgx.QueryExecModeExec)
 		return false, errDeaf
 	}
@@ -535,10 +536,10 @@ func (s *session) await(ctx context.Context, conn *pgx.Conn, patience time.Durat
 	return conn.Ping(ping)
 }
 
-// proves reports whether the connection receives a message that is sent on another connection.
-// Meanwhile it sends nothing on this one, since a pooler also passes messages on with the answer to
-// a request. For the same reason, other messages prove nothing: they may have come with the answer
-// to LISTEN on a shared connection.
+// proves reports whether conn receives a message that is sent on another connection. It sends
+// nothing on conn meanwhile, because a pooler passes messages on along with the answer to a
+// request. For the same reason, other messages prove nothing. They may have come with the answer to
+// LISTEN on a shared connection.
 func (s *session) proves(conn *pgx.Conn, heard *[]string) (bool, error) {
 	proof := tellProof + rand.Text()
 	for range 2 { // a server may be slow occasionally

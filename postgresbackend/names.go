@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Names and owners are stored verbatim, so that people can read the tables. Bytes that aren't text
-// for PostgreSQL, and names that begin with \x, are stored as \x and hexadecimal digits.
+// Names and owners are stored verbatim, so that people can read the tables. Those that PostgreSQL
+// can't store as text, or that begin with \x, are stored as \x and hexadecimal digits.
 
-// escape is the prefix of a name in hexadecimal.
+// escape is the prefix of names that are stored in hexadecimal.
 const escape = `\x`
 
 func encode(name string) string {
@@ -32,13 +32,15 @@ func decode(stored string) string {
 	return stored
 }
 
-// An index entry has at most 2,704 bytes, and the index of parts contains both name and owner.
+// Limits in bytes. An index entry has at most 2,704 bytes, and one index contains both the name and
+// the owner.
 const (
 	longestName = 2500 // of a name, as stored
 	longestPair = 2650 // of a name and an owner together
 )
 
-// checkNames returns an error if a name or an owner, both as stored, can't be stored.
+// checkNames returns an error if a name or an owner is too long to be stored. Both are given as
+// stored.
 func checkNames(name string, owners ...string) error {
 	if len(name) > longestName {
 		return refused(fmt.Errorf("the name has %d bytes, more than %d", len(name),

@@ -9,23 +9,23 @@ import (
 )
 
 // preparedAfter is the number of times a connection carries out a statement before preparing it.
-// Preparing takes a round trip, and the check for a pooler takes one more. Programs that lock only
+// Preparing takes one round trip, and the check for a pooler takes another. Programs that lock only
 // a few times save both.
 const preparedAfter = 5
 
-// A record counts the statements that a connection carried out, and lists the prepared ones.
+// A record counts the statements that a connection carried out and lists those that it prepared.
 type record struct {
 	uses     map[string]int
 	asked    bool // the check for a pooler was made
-	prepares bool // there is no pooler, and no prepared statement has disappeared
+	prepares bool // no pooler was found, and no prepared statement has disappeared
 	prepared []string
 }
 
-// recordKey is the key of a connection's record.
+// recordKey is the key of the record in a connection's custom data.
 const recordKey = "distsync"
 
-// recordOf returns the record of a connection. Only the user of the connection uses the record, so
-// it needs no mutex.
+// recordOf returns the record of a connection. The record needs no mutex, since a connection has
+// only one user at a time.
 func recordOf(conn *pgx.Conn) *record {
 	data := conn.PgConn().CustomData()
 	r, ok := data[recordKey].(*record)
@@ -36,13 +36,13 @@ func recordOf(conn *pgx.Conn) *record {
 	return r
 }
 
-// prepare makes the server parse a repeated statement only once, which makes a lock and unlock a
-// fifth faster. From then on, pgx uses the prepared statement in every mode. If prepare returns an
-// error, the connection is broken. prepare never carries out the statement itself.
+// prepare prepares a statement once a connection has carried it out several times, which makes a
+// lock and unlock a fifth faster. From then on, pgx uses the prepared statement in every mode.
+// prepare never carries out the statement itself. If it returns an error, the connection is broken.
 //
-// Behind a pooler, the next statement may go to another server process, where it isn't prepared.
-// prepare detects a pooler by the process number that the connection got at its start: from a
-// pooler, that isn't the number of the server process.
+// Behind a pooler, the next statement may go to another server process, where it isn't prepared. To
+// detect a pooler, prepare compares the process number that the connection got at its start with
+// that of the server process.
 func (b *Backend) prepare(ctx context.Context, conn *pgx.Conn, sql string) error {
 	if !b.prepares {
 		return nil
@@ -73,7 +73,8 @@ func (b *Backend) prepare(ctx context.Context, conn *pgx.Conn, sql string) error
 	return nil
 }
 
-// unlessAnswered returns err unless it is an error from the server.
+// unlessAnswered returns err, or nil if err came from the server, which means that the connection
+// still works.
 func unlessAnswered(err error) error {
 	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return nil
@@ -81,9 +82,9 @@ func unlessAnswered(err error) error {
 	return err
 }
 
-// forgets reports whether an error means that a prepared statement is gone, for example because a
-// hook of the pool has run DISCARD ALL. Then nothing was carried out, so the statement can be sent
-// again. From then on, the connection prepares nothing.
+// forgets reports whether err means that a prepared statement is gone, for example because a hook
+// of the pool ran DISCARD ALL. In that case nothing was carried out, so the statement can be sent
+// again. The connection then prepares no more statements.
 func forgets(ctx context.Context, conn *pgx.Conn, err error) bool {
 	if !isCode(err, noStatement) && !isCode(err, isStatement) && !isCode(err, notSupported) {
 		return false

@@ -33,7 +33,7 @@ func (s *session) Renew(
 		return res, errConflict
 	}
 	res.Held = status == isDone
-	if !res.Held && req.Kind == backend.Fair { // the first in line may get the lock now
+	if !res.Held && req.Kind == backend.Fair { // the first waiter in line may get the lock now
 		_, err = s.fair(ctx, s.lane(), fairRequest{do: fairSee, name: name})
 	}
 	return res, err
@@ -54,12 +54,12 @@ const mostTogether = 1000
 type batch struct {
 	role int16 // 0: holders that exclude all others
 	at   []int
-	seen map[string]bool // the rows in the batch; one statement can update a row only once
+	seen map[string]bool // rows in the batch; a statement can update a row only once
 }
 
-// RenewBatch implements [backend.BatchRenewer]. Holds that exclude all others share statements, and
-// so do readers and permits. A hold that such a statement skips, because another transaction has
-// locked its row or the lock isn't held, gets a separate statement.
+// RenewBatch implements [backend.BatchRenewer]. Exclusive holds share a statement, and so do reads
+// and permits. The statement skips a hold if another transaction has locked its row or the lock
+// isn't held. Each of these gets a separate statement.
 func (s *session) RenewBatch(
 	ctx context.Context, reqs []backend.RenewRequest, answer func(
 		i int, res backend.RenewResult, err error,
@@ -120,7 +120,7 @@ func (s *session) renewTogether(
 	}
 }
 
-// renewAll renews a batch, and reports for each of its locks whether it was renewed.
+// renewAll renews a batch and reports which of its locks were renewed.
 func (s *session) renewAll(
 	ctx context.Context, b *batch, reqs []backend.RenewRequest,
 ) (held []bool, err error) {

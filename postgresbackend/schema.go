@@ -12,16 +12,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// DefaultSchema is the schema of the tables and functions by default. See [WithSchema].
+// DefaultSchema is the default schema of the tables and functions. See [WithSchema].
 const DefaultSchema = "distsync"
 
 //go:embed schema.sql
 var schemaText string
 
-// begins is the SQL at the beginning of each step that writes. It checks the isolation level, since
-// a function can't change that of its transaction. In READ COMMITTED, each statement sees what
-// others committed during the previous statement, as steps require. It also turns synchronous
-// commits on. Otherwise, the server could forget an acquired lock in a crash.
+// begins is the SQL at the beginning of each function that writes. It checks that the isolation
+// level is READ COMMITTED, which a function can't set for its own transaction. At that level, each
+// statement sees what others have committed by then, as the functions require. The SQL also turns
+// synchronous commits on, since the server could otherwise forget an acquired lock in a crash.
 const begins = `	IF current_setting('transaction_isolation') <> 'read committed' THEN
 		RAISE EXCEPTION 'distsync: steps need READ COMMITTED, and default_transaction_isolation is %',
 			current_setting('transaction_isolation') USING ERRCODE = 'DS001';
@@ -32,14 +32,16 @@ const begins = `	IF current_setting('transaction_isolation') <> 'read committed'
 
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// Schema returns SQL for migration tools. The SQL creates the tables and functions of the backend
-// in a schema of that name, and the schema if it doesn't exist. Running it again changes nothing.
+// Schema returns SQL for migration tools. It creates the backend's tables and functions in the
+// given schema, and the schema itself if it doesn't exist. Running the SQL again changes nothing.
 // Run it in one transaction.
 //
-// The role that runs it owns the tables and functions. Use a role that nobody logs in as, since the
-// functions run with its rights. Other roles may not execute the functions. See "Access" in the
-// package's comment for the grants. Schema panics unless the name consists of lower-case letters,
-// digits and underscores, as [WithSchema] does.
+// The role that runs the SQL owns the tables and functions. The functions run with its rights, so
+// use a role that nobody logs in as. Other roles may not execute the functions until they are
+// granted that: see "Access" in the package's comment.
+//
+// Schema panics unless the name consists of lower-case letters, digits and underscores, as
+// [WithSchema] does.
 func Schema(schema string) string {
 	mustBeSchema(schema)
 	quoted := pgx.Identifier{schema}.Sanitize()
@@ -56,7 +58,7 @@ func Schema(schema string) string {
 	return b.String()
 }
 
-// functions finds the head of each function in the text.
+// functions matches the head of each function in the SQL.
 var functions = regexp.MustCompile(
 	`(?s)CREATE OR REPLACE FUNCTION (\S+?distsync_v1_\w+)\(([^)]*)\)`)
 
@@ -78,7 +80,7 @@ func mustBeSchema(schema string) {
 	}
 }
 
-// create runs the SQL of Schema. An advisory lock lets many processes call it concurrently.
+// create runs the SQL of Schema. An advisory lock makes that safe if many processes do it at once.
 func create(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 7405))`,

@@ -22,11 +22,11 @@ type session struct {
 	stop   context.CancelFunc
 	closed atomic.Bool
 	busy   errands
-	swept  atomic.Int64 // when sweep last began, in nanoseconds since opened
+	swept  atomic.Int64 // when sweep last began, in nanoseconds after opened
 	opened time.Time
 
 	mu     sync.Mutex
-	urgent *pgxpool.Pool // two connections; nil until the first step on them, and after Close
+	urgent *pgxpool.Pool // pool of two connections; nil before its first use and after Close
 	over   bool          // urgent must no longer be created
 
 	listener
@@ -41,7 +41,8 @@ func newSession(b *Backend) *session {
 	return s
 }
 
-// check returns an error if a step can't be carried out. Names and owners are as stored.
+// check returns an error if a step can't be carried out. The name and the owners are given as
+// stored.
 func (s *session) check(
 	ctx context.Context, kind backend.Kind, name string, owners ...string,
 ) error {
@@ -64,9 +65,9 @@ func (s *session) checkRequest(
 	return ended(ctx)
 }
 
-// lane returns the pool for renewals, releases and steps that share transactions. None of them
-// waits for guarded transactions, so they don't delay each other. Nor do they wait behind the
-// program's own queries.
+// lane returns the pool for renewals, releases and steps that share transactions. Because the pool
+// is separate, they don't wait behind the program's own queries. They don't delay each other
+// either, since none of them waits for a guarded transaction.
 func (s *session) lane() *pgxpool.Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,21 +91,21 @@ func (s *session) laneOr(other *pgxpool.Pool) *pgxpool.Pool {
 	return other
 }
 
-// mostRepeats is the maximum number of times a step is sent if other transactions have locked its
-// rows each time, so that it had no effect.
+// mostRepeats is the maximum number of times a step is sent while other transactions keep its rows
+// locked, so that it has no effect.
 const mostRepeats = 5
 
-// A call is a step's statement, and the destination of its answer.
+// A call is the statement of a step, with the destination of its answer.
 type call struct {
 	sql  string
 	args []any
 	dest []any
-	// after runs on the connection after the step, in another goroutine, so the step doesn't wait
-	// for it.
+	// after runs on the connection after the step. It runs in another goroutine, so that the step
+	// doesn't wait for it.
 	after func(ctx context.Context, conn *pgxpool.Conn)
 	some  func() bool // whether after must run; nil: always
-	// sends reports whether the step must still be sent. It is called once there is a connection.
-	// If it is nil, the step is sent.
+	// sends reports whether the step must still be sent. It is called when a connection is
+	// available. If it is nil, the step is always sent.
 	sends func() bool
 }
 
@@ -164,7 +165,7 @@ func (s *session) afterwards(
 	})
 }
 
-// conn returns a working connection of a pool.
+// conn returns a working connection from a pool.
 func (s *session) conn(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	conn, err := s.standing(ctx, pool)
 	if err != nil && ctx.Err() == nil && s.closed.Load() && pool != s.b.pool {
@@ -177,8 +178,8 @@ func (s *session) conn(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, 
 	return conn, nil
 }
 
-// standing returns a connection of a pool. If the connection received data while it was idle,
-// standing pings the server first, and takes another connection if there is no answer.
+// standing returns a connection from a pool. If the connection received data while it was idle,
+// standing pings the server first. If that fails, it takes another connection.
 func (s *session) standing(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for {
 		conn, err := pool.Acquire(ctx)
@@ -192,12 +193,12 @@ func (s *session) standing(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Co
 	}
 }
 
-// patience limits work in the background that may fail without harm.
+// patience is the timeout for background work that may fail without harm.
 const patience = 5 * time.Second
 
-// leave returns a connection to its pool after an error, but first takes a broken one out of the
-// pool. pgx closes a broken connection in the background, after a request to cancel its statement.
-// Until then the connection would count in the pool.
+// leave returns a connection to its pool after an error. A broken connection is removed from the
+// pool instead, because it would count toward the pool's size until pgx has closed it. pgx does so
+// in the background, after asking the server to cancel the statement.
 func (s *session) leave(conn *pgxpool.Conn, pool *pgxpool.Pool, err error) {
 	if conn.Conn().IsClosed() {
 		broken := conn.Hijack()
@@ -218,8 +219,8 @@ func (s *session) Capabilities() backend.Capabilities {
 	}
 }
 
-// settle waits for goroutines that steps left behind. When the context of a request ends, pgx
-// returns at once, and closes the connection in the background.
+// settle waits for the goroutines that steps left behind. They send messages, or wait for pgx to
+// close a connection in the background.
 func (s *session) settle() {
 	s.steps.Settle()
 	s.busy.wait()
@@ -250,9 +251,9 @@ func span(ms *int64) time.Duration {
 	return time.Duration(*ms) * time.Millisecond
 }
 
-// These are the outcomes of a step, as in schema.sql.
+// Outcomes of a step, numbered as in schema.sql.
 const (
-	isHeld int16 = iota // acquisition: another owner holds it; other steps: it isn't held
+	isHeld int16 = iota // acquisition: another owner holds the lock; other steps: it isn't held
 	isDone
 	isFreed
 	isKept
@@ -262,15 +263,15 @@ const (
 	isAgain = 9
 )
 
-// Kinds of lock, and roles of the owners in them, as in schema.sql.
+// Kinds of lock and roles of their owners, numbered as in schema.sql.
 const (
 	plain, readWrite, semaphore int16 = 1, 2, 3
 
 	reading, inLine, permitted int16 = 1, 3, 4
 )
 
-// stored returns the number of a kind of lock in the tables. If the kind can have several holders,
-// it also returns their role, and otherwise 0.
+// stored returns the number of a kind of lock in the tables, and the role of its holders. The role
+// is 0 if there can be only one holder.
 func stored(kind backend.Kind) (lock, role int16) {
 	switch kind {
 	case backend.Read:

@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// guardedFor is the time until the next attempt to acquire a lock that nobody holds, but whose row
-// another transaction has locked.
+// guardedFor is the pause before the next attempt to acquire a lock that nobody holds, but whose
+// row another transaction has locked.
 const guardedFor = 100 * time.Millisecond
 
 // answer is the answer to a step that acquires a lock. Some steps don't set all fields.
@@ -34,7 +34,7 @@ func (s *session) Acquire(
 	}
 	s.sweepNowAndThen()
 	if simple(&req) {
-		own := req // a copy for the batch, which may outlast this call
+		own := req // a copy, because the batch may outlast this call
 		results, err := s.steps.Send(ctx, &step{acquire: &own})
 		if err != nil {
 			return res, err
@@ -87,12 +87,12 @@ func (s *session) acquireAlone(
 		err := s.do(ctx, s.b.pool, c)
 		switch {
 		case isCode(err, lockTimeout) && req.Reentry && n < mostRepeats:
-			// Guards don't block a re-entry. So slow steps of others locked the row, and the hold
-			// isn't known to be lost.
+			// A guard doesn't block a re-entry, so slow steps of other clients must have locked the
+			// row. The lock may still be held, so try again.
 			continue
 		case isCode(err, lockTimeout) && !req.Reentry:
-			// The row is locked by a transaction that the last hold guards, or by one whose commit
-			// waits for a standby.
+			// The row is locked by a transaction that the last holder guarded, or by one whose
+			// commit waits for a standby.
 			return backend.AcquireResult{Remaining: guardedFor}, nil
 		case err != nil:
 			return res, err
@@ -103,8 +103,8 @@ func (s *session) acquireAlone(
 	}
 }
 
-// acquiring returns the statement that acquires a plain lock. If waits is false, and the row is
-// locked, the statement does nothing, and its status is isAgain.
+// acquiring returns the statement that acquires a plain lock. If waits is false and the row is
+// locked, the statement does nothing and returns the status isAgain.
 func (s *session) acquiring(req backend.AcquireRequest, name string, a *answer, waits bool) *call {
 	return &call{
 		sql: `SELECT status, held, num, remaining, noted FROM ` + s.b.q +
@@ -114,7 +114,7 @@ func (s *session) acquiring(req backend.AcquireRequest, name string, a *answer, 
 	}
 }
 
-// acquired returns the result of a step that acquires a lock.
+// acquired returns the result of an acquisition, given the answer to its statement.
 func (s *session) acquired(
 	req backend.AcquireRequest, name string, a *answer,
 ) (res backend.AcquireResult, err error) {
@@ -157,7 +157,7 @@ const (
 	tellFreed  = "o"
 	tellUnread = "r" // tellFreed, unless there are readers
 	tellKept   = "k" // only subscribers that watch
-	tellProof  = "p" // wakes no waiter: a test message of a session to itself
+	tellProof  = "p" // a session's test message to itself, which wakes no waiter
 )
 
 // telling returns a function that notifies subscribers after a step.
@@ -167,8 +167,8 @@ func (s *session) telling(name, how string) func(context.Context, *pgxpool.Conn)
 	}
 }
 
-// say executes a statement that sends a message. If the message is lost, waiters find out when they
-// poll.
+// say executes a statement that sends a message. If the message is lost, waiters notice the change
+// when they poll.
 func (s *session) say(ctx context.Context, conn *pgxpool.Conn, sql string, args ...any) {
 	if s.b.prepare(ctx, conn.Conn(), sql) != nil {
 		return
@@ -199,8 +199,8 @@ func (s *session) Release(
 	return s.release(ctx, req, nil)
 }
 
-// release implements Release with a separate statement. If sends isn't nil and returns false,
-// release doesn't send the statement.
+// release implements Release with a separate statement. It doesn't send the statement if sends
+// isn't nil and returns false.
 func (s *session) release(
 	ctx context.Context, req backend.ReleaseRequest, sends func() bool,
 ) (res backend.ReleaseResult, err error) {
@@ -242,7 +242,7 @@ func (s *session) release(
 				s.telling(name, tellFreed)(ctx, conn)
 				return
 			}
-			// If this message is lost, watchers find out when they poll.
+			// If this message is lost, watchers notice the change when they poll.
 			_, _ = conn.Exec(ctx, `SELECT `+s.b.q+`distsync_v1_tell_kept($1)`,
 				pgx.QueryExecModeExec, name)
 		}
@@ -306,16 +306,16 @@ func (s *session) ForceRelease(
 	return res, nil
 }
 
-// sight is the row that answers a Look.
+// sight is the row that Look reads.
 type sight struct {
 	kind      int16
-	owner     *string // the owner of a lock that has only one
+	owner     *string // the owner, if the lock can have only one
 	count     int32
 	kept      bool
 	left      *int64
 	limit     int32
-	parts     int64 // the number of owners that read, or hold permits
-	out, mine int64 // permits or reads of all owners, and of this one
+	parts     int64 // the number of owners with reads or permits
+	out, mine int64 // reads or permits of all owners, and of the given owner
 	last      int64 // when the last permit or read expires, in milliseconds from now
 }
 

@@ -8,7 +8,7 @@ import (
 // pagesAtOnce is the number of table pages that a sweep reads in one transaction.
 const pagesAtOnce = 200
 
-// sweepNowAndThen starts a sweep if this session hasn't done so for a while. A sweep deletes
+// sweepNowAndThen starts a sweep, unless this session started one recently. A sweep deletes the
 // expired rows of all sessions.
 func (s *session) sweepNowAndThen() {
 	every := s.b.options.sweep
@@ -22,7 +22,7 @@ func (s *session) sweepNowAndThen() {
 	s.busy.run(func() { _, _ = s.sweep(s.ctx) }) // after an error, the next sweep deletes the rest
 }
 
-// sweep deletes rows that expired more than a day ago, and returns their number.
+// sweep deletes rows that expired more than a day ago and returns their number.
 func (s *session) sweep(ctx context.Context) (gone int64, err error) {
 	page := int64(0)
 	for next := &page; next != nil; {

@@ -11,16 +11,16 @@ import (
 	"github.com/seed951563bd/distsync/internal/gather"
 )
 
-// Acquisitions and releases of many goroutines at about the same time share a transaction, and so a
-// commit. That applies to plain and fenced locks that are free, or held once.
+// Acquisitions and releases that goroutines make at about the same time share a transaction, and so
+// a commit. That applies to plain and fenced locks that are free or held once.
 //
-// Requests that come while one transaction is under way share the next. So a goroutine that is
-// alone never waits for another. Acquisitions and releases share the same transaction, since with
+// Requests that arrive while a transaction is under way share the next one, so a goroutine that is
+// alone never waits for another. Acquisitions and releases go into the same transaction. With
 // separate ones, a goroutine would wait for more commits. The transaction skips rows that others
-// have locked, and cases that aren't that simple. Each of these gets a separate statement.
+// have locked and requests that aren't that simple. Each of these gets a separate statement.
 
-// A step is a request that may share a transaction with others. A single step can be recalled while
-// it waits for a connection.
+// A step is a request that may share a transaction with others. A step that is alone can be
+// recalled while it waits for a connection.
 type step struct {
 	acquire *backend.AcquireRequest // nil for a release
 	release *backend.ReleaseRequest // nil for an acquisition
@@ -37,12 +37,12 @@ func (p *step) sends() bool {
 	return p.state.CompareAndSwap(0, isSent) || p.state.Load() == isSent
 }
 
-// recall recalls a single step. If it returns true, the step will never be sent.
+// recall recalls a step that is alone. If recall returns true, the step will never be sent.
 func recall(steps []*step) bool { return steps[0].state.CompareAndSwap(0, isCalled) }
 
-// A result is the result of a step.
+// A result is the outcome of a step.
 type result struct {
-	left     bool // the request needs a statement of its own
+	left     bool // the step needs a separate statement
 	acquired backend.AcquireResult
 	released backend.ReleaseResult
 	err      error
@@ -53,8 +53,7 @@ type together struct {
 	steps *gather.Sender[*step, result]
 }
 
-// flights is the maximum number of transactions under way. Later steps wait for the next
-// transaction.
+// flights is the maximum number of transactions at a time. Later steps wait for the next one.
 const flights = 1
 
 func (s *session) gatherSteps() {
@@ -83,7 +82,7 @@ func simpleRelease(req *backend.ReleaseRequest) bool {
 }
 
 // acquireUnlessLocked implements Acquire with a separate statement. It doesn't wait for a row lock,
-// since other steps wait for this one.
+// since other steps may be waiting for this one.
 func (s *session) acquireUnlessLocked(ctx context.Context, p *step) result {
 	name := encode(p.acquire.Name)
 	var a answer
@@ -99,7 +98,7 @@ func (s *session) acquireUnlessLocked(ctx context.Context, p *step) result {
 	return result{acquired: res, err: err}
 }
 
-// lines holds the arguments of a statement for several steps.
+// lines holds the arguments of a statement that carries out several steps.
 type lines struct {
 	at            []int // the indexes of the steps
 	names, owners []string
@@ -112,9 +111,9 @@ func (l *lines) add(i int, name, owner string) {
 	l.names, l.owners = append(l.names, encode(name)), append(l.owners, encode(owner))
 }
 
-// carryOut carries out several steps in one transaction. It acquires before it releases: a release
-// takes a weaker lock on its row, which is compatible with guards, and an acquisition must take the
-// strong lock first, so it must not follow a release of the row in the same transaction.
+// carryOut carries out several steps in one transaction, acquisitions before releases. A release
+// takes only a weak lock on its row, which is compatible with guards. An acquisition needs the
+// strong lock, and must take it before a release takes the weak lock on the same row.
 func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 	var acquires, releases lines
 	for i, p := range steps {
@@ -195,11 +194,11 @@ func (s *session) carryOut(ctx context.Context, steps []*step) []result {
 	return results
 }
 
-// inDoubt reports whether a failed transaction may have been carried out. If not, each of its steps
-// is sent in a separate statement.
+// inDoubt reports whether a failed transaction may have been carried out. If it wasn't, each of its
+// steps is sent again in a separate statement.
 func inDoubt(err error) bool { return backend.KindOf(err) == backend.Unknown }
 
-// A statement is one of several in a transaction. row is called for each row of its answer.
+// A statement is one of the statements of a transaction. row is called for each row of the answer.
 type statement struct {
 	sql  string
 	args []any
@@ -207,9 +206,9 @@ type statement struct {
 	row  func()
 }
 
-// transact carries out statements in one transaction and one round trip. It calls begin before the
-// first answer, and again if it must send all statements again. If it succeeds, another goroutine
-// then runs the function that after returns. Both after and that function may be nil.
+// transact carries out statements in one transaction and one round trip. It calls begin before it
+// sends them, and again if it must send them a second time. On success, it runs the function that
+// after returns in another goroutine. Both after and that function may be nil.
 func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func(), all []statement,
 	after func() func(context.Context, *pgxpool.Conn)) error {
 	if err := s.b.ready(ctx); err != nil {
@@ -242,8 +241,8 @@ func (s *session) transact(ctx context.Context, pool *pgxpool.Pool, begin func()
 	return nil
 }
 
-// send sends statements so that they form one transaction. When send returns without an error, the
-// transaction is committed, and its answers are valid.
+// send sends statements that form one transaction. If send returns nil, the transaction is
+// committed and its answers are valid.
 func send(ctx context.Context, conn *pgxpool.Conn, begin func(), all []statement) error {
 	begin()
 	var batch pgx.Batch
@@ -297,9 +296,9 @@ func (s *session) ReleaseBatch(ctx context.Context, reqs []backend.ReleaseReques
 	})
 }
 
-// batch answers n requests. If there are several steps, it carries them out in one transaction. at
-// contains their indexes among the requests. It calls done with the result of each step, and then
-// with nil for each request that needs a separate statement.
+// batch answers n requests. It carries out steps in one transaction if there are several. at
+// contains the indexes of the steps among the requests. batch calls done with the result of each
+// step, and then with nil for each request that needs a separate statement.
 func (s *session) batch(
 	ctx context.Context, steps []*step, at []int, n int, done func(i int, r *result),
 ) {

@@ -8,19 +8,19 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// longestSecondLook bounds how long an attempt waits before it tries again. It waits as long as its
-// patience with the other stores, since an early request costs round trips, and at worst splits the
-// votes. But that patience may be minutes.
+// longestSecondLook limits the pause before an attempt looks at the lock a second time. The pause
+// is normally as long as the session waits for the other stores, which may be minutes. A shorter
+// one would cost round trips and might split the votes between owners.
 const longestSecondLook = 100 * time.Millisecond
 
 // attempt tries to acquire a lock that the owner doesn't hold.
 //
-// If the store that is asked first refuses, the session believes the refusal if the lock isn't free
-// in the other stores either. If the lock is free there, there are three explanations. Another
-// owner has just obtained the first store's vote. Another owner has just released the other stores'
-// votes. Or the first store has a leftover hold: it hung during the release, its clock stands
-// still, or an attempt died. The first two states last only a moment. So the attempt looks again
-// shortly after. If nothing has changed by then, it asks the other stores without the first.
+// If the store that is asked first refuses, the session looks at the other stores. It believes the
+// refusal if the lock isn't free there either. If the lock is free there, another owner may just
+// have obtained the first store's vote or released the other stores' votes. Both states last only a
+// moment. Or the first store has a leftover hold, because it hung during the release, its clock
+// stands still, or an attempt died. So attempt looks again shortly after. If nothing has changed by
+// then, it asks the other stores without the first.
 func (s *session) attempt(
 	ctx context.Context, h *hold, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
@@ -30,7 +30,8 @@ func (s *session) attempt(
 			return res, err
 		}
 		o := s.others(ctx, req, alone)
-		// A writer that is refused may have left notes, which the caller gives back later.
+		// This is only for plain locks. A refused Write may have left notes, which the caller
+		// removes later.
 		if req.Kind == backend.Exclusive && len(o.conflicts) >= s.need {
 			err := failed(o.conflicts, len(s.stores), s.need, false)
 			return backend.AcquireResult{}, err
@@ -52,8 +53,8 @@ func (s *session) attempt(
 	}
 }
 
-// isSure reports whether a single store's refusal of a name is believed without looking at the
-// others.
+// isSure reports whether the session believes a single store's refusal for a name without looking
+// at the other stores.
 func (s *session) isSure(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +62,7 @@ func (s *session) isSure(name string) bool {
 	return d != nil && time.Now().Before(d.sure)
 }
 
-// believe makes the session believe, for a while, a single store's refusal of a name.
+// believe makes the session believe a single store's refusal for a name for a while.
 func (s *session) believe(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,15 +73,15 @@ func (s *session) believe(name string) {
 
 // others is the state of the lock in the other stores after one store has refused an attempt.
 type others struct {
-	free     []*store // in the order in which they are asked
+	free     []*store // stores where it is free, in the order in which they are asked
 	held     []*store
 	ends     []time.Duration // how long the holds in held last
-	patience time.Duration   // patience with these stores
+	patience time.Duration   // how long to wait for these stores
 
 	conflicts []failure // stores in which the name isn't a lock of this kind
 }
 
-// until returns the stores whose holds end within apart of the given time.
+// until returns the stores whose holds end at the given time, or within apart of it.
 func (o *others) until(end, apart time.Duration) (stores []*store) {
 	for i, x := range o.ends {
 		if (x < 0) == (end < 0) && (x-end).Abs() <= apart {
@@ -90,9 +91,10 @@ func (o *others) until(end, apart time.Duration) (stores []*store) {
 	return stores
 }
 
-// others looks at the lock in the other stores. For Read and Write, it looks at a Write and then a
-// Read, and counts the lock as held if either exists. If the store that refuses a Read has no
-// Write, a note there keeps readers out. A note is left in only one store, but counts for all.
+// others looks at the lock in the other stores. For a read-write lock, it looks for a Write and
+// then for a Read, and counts the lock as held if either exists. For a Read, it also looks for a
+// Write in the store that refused. If there is none, a waiting writer has left a note there to keep
+// readers out. Such a note is in only one store but counts for all.
 func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone *store) (o others) {
 	r := newRound(s, s.ctx, ctx, func(ctx context.Context, st *store) (backend.LookResult, error) {
 		kind := req.Kind
@@ -142,12 +144,13 @@ func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone 
 	return o
 }
 
-// refusedBy returns the result of an attempt that one store refused, and other stores would also
-// have refused. Remaining is how long repeating the attempt would be pointless.
+// refusedBy returns the result of an attempt that one store refused and that the other stores would
+// also have refused. Remaining is how long another attempt would be pointless.
 //
-// Holds that end at the same time belong to one owner. If a majority has such holds without the
-// first store, the waiters listen at one of these stores, where that owner will release. For Read
-// and Write, the times don't tell which owner a hold belongs to, since there may be several.
+// Holds that end at the same time belong to one owner. If a majority without the first store has
+// such holds, the waiters listen at one of these stores, since the owner will release the lock
+// there. For a read-write lock, the times don't identify an owner, since there may be several
+// holders.
 func (s *session) refusedBy(
 	alone *store, req backend.AcquireRequest, res backend.AcquireResult, o others,
 ) backend.AcquireResult {

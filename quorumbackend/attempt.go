@@ -61,12 +61,12 @@ type attempt struct {
 	yes     set
 	no      []reply[backend.AcquireResult]
 	refused *store // the first store that refused the lock
-	without int    // the number of stores without the Write that a Read is under
+	without int    // the number of stores that lack the Write around this Read
 }
 
-// isRefused reports whether another owner holds the lock. If a store has granted a Read under its
-// owner's Write, one refusal by another store isn't enough. Otherwise the holder would be told that
-// it lost the Write.
+// isRefused reports whether another owner holds the lock. For a Read within its owner's Write, one
+// refusal isn't enough if another store has granted the Read. Otherwise the holder would be told
+// that it lost the Write.
 func (a *attempt) isRefused() bool {
 	if a.h.borrowed && a.yes != 0 {
 		return len(a.no) > 0 && len(a.no)+a.without > len(a.s.stores)-a.s.need
@@ -74,7 +74,7 @@ func (a *attempt) isRefused() bool {
 	return a.refused != nil
 }
 
-// try makes one attempt. If one store refused it, and no other store granted the lock, alone is the
+// try makes one attempt. If one store refused the lock and no other store granted it, alone is the
 // store that refused.
 func (s *session) try(
 	ctx context.Context, h *hold, req backend.AcquireRequest,
@@ -83,7 +83,7 @@ func (s *session) try(
 	s.nameLocked(h)
 	req.Owner, req.Reentry = h.attempt, false
 	h.lease, h.ends = req.Lease, later(h.ends, time.Now().Add(max(req.Lease, req.Place)))
-	var with, barred set // with: the stores with the Write that this Read is under
+	var with, barred set // with: the stores that have the Write around this Read
 	w := s.lenderLocked(h)
 	if w != nil {
 		with, barred = s.haveLocked(w), w.barred
@@ -118,8 +118,8 @@ func (s *session) try(
 	return res, alone, err
 }
 
-// haveLocked returns the stores that have a hold. If they aren't a majority, it adds those that may
-// have it. It adds no others, since their answers may concern another owner.
+// haveLocked returns the stores that have a hold. If they aren't a majority, it adds the stores
+// that may have it. It adds no other stores, since their answers may concern another owner.
 func (s *session) haveLocked(h *hold) (have set) {
 	stores := s.inLocked(h, granted)
 	if len(stores) < s.need {
@@ -131,8 +131,8 @@ func (s *session) haveLocked(h *hold) (have set) {
 	return have
 }
 
-// askFirst asks one store after the other until one grants or refuses the lock. So if several
-// owners want the lock at the same time, one of them gets all votes.
+// askFirst asks one store after the other until one grants or refuses the lock. Since all owners
+// begin with the same store, one of them gets all votes even if several compete.
 func (a *attempt) askFirst() {
 	for a.yes == 0 && a.refused == nil {
 		var deadline time.Time
@@ -140,7 +140,7 @@ func (a *attempt) askFirst() {
 			st := a.left[0]
 			a.ask(st)
 			a.left = a.left[1:]
-			// A store that was down may be the only one left, so it also gets time.
+			// Even a store that was down gets time to answer, since it may be the only one left.
 			deadline = a.sent.Add(max(a.longest, st.least))
 		}
 		if !a.take(deadline) && (a.over() || a.waiting == 0 && len(a.left) == 0) {
@@ -171,8 +171,8 @@ func (a *attempt) take(deadline time.Time) bool {
 	return ok
 }
 
-// askOthers asks the other stores concurrently. It asks those that haven't answered recently only
-// if the others can't form a majority.
+// askOthers asks the other stores concurrently. It asks stores that are down only if the others
+// can't form a majority.
 func (a *attempt) askOthers() {
 	up := len(a.left)
 	for up > 0 && a.left[up-1].isDown() {
@@ -192,8 +192,8 @@ func (a *attempt) askOthers() {
 		case decided || len(a.left) > 0:
 			deadline = a.deadline()
 		case a.refused != nil:
-			// Another owner holds a vote, and may wait for the same store. If both kept their
-			// votes, nobody would get the lock.
+			// Another owner holds a vote and may be waiting for the same store. If both kept their
+			// votes, nobody would get the lock. So don't wait for long.
 			deadline = a.sent.Add(max(a.longest, leastPatience))
 		default:
 			deadline = a.last()
@@ -209,7 +209,7 @@ func (a *attempt) askOthers() {
 	}
 }
 
-// note records the answers of the stores, and reports whether the lock is acquired.
+// note records the stores' answers and reports whether the lock is acquired.
 func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	h := a.h
 	s.mu.Lock()
@@ -246,9 +246,10 @@ func (s *session) note(a *attempt, req backend.AcquireRequest) bool {
 	return true
 }
 
-// arriveLocked records that a name was acquired. The name's detour continues if the attempt needed
-// it, because the store that is usually asked first hasn't granted the lock. Otherwise the detour
-// ends, and for a while one store's refusal is believed.
+// arriveLocked records that a lock was acquired. A detour, which changes the order of the stores
+// for a name, continues if the attempt needed it. That is the case if the store that is usually
+// asked first didn't grant the lock. Otherwise the detour ends, and for a while a refusal by a
+// single store is believed.
 func (s *session) arriveLocked(a *attempt) {
 	d, now := s.detours[a.h.name], time.Now()
 	switch {
@@ -260,7 +261,7 @@ func (s *session) arriveLocked(a *attempt) {
 	}
 }
 
-// fail releases the votes of an attempt, and returns its result or error.
+// fail releases the votes of an attempt and returns its result or error.
 func (s *session) fail(
 	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
@@ -279,7 +280,7 @@ func (s *session) fail(
 	s.mu.Unlock()
 	var pause time.Duration
 	if a.isRefused() && a.yes != 0 && len(a.no) <= len(s.stores)-s.need {
-		pause = s.sitOut(h.name) // the pause begins before the released votes wake others
+		pause = s.sitOut(h.name) // begin the pause before the released votes wake others
 	}
 	if burnt && !over {
 		s.giveBack(ctx, h, backend.ReleaseRequest{Kind: h.kind, Name: h.name, Lease: req.Lease},
@@ -292,8 +293,8 @@ func (s *session) fail(
 	return backend.AcquireResult{Remaining: s.outlook(a, pause)}, nil
 }
 
-// outlook returns how long repeating a refused attempt would be pointless. If the votes were split,
-// it returns a pause.
+// outlook returns how long it would be pointless to repeat a refused attempt. If the votes were
+// split between owners, that is the given pause.
 func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int {
 		return compareEnds(x.res.Remaining, y.res.Remaining)
@@ -309,9 +310,9 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 		s.direct(a.h.name, a.refused, 0)
 		s.follow(a.h.name, a.refused)
 	default:
-		// Another owner holds the lock without the store that is asked first. The owner's release
-		// will be announced at the stores that have the hold. The first refusal isn't enough to
-		// find such a store, since it may come from a leftover hold.
+		// Another owner holds the lock without the store that is usually asked first. The owner's
+		// release will be announced at the stores that have the hold. The store that refused first
+		// may not be one of them, since it may have only a leftover hold.
 		s.direct(a.h.name, decides.from, remaining)
 		s.follow(a.h.name, decides.from)
 	}
@@ -321,9 +322,9 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 // A detour is a temporary change of the order in which a session asks the stores for one name.
 type detour struct {
 	first  *store // asked first, unless it is nil
-	splits int    // the number of attempts in a row with split votes
+	splits int    // the number of consecutive attempts with split votes
 	quiet  time.Time
-	sure   time.Time // the time until which a single store's refusal is believed
+	sure   time.Time // until when a refusal by a single store is believed
 	until  time.Time
 }
 
@@ -335,8 +336,8 @@ const (
 	mostSplits    = 6 // after this many, pauses don't grow
 )
 
-// order returns the stores in the order in which they are asked for a name. Stores that haven't
-// answered recently come last.
+// order returns the stores in the order in which they are asked for a name. Stores that are down
+// come last.
 func (s *session) order(name string) []*store {
 	order := s.orders[home(name, len(s.stores))]
 	var first *store
@@ -368,7 +369,7 @@ func (s *session) order(name string) []*store {
 	return order
 }
 
-// detourLocked returns the detour of a name, or a new one.
+// detourLocked returns the detour for a name. It creates one if there is none.
 func (s *session) detourLocked(name string) *detour {
 	if d := s.detours[name]; d != nil {
 		return d
@@ -385,8 +386,8 @@ func (s *session) detourLocked(name string) *detour {
 	return d
 }
 
-// direct makes the session ask the store first for a name, for the remaining time. If remaining is
-// 0, direct only resets the number of splits.
+// direct makes the session ask the given store before the others for a name, for the remaining time
+// of another owner's hold. If remaining is 0, direct only resets the count of split votes.
 func (s *session) direct(name string, first *store, remaining time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -404,8 +405,8 @@ func (s *session) direct(name string, first *store, remaining time.Duration) {
 	*d = detour{first: first, sure: d.sure, until: time.Now().Add(remaining)}
 }
 
-// sitOut returns the pause after an attempt with split votes. The pause is random, so that the
-// competing owners don't all wait equally long.
+// sitOut returns the pause after an attempt with split votes. The pause is random, so that
+// competing owners don't try again at the same time.
 func (s *session) sitOut(name string) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A renewal is one request of a batch.
+// A renewal is the state of one request of a batch.
 type renewal struct {
 	poll
 	h     *hold // nil if the session doesn't know the hold
@@ -64,10 +64,10 @@ type batch struct {
 	answered chan struct{} // closed when all renewals are answered
 }
 
-// ask asks all stores, and returns when all renewals are answered.
+// ask asks all stores and returns when all renewals are answered.
 func (b *batch) ask(ctx context.Context) {
 	for i := range b.renewals {
-		b.settle(i, false) // answers the renewals that have too few votes
+		b.settle(i, false) // answer the renewals that already have too few votes
 	}
 	if b.open == 0 {
 		return
@@ -77,8 +77,8 @@ func (b *batch) ask(ctx context.Context) {
 		return struct{}{}, b.at(ctx, st)
 	})
 	defer r.leave()
-	// All stores are chosen before any is asked. After the first answers, the session may not need
-	// the others for a result, but their leases must also be renewed.
+	// Choose all stores before asking any of them. The first answers may already decide the result,
+	// but the leases in the other stores must also be renewed.
 	r.ask(slices.DeleteFunc(slices.Clone(b.s.stores), func(st *store) bool {
 		return !b.asks(st)
 	})...)
@@ -174,8 +174,8 @@ func (b *batch) got(i int, st *store, res backend.RenewResult, err error) {
 	}
 }
 
-// settle answers a renewal once the stores have decided it. If now is set, it answers in any case,
-// without waiting for more votes.
+// settle answers a renewal once the stores have decided it. If now is true, settle answers it in
+// any case, without waiting for more votes.
 func (b *batch) settle(i int, now bool) {
 	s := b.s
 	b.mu.Lock()
@@ -210,7 +210,7 @@ func (b *batch) settle(i int, now bool) {
 	}
 }
 
-// failure returns the error of a renewal that the stores haven't decided.
+// failure returns the error of a renewal that the stores didn't decide.
 func (x *renewal) failure(s *session) error {
 	fails := slices.Clone(x.fails)
 	for _, st := range s.stores {

@@ -9,43 +9,44 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A debt is a grant that a store may have given to an attempt that has ended. The session sends
-// releases to that store until it has answered. If the store may yet carry out an earlier request,
-// the session repeats the release until that request would have expired, and once more after that.
+// A debt is a hold that a store may have granted to an attempt that has ended. The session must
+// release it there, and sends releases until the store has answered. If the store may still carry
+// out an earlier request, the session repeats the release until that request's lease would have
+// expired, and once more after that.
 type debt struct {
 	key
 	at      *store
 	attempt string
 	lease   time.Duration
-	late    int       // the number of acquisitions that may yet be carried out
-	out     int       // releases without an answer that may yet be carried out
+	late    int       // the number of acquisitions that may still be carried out
+	out     int       // the number of unanswered releases that may still be carried out
 	ends    time.Time // when every requested lease has expired
 	due     time.Time
-	pause   time.Duration // before the next attempt to pay
+	pause   time.Duration // before the next release
 	paying  bool
 }
 
-// debts holds all debts of a session. While there are any, one goroutine pays them.
+// debts holds all debts of a session. While there are any, one goroutine sends the releases.
 type debts struct {
 	list    []*debt
 	running bool
-	trying  set           // silent stores at which one debt is being paid
+	trying  set           // unresponsive stores to which a release is being sent
 	added   chan struct{} // of capacity 1
 }
 
 const (
-	mostDebts      = 4096 // beyond this, the oldest are forgotten, and their grants expire
+	mostDebts      = 4096 // if there are more, the oldest are dropped, and their holds expire
 	firstPause     = 50 * time.Millisecond
 	longestPause   = 10 * time.Second
 	longestSilence = time.Second // between two attempts at a silent store
 	payPatience    = time.Second // how long to wait for a store
-	lastPatience   = time.Minute // how long a silent store's debt stays after its leases
+	lastPatience   = time.Minute // how long to keep a debt after its leases if the store is silent
 )
 
-// oweLocked records a debt: a store may have given its vote to an attempt, and must release it.
+// oweLocked records a debt: a store may have granted a hold that it must now release.
 func (s *session) oweLocked(h *hold, at *store, late int) {
 	if w := s.lenderLocked(h); w != nil {
-		w.barred.add(at) // a late release must not end another Read
+		w.barred.add(at) // a late release would end another Read there
 	}
 	if s.closed {
 		return
@@ -60,7 +61,7 @@ func (s *session) oweLocked(h *hold, at *store, late int) {
 		ends: later(h.ends, now), due: now,
 	}
 	if h.dying {
-		x.out = 1 // a release may have been sent before there was a debt
+		x.out = 1 // an earlier release may still be under way
 	}
 	d.list = append(d.list, x)
 	if d.added == nil {
@@ -78,12 +79,12 @@ func (s *session) oweLocked(h *hold, at *store, late int) {
 	}
 }
 
-// errOwed is the error of a store that gave its vote to a failed attempt, and hasn't yet confirmed
-// the release of that vote.
+// errOwed is the error of a store that gave its vote to a failed attempt and hasn't confirmed the
+// release of that vote yet.
 var errOwed = errors.New("an earlier vote of this store is not given back yet")
 
-// owed returns, as failures, the stores at which an attempt has debts. It omits those with an
-// acquisition under way.
+// owed returns a failure for each store at which an attempt has a debt. It omits stores that may
+// still carry out an acquisition of the attempt.
 func (s *session) owed(attempt string) (failures []failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,8 +119,8 @@ func (s *session) payAll() {
 	}
 }
 
-// payDue begins to pay the debts that are due. It returns the time at which the next debts are due,
-// and whether any debt is left.
+// payDue sends releases for the debts that are due. It returns when the next debts are due and
+// whether there are any debts.
 func (s *session) payDue() (next time.Time, more bool) {
 	s.mu.Lock()
 	var due []*debt
@@ -154,10 +155,10 @@ func (s *session) payDue() (next time.Time, more bool) {
 	return next, more
 }
 
-// pay1 makes one attempt to pay a debt.
+// pay1 sends one release for a debt.
 func (s *session) pay1(ctx context.Context, d *debt) error {
 	s.mu.Lock()
-	if !slices.Contains(s.debts.list, d) { // it has been paid, and its name may be in use again
+	if !slices.Contains(s.debts.list, d) { // it is paid, and its name may be in use again
 		s.debts.trying.remove(d.at)
 		s.mu.Unlock()
 		return nil
@@ -183,14 +184,14 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	if err == nil && res.Outcome != backend.NotHeld {
 		d.late = max(d.late-1, 0)
 	}
-	// If the outcome is Left, the store carried out more than one acquisition.
+	// The outcome Left means that the store carried out more than one acquisition.
 	left := err == nil && res.Outcome == backend.Left
-	// A store that was silent may carry out all earlier requests now, in any order. So its first
-	// answer isn't final.
+	// A store that didn't answer for a while may now carry out all earlier requests, in any order.
+	// So its first answer isn't final.
 	done := answered && !left && (d.late == 0 || !sent.Before(d.ends) && !silent)
 	if w := s.holds[key{backend.Write, d.name, d.owner}]; done && d.out == 0 && w != nil &&
 		w.attempt == d.attempt && d.kind == backend.Read {
-		w.barred.remove(d.at) // no request for that Read is under way any longer
+		w.barred.remove(d.at) // no request for that Read is under way anymore
 	}
 	if done || sent.After(d.ends.Add(max(d.lease, lastPatience))) {
 		s.debts.list = slices.DeleteFunc(s.debts.list, func(x *debt) bool { return x == d })
@@ -215,8 +216,8 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	return err
 }
 
-// pay makes one attempt to pay the debts of a key. It fails if the remaining debts may be at a
-// majority of the stores.
+// pay sends one release to each store where there is a debt for the key. It fails if the stores
+// with unpaid debts may be a majority.
 func (s *session) pay(ctx context.Context, k key) error {
 	s.mu.Lock()
 	var mine []*debt

@@ -8,56 +8,56 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A key identifies a hold: a kind, a name, and an owner that holds or wants the lock.
+// A key identifies a hold by its kind, its name, and the owner that holds or wants the lock.
 type key struct {
 	kind        backend.Kind
 	name, owner string
 }
 
-// A hold is a session's knowledge of one key: how many holds the owner has, and which stores
-// granted them. The mutex of the session guards its fields.
+// A hold is what a session knows about a key: how many holds the owner has and which stores granted
+// them. The session's mutex guards its fields.
 type hold struct {
 	key
-	turn  chan struct{} // occupied by a counting step
-	users int           // the number of steps that have the turn, or wait for it
+	turn  chan struct{} // full while a step may change the count
+	users int           // the number of steps that use the hold or wait for it
 
-	// attempt is the owner in requests to the stores: the session's owner with a number. Each
-	// attempt has a new number, since stores may yet carry out requests and releases of the
-	// previous attempt. If that attempt got no vote, its number is reused.
+	// attempt is the owner name in requests to the stores: the owner's name with a number. Each
+	// attempt has a new number, since stores may still carry out requests of the previous attempt.
+	// The number is reused if that attempt got no vote.
 	attempt  string
-	borrowed bool // it is a Read with the attempt of its owner's Write
-	// serial is the number of this set of votes. It distinguishes answers about this set from
-	// answers about an earlier one.
+	borrowed bool // whether this is a Read that uses the attempt of its owner's Write
+	// serial is the number of this set of votes. It distinguishes answers about these votes from
+	// answers about earlier ones.
 	serial uint64
 
 	count  int
-	noted  bool   // stores may have notes of a waiting Write with this attempt
+	noted  bool   // whether stores may have notes that this Write is waiting
 	dying  bool   // it is being released
 	first  *store // the first store that granted it
 	votes  []vote
 	rounds uint32        // the number of renewals: see vote.since
 	lease  time.Duration // the last lease
 	ends   time.Time     // when every requested lease has expired
-	// barred holds, for a Write and the Read under it, the stores that may yet carry out a release
-	// of a Read with this attempt.
+	// barred is the set of stores that may still carry out a release of a Read with this attempt.
+	// It is used for a Write and for the Read within it.
 	barred set
 }
 
-// A vote is what a store has said about a hold.
+// A vote is what a session knows about a hold in one store.
 type vote struct {
 	state verdict
 
-	// refuted records that the store lacked the hold. It stays set until the store has the hold
-	// again and then a majority of other stores confirms the hold. Until then the vote also counts
-	// as a refusal.
+	// refuted is set if the store lacked the hold at some time. It is reset when the store has the
+	// hold again and a majority of other stores has confirmed the hold since. Until then the vote
+	// also counts as a refusal.
 	refuted bool
-	since   uint32 // the last renewal before the store was known to have the hold again
+	since   uint32 // the number of the last renewal before the hold was found again
 
-	asking bool // a repair of this vote is under way or due
-	late   int  // the number of acquisitions that may yet be carried out
+	asking bool // whether a repair of this vote is under way or due
+	late   int  // the number of acquisitions that may still be carried out
 
 	// doubt is the shortest lease of an unanswered request to the store, or zero. The store may
-	// carry out that request at any time, so it can't promise a longer lease.
+	// carry out that request at any time, so the hold can't be relied on for longer.
 	doubt time.Duration
 }
 
@@ -65,7 +65,7 @@ type vote struct {
 type verdict uint8
 
 const (
-	unasked  verdict = iota // not asked, or has certainly not carried out the request
+	unasked  verdict = iota // not asked, or certainly didn't carry out the request
 	granted                 // has the hold
 	doubtful                // was asked, and hasn't answered
 	denied                  // another owner has the lock there; a Write may have left a note
@@ -76,7 +76,8 @@ const (
 // clear empties a hold.
 func (h *hold) clear() { h.count, h.noted, h.dying, h.first, h.votes = 0, false, false, nil, nil }
 
-// enter begins a counting step. No other step of the same key begins before leave.
+// enter begins a step that may change the count of a hold. No other such step with the same key
+// begins before leave is called.
 func (s *session) enter(ctx context.Context, k key) (*hold, error) {
 	s.mu.Lock()
 	h := s.holds[k]
@@ -106,7 +107,8 @@ func (s *session) leave(h *hold) {
 	s.unuse(h)
 }
 
-// unuse forgets an empty hold that no step uses.
+// unuse ends a step's use of a hold. If the hold is empty and no other step uses it, unuse deletes
+// it.
 func (s *session) unuse(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,8 +118,8 @@ func (s *session) unuse(h *hold) {
 	}
 }
 
-// sweepLocked occasionally forgets holds that ended long ago. The client may never ask for them
-// again.
+// sweepLocked occasionally deletes holds whose leases have expired, since the client may never ask
+// for them again.
 func (s *session) sweepLocked() {
 	if len(s.holds) < max(s.sweepAt, 1024) {
 		return
@@ -131,10 +133,10 @@ func (s *session) sweepLocked() {
 	s.sweepAt = 2 * len(s.holds)
 }
 
-// nameLocked gives an empty hold the name for its next attempt.
+// nameLocked gives a hold without votes the name for its next attempt.
 func (s *session) nameLocked(h *hold) {
 	if h.kind == backend.Read {
-		// The stores let an owner read what it writes only with the same owner string.
+		// The stores grant a Read within a Write only if both have the same owner name.
 		if w := s.holds[key{backend.Write, h.name, h.owner}]; w != nil && w.count > 0 {
 			h.attempt, h.borrowed = w.attempt, true
 			h.votes = make([]vote, len(s.stores))
@@ -143,7 +145,7 @@ func (s *session) nameLocked(h *hold) {
 		}
 	}
 	if h.votes != nil {
-		return // its last attempt got no vote, so the name can be reused
+		return // the last attempt got no vote, so its name can be reused
 	}
 	s.attempts++
 	h.barred = 0 // barred was about the last name
@@ -152,7 +154,8 @@ func (s *session) nameLocked(h *hold) {
 	h.serial++
 }
 
-// lenderLocked returns the Write whose name a Read uses, if the Write is still held.
+// lenderLocked returns the Write whose attempt name a Read uses, or nil if the Write isn't held
+// anymore.
 func (s *session) lenderLocked(h *hold) *hold {
 	if !h.borrowed {
 		return nil
@@ -164,7 +167,7 @@ func (s *session) lenderLocked(h *hold) *hold {
 	return w
 }
 
-// in returns the stores whose votes have one of the given verdicts.
+// in returns the stores whose votes are in one of the given states.
 func (s *session) in(h *hold, verdicts ...verdict) []*store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +186,7 @@ func (s *session) inLocked(h *hold, verdicts ...verdict) []*store {
 	return stores
 }
 
-// doubtLocked records that a store may or may not have carried out a request.
+// doubtLocked records that a store left a request unanswered, and may still carry it out.
 func (h *hold) doubtLocked(st *store, lease time.Duration) {
 	if h.kind == backend.Read || h.kind == backend.Write || h.votes == nil {
 		return // the request can't shorten the hold
@@ -194,8 +197,9 @@ func (h *hold) doubtLocked(st *store, lease time.Duration) {
 	}
 }
 
-// renewedLocked records a store's answer to a renewal. has reports whether the store has the hold,
-// and stays whether it won't shorten the lease.
+// renewedLocked records a store's answer to a renewal. has reports whether the store has the hold.
+// stays reports whether the hold will last for the whole lease, even if the store carries out an
+// earlier request late.
 func (h *hold) renewedLocked(st *store, held bool, lease time.Duration) (has, stays bool) {
 	if h.votes == nil {
 		return false, false

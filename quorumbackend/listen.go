@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A subscription listens at the store that is asked first for its name. If another store takes that
-// role, the subscription moves there. The mutex of the session guards its fields.
+// A subscription listens at the store that is asked first for its name. If another store becomes
+// the first, the subscription moves there. The session's mutex guards its fields.
 type subscription struct {
 	s      *session
 	req    backend.SubscribeRequest
@@ -19,7 +19,8 @@ type subscription struct {
 	closed bool
 }
 
-// subscribePatience is how many times its store's patience a subscription may take.
+// subscribePatience is how long to wait for a subscription, as a multiple of the usual wait for its
+// store.
 const subscribePatience = 10
 
 // errDeaf is the error of a store that can't send messages about releases.
@@ -39,7 +40,7 @@ func (s *session) Subscribe(
 	order := s.order(req.Name)
 	for i, st := range order {
 		patience := subscribePatience * s.patience(st)
-		if i == len(order)-1 { // even the last one has limited time, since the others may be back
+		if i == len(order)-1 { // limited even for the last one, since the others may be back
 			patience = max(patience, longestPause)
 		}
 		sub, err := x.subscribe(ctx, st, patience)
@@ -66,8 +67,8 @@ func (s *session) Subscribe(
 
 var errClosed = errors.New("the session is closed")
 
-// subscribe subscribes at a store, and waits at most patience. If the subscription becomes active
-// later, it is closed.
+// subscribe subscribes at a store and waits no longer than patience. A subscription that becomes
+// active later is closed.
 func (x *subscription) subscribe(
 	ctx context.Context, st *store, patience time.Duration,
 ) (backend.Subscription, error) {
@@ -111,8 +112,8 @@ func (x *subscription) subscribe(
 	return nil, errUnanswered
 }
 
-// wake is called for a wake-up from a store. After a split vote it waits, since the message may
-// concern votes that were just released.
+// wake is called when a store wakes a subscriber. After a split vote, it delays the wake-up, since
+// the message may concern votes that were just released.
 func (x *subscription) wake() {
 	x.s.mu.Lock()
 	var wait time.Duration
@@ -147,8 +148,8 @@ func (x *subscription) changed(at *store, broken error) {
 	}
 }
 
-// follow makes all subscriptions to a name listen at the store that has refused an attempt, since
-// the release there frees the lock.
+// follow moves all subscriptions to a name to a store that refused an attempt, since the release
+// there will free the lock.
 func (s *session) follow(name string, to *store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,8 +160,8 @@ func (s *session) follow(name string, to *store) {
 	}
 }
 
-// failed records that a store failed. If it wasn't known to be down, its subscriptions move to
-// another store.
+// failed records that a store failed. If the store wasn't known to be down, its subscriptions move
+// to another store.
 func (s *session) failed(st *store) {
 	if st.failed() {
 		s.desert(st)
@@ -185,7 +186,7 @@ func (s *session) desert(st *store) {
 	}
 }
 
-// moveLocked begins to move a subscription. When the subscription is active at the new store, it
+// moveLocked begins to move a subscription. Once the subscription is active at the new store, it
 // wakes its subscriber, since a release may have been missed.
 func (s *session) moveLocked(x *subscription, to *store) {
 	if x.moving || x.closed || x.at == nil {
@@ -231,8 +232,8 @@ func (x *subscription) Close() {
 	}
 }
 
-// closeLocked removes a subscription. It returns the store's subscription, which the caller closes.
-// If the subscription was closed before, it returns nil.
+// closeLocked removes a subscription. It returns the store's own subscription for the caller to
+// close, or nil if there is nothing to close.
 func (x *subscription) closeLocked() backend.Subscription {
 	if x.closed {
 		return nil

@@ -12,15 +12,16 @@ import (
 )
 
 const (
-	fewest = 3  // stores; with two, a majority would be both
-	most   = 64 // stores; a set of them fits in a word
+	fewest = 3  // the minimum number of stores; with two, a majority would be both
+	most   = 64 // the maximum number of stores; a set of them fits in a word
 )
 
 // quorum implements [backend.Backend].
 type quorum struct {
 	stores []backend.Backend
 	limits backend.Limits
-	// patience is the shortest wait for a store that another may replace. Only tests change it.
+	// patience is the minimum time to wait for a store that another store can replace. Only tests
+	// change it.
 	patience time.Duration
 }
 
@@ -75,7 +76,7 @@ func leastCommonMultiple(a, b time.Duration) time.Duration {
 // Limits implements [backend.Backend].
 func (q *quorum) Limits() backend.Limits { return q.limits }
 
-// String returns the name that dlock gives the store in errors.
+// String returns the name of the store in dlock's errors.
 func (q *quorum) String() string { return fmt.Sprintf("a quorum of %d stores", len(q.stores)) }
 
 // Open implements [backend.Backend].
@@ -86,7 +87,7 @@ func (q *quorum) Open() backend.Session {
 		holds:   make(map[key]*hold),
 		detours: make(map[string]*detour),
 		subs:    make(map[*subscription]struct{}),
-		// The first number is random. So if two sessions share an owner by mistake, the stores see
+		// Start at a random number. Then, if two sessions share an owner by mistake, the stores see
 		// two owners.
 		attempts: rand.Uint32(),
 		began:    time.Now(),
@@ -127,7 +128,7 @@ func whyNot(k backend.Kind) string {
 	return reason
 }
 
-// check returns the error for a kind that is refused, or nil.
+// check returns an error if the session doesn't support a kind of lock.
 func (s *session) check(k backend.Kind) error {
 	if s.limits.Kinds.Has(k) {
 		return nil
@@ -136,8 +137,8 @@ func (s *session) check(k backend.Kind) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("%w: %s", err, whyNot(k))}
 }
 
-// home returns the number of the store that is asked first for a name. It is the same for every
-// client.
+// home returns the number of the store that is asked first for a name. It is the same for all
+// clients.
 func home(name string, stores int) int {
 	return int(crc32.ChecksumIEEE([]byte(name)) % uint32(stores))
 }

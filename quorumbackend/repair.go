@@ -14,12 +14,12 @@ type poll struct {
 	need    int
 	stores  int
 	voters  set // the stores that are asked
-	refuted set // voters that lacked the hold, and count as no even if they say yes
+	refuted set // voters that once lacked the hold, and count as no even if they say yes
 	yes, no int
-	sure    int // the number of other voters that said yes
+	sure    int // the number of voters outside refuted that said yes
 }
 
-// pollLocked begins a renewal. The voters are the stores that have the hold, or may have it. The
+// pollLocked begins a renewal. The voters are the stores that have the hold or may have it. All
 // other stores count as no.
 func (s *session) pollLocked(h *hold, lease time.Duration) poll {
 	h.ends, h.lease = later(h.ends, time.Now().Add(lease)), lease
@@ -39,7 +39,8 @@ func (s *session) pollLocked(h *hold, lease time.Duration) poll {
 	return p
 }
 
-// count counts an answer: whether the store has the hold, and whether it won't shorten the lease.
+// count adds a store's answer to the poll. has reports whether the store has the hold, and stays
+// whether the hold will last for the whole lease.
 func (p *poll) count(st *store, has, stays bool) {
 	known := p.refuted.has(st)
 	switch {
@@ -57,7 +58,7 @@ func (p *poll) count(st *store, has, stays bool) {
 // have lacked it for a moment, isn't counted.
 func (p *poll) gone() bool { return p.no > p.stores-p.need }
 
-// held reports whether a majority has the hold, and the hold isn't gone.
+// held reports whether a majority has confirmed the hold and the hold isn't gone.
 func (p *poll) held() bool { return p.yes >= p.need && !p.gone() }
 
 // mostMenders is the maximum number of goroutines that repair holds at one store concurrently.
@@ -70,14 +71,14 @@ type repair struct {
 }
 
 // repair asks stores that lack a hold to grant it, once a majority has confirmed the hold. These
-// stores were down when the hold was acquired, or another owner held the lock there, or they lost
-// the hold.
+// stores were down when the hold was acquired, another owner held the lock there, or they lost the
+// hold.
 //
-// A store that has the hold again counts from then on. But the session remembers for a while that
-// the store lacked it. During that gap, another owner may have held the lock in that store and in a
-// second store that has since lost the hold. The next renewal would still find a majority, and the
-// holder would never know. So the session forgets the gap only when a majority of other stores has
-// answered a renewal that was sent later. These stores have had the hold all the time.
+// A store that has the hold again counts from then on. But during the gap, another owner may have
+// held the lock in that store and in a second store that has since lost the hold. The next renewal
+// would still find a majority, and the holder would never know. So the session remembers the gap
+// until a majority of other stores has confirmed the hold in a later renewal. These stores have had
+// the hold all the time.
 func (s *session) repair(h *hold, p poll) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +86,7 @@ func (s *session) repair(h *hold, p poll) {
 		return
 	}
 	if s.lenderLocked(h) != nil {
-		return // a late request for this Read would look like one for the next Read under its Write
+		return // a late request for this Read could be mistaken for one for the next Read
 	}
 	for i := range h.votes {
 		v, st := &h.votes[i], s.stores[i]
@@ -109,7 +110,7 @@ func (s *session) repair(h *hold, p poll) {
 	}
 }
 
-// mend carries out the repairs of a store, one after the other.
+// mend carries out the repairs that are due at a store, one after the other.
 func (s *session) mend(st *store) {
 	defer s.land()
 	s.mu.Lock()
@@ -137,9 +138,9 @@ func (s *session) mend(st *store) {
 	}
 }
 
-// confirm asks the other stores whether they have a hold, so that the gap of a repaired store is
-// forgotten soon. It looks and doesn't renew, since a renewal might overtake one with a longer
-// lease.
+// confirm asks the other stores whether they have a hold, so that the session can soon forget that
+// the repaired store lacked it. confirm uses Look, because a renewal might overtake one with a
+// longer lease.
 func (s *session) confirm(h *hold, serial uint64) {
 	s.mu.Lock()
 	if h.serial != serial || h.votes == nil || h.dying {
@@ -189,11 +190,11 @@ func (s *session) mendLocked(st *store, x repair, v *vote) bool {
 	}
 	s.mu.Lock()
 	if h.serial != x.serial || h.votes == nil {
-		return answered // the hold has ended, and a debt releases a late grant
+		return answered // the hold has ended, and a debt releases what the store granted late
 	}
 	v.asking = false
 	switch {
-	case h.dying: // the hold is released, and a late grant with it
+	case h.dying: // the release of the hold also covers a late grant
 	case err != nil && backend.KindOf(err) == backend.Unknown:
 		v.state, v.refuted = doubtful, true
 		h.doubtLocked(st, req.Lease)

@@ -16,7 +16,7 @@ import (
 type session struct {
 	limits backend.Limits
 	stores []*store
-	orders [][]*store // for each store, all stores in the order of New, beginning with that store
+	orders [][]*store // for each store, the list of all stores that begins with it
 	need   int        // the number of stores that make a majority
 	prompt bool       // no store's steps ever wait
 	began  time.Time
@@ -31,7 +31,7 @@ type session struct {
 	subs     map[*subscription]struct{}
 	debts    debts
 	flying   int           // the number of running goroutines
-	landed   chan struct{} // closed when no goroutine runs; nil if no call waits for that
+	landed   chan struct{} // closed when the last goroutine ends; nil if nothing waits for that
 	closed   bool
 }
 
@@ -108,7 +108,7 @@ func (s *session) Close() error {
 	return errors.Join(errs...)
 }
 
-// begin returns the reason why a step can't begin, or nil.
+// begin returns an error if a step can't begin.
 func (s *session) begin(ctx context.Context, k backend.Kind) error {
 	if err := s.check(k); err != nil {
 		return err
@@ -140,15 +140,15 @@ func (s *session) Renew(
 	return backend.RenewResult{Held: held}, err
 }
 
-// errShortened is the error of a store that renewed a hold but may yet shorten it, because an
+// errShortened is the error of a store that renewed a hold but may still shorten it, because an
 // earlier request with a shorter lease is unanswered.
 var errShortened = &backend.Error{
 	Kind: backend.Unknown,
 	Err:  errors.New("held, but an earlier request with a shorter lease may yet arrive"),
 }
 
-// renew renews a hold in a majority of the stores. The hold ends if too few stores for a majority
-// have it.
+// renew renews a hold in a majority of the stores. If too few stores have the hold for a majority,
+// the hold ends.
 func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held bool, err error) {
 	s.mu.Lock()
 	if h.count == 0 {
@@ -212,8 +212,8 @@ func (s *session) renew(ctx context.Context, h *hold, lease time.Duration) (held
 	return false, r.failure()
 }
 
-// renewed records a store's answer to a renewal of the hold with that serial. has reports whether
-// the store has the hold, and stays whether it won't shorten the lease.
+// renewed records a store's answer to a renewal of the votes with the given serial. has reports
+// whether the store has the hold. stays reports whether the hold will last for the whole lease.
 func (s *session) renewed(
 	h *hold, st *store, serial uint64, held bool, lease time.Duration,
 ) (has, stays bool) {
@@ -233,7 +233,7 @@ func (s *session) doubt(h *hold, st *store, serial uint64, lease time.Duration) 
 	}
 }
 
-// lose ends a hold that no longer has a majority. The session asks the stores that may have it to
+// lose ends a hold that no longer has a majority. Stores that may still have the hold are asked to
 // release it.
 func (s *session) lose(h *hold, serial uint64) {
 	s.mu.Lock()
@@ -247,14 +247,14 @@ func (s *session) lose(h *hold, serial uint64) {
 	}
 }
 
-// dropLocked forgets a hold. The session then releases the hold in the stores that may have it.
+// dropLocked forgets a hold. Stores that may still have the hold are asked to release it.
 func (s *session) dropLocked(h *hold) {
 	s.oweAllLocked(h)
 	h.clear()
 }
 
-// oweAllLocked records debts for a hold at all stores that have it or a note of it, or may yet
-// grant it.
+// oweAllLocked records a debt at each store that has a hold or a note of a waiting Write, or may
+// still grant the hold.
 func (s *session) oweAllLocked(h *hold) {
 	for i, v := range h.votes {
 		if v.late > 0 || v.state == granted || v.state == denied && h.noted {
@@ -270,8 +270,8 @@ func later(x, y time.Time) time.Time {
 	return y
 }
 
-// touch makes a request for an owner that holds nothing, and waits for a majority's answers. Only
-// errors of the stores matter, such as one that the name isn't a lock.
+// touch sends a request for an owner that holds nothing and waits for a majority's answers. It
+// serves only to find errors, for example if the name isn't a lock in the stores.
 func (s *session) touch(ctx context.Context, do func(context.Context, *store) error) error {
 	r := newRound(s, context.Background(), ctx, func(
 		ctx context.Context, st *store,
@@ -319,7 +319,7 @@ func (s *session) Release(
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if h.count > 1 && (held || err != nil && backend.KindOf(err) == backend.Unknown) {
-			h.count-- // the session counts, so unknown outcomes in stores don't matter
+			h.count-- // the session counts, so it doesn't matter what the stores did
 		}
 		if err != nil || !held {
 			return none, err
@@ -339,7 +339,7 @@ func (s *session) Release(
 	})
 }
 
-// free makes the last release of a hold.
+// free makes the last release of a hold, which frees the lock.
 func (s *session) free(
 	ctx context.Context, h *hold, req backend.ReleaseRequest,
 ) (backend.ReleaseResult, error) {
@@ -357,11 +357,11 @@ func (s *session) free(
 	return last, nil
 }
 
-// giveBack releases a hold in every store that was asked for it. The store that is asked first for
-// the name comes last, since waiters listen there. giveBack returns how many stores had the hold,
-// and the answer of that last store. If the number isn't known, giveBack returns an error, and can
-// be called again. If waits is set, the owner keeps waiting for its Write. Then h keeps its notes
-// and its name, unless a release of that name may still be under way.
+// giveBack releases a hold in every store that was asked for it. The store that granted it first
+// comes last, since waiters listen there. giveBack returns how many stores had the hold, and the
+// answer of that last store. If the number isn't known, giveBack returns an error and can be called
+// again. If waits is set, the owner keeps waiting for its Write, so h keeps its notes and its name.
+// It gets a new name only if a release with the old one may still be under way.
 func (s *session) giveBack(
 	ctx context.Context, h *hold, req backend.ReleaseRequest, waits bool,
 ) (had int, last backend.ReleaseResult, err error) {
@@ -378,7 +378,7 @@ func (s *session) giveBack(
 		}
 	}
 	had = len(s.inLocked(h, freed))
-	burnt, conflicts := false, 0 // burnt: a release may still be under way
+	burnt, conflicts := false, 0 // burnt means that a release may still be under way
 	s.mu.Unlock()
 
 	r := newRound(s, context.Background(), ctx, func(
@@ -428,8 +428,8 @@ func (s *session) giveBack(
 		}
 		return ok
 	}
-	// The next caller can't get the lock before every store has released it. So stores get more
-	// time than for other steps, as long as there is time left to ask the first store.
+	// Stores get more time than for other steps, since the next caller can't get the lock before
+	// every store has released it. Some time must be left to ask the first store.
 	patient := func() time.Time {
 		return r.deadline().Add(min(releasePatience*r.longestOut(), longestMore))
 	}
@@ -479,14 +479,14 @@ func (s *session) giveBack(
 	return had, last, nil
 }
 
-// mostTolls is the maximum number of times a bell is tolled at a store that keeps losing it. A bell
+// mostTolls is the maximum number of times a bell is rung at a store that keeps losing it. A bell
 // is an acquisition that is made only to be released, since the release wakes waiters.
 const mostTolls = 10
 
-// ring wakes waiters that listen at stores that had nothing to release, because they lost the hold,
-// or were down when it was acquired. It does so by acquiring and releasing the lock there. If
-// another owner holds the lock there, that owner's release wakes the waiters. ring waits for its
-// requests, since they keep other calls out.
+// ring wakes waiters that listen at stores that had nothing to release. These stores lost the hold,
+// or were down when it was acquired. ring acquires and releases the lock there. If another owner
+// holds it there, that owner's release wakes the waiters. ring waits for its requests, since they
+// keep other callers out.
 func (s *session) ring(ctx context.Context, k key, lease time.Duration, stores []*store) {
 	var all sync.WaitGroup
 	for _, st := range stores {
@@ -497,7 +497,7 @@ func (s *session) ring(ctx context.Context, k key, lease time.Duration, stores [
 	all.Wait()
 }
 
-// bellLease returns the lease of a bell after a ForceRelease.
+// bellLease returns the lease of a bell that is rung after a ForceRelease.
 func (s *session) bellLease() time.Duration {
 	step := s.limits.LeaseStep
 	return (max(s.limits.MinLease, time.Second) + step - 1) / step * step
@@ -553,8 +553,7 @@ func (s *session) toll(ctx context.Context, at *store, bell *hold) (again bool) 
 	return again
 }
 
-// stored returns the lease for a last release. If the request has none, it is the lease of the
-// hold.
+// stored returns the lease in a release request, or the hold's lease if the request has none.
 func (s *session) stored(lease time.Duration, h *hold) time.Duration {
 	if lease > 0 {
 		return lease
@@ -605,8 +604,8 @@ func (s *session) ForceRelease(
 		r.partly = released > 0
 		return res, r.failure()
 	}
-	// If only a minority had a hold, the holder was just releasing the lock, so ForceRelease didn't
-	// free it.
+	// If only a minority had the hold, its holder was already releasing it, so ForceRelease didn't
+	// free the lock.
 	res.Released = released >= s.need
 	if res.Released {
 		s.ring(ctx, key{req.Kind, req.Name, "forced"}, s.bellLease(), silent)
@@ -658,19 +657,19 @@ func (s *session) Look(
 	switch {
 	case unheard > len(s.stores)-s.need, count > 0 && has < s.need && has+unheard >= s.need:
 		return res, r.failure()
-	case free >= s.need: // an attempt now would get it, even if one store refuses
+	case free >= s.need: // an attempt would now succeed, even if one store refused
 		return res, nil
 	}
 	if has >= s.need {
 		res.Count = count
 	}
-	// The hold lasts as long as a majority has it.
+	// The lock is held for as long as a majority has the hold.
 	slices.SortFunc(ends, func(x, y time.Duration) int { return -compareEnds(x, y) })
 	res.Held, res.Remaining = true, ends[min(s.need, len(ends))-1]
 	return res, nil
 }
 
-// compareEnds compares how long holds last. A negative time means that the hold never ends.
+// compareEnds compares how long holds last. A negative duration means that the hold never ends.
 func compareEnds(x, y time.Duration) int {
 	if x < 0 {
 		x = math.MaxInt64

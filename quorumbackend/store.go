@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	roundTrips      = 4                      // the patience with a store, in its usual round trips
-	leastPatience   = 20 * time.Millisecond  // the shortest wait for a replaceable store
-	longestPatience = time.Second            // the longest, unless most stores are as slow
+	roundTrips      = 4                      // how long to wait for a store, in round trips
+	leastPatience   = 20 * time.Millisecond  // minimum wait for a store that another can replace
+	longestPatience = time.Second            // maximum wait, unless most stores are as slow
 	unknownTrip     = 25 * time.Millisecond  // assumed for a store that hasn't answered yet
-	downFor         = time.Second            // how long a failed store is asked last
-	releasePatience = 9                      // a release waits this many patiences longer
-	longestMore     = 500 * time.Millisecond // the maximum by which a release waits longer
-	grace           = time.Second            // how long a request continues after its round
+	downFor         = time.Second            // how long a store counts as down after a failure
+	releasePatience = 9                      // extra wait in a release, in multiples of patience
+	longestMore     = 500 * time.Millisecond // maximum extra wait in a release
+	grace           = time.Second            // how long a request may outlast its round
 )
 
-// A store is one of the voting stores, as a session sees it.
+// A store is one of the stores that vote, as seen by one session.
 type store struct {
 	number  int
 	session backend.Session
@@ -30,17 +30,17 @@ type store struct {
 	tells   backend.Notifier     // nil if the store can't notify
 	settle  func()               // waits for work that its steps left behind; may be nil
 	prompt  bool                 // the store's steps never wait
-	least   time.Duration        // the least patience with the store
+	least   time.Duration        // the minimum wait for the store
 	began   time.Time
 	trip    atomic.Int64 // smoothed response time; 0: no answer yet
-	// silence is the pause before the next debt is paid at the store, after it didn't answer the
-	// last payment. The session's mutex guards silence and resume.
+	// silence is the pause before the next debt is paid at the store. It is 0 unless the store
+	// failed to answer the last release for a debt. The session's mutex guards silence and resume.
 	silence time.Duration
-	resume  time.Time    // the time until which no debt is paid at the store
-	down    atomic.Int64 // when, since began, it stops being asked last; 0: it isn't down
-	// repairs holds requests to repeat at the store. The session's mutex guards it and menders.
+	resume  time.Time    // until when no debt is paid at the store
+	down    atomic.Int64 // until when it counts as down, in ns after began; 0 if it isn't
+	// repairs holds the repairs that are due. The session's mutex guards repairs and menders.
 	repairs []repair
-	menders int // the number of goroutines that make the repairs
+	menders int // the number of goroutines that make repairs
 }
 
 func newStore(number int, b backend.Backend, least time.Duration, began time.Time) *store {
@@ -52,7 +52,7 @@ func newStore(number int, b backend.Backend, least time.Duration, began time.Tim
 	}
 }
 
-// usual returns the usual round trip to the store, or a guess.
+// usual returns the usual round trip to the store, or a guess if it hasn't answered yet.
 func (st *store) usual() time.Duration {
 	trip := time.Duration(st.trip.Load())
 	if trip == 0 && !st.prompt {
@@ -61,9 +61,9 @@ func (st *store) usual() time.Duration {
 	return trip
 }
 
-// patience returns how long to wait for a store if another may replace it. A store that answers
-// late raises the wait for it, and so for its next late answer. So the wait has a limit: a second,
-// or the patience with the slowest store of the quickest majority.
+// patience returns how long to wait for a store if another store can replace it. Each late answer
+// makes the next wait longer, so there is a limit. It is a second or, if that is longer, the
+// patience with the slowest store of the fastest majority.
 func (s *session) patience(st *store) time.Duration {
 	trips := make([]time.Duration, 0, 9)
 	for _, st := range s.stores {
@@ -74,7 +74,7 @@ func (s *session) patience(st *store) time.Duration {
 	return max(st.least, min(roundTrips*st.usual(), limit))
 }
 
-// answered records that the store has answered, and how long that took.
+// answered records that the store answered and how long that took.
 func (st *store) answered(took time.Duration) {
 	trip := st.trip.Load()
 	switch {
@@ -91,7 +91,7 @@ func (st *store) answered(took time.Duration) {
 	}
 }
 
-// failed records that the store failed, or didn't answer in time. It returns false if the store was
+// failed records that the store failed or didn't answer in time. It returns false if the store was
 // already marked as down.
 func (st *store) failed() bool {
 	news := !st.isDown()
@@ -104,7 +104,7 @@ func (st *store) isDown() bool {
 	return down != 0 && int64(time.Since(st.began)) < down
 }
 
-// A set is a set of stores, with one bit for each.
+// A set is a set of stores, with one bit per store.
 type set uint64
 
 func (x set) has(st *store) bool { return x&(1<<st.number) != 0 }
@@ -118,13 +118,13 @@ type reply[Res any] struct {
 	err  error
 }
 
-// A round carries out one step in several stores. If steps may wait, each has a goroutine, so that
-// the round can leave a store that hangs. The outcome in such a store is unknown.
+// A round carries out one step in several stores. A request that may block has its own goroutine,
+// so that the round can abandon a store that hangs. The outcome in that store is then unknown.
 type round[Res any] struct {
 	s       *session
 	caller  context.Context
 	ctx     context.Context // context of the requests
-	stop    func() bool     // ends the link from caller to ctx; may be nil
+	stop    func() bool     // stops the propagation from caller to ctx; may be nil
 	cancel  context.CancelFunc
 	do      func(context.Context, *store) (Res, error)
 	replies chan reply[Res]
@@ -134,7 +134,7 @@ type round[Res any] struct {
 	waiting  int // the number of stores in out
 	sent     time.Time
 	hopeful  set           // stores that weren't down when they were asked
-	trusted  set           // stores for which the round waits even if they are down
+	trusted  set           // stores to wait for even if they are down
 	longest  time.Duration // the longest patience with a hopeful store
 	failures []failure
 	partly   bool // a store has carried out the step
@@ -146,9 +146,9 @@ type failure struct {
 	err error
 }
 
-// newRound begins a round, which the caller must leave. The requests end with base or with ctx, the
-// caller's context. base is the session's context or, for releases after Close, a context that
-// doesn't end.
+// newRound begins a round, which the caller must end with leave. The requests are canceled with
+// base or with ctx, the caller's context. base is the session's context, or a context that never
+// ends for releases that may come after Close.
 func newRound[Res any](
 	s *session, base, ctx context.Context, do func(context.Context, *store) (Res, error),
 ) *round[Res] {
@@ -165,8 +165,8 @@ func newRound[Res any](
 	return r
 }
 
-// A request is a session's context with the values of a caller's context. By itself it doesn't end
-// with the caller's context, so a store's work may continue after the caller's step has ended.
+// A request is a session's context with the values of a caller's context. It isn't canceled with
+// the caller's context, so that a store can continue its work after the caller's step has ended.
 type request struct {
 	context.Context
 	caller context.Context
@@ -219,8 +219,8 @@ func (r *round[Res]) call(st *store) {
 	r.replies <- reply[Res]{st, res, err}
 }
 
-// deadline returns the time until which to wait for answers that the round can do without. It
-// allows no time for stores that haven't answered recently.
+// deadline returns when to stop waiting for answers that the round can do without. It allows no
+// time for stores that are down.
 func (r *round[Res]) deadline() time.Time {
 	if r.out&r.hopeful == 0 {
 		return r.sent
@@ -228,8 +228,8 @@ func (r *round[Res]) deadline() time.Time {
 	return r.sent.Add(r.longest)
 }
 
-// last returns the time until which to wait for an answer that is needed for a majority. If no
-// store has failed, the wait is unlimited. Otherwise it is limited, since the round may hold votes
+// last returns when to stop waiting for an answer that is needed for a majority, or the zero time
+// if there is no limit. There is a limit once a store has failed, since the round may hold votes
 // that keep others out.
 func (r *round[Res]) last() time.Time {
 	if len(r.failures) == 0 {
@@ -238,8 +238,8 @@ func (r *round[Res]) last() time.Time {
 	return r.sent.Add(max(grace, r.longest))
 }
 
-// longestOut returns the longest patience of the hopeful stores that haven't answered, or 0 if
-// there are none.
+// longestOut returns the longest wait for a store that is up, or 0 if all such stores have
+// answered.
 func (r *round[Res]) longestOut() time.Duration {
 	if r.out&r.hopeful == 0 {
 		return 0
@@ -247,8 +247,8 @@ func (r *round[Res]) longestOut() time.Duration {
 	return r.longest
 }
 
-// next returns the next answer. It returns false if there is none before the deadline, if the
-// caller's context has ended, or if no answer is due. A zero deadline means no deadline.
+// next returns the next answer. It returns false if there is none before the deadline or before the
+// caller's context ends, or if all stores have answered. A zero deadline means that there is none.
 func (r *round[Res]) next(deadline time.Time) (rep reply[Res], ok bool) {
 	if r.waiting == 0 {
 		return rep, false
@@ -294,7 +294,7 @@ func (r *round[Res]) wait(deadline time.Time) (rep reply[Res], ok bool) {
 // over reports whether the caller's context has ended.
 func (r *round[Res]) over() bool { return r.caller.Err() != nil }
 
-// slow records that the remaining stores haven't answered in time.
+// slow records that the remaining stores didn't answer in time.
 func (r *round[Res]) slow() {
 	for _, st := range r.s.stores {
 		if r.out.has(st) {
@@ -323,7 +323,7 @@ func (r *round[Res]) leave() {
 	time.AfterFunc(grace, r.cancel)
 }
 
-// failure returns the error of a step for which there weren't enough answers.
+// failure returns the error of a step that got too few answers.
 func (r *round[Res]) failure() error {
 	for _, st := range r.s.stores {
 		if r.out.has(st) {
@@ -333,9 +333,8 @@ func (r *round[Res]) failure() error {
 	return failed(r.failures, len(r.s.stores), r.s.need, r.partly)
 }
 
-// failed returns the error of a step with these failures. Fewer than need of the n stores carried
-// it out, so it failed as a whole. If some did, partly is set, and the error's kind is Unknown
-// instead of Retry.
+// failed returns the error of a step that fewer than need of the n stores carried out. If partly is
+// set, some stores did, and the error's kind is Unknown instead of Retry.
 func failed(failures []failure, n, need int, partly bool) error {
 	slices.SortFunc(failures, func(x, y failure) int { return x.at.number - y.at.number })
 	kind, refused := backend.Retry, 0
@@ -361,7 +360,7 @@ func failed(failures []failure, n, need int, partly bool) error {
 	return &backend.Error{Kind: kind, Err: &errorOfMany{text, errs}}
 }
 
-// errorOfMany wraps several errors, and has its own text.
+// errorOfMany wraps several errors and has its own text.
 type errorOfMany struct {
 	text string
 	errs []error

@@ -20,13 +20,13 @@ type address struct {
 	query  string // not decoded
 }
 
-// String returns the address for messages. It contains neither the user nor the password.
+// String returns the address without the user and password, for use in messages.
 func (a *address) String() string {
 	return escape(a.scheme + "://" + strings.Join(a.hosts, ","))
 }
 
-// parseAddress parses a store's URL. Its errors don't quote any part that may be a password, even
-// if the password is in the wrong place.
+// parseAddress parses a store's URL. Its errors never quote anything that may be a password, not
+// even a misplaced one.
 func parseAddress(raw string) (*address, error) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyz+") != "" || scheme == "" {
@@ -81,8 +81,8 @@ func parseUser(text string) (*url.Userinfo, error) {
 	return url.UserPassword(name, password), nil
 }
 
-// checkHost returns an error unless text is a host with an optional port. The error doesn't quote
-// the part after the colon, because in a URL without a host that part is the password.
+// checkHost returns an error unless text is a host with an optional port. The error omits the part
+// after the colon. If the URL lacks a host, that part is the password.
 func checkHost(text string) error {
 	host, port, err := net.SplitHostPort(withPort(text, "1"))
 	if err != nil || strings.Trim(port, "0123456789") != "" || port == "" || len(port) > 5 {
@@ -101,7 +101,7 @@ func checkHost(text string) error {
 	return nil
 }
 
-// withPort adds a port to a host that has none.
+// withPort returns host with port appended, unless host already has a port.
 func withPort(host, port string) string {
 	if i := strings.LastIndex(host, ":"); i < 0 || strings.HasSuffix(host, "]") {
 		return host + ":" + port
@@ -129,8 +129,8 @@ func (a *address) sentinels() bool {
 		a.option("master_set") != ""
 }
 
-// url returns the address as a URL that the clients' own parsers accept. It contains the given
-// scheme and the first host. Its addr options are the other hosts.
+// url returns the address as a URL for a client library's parser. The URL has the given scheme and
+// the first host. The other hosts become addr options.
 func (a *address) url(scheme string) string {
 	u := url.URL{Scheme: scheme, User: a.user, Path: a.path, RawPath: a.path, RawQuery: a.query}
 	if path, err := url.PathUnescape(a.path); err == nil {
@@ -149,7 +149,7 @@ func (a *address) url(scheme string) string {
 	return u.String()
 }
 
-// option returns the last value of a URL option, or "" if it isn't given.
+// option returns the last value of a URL option, or "" if the option isn't set.
 func (a *address) option(name string) string {
 	q, _ := url.ParseQuery(a.query)
 	if v := q[name]; len(v) > 0 {
@@ -158,9 +158,9 @@ func (a *address) option(name string) string {
 	return ""
 }
 
-// dial returns nil if one of the hosts accepts a connection. The stores' clients would retry for
-// longer, and some of them report only a timeout. etcd's client also hides TLS errors. So for etcd
-// with TLS the caller sets config, and dial also tests the handshake.
+// dial returns nil once one of the hosts accepts a connection. It finds out faster than the client
+// libraries, which retry, and its errors say more. If config isn't nil, dial also performs a TLS
+// handshake, since etcd's client hides TLS errors.
 func (a *address) dial(ctx context.Context, config *tls.Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -51,7 +51,7 @@ const (
 	statusFail = "fail"
 )
 
-// A check is the result of one check of the store.
+// A check is the outcome of one test of the store.
 type check struct {
 	Check  string `json:"check"`
 	Status string `json:"status"`
@@ -131,7 +131,7 @@ func (g *global) doctor(ctx context.Context, cmd *cobra.Command) error {
 	return nil
 }
 
-// print prints the check: in one or two lines for people, or as JSON.
+// print prints the check as JSON or as one or two lines of text.
 func (c *check) print(s screen, g *global) error {
 	if g.json {
 		return printJSON(s, c)
@@ -148,7 +148,7 @@ func (c *check) print(s screen, g *global) error {
 	return err
 }
 
-// bounded returns a context with the timeout of one store request.
+// bounded returns a context with the timeout for one store request.
 func (d *doctor) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d.timeout)
 }
@@ -168,7 +168,7 @@ func (d *doctor) checkLocks(ctx context.Context) {
 	}
 }
 
-// checkKinds acquires, renews and releases a lock of each of the kinds.
+// checkKinds acquires, renews and releases a lock of each kind in kinds.
 func (d *doctor) checkKinds(ctx context.Context, kinds []backend.Kind) {
 	name := "distsync-doctor-" + strings.ToLower(rand.Text())
 	defer d.remove(context.WithoutCancel(ctx), name)
@@ -182,7 +182,7 @@ func (d *doctor) checkKinds(ctx context.Context, kinds []backend.Kind) {
 	d.ok(label(kinds[0]), "acquired, renewed and released")
 }
 
-// label returns the name of the check of a kind of lock.
+// label returns the name under which the doctor reports locks of kind k.
 func label(k backend.Kind) string {
 	if k == backend.Write {
 		return "read-write"
@@ -190,8 +190,8 @@ func label(k backend.Kind) string {
 	return k.String()
 }
 
-// troubled reports that a test lock failed. The check of a plain lock then fails. For any other
-// kind it is a warning, because many programs don't use that kind.
+// troubled reports that a test lock failed. This is a failure for a plain lock, and a warning for
+// any other kind, because many programs don't use that kind.
 func (d *doctor) troubled(name string, k backend.Kind, err error) {
 	todo := "docs/operations.md, Permissions, lists the rights that each kind of lock needs"
 	switch {
@@ -214,8 +214,7 @@ type probe struct {
 	kind backend.Kind
 }
 
-// probing is the owner of all probes. lease is how long a probe that wasn't released stays in the
-// store.
+// probing is the owner of all test locks. A test lock that isn't released expires after lease.
 const (
 	probing = "distsync-doctor:1"
 	lease   = 10 * time.Second
@@ -263,7 +262,7 @@ func (p *probe) run(ctx context.Context) error {
 	return nil
 }
 
-// look inspects a plain lock as ls and show do. It does nothing for other kinds.
+// look inspects a plain lock, as the commands ls and show do. It does nothing for other kinds.
 func (p *probe) look(ctx context.Context) error {
 	inspector := backend.CapabilitiesOf(p.session).Inspector
 	if inspector == nil || p.kind != backend.Exclusive {
@@ -303,7 +302,7 @@ func (p *probe) listen(ctx context.Context) (woken chan struct{}, stop func()) {
 	return woken, sub.Close
 }
 
-// heard waits for the store's notification of the release, and reports whether it came.
+// heard waits for the notification of the release and prints whether it arrived.
 func (p *probe) heard(ctx context.Context, woken chan struct{}) {
 	if woken == nil {
 		return
@@ -320,7 +319,7 @@ func (p *probe) heard(ctx context.Context, woken chan struct{}) {
 	}
 }
 
-// checkLooking checks that locks can be listed, as ls does. It asks for up to 100.
+// checkLooking checks that this user may list locks, as the command ls does.
 func (d *doctor) checkLooking(ctx context.Context) {
 	lister := backend.CapabilitiesOf(d.session).Lister
 	if lister == nil {
@@ -337,8 +336,8 @@ func (d *doctor) checkLooking(ctx context.Context) {
 	d.ok("ls", "locks can be listed")
 }
 
-// remove removes the keys that a probe left in the store. Some kinds of lock leave keys even after
-// their release.
+// remove deletes the keys that a probe left in the store. Some kinds of lock leave keys behind even
+// after their release.
 func (d *doctor) remove(ctx context.Context, name string) {
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -346,7 +345,7 @@ func (d *doctor) remove(ctx context.Context, name string) {
 	switch {
 	case d.etcd != nil:
 		err = d.removeEtcd(ctx, name)
-	case d.postgres != nil: // clients delete rows of free locks after a day
+	case d.postgres != nil: // nothing to do: clients delete rows of free locks after a day
 	default:
 		err = d.removeRedis(ctx, name)
 	}

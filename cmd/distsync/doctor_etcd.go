@@ -102,7 +102,7 @@ func (d *doctor) checkQuorum(ctx context.Context, answered map[uint64]bool) {
 	}
 }
 
-// checkAlarms checks for alarms, such as that of a member whose disk space is used up.
+// checkAlarms checks for alarms. A member raises one when its disk space is used up, for example.
 func (d *doctor) checkAlarms(ctx context.Context) {
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -140,7 +140,7 @@ func (d *doctor) checkAuth(ctx context.Context) {
 	}
 }
 
-// removeEtcd deletes the keys of a lock, which would otherwise exist until their leases expire.
+// removeEtcd deletes the keys of a lock, so that they don't remain until their leases expire.
 func (d *doctor) removeEtcd(ctx context.Context, name string) error {
 	prefix := d.prefix
 	if prefix == "" {

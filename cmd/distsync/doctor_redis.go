@@ -17,11 +17,11 @@ import (
 
 // A node is a Redis or Valkey server.
 type node struct {
-	which string // the prefix of its messages; empty if there is only one server
+	which string // prefix of messages about the server; empty if there is only one
 	do    func(ctx context.Context, args ...string) ([]string, error)
 }
 
-// nodes returns all servers of a cluster, or else the single server.
+// nodes returns the servers of a cluster, or the single server if there is no cluster.
 func (s *store) nodes(ctx context.Context) ([]node, error) {
 	var all []node
 	switch client := s.redis.(type) {
@@ -78,7 +78,7 @@ func texts(reply any) (all []string) {
 	return all
 }
 
-// info returns the fields of the reply to an INFO command. Each line of the reply is KEY:VALUE.
+// info sends an INFO command and parses the reply, in which each field is a line KEY:VALUE.
 func info(ctx context.Context, n node, command ...string) (map[string]string, error) {
 	reply, err := n.do(ctx, command...)
 	if err != nil {
@@ -109,7 +109,7 @@ func (d *doctor) checkRedis(ctx context.Context) {
 	}
 }
 
-// checkNode checks one server. In a cluster, replicas are checked through their masters.
+// checkNode checks one server. It skips the replicas of a cluster, since their masters report them.
 func (d *doctor) checkNode(ctx context.Context, n node) {
 	fields, err := info(ctx, n, "INFO")
 	if err != nil {
@@ -162,7 +162,7 @@ func (d *doctor) checkVersion(n node, fields map[string]string) {
 	}
 }
 
-// checkScripts checks that the server runs a script, by its text and then by its digest.
+// checkScripts checks that this user may run scripts with EVAL and EVALSHA.
 func (d *doctor) checkScripts(ctx context.Context, n node) {
 	const digest = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db" // SHA-1 of the script below
 	_, err := n.do(ctx, "EVAL", "return 1", "0")
@@ -229,7 +229,7 @@ func (d *doctor) checkMemory(n node, fields map[string]string) {
 	}
 }
 
-// farOff is the largest clock difference that the doctor doesn't report.
+// farOff is the clock difference above which the doctor warns.
 const farOff = time.Second
 
 // checkClock compares the server's clock with this machine's.
@@ -271,7 +271,7 @@ func (d *doctor) checkSlots(ctx context.Context, n node) {
 	}
 }
 
-// removeRedis removes the keys that fenced locks and semaphores leave.
+// removeRedis deletes the keys that fenced locks and semaphores leave behind.
 func (d *doctor) removeRedis(ctx context.Context, name string) error {
 	key := d.prefix + name
 	tagged := "{" + key + "}"
@@ -286,8 +286,7 @@ func (d *doctor) removeRedis(ctx context.Context, name string) error {
 			err = d.valkey.Do(ctx, d.valkey.B().Del().Key(k).Build()).Error()
 		}
 		if err != nil && !strings.HasPrefix(err.Error(), "NOPERM") {
-			// An error NOPERM is ignored: the probe can't have written a key without the right to
-			// it.
+			// NOPERM is ignored: the probe can't have written a key that this user may not access.
 			return err
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// The exit statuses of distsync, in addition to 0 and the statuses of the command that it runs.
-// exitFailed is for unexpected errors. Where sysexits.h has a fitting number, it is used.
+// The exit statuses of all commands, besides 0. They are taken from sysexits.h where it has a
+// fitting one. exitFailed is for unexpected errors.
 const (
 	exitFailed      = 1
 	exitUsage       = 64 // the command line is wrong
@@ -15,7 +15,7 @@ const (
 	exitLost        = 76 // the lock was lost before its release
 )
 
-// An exitError is an exit status with its cause. If err is nil, nothing is printed.
+// An exitError is an error with an exit status. If err is nil, nothing is printed.
 type exitError struct {
 	status int
 	err    error
@@ -30,8 +30,8 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// exit returns an error that makes the program exit with a status. The program prints err unless it
-// is nil.
+// exit returns an error that makes the program exit with the given status. The program prints err
+// unless it is nil.
 func exit(status int, err error) error { return &exitError{status, err} }
 
 // exitf is like exit with a formatted error.

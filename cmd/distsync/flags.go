@@ -31,7 +31,7 @@ func (g *global) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&g.quiet, "quiet", false, "print only what was asked for, and errors")
 }
 
-// byHand is the annotation of a flag that the environment can't set.
+// byHand annotates a flag that can't be set through the environment.
 const byHand = "by hand"
 
 // variable returns the name of the environment variable that sets a flag.

@@ -56,7 +56,7 @@ renewal failed, and will be repeated), lost, released, unreleased, failed.`,
 
 var errImpatient = errors.New("another signal came before the store had answered")
 
-// holdUntilSignal holds the lock until a signal comes, or the lock is lost.
+// holdUntilSignal holds the lock until a signal arrives or the lock is lost.
 func (k *taker) holdUntilSignal(ctx context.Context, out io.Writer, name string) error {
 	s := newHolding(k, name, out)
 	s.alone = true
@@ -83,7 +83,7 @@ func (k *taker) holdUntilSignal(ctx context.Context, out io.Writer, name string)
 	}))
 }
 
-// untilSignal returns when a signal comes, or the lock is lost.
+// untilSignal waits for a signal or for the loss of the lock.
 func (s *holding) untilSignal(ctx context.Context) {
 	for {
 		select {

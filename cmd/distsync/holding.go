@@ -18,32 +18,31 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A holding waits for a lock, holds it, and reports events. The commands run and hold use it.
+// A holding waits for a lock, holds it and reports events. The commands run and hold use it.
 type holding struct {
 	taker    *taker
 	name     string
 	out      io.Writer // where events are printed
-	alone    bool      // no command is run, so normal events of the lock are also printed
+	alone    bool      // whether no command runs; routine events are then printed too
 	signals  chan os.Signal
 	renewals chan dlock.RenewDone
 
 	hold *dlock.Hold
-	lost error // why the lock was, or is about to be, lost
+	lost error // the reason why the lock is lost, or about to be lost
 }
 
-// newHolding returns a holding, which catches the signals that end a wait from now on. It catches
-// them until the program ends, so that a late signal doesn't change the exit status.
+// newHolding returns a holding that catches the signals that end a wait. It catches them until the
+// program exits, so that a late signal doesn't change the exit status.
 func newHolding(k *taker, name string, out io.Writer) *holding {
 	s := &holding{taker: k, name: name, out: out,
 		signals: make(chan os.Signal, 64), renewals: make(chan dlock.RenewDone, 16)}
 	s.listen(ending)
-	// If the reader of our messages exits, a write causes SIGPIPE. If it is caught, it doesn't end
-	// the program.
+	// Catch SIGPIPE, so that the program doesn't die if the reader of its output exits.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	return s
 }
 
-// listen catches signals, except those that the parent process has set to be ignored, as nohup(1)
+// listen catches the signals, except those that the parent process set to be ignored, as nohup(1)
 // does.
 func (s *holding) listen(signals []os.Signal) {
 	for _, sig := range signals {
@@ -53,8 +52,8 @@ func (s *holding) listen(signals []os.Signal) {
 	}
 }
 
-// under waits for the lock, and calls do while the lock is held. Until do calls waited, a signal
-// ends the context of do.
+// under waits for the lock and calls do while the lock is held. A signal cancels do's context until
+// do calls waited.
 func (s *holding) under(
 	ctx context.Context, do func(ctx context.Context, waited func()) error,
 ) error {
@@ -89,8 +88,8 @@ func (s *holding) under(
 	return do(ctx, waited)
 }
 
-// explained adds a reason to the error of an acquisition: the lock's holder, or that the lock's
-// name belongs to other data. It returns err unchanged if the store doesn't answer within a second.
+// explained adds a reason to the error of an acquisition: who holds the lock, or that its name
+// belongs to other data. It returns err unchanged if the store doesn't answer within a second.
 func (s *holding) explained(c *dlock.Client, err error) error {
 	conflict := errors.Is(err, dlock.ErrConflict)
 	if !conflict && !errors.Is(err, dlock.ErrHeld) {
@@ -101,7 +100,7 @@ func (s *holding) explained(c *dlock.Client, err error) error {
 	info, failed := c.Inspect(ctx, s.name)
 	switch {
 	case conflict && errors.Is(failed, dlock.ErrConflict):
-		return failed // unlike err, it doesn't quote a script's error
+		return failed // unlike err, failed doesn't quote a script's error
 	case conflict && failed == nil && (len(info.Holders) > 0 || info.Kind == backend.Permits):
 		return fmt.Errorf("%w: %s: %s", dlock.ErrConflict, printable(s.name), stateOf(&info))
 	case conflict, failed != nil, len(info.Holders) == 0:
@@ -110,8 +109,8 @@ func (s *holding) explained(c *dlock.Client, err error) error {
 	return fmt.Errorf("%w: %s has it", err, printable(info.Holders[0].ID))
 }
 
-// interruptible calls interrupt for the first signal that comes before end is called. After end has
-// returned, interrupt is no longer called. end may be called several times.
+// interruptible calls interrupt at the first signal. After end returns, interrupt isn't called
+// anymore. end may be called more than once.
 func (s *holding) interruptible(interrupt context.CancelCauseFunc) (end func()) {
 	over, idle := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -125,7 +124,8 @@ func (s *holding) interruptible(interrupt context.CancelCauseFunc) (end func()) 
 	return sync.OnceFunc(func() { close(over); <-idle })
 }
 
-// interrupted returns the cause if ctx has ended, such as a signal, and otherwise err.
+// interrupted returns err, or the cause of ctx's cancellation if ctx was canceled, for example by a
+// signal.
 func interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -133,10 +133,10 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// leaveNothing waits until the store holds no trace of a failed wait: no lock of this client, and
-// no place in line. It gives up after the store timeout, or at another signal. If an attempt got no
-// answer, the client releases in the background whatever the attempt may have acquired, until the
-// client is closed.
+// leaveNothing waits until the store has no trace of a failed acquisition: no lock of this client
+// and no place in line. An attempt without an answer may have succeeded after all, and the client
+// cleans up in the background until it is closed. leaveNothing gives up after the store timeout or
+// at another signal.
 func (s *holding) leaveNothing(c *dlock.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.taker.timeout)
 	defer cancel()
@@ -154,7 +154,7 @@ func (s *holding) leaveNothing(c *dlock.Client) {
 	}
 }
 
-// knows reports whether the lock's data names the client as a holder or as a waiter in line.
+// knows reports whether l lists the client as a holder or as a waiter in line.
 func knows(l *dlock.LockInfo, client string) bool {
 	return slices.ContainsFunc(l.Holders, func(h dlock.Holder) bool {
 		return h.Client == client
@@ -168,7 +168,7 @@ func knows(l *dlock.LockInfo, client string) bool {
 func (s *holding) renewed(e dlock.RenewDone) {
 	select {
 	case s.renewals <- e:
-	default: // the channel is full of earlier events, and one of those is enough
+	default: // the channel is full, and the earlier events are enough
 	}
 }
 
@@ -179,14 +179,14 @@ func (s *holding) tellRenewal(e dlock.RenewDone) {
 	}
 }
 
-// lose records and reports that the lock is lost.
+// lose records the loss of the lock and reports it as an event.
 func (s *holding) lose(err error) {
 	s.lost = err
 	s.tell("lost", func(p *progress) { p.Reason, p.Error = reasonOf(err), err.Error() })
 }
 
-// release releases the lock. It returns an error only if the store hasn't released the lock yet. A
-// loss isn't an error here: it is recorded in s.lost.
+// release releases the lock. It returns an error only if the store hasn't confirmed the release. A
+// lost lock isn't an error here, since s.lost records it.
 func (s *holding) release(ctx context.Context) error {
 	err := s.hold.Release(ctx)
 	switch _, known := errors.AsType[*dlock.Loss](s.lost); {
@@ -201,8 +201,8 @@ func (s *holding) release(ctx context.Context) error {
 	return nil
 }
 
-// finish reports the final error as an event if the output is JSON. It returns the error that is
-// still to be printed.
+// finish returns err for the program to print. If the output is JSON, finish reports err as an
+// event instead, and the returned error has only the exit status.
 func (s *holding) finish(err error) error {
 	if text := message(err); text != "" && s.taker.json {
 		s.tell("failed", func(p *progress) { p.Error = text })
@@ -211,7 +211,7 @@ func (s *holding) finish(err error) error {
 	return err
 }
 
-// tell reports an event. fill adds details, unless it is nil.
+// tell reports an event. If fill isn't nil, it adds details.
 func (s *holding) tell(event string, fill func(*progress)) {
 	p := &progress{Time: time.Now(), nameJSON: jsonName(s.name), Event: event}
 	if fill != nil {

@@ -23,8 +23,7 @@ type lockJSON struct {
 	Limit   int          `json:"limit,omitempty"`
 }
 
-// nameJSON is a lock's name in JSON. For a name that isn't UTF-8, it also contains the name's
-// bytes.
+// nameJSON is a lock's name in JSON. Base64 is set if the name isn't valid UTF-8.
 type nameJSON struct {
 	Name   string `json:"name"`
 	Base64 []byte `json:"name_base64,omitempty"`
@@ -40,7 +39,7 @@ type holderJSON struct {
 	Kept      bool     `json:"kept,omitempty"`
 }
 
-// seconds is a duration in JSON, as a number of seconds.
+// seconds is a duration that JSON contains as a number of seconds.
 type seconds float64
 
 func jsonName(name string) nameJSON {
@@ -81,7 +80,7 @@ func jsonRemaining(d time.Duration) *seconds {
 	return &s
 }
 
-// kindOf returns the kind of a lock. For a read-write lock it is the side that is held.
+// kindOf returns the kind of a lock. For a read-write lock, it is the side that is held.
 func kindOf(l *dlock.LockInfo) backend.Kind {
 	if len(l.Holders) > 0 {
 		return l.Holders[0].Kind
@@ -89,7 +88,8 @@ func kindOf(l *dlock.LockInfo) backend.Kind {
 	return l.Kind
 }
 
-// printJSON prints a value as one line of JSON, without characters that a terminal interprets.
+// printJSON prints a value as one line of JSON. It escapes characters that a terminal would
+// interpret.
 func printJSON(w io.Writer, value any) error {
 	var b strings.Builder
 	e := json.NewEncoder(&b)

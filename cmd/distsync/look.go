@@ -16,7 +16,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// with connects to the store, and calls fn with it and a client for it.
+// with connects to the store and calls fn with the store and a client.
 func (g *global) with(ctx context.Context, fn func(*store, *dlock.Client) error) error {
 	s, err := g.connect(ctx)
 	if err != nil {
@@ -42,7 +42,7 @@ func (g *global) failed(s *store, err error) error {
 	return exitf(exitUnavailable, "%s: %w", s.address, err)
 }
 
-// inspect asks the store about one lock, and waits at most for the store timeout.
+// inspect asks the store about one lock. It waits no longer than the store timeout.
 func (g *global) inspect(
 	ctx context.Context, s *store, c *dlock.Client, name string,
 ) (*dlock.LockInfo, error) {
@@ -52,8 +52,8 @@ func (g *global) inspect(
 	return &l, g.failed(s, err)
 }
 
-// usage returns a check of arguments that also rejects empty names. Its errors have the exit status
-// for wrong usage.
+// usage wraps args. The result also rejects empty names, and its errors have the exit status
+// exitUsage.
 func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, got []string) error {
 		if err := args(cmd, got); err != nil {
@@ -66,14 +66,14 @@ func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// adapters are the prefixes that the adapters put before the name of a job or resource to form the
-// name of its lock.
+// adapters are the prefixes that the adapters add to the name of a job or resource to form the name
+// of its lock.
 var adapters = []string{"certmagic:", "cron:", "gocron:"}
 
-// hint helps a user who omitted an adapter's prefix. If nobody holds the lock, but somebody holds
-// one with such a prefix before the same name, hint prints the longer name. It returns true if
-// another call would be useless: the hint was printed, or the store returned an error, which hint
-// doesn't report.
+// hint helps a user who omitted an adapter's prefix. If the lock is free but a lock with a prefix
+// before the same name is held, hint prints the longer name. It returns true if there is no point
+// in another call, because it printed the hint or the store failed. It doesn't report the store's
+// error.
 func (g *global) hint(ctx context.Context, w io.Writer, s *store, c *dlock.Client,
 	l *dlock.LockInfo) (done bool) {
 	if len(l.Holders) > 0 || g.json || g.quiet {
@@ -175,7 +175,7 @@ func beginning(prefix string) string {
 	return " whose name begins with " + printable(prefix)
 }
 
-// firstHolder names one holder of a lock, and counts the others.
+// firstHolder returns the first holder and the number of the other holders, as in "web-1 +2".
 func firstHolder(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
 		return ""
@@ -187,8 +187,8 @@ func firstHolder(l *dlock.LockInfo) string {
 	return text
 }
 
-// counts returns the number of holds of a lock. For a semaphore it returns how many permits are
-// acquired, and how many there are.
+// counts returns the number of holds of a lock. For a semaphore, it returns the number of acquired
+// permits and the limit, as in "2/5".
 func counts(l *dlock.LockInfo) string {
 	sum := 0
 	for _, h := range l.Holders {
@@ -204,7 +204,7 @@ func counts(l *dlock.LockInfo) string {
 	return text
 }
 
-// lastsOf returns how long a holder keeps the lock if it isn't renewed.
+// lastsOf describes how long a holder keeps the lock without a renewal.
 func lastsOf(h dlock.Holder) string {
 	if h.Kept {
 		return lasts(h.Remaining) + ", released and kept"
@@ -212,8 +212,8 @@ func lastsOf(h dlock.Holder) string {
 	return lasts(h.Remaining)
 }
 
-// lastsLongest returns how long the lock stays taken if no holder renews it. If all holders have
-// released the lock, and it is kept (stays taken for a while), the text says so.
+// lastsLongest describes how long the lock stays taken without renewals. It marks the lock as kept
+// if all holders have released it and it only stays taken for a while.
 func lastsLongest(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
 		return ""
@@ -292,7 +292,8 @@ A holder is CLIENT:NUMBER. By default CLIENT is HOST/PROCESS/RANDOM.`,
 	}
 }
 
-// show prints a lock. For people, an empty line separates it from another lock printed before.
+// show prints a lock. In text output, an empty line precedes the lock if another one was printed
+// before.
 func (g *global) show(w io.Writer, l *dlock.LockInfo, another bool) error {
 	if g.json {
 		return printJSON(w, jsonLock(l))
@@ -305,7 +306,7 @@ func (g *global) show(w io.Writer, l *dlock.LockInfo, another bool) error {
 	return err
 }
 
-// describe returns all details of a lock, for people.
+// describe returns all details of a lock as text.
 func describe(s screen, l *dlock.LockInfo) string {
 	holders := table{head: []string{"HOLDER", "KIND", "COUNT", "LASTS"}, cut: []int{0}}
 	for _, h := range l.Holders {
@@ -326,7 +327,7 @@ func describe(s screen, l *dlock.LockInfo) string {
 		line.on(s))
 }
 
-// stateOf describes whether a lock is held, or its name belongs to other data.
+// stateOf describes whether a lock is held, free, or may be the data of another program.
 func stateOf(l *dlock.LockInfo) string {
 	switch {
 	case len(l.Holders) > 0:

@@ -35,7 +35,7 @@ func main() {
 	os.Exit(execute(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// execute runs a command line, and returns the exit status.
+// execute runs a command line and returns the exit status.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	logging.Disable() // go-redis returns all errors that it logs
 	root := newRoot()
@@ -75,8 +75,8 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// wantCommand prepares a command that only has subcommands. Without an argument the command lists
-// them. An unknown subcommand is an error.
+// wantCommand prepares a command that only has subcommands. Without arguments it lists them. An
+// unknown subcommand is an error.
 func wantCommand(cmd *cobra.Command) {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -91,8 +91,8 @@ func wantCommand(cmd *cobra.Command) {
 	}
 }
 
-// addDefaults adds cobra's default commands, and gives them our errors for unknown words. It must
-// be called after the outputs are set, because those commands read them when they are added.
+// addDefaults adds cobra's help and completion commands, with our errors for unknown words. Call it
+// after setting the outputs, which these commands read when they are added.
 func addDefaults(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

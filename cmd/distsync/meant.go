@@ -11,8 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// meant returns the name that is spelled most like an unknown word, or "" if no name is similar
-// enough.
+// meant returns the name that is spelled most like word, or "" if no name is similar enough.
 func meant(word string, names ...string) (best string) {
 	if len(word) < 2 {
 		return ""
@@ -31,10 +30,10 @@ func meant(word string, names ...string) (best string) {
 }
 
 // distance returns how many edits turn one word into another. An edit deletes, inserts or replaces
-// a letter, or swaps two neighbouring letters.
+// a letter, or swaps two adjacent letters.
 func distance(a, b string) int {
 	s, t := []rune(a), []rune(b)
-	var rows [][]int // rows[i][j]: distance of the first i letters of a and j of b
+	var rows [][]int // rows[i][j] is the distance between s[:i] and t[:j]
 	for i := range len(s) + 1 {
 		rows = append(rows, make([]int, len(t)+1))
 		for j := range rows[i] {
@@ -74,7 +73,8 @@ func noCommand(cmd *cobra.Command, word string) error {
 		cmd.CommandPath())
 }
 
-// noFlag returns the error for flags of cmd that couldn't be parsed.
+// noFlag returns the error for flags of cmd that couldn't be parsed. For an unknown flag, it
+// suggests a similar one.
 func noFlag(cmd *cobra.Command, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if ok && unknown.GetSpecifiedShortnames() == "" {

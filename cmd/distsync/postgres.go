@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/postgresbackend"
 )
 
-// schemaOption is the URL option for the schema of the locks. All other options are pgx's.
+// schemaOption is the URL option for the schema of the locks. All other options are passed to pgx.
 const schemaOption = "distsync_schema"
 
 func (s *store) openPostgres(g *global) (err error) {
@@ -60,7 +60,7 @@ func (s *store) openPostgres(g *global) (err error) {
 	return nil
 }
 
-// schemaNamed returns the option for a schema, or an error if its name is invalid.
+// schemaNamed returns the backend option for a schema, or an error if the name is invalid.
 func schemaNamed(schema string) (option postgresbackend.Option, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -72,7 +72,7 @@ func schemaNamed(schema string) (option postgresbackend.Option, err error) {
 	return postgresbackend.WithSchema(schema), nil
 }
 
-// checkPostgres checks the server and its database, but no locks.
+// checkPostgres checks the server and the database, but not the locks.
 func (d *doctor) checkPostgres(ctx context.Context) {
 	for _, look := range []func(context.Context){
 		d.checkServer, d.checkFunctions, d.checkSettings, d.checkEncoding, d.checkTables,
@@ -86,7 +86,7 @@ func (d *doctor) checkPostgres(ctx context.Context) {
 	}
 }
 
-// ask queries one row. It returns false if the query failed, after a warning.
+// ask scans one row into dest. If the query fails, ask prints a warning and returns false.
 func (d *doctor) ask(ctx context.Context, name, sql string, args []any, dest ...any) bool {
 	err := d.postgres.QueryRow(ctx, sql, args...).Scan(dest...)
 	if err != nil {

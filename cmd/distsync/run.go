@@ -13,7 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// The exit statuses that only run has, in addition to those of the command.
+// The exit statuses of the command run, besides those of all commands. If all goes well, run exits
+// with the status of the program that it runs.
 const (
 	exitInternal  = 70  // distsync itself failed
 	exitTimeout   = 124 // the command ran longer than --timeout; as in timeout(1)
@@ -21,15 +22,15 @@ const (
 	exitNotFound  = 127 // there is no such command; as in env(1)
 )
 
-// A runner holds the flags of the command run.
+// A runner holds the flags of "distsync run".
 type runner struct {
 	taker
 	grace   time.Duration // the time from TERM to KILL
-	bounded bool          // --grace is given, so it also applies after a TERM that is passed on
-	longest time.Duration // how long the command may run; 0: without limit
+	bounded bool          // --grace is set, so it also applies after a forwarded TERM
+	longest time.Duration // how long the command may run; 0 means no limit
 }
 
-// longestGrace is the longest default time from TERM to KILL.
+// longestGrace is the maximum default for --grace, the time from TERM to KILL.
 const longestGrace = 10 * time.Second
 
 func newRun(g *global) *cobra.Command {
@@ -141,11 +142,11 @@ func (r *runner) check(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// margin is the time between the latest end of all processes and the earliest time at which another
-// client may get the lock. It is needed because killing processes takes time on a busy machine.
+// margin returns how long before the end of the lock the command must be dead. The margin is needed
+// because killing processes takes time on a busy machine.
 func (r *runner) margin() time.Duration { return min(r.lease/10, time.Second) }
 
-// A progress is an event of run or hold in JSON.
+// A progress is an event that run or hold reports as JSON.
 type progress struct {
 	Time time.Time `json:"time"`
 	nameJSON
@@ -154,7 +155,7 @@ type progress struct {
 	Token  uint64   `json:"token,omitempty"`
 	Waited *seconds `json:"waited,omitempty"`
 	PID    int      `json:"pid,omitempty"`
-	// the command's exit status: 128 plus the signal's number if a signal ended it
+	// Status is the command's exit status, or 128 plus the signal's number if a signal killed it.
 	Status *int   `json:"status,omitempty"`
 	Reason string `json:"reason,omitempty"` // of a loss, or "timeout" or "grace"
 	Error  string `json:"error,omitempty"`
@@ -170,7 +171,7 @@ func reasonOf(err error) string {
 	return dlock.LossExpired.String()
 }
 
-// because maps each reason to an explanation for people.
+// because explains the reasons for the loss of a lock or the end of a command.
 var because = map[string]string{
 	"timeout":                  "it ran for longer than --timeout",
 	"grace":                    "it didn't end within --grace",
@@ -180,9 +181,9 @@ var because = map[string]string{
 	dlock.LossPaused.String():  "distsync stood still for longer than the lease",
 }
 
-// text returns the message of an event for people, or "" if the event isn't printed. If alone is
-// true, no command is run. Then text also returns messages for normal events, but none for
-// "unreleased", whose error finish returns to be printed.
+// text returns the message for an event, or "" if none is printed. If alone is true, no command
+// runs, and routine events have messages too. Then "unreleased" has none, because the program
+// prints the error that finish returns.
 func (p *progress) text(name string, alone bool) string {
 	what := map[string]string{
 		"unrenewed":  "the lock can't be renewed",

@@ -18,15 +18,15 @@ import (
 	"github.com/seed951563bd/distsync/cmd/distsync/internal/child"
 )
 
-// ending are the signals that end the wait for a lock. While the command runs, both ending and
-// others are passed on to it.
+// ending lists the signals that end the wait for a lock. While the command runs, the signals in
+// ending and others are forwarded to it.
 var (
 	ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGUSR1, syscall.SIGUSR2}
 	others = []os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT}
 )
 
-// A running is one run of a command under a lock.
+// A running is a command that runs while a lock is held.
 type running struct {
 	*runner
 	*holding
@@ -35,9 +35,9 @@ type running struct {
 
 	child   *child.Child
 	started time.Time
-	told    time.Time // the deadline that the child was last given
+	told    time.Time // the last deadline that the child was given
 	overdue bool      // the command has run longer than --timeout
-	asked   time.Time // when the first TERM was passed on; with --grace, it starts the grace time
+	asked   time.Time // when the first TERM was forwarded, if --grace is set
 	killed  bool
 }
 
@@ -46,7 +46,7 @@ func (r *runner) run(ctx context.Context, stderr io.Writer, name string, command
 	return s.finish(s.run(ctx))
 }
 
-// lookUp returns the path of a command's file.
+// lookUp returns the path of a command's executable.
 func lookUp(command string) (string, error) {
 	path, err := exec.LookPath(command)
 	switch {
@@ -59,7 +59,7 @@ func lookUp(command string) (string, error) {
 	}
 }
 
-// run waits for the lock, and runs the command under it.
+// run waits for the lock and runs the command while it is held.
 func (s *running) run(ctx context.Context) (err error) {
 	if s.path, err = lookUp(s.command[0]); err != nil {
 		return err
@@ -82,9 +82,9 @@ func (s *running) run(ctx context.Context) (err error) {
 // giveBack releases the lock. If the store doesn't answer, the lock ends with its lease.
 func (s *running) giveBack() { _ = s.release(context.Background()) }
 
-// settle waits until the promise is long enough for the command to start, or the lock is lost. The
-// store grants a fair lock to the first waiter in line for about a second, and the client renews it
-// soon after. Without settle, a command that started before the renewal would get TERM at once.
+// settle waits until the lock lasts long enough for the command to start, or is lost. At first the
+// store grants a fair lock to the first waiter in line for only about a second. The client renews
+// it soon after. A command that started before that renewal would get TERM at once.
 func (s *running) settle(ctx context.Context) {
 	for time.Until(s.last()) <= s.grace {
 		select {
@@ -125,7 +125,7 @@ func (s *running) underLock() error {
 	return s.verdict(exit(status, nil))
 }
 
-// verdict returns the exit status of a loss if the lock was lost, and otherwise err.
+// verdict returns err, or an error with the status exitLost if the lock was lost.
 func (s *running) verdict(err error) error {
 	switch {
 	case s.lost != nil && s.quiet:
@@ -150,8 +150,8 @@ func (s *running) environment() []string {
 	return env
 }
 
-// follow waits until the command has ended. Meanwhile it passes signals on, and makes the command
-// end when that is necessary.
+// follow waits for the command to end. Meanwhile it forwards signals, and ends the command if the
+// lock or a time limit requires that.
 func (s *running) follow() {
 	lost := s.hold.Lost()
 	timer := time.NewTimer(0)
@@ -176,10 +176,10 @@ func (s *running) follow() {
 	}
 }
 
-// never is the wait time if no action is due.
+// never is the time until the next action if there is none.
 const never = 1000 * time.Hour
 
-// look carries out due actions, and returns the time until the next one.
+// look carries out due actions and returns the time until the next one.
 func (s *running) look() time.Duration {
 	if s.killed {
 		return never
@@ -195,8 +195,8 @@ func (s *running) look() time.Duration {
 	return next
 }
 
-// lookAtGrace kills the command when the grace time after a TERM that was passed on has elapsed. It
-// returns the time left until then.
+// lookAtGrace kills the command when the grace time after a forwarded TERM is over. It returns the
+// time left until then.
 func (s *running) lookAtGrace(left time.Duration) time.Duration {
 	if left > 0 {
 		return left
@@ -206,7 +206,7 @@ func (s *running) lookAtGrace(left time.Duration) time.Duration {
 }
 
 // lookAtLock asks the command to end when the lock is about to be lost, and kills it before another
-// client can get the lock. It returns the time left until the next of these steps.
+// client can get the lock. It returns the time until the next of these steps.
 func (s *running) lookAtLock(now time.Time) time.Duration {
 	last := s.last()
 	if !last.Equal(s.told) {
@@ -236,8 +236,8 @@ func (s *running) lookAtLock(now time.Time) time.Duration {
 // last returns the time by which the command must be dead.
 func (s *running) last() time.Time { return s.hold.Until().Add(-s.margin()) }
 
-// lookAtTime asks the command to end when it has run for as long as --timeout allows, and kills it
-// after the grace time. It returns the time left until the next of these steps.
+// lookAtTime asks the command to end after --timeout, and kills it after the grace time. It returns
+// the time until the next of these steps.
 func (s *running) lookAtTime(left time.Duration) time.Duration {
 	if left > 0 {
 		return left

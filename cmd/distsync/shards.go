@@ -71,7 +71,7 @@ alert only when it lasts.`,
 	return cmd
 }
 
-// A division is the state of a set of shards in the store.
+// A division is the state of a set of shards and of the members that divide them.
 type division struct {
 	nameJSON
 	Members []memberJSON `json:"members"`
@@ -141,7 +141,8 @@ func divided(ctx context.Context, c *dlock.Client, name string, names []string) 
 	return d, nil
 }
 
-// wrong describes what is wrong with the division. Any of these states is normal for a short time.
+// wrong describes the problems of the division. Each of them is normal for a short time, for
+// example during a deploy.
 func (d *division) wrong() (all []string) {
 	var free []string
 	for _, s := range d.Shards {
@@ -201,7 +202,7 @@ func (d *division) print(w io.Writer, asJSON bool) error {
 	return err
 }
 
-// orNothing is like printable, but returns an empty text unchanged.
+// orNothing is like printable, but returns "" for an empty text.
 func orNothing(text string) string {
 	if text == "" {
 		return ""

@@ -29,7 +29,7 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// A store is a store of locks with its client. Exactly one of the four clients is set.
+// A store is a connection to a store of locks. Exactly one of the four clients is set.
 type store struct {
 	backend.Backend
 	address *address
@@ -41,8 +41,8 @@ type store struct {
 	schema   string // PostgreSQL's schema of the locks
 }
 
-// openStore connects to the store that the flags name, and waits until the store answers. The
-// errors of openStore have an exit status.
+// openStore connects to the store that the flags name and waits until it answers. Its errors carry
+// an exit status.
 func (g *global) openStore(ctx context.Context) (b backend.Backend, closeStore func(), err error) {
 	s, err := g.connect(ctx)
 	if err != nil {
@@ -51,7 +51,7 @@ func (g *global) openStore(ctx context.Context) (b backend.Backend, closeStore f
 	return s.Backend, s.close, nil
 }
 
-// connect is like openStore, for callers that need more of the store than its Backend.
+// connect is like openStore, but also returns the client and the address.
 func (g *global) connect(ctx context.Context) (*store, error) {
 	a, err := parseStore(g.store)
 	if err == nil && g.timeout <= 0 {
@@ -96,7 +96,7 @@ func (s *store) unavailable(ctx context.Context, g *global, err error) error {
 	return exitf(exitUnavailable, "%s can't be reached: %w", s.address, err)
 }
 
-// keepsOut reports whether the store rejected the user or password.
+// keepsOut reports whether err means that the store rejected the user or password.
 func keepsOut(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "WRONGPASS ") || strings.Contains(text, "NOAUTH ") ||
@@ -104,12 +104,12 @@ func keepsOut(err error) bool {
 		strings.Contains(text, "(SQLSTATE 28") // PostgreSQL's class of authorization errors
 }
 
-// schemes are the URL schemes of all stores.
+// schemes lists the URL schemes of all stores.
 var schemes = []string{"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel",
 	"redis+cluster", "rediss+cluster",
 	"valkey", "valkeys", "etcd", "etcds", "postgres", "postgresql"}
 
-// parseStore parses a store's URL, and checks its scheme and hosts.
+// parseStore parses a store's URL and checks its scheme and hosts.
 func parseStore(raw string) (*address, error) {
 	if raw == "" {
 		return nil, errors.New("which store? Say --store URL or set DISTSYNC_STORE, as in " +
@@ -137,8 +137,8 @@ func parseStore(raw string) (*address, error) {
 	return a, nil
 }
 
-// wrong returns the error for a URL that a client's own parser rejected. The error doesn't quote
-// the URL.
+// wrong returns the error for a URL that a client library rejected. It doesn't quote the URL, which
+// may contain a password.
 func wrong(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err
@@ -187,11 +187,10 @@ func (s *store) openRedis(g *global) error {
 	return nil
 }
 
-// orDefault returns d, the client's timeout from the URL. If the URL has none, it returns the
-// timeout of the flag --store-timeout.
+// orDefault returns d, a timeout from the URL, or --store-timeout if d is 0.
 func orDefault(d time.Duration, g *global) time.Duration { return cmp.Or(d, g.timeout) }
 
-// valkeyOptions are the options that valkey-go's parser knows. The parser ignores all others.
+// valkeyOptions lists the URL options that valkey-go supports. Its parser ignores all others.
 var valkeyOptions = []string{"db", "dial_timeout", "write_timeout", "addr", "skip_verify",
 	"protocol", "client_cache", "max_retries",
 	"client_name", "master_set"}
@@ -219,8 +218,7 @@ func (s *store) openValkey(ctx context.Context, g *global) error {
 	return nil
 }
 
-// dialValkey returns a connected client. If the context ends before the client is connected, the
-// client is closed later.
+// dialValkey returns a connected client. If ctx ends first, a client that connects later is closed.
 func dialValkey(ctx context.Context, a *address, o valkey.ClientOption) (valkey.Client, error) {
 	if err := a.dial(ctx, nil); err != nil {
 		return nil, err
@@ -247,7 +245,7 @@ func dialValkey(ctx context.Context, a *address, o valkey.ClientOption) (valkey.
 	}
 }
 
-// etcdOptions are the options of an etcd URL. The first three are also flags of etcdctl.
+// etcdOptions lists the options of an etcd URL. The first three have the names of etcdctl flags.
 var etcdOptions = []string{"cacert", "cert", "key", "server_name", "skip_verify"}
 
 func (s *store) openEtcd(ctx context.Context, g *global) error {
@@ -264,11 +262,11 @@ func (s *store) openEtcd(ctx context.Context, g *global) error {
 	}
 	o := clientv3.Config{
 		DialTimeout: g.timeout,
-		// With these, the client notices a dead member well within a lease.
+		// These make the client notice a dead member well within a lease.
 		DialKeepAliveTime:    5 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		TLS:                  tlsConfig,
-		Logger:               zap.NewNop(), // the client returns all errors that it logs
+		Logger:               zap.NewNop(), // the client also returns the errors that it logs
 	}
 	for _, h := range a.hosts {
 		scheme := "http://"
@@ -297,7 +295,7 @@ func (s *store) openEtcd(ctx context.Context, g *global) error {
 	return nil
 }
 
-// etcdTLS returns the TLS configuration, or nil if the URL's scheme has no TLS.
+// etcdTLS returns the TLS configuration, or nil if the URL doesn't use TLS.
 func (a *address) etcdTLS() (*tls.Config, error) {
 	if err := a.only(etcdOptions); err != nil {
 		return nil, err
@@ -356,7 +354,7 @@ func (s *store) ping(ctx context.Context) error {
 		}
 	}
 	if err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
-		err = nil // the user is authenticated, and only lacks this right
+		err = nil // the user is authenticated, but may not ping
 	}
 	return err
 }
@@ -364,7 +362,7 @@ func (s *store) ping(ctx context.Context) error {
 // keepsNumbers reports whether the store keeps a semaphore's limit after all permits are released.
 func (s *store) keepsNumbers() bool { return s.redis != nil || s.valkey != nil }
 
-// forgetNumber deletes a semaphore's limit unless a permit is acquired.
+// forgetNumber is a script that deletes a semaphore's limit, unless a client holds a permit.
 const forgetNumber = `
 if redis.call('exists', KEYS[2]) == 1 or not tonumber(redis.call('get', KEYS[1]) or '') then
     return 0

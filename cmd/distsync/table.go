@@ -2,11 +2,13 @@ package main
 
 import "strings"
 
-// A table is printed when it is complete, because the width of a column depends on all its texts.
+// A table is text in columns. It is formatted as a whole, because the width of a column depends on
+// all of its cells.
 type table struct {
 	head []string
 	rows [][]string
-	// the columns that are shortened if the screen is too narrow, the widest first
+	// cut lists the columns that may be shortened if the screen is too narrow. The widest of them
+	// is shortened first.
 	cut []int
 }
 
@@ -37,8 +39,8 @@ func (t *table) on(s screen) string {
 	return all.String()
 }
 
-// widths returns the widths of the columns. With the gaps, they add up to at most most, unless that
-// is 0 or too small for the table.
+// widths returns the widths of the columns. If the table is too wide for the given limit, widths
+// shortens columns as far as possible. A limit of 0 means that there is none.
 func (t *table) widths(most int) []int {
 	widths := make([]int, len(t.head))
 	sum := -gap

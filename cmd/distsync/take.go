@@ -14,7 +14,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A taker holds the flags of the commands that acquire a lock, run and hold.
+// A taker holds the flags of run and hold, the commands that acquire a lock.
 type taker struct {
 	*global
 	kind        string
@@ -22,7 +22,7 @@ type taker struct {
 	wait        time.Duration // how long to wait for the lock
 	forever     bool          // --wait isn't given
 	lease       time.Duration
-	atLeast     time.Duration // how long the lock stays taken at least
+	atLeast     time.Duration // the minimum time for which the lock stays taken
 	notAcquired int           // the exit status if the lock isn't acquired
 }
 
@@ -72,7 +72,7 @@ func (k *taker) check(flags *pflag.FlagSet) error {
 	return err
 }
 
-// counts returns how many permits to acquire, and the semaphore's limit. Both are 0 for other
+// counts returns the number of permits to acquire and the semaphore's limit. Both are 0 for other
 // locks.
 func (k *taker) counts() (n, limit int, err error) {
 	if k.permits == "" {

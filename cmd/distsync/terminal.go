@@ -7,15 +7,16 @@ import (
 	"golang.org/x/term"
 )
 
-// A screen is the output of a command. columns is the terminal's width, or 0 for no limit. colours
-// reports whether to print in colour.
+// A screen is the output of a command. columns is the width of the terminal, or 0 if there is no
+// limit. colours is set if the output is in color.
 type screen struct {
 	io.Writer
 	columns int
 	colours bool
 }
 
-// screenOf returns the screen for w. If w isn't a terminal, it has neither a width nor colours.
+// screenOf returns the screen for w. If w isn't a terminal, the screen has no width limit and no
+// colors.
 func screenOf(w io.Writer) screen {
 	s := screen{Writer: w}
 	if !isTerminal(w) {
@@ -43,7 +44,7 @@ const (
 	yellow = "33"
 )
 
-// paint returns a text in a colour, if the screen has colours.
+// paint returns text with the ANSI code of a color or style, if the screen has colors.
 func (s screen) paint(colour, text string) string {
 	if !s.colours || text == "" {
 		return text

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/text/width"
 )
 
-// printable returns a name for people. It quotes and escapes a name with characters that a terminal
-// may interpret, that are invisible, or that look like the quotes.
+// printable returns a name in the form in which it is printed. It quotes and escapes a name that is
+// empty, isn't valid UTF-8, begins with a quote, or contains spaces or invisible characters.
 func printable(name string) string {
 	if name == "" || !utf8.ValidString(name) || strings.ContainsFunc(name, hidden) ||
 		strings.HasPrefix(name, `"`) {
@@ -20,13 +20,13 @@ func printable(name string) string {
 	return name
 }
 
-// quote is like strconv.Quote, but also escapes all spaces except the ordinary one.
+// quote returns a name in double quotes, with invisible characters escaped.
 func quote(name string) string {
 	return `"` + escapeText(strings.ReplaceAll(strings.ReplaceAll(name, `\`, `\\`), `"`, `\"`)) +
 		`"`
 }
 
-// escape returns a text as one line, and escapes characters that a terminal may interpret.
+// escape returns text as one line. It escapes characters that a terminal may interpret.
 func escape(text string) string {
 	return escapeText(strings.ReplaceAll(text, "\n", "; ")) // joined errors have newlines
 }
@@ -47,10 +47,10 @@ func escapeText(text string) string {
 }
 
 // hidden reports whether a character is invisible, such as a control character, a space, or a mark
-// that changes the direction of writing.
+// that changes the text direction.
 func hidden(r rune) bool { return !strconv.IsGraphic(r) || unicode.IsSpace(r) }
 
-// columns returns a text's width in a terminal.
+// columns returns the width of text in a terminal.
 func columns(text string) (n int) {
 	for _, r := range text {
 		n += columnsOf(r)
@@ -68,9 +68,9 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// shorten cuts out the middle of a text, so that it isn't wider than most columns. Two thirds show
-// the beginning, which is the most telling part. One third shows the end, which distinguishes
-// similar names.
+// shorten replaces the middle of text with an ellipsis if text is too wide for the given number of
+// columns. It keeps twice as much of the beginning, which says most, as of the end, which
+// distinguishes similar names.
 func shorten(text string, most int) string {
 	if columns(text) <= most {
 		return text

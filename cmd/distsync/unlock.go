@@ -61,7 +61,7 @@ On a terminal it shows the holders, and asks. Without a terminal it needs --yes.
 	return cmd
 }
 
-// unlocked is the result of the command unlock in JSON.
+// unlocked is the result of "distsync unlock" in JSON.
 type unlocked struct {
 	nameJSON
 	Released  bool         `json:"released"`
@@ -96,7 +96,7 @@ func (g *global) unlock(
 	ctx, cancel := context.WithTimeout(cmd.Context(), g.timeout)
 	defer cancel()
 	released, forgotten := false, false
-	if len(l.Holders) > 0 || forget { // the store counts expired permits until the release
+	if len(l.Holders) > 0 || forget { // a release also removes expired permits
 		if released, err = forceUnlock(ctx, c, l); err != nil {
 			return g.failed(s, err)
 		}
@@ -135,8 +135,8 @@ func ask(cmd *cobra.Command, s screen, l *dlock.LockInfo) error {
 	return exitf(exitFailed, "nothing was done")
 }
 
-// sameHolders reports whether the lock is held, and all its holders in now are also in before, as
-// far as before lists them.
+// sameHolders reports whether the lock is held, and only by holders that before lists. If before
+// doesn't list all of its holders, any holder is accepted.
 func sameHolders(before, now *dlock.LockInfo) bool {
 	ids := make(map[string]bool)
 	for _, h := range before.Holders {
@@ -164,13 +164,13 @@ func forceUnlock(ctx context.Context, c *dlock.Client, l *dlock.LockInfo) (bool,
 		read, err := rw.Reader().ForceUnlock(ctx)
 		return wrote || read, err
 	}
-	if len(l.Line) > 0 { // a fair lock's first waiter gets it at once
+	if len(l.Line) > 0 { // a fair lock, which the first waiter gets at once
 		return c.FairLocker(l.Name).ForceUnlock(ctx)
 	}
 	return c.Locker(l.Name).ForceUnlock(ctx)
 }
 
-// told describes the result of unlock, for people.
+// told returns the text that describes the result of unlock.
 func (g *global) told(l *dlock.LockInfo, released, forgotten bool) string {
 	name := printable(l.Name)
 	var text strings.Builder

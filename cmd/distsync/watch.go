@@ -62,7 +62,7 @@ Adapters put a prefix before the names of jobs: the lock of gocron's job "tick" 
 // while holders change quickly.
 const shortest = 20 * time.Millisecond
 
-// watch reports the events of locks until ctx ends, or the output fails.
+// watch reports the events of locks until ctx ends or the output fails.
 func (g *global) watch(
 	ctx context.Context, cmd *cobra.Command, s *store, c *dlock.Client, names []string,
 	every time.Duration,
@@ -108,8 +108,8 @@ func (g *global) watch(
 	return broken
 }
 
-// channels returns one kind of lock for each of the store's notification channels. A watcher
-// subscribes to all of them, because it doesn't know the lock's kind in advance.
+// channels returns one kind of lock per notification channel of the store. A watcher subscribes to
+// all channels, because it doesn't know the lock's kind in advance.
 func channels(known backend.Kinds) []backend.Kind {
 	return slices.DeleteFunc([]backend.Kind{backend.Exclusive, backend.Write, backend.Permits},
 		func(k backend.Kind) bool { return !known.Has(k) })
@@ -122,7 +122,7 @@ type watcher struct {
 	timeout  time.Duration
 	tell     func(event)
 	inspect  func(context.Context) (*dlock.LockInfo, error)
-	hint     func(context.Context, *dlock.LockInfo) bool // if set, it must not be called again
+	hint     func(context.Context, *dlock.LockInfo) bool // not called again once it returns true
 	notifier backend.Notifier
 	kinds    []backend.Kind // the kinds that have no subscription yet
 	standing []backend.Subscription
@@ -157,7 +157,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// doubt calls hint at most once a second, until the lock has had a holder or hint returns true.
+// doubt calls hint until the lock has a holder or hint returns true, but at most once a second.
 func (w *watcher) doubt(ctx context.Context, l *dlock.LockInfo) {
 	w.known = w.known || len(l.Holders) > 0
 	if !w.known && time.Since(w.hinted) >= time.Second {
@@ -200,7 +200,7 @@ func (w *watcher) subscribe(ctx context.Context) {
 	}
 }
 
-// compare reports the differences from the last answer.
+// compare reports how the lock changed since the last answer.
 func (w *watcher) compare(l *dlock.LockInfo, err error) {
 	if err != nil {
 		if !w.failing {
@@ -227,8 +227,9 @@ func (w *watcher) compare(l *dlock.LockInfo, err error) {
 	w.last = l
 }
 
-// compareHolders emits an event named missing for each holder that isn't among the others. It emits
-// an event named differs, unless that name is empty, for each holder whose count has changed.
+// compareHolders emits an event for each of the holders that isn't in others, with the name in
+// missing. It also emits an event for each holder whose count has changed, with the name in
+// differs, unless that is empty.
 func (w *watcher) compareHolders(missing, differs string, holders, others []dlock.Holder) {
 	counts := make(map[string]int, len(others))
 	for _, o := range others {
@@ -247,7 +248,7 @@ func (w *watcher) compareHolders(missing, differs string, holders, others []dloc
 	}
 }
 
-// compareLine reports each waiter in line that isn't among the others, as an event with the name in
+// compareLine emits an event for each waiter in line that isn't in others, with the name in
 // missing.
 func (w *watcher) compareLine(missing string, line, others []string) {
 	there := make(map[string]bool, len(others))
@@ -261,7 +262,7 @@ func (w *watcher) compareLine(missing string, line, others []string) {
 	}
 }
 
-// event reports an event. fill adds details, unless it is nil.
+// event emits an event. If fill isn't nil, it adds details.
 func (w *watcher) event(what string, fill func(*event)) {
 	e := event{Time: time.Now(), nameJSON: jsonName(w.name), Event: what}
 	if fill != nil {
@@ -270,7 +271,7 @@ func (w *watcher) event(what string, fill func(*event)) {
 	w.tell(e)
 }
 
-// An event is a change of a lock.
+// An event reports a change of a lock.
 type event struct {
 	Time time.Time `json:"time"`
 	nameJSON

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// dashboardFile is the dashboard for Grafana, from the top of the repository.
+// dashboardFile is the path of the Grafana dashboard, relative to the root of the repository.
 var dashboardFile = filepath.Join("oteldlock", "examples", "monitoring", "dashboard.json")
 
 // Sizes of the dashboard's picture, in pixels. Grafana divides the width into 24 columns.
@@ -23,7 +23,7 @@ const (
 	dashboardW  = 24*column + 2*margin
 )
 
-// dashboardStyle adds what only this picture has to the style of all.
+// dashboardStyle holds the styles that only the dashboard's picture needs.
 const dashboardStyle = `<style>
   .la{stroke:#2f81f7} .lb{stroke:#e08600} .lc{stroke:#8957e5} .ld{stroke:#d1242f}
   polyline{fill:none;stroke-width:1.6} .d{fill:#d1242f}
@@ -35,7 +35,7 @@ const dashboardStyle = `<style>
 </style>
 `
 
-// A dashboard is what the picture shows of Grafana's JSON.
+// A dashboard holds the parts of Grafana's JSON that the picture shows.
 type dashboard struct {
 	Panels []panel `json:"panels"`
 }
@@ -49,7 +49,7 @@ type panel struct {
 	} `json:"targets"`
 }
 
-// readDashboard reads the dashboard of the repository whose top is root.
+// readDashboard reads the dashboard of the repository at root.
 func readDashboard(root string) (d dashboard, err error) {
 	text, err := os.ReadFile(filepath.Join(root, dashboardFile))
 	if err != nil {
@@ -58,7 +58,7 @@ func readDashboard(root string) (d dashboard, err error) {
 	return d, json.Unmarshal(text, &d)
 }
 
-// draw draws the panels where Grafana shows them. The curves are examples.
+// draw draws the panels in Grafana's layout, with made-up curves.
 func (d dashboard) draw() string {
 	const top = 44
 	var titles []string
@@ -82,10 +82,11 @@ func (d dashboard) draw() string {
 	return b.String()
 }
 
-// colours are the classes of a panel's first, second, third and fourth curve.
+// colours lists the style classes of a panel's curves, in order.
 var colours = []string{"a", "b", "c", "d"}
 
-// examples are the numbers that the panels with one number show. Others show 0.
+// examples maps the titles of panels with a single number to made-up numbers. Other such panels
+// show 0.
 var examples = map[string]string{"Held": "128", "Waiting": "9"}
 
 func (p panel) draw(b *strings.Builder, x, y, width, high int) {
@@ -121,11 +122,11 @@ func (p panel) draw(b *strings.Builder, x, y, width, high int) {
 	}
 }
 
-// label is the label of a metric by which a legend tells curves apart.
+// label matches the metric label that a legend begins with, as in {{distsync_kind}}.
 var label = regexp.MustCompile(`^\{\{(?:distsync_)?(\w+)\}\}(?:: )?`)
 
-// curves returns the legends of a panel's curves. If there is one for each value of a label, two
-// stand for all of them.
+// curves returns the legends of a panel's curves. A query with one curve per label value gets two
+// legends: "each" with the label's name, and an ellipsis.
 func (p panel) curves() (names []string) {
 	for _, t := range p.Targets {
 		name := t.LegendFormat
@@ -144,8 +145,8 @@ func (p panel) curves() (names []string) {
 	return names[:min(len(names), len(colours))]
 }
 
-// curve draws the example of one curve. It depends on the panel's title only, so that the picture
-// changes with the dashboard and not by itself.
+// curve draws a made-up curve. Its shape depends only on the panel's title and i, so that the
+// picture doesn't change unless the dashboard does.
 func (p panel) curve(b *strings.Builder, i, x, y, width, high int) {
 	hash := fnv.New32a()
 	fmt.Fprint(hash, p.Title, i)

@@ -15,8 +15,8 @@ const (
 	letter = 6.7 // the average width of a letter
 )
 
-// style has the colours of the light and dark schemes. A picture has its own background, since a
-// page may be dark while the reader's system is light.
+// style has the colors for light and dark mode. A picture has its own background, since a page may
+// be dark while the reader's system is in light mode.
 const style = `<style>
   .card{fill:#ffffff;stroke:#d0d7de} .text{fill:#1f2328} .soft{fill:#59636e} .line{stroke:#59636e}
   .head{fill:#f6f8fa;stroke:#d0d7de} .tip{fill:#59636e} .life{stroke:#d0d7de}
@@ -33,30 +33,30 @@ const style = `<style>
 </style>
 `
 
-// A step of a sequence is one line of the picture.
+// A step is one line of a sequence diagram.
 type step struct {
-	from, to int    // lanes; if they are equal, the text is beside the lane
+	from, to int    // lanes; if they are equal, text stands beside the lane
 	text     string // the label of the arrow
 	refused  bool   // the arrow has no effect
-	// from this step on, the lane "to" holds the lock, in this colour; if "to" is the store, the
-	// lane "from" does
+	// holds is the color of the bar that marks the holder from this step on. The holder is the lane
+	// to, or the lane from if to is the store.
 	holds string
-	ends  bool   // the lane "from" no longer holds the lock
-	lease string // from this step on, the store's lease has this colour; "-" ends it
+	ends  bool   // whether the lane from stops holding the lock
+	lease string // color of the store's lease from this step on; "-" ends it
 }
 
 // A sequence is a sequence diagram: parallel lanes with time going down.
 type sequence struct {
 	title string
-	about string // the description for readers who can't see the picture
+	about string // text for readers who can't see the picture
 	lanes []string
-	store int // the lane of the store, which shows the leases
+	store int // index of the store's lane, which shows the leases
 	steps []step
-	small bool // the picture has text beside it, and no title
+	small bool // whether the picture is small, with no title, for use beside text
 }
 
-// wide and box are the widths of the picture and of a lane's name, row is the distance between two
-// steps, and top is where the lanes begin.
+// wide and box are the widths of the picture and of a lane's name. row is the distance between two
+// steps. top is where the lanes begin. All are in pixels.
 func (s sequence) wide() int { return s.either(wide, 440) }
 func (s sequence) box() int  { return s.either(128, 92) }
 func (s sequence) row() int  { return s.either(row, 24) }
@@ -103,7 +103,7 @@ func (s sequence) gap() int       { return (s.wide() - 2*margin - s.box()) / (le
 func (s sequence) x(lane int) int { return margin + s.box()/2 + lane*s.gap() }
 func (s sequence) y(step int) int { return s.top() + 52 + step*s.row() }
 
-// bars draws bars for the holds, and for the leases in the store.
+// bars draws bars for the holds and for the leases in the store.
 func (s sequence) bars(b *strings.Builder, bottom int) {
 	type bar struct {
 		from  int
@@ -165,7 +165,7 @@ func class(st step, usual string) string {
 	return usual
 }
 
-// A tree is a list of yes-or-no questions. The first yes determines the store.
+// A tree is a list of yes-or-no questions. The first yes determines which store to use.
 type tree struct {
 	title, about string
 	questions    []question
@@ -239,7 +239,7 @@ func box(b *strings.Builder, x, y, width, high int, lines ...string) {
 	}
 }
 
-// write writes a line of text. It panics if the text is wider than room.
+// write writes a line of text. It panics if the line is wider than room.
 func write(b *strings.Builder, x, y int, anchor, class, line string, room int) {
 	if need := int(float64(utf8.RuneCountInString(line)) * letter); need > room {
 		panic(fmt.Sprintf("%q needs %d pixels, and has %d", line, need, room))

@@ -3,9 +3,8 @@
 //
 //	go run ./internal/pictures
 //
-// Their content is text, in pictures.go, and the dashboard's own JSON. The pictures are SVG files
-// that follow the reader's light or dark colour scheme. A test fails if the files differ from the
-// text.
+// Their content comes from pictures.go and from the dashboard's JSON. The pictures are SVG files
+// that follow the reader's light or dark color scheme. A test fails if the files are out of date.
 package main
 
 import (
@@ -27,7 +26,7 @@ func main() {
 	}
 }
 
-// drawn returns the contents of the files by their names, for the repository whose top is root.
+// drawn returns the contents of the picture files by name, for the repository at root.
 func drawn(root string) (map[string]string, error) {
 	files := make(map[string]string)
 	for name, s := range sequences {

@@ -24,7 +24,7 @@ type Child struct {
 	Ended  chan struct{} // closed when the command and the rest of its group have ended
 
 	link  *os.File // to the guard
-	group int      // the guard's process id, and the command's process group
+	group int      // the guard's process ID, which is also the command's process group
 
 	mu       sync.Mutex
 	terminal *terminal
@@ -33,10 +33,11 @@ type Child struct {
 	over     bool // the group has ended, so its id may be reused
 }
 
-// Start starts a command with the deadline until. The command gets its own process group. That
-// group becomes the terminal's foreground group if this process is in the foreground group. The
-// command inherits standard input, output and error. Start doesn't search for path. If the command
-// can't be started, the error is a [syscall.Errno].
+// Start starts the command in the file path, which isn't searched for in PATH. The command inherits
+// standard input, output and error, and gets its own process group. If this process is in the
+// terminal's foreground group, the new group replaces it there. The command is killed at the time
+// until, which [Child.Until] can change. If the command can't be started, the error is a
+// [syscall.Errno].
 func Start(path string, args, env []string, until time.Time) (*Child, error) {
 	if err := adoptOrphans(); err != nil {
 		return nil, err
@@ -46,9 +47,9 @@ func Start(path string, args, env []string, until time.Time) (*Child, error) {
 		return nil, err
 	}
 	if c.terminal = openTerminal(); c.terminal != nil {
-		// SIGTTOU would stop this process when it writes to the terminal, or takes it back, in the
-		// background. The command doesn't inherit the ignored signal: its parent is the guard,
-		// which was started before.
+		// Ignore SIGTTOU, which would stop this process when it writes to the terminal, or takes it
+		// back, while it is in the background. The command doesn't inherit this, since its parent
+		// is the guard, which is already running.
 		signal.Ignore(syscall.SIGTTOU)
 	}
 	c.terminal.give(c.group)
@@ -80,7 +81,7 @@ func (c *Child) startGuard(path string, args, env []string) error {
 	}
 	theirs := pair[1]
 	defer unix.Close(theirs)
-	_ = unix.SetNonblock(pair[0], true) // otherwise each read or write would block a thread
+	_ = unix.SetNonblock(pair[0], true) // otherwise reads and writes would occupy a thread
 	c.link = os.NewFile(uintptr(pair[0]), "link")
 	argv := append([]string{guardName, strconv.Itoa(theirs), path}, args...)
 	c.group, err = syscall.ForkExec(self, argv, &syscall.ProcAttr{
@@ -94,8 +95,8 @@ func (c *Child) startGuard(path string, args, env []string) error {
 	return err
 }
 
-// filesUpTo returns the files for a new process: the inheritable files below last under their own
-// numbers, and the file with the number last.
+// filesUpTo returns the file descriptors that a new process inherits: those below last that aren't
+// close-on-exec, and last itself. They keep their numbers.
 func filesUpTo(last int) []uintptr {
 	files := []uintptr{0, 1, 2}
 	for fd := 3; fd < last; fd++ {
@@ -115,7 +116,7 @@ func (c *Child) Until(t time.Time) {
 	// earlier, not later.
 	now := clock()
 	word := binary.BigEndian.AppendUint64(nil, uint64(now+time.Until(t)))
-	_, _ = c.link.Write(word) // fails if the guard is dead, and then so is the command
+	_, _ = c.link.Write(word) // fails only if the guard and the command are dead
 }
 
 // Signal sends a signal to the command and its group. With SIGCONT it also gives the command the
@@ -133,8 +134,8 @@ func (c *Child) Signal(sig syscall.Signal) {
 	c.signalOutsideLocked(sig)
 }
 
-// signalOutsideLocked sends a signal to the command if the command has left the group, as
-// timeout(1) does.
+// signalOutsideLocked sends a signal to the command if it has moved to another process group. For
+// example, timeout(1) does that.
 func (c *Child) signalOutsideLocked(sig syscall.Signal) {
 	if c.command == 0 {
 		return
@@ -153,7 +154,7 @@ func (c *Child) Kill() {
 		return
 	}
 	c.killed = true
-	// The processes that could start others are killed first.
+	// Kill the command and its group first, since they could start more processes.
 	c.signalOutsideLocked(unix.SIGKILL)
 	_ = unix.Kill(-c.group, unix.SIGKILL)
 	killBelow()
@@ -202,7 +203,7 @@ func statusOf(ws syscall.WaitStatus) Status {
 	return Status{Code: ws.ExitStatus()}
 }
 
-// stopped is called when the command was stopped. It also stops this process, if a shell with job
+// stopped is called when the command is stopped. It also stops this process if a shell with job
 // control can continue it.
 func (c *Child) stopped(by syscall.Signal) {
 	c.mu.Lock()
@@ -237,7 +238,7 @@ func (c *Child) end() {
 	c.link.Close()
 }
 
-// bury reaps children that are dead or dying.
+// bury reaps those children that who selects, as in wait4(2).
 func bury(who, options int) {
 	for {
 		pid, err := syscall.Wait4(who, nil, options, nil)

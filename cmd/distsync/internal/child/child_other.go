@@ -2,5 +2,5 @@
 
 package child
 
-// Guard does nothing, because this system has no guard.
+// Guard does nothing, since commands aren't guarded on this system.
 func Guard() {}

@@ -21,13 +21,13 @@ import "syscall"
 type Status struct {
 	Code   int            // the exit code; -1 if a signal killed the command
 	Signal syscall.Signal // the signal that killed the command, or 0
-	// the number of processes of the command's group that couldn't be killed, because they belong
-	// to other users
+	// Spared is the number of processes in the command's group that couldn't be killed because they
+	// belong to other users.
 	Spared int
 }
 
-// Exit returns the status as shells report it: 128 plus the signal's number if a signal killed the
-// command, and otherwise the exit code.
+// Exit returns the status in the form that shells use: 128 plus the number of the signal that
+// killed the command, or the exit code.
 func (s Status) Exit() int {
 	if s.Signal != 0 {
 		return 128 + int(s.Signal)

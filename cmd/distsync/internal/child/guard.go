@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guardName is the name of a guard's process, for example in ps.
+// guardName is the name of a guard process, as shown by ps(1).
 const guardName = "distsync-guard"
 
-// The reports of a guard. Each comes with a number, which its comment describes.
+// The messages that a guard sends. Each of them carries a number, which is described here.
 const (
 	reportStarted = 's' // the command's process id
 	reportFailed  = 'f' // the errno with which the command couldn't be started
@@ -27,8 +27,8 @@ const (
 	reportEnded   = 'e' // the command's wait status
 )
 
-// Guard runs the guard in a process that [Start] started as a guard, and never returns there. In
-// any other process it returns immediately. Call it first in main.
+// Guard runs the guard if [Start] started this process as one, and then never returns. In any other
+// process it returns immediately. Call it first in main.
 func Guard() {
 	if len(os.Args) < 4 || os.Args[0] != guardName {
 		return
@@ -54,11 +54,11 @@ func Guard() {
 		killAll()
 	}()
 	g.reap()
-	select {} // the guard waits until killAll or the program kills it with its group
+	select {} // wait until killAll or the program kills the process group
 }
 
-// ignoreSignals catches and drops signals that are sent to the process group, since the guard is in
-// the command's group. It doesn't ignore them, because the command would inherit that.
+// ignoreSignals discards signals that are sent to the process group, which the guard shares with
+// the command. It catches them, because the command would inherit ignored signals.
 func ignoreSignals() {
 	nobody := make(chan os.Signal, 1)
 	for s := syscall.Signal(1); s < 65; s++ {
@@ -72,11 +72,11 @@ func ignoreSignals() {
 type guard struct {
 	link    *os.File    // to the program
 	command int         // the command's process id
-	over    atomic.Bool // the deadline has passed, or the program has ended
+	over    atomic.Bool // whether the deadline has passed or the program has ended
 }
 
-// await reads the next deadline of the command. It returns an error when the previous deadline has
-// passed, or the program has ended.
+// await waits until the program sends a new deadline for the command. It returns an error if the
+// previous deadline passes or the program ends.
 func (g *guard) await() error {
 	var word [8]byte
 	if _, err := io.ReadFull(g.link, word[:]); err != nil {
@@ -110,8 +110,8 @@ func (g *guard) start(path string, args []string) {
 	g.report(reportStarted, pid)
 }
 
-// reap reaps the command and orphans until no child is left. It reports the stops and the end of
-// the command.
+// reap reaps the command and orphans until no child is left. It reports to the program when the
+// command stops or ends.
 func (g *guard) reap() {
 	for {
 		var ws syscall.WaitStatus
@@ -120,7 +120,7 @@ func (g *guard) reap() {
 		case err == syscall.EINTR || err == nil && pid != g.command:
 		case err != nil:
 			return
-		case g.over.Load(): // the program learns of the end from the guard's own end
+		case g.over.Load(): // no report is needed, since the program notices the guard's end
 		case ws.Stopped():
 			g.report(reportStopped, int(ws.StopSignal()))
 		default:

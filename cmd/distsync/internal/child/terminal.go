@@ -52,8 +52,8 @@ func (t *terminal) close() {
 
 func (t *terminal) fd() int { return int(t.file.Fd()) }
 
-// suspend stops this process and its group. So the shell notices that the terminal has stopped the
-// command. If no shell can continue them, it does nothing and returns false.
+// suspend stops this process and its group, so that the shell notices that the command was stopped.
+// If no shell can continue them, suspend does nothing and returns false.
 func suspend() bool {
 	parent, err := unix.Getsid(unix.Getppid())
 	own, err2 := unix.Getsid(0)

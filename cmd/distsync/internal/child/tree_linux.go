@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// self is this program, even after its file has been replaced.
+// self is the path of this program's executable. It stays valid if the file is replaced.
 const self = "/proc/self/exe"
 
 // dieWithParent makes the kernel kill a process when the thread that started it ends.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
-// adoptOrphans makes this process the new parent of each descendant whose parent ends.
+// adoptOrphans makes this process the parent of its descendants whose own parent ends.
 func adoptOrphans() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
 // killAll kills all descendants of the guard, and then the guard.
@@ -25,18 +25,18 @@ func killAll() {
 	for killBelow() > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	_ = unix.Kill(0, unix.SIGKILL) // also kills the group if there is no /proc
+	_ = unix.Kill(0, unix.SIGKILL) // kills the guard, and its group if there is no /proc
 }
 
 // A process is an entry of /proc.
 type process struct {
 	pid, parent, group int
-	started            string // the time since boot; with the pid it identifies the process
+	started            string // time since boot; pid and started together identify a process
 	dead               bool
 }
 
-// killBelow kills the descendants of this process, and returns how many it killed. They may have
-// started other processes meanwhile, so one call isn't always enough.
+// killBelow kills the descendants of this process and returns how many it killed. They may start
+// other processes meanwhile, so one call isn't always enough.
 func killBelow() (killed int) {
 	all := processes()
 	below := map[int]bool{os.Getpid(): true}
@@ -103,13 +103,13 @@ func lookAt(pid int) (process, bool) {
 	p := process{pid: pid, started: string(f[started])}
 	p.parent, _ = strconv.Atoi(string(f[parent]))
 	p.group, _ = strconv.Atoi(string(f[group]))
-	// The first thread of a process may end before its other threads.
+	// The first thread of a process may end before the other threads do.
 	n, _ := strconv.Atoi(string(f[threads]))
 	p.dead = bytes.ContainsAny(f[state], "ZX") && n <= 1
 	return p, true
 }
 
-// kill kills the process, unless another process has its pid by now.
+// kill kills the process, unless its pid belongs to another process by now.
 func (p *process) kill() error {
 	h, err := os.FindProcess(p.pid)
 	if err != nil {

@@ -22,8 +22,8 @@ func killAll() { _ = unix.Kill(0, unix.SIGKILL) }
 // killBelow does nothing, because this system can't list the children of a process.
 func killBelow() int { return 0 }
 
-// killMembers kills the members of a process group. It returns 1 if there were any, because their
-// number isn't known.
+// killMembers kills the members of a process group. It returns 1 if there were any, since it can't
+// count them.
 func killMembers(group int) (killed, spared int) {
 	if unix.Kill(-group, unix.SIGKILL) == nil {
 		killed = 1
