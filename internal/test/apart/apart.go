@@ -4,14 +4,18 @@ package apart
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"errors"
 	"flag"
 	"fmt"
-	"hash/crc32"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,8 +33,8 @@ func SideBySide(tests int) {
 	}
 }
 
-// inProcess is an environment variable of the processes that Run starts. Its value is the number of
-// the process and the total number of processes, as in "2/3".
+// inProcess is an environment variable of the processes that Run starts. Its value is a folder with
+// an empty file for each case that one of them has taken.
 const inProcess = "DISTSYNC_TEST_APART"
 
 var (
@@ -68,8 +72,9 @@ func eventful(out []byte) []byte {
 }
 
 // Run runs the calling test in several processes, and reports whether it did. Each process runs the
-// cases for which [Mine] returns true. Run does nothing in a process that it started, or if the
-// command line selects a part of the test.
+// cases for which [Mine] returns true. So a process that is done with one case takes the next that
+// no other has taken. Run does nothing in a process that it started, or if the command line selects
+// a part of the test.
 //
 // Most cases of the contract suite wait for leases to expire. They can't run in parallel in one
 // process, since each checks for leaked goroutines. Several processes can wait at the same time.
@@ -79,15 +84,15 @@ func Run(t *testing.T, processes int) bool {
 		return false
 	}
 	t.Parallel()
+	taken := t.TempDir()
 	if processes == 1 {
-		runApart(t, "1/1")
+		runApart(t, taken)
 		return true
 	}
 	for i := range processes {
-		which := fmt.Sprintf("%d/%d", i+1, processes)
-		t.Run(strings.Replace(which, "/", " of ", 1), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d of %d", i+1, processes), func(t *testing.T) {
 			t.Parallel()
-			runApart(t, which)
+			runApart(t, taken)
 		})
 	}
 	return true
@@ -96,28 +101,31 @@ func Run(t *testing.T, processes int) bool {
 // Within reports whether this is a process that [Run] started.
 func Within() bool { return os.Getenv(inProcess) != "" }
 
-// Mine reports whether this process runs the case with this name. It returns true in processes that
-// [Run] didn't start.
-func Mine(name string) bool { return isOf(os.Getenv(inProcess), name) }
+// mine has the names of the cases that this process has taken.
+var mine sync.Map
 
-// isOf reports whether a name belongs to a share of all names, such as "2/3".
-func isOf(share, name string) bool {
-	this, all, divided := strings.Cut(share, "/")
-	if !divided {
+// Mine reports whether this process runs the case with this name. The first process that asks takes
+// the case. Call Mine just before the case would run. It returns true in processes that [Run]
+// didn't start.
+func Mine(name string) bool {
+	if _, again := mine.Load(name); again || !Within() {
 		return true
 	}
-	k, err1 := strconv.Atoi(this)
-	n, err2 := strconv.Atoi(all)
-	if err1 != nil || err2 != nil || k < 1 || k > n {
-		panic(inProcess + "=" + share)
+	file := filepath.Join(os.Getenv(inProcess), fmt.Sprintf("%x", sha256.Sum256([]byte(name))))
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return false
 	}
-	sum := crc32.ChecksumIEEE([]byte(name))
-	return int(sum%uint32(n)) == k-1
+	if err != nil || f.Close() != nil {
+		panic(fmt.Sprintf("can't take case %s: %v", name, err))
+	}
+	mine.Store(name, true)
+	return true
 }
 
-// runApart runs a share of the test, such as "2/3", in another process. If that process fails or
-// skips the test, so does runApart.
-func runApart(t *testing.T, share string) {
+// runApart runs the test in another process, with the folder of the cases that are taken. If that
+// process fails or skips the test, so does runApart.
+func runApart(t *testing.T, taken string) {
 	t.Helper()
 	test, _, _ := strings.Cut(t.Name(), "/")
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+test+"$", "-test.v")
@@ -126,7 +134,7 @@ func runApart(t *testing.T, share string) {
 		left := max(time.Until(deadline)-10*time.Second, time.Second)
 		cmd.Args = append(cmd.Args, "-test.timeout="+left.String())
 	}
-	cmd.Env = append(os.Environ(), inProcess+"="+share)
+	cmd.Env = append(os.Environ(), inProcess+"="+taken)
 	// The other process reads the depth. Reading it here as well tells the go command that the
 	// result of this test depends on it.
 	depth.Now()

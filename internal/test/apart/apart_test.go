@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -53,34 +54,6 @@ func TestEventfulPanic(t *testing.T) {
 	}
 }
 
-// Each case is in exactly one share.
-func TestShares(t *testing.T) {
-	for n := 1; n <= 8; n++ {
-		sizes := make([]int, n)
-		for i := range 400 {
-			name := fmt.Sprintf("TestContract/locker/case_%d", i)
-			in := 0
-			for k := range n {
-				share := fmt.Sprintf("%d/%d", k+1, n)
-				if !isOf(share, name) {
-					continue
-				}
-				in++
-				sizes[k]++
-			}
-			if in != 1 {
-				t.Errorf("%s is in %d shares of %d", name, in, n)
-			}
-		}
-		if slices.Min(sizes) < 400/n/2 {
-			t.Errorf("shares of 400 cases: %d", sizes)
-		}
-	}
-	if !isOf("", "TestContract/locker/case") {
-		t.Error("where nothing is divided, a case is left out")
-	}
-}
-
 // TestDivided runs its parts in several processes, each part once.
 func TestDivided(t *testing.T) {
 	log := os.Getenv("DISTSYNC_TEST_DIVIDED")
@@ -119,7 +92,10 @@ func TestDivided(t *testing.T) {
 // runAll runs this test in three processes, and waits for them.
 func runAll(t *testing.T) {
 	t.Helper()
-	for k := range 3 {
-		runApart(t, fmt.Sprintf("%d/3", k+1))
+	taken := t.TempDir()
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() { runApart(t, taken) })
 	}
+	all.Wait()
 }
