@@ -19,7 +19,7 @@ import (
 
 func TestContract(t *testing.T) {
 	choice := depth.Of[wiretest.Choice](wiretest.Essential, nil, nil)
-	wiretest.Suite(t, 6, choice, func() contract.Harness {
+	wiretest.Suite(t, 10, choice, func() contract.Harness {
 		server := testservers.Postgres(t)
 		migrate(t, connect(t, server.Addr))
 		return contract.Harness{NewStore: func(t *testing.T) contract.Store {

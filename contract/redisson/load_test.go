@@ -57,6 +57,8 @@ func TestLoad(t *testing.T) {
 		}
 		places, sizes, of = []string{"redis", "cluster"}, [][2]int{{2, 2}, {1, 3}, {3, 1}, {1, 1}},
 			loadVersions
+	} else {
+		t.Parallel() // the shares aren't checked
 	}
 	needVersions(t, of)
 	for _, name := range places {

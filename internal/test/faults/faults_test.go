@@ -172,7 +172,7 @@ func TestFaults(t *testing.T) {
 					depth.Needs(t, f.depth(row, s))
 					t.Parallel()
 					for _, v := range variants {
-						for _, runs := range f.together(v) {
+						for _, runs := range f.together(row, v) {
 							t.Run(v.name+named(runs), func(t *testing.T) {
 								switch { // package dlock does the same on each store
 								case v.options != nil && s.name == "redis":
@@ -229,13 +229,15 @@ func (f *fault) test(t *testing.T, s *store, v variant, runs [][]backend.Kind) {
 // together returns the runs, in groups that share a server. The quickest runs of all mostly wait
 // for leases, so each of them has a server of its own and waits beside the others. With more rows,
 // and the race detector, there is more to do than to wait, and servers cost more than they save.
-func (f *fault) together(v variant) (groups [][][]backend.Kind) {
+func (f *fault) together(row int, v variant) (groups [][][]backend.Kind) {
 	runs := f.runs(v)
 	switch {
 	case len(runs) == 0:
 		return nil
 	case depth.Now() > depth.Quick:
 		return [][][]backend.Kind{runs}
+	case len(runs) > 2: // the first and one other, so that each kind is in some rows
+		runs = [][]backend.Kind{runs[0], runs[1+row%(len(runs)-1)]}
 	}
 	for _, kinds := range runs {
 		groups = append(groups, [][]backend.Kind{kinds})

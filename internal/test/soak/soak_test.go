@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/internal/test/apart"
 	"github.com/seed951563bd/distsync/membackend"
 )
 
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	apart.SideBySide(6)
 	goleak.VerifyTestMain(m)
 }
 
@@ -49,6 +51,7 @@ const (
 )
 
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	sum := soakFor(t, memoryStore(t), 2*time.Second, patient)
 	if !sum.good() {
 		t.Errorf("%+v", sum)
@@ -57,6 +60,7 @@ func TestMemory(t *testing.T) {
 
 // TestProcesses runs clients in child processes.
 func TestProcesses(t *testing.T) {
+	t.Parallel()
 	sum := soakFor(t, stores["redis"](t), 3*time.Second, patient)
 	if !sum.good() {
 		t.Errorf("%+v", sum)
@@ -129,18 +133,21 @@ func (s generousTo) Acquire(
 }
 
 func TestTwoLeaders(t *testing.T) {
+	t.Parallel()
 	expectViolation(t, func(s goodSession) backend.Session {
 		return generousTo{generous{s}, elected}
 	})
 }
 
 func TestTwoRunsOfAShard(t *testing.T) {
+	t.Parallel()
 	expectViolation(t, func(s goodSession) backend.Session {
 		return generousTo{generous{s}, divided[0]}
 	})
 }
 
 func TestViolation(t *testing.T) {
+	t.Parallel()
 	expectViolation(t, func(s goodSession) backend.Session { return generous{s} })
 }
 
@@ -171,6 +178,7 @@ func (s hasty) Look(ctx context.Context, req backend.LookRequest) (backend.LookR
 }
 
 func TestReadersBesideWriters(t *testing.T) {
+	t.Parallel()
 	expectViolation(t, func(s goodSession) backend.Session { return hasty{s} })
 }
 
@@ -185,6 +193,7 @@ func (s lavish) Acquire(
 }
 
 func TestTooManyPermits(t *testing.T) {
+	t.Parallel()
 	expectViolation(t, func(s goodSession) backend.Session { return lavish{s} })
 }
 
@@ -205,6 +214,7 @@ func (s forgetful) Acquire(
 }
 
 func TestNumbersThatShrink(t *testing.T) {
+	t.Parallel()
 	var numbers atomic.Uint64
 	expectViolation(t, func(s goodSession) backend.Session { return forgetful{s, &numbers} })
 }
@@ -229,6 +239,7 @@ func (greedy) Release(context.Context, backend.ReleaseRequest) (backend.ReleaseR
 }
 
 func TestLeak(t *testing.T) {
+	t.Parallel()
 	sum := soakBroken(t, func(s goodSession) backend.Session { return greedy{s} })
 	if sum.Leaked == 0 {
 		t.Errorf("no leak was seen: %+v", sum)
@@ -252,6 +263,7 @@ func (s hanging) Acquire(
 }
 
 func TestStuck(t *testing.T) {
+	t.Parallel()
 	var answers atomic.Int64
 	answers.Store(20)
 	over := make(chan struct{})
