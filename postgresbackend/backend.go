@@ -52,8 +52,8 @@ func WithSchema(schema string) Option {
 // create the schema, and becomes its owner.
 func WithCreate() Option { return func(o *options) { o.create = true } }
 
-// Polling makes waiters poll for released locks instead of being notified. The client then has no
-// listening connection, and releases send it no messages. PostgreSQL wakes every listening process
+// Polling makes waiters poll for released locks. Without it, they are notified. With it, the client
+// has no listening connection, and releases send it no messages. PostgreSQL wakes every listening process
 // of the database for each message, so polling costs less if there are hundreds of them.
 func Polling() Option { return func(o *options) { o.polls = true } }
 
