@@ -2,10 +2,11 @@ local call = redis.call;
 local message, lease = ARGV[1], ARGV[2];
 
 local function release(name, channel, owner)
-    if (call('hexists', name, owner) == 0) then
+    local count = call('hget', name, owner);
+    if (not count) then
         return false;
     end;
-    if (call('hincrby', name, owner, -1) > 0) then
+    if (count ~= '1' and call('hincrby', name, owner, -1) > 0) then
         call('pexpire', name, lease);
         return 0;
     end;
