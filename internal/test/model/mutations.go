@@ -87,7 +87,7 @@ const (
 	grantsEnded
 	endedForgotten
 
-	// Mutations that concern the lending of writes to readers.
+	// Mutations that concern writes that are lent to readers.
 	lendsLate
 	passesOnLate
 	flipsEarly

@@ -8,7 +8,7 @@ import (
 // Quorum is the model of a quorum of three stores: a lock is held if two of them grant it. Each
 // client has one call at a time, and each of its attempts has its own name in the stores. The model
 // reuses the names of finished attempts. A failed attempt is released at once, in the background.
-// The fields of Quorum bound the exploration.
+// The fields of Quorum limit the exploration.
 type Quorum struct {
 	Comes [2]uint8 // how many times each client locks
 	// Rival makes B an ideal client, which asks the stores in any order, and whose requests take no

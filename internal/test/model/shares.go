@@ -7,7 +7,7 @@ import (
 
 // Shares is the model of the holds of a read-write lock: reads that several goroutines of a client
 // share, writes, reads under a write, and the store's data about each. Nested writes are in model
-// Holds, not here. The fields of Shares bound the exploration. Time is as in Holds.
+// Holds, not here. The fields of Shares limit the exploration. Time is as in Holds.
 type Shares struct {
 	Parties  [2]int // the number of each client's goroutines
 	Writers  [2]int // how many of them also write, and read during their writes

@@ -2,7 +2,7 @@ package main
 
 // Waits is the model of waiting. It covers client A's queue for one name, its subscription, and the
 // ways in which the key becomes free. Holds are simple here, because model Holds models them in
-// full. The fields of Waits bound the exploration.
+// full. The fields of Waits limit the exploration.
 type Waits struct {
 	Waiters  int
 	Breaks   uint8 // breaks of the subscription's connection
