@@ -139,7 +139,7 @@ const (
 	believesOldAnswer
 	believesOldPlaces
 
-	// Mutations that concern how a client converts the store's times.
+	// Mutations that concern how a client translates times of the store's clock.
 	sinceReceipt
 	lookFromAnswer
 	stepsUnseen
