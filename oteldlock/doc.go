@@ -29,8 +29,8 @@
 //	distsync.store.duration  histogram, s     the duration of the store's steps
 //	                                          step, kind, error.type
 //
-// The second line of each metric lists its attributes. The Trace that [Shards] returns measures a
-// set of shards, with the metrics below. All of them have the attribute distsync.set, and
+// The second line of each metric lists its attributes. The Trace that [Shards] returns measures
+// sets of shards, with the metrics below. All of them have the attribute distsync.set, and
 // distsync.shards.ends also has distsync.reason:
 //
 //	distsync.shards.running          up-down counter  shards that this process runs

@@ -24,8 +24,8 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 //     of all replicas, there is no such replica. But then a single replica that is down stops all
 //     locking.
 //   - A replica acknowledges writes that are only in its memory. It may lose them in a restart.
-//   - Renewals and releases don't wait. If a new master doesn't know the last renewal, the lease
-//     expires earlier there, and a second owner may get the lock. If a new master doesn't know a
+//   - Renewals and releases don't wait. If a new master hasn't received the last renewal, the lease
+//     expires earlier there, and a second owner may get the lock. If a new master hasn't received a
 //     release, the lock stays held until its lease expires.
 //   - If too few replicas acknowledge an acquisition, the master still has it. Others find the lock
 //     held until the client has released it.
@@ -41,7 +41,7 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 // of an attempt ends, its connection stays in use until Valkey has answered.
 //
 // The timeout is a whole number of milliseconds. It must be less than the client's ConnWriteTimeout
-// (10 s by default), after which the client closes the connection, and the attempt fails. It should
+// (10 s by default), after which the client drops the connection, and the attempt fails. It should
 // be much shorter than the lease, which already runs while the acquisition waits. An attempt that
 // finds the lock held may also take that long while replicas lag. In a cluster, an attempt fails
 // while the slot of its key is being migrated.

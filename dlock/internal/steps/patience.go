@@ -14,7 +14,7 @@ const (
 	Longest  = 30 * time.Second
 )
 
-// About returns how long a caller waits for a step that concerns a lease of this length.
+// About returns how long a caller waits for a step that concerns a lease of the given length.
 func About(lease time.Duration) time.Duration { return min(max(lease, Shortest), Longest) }
 
 // A Patience makes contexts that end after a certain time, with cause ErrUnanswered. Calls that

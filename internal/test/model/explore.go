@@ -102,8 +102,8 @@ func explore[S comparable](m Model[S], want []string, limit int) Result {
 func stuck[S comparable](m Model[S], all *space[S]) (int32, bool) {
 	n := all.len()
 	var to []int32              // the target of each calm step, ordered by source
-	ends := make([]int32, n)    // for each state: the index in slice to after its last step
-	start := make([]int32, n+1) // for each state: the index in slice from of the first step into it
+	ends := make([]int32, n)    // for each state: the index in "to" that follows its last step
+	start := make([]int32, n+1) // for each state: the index in "from" of the first step into it
 	good := make([]bool, n)
 	var queue []int32
 	for i := range n {

@@ -67,8 +67,8 @@ const (
 )
 
 // A number is what a client knows about one of its outermost acquisitions, from the first request
-// until the last holder has finished. The acquisitions are numbered: the number n is the index in
-// HoldsState.numbers.
+// until the last holder has finished. The acquisitions are numbered, and HoldsState.numbers[n]
+// describes acquisition n.
 type number struct {
 	use   uint8
 	count uint8 // the number of holds; 0 before the grant and after the last release was sent

@@ -30,7 +30,7 @@ func (m *Shares) passes(s *SharesState, n uint8) bool {
 func (m *Shares) young(x *claim) bool { return m.Window == 0 || x.age <= 1+m.Window }
 
 // lend emits the hand-over of a write to all waiting readers in the queue. It emits nothing if the
-// head of the queue is a writer, or has sent an attempt that is still unanswered.
+// head of the queue is a writer, or if the head is waiting for the reply to an attempt.
 func (m *Shares) lend(s SharesState, p int, do sharesEmitter) {
 	n := s.parties[p].writing
 	if !m.Lends || !m.passes(&s, n) || s.claims[n][reads].use != unused ||

@@ -82,7 +82,7 @@ type lineRequest struct {
 	left    uint8 // remaining time of the requested lease, which begins when the request is sent
 	reply   uint8
 	holder  uint8 // the number in set that holds the lock
-	lasts   uint8 // remaining time of that hold, or less
+	lasts   uint8 // remaining time of that hold, never longer than in the store
 	count   uint8
 	before  bool // whether the request was carried out before the store ended the hold
 }

@@ -162,7 +162,7 @@ func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
 	t := s
 	t.requests[i].awaited = false
 	t.unknowns = min(t.unknowns+1, m.Unknowns)
-	if r.kind == renewal && m.Fixed == 0 { // forgotten: it could only extend the lease
+	if r.kind == renewal && m.Fixed == 0 { // dropped, since it could only extend the lease
 		t.requests[i] = lineRequest{}
 	}
 	for n := uint8(1); n <= m.numbers(); n++ {

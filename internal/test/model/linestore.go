@@ -108,8 +108,8 @@ func (m *Line) comeBack(s *LineState, set uint8) {
 	}
 }
 
-// miss records that the store ended a call's place or grant, which the client doesn't learn. If the
-// client didn't know that the call had a place, the call is treated as if it never had one.
+// miss records that the store ended a call's place or grant, and that the client doesn't know this.
+// If the client didn't know that the call had a place, the call is treated as if it never had one.
 func (s *LineState) miss(n uint8) {
 	x := &s.calls[n]
 	if x.at != queues || !x.came {

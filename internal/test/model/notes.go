@@ -6,7 +6,7 @@ import "fmt"
 // which keeps later readers out. The model covers these notes, the queues of two clients, reads
 // that further readers join, and wake-ups. Only the head of a queue sends requests. Subscriptions
 // exist from the start, because it is model Waits that covers how they begin and end. No hold is
-// lost. The fields of Notes bound the exploration.
+// lost. The fields of Notes limit the exploration.
 //
 // There is no clock. Instead, arrivals are numbered. An attempt tells the store how long the party
 // has waited. The store subtracts that from the time of its own clock, and takes the result as the
