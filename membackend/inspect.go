@@ -22,7 +22,7 @@ func (s *session) Inspect(
 	return s.b.inspect(req.Name), nil
 }
 
-// inspect returns a report on the lock of a name. The caller must hold b.mu.
+// inspect returns a report on the named lock. The caller must hold b.mu.
 func (b *Backend) inspect(name string) backend.Inspection {
 	now := time.Now()
 	o := b.objects[name]
@@ -53,8 +53,8 @@ func (o *object) inspect(name string, now time.Time) backend.Inspection {
 	return i
 }
 
-// sharers returns the readers, or the owners of permits, sorted by owner. If there are more than
-// most, it returns only most of them.
+// sharers returns the readers, or the owners of permits, sorted by owner. It returns no more of
+// them than the parameter most allows.
 func (o *object) sharers(most int, now time.Time) (sharers []backend.Holder) {
 	for owner, expires := range o.readers {
 		if len(sharers) == most {
@@ -85,9 +85,9 @@ type listing struct {
 }
 
 // List implements [backend.Lister]. For the first page of a list, it looks at all locks of the
-// store, a few at a time, and the session keeps their names until the last page, the next list or
-// Close. If another list has begun in the meantime, a later page also looks at all locks. The locks
-// are sorted by name, and Next is the last name of a page.
+// store, a few at a time. The session keeps their names for the later pages, until the last page,
+// the next list or Close. If another list has replaced these names before a later page, that page
+// looks at all locks again. The locks are sorted by name, and Next is the last name of a page.
 func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 	l, err := s.listing(ctx, req)
 	if err != nil {
@@ -135,7 +135,8 @@ func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listin
 	l, seen := &listing{prefix: req.Prefix}, 0
 	for name, o := range b.objects {
 		if seen++; seen%listStep == 0 {
-			// The loop still finds each name that stays in the map, and only once.
+			// Although the map may change meanwhile, the loop finds each name that stays in it
+			// exactly once.
 			b.mu.Unlock()
 			b.mu.Lock()
 			if err := s.check(ctx, backend.Exclusive); err != nil {
@@ -156,6 +157,6 @@ func (s *session) listing(ctx context.Context, req backend.ListRequest) (*listin
 	return l, nil
 }
 
-// listStep is the number of locks that a list looks at before it briefly unlocks the mutex. This
-// many locks take some 50 µs.
+// listStep is the number of locks that a list looks at before it briefly unlocks the mutex. To look
+// at this many locks takes some 50 µs.
 const listStep = 1000

@@ -17,7 +17,7 @@ const (
 	longestGrant = 16 * grantLease
 )
 
-// place is the place of an owner in the line for a Fair lock.
+// place is an owner's entry in the line for a Fair lock.
 type place struct {
 	owner string
 	// s is the session that last asked for the place. It is notified when the owner gets the lock.
@@ -59,7 +59,8 @@ func (o *object) settle(now time.Time) (first place, granted bool) {
 	return first, true
 }
 
-// acquireFair implements Acquire for a Fair lock and an owner of session s.
+// acquireFair implements Acquire for Fair locks. The parameter s is the session of the request's
+// owner.
 func (o *object) acquireFair(
 	req backend.AcquireRequest, s *session, now time.Time,
 ) backend.AcquireResult {
@@ -80,7 +81,8 @@ func (o *object) acquireFair(
 	return res
 }
 
-// stand extends the owner's place in line. If the owner has none, stand adds one at the end.
+// stand extends the owner's place in line until the given time, unless the place lasts longer
+// already. If the owner has no place, stand adds one at the end.
 func (o *object) stand(owner string, s *session, until time.Time) {
 	if i := o.inLine(owner); i >= 0 {
 		o.line[i].s, o.line[i].expires = s, later(o.line[i].expires, until)
@@ -90,8 +92,8 @@ func (o *object) stand(owner string, s *session, until time.Time) {
 }
 
 // comeBack is like stand, but for an owner that learned too late that it had been given the lock.
-// If the owner isn't in line, it goes to the front. If it asks for a long place, it will get the
-// lock for longer next time.
+// If the owner isn't in line, it goes to the front. The longer the place that it asks for lasts,
+// the longer it gets the lock next time.
 func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Duration) {
 	i := o.inLine(owner)
 	if i < 0 {
@@ -101,8 +103,8 @@ func (o *object) comeBack(owner string, s *session, now time.Time, lasts time.Du
 	o.line[i].longer = min(max(lasts-3*grantLease, 0), longestGrant-grantLease)
 }
 
-// keepPlaces extends the places in line of a session's owners. Owners that have lost their places
-// return to the front of the line.
+// keepPlaces extends the places that a session's owners have in line. Owners that have lost their
+// places return to the front of the line.
 func (o *object) keepPlaces(owners []string, s *session, until time.Time) {
 	kept := make(map[string]bool, len(owners))
 	for _, owner := range owners {

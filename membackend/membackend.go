@@ -38,11 +38,11 @@ type Backend struct {
 	latches latches
 
 	// One timer serves all objects. It starts a sweep, which removes expired holds and places from
-	// all objects. Each step also removes those of its own object. A sweep works in batches, and
-	// unlocks mu between them.
+	// all objects. Each step also removes what has expired in its own object. A sweep works in
+	// batches, and unlocks mu between the batches.
 	timer *time.Timer
-	// due is when timer fires, or zero if the timer isn't running. During a sweep, due is the first
-	// expiry among the changes since the sweep began.
+	// due is when timer fires, or zero if the timer isn't running. During a sweep, due is the
+	// earliest expiry of anything that was created or extended since the sweep began.
 	due      time.Time
 	sweeping bool // a sweep is running
 }
@@ -89,8 +89,8 @@ func (b *Backend) Wipe() {
 	}
 }
 
-// object returns the object of a name, without what has expired. It returns an error if the name is
-// in use for an incompatible kind. The caller must hold b.mu.
+// object returns the named object, without its expired parts. It returns an error if the name is in
+// use for an incompatible kind. The caller must hold b.mu.
 func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, error) {
 	o := b.objects[name]
 	o.prune(now)
@@ -100,7 +100,7 @@ func (b *Backend) object(name string, k backend.Kind, now time.Time) (object, er
 	return o, nil
 }
 
-// put stores the object of a name. The caller must hold b.mu.
+// put stores an object under its name. The caller must hold b.mu.
 func (b *Backend) put(name string, o object) {
 	if o.empty() {
 		delete(b.objects, name)
@@ -109,10 +109,10 @@ func (b *Backend) put(name string, o object) {
 	b.objects[name] = o
 }
 
-// finish completes a step. It gives the lock to the first in line if it is free, and stores the
-// object of the name. If the step created or extended a part of the object, due is when that part
-// expires. Otherwise due is zero. finish adds the wake-ups to n. The caller must hold b.mu, and
-// must unlock it before calling n.tell.
+// finish completes a step. If the lock is free, finish gives it to the first in line. It then
+// stores the named object, and adds the wake-ups to n. The parameter due is the expiry of what the
+// step created or extended in the object, or zero if there is no such thing. The caller must hold
+// b.mu, and must unlock it before calling n.tell.
 func (b *Backend) finish(name string, o *object, due, now time.Time, n *news) (granted bool) {
 	first, granted := o.settle(now)
 	if granted {
@@ -149,12 +149,12 @@ const portion = 1000
 func (b *Backend) sweep() {
 	var n news
 	b.mu.Lock()
-	if b.sweeping { // the timer was set again as it fired
+	if b.sweeping { // the timer was reset just as it fired
 		b.mu.Unlock()
 		return
 	}
 	b.sweeping = true
-	// From here on, due is the first expiry among later changes.
+	// From here on, b.due is the earliest expiry of anything that is created or extended.
 	b.due = time.Time{}
 	now := time.Now()
 	var next time.Time
@@ -188,8 +188,8 @@ func (b *Backend) sweep() {
 	n.tell()
 }
 
-// sweepAgain sets the timer for the next sweep, if any object is left. next is the first expiry
-// among the objects that the sweep saw. The caller must hold b.mu.
+// sweepAgain sets the timer for the next sweep, if any object is left. The parameter next is the
+// earliest expiry among the objects that the sweep saw. The caller must hold b.mu.
 func (b *Backend) sweepAgain(next, now time.Time) {
 	if len(b.objects) == 0 {
 		b.objects = make(map[string]object) // since a map never shrinks
@@ -199,8 +199,8 @@ func (b *Backend) sweepAgain(next, now time.Time) {
 	if next.IsZero() || !b.due.IsZero() && b.due.Before(next) {
 		next = b.due
 	}
-	// A sweep takes some 50 ns per object. This minimum pause limits sweeps to 1 % of the time,
-	// even if leases expire one after the other.
+	// A sweep takes some 50 ns per object. Thanks to this minimum pause, sweeps take at most 1 % of
+	// the time, even if leases expire all the time.
 	if earliest := now.Add(time.Duration(len(b.objects)) * 5 * time.Microsecond); next.Before(
 		earliest) {
 		next = earliest

@@ -15,8 +15,8 @@ type object struct {
 	readers map[string]time.Time // when each reader's lease expires, by owner
 	notes   map[string]note      // the notes of waiting writers, by owner
 	permits map[string]permits   // acquired permits, by owner
-	// limit is the limit of the last request that got permits. It is meaningless while no permit is
-	// acquired.
+	// limit is the limit of the last request that got permits. It is meaningless while no permits
+	// are held.
 	limit int
 	// line lists the places of the waiters for a Fair lock, in order.
 	line []place
@@ -76,7 +76,8 @@ func (o *object) prune(now time.Time) (pruned bool) {
 	}
 	over := func(p place) bool { return !now.Before(p.expires) }
 	if slices.ContainsFunc(o.line, over) {
-		// This is a clone, since o may be a copy that isn't stored again.
+		// This changes a clone, since the stored object may keep the old line: o may be a copy that
+		// isn't stored.
 		o.line = slices.DeleteFunc(slices.Clone(o.line), over)
 		pruned = true
 	}
@@ -162,8 +163,8 @@ func (o *object) acquire(req backend.AcquireRequest, now time.Time) backend.Acqu
 	return backend.AcquireResult{Acquired: true, Count: h.count}
 }
 
-// remaining returns how long the lock will be held after this step. If it is free, the step will
-// give it to the first in line for grantLease.
+// remaining returns how much longer the lock will be held. If the lock is free now, the current
+// step will give it to the first in line, for grantLease.
 func (o *object) remaining(now time.Time) time.Duration {
 	if o.free() {
 		return grantLease // for the first in line
@@ -171,7 +172,8 @@ func (o *object) remaining(now time.Time) time.Duration {
 	return later(o.alone.expires, o.lastReader()).Sub(now)
 }
 
-// note records that an owner waits for a Write. If it has a note already, note renews that.
+// note records that an owner waits for a Write. If the owner already has a note, that note is
+// renewed.
 func (o *object) note(req backend.AcquireRequest, now time.Time) {
 	since := now.Add(-req.Waited)
 	if n, ok := o.notes[req.Owner]; ok && n.since.Before(since) {

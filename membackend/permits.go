@@ -7,7 +7,7 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// permits are the permits that one owner holds.
+// permits describes the permits that one owner holds.
 type permits struct {
 	n       int
 	expires time.Time
@@ -36,8 +36,8 @@ func (o *object) limitOf(requested int) (int, error) {
 	}
 }
 
-// has reports whether the owner holds n permits. If the owner holds a different number, has takes
-// all of them away and sets taken.
+// has reports whether the owner holds n permits. If the owner holds a different number of permits,
+// they are all taken away, and the result taken is true.
 func (o *object) has(owner string, n int) (has, taken bool) {
 	p, ok := o.permits[owner]
 	if p.kept {
@@ -50,8 +50,9 @@ func (o *object) has(owner string, n int) (has, taken bool) {
 	return ok, false
 }
 
-// acquirePermits implements Acquire for Permits. wakes reports whether waiters may get permits now.
-// That is so if the owner lost a different number of permits, or if the limit has grown.
+// acquirePermits implements Acquire for Permits. The result wakes is true if waiters may get
+// permits now, because the owner held a different number of permits and these were taken away, or
+// because the limit has grown.
 func (o *object) acquirePermits(
 	req backend.AcquireRequest, now time.Time,
 ) (res backend.AcquireResult, wakes bool, err error) {
@@ -78,7 +79,7 @@ func (o *object) acquirePermits(
 	return backend.AcquireResult{Acquired: true, Count: req.Permits}, wakes || taken, nil
 }
 
-// firstPermits returns when the first acquired permits expire.
+// firstPermits returns the earliest time at which an owner's permits expire.
 func (o *object) firstPermits() (first time.Time) {
 	for _, p := range o.permits {
 		if first.IsZero() || p.expires.Before(first) {

@@ -27,7 +27,7 @@ const (
 	errorTypeKey = attribute.Key("error.type")
 )
 
-// about holds the attributes of one measurement. Empty fields are left out.
+// An about contains the attributes of one measurement. Empty fields are left out.
 type about struct {
 	kind                                      backend.Kind // or none
 	name, outcome, via, reason, step, failure string
@@ -62,14 +62,14 @@ type sets struct {
 	made   map[about]set
 }
 
-// A set is an attribute set as options for instruments.
+// A set is a set of attributes, in the form of the options that instruments take.
 type set struct {
 	add    []metric.AddOption
 	record []metric.RecordOption
 }
 
-// mostSets is the maximum number of cached sets. Further sets aren't cached, which is slower. But
-// so many time series overload most metric stores anyway.
+// mostSets is the maximum number of cached sets. Further sets are made anew for each measurement,
+// which is slower, but so many time series overload most metric stores anyway.
 const mostSets = 10_000
 
 // of returns the set for a.

@@ -29,8 +29,9 @@
 //	distsync.store.duration  histogram, s     the duration of the store's steps
 //	                                          step, kind, error.type
 //
-// The second line of each metric lists its attributes. The Trace of [Shards] measures shards, with
-// the metrics below. All of them have the attribute set, and ends also has reason:
+// The second line of each metric lists its attributes. The Trace that [Shards] returns measures
+// sets of shards, with the metrics below. All of them have the attribute distsync.set, and
+// distsync.shards.ends also has distsync.reason:
 //
 //	distsync.shards.running          up-down counter  shards that this process runs
 //	distsync.shards.overdue          up-down counter  runs that continue after their grace
@@ -50,7 +51,8 @@
 //     the caller's context ended; error.
 //   - via, if it was acquired: store; handover, from another goroutine of the client; joined,
 //     shared with other readers of the client; granted, by the store to the first in line; reentry.
-//     A re-entry adds to an existing hold, and isn't counted in held and hold.duration.
+//     A re-entry adds to an existing hold, and isn't counted in distsync.held and
+//     distsync.hold.duration.
 //   - outcome of a hold: released; handover, to another goroutine of the client; lost; error, if
 //     the store didn't confirm the unlock; closed, if the client was closed during the hold.
 //   - reason of a loss: expired, gone, taken, forced, paused, lease (see [dlock.LossReason]). With
@@ -71,8 +73,8 @@
 //   - name: only with [WithNameLabel].
 //
 // An instrument that the program's SDK drops, for example with a view, costs next to nothing. If
-// none is dropped, a lock and its unlock make nine records. They take 2 µs of CPU with version
-// 1.47, nearly all of it in the SDK.
+// none is dropped, a lock with its unlock causes nine measurements. They take 2 µs of CPU with
+// version 1.47, nearly all of it in the SDK.
 //
 // Calls with an empty name, or on a closed client, aren't counted.
 //

@@ -27,8 +27,9 @@ type config struct {
 }
 
 // WithMeterProvider sets the meter provider. The default is the global one, even if the program
-// sets that after New. The program should set the global provider before it uses the first lock. A
-// hold or wait that began earlier is counted only at its end, which makes the numbers too low.
+// sets it only after New. The program should set the global provider before it uses the first lock.
+// Otherwise a hold or wait that began earlier is subtracted at its end from the number of holds or
+// waits, to which it was never added. That number is then too low.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -40,7 +41,8 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 }
 
 // WithTracerProvider sets the tracer provider. The default is the global one, even if the program
-// sets that after New. With the provider of go.opentelemetry.io/otel/trace/noop there are no spans.
+// sets it only after New. With the provider of go.opentelemetry.io/otel/trace/noop there are no
+// spans.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -51,12 +53,12 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	}
 }
 
-// WithNameLabel adds the attribute distsync.name to measurements. Its value is the result of label
-// for a lock's name. If the result is empty, the attribute is left out. By default only spans have
-// names, because each value creates another time series for every metric, and the number of names
-// may be unlimited. So label should return one of a few values, such as "order" for "order:42". It
-// is called for each event, concurrently. It must always return the same label for the same name,
-// and must not block.
+// WithNameLabel adds the attribute distsync.name to measurements. Its value is what the function
+// label returns for the lock's name. If that is empty, the attribute is left out. By default only
+// spans have names, because each value creates another time series for every metric, and there may
+// be any number of names. So label should return one of a few values, such as "order" for
+// "order:42". It is called for each event, concurrently. It must always return the same label for
+// the same name, and must not block.
 func WithNameLabel(label func(name string) string) Option {
 	return func(c *config) error {
 		if label == nil {

@@ -31,8 +31,8 @@ func (s *spans) acquireStart(ctx context.Context, e dlock.AcquireStart) context.
 	case span.SpanContext().Equal(trace.SpanContextFromContext(ctx)):
 		return ctx // the tracer creates no spans
 	default:
-		// The span isn't sampled. As the parent, it keeps spans of the store's client from being
-		// sampled.
+		// The span isn't sampled. Still return it in the context: as the parent of the spans of the
+		// store's client, it keeps them from being sampled, too.
 		return inner
 	}
 }

@@ -40,9 +40,9 @@ func WithPrefix(prefix string) Option {
 // New returns a backend that uses a valkey-go client of any [valkey.ClientMode]. The caller must
 // close that client after the dlock client.
 //
-// In a cluster, a lock and its channel must be in one slot. They are if the lock's name has no
+// In a cluster, a lock and its channel must be in one slot. That is so if the lock's name has no
 // braces, or has one pair of braces around a part of it. For a name whose lock and channel are in
-// two slots, every call fails.
+// different slots, every call fails.
 //
 // New panics if client is nil, or was made with a ConnLifetime. At the end of a connection's
 // lifetime, valkey-go sends unanswered commands again, and one acquisition could count twice. New

@@ -47,19 +47,20 @@
 //
 // A fair lock is a plain lock with a list of its waiters, and two sorted sets with their times. A
 // script that frees the lock, or finds it free, gives it to the first waiter for a second, and
-// publishes that for the waiter's client. A client keeps the places of all its waiters with one
-// script a second. That script also returns the server's time, from which the client knows when it
-// got the lock. If the server's clock is set forward between that script and the grant, the client
-// may rely on the lock for too long. But the excess is never more than the time that the message
-// about the grant takes. With [WithReplicas], a client that was given a lock first asks the server
-// again, and waits for the replicas.
+// sends a message to the waiter's client. A client keeps the places of all its waiters with one
+// script a second. That script also returns the server's time. With it, the client can tell by its
+// own clock when the server gave it the lock. If the server's clock is set forward between that
+// script and the grant, the client may rely on the lock for too long. But the excess is never more
+// than the time that the message about the grant takes. With [WithReplicas], a client that was
+// given a lock first asks the server again, and waits for the replicas.
 //
-// A semaphore is a key with the number of available permits, and a sorted set with an id and an end
-// for each acquired permit. The ends are compared with the server's clock, and the number of ids
-// decides whether a call gets permits. The key with the number stays when all permits are released,
-// since a Java program may use it. So the name belongs to the semaphore until the key is deleted.
-// If other data is a whole number, a step takes it for a semaphore, and overwrites it. A call can
-// acquire 10,000 permits at most, since the server can do nothing else during the call.
+// A semaphore is a key with the number of available permits, and a sorted set that stores for each
+// acquired permit its id and when it expires. These times are compared with the server's clock, and
+// the number of ids decides whether a call gets permits. The key with the number stays when all
+// permits are released, since a Java program may use it. So the name belongs to the semaphore until
+// the key is deleted. If other data is a whole number, a step takes it for a semaphore, and
+// overwrites it. A call can acquire 10,000 permits at most, since the server can do nothing else
+// during the call.
 //
 // For fair locks and semaphores, a name that is another name in braces, such as {orders}, is
 // refused, since both names would keep their line, or their ids, under the same key. Fenced locks
@@ -108,12 +109,12 @@
 //
 // # Many goroutines
 //
-// On one server, also behind Sentinel, the steps of many goroutines share writes. The first six
-// steps are sent at once. The steps that come while these are under way are sent in one piece, when
-// the first of the six is answered. So more steps go together than with valkey-go's own pipelining.
-// The locks that one client holds are renewed together, a hundred in each script. In a cluster, and
-// with [WithReplicas], [WithShardedPubSub] or [WithContextValues], every step is sent on its own,
-// as valkey-go sends it.
+// On one server, also behind Sentinel, the steps of many goroutines are sent together. The first
+// six steps are sent at once. The steps that come while these are under way are sent in a single
+// write, when the first of the six is answered. So more steps go together than with valkey-go's own
+// pipelining. The locks that one client holds are renewed together, a hundred in each script. In a
+// cluster, and with [WithReplicas], [WithShardedPubSub] or [WithContextValues], every step is sent
+// on its own, as valkey-go sends it.
 //
 // # On the wire
 //

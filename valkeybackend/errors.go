@@ -11,7 +11,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// replyError returns an error reply with its kind.
+// replyError wraps an error reply in an error of the matching kind.
 func replyError(reply *valkey.ValkeyError) error {
 	return redisson.ServerError(replyText(reply), reply)
 }
@@ -54,7 +54,7 @@ func dialError(err error) *net.OpError {
 
 // unsent returns the kind of a client's error for a command that was certainly not sent.
 func unsent(err error) backend.ErrorKind {
-	// reply is a server's reply while a connection was being set up.
+	// reply is the server's reply to a command that sets up a connection.
 	reply, ok := errors.AsType[*valkey.ValkeyError](err)
 	switch {
 	case errors.Is(err, valkey.ErrClosing), errors.Is(err, valkey.ErrNoCache):

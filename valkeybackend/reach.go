@@ -12,9 +12,9 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// notice records whether the answers show that the client has no connection, or may be closed. If a
-// command gets the same dial error as an earlier command, the client may be closed: an open client
-// would have dialed again, and got a new error.
+// notice looks for signs in the answers that the client has no connection, or was closed, and
+// records them. If a command gets the same dial error as an earlier command, the client may be
+// closed: an open client would have dialed again, and got a new error.
 func (t *transport) notice(ctx context.Context, known *net.OpError, answers []answer) {
 	for _, a := range answers {
 		switch {
@@ -29,10 +29,10 @@ func (t *transport) notice(ctx context.Context, known *net.OpError, answers []an
 	}
 }
 
-// Reach returns an error if a step about a key must not be sent. After a command without an answer,
-// Reach sends a PING before the next step. If the PING has no answer either, the step would have
-// none, so it isn't sent. valkey-go often can't tell whether a failed command was sent, for example
-// if the client was closed. A step that Reach prevents was certainly not sent.
+// Reach returns an error if a step on a key must not be sent. After a command without an answer,
+// Reach sends a PING before the next step. If the PING has no answer either, the step wouldn't have
+// one, so Reach prevents it. valkey-go often can't tell whether a failed command was sent, for
+// example if the client was closed. A step that Reach prevents was certainly not sent.
 func (t *transport) Reach(ctx context.Context, key string) error {
 	if t.stale.Load() {
 		if err := t.closed(ctx, key); err != nil {
@@ -50,10 +50,10 @@ func (t *transport) Reach(ctx context.Context, key string) error {
 	return &backend.Error{Kind: unsent(a.Err), Err: errors.Unwrap(a.Err)}
 }
 
-// closed returns an error if the client was closed after it failed to connect. Such a client
-// doesn't report that it is closed. It returns the dialer's last error, and then connects again.
-// Only its pool stays closed, and returns the same error for every request for a dedicated
-// connection.
+// closed returns an error if the client was closed after it had failed to connect. valkey-go
+// doesn't say so: the next command gets the dialer's last error again, and after that the client
+// connects again. Only the client's pool stays closed, and returns the same error for every request
+// for a dedicated connection.
 func (t *transport) closed(ctx context.Context, key string) error {
 	known := t.noDial.Load()
 	a := t.sendOver(ctx, t.client, []valkey.Completed{t.ping(key)})[0]

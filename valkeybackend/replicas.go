@@ -7,8 +7,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/redisson"
 )
 
-// ErrNotReplicated is wrapped by the error of an attempt to lock if fewer replicas acknowledged the
-// lock in time than [WithReplicas] requires.
+// ErrNotReplicated means that fewer replicas acknowledged a lock in time than [WithReplicas]
+// requires. The attempt to lock fails with an error that wraps it.
 var ErrNotReplicated = redisson.ErrNotReplicated
 
 // WithReplicas makes a lock count as acquired only when n replicas have acknowledged it within the
@@ -24,8 +24,8 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 //     of all replicas, there is no such replica. But then a single replica that is down stops all
 //     locking.
 //   - A replica acknowledges writes that are only in its memory. It may lose them in a restart.
-//   - Renewals and releases don't wait. If a new master doesn't know the last renewal, the lease
-//     expires earlier there, and a second owner may get the lock. If a new master doesn't know a
+//   - Renewals and releases don't wait. If a new master hasn't received the last renewal, the lease
+//     expires earlier there, and a second owner may get the lock. If a new master hasn't received a
 //     release, the lock stays held until its lease expires.
 //   - If too few replicas acknowledge an acquisition, the master still has it. Others find the lock
 //     held until the client has released it.
@@ -36,15 +36,15 @@ var ErrNotReplicated = redisson.ErrNotReplicated
 // report too few replicas.
 //
 // WAIT waits for the earlier writes of its connection, and delays the later ones. So each
-// acquisition has its own connection while it lasts. These connections come from a pool apart from
-// the client's shared connections, and BlockingPoolSize limits it. If the context of an attempt
-// ends, its connection stays in use until Valkey has answered.
+// acquisition has its own connection while it lasts. These connections come from a pool, which is
+// separate from the client's shared connections and is limited by BlockingPoolSize. If the context
+// of an attempt ends, its connection stays in use until Valkey has answered.
 //
 // The timeout is a whole number of milliseconds. It must be less than the client's ConnWriteTimeout
-// (10 s by default), after which the client gives up the connection, and the attempt has failed. It
-// should be much shorter than the lease, which already runs while the acquisition waits. An attempt
-// that finds the lock held may also take that long while replicas lag. In a cluster, an attempt
-// fails while the slot of its key is being migrated.
+// (10 s by default), after which the client drops the connection, and the attempt fails. It should
+// be much shorter than the lease, which already runs while the acquisition waits. An attempt that
+// finds the lock held may also take that long while replicas lag. In a cluster, an attempt fails
+// while the slot of its key is being migrated.
 //
 // The Valkey user of the client needs permission for the command WAIT. WithReplicas panics if n < 1
 // or the timeout is not a positive number of whole milliseconds.

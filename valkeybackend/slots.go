@@ -29,7 +29,7 @@ func newSlots(client valkey.Client) *slots {
 	return &slots{client: client, asking: make(chan struct{}, 1)}
 }
 
-// owners holds the addresses of the masters, as they were at the time asked.
+// owners holds the addresses of the masters, as of the time in field asked.
 type owners struct {
 	asked  time.Time
 	bySlot [redisson.Slots]string // empty if the slot has no master
@@ -112,8 +112,8 @@ func (s *slots) learn(ctx context.Context) (*owners, error) {
 	return all, err
 }
 
-// witnesses is the number of nodes that ask asks concurrently. It is more than one, since a node
-// may hang.
+// witnesses is how many nodes the method ask queries concurrently. It is more than one, since a
+// node may hang.
 const witnesses = 3
 
 // ask asks a few nodes for the slots and returns the first answer.
@@ -152,8 +152,9 @@ func (s *slots) ask(ctx context.Context) (*owners, error) {
 	return nil, err
 }
 
-// parseOwners reads the reply to CLUSTER SLOTS. If a node doesn't know its own host, parseOwners
-// uses the host of asked, the address of the node that answered.
+// parseOwners reads the reply to CLUSTER SLOTS. A node that doesn't know its own host leaves the
+// host empty. parseOwners then uses the host in asked, which is the address of the node that
+// answered.
 func parseOwners(reply any, asked string) (*owners, error) {
 	all := owners{asked: time.Now()}
 	ranges, _ := reply.([]any)

@@ -14,7 +14,7 @@ import (
 )
 
 // listening subscribes with a valkey-go client. It implements [pubsub.Client]. It uses dedicated
-// clients, because the client's own Receive method reconnects by itself, and uses the connections
+// clients, because the client's own Receive method reconnects by itself, and shares the connections
 // of the steps.
 type listening struct {
 	client  valkey.Client
@@ -55,7 +55,8 @@ func (l *listening) Reload(context.Context) {
 	}
 }
 
-// Kind adds the kind to an error of a connection. To do so, it may send a command to the server.
+// Kind wraps an error of a connection in an error of the matching kind. To find the kind, it may
+// send a command to the server.
 func (l *listening) Kind(err error) error {
 	if reply, ok := errors.AsType[*valkey.ValkeyError](err); ok {
 		return redisson.ServerError(replyText(reply), err)
@@ -73,7 +74,7 @@ func isClosed(client valkey.Client) bool {
 	return errors.Is(err, valkey.ErrClosing)
 }
 
-// A connection is a connection to a server that is used only for subscriptions.
+// A connection is a dedicated client that is used only for subscriptions.
 type connection struct {
 	client  valkey.DedicatedClient
 	sharded bool
@@ -102,7 +103,8 @@ func (l *listening) connect(client valkey.Client, r *pubsub.Receiver) pubsub.Con
 func (c *connection) Lost() <-chan error { return c.lost }
 func (c *connection) Close()             { c.client.Close() }
 
-// replyTimeout is the maximum time to connect, and to answer all commands of a call of Tell.
+// replyTimeout is how long a call of Tell waits until it is connected and all its commands are
+// answered.
 const replyTimeout = 10 * time.Second
 
 // Tell sends commands, and waits for their answers. An answer only means that the server accepts

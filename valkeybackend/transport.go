@@ -22,7 +22,7 @@ type transport struct {
 	slots  *slots // nil without a cluster
 	// noDial is the last error of the dialer.
 	noDial atomic.Pointer[net.OpError]
-	// stale is set if a later command got the same error of the dialer: see Reach.
+	// stale is set if a later command failed with the very same dial error: see Reach.
 	stale atomic.Bool
 	// unanswered is set if a command had no answer: see Reach.
 	unanswered atomic.Bool
@@ -50,7 +50,7 @@ func (t *transport) commands(cmds []redisson.Command) []valkey.Completed {
 	return all
 }
 
-// An answer is the answer to a command.
+// An answer is the reply to a command, or the error if there is none.
 type answer struct {
 	redisson.Reply
 	read bool // the answer is from the server
@@ -119,8 +119,8 @@ func (t *transport) SendTo(
 		a = answers(ctx, node.Do(shared, t.command(cmd)))[0]
 		done()
 		if ctx.Err() != nil || a.read || !errors.Is(a.Err, context.Canceled) {
-			// If none of these conditions holds, the context of another caller has ended. The loop
-			// then sends the command again, which does no harm, since it only reads.
+			// Otherwise the dial failed because the context of another caller has ended. Then the
+			// loop sends the command again, which does no harm, since the command only reads.
 			break
 		}
 	}
@@ -134,8 +134,8 @@ const dials = 3
 // Refresh updates the map of slots, if it is old.
 func (t *transport) Refresh(ctx context.Context) { t.slots.refresh(ctx) }
 
-// send sends commands together and returns the answer to each. In a cluster they should be for one
-// node.
+// send sends commands together and returns the answer to each. In a cluster they should all be for
+// the same node.
 func (t *transport) send(ctx context.Context, cmds ...valkey.Completed) []answer {
 	if t.sender == nil {
 		return t.sendNow(ctx, cmds)
@@ -183,7 +183,7 @@ func (a answer) left() bool { return a.noDial != nil && errors.Is(a.noDial, cont
 func (t *transport) sendOver(
 	ctx context.Context, client valkey.Client, cmds []valkey.Completed,
 ) []answer {
-	// If ctx ended, the client might send more commands to clean up.
+	// This context can't end. Otherwise the client might send more commands, to clean up.
 	ctx = context.WithoutCancel(ctx)
 	conn, release := client.Dedicate()
 	defer release()
@@ -233,9 +233,10 @@ func answered(result valkey.ValkeyResult) answer {
 	return answer{Reply: redisson.Reply{Err: asUnknown(err)}, read: true}
 }
 
-// unanswered returns the answer for a command without a reply. err may come from a dialer or a
-// source of credentials, which may use a Valkey themselves. So if err wraps valkey-go's error for a
-// null or an error reply, that isn't the answer to the command.
+// unanswered returns the answer for a command without a reply. The error may come from the
+// program's dialer or its source of credentials, and these may themselves query a Valkey server. So
+// if err wraps valkey-go's error for a null or an error reply, that reply isn't the answer to the
+// command.
 func unanswered(ctx context.Context, err error) answer {
 	kind, noDial := clientError(err), dialError(err)
 	if ended := ctx.Err(); ended != nil && errors.Is(err, context.Canceled) {
@@ -246,10 +247,10 @@ func unanswered(ctx context.Context, err error) answer {
 
 // share returns a context for a command on a shared connection, and a function to call when the
 // context is no longer needed. The context has no deadline but is canceled at the deadline of ctx.
-// If it had a deadline, valkey-go would set that on the connection, and close the connection when
-// it passes. Then other callers' commands on that connection would fail. If the context was used
-// for dialing, other callers that wait for the connection can also tell its cancellation from a
-// timeout of the dialer.
+// If the context had a deadline, valkey-go would set the same deadline on the connection, and close
+// the connection when the deadline passes. Then other callers' commands on that connection would
+// fail. If the context is used for dialing, other callers may wait for the same connection. A
+// cancellation also tells them that it wasn't the dialer that timed out.
 func share(ctx context.Context) (shared context.Context, done func()) {
 	if _, ok := ctx.Deadline(); !ok {
 		return ctx, func() {}

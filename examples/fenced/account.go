@@ -15,7 +15,7 @@ const tokenHeader = "Fencing-Token"
 
 // A balance is a resource that rejects writes by former holders of the lock.
 type balance interface {
-	// open returns the balance to the holder of a token.
+	// open reads the balance for the holder of a token.
 	open(ctx context.Context, token uint64) (int, error)
 
 	// write sets the balance, unless a larger token was used before.
@@ -36,7 +36,7 @@ type account struct {
 func newAccount(balance int) *account { return &account{balance: balance} }
 
 // ServeHTTP answers GET with the balance. A PUT sets the balance, unless its token is stale. The
-// status of the response tells which.
+// status of the response says whether it did.
 func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -6,8 +6,8 @@
 //	go run ./examples/fenced                        # in memory, with a simulated pause
 //	go run ./examples/fenced -redis localhost:6379  # on a server, with a process that is stopped
 //
-// In memory the account is an HTTP server. With Redis it is a key there, which is changed through a
-// redisbackend.Fence.
+// With the store in memory, the account is an HTTP server. With Redis, the account is a key in
+// Redis, which is changed through a redisbackend.Fence.
 package main
 
 import (
@@ -77,8 +77,8 @@ func run(ctx context.Context, addr string, stopped bool, reports string) error {
 	return play(ctx, os.Stdout, store, account, start)
 }
 
-// play pauses a holder past its lease. Meanwhile another client acquires the lock and writes. Then
-// the first holder continues.
+// play pauses a holder for longer than its lease. Meanwhile another client acquires the lock and
+// writes. Then the first holder continues.
 func play(
 	ctx context.Context, out io.Writer, store backend.Backend, account balance,
 	start func(ctx context.Context, reports string) (*sleeper, error),

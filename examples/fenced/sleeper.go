@@ -23,8 +23,8 @@ type sleeper struct {
 	end   func()
 }
 
-// playedSleeper returns a sleeper in this process. It has a fixed lease, which isn't renewed. So
-// its lock ends like that of a stopped process.
+// playedSleeper returns a sleeper in this process. Its lease is fixed, which means that it isn't
+// renewed. So the sleeper loses the lock as a stopped process would.
 func playedSleeper(
 	ctx context.Context, store backend.Backend, account balance, reports string,
 ) (*sleeper, error) {

@@ -18,7 +18,7 @@ type stored struct {
 }
 
 // open claims the key before it reads. From then on, earlier holders of the lock can't write, not
-// even between this read and the write that follows from it.
+// even between this read and the write that is based on it.
 func (s stored) open(ctx context.Context, token uint64) (int, error) {
 	if err := s.store.Fence(token).Claim(ctx, s.key); err != nil {
 		return 0, err

@@ -1,6 +1,6 @@
-// Once makes one of several replicas write each day's report. All replicas try to, and their clocks
-// differ. One replica is killed while it writes a report. Another replica writes that report when
-// the lease of the dead one has expired.
+// Command once runs several replicas, whose clocks differ. All of them try to write each day's
+// report, but only one of them does. One replica is killed while it writes a report. Another
+// replica writes that report when the lease of the dead one has expired.
 //
 //	go run ./examples/once                        # in memory: each replica is a client
 //	go run ./examples/once -redis localhost:6379  # on a server, with real processes
@@ -120,8 +120,8 @@ func play(
 	return nil
 }
 
-// replica makes sure that each day's report is made, by itself or by another replica, and prints by
-// which.
+// replica makes sure that each day's report is made, by itself or by another replica, and prints
+// whether it made the report itself.
 func replica(
 	ctx context.Context, store backend.Backend, out io.Writer, job string, late time.Duration,
 	dies bool,
@@ -153,7 +153,7 @@ func replica(
 }
 
 // once makes sure that a day's report is made, by any replica, and returns when it is made. While
-// another replica makes it, once polls, because that replica may fail or die.
+// another replica makes the report, this function polls, because that replica may fail or die.
 func once(
 	ctx context.Context, client *dlock.Client, job, day string, report func(context.Context) error,
 ) (ran bool, err error) {

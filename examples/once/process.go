@@ -61,9 +61,9 @@ func scan(r io.Reader) <-chan string {
 	return lines
 }
 
-// clientProcess returns a replica in this process. After a crash, other replicas see only that the
-// lock is no longer renewed, and isn't released. A replica that hangs forever, and whose renewals
-// fail, looks the same.
+// clientProcess returns a replica in this process. When this replica dies, it hangs forever, and
+// its renewals fail. To the other replicas that looks like a crash: the lock is no longer renewed,
+// and isn't released.
 func clientProcess(
 	ctx context.Context, store backend.Backend, job string, late time.Duration, dies bool,
 ) process {
@@ -76,7 +76,7 @@ func clientProcess(
 	return process{scan(r), die}
 }
 
-// mortal is a store that fails the renewals of a dead replica.
+// mortal is a store that makes the renewals of a dead replica fail.
 type mortal struct {
 	backend.Backend
 	alive context.Context

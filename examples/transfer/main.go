@@ -1,8 +1,8 @@
 // Command transfer moves money between accounts in PostgreSQL, under a lock of postgresbackend. One
-// of two processes is stopped past its lease during its transaction, after it has read the balances
-// and before it writes them. Without Guard the other process gets the lock meanwhile. The first
-// process then writes wrong balances, and the sum of the accounts changes. With Guard the other
-// process waits until that transaction has ended.
+// of two processes is stopped in the middle of its transaction, after it has read the balances and
+// before it writes them, and continues only after its lease has expired. Without Guard the other
+// process gets the lock meanwhile. The first process then writes wrong balances, and the sum of the
+// accounts changes. With Guard the other process waits until that transaction has ended.
 //
 //	go run ./examples/transfer -postgres postgres://postgres@localhost:5432/postgres
 package main
@@ -202,7 +202,7 @@ func (b *bank) transferSlowly(ctx context.Context, guarded bool) error {
 	return nil
 }
 
-// A process is another process of this program. It is stopped during its transaction.
+// A process is a second process that runs this program, and is stopped during its transaction.
 type process struct {
 	wake func() (string, error) // resumes the process, and returns its output
 	end  func()

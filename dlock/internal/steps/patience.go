@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// These are limits on how long a caller waits for a step, which is otherwise the length of the
-// lease. With a short lease, a slow store may need longer than that to refuse a request. With a
-// very long lease, a step shouldn't hang for the whole lease.
+// A caller waits for a step as long as the lease lasts, but within these limits. With a short
+// lease, a slow store may need longer than that to refuse a request. With a very long lease, a step
+// shouldn't hang for the whole lease.
 const (
 	Shortest = time.Second
 	Longest  = 30 * time.Second
 )
 
-// About returns how long a caller waits for a step that is about a lease.
+// About returns how long a caller waits for a step that concerns a lease of the given length.
 func About(lease time.Duration) time.Duration { return min(max(lease, Shortest), Longest) }
 
 // A Patience makes contexts that end after a certain time, with cause ErrUnanswered. Calls that
@@ -31,12 +31,12 @@ func (s *Store) Patience(d time.Duration) *Patience { return &Patience{store: s,
 // shared is a context of a Patience.
 type shared struct {
 	context.Context
-	untilEnd context.Context // ends with this context or when End is called
+	untilEnd context.Context // done when this context is done, or when End is called
 	end      time.Time
 }
 
-// Context returns a context that ends after the Patience's time, or up to an eighth of that
-// earlier.
+// Context returns a context that ends when the Patience's time is over, or earlier by up to an
+// eighth of that time.
 func (p *Patience) Context() context.Context { return p.context() }
 
 func (p *Patience) context() *shared {

@@ -1,6 +1,6 @@
-// Package steps carries out the steps of a store, which are requests to it. A caller gets the
-// answer to its step, or stops waiting when its time is up, even if the store or the store's client
-// hangs. The package knows nothing about locks and holds.
+// Package steps sends requests to a store. Each request is called a step. A caller gets the answer
+// to its step, or stops waiting when its time is up, even if the store or the store's client hangs.
+// The package knows nothing about locks and holds.
 package steps
 
 import (
@@ -29,7 +29,7 @@ type Store struct {
 	// must be set before the first step.
 	Observe func(ctx context.Context, req any, took time.Duration, err error)
 
-	patience *Patience // for steps about a lease of the usual length
+	patience *Patience // for steps that concern a lease of the usual length
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 
@@ -67,7 +67,7 @@ func (s *Store) Go(f func()) {
 	}
 }
 
-// Refuse makes later steps fail with an error that wraps why, except those taken with Last.
+// Refuse makes all later steps fail, except those taken with Last. Their error wraps the error why.
 func (s *Store) Refuse(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,8 @@ func (s *Store) Wait() {
 	}
 }
 
-// begin counts a step or a goroutine, unless later ones are refused.
+// begin registers a step or a goroutine that is about to start, so that Wait waits for it. After
+// Refuse or End, begin returns an error instead.
 func (s *Store) begin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +101,7 @@ func (s *Store) begin() error {
 	return nil
 }
 
-// A Step is a function that carries out a step on a session.
+// A Step is a function that sends one kind of request in a session, and returns the answer.
 type Step[Req, Res any] = func(backend.Session, context.Context, Req) (Res, error)
 
 // Of returns a Step that calls do, which is a method of one of the session's capabilities.
@@ -110,15 +111,15 @@ func Of[Req, Res any](do func(context.Context, Req) (Res, error)) Step[Req, Res]
 	}
 }
 
-// Do takes a step about a lease of the usual length: see DoWithin.
+// Do takes a step that concerns a lease of the usual length: see DoWithin.
 func Do[Req, Res any](ctx context.Context, s *Store, do Step[Req, Res], req Req) (Res, error) {
 	return DoWithin(ctx, s, s.patience.d, nil, do, req)
 }
 
-// DoWithin takes a step. It stops waiting for the answer when ctx ends, when the patience has run
-// out, or when End is called. The error is then ErrUnanswered, or the step's own. A patience of 0
-// means no limit. If late isn't nil, it is called with an answer that comes too late. With a prompt
-// store, DoWithin always waits for the answer.
+// DoWithin takes a step. It stops waiting for the answer when ctx ends, when the time given by
+// patience is over, or when End is called. Its error is then ErrUnanswered, unless the step has
+// returned an error of its own. A patience of 0 means no limit. If late isn't nil, it is called
+// with an answer that comes too late. With a prompt store, DoWithin always waits for the answer.
 func DoWithin[Req, Res any](
 	ctx context.Context, s *Store, patience time.Duration, late func(Res, error),
 	do Step[Req, Res], req Req,

@@ -53,7 +53,7 @@ func (m *Holds) answerAcquisition(s *HoldsState, g *goroutine, r request) {
 		*g = goroutine{}
 	default:
 		for n := uint8(1); n <= m.numbers(); n++ {
-			// after this grant, no other number of the same client can still hold the lock
+			// this grant proves that no other number of the client has the lock any more
 			if y := &s.numbers[n]; n != r.number && m.clientOf(n) == m.clientOf(r.number) &&
 				y.use == live && y.count > 0 {
 				y.lose()
@@ -127,7 +127,7 @@ func (m *Holds) extend(x *number, r request) {
 	}
 }
 
-// enter records that a goroutine now holds number n.
+// enter records that a goroutine now holds the lock under number n.
 func (m *Holds) enter(s *HoldsState, g *goroutine, n uint8) {
 	*g = goroutine{at: inside, number: n}
 	if x := &s.numbers[n]; x.left == 0 && x.struck == 0 {
@@ -192,9 +192,9 @@ func (m *Holds) retire(s *HoldsState, n uint8, back bool) {
 	}
 }
 
-// takeBack releases a number in the background, and repeats the release until the store replies. If
-// a request that could acquire the lock is unanswered, the release is repeated until the store can
-// no longer carry out that request. In this model the release and its reply take no time, because
+// takeBack emits a release of a number in the background. The client repeats the release until the
+// store replies that nothing is left of the hold, and no unanswered request can acquire the lock
+// any more. In this model a release and its reply take no time. That is accurate enough, because
 // they don't affect numbers in use.
 func (m *Holds) takeBack(s HoldsState, n uint8, calm bool, do emitter) {
 	t := s

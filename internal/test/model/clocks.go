@@ -1,10 +1,11 @@
 package main
 
-// Clocks is the model of how a client converts times of the store's clock to its own clock. The
-// store grants the lock, and its message gives the time of the grant by the store's clock. To
-// relate the two clocks, the client queries the store's clock, and remembers when it sent the
-// query. The store's clock may be stepped. The store may also be replaced by one with a different
-// clock, which breaks the connections. The fields of Clocks bound the exploration.
+// Clocks is the model of how a client translates a time of the store's clock into a time of the
+// client's own clock. The store grants the lock, and sends a message with the time of the grant by
+// the store's clock. To relate the two clocks, the client queries the store's clock, and remembers
+// when it sent the query. The store's clock may be stepped. In a failover, another store with a
+// different clock replaces the store, and all connections break. The fields of Clocks limit the
+// exploration.
 //
 // Time is absolute. It begins at 0, and the store's clock is right at first. Unless Stepped is set,
 // the clock isn't stepped during a grant, because such a step would end the grant early or late,
@@ -37,12 +38,12 @@ type ClocksState struct {
 	sent, read   int8
 	looked       bool
 	asked        int8 // when the pending query was sent
-	shown        int8 // the store's clock in the reply to that query
+	shown        int8 // the store's clock, as read for the pending query
 	asking, done bool
 
 	grant uint8
 	at    int8 // the time of the grant, by the store's clock
-	told  int8 // when the message of the grant was sent
+	told  int8 // when the store sent the message about the grant
 	until int8 // the client's deadline
 }
 
@@ -78,7 +79,7 @@ func (m *Clocks) Next(s ClocksState, calm bool, do func(ClocksState, string, ...
 	}
 }
 
-// look emits the events of a query of the store's clock.
+// look emits the events by which the client queries the store's clock.
 func (m *Clocks) look(s ClocksState, do clocksEmitter) {
 	t := s
 	switch {
@@ -99,7 +100,7 @@ func (m *Clocks) look(s ClocksState, do clocksEmitter) {
 	}
 }
 
-// message emits the grant, and the arrival of its message.
+// message emits the grant of the lock, and the arrival of the message about the grant.
 func (m *Clocks) message(s ClocksState, do clocksEmitter) {
 	switch s.grant {
 	case notGranted:

@@ -21,7 +21,7 @@ type Model[S comparable] interface {
 	Done(s S) bool
 }
 
-// A Result is the result of an exploration.
+// A Result says what an exploration visited and found.
 type Result struct {
 	States, Depth int
 	// CutOff is true if the exploration stopped at its limit, before it visited all states.
@@ -102,8 +102,8 @@ func explore[S comparable](m Model[S], want []string, limit int) Result {
 func stuck[S comparable](m Model[S], all *space[S]) (int32, bool) {
 	n := all.len()
 	var to []int32              // the target of each calm step, ordered by source
-	ends := make([]int32, n)    // for each state: where its steps end in "to"
-	start := make([]int32, n+1) // for each state: where the steps into it begin in "from"
+	ends := make([]int32, n)    // for each state: the index in "to" that follows its last step
+	start := make([]int32, n+1) // for each state: the index in "from" of the first step into it
 	good := make([]bool, n)
 	var queue []int32
 	for i := range n {
@@ -172,7 +172,7 @@ type space[S comparable] struct {
 	seed   maphash.Seed
 	chunks [][]S
 	parent []int32 // for each state: the state from which it was first reached
-	table  []int32 // an open-addressing hash table of 1 + the state's number; 0 means empty
+	table  []int32 // an open-addressing hash table; an entry is 0, or 1 + the number of a state
 }
 
 const chunk = 1 << 14
@@ -185,7 +185,7 @@ func (a *space[S]) len() int32 { return int32(len(a.parent)) }
 
 func (a *space[S]) at(i int32) S { return a.chunks[i/chunk][i%chunk] }
 
-// slot returns the index in the table at which s is, or would be inserted.
+// slot returns the index of the table entry for s, or of the empty entry that s would get.
 func (a *space[S]) slot(s S) uint64 {
 	mask := uint64(len(a.table) - 1)
 	i := maphash.Comparable(a.seed, s) & mask
@@ -200,7 +200,8 @@ func (a *space[S]) find(s S) (int32, bool) {
 	return n - 1, n != 0
 }
 
-// add adds s, which was reached from state from. It does nothing if s was added before.
+// add adds s, unless s was added before. The parameter from is the number of the state from which s
+// was reached, or -1.
 func (a *space[S]) add(s S, from int32) {
 	i := a.slot(s)
 	if a.table[i] != 0 {

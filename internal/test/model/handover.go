@@ -1,8 +1,9 @@
 package main
 
-// A hand-over passes a renewed hold from a goroutine that releases it to a waiting goroutine of the
-// same client. The store isn't notified, and keeps the hold under the same number. A goroutine's
-// tenure is the time for which it holds the number.
+// When a goroutine unlocks, its client can hand the hold over to another of its goroutines, which
+// waits for the lock. This is only done with a hold that the watchdog renews. The store isn't
+// notified, and keeps the hold under the same number. A goroutine's tenure is the time for which it
+// has the hold.
 
 // handOn emits the possible hand-overs of goroutine g's hold.
 func (m *Holds) handOn(s HoldsState, g int, do emitter) {

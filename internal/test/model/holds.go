@@ -6,7 +6,7 @@ import (
 )
 
 // Holds is the model of holds: the store, the network, leases, and each client's own knowledge of
-// its holds. The fields of Holds bound the exploration. Goroutines are numbered consecutively,
+// its holds. The fields of Holds limit the exploration. Goroutines are numbered consecutively,
 // first those of client A, then those of client B.
 //
 // Time is discrete and relative: a tick lowers every remaining time by one. Any number of steps may
@@ -14,7 +14,7 @@ import (
 type Holds struct {
 	Goroutines [2]int  // the number of each client's goroutines
 	Numbers    [2]int  // the number of each client's outermost acquisitions
-	Nested     [2]bool // whether each client's first goroutine has an owner and re-enters
+	Nested     [2]bool // whether each client's first goroutine locks for an owner, and re-enters
 	AllNested  bool    // all goroutines re-enter
 	Pair       bool    // the first two goroutines of A share an owner
 	Rival      bool    // B is an ideal client: its requests take no time
@@ -22,12 +22,12 @@ type Holds struct {
 	Count      int     // the highest count in the store
 	Requests   int     // the maximum number of requests in the network at a time
 	Lease      uint8   // the lease of renewed holds, in ticks
-	Fixed      uint8   // the lease of fixed holds; 0 means there are none
+	Fixed      uint8   // the lease of holds that aren't renewed; 0 means there are none
 	Forces     uint8   // how many times a client sends ForceUnlock
 	Failovers  uint8   // how many times the store falls back to an earlier state
 	Crashes    uint8
 	HandOvers  uint8
-	// Chain limits hand-overs: a number may be handed over until this many ticks after its
+	// Chain limits hand-overs: no number is handed over later than this many ticks after its
 	// acquisition was sent. 0 means no limit.
 	Chain    uint8
 	SureOnly bool // a number with an unanswered request isn't handed over
@@ -54,7 +54,7 @@ const (
 	entering        // its re-entry awaits an answer
 	leaving         // its partial release awaits an answer
 	draining        // its last release awaits an answer
-	undrained       // its last release must be repeated, or left to the background
+	undrained       // its last release must be repeated, or left to a background release
 	gone            // its client has crashed
 )
 
@@ -66,17 +66,20 @@ const (
 	over          // no longer used or released
 )
 
-// A number is a client's record of one outermost acquisition, from its first request until its last
-// holder has finished.
+// A number is what a client knows about one of its outermost acquisitions, from the first request
+// until the last holder has finished. The acquisitions are numbered, and HoldsState.numbers[n]
+// describes acquisition n.
 type number struct {
 	use   uint8
 	count uint8 // the number of holds; 0 before the grant and after the last release was sent
 	left  uint8 // the time until the client's own deadline
 	// unsure is 0 if all requests that could acquire the lock were answered. Otherwise it is 1 +
-	// the ticks in which such a request may still be carried out.
+	// the number of ticks for which such a request can still take effect.
 	unsure uint8
 	lost   uint8
-	struck uint8 // 1 + ticks since the store ended the hold without the client's knowledge; else 0
+	// struck is 0, unless the store has ended the hold and the client doesn't know that. Then it is
+	// 1 + the number of ticks since.
+	struck uint8
 	age    uint8 // 1 + ticks since the acquisition was sent
 	party  uint8 // 1 + the party that holds it
 	watch  uint8 // 1 if the watchdog renews it
@@ -85,7 +88,7 @@ type number struct {
 	fading uint8 // a timer that only mutations use
 }
 
-// lose records that the client knows that the hold is lost.
+// lose records that the hold is lost, and that the client knows this.
 func (x *number) lose() { x.lost, x.struck = 1, 0 }
 
 func (x *number) valid() bool { return x.use == live && x.count > 0 && x.lost == 0 && x.left > 0 }
@@ -110,7 +113,7 @@ type HoldsState struct {
 	mixedUp   bool // a release of one hold decremented the count of another (S3)
 	tooLate   bool // a call returned with a lock that had expired (S4)
 	unvouched bool // a hold was handed over too long after the store had ended it (E1)
-	outOfDate bool // a call was handed a hold that had ended before the call (E0)
+	outOfDate bool // a call was handed a hold that had ended before the call began (E0)
 }
 
 // Init returns the initial state, with an empty store and idle goroutines.
@@ -142,7 +145,7 @@ func (m *Holds) party(g int) uint8 {
 	return uint8(g) + 1
 }
 
-// rival returns the number of the ideal client.
+// rival returns the number under which the ideal client B acquires the lock.
 func (m *Holds) rival() uint8 { return uint8(m.Numbers[0] + 1) }
 
 // same reports whether two numbers have the same owner string.
@@ -156,9 +159,9 @@ func (m *Holds) same(s *HoldsState, a, b uint8) bool {
 	return a == b
 }
 
-// isInside reports whether a goroutine in the given state uses its hold. During a re-entry or a
-// partial release it does, except in a pair. There, the re-entry begins the goroutine's use of the
-// hold, and the partial release ends it.
+// isInside reports whether a goroutine in the given state uses its hold. A goroutine of a pair
+// begins to use the hold when its re-entry is answered, and stops when it sends its partial
+// release. Any other goroutine also uses its hold during these requests.
 func (m *Holds) isInside(at uint8) bool {
 	return at == inside || !m.Pair && (at == entering || at == leaving)
 }
@@ -216,7 +219,8 @@ func (m *Holds) counts(s *HoldsState) bool {
 	return true
 }
 
-// haunted reports whether the key is held by a number that its client neither uses nor releases.
+// haunted reports whether the store has the lock under a number that its client neither uses nor
+// releases.
 func (m *Holds) haunted(s *HoldsState) bool {
 	n := s.store.number
 	return n != 0 && s.store.left > 0 && s.numbers[n].use == over && !s.hasCrashed(m.clientOf(n))

@@ -1,14 +1,16 @@
 package main
 
-// A writer lends its write if it hands the write over to readers. The readers share it, while the
-// store still records a write. When the time for hand-overs is over, the client downgrades the
-// write: it asks the store for a read with the same owner string. Once the read is granted, the
-// readers move to it, and the client releases the write.
+// Here a write is a write lock, and a read is a read lock. A writer that unlocks can lend its write
+// to waiting readers of its client. They share the write, and the store still records a write. When
+// the write is too old for further hand-overs, the client downgrades it: the client requests a read
+// with the same owner string. Once the store grants the read, the readers move from the write to
+// the read, and the client releases the write.
 
 // askedFor is the value of claim.use for a read that a downgrade is requesting.
 const askedFor = leavingIt + 1
 
-// on returns the claim of the readers with owner string n: the lent write, or else the read.
+// on returns the claim of the readers with owner string n: the write if it is lent, and otherwise
+// the read.
 func (s *SharesState) on(n uint8) *claim {
 	if s.isLent(n) {
 		return &s.claims[n][writes]
@@ -27,8 +29,8 @@ func (m *Shares) passes(s *SharesState, n uint8) bool {
 // young reports whether a claim is recent enough to be handed over or joined.
 func (m *Shares) young(x *claim) bool { return m.Window == 0 || x.age <= 1+m.Window }
 
-// lend emits the hand-over of a write to all waiting readers in the queue. It emits nothing if a
-// writer is the head of the queue, or an attempt is under way.
+// lend emits the hand-over of a write to all waiting readers in the queue. It emits nothing if the
+// head of the queue is a writer, or if the head is waiting for the reply to an attempt.
 func (m *Shares) lend(s SharesState, p int, do sharesEmitter) {
 	n := s.parties[p].writing
 	if !m.Lends || !m.passes(&s, n) || s.claims[n][reads].use != unused ||
@@ -78,8 +80,8 @@ func (m *Shares) passOn(s SharesState, p int, do sharesEmitter) {
 	}
 }
 
-// inherit gives a write to another writer. If that writer's own attempts may have acquired the
-// lock, the client releases them in the background.
+// inherit gives a write to another writer. If the store may have granted one of that writer's own
+// attempts, the client releases the number of these attempts in the background.
 func (m *Shares) inherit(s *SharesState, n uint8, to int) {
 	if q := &s.parties[to]; q.at == waiting {
 		m.retire(s, q.number, writes, s.claims[q.number][writes].unsure > 0)
@@ -92,7 +94,7 @@ func (m *Shares) vouch(s *SharesState, n, side uint8) {
 	s.unvouched = s.unvouched || m.Window > 0 && s.claims[n][side].struck > 1+m.Window
 }
 
-// downgrade emits the downgrade of a lent write whose time for hand-overs is over. The client
+// downgrade emits the downgrade of a lent write that is too old to be handed over. The client
 // repeats the request for the read until the store replies or the write ends.
 func (m *Shares) downgrade(s SharesState, n uint8, do sharesEmitter) {
 	w, x := &s.claims[n][writes], &s.claims[n][reads]
@@ -138,7 +140,7 @@ func (m *Shares) answerDowngrade(s *SharesState, r sharesRequest) {
 	n := r.number
 	w, x := &s.claims[n][writes], &s.claims[n][reads]
 	if x.use != askedFor {
-		return // a mutation has already made the write a read
+		return // a mutation has already turned the write into a read
 	}
 	if r.reply == acquired && (r.left == 0 || w.use != live || w.lost != 0) {
 		x.unsure = max(x.unsure, 1)

@@ -5,9 +5,10 @@ import "slices"
 // Line is the model of a fair lock. Calls wait in a line in the store. The store grants the lock to
 // the first in line for a short time, and notifies the client of that call. A client refreshes the
 // places of all its calls with one request. Each call has its own owner string, represented by the
-// call's number. A rival, whose steps take no time, competes with the clients. One step releases a
-// number and gives up its place. This step takes no time either, because the client repeats it and
-// it doesn't affect a number in use. The fields of Line bound the exploration.
+// call's number. A rival, whose steps take no time, competes with the clients. The release of a
+// number, which also gives up its place, is a single step that takes no time either. That is
+// accurate enough, because the client repeats the release, and the release doesn't affect numbers
+// in use. The fields of Line limit the exploration.
 //
 // Holds expire as in model Holds. Places don't have a timer: a place may end at any time while its
 // call doesn't wait. A message carries the remaining time of the granted hold. Model Clocks shows
@@ -40,25 +41,26 @@ const (
 // The states of a call.
 const (
 	notCome  uint8 = iota
-	queues         // it waits for a reply or in line
+	queues         // it waits for a reply, or stands in line
 	within         // it holds the lock, or has lost it
 	takenOut       // it has ended, and its number is released in the background
 	past           // its number is no longer used
 )
 
-// keeping is a request to refresh the places in line of a client's calls.
+// keeping is a client's request to refresh the places that its calls have in line.
 const keeping = force + 1
 
 const kept = renewedNot + 1
 
-// A call is the state of one call. Its index in LineState is the call's number.
+// A call is what the model records of one call of Lock. Its index in LineState is the call's
+// number.
 type call struct {
 	at    uint8
 	stood bool  // its client knows that the call had a place
 	count uint8 // its holds, as its client counts them
 	left  uint8 // ticks until its client's deadline
-	// unsure is 1 + the ticks in which an unanswered request may still be carried out. It is 0 if
-	// there is no such request.
+	// unsure is 0 if the call has no unanswered request. Otherwise it is 1 + the number of ticks
+	// for which such a request can still take effect.
 	unsure uint8
 	lost   bool
 	struck bool // the store ended the hold before its lease expired
@@ -70,24 +72,24 @@ type call struct {
 
 func (x *call) believes() bool { return x.at == within && !x.lost && x.left > 0 }
 
-// A lineRequest is a request in the network. A request of kind keeping is about the numbers in set,
-// which belong to one client. Any other request is about number.
+// A lineRequest is a request in the network. A request of kind keeping concerns the calls in field
+// set, which belong to one client. Any other request concerns one call, in field number.
 type lineRequest struct {
 	kind    uint8
 	number  uint8
 	set     uint8
 	awaited bool
-	left    uint8 // remaining time of the requested lease, counted from sending
+	left    uint8 // remaining time of the requested lease, which begins when the request is sent
 	reply   uint8
 	holder  uint8 // the number in set that holds the lock
-	lasts   uint8 // remaining time of that hold; at most that in the store
+	lasts   uint8 // remaining time of that hold, never longer than in the store
 	count   uint8
 	before  bool // whether the request was carried out before the store ended the hold
 }
 
 func (r *lineRequest) about(n uint8) bool { return r.number == n || r.set&(1<<n) != 0 }
 
-// A message reports that the lock was granted to a number.
+// A message reports that the lock was granted to the call with the given number.
 type message struct {
 	number, left uint8
 	before       bool

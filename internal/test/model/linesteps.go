@@ -81,7 +81,7 @@ func (m *Line) tidy(s *LineState) {
 		}
 	}
 	slices.SortFunc(s.messages[:], func(a, b message) int {
-		// before isn't compared, because messages that differ only in it are rare
+		// the field before isn't compared, because messages that differ only there are rare
 		return int(b.number)<<4 + int(b.left) - int(a.number)<<4 - int(a.left)
 	})
 }
@@ -118,8 +118,8 @@ func (m *Line) send(s *LineState, r lineRequest) bool {
 	return false
 }
 
-// awaits reports whether a request about number n is awaited. If kinds are given, only requests of
-// these kinds count.
+// awaits reports whether the client awaits the reply to a request about call n. If kinds are given,
+// only requests of these kinds count.
 func (s *LineState) awaits(n uint8, kinds ...uint8) bool {
 	for _, r := range s.requests {
 		if r.kind != none && r.awaited && r.about(n) &&
@@ -162,7 +162,7 @@ func (m *Line) network(s LineState, i int, calm bool, do lineEmitter) {
 	t := s
 	t.requests[i].awaited = false
 	t.unknowns = min(t.unknowns+1, m.Unknowns)
-	if r.kind == renewal && m.Fixed == 0 { // dropped: a late renewal only extends the lease
+	if r.kind == renewal && m.Fixed == 0 { // dropped, since it could only extend the lease
 		t.requests[i] = lineRequest{}
 	}
 	for n := uint8(1); n <= m.numbers(); n++ {
@@ -241,9 +241,9 @@ func (m *Line) answer(s *LineState, r lineRequest) {
 	}
 }
 
-// enter records that a call now holds the lock, after a reply or a message. left is the remaining
-// time of the lease. before reports whether the store ended the hold early, after it had granted
-// it.
+// enter records that a call now holds the lock, after a reply or a message. The parameter left is
+// the remaining time of the lease, and before is true if the store has ended the hold early since
+// the grant.
 func (x *call) enter(left uint8, before bool) {
 	x.at, x.count, x.left, x.struck = within, 1, left, before
 }
@@ -257,7 +257,7 @@ func (x *call) extend(left uint8, before bool) {
 	x.struck = x.struck && before
 }
 
-// lose ends a hold because of a reply.
+// lose records that a hold is lost, as the client learns from a reply.
 func (s *LineState) lose(n uint8) {
 	x := &s.calls[n]
 	if x.believes() && !x.struck && s.store.number == n {
@@ -425,8 +425,8 @@ func (m *Line) renew(s LineState, n uint8, calm bool, do lineEmitter) {
 	do(s, "#%d renews: %s", n, replies[r.reply])
 }
 
-// renews reports whether a call renews its hold. A call that asked for a shorter lease than the
-// store granted doesn't.
+// renews reports whether a call renews its hold. A call doesn't if it asked for a shorter lease
+// than the store granted.
 func (m *Line) renews(n uint8) bool {
 	return m.lease(n) >= m.Short || m.Mutation == renewalShortens
 }
@@ -437,7 +437,7 @@ func (m *Line) attempt(s LineState, n uint8, does string, do lineEmitter) {
 	}
 }
 
-// end emits the end of a call. After it, only releases are sent for its number.
+// end emits the end of a call. From then on, only releases are sent for its number.
 func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
 	x := &s.calls[n]
 	was := *x
@@ -459,9 +459,9 @@ func (m *Line) end(s LineState, n uint8, does string, do lineEmitter) {
 	do(s, "#%d %s", n, does)
 }
 
-// takeBack emits the release of a number in the background, until the number is no longer used. If
-// a request that could acquire the lock is unanswered, the release is repeated until the store can
-// no longer carry out that request.
+// takeBack emits a release of a number in the background. The client repeats the release until the
+// store has nothing left for the number, and no unanswered request can acquire the lock any more.
+// Then the number is no longer used.
 func (m *Line) takeBack(s LineState, n uint8, calm bool, do lineEmitter) {
 	t := s
 	out := m.release(&t, n)

@@ -4,7 +4,8 @@ import "slices"
 
 // This file contains the store's steps.
 
-// do runs what as one step of the store. Then the store grants a free lock to the first in line.
+// do calls the function what, as one step of the store. Then the store grants a free lock to the
+// first in line.
 func (m *Line) do(s *LineState, what func()) {
 	what()
 	m.settle(s)
@@ -107,8 +108,8 @@ func (m *Line) comeBack(s *LineState, set uint8) {
 	}
 }
 
-// miss records that the store ended a call's place or grant without the call's knowledge. If the
-// client never knew of the place, the call counts as one that never had a place.
+// miss records that the store ended a call's place or grant, and that the client doesn't know this.
+// If the client didn't know that the call had a place, the call is treated as if it never had one.
 func (s *LineState) miss(n uint8) {
 	x := &s.calls[n]
 	if x.at != queues || !x.came {
@@ -142,8 +143,8 @@ func (m *Line) carryOut(s *LineState, r *lineRequest) {
 			default:
 				r.reply = heldByAnother
 				if !s.inLine(n) {
-					// the request was sent before the client knew of the lost place, so the call
-					// still counts as one that lost its place
+					// the client sent the request before it knew that the place was lost, so the
+					// new place doesn't make up for the loss
 					missed := s.calls[n].missed && m.Mutation != asksByAttempt
 					m.enqueue(s, n)
 					s.calls[n].missed = missed

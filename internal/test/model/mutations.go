@@ -87,7 +87,7 @@ const (
 	grantsEnded
 	endedForgotten
 
-	// Mutations that concern the lending of writes to readers.
+	// Mutations that concern writes that are lent to readers.
 	lendsLate
 	passesOnLate
 	flipsEarly
@@ -139,7 +139,7 @@ const (
 	believesOldAnswer
 	believesOldPlaces
 
-	// Mutations that concern how a client converts the store's times.
+	// Mutations that concern how a client translates times of the store's clock.
 	sinceReceipt
 	lookFromAnswer
 	stepsUnseen

@@ -4,13 +4,14 @@ import "fmt"
 
 // Notes is the model of waiting for a read-write lock. A waiting writer leaves a note in the store,
 // which keeps later readers out. The model covers these notes, the queues of two clients, reads
-// that are joined, and wake-ups. Only the head of a queue sends requests. Subscriptions exist from
-// the start, because model Waits models them in full. No hold is lost. The fields of Notes bound
-// the exploration.
+// that further readers join, and wake-ups. Only the head of a queue sends requests. Subscriptions
+// exist from the start, because it is model Waits that covers how they begin and end. No hold is
+// lost. The fields of Notes limit the exploration.
 //
-// There is no clock. Instead, arrivals are numbered. The store computes a party's time of arrival
-// by subtracting its wait from the store's clock. So if an attempt is late, the party seems to
-// arrive later than it did. A hold or note may end at any time unless its owner would renew it.
+// There is no clock. Instead, arrivals are numbered. An attempt tells the store how long the party
+// has waited. The store subtracts that from the time of its own clock, and takes the result as the
+// party's time of arrival. So if an attempt is late, the party seems to arrive later than it did. A
+// hold or note may end at any time, unless its owner is still renewing it.
 type Notes struct {
 	// Clients has a letter for each party of a client. R reads. T reads, but tries only once,
 	// outside the queue. W writes. D writes, reads during its write, and continues to read.
@@ -19,7 +20,7 @@ type Notes struct {
 	Losses   uint8 // lost messages
 	Crashes  uint8 // crashes of client B
 	HandOver bool
-	Punctual bool // no attempt is carried out after its number was released in the background
+	Punctual bool // no attempt takes effect after the background release of its number
 	Mutation mutation
 }
 
@@ -31,7 +32,7 @@ type NotesState struct {
 	write    uint8 // in the store: the number that writes
 	read     uint8 // in the store: bit set of the parties that read
 	note     [maxNoted]uint8
-	came     [maxNoted]uint8 // for each party: the number of its arrival
+	came     [maxNoted]uint8 // for each party: its position in the order of arrival
 	last     uint8
 	at       [maxNoted]uint8
 	on       [maxNoted]uint8 // for each party: the number of its claim, or 0
@@ -102,11 +103,11 @@ func (m *Notes) head(s *NotesState, c int) int {
 	return first
 }
 
-// Bad checks these rules. L2: if the head of a queue could enter, it will try. L2m: the head needs
-// its timer for that only if a message didn't reach it, or after an unanswered attempt. W1: the
-// store admits no reader ahead of a writer whose note was there when the reader came. W2: no reader
-// joins ahead of a writer that waits in the reader's own client. G1 and G3: each hold and each note
-// in the store is known to a client.
+// Bad checks these rules. L2: if the head of a queue could enter, it will try. L2m: the head will
+// try even without its timer, unless a message didn't reach it or its last attempt was unanswered.
+// W1: the store admits no reader ahead of a writer whose note was there when the reader came. W2:
+// no reader joins ahead of a writer that waits in the reader's own client. G1 and G3: each hold and
+// each note in the store is known to a client.
 func (m *Notes) Bad(s NotesState) []string {
 	var bad []string
 	check := func(property string, holds bool) {
@@ -325,8 +326,8 @@ func (m *Notes) free(s *NotesState, p int) {
 	s.read &^= 1 << p
 }
 
-// giveBack releases a number in the store. The store deletes the number's note and hold, except a
-// read that continues.
+// giveBack releases a number in the store. The store deletes the number's note and hold, but keeps
+// a read that a party still uses.
 func (m *Notes) giveBack(s *NotesState, p int) {
 	before := *s
 	reads := s.read & (1 << p)
@@ -552,7 +553,7 @@ func (m *Notes) enter(s *NotesState, p int, number uint8) {
 	}
 }
 
-// admit makes the readers of a queue that are ahead of all its writers join a claim. It skips a
+// admit lets the readers at the front of a queue, up to the first writer, join a claim. It skips a
 // reader whose own attempt is under way.
 func (m *Notes) admit(s *NotesState, c int, number uint8) {
 	first := uint8(maxNoted + 1)
@@ -585,8 +586,9 @@ func (m *Notes) next(s *NotesState, c int) {
 	s.timer[c], s.kept[c] = false, false
 }
 
-// heir returns the waiter to which a write is handed over: the first waiting writer, even behind
-// waiting readers. It returns -1 if there is none, or if that writer's attempt is under way.
+// heir returns the waiter to which a write is handed over: the first waiting writer, even if
+// readers wait ahead of it. It returns -1 if there is none, or if that writer's attempt is under
+// way.
 func (m *Notes) heir(s *NotesState, c int) int {
 	first := -1
 	for p := range m.all() {
@@ -643,8 +645,8 @@ func (m *Notes) leave(s NotesState, p int, calm bool, do notesEmitter) {
 	do(t, "%s unlocks, sends release", name)
 }
 
-// drained marks a released number for another release in the background if one of its requests may
-// still be carried out.
+// drained is called after the release of a number. If a request of that number may still be carried
+// out, drained has the number released again in the background.
 func (m *Notes) drained(s *NotesState, number int) {
 	if s.unsure&(1<<number) != 0 {
 		s.back |= 1 << number

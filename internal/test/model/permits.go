@@ -6,9 +6,9 @@ import (
 )
 
 // Permits is the model of a semaphore. Each party asks for several permits at once, with a new
-// number for each acquisition. The release of a number is one step here, as in model Line. A client
-// of another library whose clock is ahead may take some of a party's permits too early. The fields
-// of Permits bound the exploration.
+// number for each acquisition. The release of a number is a single step, as in model Line. A client
+// of another library, with a clock that is ahead, may take over some of a party's permits before
+// they expire. The fields of Permits limit the exploration.
 type Permits struct {
 	Wants    [maxHolders]uint8 // how many permits each party asks for; 0 means no such party
 	Limits   [maxHolders]uint8 // the limit that each party passes to the store
@@ -23,7 +23,7 @@ type Permits struct {
 
 const maxHolders = 3
 
-// had is the store's record of a number: its permits, and their remaining time.
+// had is what the store records for a number: its permits, and their remaining time.
 type had struct{ permits, left uint8 }
 
 // PermitsState is a state of the model. Its requests and calls are as in model Line. A number is a
@@ -37,7 +37,7 @@ type PermitsState struct {
 	forces   uint8
 }
 
-// Init returns the state without acquired permits.
+// Init returns the state in which no permits are held.
 func (m *Permits) Init() PermitsState { return PermitsState{} }
 
 func (s *PermitsState) total() (n uint8) {
@@ -47,9 +47,9 @@ func (s *PermitsState) total() (n uint8) {
 	return n
 }
 
-// Bad checks these rules. S1: the permits on which parties rely are at most the largest limit. S2:
-// the store counts the permits on which a party relies. G: all permits in the store are in use or
-// being released.
+// Bad checks these rules. S1: all parties together rely on no more permits than the largest limit.
+// S2: the store counts the permits on which a party relies. G: all permits in the store are in use
+// or being released.
 func (m *Permits) Bad(s PermitsState) []string {
 	var bad []string
 	believed, counted, haunted := uint8(0), true, false
@@ -73,7 +73,7 @@ func (m *Permits) Bad(s PermitsState) []string {
 	return bad
 }
 
-// Done reports whether all calls have ended and no permit is acquired.
+// Done reports whether all calls have ended and no permits are held.
 func (m *Permits) Done(s PermitsState) bool {
 	for _, x := range s.calls {
 		if x.at != notCome && x.at != past {
@@ -316,7 +316,7 @@ func (m *Permits) step(s PermitsState, n int, calm bool, do permitsEmitter) {
 	}
 }
 
-// end emits the end of an acquisition. After it, only releases are sent for its number.
+// end emits the end of an acquisition. From then on, only releases are sent for its number.
 func (m *Permits) end(s PermitsState, n int, does string, do permitsEmitter) {
 	s.calls[n].at = takenOut
 	for i := range s.requests {

@@ -7,28 +7,28 @@ import (
 
 // Quorum is the model of a quorum of three stores: a lock is held if two of them grant it. Each
 // client has one call at a time, and each of its attempts has its own name in the stores. The model
-// reuses the names of finished attempts. A failed attempt is released at once, in the background.
-// The fields of Quorum bound the exploration.
+// reuses the names of finished attempts. When an attempt fails, what it acquired is released at
+// once, in the background. The fields of Quorum limit the exploration.
 type Quorum struct {
 	Comes [2]uint8 // how many times each client locks
 	// Rival makes B an ideal client, which asks the stores in any order, and whose requests take no
 	// time.
 	Rival   bool
 	Slow    bool  // a slow store may still answer when the next store is asked
-	Names   int   // the maximum number of a client's names in use at a time
+	Names   int   // how many names a client can have in use at a time
 	Depth   uint8 // how deep a client re-enters
 	Lease   uint8 // in ticks; 0 means that time doesn't pass, and no hold expires
-	Late    int   // the maximum number of late or repairing acquisitions at a time
+	Late    int   // the maximum number of acquisitions at a time that are late or repair a hold
 	Doubts  bool  // after a refusal by the first store, a client may ask the others
 	Repairs bool  // a client acquires the hold again in stores that lack it
 	Ghost   bool  // a release may be late, and arrive twice
-	// Silent is how many times a client stops waiting for a store that is up. If there is no limit,
-	// it is the constant often.
+	// Silent is how many times a client stops waiting for a store that is up, or the constant often
+	// if there is no limit.
 	Silent   uint8
 	Restarts uint8 // how many times a store restarts without its data
 	Away     bool  // a store that restarts stays unavailable for one lease
 	// Spaced allows a restart only if the hold was renewed twice since the last restart, and no
-	// repair is under way. There are no other faults.
+	// repair is under way. It is meant for runs without other faults.
 	Spaced   bool
 	Dead     bool // the first store is unavailable forever
 	Crossed  bool // with Dead: A believes that the second store is down
@@ -69,8 +69,8 @@ const (
 	silent // the client has stopped waiting for the answer
 )
 
-// A ballot is the state of a store: the name that holds the key, its count, its remaining time, and
-// for how long the store stays unavailable.
+// A ballot is the state of a store: the name under which the lock is held there, the count and the
+// remaining time of that hold, and for how long the store stays unavailable.
 type ballot struct{ name, count, left, away uint8 }
 
 // A voter is the state of a client.
@@ -78,14 +78,14 @@ type voter struct {
 	at, name uint8
 	comes    uint8 // how many more times it will lock
 	votes    [quorumStores]uint8
-	never    uint8 // bit set of the stores that answered that they don't have the name
+	never    uint8 // bit set of the stores that denied having the name
 	regained uint8 // stores in never that have it again
 	repairs  uint8 // stores that were asked again and whose answer is awaited
 	perhaps  uint8 // stores that were asked again and whose answer isn't awaited
 	said     uint8 // the value of never without a mutation
-	lead     uint8 // the store that was asked first, or is being asked
+	lead     uint8 // the store that askNext asked last
 	down     uint8 // stores that it believes to be down
-	listens  uint8 // 1 + the store at which it listens; 0 means none yet
+	listens  uint8 // 1 + the index of the store to whose messages it listens; 0 means none yet
 	woken    bool
 	looks    bool  // it polls soon, with a short timer
 	promise  uint8 // remaining time of the lease that the current step asks for
@@ -94,7 +94,8 @@ type voter struct {
 	struck   bool // another client acquired the lock later
 }
 
-// A ballotName is the state of an attempt's name in the stores. The fields are sets of stores.
+// A ballotName records what the stores may still do with an attempt's name. The fields are sets of
+// stores.
 type ballotName struct {
 	late  uint8 // stores that may still carry out an acquisition
 	later uint8 // stores that may carry out a second acquisition
@@ -106,7 +107,7 @@ type QuorumState struct {
 	stores   [quorumStores]ballot
 	clients  [2]voter
 	names    [leftover + 1]ballotName
-	ghost    [2]uint8 // a late release: 1 + the store's index, and the name
+	ghost    [2]uint8 // a late release: first 1 + the store's index, then the name
 	restarts uint8
 	crashes  uint8
 	silent   uint8

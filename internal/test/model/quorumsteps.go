@@ -26,7 +26,7 @@ func (m *Quorum) Next(s QuorumState, calm bool, emit func(QuorumState, string, .
 	m.store(s, calm, do)
 }
 
-// store emits the passing of time, and restarts and late releases in the stores.
+// store emits the restarts of the stores, the late releases, and the tick with which time passes.
 func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	for k := range s.stores {
 		if !calm && s.restarts < m.Restarts && s.oneWell(k) && m.mayRestart(&s) {
@@ -70,8 +70,8 @@ func (m *Quorum) store(s QuorumState, calm bool, do quorumEmitter) {
 	do(s, "tick")
 }
 
-// mayRestart reports whether the bound Spaced allows a restart: there were enough renewals since
-// the last restart, and no acquisition is late.
+// mayRestart reports whether a store is allowed to restart. If Spaced is set, this requires enough
+// renewals since the last restart, and that no acquisition is late.
 func (m *Quorum) mayRestart(s *QuorumState) bool {
 	return !m.Spaced || s.rounds == enough && s.lates() == 0
 }
@@ -86,9 +86,9 @@ func (s *QuorumState) oneWell(k int) bool {
 	return s.stores[k].away == 0
 }
 
-// free empties a store, and wakes the clients that listen there, including the client that
-// released. After an expiry the store sends no message. In that case the wake-ups stand for the
-// timers of those clients.
+// free empties a store, and wakes the clients that listen there, even the client that released the
+// lock. When a hold expires, a real store sends no message, but the timers of those clients fire.
+// So a wake-up after an expiry stands for a timer.
 func (m *Quorum) free(s *QuorumState, k int) {
 	had := s.stores[k].name
 	s.stores[k] = ballot{away: s.stores[k].away}
@@ -115,7 +115,7 @@ func (m *Quorum) acquire(s *QuorumState, k int, name uint8) uint8 {
 	return yes
 }
 
-// release decrements a name's count in a store, and reports whether any is left.
+// release decrements a name's count in a store, and reports whether the count is still above zero.
 func (m *Quorum) release(s *QuorumState, k int, name uint8) (more bool) {
 	e := &s.stores[k]
 	if e.name != name {
@@ -169,8 +169,8 @@ func (x *ballotName) remove(k int) {
 }
 
 // network emits the possible events of a client's request to a store. Only the request takes time,
-// not the answer. A late answer would differ from a late request only for a client that relies on a
-// hold meanwhile.
+// not the answer. Delaying the answer instead of the request would make a difference only to a
+// client that relies on a hold in the meantime.
 func (m *Quorum) network(s QuorumState, c, k int, calm bool, do quorumEmitter) {
 	x := &s.clients[c]
 	if x.at != asks && x.at != renews && x.at != reenters || x.votes[k] != sent {
@@ -246,7 +246,8 @@ func (m *Quorum) carryOut(s *QuorumState, c, k int) (word string, answer uint8) 
 	}
 }
 
-// hear delivers a store's answer to a client. The answer silent means that there is none.
+// hear delivers a store's answer to a client. The answer is the constant silent if the client stops
+// waiting without an answer.
 func (m *Quorum) hear(s *QuorumState, c, k int, answer uint8) {
 	x := &s.clients[c]
 	x.votes[k] = answer
@@ -468,9 +469,10 @@ func (m *Quorum) doubts(s *QuorumState, c int) bool {
 	return free >= majority
 }
 
-// elsewhere returns the store at which a client listens after the first store refused it. If
-// another name has a majority, at is 1 + the index of a store that has this name, or else 0. soon
-// reports whether another name may be about to get a majority, so that the client should poll soon.
+// elsewhere returns where and how a client waits after the first store refused it. If a name other
+// than the first store's has a majority, the client should listen to a store that has that name,
+// and at is 1 + the index of that store. Otherwise at is 0, and soon is true if another name may be
+// about to get a majority, so that the client should poll soon.
 func (m *Quorum) elsewhere(s *QuorumState, x *voter) (at uint8, soon bool) {
 	if !m.Doubts || m.Mutation == listensToLeftover {
 		return 0, false
@@ -512,7 +514,8 @@ func (m *Quorum) enter(s *QuorumState, c int) {
 	}
 }
 
-// fail ends an attempt. Its votes are released at once, and the client waits.
+// fail ends an attempt. The release of what the attempt acquired begins at once, and the client
+// waits.
 func (m *Quorum) fail(s *QuorumState, c int) {
 	x := &s.clients[c]
 	yeas, nays, yesses, refused := 0, 0, uint8(0), x.votes[x.lead] == no
@@ -571,7 +574,8 @@ func (m *Quorum) endHold(s *QuorumState, c int) {
 	}
 }
 
-// giveBackAtOnce releases a name's votes, which would only keep other clients out.
+// giveBackAtOnce releases a name in all stores, in one step. Otherwise the name would only keep
+// other clients out.
 func (m *Quorum) giveBackAtOnce(s *QuorumState, name uint8) {
 	for k := range s.stores {
 		for m.release(s, k, name) {
@@ -663,7 +667,8 @@ func (m *Quorum) step(s QuorumState, c int, calm bool, do quorumEmitter) {
 	}
 }
 
-// renew emits the sending of a renewal, or of a re-entry. To the stores, a re-entry is a renewal.
+// renew emits the event that a client sends a renewal or a re-entry. To the stores, a re-entry is a
+// renewal.
 func (m *Quorum) renew(s QuorumState, c int, at uint8, words string, do quorumEmitter) {
 	x := &s.clients[c]
 	x.at, x.promise, x.votes = at, m.Lease, [quorumStores]uint8{}
@@ -676,7 +681,7 @@ func (m *Quorum) renew(s QuorumState, c int, at uint8, words string, do quorumEm
 	do(s, "%c %s", 'A'+c, words)
 }
 
-// leave emits the release of a re-entry, which only the client counts.
+// leave emits the release of a re-entry. The stores don't count re-entries, only the client does.
 func (m *Quorum) leave(s QuorumState, c int, do quorumEmitter) {
 	x := &s.clients[c]
 	x.depth--
@@ -753,7 +758,7 @@ func (m *Quorum) first(x *voter) int {
 	return 0
 }
 
-// background emits the events of a late acquisition, and of a name that is being released in the
+// background emits the late acquisitions of name n in store k, and its releases there in the
 // background.
 func (m *Quorum) background(s QuorumState, n uint8, k int, calm bool, do quorumEmitter) {
 	x := s.names[n]
@@ -818,8 +823,8 @@ func (m *Quorum) acquisition(s QuorumState, n uint8, k int, do quorumEmitter) {
 	}
 }
 
-// rivalStep emits the events of the ideal client. It acquires every free store, and holds the lock
-// once it has a majority.
+// rivalStep emits the events of the ideal client. It takes the lock in the free stores, one by one,
+// and holds the lock once it has a majority.
 func (m *Quorum) rivalStep(s QuorumState, calm bool, do quorumEmitter) {
 	x := &s.clients[1]
 	for k, e := range s.stores {

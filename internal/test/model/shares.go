@@ -5,24 +5,25 @@ import (
 	"slices"
 )
 
-// Shares is the model of the holds of a read-write lock: reads that several goroutines of a client
-// share, writes, reads under a write, and the store's data about each. Nested writes are in model
-// Holds, not here. The fields of Shares bound the exploration. Time is as in Holds.
+// Shares is the model of the holds of a read-write lock. It covers write locks, read locks that
+// several goroutines of a client share, read locks under a write (their owner also holds the write
+// lock), and the store's data about each of these. Nested writes are in model Holds, not here. The
+// fields of Shares limit the exploration. Time is as in Holds.
 type Shares struct {
 	Parties  [2]int // the number of each client's goroutines
 	Writers  [2]int // how many of them also write, and read during their writes
 	Numbers  [2]int // the number of each client's owner strings
 	Pair     bool   // the first two goroutines of A have one owner; the second only reads
 	Rival    bool   // B is an ideal client: its requests take no time
-	Count    uint8  // the highest count of a write in the store
+	Count    uint8  // the maximum count of a write in the store
 	Requests int    // the maximum number of requests in the network at a time
 	Lease    uint8  // in ticks
 	Renewals bool   // renewals take time
-	// Window limits joins: a claim may be joined until this many ticks after its acquisition was
+	// Window limits joins: no claim is joined later than this many ticks after its acquisition was
 	// sent. 0 means no limit.
 	Window uint8
-	// Plain makes a client's readers plain calls of one variable. Their releases end lost holds
-	// first, and then the oldest.
+	// Plain makes a client's readers use one variable, without owners. A release of such a plain
+	// call isn't tied to a particular hold: it ends a lost hold or, if there is none, the oldest.
 	Plain     bool
 	Forces    uint8 // how many times a client sends ForceUnlock
 	Crashes   uint8
@@ -50,18 +51,20 @@ var sides = [...]string{"read", "write"}
 // leavingIt is the value of claim.use after the last release was sent.
 const leavingIt = over + 1
 
-// A claim is what a client knows about the read or the write of an owner string.
+// A claim is what a client knows about the read lock or the write lock of an owner string.
 type claim struct {
 	use  uint8
 	left uint8 // the time until the client's own deadline
 	// unsure is 0 if all requests that could acquire the lock were answered. Otherwise it is 1 +
-	// the ticks in which such a request may still be carried out.
+	// the number of ticks for which such a request can still take effect.
 	unsure uint8
 	lost   uint8
-	struck uint8 // 1 + ticks since the store ended it without the client's knowledge; else 0
+	// struck is 0, unless the store has ended the claim and the client doesn't know that. Then it
+	// is 1 + the number of ticks since.
+	struck uint8
 	age    uint8 // 1 + ticks since the acquisition was sent
-	// proves is 1 if the write was downgraded. If its release finds that the store no longer has
-	// it, the readers have lost the lock.
+	// proves is 1 after a downgrade, until the write is released. If the store then answers that it
+	// no longer had the write, this proves that the readers have lost the lock.
 	proves uint8
 }
 
@@ -72,7 +75,7 @@ func (x *claim) valid() bool { return x.use == live && x.lost == 0 && x.left > 0
 // A party is a goroutine, with its holds and its current call.
 type party struct {
 	writing, reading uint8 // owner strings
-	at, side, number uint8 // of its current call; at is idle if there is none
+	at, side, number uint8 // state, side and owner string of its call; state idle if there is none
 	under            bool  // the call reads while its owner writes
 	torn             uint8 // 1 if its read was lost; 2 if the party knows that
 }
@@ -93,7 +96,7 @@ func (r sharesRequest) key() (k uint64) {
 // SharesState is a state of the model.
 type SharesState struct {
 	write     entry                 // in the store
-	read      [maxStrings + 1]uint8 // in the store: 1 + ticks left, by owner string
+	read      [maxStrings + 1]uint8 // in the store, by owner string: 1 + the ticks left, or 0
 	claims    [maxStrings + 1][2]claim
 	shared    [2]uint8 // for each client, the claim that may be joined
 	parties   [maxParties]party
@@ -135,7 +138,7 @@ func (m *Shares) mayWrite(p int) bool {
 	return p-c*m.Parties[0] < m.Writers[c]
 }
 
-// readers counts the parties that read on a claim, or are about to notice that they do.
+// readers counts the parties that read under claim n, including those that don't know it yet.
 func (s *SharesState) readers(n uint8) (k int) {
 	for _, p := range s.parties {
 		if n != 0 && p.reading == n {
@@ -249,7 +252,8 @@ func (m *Shares) told(s *SharesState) bool {
 	return true
 }
 
-// haunted reports whether the lock is held by a claim that its client neither uses nor releases.
+// haunted reports whether the store has the lock for a claim that its client neither uses nor
+// releases.
 func (m *Shares) haunted(s *SharesState) bool {
 	over := func(n, side uint8) bool {
 		return s.claims[n][side].use == over && s.crashed&(1<<m.clientOf(n)) == 0

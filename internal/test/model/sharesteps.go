@@ -173,8 +173,8 @@ func (m *Shares) network(s SharesState, i int, calm bool, do sharesEmitter) {
 	t := s
 	t.requests[i].who = nobody
 	if r.reply != pending || r.kind != acquisition && m.Mutation != nestedReleasedEarly {
-		// The request can be dropped: a late renewal only extends a lease, and a late release
-		// affects no claim in use.
+		// The model can forget the request, because it no longer matters: a late renewal only
+		// extends a lease, and a late release affects no claim in use.
 		t.requests[i] = sharesRequest{}
 	}
 	m.giveUp(&t, r)
@@ -246,8 +246,9 @@ func (m *Shares) answer(s *SharesState, r sharesRequest) {
 	}
 }
 
-// readsBy returns the owner string with which another party of p's owner reads, or 0. p must share
-// that hold, because with two holds of one owner, an unlock couldn't say which one it ends.
+// readsBy returns the owner string with which another party of the same owner already reads, or 0.
+// Party p must share that read: if the owner had two reads, an unlock couldn't tell which of them
+// to end.
 func (m *Shares) readsBy(s *SharesState, p int, side uint8) uint8 {
 	for q := range m.all() {
 		if n := s.parties[q].reading; side == reads && q != p && m.owner(q) == m.owner(p) &&
@@ -319,8 +320,8 @@ func (m *Shares) grant(s *SharesState, c int, n uint8) {
 	}
 }
 
-// tell marks all plain calls as notified of a loss that one of them found, because they share their
-// holds.
+// tell is called when a plain call has learned that a hold was lost. The client's other plain calls
+// then count as notified of their losses, because each of them can release any of their holds.
 func (m *Shares) tell(s *SharesState, n uint8) {
 	for i := range s.parties {
 		if p := &s.parties[i]; m.Plain && m.client(i) == m.clientOf(n) && p.torn == 1 {
@@ -371,16 +372,17 @@ func (m *Shares) retire(s *SharesState, n, side uint8, back bool) {
 	}
 }
 
-// endNested ends the read under a write that has ended, unless a party continues to read.
+// endNested is called when a write has ended. It also ends the read under that write, unless a
+// party continues to read.
 func (m *Shares) endNested(s *SharesState, n uint8) {
 	if x := &s.claims[n][reads]; x.use == live && s.readers(n) == 0 {
 		x.use = retired
 	}
 }
 
-// takeBack releases a claim in the background, and repeats the release until the store replies. If
-// a request that could acquire the lock is unanswered, the release is repeated until the store can
-// no longer carry out that request.
+// takeBack emits a release of a claim in the background. The client repeats the release until the
+// store replies that nothing is left of the hold, and no unanswered request can acquire the lock
+// any more.
 func (m *Shares) takeBack(s SharesState, n, side uint8, do sharesEmitter) {
 	x := &s.claims[n][side]
 	reply := m.carryOut(&s, lastRelease, side, n)
@@ -659,7 +661,7 @@ func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 	c := m.client(p)
 	head, busy := m.head(&s, c)
 	if busy && head.side == writes {
-		return // no reader joins while a writer waits here; only the head acts
+		return // no reader joins while a writer of its client waits; only the head asks the store
 	}
 	if n := s.shared[c]; n != 0 && m.joinable(&s, n) {
 		t := s
@@ -693,7 +695,8 @@ func (m *Shares) call(s SharesState, p int, do sharesEmitter) {
 		}
 		t := s
 		t.claims[n] = [2]claim{}
-		t.claims[n][1-side].use = over // a read can't become a write, but a write can have a read
+		// A read lock can't become a write lock, but the holder of a write lock may also read.
+		t.claims[n][1-side].use = over
 		if side == writes {
 			t.claims[n][reads].use = unused
 		}
@@ -861,9 +864,8 @@ func (m *Shares) leave(s SharesState, p int, why string, do sharesEmitter) {
 	}
 }
 
-// swap chooses the hold that a plain call releases, among the holds of all plain calls. It is a
-// lost hold or, if there is none, the oldest. The party that had this hold gets the caller's hold
-// instead.
+// swap chooses which of the plain calls' holds the release of one of them ends: a lost hold or, if
+// there is none, the oldest. The party that had this hold gets the caller's hold instead.
 func (m *Shares) swap(s *SharesState, p int) {
 	if !m.Plain || s.parties[p].at == handed {
 		return
@@ -907,7 +909,7 @@ func (m *Shares) notice(s SharesState, p int, calm bool, do sharesEmitter) {
 	m.leave(s, p, "was cancelled as it joined, ", do)
 }
 
-// wait emits the events of a waiting head of a queue: it tries again or gives up.
+// wait emits the events of the head of a queue while it waits: it tries again or gives up.
 func (m *Shares) wait(s SharesState, p int, calm bool, do sharesEmitter) {
 	q := &s.parties[p]
 	n, side := q.number, q.side
@@ -923,7 +925,7 @@ func (m *Shares) wait(s SharesState, p int, calm bool, do sharesEmitter) {
 	do(s, "%s gives up #%d", m.name(p), n)
 }
 
-// drain resends a last release, or leaves that to the background.
+// drain resends a last release, or leaves it to a background release.
 func (m *Shares) drain(s SharesState, p int, do sharesEmitter) {
 	q := &s.parties[p]
 	n, side := q.number, q.side

@@ -70,7 +70,7 @@ func (m *Holds) network(s HoldsState, i int, calm bool, do emitter) {
 	}
 	t := s
 	if r.reply == pending && (r.kind != renewal || m.Fixed > 0) {
-		// if all leases are renewed, a late renewal only extends a lease, so it is dropped
+		// without fixed leases, a late renewal could only extend a lease, so the model drops it
 		t.requests[i].who = nobody
 	} else {
 		t.requests[i] = request{}
@@ -117,7 +117,7 @@ func lower(b *uint8) {
 	}
 }
 
-// tick makes time pass for a number, and reports whether the number is lost as a result.
+// tick makes a tick pass for a number, and reports whether its hold is lost as a result.
 func (m *Holds) tick(x *number) (isLost bool) {
 	if m.Mutation == doubtEnds && x.fading == 1 {
 		x.doubt = 0
@@ -144,12 +144,13 @@ func (m *Holds) tick(x *number) (isLost bool) {
 	return isLost
 }
 
-// due reports whether an event must come before the next tick. In a calm run, renewals must.
+// due reports whether some event must come before the next tick. In a calm run, renewals are such
+// events.
 func (m *Holds) due(s *HoldsState, calm bool) bool {
 	for i := range s.numbers {
 		x := &s.numbers[i]
 		if m.Mutation == takenBackInTimeOnly && x.use == retired && x.fading == 0 {
-			return true // without this, an idle background would cause the expected violation
+			return true // else missing background releases, not the mutation, could violate G1
 		}
 		if calm && x.valid() && x.watch != 0 && x.left == 1 && m.same(s, s.store.number, uint8(i)) {
 			return true
@@ -450,7 +451,7 @@ func (s *HoldsState) slotTaken(g int) bool {
 	return false
 }
 
-// unlockLost emits that a goroutine's unlock finds its hold lost.
+// unlockLost emits the event that a goroutine's unlock finds that the hold was lost.
 func (m *Holds) unlockLost(s HoldsState, g int, do emitter) {
 	n := s.routines[g].number
 	if s.slotTaken(g) {
@@ -531,7 +532,8 @@ func (m *Holds) unlockLast(s HoldsState, g int, do emitter) {
 	}
 }
 
-// drain resends a last release, or leaves that to the background when the time for it is over.
+// drain resends a last release, or leaves it to a background release when the time for resending is
+// over.
 func (m *Holds) drain(s HoldsState, g int, calm bool, do emitter) {
 	n := s.routines[g].number
 	if m.Mutation == handsOnReleased && !calm {

@@ -37,7 +37,7 @@ var replies = [...]string{
 	"", "acquired", "held by another", "freed", "holds left", "not held", "renewed", "not held",
 }
 
-// The kinds of waiters for a reply, in addition to goroutines.
+// The values of request.who that aren't goroutines.
 const (
 	watchdog uint8 = 8 + iota
 	nobody         // no waiter; the request may still be carried out
@@ -48,7 +48,7 @@ const (
 type request struct {
 	kind, number, who uint8
 	lease             uint8 // the lease that the request sets in the store
-	left              uint8 // remaining time of that lease, counted from before sending
+	left              uint8 // remaining time of that lease, which begins just before sending
 	watch             uint8 // the request asks for a renewed hold
 	reply             uint8
 	count             uint8 // the store's count after the request was carried out

@@ -2,14 +2,14 @@ package main
 
 // Waits is the model of waiting. It covers client A's queue for one name, its subscription, and the
 // ways in which the key becomes free. Holds are simple here, because model Holds models them in
-// full. The fields of Waits bound the exploration.
+// full. The fields of Waits limit the exploration.
 type Waits struct {
 	Waiters  int
 	Breaks   uint8 // breaks of the subscription's connection
 	Others   uint8 // acquisitions by other clients
 	Unknowns uint8 // unanswered steps
 	HandOver bool
-	Turns    bool  // after its release, a client lets up to two releases of other clients pass
+	Turns    bool  // after a release, a client first waits for up to two releases by others
 	Forces   uint8 // how many times a client sends ForceUnlock
 	Polls    bool  // the store sends no messages
 	Mutation mutation
@@ -27,7 +27,7 @@ const (
 	granted         // it was handed the hold, but hasn't noticed it yet
 	having          // it holds the lock
 	releasing       // its release is under way, because no call waited for a hand-over
-	ending          // its release is under way, because the time for hand-overs was over
+	ending          // its release is under way, because the hand-over time had run out
 	released        // the release was carried out, but the reply is still under way
 	ended           // like released, but after ending
 	finished
@@ -39,7 +39,7 @@ const (
 	other         // another client
 	crashed       // another client that has crashed
 	ours          // a waiter of client A
-	ghost         // an unanswered request of A, whose hold A will release in the background
+	ghost         // an unanswered request of A; A will release the hold in the background
 )
 
 // The states of the subscription.
@@ -55,7 +55,7 @@ const (
 // WaitsState is a state of the model.
 type WaitsState struct {
 	key       uint8
-	told      bool // the key was freed by a release, for which the store sends a message
+	told      bool // the key was freed by a release, which the store announces by a message
 	sub       uint8
 	restored  bool // the subscription is being restored after a break
 	messages  uint8
@@ -65,7 +65,7 @@ type WaitsState struct {
 	woken     bool              // an event came since the head's last attempt was sent
 	soon      bool              // the head tries within 5 ms, unless it is woken earlier
 	skip      uint8             // how many messages to ignore before the head is woken
-	sitting   bool              // the head lets others pass, so a new subscription doesn't wake it
+	sitting   bool              // the head lets others go first; a new subscription doesn't wake it
 	at        [maxWaiters]uint8
 	timer     [maxWaiters]bool
 	struck    [maxWaiters]bool // the store ended the waiter's hold
@@ -81,9 +81,9 @@ func (m *Waits) Init() WaitsState { return WaitsState{key: other, others: 1} }
 
 func (s *WaitsState) head() int { return int(s.queue[0]) - 1 }
 
-// Bad checks three rules. L2: the head of the queue will try if the key is free. L2m: after a
-// release it needs no timer for that, except the one of 5 ms and the pause after an unanswered
-// attempt. G2: if the key is A's, a waiter of A holds it.
+// Bad checks three rules. L2: the head of the queue will try if the key is free. L2m: if the key
+// was freed by a release, the head needs no timer but the one of 5 ms in order to try, unless it
+// pauses after an unanswered attempt. G2: if the key is A's, a waiter of A holds it.
 func (m *Waits) Bad(s WaitsState) []string {
 	var bad []string
 	if s.key == ours && !s.anyAt(granted, having, releasing, ending, asking) {
@@ -143,8 +143,9 @@ func (m *Waits) Done(s WaitsState) bool {
 func (s *WaitsState) wake() { s.woken = s.head() >= 0 }
 
 // message handles a message from the store. During A's own release, the message may be about that
-// release. In that case it only sets the timer of 5 ms, and the reply to the release follows. While
-// the head lets others pass, each message counts as one of their releases.
+// release. In that case the message only starts the timer of 5 ms, and the reply to the release
+// follows. While the head lets other clients go first, each message counts as a release by one of
+// them.
 func (m *Waits) message(s *WaitsState) {
 	switch {
 	case m.Turns && s.anyAt(releasing, ending, released, ended):
@@ -159,7 +160,7 @@ func (m *Waits) message(s *WaitsState) {
 	}
 }
 
-// turns emits the states in which the head lets up to two releases of other clients pass.
+// turns emits the states in which the head waits for up to two releases by other clients.
 func (m *Waits) turns(s WaitsState, emit func(WaitsState, string, ...any), n int) {
 	if !m.Turns || s.head() < 0 {
 		return
@@ -194,7 +195,8 @@ func (m *Waits) enqueue(s *WaitsState, w int) {
 	}
 }
 
-// newHead makes the head try. If it may be handed the lock, it waits a little first.
+// newHead makes the head try. If a holder in A could still hand it the lock, it first waits a
+// little.
 func (m *Waits) newHead(s *WaitsState) {
 	s.fresh, s.soon = m.Mutation != noPassOn, false
 	if m.HandOver && s.anyAt(granted, having) {
@@ -232,7 +234,7 @@ func (m *Waits) dequeue(s *WaitsState, w int) {
 	}
 }
 
-// dissolve ends an empty queue and its subscription.
+// dissolve ends the subscription of a queue that has become empty, and clears the queue's data.
 func (m *Waits) dissolve(s *WaitsState) {
 	s.fresh, s.woken, s.soon, s.sitting, s.messages, s.restored = false, false, false, false, 0,
 		false

@@ -1,5 +1,5 @@
-// Prometheus exports the measurements of oteldlock to a Prometheus server. Meanwhile workers of two
-// clients, which stand for two processes, compete for a few locks.
+// Command prometheus serves the measurements of oteldlock to a Prometheus server. Meanwhile workers
+// of two clients, which stand for two processes, compete for a few locks.
 //
 //	go -C oteldlock/examples/prometheus run . # and then: curl localhost:2112/metrics
 package main
