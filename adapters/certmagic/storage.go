@@ -29,9 +29,9 @@ var (
 // certmagic's name with the prefix "certmagic:". The wrapped storage does everything else. A
 // Storage is safe for concurrent use.
 //
-// Any goroutine may lock and unlock a name. A locked name stays locked for this Storage until it is
-// unlocked, even if its lock is lost. Otherwise a late unlock would release another goroutine's
-// lock.
+// Any goroutine may lock and unlock a name. If the lock of a name is lost, the name still counts as
+// locked in this Storage, until it is unlocked. Otherwise a late unlock would release another
+// goroutine's lock.
 type Storage struct {
 	certmagic.Storage
 	client *dlock.Client
