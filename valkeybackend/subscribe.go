@@ -55,7 +55,7 @@ func (l *listening) Reload(context.Context) {
 	}
 }
 
-// Kind adds the kind to an error of a connection. To do so, it may send a command to the server.
+// Kind classifies an error of a connection. To do so, it may send a command to the server.
 func (l *listening) Kind(err error) error {
 	if reply, ok := errors.AsType[*valkey.ValkeyError](err); ok {
 		return redisson.ServerError(replyText(reply), err)

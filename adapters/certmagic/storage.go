@@ -216,7 +216,8 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	return nil
 }
 
-// replace sets the hold of a lock to by, if it is still hold. It reports whether it was.
+// replace replaces the hold of a lock with another, unless the lock has a different hold by now. It
+// reports whether it did so.
 func (s *Storage) replace(l *lock, hold, by *dlock.Hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
