@@ -60,8 +60,8 @@ func runHistories(t *testing.T, h Harness) {
 	}
 }
 
-// runHistory runs random users and checks their history. In a bubble it does so several times,
-// because a run takes little real time.
+// runHistory runs users that make random calls, and checks their history. In a bubble it does so
+// several times, because a run takes little real time.
 func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 	runs := 1
 	if h.Virtual {

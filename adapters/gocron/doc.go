@@ -48,8 +48,8 @@
 // Every replica does this, with a store that they share. On the hour each of them tries once to
 // lock "gocron:report". The one that gets the lock runs the job, and the lock is renewed until the
 // job ends. The others skip this run. If the process dies, the lock ends with its lease (30 s, see
-// [dlock.WithLease]), and another replica makes the next run. A job that needs no notification of a
-// loss can be any gocron.NewTask, without [Locker.Task].
+// [dlock.WithLease]), and another replica executes the next run. A job that needs no notification
+// of a loss can be any gocron.NewTask, without [Locker.Task].
 //
 // The lock's name is "gocron:" and the job's name. The command distsync watch gocron:report shows
 // which replica holds it. Give each job a name of its own, which is the same on all replicas.
