@@ -54,7 +54,8 @@ var palettes = map[store]palette{
 	onMemory: {[]string{"#3b82f6", "#93bdf5"}, []string{"#7c5cd6"}, []string{"#8894a8"}},
 }
 
-// init makes stores with three servers reuse the palettes of other stores. No chart shows both.
+// init makes stores with three servers reuse the palettes of other stores. No chart shows two
+// stores that share a palette.
 func init() {
 	palettes[onThree], palettes[onTwo], palettes[onHanging] = palettes[onRedis], palettes[onValkey],
 		palettes[onEtcd]
@@ -151,7 +152,7 @@ func newAxis(figures []float64, log bool, from, to float64) (a axis, marks []flo
 		high = 1
 	}
 	step := math.Pow(10, math.Floor(math.Log10(high)))
-	for _, finer := range []float64{2, 2.5} { // makes step 1, 2 or 5 times a power of ten
+	for _, finer := range []float64{2, 2.5} { // the final step is 1, 2 or 5 times a power of ten
 		if high/step < 4 {
 			step /= finer
 		}

@@ -40,7 +40,7 @@ func (c contender) kindIn(t trial) kind {
 // mostInside is the number of permits.
 const mostInside = 16
 
-// A role says what a contender is for in the comparison.
+// A role is the part that a contender plays in the comparison.
 type role uint8
 
 const (
@@ -48,7 +48,7 @@ const (
 	ours       // a lock of this repository
 	bare       // a client without a lock package
 	floor      // baseline for the ratios of the other contenders on its store
-	twin       // sends the same requests as ours; a second baseline for ratios of ours
+	twin       // sends the same requests as our locks; a second baseline for their ratios
 	solo       // a floor that runs one goroutine in one process
 )
 
@@ -92,7 +92,8 @@ type locker interface {
 	Unlock() error
 }
 
-// A sharer is a locker of a read-write lock, whose own methods lock for writing.
+// A sharer is a locker of a read-write lock. Its own methods lock for writing. The method shared
+// returns a locker for reading.
 type sharer interface {
 	locker
 	shared() locker

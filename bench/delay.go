@@ -27,7 +27,7 @@ func newDelay(server string, oneWay time.Duration) (*delay, error) {
 	if err != nil {
 		return nil, err
 	}
-	const enough = 64 // with fewer, sleeping threads would block other goroutines
+	const enough = 64 // if there were fewer, threads that sleep would block other goroutines
 	d := &delay{server: server, oneWay: oneWay, listener: l, threads: runtime.GOMAXPROCS(enough)}
 	d.running.Go(d.accept)
 	return d, nil
@@ -35,7 +35,8 @@ func newDelay(server string, oneWay time.Duration) (*delay, error) {
 
 func (d *delay) addr() string { return d.listener.Addr().String() }
 
-// close stops the proxy and closes its connections. Clients must not connect any more.
+// close stops the proxy and closes its connections. After close is called, clients must not
+// connect.
 func (d *delay) close() {
 	d.listener.Close()
 	d.mu.Lock()

@@ -91,7 +91,7 @@ type elector interface {
 	election(name string) election
 }
 
-// An election is a candidate's view of a named election.
+// An election is a candidate's handle on the election with a given name.
 type election interface {
 	// Run campaigns for leadership and calls lead while leading. It repeats this until ctx is done.
 	Run(ctx context.Context, lead func(context.Context) error) error
@@ -266,9 +266,9 @@ func (c *candidates) awaitLeader(after time.Duration) error {
 
 // A succession records the change from one leader to the next.
 type succession struct {
-	took   time.Duration // time without a leader; negative if the lead was lost earlier
+	took   time.Duration // time from the loss to the next lead; negative if that lead began first
 	late   time.Duration // time since the old leader's lease expired
-	lapsed bool          // whether the lease's expiry is known, so that late is set
+	lapsed bool          // whether the lease's expiry is known; otherwise late is meaningless
 }
 
 // runElection measures how long it takes until a new leader succeeds the old one.
@@ -286,8 +286,8 @@ func runElection(l *lab, c contender, p point) (v values, err error) {
 	var took, late []float64
 	deadline := clock() + p.trial.Duration
 	for first := true; first || clock() < deadline; first = false {
-		// Nothing signals that the other candidates have begun to wait, so give them time. The
-		// random part makes the leader stop at any moment between two renewals.
+		// Nothing signals that the other candidates have begun to wait, so give them time. Because
+		// part of the wait is random, the leader stops at a random moment between two renewals.
 		all.listen(200*time.Millisecond+rand.N(p.trial.Lease/3), func(said) bool { return false })
 		s, err := all.succeed(c, p.cause)
 		if err != nil {
@@ -433,7 +433,7 @@ func (e *concurrencyElection) Resign() {
 	}
 }
 
-// Run campaigns and leads with a session, and opens another one when the session has ended.
+// Run campaigns and leads in a session. When the session ends, Run opens another.
 func (e *concurrencyElection) Run(ctx context.Context, lead func(context.Context) error) error {
 	for {
 		session, err := concurrency.NewSession(e.s.client, concurrency.WithTTL(e.s.ttl),

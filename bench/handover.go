@@ -49,8 +49,9 @@ var workload4 = workload{
 	}},
 }
 
-// runHandOver measures how long a lock takes to pass from one process to another. For each pair,
-// one process acquires the lock and the other waits for it.
+// runHandOver measures how long a lock takes to pass from one process to another. The two processes
+// share several locks, one for each pair of goroutines. For each lock, one process acquires it and
+// the other waits for it.
 func runHandOver(l *lab, _ contender, p point) (values, error) {
 	var holders, waiters, all []*os.File
 	defer func() {
@@ -152,8 +153,8 @@ func (c *child) inPairs(f func(pair int, l locker, in, out *os.File) error) erro
 	return errors.Join(errs...)
 }
 
-// handOver acquires each lock and holds it while the other process waits. Then it sends that
-// process the time of its call of Unlock.
+// handOver acquires each lock and holds it while the other process waits. Then it calls Unlock, and
+// tells the other process when it called.
 func handOver(c *child) (measured, error) {
 	return measured{}, c.inPairs(func(_ int, l locker, in, out *os.File) error {
 		deadline := time.Now().Add(c.Duration)

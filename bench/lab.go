@@ -53,8 +53,8 @@ func newLab(profiles string) *lab {
 	return l
 }
 
-// start starts the servers of the wanted stores. It describes those that can't be started on this
-// machine.
+// start starts the servers of the wanted stores. It returns a description of each server that can't
+// be started on this machine.
 func (l *lab) start(wanted ...store) (missing []string) {
 	l.servers, l.running = make(map[store]string), make(map[store]*testservers.Server)
 	for _, s := range wanted {

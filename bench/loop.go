@@ -386,8 +386,8 @@ func (t *turner) loop(ctx context.Context, l locker, start time.Time) error {
 			t.nap(inside)
 			t.clashes += t.section.leave(t.me)
 		}
-		// With some packages, a lock ends with the context of its Lock. Ignore a failed Unlock
-		// then.
+		// Some packages release a lock when the context that was passed to Lock ends. If it has
+		// ended, ignore that Unlock fails.
 		if err := side.Unlock(); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("unlock: %w", err)
 		}
@@ -439,9 +439,9 @@ type criticalSection struct {
 	sharing atomic.Int64
 }
 
-// mapSection maps the critical section in a file into memory, or a new one if file is empty. The
-// race detector doesn't know that a lock in a store orders the accesses. It reports no races
-// because it doesn't watch mapped memory.
+// mapSection maps a file that contains the critical section into memory. If the file's name is
+// empty, it makes a new critical section. The race detector doesn't know that a lock in a store
+// orders the accesses. It reports no races because it doesn't watch mapped memory.
 func mapSection(file string) (*criticalSection, error) {
 	fd, flags := -1, unix.MAP_SHARED|unix.MAP_ANON
 	if file != "" {
@@ -488,7 +488,7 @@ func (s *criticalSection) share() (clashes int64) {
 
 func (s *criticalSection) unshare() { s.sharing.Add(-1) }
 
-// crowd is like share, but returns 1 if more than most parties are inside.
+// crowd is like share, but returns 1 if the number of parties inside exceeds most.
 func (s *criticalSection) crowd(most int64) (clashes int64) {
 	if s.sharing.Add(1) > most {
 		clashes = 1

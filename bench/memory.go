@@ -137,7 +137,7 @@ func inMemory(c *child) (measured, error) {
 }
 
 // lockAll starts a goroutine for each locker, which locks and unlocks until d has elapsed. It
-// returns the total number of locks.
+// returns how many times a lock was acquired.
 func lockAll(lockers []locker, d time.Duration) (n int, err error) {
 	var over atomic.Bool
 	timer := time.AfterFunc(d, func() { over.Store(true) })

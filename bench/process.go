@@ -52,7 +52,7 @@ type trial struct {
 type measured struct {
 	Err     string
 	Counts  []int64 // acquisitions, by goroutine
-	Entries int64   // entries into the critical section, even after the duration
+	Entries int64   // entries into the critical section, including those after the duration
 	Reads   int64   // the shared entries
 	Clashes int64   // entries while another party was inside
 	Waits   histogram
@@ -181,7 +181,7 @@ func (p *process) failure(err error) error {
 }
 
 // perform runs each trial in its own process. The trials start together once all processes are
-// ready. perform calls around with the function that runs the trials, so that around can measure
+// ready. perform passes a function that runs the trials to the function around, which can measure
 // the run.
 func (l *lab) perform(trials []trial, around func(func() error) error) ([]measured, error) {
 	processes := make([]*process, len(trials))
@@ -251,8 +251,8 @@ func runChild(spec string) int {
 	return 0
 }
 
-// listen waits for the line that starts the trial. After that it exits the process when the input
-// ends, since then the parent has ended.
+// listen waits for the line that starts the trial. When the input ends after that, listen exits the
+// process, because the parent has ended.
 func (c *child) listen() {
 	in := bufio.NewReader(os.Stdin)
 	if _, err := in.ReadString('\n'); err != nil {

@@ -279,7 +279,7 @@ type notices struct {
 	sub     *redis.PubSub // nil before the first wait
 }
 
-// await waits until the lock may be free. The first call only subscribes. Later calls wait for a
+// await waits until the lock might be free. The first call only subscribes. Later calls wait for a
 // message.
 func (n *notices) await(ctx context.Context) error {
 	if n.sub == nil {
@@ -400,7 +400,7 @@ type redislockLocker struct {
 }
 
 // Lock calls Obtain again whenever Obtain has given up. If the context has no deadline, Obtain
-// gives up after a lease.
+// gives up after the duration of a lease.
 func (l *redislockLocker) Lock(ctx context.Context) (err error) {
 	for {
 		l.held, err = l.client.Obtain(ctx, l.name, l.lease, redislockOptions)

@@ -97,7 +97,7 @@ func (r result) print(to io.Writer) {
 	}
 }
 
-// markdown returns the tables for a page, with the charts in the given folder.
+// markdown returns the tables for a page, and links to the charts, which are in the given folder.
 func (r result) markdown(folder string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", r.About)

@@ -75,7 +75,7 @@ func (l inTurn) Unlock() error {
 }
 
 // pipelines calls the scripts for several locks in one pipeline, without a lock package. If another
-// client holds one of the locks, it releases the ones that it got and retries.
+// client holds one of the locks, pipelines releases those that it has acquired, and tries again.
 type pipelines struct {
 	acquire, release []redisson.Call
 	// a null reply is returned as nil

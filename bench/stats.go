@@ -47,8 +47,8 @@ func (h *histogram) merge(other histogram) {
 	}
 }
 
-// quantile returns the q-quantile, which the fraction q of all durations don't exceed. It returns 0
-// if there are no durations.
+// quantile returns the q-quantile of the durations: a fraction q of them are at most as long. It
+// returns 0 if there are no durations.
 func (h *histogram) quantile(q float64) time.Duration {
 	left := int64(math.Ceil(q * float64(h.total)))
 	for b, n := range h.counts {

@@ -16,8 +16,8 @@ import (
 var valkeylockScripts = []string{"get", "set", "pexpireat", "del"}
 
 // valkeyContenders lists the contenders on Valkey. Their floor is the same as on Redis, go-redis
-// with a connection pool. So their ratios show the gain of sending the requests of many goroutines
-// together.
+// with a connection pool. So their ratios show what is gained by sending the requests of many
+// goroutines together.
 var valkeyContenders = []contender{
 	{name: "bare go-redis", store: onValkey, in: []string{"W1", "W12"}, role: floor,
 		open: openBareRedis, scripted: compareAndDelete},

@@ -12,8 +12,8 @@ type Case struct {
 	Part string // "steps", "model", "locker", "locker without hand-over" or "histories"
 	Name string // for example "acquire/held" or "a dead holder"; empty for "model"
 
-	// As is the kind of lock that a case about plain locks is repeated for. In cases that aren't
-	// repeated it is Exclusive.
+	// As is the kind of lock. Some cases about plain locks are repeated for another kind of lock.
+	// Then As is that kind. Otherwise it is Exclusive.
 	As backend.Kind
 
 	Tags Tags
@@ -53,17 +53,18 @@ const (
 	PartHangs
 	HoldStays
 
-	// InLine cases test the line in which owners wait for a Fair lock.
+	// InLine cases test the queue of owners that wait in line for a Fair lock.
 	InLine
 
-	// Forced cases force-release locks, or lose all data, at arbitrary times while clients use the
+	// Forced cases force-release locks, or wipe the store, at arbitrary times while clients use the
 	// locks.
 	Forced
 
 	forReaders // cases that also run for Read locks, with a single reader
 	forPermits // cases that also run for a semaphore with a single permit
 	woken      // cases in which the store has to wake a waiter
-	// cases that don't apply to Fair locks: the store decides who is next, not the client
+	// cases that don't apply to Fair locks, because the store, not the client, decides who gets a
+	// Fair lock next
 	notInLine
 	differs       // cases in which a store may behave differently for each kind of lock
 	readersDiffer // a store may behave differently for readers

@@ -27,20 +27,20 @@
 //   - "locker" checks that a [dlock.Locker] works on this store as documented, and that the events
 //     of its client's [dlock.Trace] are consistent.
 //   - "histories" lets several clients make random calls while it injects faults of all kinds. Then
-//     it searches for an order of the calls in which a single lock could have given all answers. If
-//     there is none, it writes the history to a directory and prints its path. With go test
-//     -artifacts it writes to the directory of the artifacts. Set DISTSYNC_HISTORY_SEED to repeat a
-//     run.
+//     it searches for an order of the calls in which a single lock would have given the same
+//     answers. If there is none, it writes the history to a directory and prints its path. With go
+//     test -artifacts it writes to the directory of the artifacts. Set DISTSYNC_HISTORY_SEED to
+//     repeat a run.
 //
-// Cases about a lock with one holder run for plain locks, and again for each other kind with one
-// holder: "as fenced", "as write" and "as fair". Some also run "as read", and "as permits" for a
-// semaphore with one permit. Each kind also has its own cases: about fencing tokens, concurrent
-// readers, writers that wait, numbers of permits, and the line of a Fair lock. There are also cases
-// for a store that can keep a released lock taken, for a [backend.Inspector] and for a
+// Cases about locks that have at most one holder run for plain locks, and again for each other kind
+// of such locks: "as fenced", "as write" and "as fair". Some also run "as read", and "as permits"
+// for a semaphore with one permit. Each kind also has its own cases: about fencing tokens,
+// concurrent readers, writers that wait, numbers of permits, and the line of a Fair lock. There are
+// also cases for a store that can keep a released lock taken, for a [backend.Inspector] and for a
 // [backend.Lister].
 //
 // In real time, a lease may run out while a busy machine isn't running the test. So a failed case
-// is run again, at most twice, if the machine stood still for a moment or its processors were
+// is run again, at most twice, if the machine stalled for a moment or its processors were
 // overloaded. Failures before the last run are only printed. Cases that look for two holders at the
 // same time, and the parts "model" and "histories", aren't run again.
 //
@@ -85,9 +85,9 @@ type Harness struct {
 	Lingering []goleak.Option
 
 	// Choose, if not nil, reports whether to run a case. It is called before each case, always in
-	// the same order. Cases that it leaves out aren't mentioned in the output. For a variant of a
-	// store that is tested in full, the [Essential] cases may be enough. While you write a store,
-	// begin with the part "steps".
+	// the same order. Cases that it leaves out aren't mentioned in the output. If a store is tested
+	// with all cases, the [Essential] cases can be enough for a variant of that store. While you
+	// write a store, begin with the part "steps".
 	Choose func(c Case) bool
 
 	part          string         // part of the suite
@@ -101,40 +101,42 @@ type Harness struct {
 
 // A Store is the store under test, with optional hooks that inject faults into it.
 type Store struct {
-	// Backend returns a backend for this store. Each call stands for another process, and returns a
-	// backend with its own connection. The cleanup of NewStore's t closes that connection.
+	// Backend returns a backend for this store. Each call simulates another process, so it returns
+	// a backend with its own connection. The cleanup of NewStore's t closes that connection.
 	Backend func() backend.Backend
 
 	// The fields below are optional. If one is nil, the tests that need it are skipped with a
 	// message.
 
-	// PutForeign stores data that isn't a lock where the store would keep the lock with this name.
-	// It is called for several names, and may store different data each time.
+	// PutForeign stores data that isn't a lock under the key that the store would use for the lock
+	// with this name. It is called for several names, and can store different data each time.
 	PutForeign func(name string)
 
 	// ForeignIntact reports whether the data that PutForeign stored is still there, unchanged.
 	ForeignIntact func(name string) bool
 
-	// Wipe loses all data at once, like a server that restarts without persistence. The store's
-	// counters (revisions, versions, ids) must also start over, so deleting everything may not be
-	// enough. Connections may break.
+	// Wipe erases all data at once, like a server that restarts without persistence. The store's
+	// counters (revisions, versions, ids) must also start over, so it might not be enough to delete
+	// everything. Wipe is allowed to break connections.
 	Wipe func()
 
 	// BreakSubscriptions cuts every client's connection for notifications. The backends should then
 	// reconnect.
 	BreakSubscriptions func()
 
-	// OwnersApart says that only the session that acquired a lock knows its owner's hold, as with a
-	// quorum. The suite then skips cases in which two sessions act for one owner, or runs them with
-	// a single session. Clients of package dlock work with such a store, because they never share
-	// an owner. The store may also refuse a free lock for a moment, while a failed attempt gives
+	// OwnersApart says that a session doesn't know of locks that another session has acquired, even
+	// for the same owner. This is so in a store that combines several stores into a quorum. The
+	// suite then skips cases in which two sessions act for one owner, or runs them with a single
+	// session. Clients of package dlock work with such a store, because they never share an owner.
+	// The store is also allowed to refuse a free lock for a moment, while a failed attempt gives
 	// back its votes. The check of histories allows for that.
 	OwnersApart bool
 
 	// Fragile returns a backend as Backend does, and a Strike that disturbs its connection to the
-	// store. Without Fragile the suite can't find two kinds of bugs: a backend that repeats a step
-	// that may have been carried out, and one that reports such a step as not carried out. If the
-	// store is a server, put a proxy of package faults in between, as in the example.
+	// store. Without Fragile the suite can't find two bugs in the handling of a step that might
+	// have been carried out: that the backend repeats the step, or reports it as not carried out.
+	// If the store is a server, put a proxy of package faults between the backend and the server,
+	// as in the example.
 	Fragile func() (backend.Backend, Strike)
 
 	// Parts is for stores that keep working while any one of their parts is down. It contains one
@@ -355,7 +357,8 @@ func (e *env) leaseStep() time.Duration {
 	return time.Millisecond
 }
 
-// sleep waits d for leases to expire. To wait for anything else, use eventually.
+// sleep pauses for the duration d, so that leases expire. To wait for anything else, use
+// eventually.
 func (e *env) sleep(d time.Duration) { time.Sleep(d) }
 
 // eventually waits until cond returns true. It fails the test if that takes longer than a working

@@ -26,7 +26,7 @@ func Example() {
 	_ = testContract // which is TestContract in a file of tests
 }
 
-// A harness for a server: a proxy in between lets the suite break connections.
+// A harness for a server: a proxy in front of it lets the suite break connections.
 func ExampleStore() {
 	const addr = "127.0.0.1:6379" // of a server that the test may empty
 

@@ -23,7 +23,7 @@ var historyClients = []struct {
 	{"asking the store", []dlock.Option{dlock.WithHandover(0)}},
 }
 
-// A scenario describes the conditions under which random users use a lock.
+// A scenario describes the conditions under which users make random calls for a lock.
 type scenario struct {
 	name   string
 	faulty bool          // steps fail in all ways
@@ -38,7 +38,7 @@ var scenarios = []scenario{
 	{name: "forced and faults", faulty: true, forced: true, length: 300 * time.Millisecond},
 }
 
-// testCase returns the test case for a scenario, from which a harness may choose.
+// testCase returns the scenario as a test case, so that a harness can select it or leave it out.
 func (s scenario) testCase(client string) testCase {
 	tags := Essential | Exclusion
 	if s.forced {
@@ -60,8 +60,8 @@ func runHistories(t *testing.T, h Harness) {
 	}
 }
 
-// runHistory runs random users and checks their history. In a bubble it does so several times,
-// because a run takes little real time.
+// runHistory runs users that make random calls, and checks their history. In a bubble it does so
+// several times, because a run takes little real time.
 func runHistory(t *testing.T, h Harness, s scenario, opts []dlock.Option) {
 	runs := 1
 	if h.Virtual {
@@ -171,7 +171,8 @@ func (l *historyLab) client(lease time.Duration) *dlock.Client {
 	return p.Client
 }
 
-// randomFault returns a fault that lets most steps pass, and treats the rest in a random way.
+// randomFault returns a fault that lets most steps pass, and makes each of the others fail or hang
+// in a random way.
 func randomFault(r *rand.Rand, f *faultyBackend, lease time.Duration) fault {
 	return func(x *transit) error {
 		f.mu.Lock()

@@ -86,8 +86,8 @@ func allOrNone(l *lab) {
 		return ""
 	}
 	for wait := 10 * time.Millisecond; wait < caseLimit/4; wait *= 2 {
-		// On a slow machine the wait may have to be longer. It is long enough once the store
-		// answers in time and the releases of earlier attempts have been carried out.
+		// On a slow machine the store might not answer within this wait, or might not have carried
+		// out the releases of earlier attempts. So try longer waits.
 		err = all.LockContext(l.ctx, dlock.Wait(wait))
 		if !errors.Is(err, dlock.ErrUnavailable) && named() == "b" {
 			break
@@ -100,7 +100,7 @@ func allOrNone(l *lab) {
 	}
 	c := l.start("LockContext", func() error { return all.LockContext(l.ctx) })
 	c.waits()
-	l.eventuallyOnly("b") // the call must have released the locks that it acquired first
+	l.eventuallyOnly("b") // before it waits, the call must release the locks that it got
 	l.noError(l.give("b", "another"), "another gives b")
 	c.ok()
 	l.wantOnly("locked", threeNames...)
@@ -124,8 +124,8 @@ func allLost(l *lab) {
 	l.wantOnly("released")
 }
 
-// allWithoutAnswer checks a request for one of the locks that gets no answer. Afterwards either all
-// locks must be held, or all must be free.
+// allWithoutAnswer checks calls in which the request for one of the locks gets no answer.
+// Afterwards either all locks must be held, or all must be free.
 func allWithoutAnswer(l *lab) {
 	for what, f := range map[string]fault{
 		"reply lost":   replyLost,

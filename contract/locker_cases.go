@@ -29,8 +29,8 @@ var lockerCases = slices.Concat(
 )
 
 // runLocker runs the cases for Lockers. Cases about an exclusive lock run for each exclusive kind.
-// Readers skip the cases about counts of holds and about exclusion. dlock uses the same code for
-// all kinds, so in real time only the cases that depend on the store are repeated.
+// The cases about counts of holds and about exclusion don't run for readers. dlock uses the same
+// code for all kinds, so in real time only the cases that depend on the store are repeated.
 func runLocker(t *testing.T, h Harness) {
 	ofKinds, again, ofReaders, ofFair := kindLockerCases, lockerCases,
 		tagged(lockerCases, forReaders), inLineCases
@@ -48,6 +48,6 @@ func runLocker(t *testing.T, h Harness) {
 	runKind(t, h, backend.Fair, ofFair)
 }
 
-// inLineCases are the cases that also apply to Fair locks. All waiters for a Fair lock stand in
-// line, and clients don't hand it over.
+// inLineCases are the cases that also apply to Fair locks. All waiters for a Fair lock stand in the
+// store's line, and clients don't hand over a Fair lock themselves.
 var inLineCases = untagged(lockerCases, notInLine)

@@ -130,7 +130,8 @@ func (l *lab) waits(p *process, name string) *call {
 	})
 }
 
-// stands puts a dead owner of another process in line: the owner never asks for the lock again.
+// stands puts an owner of another process in line. The owner is dead, so it never asks for the lock
+// again.
 func (l *lab) stands(name, owner string, place time.Duration) {
 	l.Helper()
 	res, err := l.other.Acquire(l.ctx, backend.AcquireRequest{
@@ -331,7 +332,8 @@ func fairTryLock(l *lab) {
 	first.ok()
 	patient.waits()
 	l.unlockAll("a")
-	patient.ok() // the earlier TryLock calls must not have left a place ahead of it
+	// the earlier TryLock calls must not have left a place in line ahead of this waiter
+	patient.ok()
 	if l.hasNotifier() {
 		l.took(begin, 0, "a line of two")
 	}
@@ -617,7 +619,8 @@ func fairGivenUpLate(l *lab) {
 	}
 }
 
-// late2 is late, for use in fairGivenUpLate, which declares a type named late.
+// late2 is the same as the function late. It is for fairGivenUpLate, which declares a type named
+// late.
 func late2(open <-chan struct{}) fault { return late(open) }
 
 func fairDeadPlaces(l *lab) {
@@ -998,7 +1001,8 @@ func fairUnsure(l *lab) {
 func fairShortGrant(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	for _, delayed := range []bool{false, true} {
-		// in real time the grant may expire before it arrives, and the waiter can't ask for another
+		// In real time the grant may expire before it arrives. Then the waiter has no way to ask
+		// for another, so skip this.
 		if delayed && !l.h.Virtual {
 			continue
 		}

@@ -52,8 +52,8 @@ type sentStep struct {
 	err        error
 }
 
-// A which selects steps. A zero field matches any value, except that a zero kind doesn't match
-// grants.
+// A which is a filter for steps. A zero field matches any value, except that a zero kind doesn't
+// match grants.
 type which struct {
 	kind  stepKind
 	name  string
@@ -89,7 +89,8 @@ func replyLost(x *transit) error {
 	return failure(backend.Unknown)
 }
 
-// requestLost doesn't carry the step out. The client can't tell from the error.
+// requestLost doesn't carry the step out. The error doesn't tell the client whether it was carried
+// out.
 func requestLost(x *transit) error { return failure(backend.Unknown) }
 
 // notSent doesn't carry the step out. The error tells the client so.
@@ -212,7 +213,7 @@ func (r *rule) hits() int {
 // side of the contract in package backend.
 type faultyBackend struct {
 	inner       backend.Backend
-	opened      backend.Session // the last session that was opened, without faults
+	opened      backend.Session // the session that was opened last; its steps bypass the faults
 	hideNotify  bool
 	hideBatches bool
 	// maximum number of locks on a page of List; 0: as many as the client asks for

@@ -15,8 +15,8 @@ var fragileLockerCases = []testCase{
 		tags: differs, run: locker(breakingConnection)},
 }
 
-// breakingConnection repeats some calls. Each time a fault hits a different one of their requests.
-// Leases are long, so that the case notices holds that are left behind.
+// breakingConnection repeats a series of calls. Each time, a fault hits another request of the
+// series. Leases are long, so that the case notices holds that are left behind.
 func breakingConnection(l *lab) {
 	l.skipWithout(l.store.Fragile != nil, "Fragile")
 	back, strike := l.store.Fragile()
@@ -43,7 +43,8 @@ var fragileLineCases = []testCase{
 		run:  ofKind(backend.Fair, breakingLine)},
 }
 
-// breakingLine repeats a wait in line. Each time a fault hits a different one of its requests.
+// breakingLine lets calls wait in line one after another. In each call, a fault hits another of its
+// requests.
 func breakingLine(l *lab) {
 	l.skipWithout(l.store.Fragile != nil, "Fragile")
 	back, strike := l.store.Fragile()
@@ -71,8 +72,8 @@ func breakingLine(l *lab) {
 	}
 }
 
-// tryOnce calls TryLock and, if that acquires the lock, unlocks. No other party holds the lock, so
-// TryLock may fail, but must not report that the lock is held.
+// tryOnce calls TryLock and, if that acquires the lock, unlocks. TryLock is allowed to return an
+// error. But it must not report that another holds the lock, since nobody does.
 func (l *lab) tryOnce(p *process, name string) {
 	l.Helper()
 	lk := p.Locker(name)

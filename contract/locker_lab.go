@@ -95,8 +95,8 @@ func (l *lab) calm() time.Duration {
 	return l.longLease()
 }
 
-// brisk returns a lease for cases in which it is renewed. In real time it is longer than the one
-// that lease returns, because renewals may be slow on a busy machine.
+// brisk returns the lease for cases in which leases are renewed. In real time it is longer than the
+// result of [env.lease], because renewals can be slow on a busy machine.
 func (l *lab) brisk() time.Duration {
 	if l.h.Virtual {
 		return l.lease()
@@ -432,7 +432,7 @@ func (b *beliefs) hold(who string, valid func() bool, work func()) {
 	}
 	s.to = s.from
 	work()
-	// at was read before valid was called, so the hold was still valid then
+	// the time is read before valid is called, so the hold was still valid at that time
 	if at := now(); valid() {
 		s.to = at
 	}

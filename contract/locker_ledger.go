@@ -94,7 +94,7 @@ func (x *ledger) lossesOf(name string) (losses []*dlock.Loss) {
 	return losses
 }
 
-// settled returns the errors in the counts of a client that has been closed.
+// settled returns what is wrong with the counts, now that the client has been closed.
 func (x *ledger) settled() (wrong []string) {
 	x.note(func() {
 		wrong = append(wrong, x.wrong...)

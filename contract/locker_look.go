@@ -82,8 +82,8 @@ func (l *lab) inspect(p *process, name string) dlock.LockInfo {
 	return info
 }
 
-// wantHolder fails the test unless has and all askers report h as the lock's only holder, with this
-// count.
+// wantHolder fails the test unless the process that has the lock and all askers report h as the
+// lock's only holder, with this count.
 func (l *lab) wantHolder(has *process, h *dlock.Hold, count int, when string, askers ...*process) {
 	l.Helper()
 	for _, p := range append(askers, has) {
@@ -196,7 +196,7 @@ func locksOfStore(l *lab) {
 			l.Errorf("Locks(%q) are %q; want %q", prefix, got, want)
 		}
 	}
-	for range p.Locks(l.ctx, "") { // Locks must stop when the loop is left early
+	for range p.Locks(l.ctx, "") { // the iterator must stop at a break
 		break
 	}
 	l.release(holds["jobs/2"])

@@ -90,7 +90,7 @@ func lateUnlock(l *lab) {
 			l.unlock(next)
 		}
 	}
-	// Unlock returns no error, and must not panic if the hold was lost.
+	// Unlock can't return an error, and it must not panic if the hold was lost.
 	lk := p.Locker("a")
 	l.lock(lk, dlock.FixedLease(l.shortLease()))
 	l.eventuallyOver("the lock is lost", lk.Lost(l.ctx))

@@ -59,8 +59,8 @@ func (l *lab) steady() time.Duration {
 	return l.legal(8 * time.Second)
 }
 
-// soon runs f, which must not have to wait for a poll. In a bubble soon checks how long f takes. In
-// real time f only has to return.
+// soon checks that f returns without waiting for a poll. In a bubble soon checks how long f takes.
+// In real time f only has to return.
 func (l *lab) soon(what string, f func()) {
 	l.Helper()
 	begin := time.Now()
@@ -71,8 +71,8 @@ func (l *lab) soon(what string, f func()) {
 }
 
 // unlocks unlocks lk while a part of the store hangs, and reports whether the store answered. In
-// real time there may be no answer, because electing another leader may take longer than an unlock
-// waits. The client then continues the release in the background.
+// real time there may be no answer, because an unlock might stop waiting before another leader is
+// elected. The client then continues the release in the background.
 func (l *lab) unlocks(lk *dlock.Locker) (answered bool) {
 	l.Helper()
 	err := lk.UnlockContext(l.ctx)

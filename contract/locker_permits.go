@@ -434,8 +434,7 @@ func permitsInTurn(l *lab) {
 	var mu sync.Mutex
 	var order []int
 	var calls []*call
-	// Every second waiter asks for all permits, so no two waiters can have permits at the same
-	// time.
+	// Every other waiter asks for all permits, so no two waiters can have permits at the same time.
 	for i := range 8 {
 		n := 4
 		if i%2 == 1 {
@@ -743,7 +742,7 @@ func permitsOfTheDead(l *lab) {
 	p := l.process() // its lease plays no part
 	for _, deaf := range []bool{true, false} {
 		if !deaf && !l.h.Virtual {
-			continue // in real time no notification arrives either way
+			continue // in real time no notification arrives, whether deaf is set or not
 		}
 		name := strconv.FormatBool(deaf)
 		p.swallow(deaf)
@@ -810,7 +809,7 @@ func permitsFixed(l *lab) {
 	two := l.permits(s, 2, dlock.FixedLease(l.longLease()))
 	l.eventuallyOver("the short one is over", one.Lost())
 	l.took(begin, short-short/100, "permits with a fixed lease")
-	wait := l.waitsFor(s, 1) // may wait, because the store may end the lease a little later
+	wait := l.waitsFor(s, 1) // might have to wait, since the store can end the lease a little late
 	wait.ok()
 	if isOver(two.Lost()) {
 		l.Error("permits with a long lease ended with one that had a short one")
@@ -956,7 +955,7 @@ func permitsLate(l *lab) {
 		if err == nil {
 			l.Fatalf("%s without an answer: no error", name)
 		}
-		// The late acquisition arrives after the store was asked to release its owner.
+		// The late acquisition arrives after the client has asked the store to release that hold.
 		l.eventually("it is taken back", func() bool {
 			return p.count(which{kind: releaseStep, name: name}) >= 2
 		})

@@ -247,7 +247,7 @@ func doOwns(l *lab) {
 		if ok, err := q.Locker("a").TryLock(ctx); ok || err != nil {
 			l.Errorf("TryLock by another client, with the context of Do: %v, %v", ok, err)
 		}
-		// The context of Do refers only to the hold of its own name.
+		// The context of Do refers only to the hold on the lock that Do was called for.
 		if err := another.LockContext(ctx); err != nil {
 			return err
 		}

@@ -109,8 +109,8 @@ func lostTryLock(l *lab) {
 	l.eventuallyFree("a")
 	next := q.Locker("a")
 	l.lock(next)
-	// The client keeps releasing the abandoned owner for the length of a lease. That must not
-	// affect the next holder.
+	// For the length of a lease, the client keeps sending releases for the abandoned owner. That
+	// must not affect the next holder.
 	if l.h.Virtual {
 		l.sleep(2 * l.calm())
 	}
@@ -155,7 +155,7 @@ func lateAcquire(l *lab) {
 		if err == nil {
 			l.Fatalf("%s without an answer: no error", name)
 		}
-		// The late acquisition arrives after the store was asked to release its owner.
+		// The late acquisition arrives after the client has asked the store to release that hold.
 		l.eventually("it is taken back", func() bool {
 			return p.count(which{kind: releaseStep, name: name}) >= 2
 		})
@@ -552,7 +552,8 @@ func backgroundUnlock(l *lab) {
 	l.noError(lk.LockContext(ctx), "the next lock of the same owner")
 	owner := p.owner("a")
 	if l.h.Virtual {
-		l.sleep(lease / 2) // the unlock in the background has stopped waiting, and starts again
+		// The unlock in the background stops waiting for the re-entry, and then tries again.
+		l.sleep(lease / 2)
 	}
 	close(open)
 	l.wantError(reentry.result(), "the re-entry into what is lost by now", dlock.ErrLost)
@@ -630,7 +631,7 @@ func lateRenewal(l *lab) {
 }
 
 // everyFault applies each fault to each kind of step of one client, while another client contends
-// for the lock. On each visit a client locks, re-enters, and unlocks twice.
+// for the lock. In each round a client locks, re-enters, and unlocks twice.
 func everyFault(l *lab) {
 	lease := l.lease()
 	kinds := []stepKind{acquireStep, reentryStep, releaseStep, renewStep}

@@ -309,7 +309,8 @@ func writerFirst(l *lab) {
 	for _, c := range []*process{q, r, p} {
 		lk := c.as(backend.Read).Locker("a")
 		if c == p {
-			// until then a new reader may still join the other readers of its client
+			// during the hand-over time, a new reader can still join the other readers of its
+			// client
 			l.sleep(2 * dlock.DefaultHandover)
 		}
 		l.keptOut(lk)
@@ -592,7 +593,7 @@ func deadReader(l *lab) {
 	l.tookBetween(begin, 0, 20*time.Millisecond, "letting a writer in after the last reader alive")
 	l.unlock(w)
 
-	// A dead reader is gone when its lease expires, if it is the only reader.
+	// If the only reader is dead, the lock is free when that reader's lease expires.
 	_, err = l.other.Acquire(l.ctx, backend.AcquireRequest{
 		Kind: backend.Read, Name: "b", Owner: "dead:1", Lease: l.shortLease(),
 	})

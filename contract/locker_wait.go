@@ -117,7 +117,8 @@ func (l *lab) hasNotifier() bool {
 	return ok
 }
 
-// releaseBeforeSubscribe covers redisson/redisson#763, where waiters don't get a released lock.
+// releaseBeforeSubscribe covers redisson/redisson#763, where waiters miss the release of a lock and
+// don't get it.
 func releaseBeforeSubscribe(l *lab) {
 	l.skipWithout(l.hasNotifier(), "notification")
 	for what, moment := range map[string]func(func()) fault{

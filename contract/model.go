@@ -259,8 +259,8 @@ func newModelRun(e *env, prefix string) *modelRun {
 	return r
 }
 
-// run runs the sequence, until enough reports true. Its error lists the steps and answers up to the
-// wrong one.
+// run takes the steps in order, but stops early if a call of the function enough returns true. If
+// an answer is wrong, the error lists the steps and answers up to that one.
 func (r *modelRun) run(steps []modelStep, enough func() bool) error {
 	defer r.sessions["a"].Close()
 	defer r.sessions["b"].Close()
@@ -370,7 +370,7 @@ func (r *modelRun) await(s modelStep) error {
 	r.e.sleep(rest)
 	kinds := []backend.Kind{backend.Exclusive, backend.Read, backend.Write}
 	if slices.ContainsFunc(r.objects[s.name], func(o object) bool { return o.told != 0 }) {
-		// the store may remember the limit, and then the name stays a semaphore's
+		// the store may remember the limit, and then the name can't be used for other locks
 		kinds = []backend.Kind{backend.Permits}
 	}
 	for _, k := range kinds {

@@ -63,7 +63,7 @@ type object struct {
 	kept    [len(modelOwners)]bool // whether the permits are released and kept
 	told    int                    // the last limit that the store was told; 0: none
 	line    line
-	freed   ending // when the last hold ended, if owners in line wait for the lock
+	freed   ending // when the last hold ended; used only while owners wait in line
 }
 
 // A moment is the range of time in which a step was carried out. slack is the maximum error of the
@@ -138,8 +138,9 @@ func (o object) lock() backend.Kind {
 func (o object) free() bool { return o.alone.count == 0 && !o.reads() && !o.works() }
 
 // passing returns the states in which the object may be at the given moment. If strict is set, a
-// hold must have ended if its lease has surely expired. The exception is a reader's hold: it may
-// end late while others read, because it excludes no call that the other holds admit.
+// hold must have ended if its lease has certainly expired. The exception is a reader's hold: while
+// others read, it may end late, because it keeps out only calls that the other readers' holds keep
+// out, too.
 func (o object) passing(t moment, strict bool) []object {
 	all := []object{o}
 	over := func(x, last ending, end func(*object)) {
@@ -185,7 +186,7 @@ func (o object) passing(t moment, strict bool) []object {
 	return moved
 }
 
-// An outcome is a possible outcome of a step.
+// An outcome is a possible answer to a step, with the state of the object after the step.
 type outcome struct {
 	text     string
 	next     object
@@ -241,7 +242,8 @@ func (o object) apply(s modelStep, t moment) (results []outcome) {
 	i := slices.Index(modelOwners[:], s.owner)
 	var all []outcome
 	if o.told != 0 && lockOf(s.kind) != backend.Permits {
-		// The store may remember the semaphore's limit. Then the name stays a semaphore's.
+		// The store may remember the semaphore's limit. Then the name can't be used for other
+		// locks.
 		defer func() { results = append(results, outcome{text: otherKind, next: o}) }()
 	}
 	switch {
@@ -382,8 +384,10 @@ func (o object) acquireRead(s modelStep, i int, t moment) []outcome {
 	return []outcome{in, out}
 }
 
-// bars returns when the notes that bar a Read end. In must it counts only the notes that certainly
-// bar the Read. In may it also counts the owner's own note, and notes about as old as the Read.
+// bars returns the time until which notes keep out a Read, once as the least that the store must
+// do, and once as the most that it may do. The first result counts only the notes that certainly
+// keep the Read out. The second also counts the owner's own note, and notes that are about as old
+// as the Read.
 func (o object) bars(i int, arrived ending, t moment) (must, may ending) {
 	for j, n := range o.notes {
 		if n.ends.none() {

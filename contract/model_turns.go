@@ -8,7 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// The answers to a step about permits that is permanently refused.
+// The answers of a store that refuses a step about permits for good: it knows no limit for the
+// semaphore, or the step asks for more permits than the limit.
 const noLimit, tooMany = "no limit", "too many"
 
 // works reports whether any owner holds permits.
@@ -149,7 +150,8 @@ func (l *line) index(owner string) int {
 	return slices.IndexFunc(l[:], func(p place) bool { return p.owner == owner })
 }
 
-// stand prolongs an owner's place, or adds a place at the end.
+// stand extends the lifetime of an owner's place in line. If the owner has no place, stand adds one
+// at the end.
 func (l *line) stand(owner string, ends ending) {
 	if i := l.index(owner); i >= 0 {
 		l[i].ends = l[i].ends.longer(ends)
@@ -172,10 +174,11 @@ func (l *line) keep(owners []string, ends ending) {
 	copy(l[:], all)
 }
 
-// A grant lasts for about a second: at least shortest, and at most longest.
+// The shortest and the longest time for which a grant may last. It should be about a second.
 const shortest, longest = 500 * time.Millisecond, 5 * time.Second
 
-// settle grants the lock to the first in line if the lock is free. It became free at x.
+// settle grants the lock to the first in line, unless it is held. The time x is when it became
+// free.
 func (o object) settle(x ending) object {
 	if o.alone.count > 0 || o.line == (line{}) {
 		return o
@@ -191,9 +194,10 @@ func (o object) settle(x ending) object {
 	return o
 }
 
-// moved returns the possible states of an object whose ended holds have been removed. Some places
-// may have expired. The store may have granted the lock to the first in line, and to the next if
-// that owner was dead. It may also leave the grant to the next step.
+// moved returns the states that an object may have moved on to, after its expired holds were
+// removed. Some places in line may have expired. The store may have granted the lock to the first
+// in line and, if that grant has expired because the owner was dead, to the next. Or it has granted
+// nothing, and leaves that to the next step.
 func (o object) moved(t moment, strict bool) (all []object) {
 	for left := range 1 << len(o.line) { // for each set of owners whose places may have expired
 		p, possible, finally := o, true, true
@@ -284,8 +288,9 @@ func (o object) keepPlaces(s modelStep, t moment) outcome {
 	return outcome{text: "holder " + holder, next: o, remaining: t.left(o.alone.ends)}
 }
 
-// applyBeside implements apply for a lock that isn't Fair while owners stand in line. The step may
-// grant the lock to the first in line, as for a Fair lock, or ignore the line.
+// applyBeside implements apply for a step about another kind of lock, while owners stand in line
+// for the Fair lock of that name. The store may grant the lock to the first in line, as in a step
+// about a Fair lock, or ignore the line.
 func (o object) applyBeside(s modelStep, i int, t moment) (all []outcome) {
 	now := ending{t.before, t.after}
 	var plain []outcome

@@ -6,8 +6,9 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// withOnePermit returns the store with semaphores of one permit, for cases about locks in general.
-// A request for Permits that leaves out the number asks for that permit.
+// withOnePermit returns a variant of the store, with which cases about locks in general can run for
+// semaphores. A request for Permits without a number of permits asks for the only permit of a
+// semaphore.
 func (st Store) withOnePermit() Store {
 	open, fragile := st.Backend, st.Fragile
 	st.Backend = func() backend.Backend { return onePermitBackend{open()} }

@@ -48,8 +48,8 @@ func (p party) as(k backend.Kind) party {
 	return p
 }
 
-// of returns the same owner on the same session, asking for permits out of limit. Requests leave
-// out a number that is 0.
+// of returns the same owner on the same session. Its requests ask for a number of permits of a
+// semaphore with the given limit. If one of the two is 0, the requests don't contain it.
 func (p party) of(permits, limit int) party {
 	p.kind, p.permits, p.limit = backend.Permits, permits, limit
 	return p

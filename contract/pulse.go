@@ -25,9 +25,9 @@ type pulse struct {
 const (
 	beat = 10 * time.Millisecond
 
-	// stoodStill is the shortest delay of a beat that excuses a failure. Cases allow for longer
-	// delays than that. But if this process was delayed by that much, the store's processes may
-	// have been delayed ten times as long.
+	// stoodStill is the shortest delay of a beat that excuses a failure. The cases themselves
+	// tolerate longer delays of this process. But if it was delayed by this much, the store's
+	// processes may have been delayed by ten times as much.
 	stoodStill = 20 * time.Millisecond
 
 	// crowded is the smallest number of threads per processor that excuses a failure. Under such a

@@ -698,7 +698,8 @@ var concurrencyCases = []testCase{
 			const parties, rounds = 8, 15
 			lease := e.longLease()
 			var inside atomic.Int32
-			// guarded by the lock; accesses to inside make their order visible to the race detector
+			// The lock guards counter. The race detector doesn't know that, but it knows the order
+			// of the accesses from the atomic variable inside.
 			counter := 0
 			sessions := make([]backend.Session, parties)
 			for i := range sessions {

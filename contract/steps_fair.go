@@ -83,8 +83,8 @@ func (x *ear) granted(g backend.Grant) {
 	}
 }
 
-// take removes and returns the first grant to an owner. From then on, silent accepts more grants to
-// that owner.
+// take removes and returns the first grant to an owner. After that, the method silent accepts
+// further grants to that owner.
 func (x *ear) take(owner string) (backend.Grant, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -132,8 +132,9 @@ func (p party) hears(x *ear) backend.Grant {
 // take longer, the machine is too slow for the case.
 const patience = 500 * time.Millisecond
 
-// turn waits until p, which stands in line, gets the lock, and then renews the hold. The grant must
-// come after since. inTime reports whether the hold was renewed before the short grant ended.
+// turn waits until p gets the lock for which it stands in line, and then renews the hold. The grant
+// must come later than the given time. inTime reports whether the hold was renewed before the short
+// grant ended.
 func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
 	p.e.Helper()
 	if x == nil {
@@ -158,9 +159,9 @@ func (p party) turn(name string, x *ear, since time.Time) (inTime bool) {
 // attempts counts the attempts of env.inTime.
 var attempts atomic.Int64
 
-// inTime repeats steps that must happen during a short grant, until the machine is fast enough for
-// them. Each attempt uses a name of its own, because in a cluster a message for one case may arrive
-// after the next case has subscribed.
+// inTime is for steps that must happen during a short grant. It makes attempts until the machine is
+// fast enough in one of them. Each attempt uses a name of its own, because in a cluster a message
+// for one case may arrive after the next case has subscribed.
 func (e *env) inTime(attempt func(name string) (inTime bool)) {
 	e.Helper()
 	for range 20 {
@@ -171,8 +172,8 @@ func (e *env) inTime(attempt func(name string) (inTime bool)) {
 	e.Fatalf("the machine was never fast enough: a step took more than %v each time", patience)
 }
 
-// A queue is a group of owners that wait in line for a lock. heard holds the ear of each owner's
-// session.
+// A queue is a group of owners that wait in line for a lock. For each owner, heard contains the ear
+// that records the grants in the owner's session.
 type queue struct {
 	e     *env
 	name  string
@@ -210,7 +211,7 @@ func (q *queue) listen(p party) {
 }
 
 // turns checks that the owners with these indexes get the lock one after another, each as soon as
-// the previous owner has released it. The first grant must come after since.
+// the previous owner has released it. The first grant must come later than the given time.
 func (q *queue) turns(since time.Time, order ...int) (inTime bool) {
 	q.e.Helper()
 	for _, i := range order {

@@ -167,8 +167,8 @@ func (f *fragile) each(blow faults.Blow) {
 	}
 }
 
-// once lets a fault hit one request of the step, and judges the result. The function verdict judges
-// it again.
+// once lets a fault hit one request of the step, and checks the result. The function verdict
+// repeats the check, to find out whether late requests have changed the result.
 func (f *fragile) once(name string, blow faults.Blow, n int) (verdict func(), struck bool) {
 	f.e.Helper()
 	f.e.eventually("a step without an error, after a connection broke", func() bool {
@@ -186,11 +186,11 @@ func (f *fragile) once(name string, blow faults.Blow, n int) (verdict func(), st
 	return verdict, struck
 }
 
-// do takes the step, and ends the fault once the step has returned, or should have. If the fault
-// holds the request back, do cancels the step's context soon after. The context has no deadline,
-// because a backend could pass a deadline on to the server. If the connection breaks, the step must
-// return without being canceled. In that case do waits longer, because a server may be slow to
-// answer.
+// do performs the step, and ends the fault once the step has returned, or should have returned. If
+// the fault holds the request back, do cancels the step's context after a short wait. The context
+// has no deadline, because a backend could pass a deadline on to the server. If the fault breaks
+// the connection, the step must return without being canceled. So do then waits longer before it
+// cancels the context, because a server may be slow to answer.
 func (f *fragile) do(
 	name string, blow faults.Blow, end func() bool,
 ) (done, struck bool, err error) {

@@ -126,8 +126,8 @@ func (p party) inspects(name string, want view) {
 	p.e.seen("Inspect", p.inspect(name), name, want)
 }
 
-// list returns all locks whose names begin with a prefix, in pages of at most limit locks. It calls
-// between before each page except the first.
+// list returns all locks whose names begin with a prefix, in pages of at most limit locks. Before
+// each page except the first, it calls the function between.
 func (p party) list(prefix string, limit int, between func()) (locks []backend.Inspection) {
 	p.e.Helper()
 	for req := (backend.ListRequest{Prefix: prefix, Limit: limit}); ; between() {
@@ -532,8 +532,8 @@ var inspectCases = []testCase{
 		}},
 }
 
-// unbroken repeats look. Each time a fault loses a different one of its requests, or the reply to
-// one. The error of look must not be of kind Refused.
+// unbroken calls look several times. In each call, a fault drops another of the requests that look
+// sends, or the reply to another request. An error of look must not be of kind Refused.
 func (e *env) unbroken(look func(p party) error) {
 	e.Helper()
 	e.skipWithout(e.store.Fragile != nil, "Fragile")

@@ -14,8 +14,8 @@ func (e *env) needKeeps() {
 	e.skipWithout(e.limits().Keeps, "release with Keep")
 }
 
-// keeps releases one hold with Keep. If that was the last hold, the lock stays taken for the time
-// keep.
+// keeps releases one hold with Keep. If that was the last hold, the lock stays taken for the given
+// time.
 func (p party) keeps(name string, keep time.Duration, want backend.ReleaseOutcome) {
 	p.e.Helper()
 	res, err := p.s.Release(p.e.ctx, backend.ReleaseRequest{

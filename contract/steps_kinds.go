@@ -54,8 +54,8 @@ var kindCases = slices.Concat(undeclaredCases, wholeLeaseCases, fencedCases, rea
 	noteCases, rwNotifierCases, permitsCases, tag(InLine, fairCases), conflictCases, inspectCases,
 	listCases, keepKindCases, latchCases)
 
-// steps calls each step once for the lock with this name, and returns the errors. A step may also
-// report without an error that it found nothing.
+// steps calls each step once for the lock with this name, and returns the errors. A step that finds
+// nothing can also say so in its result, without an error.
 func (p party) steps(name string) map[string]error {
 	ctx, lease := p.e.ctx, p.e.longLease()
 	errs := make(map[string]error)
@@ -142,7 +142,8 @@ var wholeLeaseCases = []testCase{
 			for _, k := range kinds {
 				a.as(k).releases(k.String(), lease, backend.Freed)
 			}
-			// long enough for a shortened lease to show in the store's unit of time
+			// long enough that a lease counted from the earlier acquisition would be noticeably
+			// shorter, even in the store's unit of time
 			e.sleep(4 * e.leaseStep())
 			for _, k := range kinds {
 				start := time.Now()
@@ -322,8 +323,8 @@ func (e *env) reader(owner string) party {
 
 func (e *env) writer(owner string) party { e.Helper(); return e.reader(owner).as(backend.Write) }
 
-// keptOut checks that an Acquire is refused. If the store reports when the current holds end, that
-// must be the end of x.
+// keptOut checks that an Acquire is refused. If the store reports a time when the current holds
+// end, that time must match the end of x.
 func (p party) keptOut(name string, x term) {
 	p.e.Helper()
 	if res := p.refused(name, p.e.longLease()); res.Remaining >= 0 {
@@ -827,7 +828,7 @@ var noteCases = []testCase{
 			place := e.legal(e.longLease() / 4)
 			a.acquires("lock", e.longLease())
 			w.queues("lock", 0, place)
-			// make w's wait begin earlier than c's even by a coarse clock
+			// make sure that w began to wait before c, even as measured by a coarse clock
 			e.sleep(2 * e.leaseStep())
 			c.barred("lock", 0, place)
 			c.has("lock", 0)
@@ -927,7 +928,8 @@ var noteCases = []testCase{
 			// releasing a Read doesn't remove the note of its owner's waiting Write
 			w.as(backend.Read).releases("lock", e.longLease(), backend.NotHeld)
 			c.barred("lock", 0, place)
-			// c has waited longer than w; only other has waited longer than c, and its note is gone
+			// c has waited longer than w. The owner other has waited even longer, but its note is
+			// gone.
 			c.admitted("lock", 2*time.Hour)
 			c.releases("lock", e.longLease(), backend.Freed)
 			w.releases("lock", e.longLease(), backend.NotHeld)
@@ -1086,8 +1088,8 @@ var conflictCases = []testCase{
 					holder.lasts(name, lease, start)
 					holder.releases(name, lease, backend.Freed)
 					if k == backend.Permits {
-						// the store may remember the limit forever, and then the name stays a
-						// semaphore's
+						// the store may remember the limit forever, and then the name can't be used
+						// for other locks
 						continue
 					}
 					for _, other := range others {

@@ -390,7 +390,8 @@ var notifierCases = []testCase{
 						bells, subs = append(bells, rung), append(subs, sub)
 					}
 				}
-				// Reset the bells while no message is under way. Then only the break can ring them.
+				// Reset the bells while no message is under way. After that, only the broken
+				// connection can ring them.
 				for _, name := range names {
 					a.acquires(name, lease)
 				}
@@ -689,8 +690,8 @@ var batchCases = []testCase{
 			) {
 				if answering.Add(1) == 1 {
 					cancel()
-					// An incorrect RenewBatch would return during this sleep, without waiting for
-					// the calls of answer.
+					// An incorrect RenewBatch would return during this sleep, before all calls of
+					// this function have returned.
 					e.sleep(20 * time.Millisecond)
 				}
 				answered.Add(1)
@@ -870,8 +871,8 @@ var mishapCases = []testCase{
 			e.skipWithout(e.store.Wipe != nil, "Wipe")
 			a, b, lease := e.party("a"), e.party("b"), e.longLease()
 			names := []string{"renewed", "released", "re-entered"}
-			// After each loss of data both parties do the same, so the store gives the same numbers
-			// to the locks of both.
+			// Each party begins with an empty store and makes the same calls, so the store counts
+			// the same numbers for the locks of both.
 			for _, p := range []party{a, b} {
 				e.store.Wipe()
 				for _, p := range []party{a, b} {

@@ -26,8 +26,8 @@ func (p party) available(name string, limit, want int) {
 	}
 }
 
-// waits checks that an Acquire is refused because too few permits are left. If the store reports
-// when more become available, that must be the end of x.
+// waits checks that an Acquire is refused because too few permits are left. If the store reports a
+// time when more become available, that time must match the end of x.
 func (p party) waits(name string, x term) {
 	p.e.Helper()
 	p.keptOut(name, x)
@@ -351,8 +351,8 @@ var permitsCases = []testCase{
 			a.refusedAs("lock", backend.ErrConflict)
 			other := a.as(backend.Exclusive)
 			other.acquires("another name", lease)
-			// after this hold the session may send a cheaper request, which must also find the
-			// conflict
+			// after this release, the session might send a cheaper request for permits, which must
+			// also find the conflict
 			other.releases("another name", lease, backend.Freed)
 			a.refusedAs("lock", backend.ErrConflict)
 			b.has("lock", 1)

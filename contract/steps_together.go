@@ -23,7 +23,7 @@ type replied[Res any] struct {
 	err error
 }
 
-// allAtOnce takes steps in one batch, and checks that each request gets exactly one answer.
+// allAtOnce sends requests in one batch, and checks that each request gets exactly one answer.
 func allAtOnce[Req, Res any](
 	e *env, ctx context.Context, what string, batch func(
 		context.Context, []Req, func(int, Res, error),

@@ -44,12 +44,12 @@ type memory interface {
 //
 // When the test has returned, and the cleanups that it registered after New have run, all faults
 // end. Then t fails if a lock is still held, or a call still waits for one, and the error names the
-// clients. Releases in the background may take three seconds, or fifteen if a fault has delayed
-// them. A lock that has no holder, but stays taken after dlock.AtLeast or dlock.Client.Once,
-// doesn't count. The check can't find a call that waits because its Locker has lost the lock and
-// wasn't unlocked, since such a call sends no request to the store. A test that has already failed
-// gets no further error. If a test leaves a lock held on purpose, like a process that crashes, call
-// [Store.Wipe] at its end.
+// clients. The check waits up to three seconds for releases in the background, or up to fifteen if
+// a fault has delayed them. A lock that has no holder, but stays taken after dlock.AtLeast or
+// dlock.Client.Once, doesn't count. The check can't find one kind of waiting call: if a Locker has
+// lost its lock and wasn't unlocked, a call that waits for that Locker sends no request to the
+// store. A test that has already failed gets no further error. If a test leaves a lock held on
+// purpose, like a process that crashes, call [Store.Wipe] at its end.
 //
 // With testing/synctest, call New inside the bubble, with the bubble's t. Then all times are
 // virtual. With the outer test's t, the check would run outside the bubble, and panic.
@@ -103,10 +103,10 @@ func (s *Store) Lose(name string) {
 	}
 }
 
-// Wipe loses all locks, even those that stay taken without a holder, like a Redis that restarts
-// without its data. The holders aren't notified. Each relies on its lock until its next renewal,
-// for at most a third of its lease, or until a fixed lease expires. Meanwhile waiters can get the
-// locks. Fencing tokens continue to increase.
+// Wipe makes the store lose all locks, like a Redis that restarts without its data. It also loses
+// locks that stay taken without a holder. The holders aren't notified. Each relies on its lock
+// until its next renewal, for at most a third of its lease, or until a fixed lease expires.
+// Meanwhile waiters can get the locks. Fencing tokens continue to increase.
 func (s *Store) Wipe() { s.mem.Wipe() }
 
 // Held fails t unless the lock with the given name is held now, whatever its kind.

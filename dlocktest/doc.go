@@ -38,7 +38,7 @@
 // The job also stops when the store is silent for so long that the lease ends: call
 // [Store.PauseRenewals].
 //
-// When the store loses its data, two jobs must not do the same work, or must notice it: call
+// Two jobs don't do the same work after the store has lost its data, or at least notice it: call
 // [Store.Wipe].
 //
 // A lock is held while the job runs, and free after it: call [Store.Held] and [Store.Free].

@@ -124,8 +124,8 @@ func (b *Backend) Close() {
 // String returns "postgres".
 func (b *Backend) String() string { return "postgres" }
 
-// Limits reports that the store supports all kinds of lock, can keep locks, and counts leases in
-// milliseconds.
+// Limits reports that the store supports all kinds of lock, can keep released locks taken, and
+// counts leases in milliseconds.
 func (b *Backend) Limits() backend.Limits { return backend.Limits{Kinds: kinds, Keeps: true} }
 
 var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Fair,

@@ -24,7 +24,7 @@ func either(t *testing.T, one, two *testservers.Server) *pgxpool.Pool {
 }
 
 // A standby finds locks held, and grants none. After its promotion it knows the holder, which goes
-// on, and keeps others out. If it is synchronous, it surely has the last acquisition before the
+// on, and keeps others out. If it is synchronous, it certainly has the last acquisition before the
 // primary died.
 func TestFailover(t *testing.T) {
 	t.Parallel()

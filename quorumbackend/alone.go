@@ -16,11 +16,12 @@ const longestSecondLook = 100 * time.Millisecond
 // attempt tries to acquire a lock that the owner doesn't hold.
 //
 // If the store that is asked first refuses, the session looks at the other stores. It believes the
-// refusal if the lock isn't free there either. If the lock is free there, another owner may just
-// have obtained the first store's vote or released the other stores' votes. Both states last only a
-// moment. Or the first store has a leftover hold, because it hung during the release, its clock
-// stands still, or an attempt died. So attempt looks again shortly after. If nothing has changed by
-// then, it asks the other stores without the first.
+// refusal if the lock isn't free there either. If the lock is free there, there are two possible
+// reasons. Another owner may just have obtained the first store's vote, or released the other
+// stores' votes. That state lasts only a moment. Or the first store may have a leftover hold,
+// because it hung during the release, its clock stands still, or an attempt died. To find out,
+// attempt looks again shortly after. If nothing has changed by then, it asks the other stores
+// without the first.
 func (s *session) attempt(
 	ctx context.Context, h *hold, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
@@ -81,7 +82,8 @@ type others struct {
 	conflicts []failure // stores in which the name isn't a lock of this kind
 }
 
-// until returns the stores whose holds end at the given time, or within apart of it.
+// until returns the stores whose holds end at the given time, or earlier or later by at most the
+// duration apart.
 func (o *others) until(end, apart time.Duration) (stores []*store) {
 	for i, x := range o.ends {
 		if (x < 0) == (end < 0) && (x-end).Abs() <= apart {
@@ -145,11 +147,11 @@ func (s *session) others(ctx context.Context, req backend.AcquireRequest, alone 
 }
 
 // refusedBy returns the result of an attempt that one store refused and that the other stores would
-// also have refused. Remaining is how long another attempt would be pointless.
+// also have refused. Its Remaining is the time for which another attempt would be pointless.
 //
-// Holds that end at the same time belong to one owner. If a majority without the first store has
-// such holds, the waiters listen at one of these stores, since the owner will release the lock
-// there. For a read-write lock, the times don't identify an owner, since there may be several
+// Holds that end at the same time belong to one owner. If a majority of the stores has such holds,
+// not counting the first store, the waiters listen at one of them, since the owner will release the
+// lock there. For a read-write lock, the times don't identify an owner, since there may be several
 // holders.
 func (s *session) refusedBy(
 	alone *store, req backend.AcquireRequest, res backend.AcquireResult, o others,

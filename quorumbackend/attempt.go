@@ -61,7 +61,7 @@ type attempt struct {
 	yes     set
 	no      []reply[backend.AcquireResult]
 	refused *store // the first store that refused the lock
-	without int    // the number of stores that lack the Write around this Read
+	without int    // the number of stores that lack the Write that encloses this Read
 }
 
 // isRefused reports whether another owner holds the lock. For a Read within its owner's Write, one
@@ -83,7 +83,7 @@ func (s *session) try(
 	s.nameLocked(h)
 	req.Owner, req.Reentry = h.attempt, false
 	h.lease, h.ends = req.Lease, later(h.ends, time.Now().Add(max(req.Lease, req.Place)))
-	var with, barred set // with: the stores that have the Write around this Read
+	var with, barred set // with: the stores that have the Write enclosing this Read
 	w := s.lenderLocked(h)
 	if w != nil {
 		with, barred = s.haveLocked(w), w.barred
@@ -192,8 +192,8 @@ func (a *attempt) askOthers() {
 		case decided || len(a.left) > 0:
 			deadline = a.deadline()
 		case a.refused != nil:
-			// Another owner holds a vote and may be waiting for the same store. If both kept their
-			// votes, nobody would get the lock. So don't wait for long.
+			// Another owner holds a vote, and might be waiting for the same store as this attempt.
+			// If both kept their votes, nobody would get the lock. So don't wait for long.
 			deadline = a.sent.Add(max(a.longest, leastPatience))
 		default:
 			deadline = a.last()
@@ -293,8 +293,8 @@ func (s *session) fail(
 	return backend.AcquireResult{Remaining: s.outlook(a, pause)}, nil
 }
 
-// outlook returns how long it would be pointless to repeat a refused attempt. If the votes were
-// split between owners, that is the given pause.
+// outlook returns the time for which it would be pointless to repeat a refused attempt. If the
+// votes were split between owners, that is at most the given pause.
 func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 	slices.SortFunc(a.no, func(x, y reply[backend.AcquireResult]) int {
 		return compareEnds(x.res.Remaining, y.res.Remaining)
@@ -310,9 +310,9 @@ func (s *session) outlook(a *attempt, pause time.Duration) time.Duration {
 		s.direct(a.h.name, a.refused, 0)
 		s.follow(a.h.name, a.refused)
 	default:
-		// Another owner holds the lock without the store that is usually asked first. The owner's
-		// release will be announced at the stores that have the hold. The store that refused first
-		// may not be one of them, since it may have only a leftover hold.
+		// Another owner holds the lock, but not in the store that is usually asked first. The
+		// owner's release will be announced at the stores that have the hold. The store that
+		// refused first might not be one of them, since it might have only a leftover hold.
 		s.direct(a.h.name, decides.from, remaining)
 		s.follow(a.h.name, decides.from)
 	}
@@ -324,7 +324,7 @@ type detour struct {
 	first  *store // asked first, unless it is nil
 	splits int    // the number of consecutive attempts with split votes
 	quiet  time.Time
-	sure   time.Time // until when a refusal by a single store is believed
+	sure   time.Time // until then, a refusal by a single store is believed
 	until  time.Time
 }
 

@@ -40,7 +40,7 @@ const (
 	longestPause   = 10 * time.Second
 	longestSilence = time.Second // between two attempts at a silent store
 	payPatience    = time.Second // how long to wait for a store
-	lastPatience   = time.Minute // how long to keep a debt after its leases if the store is silent
+	lastPatience   = time.Minute // how long a silent store's debt is kept after its leases expire
 )
 
 // oweLocked records a debt: a store may have granted a hold that it must now release.
@@ -216,8 +216,8 @@ func (s *session) pay1(ctx context.Context, d *debt) error {
 	return err
 }
 
-// pay sends one release to each store where there is a debt for the key. It fails if the stores
-// with unpaid debts may be a majority.
+// pay sends one release to each store where there is a debt for the key. It fails if a majority of
+// the stores might still have a debt.
 func (s *session) pay(ctx context.Context, k key) error {
 	s.mu.Lock()
 	var mine []*debt

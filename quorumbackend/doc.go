@@ -13,17 +13,17 @@
 // The stores are servers that know nothing of each other: neither replicas of one server nor nodes
 // of one cluster. They may be of any kind, and of different kinds. Every program that shares the
 // locks must name the same stores, in the same order. Otherwise two programs may both hold a lock.
-// Use three stores, or five to survive the loss of two. An even number works, but the last server
+// Use three stores, or five to survive the loss of two. An even number works, but the extra server
 // gains nothing. A majority of four is three, so four stores survive the loss of only one, as three
 // do.
 //
 // This store supports plain locks and, if all of its stores do, read-write locks. Calls for other
-// kinds fail with [errors.ErrUnsupported], for these reasons. The largest token of a majority need
-// not grow. Lines in several stores need not agree on who is first. Permits in different stores
-// can't be added up. Without fenced locks, dlock's Election doesn't work either. There are no
-// latches, since a store that was down would open its latch late, or never. A released lock can't
-// stay taken. So dlock's AtLeast and Once fail, and the adapters for gocron and cron need
-// WithAtLeast(0).
+// kinds fail with [errors.ErrUnsupported], for these reasons. The largest token in a majority
+// doesn't always grow. The lines in several stores don't always agree on who is first. Permits in
+// different stores can't be added up. Without fenced locks, dlock's Election doesn't work either.
+// There are no latches, since a store that was down would open its latch late, or never. A released
+// lock can't stay taken. So dlock's AtLeast and Once fail, and the adapters for gocron and cron
+// need WithAtLeast(0).
 //
 // # What it protects from
 //
@@ -49,8 +49,9 @@
 //     perhaps only two have granted it, because the third was down or busy with another's attempt.
 //     Then the lock isn't safe until its next renewal, when the third also grants it. So a store
 //     without a disk must stay down after a crash for the longest lease that is used (30 s, unless
-//     a program asks for more). So must a store that writes to disk every second. With "appendfsync
-//     always" a restart is harmless. To delay the restart, set RestartSec= in the systemd unit.
+//     a program asks for more). The same is true of a store that writes to disk only every second.
+//     With "appendfsync always" a restart is harmless. To delay the restart, set RestartSec= in the
+//     systemd unit.
 //
 //   - Two stores that are down one after the other, without time for a renewal in between. If a
 //     store comes back without a hold, the next renewal asks it for the hold again, after a third
@@ -62,15 +63,16 @@
 //   - A store that is much slower than the others. A new client doesn't know yet how slow it is,
 //     and may release a lock before that store has carried out the acquisition. Then the client
 //     releases that vote about 50 ms later. A call that asks that store first within these 50 ms
-//     doesn't get the lock, and waits a little longer. If it may not wait, it is told that another
-//     holds the lock. This never gives the lock to two owners, and stops once the client
-//     has had an answer or two from that store.
+//     doesn't get the lock, and waits a little longer. If that call isn't allowed to wait, it is
+//     told that another holds the lock. This never gives the lock to two owners, and stops once the
+//     client has had an answer or two from that store.
 //
 //   - A forced unlock isn't atomic in several stores. A call that is just acquiring the lock may
 //     not get it, although in the end no call holds it.
 //
 //   - A store that loses its data also loses the notes of waiting writers, which keep new readers
-//     out. A note is only in the store that is asked first. It is back when the writer asks again.
+//     out. Only the store that is asked first has a note. When the writer asks again, the store has
+//     the note again.
 //
 //   - A read under a write. If a store has lost the write, a forced unlock of the write doesn't
 //     free the read there. The read stays until its next renewal.
@@ -94,9 +96,10 @@
 // that is possible. Most resources can't check numbers. For those, a lock that survives the loss of
 // a server is better than one that doesn't.
 //
-// They agree on more than it seems. A lease is a promise about time. If a second writer would be a
-// disaster, the resource must refuse it, and the lock only saves work. If it would be bad, and rare
-// is good enough, several stores make it rarer than one.
+// The two agree more than one would think. A lease is a promise about time. If a second writer
+// would be a disaster, the resource must refuse it, and the lock only saves work. If a second
+// writer would be bad, but is acceptable when it is rare, several stores make it rarer than one
+// store does.
 //
 // # When to take etcd
 //
@@ -112,13 +115,13 @@
 // spread. If that store grants the lock, the call asks all the others at the same time. So an
 // acquisition takes two round trips. If the first store refuses, the call asks no other store for a
 // vote. So if many clients want the lock, the votes aren't split: one of them gets all. If the
-// first store is down or slow, the call asks the next store instead. The limit is four of the
-// store's usual round trips, but at least 20 ms. It is at most a second, unless a majority of the
-// stores is as slow. For a second, the slow store is then asked last. A call without a majority
-// releases its votes at once, and doesn't wait for a store that hangs. A release frees the other
-// stores first, and the first store last, since the waiters listen there. If that store dies, they
-// listen at the next one. If it hangs without closing its connections, they notice that when they
-// look again, within a third of a lease.
+// first store is down or slow, the call asks the next store instead. The call waits for a store for
+// four of that store's usual round trips, but at least 20 ms, and at most a second unless a
+// majority of the stores is as slow. A store that doesn't answer in time is asked last during the
+// next second. A call without a majority releases its votes at once, and doesn't wait for a store
+// that hangs. A release frees the other stores first, and the first store last, since the waiters
+// listen there. If that store dies, they listen at the next one. If it hangs without closing its
+// connections, they notice that when they look again, within a third of a lease.
 //
 // A single store that refuses doesn't block the lock. It may still have a hold that ended in the
 // others, because it hung during the release, or because its clock stands still. So a call that the

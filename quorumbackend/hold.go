@@ -14,11 +14,11 @@ type key struct {
 	name, owner string
 }
 
-// A hold is what a session knows about a key: how many holds the owner has and which stores granted
-// them. The session's mutex guards its fields.
+// A hold is what a session knows about an owner's lock: how many times the owner has acquired it,
+// and which stores granted it. The session's mutex guards its fields.
 type hold struct {
 	key
-	turn  chan struct{} // full while a step may change the count
+	turn  chan struct{} // full while some step has the sole right to change count
 	users int           // the number of steps that use the hold or wait for it
 
 	// attempt is the owner name in requests to the stores: the owner's name with a number. Each
@@ -48,8 +48,8 @@ type vote struct {
 	state verdict
 
 	// refuted is set if the store lacked the hold at some time. It is reset when the store has the
-	// hold again and a majority of other stores has confirmed the hold since. Until then the vote
-	// also counts as a refusal.
+	// hold again and, after that, a majority of other stores has confirmed the hold. Until then the
+	// vote counts as a refusal, even if it also counts as a grant.
 	refuted bool
 	since   uint32 // the number of the last renewal before the hold was found again
 

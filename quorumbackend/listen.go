@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A subscription listens at the store that is asked first for its name. If another store becomes
-// the first, the subscription moves there. The session's mutex guards its fields.
+// A subscription listens at the store that is asked first about the subscription's lock. If another
+// store becomes the first, the subscription moves there. The session's mutex guards its fields.
 type subscription struct {
 	s      *session
 	req    backend.SubscribeRequest
@@ -67,8 +67,8 @@ func (s *session) Subscribe(
 
 var errClosed = errors.New("the session is closed")
 
-// subscribe subscribes at a store and waits no longer than patience. A subscription that becomes
-// active later is closed.
+// subscribe subscribes at a store, and gives up after the time patience. If the subscription
+// becomes active later, it is closed.
 func (x *subscription) subscribe(
 	ctx context.Context, st *store, patience time.Duration,
 ) (backend.Subscription, error) {
@@ -148,8 +148,8 @@ func (x *subscription) changed(at *store, broken error) {
 	}
 }
 
-// follow moves all subscriptions to a name to a store that refused an attempt, since the release
-// there will free the lock.
+// follow makes all subscriptions for a name listen at a store that refused an attempt, since the
+// release there will free the lock.
 func (s *session) follow(name string, to *store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

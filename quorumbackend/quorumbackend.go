@@ -30,8 +30,8 @@ type quorum struct {
 // the same order.
 //
 // New panics if there are fewer than three stores or more than 64, or if one is nil. The stores may
-// be of any kind, and of different kinds. Leases are whole multiples of the units of all stores,
-// and at least as long as the strictest store demands.
+// be of any kind, and of different kinds. The Limits of the backend combine those of the stores:
+// LeaseStep is a multiple of each store's LeaseStep, and MinLease is the longest of theirs.
 func New(stores ...backend.Backend) backend.Backend {
 	if len(stores) < fewest || len(stores) > most {
 		panic(fmt.Sprintf("quorumbackend: New with %d stores; it takes %d to %d", len(stores),

@@ -16,7 +16,7 @@ type poll struct {
 	voters  set // the stores that are asked
 	refuted set // voters that once lacked the hold, and count as no even if they say yes
 	yes, no int
-	sure    int // the number of voters outside refuted that said yes
+	sure    int // the number of voters that said yes and aren't in refuted
 }
 
 // pollLocked begins a renewal. The voters are the stores that have the hold or may have it. All
@@ -39,8 +39,8 @@ func (s *session) pollLocked(h *hold, lease time.Duration) poll {
 	return p
 }
 
-// count adds a store's answer to the poll. has reports whether the store has the hold, and stays
-// whether the hold will last for the whole lease.
+// count adds a store's answer to the poll. has reports whether the store has the hold. stays
+// reports whether the hold will last for the whole lease.
 func (p *poll) count(st *store, has, stays bool) {
 	known := p.refuted.has(st)
 	switch {

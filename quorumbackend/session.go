@@ -16,7 +16,7 @@ import (
 type session struct {
 	limits backend.Limits
 	stores []*store
-	orders [][]*store // for each store, the list of all stores that begins with it
+	orders [][]*store // for each store, the order of all stores if it is asked first
 	need   int        // the number of stores that make a majority
 	prompt bool       // no store's steps ever wait
 	began  time.Time
@@ -65,7 +65,7 @@ func (s *session) land() {
 	}
 }
 
-// settle waits for work that steps left in the background.
+// settle waits for the background work that steps have started.
 func (s *session) settle() {
 	var all sync.WaitGroup
 	for _, st := range s.stores {
@@ -319,7 +319,7 @@ func (s *session) Release(
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if h.count > 1 && (held || err != nil && backend.KindOf(err) == backend.Unknown) {
-			h.count-- // the session counts, so it doesn't matter what the stores did
+			h.count-- // the session keeps the count, whatever the stores did
 		}
 		if err != nil || !held {
 			return none, err
@@ -357,11 +357,12 @@ func (s *session) free(
 	return last, nil
 }
 
-// giveBack releases a hold in every store that was asked for it. The store that granted it first
-// comes last, since waiters listen there. giveBack returns how many stores had the hold, and the
-// answer of that last store. If the number isn't known, giveBack returns an error and can be called
-// again. If waits is set, the owner keeps waiting for its Write, so h keeps its notes and its name.
-// It gets a new name only if a release with the old one may still be under way.
+// giveBack releases a hold in every store that was asked for it. It asks the store that was the
+// first to grant the hold last, since waiters listen there. giveBack returns how many stores had
+// the hold, and the answer of the store that was asked last. If it doesn't know how many, it
+// returns an error, and can be called again. If waits is set, the owner keeps waiting for its
+// Write. Then the notes stay in the stores, and h keeps the name of its attempt. But if a release
+// with that name might still be under way, h gets a new name.
 func (s *session) giveBack(
 	ctx context.Context, h *hold, req backend.ReleaseRequest, waits bool,
 ) (had int, last backend.ReleaseResult, err error) {
@@ -479,8 +480,9 @@ func (s *session) giveBack(
 	return had, last, nil
 }
 
-// mostTolls is the maximum number of times a bell is rung at a store that keeps losing it. A bell
-// is an acquisition that is made only to be released, since the release wakes waiters.
+// mostTolls limits how many times a bell is rung at a store. A bell is an acquisition that is made
+// only to be released, since the release wakes waiters. If the store loses the lock before the
+// release, the bell is rung again.
 const mostTolls = 10
 
 // ring wakes waiters that listen at stores that had nothing to release. These stores lost the hold,

@@ -36,8 +36,8 @@ type store struct {
 	// silence is the pause before the next debt is paid at the store. It is 0 unless the store
 	// failed to answer the last release for a debt. The session's mutex guards silence and resume.
 	silence time.Duration
-	resume  time.Time    // until when no debt is paid at the store
-	down    atomic.Int64 // until when it counts as down, in ns after began; 0 if it isn't
+	resume  time.Time    // no debt is paid at the store until then
+	down    atomic.Int64 // it counts as down until then, in ns after began; 0 if it isn't down
 	// repairs holds the repairs that are due. The session's mutex guards repairs and menders.
 	repairs []repair
 	menders int // the number of goroutines that make repairs
@@ -62,8 +62,8 @@ func (st *store) usual() time.Duration {
 }
 
 // patience returns how long to wait for a store if another store can replace it. Each late answer
-// makes the next wait longer, so there is a limit. It is a second or, if that is longer, the
-// patience with the slowest store of the fastest majority.
+// makes the next wait longer, so there is a limit. Usually it is a second. But if the slowest store
+// of the fastest majority needs a longer wait, that wait is the limit.
 func (s *session) patience(st *store) time.Duration {
 	trips := make([]time.Duration, 0, 9)
 	for _, st := range s.stores {
@@ -104,7 +104,7 @@ func (st *store) isDown() bool {
 	return down != 0 && int64(time.Since(st.began)) < down
 }
 
-// A set is a set of stores, with one bit per store.
+// A set is a bit mask of stores.
 type set uint64
 
 func (x set) has(st *store) bool { return x&(1<<st.number) != 0 }
@@ -146,9 +146,9 @@ type failure struct {
 	err error
 }
 
-// newRound begins a round, which the caller must end with leave. The requests are canceled with
-// base or with ctx, the caller's context. base is the session's context, or a context that never
-// ends for releases that may come after Close.
+// newRound begins a round, which the caller must end with leave. The requests are canceled when
+// base or the caller's context, ctx, ends. base is the session's context. But for releases that are
+// allowed after Close, base is a context that never ends.
 func newRound[Res any](
 	s *session, base, ctx context.Context, do func(context.Context, *store) (Res, error),
 ) *round[Res] {
@@ -333,8 +333,9 @@ func (r *round[Res]) failure() error {
 	return failed(r.failures, len(r.s.stores), r.s.need, r.partly)
 }
 
-// failed returns the error of a step that fewer than need of the n stores carried out. If partly is
-// set, some stores did, and the error's kind is Unknown instead of Retry.
+// failed returns the error of a step that was carried out by fewer stores than it needs. That
+// number is need, and n is the number of all stores. If partly is set, some stores carried it out,
+// and the error's kind is Unknown instead of Retry.
 func failed(failures []failure, n, need int, partly bool) error {
 	slices.SortFunc(failures, func(x, y failure) int { return x.at.number - y.at.number })
 	kind, refused := backend.Retry, 0

@@ -21,7 +21,7 @@ import (
 type command struct {
 	*redis.Cmd
 	master bool // whether it must go to a master
-	// asks reports whether the command changes nothing. It then doesn't matter whether the command
+	// asks is set if the command changes nothing. For such a command, it doesn't matter whether it
 	// was sent.
 	asks bool
 	// last is the last argument of a script, which counts how often the script is written. It is
@@ -36,7 +36,8 @@ type command struct {
 // argument, and so the command. Before it is written, no server has the whole command.
 type lastArgument struct {
 	text string
-	// writes is the number of writes, or recalled if the command must not be written.
+	// writes counts how many times the argument was written. If the command must no longer be
+	// written, it is the constant recalled.
 	writes atomic.Int32
 	// shown is set once a hook has the text, and might send it.
 	shown atomic.Bool
@@ -120,8 +121,9 @@ func (c *command) Clone() redis.Cmder {
 	return &command{Cmd: c.Cmd.Clone().(*redis.Cmd), master: c.master, asks: c.asks}
 }
 
-// Name returns the name of the command. If the command must go to a master, Name returns that of a
-// command that writes, since a ClusterClient that reads from replicas decides by the name.
+// Name returns the name of the command. But if the command must go to a master, Name returns the
+// name of some command that writes, since a ClusterClient that reads from replicas chooses the
+// server by the command's name.
 func (c *command) Name() string {
 	if c.master {
 		return "evalsha"

@@ -34,8 +34,9 @@
 // A lock's name is its key, so it must not be the key of other data. A step doesn't change other
 // data. It fails with [backend.ErrConflict] if the key is not a hash, or is a hash that has no
 // expiry and contains more than an owner and a count. If other data is a hash with an expiry, a
-// waiter takes it for a lock, and waits until it is gone. A forced unlock deletes only a key that
-// looks like a lock and expires. Names like lock:orders:42, or [WithPrefix], avoid all of that.
+// waiter mistakes it for a lock, and waits until it is gone. A forced unlock deletes only a key
+// that looks like a lock and expires. Names like lock:orders:42, or [WithPrefix], avoid all of
+// that.
 //
 // # Kinds of lock
 //
@@ -45,19 +46,19 @@
 //
 // A fair lock is a plain lock with a list of its waiters, and two sorted sets with their times. A
 // script that frees the lock, or finds it free, gives it to the first waiter for a second, and
-// publishes that for the waiter's client. A client keeps the places of all its waiters with one
-// script a second. That script also returns the server's time, from which the client knows when it
-// got the lock. If the server's clock is set forward between that script and the grant, the client
-// may rely on the lock for too long. But the excess is never more than the time that the message
-// about the grant takes. With [WithReplicas], a client that was given a lock first asks the server
-// again, and waits for the replicas.
+// publishes that for the waiter's client. To keep the places of all its waiters, a client runs one
+// script per second. That script also returns the server's time, from which the client knows when
+// it got the lock. If the server's clock is set forward between that script and the grant, the
+// client may rely on the lock for too long. But the excess is never more than the time that the
+// message about the grant takes. With [WithReplicas], a client that was given a lock first asks the
+// server again, and waits for the replicas.
 //
 // A semaphore is a key with the number of available permits, and a sorted set with an id and an end
 // for each acquired permit. The ends are compared with the server's clock, and the number of ids
 // decides whether a call gets permits. The key with the number stays when all permits are released,
 // since a Java program may use it. So the name belongs to the semaphore until the key is deleted.
-// If other data is a whole number, a step takes it for a semaphore, and overwrites it. A call can
-// acquire 10,000 permits at most, since the server can do nothing else during the call.
+// If other data is a whole number, a step mistakes it for a semaphore, and overwrites it. A call
+// can acquire 10,000 permits at most, since the server can do nothing else during the call.
 //
 // For fair locks and semaphores, a name that is another name in braces, such as {orders}, is
 // refused, since both names would keep their line, or their ids, under the same key. Fenced locks
@@ -109,16 +110,16 @@
 // On one server, also behind Sentinel, the steps of many goroutines share round trips. The first
 // six steps are sent at once, each on a connection of its own. The steps that come while these are
 // under way are sent in one pipeline, when the first of the six is answered. If that takes longer
-// than some 50 ms, they are sent on another connection. The locks that one client holds are renewed
-// together, a hundred in each script. In a cluster, and with [WithReplicas], [WithShardedPubSub] or
-// [WithContextValues], every step is sent on its own.
+// than about 50 ms, they are sent on another connection. The locks that one client holds are
+// renewed together, a hundred in each script. In a cluster, and with [WithReplicas],
+// [WithShardedPubSub] or [WithContextValues], every step is sent on its own.
 //
 // # Hooks
 //
 // Hooks of the client see single commands and pipelines. If steps share round trips, hooks don't
 // see the context values of a caller: see [WithContextValues]. A hook must send the commands that
 // it is given, not copies, and return the errors that it gets. If it returned redis.Nil in place of
-// another error, that would count as the server's answer null, which means that the lock was
+// another error, that would count as a null reply of the server, which means that the lock was
 // acquired. A hook may change arguments that are strings. The last argument of a script is not a
 // string, and must stay as it is. It has a String method, and it records when go-redis sends it.
 // From that, the backend knows whether a failed step may have been carried out.
@@ -133,9 +134,9 @@
 // # TLS
 //
 // With Options.TLSConfig, go-redis ignores contexts when it dials. Then it replaces a broken
-// connection for subscriptions two times in a row. The client also takes longer to notice that a
-// server doesn't answer, by a DialTimeout. An Options.Dialer that calls DialContext of a
-// [crypto/tls.Dialer] avoids that.
+// connection for subscriptions two times in a row. Also, the client notices one DialTimeout later
+// that a server doesn't answer. An Options.Dialer that calls DialContext of a [crypto/tls.Dialer]
+// avoids that.
 //
 // # On the wire
 //
@@ -150,8 +151,8 @@
 // HGET, HKEYS, HLEN, HVALS, PEXPIRE, PTTL, DEL, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING. With
 // permission for PUBSUB, an unlock also learns whether others wait. Scripts get the names of
 // channels as keys. So besides the lock names, the user needs the pattern redisson_lock__channel:*
-// twice, among its keys and among its channels. The comments of the options say which other
-// commands they need. A [redis.ClusterClient] also needs CLUSTER SLOTS for itself.
+// among its keys, and also among its channels. The comments of the options say which other commands
+// they need. A [redis.ClusterClient] also needs CLUSTER SLOTS for itself.
 //
 // Other kinds of lock need further permissions. {NAME} is written without braces if the name
 // already contains braces.

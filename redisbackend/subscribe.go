@@ -64,7 +64,7 @@ func (l *listening) Reload(ctx context.Context) {
 	}
 }
 
-// Kind adds the kind to an error of a connection.
+// Kind classifies an error of a connection.
 func (l *listening) Kind(err error) error { return withKind(err) }
 
 // A connection carries subscriptions. Sending a command doesn't wait for its answer. The answers
@@ -139,13 +139,13 @@ func (c *connection) Tell(
 	return refusals, nil
 }
 
-// send writes a command. Only the first command may make go-redis connect. If go-redis connected
-// again later, that would hide that the connection broke.
+// send writes a command. Only the first command is allowed to make go-redis connect. If go-redis
+// reconnected later, nobody would notice that the connection had broken.
 func (c *connection) send(ctx context.Context, verb pubsub.Verb, channels []string) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	if c.read != nil {
-		cancel() // an ended context stops go-redis from connecting, but not from writing
+		cancel() // a context that is done keeps go-redis from connecting, but not from writing
 	}
 	switch {
 	case verb == pubsub.Ping:
@@ -164,7 +164,7 @@ func (c *connection) send(ctx context.Context, verb pubsub.Verb, channels []stri
 // receive reads messages until the first error, which it sends to c.lost.
 func (c *connection) receive(ctx context.Context) {
 	defer close(c.read)
-	// As in send, an ended context keeps go-redis from connecting again.
+	// As in send, a context that is done keeps go-redis from reconnecting.
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
 	for {

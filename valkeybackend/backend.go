@@ -113,8 +113,8 @@ func (b *Backend) Open() backend.Session {
 	return redisson.Open(o)
 }
 
-// Limits reports that the store supports all kinds of lock, can keep locks, and counts leases in
-// milliseconds.
+// Limits reports that the store supports all kinds of lock, can keep released locks taken, and
+// counts leases in milliseconds.
 func (b *Backend) Limits() backend.Limits {
 	return backend.Limits{Kinds: redisson.Kinds, Keeps: true}
 }

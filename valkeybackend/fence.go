@@ -73,7 +73,7 @@ func (f Fence) Set(ctx context.Context, key, value string, expires time.Duration
 	return f.f.Set(ctx, key, value, expires)
 }
 
-// HSet sets fields of a hash, as HSET does. The pairs alternate fields and their values.
+// HSet sets fields of a hash, as HSET does. pairs contains the fields, each followed by its value.
 func (f Fence) HSet(ctx context.Context, key string, pairs ...string) error {
 	return f.f.HSet(ctx, key, pairs)
 }

@@ -29,9 +29,9 @@ var (
 // certmagic's name with the prefix "certmagic:". The wrapped storage does everything else. A
 // Storage is safe for concurrent use.
 //
-// Any goroutine may lock and unlock a name. A locked name stays locked for this Storage until it is
-// unlocked, even if its lock is lost. Otherwise a late unlock would release another goroutine's
-// lock.
+// Any goroutine may lock and unlock a name. If the lock of a name is lost, the name still counts as
+// locked in this Storage, until it is unlocked. Otherwise a late unlock would release another
+// goroutine's lock.
 type Storage struct {
 	certmagic.Storage
 	client *dlock.Client
@@ -216,7 +216,8 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	return nil
 }
 
-// replace sets the hold of a lock to by, if it is still hold. It reports whether it was.
+// replace replaces the hold of a lock with another, unless the lock has a different hold by now. It
+// reports whether it did so.
 func (s *Storage) replace(l *lock, hold, by *dlock.Hold) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,7 @@ const DefaultAtLeast = 900 * time.Millisecond
 const prefix = "cron:"
 
 // patience is the timeout of an attempt to lock. Without it, a store that hangs could make this
-// replica start a run long after another has made it.
+// replica start a run long after another replica has finished it.
 const patience = 5 * time.Second
 
 var (
@@ -47,11 +47,11 @@ func (f Func) Run() { f(context.Background()) }
 type Option func(*wrapper)
 
 // WithAtLeast sets how long the lock of a job stays taken after its acquisition, even if the job
-// ends earlier. The time must be longer than the difference of the replicas' clocks, and shorter
-// than the job's period. The default is [DefaultAtLeast]. With 0 the lock is free as soon as the
-// job ends. Then a job that is shorter than the difference of the clocks may run on every replica.
-// [Wrapper] panics if the time is negative. If the store can't keep a lock taken, every run is
-// skipped, and logged as an error.
+// ends earlier. The time must be longer than the difference between the replicas' clocks, and
+// shorter than the job's period. The default is [DefaultAtLeast]. With 0 the lock is free as soon
+// as the job ends. Then a job that is shorter than the difference between the clocks may run on
+// every replica. [Wrapper] panics if the time is negative. If the store can't keep a lock taken,
+// every run is skipped, and logged as an error.
 func WithAtLeast(d time.Duration) Option { return func(w *wrapper) { w.atLeast = d } }
 
 // WithLogger sets the logger. A run that is skipped because another replica holds the lock is
@@ -71,12 +71,12 @@ type wrapper struct {
 	last atomic.Int64
 }
 
-// Wrapper returns a JobWrapper for the job with the given name. Each run of the job is made by one
-// of the replicas that share the client's store. The others skip it. Each job needs a unique name,
-// since jobs with the same name exclude each other. So don't use the wrapper in a [cron.WithChain]
-// of several jobs. The lock's name is the job's name with the prefix "cron:". Each run makes one
-// attempt to lock, with a timeout of 5 s. Wrapper panics if client or an option is nil, or if the
-// name is empty.
+// Wrapper returns a JobWrapper for the job with the given name. Only one of the replicas that share
+// the client's store executes a given run of the job. The others skip that run. Each job needs a
+// unique name, since jobs with the same name exclude each other. So don't use the wrapper in a
+// [cron.WithChain] of several jobs. The lock's name is the job's name with the prefix "cron:". Each
+// run makes one attempt to lock, with a timeout of 5 s. Wrapper panics if client or an option is
+// nil, or if the name is empty.
 func Wrapper(client *dlock.Client, name string, opts ...Option) cron.JobWrapper {
 	if client == nil || name == "" ||
 		slices.ContainsFunc(opts, func(opt Option) bool { return opt == nil }) {

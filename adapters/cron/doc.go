@@ -30,7 +30,7 @@
 //		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 //		defer stop()
 //		<-ctx.Done()
-//		<-c.Stop().Done() // what runs has ended, before the client is closed
+//		<-c.Stop().Done() // wait for running jobs, before the client is closed
 //	}
 //
 //	func report(ctx context.Context) error { // ctx ends if the lock is lost
@@ -41,7 +41,7 @@
 // Every replica does this, with a store that they share. On the hour each of them tries once to
 // lock "cron:report". The one that gets the lock runs the job, and the lock is renewed until the
 // job ends. The others skip this run. If the process dies, the lock ends with its lease (30 s, see
-// [dlock.WithLease]), and another replica makes the next run. While a run takes longer than the
+// [dlock.WithLease]), and another replica executes the next run. While a run takes longer than the
 // period, no other run begins, on any replica.
 //
 // If the store doesn't answer within 5 s, the run is also skipped, since it is unknown whether
@@ -53,14 +53,14 @@
 // released when the job ends, a short job might end before the last replica tries, and that replica
 // would run it again. So the lock stays taken until 900 ms after it was acquired, even if the job
 // ends or the process dies earlier. [WithAtLeast] sets another time. It must be longer than the
-// difference of the replicas' clocks, and shorter than the job's period. If a replica dies in that
-// time, etcd may keep the lock for some seconds more, and meanwhile runs are skipped.
+// difference between the replicas' clocks, and shorter than the job's period. If a replica dies in
+// that time, etcd may keep the lock for some seconds more, and meanwhile runs are skipped.
 //
 // The lock should stay taken for most of the period in two cases:
 //   - The schedule is one like "@every 5m", which counts from the start of each process. Then the
-//     replicas' runs are at different times, by up to a period, whatever their clocks say.
-//   - [cron.DelayIfStillRunning] is around the lock. A replica that is late would run a job that
-//     another has run long before. With the lock, neither this wrapper nor
+//     replicas' runs are up to a period apart, even if their clocks agree.
+//   - [cron.DelayIfStillRunning] wraps the wrapper of this package. A replica that is late would
+//     run a job that another has run long before. With the lock, neither this wrapper nor
 //     [cron.SkipIfStillRunning] is needed.
 //
 // # How a job hears of a loss
@@ -68,5 +68,5 @@
 // A cron.Job has no context and no error. A [Func] has both. Its context ends if the lock is lost,
 // and its error is logged. Any other job continues when its lock is lost, for example because the
 // store was down for longer than the lease. The loss is logged when the job ends. If a job panics,
-// the lock is released, whether [cron.Recover] is around the lock or inside it.
+// the lock is released, whether [cron.Recover] wraps the lock's wrapper, or the other way round.
 package cronlock

@@ -54,11 +54,11 @@ type Locker struct {
 type Option func(*Locker)
 
 // WithAtLeast sets how long the lock of a job stays taken after its acquisition, even if the job
-// ends earlier. The time must be longer than the difference of the replicas' clocks, and shorter
-// than the period of every job of this Locker. The default is [DefaultAtLeast]. With 0 the lock is
-// free as soon as the job ends. Then a job that is shorter than the difference of the clocks may
-// run on every replica. [NewLocker] panics if the time is negative. If the store can't keep a lock
-// taken, every run is skipped, and logged.
+// ends earlier. The time must be longer than the difference between the replicas' clocks, and
+// shorter than the period of every job of this Locker. The default is [DefaultAtLeast]. With 0 the
+// lock is free as soon as the job ends. Then a job that is shorter than the difference between the
+// clocks may run on every replica. [NewLocker] panics if the time is negative. If the store can't
+// keep a lock taken, every run is skipped, and logged.
 func WithAtLeast(d time.Duration) Option { return func(l *Locker) { l.atLeast = d } }
 
 // WithLogger sets the logger for events that gocron doesn't report. A run that is skipped although

@@ -1,4 +1,4 @@
-// Package gooselock lets one replica at a time run migrations of github.com/pressly/goose/v3, on
+// Package gooselock lets one replica at a time run migrations with github.com/pressly/goose/v3, on
 // any database.
 //
 //	package main
@@ -23,7 +23,7 @@
 //		rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 //		client := dlock.New(redisbackend.New(rdb))
 //		defer client.Close()
-//		db, err := sql.Open("sqlite", "service.db") // or any other database of goose's
+//		db, err := sql.Open("sqlite", "service.db") // or any other database that goose supports
 //		if err != nil {
 //			log.Fatal(err)
 //		}
@@ -49,9 +49,9 @@
 // to migrate. Up then waits for the store, as long as ctx allows. The clocks of the replicas need
 // not agree.
 //
-// goose can't notify migrations when the lock is lost, for example because the store was down for
-// longer than the lease. They continue, and the error of Up wraps [dlock.ErrLost]. To stop them,
-// use a [dlock.Locker] instead of this package:
+// goose has no way to tell running migrations that the lock is lost, for example because the store
+// was down for longer than the lease. They continue, and the error of Up wraps [dlock.ErrLost]. To
+// stop them, use a [dlock.Locker] instead of this package:
 //
 //	err := client.Locker("migrations").Do(ctx, func(ctx context.Context) error {
 //		_, err := provider.Up(ctx) // ctx ends if the lock is lost

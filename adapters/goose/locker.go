@@ -20,7 +20,7 @@ var (
 // goose.WithSessionLocker. Both behave the same, since a Locker doesn't use the database. A Locker
 // is for one database. Several providers and goroutines may use it.
 //
-// A locked Locker stays locked until it is unlocked, even if its lock is lost.
+// If its lock is lost, a Locker still counts as locked, until it is unlocked.
 type Locker struct {
 	client *dlock.Client
 	name   string

@@ -1,4 +1,4 @@
-// Package migratelock lets one replica at a time run migrations of
+// Package migratelock lets one replica at a time run migrations with
 // github.com/golang-migrate/migrate/v4, on any database.
 //
 //	package main
@@ -34,7 +34,7 @@
 //		defer m.Close()
 //		err = m.Up()
 //		for errors.Is(err, database.ErrLocked) {
-//			err = m.Up() // another replica still migrates
+//			err = m.Up() // another replica is still migrating
 //		}
 //		if err != nil && !errors.Is(err, migrate.ErrNoChange) {
 //			log.Fatal(err)
@@ -54,8 +54,8 @@
 // migrations take longer than that, make replicas wait longer, with [WithWait] and a larger
 // LockTimeout, or call Up again while the error is database.ErrLocked.
 //
-// migrate can't notify migrations when the lock is lost, for example because the store was down for
-// longer than the lease. They continue, and the error of Up wraps [dlock.ErrLost]. While the store
-// is down, no replica starts to migrate. After those 10 s, Up returns an error that wraps
-// [dlock.ErrUnavailable]. The clocks of the replicas need not agree.
+// migrate has no way to tell running migrations that the lock is lost, for example because the
+// store was down for longer than the lease. They continue, and the error of Up wraps
+// [dlock.ErrLost]. While the store is down, no replica starts to migrate. After the 10 s, Up
+// returns an error that wraps [dlock.ErrUnavailable]. The clocks of the replicas need not agree.
 package migratelock

@@ -46,8 +46,8 @@ type Option func(*Driver)
 // [New] panics if d is negative.
 func WithWait(d time.Duration) Option { return func(dr *Driver) { dr.wait = d } }
 
-// New returns a driver with the client's lock with the given name. It panics if the driver, the
-// client or an option is nil, or the name is empty.
+// New returns a driver that wraps the given one, and uses the client's lock with the given name. It
+// panics if the driver, the client or an option is nil, or if the name is empty.
 func New(driver database.Driver, client *dlock.Client, name string, opts ...Option) *Driver {
 	if driver == nil || client == nil || name == "" || slices.ContainsFunc(opts, func(
 		opt Option,
@@ -79,8 +79,8 @@ func (d *Driver) Open(url string) (database.Driver, error) {
 
 // Lock implements database.Driver. If another client held the lock during the whole wait, or if
 // this Driver is locked already, the error wraps [database.ErrLocked]. If the store didn't answer,
-// the error wraps [dlock.ErrUnavailable] instead. A locked Driver stays locked until it is
-// unlocked, even after its lock was lost.
+// the error wraps [dlock.ErrUnavailable] instead. If the lock is lost, the Driver still counts as
+// locked, until Unlock is called.
 func (d *Driver) Lock() error {
 	if !d.locked.CompareAndSwap(false, true) {
 		return fmt.Errorf("migratelock: lock %q: %w by this driver", d.name, database.ErrLocked)

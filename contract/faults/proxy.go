@@ -147,8 +147,9 @@ func (p *Proxy) SetDelay(d time.Duration) {
 	}
 }
 
-// Block stops all traffic in a direction, including the end of a connection, like a black hole.
-// Connections can still be made, and aren't closed.
+// Block stops all traffic in a direction, like a black hole. If one side closes its connection,
+// that isn't passed on in this direction, either. Connections can still be made, and Block closes
+// none.
 func (p *Proxy) Block(d Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,8 +168,8 @@ func (p *Proxy) Unblock(d Direction) {
 }
 
 // LoseReply loses the reply to the next request that matches. The server carries the request out,
-// and replies to earlier requests pass. Instead of the reply the client sees the connection end,
-// and the channel lost is closed.
+// and replies to earlier requests pass. Instead of the reply the client sees the connection end.
+// Then the channel that LoseReply returned is closed.
 //
 // Requests that were sent together with this one, or after it, may or may not have been carried
 // out. On an HTTP/2 stream with several messages, any message counts as the reply. Over RESP,
@@ -180,18 +181,19 @@ func (p *Proxy) LoseReply(match func(Request) bool) (lost <-chan struct{}) {
 }
 
 // Hold holds back the next request that matches, and all later traffic on its connection or HTTP/2
-// stream. The channel held is closed when the request has arrived. The function deliver passes the
-// request on to the server, even if the client has disconnected. [Proxy.Cut] drops the request.
+// stream. The channel that Hold returns is closed when the request has arrived. The function that
+// Hold returns passes the request on to the server, even if the client has disconnected.
+// [Proxy.Cut] drops the request.
 func (p *Proxy) Hold(match func(Request) bool) (held <-chan struct{}, deliver func()) {
 	t := p.set(&trap{match: match, blow: HoldRequest})
 	return t.sprung, func() { p.deliver(t) }
 }
 
-// Strike applies a fault to the nth request, counted from 0, that arrives from now on, from any
-// client and on any connection. For [LoseReply], Strike doesn't count requests whose replies it
-// can't tell from others: see [Proxy.LoseReply]. The function end reports whether the fault has hit
-// a request. If not, end cancels the fault. If a request was held, end delivers it, and waits until
-// it is answered.
+// Strike applies a fault to one of the requests that arrive from now on, whatever their client and
+// connection. n is the index of that request, counted from 0. For [LoseReply], Strike doesn't count
+// requests whose replies it can't tell from others: see [Proxy.LoseReply]. The function end reports
+// whether the fault has hit a request. If not, end cancels the fault. If a request was held, end
+// delivers it, and waits until it is answered.
 func (p *Proxy) Strike(blow Blow, n int) (end func() (struck bool)) {
 	t := p.set(&trap{blow: blow, match: func(Request) bool { n--; return n < 0 }})
 	return func() bool {
@@ -245,7 +247,7 @@ func (t *trap) answered() {
 	}
 }
 
-// pass holds back the next unit, too. p.mu is held.
+// pass adds the next unit to those that are held back. p.mu is held.
 func (t *trap) pass(unit []byte) { t.waiting = append(t.waiting, unit) }
 
 // drop removes a trap. p.mu is held.
@@ -439,8 +441,8 @@ func (f *flow) poke() {
 	}
 }
 
-// write writes the data that may pass, until the flow has ended. If the destination no longer
-// accepts data, write drops it.
+// write writes data as soon as no fault holds it back, until the flow has ended. If the destination
+// no longer accepts data, write drops it.
 func (f *flow) write(to net.Conn) {
 	for {
 		data, wait, more := f.next()
@@ -455,8 +457,8 @@ func (f *flow) write(to net.Conn) {
 	}
 }
 
-// next returns the data to write now, or how long to wait for more. A wait of 0 means until
-// something changes. If more is false, the flow has ended.
+// next returns the data to write now or, if there is none, how long to wait for more. If wait is 0,
+// too, wait until something changes. If more is false, the flow has ended.
 func (f *flow) next() (data []byte, wait time.Duration, more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

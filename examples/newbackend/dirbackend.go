@@ -20,20 +20,20 @@ import (
 )
 
 // DirBackend keeps locks in a directory, for the processes of one user on one machine. A lock that
-// is held has a file, and a free lock has none. If the holder has died, the file remains, with the
-// end of the lease, until the lock is acquired again. A fenced lock also has a second file with the
-// last token, which remains forever.
+// is held has a file, and a free lock has none. If the holder has died, the file, which records the
+// end of the lease, remains until the lock is acquired again. A fenced lock also has a second file
+// with the last token, which remains forever.
 //
 // Each step opens the file .guard, waits for the exclusive flock on it, reads the lock's file,
 // decides, and writes or removes the file. Meanwhile no other goroutine or process reads or writes
 // a lock's file, so each step is atomic. If a process dies during a step, the kernel releases its
 // flock. The lock's file then has either its old or its new contents.
 //
-// Leases are measured by the machine's wall clock, because all processes share it, and it continues
-// when none of them runs. This has a disadvantage. When the clock is set forward, or the machine
-// wakes from sleep, leases end at once. But their holders use a clock that can't be set and that
-// stops during sleep. They rely on their locks until their next renewal, so there may be two
-// holders meanwhile. When the clock is set back, the locks of dead holders last longer. A clock
+// Leases are measured by the machine's wall clock, because all processes share that clock, and it
+// runs even while no process does. This has a disadvantage. When the clock is set forward, or the
+// machine wakes from sleep, leases expire early. But their holders use a clock that can't be set
+// and that stops during sleep. They rely on their locks until their next renewal, so there may be
+// two holders meanwhile. When the clock is set back, the locks of dead holders last longer. A clock
 // that is less than 1 % too fast or too slow does no harm, since dlock subtracts that much from a
 // lease. Machines must not share the directory, because their clocks differ. Also, flock doesn't
 // work on all network file systems.

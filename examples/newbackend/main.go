@@ -91,9 +91,9 @@ func count(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	// Without notifications, a waiter polls after 10 ms, and then less and less often, down to once
-	// in a third of the lease. So the lease is shorter than 30 s, but longer than pauses of
-	// processes on a busy machine.
+	// Without notifications, a waiter polls after 10 ms, and then at growing intervals of up to a
+	// third of the lease. So this lease is shorter than the default of 30 s. But it is longer than
+	// a process might pause on a busy machine.
 	client := dlock.New(store, dlock.WithLease(5*time.Second))
 	defer client.Close()
 	lock := client.Locker("the number")

@@ -119,8 +119,8 @@ func (l *lister) fields(name string, t *types.Struct) {
 	}
 }
 
-// methods adds the methods of a type and of its embedded types. It omits those that are also in
-// but.
+// methods adds the methods in set, those of a type and of its embedded types. It omits the methods
+// that are also in the other set.
 func (l *lister) methods(name string, set, but *types.MethodSet) {
 	for m := range set.Methods() {
 		if m.Obj().Exported() && (but == nil || but.Lookup(nil, m.Obj().Name()) == nil) {

@@ -38,7 +38,7 @@ func current(root string) (map[string]bool, error) {
 	return lines, err
 }
 
-// private reports whether the packages of a folder aren't part of the API.
+// private reports whether the packages of a folder are excluded from the API.
 func private(path string) bool {
 	for part := range strings.SplitSeq(path, "/") {
 		if slices.Contains([]string{"internal", "examples", "docs", "bench", "testdata"}, part) {

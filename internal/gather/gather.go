@@ -23,19 +23,20 @@ const (
 	// goroutine waits for the answers to other goroutines' commands.
 	maxBatch = 500
 
-	// patience is how long the batches under way may all go unanswered before they no longer count
-	// against the limit. Some connections may hang while others work.
+	// patience is the time after which the batches under way no longer count against the limit, if
+	// none of them was answered. Their connections might hang while others work.
 	patience = 50 * time.Millisecond
 
-	// comeback is how long a Sender that allows only one batch at a time waits for the next
-	// commands of the callers that it has just answered.
+	// comeback limits a wait that a Sender makes if it allows only one batch at a time. After it
+	// has answered the callers of a batch, it waits for their next commands.
 	comeback = 2 * time.Millisecond
 )
 
 // A Sender sends commands of type C for many goroutines. Each goroutine waits only for its own
 // results, of type R, and only until its context ends. The first few commands are sent at once.
 // Commands that come while these are under way are collected, and are sent together when one of the
-// batches under way is answered. So a single goroutine never waits for another.
+// batches under way is answered. So a goroutine that is the only one to send never waits for
+// others.
 //
 // Commands are sent without the values of their contexts, even if their batch has a single caller.
 // Otherwise, the hooks of a client library could get the values of another goroutine.
@@ -51,7 +52,8 @@ type Sender[C, R any] struct {
 	flights int
 	// overdue is the number of flights that were still sending when their round ended.
 	overdue int
-	// round is the number of the current round. A new round begins when all flights become overdue.
+	// round is the number of the current round. The method late ends a round, and begins the next,
+	// when all flights seem to be stuck.
 	round int
 	// yielding is the number of flights that will look for more parcels in a moment.
 	yielding int
@@ -81,10 +83,11 @@ type parcel[C, R any] struct {
 // ends when no caller waits for an answer any more.
 type batch[C, R any] struct {
 	// ctx is the caller's context if there is only one caller. If there are several, ctx is a
-	// context that end cancels.
+	// context that is canceled by calling end.
 	ctx     context.Context
 	parcels []*parcel[C, R]
-	// round is the round that counts the goroutine which sends the batch: see Sender.
+	// round is the round in which the batch was taken. In that round, the flight that sends the
+	// batch is among Sender.flights.
 	round int
 	// stay is the number of callers that still wait. It is guarded by Sender.mu.
 	stay int
@@ -153,8 +156,8 @@ func (s *Sender[C, R]) enqueue(p *parcel[C, R]) {
 	}
 }
 
-// start starts a flight, which is a goroutine that sends waiting parcels, unless there are enough.
-// The caller must hold s.mu.
+// start starts a flight, which is a goroutine that sends waiting parcels. But if there are enough
+// flights, start only makes sure that late is scheduled. The caller must hold s.mu.
 func (s *Sender[C, R]) start() {
 	if s.flights < s.most {
 		s.flights++
@@ -174,9 +177,10 @@ func (s *Sender[C, R]) watch() {
 	time.AfterFunc(patience, func() { s.late(taken) })
 }
 
-// late runs some time after it was scheduled by watch. If parcels wait, it starts a goroutine that
-// sends them, called a flight, unless there are enough. If no flight has taken a parcel since
-// watch, late assumes that all flights are stuck. They become overdue, and no longer count.
+// late runs some time after watch scheduled it. If no parcels wait, it does nothing. If no flight
+// has taken parcels since late was scheduled, it assumes that all flights are stuck. They become
+// overdue, and no longer count. Then late starts a flight for the waiting parcels, unless there are
+// enough.
 func (s *Sender[C, R]) late(taken int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
