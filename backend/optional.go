@@ -41,8 +41,8 @@ type SubscribeRequest struct {
 
 	// Watches is set if the subscriber watches the holders of the lock instead of waiting for it. A
 	// store that wakes one waiter at a time doesn't count this subscriber as a waiter. Wake is also
-	// called when a release with Keep leaves an Exclusive or Fenced lock taken. It might also be
-	// called when the lock is acquired.
+	// called when a release with Keep leaves an Exclusive or Fenced lock taken. A store is free to
+	// call it when the lock is acquired, too.
 	Watches bool
 
 	// Granted is called when the store has given a Fair lock to a waiter in line: see [Liner]. It

@@ -84,8 +84,8 @@ func (r rows[T]) More() int { return r.Matched - len(r.Shown) }
 // every selects all rows of a table.
 func every[T any](T) bool { return true }
 
-// pick returns the rows of a table that the page shows. The slice all contains the candidates, and
-// the function which reports whether one of them belongs to the table.
+// pick selects the rows of a table from the slice all, by the predicate which, and returns those
+// rows that the page shows.
 func pick[T row](
 	v *view, id string, all []T, most int, which func(T) bool, columns columns[T],
 ) rows[T] {

@@ -41,10 +41,9 @@ const (
 // has returned. If the process or the client ends earlier, its shards stay idle until their leases
 // end. While the store can't be reached, Run waits and logs that. It returns an error at once if an
 // option, the name or the list is invalid, and if another Run of this Set is under way. The error
-// is
-// [dlock.ErrConflict] if a name of the set belongs to another kind of lock, and [dlock.ErrClosed]
-// if the client is closed. It wraps [errors.ErrUnsupported] if the store has no fenced or
-// read-write locks, or can't list their holders.
+// is [dlock.ErrConflict] if a name of the set belongs to another kind of lock, and
+// [dlock.ErrClosed] if the client is closed. It wraps [errors.ErrUnsupported] if the store has no
+// fenced or read-write locks, or can't list their holders.
 //
 // If fn panics, all other runs are told to return. Run panics when they have returned, or after
 // their grace. If fn ends its goroutine with [runtime.Goexit], that counts as a return.

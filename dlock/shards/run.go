@@ -33,7 +33,7 @@ func (s *Shard) Finishing() context.Context { return s.finishing }
 
 // Times between attempts.
 const (
-	restartPause = time.Second // the first pause before a restart after an early return
+	restartPause = time.Second // the pause before a run that returned early is restarted
 	firstPause   = 50 * time.Millisecond
 	longestPause = 5 * time.Second
 )

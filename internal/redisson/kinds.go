@@ -185,9 +185,9 @@ func (k *kind) called(owner string) string {
 }
 
 // inside returns the name under which a read-write lock stores an owner: the owner's own name, with
-// a zero before the number at its end. The scripts of a plain lock look for a field with the
-// owner's own name, and if such a script runs on a read-write lock by mistake, it must not find the
-// owner's field.
+// a zero before the number at its end, or with ":0" appended if there is no number. The scripts of
+// a plain lock look for a field with the owner's own name, and if such a script runs on a
+// read-write lock by mistake, it must not find the owner's field.
 func inside(owner string) string {
 	colon := strings.LastIndexByte(owner, ':')
 	if number := owner[colon+1:]; colon < 0 || number == "" ||

@@ -10,10 +10,10 @@ import (
 )
 
 // A read-write lock has the data of Redisson's RReadWriteLock, but uses our own scripts, since the
-// steps of package backend differ from Redisson's. They differ in four ways. A reader has a count
-// of one, even if it acquires the lock again. An expiry is never shortened while the owner still
-// has a hold. Writers that wait leave notes. And the release of the write lock wakes waiting
-// readers even if its owner still holds the read lock.
+// steps of package backend differ from Redisson's in these respects: a reader has a count of one,
+// even if it acquires the lock again; an expiry is never shortened while the owner still has a
+// hold; writers that wait leave notes; and the release of the write lock wakes waiting readers even
+// if its owner still holds the read lock.
 //
 // If one of our scripts replies that it did nothing, the reply is reliable, unlike that of
 // Redisson's scripts, and no second script is needed. It can't come from a replica, since a script
@@ -133,8 +133,7 @@ func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
 
 // KeepWrite releases one hold as ReleaseWrite does, but the lock stays taken after the last
 // release. If the owner also has a read hold, the lock stays taken at least until the lease of that
-// hold ends.
-// [ParseKeep] reads the reply. A reply that the owner holds nothing is reliable.
+// hold ends. [ParseKeep] reads the reply. A reply that the owner holds nothing is reliable.
 func (d Dialect) KeepWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseKeepScript, shardedWriteReleaseKeepScript), 3,
 		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease),

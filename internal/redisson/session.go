@@ -20,8 +20,8 @@ type Options struct {
 	Prefix   string
 	Replicas Replicas
 
-	// Settle is the value of [backend.Capabilities].Settle. It is nil unless steps return when
-	// their contexts end.
+	// Settle waits for requests that are still under way after their steps have returned: see
+	// [backend.Capabilities].Settle. It is nil unless steps return when their contexts end.
 	Settle func()
 }
 

@@ -397,7 +397,7 @@ func (r *Recorder) takenBeside(freed *step) (n int) {
 
 // gaps returns the gaps that begin with a release and end with the next acquisition. If a step
 // before the acquisition finds a holder, there was no gap: the store had already granted the lock
-// to the next owner in line, which takes no request.
+// to the next owner in line, without a request.
 func (r *Recorder) gaps() (all []gap) {
 	for _, s := range r.steps {
 		if s.result != freed {

@@ -34,8 +34,7 @@ func TakeAll(ctx context.Context, parties []*Party, a Ask) *dlock.Hold {
 	return h
 }
 
-// errOther is the error that is recorded for the locks other than the one because of which a call
-// failed.
+// errOther is the error recorded for a lock if the call failed because of another lock.
 var errOther = errors.New("another of the locks was not acquired")
 
 // ReleaseAll gives back a Hold of TakeAll.

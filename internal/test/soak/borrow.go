@@ -39,8 +39,8 @@ func (u *user) borrow(name string) {
 }
 
 // patience returns the options and the context for one call. The context is canceled after a random
-// time, unless the user calls the function in before that, as soon as it has the permits. The
-// function returns false if the context was already canceled.
+// time. When the user has the permits, it calls the function in to prevent that. The function
+// returns false if the context was already canceled.
 func (b *borrowing) patience() (
 	ctx context.Context, opts []dlock.AcquireOption, in func() bool, cancel context.CancelFunc,
 ) {

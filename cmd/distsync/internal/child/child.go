@@ -37,8 +37,7 @@ type Child struct {
 // command inherits standard input, output and error, and gets its own process group. If this
 // process is in the terminal's foreground group, the new group replaces it there. The command is
 // killed at the given time, which [Child.Until] can change. If the command can't be started, the
-// error is a
-// [syscall.Errno].
+// error is a [syscall.Errno].
 func Start(path string, args, env []string, until time.Time) (*Child, error) {
 	if err := adoptOrphans(); err != nil {
 		return nil, err
@@ -96,8 +95,8 @@ func (c *Child) startGuard(path string, args, env []string) error {
 	return err
 }
 
-// filesUpTo returns the file descriptors that a new process inherits: every smaller one than last
-// that isn't close-on-exec, and last itself. They keep their numbers.
+// filesUpTo returns the file descriptors that a new process inherits: the given one, and all
+// smaller ones that aren't close-on-exec. They keep their numbers.
 func filesUpTo(last int) []uintptr {
 	files := []uintptr{0, 1, 2}
 	for fd := 3; fd < last; fd++ {
@@ -239,7 +238,7 @@ func (c *Child) end() {
 	c.link.Close()
 }
 
-// bury reaps children. As in wait4(2), the parameter who selects them.
+// bury reaps children. Its first parameter selects them, as in wait4(2).
 func bury(who, options int) {
 	for {
 		pid, err := syscall.Wait4(who, nil, options, nil)
