@@ -64,8 +64,8 @@ type Limits struct {
 type Session interface {
 	// Acquire takes the lock for the request's owner if it is free. If that owner already holds it,
 	// Acquire adds one hold. In both cases the lock then expires after the request's lease, counted
-	// from now. If another owner holds the lock, nothing changes. No step makes a Read or a Write
-	// expire earlier, since several holds may share one expiry.
+	// from now. If another owner holds the lock, nothing changes. No step moves the expiry of a
+	// Read or a Write to an earlier time, since several holds may share one expiry.
 	Acquire(ctx context.Context, req AcquireRequest) (AcquireResult, error)
 
 	// Release gives back one hold of the request's owner. If that was its last hold, the lock
@@ -207,21 +207,21 @@ type AcquireRequest struct {
 	// doesn't get the lock now, the owner keeps waiting, and will ask again or release within
 	// Place. Only Write and Fair use these fields.
 	//
-	// If an attempt to get a Write fails, and has a Place, the store notes that its owner waits,
-	// and since when: now minus Waited. The note ends after Place unless the owner asks again. It
-	// also ends when the owner acquires the Write, and when the owner releases, even if it holds
-	// nothing. While there is such a note, no owner that has waited for a shorter time can acquire
-	// the Read, even if nobody holds the Write. The result then tells how long the note can last.
-	// So writers get their turn, no matter how many readers there are. Notes don't affect an owner
-	// that already holds the Read or the Write.
+	// If an attempt to get a Write fails, and its Place isn't zero, the store notes that its owner
+	// waits, and since when: now minus Waited. The note ends after Place unless the owner asks
+	// again. It also ends when the owner acquires the Write, and when the owner releases, even if
+	// it holds nothing. While there is such a note, no owner that has waited for a shorter time can
+	// acquire the Read, even if nobody holds the Write. The result then tells how long the note can
+	// last. So writers get their turn, no matter how many readers there are. Notes don't affect an
+	// owner that already holds the Read or the Write.
 	//
-	// If an attempt to get a Fair lock fails, and has a Place, the owner gets a place at the end of
-	// the line, or keeps the place that it has. The place ends after Place, counted from now,
-	// unless it is kept for longer: see [Liner]. Without a Place, a failed attempt changes nothing.
-	// For a Fair lock, a Waited above zero means that the store gave the owner the lock, but the
-	// owner learned of it too late to keep it. A store that gives locks for about a second puts
-	// such an owner first in line if it has no place, and gives it the lock at once if the lock is
-	// free. Other stores ignore Waited for a Fair lock.
+	// If an attempt to get a Fair lock fails, and its Place isn't zero, the owner gets a place at
+	// the end of the line, or keeps the place that it has. That place lasts for the duration Place,
+	// counted from now, unless it is kept for longer: see [Liner]. If Place is zero, a failed
+	// attempt changes nothing. For a Fair lock, a Waited above zero has a different meaning: the
+	// store gave the owner the lock, but the owner learned of it too late to keep it. A store that
+	// gives locks for about a second puts such an owner first in line if it has no place, and gives
+	// it the lock at once if the lock is free. Other stores ignore Waited for a Fair lock.
 	Waited, Place time.Duration
 
 	// Permits is the number of permits requested, at least 1. Limit is the total number of permits,
@@ -383,7 +383,7 @@ type LookRequest struct {
 // LookResult is the answer to a [LookRequest]. For Read it describes only the readers, and for
 // Write only the writer.
 type LookResult struct {
-	// Held reports whether any owner holds the lock, in the kind of the request.
+	// Held reports whether any owner holds the lock as the request's kind.
 	Held bool
 	// Count is the number of holds, or permits, of the request's owner.
 	Count int

@@ -29,8 +29,8 @@ type Capabilities struct {
 	Settle func()
 
 	// WhyNot, if not nil, returns why the store doesn't support a kind that its [Limits] don't
-	// declare. The text can follow a colon, and may be empty. It is for kinds that the store can't
-	// support, not for kinds that aren't implemented yet.
+	// declare. The text follows a colon in an error message, and may be empty. It is for kinds that
+	// the store can't support, not for kinds that aren't implemented yet.
 	WhyNot func(Kind) string
 }
 
@@ -49,8 +49,9 @@ const (
 	// goroutine.
 	StepsReturn
 
-	// StepsNeverWait means that steps don't wait for anything outside this process, as with a store
-	// in memory. Steps are called in the caller's goroutine, which always waits for them.
+	// StepsNeverWait means that steps don't wait for anything outside this process, as is the case
+	// for an in-memory store. Steps are called in the caller's goroutine, which always waits for
+	// them.
 	StepsNeverWait
 )
 

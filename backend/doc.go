@@ -40,7 +40,7 @@
 //
 //	Acquire: free                                the number grows, and is the hold's Token
 //	Acquire: held by the same owner              Token is that of the hold
-//	everything else                              the number stays, also when the lease runs out
+//	everything else                              the number stays, even when the lease runs out
 //
 // A read-write lock has the sides [Read] and [Write]. For each name the store keeps the readers,
 // each with its own end, and at most one writer, with a count and an end. For each waiting writer
@@ -90,7 +90,7 @@
 //	Release: the owner's, count = 1, with Keep        held, so the first gets it when that is over
 //	KeepPlaces                                        owners in line keep their places; others come
 //	                                                  first
-//	the lease of a hold, or a place, runs out         the next step gives the lock on
+//	the lease of a hold, or a place, runs out         the next step passes the lock on
 //
 // Only the Fair lock has a line. Fair, Exclusive and Fenced locks of the same name exclude each
 // other. But waiters for Exclusive and Fenced locks don't stand in line, and a release of one kind
@@ -113,7 +113,7 @@
 //	Renew:   the owner has as many                      expires after the lease, counted from now
 //	ForceRelease                                        nobody has any; waiters are woken if an
 //	                                                    owner had some
-//	any of these: the owner has another number          gives those back and wakes waiters; then as
+//	any of these: the owner has more or fewer           gives those back and wakes waiters; then as
 //	                                                    if it had none
 //	everything else                                     unchanged
 //

@@ -11,8 +11,8 @@ import (
 var ErrConflict = errors.New(
 	"the name is in use for another kind of lock, or for data that isn't a lock")
 
-// ErrLost means that the caller no longer holds the lock. The error of a write wraps it if the
-// write was refused because a later holder has a larger fencing token.
+// ErrLost means that the caller no longer holds the lock. If a resource refuses a write because a
+// later holder has a larger fencing token, the error of that write also wraps ErrLost.
 var ErrLost = errors.New("lost")
 
 // Errors about the number of permits. The error of a step that wraps one of them is of kind

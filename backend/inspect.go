@@ -10,17 +10,17 @@ import (
 type Inspector interface {
 	// Inspect reports on the lock with the given name, of any kind, and changes nothing. The report
 	// was true at one moment between call and return, unless the lock has too many holders to read
-	// them in one step. If the name belongs to something other than a lock, Inspect fails with
+	// in one step. If the name belongs to something other than a lock, Inspect fails with
 	// [ErrConflict].
 	Inspect(ctx context.Context, req InspectRequest) (Inspection, error)
 }
 
-// InspectRequest is a request to inspect the lock of a name.
+// InspectRequest is a request to inspect the lock with a given name.
 type InspectRequest struct {
 	Name string
 }
 
-// Inspection is a report on the lock of one name.
+// Inspection is a report on the lock with one name.
 type Inspection struct {
 	Name string
 

@@ -41,8 +41,8 @@ type SubscribeRequest struct {
 
 	// Watches is set if the subscriber watches the holders of the lock instead of waiting for it. A
 	// store that wakes one waiter at a time doesn't count this subscriber as a waiter. Wake is also
-	// called when a release with Keep has kept an Exclusive or Fenced lock taken, and may be called
-	// when the lock is acquired.
+	// called when a release with Keep leaves an Exclusive or Fenced lock taken. A store is free to
+	// call it when the lock is acquired, too.
 	Watches bool
 
 	// Granted is called when the store has given a Fair lock to a waiter in line: see [Liner]. It
@@ -151,12 +151,13 @@ type Batcher interface {
 // session has subscribed, the store calls Granted, so the owner learns that it holds the lock
 // without asking. The owner then renews the lock, releases it, or both.
 //
-// If very many places have ended, a store may remove some of them later, but not those at the head
-// of the line. Until then it doesn't give their owners the lock, unless KeepPlaces restores the
-// places.
+// If very many places have ended, a step is allowed to leave some of them for later steps to
+// remove, but not those at the head of the line. While a place that has ended is still there, the
+// store doesn't give its owner the lock, unless KeepPlaces restores the place.
 //
-// So a step finds the lock free only if nobody is in line, or if the last hold expired after the
-// last step. The step then gives the lock to the first in line, even if another owner asks for it.
+// So there are only two cases in which a step finds the lock free: nobody is in line, or a hold has
+// expired since the previous step. In the second case, the step gives the lock to the first in
+// line, even if another owner asks for it.
 type Liner interface {
 	// KeepPlaces extends the places of all of a client's owners that wait for one lock. The places
 	// of owners in line then end after Place, counted from now. An owner that is neither in line

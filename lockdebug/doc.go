@@ -8,9 +8,9 @@
 // of locks, and can make the store list its locks, so restrict access to it, as to net/http/pprof.
 //
 // The page begins with what may need attention: lost locks, holds that end soon or whose renewals
-// fail, and calls that have waited for longer than [dlock.DefaultLease]. In that time, a dead
-// holder's lock with the default lease would have ended. The page uses no scripts, and works on a
-// phone and in dark mode.
+// fail, and calls that have waited for longer than [dlock.DefaultLease]. After that time, a lock
+// with the default lease would be free again if its holder had died. The page uses no scripts, and
+// works on a phone and in dark mode.
 //
 // For each waiting call, the page shows the holder of the lock. To find it, the page asks the store
 // about at most 20 locks, for at most half a second. A click asks about the others. Everything else
@@ -24,12 +24,13 @@
 //
 // # Parameters
 //
-//	format=json     JSON instead of HTML; so does a header Accept that prefers application/json
+//	format=json     returns JSON instead of HTML, as does a header Accept that prefers
+//	                application/json
 //	all=1           all rows of each table, not the first 200 (10 in the tables at the top)
 //	find=orders     only rows with this text, ignoring case; also in JSON
-//	sort=for        sorts the tables with a column "for" by it; sort=-for reverses them. Columns:
-//	                name, holder, by, for, ends, why, lost, place, client; of shards also state,
-//	                token, address, seats, list; of the store also line. Not in JSON
+//	sort=for        sorts by the column "for" those tables that have it; sort=-for reverses them.
+//	                Columns: name, holder, by, for, ends, why, lost, place, client; of shards also
+//	                state, token, address, seats, list; of the store also line. Not in JSON
 //	who=0           asks no store for the holders of locks that are waited for
 //	refresh=5       loads the page again every 5 seconds, or another number up to 3600
 //	store=1         asks the store of the first client (store=2: of the second) for its locks,

@@ -13,7 +13,7 @@ const (
 	shortPatience = patience / 2
 )
 
-// A waited is a lock that a client waits for.
+// A waited identifies a lock that a client waits for.
 type waited struct {
 	client int // the client's index, from 1
 	name   string

@@ -69,7 +69,7 @@ func newView(rep *report, q query) *view {
 	return v
 }
 
-// rows holds those rows of a table that the page shows.
+// A rows value holds a table's rows, reduced to those that the page shows.
 type rows[T row] struct {
 	*view
 	id      string // the section's id
@@ -84,8 +84,8 @@ func (r rows[T]) More() int { return r.Matched - len(r.Shown) }
 // every selects all rows of a table.
 func every[T any](T) bool { return true }
 
-// pick returns the rows of a table that the page shows. which reports whether an element of all
-// belongs to the table.
+// pick selects the rows of a table from the slice all, by the predicate which, and returns those
+// rows that the page shows.
 func pick[T row](
 	v *view, id string, all []T, most int, which func(T) bool, columns columns[T],
 ) rows[T] {
@@ -217,7 +217,8 @@ func (s *storeView) Line(l lock) []string { return l.Line[:s.few(len(l.Line))] }
 // Behind returns the number of waiters in line that the page doesn't show.
 func (s *storeView) Behind(l lock) int { return len(l.Line) - s.few(len(l.Line)) }
 
-// What describes the lock: its kind and, for a semaphore, the number of acquired permits.
+// What returns a description of the lock: its kind and, for a semaphore, the number of acquired
+// permits.
 func (l lock) What() string {
 	switch {
 	case l.Shared():

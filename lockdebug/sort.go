@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A row is a row of a table, or an element of a JSON list.
+// A row is one entry of a table, or of a list in the JSON, that a search can match.
 type row interface{ words() []string } // the texts that a search looks at
 
 func (l loss) words() []string   { return []string{l.Name, l.Kind, l.Holder, l.Reason, l.By} }
@@ -24,7 +24,7 @@ func matches(r row, text string) bool {
 	})
 }
 
-// keep removes the rows that don't contain text from those lists that may be long.
+// keep shortens those lists that can be long. It keeps only the rows that contain the text.
 func (r *report) keep(text string) {
 	r.Losses, r.Holds, r.Waits = only(r.Losses, text), only(r.Holds, text), only(r.Waits, text)
 }
@@ -33,7 +33,8 @@ func only[T row](all []T, text string) []T {
 	return slices.DeleteFunc(all, func(r T) bool { return !matches(r, text) })
 }
 
-// columns maps each column that a table can be sorted by to its order.
+// columns contains the columns by which a table can be sorted. It maps the name of each to a
+// function that compares two rows.
 type columns[T row] map[string]func(a, b T) int
 
 // The columns of each table. Sorting by a column sorts every table that has a column with that
@@ -111,7 +112,7 @@ func sortBy[T row](all []T, by string, known columns[T]) {
 	}
 }
 
-// A column is the heading of a column of a table.
+// A column describes the heading of one column of a table.
 type column struct {
 	Title  string
 	Number bool

@@ -12,9 +12,9 @@ import (
 // longest is the maximum length in bytes of a text on the page.
 const longest = 512
 
-// text returns a text in a form that is safe to show. Backslashes and characters that aren't
-// printable, or that change the direction of writing, are escaped as in a Go string. A very long
-// text is cut off.
+// text returns s in a form that is safe to show. Backslashes, and characters that aren't printable
+// or change the direction of the text, are escaped as in a Go string. A very long text is
+// truncated.
 func text(s string) string {
 	rest := ""
 	if len(s) > longest {

@@ -48,11 +48,11 @@
 // Every replica does this, with a store that they share. On the hour each of them tries once to
 // lock "gocron:report". The one that gets the lock runs the job, and the lock is renewed until the
 // job ends. The others skip this run. If the process dies, the lock ends with its lease (30 s, see
-// [dlock.WithLease]), and another replica executes the next run. A job that needs no notification
-// of a loss can be any gocron.NewTask, without [Locker.Task].
+// [dlock.WithLease]), and another replica does the next run. A job that needs no notification of a
+// loss can be any gocron.NewTask, without [Locker.Task].
 //
-// The lock's name is "gocron:" and the job's name. The command distsync watch gocron:report shows
-// which replica holds it. Give each job a name of its own, which is the same on all replicas.
+// The lock's name is "gocron:" followed by the job's name. The command distsync watch gocron:report
+// shows which replica holds it. Give each job a name of its own, which is the same on all replicas.
 // Without gocron.WithName a job has the name of its function. Functions that are made in a loop
 // share a name, and the name may change with the next version of the program. Two jobs with one
 // name exclude each other, and a warning is logged.
@@ -68,7 +68,8 @@
 //
 // The lock should stay taken for most of the period in two cases:
 //   - Runs are counted from the start of each process (a [gocron.DurationJob] without a time to
-//     start at). Then the replicas' runs are up to a period apart, even if their clocks agree.
+//     start at). Then the replicas' runs are at different times, by up to a period, whatever their
+//     clocks say.
 //   - Runs wait for each other (gocron.WithLimitConcurrentJobs, or gocron.WithSingletonMode, with
 //     gocron.LimitModeWait). A replica that is late would run a job that another has run long
 //     before. gocron.LimitModeReschedule skips such runs.

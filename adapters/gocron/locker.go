@@ -27,7 +27,7 @@ const DefaultAtLeast = 900 * time.Millisecond
 const prefix = "gocron:"
 
 // patience is the timeout of an attempt to lock. Without it, a store that hangs could make this
-// replica start a run long after another has made it.
+// replica start a run long after another replica has done it.
 const patience = 5 * time.Second
 
 var (
@@ -37,7 +37,7 @@ var (
 )
 
 // A Locker is a [gocron.Locker], for [gocron.WithDistributedLocker] and
-// [gocron.WithDistributedJobLocker]. Each run of a job is made by one of the replicas that share
+// [gocron.WithDistributedJobLocker]. Each run of a job is done by one of the replicas that share
 // its client's store. The others skip it. The name of a job's lock is the job's name with the
 // prefix "gocron:". A Locker is safe for concurrent use, even by several schedulers.
 type Locker struct {
@@ -58,7 +58,7 @@ type Option func(*Locker)
 // shorter than the period of every job of this Locker. The default is [DefaultAtLeast]. With 0 the
 // lock is free as soon as the job ends. Then a job that is shorter than the difference between the
 // clocks may run on every replica. [NewLocker] panics if the time is negative. If the store can't
-// keep a lock taken, every run is skipped, and logged.
+// keep a lock taken, every run is skipped, with a log message.
 func WithAtLeast(d time.Duration) Option { return func(l *Locker) { l.atLeast = d } }
 
 // WithLogger sets the logger for events that gocron doesn't report. A run that is skipped although
@@ -88,7 +88,7 @@ func NewLocker(client *dlock.Client, opts ...Option) *Locker {
 }
 
 // Lock implements [gocron.Locker]. It makes one attempt, with a timeout of 5 s. It doesn't wait for
-// the lock, since gocron would then make the run a second time, late. The errors are those of
+// the lock, since gocron would then run the job a second time, late. The errors are those of
 // [dlock.Locker.Acquire]. If the job's context has a [dlock.Owner] (see gocron.WithContext), Lock
 // re-enters that owner's hold. Then the job's runs don't exclude each other.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
@@ -252,8 +252,8 @@ func (l *Locker) task(name string, fn func(context.Context) error) func(context.
 	}
 }
 
-// begin returns the run whose lock Lock has acquired for this execution, or nil if Lock wasn't
-// called.
+// begin returns the run for which the method Lock acquired the lock of this execution. It returns
+// nil if that method wasn't called.
 func (l *Locker) begin(key string) *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -41,8 +41,9 @@ func assign(shards []string, seats []int) []int {
 	return own
 }
 
-// deal gives spare shards to seats that have fewer than most shards. It goes through the pairs of a
-// shard and a seat by their scores, highest first. It returns the shards that are left over.
+// deal gives spare shards to those seats that have fewer shards than the given limit. It tries the
+// pairs of a shard and a seat in descending order of their scores. It returns the shards that are
+// left over.
 func deal(own []int, hashes []uint64, spare, seats []int, load map[int]int, most int) (left []int) {
 	free := slices.DeleteFunc(slices.Clone(seats), func(seat int) bool { return load[seat] >= most })
 	var all offers

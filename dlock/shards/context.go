@@ -27,7 +27,7 @@ func (c *runContext) Err() error {
 }
 
 // Value returns the value in the hold's context or, if that has none, in Run's context. So calls
-// with this context act for the hold, even if Run's context names an owner.
+// with this context act as the owner of the hold, even if Run's context names an owner.
 func (c *runContext) Value(key any) any {
 	if v := c.Context.Value(key); v != nil {
 		return v

@@ -11,14 +11,14 @@
 //	})
 //
 // Every replica calls [Set.Run] with the same name and list, and is a member from then on. Each
-// shard has a fenced lock, and is run while holding that lock. So a shard never has two runs at a
-// time, whatever members believe about each other. There is no coordinator, and the store keeps
-// only locks:
+// shard has a fenced lock, and a member runs the shard only while it holds that lock. So a shard
+// never has two runs at a time, whatever members believe about each other. There is no coordinator,
+// and the store keeps only locks:
 //
-//   - A member reads the read-write lock "shards:NAME". The note of its hold says which seats it
-//     has.
+//   - A member has a read hold of the read-write lock "shards:NAME". The note of that hold says
+//     which seats the member has.
 //   - Seats are numbered, and own shards. Every member uses the same function to compute which seat
-//     owns which shards. A member that leaves a seat leaves its shards to the seat's next member.
+//     owns which shards. When a member leaves a seat, the seat's next member gets the shards.
 //   - The owner of a seat waits for the locks "shards:NAME@SHARD" of its shards. The previous owner
 //     ends its runs, and each release lets the new owner in.
 //   - The plain lock "shards:NAME!" is the bell. A member that has changed its note locks and

@@ -17,19 +17,19 @@ import (
 // Times of the loop.
 const (
 	quiet     = 300 * time.Millisecond // how long seats must be unchanged before they take effect
-	loudest   = 4 * quiet              // after this time even changing seats take effect
-	jitter    = 50 * time.Millisecond  // the longest wait from a bell to the look that follows it
+	loudest   = 4 * quiet              // after this time seats take effect even if still changing
+	jitter    = 50 * time.Millisecond  // the longest random wait from a bell to the next look
 	lookAgain = 200 * time.Millisecond // the pause after a failed look
-	lineUp    = 2*quiet + jitter       // the time to queue for the shards of a member that leaves
+	lineUp    = 2*quiet + jitter       // how long others can queue for a leaving member's shards
 )
 
 // Run makes this process a member until ctx ends. For each shard that the member owns, it calls fn
 // in a separate goroutine. The context of fn ends when the shard moves to another member (with
 // cause [ErrMoved]), when ctx ends, when the shard is lost (a [*dlock.Loss]), and when the client
-// is closed ([dlock.ErrClosed]). The Err of that context checks the clock. The context has the
-// values of ctx, but none of its owners and holds. Each run is a separate owner, and can re-enter
-// its shard's lock with its context. Re-entries that fn doesn't unlock are released when fn has
-// returned.
+// is closed ([dlock.ErrClosed]). The Err method of that context also checks the clock. The context
+// has the values of ctx, except for the owners and holds that ctx carries. Each run is a separate
+// owner, and can re-enter its shard's lock with its context. Re-entries that fn doesn't unlock are
+// released when fn has returned.
 //
 // fn should return soon once its context has ended, since no other member works on the shard until
 // fn has returned. Use [Shard.Finishing] to finish work already begun. If fn returns before its
@@ -38,12 +38,12 @@ const (
 //
 // When ctx ends, Run tells the other members, ends all runs, and releases each shard as soon as its
 // run has returned. Then it returns a [*dlock.Error] with the error and cause of ctx. Wait until it
-// has returned. A process or a client that ends earlier leaves its shards idle for a lease. While
-// the store can't be reached, Run waits and logs that. It returns an error at once if an option,
-// the name or the list is invalid, and if another Run of this Set is under way. The error is
-// [dlock.ErrConflict] if a name of the set belongs to another kind of lock, and [dlock.ErrClosed]
-// if the client is closed. It wraps [errors.ErrUnsupported] if the store has no fenced or
-// read-write locks, or can't list their holders.
+// has returned. If the process or the client ends earlier, its shards stay idle until their leases
+// end. While the store can't be reached, Run waits and logs that. It returns an error at once if an
+// option, the name or the list is invalid, and if another Run of this Set is under way. The error
+// is [dlock.ErrConflict] if a name of the set belongs to another kind of lock, and
+// [dlock.ErrClosed] if the client is closed. It wraps [errors.ErrUnsupported] if the store has no
+// fenced or read-write locks, or can't list their holders.
 //
 // If fn panics, all other runs are told to return. Run panics when they have returned, or after
 // their grace. If fn ends its goroutine with [runtime.Goexit], that counts as a return.
@@ -254,8 +254,8 @@ func (m *membership) loop() error {
 	}
 }
 
-// rest waits until it is time to look at the members again, which is after d or earlier on a
-// signal.
+// rest waits until it is time to look at the members again: for d, or less if there is a signal to
+// look earlier.
 func (m *membership) rest(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -356,7 +356,7 @@ func (m *membership) haunt(now time.Time, v *view) {
 
 // say publishes this member's note. It acquires a read lock with the new note, releases the read
 // lock with the previous note, and rings the bell, which makes the others look. It gives up when
-// the context end ends.
+// the given context ends.
 func (m *membership) say(end context.Context) error {
 	ctx, cancel := bounded(end, m.lease/3)
 	defer cancel()
@@ -381,8 +381,8 @@ func (m *membership) say(end context.Context) error {
 }
 
 // giveBack releases m.presence, which is the hold with this member's previous note. If that fails,
-// the hold ends with its lease. Until then a newer note of this member takes precedence over its
-// note.
+// the hold ends with its lease. Until then other members see two notes of this member, and use the
+// newer one.
 func (m *membership) giveBack(ctx context.Context) {
 	if err := m.presence.Release(ctx); err != nil && !errors.Is(err, dlock.ErrLost) {
 		m.report("what this member was can't be taken back", err)
@@ -559,8 +559,8 @@ func (m *membership) leave(why error) {
 // end has little time.
 const leavePatience = 2 * time.Second
 
-// bounded returns a context that ends when end does, or after d. It carries no values. If they
-// included an owner, members in one process could re-enter each other's locks.
+// bounded returns a context that ends together with the given one, or after d. It carries no
+// values. If they included an owner, members in one process could re-enter each other's locks.
 func bounded(end context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	stop := context.AfterFunc(end, cancel)

@@ -52,10 +52,10 @@ func (l list) knows(shard string, other list) bool {
 	return err == nil && i < l.numbered
 }
 
-// wanted returns the member that should run each shard while the given seats are taken, from the
-// point of view of a member with the list mine. That is the member on the shard's seat if that
-// member certainly knows the shard, and otherwise a deputy that knows it. Members whose lists agree
-// come to the same result.
+// wanted maps each shard to the member that should run it while the given seats are taken, from the
+// point of view of a member whose own list is mine. That is the member on the shard's seat if it
+// certainly knows the shard, and otherwise a deputy that knows it. Members whose lists agree come
+// to the same result.
 func wanted(names []string, mine list, seats []int, taken map[int]*member) map[string]*member {
 	all := make(map[string]*member, len(names))
 	if len(seats) == 0 {

@@ -22,8 +22,8 @@ type Shard struct {
 func (s *Shard) Name() string { return s.name }
 
 // Token returns the number of this run, which is larger than that of any earlier run of the shard,
-// by any member. A resource that refuses smaller numbers than the largest it has seen is safe from
-// a member that was paused past its lease: see [dlock.Hold.Token].
+// by any member. A resource that refuses every number smaller than the largest it has seen is safe
+// from a member that was paused past its lease: see [dlock.Hold.Token].
 func (s *Shard) Token() uint64 { return s.token }
 
 // Finishing returns a context for finishing work that was begun before the context of the run
@@ -33,7 +33,7 @@ func (s *Shard) Finishing() context.Context { return s.finishing }
 
 // Times between attempts.
 const (
-	restartPause = time.Second // the pause before a run that returned early is started again
+	restartPause = time.Second // the pause before a run that returned early is restarted
 	firstPause   = 50 * time.Millisecond
 	longestPause = 5 * time.Second
 )
@@ -128,9 +128,10 @@ func (r *run) once() (began bool, err error) {
 // attempt is like once, but with a limited wait for the lock. It calls tried when the wait has
 // ended.
 func (r *run) attempt(tried func(), bound dlock.AcquireOption) (began bool, err error) {
-	// ctx ends if the shard is no longer wanted, or if the attempt takes too long. The context of
-	// the hold ends with ctx, so neither may end ctx once the lock is held. ctx has no owner, since
-	// two members in one process with the same owner would not exclude each other.
+	// ctx ends if the shard is no longer wanted, or if the attempt takes too long. Once the lock is
+	// held, ctx must no longer end for these reasons, since the context of the hold would end with
+	// it. ctx has no owner, since two members in one process with the same owner would not exclude
+	// each other.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	unwanted := context.AfterFunc(r.wanted, cancel)

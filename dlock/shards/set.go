@@ -14,8 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// Causes with which the contexts of a run end. Other causes are a [*dlock.Loss], [dlock.ErrClosed]
-// and the cause of Run's own context.
+// These errors are causes of the end of a run's contexts: see [context.Cause]. Other causes are a
+// [*dlock.Loss], [dlock.ErrClosed] and the cause of Run's own context.
 var (
 	// ErrMoved says that the shard now belongs to another member.
 	ErrMoved = errors.New("the shard is another member's")
@@ -59,10 +59,12 @@ func Address(text string) Option { return func(s *Set) { s.address = text } }
 // is [DefaultStarts].
 func Starts(n int) Option { return func(s *Set) { s.starts = n } }
 
-// WithLogger sets the logger for events that no call can return. The default is [slog.Default].
+// WithLogger sets the logger for events that no call can report as an error. The default is
+// [slog.Default].
 func WithLogger(l *slog.Logger) Option { return func(s *Set) { s.log = l } }
 
-// WithTrace makes the set call functions at events: see [Trace]. The default is none.
+// WithTrace sets functions that the set calls when certain events happen: see [Trace]. By default
+// there are none.
 func WithTrace(t Trace) Option { return func(s *Set) { s.trace = t } }
 
 // A Set is this process's membership in a group of processes that share work: see [New]. It is safe
@@ -97,7 +99,8 @@ type Set struct {
 // Set is cheap, and does no I/O.
 //
 // Members should have the same list. While lists differ, as in a deploy, each shard of any list is
-// run by a member that knows it, and loads may be uneven. Lists of [Numbered] need no further care.
+// run by a member that knows it, and loads may be uneven. Lists from [Numbered] can differ in
+// length without further care.
 func New(client *dlock.Client, name string, list []string, opts ...Option) *Set {
 	s := &Set{
 		client: client, name: name, grace: DefaultGrace, weight: 1, starts: DefaultStarts,

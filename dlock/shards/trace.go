@@ -2,8 +2,8 @@ package shards
 
 import "time"
 
-// Trace is a set of functions to be called at events of a member. Each may be nil. They are called
-// in the goroutines that do the work, so they must return soon.
+// Trace is a set of functions that are called when certain events happen to a member. Each may be
+// nil. They are called in the goroutines that do the work, so they must return soon.
 type Trace struct {
 	// Start is called when a run begins.
 	Start func(RunStart)
@@ -15,8 +15,8 @@ type Trace struct {
 	// End is called when a run has returned, before the shard is released.
 	End func(RunEnd)
 
-	// Change is called when the members, or what they tell about themselves, have changed. When Run
-	// returns, it is called with no members.
+	// Change is called when the members, or what they publish about themselves, have changed. When
+	// Run returns, it is called with no members.
 	Change func(Change)
 }
 
@@ -35,7 +35,7 @@ type RunEnd struct {
 	Finished   time.Duration // the time since the run was told to return; 0 if it wasn't
 	Overdue    bool
 	// Cause says why the run was told to return. It is the [context.Cause] of the run's context, or
-	// nil if the run wasn't told.
+	// nil if the run wasn't told to return.
 	Cause error
 	Err   error // the error that the run returned
 }

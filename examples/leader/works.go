@@ -5,16 +5,18 @@ import (
 	"fmt"
 )
 
-// A line is a process's report about a term. What is "leads", "works", "lost" or "done".
+// A line is a process's report about a term. Its What says what happened: "leads", "works", "lost"
+// or "done".
 type line struct {
 	What string
 	Term uint64
 	from int
 }
 
-// works is what the leaders work on. It remembers the largest term that it has seen. A leader may
-// be paused just after it has checked that it leads. When it continues, it works once more,
-// although another process may lead. Only a resource that knows the terms can refuse that.
+// works stands for the resource that the leaders use. It remembers the largest term that it has
+// seen. A leader might be paused just after it has checked that it leads. When it continues, it
+// uses the resource once more, although another process may lead by then. Only a resource that
+// knows the terms can refuse that.
 type works struct {
 	lines chan line
 	term  uint64
@@ -29,8 +31,8 @@ func (w *works) hear(ctx context.Context, from int, l line) {
 	}
 }
 
-// await accepts the leaders' work until a leader reports what. The term of a new leader must be
-// larger than all earlier terms.
+// await accepts the leaders' work until a leader reports the given event. The term of a new leader
+// must be larger than all earlier terms.
 func (w *works) await(ctx context.Context, what string) (line, error) {
 	for {
 		select {

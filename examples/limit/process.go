@@ -85,8 +85,8 @@ type process struct {
 	kill func()
 }
 
-// clientProcess returns a simulated process. After a crash, other processes see only that its
-// permits are no longer renewed, and are not released. A closed client behaves in the same way.
+// clientProcess returns a simulated process. All that other processes notice of a crash is that its
+// permits are neither renewed any more nor released. For them, a closed client looks the same.
 func clientProcess(ctx context.Context, store backend.Backend, url string, dies bool) process {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)

@@ -19,8 +19,8 @@ type victim struct {
 	death string // how it dies, for the timeline
 }
 
-// clientVictim returns a victim in this process. After a crash, other workers see only that the
-// lock is no longer renewed, and is not unlocked. A closed client behaves in the same way.
+// clientVictim returns a victim in this process. All that other workers notice of a crash is that
+// the lock is neither renewed any more nor unlocked. For them, a closed client looks the same.
 func clientVictim(ctx context.Context, store backend.Backend) (*victim, error) {
 	// The log is dropped. A client that is closed while it holds a lock logs that, but a process
 	// that crashes can't.
@@ -72,7 +72,7 @@ func holdUntilKilled(ctx context.Context, store backend.Backend) error {
 	defer client.Close()
 	return client.Locker(lockName).Do(ctx, func(context.Context) error {
 		fmt.Println("locked")
-		// Copy returns if the parent process dies. Otherwise the lock would outlive that process.
+		// Copy returns when the parent process dies, so that the lock doesn't outlive that process.
 		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
 	})

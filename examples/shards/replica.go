@@ -58,7 +58,7 @@ func played(store backend.Backend, name string) *replica {
 	}}
 }
 
-// mortal is a store that fails the requests of a dead replica.
+// mortal is the store as one replica sees it. Once the replica is dead, its requests fail.
 type mortal struct {
 	backend.Backend
 	dead atomic.Bool

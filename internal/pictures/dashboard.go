@@ -125,8 +125,8 @@ func (p panel) draw(b *strings.Builder, x, y, width, high int) {
 // label matches the metric label that a legend begins with, as in {{distsync_kind}}.
 var label = regexp.MustCompile(`^\{\{(?:distsync_)?(\w+)\}\}(?:: )?`)
 
-// curves returns the legends of a panel's curves. A query with one curve per label value gets two
-// legends: "each" with the label's name, and an ellipsis.
+// curves returns the legends of a panel's curves. If the panel has a single query with one curve
+// per label value, it returns two legends: "each" followed by the label's name, and "…".
 func (p panel) curves() (names []string) {
 	for _, t := range p.Targets {
 		name := t.LegendFormat

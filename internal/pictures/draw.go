@@ -35,13 +35,13 @@ const style = `<style>
 
 // A step is one line of a sequence diagram.
 type step struct {
-	from, to int    // lanes; if they are equal, text stands beside the lane
+	from, to int    // lanes; if from == to, text stands beside the lane
 	text     string // the label of the arrow
 	refused  bool   // the arrow has no effect
-	// holds is the color of the bar that marks the holder from this step on. The holder is the lane
-	// to, or the lane from if to is the store.
+	// holds is the color of the bar that marks the holder from this step on. The bar is on the lane
+	// with index to or, if that is the store's, on the lane with index from.
 	holds string
-	ends  bool   // whether the lane from stops holding the lock
+	ends  bool   // whether lanes[from] stops holding the lock
 	lease string // color of the store's lease from this step on; "-" ends it
 }
 

@@ -9,8 +9,9 @@ import (
 )
 
 // These scripts are our own, not Redisson's, but leave the same data. Each of them checks whether
-// the key is a lock at all. A script with Again in its name repeats one of Redisson's scripts that
-// did nothing. Unlike the first answer, its answer is reliable.
+// the key is a lock at all. A script with Again in its name repeats one of Redisson's scripts after
+// that script has replied that it did nothing. That reply can be wrong, but the reply of the Again
+// script is reliable.
 
 //go:embed islock.lua
 var isLockText string
@@ -20,8 +21,8 @@ var isLockText string
 var isFirstLockText = strings.NewReplacer("(key)", "()", ", key", ", KEYS[1]").Replace(isLockText)
 
 // A kept lock stays taken after its owner's last release. It is held under a name that no owner
-// uses. So late or repeated requests of the owner find no hold, and to all other clients it is an
-// ordinary held lock.
+// uses. So if a request of the owner arrives late or twice, it finds no hold. All other clients see
+// an ordinary held lock.
 
 //go:embed kept.lua
 var keptText string
@@ -34,9 +35,10 @@ var keepText string
 const keptSuffix = "-kept"
 
 const (
-	// onMaster is prepended to a script that a replica must not answer. A server can become a
-	// replica while its connections stay open. A replica refuses every write, even a DEL that
-	// deletes nothing. A server whose memory is full accepts a DEL, and then also the rest of the
+	// onMaster is prepended to a script that a replica must not answer, since a server can become a
+	// replica while its connections stay open. If the script's second key doesn't exist, onMaster
+	// deletes it: a replica refuses every write, even a DEL that deletes nothing, so the script
+	// fails there. A server whose memory is full accepts a DEL, and then also the rest of the
 	// script.
 	onMaster = `
 if (redis.call('exists', KEYS[2]) == 0) then
@@ -50,8 +52,8 @@ local mode = redis.call('hget', KEYS[1], 'mode');
 local hasMode = mode and not tonumber(mode);
 `
 	// refuseForeign ends a script if the key is a read-write lock, or if it has no expiry and
-	// doesn't look like a lock. A key with an expiry may also be other data, but a waiting client
-	// then gets the lock once the key has expired.
+	// doesn't look like a lock. A key with an expiry might be something else, too, but that does no
+	// lasting harm: a waiting client gets the lock once the key has expired.
 	refuseForeign = hasMode + `
 if (hasMode or redis.call('pttl', KEYS[1]) == -1 and not isLock(KEYS[1])) then
     return -1;
@@ -63,7 +65,7 @@ end;
 local owner = redis.call('hlen', KEYS[1]) == 1 and redis.call('hkeys', KEYS[1])[1] or '';
 return (string.sub(owner, -5) == '-kept' or string.sub(owner, -10) == '-kept:fair') and 1 or 0;
 `
-	// spareForeign ends a script if the key exists but isn't certainly a lock. A lock always has an
+	// spareForeign ends a script if the key exists but might not be a lock. A lock always has an
 	// expiry.
 	spareForeign = hasMode + `
 if (hasMode or redis.call('hlen', KEYS[1]) > 0 and (redis.call('pttl', KEYS[1]) < 0 or not isLock(KEYS[1]))) then
@@ -85,7 +87,8 @@ var (
 	forceReleaseScript = newScript(forceReleaseText)
 )
 
-// errForeign is the error of a step whose key isn't a lock of the step's kind.
+// errForeign is the error of a step if the key holds something other than a lock of the step's
+// kind.
 var errForeign = &backend.Error{Kind: backend.Refused, Err: backend.ErrConflict}
 
 // Keep releases one hold as [Dialect.Release] does, but the lock stays taken after the last
@@ -95,17 +98,17 @@ func (d Dialect) Keep(req backend.ReleaseRequest) Call {
 		req.Name, Channel(req.Name), millis(req.Lease), req.Owner, millis(req.Keep), keptMessage)
 }
 
-// ReleaseAgain repeats a [Release] that did nothing, if [MayHold] returns true. Its answer is
-// reliable: a replica can't give it, and a server whose memory is full still carries out the
-// release. [ParseReleaseAgain] reads its reply.
+// ReleaseAgain repeats a [Release] after which [MayHold] returned true. Its answer is reliable: a
+// replica can't give it, and a server whose memory is full still carries out the release.
+// [ParseReleaseAgain] reads its reply.
 func (d Dialect) ReleaseAgain(req backend.ReleaseRequest) Call {
 	c := d.Release(req)
 	c.Script = d.script(releaseAgainScript, shardedReleaseAgainScript)
 	return c
 }
 
-// MayHold reports whether the owner may still hold the lock after a release with this result. The
-// answer may come from a replica, or the server may have been out of memory.
+// MayHold reports whether the owner might still hold the lock after a release with this result. The
+// answer may have come from a replica, or the server may have been out of memory.
 func MayHold(res backend.ReleaseResult, err error) bool {
 	return errors.Is(err, errNoMemory) || err == nil && res.Outcome == backend.NotHeld
 }

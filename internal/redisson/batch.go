@@ -59,8 +59,8 @@ type acquires struct {
 
 func (b *acquires) fail(i int, err error) { b.answer(i, backend.AcquireResult{}, err) }
 
-// send sends the attempts of a group together. If an attempt fails because of a key that may not be
-// a lock, send checks the key. These checks are also sent together.
+// send sends the attempts of a group together. If an attempt fails because of a key that might be
+// something other than a lock, send checks the key. These checks are also sent together.
 func (b *acquires) send(ctx context.Context, group []int) {
 	group = slices.DeleteFunc(slices.Clone(group), func(index int) bool {
 		err := b.denied.take(b.kinds[index])
@@ -209,10 +209,10 @@ func (b *releases) send(ctx context.Context, group []int) {
 	}
 }
 
-// atNodes groups the chosen requests by the cluster node that stores their locks. Without a cluster
-// there is one group. It handles all groups concurrently, and calls send for up to maxSteps
-// requests of a group at a time. If no node is known for a request, or its node can't be reached,
-// atNodes calls fail.
+// atNodes groups requests, which are chosen by their indexes, by the cluster node that stores their
+// locks. Without a cluster there is one group. It handles all groups concurrently, and calls the
+// function send for up to maxSteps requests of a group at a time. If no node is known for a
+// request, or its node can't be reached, atNodes calls the function fail for that request instead.
 func (s *session) atNodes(
 	ctx context.Context, chosen []int, name func(int) string, fail func(int, error),
 	send func(group []int),
@@ -256,7 +256,7 @@ func (s *session) finish(ctx context.Context, calls []Call, replies []Reply) []R
 	return replies
 }
 
-// runAsking is like runTogether, but sends a second command after some of the scripts, called a
+// runAsking is like runTogether, but after some of the scripts it sends a second command, called a
 // question. If the server refuses a script for several locks, runAsking sends one script for each
 // lock.
 func (s *session) runAsking(

@@ -12,16 +12,17 @@ import (
 // errNoMemory is wrapped by the error of a step that failed because the server is out of memory.
 var errNoMemory = errors.New("the server is out of memory")
 
-// errDenied is wrapped by the error of a script to which the server denied a command or a key. The
-// server would deny it again: see denials.
+// errDenied is wrapped by the error of a script that the server didn't allow to use a command or a
+// key. The server would refuse that again: see denials.
 var errDenied = errors.New("the server refuses a part of the step")
 
 // ServerError adds the kind to err, an error whose text is the server's error reply. The kind
-// depends only on the first word of text, and on whether text is about a running script.
+// depends only on the first word of text, and on whether text says that the error came from inside
+// a script.
 //
-// An error from inside a script is [backend.Unknown], since the script may have written before. For
-// example, a release without permission for the channel deletes the key before it fails. The
-// exceptions are errors that occur only before the script's first write.
+// An error from inside a script is [backend.Unknown], since the script may already have written
+// something. For example, a release without permission for the channel deletes the key before it
+// fails. The exceptions are errors that occur only before the script's first write.
 func ServerError(text string, err error) error {
 	code, inScript := parseError(text)
 	switch {
@@ -75,7 +76,7 @@ var beforeScript = map[string]backend.ErrorKind{
 	"CROSSSLOT": backend.Refused,
 }
 
-// These constants stand for the codes of errors that have none.
+// These constants serve as codes for errors whose text contains no code.
 const (
 	maxClients = "max number of clients"
 	pointless  = "pointless"
@@ -119,7 +120,7 @@ type advisedError struct {
 	advice string
 }
 
-// adviceOn returns the advice for an error text that matches one of kinds, or "".
+// adviceOn returns the advice of the first of kinds whose pattern matches text, or "" if none does.
 func adviceOn(text string, kinds []advisedError) string {
 	for _, e := range kinds {
 		if e.text.MatchString(text) {
@@ -130,14 +131,14 @@ func adviceOn(text string, kinds []advisedError) string {
 }
 
 // wrappedError matches how servers before 7.0, and miniredis, report the error of a command inside
-// a script. They put the error's code far inside the text. The pattern contains only codes that
-// these servers raise at or before a script's first write. Other errors keep the code ERR.
+// a script. They put the error's code in the middle of the text. The pattern contains only codes
+// that these servers raise at or before a script's first write. For other errors, the code is ERR.
 var wrappedError = regexp.MustCompile(
 	`^ERR Error (?:running script \(call to f_[0-9a-f]{40}\)|compiling script \(new function\)): ` +
 		`(?:(?:@?user_script)?: ?\d+: )+-?(WRONGTYPE|READONLY|OOM) `)
 
 // parseError returns an error's code, and whether the error came from inside a script. If the text
-// doesn't tell, inScript is true.
+// doesn't say where it came from, inScript is true.
 func parseError(text string) (code string, inScript bool) {
 	if m := wrappedError.FindStringSubmatch(text); m != nil {
 		return m[1], true

@@ -11,9 +11,8 @@ import (
 )
 
 // A fair lock has the data of Redisson's RFairLock, but uses our own scripts. The data are the hash
-// of a plain lock, a list of the waiting owners, and a sorted set with the time at which each of
-// them no longer counts. Another sorted set holds the time at which each of our owners loses its
-// place.
+// of a plain lock, a list of the waiting owners, and a sorted set with the time after which each of
+// them is ignored. Another sorted set holds the time at which each of our owners loses its place.
 //
 // Redisson's scripts wake the first owner in line, which then tries again. Our scripts give the
 // lock to the first owner in line for a short time, if the lock is free at the end of the script
@@ -116,9 +115,10 @@ func flag(set bool) string {
 const placesPortion = 250
 
 // KeepPlaces returns the calls that extend the places of waiters in line. Each call is for some of
-// the waiters. An owner that has lost its place returns to the front of the line. So the calls
-// begin with the last waiters, and must be sent in this order. The last call gives the lock to the
-// first in line if the lock is free. [ParseTurn] reads each reply.
+// the waiters. Owners that have lost their places are put back at the front of the line. Therefore
+// the first call is for the last waiters, and the calls must be sent in the returned order, so that
+// the waiters keep their order. The last call gives the lock to the first in line if the lock is
+// free. [ParseTurn] reads each reply.
 func (d Dialect) KeepPlaces(req backend.PlacesRequest) []Call {
 	var calls []Call
 	for owners := range slices.Chunk(req.Owners, placesPortion) { // there is at least one
@@ -146,9 +146,9 @@ func (d Dialect) KeepFair(req backend.ReleaseRequest) Call {
 		[]string{d.grants(req.Name), millis(req.Lease), req.Owner, millis(req.Keep)}}
 }
 
-// RenewFair renews up to a hundred holds, all with the lease of the first. [ParseRenewals] reads
-// its reply. A reply that a hold is gone is reliable. An error doesn't tell which of several
-// holds caused it.
+// RenewFair renews up to a hundred holds, and uses the lease of the first request for all of them.
+// [ParseRenewals] reads its reply. A reply that a hold is gone is reliable. An error doesn't say
+// which of the holds caused it.
 func (d Dialect) RenewFair(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 5*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
@@ -183,13 +183,15 @@ type Turn struct {
 
 	Holder string // empty if the lock is free
 
-	// Remaining is how long the lock is held. It is negative if the lock is free or never expires.
+	// Remaining is how much longer the lock will be held. It is negative if the lock is free or
+	// never expires.
 	Remaining time.Duration
 
 	// At is the time on the server's clock, rounded down to milliseconds.
 	At time.Time
 
-	// Redisson reports whether an owner other than ours holds the lock or waits for it.
+	// Redisson reports whether an owner that isn't ours, but Redisson's, holds the lock or waits
+	// for it.
 	Redisson bool
 }
 
@@ -246,8 +248,8 @@ func ParseGranted(message string) (Grant, bool) {
 		Lease: duration(lease)}, true
 }
 
-// An observation is a moment that is known on both clocks, the server's and ours. The time on the
-// server's clock is exact. The time on our clock is at or before the moment.
+// An observation pairs a reading of the server's clock with a time on ours. The time on our clock
+// is that of the request, which was sent before the server read its clock.
 type observation struct {
 	sent time.Time // on our clock, monotonic
 	// at is the time on the server's clock. It is zero if there is no observation.
@@ -258,14 +260,16 @@ type observation struct {
 // hundred.
 const drift = 100
 
-// since translates a time on the server's clock to our clock. The time may also be before the
-// observation. heard is when the client got the message with the time. Unless the server's clock
-// was set, the result isn't too late. If the server's clock has advanced too far for the time that
-// passed on our clock, since returns false.
+// since translates a time on the server's clock, which a message contained, to our clock. That time
+// can be before or after the observation. heard is when the client got the message. The result is
+// never later than the actual moment, unless the server's clock was set. If the server's clock has
+// advanced further since the observation than the time that passed on our clock allows, since
+// returns false.
 //
-// If the server's clock was set back after the observation, the result is earlier than necessary. A
-// step forward goes unnoticed if it is shorter than the combined delays of the observation and the
-// message. Then the result may be too late, but by no more than the delay of the message.
+// If the server's clock was set back after the observation, the result is earlier than necessary.
+// If it was set forward by less than the delay of the observation plus that of the message, since
+// doesn't notice. Then the result can be later than the actual moment, but by no more than the
+// delay of the message.
 func (o observation) since(at, heard time.Time) (time.Time, bool) {
 	passed, most := at.Sub(o.at), heard.Sub(o.sent)
 	if o.at.IsZero() || passed > most+most/drift+time.Millisecond {

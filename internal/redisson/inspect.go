@@ -29,7 +29,7 @@ func Inspect(name string) Call {
 }
 
 // These are the script's words for the kind of a lock. For a read-write lock, the script returns
-// reading or writing.
+// the word for its mode.
 const (
 	nothing    = ""
 	plainLock  = "lock"
@@ -172,8 +172,8 @@ func (f Found) certain() bool {
 	return len(f.holders) > 0
 }
 
-// outside returns the name of an owner, given the field that stands for it in a read-write lock. It
-// is the inverse of inside. For Redisson's owners, both names are the same.
+// outside is the inverse of inside: it returns the name of an owner, given the field that stands
+// for that owner in a read-write lock. For one of Redisson's owners, the field is the owner's name.
 func outside(field string) string {
 	colon := strings.LastIndexByte(field, ':')
 	number := field[colon+1:]
@@ -193,7 +193,7 @@ func (s *session) Inspect(
 ) (backend.Inspection, error) {
 	name := s.Prefix + req.Name
 	if _, err := s.begin(ctx, backend.Exclusive, name, ""); err != nil {
-		// begin would return the same error for every kind
+		// any kind will do, since begin would return the same error for all of them
 		return backend.Inspection{}, err
 	}
 	found, err := parse(readOnly(s.run(ctx, Inspect(name))), ParseInspect)
@@ -203,9 +203,9 @@ func (s *session) Inspect(
 	return found.Inspection(req.Name), nil
 }
 
-// readOnly adapts the reply to a script that only reads. If the server refused a part of the
-// script, the error becomes Refused instead of Unknown, since such a script can't have changed
-// anything.
+// readOnly corrects the error in the reply of a script that only reads. If the server refused a
+// part of the script, the error becomes Refused instead of Unknown, since such a script can't have
+// changed anything.
 func readOnly(r Reply) Reply {
 	if r.Refusal != "" && backend.KindOf(r.Err) == backend.Unknown {
 		r.Err = &backend.Error{Kind: backend.Refused, Err: r.Err}
@@ -254,10 +254,10 @@ func parsePosition(after string) (position, error) {
 	}
 }
 
-// List finds keys with SCAN, and inspects those that can be locks, a hundred in a pipeline. It
-// visits the masters of a cluster one after the other, looking first for hashes, and then for the
-// ids of permits. A list may miss locks if another server becomes master, or a slot moves, between
-// its pages.
+// List finds keys with SCAN, and inspects those that can be locks, a hundred per pipeline. It
+// visits the masters of a cluster one after the other. On each, it looks first for hashes, and then
+// for the sorted sets with the ids of permits. A list may miss locks if another server becomes
+// master, or a slot moves, between its pages.
 func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.ListResult, error) {
 	at, err := s.position(ctx, req.After)
 	if err != nil {
@@ -291,8 +291,8 @@ func (s *session) List(ctx context.Context, req backend.ListRequest) (backend.Li
 	return backend.ListResult{Locks: locks, Next: next}, nil
 }
 
-// position parses after, the position at which a list continues. If after is empty, position
-// returns the start of the list.
+// position returns the place at which a list continues, by parsing the string after. If that string
+// is empty, it returns the start of the list.
 func (s *session) position(ctx context.Context, after string) (position, error) {
 	if after != "" {
 		return parsePosition(after)

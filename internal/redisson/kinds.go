@@ -28,14 +28,15 @@ type kind struct {
 	// number.
 	count func(name, owner string) Command
 
-	// blind reports whether acquire may mistake other data for a lock of the kind, and refuse the
-	// caller.
+	// blind reports whether acquire might mistake other data for a held lock of the kind, and
+	// therefore refuse the caller.
 	blind bool
 
 	// holders asks who holds a lock, so that the session learns of Redisson's clients: see
-	// strangers. It is nil if the kind doesn't need that. holder returns the client of an owner,
-	// and whether that is one of Redisson's clients. If untold is set, an owner doesn't reveal its
-	// client, and holder returns a string that identifies the owner instead.
+	// strangers. It is nil if the kind doesn't need that. The function holder returns the client
+	// that an owner belongs to, and whether the client is one of Redisson's. If untold is set, the
+	// client can't be told from the owner, and holder returns a string that identifies the owner
+	// instead.
 	holders func(name string) Command
 	holder  func(owner string) (client string, stranger bool)
 	untold  bool
@@ -69,14 +70,14 @@ type kind struct {
 	forced func(reply any) (backend.ForceReleaseResult, error)
 
 	// look asks about a lock. looked reads the replies, and reports whether they are certain. If
-	// they aren't, the key may not be a lock of the kind, or the lock may be one that stays taken
-	// after its release.
+	// they aren't, the key might be something other than a lock of the kind, or the lock might be
+	// one that stays taken after its release, so the caller must check that.
 	look   func(backend.LookRequest) []Command
 	looked func(backend.LookRequest, []Reply) (res backend.LookResult, certain bool, err error)
 
 	channel func(name string) string // returns the channel for releases
 	decode  pubsub.Decoder
-	// keys returns the steps' keys, except the name.
+	// keys returns the keys that the steps use, other than the lock's name.
 	keys func(name, owner string) []string
 }
 
@@ -175,7 +176,7 @@ func kindOf(k backend.Kind) *kind {
 	return nil
 }
 
-// called returns the name of an owner in the store.
+// called returns the name under which the store knows an owner.
 func (k *kind) called(owner string) string {
 	if k.owner == nil || owner == "" {
 		return owner
@@ -183,9 +184,10 @@ func (k *kind) called(owner string) string {
 	return k.owner(owner)
 }
 
-// inside returns the name by which a read-write lock stores an owner, with a zero before its
-// number. The scripts of a plain lock look for a field with the owner's own name. If such a script
-// runs on a read-write lock by mistake, it must not find the owner's field.
+// inside returns the name under which a read-write lock stores an owner: the owner's own name, with
+// a zero before the number at its end, or with ":0" appended if there is no number. The scripts of
+// a plain lock look for a field with the owner's own name, and if such a script runs on a
+// read-write lock by mistake, it must not find the owner's field.
 func inside(owner string) string {
 	colon := strings.LastIndexByte(owner, ':')
 	if number := owner[colon+1:]; colon < 0 || number == "" ||
@@ -257,8 +259,8 @@ func parseRenewal(reply any) (backend.RenewResult, error) {
 	return results[0], nil
 }
 
-// askScript adapts a script for the field look. It sends the script's text, since looks are rare,
-// and the server may not know the script.
+// askScript makes a script usable as the look function of a kind. It sends the script's text, since
+// looks are rare, and the server may not know the script.
 func askScript(look func(backend.LookRequest) Call) func(backend.LookRequest) []Command {
 	return func(req backend.LookRequest) []Command { return []Command{look(req).byText()} }
 }

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// latest records the plain lock that a session acquired last, until that lock is released. If the
-// lock's key refuses a request of the session, the session needn't check whether the key is a lock.
+// latest records the plain lock that a session acquired last, until that lock is released. If
+// another request of the session is refused because this lock is taken, the session knows the
+// reason, and needn't check whether the key is a lock.
 type latest struct {
 	mu          sync.Mutex
 	name, owner string

@@ -12,14 +12,15 @@ const channelPrefix = "redisson_lock__channel:"
 
 // These messages are published on a lock's channel.
 const (
-	// unlockMessage means that one waiter of each client may acquire the lock.
+	// unlockMessage means that one waiter of each client should try to acquire the lock.
 	unlockMessage = "0"
 
-	// readUnlockMessage means that every waiter may acquire the lock.
+	// readUnlockMessage means that every waiter should try to acquire the lock.
 	readUnlockMessage = "1"
 
-	// keptMessage means that the lock was released but stays taken, so no waiter may acquire it.
-	// This message is our own, for subscribers that watch, and Redisson ignores it.
+	// keptMessage means that the lock was released but stays taken, so no waiter should try to
+	// acquire it. This message is our own, for subscribers that watch the lock instead of waiting
+	// for it. Redisson ignores it.
 	keptMessage = "2"
 )
 

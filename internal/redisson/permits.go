@@ -16,9 +16,9 @@ import (
 // A semaphore has the data of Redisson's RPermitExpirableSemaphore, but uses our own scripts. One
 // key stores the number of available permits. A sorted set stores the ids of the acquired permits,
 // ordered by their expiry on the server's clock. Redisson draws a random id for each permit. Our
-// ids are made from the owner, so that a step can be repeated. Redisson checks the number of
-// available permits. Our scripts check the number of acquired ids, and an acquisition with a limit
-// corrects the number of available permits.
+// ids are made from the owner, so that a step can be repeated. Redisson relies on the number of
+// available permits. Our scripts instead count the acquired ids, and an acquisition with a limit
+// corrects the number of available permits to match them.
 //
 // If a script replies that it did nothing, the reply is reliable, for the reasons in rw.go. So no
 // step needs a second script.
@@ -112,7 +112,7 @@ func isOurs(id string) (ours, kept bool) {
 func permitsKeys(name string) []string { return []string{name, ids(name), PermitsChannel(name)} }
 
 // permits formats a number of permits for a script. A number above maxPermits becomes maxPermits+1,
-// which is enough for a refusal.
+// which is also too large.
 func permits(n int) string { return strconv.Itoa(min(n, maxPermits+1)) }
 
 // AcquirePermits makes one attempt to acquire permits. req.Owner is a result of [holder].
@@ -142,9 +142,9 @@ func (d Dialect) KeepPermits(req backend.ReleaseRequest) Call {
 		[]string{req.Owner, permits(req.Permits), millis(req.Keep)}}
 }
 
-// RenewPermits renews up to a hundred holds, all with the lease of the first. [ParseRenewals] reads
-// its reply. A reply that a hold is gone is reliable. An error doesn't tell which of several
-// holds caused it.
+// RenewPermits renews up to a hundred holds, and uses the lease of the first request for all of
+// them. [ParseRenewals] reads its reply. A reply that a hold is gone is reliable. An error doesn't
+// say which of the holds caused it.
 func (d Dialect) RenewPermits(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 3*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
@@ -223,8 +223,8 @@ func lookedPermits(
 }
 
 // Available decodes a message on the channel of a semaphore. The message is the number of permits
-// that its sender believes to be available. Available ignores the number, since more permits may be
-// available to other clients.
+// that its sender believes to be available. Available ignores the number, since a client with a
+// larger limit than the sender's can find more permits available.
 func Available(message string) (pubsub.Meaning, bool) {
 	_, err := strconv.ParseInt(message, 10, 64)
 	return pubsub.Freed, err == nil

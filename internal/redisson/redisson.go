@@ -1,4 +1,4 @@
-// Package redisson implements locks in Redis and in Valkey that are compatible with Redisson's. It
+// Package redisson implements locks that are compatible with Redisson's, in Redis and Valkey. It
 // contains the scripts and their arguments, the names of keys and channels, the meaning of replies
 // and errors, and the sessions that run the steps. A backend adapts its client library with a
 // [Transport].
@@ -64,8 +64,8 @@ type Call struct {
 	Args   []string
 }
 
-// call returns a call of a script. The first words, whose number is keys, are its keys. The others
-// are its arguments.
+// call returns a [Call] of a script. The number keys says how many of the words are the call's
+// keys. These come first, and the other words are its arguments.
 func call(script Script, keys int, words ...string) Call {
 	return Call{script, words[:keys:keys], words[keys:]}
 }

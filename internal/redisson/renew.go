@@ -55,7 +55,7 @@ func (s *session) RenewBatch(
 		})
 	}
 	if s.Cluster {
-		// Refresh runs beside the batches, since it may wait for a node that hangs.
+		// Refresh runs concurrently with the batches, since it may wait for a node that hangs.
 		s.Transport.Refresh(ctx)
 	}
 	running.Wait()
@@ -120,7 +120,7 @@ func (b *batch) together(ctx context.Context, chosen []int) (rest []int) {
 	return rest
 }
 
-// alike puts requests that a single script can carry out into groups.
+// alike groups the chosen requests so that a single script can carry out each group.
 func (b *batch) alike(chosen []int) (groups [][]int) {
 	type script struct {
 		kind  backend.Kind
@@ -151,12 +151,13 @@ func (b *batch) pick(group []int) []backend.RenewRequest {
 	return reqs
 }
 
-// answerTogether answers the requests of a group whose holds were renewed. It returns the others,
-// which must be sent one at a time. If there was no reply, it answers all requests with the error.
+// answerTogether answers those requests of a group whose holds were renewed. It returns the other
+// requests, which must be sent one at a time. If there was no reply, it answers all requests with
+// the error.
 //
-// A reply that a hold was renewed is reliable. A reply that it wasn't may come from a proxy that
-// sent the script to the server of the first name, although other names are stored elsewhere. An
-// error reply concerns only one of the names, and doesn't tell which.
+// A reply that a hold was renewed is reliable. A reply that it wasn't can be wrong: a proxy sends
+// the whole script to the server that stores the first name, even if other names are stored
+// elsewhere. An error reply concerns only one of the names, and doesn't say which.
 func (b *batch) answerTogether(group []int, r Reply) (rest []int) {
 	results, odd := ParseRenewals(r.Value, len(group))
 	for i, request := range group {

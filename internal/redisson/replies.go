@@ -13,7 +13,7 @@ import (
 // kind [backend.Unknown], since the server may have carried out the command.
 
 // ParseAcquire reads the reply to [Acquire]. The reply is nil if the lock was acquired. Otherwise
-// it is the time for which the present hold lasts.
+// it is the time until the current hold expires.
 func ParseAcquire(reply any) (backend.AcquireResult, error) {
 	if reply == nil {
 		return backend.AcquireResult{Acquired: true}, nil

@@ -10,14 +10,17 @@ import (
 )
 
 // A read-write lock has the data of Redisson's RReadWriteLock, but uses our own scripts, since the
-// steps of package backend differ from Redisson's. A reader has a count of one, even if it acquires
-// the lock again. An expiry is never shortened while the owner still has a hold. Writers that wait
-// leave notes. The release of a write wakes waiting readers even if its owner still reads.
+// steps of package backend differ from Redisson's in these respects: a reader has a count of one,
+// even if it acquires the lock again; an expiry is never shortened while the owner still has a
+// hold; writers that wait leave notes; and the release of the write lock wakes waiting readers even
+// if its owner still holds the read lock.
 //
-// Unlike a reply of Redisson's scripts, a reply that nothing was done is reliable, and needs no
-// second script. A script that finds nothing to do first runs a command that a replica refuses. A
-// server whose memory is full runs all scripts except those that acquire. If a key isn't a
-// read-write lock, the script returns the error for a key of another type.
+// If one of our scripts replies that it did nothing, the reply is reliable, unlike that of
+// Redisson's scripts, and no second script is needed. It can't come from a replica, since a script
+// that finds nothing to do runs a command that a replica refuses, before it replies. And it can't
+// be due to full memory, since a server whose memory is full still runs all scripts except those
+// that acquire. If a key isn't a read-write lock, the script returns the error for a key of another
+// type.
 
 var (
 	//go:embed rw.lua
@@ -83,8 +86,9 @@ func notes(name string) string { return apart("distsync_rwlock_notes:", name) }
 // timeout returns the key whose expiry is a reader's lease.
 func timeout(name, reader string) string { return tagged("", name, ":"+reader+":rwlock_timeout:1") }
 
-// reader returns the field of an owner that reads. A lock also has fields for the mode and for
-// writers. If the owner's name looks like the name of such a field, reader appends a colon.
+// reader returns the field under which the lock stores an owner's read hold. A lock also has fields
+// for the mode and for writers. If the owner's name looks like the name of such a field, reader
+// appends a colon.
 func reader(owner string) string {
 	core := strings.TrimRight(owner, ":")
 	if core == "mode" || strings.HasSuffix(core, writerSuffix) {
@@ -98,20 +102,20 @@ func writer(owner string) string { return reader(owner) + writerSuffix }
 
 const writerSuffix = ":write"
 
-// AcquireRead makes one attempt to read. [ParseGrant] reads its reply.
+// AcquireRead makes one attempt to acquire the read lock. [ParseGrant] reads its reply.
 func AcquireRead(req backend.AcquireRequest) Call {
 	r := reader(req.Owner)
 	return call(readAcquireScript, 3, req.Name, timeout(req.Name, r), notes(req.Name),
 		millis(req.Lease), r, writer(req.Owner), micros(req.Waited))
 }
 
-// AcquireWrite makes one attempt to write. [ParseGrant] reads its reply.
+// AcquireWrite makes one attempt to acquire the write lock. [ParseGrant] reads its reply.
 func AcquireWrite(req backend.AcquireRequest) Call {
 	return call(writeAcquireScript, 2, req.Name, notes(req.Name),
 		millis(req.Lease), writer(req.Owner), micros(req.Waited), micros(req.Place))
 }
 
-// ReleaseRead releases a read. [ParseRelease] reads its reply. The reply that the owner holds
+// ReleaseRead releases a read hold. [ParseRelease] reads its reply. The reply that the owner holds
 // nothing is reliable.
 func (d Dialect) ReleaseRead(req backend.ReleaseRequest) Call {
 	r := reader(req.Owner)
@@ -128,17 +132,17 @@ func (d Dialect) ReleaseWrite(req backend.ReleaseRequest) Call {
 }
 
 // KeepWrite releases one hold as ReleaseWrite does, but the lock stays taken after the last
-// release. If its owner still reads, it stays taken at least until the lease of that read ends.
-// [ParseKeep] reads the reply. A reply that the owner holds nothing is reliable.
+// release. If the owner also has a read hold, the lock stays taken at least until the lease of that
+// hold ends. [ParseKeep] reads the reply. A reply that the owner holds nothing is reliable.
 func (d Dialect) KeepWrite(req backend.ReleaseRequest) Call {
 	return call(d.script(writeReleaseKeepScript, shardedWriteReleaseKeepScript), 3,
 		req.Name, RWChannel(req.Name), notes(req.Name), readUnlockMessage, millis(req.Lease),
 		writer(req.Owner), millis(req.Keep))
 }
 
-// RenewReads renews up to a hundred reads, all with the lease of the first. [ParseRenewals] reads
-// its reply. A reply that a hold is gone is reliable. An error doesn't tell which of several
-// reads caused it.
+// RenewReads renews up to a hundred read holds, and uses the lease of the first request for all of
+// them. [ParseRenewals] reads its reply. A reply that a hold is gone is reliable. An error doesn't
+// say which of the holds caused it.
 func RenewReads(reqs []backend.RenewRequest) Call {
 	keys, args := make([]string, 0, 2*len(reqs)), []string{millis(reqs[0].Lease)}
 	for _, req := range reqs {
@@ -157,12 +161,14 @@ func RenewWrites(reqs []backend.RenewRequest) Call {
 	return Call{writeRenewScript, keys, args}
 }
 
-// ForceReleaseRead ends all reads, unless there is a writer. [ParseForceRelease] reads its reply.
+// ForceReleaseRead ends all read holds. If a writer holds the lock, it does nothing.
+// [ParseForceRelease] reads its reply.
 func (d Dialect) ForceReleaseRead(req backend.ForceReleaseRequest) Call {
 	return d.forceRW(req.Name, unlockMessage, reading)
 }
 
-// ForceReleaseWrite ends a write, and all reads of its owner. [ParseForceRelease] reads its reply.
+// ForceReleaseWrite ends the writer's hold, and the read hold of the same owner.
+// [ParseForceRelease] reads its reply.
 func (d Dialect) ForceReleaseWrite(req backend.ForceReleaseRequest) Call {
 	return d.forceRW(req.Name, readUnlockMessage, writing)
 }
@@ -183,9 +189,9 @@ func LookWrite(req backend.LookRequest) Call {
 	return call(rwLookScript, 1, req.Name, writing, writer(req.Owner))
 }
 
-// ParseGrant reads the reply to [AcquireRead] and [AcquireWrite]. The reply is the count of the
-// owner's holds. If the lock was not acquired, it is how long the present hold or a waiting
-// writer's note lasts.
+// ParseGrant reads the reply to [AcquireRead] and [AcquireWrite]. If the lock was acquired, the
+// reply is the count of the owner's holds. Otherwise it is the time until the current hold, or a
+// waiting writer's note, expires.
 func ParseGrant(reply any) (backend.AcquireResult, error) {
 	words, granted := reply.([]any)
 	if !granted && reply != nil {
@@ -231,8 +237,8 @@ func ParseLookRW(reply any) (backend.LookResult, error) {
 	return res, err
 }
 
-// micros formats a duration for a script in microseconds, where milliseconds are too coarse. It
-// rounds up, so that a short duration doesn't become zero.
+// micros formats a duration in microseconds, for the arguments of a script for which milliseconds
+// are too coarse. It rounds up, so that a short duration doesn't become zero.
 func micros(d time.Duration) string {
 	n := d.Microseconds()
 	if d%time.Microsecond > 0 {

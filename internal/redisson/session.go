@@ -20,8 +20,8 @@ type Options struct {
 	Prefix   string
 	Replicas Replicas
 
-	// Settle is the value of [backend.Capabilities].Settle. It is nil unless steps return when
-	// their contexts end.
+	// Settle waits for requests that are still under way after their steps have returned: see
+	// [backend.Capabilities].Settle. It is nil unless steps return when their contexts end.
 	Settle func()
 }
 
@@ -153,7 +153,7 @@ func (s *session) Acquire(
 }
 
 // noted records the answer to an attempt to acquire. It reports whether the attempt failed because
-// of a key that may not be a lock of the kind.
+// of a key that might be something other than a lock of the kind.
 func (s *session) noted(
 	k *kind, req backend.AcquireRequest, sent time.Time, res backend.AcquireResult,
 ) (doubtful bool) {
@@ -203,9 +203,9 @@ func (s *session) runLooking(ctx context.Context, k *kind, req backend.AcquireRe
 	return replies[0]
 }
 
-// doubtful reports whether a key that refused an owner must be checked, since it may not be a lock
-// of the kind. A key without an expiry is always checked. Any other key is known to be a lock if
-// another call of this session waits for the lock or holds it.
+// doubtful reports whether the key must be checked after a refused attempt, because it might be
+// something other than a lock of the kind. A key without an expiry is always checked. Any other key
+// is known to be a lock if another call of this session waits for the lock or holds it.
 func (s *session) doubtful(k *kind, req backend.AcquireRequest, res backend.AcquireResult) bool {
 	return res.Remaining < 0 ||
 		!s.latest.refuses(req.Name, req.Owner) && !s.Subscriber.Listens(k.channel(req.Name))
@@ -291,8 +291,8 @@ func (s *session) Release(
 	return res, err
 }
 
-// releaseAsking releases the lock, and counts the clients that listen for releases in the same
-// round trip.
+// releaseAsking releases the lock and, in the same round trip, counts the clients that listen for
+// releases.
 func (s *session) releaseAsking(
 	ctx context.Context, k *kind, req backend.ReleaseRequest,
 ) (backend.ReleaseResult, error) {
@@ -344,8 +344,8 @@ func (s *session) ForceRelease(
 	return parse(s.run(ctx, k.force(s.Dialect, req)), k.forced)
 }
 
-// Look needs one round trip. It needs a second one if the key may not be a lock, or if the lock may
-// stay taken after its release.
+// Look needs one round trip. It needs a second one if the first doesn't show that the key is a lock
+// of the kind, and not one that stays taken after its release.
 func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
 	req.Name = s.Prefix + req.Name
 	k, err := s.begin(ctx, req.Kind, req.Name, req.Owner)

@@ -10,11 +10,11 @@ import (
 )
 
 // strangers records the clients that held a session's locks recently, and which of them are
-// Redisson's. Our clients hand a lock over among their own calls for a while, but Redisson's
-// clients have only one turn at a time. So a client that hands locks over must know how many of the
-// waiting clients are Redisson's: see [backend.ReleaseResult]. A client that waits for a lock
-// learns this by asking for the lock's holders from time to time, in the same round trip as an
-// attempt to acquire.
+// Redisson's. When one of our clients has its turn, it hands the lock over among its own calls for
+// a while, whereas a client of Redisson has the lock only once per turn. To share the lock fairly,
+// a client that hands locks over must therefore know how many of the waiting clients are
+// Redisson's: see [backend.ReleaseResult]. A client that waits for a lock learns this by asking for
+// the lock's holders from time to time, in the same round trip as an attempt to acquire.
 type strangers struct {
 	mu    sync.Mutex
 	names map[string]acquaintance
@@ -73,8 +73,8 @@ var (
 var redissonOwner = regexp.MustCompile(
 	`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+(:write)?$`)
 
-// hashedHolder returns the client of an owner in a lock that is a hash. It returns "" for a field
-// that isn't an owner.
+// hashedHolder returns the client that an owner belongs to, for the kinds of lock that are stored
+// as a hash. It returns "" for a field that isn't an owner.
 func hashedHolder(owner string) (client string, stranger bool) {
 	if owner == "mode" {
 		return "", false
@@ -105,7 +105,7 @@ func (s *strangers) due(name string) bool {
 	return true
 }
 
-// asks records an owner of this client that tries to acquire a lock.
+// asks records that an owner, which belongs to this client, is trying to acquire a lock.
 func (s *strangers) asks(owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +135,8 @@ func (s *strangers) refused(name string) {
 	s.names[name] = a
 }
 
-// saw records the holders of a lock, as listed in the reply r. The owner asks tried to acquire the
-// lock in the same round trip.
+// saw records the holders of a lock, as listed in the reply r. The parameter asks is the owner
+// whose attempt to acquire the lock was sent in the same round trip.
 func (s *strangers) saw(k *kind, name, asks string, r Reply) {
 	owners, _ := r.Value.([]any)
 	s.mu.Lock()

@@ -16,8 +16,8 @@ type Transport interface {
 	// each.
 	SendTogether(ctx context.Context, cmds ...Command) []Reply
 
-	// SendApart is like SendTogether, but uses a connection that no other caller uses meanwhile. It
-	// sends all commands to the server of the first one, regardless of their keys.
+	// SendApart is like SendTogether, but on a connection that no other caller uses at the same
+	// time. It sends all commands to the server of the first one, regardless of their keys.
 	SendApart(ctx context.Context, cmds ...Command) []Reply
 
 	// SendBatch is like SendTogether, but for many commands. They never share a round trip with

@@ -31,11 +31,12 @@ type line struct {
 	// turns holds the subscriptions to turn channels, by owner: see turnChannel.
 	turns  map[string]backend.Subscription
 	broken map[string]bool // the channels in grants that are broken
-	// linger runs while there are no hearings. Otherwise it is nil.
+	// linger is the timer that drops the line. It runs while there are no hearings, and is nil
+	// otherwise.
 	linger *time.Timer
 }
 
-// A hearing is one subscriber of a lock.
+// A hearing is one subscription to a lock.
 type hearing struct {
 	session *session
 	req     backend.SubscribeRequest
@@ -43,12 +44,12 @@ type hearing struct {
 
 const (
 	// lingers is how long the session listens to a lock's grant channels after the last call has
-	// stopped waiting. Often another call waits soon.
+	// stopped waiting, since often another call starts to wait soon.
 	lingers = 10 * time.Second
 
-	// tooNew is the age that an observation of the server's clock must have before a newer one
-	// replaces it. So a grant is usually later than the observation, even if its message comes
-	// late. An observation after the grant would also work: see observation.since.
+	// tooNew is how old an observation of the server's clock must be before a newer one replaces
+	// it. Thus the observation is usually earlier than a grant whose message arrives, even if the
+	// message comes late. But an observation after the grant also works: see observation.since.
 	tooNew = 500 * time.Millisecond
 )
 
@@ -146,8 +147,8 @@ func (s *session) keepPlaces(ctx context.Context, req backend.PlacesRequest) (Tu
 }
 
 // keepPortions sends the calls that extend places in line, each for some of the owners. It returns
-// how the lock is held after the last call. It sends the first call alone. This call also removes
-// what has expired from the line, so it may have to be sent several times. keepPortions then sends
+// the state of the lock after the last call. It sends the first call alone: that call also removes
+// the expired entries of the line, so it may have to be sent several times. keepPortions then sends
 // the other calls together, and the server carries them out in order.
 func (s *session) keepPortions(ctx context.Context, calls []Call) (turn Turn, err error) {
 	turn, err = parse(s.run(ctx, calls[0]), ParseTurn)
@@ -221,7 +222,8 @@ func (s *session) hearTurns(ctx context.Context, name string, owners ...string) 
 	return begun.Load()
 }
 
-// granted reads a message that a lock was given to an owner, and notifies the lock's subscribers.
+// granted reads a message, which says that a lock was given to an owner, and notifies the lock's
+// subscribers.
 func (s *session) granted(message string) {
 	heard := time.Now()
 	g, ok := ParseGranted(message)
@@ -253,8 +255,8 @@ func (s *session) missed(name string) {
 	}
 }
 
-// changed notifies the subscribers of a lock when the first of its channels breaks, and when all
-// work again.
+// changed notifies the subscribers of a lock when the first of its channels breaks, and when all of
+// them work again.
 func (s *session) changed(name, channel string, broken error) {
 	if !s.turns.changed(name, channel, broken != nil) {
 		return
@@ -437,8 +439,9 @@ func (t *turns) forget(name string) {
 	}
 }
 
-// translate returns a time on our clock at which the lock had certainly not been granted yet. It
-// returns false if no such time is known, or if the grant's lease has expired.
+// translate returns the time of a grant on our clock. As with observation.since, the result isn't
+// later than the actual moment of the grant unless the server's clock was set. translate returns
+// false if it can't tell the time, or if the grant's lease has expired.
 func (t *turns) translate(g Grant, heard time.Time) (time.Time, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -450,8 +453,8 @@ func (t *turns) translate(g Grant, heard time.Time) (time.Time, bool) {
 	return since, ok && heard.Before(since.Add(g.Lease))
 }
 
-// changed records that a channel of a lock is broken, or works again. It reports whether the
-// channel is the first to break, or the last to work again.
+// changed records that a channel of a lock is broken, or works again. It reports whether this was
+// the first of the channels to break, or whether now all of them work again.
 func (t *turns) changed(name, channel string, broken bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

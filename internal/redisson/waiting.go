@@ -3,9 +3,10 @@ package redisson
 import "github.com/seed951563bd/distsync/backend"
 
 // countWaiting returns the command that asks how many connections to the server listen to a lock's
-// channel. It is sent right after a release, and AddWaiting reads its reply. In a cluster, the
-// command runs a script with the channel as a key. A client library finds the node of a key, even
-// after a slot has moved, but PUBSUB has no key.
+// channel. It is sent right after a release, and AddWaiting reads its reply. PUBSUB has no key by
+// which a client library could find the right node of a cluster. So in a cluster, the command runs
+// a script with the channel as its key, and the library finds the node of that key, even after a
+// slot has moved.
 func (d Dialect) countWaiting(channel string, cluster bool) Command {
 	subcommand := "NUMSUB"
 	if d.Sharded {
@@ -19,11 +20,11 @@ func (d Dialect) countWaiting(channel string, cluster bool) Command {
 
 var countWaitingScript = newScript(`return redis.call('pubsub', ARGV[1], KEYS[1]);`)
 
-// AddWaiting reads the reply to countWaiting, or the error in its place. It adds the number of
-// other waiting clients to the result of a release. Of the counted connections, between least and
-// most belong to this client. In a cluster without sharded channels, clients may listen at nodes
-// other than the one that was asked. Then the count can show that clients wait, but never that none
-// do.
+// AddWaiting reads the reply to the command of countWaiting, unless err says why there is none. It
+// adds the number of other waiting clients to the result of a release. least and most bound how
+// many of the counted connections belong to this client. In a cluster without sharded channels,
+// clients may listen at nodes other than the one that was asked. Then the count can show that
+// clients wait, but never that none do.
 func (d Dialect) AddWaiting(
 	res *backend.ReleaseResult, reply any, err error, cluster bool, least, most int,
 ) {

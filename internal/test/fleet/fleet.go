@@ -62,8 +62,8 @@ type Replica struct {
 	said []string
 }
 
-// Start starts a replica, and passes what to its run function. The replica is killed at the end of
-// the test.
+// Start starts a replica, and passes the string what to its run function. The replica is killed at
+// the end of the test.
 func Start(t testservers.TB, what string) *Replica {
 	t.Helper()
 	r := &Replica{t: t, cmd: exec.Command(os.Args[0]), exited: make(chan struct{})}

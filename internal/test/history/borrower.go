@@ -9,7 +9,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A Borrower is one user of one semaphore. A user makes one call at a time, on any lock.
+// A Borrower is one user of one semaphore. A user has at most one call in progress, across all
+// locks.
 type Borrower struct {
 	User      int           // from 0
 	Client    int           // from 0
@@ -138,8 +139,8 @@ func (l *Loan) start(o op) *op {
 // Context returns the context of the hold.
 func (l *Loan) Context() context.Context { return l.ctx }
 
-// Check reports whether the permits are still valid by the clock of their holder, and records the
-// answer.
+// Check reports whether the permits are still valid according to their holder's clock, and records
+// the answer.
 func (l *Loan) Check() bool {
 	o := l.start(op{kind: check, text: "valid?"})
 	res := no

@@ -19,7 +19,7 @@ type Rules struct {
 	Calm bool
 
 	// Renewed reports whether every renewal was in time, so that no renewed hold expired. Don't set
-	// it in real time on a busy machine.
+	// it if the test uses the real clock on a busy machine, where renewals can be late.
 	Renewed bool
 
 	// Late is how long a store may keep a hold after its lease has expired.
@@ -43,8 +43,8 @@ type Rules struct {
 
 // Limits on the search for an order of the calls that explains their answers. If there is one, the
 // search takes milliseconds, since a history has a few hundred calls for each name. If there is
-// none, it may take very long. After another error, the result only illustrates that error, so the
-// limit is short.
+// none, it may take very long. After another error, the search only yields an example for that
+// error, so forAnExample is short.
 const (
 	patience     = time.Minute
 	forAnExample = time.Second
@@ -98,8 +98,8 @@ func (r *Recorder) CheckTimes(rules Rules) error {
 	return errors.Join(r.overlaps(), r.outOfTurn(e))
 }
 
-// unexplained describes, for each lock whose calls have no valid order, the first call that the
-// longest partial order leaves out.
+// unexplained describes, for each lock whose calls have no valid order, the first call that is
+// missing from the longest order found, which covers only some of the calls.
 func unexplained(calls []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	explained := make(map[*op]bool)
 	for _, part := range info.PartialLinearizationsOperations() {
@@ -154,7 +154,8 @@ func operation(o *op) porcupine.Operation {
 	}
 }
 
-// names returns the locks' names, with the kind of lock. For a read-write lock, the kind is Write.
+// names returns a map from the name of each lock to its kind. For a read-write lock, the kind is
+// Write.
 func (r *Recorder) names() map[string]backend.Kind {
 	all := make(map[string]backend.Kind)
 	for _, o := range r.ops {
@@ -237,7 +238,8 @@ func crowding(name string, all []belief) error {
 }
 
 // beliefs returns the intervals during which users could rely on locks. Each extends from the first
-// to the last successful check of a hold. It ends early if the lock was forced meanwhile.
+// to the last successful check of a hold. It ends early if the lock was force-unlocked, or the
+// store lost its data, in between.
 func (r *Recorder) beliefs() (all []belief) {
 	type place struct {
 		name  string
@@ -294,8 +296,8 @@ func (r *Recorder) beliefs() (all []belief) {
 	return all
 }
 
-// cut ends the belief early if the lock was forced, or the store lost its data, while the belief
-// lasted. From then on, the user no longer holds the lock.
+// cut ends the belief early if the lock was force-unlocked, or the store lost its data, while the
+// belief lasted. From then on, the user no longer holds the lock.
 func (b *belief) cut(forces []*op) {
 	for _, o := range forces {
 		forced := o.kind == wipe ||
@@ -353,9 +355,8 @@ func (r *Recorder) delays(limit time.Duration) error {
 	return nil
 }
 
-// behind reports whether o may have waited behind another call. That call must be by the same
-// client, must have begun before o or at about the same time, and must still wait for permits at
-// the given time.
+// behind reports whether o may have waited behind another call: a call by the same client that
+// began before o, or at about the same time, and still waited for permits at the given time.
 func (r *Recorder) behind(o *op, at time.Duration) bool {
 	return slices.ContainsFunc(r.ops, func(x *op) bool {
 		return x != o && x.kind == acquire && x.name == o.name && x.client == o.client &&
@@ -371,9 +372,9 @@ type gap struct {
 	span
 }
 
-// takenBeside returns how much may remain taken after the step that released a hold. For a Read, it
-// is the number of other readers. For a Write, it is 1 if its owner also reads. For permits, it is
-// the number of other permits.
+// takenBeside returns how many other holds may remain after the step that released a hold. For a
+// Read, these are the holds of other readers. For a Write, it is the Read of the same owner, if
+// there is one. For permits, takenBeside returns the number of other permits that may remain taken.
 func (r *Recorder) takenBeside(freed *step) (n int) {
 	if !several(freed.side) && freed.side != backend.Write {
 		return 0
@@ -395,8 +396,8 @@ func (r *Recorder) takenBeside(freed *step) (n int) {
 }
 
 // gaps returns the gaps that begin with a release and end with the next acquisition. If a step
-// before the acquisition finds a holder, there was no gap: the store had granted the lock to an
-// owner in line without a request.
+// before the acquisition finds a holder, there was no gap: the store had already granted the lock
+// to the next owner in line, without a request.
 func (r *Recorder) gaps() (all []gap) {
 	for _, s := range r.steps {
 		if s.result != freed {

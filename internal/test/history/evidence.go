@@ -8,8 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// A number is one outermost acquisition as the store knows it, with all steps that have its owner
-// string. A Read under a Write has its own number.
+// A number stands for one outermost acquisition as the store knows it, by its owner string, and
+// contains all steps with that string. A Read under a Write has its own number.
 type number struct {
 	client  int             // -1: unknown
 	steps   []*step         // sorted by start time
@@ -20,8 +20,8 @@ type number struct {
 	shaken  bool // whether the store's state may differ from what calls returned
 }
 
-// A span is an interval of time. A span in ghosts is a time in which the store may hold a number
-// although no call's answer shows it, for example because a reply was lost or came late.
+// A span is an interval of time. A span in ghosts is a time in which the store may have the hold of
+// a number although no call's answer shows that, for example because a reply was lost or came late.
 type span struct{ from, to time.Duration }
 
 // A numberKey identifies a number.
@@ -37,7 +37,7 @@ type evidence struct {
 	rules    Rules
 	numbers  map[numberKey]*number
 	attempts map[*op][]*step // the acquiring steps of each acquiring call
-	granting map[*step]bool  // attempts that acquired the holds that calls returned
+	granting map[*step]bool  // the attempts that acquired the holds returned by calls
 	notes    []*note
 }
 
@@ -112,7 +112,8 @@ func weigh(ops []*op, steps []*step, rules Rules) *evidence {
 		case o.kind == unlock:
 			o.murky = o.murky || !rules.Calm
 		case o.kind == forceUnlock && o.result == failed:
-			// it may take effect at any time; if that is after the history, it explains nothing
+			// it may take effect at any later time, even after the end of the history, where it has
+			// no effect on other calls
 			o.ret = forever
 		case o.kind == wipe:
 			o.forgets = !rules.Lasting
@@ -140,8 +141,8 @@ func (e *evidence) sort(s *step) {
 	}
 }
 
-// give finds the steps for a call of [Party.Given], whose hold other code acquired. It finds them
-// by the fencing token.
+// give finds the steps for a call of [Party.Given], where the hold was acquired by other code. It
+// finds them by the fencing token.
 func (e *evidence) give(o *op) {
 	if !o.given {
 		return
@@ -179,8 +180,8 @@ func (e *evidence) granter(o *op) (last *step) {
 	return last
 }
 
-// lost reports whether a grant had ended by the given time. It had if its owner stood in line after
-// it.
+// lost reports whether a grant had ended by the given time. A grant has ended if its owner was in
+// line again after it.
 func (n *number) lost(grant *step, by time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		return s.queues() && grant.ret < s.call && s.ret < by
@@ -197,8 +198,9 @@ func (n *number) stoodAgain() bool {
 }
 
 // tookBack reports whether the client of call o released the hold that the attempt acquired, while
-// it had another hold to share or to hand over. The call may then have that other hold. Either it
-// didn't get the reply to the attempt, or it was handed the other hold during the attempt.
+// it had another hold to share or to hand over. If so, the call may have returned the other hold:
+// either its client never got the reply to the attempt, or the call was handed the other hold
+// during the attempt.
 func (e *evidence) tookBack(o *op, by *step) bool {
 	own := e.numbers[by.key()]
 	i := slices.IndexFunc(own.steps, func(s *step) bool {
@@ -234,9 +236,9 @@ func (e *evidence) lastAttempt(o *op) (last *step) {
 	return last
 }
 
-// follow determines which numbers users of a client handed over to each other, which needs no step.
-// Such a number has a holder from one user's unlock until the store's next step for it, but it
-// isn't known which user that is.
+// follow determines which numbers users of a client handed over to each other. A handover needs no
+// step. So from one user's unlock until the next step for the number, some user has the hold, but
+// it isn't known which.
 func (e *evidence) follow(ops []*op) {
 	type place struct {
 		name  string
@@ -262,7 +264,7 @@ func (e *evidence) follow(ops []*op) {
 			o.number = clients[client]
 			users[user] = o.number
 		case o.kind == unlock && o.result == yes && several(o.side):
-			// without a release, a shared hold remains, and permits are handed over
+			// if no release was sent, others still share the hold, or the permits were handed over
 			o.murky = !e.releases(o)
 		case o.kind == unlock && o.result == yes:
 			switch n := users[user]; {
@@ -278,8 +280,8 @@ func (e *evidence) follow(ops []*op) {
 	}
 }
 
-// passing returns the attempts that acquired a hold which their call released or handed over before
-// it returned. They are sorted by the time of their replies.
+// passing returns those attempts whose hold the call itself released, or handed over, before the
+// call returned. They are sorted by the time of their replies.
 func (e *evidence) passing(ops []*op) (all []*step) {
 	for _, o := range ops {
 		for _, s := range e.attempts[o] {
@@ -296,11 +298,11 @@ func (e *evidence) passing(ops []*op) (all []*step) {
 // returned.
 func (s *step) passes() bool { return s.result == granted && s.op != nil && s.op.rounds }
 
-// releasedIn reports whether call o sent a release of the number. It ignores releases by another
-// user, which may have been handed the number.
+// releasedIn reports whether call o sent a release of the number. It ignores releases by other
+// users, to whom the hold may have been handed over.
 func (n *number) releasedIn(o *op) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
-		// a release at the end of Do has the op that began Do, not o
+		// a release at the end of Do is recorded for the op that began Do, not for o
 		others := s.op != nil && s.op.user != o.user
 		return s.kind == releaseStep && !others && o.call < s.call && s.call < o.ret
 	})
@@ -319,8 +321,8 @@ func (e *evidence) releases(o *op) bool {
 	return false
 }
 
-// struckBefore returns a function that reports whether a given call may have ended the number by
-// force before o returned. Call o was handed the number.
+// struckBefore concerns a call o that was handed the number's hold. It returns a function that
+// reports whether a given call may have ended that hold by force before o returned.
 func (n *number) struckBefore(o *op) func(*op) bool {
 	if n == nil || !n.shaken && n.seen(o.ret, forever) >= 0 {
 		return func(*op) bool { return false }
@@ -332,8 +334,8 @@ func (n *number) struckBefore(o *op) func(*op) bool {
 	}
 }
 
-// seen returns the start of the last step between two times that found the number in the store. It
-// returns -1 if there is none.
+// seen considers the steps between two times. It returns the start of the last one that found the
+// number's hold in the store, or -1 if there is none.
 func (n *number) seen(from, to time.Duration) time.Duration {
 	last := time.Duration(-1)
 	for _, s := range n.steps {
@@ -363,7 +365,7 @@ func (e *evidence) acquisition(o *op) {
 	}
 	lease := o.lease
 	if o.lined && !e.rules.Calm {
-		// if the client didn't learn of the grant, it may have ended as early as this
+		// a grant that the client didn't learn of may have ended as early as this
 		lease = min(lease, leastGrant)
 	}
 	// Subtract 2 ms for the fractions of a millisecond that the client and this package drop.
@@ -376,9 +378,9 @@ func (e *evidence) acquisition(o *op) {
 	}
 }
 
-// usurped records that the hold of call o may have ended early, because its client took an older
-// hold for a newer one. This happens if another user of the client was granted the lock earlier,
-// lost it by force, and got its reply after o did.
+// usurped records that the hold of call o may have ended early, because its client mistook an older
+// hold for a newer one. This happens if another user of the client was granted the lock before o
+// was, lost it by force, and got the late reply to its attempt only after o had returned.
 func (e *evidence) usurped(o *op, ops []*op) {
 	for _, late := range ops {
 		if several(o.side) && several(late.side) {
@@ -437,7 +439,7 @@ func (e *evidence) haunted(o *op) bool {
 	return false
 }
 
-// haunts reports whether the store may have held the number during call o, although no call's
+// haunts reports whether the store may have had the number's hold during call o, although no call's
 // answer shows it.
 func (n *number) haunts(o *op) bool {
 	return slices.ContainsFunc(n.ghosts, func(g span) bool {
@@ -445,11 +447,12 @@ func (n *number) haunts(o *op) bool {
 	})
 }
 
-// meets reports whether a call may find the hold of a number. Readers don't exclude each other, so
-// a call that acquires a Read doesn't meet Reads. Other calls, except those that acquire a Write,
-// meet only the side that they query or force. The reading side includes a Write of the same client
-// that was handed over. Readers may share it, which the store doesn't know, and their calls may not
-// have returned yet.
+// meets reports whether a call may find the hold of a number. On a read-write lock, that depends on
+// the side. A call that acquires a Write meets both sides. A call that acquires a Read meets only
+// Writes, since readers don't exclude each other. A call that queries or force-unlocks a side meets
+// only the holds of that side. But for the reading side, these include a Write of the same client
+// that was handed over: readers may share that Write although the store doesn't know of them, and
+// the calls of these readers may not have returned yet.
 func (o *op) meets(key numberKey, n *number) bool {
 	switch {
 	case !o.shares():
@@ -463,7 +466,7 @@ func (o *op) meets(key numberKey, n *number) bool {
 	}
 }
 
-// resolve determines when the store may have held a number.
+// resolve determines when the store may have had the hold of a number.
 func (e *evidence) resolve(key numberKey, n *number) {
 	if i := slices.IndexFunc(n.steps, func(s *step) bool {
 		return s.acquires() || s.queues()
@@ -480,10 +483,10 @@ func (e *evidence) resolve(key numberKey, n *number) {
 	for _, s := range n.steps {
 		lines := s.queues() || s.kind == placesStep && s.result != skipped
 		if s.acquires() && (!e.granting[s] || several(s.side)) || lines {
-			// Record a ghost even if the request was answered. A Read may be shared, permits are
+			// Record a ghost even if the request was answered: a Read may be shared, permits are
 			// counted separately, and an owner in line may be granted the lock without a request.
-			// An answered request of these kinds doesn't make the number shaken by itself, since
-			// repeating it adds no hold.
+			// In these three cases, a request that was answered isn't a reason to set n.shaken,
+			// since repeating the request adds no hold.
 			n.shaken = n.shaken || s.open() && !lines ||
 				!several(s.side) && !lines && !s.passes() || n.releasedBefore(s.ret)
 			gone := forever
@@ -498,7 +501,8 @@ func (e *evidence) resolve(key numberKey, n *number) {
 	}
 }
 
-// over returns the latest time at which the store may hold a number, as far as its own steps show.
+// over returns the latest time at which the store may have the hold of a number, as far as its own
+// steps show.
 func (e *evidence) over(n *number) (until time.Duration) {
 	for _, s := range n.steps {
 		switch {
@@ -514,8 +518,8 @@ func (e *evidence) over(n *number) (until time.Duration) {
 }
 
 // releasedBefore reports whether the last release of the number had begun before the given time.
-// For kinds with one holder, it ignores a release without an answer, which may have been that of a
-// re-entry.
+// For kinds with one holder, it ignores a release without an answer, because that may have released
+// only a re-entry.
 func (n *number) releasedBefore(at time.Duration) bool {
 	return slices.ContainsFunc(n.steps, func(s *step) bool {
 		last := several(s.side) || s.result == freed || s.result == refused
@@ -542,8 +546,8 @@ func (s *step) gets() bool {
 // open reports whether a step may still take effect.
 func (s *step) open() bool { return s.ret == 0 || s.result == unknown }
 
-// goneAfter returns the latest time at which the store may still hold the number because of a
-// request before the given time.
+// goneAfter returns the latest time at which the store may still have the number's hold because of
+// a request before the given time.
 func (n *number) goneAfter(at time.Duration) time.Duration {
 	for _, r := range n.steps {
 		released := r.kind == releaseStep && (r.result == freed || r.result == refused)

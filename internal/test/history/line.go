@@ -29,11 +29,12 @@ func (s *step) queues() bool {
 	return s.side == backend.Fair && looks && s.result == refused && s.ret != 0
 }
 
-// stands returns the intervals in which the owner of a number was certainly in line. A step for
-// which queues returns true shows that the owner is in line, and keeps it there until its place
-// expires. An owner that is granted the lock without learning of it may leave the line when that
-// grant ends. If KeepPlaces restores a lost place, the owner comes back ahead of all others. If the
-// owner asks for the lock again, it may be the last in line.
+// stands returns the intervals in which the owner of a number was certainly in line. A step s for
+// which s.queues() is true shows that the owner is in line, and keeps it there until its place
+// expires. But if the store grants the lock to the owner and the owner doesn't learn of it, the
+// owner may no longer be in line when that grant ends. If KeepPlaces then restores the lost place,
+// the owner comes back ahead of all others. If the owner asks for the lock again instead, it may
+// come back as the last in line.
 func (e *evidence) stands(n *number) (all []*stand) {
 	var last *stand
 	for _, s := range n.steps {
@@ -65,8 +66,8 @@ func (e *evidence) stands(n *number) (all []*stand) {
 }
 
 // kept returns the time until which a step certainly keeps its owner in line, if no later step of
-// the owner changes that. If something may fail, the owner may not learn that it was granted the
-// lock, and leave the line when the grant ends.
+// the owner changes that. If something can fail, the owner might be granted the lock without
+// learning of it. It is then no longer in line when that grant ends.
 func (e *evidence) kept(s *step) time.Duration {
 	if e.rules.Calm {
 		return s.call + s.place
@@ -133,8 +134,8 @@ func (r *Recorder) outOfTurn(e *evidence) error {
 	return nil
 }
 
-// disturbed reports whether the lock was forced, or the store lost the line, between the beginning
-// of s and the end of by.
+// disturbed reports whether the lock was force-unlocked, or the store lost the line, between the
+// beginning of the stand and the end of the call.
 func (r *Recorder) disturbed(s *stand, by *op) bool {
 	return slices.ContainsFunc(r.ops, func(o *op) bool {
 		switch {

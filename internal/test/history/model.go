@@ -41,7 +41,7 @@ type hold struct {
 	// over reports whether the holder knows that the hold has ended. The store may still have it.
 	over   bool
 	shaken bool
-	lent   bool // whether the store may know this Read as a Write
+	lent   bool // whether the store may have recorded this Read as a Write
 }
 
 // begun returns the hold that a call acquired.
@@ -52,10 +52,10 @@ func begun(o *op) hold {
 // mayHaveEnded reports whether the hold may have expired by the end of call o.
 func (h *hold) mayHaveEnded(o *op) bool { return h.over || o.ret >= h.end }
 
-// held reports whether call o may find that this hold exists.
+// held reports whether call o could have found that this hold exists.
 func (h *hold) held(o *op) bool { return h.count > 0 && o.call <= h.until }
 
-// free reports whether call o may find that this hold doesn't exist.
+// free reports whether call o could have found that this hold doesn't exist.
 func (h *hold) free(o *op) bool { return h.count == 0 || h.mayHaveEnded(o) }
 
 // valid reports whether the hold exists, and its holder doesn't know that it has ended.
@@ -81,7 +81,7 @@ func (h *hold) leave() {
 }
 
 // strike ends the hold by force. It returns the time until which the holder may keep relying on the
-// hold, or before if there was no hold.
+// hold. If there was no hold, it returns its argument.
 func (h *hold) strike(before time.Duration) time.Duration {
 	until := before
 	if h.count > 0 && !h.over {
@@ -94,9 +94,9 @@ func (h *hold) strike(before time.Duration) time.Duration {
 	return until
 }
 
-// unlocks reports whether an unlock of this hold could have the recorded answer, and updates the
-// hold. deluded reports whether the hold may have been ended by force without its holder's
-// knowledge.
+// unlocks reports whether an unlock of this hold could have returned the recorded answer, and
+// updates the hold. deluded reports whether the hold may have been ended by force without its
+// holder's knowledge.
 func (h *hold) unlocks(o *op, deluded bool) bool {
 	if o.held == 0 {
 		return o.result == notHeld
@@ -125,7 +125,8 @@ func (h *hold) ended(o *op) bool {
 	return o.held > 0 && (o.result == lost || o.result == failed && h.count <= 1)
 }
 
-// answers reports whether a query by the holder about this hold could have the recorded answer.
+// answers reports whether a query by the holder about this hold could have returned the recorded
+// answer.
 func (h *hold) answers(o *op, deluded bool) bool {
 	switch {
 	case o.result == yes && deluded:
@@ -258,7 +259,7 @@ func (s *state) acquires(o *op) bool {
 		return o.granter == nil || o.side != backend.Fenced || o.granter.token == s.token
 	case o.reentry == again:
 		// The store has lost the hold. The answer is possible only if the user doesn't know that,
-		// and a request of the hold wasn't answered.
+		// and a request about the hold went unanswered.
 		return s.struck.deluded(o) && o.shaken
 	case o.side == backend.Fenced && o.granter == nil:
 		return false // each acquisition has its own token, so no hold is handed over

@@ -12,12 +12,13 @@ import (
 // wait while the note exists.
 type note struct {
 	name, owner string
-	since       time.Duration // latest time at which the writer began to wait
+	since       time.Duration // the writer began to wait no later than this
 	may, must   span          // when the note may exist, and when it must exist
 }
 
-// notes returns the notes that the steps left. If a writer renews its note, that counts as another
-// note. A step without an answer doesn't count, since it may have acquired the Write.
+// notes returns the notes that steps left behind in the store. If a writer renews its note, that
+// counts as another note. A step without an answer doesn't count, since it may have acquired the
+// Write.
 func notes(numbers map[numberKey]*number) (all []*note) {
 	for key, n := range numbers {
 		for _, s := range n.steps {
@@ -36,7 +37,8 @@ func notes(numbers map[numberKey]*number) (all []*note) {
 	return all
 }
 
-// endsWith ends a note, which step by left, where later steps of its owner end it.
+// endsWith shortens the intervals of a note if later steps of its owner end the note. The parameter
+// by is the step that left it.
 func (left *note) endsWith(n *number, by *step) {
 	for _, s := range n.steps {
 		ends := s.kind == releaseStep ||
@@ -76,8 +78,7 @@ func (e *evidence) asked(o *op) bool {
 	return false
 }
 
-// leastBlink is the precision of a store's times, and of the times that it is given, if they are in
-// milliseconds.
+// leastBlink is the assumed precision of times that a store returns or receives in milliseconds.
 const leastBlink = 5 * time.Millisecond
 
 // overtaken returns an error if a reader got ahead of a writer that had begun to wait before the
@@ -114,8 +115,8 @@ func (r *Recorder) overtaken(e *evidence) error {
 	return nil
 }
 
-// wiped reports whether a note may have been lost before a step, because the lock was forced or the
-// store lost its data.
+// wiped reports whether a note may have been lost before a step, because the lock was
+// force-unlocked or the store lost its data.
 func (r *Recorder) wiped(left *note, by *step) bool {
 	return slices.ContainsFunc(r.ops, func(o *op) bool {
 		return (o.kind == wipe || o.kind == forceUnlock) && o.call < by.ret && left.may.from < o.ret

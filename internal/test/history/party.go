@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A Party is one user of one lock. A user makes one call at a time, on any lock.
+// A Party is one user of one lock. A user has at most one call in progress, across all locks.
 type Party struct {
 	User   int           // from 0
 	Client int           // from 0
@@ -19,8 +19,8 @@ type Party struct {
 	Locker *dlock.Locker
 	Beside *Party // same user on the other side of a read-write lock; otherwise nil
 
-	// Shared reports whether other users use the same Locker, without owners. A call may then wait
-	// for those users even if the lock is free.
+	// Shared reports whether other users call the same Locker, and no [dlock.Owner] tells the users
+	// apart. A call may then wait for those users even if the lock is free.
 	Shared bool
 
 	Recorder *Recorder
@@ -109,7 +109,7 @@ func (p *Party) acquired(o *op, ok bool, err error) {
 	case errors.Is(err, dlock.ErrConflict):
 		res = conflict
 	default:
-		res = failed // ErrNotAcquired too, since another owner needn't hold the lock
+		res = failed // also for ErrNotAcquired, which doesn't prove that another owner has the lock
 	}
 	p.Recorder.ended(o, res, err)
 }
@@ -182,7 +182,7 @@ func (p *Party) Release(ctx context.Context, h *dlock.Hold) {
 }
 
 // Given records that the user holds the lock during f. Other code acquired the hold, and releases
-// it after f. The context in ends when the hold can't be relied on any more.
+// it after f. The given context is the hold's: it ends when the hold can't be relied on any more.
 func (p *Party) Given(in context.Context, f func()) {
 	o := op{kind: acquire, text: "given", lease: p.Lease, given: true, asked: true}
 	o.token, _ = dlock.Token(in)
@@ -194,7 +194,8 @@ func (p *Party) Given(in context.Context, f func()) {
 	p.Recorder.ended(last, failed, nil) // unknown, since the other code releases the hold later
 }
 
-// Check reports whether the hold is still valid by the clock of its holder, and records the answer.
+// Check reports whether the hold is still valid according to its holder's clock, and records the
+// answer.
 func (p *Party) Check(ctx context.Context) bool {
 	o := p.start(op{kind: check, text: "valid?"})
 	valid := false

@@ -68,7 +68,7 @@ func (p *pool) acquires(o *op) bool {
 	case o.result == tooMany:
 		return o.permits > o.least
 	case o.result != yes, o.granter == nil && !o.joined:
-		return false // the call got no permits, or can't have this answer
+		return false // the call got no permits, or this can't be its answer
 	case o.doomed:
 		p.struck[o.place()] = o.until
 		p.has[o.place()] = loan{begun(o), o.permits}
@@ -82,7 +82,7 @@ func (p *pool) acquires(o *op) bool {
 	return ok
 }
 
-// leaves reports whether the number of permits that call o reported may have been available.
+// leaves reports whether the number of available permits that call o returned may have been right.
 func (p *pool) leaves(o *op) bool {
 	switch o.result {
 	case yes:
@@ -150,14 +150,15 @@ func limits(ops []*op) {
 		case o.limit == 0:
 			o.least, o.most = all[o.name].least, all[o.name].most
 		case o.kind == acquire && o.granter == nil:
-			// The call was handed permits, whose acquisition obeyed its own limit. Calls with a
-			// larger limit may have acquired more permits since then.
+			// The call was handed permits. Whoever acquired them obeyed the limit of that earlier
+			// call. But calls with a larger limit may have acquired more permits since then.
 			o.most = all[o.name].most
 		}
 	}
 }
 
-// numbersOut records, for each call of a semaphore, how many permits may be taken in the store.
+// numbersOut records, for each call of a semaphore, the largest number of permits that the store
+// may have counted as taken during the call.
 func (e *evidence) numbersOut(ops []*op) {
 	for _, o := range ops {
 		if o.side != backend.Permits {
@@ -179,5 +180,5 @@ func (e *evidence) numbersOut(ops []*op) {
 	}
 }
 
-// permits returns the number of permits that the steps of a number ask for.
+// permits returns how many permits each step of the number asks for.
 func (n *number) permits() int { return n.steps[0].permits }

@@ -15,7 +15,7 @@ type kind uint8
 const (
 	acquire kind = iota // any acquiring call, including re-entries
 	unlock
-	check // asks whether the hold is valid by its holder's clock
+	check // asks whether the hold is valid according to its holder's clock
 	isHeld
 	holdCount
 	isLocked
@@ -99,15 +99,15 @@ type op struct {
 	prolongs time.Duration // a re-entry extends end to this time
 	until    time.Duration // latest time at which the hold ends in the store
 	ghost    bool          // a hold that no user knows of may have existed during the call
-	shaken   bool          // some requests of the hold may not have been answered
-	// murky reports whether the success of an unlock may be wrong, because it sent no release, or
-	// because a release may have been lost.
+	shaken   bool          // some requests about the hold may not have been answered
+	// murky reports whether an unlock may have reported success wrongly, because it sent no
+	// release, or because a release may have been lost.
 	murky   bool
 	joined  bool // a Read that shares its client's hold, or permits that were handed over
 	lent    bool // the shared hold may be a Write
 	lined   bool // the store granted the lock while the call was in line
 	onWrite bool // a ForceUnlock of the reading side that asked to free a shared Write
-	barred  bool // a waiting writer may have blocked this call, or an earlier one it waits for
+	barred  bool // a waiting writer may have blocked this call, or one that it waited behind
 	forgets bool // after this loss of data, fencing tokens may restart
 }
 

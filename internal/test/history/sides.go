@@ -148,13 +148,13 @@ func (s *sides) writes(o *op) bool {
 	}
 }
 
-// noReaders reports whether call o may find that there are no readers. It removes the Reads that
-// may have ended.
+// noReaders reports whether call o could have found that there are no readers. For that, the Reads
+// that may have ended must have ended, so it removes them.
 func (s *sides) noReaders(o *op) bool {
 	for user := range s.read {
 		r := &s.read[user]
 		switch {
-		case r.lent && o.kind != acquire: // the store may know this Read as a Write
+		case r.lent && o.kind != acquire: // the store may have recorded this Read as a Write
 		case r.free(o):
 			*r = hold{}
 		default:
@@ -191,8 +191,9 @@ func (s *sides) endsRead(o *op) {
 	s.struck[o.user+1] = 0
 }
 
-// forcesReads reports whether a ForceUnlock of the reading side could have the recorded answer, and
-// ends the Reads. During a Write, it affects only Reads that share a Write of the caller's client.
+// forcesReads reports whether a ForceUnlock of the reading side could have returned the recorded
+// answer, and ends the Reads. During a Write, it affects only Reads that share a Write of the
+// caller's client.
 func (s *sides) forcesReads(o *op) bool {
 	switch o.result {
 	case yes:

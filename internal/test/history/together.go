@@ -34,7 +34,7 @@ func TakeAll(ctx context.Context, parties []*Party, a Ask) *dlock.Hold {
 	return h
 }
 
-// errOther is the error recorded for locks that didn't make a call fail.
+// errOther is the error recorded for a lock if the call failed because of another lock.
 var errOther = errors.New("another of the locks was not acquired")
 
 // ReleaseAll gives back a Hold of TakeAll.
@@ -50,7 +50,7 @@ func ReleaseAll(ctx context.Context, parties []*Party, h *dlock.Hold) {
 }
 
 // errorOf returns the part of err that concerns the named lock. If err concerns only other locks,
-// it returns others.
+// errorOf returns its last argument.
 func errorOf(err error, name string, others error) error {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range several.Unwrap() {
@@ -67,8 +67,9 @@ func errorOf(err error, name string, others error) error {
 }
 
 // takeAll is a round that acquires several locks at once, all of kinds with one holder. With other
-// kinds, users may share a hold that a call then gives back, and the check couldn't tell that hold
-// from one that they acquired themselves.
+// kinds, a call could acquire a hold, let other users share it, and then give it back because
+// another lock is taken. The check couldn't tell such a hold from one that those users acquired
+// themselves.
 func (u *user) takeAll(ctx context.Context) {
 	var parties []*Party
 	for _, i := range u.dice.Perm(len(u.w.Locks))[:2+u.dice.IntN(len(u.w.Locks)-1)] {

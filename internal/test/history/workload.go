@@ -69,7 +69,7 @@ func (w Workload) Run(ctx context.Context, r *Recorder, clients []*dlock.Client)
 	all.Wait()
 }
 
-// Kinds returns the kinds of Locker with which users use the lock.
+// Kinds returns the kinds of Locker through which users use the lock.
 func (l Lock) Kinds() []backend.Kind {
 	switch l.Kind {
 	case backend.Fenced:
@@ -418,7 +418,7 @@ func (u *user) checkAll(ctx context.Context, p *Party) {
 	}
 }
 
-// look calls a random method that queries the lock, or forces it.
+// look calls a random method that queries the lock or force-unlocks it.
 func (u *user) look(ctx context.Context, p *Party) {
 	ctx, cancel := context.WithTimeout(ctx, u.w.Pace) // a store may hang
 	defer cancel()

@@ -39,9 +39,9 @@ type mutant struct {
 	old, new string // whole lines
 }
 
-// parse parses a list of mutants. Each mutant begins with a line that contains a file and words.
-// Then come the lines of the old text, which begin with -, and those of the new text, which begin
-// with +.
+// parse parses a list of mutants. Each mutant begins with a line that contains the path of a file
+// and a description. Then come the lines of the old text, which begin with -, and those of the new
+// text, which begin with +.
 func parse(list string) ([]mutant, error) {
 	var all []mutant
 	for i, line := range strings.Split(list, "\n") {

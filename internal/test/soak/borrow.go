@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A borrowing is a visit that acquires permits of a semaphore.
+// A borrowing is a visit that uses a semaphore: a user acquires permits, and gives them back.
 type borrowing struct {
 	*visit
 	semaphore *dlock.Semaphore
@@ -39,7 +39,8 @@ func (u *user) borrow(name string) {
 }
 
 // patience returns the options and the context for one call. The context is canceled after a random
-// time, unless in is called earlier. in returns false if the context was already canceled.
+// time. When the user has the permits, it calls the function in to prevent that. The function
+// returns false if the context was already canceled.
 func (b *borrowing) patience() (
 	ctx context.Context, opts []dlock.AcquireOption, in func() bool, cancel context.CancelFunc,
 ) {
@@ -79,8 +80,8 @@ func (b *borrowing) take() {
 	b.expectPermits("Release", h.Release(b.ctx), lost)
 }
 
-// expectPermits reports an error that no fault explains, and a missing error if the permits were
-// lost.
+// expectPermits reports a violation if no fault explains err, or if the permits were lost and err
+// doesn't say so.
 func (b *borrowing) expectPermits(what string, err error, lost bool) {
 	b.expect(what, err)
 	if errors.Is(err, dlock.ErrTooMany) || errors.Is(err, dlock.ErrNoLimit) {

@@ -8,7 +8,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A campaign is a visit to an election. Each term of the candidate is a separate hold.
+// A campaign is a visit in which the user takes part in an election. Each term of the candidate is
+// a separate hold.
 type campaign struct {
 	*visit
 	election *dlock.Election

@@ -31,7 +31,8 @@ type hold struct {
 
 	Number uint64 // fencing token; 0 if it has none, or the user didn't ask for it
 
-	// Read is the version of the cell that this user replaced while the hold was valid; 0 if none.
+	// Read is the version in the lock's cell (see cells) that this user read, and then replaced
+	// while the hold was valid; 0 if none.
 	Read uint64
 	// Saw is the version that another user replaced while this user had a valid read hold; 0 if
 	// none.
@@ -51,7 +52,7 @@ func (h *hold) String() string {
 // An event is a user's report.
 type event struct {
 	Hold  *hold  `json:",omitempty"`
-	Wrong string `json:",omitempty"` // a wrong answer, or another violation; empty: none
+	Wrong string `json:",omitempty"` // a violation, such as a wrong answer; empty: none
 
 	// The fields below are used only by child processes.
 	Drained bool   `json:",omitempty"` // all users have finished
@@ -62,14 +63,15 @@ type event struct {
 //
 // A hold counts as valid from the time at which its user noticed the acquisition until the start of
 // its last successful check. Package dlock promises that two such intervals don't overlap, however
-// slow the machine is. The checker checks the same without clocks: two users that could rely on the
-// lock must not both replace the same version of its cell.
+// slow the machine is. The checker also checks this without clocks. Each lock guards a cell, which
+// contains a version, and two users that could rely on the lock must not both replace the same
+// version.
 //
 // If the store may have lost its data between two acquisitions, their holds may overlap. But the
 // earlier holders must have been notified when their leases expired.
 type checker struct {
-	forced   string        // name of the lock that may be forced; its holds may overlap
-	slack    time.Duration // how long before the user's call the store may have granted the lock
+	forced   string        // the lock that users force-unlock; its holds can overlap
+	slack    time.Duration // how long before the user's call the hold can have begun in the store
 	complain func(string)
 
 	mu      sync.Mutex
@@ -89,7 +91,7 @@ type counts struct {
 }
 
 // A ledger contains the holds of one lock, sorted by In, and indexes to find them. It drops holds
-// that are older than memory.
+// that are older than the constant memory.
 type ledger struct {
 	holds []*hold
 	byID  map[uint64]*hold
@@ -99,8 +101,8 @@ type ledger struct {
 
 const memory = time.Minute
 
-// A loss is an outage in which the store lost all its data. The store stopped between from and
-// dead, and was running again, empty, by until.
+// A loss is an outage in which the store lost all its data. The store stopped between the first two
+// of these times, and by the third it was running again, without data.
 type loss struct{ from, dead, until time.Duration }
 
 // maxLosses is the number of losses that the checker remembers.
@@ -201,7 +203,7 @@ func (c *checker) judge(l *ledger, h *hold) {
 }
 
 // judgePermits reports a violation if, at some time during h, users held more permits than the
-// limit allows. The limit is the highest that any of these users passed.
+// limit allows. The limit is the highest one that any of these users specified.
 func (c *checker) judgePermits(l *ledger, h *hold) {
 	if h.Permits == 0 {
 		return

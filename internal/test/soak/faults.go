@@ -28,8 +28,8 @@ type link interface {
 
 var _ link = (*faults.Proxy)(nil)
 
-// A fault is one kind of disturbance. It lasts until do returns, which is soon after ctx ends at
-// the latest. do reports whether it disturbed anything.
+// A fault is one kind of disturbance. The function do causes the disturbance, ends it, and then
+// returns whether it disturbed anything. When ctx ends, the function must return soon.
 type fault struct {
 	name string
 	do   func(ctx context.Context, dice *chance) bool
@@ -172,7 +172,7 @@ var etcdSteps = []string{
 	"/etcdserverpb.Lease/LeaseKeepAlive",
 }
 
-// A loser makes a link lose replies. At most one loss is pending at a time.
+// A loser is a link that can lose replies. At most one loss is pending at a time.
 type loser struct {
 	link
 	armed atomic.Pointer[func(faults.Request) bool]

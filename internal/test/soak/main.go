@@ -9,8 +9,8 @@
 // separate processes. Then the faults end and the users finish. All waiters must get their locks,
 // and at the end the store must be empty. The run also watches the heap and the goroutines.
 //
-// There are three kinds of violations. Two users could rely on conflicting holds at the same time,
-// according to their own checks. An increment was lost. Or a call returned an answer that is never
+// There are three kinds of violations: two users could rely on conflicting holds at the same time,
+// according to their own checks; an increment was lost; or a call returned an answer that can't be
 // right. No check depends on the speed of the machine.
 //
 // The seed, which is printed first, determines the random choices, but not their timing. The exit

@@ -19,7 +19,7 @@ type setting struct {
 	Addrs    []string
 	Cells    string // the file of the cells
 	Names    []string
-	Forced   string // the lock that may be forced
+	Forced   string // the lock that users force-unlock
 	Lease    time.Duration
 	Handover time.Duration
 	Users    int
@@ -43,14 +43,14 @@ type party struct {
 	closed bool
 }
 
-// A line is a client with its connection to the store.
+// A line is a client together with its connection to the store.
 type line struct {
 	client *dlock.Client
 	hangUp func()
 	shared map[use]*dlock.Locker // Lockers that all users share
 }
 
-// A use is the name of a lock, with the kind of lock that it is used as.
+// A use is the name of a lock, together with the kind of lock that the lock is used as.
 type use struct {
 	name string
 	kind backend.Kind
@@ -131,7 +131,8 @@ func (p *party) reopen() {
 	old.close()
 }
 
-// start starts the users. The seed determines their visits. They make visits until drain is called.
+// start starts the users. Each of them uses one lock after the other, until drain is called. The
+// seed determines their random choices.
 func (p *party) start(seed uint64) {
 	p.draining.Store(false)
 	for i := range p.Users {

@@ -18,7 +18,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// names lists the names of the locks. Only the first one may be forced.
+// names lists the names of the locks. Users force-unlock only the first one.
 var names = append([]string{"forced", "a", "b", numbered, "rw", "wr", "line", semaphore, elected},
 	divided...)
 
@@ -145,7 +145,7 @@ func (s *soak) invite(cells string, handover time.Duration) (setting, dialer) {
 	s.links = append(s.links, links...)
 	users := 5
 	if len(s.members)%2 == 1 {
-		users = 1 // so that no other user's call tells the client of a loss
+		users = 1 // with more, another user's call could tell the client of a loss
 	}
 	return setting{
 		Store:    s.store.name,
@@ -230,9 +230,9 @@ func (s *soak) inside() (n int) {
 	return n
 }
 
-// await waits until left returns 0, and returns its last result. It gives up after too many polls
-// without progress. It counts polls, not seconds, because a machine that stalls delays users and
-// polls alike.
+// await polls the function left until that returns 0, and returns the last result. It gives up
+// after too many polls without progress. It counts polls, not seconds, because a machine that
+// stalls delays users and polls alike.
 func (s *soak) await(left func() int) int {
 	events := s.checker.counted().events
 	for looks := 0; ; looks++ {

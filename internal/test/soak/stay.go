@@ -39,8 +39,8 @@ func (v *visit) stayInside(ctx context.Context) {
 	})
 }
 
-// again reports the lock as a new hold. If the lock was lost, the call that should have re-entered
-// it acquired it anew.
+// again reports the lock as a new hold, since a call that was meant to re-enter the lock acquires
+// it anew if the lock has been lost.
 func (v *visit) again(how string) {
 	v.hold.Reentered = true
 	v.enter(how)
@@ -72,7 +72,7 @@ func (v *visit) linger(nest func()) {
 	}
 }
 
-// sit stays for a long time, and checks the hold from time to time.
+// sit keeps the lock for the time d, which is long, and checks the hold from time to time.
 func (v *visit) sit(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(v.Lease / 8)

@@ -21,7 +21,7 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// A store is a store of locks, with functions that connect to it and disturb it.
+// A store describes a running store of locks, with functions that connect to it and disturb it.
 type store struct {
 	name      string
 	lease     time.Duration // the shortest lease of its clients
@@ -115,7 +115,8 @@ func dial(name string, addrs []string) dialer {
 	}
 }
 
-// proxies returns the join function of a store, which puts a proxy in front of each server.
+// proxies returns a function for the field join of a store. That function puts a proxy in front of
+// each server.
 func proxies(
 	t testservers.TB, name string, protocol faults.Protocol, servers []*testservers.Server,
 ) func() ([]link, []string, dialer) {
@@ -132,8 +133,8 @@ func proxies(
 	}
 }
 
-// leftKeys is a script that counts the keys in Redis. It ignores keys that may be left: fencing
-// tokens and semaphores' limits, which stay forever, and expired permits, which the next
+// leftKeys is a script that counts the keys in Redis. It ignores keys that are allowed to remain:
+// fencing tokens and semaphores' limits, which stay forever, and expired permits, which the next
 // acquisition removes.
 const leftKeys = `
 local left = redis.call('dbsize') - redis.call('exists', KEYS[1], KEYS[2], unpack(KEYS, 4))

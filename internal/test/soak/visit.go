@@ -12,7 +12,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A user is one goroutine that makes visits.
+// A user is a goroutine that uses locks. Each use is a visit.
 type user struct {
 	*party
 	dice  *rand.Rand
@@ -43,8 +43,8 @@ type visit struct {
 	locker *dlock.Locker
 	ctx    context.Context // carries the owner, if the visit has one
 	nests  bool            // it may re-enter the lock
-	// mixed reports whether other users read through the same Locker, so that its answers may
-	// concern their holds.
+	// mixed reports whether other users acquire read holds through the same Locker. If so, the
+	// Locker's answers may be about the holds of those users.
 	mixed bool
 	opts  []dlock.AcquireOption
 
@@ -161,7 +161,8 @@ func (v *visit) lock() {
 }
 
 // survive calls a function that may panic with an error. It ignores the panic if the client is
-// closed, and passes any other error to expect. A panic with another value continues.
+// closed, and passes any other error to expect. If the value of the panic isn't an error, survive
+// panics with it again.
 func (v *visit) survive(what string, call func()) (returned bool) {
 	defer func() {
 		switch r := recover().(type) {
@@ -258,8 +259,8 @@ func (v *visit) take() {
 	v.leave()
 }
 
-// numbered reports a violation if the hold of a fenced lock has no fencing token, or if that of
-// another lock has one.
+// numbered reports a violation if the hold of a fenced lock has no fencing token, or if the hold of
+// a lock of another kind has one.
 func (v *visit) numbered() {
 	if (v.hold.Number != 0) != (v.use.kind == backend.Fenced) {
 		v.wrong("a hold of kind %v has number %d", v.use.kind, v.hold.Number)
@@ -352,8 +353,8 @@ func (v *visit) enter(how string) {
 // leave reports that the visit has ended.
 func (v *visit) leave() { v.tell(event{}) }
 
-// check reports that the lock is still held, if it is. version is the version that the user just
-// replaced, or that another user replaced while this user read; 0 if none.
+// check checks whether the lock is still held, and if so, reports that. version is the version that
+// the user just replaced, or that another user replaced while this user read; 0 if none.
 func (v *visit) check(version uint64) {
 	at := now()
 	if !v.valid() {

@@ -101,13 +101,13 @@ func initPostgres(t TB, folder, data string) {
 	if kept != "" && exec.Command("cp", "-a", kept, data).Run() == nil {
 		return
 	}
-	_ = os.RemoveAll(data) // cp may have copied some of the files
+	_ = os.RemoveAll(data) // a cp that failed may have left files, which initdb would refuse
 	runUnprivileged(t, filepath.Join(folder, "initdb"), append(args, "-D", data)...)
 	if kept == "" {
 		return
 	}
-	// Renaming adds the complete folder to the cache at once, since another test may be doing the
-	// same.
+	// Copy the folder under another name, and then rename it. So it is complete as soon as it is in
+	// the cache, even if another test does the same at this time.
 	ours, err := os.MkdirTemp(filepath.Dir(kept), "new")
 	if err != nil {
 		return
@@ -275,8 +275,9 @@ func postgresReady(addr string) error {
 	}
 }
 
-// quit asks a server to end, so that it releases its resources, and then kills it. A killed
-// PostgreSQL leaves shared memory behind, which may be limited.
+// quit asks a server to shut down, so that it releases its resources, and kills it only afterwards.
+// A PostgreSQL server that is killed leaves shared memory behind, and a system may have little of
+// that.
 func (s *Server) quit() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
@@ -319,8 +320,8 @@ func unprivileged(t TB) *syscall.Credential {
 	return nil
 }
 
-// unprivilegedFolder returns a folder of the test that belongs to the user that unprivileged
-// returns.
+// unprivilegedFolder returns a temporary folder of the test, which is owned by the user for servers
+// that refuse to run as root: see unprivileged.
 func unprivilegedFolder(t TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -372,7 +373,7 @@ func killAll(pids []int) {
 	}
 }
 
-// runs reports whether a process still runs. A zombie doesn't count as running.
+// runs reports whether a process is still running. A zombie doesn't count as running.
 func runs(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, found := strings.Cut(string(text), ") ")

@@ -13,7 +13,8 @@ var building sync.Mutex
 
 // RedissonClasspath returns the class path of the Java programs in dir, the folder
 // contract/redisson, with the given version of Redisson. It builds the programs if they have
-// changed since the last build. It uses only files that were downloaded before.
+// changed since the last build. It downloads nothing: all files that it needs must already be in
+// Maven's local repository.
 func RedissonClasspath(dir, version string) (string, error) {
 	building.Lock()
 	defer building.Unlock()

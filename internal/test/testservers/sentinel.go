@@ -19,7 +19,7 @@ type Sentinel struct {
 }
 
 // RedisSentinel starts a redis-server with replicas, and three sentinels. The sentinels consider
-// the master dead after downAfter without an answer. Use a long time if the test doesn't kill the
+// the master dead if it hasn't answered for downAfter. Use a long time if the test doesn't kill the
 // master, since a live master on a busy machine may not answer for a while.
 func RedisSentinel(t TB, replicas int, downAfter time.Duration) *Sentinel {
 	t.Helper()

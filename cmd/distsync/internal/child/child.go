@@ -33,11 +33,11 @@ type Child struct {
 	over     bool // the group has ended, so its id may be reused
 }
 
-// Start starts the command in the file path, which isn't searched for in PATH. The command inherits
-// standard input, output and error, and gets its own process group. If this process is in the
-// terminal's foreground group, the new group replaces it there. The command is killed at the time
-// until, which [Child.Until] can change. If the command can't be started, the error is a
-// [syscall.Errno].
+// Start starts the program in the file with the given path, without looking for it in PATH. The
+// command inherits standard input, output and error, and gets its own process group. If this
+// process is in the terminal's foreground group, the new group replaces it there. The command is
+// killed at the given time, which [Child.Until] can change. If the command can't be started, the
+// error is a [syscall.Errno].
 func Start(path string, args, env []string, until time.Time) (*Child, error) {
 	if err := adoptOrphans(); err != nil {
 		return nil, err
@@ -47,9 +47,9 @@ func Start(path string, args, env []string, until time.Time) (*Child, error) {
 		return nil, err
 	}
 	if c.terminal = openTerminal(); c.terminal != nil {
-		// Ignore SIGTTOU, which would stop this process when it writes to the terminal, or takes it
-		// back, while it is in the background. The command doesn't inherit this, since its parent
-		// is the guard, which is already running.
+		// Ignore SIGTTOU. It would stop this process if the process, while in the background, wrote
+		// to the terminal or took the terminal back. The command doesn't inherit this, since its
+		// parent is the guard, which is already running.
 		signal.Ignore(syscall.SIGTTOU)
 	}
 	c.terminal.give(c.group)
@@ -95,8 +95,8 @@ func (c *Child) startGuard(path string, args, env []string) error {
 	return err
 }
 
-// filesUpTo returns the file descriptors that a new process inherits: those below last that aren't
-// close-on-exec, and last itself. They keep their numbers.
+// filesUpTo returns the file descriptors that a new process inherits: the given one, and all
+// smaller ones that aren't close-on-exec. They keep their numbers.
 func filesUpTo(last int) []uintptr {
 	files := []uintptr{0, 1, 2}
 	for fd := 3; fd < last; fd++ {
@@ -238,7 +238,7 @@ func (c *Child) end() {
 	c.link.Close()
 }
 
-// bury reaps those children that who selects, as in wait4(2).
+// bury reaps children. Its first parameter selects them, as in wait4(2).
 func bury(who, options int) {
 	for {
 		pid, err := syscall.Wait4(who, nil, options, nil)

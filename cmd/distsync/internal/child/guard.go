@@ -22,7 +22,7 @@ const guardName = "distsync-guard"
 // The messages that a guard sends. Each of them carries a number, which is described here.
 const (
 	reportStarted = 's' // the command's process id
-	reportFailed  = 'f' // the errno with which the command couldn't be started
+	reportFailed  = 'f' // the errno of the failed attempt to start the command
 	reportStopped = 'p' // the signal that stopped the command
 	reportEnded   = 'e' // the command's wait status
 )

@@ -31,7 +31,7 @@ func killAll() {
 // A process is an entry of /proc.
 type process struct {
 	pid, parent, group int
-	started            string // time since boot; pid and started together identify a process
+	started            string // time since boot; together with the pid, it identifies a process
 	dead               bool
 }
 
