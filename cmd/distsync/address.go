@@ -158,7 +158,7 @@ func (a *address) option(name string) string {
 	return ""
 }
 
-// dial returns nil once one of the hosts accepts a connection. It finds out faster than the client
+// dial returns nil once one of the hosts accepts a connection. It fails sooner than the client
 // libraries, which retry, and its errors say more. If config isn't nil, dial also performs a TLS
 // handshake, since etcd's client hides TLS errors.
 func (a *address) dial(ctx context.Context, config *tls.Config) error {
@@ -197,7 +197,7 @@ func (a *address) dial(ctx context.Context, config *tls.Config) error {
 	return errors.Join(errs...)
 }
 
-// only returns an error if the URL has an option that isn't in names.
+// only checks that names contains all options of the URL.
 func (a *address) only(names []string) error {
 	q, _ := url.ParseQuery(a.query)
 	for name := range q {

@@ -23,7 +23,7 @@ type holding struct {
 	taker    *taker
 	name     string
 	out      io.Writer // where events are printed
-	alone    bool      // whether no command runs; routine events are then printed too
+	alone    bool      // whether no command runs, so that routine events are printed, too
 	signals  chan os.Signal
 	renewals chan dlock.RenewDone
 
@@ -52,8 +52,8 @@ func (s *holding) listen(signals []os.Signal) {
 	}
 }
 
-// under waits for the lock and calls do while the lock is held. A signal cancels do's context until
-// do calls waited.
+// under waits for the lock, and calls the function do while the lock is held. A signal cancels the
+// function's context, unless the function has already called waited.
 func (s *holding) under(
 	ctx context.Context, do func(ctx context.Context, waited func()) error,
 ) error {
@@ -100,7 +100,7 @@ func (s *holding) explained(c *dlock.Client, err error) error {
 	info, failed := c.Inspect(ctx, s.name)
 	switch {
 	case conflict && errors.Is(failed, dlock.ErrConflict):
-		return failed // unlike err, failed doesn't quote a script's error
+		return failed // this error, unlike err, doesn't quote an error from a script
 	case conflict && failed == nil && (len(info.Holders) > 0 || info.Kind == backend.Permits):
 		return fmt.Errorf("%w: %s: %s", dlock.ErrConflict, printable(s.name), stateOf(&info))
 	case conflict, failed != nil, len(info.Holders) == 0:

@@ -39,7 +39,7 @@ type holderJSON struct {
 	Kept      bool     `json:"kept,omitempty"`
 }
 
-// seconds is a duration that JSON contains as a number of seconds.
+// seconds is a duration that is encoded in JSON as a number of seconds.
 type seconds float64
 
 func jsonName(name string) nameJSON {

@@ -70,10 +70,10 @@ func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
 // of its lock.
 var adapters = []string{"certmagic:", "cron:", "gocron:"}
 
-// hint helps a user who omitted an adapter's prefix. If the lock is free but a lock with a prefix
-// before the same name is held, hint prints the longer name. It returns true if there is no point
-// in another call, because it printed the hint or the store failed. It doesn't report the store's
-// error.
+// hint helps a user who omitted an adapter's prefix. If the lock is free, but a lock with the same
+// name after such a prefix is held, hint prints that lock's name. It returns true if another call
+// would be pointless, because it printed the hint or the store failed. A failure of the store isn't
+// reported.
 func (g *global) hint(ctx context.Context, w io.Writer, s *store, c *dlock.Client,
 	l *dlock.LockInfo) (done bool) {
 	if len(l.Holders) > 0 || g.json || g.quiet {
@@ -212,8 +212,8 @@ func lastsOf(h dlock.Holder) string {
 	return lasts(h.Remaining)
 }
 
-// lastsLongest describes how long the lock stays taken without renewals. It marks the lock as kept
-// if all holders have released it and it only stays taken for a while.
+// lastsLongest describes how long the lock stays taken if it isn't renewed. It adds "kept" if all
+// holders have released the lock, which then only stays taken for the time that they asked for.
 func lastsLongest(l *dlock.LockInfo) string {
 	if len(l.Holders) == 0 {
 		return ""
@@ -327,7 +327,7 @@ func describe(s screen, l *dlock.LockInfo) string {
 		line.on(s))
 }
 
-// stateOf describes whether a lock is held, free, or may be the data of another program.
+// stateOf describes the state of a lock: held, free, or perhaps data of another program.
 func stateOf(l *dlock.LockInfo) string {
 	switch {
 	case len(l.Holders) > 0:

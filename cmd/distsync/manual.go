@@ -14,10 +14,10 @@ func newManual(root *cobra.Command) *cobra.Command {
 		Short: "Write the manual pages into a directory",
 		Args:  usage(cobra.ExactArgs(1)),
 		RunE: func(_ *cobra.Command, args []string) error {
-			// Omit the date, so that all builds of a version are equal.
+			// Omit the date, so that all builds of a version are identical.
 			root.DisableAutoGenTag = true
 			// Help topics have no manual pages of their own, so include them in the root page. In
-			// Markdown, an indent of four marks code.
+			// Markdown, four leading spaces mark code.
 			root.Long = strings.ReplaceAll(overview+"\n\n"+stores, "\n  ", "\n    ")
 			return doc.GenManTree(root,
 				&doc.GenManHeader{Section: "1", Source: "distsync", Manual: "distsync"}, args[0])

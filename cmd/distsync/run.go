@@ -13,8 +13,8 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// The exit statuses of the command run, besides those of all commands. If all goes well, run exits
-// with the status of the program that it runs.
+// These exit statuses are used only by distsync run, in addition to those of all commands. If all
+// goes well, the exit status is that of the program that distsync run starts.
 const (
 	exitInternal  = 70  // distsync itself failed
 	exitTimeout   = 124 // the command ran longer than --timeout; as in timeout(1)
@@ -30,7 +30,7 @@ type runner struct {
 	longest time.Duration // how long the command may run; 0 means no limit
 }
 
-// longestGrace is the maximum default for --grace, the time from TERM to KILL.
+// longestGrace is the upper limit of the default for --grace, the time from TERM to KILL.
 const longestGrace = 10 * time.Second
 
 func newRun(g *global) *cobra.Command {
@@ -171,7 +171,7 @@ func reasonOf(err error) string {
 	return dlock.LossExpired.String()
 }
 
-// because explains the reasons for the loss of a lock or the end of a command.
+// because explains each reason for which a lock is lost, or a command is ended.
 var because = map[string]string{
 	"timeout":                  "it ran for longer than --timeout",
 	"grace":                    "it didn't end within --grace",
@@ -182,8 +182,8 @@ var because = map[string]string{
 }
 
 // text returns the message for an event, or "" if none is printed. If alone is true, no command
-// runs, and routine events have messages too. Then "unreleased" has none, because the program
-// prints the error that finish returns.
+// runs, and routine events have messages too. In that case, the event "unreleased" has no message,
+// because the program prints the error that finish returns.
 func (p *progress) text(name string, alone bool) string {
 	what := map[string]string{
 		"unrenewed":  "the lock can't be renewed",

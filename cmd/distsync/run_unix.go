@@ -18,15 +18,15 @@ import (
 	"github.com/seed951563bd/distsync/cmd/distsync/internal/child"
 )
 
-// ending lists the signals that end the wait for a lock. While the command runs, the signals in
-// ending and others are forwarded to it.
+// ending lists the signals that end the wait for a lock. While the command runs, these signals and
+// those in others are forwarded to it.
 var (
 	ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGUSR1, syscall.SIGUSR2}
 	others = []os.Signal{syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT}
 )
 
-// A running is a command that runs while a lock is held.
+// running is the state of a command that runs while a lock is held.
 type running struct {
 	*runner
 	*holding
@@ -82,9 +82,10 @@ func (s *running) run(ctx context.Context) (err error) {
 // giveBack releases the lock. If the store doesn't answer, the lock ends with its lease.
 func (s *running) giveBack() { _ = s.release(context.Background()) }
 
-// settle waits until the lock lasts long enough for the command to start, or is lost. At first the
-// store grants a fair lock to the first waiter in line for only about a second. The client renews
-// it soon after. A command that started before that renewal would get TERM at once.
+// settle waits until the lock lasts long enough for the command to start, or is lost. When a fair
+// lock is given to the first waiter in line, the store at first grants it for only about a second.
+// The client renews it soon after. A command that started before that renewal would get TERM at
+// once.
 func (s *running) settle(ctx context.Context) {
 	for time.Until(s.last()) <= s.grace {
 		select {
@@ -176,7 +177,7 @@ func (s *running) follow() {
 	}
 }
 
-// never is the time until the next action if there is none.
+// never is the time that look returns if there is no next action.
 const never = 1000 * time.Hour
 
 // look carries out due actions and returns the time until the next one.

@@ -29,7 +29,8 @@ import (
 	"github.com/seed951563bd/distsync/valkeybackend"
 )
 
-// A store is a connection to a store of locks. Exactly one of the four clients is set.
+// A store is an open connection to a lock store. Exactly one of redis, valkey, etcd and postgres is
+// set.
 type store struct {
 	backend.Backend
 	address *address
@@ -41,8 +42,8 @@ type store struct {
 	schema   string // PostgreSQL's schema of the locks
 }
 
-// openStore connects to the store that the flags name and waits until it answers. Its errors carry
-// an exit status.
+// openStore connects to the store that the flags describe, and waits until that store answers.
+// Errors carry an exit status.
 func (g *global) openStore(ctx context.Context) (b backend.Backend, closeStore func(), err error) {
 	s, err := g.connect(ctx)
 	if err != nil {

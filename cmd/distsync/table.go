@@ -17,7 +17,7 @@ const (
 	narrowed = 12 // the minimum width of a shortened column
 )
 
-// on returns the table formatted for a screen, or "" if it has no rows.
+// on formats the table for a screen. It returns "" if the table has no rows.
 func (t *table) on(s screen) string {
 	if len(t.rows) == 0 {
 		return ""

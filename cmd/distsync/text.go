@@ -69,8 +69,8 @@ func columnsOf(r rune) int {
 }
 
 // shorten replaces the middle of text with an ellipsis if text is too wide for the given number of
-// columns. It keeps twice as much of the beginning, which says most, as of the end, which
-// distinguishes similar names.
+// columns. It keeps twice as much of the beginning as of the end. The beginning usually says more,
+// and the end distinguishes similar names.
 func shorten(text string, most int) string {
 	if columns(text) <= most {
 		return text

@@ -135,8 +135,8 @@ func ask(cmd *cobra.Command, s screen, l *dlock.LockInfo) error {
 	return exitf(exitFailed, "nothing was done")
 }
 
-// sameHolders reports whether the lock is held, and only by holders that before lists. If before
-// doesn't list all of its holders, any holder is accepted.
+// sameHolders reports whether the lock now has holders, all of which also held it before. If the
+// list of earlier holders is incomplete, any holder is accepted.
 func sameHolders(before, now *dlock.LockInfo) bool {
 	ids := make(map[string]bool)
 	for _, h := range before.Holders {

@@ -157,7 +157,8 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// doubt calls hint until the lock has a holder or hint returns true, but at most once a second.
+// doubt calls hint, unless that happened within the last second, the lock has had a holder, or hint
+// has returned true.
 func (w *watcher) doubt(ctx context.Context, l *dlock.LockInfo) {
 	w.known = w.known || len(l.Holders) > 0
 	if !w.known && time.Since(w.hinted) >= time.Second {
@@ -227,9 +228,9 @@ func (w *watcher) compare(l *dlock.LockInfo, err error) {
 	w.last = l
 }
 
-// compareHolders emits an event for each of the holders that isn't in others, with the name in
-// missing. It also emits an event for each holder whose count has changed, with the name in
-// differs, unless that is empty.
+// compareHolders compares the holders with the others. The parameter missing is the name of the
+// event that is emitted for each holder that isn't among the others. The parameter differs is the
+// name of the event for each holder whose count differs. If it is empty, there is no such event.
 func (w *watcher) compareHolders(missing, differs string, holders, others []dlock.Holder) {
 	counts := make(map[string]int, len(others))
 	for _, o := range others {
@@ -248,8 +249,8 @@ func (w *watcher) compareHolders(missing, differs string, holders, others []dloc
 	}
 }
 
-// compareLine emits an event for each waiter in line that isn't in others, with the name in
-// missing.
+// compareLine emits an event for each waiter in line that isn't among the others. The parameter
+// missing is the name of that event.
 func (w *watcher) compareLine(missing string, line, others []string) {
 	there := make(map[string]bool, len(others))
 	for _, o := range others {

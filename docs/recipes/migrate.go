@@ -9,7 +9,7 @@ import (
 	"github.com/seed951563bd/distsync/dlock"
 )
 
-// A database can run its migrations, as a goose.Provider does.
+// database is the part of goose.Provider that runs migrations.
 type database interface {
 	HasPending(ctx context.Context) (bool, error)
 	Up(ctx context.Context) error // runs the pending migrations

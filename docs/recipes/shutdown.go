@@ -54,8 +54,8 @@ func (s *service) run(ctx context.Context, l net.Listener) (err error) {
 	return errors.Join(err, s.locks.Close(), s.store.Close()) // not needed now; in this order
 }
 
-// work handles messages until ctx ends. It may finish the current message after that, until life
-// ends.
+// work handles messages until ctx ends. After that, it may finish the current message, but only
+// until the context life ends.
 func (s *service) work(ctx, life context.Context) {
 	for ctx.Err() == nil {
 		select {

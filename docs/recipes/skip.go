@@ -23,7 +23,7 @@ func sweepWrongToo(
 }
 
 // sweepUnlessRunning reports whether it swept. It returns false and nil if another replica is
-// sweeping. An error is that of the sweep or of the store. If the store doesn't answer, it is
+// sweeping. Errors come from the sweep or from the store. If the store doesn't answer, it is
 // unknown whether another replica is sweeping.
 func sweepUnlessRunning(
 	ctx context.Context, lock *dlock.Locker, sweep func(context.Context) error,

@@ -36,7 +36,7 @@ type Server struct {
 	Connect func(*Receiver) Conn
 }
 
-// A Conn is a connection to a server that carries only subscriptions.
+// A Conn is a connection that is used only for subscriptions.
 type Conn interface {
 	// Tell sends one command for each order, in one round trip, and returns when the server has
 	// answered them all. An order lists the channels of its command. A Ping has one order without
@@ -94,16 +94,16 @@ type Options struct {
 }
 
 // A Subscriber manages all subscriptions of a session. It uses a single connection or, with Spread,
-// one to each server of a channel. Without Spread, a single connection is enough even in a cluster,
-// since the servers pass messages on to each other.
+// one for each server that serves any of the channels. Without Spread, a single connection is
+// enough even in a cluster, since the servers pass messages on to each other.
 //
 // For each server, one goroutine runs the method run. It owns the connection and makes all calls
 // that may block: to connect, subscribe and unsubscribe. Messages and confirmations arrive on a
 // goroutine of the client library.
 //
 // A connection is replaced after its first error, since a client library that reconnects by itself
-// doesn't report that. A connection without subscriptions is closed after a while. Its server is
-// then forgotten, since later channels may be at another address.
+// doesn't report the reconnection. A connection without subscriptions is closed after a while. Its
+// server is then forgotten, since later channels may be at another address.
 type Subscriber struct {
 	client  Client
 	options Options
@@ -227,9 +227,9 @@ func (s *Subscriber) Subscribe(
 	return s.subscribe(ctx, channel, decode, nil, wake, changed)
 }
 
-// Listen is like Subscribe, but passes the messages to hear. hear is called once for each message,
-// even if the channel has several listeners, so all of them must pass the same hear. again is
-// called when messages may have been missed.
+// Listen is like Subscribe, but passes each message to the function hear. It does so once per
+// message, even if the channel has several listeners, so all of them must pass the same function.
+// The function passed as again is called when messages may have been missed.
 func (s *Subscriber) Listen(
 	ctx context.Context, channel string, hear func(message string), again func(),
 	changed func(broken error),
@@ -314,11 +314,12 @@ func (s *Subscriber) Listens(name string) bool {
 }
 
 // Watch begins to observe whether the session itself listens to a channel. It returns a function
-// that ends the observation, and that must be called. The results of that function are bounds on
-// how many of this session's connections the server may have counted as listeners in the meantime.
+// that ends the observation, and that must be called. That function returns the lowest and the
+// highest number of this session's connections that the server may have counted as listeners to the
+// channel since the call of Watch.
 //
-// The server's count may differ by one while one side doesn't know yet that a connection broke, or
-// that a slot of the cluster moved.
+// The count on the server can differ by one for a while, when only one side knows that a connection
+// broke or that a slot of the cluster moved.
 func (s *Subscriber) Watch(name string) func() (least, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -398,8 +399,9 @@ func (s *Subscriber) settle(ch *channel) {
 	}
 }
 
-// stands records that the server now sends the messages of a channel. It returns functions that
-// wake the earlier subscribers, since these may have missed messages.
+// stands records that the subscription to a channel is now active on the server. It returns
+// functions that wake the channel's subscribers whose Subscribe has returned, since they may have
+// missed messages.
 func (s *Subscriber) stands(ch *channel) (wakes []func(Meaning)) {
 	wakes = ch.standing()
 	s.report(ch, nil)

@@ -25,7 +25,7 @@ type server struct {
 	connect  func(*Receiver) Conn
 	receiver *Receiver           // the receiver of the present connection
 	todo     map[string]*channel // the channels that need a command
-	// failures counts the latest connections in a row without a confirmed subscription.
+	// failures counts consecutive connections that ended without a confirmed subscription.
 	failures int
 	// failed is the error of the last of these connections.
 	failed error
@@ -374,8 +374,8 @@ func (r *Receiver) Unsubscribed(name string) {
 	})
 }
 
-// about calls do for a channel, if r still belongs to the server's present connection. It then
-// calls the functions that do returned.
+// about runs the callback for a channel, if r still belongs to the server's present connection. It
+// then calls the functions that the callback returned.
 func (r *Receiver) about(name string, do func(*channel) ([]func(Meaning), Meaning)) {
 	s := r.subscriber
 	s.mu.Lock()

@@ -18,7 +18,7 @@ const (
 	Families // the number of families
 )
 
-// Representative returns one of the family's kinds, for questions that any of them can answer.
+// Representative returns one of the family's kinds, for uses in which any of them will do.
 func (f Family) Representative() backend.Kind {
 	switch f {
 	case ReadWrites:
@@ -72,6 +72,6 @@ func (k Kind) Numbered() bool { return rules[k].numbered }
 // shorten the lease in the store.
 func (k Kind) Asserted() bool { return rules[k].asserted }
 
-// Placed reports whether waiters have places in a line in the store, which gives the lock to the
-// first of them.
+// Placed reports whether waiters stand in a line in the store. The store then gives the lock to the
+// first waiter.
 func (k Kind) Placed() bool { return rules[k].placed }

@@ -35,7 +35,7 @@ type rare struct {
 	// grant is the lease with which the store gave the claim to the first in line. It is 0 after
 	// the first renewal.
 	grant  time.Duration
-	wanted Instant // the time until which the call that was first in line wants the claim
+	wanted Instant // until when the call that was first in line wants the claim
 }
 
 // manyRenewals is the count at which a Promise stops counting renewals.
@@ -66,12 +66,12 @@ func (p *Promise) Renewed() bool { return p.renewed }
 // sent and that all requests so far are carried out at once.
 func (p *Promise) Horizon() Instant { return p.horizon }
 
-// Sent records that a request is sent at the instant now. If the store carries it out, it keeps the
-// claim for the duration stored.
+// Sent records that a request is sent at the given time. If the store carries out the request, it
+// keeps the claim for the duration in stored.
 func (p *Promise) Sent(now Instant, stored time.Duration) { p.horizon = max(p.horizon, now+stored) }
 
-// Granted records that the store granted the given lease to a request that was sent at the instant
-// sent.
+// Granted records that the store granted the given lease to a request. The parameter sent is the
+// time at which the request was sent.
 func (p *Promise) Granted(sent Instant, lease time.Duration) {
 	if p.doubt > 0 {
 		lease = min(lease, p.doubt) // a late request may still shorten the lease to p.doubt
@@ -147,8 +147,8 @@ func (p *Promise) RenewalOver() {
 	}
 }
 
-// RenewalGranted records that the store granted the given lease to a renewal that was sent at the
-// instant sent.
+// RenewalGranted records that the store granted the given lease to a renewal. The parameter sent is
+// the time at which the renewal was sent.
 func (p *Promise) RenewalGranted(sent Instant, lease time.Duration) {
 	if p.rare == nil || sent > p.rare.cut {
 		p.Granted(sent, lease)
@@ -190,8 +190,9 @@ func (p *Promise) StepOver() {
 	}
 }
 
-// StepGranted records that the store granted the lease asked to a re-entry or a partial release.
-// From now on renewals ask for lease.
+// StepGranted records that the store granted a re-entry or a partial release. sent is when its
+// request was sent, and asked is the lease that was granted. The parameter lease is what renewals
+// ask for from now on.
 func (p *Promise) StepGranted(sent Instant, lease, asked time.Duration) {
 	p.lease = lease
 	p.Granted(sent, asked)
@@ -221,17 +222,17 @@ func (p *Promise) PartialRelease(now Instant, endsRenewal bool) (lease, asked ti
 	return lease, max(asked, lease)
 }
 
-// Given records that the store gave the claim to the first in line, at the instant since. The call
-// that was first wants the claim until wanted. If the call's lease is fixed, the first renewal asks
-// for the time until wanted.
+// Given records that the store gave the claim to the first in line. The parameter since is when it
+// did so, and wanted is the time until which the call that was first wants the claim. If the call's
+// lease is fixed, the first renewal asks for the time left until then.
 func (p *Promise) Given(since Instant, lease time.Duration, wanted Instant) {
 	p.Sent(since, lease)
 	p.deadline.Store(int64(min(since+Promised(lease), wanted)))
 	p.rarely().grant, p.rare.wanted = lease, wanted
 }
 
-// Keep makes the claim stay taken at least until the given instant, even if it is released before.
-// sent is when the request for the last grant was sent.
+// Keep makes the claim stay taken at least until the given instant, even if it is released earlier.
+// The parameter sent is the time at which the request for the last grant was sent.
 func (p *Promise) Keep(until, sent Instant) {
 	r := p.rarely()
 	r.kept, r.sent = max(r.kept, until), max(r.sent, sent)
@@ -257,9 +258,9 @@ func (p *Promise) Left(now Instant) time.Duration {
 	return max(p.rare.kept-now, 0)
 }
 
-// Becomes turns the promise of a write into that of a read, for a downgrade. other is the promise
-// of the read, which the store has granted until the given instant. rest receives the state of the
-// write, which is still to be released.
+// Becomes turns the promise of a write into that of a read, for a downgrade. The read's promise is
+// other. The store has granted the read until the given instant. The write must still be released,
+// and its state moves to rest.
 func (p *Promise) Becomes(other, rest *Promise, until Instant) {
 	rest.lease, rest.horizon, rest.counts = p.lease, p.horizon, p.counts
 	p.horizon, p.counts = other.horizon, other.counts
@@ -298,7 +299,8 @@ func (p *Promise) granted() time.Duration {
 // the first in line for longer than the call wanted.
 func (p *Promise) Outlives() bool { return !p.renewed && p.horizon > p.Until()+p.lease/10 }
 
-// EndsBefore reports whether the claim ends without a release, and other ends later or not at all.
+// EndsBefore reports whether p's claim ends without a release, while the claim of other ends later
+// or not at all.
 func (p *Promise) EndsBefore(other *Promise) bool {
 	return !p.renewed && (other.renewed || p.Until() < other.Until())
 }
@@ -324,8 +326,8 @@ func (p *Promise) Effective() time.Duration {
 	return lease
 }
 
-// Confirmed returns the time at which the request for the last grant was sent. It never returns a
-// time before began, at which the acquiring request was sent.
+// Confirmed returns the time at which the request for the last grant was sent. The parameter began
+// is when the acquiring request was sent. Confirmed never returns an earlier time.
 func (p *Promise) Confirmed(began Instant) Instant {
 	if p.Stays() {
 		return max(p.rare.sent, began)
@@ -333,10 +335,10 @@ func (p *Promise) Confirmed(began Instant) Instant {
 	return max(p.Until()-Promised(p.Effective()), began)
 }
 
-// Next returns the time of the next renewal. It is about lease/part after the instant after, and
-// never later than the deadline. A lease longer than most counts as most. The time is rounded down
-// to a multiple of a sixteenth of the lease, so that the renewals of claims with the same lease can
-// be sent in batches.
+// Next returns the time of the next renewal. That is about lease/part after the instant in after,
+// but never later than the deadline. The lease counts as no longer than the limit in most. The time
+// is rounded down to a multiple of a sixteenth of the lease, so that the renewals of claims with
+// the same lease can be sent in batches.
 func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 	lease := min(p.Effective(), most)
 	at := after + lease/part
@@ -347,10 +349,11 @@ func (p *Promise) Next(after Instant, part, most time.Duration) Instant {
 // confirm the release of an unwanted claim.
 const answerPatience = time.Minute
 
-// TakenBack reports whether an unwanted claim is gone from the store, after a release that was sent
-// at the instant sent. It is gone if the release was answered, and no request under way can bring
-// it back. It also counts as gone if the release was sent long after the end of the lease, which
-// frees the lock even if the store never answers.
+// TakenBack reports whether an unwanted claim is gone from the store, after a release. The
+// parameter sent is when the release was sent, and answered says whether it was answered. The claim
+// is gone if the release was answered and no request under way can bring it back. It also counts as
+// gone if the release was sent long after the end of the lease, since the end of the lease frees
+// the lock even if the store never answers.
 func (p *Promise) TakenBack(sent Instant, answered bool) bool {
 	return answered && (sent >= p.horizon || !p.counts) ||
 		sent >= p.horizon+max(p.lease, answerPatience)

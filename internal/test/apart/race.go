@@ -2,6 +2,6 @@
 
 package apart
 
-// share is the fraction of parallel tests that run with the race detector, where tests use more
-// processor time.
+// share is a factor for the number of tests that run in parallel. It is less than 1 with the race
+// detector, since tests use more processor time then.
 const share = 0.75

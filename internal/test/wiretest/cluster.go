@@ -24,7 +24,8 @@ func Addrs(nodes []*testservers.Server) (addrs []string) {
 	return addrs
 }
 
-// Owners returns the node that serves the name's slot as has, and another node as hasNot.
+// Owners returns two of the nodes. The result has is the node that serves the name's slot, and
+// hasNot is one that doesn't serve it.
 func Owners(
 	t testing.TB, nodes []*testservers.Server, name string,
 ) (has, hasNot *testservers.Server) {
@@ -123,7 +124,7 @@ func Becomes(t testing.TB, server *testservers.Server, role string) {
 	})
 }
 
-// A Handing is a lock that several clients hold in turn until the test ends.
+// A Handing makes several clients hold a lock in turn until the test ends.
 type Handing struct {
 	t      testing.TB
 	inside atomic.Int32

@@ -14,7 +14,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// More keys and fields of the fair lock "n", as Alice and Bob use it.
+// The fair lock "n" has these keys and fields, in addition to those of other locks. The fields are
+// for the owners Alice and Bob.
 const (
 	lineKey     = "redisson_lock_queue:{n}"
 	timesKey    = "redisson_lock_timeout:{n}"
@@ -67,12 +68,13 @@ func (l *LineListener) given(owner string, since time.Time) {
 	l.t.Helper()
 	g, heard := l.next(), time.Now()
 	if g.Owner == owner && g.Lease == 0 && heard.Sub(since) > 500*time.Millisecond {
-		return // the grant may have expired, so the event only tells the owner to ask
+		return // the grant may have expired, so the event only tells the owner to try again
 	}
 	if g.Owner != owner || g.Lease != time.Second || g.Since.After(heard) {
 		l.t.Errorf("%+v was given the lock, heard at %v; want %s", g, heard, owner)
 	}
-	// The times may differ by 1% of the time since the session last saw the server's clock.
+	// The client translates g.Since from the server's clock. The result can be too early by 1% of
+	// the time since the session last read that clock.
 	if early := since.Sub(g.Since); early > time.Minute/100 {
 		l.t.Errorf("it is said to be given %v before it was", early)
 	}
@@ -226,8 +228,9 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 			}
 		}
 		if scripts > 6 {
-			// The server knows the scripts by now, so each client needs two calls. The waiter makes
-			// another call when its subscription works, or after a second.
+			// The server already knows the scripts, so each client calls one to lock and one to
+			// unlock. The waiter makes another call when its subscription is confirmed, or after a
+			// second.
 			t.Errorf("%d scripts", scripts)
 		}
 	})
@@ -247,7 +250,7 @@ func Fair(t *testing.T, p Package, server *testservers.Server) {
 		now = time.Now()
 		leaves(t, other, Bob, backend.Freed)
 		l.given(second, now)
-		// A client may subscribe before any of its owners waits.
+		// A client can subscribe before any of its owners is waiting.
 		third := open(t, p.Server(t, server.Addr, Options{}))
 		early := listenInLine(t, third, "n")
 		comes(t, third, "third:1")
@@ -393,8 +396,8 @@ func FairBreaks(t *testing.T, p Package, server *testservers.Server) {
 		})
 		return err == nil && res.Holder == Bob && res.Remaining > 0
 	})
-	// This release uses the other session, because some connections of s may be cut without its
-	// notice.
+	// This release uses the other session, because s may not have noticed yet that some of its
+	// connections were cut.
 	leaves(t, other, Bob, backend.Freed)
 }
 
@@ -422,8 +425,9 @@ func FairPermitted(t *testing.T, p Package, server *testservers.Server) {
 	keepsAndForces(t, s, backend.Fair)
 	comes(t, s, Alice)
 	comes(t, s, Bob)
-	// A Redisson owner joins the front of the line, with a timeout in the future. It leaves, and
-	// two owners without a timeout join: one behind the owners from Go, and one in front of them.
+	// A Redisson owner is put at the front of the line, with a timeout in the future. Then that
+	// owner is removed, and two owners without a timeout are added: one behind the owners that are
+	// Go clients, and one in front of them.
 	const line, times, java = "redisson_lock_queue:{lock:n}", "redisson_lock_timeout:{lock:n}",
 		"33333333-3333-3333-3333-333333333333:42"
 	client.LPush(t.Context(), line, java)

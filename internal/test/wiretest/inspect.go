@@ -62,7 +62,7 @@ var held = map[string]struct {
 			"permits " + hex.EncodeToString([]byte(bobsPermits)) + " 1"})), ", ") + " of 5"},
 }
 
-// hold acquires the holds of held[what] on a lock with the given name.
+// hold makes the acquisitions listed in held[what], all on a lock with the given name.
 func hold(t testing.TB, s backend.Session, what, name string) {
 	t.Helper()
 	for _, req := range held[what].hold {
@@ -395,7 +395,8 @@ func InspectPermitted(t *testing.T, p Package, server *testservers.Server) {
 }
 
 // ListLeft tests that List returns when its context ends, whatever the server does. The function
-// connectBackend returns a backend for an address, whose client has long timeouts.
+// connectBackend returns a backend that is connected to the given address by a client with long
+// timeouts.
 func ListLeft(
 	t *testing.T, server *testservers.Server, connectBackend func(addr string) backend.Backend,
 ) {

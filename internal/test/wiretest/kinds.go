@@ -19,7 +19,7 @@ var allKinds = []backend.Kind{
 	backend.Exclusive, backend.Fenced, backend.Read, backend.Write, backend.Permits,
 }
 
-// Keys and fields of the lock "n", as Alice and Bob use it for reads and writes. If a key or field
+// The keys and fields of the read-write lock "n" whose owners are Alice and Bob. If a key or field
 // contains an owner, the owner's number has a leading zero.
 const (
 	lockChannel  = "redisson_lock__channel:{n}"
@@ -39,8 +39,8 @@ const (
 // taken is a step on the lock "n" that returns its result as text.
 type taken func(ctx context.Context, s Session) (string, error)
 
-// refusesBraces checks that each step refuses a lock of the kind with the name {n}, and sends
-// nothing.
+// refusesBraces checks that each step refuses a lock of the given kind if the name is {n}, and
+// sends nothing.
 func refusesBraces(t *testing.T, p Package, server *testservers.Server, kind backend.Kind) {
 	ctx := t.Context()
 	s := open(t, p.Server(t, server.Addr, Options{}))
@@ -117,7 +117,8 @@ func acquires(kind backend.Kind, owner string, again ...bool) taken {
 	}
 }
 
-// waits returns a step that asks for a Write, and leaves a waiting writer's note if refused.
+// waits returns a step that asks for a write lock. If the lock is refused, the step leaves a note
+// that a writer is waiting.
 func waits(owner string) taken {
 	return func(ctx context.Context, s Session) (string, error) {
 		req := Acquire(owner)
@@ -183,7 +184,7 @@ func forces(kind backend.Kind) taken {
 }
 
 // wired is a step with its expected result, and the arguments that it sends after the script's
-// hash. If it publishes a message, the channel is its second key.
+// hash. If the script publishes a message, KEYS[2] is the channel.
 type wired struct {
 	what    string
 	step    taken
@@ -386,8 +387,8 @@ func Kinds(t *testing.T, p Package, server *testservers.Server) {
 				l.Wait()
 				l.Sub.Close()
 			}
-			// The session can't tell whether it is counted until it knows that its subscription has
-			// ended.
+			// Until the session knows that its own subscription has ended, it can't tell whether
+			// the server's count of subscribers includes that subscription.
 			testservers.Until(t, "nobody listens", func() bool {
 				return len(connect(t, server.Addr).PubSubChannels(t.Context(), "*").Val()) == 0
 			})
@@ -583,7 +584,7 @@ func KindsConflict(t *testing.T, p Package, server *testservers.Server) {
 			`"EVALSHA" "SHA" "1" "n"`
 		m := Watch(t, server.Addr)
 		try(s)
-		wantCommands(t, m, attempt) // this session holds the lock, so it asks no question
+		wantCommands(t, m, attempt) // s itself holds the lock, so it sends no question
 		try(other)
 		wantCommands(t, m, attempt, question)
 		l := Subscribe(t, other, "n")
@@ -626,7 +627,8 @@ func KindsTogether(t *testing.T, p Package, server *testservers.Server) {
 		}
 	}
 
-	// Of each kind, another owner holds one lock, one lock is gone, and one key isn't a lock.
+	// For each kind, the first lock is held by another owner, the second is gone, and the third
+	// name has data that isn't a lock.
 	for i, name := range []string{"another's", "gone", "no lock"} {
 		for j := range allKinds {
 			req := &reqs[len(allKinds)*i+j]

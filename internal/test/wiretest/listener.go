@@ -58,7 +58,7 @@ func (l *Listener) Wait() bool {
 	}
 }
 
-// Heard reports whether there was a wake-up since the last call to Heard.
+// Heard reports whether there has been a wake-up since the last call to Heard.
 func (l *Listener) Heard() (heard bool) {
 	for {
 		select {

@@ -15,8 +15,9 @@ func Moved(t *testing.T, p Package, nodes []*testservers.Server, o Options) {
 	h.GoesOn()
 	for range 5 {
 		m := NewMove(t, nodes, "n")
-		// Before Key the old node has the key, and afterwards the new node has it. Both refuse to
-		// release the lock, since a release needs the key and the channel on one node.
+		// Until m.Key is called, the key is on the old node. After that, it is on the new node.
+		// Both nodes refuse to release the lock, since a release needs the key and the channel on
+		// one node.
 		begin := m.Refusals()
 		testservers.Until(t, "somebody meets the slot between the nodes", func() bool {
 			return m.Refusals() > begin
@@ -32,9 +33,9 @@ func Moved(t *testing.T, p Package, nodes []*testservers.Server, o Options) {
 }
 
 // Failover tests that clients keep handing a lock to each other during a requested failover, in
-// which a replica becomes the master, and the master a replica. Every acquisition reached the only
-// replica before, so there are never two holders. For a while the old master answers as before,
-// then with READONLY. The new master doesn't know the scripts.
+// which a replica becomes the master, and the master a replica. Each acquisition waits until it has
+// reached the only replica, so no lock is lost, and there are never two holders. The old master
+// answers normally for a while, and then with READONLY. The new master doesn't know the scripts.
 func Failover(t *testing.T, p Package, s *testservers.Sentinel) {
 	h := handReplicated(t, p, s)
 	s.Sentinels[0].Do("SENTINEL", "FAILOVER", s.Name)

@@ -33,8 +33,8 @@ const (
 	Scant = 50 * time.Millisecond
 )
 
-// Never is a timeout for sentinels that must not consider the master dead because the machine is
-// busy.
+// Never is a timeout for sentinels. It is so long that they don't declare the master dead just
+// because the machine is busy.
 const Never = time.Hour
 
 // open returns a session that is closed when the test ends.

@@ -70,7 +70,8 @@ func Permissions(t *testing.T, p Package, server *testservers.Server) {
 		}
 	})
 
-	// Locks also work without permission for the channel as a key, which only a release uses.
+	// Only a release passes the channel's name as a key. Locks work even if the user has no
+	// permission for that key.
 	t.Run("no channels among the keys", func(t *testing.T) {
 		server.Do("ACL", "SETUSER", "narrow", "on", ">secret", "~narrow*", "~{narrow}*",
 			"~distsync_rwlock_notes:*", "~redisson_lock_token:*", "&*", "+@all")

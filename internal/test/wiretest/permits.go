@@ -12,8 +12,8 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// numbers returns the default permits and limit of a step: one permit of one for a semaphore, and 0
-// for other kinds.
+// numbers returns the default permits and limit of a step. For a semaphore these are one permit and
+// a limit of one, and for other kinds 0 and 0.
 func numbers(kind backend.Kind) (permits, limit int) {
 	if kind == backend.Permits {
 		return 1, 1
@@ -21,7 +21,7 @@ func numbers(kind backend.Kind) (permits, limit int) {
 	return 0, 0
 }
 
-// Another key and channel of the semaphore "n".
+// The second key of the semaphore "n", and its channel.
 const (
 	permitsKey     = "{n}:timeout"
 	permitsChannel = "redisson_sc:{n}"

@@ -95,7 +95,7 @@ func Protocol(t *testing.T, server *testservers.Server, s Session) {
 	Must[backend.ForceReleaseResult](t)(s.ForceRelease(ctx, backend.ForceReleaseRequest{Name: "n"}))
 	got := m.Commands()
 	if text := wantScriptCall(t, got, 2, "n", channel, 0); !strings.HasSuffix(text, goldenForce) {
-		// the script begins with a part that looks at the key
+		// before this text, the script checks whether the key may hold a lock
 		t.Errorf("script\n%s\nwant at its end\n%s", text, goldenForce)
 	}
 	wantMessage(t, messages, channel, "0")
@@ -222,8 +222,8 @@ func wantScriptCall(t *testing.T, got []string, args ...any) (plain string) {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// wantCommands compares commands. SHA stands for any hash. It ignores the scripts with which
-// waiters occasionally look for a lock's holder.
+// wantCommands compares the commands with those in want. In want, SHA stands for any hash. The
+// scripts with which waiters occasionally look for a lock's holder are ignored.
 func wantCommands(t *testing.T, m *Monitor, want ...string) {
 	t.Helper()
 	got := slices.DeleteFunc(m.Commands(), func(cmd string) bool {

@@ -24,7 +24,7 @@ func wantNotReplicated(t testing.TB, err error, says string) {
 	}
 }
 
-// Replicas tests waiting for replicas, on a master with two replicas.
+// Replicas tests that acquisitions wait for replicas. The master has two replicas.
 func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*testservers.Server) {
 	ctx := t.Context()
 	client := connect(t, master.Addr)
@@ -207,7 +207,8 @@ func Replicas(t *testing.T, p Package, master *testservers.Server, slaves []*tes
 	})
 }
 
-// ReplicasInCluster tests waiting for replicas in a cluster whose masters have one replica each.
+// ReplicasInCluster tests that acquisitions in a cluster wait for replicas. Each master has one
+// replica.
 func ReplicasInCluster(t *testing.T, p Package, masters, replicas []*testservers.Server) {
 	ctx := t.Context()
 	s := open(t, p.Cluster(t, masters, Options{Replicas: 1, Timeout: Ample}))

@@ -38,7 +38,7 @@ type Service struct {
 
 	mu        sync.Mutex
 	trouble   string            // the answer to every script, unless empty
-	met       int               // number of scripts that were answered with trouble
+	met       int               // number of scripts answered with the error that Trouble set
 	shas      map[string]string // hashes of the rewritten scripts, by the hash of the original
 	recovered bool
 }

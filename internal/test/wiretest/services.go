@@ -85,8 +85,8 @@ var uses = map[string]func(ctx context.Context, one, two *dlock.Client) error{
 	},
 }
 
-// hand acquires a lock with one, checks that other can't get it, releases it, and lets other
-// acquire it.
+// hand acquires a lock through one Locker, checks that the other can't acquire it, releases it, and
+// acquires it through the other.
 func hand(ctx context.Context, one, other *dlock.Locker) error {
 	h, err := one.Acquire(ctx)
 	if err != nil {
@@ -252,10 +252,10 @@ func Troubled(t *testing.T, p Package, server *testservers.Server) {
 	}
 }
 
-// AloneInItsView tests a node of a cluster that lists only itself, with its own slots, as if it had
-// lost contact with the other nodes. A client that knows only this node finds other nodes' locks by
-// redirections, or gets an error. It never gets a lock that is held. When the node lists the other
-// nodes again, the client finds all locks.
+// AloneInItsView tests a cluster node that lists only itself and its own slots. This happens when a
+// node has lost contact with the others. A client that knows only this node follows redirections to
+// find locks of other nodes, or gets an error. It never gets a lock that is held. When the node
+// lists the other nodes again, the client finds all locks.
 func AloneInItsView(t *testing.T, p Package, nodes []*testservers.Server) {
 	ctx, cancel := context.WithTimeout(t.Context(), testservers.Patience)
 	defer cancel()

@@ -177,7 +177,7 @@ func shardedSubscriptions(t *testing.T, p Package, nodes []*testservers.Server) 
 	}
 	everywhere("the channels are unsubscribed", func(channels, _ int) bool { return channels == 0 })
 
-	// The session subscribes again, and closing it closes its connections.
+	// Closing the session must close its connections, even if it has subscribed again.
 	Subscribe(t, s, "name0")
 	s.Close()
 	everywhere("the connections are closed", func(channels, clients int) bool {
@@ -264,7 +264,7 @@ func ShardedRefused(t *testing.T, p Package, nodes []*testservers.Server) {
 }
 
 // ShardedOnOldServer tests that each step fails at once on a server without sharded channels. The
-// server at addr must need no password.
+// server at addr must not require a password.
 func ShardedOnOldServer(t *testing.T, b backend.Backend, addr string) {
 	client := connect(t, addr)
 	client.HSet(t.Context(), "n", Alice, "1")

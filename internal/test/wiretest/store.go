@@ -60,7 +60,8 @@ func Fragile(
 	}
 }
 
-// foreign stores other data under names of locks: in turn, a string and three different hashes.
+// foreign puts data that isn't a lock under the names of locks. It cycles through a string and
+// three different hashes.
 type foreign struct {
 	client redis.UniversalClient
 	dumps  map[string]string // the data under each name

@@ -29,10 +29,10 @@ func Suite(t *testing.T, processes int, choose Choice, start func() contract.Har
 	contract.Run(t, h)
 }
 
-// The choices below are for stores that are tested less closely than others. The quickest test run
-// includes all cases on Redis, and in virtual time on the in-memory stores.
+// The choices below are for stores that are tested less thoroughly than others. Even the shortest
+// test run includes all cases on Redis, and all cases on the in-memory stores in virtual time.
 
-// Essential chooses the cases of each part that depend most on the store.
+// Essential chooses, from each part, the cases that depend most on the store.
 func Essential(c contract.Case) bool { return c.Tags.Has(contract.Essential) }
 
 // StepsAndModel chooses the parts "steps" and "model", for a store that shares its code with
@@ -75,16 +75,17 @@ func without(t *testing.T, nodes []*testservers.Server, keys ...string) *testser
 	return nil
 }
 
-// Named chooses single cases, by prefixes of [contract.Case.String], such as "steps/acquire" or
-// "locker/a second Lock". It is for tests that disturb a store in a special way. The test names the
-// cases that still pass.
+// Named chooses single cases by prefixes of [contract.Case.String], such as "steps/acquire" or
+// "locker/a second Lock". It is for tests that impair a store in some special way. The prefixes
+// select the cases that must pass nevertheless.
 func Named(t *testing.T, names ...string) Choice {
 	t.Helper()
 	found := make([]bool, len(names))
 	t.Cleanup(func() {
 		for i, name := range names {
 			if !found[i] && apart.Within() {
-				// outside these processes, -run may have excluded some of the cases
+				// in a process that apart.Run didn't start, -run may have excluded some of the
+				// cases
 				t.Errorf("no case begins with %q: it has another name now", name)
 			}
 		}

@@ -84,8 +84,8 @@ func Together(t *testing.T, server *testservers.Server, b backend.Backend, write
 		t.Fatalf("the server doesn't know the script: %+v, %v", got, errs)
 	}
 
-	// A client may send the first commands before it has received all of them, so several attempts
-	// are allowed.
+	// A client may send the first commands before all commands are queued, so several attempts are
+	// allowed.
 	inOneWrite := func(what string, do, undo func()) {
 		for attempt := 1; ; attempt++ {
 			m.Commands()

@@ -10,7 +10,7 @@ import (
 	"github.com/seed951563bd/distsync/internal/test/testservers"
 )
 
-// uncounted is the number of waiters if a release doesn't report one.
+// uncounted stands for the number of waiters if a release doesn't report it.
 const uncounted = -1
 
 // others returns the number of other waiters that a release reports, or uncounted.
@@ -60,8 +60,8 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 		testservers.Until(t, "only the other waits", func() bool {
 			return client.PubSubNumSub(t.Context(), channel).Val()[channel] == 1
 		})
-		// The session can't tell which subscriber is counted until it knows that its subscription
-		// has ended.
+		// Until the session knows that its own subscription has ended, it can't tell whose
+		// subscription the server counts.
 		testservers.Until(t, "a Java program waits", func() bool { return waiting(t, s, "n") == 1 })
 		java.Close()
 		testservers.Until(t, "nobody waits any more", func() bool {
@@ -95,7 +95,8 @@ func Waiting(t *testing.T, p Package, server *testservers.Server) {
 			`"EVALSHA" "SHA" "1" "n" "30000" `+Quoted(Alice),
 			`"EVALSHA" "SHA" "2" "n" `+Quoted(channel, 0, 30000, Alice),
 			Quoted("PUBSUB", "NUMSUB", channel))
-		// If the server doesn't know the script yet, the session still gets both answers.
+		// If the server doesn't know the script yet, the session still gets both the result of the
+		// release and the number of waiters.
 		server.Do("SCRIPT", "FLUSH")
 		wantWaiting(t, s, "n", 0, "the script is not known")
 	})

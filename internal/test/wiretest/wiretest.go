@@ -61,8 +61,9 @@ type Step struct {
 	Run  func(context.Context, Session) error
 }
 
-// Steps lists all steps, by Alice on "n", without the details that most tests ignore. The first
-// five only run scripts. The first [Writing] steps may write, and the others only read.
+// Steps lists every step. The owner is Alice and the lock is "n". Results that most tests ignore
+// are dropped. The first five steps only run scripts. The first [Writing] steps may write, and the
+// others only read.
 var Steps = []Step{
 	{"acquire", func(ctx context.Context, s Session) error {
 		_, err := s.Acquire(ctx, Acquire(Alice))
@@ -113,7 +114,7 @@ func NewProxy(t testing.TB, server string, protocol faults.Protocol) *faults.Pro
 	return p
 }
 
-// OnLock reports whether a request of Redis or Valkey is for the lock "n".
+// OnLock reports whether a request to Redis or Valkey concerns the lock "n".
 func OnLock(r faults.Request) bool { return slices.Contains(r.Words, "n") }
 
 // Must returns a function that returns its first argument, or fails the test if the second is an
@@ -150,7 +151,7 @@ func WantHash(
 	if got := client.HGetAll(t.Context(), key).Val(); !maps.Equal(got, want) {
 		t.Errorf("HGETALL %s = %v, want %v", key, got, want)
 	}
-	// The server keeps the exact time of expiry. The lower bound only allows for a slow test.
+	// The server keeps the exact time of expiry. The lower bound allows for a slow test.
 	if got := client.PTTL(t.Context(), key).Val(); got > ttl || ttl > 0 && got < ttl/2 {
 		t.Errorf("PTTL %s = %v, want just under %v", key, got, ttl)
 	}
