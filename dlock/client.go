@@ -23,17 +23,14 @@ import (
 // holds. Calls that wait for the same lock share a queue. Most programs need one Client. It is safe
 // for concurrent use.
 type Client struct {
+	settings
 	store           *steps.Store
-	id              string
-	lease           time.Duration
-	handover        time.Duration
 	log             logbook
 	traces          []Trace
 	counts          counts
 	goroutineOwners bool
 	callers         *callers // nil unless WithCallers asks for them
 
-	epoch    time.Time       // instants count from this time, on the monotonic clock
 	ctx      context.Context // ends with Close, with cause ErrClosed
 	releases *steps.Patience // bounds releases that have no other limit
 
@@ -67,8 +64,28 @@ type Client struct {
 	records    []record    // log records, written after tales
 }
 
+// The settings of a client don't change after New, so they need no mutex.
+type settings struct {
+	id       string
+	lease    time.Duration
+	handover time.Duration
+	epoch    time.Time      // instants count from this time, on the monotonic clock
+	limits   backend.Limits // of the store
+	notifies bool           // whether the store can send messages
+	inspects bool           // whether the store can say who holds a lock
+}
+
 // An instant is a time on the client's monotonic clock.
 type instant = time.Duration
+
+func (set *settings) now() instant { return time.Since(set.epoch) }
+
+// stored returns the lease to request from the store if the caller wants the lease d.
+func (set *settings) stored(d time.Duration) time.Duration {
+	d = max(d, set.limits.MinLease)
+	step := max(set.limits.LeaseStep, time.Millisecond)
+	return (d + step - 1) / step * step
+}
 
 // New returns a client for the store b. Close it when it is no longer needed. New does no I/O. It
 // panics if b is nil or an option is invalid. A client id must not be empty. A lease must be at
@@ -78,10 +95,8 @@ func New(b backend.Backend, opts ...Option) *Client {
 		panic("dlock: New: the backend is nil")
 	}
 	c := &Client{
-		lease:    DefaultLease,
-		handover: DefaultHandover,
+		settings: settings{lease: DefaultLease, handover: DefaultHandover, epoch: time.Now()},
 		log:      logbook{logger: slog.Default()},
-		epoch:    time.Now(),
 		lost:     make(map[lostKey][]*hold),
 		crowds:   make(map[lockKey]*crowd),
 		streaks:  newStreaks(),
@@ -107,6 +122,8 @@ func New(b backend.Backend, opts ...Option) *Client {
 			c.lease, least))
 	}
 	c.store = steps.Open(b, c.lease)
+	c.limits = c.store.Limits
+	c.notifies, c.inspects = c.store.Notifier != nil, c.store.Inspector != nil
 	if slices.ContainsFunc(c.traces, func(t Trace) bool { return t.StepDone != nil }) {
 		c.store.Observe = c.stepDone
 	}
@@ -314,8 +331,6 @@ func (c *Client) laterLocked(end func()) { c.ends = append(c.ends, end) }
 // laterLocked.
 func (c *Client) traceLocked(tell func()) { c.tales = append(c.tales, tell) }
 
-func (c *Client) now() instant { return time.Since(c.epoch) }
-
 // nextOwnerLocked returns a unique owner string for the next outermost acquisition. Stores split an
 // owner string at its last colon, so the note comes before that colon.
 func (c *Client) nextOwnerLocked(note string) string {
@@ -327,13 +342,6 @@ func (c *Client) nextOwnerLocked(note string) string {
 	}
 	owner = append(owner, ':')
 	return string(strconv.AppendUint(owner, c.number, 10))
-}
-
-// stored returns the lease to request from the store if the caller wants the lease d.
-func (c *Client) stored(d time.Duration) time.Duration {
-	d = max(d, c.store.Limits.MinLease)
-	step := max(c.store.Limits.LeaseStep, time.Millisecond)
-	return (d + step - 1) / step * step
 }
 
 // kept rounds d up to whole milliseconds. d is the time for which a released lock must stay taken.

@@ -673,7 +673,7 @@ func TestChainsDoNotStarveWhoPolls(t *testing.T) {
 		c, other := New(store, quiet()), New(store, quiet())
 		defer c.Close()
 		defer other.Close()
-		c.store.Notifier, other.store.Notifier = nil, nil
+		c.notifies, other.notifies = false, false
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {

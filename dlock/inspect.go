@@ -213,7 +213,7 @@ func (c *Client) inspect(ctx context.Context, name string) (LockInfo, error) {
 	if err := c.over(ctx); err != nil {
 		return LockInfo{}, err
 	}
-	if c.store.Inspector == nil {
+	if !c.inspects {
 		return LockInfo{}, fmt.Errorf("%s can't say who has a lock: %w", c.store.Name,
 			errors.ErrUnsupported)
 	}

@@ -201,7 +201,7 @@ func (a *acquisition) ask() {
 // without renewal; it is negative if unknown.
 func (c *Client) nextKeepLocked(q *queue, remaining time.Duration) instant {
 	wait := keepInterval
-	if c.store.Notifier == nil || q.subscribed == failing || q.subscribed == denied {
+	if !c.notifies || q.subscribed == failing || q.subscribed == denied {
 		wait = q.looks.next(firstPoll, wait)
 	}
 	if remaining >= 0 && remaining < wait {
@@ -214,7 +214,7 @@ func (c *Client) nextKeepLocked(q *queue, remaining time.Duration) instant {
 // calls have bounded waits, since these return the error.
 func (c *Client) reportLineLocked(q *queue, err error) {
 	now := c.now()
-	if now < q.report || c.ctx.Err() != nil {
+	if now < q.report || c.closed {
 		return
 	}
 	for a := q.first; a != nil; a = a.next {
@@ -255,7 +255,7 @@ func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration)
 		return
 	}
 	q.failure = nil
-	if q.subscribed == unsubscribed && c.store.Notifier != nil {
+	if q.subscribed == unsubscribed && c.notifies {
 		c.subscribeLocked(q)
 	}
 	switch {

@@ -184,7 +184,7 @@ func (c *Client) troubledLocked(cl *claim, w why) {
 // Its holders are notified once the store has said who holds the lock now, or after
 // inquiryPatience.
 func (c *Client) goneLocked(cl *claim) {
-	if c.store.Inspector == nil || cl.kind.Many() {
+	if !c.inspects || cl.kind.Many() {
 		c.loseClaimLocked(cl, gone)
 		return
 	}
@@ -214,7 +214,7 @@ const inquiryPatience = 100 * time.Millisecond
 
 // whoHas asks the store who holds the lock of a lost claim, and returns the reason for the loss.
 func (c *Client) whoHas(ctx context.Context, cl *claim) why {
-	if c.store.Inspector == nil {
+	if !c.inspects {
 		return gone
 	}
 	ctx, cancel := context.WithTimeout(ctx, inquiryPatience)

@@ -24,7 +24,7 @@ func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 		default:
 		}
 	}
-	if l.client.store.Notifier != nil {
+	if l.client.notifies {
 		l.client.listen(ctx, backend.SubscribeRequest{
 			Kind: l.kind.Family().Representative(), Name: l.name, Watches: true,
 			Wake: func(backend.Wakeup) { wake() },

@@ -269,7 +269,7 @@ func (c *Client) dispelLocked(key lockKey) {
 // If the lead was to look earlier, it still does, so that this client's own releases don't delay
 // it. A lead whose call has a short wait looks sooner.
 func (c *Client) hearLocked(q *queue, until instant) {
-	if q.subscribed == unsubscribed && c.store.Notifier != nil {
+	if q.subscribed == unsubscribed && c.notifies {
 		c.subscribeLocked(q)
 	}
 	a := q.lead

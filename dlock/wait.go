@@ -607,7 +607,7 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 		}
 	}
 	q.refused, q.failure = a.attempt, nil
-	if q.subscribed == unsubscribed && c.store.Notifier != nil {
+	if q.subscribed == unsubscribed && c.notifies {
 		c.subscribeLocked(q)
 	}
 	c.scheduleLocked(&a.alarm, c.nextAttemptLocked(q, a, remaining))
@@ -631,7 +631,7 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 	if place := a.placeLease(); place > 0 {
 		wait = min(wait, place/3)
 	}
-	if c.store.Notifier == nil || q.subscribed == failing || q.subscribed == denied {
+	if !c.notifies || q.subscribed == failing || q.subscribed == denied {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
 	// If the lease may end before the look, the lead looks when the lease ends. Otherwise the lock

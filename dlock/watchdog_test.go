@@ -77,7 +77,7 @@ func TestRenewalsComeInTimeAndOnAGrid(t *testing.T) {
 			"a lock": {backend.Exclusive, lease},
 			"a read with a lease longer than the client's": {backend.Read, 100 * lease},
 		} {
-			c, h := &Client{lease: lease}, &claim{kind: protocol.Kind(test.kind)}
+			c, h := &Client{settings: settings{lease: lease}}, &claim{kind: protocol.Kind(test.kind)}
 			h.Granted(time.Hour, test.lease)
 			h.Want(test.lease, true)
 			cells := map[instant]bool{}
