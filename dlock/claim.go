@@ -299,7 +299,7 @@ func (c *Client) loseClaimLocked(cl *claim, w why) {
 	cl.dead = true
 	delete(c.troubles, cl)
 	c.unscheduleLocked(&cl.alarm)
-	before := c.counts.lost.Load()
+	before := c.lostHolds.Load()
 	switch h := cl.object.alone; {
 	case h != nil && h.claim == cl:
 		c.loseHoldLocked(h, w)
@@ -308,7 +308,7 @@ func (c *Client) loseClaimLocked(cl *claim, w why) {
 	default:
 		c.loseReadersLocked(cl, w)
 	}
-	if c.counts.lost.Load() > before {
+	if c.lostHolds.Load() > before {
 		c.reportLossLocked(c.lastLosses[len(c.lastLosses)-1])
 	}
 	if c.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {

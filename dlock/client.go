@@ -49,19 +49,22 @@ type Client struct {
 	losses     []*hold                               // the same holds, oldest first
 	troubles   map[*claim]why                        // why these claims may be lost
 	lastLosses []*Loss                               // oldest first
+	lostHolds  counter                               // may be read without the mutex
 	stalled    stall                                 // the last stall
 	forgot     bool                                  // whether some lost holds were forgotten
 	spare      *queue                                // for reuse
 	crowds     map[lockKey]*crowd                    // other clients that should get a lock first
 	streaks    streaks                               // the recent streaks
 	takeBacks  takeBacks
-	alarms     alarms      // by time
-	timer      *time.Timer // runs ring at the first alarm
-	armed      instant     // when the timer rings
-	polls      bool        // whether it was logged that the client polls instead of subscribing
-	ends       []func()    // end contexts and subscriptions; called after mu is unlocked
-	tales      []func()    // calls of traces, made after ends
-	records    []record    // log records, written after tales
+	alarms     alarms          // by time
+	timer      *time.Timer     // runs ring at the first alarm
+	armed      instant         // when the timer rings
+	rings      func()          // called by the timer, without the mutex
+	polls      bool            // whether it was logged that the client polls instead of subscribing
+	starts     []func(*Client) // start goroutines; called before mu is unlocked
+	ends       []func()        // end contexts and subscriptions; called after mu is unlocked
+	tales      []func()        // calls of traces, made after ends
+	records    []record        // log records, written after tales
 }
 
 // The settings of a client don't change after New, so they need no mutex.
@@ -127,6 +130,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 	if slices.ContainsFunc(c.traces, func(t Trace) bool { return t.StepDone != nil }) {
 		c.store.Observe = c.stepDone
 	}
+	c.rings = c.ring
 	c.ctx, c.releases = c.store.Context(), c.store.Patience(longestRelease)
 	return c
 }
@@ -295,25 +299,35 @@ func (c *Client) settle() {
 	}
 }
 
-// backgroundLocked runs f in a goroutine that Close waits for. It does nothing if the client is
-// closed.
-func (c *Client) backgroundLocked(f func()) {
+// startLocked arranges for start to be called just before c.mu is unlocked. It may start
+// goroutines, and must do nothing else that takes time.
+func (c *Client) startLocked(start func(*Client)) {
 	if !c.closed {
-		c.store.Go(f)
+		c.starts = append(c.starts, start)
 	}
+}
+
+// backgroundLocked arranges for f to run in a goroutine that Close waits for. It does nothing if
+// the client is closed.
+func (c *Client) backgroundLocked(f func()) {
+	c.startLocked(func(c *Client) { c.store.Go(f) })
 }
 
 // afterEvent is set in tests, to check the client's tables each time its mutex is unlocked.
 var afterEvent func(*Client)
 
-// unlock unlocks c.mu, and then does the work that was postponed until then. It ends contexts and
-// subscriptions first, then calls traces, and then writes log records.
+// unlock starts what was to run in the background, unlocks c.mu, and then does the work that was
+// postponed until then. It ends contexts and subscriptions first, then calls traces, and then
+// writes log records.
 func (c *Client) unlock() {
 	if afterEvent != nil {
 		afterEvent(c)
 	}
-	ends, tales, records := c.ends, c.tales, c.records
-	c.ends, c.tales, c.records = nil, nil, nil
+	starts, ends, tales, records := c.starts, c.ends, c.tales, c.records
+	c.starts, c.ends, c.tales, c.records = nil, nil, nil, nil
+	for _, start := range starts {
+		start(c)
+	}
 	c.mu.Unlock()
 	for _, end := range ends {
 		end()

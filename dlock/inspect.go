@@ -155,7 +155,7 @@ func (c *Client) Stats() Stats {
 		FromStore: n.acquired[ViaStore].Load(), HandedOver: n.acquired[ViaHandover].Load(), Reentered: n.acquired[ViaReentry].Load(),
 		Joined: n.acquired[ViaJoined].Load(), Granted: n.acquired[ViaGranted].Load(),
 		NotAcquired: n.outcomes[OutcomeTimeout].Load(), Canceled: n.outcomes[OutcomeCanceled].Load(), Failed: n.outcomes[OutcomeFailed].Load(),
-		Released: n.released.Load(), Lost: n.lost.Load(), Renewed: n.renewed.Load(), NotRenewed: n.failed.Load(), Closed: c.ctx.Err() != nil,
+		Released: n.released.Load(), Lost: c.lostHolds.Load(), Renewed: n.renewed.Load(), NotRenewed: n.failed.Load(), Closed: c.ctx.Err() != nil,
 	}
 }
 

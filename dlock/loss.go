@@ -254,7 +254,7 @@ const mostLosses = 64
 // lostLocked records a loss. It returns the cause with which the hold's contexts end.
 func (c *Client) lostLocked(h *hold, l *Loss) error {
 	h.watchedLocked().loss = l
-	c.counts.lost.Add(1)
+	c.lostHolds.Add(1)
 	if len(c.lastLosses) == mostLosses {
 		c.lastLosses = slices.Delete(c.lastLosses, 0, 1)
 	}

@@ -27,8 +27,18 @@ const (
 // subscribeLocked subscribes a queue to the releases of its lock. When the subscription begins, the
 // queue is woken, so an attempt always follows.
 func (c *Client) subscribeLocked(q *queue) {
+	q.subscribed = subscribing
+	c.startLocked(func(c *Client) { c.subscribe(q) })
+}
+
+// subscribe asks the store for messages about a queue's lock, in the background. It is called
+// before the mutex is unlocked.
+func (c *Client) subscribe(q *queue) {
+	if *q.slot() != q {
+		return // all its calls have left meanwhile
+	}
 	ctx, cancel := context.WithCancel(c.ctx)
-	q.subscribed, q.cancel = subscribing, cancel
+	q.cancel = cancel
 	req := backend.SubscribeRequest{Kind: q.object.family.Representative(), Name: q.object.name,
 		Wake: func(backend.Wakeup) {
 			c.told(q)
@@ -39,7 +49,7 @@ func (c *Client) subscribeLocked(q *queue) {
 	if len(c.traces) > 0 {
 		req.Changed = func(broken error) { c.subscriptionChanged(q, broken) }
 	}
-	c.backgroundLocked(func() {
+	c.store.Go(func() {
 		var b backoff
 		for {
 			sub, err := c.store.Notifier.Subscribe(ctx, req)

@@ -197,7 +197,7 @@ func WithTrace(t *Trace) Option {
 type counts struct {
 	acquired        [vias]counter
 	outcomes        [Failed + 1]counter
-	released, lost  counter
+	released        counter
 	renewed, failed counter
 }
 

@@ -87,7 +87,7 @@ func (c *Client) armLocked() {
 	first := c.alarms.heap[0].at
 	switch {
 	case c.timer == nil:
-		c.timer = time.AfterFunc(first-c.now(), c.ring)
+		c.timer = time.AfterFunc(first-c.now(), c.rings)
 	case c.armed == 0 || first < c.armed:
 		c.timer.Reset(first - c.now())
 	default:
