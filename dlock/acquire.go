@@ -127,9 +127,9 @@ func (c *Client) leaveCall(ctx context.Context, a *acquisition, h *hold, over, t
 
 // letGo releases a hold that the caller will never receive.
 func (c *Client) letGo(h *hold) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	c.backgroundLocked(func() { c.release(context.Background(), h) })
+	s.background(func(c *Client) { c.release(context.Background(), h) })
 }
 
 // mayTake records how long the call may wait, if its wait is bounded.
@@ -146,9 +146,9 @@ func (a *acquisition) mayTake(ctx context.Context) {
 
 // forgo releases everything that a call holds or has asked for, after the call has panicked.
 func (c *Client) forgo(a *acquisition) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	c.dequeueLocked(a)
+	s.dequeue(a)
 	h := a.handed
 	switch {
 	case a.h == nil:
@@ -158,9 +158,9 @@ func (c *Client) forgo(a *acquisition) {
 		a.h.claim.Stray() // an attempt may have been sent
 	}
 	if h != nil {
-		c.backgroundLocked(func() { c.release(context.Background(), h) })
+		s.background(func(c *Client) { c.release(context.Background(), h) })
 	}
-	c.abandonLocked(a)
+	s.abandon(a)
 }
 
 // acquireInTime tries until the call has acquired the lock or can't go on.
@@ -221,43 +221,43 @@ func (c *Client) own(a *acquisition) (*hold, error) {
 	if a.variable() != nil || a.kind.Many() {
 		return nil, nil
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if a.bound != nil {
-		if !c.checkLocked(a.bound) {
+		if !s.check(a.bound) {
 			return nil, a.bound.overError()
 		}
 		if a.bound.kind == a.kind {
 			return a.bound, nil
 		}
 	}
-	h, err := c.ownLocked(a)
+	h, err := s.own(a)
 	if h != nil || err != nil {
 		a.within = h
 		return h, err
 	}
-	if h := a.within; h != nil && !c.checkLocked(h) && h.state == lost {
+	if h := a.within; h != nil && !s.check(h) && h.state == lost {
 		return nil, h.overError()
 	}
 	a.within = nil
 	return nil, nil
 }
 
-// ownLocked returns the hold of a call's party, or nil. It returns an error if the party already
-// holds the lock as a kind that conflicts with the one that the call asks for.
-func (c *Client) ownLocked(a *acquisition) (*hold, error) {
-	o := c.objectLocked(a.kind, a.name)
-	if h := c.currentLocked(o, a.kind, a.party); h != nil || o == nil {
+// own returns the hold of a call's party, or nil. It returns an error if the party already holds
+// the lock as a kind that conflicts with the one that the call asks for.
+func (s *state) own(a *acquisition) (*hold, error) {
+	o := s.object(a.kind, a.name)
+	if h := s.current(o, a.kind, a.party); h != nil || o == nil {
 		return h, nil
 	}
 	alone := o.alone
 	switch {
-	case alone != nil && alone.party == a.party && c.checkLocked(alone):
+	case alone != nil && alone.party == a.party && s.check(alone):
 		if !a.kind.Shared() {
 			return nil, errOtherKind
 		}
 		return alone, nil
-	case !a.kind.Shared() && o.reader(a.party) != nil && c.checkLocked(o.reader(a.party)):
+	case !a.kind.Shared() && o.reader(a.party) != nil && s.check(o.reader(a.party)):
 		return nil, ErrUpgrade
 	default:
 		return nil, nil
@@ -269,9 +269,9 @@ func (c *Client) whyOver(h *hold) error {
 	if h == nil {
 		return nil
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	if c.checkLocked(h) {
+	if s.check(h) {
 		return nil
 	}
 	return h.overError()
@@ -460,16 +460,16 @@ func (c *Client) tried(a *acquisition, err error) (*hold, error) {
 // known returns an error if the client knows, without asking the store, that the call can't have
 // the lock.
 func (c *Client) known(a *acquisition) error {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	var but party
 	if v := a.variable(); v == nil {
 		but = a.party
-	} else if h := v.hold; h != nil && !c.checkLocked(h) && h.state == lost && v.hold == h {
+	} else if h := v.hold; h != nil && !s.check(h) && h.state == lost && v.hold == h {
 		return errNotUnlocked // can't happen to readers, whose v.hold is nil after a loss
 	}
-	o := c.objectLocked(a.kind, a.name)
-	switch held := c.heldLocked(o, a, but); {
+	o := s.object(a.kind, a.name)
+	switch held := s.held(o, a, but); {
 	case held && !a.kind.Many():
 		return errHeldHere
 	case held || a.kind.Many() && o != nil && o.queue != nil:
@@ -481,25 +481,25 @@ func (c *Client) known(a *acquisition) error {
 
 // joins reports whether the call's party has acquired the lock in the meantime.
 func (c *Client) joins(a *acquisition) bool {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	return c.reentersLocked(a)
+	return s.reenters(a)
 }
 
-// readsLocked reports whether the call's party already holds the lock for reading, because another
-// of its calls was faster.
-func (c *Client) readsLocked(a *acquisition) bool {
+// reads reports whether the call's party already holds the lock for reading, because another of its
+// calls was faster.
+func (s *state) reads(a *acquisition) bool {
 	return a.kind.Shared() && a.variable() == nil &&
-		c.currentLocked(c.objectLocked(a.kind, a.name), a.kind, a.party) != nil
+		s.current(s.object(a.kind, a.name), a.kind, a.party) != nil
 }
 
-// reentersLocked reports whether the call's party has a hold. The call either re-enters that hold
-// or is excluded by it.
-func (c *Client) reentersLocked(a *acquisition) bool {
+// reenters reports whether the call's party has a hold. The call either re-enters that hold or is
+// excluded by it.
+func (s *state) reenters(a *acquisition) bool {
 	if a.variable() != nil || a.kind.Many() {
 		return false
 	}
-	h, err := c.ownLocked(a)
+	h, err := s.own(a)
 	return h != nil || err != nil
 }
 
@@ -529,11 +529,11 @@ func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
 	if err != nil || !res.Acquired {
 		return
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	cl.StrayUntil(c.now())
 	if cl.dead && !cl.leaving {
-		c.takeBackLocked(cl)
+		s.takeBack(cl)
 	}
 }
 
@@ -550,10 +550,10 @@ type attempt struct {
 
 // attempting prepares an attempt, and records it as sent.
 func (c *Client) attempting(a *acquisition) attempt {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.mu.Unlock()
 	if a.h == nil {
-		a.h = c.claimForLocked(a)
+		a.h = s.claimFor(a)
 	}
 	at := attempt{
 		h: a.h, lease: c.stored(a.o.asked()), sent: c.now(), forced: c.forced.Load(),
@@ -564,9 +564,9 @@ func (c *Client) attempting(a *acquisition) attempt {
 	}
 	a.late = false
 	at.h.claim.Sent(at.sent, at.lease)
-	c.attempts++
-	a.attempt, a.sent = c.attempts, at.sent
-	at.req = c.attemptRequestLocked(a, at)
+	s.attempts++
+	a.attempt, a.sent = s.attempts, at.sent
+	at.req = s.attemptRequest(a, at)
 	return at
 }
 
@@ -575,7 +575,7 @@ func (c *Client) attempting(a *acquisition) attempt {
 func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res backend.AcquireResult, err error) (time.Duration, error) {
 	remaining, err := c.answered(a, at, res, err)
 	if err == nil && c.forced.Load() != at.forced {
-		c.confirm(ctx, at.h.claim, c.forcedLocked)
+		c.confirm(ctx, at.h.claim, c.state.forced)
 	}
 	return remaining, err
 }
@@ -584,7 +584,7 @@ func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res 
 // a.h, or was handed a.handed.
 func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
 	h, sent := at.h, at.sent
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if a.in != nil && a.in.placed && err == nil {
 		a.in.took(c.now()-sent, false, nil)
@@ -596,12 +596,12 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 			h.claim.Stray()
 			h.claim.Unanswered(a.o.asked())
 		}
-		if c.closed && backend.KindOf(err) == backend.Refused {
+		if s.closed && backend.KindOf(err) == backend.Refused {
 			err = both(ErrClosed, err) // the client has closed the session
 		}
 		return 0, err
 	case a.handed == h: // the notification of the grant came before this answer
-		if res.Acquired && c.checkLocked(h) {
+		if res.Acquired && s.check(h) {
 			h.claim.Granted(sent, a.o.asked())
 		}
 		return 0, nil
@@ -614,18 +614,18 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	if h.claim.more != nil {
 		h.claim.more.token = res.Token
 	}
-	if err := c.unusableLocked(a); err != nil {
+	if err := s.unusable(a); err != nil {
 		h.claim.Stray() // the store may keep the claim although no call uses it
 		return 0, err
 	}
-	if c.readsLocked(a) {
-		c.supersedeLocked(h.claim)
-		c.takeBackLocked(h.claim) // with two holds, an unlock wouldn't know which one to release
+	if s.reads(a) {
+		s.supersede(h.claim)
+		s.takeBack(h.claim) // with two holds, an unlock wouldn't know which one to release
 		return 0, errAgain
 	}
 	if a.handed != nil {
-		spare := c.grantLocked(h, sent) // the call needs only the hold that it was handed
-		c.backgroundLocked(func() { c.release(c.ctx, spare) })
+		spare := s.grant(h, sent) // the call needs only the hold that it was handed
+		s.background(func(c *Client) { c.release(c.ctx, spare) })
 		a.h = nil
 		return 0, nil
 	}
@@ -633,27 +633,26 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	if a.o.keeps {
 		h.claim.Keep(c.now()+a.o.atLeast, sent)
 	}
-	a.h = c.grantLocked(h, sent)
-	c.caughtUpLocked(h.claim)
-	c.dequeueLocked(a)
+	a.h = s.grant(h, sent)
+	s.caughtUp(h.claim)
+	s.dequeue(a)
 	return 0, nil
 }
 
-// unusableLocked returns an error if the client can't use the claim that the store has just
-// granted.
-func (c *Client) unusableLocked(a *acquisition) error {
+// unusable returns an error if the client can't use the claim that the store has just granted.
+func (s *state) unusable(a *acquisition) error {
 	switch v := a.variable(); {
-	case c.closed:
+	case s.closed:
 		return ErrClosed
-	case !a.h.valid(c.now()):
+	case !a.h.valid(s.now()):
 		return errLate
 	case a.kind.Numbered() && a.h.claim.token() == 0:
 		return errNoToken
-	case c.overtakenLocked(a):
+	case s.overtaken(a):
 		return errAgain
 	case v != nil && v.hold != nil && v.hold.state != released && !a.kind.Shared():
 		if a.kind.Placed() {
-			c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // the store grants only a free lock
+			s.loseWithClaim(v.hold, takenBy(a.h.claim.owner)) // the store grants only a free lock
 		}
 		return errAgain // another call locked the Locker in the meantime, and lost the lock
 	default:
@@ -667,9 +666,9 @@ func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
 	if c.confirmed(ctx, cl, lost) {
 		return
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	c.backgroundLocked(func() {
+	s.background(func(c *Client) {
 		var tries backoff
 		for c.store.Pause(c.ctx, tries.next(firstBackoff, longestPause(c.lease))) &&
 			!c.confirmed(c.ctx, cl, lost) {
@@ -698,19 +697,18 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.Until()
 }
 
-// attemptRequestLocked returns the acquiring request of an attempt. If the call may wait, the
-// request also registers the call as a waiting writer, or gives it a place in the line of a fair
-// lock.
-func (c *Client) attemptRequestLocked(a *acquisition, at attempt) backend.AcquireRequest {
+// attemptRequest returns the acquiring request of an attempt. If the call may wait, the request
+// also registers the call as a waiting writer, or gives it a place in the line of a fair lock.
+func (s *state) attemptRequest(a *acquisition, at attempt) backend.AcquireRequest {
 	req := at.h.claim.acquireRequest(at.lease, false)
 	switch {
 	case a.single():
 	case a.kind.Family() == protocol.ReadWrites:
-		req.Waited, req.Place = c.now()-a.began, a.placeLease()
+		req.Waited, req.Place = s.now()-a.began, a.placeLease()
 	case a.kind.Placed():
 		req.Place = at.place
 		if at.late {
-			req.Waited = c.now() - a.began
+			req.Waited = s.now() - a.began
 		}
 	}
 	return req
@@ -732,21 +730,21 @@ const (
 	shortestPlace = 300 * time.Millisecond
 )
 
-// claimForLocked creates the claim that an acquisition asks for, with a new owner string. It
-// returns the hold for that claim.
-func (c *Client) claimForLocked(a *acquisition) *hold {
+// claimFor creates the claim that an acquisition asks for, with a new owner string. It returns the
+// hold for that claim.
+func (s *state) claimFor(a *acquisition) *hold {
 	all := new(struct {
 		hold   hold
 		claim  claim
 		object object
 	})
-	o := c.objectLocked(a.kind, a.name)
+	o := s.object(a.kind, a.name)
 	if o == nil {
 		o = &all.object
 		o.name, o.family = a.name, a.kind.Family()
 	}
 	cl := &all.claim
-	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked(a.o.note)
+	cl.object, cl.kind, cl.owner = o, a.kind, s.nextOwner(a.o.note)
 	cl.Want(a.o.lease, !a.o.fixed)
 	if backend.Kind(a.kind) != backend.Exclusive {
 		cl.more = &more{permit: permit{many: a.o.permits, limit: a.o.limit}, noted: a.o.noted}
@@ -758,16 +756,16 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 // abandon gives up the claim that an acquisition asked for but didn't get. The acquisition doesn't
 // ask for that claim again.
 func (c *Client) abandon(a *acquisition) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	c.abandonLocked(a)
+	s.abandon(a)
 }
 
-func (c *Client) abandonLocked(a *acquisition) {
+func (s *state) abandon(a *acquisition) {
 	if a.h != nil {
 		a.h.claim.dead = true
 		if a.h.claim.Strays() || a.h.claim.noted {
-			c.takeBackLocked(a.h.claim)
+			s.takeBack(a.h.claim)
 		}
 	}
 	a.h = nil
@@ -785,8 +783,8 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	case <-c.ctx.Done():
 		return ErrClosed
 	}
-	c.mu.Lock()
-	if !c.checkLocked(h) {
+	s := c.lock()
+	if !s.check(h) {
 		c.unlock()
 		return errAgain
 	}
@@ -802,7 +800,7 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	c.mu.Lock()
 	defer c.unlock()
 	cl.StepOver()
-	if err == nil && res.Acquired && res.Count >= int(count) && c.checkLocked(h) {
+	if err == nil && res.Acquired && res.Count >= int(count) && s.check(h) {
 		h.count, h.offered = count, false
 		if !cl.Renewed() && !a.o.fixed {
 			cl.Renew()
@@ -811,23 +809,25 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 		if a.o.keeps {
 			cl.Keep(c.now()+a.o.atLeast, now)
 		}
-		c.prolongLocked(h, now, lease, asked)
+		s.prolong(h, now, lease, asked)
 		return nil
 	}
-	return c.failReentryLocked(h, asked, res, err)
+	return s.failReentry(h, asked, res, err)
 }
 
-// prolongLocked records that the store granted a re-entry or a partial release. asked is the lease
-// that the request asked for, and lease is the one that the next renewal asks for.
-func (c *Client) prolongLocked(h *hold, sent instant, lease, asked time.Duration) {
+// prolong records that the store granted a re-entry or a partial release. asked is the lease that
+// the request asked for, and lease is the one that the next renewal asks for.
+func (s *state) prolong(h *hold, sent instant, lease, asked time.Duration) {
 	cl := h.claim
 	cl.StepGranted(sent, lease, asked)
-	c.scheduleLocked(&cl.alarm, c.nextLook(cl, sent))
+	s.schedule(&cl.alarm, s.nextLook(cl, sent))
 }
 
-// failReentryLocked returns the error of a re-entry that failed. It records what the answer says
-// about the hold.
-func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.AcquireResult, err error) error {
+// failReentry returns the error of a re-entry that failed. It records what the answer says about
+// the hold.
+func (s *state) failReentry(
+	h *hold, lease time.Duration, res backend.AcquireResult, err error,
+) error {
 	cl := h.claim
 	if err != nil && backend.KindOf(err) == backend.Unknown || err == nil && res.Acquired {
 		cl.Stray()
@@ -842,11 +842,11 @@ func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.Acq
 	// Either the store says that the hold is gone, or it expired in the meantime.
 	w := gone
 	if err != nil && !isDisplaced(err) {
-		w = c.ranOutLocked(cl, c.now())
+		w = s.ranOut(cl, s.now())
 	}
-	c.loseLocked(h, w)
+	s.loseWithClaim(h, w)
 	if cl.Strays() {
-		c.takeBackLocked(cl)
+		s.takeBack(cl)
 	}
 	return h.overError()
 }

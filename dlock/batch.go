@@ -187,7 +187,7 @@ func longest(ctx context.Context, parts []*part) *hold {
 // leaveTogether begins the releases that can be sent in one batch, if there are at least two, and
 // returns them as all. The remaining holds are returned as others.
 func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	now := c.now()
 	for _, p := range parts {
@@ -205,7 +205,7 @@ func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 	}
 	for _, l := range all {
 		l.part.err = errPanicked // stays if something panics
-		l.d = c.departLocked(l.part.h, c.releasesLocked(l.part.h), now)
+		l.d = s.depart(l.part.h, s.releases(l.part.h), now)
 	}
 	return all, others
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"iter"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,56 +36,9 @@ type Client struct {
 	forced       atomic.Uint64 // how many locks this client has forced
 
 	// The mutex is never held during I/O, a wait, or a call of the caller's code, such as the
-	// methods of its contexts. Functions whose names end in Locked require the mutex.
-	mu         sync.Mutex
-	closed     bool
-	number     uint64                                // of the last outermost acquisition
-	attempts   uint64                                // how many acquiring requests were sent
-	objects    [protocol.Families]map[string]*object // held or awaited locks, by family and name
-	struckAt   instant                               // when this client last forced a lock
-	lost       map[lostKey][]*hold                   // lost holds that weren't unlocked yet
-	losses     []*hold                               // the same holds, oldest first
-	troubles   map[*claim]why                        // why these claims may be lost
-	lastLosses []*Loss                               // oldest first
-	lostHolds  counter                               // may be read without the mutex
-	stalled    stall                                 // the last stall
-	forgot     bool                                  // whether some lost holds were forgotten
-	spare      *queue                                // for reuse
-	crowds     map[lockKey]*crowd                    // other clients that should get a lock first
-	streaks    streaks                               // the recent streaks
-	takeBacks  takeBacks
-	alarms     alarms          // by time
-	timer      *time.Timer     // runs ring at the first alarm
-	armed      instant         // when the timer rings
-	rings      func()          // called by the timer, without the mutex
-	polls      bool            // whether it was logged that the client polls instead of subscribing
-	starts     []func(*Client) // start goroutines; called before mu is unlocked
-	ends       []func()        // end contexts and subscriptions; called after mu is unlocked
-	tales      []func()        // calls of traces, made after ends
-	records    []record        // log records, written after tales
-}
-
-// The settings of a client don't change after New, so they need no mutex.
-type settings struct {
-	id       string
-	lease    time.Duration
-	handover time.Duration
-	epoch    time.Time      // instants count from this time, on the monotonic clock
-	limits   backend.Limits // of the store
-	notifies bool           // whether the store can send messages
-	inspects bool           // whether the store can say who holds a lock
-}
-
-// An instant is a time on the client's monotonic clock.
-type instant = time.Duration
-
-func (set *settings) now() instant { return time.Since(set.epoch) }
-
-// stored returns the lease to request from the store if the caller wants the lease d.
-func (set *settings) stored(d time.Duration) time.Duration {
-	d = max(d, set.limits.MinLease)
-	step := max(set.limits.LeaseStep, time.Millisecond)
-	return (d + step - 1) / step * step
+	// methods of its contexts.
+	mu    sync.Mutex
+	state state // use it only while mu is locked
 }
 
 // New returns a client for the store b. Close it when it is no longer needed. New does no I/O. It
@@ -100,13 +51,8 @@ func New(b backend.Backend, opts ...Option) *Client {
 	c := &Client{
 		settings: settings{lease: DefaultLease, handover: DefaultHandover, epoch: time.Now()},
 		log:      logbook{logger: slog.Default()},
-		lost:     make(map[lostKey][]*hold),
-		crowds:   make(map[lockKey]*crowd),
-		streaks:  newStreaks(),
 	}
-	for f := range c.objects {
-		c.objects[f] = make(map[string]*object)
-	}
+	c.state.make(&c.settings, c.ring)
 	for _, opt := range opts {
 		if opt == nil {
 			panic("dlock: New: an option is nil")
@@ -118,7 +64,8 @@ func New(b backend.Backend, opts ...Option) *Client {
 	if c.id == "" {
 		c.id = newID()
 	} else {
-		c.number = mathrand.Uint64N(1 << 62) // clients with the same id need unique owner strings
+		// Clients with the same id need unique owner strings.
+		c.state.number = mathrand.Uint64N(1 << 62)
 	}
 	if least := b.Limits().MinLease; c.lease < least {
 		panic(fmt.Sprintf("dlock: New: the lease %v is shorter than the store's minimum of %v",
@@ -130,7 +77,6 @@ func New(b backend.Backend, opts ...Option) *Client {
 	if slices.ContainsFunc(c.traces, func(t Trace) bool { return t.StepDone != nil }) {
 		c.store.Observe = c.stepDone
 	}
-	c.rings = c.ring
 	c.ctx, c.releases = c.store.Context(), c.store.Patience(longestRelease)
 	return c
 }
@@ -191,92 +137,28 @@ func (c *Client) FairLocker(name string) *Locker {
 // goroutines of this client have ended. If one of them is stuck in the store's client, Close waits
 // at most a second. It returns the error from closing the session. Further calls do nothing.
 func (c *Client) Close() error {
-	c.mu.Lock()
-	if c.closed {
+	s := c.lock()
+	if s.closed {
 		c.mu.Unlock()
 		return nil
 	}
-	c.closed = true
+	s.closed = true
 	c.store.Refuse(ErrClosed)
-	c.reportHeldLocked()
-	for h := range c.holdsLocked() {
-		c.forsakeLocked(h)
+	s.reportHeld()
+	for h := range s.holds() {
+		s.forsake(h)
 	}
-	if c.timer != nil {
-		c.timer.Stop()
+	if s.timer != nil {
+		s.timer.Stop()
 	}
 	c.unlock()
 	c.store.End(ErrClosed)
-	c.dismiss()
+	c.mu.Lock()
+	s.dismiss()
+	c.unlock()
 	err := c.store.Session.Close()
 	c.settle()
 	return err
-}
-
-// reportHeldLocked logs which locks are still held.
-func (c *Client) reportHeldLocked() {
-	const most = 10
-	var names []string
-	held := 0
-	for h := range c.holdsLocked() {
-		held++
-		if name := h.claim.object.name; h.valid(c.now()) && len(names) < most &&
-			!slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	if len(names) > 0 {
-		c.warnLocked("closed while locks are held: each ends with its lease, or when it is unlocked", "locks", held, "names", names)
-	}
-}
-
-// holdsLocked returns all holds of this client.
-func (c *Client) holdsLocked() iter.Seq[*hold] {
-	return func(yield func(*hold) bool) {
-		for _, table := range c.objects {
-			for _, o := range table {
-				for h := range o.holds() {
-					if !yield(h) {
-						return
-					}
-				}
-			}
-		}
-	}
-}
-
-// holds returns all holds on a lock.
-func (o *object) holds() iter.Seq[*hold] {
-	return func(yield func(*hold) bool) {
-		if o.alone != nil && !yield(o.alone) {
-			return
-		}
-		for _, h := range o.readers() {
-			if !yield(h) {
-				return
-			}
-		}
-		for h := range o.permitted() {
-			if !yield(h) {
-				return
-			}
-		}
-	}
-}
-
-// dismiss wakes all waiting calls, so that they see that the client is closed.
-func (c *Client) dismiss() {
-	c.mu.Lock()
-	defer c.unlock()
-	for _, table := range c.objects {
-		for _, o := range table {
-			for q := range o.queues() {
-				for a := q.first; a != nil; a = a.next {
-					a.notify()
-				}
-			}
-		}
-	}
 }
 
 // closePatience is how long Close waits for requests that hang in the store's client, and for a
@@ -299,22 +181,14 @@ func (c *Client) settle() {
 	}
 }
 
-// startLocked arranges for start to be called just before c.mu is unlocked. It may start
-// goroutines, and must do nothing else that takes time.
-func (c *Client) startLocked(start func(*Client)) {
-	if !c.closed {
-		c.starts = append(c.starts, start)
-	}
-}
-
-// backgroundLocked arranges for f to run in a goroutine that Close waits for. It does nothing if
-// the client is closed.
-func (c *Client) backgroundLocked(f func()) {
-	c.startLocked(func(c *Client) { c.store.Go(f) })
-}
-
 // afterEvent is set in tests, to check the client's tables each time its mutex is unlocked.
 var afterEvent func(*Client)
+
+// lock locks c.mu, and returns what it guards.
+func (c *Client) lock() *state {
+	c.mu.Lock()
+	return &c.state
+}
 
 // unlock starts what was to run in the background, unlocks c.mu, and then does the work that was
 // postponed until then. It ends contexts and subscriptions first, then calls traces, and then
@@ -323,8 +197,9 @@ func (c *Client) unlock() {
 	if afterEvent != nil {
 		afterEvent(c)
 	}
-	starts, ends, tales, records := c.starts, c.ends, c.tales, c.records
-	c.starts, c.ends, c.tales, c.records = nil, nil, nil, nil
+	s := &c.state
+	starts, ends, tales, records := s.starts, s.ends, s.tales, s.records
+	s.starts, s.ends, s.tales, s.records = nil, nil, nil, nil
 	for _, start := range starts {
 		start(c)
 	}
@@ -333,34 +208,9 @@ func (c *Client) unlock() {
 		end()
 	}
 	for _, tell := range tales {
-		tell()
+		tell(c)
 	}
 	c.log.add(records...)
-}
-
-// laterLocked arranges for end to be called once c.mu is unlocked.
-func (c *Client) laterLocked(end func()) { c.ends = append(c.ends, end) }
-
-// traceLocked arranges for tell to be called once c.mu is unlocked, after all functions passed to
-// laterLocked.
-func (c *Client) traceLocked(tell func()) { c.tales = append(c.tales, tell) }
-
-// nextOwnerLocked returns a unique owner string for the next outermost acquisition. Stores split an
-// owner string at its last colon, so the note comes before that colon.
-func (c *Client) nextOwnerLocked(note string) string {
-	c.number++
-	owner := make([]byte, 0, 64)
-	owner = append(owner, c.id...)
-	if note != "" {
-		owner = append(append(owner, noteMark...), note...)
-	}
-	owner = append(owner, ':')
-	return string(strconv.AppendUint(owner, c.number, 10))
-}
-
-// kept rounds d up to whole milliseconds. d is the time for which a released lock must stay taken.
-func kept(d time.Duration) time.Duration {
-	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
 // newID returns a unique client id that says where the client runs.

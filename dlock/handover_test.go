@@ -415,7 +415,7 @@ func TestHandedAndLost(t *testing.T) {
 		}
 		c.mu.Lock()
 		h := heldOf(c, "x")
-		c.loseLocked(h, gone)
+		c.state.loseWithClaim(h, gone)
 		c.unlock()
 		if _, err := c.take(ctx, &acquisition{
 			call: call{name: "x", party: h.party}, waiting: waiting{handed: h},

@@ -21,8 +21,8 @@ import (
 // then: only calls that come look at what is due.
 func standStill(c *Client, d time.Duration) {
 	c.mu.Lock()
-	if c.timer != nil {
-		c.timer.Stop()
+	if c.state.timer != nil {
+		c.state.timer.Stop()
 	}
 	c.mu.Unlock()
 	time.Sleep(d)
@@ -168,9 +168,9 @@ func TestGrantThatIsOver(t *testing.T) {
 		go func() { got <- l.LockContext(context.Background()) }()
 		time.Sleep(2 * time.Minute)
 		c.mu.Lock()
-		q := c.objects[protocol.Locks]["a"].line
+		q := c.state.objects[protocol.Locks]["a"].line
 		a := q.first
-		c.grantedLocked(q, a, c.now()-time.Minute, time.Second)
+		c.state.granted(q, a, c.now()-time.Minute, time.Second)
 		if a.in != q || a.handed != nil {
 			t.Error("it has left the line")
 		}

@@ -143,10 +143,10 @@ func (h *Hold) Err() error {
 // called.
 func (l *Locker) stateOf(h *hold, given bool) error {
 	c := l.client
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	switch {
-	case c.checkLocked(h) && !given:
+	case s.check(h) && !given:
 		return nil
 	case h.state == live:
 		return l.wrap("hold", ErrNotHeld)
@@ -345,13 +345,13 @@ func (s *stay) giveBack(ctx context.Context) error {
 // logs that number, together with that of missing unlocks of reads under the write. It must be
 // called only if no other calls use the hold's party.
 func (c *Client) reportLeft(h *hold, released bool) (left int) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if h.state == live {
 		left = int(h.count)
 	}
 	all := left
-	if r := c.presentLocked(h.claim).reader(h.party); r != nil && r != h && r.state == live {
+	if r := s.present(h.claim).reader(h.party); r != nil && r != h && r.state == live {
 		all += int(r.count)
 	}
 	what := "a function has returned, and its lock stays held"
@@ -359,7 +359,7 @@ func (c *Client) reportLeft(h *hold, released bool) (left int) {
 		what = "a function has returned, and its lock is released"
 	}
 	if all > 0 {
-		c.warnLocked(what+": what it has re-entered isn't given back", "name", h.claim.object.name,
+		s.warn(what+": what it has re-entered isn't given back", "name", h.claim.object.name,
 			"kind", h.kind.String(), "holder", h.claim.owner, "count", all)
 	}
 	return left
@@ -411,15 +411,15 @@ func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 	id := identity{party: h.party, client: c, hold: h, outer: identityOf(ctx)}
 	ctx, cancel := withCancelCause(ctx)
 	d := &holdContext{Context: ctx, id: id, line: &lifeline{cancel}}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	t := h.watchedLocked()
+	t := h.watched()
 	if t.contexts == nil {
 		t.contexts = make(map[*lifeline]struct{})
 	}
 	t.contexts[d.line] = struct{}{}
 	if h.state != live {
-		c.endContextsLocked(h, h.ended())
+		s.endContexts(h, h.ended())
 	}
 	return d
 }
@@ -436,8 +436,8 @@ func (d *holdContext) end() {
 	}
 }
 
-// watchedLocked returns the watchers of a hold, and creates them if there are none.
-func (h *hold) watchedLocked() *watchers {
+// watched returns the watchers of a hold, and creates them if there are none.
+func (h *hold) watched() *watchers {
 	if h.watchers == nil {
 		h.watchers = new(watchers)
 	}
@@ -446,10 +446,10 @@ func (h *hold) watchedLocked() *watchers {
 
 // lostChannel returns a channel that is closed when a hold is lost or the client is closed.
 func (c *Client) lostChannel(h *hold) <-chan struct{} {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	c.checkLocked(h)
-	t := h.watchedLocked()
+	s.check(h)
+	t := h.watched()
 	if len(t.over) == 0 {
 		t.over = []*notice{h.noticeFor()}
 		if h.state == lost || h.state == forsaken {

@@ -62,10 +62,10 @@ type WaitInfo struct {
 
 // Holds returns the client's current holds, oldest first. It doesn't ask the store.
 func (c *Client) Holds() []HoldInfo {
-	c.mu.Lock()
+	s := c.lock()
 	var all []HoldInfo
 	now := c.now()
-	for h := range c.holdsLocked() {
+	for h := range s.holds() {
 		if h.valid(now) && !h.offered {
 			all = append(all, c.infoLocked(h))
 		}
@@ -88,9 +88,9 @@ func (c *Client) infoLocked(h *hold) HoldInfo {
 
 // Waits returns the client's calls that wait for a lock, oldest first. It doesn't ask the store.
 func (c *Client) Waits() []WaitInfo {
-	c.mu.Lock()
+	s := c.lock()
 	var all []WaitInfo
-	for _, table := range c.objects {
+	for _, table := range s.objects {
 		for _, o := range table {
 			for q := range o.queues() {
 				place := 0
@@ -155,7 +155,8 @@ func (c *Client) Stats() Stats {
 		FromStore: n.acquired[ViaStore].Load(), HandedOver: n.acquired[ViaHandover].Load(), Reentered: n.acquired[ViaReentry].Load(),
 		Joined: n.acquired[ViaJoined].Load(), Granted: n.acquired[ViaGranted].Load(),
 		NotAcquired: n.outcomes[OutcomeTimeout].Load(), Canceled: n.outcomes[OutcomeCanceled].Load(), Failed: n.outcomes[OutcomeFailed].Load(),
-		Released: n.released.Load(), Lost: c.lostHolds.Load(), Renewed: n.renewed.Load(), NotRenewed: n.failed.Load(), Closed: c.ctx.Err() != nil,
+		Released: n.released.Load(), Lost: c.state.lostHolds.Load(),
+		Renewed: n.renewed.Load(), NotRenewed: n.failed.Load(), Closed: c.ctx.Err() != nil,
 	}
 }
 

@@ -61,7 +61,7 @@ func TestLossReasons(t *testing.T) {
 			lose: func(t *testing.T, store *script, c, other *Client) {
 				c.mu.Lock()
 				defer c.mu.Unlock()
-				c.timer.Stop() // nothing runs until the end of the pause
+				c.state.timer.Stop() // nothing runs until the end of the pause
 				time.AfterFunc(time.Minute, c.ring)
 			},
 			want: Loss{
@@ -90,7 +90,7 @@ func TestLossReasons(t *testing.T) {
 				other := New(store, quiet(), WithClientID("other"))
 				defer other.Close()
 				other.mu.Lock()
-				other.number = 0
+				other.state.number = 0
 				other.mu.Unlock()
 				h, err := c.Locker("x").Acquire(t.Context(), test.opts...)
 				must(t, err)
@@ -303,7 +303,7 @@ func TestARenewalThatIsAnsweredTooLate(t *testing.T) {
 		h, err := c.Locker("x").Acquire(t.Context())
 		must(t, err)
 		c.mu.Lock()
-		c.timer.Stop() // as in a process that is paused
+		c.state.timer.Stop() // as in a process that is paused
 		c.mu.Unlock()
 		time.Sleep(time.Until(h.Until()) - time.Millisecond)
 		sent := c.now()
@@ -381,8 +381,8 @@ func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
 		r, err := rw.Reader().Acquire(ctx)
 		must(t, err)
 		c.mu.Lock()
-		write := c.objectLocked(protocol.Kind(backend.Write), "x").alone
-		c.goneLocked(r.hold.claim)
+		write := c.state.object(protocol.Kind(backend.Write), "x").alone
+		c.state.foundGone(r.hold.claim)
 		c.unlock()
 		a := c.newAcquisition()
 		*a = acquisition{call: call{
@@ -510,8 +510,8 @@ func TestALockThatIsGivenBackDuringALookIsNotLost(t *testing.T) {
 		})
 		lookAt(c, "x")
 		synctest.Wait()
-		if len(c.Losses()) > 0 || len(c.troubles) > 0 {
-			t.Errorf("lost: %v, troubles: %v", c.Losses(), c.troubles)
+		if len(c.Losses()) > 0 || len(c.state.troubles) > 0 {
+			t.Errorf("lost: %v, troubles: %v", c.Losses(), c.state.troubles)
 		}
 	})
 }
@@ -523,8 +523,8 @@ func lookAt(c *Client, name string) {
 	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read,
 		backend.Permits} {
 		kind := protocol.Kind(kind)
-		for _, cl := range c.claimsLocked(c.objectLocked(kind, name), kind) {
-			c.lookLocked(cl)
+		for _, cl := range c.state.claims(c.state.object(kind, name), kind) {
+			c.state.look(cl)
 		}
 	}
 }
@@ -542,7 +542,7 @@ func TestLossesAreForgotten(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		c.mu.Lock()
-		kept := len(c.losses)
+		kept := len(c.state.losses)
 		c.mu.Unlock()
 		if kept != maxLosses {
 			t.Errorf("%d losses are remembered, not %d", kept, maxLosses)

@@ -28,17 +28,17 @@ func (c *Client) releaseParty(ctx context.Context, l *Locker, p party) error {
 
 // latest returns the hold that an unlock by p would release, or nil. The hold may be lost.
 func (c *Client) latest(l *Locker, p party) *hold {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.mu.Unlock()
-	if h := c.presentHoldLocked(l, p); h != nil && !h.offered {
+	if h := s.presentHold(l, p); h != nil && !h.offered {
 		return h
 	}
-	return c.lastLossLocked(l.lostKey(p))
+	return s.lastLoss(l.lostKey(p))
 }
 
-// presentHoldLocked returns a party's hold on a Locker's lock, or nil. The hold may have expired.
-func (c *Client) presentHoldLocked(l *Locker, p party) *hold {
-	o := c.objectLocked(l.kind, l.name)
+// presentHold returns a party's hold on a Locker's lock, or nil. The hold may have expired.
+func (s *state) presentHold(l *Locker, p party) *hold {
+	o := s.object(l.kind, l.name)
 	if l.kind.Shared() || o == nil {
 		return o.reader(p)
 	}
@@ -79,14 +79,14 @@ func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
 		}
 		defer func() { <-h.slot }()
 	}
-	c.mu.Lock()
+	s := c.lock()
 	now := c.now()
 	switch {
 	case h.state == released, h.count <= 0:
 		c.unlock()
 		return errAgain
 	case h.state == forsaken:
-		tell, before := c.departForsakenLocked(h)
+		tell, before := s.departForsaken(h)
 		c.unlock()
 		if !tell {
 			return nil
@@ -94,17 +94,17 @@ func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
 		return c.releaseForsaken(ctx, h, before)
 	case !h.valid(now):
 		if h.state == live {
-			c.loseLocked(h, c.ranOutLocked(h.claim, now))
+			s.loseWithClaim(h, s.ranOut(h.claim, now))
 		}
-		c.releaseLostLocked(h)
+		s.releaseLost(h)
 		c.unlock()
 		return ErrLost
 	case h.count > 1:
-		p := c.leavePartLocked(h, now)
+		p := s.leavePart(h, now)
 		c.unlock()
 		return c.releasePart(ctx, p)
 	default:
-		d := c.departLocked(h, c.releasesLocked(h), now)
+		d := s.depart(h, s.releases(h), now)
 		c.unlock()
 		return c.free(ctx, d)
 	}
@@ -170,9 +170,9 @@ func (c *Client) isLast(h *hold) bool {
 // releaseLater continues an unlock in the background, where it waits for another step of its hold.
 // why is the reason why the caller stopped waiting.
 func (c *Client) releaseLater(h *hold, why error) error {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	c.backgroundLocked(func() {
+	s.background(func(c *Client) {
 		// Only this hold is released. Its owner may have another hold of the lock by now.
 		if err := c.release(context.Background(), h); err != nil && err != errAgain {
 			c.warn("late unlock", "name", h.claim.object.name, "err", err)
@@ -184,16 +184,16 @@ func (c *Client) releaseLater(h *hold, why error) error {
 	return why
 }
 
-// releaseLostLocked performs one release of a hold that was lost.
-func (c *Client) releaseLostLocked(h *hold) {
+// releaseLost performs one release of a hold that was lost.
+func (s *state) releaseLost(h *hold) {
 	h.count--
 	if h.count > 0 {
 		return
 	}
-	c.forgetLocked(h)
-	c.vacateLocked(h)
+	s.forget(h)
+	s.vacate(h)
 	if h.leaves() {
-		c.takeBackLocked(h.claim)
+		s.takeBack(h.claim)
 	}
 }
 
@@ -214,15 +214,15 @@ type partial struct {
 	lease, asked time.Duration // see protocol.Promise.PartialRelease
 }
 
-// leavePartLocked begins a partial release of a hold.
-func (c *Client) leavePartLocked(h *hold, now instant) partial {
+// leavePart begins a partial release of a hold.
+func (s *state) leavePart(h *hold, now instant) partial {
 	cl := h.claim
 	h.count--
 	lease, asked := cl.PartialRelease(now, h.count < h.renewedFrom)
 	if h.count < h.renewedFrom {
 		h.renewedFrom = 0 // the remaining calls have a fixed lease
 	}
-	cl.StepSent(now, asked, c.stored(asked))
+	cl.StepSent(now, asked, s.stored(asked))
 	return partial{h, now, lease, asked}
 }
 
@@ -234,13 +234,13 @@ func (c *Client) releasePart(ctx context.Context, p partial) error {
 	req := cl.releaseRequest(c.stored(p.asked), false)
 	res, err := steps.Do(ctx, c.store, backend.Session.Release, req)
 
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	cl.StepOver()
 	switch {
 	case h.state == forsaken:
 		return nil
-	case !c.checkLocked(h):
+	case !s.check(h):
 		return ErrLost
 	case err != nil && !isDisplaced(err):
 		if backend.KindOf(err) == backend.Unknown {
@@ -248,22 +248,22 @@ func (c *Client) releasePart(ctx context.Context, p partial) error {
 		}
 		return nil
 	case res.Outcome != backend.Left:
-		c.loseLocked(h, gone) // the hold was lost before the re-entry, which began a new one
+		s.loseWithClaim(h, gone) // the hold was lost before the re-entry, which began a new one
 		return ErrLost
 	}
-	c.prolongLocked(h, p.began, p.lease, p.asked)
+	s.prolong(h, p.began, p.lease, p.asked)
 	return nil
 }
 
-// releasesLocked records the beginning of a hold's last release. From then on the owner string of
-// the hold isn't used for re-entries or renewals. releasesLocked returns the queue whose lead waits
-// for the answer, or nil.
-func (c *Client) releasesLocked(h *hold) *queue {
+// releases records the beginning of a hold's last release. From then on the owner string of the
+// hold isn't used for re-entries or renewals. releases returns the queue whose lead waits for the
+// answer, or nil.
+func (s *state) releases(h *hold) *queue {
 	h.state = released
 	h.count = 0
-	q := c.postponeLocked(h.claim)
-	c.dropLocked(h)
-	c.endContextsLocked(h, ErrNotHeld) // some remain if fn released too often
+	q := s.postpone(h.claim)
+	s.drop(h)
+	s.endContexts(h, ErrNotHeld) // some remain if fn released too often
 	return q
 }
 
@@ -284,15 +284,15 @@ type departure struct {
 	inner *claim // the read to release first, or nil
 }
 
-// departLocked begins the last release of the claim of a hold.
-func (c *Client) departLocked(h *hold, q *queue, now instant) departure {
+// depart begins the last release of the claim of a hold.
+func (s *state) depart(h *hold, q *queue, now instant) departure {
 	cl := h.claim
 	cl.dead, cl.leaving = true, true
-	delete(c.troubles, cl)
-	d := departure{h: h, q: q, began: now, lease: c.stored(cl.Lease()),
-		ask: c.asksWhoWaitsLocked(cl, now)}
-	cl.Sent(now, max(d.lease, c.stored(cl.Left(now))))
-	d.inner = c.endInnerLocked(h)
+	delete(s.troubles, cl)
+	d := departure{h: h, q: q, began: now, lease: s.stored(cl.Lease()),
+		ask: s.asksWhoWaits(cl, now)}
+	cl.Sent(now, max(d.lease, s.stored(cl.Left(now))))
+	d.inner = s.endInner(h)
 	return d
 }
 
@@ -321,31 +321,31 @@ func (c *Client) depart(
 func (c *Client) releasedLast(
 	h *hold, q *queue, began instant, res backend.ReleaseResult, err error,
 ) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	cl := h.claim
 	cl.leaving = false
 	own := unheard
 	if q != nil {
-		own = q.releasedLocked()
+		own = q.released()
 	}
 	switch {
 	case res.Outcome == backend.Freed:
-		c.freedLocked(cl, began, res, own)
+		s.freed(cl, began, res, own)
 	case res.Outcome == backend.Kept:
-		c.keptLocked(cl)
+		s.kept(cl)
 	default:
-		c.wakeLocked(cl) // this client no longer holds the lock
+		s.wake(cl) // this client no longer holds the lock
 	}
-	c.vacateLocked(h)
+	s.vacate(h)
 	if cl.Strays() || err != nil && err != ErrLost {
-		c.takeBackLocked(cl)
+		s.takeBack(cl)
 	}
 }
 
-// releasedLocked records that a last release is over. It returns the state of the store's message
-// about the release.
-func (q *queue) releasedLocked() message {
+// released records that a last release is over. It returns the state of the store's message about
+// the release.
+func (q *queue) released() message {
 	own := unheard
 	switch {
 	case q.heard:
@@ -360,27 +360,27 @@ func (q *queue) releasedLocked() message {
 	return own
 }
 
-// keptLocked records that a claim was released but its lock stays taken for a while. Waiting calls
-// look again only after that time.
-func (c *Client) keptLocked(cl *claim) {
-	o := c.presentLocked(cl)
+// kept records that a claim was released but its lock stays taken for a while. Waiting calls look
+// again only after that time.
+func (s *state) kept(cl *claim) {
+	o := s.present(cl)
 	if o == nil {
 		return
 	}
-	over := c.now() + kept(cl.Left(c.now())) + endJitter
+	over := s.now() + kept(cl.Left(s.now())) + endJitter
 	if q := o.line; q != nil {
 		q.soon = q.soon || q.looking // the current look may have missed it
-		c.hastenLocked(&q.look, over)
+		s.hasten(&q.look, over)
 	}
 	switch q := o.queue; {
 	case q == nil || q.lead == nil:
 	case cl.kind.Many():
-		c.wakeQueueLocked(q) // the lead may not have asked yet
+		s.wakeQueue(q) // the lead may not have asked yet
 	default:
 		if q.again == 0 || over < q.again {
 			q.again = over // an attempt under way may predate this
 		}
-		c.hastenLocked(&q.lead.alarm, over)
+		s.hasten(&q.lead.alarm, over)
 	}
 }
 
@@ -467,28 +467,28 @@ func undrained(ctx context.Context, err error) error {
 	}
 }
 
-// leaveForsakenLocked decrements the count of a hold after Close, and reports whether the store
-// must be told.
-func (c *Client) leaveForsakenLocked(h *hold) (tell bool) {
+// leaveForsaken decrements the count of a hold after Close, and reports whether the store must be
+// told.
+func (s *state) leaveForsaken(h *hold) (tell bool) {
 	h.count--
 	if h.count <= 0 {
 		h.state = released
-		c.dropLocked(h)
-		c.vacateLocked(h)
+		s.drop(h)
+		s.vacate(h)
 	}
 	return !h.kind.Shared() || h.count <= 0 && h.leaves()
 }
 
-// departForsakenLocked begins one release of a hold after Close. It reports whether the store must
-// be told, and returns the claims that must be released before the hold's own.
-func (c *Client) departForsakenLocked(h *hold) (tell bool, before []*claim) {
+// departForsaken begins one release of a hold after Close. It reports whether the store must be
+// told, and returns the claims that must be released before the hold's own.
+func (s *state) departForsaken(h *hold) (tell bool, before []*claim) {
 	cl := h.claim
-	tell = c.leaveForsakenLocked(h)
+	tell = s.leaveForsaken(h)
 	if !tell || h.count > 0 {
 		return tell, nil
 	}
 	cl.dead = true
-	if inner := c.endInnerLocked(h); inner != nil {
+	if inner := s.endInner(h); inner != nil {
 		before = append(before, inner)
 	}
 	if cl.more != nil && cl.more.other != nil {

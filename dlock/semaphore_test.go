@@ -567,8 +567,8 @@ func TestPermitsAreHandedToWhoIsAboutToAsk(t *testing.T) {
 		}
 		h := newHold(nobody, protocol.Kind(backend.Permits), a.h.claim)
 		c.mu.Lock()
-		c.dequeueLocked(a)
-		c.handLocked(a, h)
+		c.state.dequeue(a)
+		c.state.hand(a, h)
 		c.mu.Unlock()
 		done := make(chan struct{})
 		go func() { c.attemptUntilJoined(t.Context(), a); close(done) }()

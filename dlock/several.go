@@ -46,15 +46,15 @@ func (t *together) inside(ctx context.Context) *several {
 
 // follow makes the context of a lifeline end when a hold ends.
 func (c *Client) follow(h *hold, line *lifeline) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	t := h.watchedLocked()
+	t := h.watched()
 	if t.contexts == nil {
 		t.contexts = make(map[*lifeline]struct{})
 	}
 	t.contexts[line] = struct{}{}
 	if h.state != live {
-		c.endContextsLocked(h, h.ended())
+		s.endContexts(h, h.ended())
 	}
 }
 

@@ -32,20 +32,20 @@ func (o *object) readers() []*hold {
 	return slices.AppendSeq(slices.Clone(o.reading.older), maps.Values(o.reading.holds))
 }
 
-// plainSharedLocked returns the hold that the next plain unlock of a reading Locker releases, or
-// nil. It can't know which of the Locker's readers unlocks. So it prefers a lost hold, and then the
-// hold that ends first. The other readers keep the holds that last longest. If the client has
-// forgotten a lost hold, plainSharedLocked returns ErrLost for it. So a late unlock of a lost hold
-// doesn't release a later one.
-func (c *Client) plainSharedLocked(key lockKey, kind protocol.Kind, v *variable) (*hold, error) {
-	if h := c.lastLossLocked(lostKey{key, kind, v}); h != nil {
+// plainShared returns the hold that the next plain unlock of a reading Locker releases, or nil. It
+// can't know which of the Locker's readers unlocks. So it prefers a lost hold, and then the hold
+// that ends first. The other readers keep the holds that last longest. If the client has forgotten
+// a lost hold, plainShared returns ErrLost for it. So a late unlock of a lost hold doesn't release
+// a later one.
+func (s *state) plainShared(key lockKey, kind protocol.Kind, v *variable) (*hold, error) {
+	if h := s.lastLoss(lostKey{key, kind, v}); h != nil {
 		return h, nil
 	}
 	if v.owed > 0 {
 		v.owed--
 		return nil, ErrLost
 	}
-	return c.objects[key.family][key.name].endsFirst(v), nil
+	return s.objects[key.family][key.name].endsFirst(v), nil
 }
 
 // standing returns a valid hold for a call that acquired h. If another plain reader of the same
@@ -55,13 +55,13 @@ func (c *Client) standing(h *hold) *hold {
 	if v == nil || !h.kind.Shared() {
 		return h
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if h.state != released {
 		return h
 	}
-	for _, theirs := range c.objects[protocol.ReadWrites][h.claim.object.name].readers() {
-		if theirs.party == h.party && c.checkLocked(theirs) {
+	for _, theirs := range s.objects[protocol.ReadWrites][h.claim.object.name].readers() {
+		if theirs.party == h.party && s.check(theirs) {
 			return theirs
 		}
 	}
@@ -106,9 +106,9 @@ func (o *object) calls(h *hold) int {
 	return n
 }
 
-// forgetReaderLocked removes a hold from the readers' holds. If h was its party's latest hold, the
+// forgetReader removes a hold from the readers' holds. If h was its party's latest hold, the
 // party's hold before h becomes the latest.
-func (c *Client) forgetReaderLocked(o *object, h *hold) {
+func (s *state) forgetReader(o *object, h *hold) {
 	r := o.reading
 	if r == nil {
 		return
@@ -121,7 +121,7 @@ func (c *Client) forgetReaderLocked(o *object, h *hold) {
 		for i, before := range slices.Backward(r.older) {
 			if before.party == h.party {
 				r.older = slices.Delete(r.older, i, i+1)
-				c.latestLocked(o, before)
+				s.latest(o, before)
 				break
 			}
 		}
@@ -129,8 +129,8 @@ func (c *Client) forgetReaderLocked(o *object, h *hold) {
 	o.tidyReading()
 }
 
-// latestLocked makes a hold the latest of its party.
-func (c *Client) latestLocked(o *object, h *hold) {
+// latest makes a hold the latest of its party.
+func (s *state) latest(o *object, h *hold) {
 	o.reading.holds[h.party] = h
 	if v := h.variable(); v != nil {
 		v.hold = h
@@ -155,10 +155,10 @@ func (o *object) tidyReading() {
 	}
 }
 
-// readLocked reports whether there is a valid read hold, apart from those of one party.
-func (c *Client) readLocked(o *object, but party) bool {
+// isRead reports whether there is a valid read hold, apart from those of one party.
+func (s *state) isRead(o *object, but party) bool {
 	for _, h := range o.readers() {
-		if h.party != but && c.checkLocked(h) {
+		if h.party != but && s.check(h) {
 			return true
 		}
 	}
@@ -171,29 +171,29 @@ func (c *Client) share(a *acquisition) (*hold, error) {
 	if !a.kind.Shared() {
 		return nil, nil
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	switch cl := c.sharedLocked(a); {
+	switch cl := s.joinable(a); {
 	case cl == nil:
 		return nil, nil
-	case c.readsLocked(a):
+	case s.reads(a):
 		return nil, errAgain
 	default:
 		a.via = ViaJoined
-		h := c.joinReadersLocked(c.objectLocked(a.kind, a.name), cl, a)
+		h := s.joinReaders(s.object(a.kind, a.name), cl, a)
 		h.offered = false
 		return h, nil
 	}
 }
 
-// sharedLocked returns the claim that a reader may join, or nil.
-func (c *Client) sharedLocked(a *acquisition) *claim {
-	o := c.objectLocked(a.kind, a.name)
-	if c.closed || o == nil || o.reading == nil || o.queue != nil && o.queue.writers > 0 {
+// joinable returns the claim that a reader may join, or nil.
+func (s *state) joinable(a *acquisition) *claim {
+	o := s.object(a.kind, a.name)
+	if s.closed || o == nil || o.reading == nil || o.queue != nil && o.queue.writers > 0 {
 		return nil
 	}
-	cl, now := o.reading.young, c.now()
-	if cl == nil || now >= c.handoverEnd(cl) || !cl.passes(now) || !cl.suits(a) {
+	cl, now := o.reading.young, s.now()
+	if cl == nil || now >= s.handoverEnd(cl) || !cl.passes(now) || !cl.suits(a) {
 		return nil
 	}
 	return cl
@@ -204,26 +204,26 @@ func (c *Client) mayShare(a *acquisition) bool {
 	if !a.kind.Shared() {
 		return false
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.mu.Unlock()
-	return c.sharedLocked(a) != nil
+	return s.joinable(a) != nil
 }
 
-// joinReadersLocked adds a reading call to a claim, and returns its hold.
-func (c *Client) joinReadersLocked(o *object, cl *claim, a *acquisition) *hold {
+// joinReaders adds a reading call to a claim, and returns its hold.
+func (s *state) joinReaders(o *object, cl *claim, a *acquisition) *hold {
 	h := o.reader(a.party)
 	if h == nil || h.claim != cl {
-		h = newHold(a.party, protocol.Kind(backend.Read), cl).beginsLater(c.now())
+		h = newHold(a.party, protocol.Kind(backend.Read), cl).beginsLater(s.now())
 	} else {
 		a.via = ViaReentry
 	}
-	c.restLocked(o, h)
-	c.joinLocked(h)
+	s.rest(o, h)
+	s.join(h)
 	return h
 }
 
-// restLocked adds a call to a reader's hold.
-func (c *Client) restLocked(o *object, h *hold) {
+// rest adds a call to a reader's hold.
+func (s *state) rest(o *object, h *hold) {
 	if o.reading == nil {
 		o.reading = &reading{holds: make(map[party]*hold)}
 	}
@@ -231,32 +231,32 @@ func (c *Client) restLocked(o *object, h *hold) {
 		if before != nil {
 			o.reading.older = append(o.reading.older, before)
 		}
-		c.latestLocked(o, h)
+		s.latest(o, h)
 		h.claim.more.holds++
 	}
 	h.count++
 	h.claim.more.joins++
 }
 
-// grantSharedLocked turns a read that the store has just granted into a hold, and lets waiting
-// readers join.
-func (c *Client) grantSharedLocked(o *object, h *hold) *hold {
+// grantShared turns a read that the store has just granted into a hold, and lets waiting readers
+// join.
+func (s *state) grantShared(o *object, h *hold) *hold {
 	cl := h.claim
 	under := cl.retain()
-	c.restLocked(o, h)
+	s.rest(o, h)
 	if under == nil && cl.Renewed() && !cl.more.noted {
 		o.reading.young = cl
-		c.admitReadersLocked(o, cl)
+		s.admitReaders(o, cl)
 	}
-	c.joinPartiesLocked(o.queue, func(a *acquisition) bool {
+	s.joinParties(o.queue, func(a *acquisition) bool {
 		return a.h != h && o.reader(a.party) != nil
 	})
 	return h
 }
 
-// admitReadersLocked lets waiting readers join a claim, up to the first waiting writer.
-func (c *Client) admitReadersLocked(o *object, cl *claim) {
-	if c.handover == 0 {
+// admitReaders lets waiting readers join a claim, up to the first waiting writer.
+func (s *state) admitReaders(o *object, cl *claim) {
+	if s.handover == 0 {
 		return
 	}
 	for q := o.queue; q != nil && q.first != nil; {
@@ -268,13 +268,13 @@ func (c *Client) admitReadersLocked(o *object, cl *claim) {
 		if a == nil || !a.kind.Shared() || !cl.suits(a) {
 			return
 		}
-		c.dequeueLocked(a)
+		s.dequeue(a)
 		a.via = ViaJoined
-		h := c.joinReadersLocked(o, cl, a)
+		h := s.joinReaders(o, cl, a)
 		if h.count == 1 {
 			h.offered = true
 		}
-		c.handLocked(a, h)
+		s.hand(a, h)
 		q = o.queue
 	}
 }
@@ -289,74 +289,74 @@ func (cl *claim) retain() *hold {
 	return cl.more.under
 }
 
-// endSharedLocked ends a shared claim that has no holds left. Its owner string isn't used again.
-func (c *Client) endSharedLocked(cl *claim) {
+// endShared ends a shared claim that has no holds left. Its owner string isn't used again.
+func (s *state) endShared(cl *claim) {
 	cl.dead = true
-	delete(c.troubles, cl)
-	c.unscheduleLocked(&cl.alarm)
-	c.unscheduleLocked(&cl.more.lent)
+	delete(s.troubles, cl)
+	s.unschedule(&cl.alarm)
+	s.unschedule(&cl.more.lent)
 	cl.object.retire(cl)
-	c.tidyLocked(cl.object)
+	s.tidy(cl.object)
 }
 
-// loseReadersLocked ends all holds of a shared claim that is lost.
-func (c *Client) loseReadersLocked(cl *claim, w why) {
+// loseReaders ends all holds of a shared claim that is lost.
+func (s *state) loseReaders(cl *claim, w why) {
 	o := cl.object
 	o.retire(cl)
 	if cl.more != nil {
-		c.unscheduleLocked(&cl.more.lent)
+		s.unschedule(&cl.more.lent)
 	}
 	for _, h := range o.readers() {
 		if h.claim == cl {
-			c.loseHoldLocked(h, w)
+			s.endLost(h, w)
 		}
 	}
-	c.tidyLocked(o)
+	s.tidy(o)
 }
 
 // releaseShared performs one release of a reader's hold.
 func (c *Client) releaseShared(ctx context.Context, h *hold) error {
-	c.mu.Lock()
+	s := c.lock()
 	cl := h.claim
 	switch {
 	case h.state == released, h.count <= 0:
 		c.unlock()
 		return errAgain
 	case h.state == forsaken:
-		tell, before := c.departForsakenLocked(h)
+		tell, before := s.departForsaken(h)
 		c.unlock()
 		if !tell {
 			return nil
 		}
 		return c.releaseForsaken(ctx, h, before)
-	case !c.checkLocked(h):
-		c.releaseLostLocked(h)
+	case !s.check(h):
+		s.releaseLost(h)
 		c.unlock()
 		return ErrLost
 	}
 	h.count--
 	if h.count > 0 {
 		if h.count < h.renewedFrom {
-			c.endRenewalLocked(h)
+			s.endRenewal(h)
 		}
 		c.unlock()
 		return nil
 	}
 	h.state = released
-	c.endContextsLocked(h, ErrNotHeld)
-	c.dropLocked(h)
-	c.bequeathLocked(h)
-	c.vacateLocked(h)
-	if !h.leaves() || c.passOnLocked(cl) {
+	s.endContexts(h, ErrNotHeld)
+	s.drop(h)
+	s.bequeath(h)
+	s.vacate(h)
+	if !h.leaves() || s.passOn(cl) {
 		c.unlock()
 		return nil
 	}
 	if cl.retain() != nil {
-		c.unscheduleLocked(&cl.alarm) // the read is released with the write
+		s.unschedule(&cl.alarm) // the read is released with the write
 		c.unlock()
 		return nil
 	}
-	if joins := cl.more.joins; c.mayBeJoinedLocked(cl) {
+	if joins := cl.more.joins; s.mayBeJoined(cl) {
 		c.unlock()
 		runtime.Gosched() // another goroutine may be about to join
 		c.mu.Lock()
@@ -365,47 +365,47 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 			c.unlock()
 			return nil
 		case cl.dead:
-			c.takeBackLocked(cl) // the claim has been lost
+			s.takeBack(cl) // the claim has been lost
 			c.unlock()
 			return nil
 		}
 	}
-	q := c.postponeLocked(cl)
-	c.endSharedLocked(cl)
+	q := s.postpone(cl)
+	s.endShared(cl)
 	c.unlock()
 	return c.releaseRead(ctx, h, q)
 }
 
-// mayBeJoinedLocked reports whether a new reader could join a claim that has no holders left.
-func (c *Client) mayBeJoinedLocked(cl *claim) bool {
-	now, reading := c.now(), cl.object.reading
-	return now < c.handoverEnd(cl) && cl.passes(now) && reading != nil && reading.young == cl
+// mayBeJoined reports whether a new reader could join a claim that has no holders left.
+func (s *state) mayBeJoined(cl *claim) bool {
+	now, reading := s.now(), cl.object.reading
+	return now < s.handoverEnd(cl) && cl.passes(now) && reading != nil && reading.young == cl
 }
 
 // releaseRead performs the last release of a shared claim whose last hold was h.
 func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
 	ctx, cancel := c.releaseContext(ctx, h, true)
 	defer cancel()
-	c.mu.Lock()
-	d := c.departLocked(h, q, c.now())
+	s := c.lock()
+	d := s.depart(h, q, c.now())
 	c.unlock()
 	err := c.free(ctx, d)
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.noticeLocked() // calls that began with h may still read
+		h.giveNotices() // calls that began with h may still read
 	}
 	return err
 }
 
-// bequeathLocked passes the notices of a released hold to another hold of its party, since calls
-// that watch these notices may still be reading.
-func (c *Client) bequeathLocked(h *hold) {
+// bequeath passes the notices of a released hold to another hold of its party, since calls that
+// watch these notices may still be reading.
+func (s *state) bequeath(h *hold) {
 	heir := h.claim.object.reader(h.party)
 	if h.watchers == nil || heir == nil {
 		return
 	}
-	t := heir.watchedLocked()
+	t := heir.watched()
 	for _, n := range h.watchers.over {
 		if !slices.Contains(t.over, n) {
 			t.over = append(t.over, n)
@@ -436,30 +436,30 @@ func (h *hold) noticeFor() *notice {
 func (c *Client) drainShared(ctx context.Context, cl *claim) (err error) {
 	err = errUnanswered // stays if the step panics
 	defer func() {
-		c.mu.Lock()
+		s := c.lock()
 		defer c.unlock()
 		if cl.Strays() || err != nil && err != ErrLost {
-			c.takeBackLocked(cl)
+			s.takeBack(cl)
 		}
 	}()
 	_, err = c.drain(ctx, cl, c.stored(cl.Lease()), false)
 	return err
 }
 
-// endRenewalLocked ends the renewal that a reader's re-entry began, so that the claim has a fixed
-// lease again.
-func (c *Client) endRenewalLocked(h *hold) {
-	cl, now := h.claim, c.now()
+// endRenewal ends the renewal that a reader's re-entry began, so that the claim has a fixed lease
+// again.
+func (s *state) endRenewal(h *hold) {
+	cl, now := h.claim, s.now()
 	h.renewedFrom = 0
 	cl.EndRenewal(now)
-	c.scheduleLocked(&cl.alarm, c.nextLook(cl, now))
+	s.schedule(&cl.alarm, s.nextLook(cl, now))
 }
 
 // reenterShared re-enters a reader's hold. If the claim is renewed, that needs no request.
 // Otherwise reenterShared first asks the store to keep the claim for longer.
 func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) error {
-	c.mu.Lock()
-	if !c.checkLocked(h) {
+	s := c.lock()
+	if !s.check(h) {
 		c.unlock()
 		return errAgain
 	}
@@ -481,11 +481,11 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	cl.StepOver()
 	switch {
 	case err == nil && !res.Held, isDisplaced(err):
-		c.loseLocked(h, gone)
+		s.loseWithClaim(h, gone)
 	case err != nil && h.state == live:
 		return err
 	}
-	if !c.checkLocked(h) {
+	if !s.check(h) {
 		if h.state == released {
 			return errAgain // another call of the party released it
 		}
@@ -497,7 +497,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 		cl.Renew()
 		h.renewedFrom = h.count
 	}
-	c.prolongLocked(h, now, lease, asked)
+	s.prolong(h, now, lease, asked)
 	return nil
 }
 
@@ -505,8 +505,8 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 // under it share one claim, with the write's owner string. Each further read repeats the claim's
 // request.
 func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold, error) {
-	c.mu.Lock()
-	inner, err := c.innerLocked(w, a)
+	s := c.lock()
+	inner, err := s.innerFor(w, a)
 	if err != nil {
 		c.unlock()
 		return nil, err
@@ -520,7 +520,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	c.mu.Lock()
 	defer c.unlock()
 	if now := c.now(); inner.more.holds > 0 && now >= inner.Until() {
-		c.loseClaimLocked(inner, c.ranOutLocked(inner, now)) // no answer could change that
+		s.lose(inner, s.ranOut(inner, now)) // no answer could change that
 	}
 	switch {
 	case err != nil:
@@ -528,17 +528,17 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 			inner.Stray()
 		}
 		if inner.dead && inner.Strays() {
-			c.takeBackLocked(inner) // the write has ended, and so must the read
+			s.takeBack(inner) // the write has ended, and so must the read
 		}
 		return nil, err
 	case !res.Acquired:
-		c.loseLocked(w, gone) // the store would grant a writer's read
+		s.loseWithClaim(w, gone) // the store would grant a writer's read
 		return nil, errAgain
-	case c.closed:
+	case s.closed:
 		return nil, ErrClosed
 	case inner.dead:
 		inner.Stray()
-		c.takeBackLocked(inner) // the request may have followed the release
+		s.takeBack(inner) // the request may have followed the release
 		return nil, errAgain
 	}
 	inner.Granted(sent, a.o.lease)
@@ -547,10 +547,10 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	}
 	first := inner.more.holds == 0
 	if first { // otherwise another read already uses the claim
-		inner.began, inner.after = sent, uint32(c.attempts)
+		inner.began, inner.after = sent, uint32(s.attempts)
 	}
 	inner.alarm.task = inner
-	h := c.joinReadersLocked(c.openLocked(inner.object), inner, a)
+	h := s.joinReaders(s.open(inner.object), inner, a)
 	switch {
 	case first:
 		inner.Want(a.o.lease, !a.o.fixed)
@@ -558,13 +558,13 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		inner.Want(a.o.lease, true)
 		h.renewedFrom = h.count
 	}
-	c.scheduleLocked(&inner.alarm, c.nextLook(inner, sent))
+	s.schedule(&inner.alarm, s.nextLook(inner, sent))
 	return h, nil
 }
 
-// innerLocked returns the claim for the reads under a write. It creates the claim if there is none.
-func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
-	if !c.checkLocked(w) {
+// innerFor returns the claim for the reads under a write. It creates the claim if there is none.
+func (s *state) innerFor(w *hold, a *acquisition) (*claim, error) {
+	if !s.check(w) {
 		return nil, errAgain
 	}
 	inner := w.inner()
@@ -580,9 +580,9 @@ func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
 	return inner, nil
 }
 
-// endInnerLocked records that a write has ended. If its holder has read under it, and no longer
-// does, endInnerLocked returns the claim of those reads, which must be released with the write.
-func (c *Client) endInnerLocked(h *hold) *claim {
+// endInner records that a write has ended. If its holder has read under it, and no longer does,
+// endInner returns the claim of those reads, which must be released with the write.
+func (s *state) endInner(h *hold) *claim {
 	inner := h.inner()
 	if inner == nil {
 		return nil
@@ -591,7 +591,7 @@ func (c *Client) endInnerLocked(h *hold) *claim {
 	if inner.more.holds > 0 || inner.dead {
 		return nil
 	}
-	c.endSharedLocked(inner)
+	s.endShared(inner)
 	return inner
 }
 

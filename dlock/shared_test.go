@@ -170,7 +170,7 @@ func TestAReadThatIsOfferedIsNotHeld(t *testing.T) {
 			a.wait()
 			c.enqueue(a)
 			c.mu.Lock()
-			c.admitReadersLocked(c.objectLocked(protocol.Kind(backend.Read), "x"), first.hold.claim)
+			c.state.admitReaders(c.state.object(protocol.Kind(backend.Read), "x"), first.hold.claim)
 			c.unlock()
 			free("before the call returns")
 			over, cancel := context.WithCancel(t.Context())

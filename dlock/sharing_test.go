@@ -466,8 +466,8 @@ func TestAnOwnerThatReadsByNowDoesNotJoin(t *testing.T) {
 func lastLeaves(c *Client, rw *RWLocker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := c.objectLocked(protocol.Kind(backend.Read), rw.Name()).reader(party(rw.reader.plain))
-	c.dropLocked(h)
+	h := c.state.object(protocol.Kind(backend.Read), rw.Name()).reader(party(rw.reader.plain))
+	c.state.drop(h)
 	rw.reader.plain.hold = nil
 	h.state = released
 	h.claim.more.holds--
@@ -538,7 +538,7 @@ func TestAReaderComesAndGoesWhileTheLastReaderLeaves(t *testing.T) {
 			mustUnlock(t, other, l)
 		}}
 		c.mu.Lock()
-		h.hold.watchedLocked().contexts = map[*lifeline]struct{}{comesAndGoes: {}}
+		h.hold.watched().contexts = map[*lifeline]struct{}{comesAndGoes: {}}
 		c.mu.Unlock()
 		must(t, h.Release(t.Context()))
 		if !came {

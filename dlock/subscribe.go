@@ -24,11 +24,11 @@ const (
 	standing // the subscription is active
 )
 
-// subscribeLocked subscribes a queue to the releases of its lock. When the subscription begins, the
-// queue is woken, so an attempt always follows.
-func (c *Client) subscribeLocked(q *queue) {
+// subscribe subscribes a queue to the releases of its lock. When the subscription begins, the queue
+// is woken, so an attempt always follows.
+func (s *state) subscribe(q *queue) {
 	q.subscribed = subscribing
-	c.startLocked(func(c *Client) { c.subscribe(q) })
+	s.start(func(c *Client) { c.subscribe(q) })
 }
 
 // subscribe asks the store for messages about a queue's lock, in the background. It is called
@@ -67,21 +67,21 @@ func (c *Client) subscribe(q *queue) {
 
 // told passes a wake-up from the store on to the calls of a queue.
 func (c *Client) told(q *queue) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	switch {
 	case *q.slot() != q:
 	case q.placed:
-		c.lookAtLineLocked(q)
+		s.lookAtLine(q)
 	case q.releasing > 0:
 		// The message is about this client's own release, or came before the answer to that
 		// release. The answer is more precise, so the lead waits a moment for it.
 		q.heard = true
 		if q.lead != nil {
-			c.hearLocked(q, c.now()+shortestWait)
+			s.hear(q, c.now()+shortestWait)
 		}
-	case !c.passLocked(q):
-		c.wakeQueueLocked(q)
+	case !s.pass(q):
+		s.wakeQueue(q)
 	}
 }
 
@@ -89,53 +89,53 @@ func (c *Client) told(q *queue) {
 // subscription.
 func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscription) {
 	over := ctx.Err() != nil
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if over || *q.slot() != q {
-		c.laterLocked(sub.Close)
+		s.later(sub.Close)
 		return
 	}
 	if q.subscribed == failing {
-		c.traceLocked(func() { c.subscriptionChanged(q, nil) })
+		s.trace(func(c *Client) { c.subscriptionChanged(q, nil) })
 	}
 	q.sub, q.subscribed, q.stood = sub, standing, c.now()
-	c.laterLocked(q.cancel) // otherwise the context would outlive the call
+	s.later(q.cancel) // otherwise the context would outlive the call
 	q.cancel = nil
 	switch {
 	case q.placed:
-		c.lookAtLineLocked(q)
-	case q.lead == nil || !c.sitsOutLocked(q): // otherwise the lead tries soon
-		c.wakeQueueLocked(q)
+		s.lookAtLine(q)
+	case q.lead == nil || !s.sitsOut(q): // otherwise the lead tries soon
+		s.wakeQueue(q)
 	}
 }
 
 // unsubscribed records that a subscription failed, and reports whether to try again.
 func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if ctx.Err() != nil || *q.slot() != q {
 		return false
 	}
 	retry := backend.KindOf(err) != backend.Refused
 	if q.subscribed == subscribing {
-		c.traceLocked(func() { c.subscriptionChanged(q, err) })
-		c.wakeQueueLocked(q) // the lead must poll from now on
+		s.trace(func(c *Client) { c.subscriptionChanged(q, err) })
+		s.wakeQueue(q) // the lead must poll from now on
 		if q.placed {
-			c.lookAtLineLocked(q)
+			s.lookAtLine(q)
 		}
 	}
 	q.subscribed = failing
 	if !retry {
 		q.subscribed = denied
-		c.reportPollingLocked(err)
+		s.reportPolling(err)
 	}
 	return retry
 }
 
-// reportPollingLocked logs once that the store refuses to notify this client.
-func (c *Client) reportPollingLocked(err error) {
-	if !c.polls {
-		c.polls = true
-		c.warnLocked("the store refuses to tell this client of releases: waiters poll", "err", err)
+// reportPolling logs once that the store refuses to notify this client.
+func (s *state) reportPolling(err error) {
+	if !s.polls {
+		s.polls = true
+		s.warn("the store refuses to tell this client of releases: waiters poll", "err", err)
 	}
 }

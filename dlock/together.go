@@ -148,15 +148,15 @@ func (t *together) keep() {
 
 // keepFromNow makes the lock of a hold stay taken, and tells the store at once.
 func (c *Client) keepFromNow(h *hold, d time.Duration) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	if !c.checkLocked(h) {
+	if !s.check(h) {
 		return
 	}
 	cl, now := h.claim, c.now()
 	cl.Lengthens(d)
 	cl.Keep(now+d, cl.Confirmed(cl.began))
-	c.hastenLocked(&cl.alarm, now)
+	s.hasten(&cl.alarm, now)
 }
 
 // waitContext returns a context that ends with the wait. If there are several clients, it also ends
@@ -513,10 +513,10 @@ func (t *together) giveBack(ctx context.Context) {
 
 // letGoTogether releases holds without making the caller wait.
 func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
-	c.mu.Lock()
-	here := c.closed || c.store.Prompt() // otherwise release in the background
+	s := c.lock()
+	here := s.closed || c.store.Prompt() // otherwise release in the background
 	if !here {
-		c.backgroundLocked(func() { c.releaseTogether(ctx, parts, true) })
+		s.background(func(c *Client) { c.releaseTogether(ctx, parts, true) })
 	}
 	c.unlock()
 	if here {
@@ -582,9 +582,9 @@ func (c *Client) hasSuccessor(h *hold) bool {
 	if h.kind.Shared() {
 		return false
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	return c.successorLocked(h) != nil
+	return s.successor(h) != nil
 }
 
 // releaseApart releases each hold in a request of its own.

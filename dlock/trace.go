@@ -248,7 +248,7 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 // tell makes sure that the end of a hold is reported to the traces. If the hold has already ended,
 // tell returns a function that reports the end.
 func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	switch {
 	case e.Via == ViaReentry:
@@ -256,7 +256,7 @@ func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 		l := h.watchers.loss
 		return func() { c.traceLost(l) }
 	case h.state == forsaken:
-		forsaken := c.forsakenLocked(h)
+		forsaken := s.forsakenEvent(h)
 		return func() { c.traceRelease(context.Background(), forsaken) }
 	case h.state == released:
 		e.Via = ViaReentry // this call got another reader's hold instead
@@ -266,11 +266,11 @@ func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 	return func() {}
 }
 
-// forsakenLocked returns the event for a hold that wasn't released before Close.
-func (c *Client) forsakenLocked(h *hold) ReleaseDone {
+// forsakenEvent returns the event for a hold that wasn't released before Close.
+func (s *state) forsakenEvent(h *hold) ReleaseDone {
 	return ReleaseDone{
 		Name: h.claim.object.name, Kind: backend.Kind(h.kind), HolderID: h.claim.owner,
-		Outcome: UnlockForsaken, Held: c.now() - h.since(), Err: ErrClosed,
+		Outcome: UnlockForsaken, Held: s.now() - h.since(), Err: ErrClosed,
 	}
 }
 
@@ -327,8 +327,8 @@ func (c *Client) release(ctx context.Context, h *hold) error {
 		if err != errAgain || v == nil || !h.kind.Shared() {
 			return err
 		}
-		c.mu.Lock()
-		h, err = c.plainSharedLocked(h.claim.object.key(), h.kind, v)
+		s := c.lock()
+		h, err = s.plainShared(h.claim.object.key(), h.kind, v)
 		c.mu.Unlock()
 		if h == nil {
 			return cmp.Or(err, errAgain)
@@ -387,7 +387,7 @@ func (c *Client) traceRelease(ctx context.Context, e ReleaseDone) {
 // already told them, it returns false. If several releases race, only one of them counts as the
 // last.
 func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	switch {
 	case errors.Is(e.Err, ErrLost):
@@ -395,7 +395,7 @@ func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 		return h.watchers != nil && h.watchers.loss != nil // otherwise Close has told them
 	case !h.told, h.state != released && (e.Err == nil || e.Err == errPanicked):
 		e.Outcome = StillHeld
-		return !c.closed
+		return !s.closed
 	case e.Err != nil:
 		e.Outcome = ReleaseFailed
 	case handed:

@@ -424,8 +424,8 @@ func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
 		other, err := c.RWLocker("x").Reader().Acquire(t.Context())
 		must(t, err)
 		c.mu.Lock()
-		o := c.objectLocked(protocol.Kind(backend.Read), "x")
-		a.handed = c.joinReadersLocked(o, other.hold.claim, a)
+		o := c.state.object(protocol.Kind(backend.Read), "x")
+		a.handed = c.state.joinReaders(o, other.hold.claim, a)
 		handed := a.handed
 		c.unlock()
 		must(t, c.giveUpHold(t.Context(), handed)) // as an unlock of the other does that finds it
