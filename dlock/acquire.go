@@ -469,7 +469,7 @@ func (c *Client) known(a *acquisition) error {
 		return errNotUnlocked // can't happen to readers, whose v.hold is nil after a loss
 	}
 	o := s.object(a.kind, a.name)
-	switch held := s.held(o, a, but); {
+	switch held := o.excludes(s, a, but); {
 	case held && !a.kind.Many():
 		return errHeldHere
 	case held || a.kind.Many() && o != nil && o.queue != nil:

@@ -360,12 +360,12 @@ func (s *state) drop(h *hold) {
 	case h.kind.Shared():
 		s.forgetReader(o, h)
 	case h.kind.Many():
-		s.forgetPermits(o, h)
+		o.forgetPermits(s, h)
 	case o.alone == h:
 		o.alone = nil
 		s.unschedule(&h.claim.alarm)
 	}
-	s.tidy(o)
+	o.tidy(s)
 }
 
 // vacate frees the Locker of a released hold for the next plain call.
@@ -375,7 +375,7 @@ func (s *state) vacate(h *hold) {
 		return
 	}
 	v.hold = nil
-	o := s.present(h.claim)
+	o := h.claim.present(s)
 	if o == nil {
 		return
 	}

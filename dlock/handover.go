@@ -89,7 +89,7 @@ func (s *state) successor(h *hold) *acquisition {
 // nextFor returns the call to which a claim can be handed over, or nil. h is the hold that is
 // ending, if there is one.
 func (s *state) nextFor(cl *claim, h *hold) *acquisition {
-	q, now := s.queue(cl), s.now()
+	q, now := cl.queue(s), s.now()
 	if q == nil || now >= s.handoverEnd(cl) || !cl.passes(now) {
 		return nil
 	}
@@ -308,7 +308,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 // Otherwise that call would be ahead of other clients, which wait for a notification from the
 // store. postpone returns the queue.
 func (s *state) postpone(cl *claim) *queue {
-	q := s.queue(cl)
+	q := cl.queue(s)
 	if q == nil {
 		return nil
 	}

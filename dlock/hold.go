@@ -351,7 +351,7 @@ func (c *Client) reportLeft(h *hold, released bool) (left int) {
 		left = int(h.count)
 	}
 	all := left
-	if r := s.present(h.claim).reader(h.party); r != nil && r != h && r.state == live {
+	if r := h.claim.present(s).reader(h.party); r != nil && r != h && r.state == live {
 		all += int(r.count)
 	}
 	what := "a function has returned, and its lock stays held"

@@ -47,7 +47,7 @@ func (o *object) keep(h *hold) {
 }
 
 // tidy removes an object from the client's table if it has no holds and no waiting calls.
-func (s *state) tidy(o *object) {
+func (o *object) tidy(s *state) {
 	if o.listed && o.alone == nil && o.reading == nil && o.out.first == nil && o.queue == nil &&
 		o.line == nil {
 		o.listed = false
@@ -57,15 +57,15 @@ func (s *state) tidy(o *object) {
 
 // queue returns the queue of calls that wait for a claim's lock without a place in the store, or
 // nil if there is none.
-func (s *state) queue(cl *claim) *queue {
-	if o := s.present(cl); o != nil {
+func (cl *claim) queue(s *state) *queue {
+	if o := cl.present(s); o != nil {
 		return o.queue
 	}
 	return nil
 }
 
 // present returns the client's object for a claim's lock, or nil if there is none.
-func (s *state) present(cl *claim) *object {
+func (cl *claim) present(s *state) *object {
 	if o := cl.object; o.listed {
 		return o
 	}
@@ -83,14 +83,14 @@ type lockKey struct {
 
 func (o *object) key() lockKey { return lockKey{o.family, o.name} }
 
-// held reports whether this client has a hold that excludes a. It ignores holds of one party,
+// excludes reports whether this client has a hold that excludes a. It ignores holds of one party,
 // unless they are of permits.
-func (s *state) held(o *object, a *acquisition, but party) bool {
+func (o *object) excludes(s *state, a *acquisition, but party) bool {
 	if o == nil {
 		return false
 	}
 	if a.kind.Many() {
-		return s.exhausted(o, a)
+		return o.exhausted(s, a)
 	}
 	if h := o.alone; h != nil && h.party != but && s.check(h) {
 		return true

@@ -49,7 +49,7 @@ func (o *object) keepPermits(h *hold) {
 }
 
 // forgetPermits removes a hold whose permits were released or lost.
-func (s *state) forgetPermits(o *object, h *hold) {
+func (o *object) forgetPermits(s *state, h *hold) {
 	m := h.claim.more
 	if m.holder != h {
 		return
@@ -73,7 +73,7 @@ func (o *object) exhausts(a *acquisition) bool {
 }
 
 // exhausted is like exhausts, but first ends holds that have expired.
-func (s *state) exhausted(o *object, a *acquisition) bool {
+func (o *object) exhausted(s *state, a *acquisition) bool {
 	if !o.exhausts(a) {
 		return false
 	}

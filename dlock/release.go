@@ -363,7 +363,7 @@ func (q *queue) released() message {
 // kept records that a claim was released but its lock stays taken for a while. Waiting calls look
 // again only after that time.
 func (s *state) kept(cl *claim) {
-	o := s.present(cl)
+	o := cl.present(s)
 	if o == nil {
 		return
 	}

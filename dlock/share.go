@@ -296,7 +296,7 @@ func (s *state) endShared(cl *claim) {
 	s.unschedule(&cl.alarm)
 	s.unschedule(&cl.more.lent)
 	cl.object.retire(cl)
-	s.tidy(cl.object)
+	cl.object.tidy(s)
 }
 
 // loseReaders ends all holds of a shared claim that is lost.
@@ -311,7 +311,7 @@ func (s *state) loseReaders(cl *claim, w why) {
 			s.endLost(h, w)
 		}
 	}
-	s.tidy(o)
+	o.tidy(s)
 }
 
 // releaseShared performs one release of a reader's hold.

@@ -106,7 +106,7 @@ func (cr *crowd) ring(s *state, _ instant) { delete(s.crowds, cr.key) }
 // once, or first lets other clients have turns. began is when the release began, and own is the
 // state of the store's message about it.
 func (s *state) freed(cl *claim, began instant, res backend.ReleaseResult, own message) {
-	chain := cl.handed && began >= s.handoverEnd(cl) && s.queue(cl) != nil
+	chain := cl.handed && began >= s.handoverEnd(cl) && cl.queue(s) != nil
 	waiting := res.Waiting - s.absent(cl.object.key())
 	if waiting > 0 && res.Strangers > 0 {
 		waiting = max(waiting+besideStrangers(cl, res), 1)
@@ -134,7 +134,7 @@ func (s *state) freed(cl *claim, began instant, res backend.ReleaseResult, own m
 func (s *state) goesOn(cl *claim, res backend.ReleaseResult) bool {
 	cr := s.crowds[cl.object.key()]
 	if cl.kind.Passes() || cr == nil || res.Strangers < 2 || res.Strangers < res.Waiting ||
-		s.queue(cl) == nil {
+		cl.queue(s) == nil {
 		return false
 	}
 	cr.second = !cr.second
@@ -184,7 +184,7 @@ func (s *state) standBack(cl *claim, releases int, res backend.ReleaseResult) {
 	if res.Counted {
 		cr.strangers, cr.mixed = res.Strangers, res.Strangers < res.Waiting
 	}
-	s.sitOut(cr, s.queue(cl))
+	s.sitOut(cr, cl.queue(s))
 }
 
 // A message is the state of the message that the store sends about this client's own release.

@@ -394,7 +394,7 @@ func (q *queue) slot() **queue {
 // dissolve drops an empty queue.
 func (s *state) dissolve(q *queue) {
 	*q.slot() = nil
-	s.tidy(q.object)
+	q.object.tidy(s)
 	s.unschedule(&q.overdue)
 	if q.placed {
 		s.unschedule(&q.look)
@@ -414,7 +414,7 @@ func (s *state) dissolve(q *queue) {
 
 // wake wakes the lead that waits for the lock of a claim, so that it tries.
 func (s *state) wake(cl *claim) {
-	if q := s.queue(cl); q != nil {
+	if q := cl.queue(s); q != nil {
 		s.wakeQueue(q)
 	}
 }
@@ -663,7 +663,7 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 		a.failure = q.failure
 		a.answered = a.answered || q.refused > a.seen
 	}
-	if s.held(s.object(a.kind, a.name), a, nil) {
+	if s.object(a.kind, a.name).excludes(s, a, nil) {
 		a.answered, a.failure = true, nil // no need to ask the store
 		a.here = !a.kind.Many()
 	}
