@@ -533,7 +533,7 @@ func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
 	defer c.unlock()
 	cl.StrayUntil(c.now())
 	if cl.dead && !cl.leaving {
-		s.takeBack(cl)
+		cl.takeBack(s)
 	}
 }
 
@@ -620,7 +620,7 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	}
 	if s.reads(a) {
 		s.supersede(h.claim)
-		s.takeBack(h.claim) // with two holds, an unlock wouldn't know which one to release
+		h.claim.takeBack(s) // with two holds, an unlock wouldn't know which one to release
 		return 0, errAgain
 	}
 	if a.handed != nil {
@@ -634,7 +634,7 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 		h.claim.Keep(c.now()+a.o.atLeast, sent)
 	}
 	a.h = s.grant(h, sent)
-	s.caughtUp(h.claim)
+	h.claim.caughtUp(s)
 	s.dequeue(a)
 	return 0, nil
 }
@@ -765,7 +765,7 @@ func (s *state) abandon(a *acquisition) {
 	if a.h != nil {
 		a.h.claim.dead = true
 		if a.h.claim.Strays() || a.h.claim.noted {
-			s.takeBack(a.h.claim)
+			a.h.claim.takeBack(s)
 		}
 	}
 	a.h = nil
@@ -846,7 +846,7 @@ func (s *state) failReentry(
 	}
 	s.loseWithClaim(h, w)
 	if cl.Strays() {
-		s.takeBack(cl)
+		cl.takeBack(s)
 	}
 	return h.overError()
 }

@@ -311,7 +311,7 @@ func (s *state) lose(cl *claim, w why) {
 		s.reportLoss(s.lastLosses[len(s.lastLosses)-1])
 	}
 	if s.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {
-		s.takeBack(cl) // otherwise the store would keep it for too long
+		cl.takeBack(s) // otherwise the store would keep it for too long
 	}
 	s.wake(cl)
 	if q := cl.object.line; q != nil {
@@ -337,7 +337,7 @@ func (s *state) endLost(h *hold, w why) {
 		s.leavePlaces(h.claim.object, v)
 	}
 	if inner := s.endInner(h); inner != nil {
-		s.takeBack(inner)
+		inner.takeBack(s)
 	}
 }
 

@@ -193,7 +193,7 @@ func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
 	defer c.unlock()
 	if cl.dead {
 		if read.Strays() {
-			s.takeBack(read)
+			read.takeBack(s)
 		}
 		return 0, false
 	}
@@ -226,7 +226,7 @@ func (c *Client) downgraded(
 		}
 		s.lose(cl, w)
 		if read.Strays() || granted {
-			s.takeBack(read)
+			read.takeBack(s)
 		}
 		return nil, true
 	case !granted:
@@ -267,7 +267,7 @@ func (c *Client) giveBackWrite(cl, written *claim) {
 		s.wake(cl)
 	}
 	if written.Strays() || err != nil || res.Outcome == backend.Left {
-		s.takeBack(written)
+		written.takeBack(s)
 	}
 }
 

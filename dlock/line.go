@@ -173,7 +173,7 @@ func (s *state) looked(claims []*claim, sent instant, place time.Duration, err e
 			continue
 		}
 		if cl.dead && !cl.leaving {
-			s.takeBack(cl)
+			cl.takeBack(s)
 		}
 	}
 }

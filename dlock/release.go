@@ -193,7 +193,7 @@ func (s *state) releaseLost(h *hold) {
 	s.forget(h)
 	s.vacate(h)
 	if h.leaves() {
-		s.takeBack(h.claim)
+		h.claim.takeBack(s)
 	}
 }
 
@@ -290,7 +290,7 @@ func (s *state) depart(h *hold, q *queue, now instant) departure {
 	cl.dead, cl.leaving = true, true
 	delete(s.troubles, cl)
 	d := departure{h: h, q: q, began: now, lease: s.stored(cl.Lease()),
-		ask: s.asksWhoWaits(cl, now)}
+		ask: cl.asksWhoWaits(s, now)}
 	cl.Sent(now, max(d.lease, s.stored(cl.Left(now))))
 	d.inner = s.endInner(h)
 	return d
@@ -331,7 +331,7 @@ func (c *Client) releasedLast(
 	}
 	switch {
 	case res.Outcome == backend.Freed:
-		s.freed(cl, began, res, own)
+		cl.freed(s, began, res, own)
 	case res.Outcome == backend.Kept:
 		s.kept(cl)
 	default:
@@ -339,7 +339,7 @@ func (c *Client) releasedLast(
 	}
 	s.vacate(h)
 	if cl.Strays() || err != nil && err != ErrLost {
-		s.takeBack(cl)
+		cl.takeBack(s)
 	}
 }
 

@@ -365,7 +365,7 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 			c.unlock()
 			return nil
 		case cl.dead:
-			s.takeBack(cl) // the claim has been lost
+			cl.takeBack(s) // the claim has been lost
 			c.unlock()
 			return nil
 		}
@@ -439,7 +439,7 @@ func (c *Client) drainShared(ctx context.Context, cl *claim) (err error) {
 		s := c.lock()
 		defer c.unlock()
 		if cl.Strays() || err != nil && err != ErrLost {
-			s.takeBack(cl)
+			cl.takeBack(s)
 		}
 	}()
 	_, err = c.drain(ctx, cl, c.stored(cl.Lease()), false)
@@ -528,7 +528,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 			inner.Stray()
 		}
 		if inner.dead && inner.Strays() {
-			s.takeBack(inner) // the write has ended, and so must the read
+			inner.takeBack(s) // the write has ended, and so must the read
 		}
 		return nil, err
 	case !res.Acquired:
@@ -538,7 +538,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		return nil, ErrClosed
 	case inner.dead:
 		inner.Stray()
-		s.takeBack(inner) // the request may have followed the release
+		inner.takeBack(s) // the request may have followed the release
 		return nil, errAgain
 	}
 	inner.Granted(sent, a.o.lease)

@@ -78,9 +78,9 @@ func (c *Client) told(q *queue) {
 		// release. The answer is more precise, so the lead waits a moment for it.
 		q.heard = true
 		if q.lead != nil {
-			s.hear(q, c.now()+shortestWait)
+			q.hear(s, c.now()+shortestWait)
 		}
-	case !s.pass(q):
+	case !q.letPass(s):
 		s.wakeQueue(q)
 	}
 }
@@ -104,7 +104,7 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 	switch {
 	case q.placed:
 		s.lookAtLine(q)
-	case q.lead == nil || !s.sitsOut(q): // otherwise the lead tries soon
+	case q.lead == nil || !q.sitsOut(s): // otherwise the lead tries soon
 		s.wakeQueue(q)
 	}
 }

@@ -41,7 +41,7 @@ const (
 
 // takeBack starts releasing a claim in the background. The client must not ask for this claim
 // again.
-func (s *state) takeBack(cl *claim) {
+func (cl *claim) takeBack(s *state) {
 	if cl.back || s.closed {
 		return
 	}
@@ -105,14 +105,14 @@ func (c *Client) releaseAgain(t *takeBack) {
 	case now >= all.resume:
 		all.resume = now + all.failing.next(firstBackoff, longestIntermission)
 	}
-	s.tookBack(t, sent, res, err, answered)
+	t.tookBack(s, sent, res, err, answered)
 	all.ring(s, now)
 }
 
 // tookBack processes the answer to an attempt sent at the instant sent, and schedules the next
 // attempt if one is needed.
-func (s *state) tookBack(
-	t *takeBack, sent instant, res backend.ReleaseResult, err error, answered bool,
+func (t *takeBack) tookBack(
+	s *state, sent instant, res backend.ReleaseResult, err error, answered bool,
 ) {
 	cl, now := t.claim, s.now()
 	switch {

@@ -31,7 +31,7 @@ const (
 // asksWhoWaits reports whether a last release should ask the store how many other clients wait for
 // the lock. It should if others were waiting recently, after hand-overs, and occasionally during a
 // streak.
-func (s *state) asksWhoWaits(cl *claim, now instant) bool {
+func (cl *claim) asksWhoWaits(s *state, now instant) bool {
 	if cl.kind.Shared() || cl.kind.Placed() {
 		return false
 	}
@@ -87,7 +87,7 @@ type crowd struct {
 	strangers int  // strangers among them: see backend.ReleaseResult
 	mixed     bool // some waiting clients aren't strangers
 
-	second bool // second turn in a row: see goesOn
+	second bool // second turn in a row: see secondTurn
 
 	vain   bool    // the awaited release never came
 	absent int     // counted clients that missed their turn
@@ -105,21 +105,21 @@ func (cr *crowd) ring(s *state, _ instant) { delete(s.crowds, cr.key) }
 // freed decides, when a last release has freed the lock, whether this client asks for it again at
 // once, or first lets other clients have turns. began is when the release began, and own is the
 // state of the store's message about it.
-func (s *state) freed(cl *claim, began instant, res backend.ReleaseResult, own message) {
+func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own message) {
 	chain := cl.handed && began >= s.handoverEnd(cl) && cl.queue(s) != nil
 	waiting := res.Waiting - s.absent(cl.object.key())
 	if waiting > 0 && res.Strangers > 0 {
 		waiting = max(waiting+besideStrangers(cl, res), 1)
 	}
 	switch {
-	case waiting > 0 && s.goesOn(cl, res):
+	case waiting > 0 && cl.secondTurn(s, res):
 		s.wake(cl)
 	case waiting > 0 && own == toCome:
-		s.standBack(cl, waiting, res)
+		cl.standBack(s, waiting, res)
 	case waiting > 0:
-		s.standBack(cl, waiting-1, res)
+		cl.standBack(s, waiting-1, res)
 	case chain && own != heard:
-		s.standBack(cl, 0, res) // can't count others: wait for a message
+		cl.standBack(s, 0, res) // can't count others: wait for a message
 	default:
 		if res.Counted && res.Waiting == 0 {
 			s.dispel(cl.object.key())
@@ -128,10 +128,10 @@ func (s *state) freed(cl *claim, began instant, res backend.ReleaseResult, own m
 	}
 }
 
-// goesOn reports whether this client takes a second turn at once. It does so every other time, if
+// secondTurn reports whether this client takes a second turn at once. It does so every other time, if
 // several other clients wait and all of them are strangers. It never does so for a lock that can be
 // handed over.
-func (s *state) goesOn(cl *claim, res backend.ReleaseResult) bool {
+func (cl *claim) secondTurn(s *state, res backend.ReleaseResult) bool {
 	cr := s.crowds[cl.object.key()]
 	if cl.kind.Passes() || cr == nil || res.Strangers < 2 || res.Strangers < res.Waiting ||
 		cl.queue(s) == nil {
@@ -172,7 +172,7 @@ func (s *state) absent(key lockKey) int {
 
 // standBack makes this client let a number of releases by others pass before it asks for the lock
 // again.
-func (s *state) standBack(cl *claim, releases int, res backend.ReleaseResult) {
+func (cl *claim) standBack(s *state, releases int, res backend.ReleaseResult) {
 	key := cl.object.key()
 	cr := s.crowds[key]
 	if cr == nil {
@@ -184,7 +184,7 @@ func (s *state) standBack(cl *claim, releases int, res backend.ReleaseResult) {
 	if res.Counted {
 		cr.strangers, cr.mixed = res.Strangers, res.Strangers < res.Waiting
 	}
-	s.sitOut(cr, cl.queue(s))
+	cr.sitOut(s, cl.queue(s))
 }
 
 // A message is the state of the message that the store sends about this client's own release.
@@ -198,7 +198,7 @@ const (
 
 // sitOut makes the queue's lead wait until it is this client's turn, or until shortestWait has
 // passed without news of the other clients.
-func (s *state) sitOut(cr *crowd, q *queue) {
+func (cr *crowd) sitOut(s *state, q *queue) {
 	now := s.now()
 	cr.until = now + shortestWait
 	s.schedule(&cr.alarm, now+longestCrowd)
@@ -207,30 +207,30 @@ func (s *state) sitOut(cr *crowd, q *queue) {
 	}
 	q.refusal = refusal{} // the store may now grant the request
 	if q.lead != nil {
-		s.hear(q, cr.until)
+		q.hear(s, cr.until)
 	}
 }
 
 // sitsOut reports whether a new lead must let other clients go first.
-func (s *state) sitsOut(q *queue) bool {
+func (q *queue) sitsOut(s *state) bool {
 	cr := s.crowds[q.object.key()]
 	if cr == nil || s.now() >= cr.until {
 		return false
 	}
-	s.hear(q, cr.until)
+	q.hear(s, cr.until)
 	return true
 }
 
-// pass counts a release that the store has reported. It returns true if this client should leave
+// letPass counts a release that the store has reported. It returns true if this client should leave
 // the lock to others.
-func (s *state) pass(q *queue) bool {
+func (q *queue) letPass(s *state) bool {
 	cr := s.crowds[q.object.key()]
 	if cr == nil || cr.skip == 0 {
 		return false
 	}
 	cr.skip--
 	q.again = 0 // others are having their turns
-	s.sitOut(cr, q)
+	cr.sitOut(s, q)
 	return true
 }
 
@@ -245,7 +245,7 @@ func (s *state) tries(key lockKey, woken bool) {
 
 // caughtUp records that this client acquired the lock. The clients that were to go first have had
 // their turns, or missed them.
-func (s *state) caughtUp(cl *claim) {
+func (cl *claim) caughtUp(s *state) {
 	cr := s.crowds[cl.object.key()]
 	if cr == nil {
 		return
@@ -268,7 +268,7 @@ func (s *state) dispel(key lockKey) {
 // than until. If the queue isn't subscribed, it subscribes, which also makes the lead look. If the
 // lead was to look earlier, it still does, so that this client's own releases don't delay it. A
 // lead whose call has a short wait looks sooner.
-func (s *state) hear(q *queue, until instant) {
+func (q *queue) hear(s *state, until instant) {
 	if q.subscribed == unsubscribed && s.notifies {
 		s.subscribe(q)
 	}

@@ -272,7 +272,7 @@ func lettingPass(t *testing.T, store backend.Backend, releases int) (holder *Loc
 	mustTry(t, holder)
 	w = wait(t.Context(), c.Locker("x"))
 	c.mu.Lock()
-	c.state.standBack(&claim{object: &object{name: "x"}}, releases, backend.ReleaseResult{})
+	(&claim{object: &object{name: "x"}}).standBack(&c.state, releases, backend.ReleaseResult{})
 	c.unlock()
 	return holder, w
 }

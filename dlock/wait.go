@@ -222,7 +222,7 @@ func (s *state) chooseLead(q *queue) {
 		return
 	}
 	q.again = 0
-	a.fresh = !s.expects(a) && !s.wouldRefuse(q, a) && !s.sitsOut(q)
+	a.fresh = !s.expects(a) && !s.wouldRefuse(q, a) && !q.sitsOut(s)
 	if a.fresh || q.woken {
 		a.notify()
 	}
