@@ -224,7 +224,7 @@ func (c *Client) own(a *acquisition) (*hold, error) {
 	s := c.lock()
 	defer c.unlock()
 	if a.bound != nil {
-		if !s.check(a.bound) {
+		if !a.bound.check(s) {
 			return nil, a.bound.overError()
 		}
 		if a.bound.kind == a.kind {
@@ -236,7 +236,7 @@ func (c *Client) own(a *acquisition) (*hold, error) {
 		a.within = h
 		return h, err
 	}
-	if h := a.within; h != nil && !s.check(h) && h.state == lost {
+	if h := a.within; h != nil && !h.check(s) && h.state == lost {
 		return nil, h.overError()
 	}
 	a.within = nil
@@ -247,17 +247,17 @@ func (c *Client) own(a *acquisition) (*hold, error) {
 // the lock as a kind that conflicts with the one that the call asks for.
 func (s *state) own(a *acquisition) (*hold, error) {
 	o := s.object(a.kind, a.name)
-	if h := s.current(o, a.kind, a.party); h != nil || o == nil {
+	if h := o.current(s, a.kind, a.party); h != nil || o == nil {
 		return h, nil
 	}
 	alone := o.alone
 	switch {
-	case alone != nil && alone.party == a.party && s.check(alone):
+	case alone != nil && alone.party == a.party && alone.check(s):
 		if !a.kind.Shared() {
 			return nil, errOtherKind
 		}
 		return alone, nil
-	case !a.kind.Shared() && o.reader(a.party) != nil && s.check(o.reader(a.party)):
+	case !a.kind.Shared() && o.reader(a.party) != nil && o.reader(a.party).check(s):
 		return nil, ErrUpgrade
 	default:
 		return nil, nil
@@ -271,7 +271,7 @@ func (c *Client) whyOver(h *hold) error {
 	}
 	s := c.lock()
 	defer c.unlock()
-	if s.check(h) {
+	if h.check(s) {
 		return nil
 	}
 	return h.overError()
@@ -465,7 +465,7 @@ func (c *Client) known(a *acquisition) error {
 	var but party
 	if v := a.variable(); v == nil {
 		but = a.party
-	} else if h := v.hold; h != nil && !s.check(h) && h.state == lost && v.hold == h {
+	} else if h := v.hold; h != nil && !h.check(s) && h.state == lost && v.hold == h {
 		return errNotUnlocked // can't happen to readers, whose v.hold is nil after a loss
 	}
 	o := s.object(a.kind, a.name)
@@ -490,7 +490,7 @@ func (c *Client) joins(a *acquisition) bool {
 // calls was faster.
 func (s *state) reads(a *acquisition) bool {
 	return a.kind.Shared() && a.variable() == nil &&
-		s.current(s.object(a.kind, a.name), a.kind, a.party) != nil
+		s.object(a.kind, a.name).current(s, a.kind, a.party) != nil
 }
 
 // reenters reports whether the call's party has a hold. The call either re-enters that hold or is
@@ -575,7 +575,7 @@ func (c *Client) attempting(a *acquisition) attempt {
 func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res backend.AcquireResult, err error) (time.Duration, error) {
 	remaining, err := c.answered(a, at, res, err)
 	if err == nil && c.forced.Load() != at.forced {
-		c.confirm(ctx, at.h.claim, c.state.forced)
+		c.confirm(ctx, at.h.claim, (*claim).forced)
 	}
 	return remaining, err
 }
@@ -601,7 +601,7 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 		}
 		return 0, err
 	case a.handed == h: // the notification of the grant came before this answer
-		if res.Acquired && s.check(h) {
+		if res.Acquired && h.check(s) {
 			h.claim.Granted(sent, a.o.asked())
 		}
 		return 0, nil
@@ -619,12 +619,12 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 		return 0, err
 	}
 	if s.reads(a) {
-		s.supersede(h.claim)
+		h.claim.supersede(s)
 		h.claim.takeBack(s) // with two holds, an unlock wouldn't know which one to release
 		return 0, errAgain
 	}
 	if a.handed != nil {
-		spare := s.grant(h, sent) // the call needs only the hold that it was handed
+		spare := h.grant(s, sent) // the call needs only the hold that it was handed
 		s.background(func(c *Client) { c.release(c.ctx, spare) })
 		a.h = nil
 		return 0, nil
@@ -633,7 +633,7 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	if a.o.keeps {
 		h.claim.Keep(c.now()+a.o.atLeast, sent)
 	}
-	a.h = s.grant(h, sent)
+	a.h = h.grant(s, sent)
 	h.claim.caughtUp(s)
 	s.dequeue(a)
 	return 0, nil
@@ -648,11 +648,11 @@ func (s *state) unusable(a *acquisition) error {
 		return errLate
 	case a.kind.Numbered() && a.h.claim.token() == 0:
 		return errNoToken
-	case s.overtaken(a):
+	case a.overtaken(s):
 		return errAgain
 	case v != nil && v.hold != nil && v.hold.state != released && !a.kind.Shared():
 		if a.kind.Placed() {
-			s.loseWithClaim(v.hold, takenBy(a.h.claim.owner)) // the store grants only a free lock
+			v.hold.lose(s, takenBy(a.h.claim.owner)) // the store grants only a free lock
 		}
 		return errAgain // another call locked the Locker in the meantime, and lost the lock
 	default:
@@ -662,7 +662,7 @@ func (s *state) unusable(a *acquisition) error {
 
 // confirm asks the store whether a claim still exists, and calls lost if it doesn't. If the store
 // gives no answer, confirm keeps asking in the background.
-func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
+func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim, *state)) {
 	if c.confirmed(ctx, cl, lost) {
 		return
 	}
@@ -678,12 +678,12 @@ func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
 
 // confirmed asks the store once whether a claim still exists, and calls lost if it doesn't. It
 // returns false if the store must be asked again.
-func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bool {
+func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim, *state)) bool {
 	c.mu.Lock()
 	req := cl.lookRequest()
 	c.unlock()
 	res, err := steps.Do(ctx, c.store, backend.Session.Look, req)
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if backend.Kind(cl.kind) != req.Kind {
 		return false // the claim is a read now, but the answer is about the write
@@ -692,7 +692,7 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 		res, err = backend.LookResult{}, nil
 	}
 	if err == nil && res.Count == 0 && !cl.dead {
-		lost(cl)
+		lost(cl, s)
 	}
 	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.Until()
 }
@@ -784,7 +784,7 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 		return ErrClosed
 	}
 	s := c.lock()
-	if !s.check(h) {
+	if !h.check(s) {
 		c.unlock()
 		return errAgain
 	}
@@ -800,7 +800,7 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	c.mu.Lock()
 	defer c.unlock()
 	cl.StepOver()
-	if err == nil && res.Acquired && res.Count >= int(count) && s.check(h) {
+	if err == nil && res.Acquired && res.Count >= int(count) && h.check(s) {
 		h.count, h.offered = count, false
 		if !cl.Renewed() && !a.o.fixed {
 			cl.Renew()
@@ -842,9 +842,9 @@ func (s *state) failReentry(
 	// Either the store says that the hold is gone, or it expired in the meantime.
 	w := gone
 	if err != nil && !isDisplaced(err) {
-		w = s.ranOut(cl, s.now())
+		w = cl.ranOut(s, s.now())
 	}
-	s.loseWithClaim(h, w)
+	h.lose(s, w)
 	if cl.Strays() {
 		cl.takeBack(s)
 	}

@@ -156,12 +156,12 @@ func (h *hold) variable() *variable {
 }
 
 // grant records that the store has granted the claim of a hold. It returns the hold.
-func (s *state) grant(h *hold, sent instant) *hold {
+func (h *hold) grant(s *state, sent instant) *hold {
 	cl := h.claim
 	cl.began = sent
 	cl.alarm.task = cl
 	cl.after = uint32(s.attempts)
-	s.supersede(cl)
+	cl.supersede(s)
 	o := s.open(cl.object)
 	cl.object = o
 	if cl.kind.Shared() {
@@ -171,16 +171,16 @@ func (s *state) grant(h *hold, sent instant) *hold {
 		if cl.Renewed() {
 			h.renewedFrom = 1
 		}
-		s.install(h)
+		h.install(s)
 	}
 	s.schedule(&cl.alarm, s.nextLook(cl, sent))
 	return h
 }
 
 // supersede ends this client's claims that can't coexist with cl, which the store has just granted.
-func (s *state) supersede(cl *claim) {
+func (cl *claim) supersede(s *state) {
 	for _, mine := range s.object(cl.kind, cl.object.name).rivals(cl) {
-		s.lose(mine, takenBy(cl.owner))
+		mine.lose(s, takenBy(cl.owner))
 	}
 }
 
@@ -210,20 +210,20 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 // before a's attempt. The store may have granted either attempt first, so it is unknown which of
 // the two claims was lost. In that case overtaken asks the store about the other claim, and the
 // caller must make a new attempt.
-func (s *state) overtaken(a *acquisition) (overtaken bool) {
+func (a *acquisition) overtaken(s *state) (overtaken bool) {
 	now := s.now()
 	for _, mine := range s.object(a.kind, a.name).rivals(a.h.claim) {
 		if int32(mine.after-uint32(a.attempt)) >= 0 && !mine.dead && now < mine.Until() {
-			s.look(mine)
+			mine.look(s)
 			overtaken = true
 		}
 	}
 	return overtaken
 }
 
-// begun reports whether this client has acquired the lock that a waits for, by an attempt that was
-// sent after since.
-func (s *state) begun(a *acquisition, since instant) bool {
+// begunSince reports whether this client has acquired the lock that a waits for, by an attempt that
+// was sent after since.
+func (a *acquisition) begunSince(s *state, since instant) bool {
 	now := s.now()
 	return slices.ContainsFunc(a.in.object.rivals(a.h.claim), func(mine *claim) bool {
 		return mine.began > since && !mine.dead && now < mine.Until()
@@ -232,7 +232,7 @@ func (s *state) begun(a *acquisition, since instant) bool {
 
 // install adds a hold to the client's tables. Waiting calls of the same party can then re-enter the
 // hold, unless it is a hold of permits.
-func (s *state) install(h *hold) {
+func (h *hold) install(s *state) {
 	h.claim.object.keep(h)
 	if h.kind.Many() {
 		return
@@ -244,7 +244,7 @@ func (s *state) install(h *hold) {
 }
 
 // current returns p's hold of the given kind, or nil.
-func (s *state) current(o *object, kind protocol.Kind, p party) *hold {
+func (o *object) current(s *state, kind protocol.Kind, p party) *hold {
 	if o == nil {
 		return nil
 	}
@@ -252,7 +252,7 @@ func (s *state) current(o *object, kind protocol.Kind, p party) *hold {
 	if kind.Shared() {
 		h = o.reader(p)
 	}
-	if h == nil || h.party != p || h.kind != kind || !s.check(h) {
+	if h == nil || h.party != p || h.kind != kind || !h.check(s) {
 		return nil
 	}
 	return h
@@ -263,35 +263,34 @@ func (s *state) current(o *object, kind protocol.Kind, p party) *hold {
 func (c *Client) lossOf(h *hold) error {
 	s := c.lock()
 	defer c.unlock()
-	if s.check(h) || h.state != lost {
+	if h.check(s) || h.state != lost {
 		return nil
 	}
 	return h.ended()
 }
 
 // check reports whether a hold can be relied on now. It marks an expired hold as lost.
-func (s *state) check(h *hold) bool {
+func (h *hold) check(s *state) bool {
 	now := s.now()
 	if h.valid(now) {
 		return true
 	}
 	if h.state == live {
-		s.loseWithClaim(h, s.ranOut(h.claim, now))
+		h.lose(s, h.claim.ranOut(s, now))
 	}
 	return false
 }
 
-// loseWithClaim marks a hold, and all others that share its claim, as lost. It notifies their
-// watchers.
-func (s *state) loseWithClaim(h *hold, w why) {
+// lose marks a hold, and all others that share its claim, as lost. It notifies their watchers.
+func (h *hold) lose(s *state, w why) {
 	if h.state != live {
 		return
 	}
-	s.lose(h.claim, w)
+	h.claim.lose(s, w)
 }
 
 // lose marks a claim, and all holds that rest on it, as lost.
-func (s *state) lose(cl *claim, w why) {
+func (cl *claim) lose(s *state, w why) {
 	if cl.dead || s.closed { // Close has told its holders
 		return
 	}
@@ -301,9 +300,9 @@ func (s *state) lose(cl *claim, w why) {
 	before := s.lostHolds.Load()
 	switch h := cl.object.alone; {
 	case h != nil && h.claim == cl:
-		s.endLost(h, w)
+		h.endLost(s, w)
 	case cl.kind.Many():
-		s.endLost(cl.more.holder, w)
+		cl.more.holder.endLost(s, w)
 	default:
 		s.loseReaders(cl, w)
 	}
@@ -320,11 +319,11 @@ func (s *state) lose(cl *claim, w why) {
 }
 
 // endLost ends one hold on a claim that is lost.
-func (s *state) endLost(h *hold, w why) {
-	l := s.newLoss(h, w)
+func (h *hold) endLost(s *state, w why) {
+	l := h.newLoss(s, w)
 	h.state = lost
-	s.drop(h)
-	s.tell(h, s.recordLoss(h, l))
+	h.drop(s)
+	h.tell(s, h.recordLoss(s, l))
 	switch v := h.variable(); {
 	case v == nil:
 		s.remember(h)
@@ -342,9 +341,9 @@ func (s *state) endLost(h *hold, w why) {
 }
 
 // forsake ends a hold because the client is closed.
-func (s *state) forsake(h *hold) {
+func (h *hold) forsake(s *state) {
 	h.state = forsaken
-	s.tell(h, ErrClosed)
+	h.tell(s, ErrClosed)
 	if h.told {
 		h.told = false
 		e := s.forsakenEvent(h)
@@ -354,7 +353,7 @@ func (s *state) forsake(h *hold) {
 }
 
 // drop removes a hold from the client's tables.
-func (s *state) drop(h *hold) {
+func (h *hold) drop(s *state) {
 	o := h.claim.object
 	switch {
 	case h.kind.Shared():
@@ -369,7 +368,7 @@ func (s *state) drop(h *hold) {
 }
 
 // vacate frees the Locker of a released hold for the next plain call.
-func (s *state) vacate(h *hold) {
+func (h *hold) vacate(s *state) {
 	v := h.variable()
 	if v == nil || v.hold != h {
 		return
@@ -388,9 +387,9 @@ func (s *state) vacate(h *hold) {
 }
 
 // tell notifies everything that waits for the end of a hold, and ends the hold's contexts.
-func (s *state) tell(h *hold, cause error) {
+func (h *hold) tell(s *state, cause error) {
 	h.giveNotices()
-	s.endContexts(h, cause)
+	h.endContexts(s, cause)
 }
 
 // giveNotices closes the channels that report the end of a hold.
@@ -404,7 +403,7 @@ func (h *hold) giveNotices() {
 }
 
 // endContexts ends the contexts of a hold.
-func (s *state) endContexts(h *hold, cause error) {
+func (h *hold) endContexts(s *state, cause error) {
 	if h.watchers == nil {
 		return
 	}

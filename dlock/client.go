@@ -146,7 +146,7 @@ func (c *Client) Close() error {
 	c.store.Refuse(ErrClosed)
 	s.reportHeld()
 	for h := range s.holds() {
-		s.forsake(h)
+		h.forsake(s)
 	}
 	if s.timer != nil {
 		s.timer.Stop()

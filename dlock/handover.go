@@ -65,7 +65,7 @@ func (c *Client) handOn(h *hold) bool {
 	}
 	h.state = released
 	h.count = 0
-	s.endContexts(h, ErrNotHeld) // contexts are left only if fn unlocked too often
+	h.endContexts(s, ErrNotHeld) // contexts are left only if fn unlocked too often
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
@@ -106,7 +106,7 @@ func (s *state) inherit(a *acquisition, cl *claim) {
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
 	cl.object.keep(heir) // first, since dequeue drops an object without a queue and holds
 	s.dequeue(a)
-	s.install(heir)
+	heir.install(s)
 	a.via = ViaHandover
 	s.hand(a, heir)
 }
@@ -222,9 +222,9 @@ func (c *Client) downgraded(
 	case cl.dead, now >= cl.Until(), err == nil && !granted: // otherwise it would have been granted
 		w := gone
 		if err != nil || granted {
-			w = s.ranOut(cl, now)
+			w = cl.ranOut(s, now)
 		}
-		s.lose(cl, w)
+		cl.lose(s, w)
 		if read.Strays() || granted {
 			read.takeBack(s)
 		}
@@ -262,7 +262,7 @@ func (c *Client) giveBackWrite(cl, written *claim) {
 	}
 	switch {
 	case err == nil && res.Outcome == backend.NotHeld:
-		s.lose(cl, gone)
+		cl.lose(s, gone)
 	case err == nil && res.Outcome == backend.Freed:
 		s.wake(cl)
 	}
@@ -294,7 +294,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 		return nil, a.giveUp(over)
 	case v != nil && h.count == 0 && a.kind.Shared():
 		return h, nil // another reader of the Locker released h instead of its own hold
-	case s.check(h):
+	case h.check(s):
 		h.offered = false
 		return h, nil
 	case h.state == lost:

@@ -415,7 +415,7 @@ func TestHandedAndLost(t *testing.T) {
 		}
 		c.mu.Lock()
 		h := heldOf(c, "x")
-		c.state.loseWithClaim(h, gone)
+		h.lose(&c.state, gone)
 		c.unlock()
 		if _, err := c.take(ctx, &acquisition{
 			call: call{name: "x", party: h.party}, waiting: waiting{handed: h},

@@ -146,7 +146,7 @@ func (l *Locker) stateOf(h *hold, given bool) error {
 	s := c.lock()
 	defer c.unlock()
 	switch {
-	case s.check(h) && !given:
+	case h.check(s) && !given:
 		return nil
 	case h.state == live:
 		return l.wrap("hold", ErrNotHeld)
@@ -419,7 +419,7 @@ func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
 	}
 	t.contexts[d.line] = struct{}{}
 	if h.state != live {
-		s.endContexts(h, h.ended())
+		h.endContexts(s, h.ended())
 	}
 	return d
 }
@@ -448,7 +448,7 @@ func (h *hold) watched() *watchers {
 func (c *Client) lostChannel(h *hold) <-chan struct{} {
 	s := c.lock()
 	defer c.unlock()
-	s.check(h)
+	h.check(s)
 	t := h.watched()
 	if len(t.over) == 0 {
 		t.over = []*notice{h.noticeFor()}

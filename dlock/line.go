@@ -290,7 +290,7 @@ func (s *state) granted(q *queue, a *acquisition, since instant, lease time.Dura
 	case a.barred() && a.trying: // the answer to its attempt decides
 	case a.barred():
 		s.abandon(a)
-	case lease <= 0 || since < s.struckAt || s.begun(a, since): // it may be the forced grant
+	case lease <= 0 || since < s.struckAt || a.begunSince(s, since): // it may be the forced grant
 		s.lookAtLine(q)
 	case s.now()+q.trip >= end && q.far(lease):
 		a.h.claim.noted, a.late = false, true
@@ -308,7 +308,7 @@ func (s *state) granted(q *queue, a *acquisition, since instant, lease time.Dura
 // be over before the call learns of the grant.
 func (s *state) admit(a *acquisition, since instant, lease time.Duration) {
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == live {
-		s.loseWithClaim(v.hold, takenBy(a.h.claim.owner)) // a grant means that the old hold is gone
+		v.hold.lose(s, takenBy(a.h.claim.owner)) // a grant means that the old hold is gone
 		return
 	}
 	h, cl := a.h, a.h.claim
@@ -320,7 +320,7 @@ func (s *state) admit(a *acquisition, since instant, lease time.Duration) {
 	a.h = nil
 	s.dequeue(a)
 	a.via = ViaGranted
-	s.hand(a, s.grant(h, since))
+	s.hand(a, h.grant(s, since))
 	if a.o.keeps {
 		s.hasten(&cl.alarm, s.now()) // only a renewal tells the store about Keep
 	}

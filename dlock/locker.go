@@ -302,11 +302,11 @@ func (c *Client) struck(l *Locker, kind protocol.Kind, mine []*claim) {
 	c.forced.Add(1)
 	s.struckAt = c.now()
 	for _, cl := range mine {
-		s.forced(cl)
+		cl.forced(s)
 	}
 	o := s.object(l.kind, l.name)
 	for _, cl := range s.claims(o, kind) {
-		s.background(func(c *Client) { c.confirm(c.ctx, cl, s.forced) })
+		s.background(func(c *Client) { c.confirm(c.ctx, cl, (*claim).forced) })
 	}
 	if o := s.object(l.kind, l.name); o != nil && o.queue != nil {
 		s.wakeQueue(o.queue)
@@ -314,7 +314,7 @@ func (c *Client) struck(l *Locker, kind protocol.Kind, mine []*claim) {
 }
 
 // forced ends a claim because this client has forced the lock.
-func (s *state) forced(cl *claim) { s.lose(cl, why{reason: LossForced}) }
+func (cl *claim) forced(s *state) { cl.lose(s, why{reason: LossForced}) }
 
 // IsLocked asks the store whether the lock is held, in one round trip. Its errors are that of ctx,
 // [ErrClosed], [ErrConflict] and the store's. The other methods that ask the store have the same
@@ -631,13 +631,13 @@ func (l *Locker) present(who caller) *hold {
 
 func (l *Locker) presentTo(s *state, who caller) *hold {
 	if who.hold == nil || who.hold.kind != l.kind {
-		h := s.current(s.object(l.kind, l.name), l.kind, who.party)
+		h := s.object(l.kind, l.name).current(s, l.kind, who.party)
 		if h != nil && h.offered {
 			return nil // not yet accepted by the call that it was offered to
 		}
 		return h
 	}
-	if !s.check(who.hold) {
+	if !who.hold.check(s) {
 		return nil
 	}
 	return who.hold

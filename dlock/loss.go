@@ -125,9 +125,9 @@ var gone = why{reason: LossGone}
 func takenBy(owner string) why { return why{reason: LossTaken, by: owner} }
 
 // ranOut returns the reason why a claim has expired.
-func (s *state) ranOut(cl *claim, now instant) why {
+func (cl *claim) ranOut(s *state, now instant) why {
 	w, known := s.troubles[cl]
-	stood := s.stoodStill(cl, now)
+	stood := cl.stoodStill(s, now)
 	switch {
 	case known && w.reason != LossExpired:
 		return w
@@ -150,7 +150,7 @@ type stall struct{ from, to instant }
 
 // stoodStill returns the length of the stall during which a claim expired, or 0 if there was no
 // stall.
-func (s *state) stoodStill(cl *claim, now instant) time.Duration {
+func (cl *claim) stoodStill(s *state, now instant) time.Duration {
 	for _, st := range [...]stall{{s.alarms.next(now), now}, s.stalled} {
 		if st.from < cl.Until() && cl.Until() <= st.to && st.to-st.from >= cl.Effective()/8 {
 			return st.to - st.from
@@ -169,7 +169,7 @@ func (a *alarms) next(now instant) instant {
 
 // troubled records why a claim is in danger: a renewal has failed, or the store no longer has the
 // claim. It doesn't overwrite LossGone.
-func (s *state) troubled(cl *claim, w why) {
+func (cl *claim) troubled(s *state, w why) {
 	if s.troubles[cl].reason == LossGone {
 		return
 	}
@@ -183,9 +183,9 @@ func (s *state) troubled(cl *claim, w why) {
 // foundGone ends a claim that, according to the store, is gone. From now on the claim isn't valid.
 // Its holders are notified once the store has said who holds the lock now, or after
 // inquiryPatience.
-func (s *state) foundGone(cl *claim) {
+func (cl *claim) foundGone(s *state) {
 	if !s.inspects || cl.kind.Many() {
-		s.lose(cl, gone)
+		cl.lose(s, gone)
 		return
 	}
 	if s.troubles[cl].reason == LossGone {
@@ -193,19 +193,19 @@ func (s *state) foundGone(cl *claim) {
 	}
 	had := cl.Confirmed(cl.began)
 	cl.Gone(s.now())
-	s.troubled(cl, why{reason: LossGone, had: had})
+	cl.troubled(s, why{reason: LossGone, had: had})
 	s.background(func(c *Client) {
 		w := c.whoHas(c.ctx, cl)
 		w.had = had
 		s := c.lock()
 		defer c.unlock()
-		s.lose(cl, w)
+		cl.lose(s, w)
 	})
 }
 
 // look asks the store, in the background, whether it still has a claim. If not, the claim ends.
-func (s *state) look(cl *claim) {
-	s.background(func(c *Client) { c.confirm(c.ctx, cl, c.state.foundGone) })
+func (cl *claim) look(s *state) {
+	s.background(func(c *Client) { c.confirm(c.ctx, cl, (*claim).foundGone) })
 }
 
 // inquiryPatience limits how long the store may take to say who holds a lost lock.
@@ -234,7 +234,7 @@ func (c *Client) whoHas(ctx context.Context, cl *claim) why {
 }
 
 // newLoss describes the loss of a hold.
-func (s *state) newLoss(h *hold, w why) *Loss {
+func (h *hold) newLoss(s *state, w why) *Loss {
 	cl, now := h.claim, s.now()
 	unconfirmed := now - cmp.Or(w.had, cl.Confirmed(cl.began))
 	return &Loss{
@@ -251,7 +251,7 @@ func (s *state) newLoss(h *hold, w why) *Loss {
 const mostLosses = 64
 
 // recordLoss records a loss. It returns the cause with which the hold's contexts end.
-func (s *state) recordLoss(h *hold, l *Loss) error {
+func (h *hold) recordLoss(s *state, l *Loss) error {
 	h.watched().loss = l
 	s.lostHolds.Add(1)
 	if len(s.lastLosses) == mostLosses {
@@ -328,8 +328,8 @@ func (c *Client) foundLost(ctx context.Context, h *hold) {
 	w := c.whoHas(ctx, h.claim)
 	s := c.lock()
 	defer c.unlock()
-	l := s.newLoss(h, w)
-	s.recordLoss(h, l)
+	l := h.newLoss(s, w)
+	h.recordLoss(s, l)
 	s.reportLoss(l)
 }
 

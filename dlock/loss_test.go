@@ -382,7 +382,7 @@ func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
 		must(t, err)
 		c.mu.Lock()
 		write := c.state.object(protocol.Kind(backend.Write), "x").alone
-		c.state.foundGone(r.hold.claim)
+		r.hold.claim.foundGone(&c.state)
 		c.unlock()
 		a := c.newAcquisition()
 		*a = acquisition{call: call{
@@ -524,7 +524,7 @@ func lookAt(c *Client, name string) {
 		backend.Permits} {
 		kind := protocol.Kind(kind)
 		for _, cl := range c.state.claims(c.state.object(kind, name), kind) {
-			c.state.look(cl)
+			cl.look(&c.state)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (o *object) excludes(s *state, a *acquisition, but party) bool {
 	if a.kind.Many() {
 		return o.exhausted(s, a)
 	}
-	if h := o.alone; h != nil && h.party != but && s.check(h) {
+	if h := o.alone; h != nil && h.party != but && h.check(s) {
 		return true
 	}
 	return !a.kind.Shared() && s.isRead(o, but)

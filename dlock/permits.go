@@ -78,7 +78,7 @@ func (o *object) exhausted(s *state, a *acquisition) bool {
 		return false
 	}
 	for h := range o.permitted() {
-		s.check(h)
+		h.check(s)
 	}
 	return o.exhausts(a)
 }

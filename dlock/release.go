@@ -94,7 +94,7 @@ func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
 		return c.releaseForsaken(ctx, h, before)
 	case !h.valid(now):
 		if h.state == live {
-			s.loseWithClaim(h, s.ranOut(h.claim, now))
+			h.lose(s, h.claim.ranOut(s, now))
 		}
 		s.releaseLost(h)
 		c.unlock()
@@ -191,7 +191,7 @@ func (s *state) releaseLost(h *hold) {
 		return
 	}
 	s.forget(h)
-	s.vacate(h)
+	h.vacate(s)
 	if h.leaves() {
 		h.claim.takeBack(s)
 	}
@@ -240,7 +240,7 @@ func (c *Client) releasePart(ctx context.Context, p partial) error {
 	switch {
 	case h.state == forsaken:
 		return nil
-	case !s.check(h):
+	case !h.check(s):
 		return ErrLost
 	case err != nil && !isDisplaced(err):
 		if backend.KindOf(err) == backend.Unknown {
@@ -248,7 +248,7 @@ func (c *Client) releasePart(ctx context.Context, p partial) error {
 		}
 		return nil
 	case res.Outcome != backend.Left:
-		s.loseWithClaim(h, gone) // the hold was lost before the re-entry, which began a new one
+		h.lose(s, gone) // the hold was lost before the re-entry, which began a new one
 		return ErrLost
 	}
 	s.prolong(h, p.began, p.lease, p.asked)
@@ -262,8 +262,8 @@ func (s *state) releases(h *hold) *queue {
 	h.state = released
 	h.count = 0
 	q := s.postpone(h.claim)
-	s.drop(h)
-	s.endContexts(h, ErrNotHeld) // some remain if fn released too often
+	h.drop(s)
+	h.endContexts(s, ErrNotHeld) // some remain if fn released too often
 	return q
 }
 
@@ -337,7 +337,7 @@ func (c *Client) releasedLast(
 	default:
 		s.wake(cl) // this client no longer holds the lock
 	}
-	s.vacate(h)
+	h.vacate(s)
 	if cl.Strays() || err != nil && err != ErrLost {
 		cl.takeBack(s)
 	}
@@ -473,8 +473,8 @@ func (s *state) leaveForsaken(h *hold) (tell bool) {
 	h.count--
 	if h.count <= 0 {
 		h.state = released
-		s.drop(h)
-		s.vacate(h)
+		h.drop(s)
+		h.vacate(s)
 	}
 	return !h.kind.Shared() || h.count <= 0 && h.leaves()
 }

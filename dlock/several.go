@@ -54,7 +54,7 @@ func (c *Client) follow(h *hold, line *lifeline) {
 	}
 	t.contexts[line] = struct{}{}
 	if h.state != live {
-		s.endContexts(h, h.ended())
+		h.endContexts(s, h.ended())
 	}
 }
 

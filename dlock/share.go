@@ -61,7 +61,7 @@ func (c *Client) standing(h *hold) *hold {
 		return h
 	}
 	for _, theirs := range s.objects[protocol.ReadWrites][h.claim.object.name].readers() {
-		if theirs.party == h.party && s.check(theirs) {
+		if theirs.party == h.party && theirs.check(s) {
 			return theirs
 		}
 	}
@@ -158,7 +158,7 @@ func (o *object) tidyReading() {
 // isRead reports whether there is a valid read hold, apart from those of one party.
 func (s *state) isRead(o *object, but party) bool {
 	for _, h := range o.readers() {
-		if h.party != but && s.check(h) {
+		if h.party != but && h.check(s) {
 			return true
 		}
 	}
@@ -308,7 +308,7 @@ func (s *state) loseReaders(cl *claim, w why) {
 	}
 	for _, h := range o.readers() {
 		if h.claim == cl {
-			s.endLost(h, w)
+			h.endLost(s, w)
 		}
 	}
 	o.tidy(s)
@@ -329,7 +329,7 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 			return nil
 		}
 		return c.releaseForsaken(ctx, h, before)
-	case !s.check(h):
+	case !h.check(s):
 		s.releaseLost(h)
 		c.unlock()
 		return ErrLost
@@ -343,10 +343,10 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 		return nil
 	}
 	h.state = released
-	s.endContexts(h, ErrNotHeld)
-	s.drop(h)
+	h.endContexts(s, ErrNotHeld)
+	h.drop(s)
 	s.bequeath(h)
-	s.vacate(h)
+	h.vacate(s)
 	if !h.leaves() || s.passOn(cl) {
 		c.unlock()
 		return nil
@@ -459,7 +459,7 @@ func (s *state) endRenewal(h *hold) {
 // Otherwise reenterShared first asks the store to keep the claim for longer.
 func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) error {
 	s := c.lock()
-	if !s.check(h) {
+	if !h.check(s) {
 		c.unlock()
 		return errAgain
 	}
@@ -481,11 +481,11 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	cl.StepOver()
 	switch {
 	case err == nil && !res.Held, isDisplaced(err):
-		s.loseWithClaim(h, gone)
+		h.lose(s, gone)
 	case err != nil && h.state == live:
 		return err
 	}
-	if !s.check(h) {
+	if !h.check(s) {
 		if h.state == released {
 			return errAgain // another call of the party released it
 		}
@@ -520,7 +520,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	c.mu.Lock()
 	defer c.unlock()
 	if now := c.now(); inner.more.holds > 0 && now >= inner.Until() {
-		s.lose(inner, s.ranOut(inner, now)) // no answer could change that
+		inner.lose(s, inner.ranOut(s, now)) // no answer could change that
 	}
 	switch {
 	case err != nil:
@@ -532,7 +532,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		}
 		return nil, err
 	case !res.Acquired:
-		s.loseWithClaim(w, gone) // the store would grant a writer's read
+		w.lose(s, gone) // the store would grant a writer's read
 		return nil, errAgain
 	case s.closed:
 		return nil, ErrClosed
@@ -564,7 +564,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 
 // innerFor returns the claim for the reads under a write. It creates the claim if there is none.
 func (s *state) innerFor(w *hold, a *acquisition) (*claim, error) {
-	if !s.check(w) {
+	if !w.check(s) {
 		return nil, errAgain
 	}
 	inner := w.inner()

@@ -467,7 +467,7 @@ func lastLeaves(c *Client, rw *RWLocker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.state.object(protocol.Kind(backend.Read), rw.Name()).reader(party(rw.reader.plain))
-	c.state.drop(h)
+	h.drop(&c.state)
 	rw.reader.plain.hold = nil
 	h.state = released
 	h.claim.more.holds--

@@ -150,7 +150,7 @@ func (t *together) keep() {
 func (c *Client) keepFromNow(h *hold, d time.Duration) {
 	s := c.lock()
 	defer c.unlock()
-	if !s.check(h) {
+	if !h.check(s) {
 		return
 	}
 	cl, now := h.claim, c.now()

@@ -125,7 +125,7 @@ func (cl *claim) ring(s *state, now instant) {
 	case cl.dead:
 		s.forgetAll(cl)
 	case now >= cl.Until():
-		s.lose(cl, s.ranOut(cl, now))
+		cl.lose(s, cl.ranOut(s, now))
 	case cl.GoesOn() || cl.kind.Asserted():
 		s.alarms.batch = append(s.alarms.batch, cl)
 		s.schedule(&cl.alarm, s.next(cl, now, 6)) // in case there's no answer by then
@@ -231,14 +231,14 @@ func (c *Client) renewed(
 	case cl.kind != kind:
 		// The claim has been downgraded. The request was for the write, which is released.
 	case isDisplaced(err):
-		s.foundGone(cl)
+		cl.foundGone(s)
 	case err != nil:
-		s.troubled(cl, why{err: err})
+		cl.troubled(s, why{err: err})
 		s.schedule(&cl.alarm, min(cl.alarm.at, s.next(cl, now, 16)))
 	case !res.Held:
-		s.foundGone(cl)
+		cl.foundGone(s)
 	case now >= cl.Until():
-		s.lose(cl, s.ranOut(cl, now))
+		cl.lose(s, cl.ranOut(s, now))
 	default:
 		delete(s.troubles, cl)
 		cl.RenewalGranted(sent, lease)
