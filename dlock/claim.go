@@ -165,7 +165,7 @@ func (h *hold) grant(s *state, sent instant) *hold {
 	o := s.open(cl.object)
 	cl.object = o
 	if cl.kind.Shared() {
-		h = s.grantShared(o, h)
+		h = h.grantShared(s, o)
 	} else {
 		h.count = 1
 		if cl.Renewed() {
@@ -304,7 +304,7 @@ func (cl *claim) lose(s *state, w why) {
 	case cl.kind.Many():
 		cl.more.holder.endLost(s, w)
 	default:
-		s.loseReaders(cl, w)
+		cl.loseReaders(s, w)
 	}
 	if s.lostHolds.Load() > before {
 		s.reportLoss(s.lastLosses[len(s.lastLosses)-1])
@@ -335,7 +335,7 @@ func (h *hold) endLost(s *state, w why) {
 	default:
 		s.leavePlaces(h.claim.object, v)
 	}
-	if inner := s.endInner(h); inner != nil {
+	if inner := h.endInner(s); inner != nil {
 		inner.takeBack(s)
 	}
 }
@@ -357,7 +357,7 @@ func (h *hold) drop(s *state) {
 	o := h.claim.object
 	switch {
 	case h.kind.Shared():
-		s.forgetReader(o, h)
+		o.forgetReader(h)
 	case h.kind.Many():
 		o.forgetPermits(s, h)
 	case o.alone == h:

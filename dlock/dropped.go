@@ -19,7 +19,7 @@ func (c *Client) droppedVariable(v *variable) {
 	s := c.lock()
 	defer c.unlock()
 	if v.hold != nil {
-		s.reportDropped(v.hold, "a Locker was dropped while it is locked")
+		v.hold.reportDropped(s, "a Locker was dropped while it is locked")
 	}
 }
 
@@ -27,12 +27,12 @@ func (c *Client) droppedVariable(v *variable) {
 func (c *Client) droppedHold(h *hold) {
 	s := c.lock()
 	defer c.unlock()
-	s.reportDropped(h, "a Hold was dropped without a Release")
+	h.reportDropped(s, "a Hold was dropped without a Release")
 }
 
 // reportDropped logs a dropped hold. It doesn't read the clock, since cleanups run outside the
 // bubbles of testing/synctest, which have their own time.
-func (s *state) reportDropped(h *hold, what string) {
+func (h *hold) reportDropped(s *state, what string) {
 	if s.closed || h.state != live {
 		return
 	}

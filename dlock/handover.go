@@ -18,7 +18,7 @@ import (
 // clients that don't hand locks over. While strangers wait, this client doesn't hand over either,
 // since it would get many turns for each of theirs. There is one exception: if several strangers
 // wait, and no other clients, the claim may be handed over once.
-func (s *state) handoverEnd(cl *claim) instant {
+func (cl *claim) handoverEnd(s *state) instant {
 	cr := s.crowds[cl.object.key()]
 	if cr != nil && cr.strangers > 0 && (cl.handed || cr.mixed || cr.strangers == 1) {
 		return cl.began
@@ -59,7 +59,7 @@ func (c *Client) handOn(h *hold) bool {
 	}
 	s := c.lock()
 	defer c.unlock()
-	a := s.successor(h)
+	a := h.successor(s)
 	if a == nil {
 		return false
 	}
@@ -70,27 +70,27 @@ func (c *Client) handOn(h *hold) bool {
 		v.hold = nil
 	}
 	if a.kind.Shared() {
-		s.lend(h)
+		h.lend(s)
 	} else {
-		s.inherit(a, h.claim)
+		a.inherit(s, h.claim)
 	}
 	return true
 }
 
 // successor returns the call to which a hold can be handed over, or nil if the hold must be
 // released.
-func (s *state) successor(h *hold) *acquisition {
+func (h *hold) successor(s *state) *acquisition {
 	if h.count != 1 || len(h.slot) > 0 || h.state != live { // its owner still uses it, or it ended
 		return nil
 	}
-	return s.nextFor(h.claim, h)
+	return h.claim.nextFor(s, h)
 }
 
 // nextFor returns the call to which a claim can be handed over, or nil. h is the hold that is
 // ending, if there is one.
-func (s *state) nextFor(cl *claim, h *hold) *acquisition {
+func (cl *claim) nextFor(s *state, h *hold) *acquisition {
 	q, now := cl.queue(s), s.now()
-	if q == nil || now >= s.handoverEnd(cl) || !cl.passes(now) {
+	if q == nil || now >= cl.handoverEnd(s) || !cl.passes(now) {
 		return nil
 	}
 	if a := q.next(h); a != nil && (!a.trying || a.kind.Many()) && cl.passesTo(a) {
@@ -100,7 +100,7 @@ func (s *state) nextFor(cl *claim, h *hold) *acquisition {
 }
 
 // inherit makes a waiting call the holder of a claim.
-func (s *state) inherit(a *acquisition, cl *claim) {
+func (a *acquisition) inherit(s *state, cl *claim) {
 	cl.handed = true
 	heir := newHold(a.party, a.kind, cl).beginsLater(s.now())
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
@@ -108,12 +108,12 @@ func (s *state) inherit(a *acquisition, cl *claim) {
 	s.dequeue(a)
 	heir.install(s)
 	a.via = ViaHandover
-	s.hand(a, heir)
+	a.hand(s, heir)
 }
 
 // hand passes a hold to a call that has left the queue. If an attempt of that call is under way,
 // its answer may never come. So the alarm ends such an attempt soon.
-func (s *state) hand(a *acquisition, h *hold) {
+func (a *acquisition) hand(s *state, h *hold) {
 	a.handed = h
 	a.notify()
 	if a.trying && a.cut != nil {
@@ -123,7 +123,7 @@ func (s *state) hand(a *acquisition, h *hold) {
 
 // lend lets waiting readers share the write of h, without telling the store. If they are still
 // reading when the hand-over time ends, the write is downgraded to a read.
-func (s *state) lend(h *hold) {
+func (h *hold) lend(s *state) {
 	cl, o := h.claim, h.claim.object
 	cl.handed = true
 	o.alone = nil
@@ -132,8 +132,8 @@ func (s *state) lend(h *hold) {
 	}
 	o.reading.lent, o.reading.young = cl, cl
 	cl.more.lent.task = lent{cl}
-	s.schedule(&cl.more.lent, s.handoverEnd(cl))
-	s.admitReaders(o, cl)
+	s.schedule(&cl.more.lent, cl.handoverEnd(s))
+	o.admitReaders(s, cl)
 	if q := o.queue; q != nil {
 		s.chooseLead(q)
 	}
@@ -141,17 +141,17 @@ func (s *state) lend(h *hold) {
 
 // passOn is called when the last of the readers that share a write has left. If the next call in
 // the queue wants to write, passOn hands the write to it and returns true.
-func (s *state) passOn(cl *claim) bool {
+func (cl *claim) passOn(s *state) bool {
 	if cl.kind.Shared() {
 		return false
 	}
-	a := s.nextFor(cl, nil)
+	a := cl.nextFor(s, nil)
 	if a == nil || a.kind.Shared() {
 		return false
 	}
 	s.unschedule(&cl.more.lent)
 	cl.object.retire(cl)
-	s.inherit(a, cl)
+	a.inherit(s, cl)
 	return true
 }
 
@@ -307,7 +307,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 // first call in the queue until the release is answered, for at most a third of the lease.
 // Otherwise that call would be ahead of other clients, which wait for a notification from the
 // store. postpone returns the queue.
-func (s *state) postpone(cl *claim) *queue {
+func (cl *claim) postpone(s *state) *queue {
 	q := cl.queue(s)
 	if q == nil {
 		return nil

@@ -320,7 +320,7 @@ func (s *state) admit(a *acquisition, since instant, lease time.Duration) {
 	a.h = nil
 	s.dequeue(a)
 	a.via = ViaGranted
-	s.hand(a, h.grant(s, since))
+	a.hand(s, h.grant(s, since))
 	if a.o.keeps {
 		s.hasten(&cl.alarm, s.now()) // only a renewal tells the store about Keep
 	}

@@ -256,12 +256,12 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 func (c *Client) claimsOf(l *Locker, kind protocol.Kind) []*claim {
 	s := c.lock()
 	defer c.unlock()
-	return s.claims(s.object(l.kind, l.name), kind)
+	return s.object(l.kind, l.name).claims(kind)
 }
 
 // claims returns this client's claims on a lock that end if the lock is forced as the given kind.
 // Reads under a write end together with the write, and not when reads are forced.
-func (s *state) claims(o *object, kind protocol.Kind) []*claim {
+func (o *object) claims(kind protocol.Kind) []*claim {
 	var claims []*claim
 	if o != nil && kind.Many() {
 		for h := range o.permitted() {
@@ -305,7 +305,7 @@ func (c *Client) struck(l *Locker, kind protocol.Kind, mine []*claim) {
 		cl.forced(s)
 	}
 	o := s.object(l.kind, l.name)
-	for _, cl := range s.claims(o, kind) {
+	for _, cl := range o.claims(kind) {
 		s.background(func(c *Client) { c.confirm(c.ctx, cl, (*claim).forced) })
 	}
 	if o := s.object(l.kind, l.name); o != nil && o.queue != nil {
@@ -456,7 +456,7 @@ func (l *Locker) plainHold() (*hold, error) {
 	defer c.mu.Unlock()
 	o := s.object(l.kind, l.name)
 	if l.kind.Shared() {
-		if h, err := s.plainShared(l.key(), l.kind, l.plain); h != nil || err != nil {
+		if h, err := l.plain.plainShared(s, l.key(), l.kind); h != nil || err != nil {
 			return h, err
 		}
 	} else if h := l.plain.hold; h != nil && !h.offered && h.state != released {

@@ -523,7 +523,7 @@ func lookAt(c *Client, name string) {
 	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read,
 		backend.Permits} {
 		kind := protocol.Kind(kind)
-		for _, cl := range c.state.claims(c.state.object(kind, name), kind) {
+		for _, cl := range c.state.object(kind, name).claims(kind) {
 			cl.look(&c.state)
 		}
 	}

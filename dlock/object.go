@@ -95,7 +95,7 @@ func (o *object) excludes(s *state, a *acquisition, but party) bool {
 	if h := o.alone; h != nil && h.party != but && h.check(s) {
 		return true
 	}
-	return !a.kind.Shared() && s.isRead(o, but)
+	return !a.kind.Shared() && o.isRead(s, but)
 }
 
 // waitsFor returns a pointer to the object's queue for calls of a kind.

@@ -261,7 +261,7 @@ func (c *Client) releasePart(ctx context.Context, p partial) error {
 func (s *state) releases(h *hold) *queue {
 	h.state = released
 	h.count = 0
-	q := s.postpone(h.claim)
+	q := h.claim.postpone(s)
 	h.drop(s)
 	h.endContexts(s, ErrNotHeld) // some remain if fn released too often
 	return q
@@ -292,7 +292,7 @@ func (s *state) depart(h *hold, q *queue, now instant) departure {
 	d := departure{h: h, q: q, began: now, lease: s.stored(cl.Lease()),
 		ask: cl.asksWhoWaits(s, now)}
 	cl.Sent(now, max(d.lease, s.stored(cl.Left(now))))
-	d.inner = s.endInner(h)
+	d.inner = h.endInner(s)
 	return d
 }
 
@@ -488,7 +488,7 @@ func (s *state) departForsaken(h *hold) (tell bool, before []*claim) {
 		return tell, nil
 	}
 	cl.dead = true
-	if inner := s.endInner(h); inner != nil {
+	if inner := h.endInner(s); inner != nil {
 		before = append(before, inner)
 	}
 	if cl.more != nil && cl.more.other != nil {

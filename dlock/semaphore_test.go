@@ -568,7 +568,7 @@ func TestPermitsAreHandedToWhoIsAboutToAsk(t *testing.T) {
 		h := newHold(nobody, protocol.Kind(backend.Permits), a.h.claim)
 		c.mu.Lock()
 		c.state.dequeue(a)
-		c.state.hand(a, h)
+		a.hand(&c.state, h)
 		c.mu.Unlock()
 		done := make(chan struct{})
 		go func() { c.attemptUntilJoined(t.Context(), a); close(done) }()

@@ -37,7 +37,7 @@ func (o *object) readers() []*hold {
 // that ends first. The other readers keep the holds that last longest. If the client has forgotten
 // a lost hold, plainShared returns ErrLost for it. So a late unlock of a lost hold doesn't release
 // a later one.
-func (s *state) plainShared(key lockKey, kind protocol.Kind, v *variable) (*hold, error) {
+func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold, error) {
 	if h := s.lastLoss(lostKey{key, kind, v}); h != nil {
 		return h, nil
 	}
@@ -108,7 +108,7 @@ func (o *object) calls(h *hold) int {
 
 // forgetReader removes a hold from the readers' holds. If h was its party's latest hold, the
 // party's hold before h becomes the latest.
-func (s *state) forgetReader(o *object, h *hold) {
+func (o *object) forgetReader(h *hold) {
 	r := o.reading
 	if r == nil {
 		return
@@ -121,7 +121,7 @@ func (s *state) forgetReader(o *object, h *hold) {
 		for i, before := range slices.Backward(r.older) {
 			if before.party == h.party {
 				r.older = slices.Delete(r.older, i, i+1)
-				s.latest(o, before)
+				o.makeLatest(before)
 				break
 			}
 		}
@@ -129,8 +129,8 @@ func (s *state) forgetReader(o *object, h *hold) {
 	o.tidyReading()
 }
 
-// latest makes a hold the latest of its party.
-func (s *state) latest(o *object, h *hold) {
+// makeLatest makes a hold the latest of its party.
+func (o *object) makeLatest(h *hold) {
 	o.reading.holds[h.party] = h
 	if v := h.variable(); v != nil {
 		v.hold = h
@@ -156,7 +156,7 @@ func (o *object) tidyReading() {
 }
 
 // isRead reports whether there is a valid read hold, apart from those of one party.
-func (s *state) isRead(o *object, but party) bool {
+func (o *object) isRead(s *state, but party) bool {
 	for _, h := range o.readers() {
 		if h.party != but && h.check(s) {
 			return true
@@ -173,27 +173,27 @@ func (c *Client) share(a *acquisition) (*hold, error) {
 	}
 	s := c.lock()
 	defer c.unlock()
-	switch cl := s.joinable(a); {
+	switch cl := a.joinable(s); {
 	case cl == nil:
 		return nil, nil
 	case s.reads(a):
 		return nil, errAgain
 	default:
 		a.via = ViaJoined
-		h := s.joinReaders(s.object(a.kind, a.name), cl, a)
+		h := a.joinReaders(s, s.object(a.kind, a.name), cl)
 		h.offered = false
 		return h, nil
 	}
 }
 
 // joinable returns the claim that a reader may join, or nil.
-func (s *state) joinable(a *acquisition) *claim {
+func (a *acquisition) joinable(s *state) *claim {
 	o := s.object(a.kind, a.name)
 	if s.closed || o == nil || o.reading == nil || o.queue != nil && o.queue.writers > 0 {
 		return nil
 	}
 	cl, now := o.reading.young, s.now()
-	if cl == nil || now >= s.handoverEnd(cl) || !cl.passes(now) || !cl.suits(a) {
+	if cl == nil || now >= cl.handoverEnd(s) || !cl.passes(now) || !cl.suits(a) {
 		return nil
 	}
 	return cl
@@ -206,24 +206,24 @@ func (c *Client) mayShare(a *acquisition) bool {
 	}
 	s := c.lock()
 	defer c.mu.Unlock()
-	return s.joinable(a) != nil
+	return a.joinable(s) != nil
 }
 
 // joinReaders adds a reading call to a claim, and returns its hold.
-func (s *state) joinReaders(o *object, cl *claim, a *acquisition) *hold {
+func (a *acquisition) joinReaders(s *state, o *object, cl *claim) *hold {
 	h := o.reader(a.party)
 	if h == nil || h.claim != cl {
 		h = newHold(a.party, protocol.Kind(backend.Read), cl).beginsLater(s.now())
 	} else {
 		a.via = ViaReentry
 	}
-	s.rest(o, h)
+	o.addReader(h)
 	s.join(h)
 	return h
 }
 
-// rest adds a call to a reader's hold.
-func (s *state) rest(o *object, h *hold) {
+// addReader adds a call to a reader's hold.
+func (o *object) addReader(h *hold) {
 	if o.reading == nil {
 		o.reading = &reading{holds: make(map[party]*hold)}
 	}
@@ -231,7 +231,7 @@ func (s *state) rest(o *object, h *hold) {
 		if before != nil {
 			o.reading.older = append(o.reading.older, before)
 		}
-		s.latest(o, h)
+		o.makeLatest(h)
 		h.claim.more.holds++
 	}
 	h.count++
@@ -240,13 +240,13 @@ func (s *state) rest(o *object, h *hold) {
 
 // grantShared turns a read that the store has just granted into a hold, and lets waiting readers
 // join.
-func (s *state) grantShared(o *object, h *hold) *hold {
+func (h *hold) grantShared(s *state, o *object) *hold {
 	cl := h.claim
 	under := cl.retain()
-	s.rest(o, h)
+	o.addReader(h)
 	if under == nil && cl.Renewed() && !cl.more.noted {
 		o.reading.young = cl
-		s.admitReaders(o, cl)
+		o.admitReaders(s, cl)
 	}
 	s.joinParties(o.queue, func(a *acquisition) bool {
 		return a.h != h && o.reader(a.party) != nil
@@ -255,7 +255,7 @@ func (s *state) grantShared(o *object, h *hold) *hold {
 }
 
 // admitReaders lets waiting readers join a claim, up to the first waiting writer.
-func (s *state) admitReaders(o *object, cl *claim) {
+func (o *object) admitReaders(s *state, cl *claim) {
 	if s.handover == 0 {
 		return
 	}
@@ -270,11 +270,11 @@ func (s *state) admitReaders(o *object, cl *claim) {
 		}
 		s.dequeue(a)
 		a.via = ViaJoined
-		h := s.joinReaders(o, cl, a)
+		h := a.joinReaders(s, o, cl)
 		if h.count == 1 {
 			h.offered = true
 		}
-		s.hand(a, h)
+		a.hand(s, h)
 		q = o.queue
 	}
 }
@@ -290,7 +290,7 @@ func (cl *claim) retain() *hold {
 }
 
 // endShared ends a shared claim that has no holds left. Its owner string isn't used again.
-func (s *state) endShared(cl *claim) {
+func (cl *claim) endShared(s *state) {
 	cl.dead = true
 	delete(s.troubles, cl)
 	s.unschedule(&cl.alarm)
@@ -300,7 +300,7 @@ func (s *state) endShared(cl *claim) {
 }
 
 // loseReaders ends all holds of a shared claim that is lost.
-func (s *state) loseReaders(cl *claim, w why) {
+func (cl *claim) loseReaders(s *state, w why) {
 	o := cl.object
 	o.retire(cl)
 	if cl.more != nil {
@@ -337,7 +337,7 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	h.count--
 	if h.count > 0 {
 		if h.count < h.renewedFrom {
-			s.endRenewal(h)
+			h.endRenewal(s)
 		}
 		c.unlock()
 		return nil
@@ -345,9 +345,9 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	h.state = released
 	h.endContexts(s, ErrNotHeld)
 	h.drop(s)
-	s.bequeath(h)
+	h.bequeath()
 	h.vacate(s)
-	if !h.leaves() || s.passOn(cl) {
+	if !h.leaves() || cl.passOn(s) {
 		c.unlock()
 		return nil
 	}
@@ -356,7 +356,7 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 		c.unlock()
 		return nil
 	}
-	if joins := cl.more.joins; s.mayBeJoined(cl) {
+	if joins := cl.more.joins; cl.mayBeJoined(s) {
 		c.unlock()
 		runtime.Gosched() // another goroutine may be about to join
 		c.mu.Lock()
@@ -370,16 +370,16 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 			return nil
 		}
 	}
-	q := s.postpone(cl)
-	s.endShared(cl)
+	q := cl.postpone(s)
+	cl.endShared(s)
 	c.unlock()
 	return c.releaseRead(ctx, h, q)
 }
 
 // mayBeJoined reports whether a new reader could join a claim that has no holders left.
-func (s *state) mayBeJoined(cl *claim) bool {
+func (cl *claim) mayBeJoined(s *state) bool {
 	now, reading := s.now(), cl.object.reading
-	return now < s.handoverEnd(cl) && cl.passes(now) && reading != nil && reading.young == cl
+	return now < cl.handoverEnd(s) && cl.passes(now) && reading != nil && reading.young == cl
 }
 
 // releaseRead performs the last release of a shared claim whose last hold was h.
@@ -400,7 +400,7 @@ func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
 
 // bequeath passes the notices of a released hold to another hold of its party, since calls that
 // watch these notices may still be reading.
-func (s *state) bequeath(h *hold) {
+func (h *hold) bequeath() {
 	heir := h.claim.object.reader(h.party)
 	if h.watchers == nil || heir == nil {
 		return
@@ -448,7 +448,7 @@ func (c *Client) drainShared(ctx context.Context, cl *claim) (err error) {
 
 // endRenewal ends the renewal that a reader's re-entry began, so that the claim has a fixed lease
 // again.
-func (s *state) endRenewal(h *hold) {
+func (h *hold) endRenewal(s *state) {
 	cl, now := h.claim, s.now()
 	h.renewedFrom = 0
 	cl.EndRenewal(now)
@@ -506,7 +506,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 // request.
 func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold, error) {
 	s := c.lock()
-	inner, err := s.innerFor(w, a)
+	inner, err := w.innerFor(s, a)
 	if err != nil {
 		c.unlock()
 		return nil, err
@@ -550,7 +550,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		inner.began, inner.after = sent, uint32(s.attempts)
 	}
 	inner.alarm.task = inner
-	h := s.joinReaders(s.open(inner.object), inner, a)
+	h := a.joinReaders(s, s.open(inner.object), inner)
 	switch {
 	case first:
 		inner.Want(a.o.lease, !a.o.fixed)
@@ -563,16 +563,16 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 }
 
 // innerFor returns the claim for the reads under a write. It creates the claim if there is none.
-func (s *state) innerFor(w *hold, a *acquisition) (*claim, error) {
-	if !w.check(s) {
+func (h *hold) innerFor(s *state, a *acquisition) (*claim, error) {
+	if !h.check(s) {
 		return nil, errAgain
 	}
-	inner := w.inner()
+	inner := h.inner()
 	if inner == nil {
-		inner = &claim{object: w.claim.object, kind: a.kind, owner: w.claim.owner,
-			more: &more{under: w}}
+		inner = &claim{object: h.claim.object, kind: a.kind, owner: h.claim.owner,
+			more: &more{under: h}}
 		inner.Want(a.o.lease, false)
-		w.claim.more.inner = inner
+		h.claim.more.inner = inner
 	}
 	if inner.dead {
 		return nil, ErrLost
@@ -582,7 +582,7 @@ func (s *state) innerFor(w *hold, a *acquisition) (*claim, error) {
 
 // endInner records that a write has ended. If its holder has read under it, and no longer does,
 // endInner returns the claim of those reads, which must be released with the write.
-func (s *state) endInner(h *hold) *claim {
+func (h *hold) endInner(s *state) *claim {
 	inner := h.inner()
 	if inner == nil {
 		return nil
@@ -591,7 +591,7 @@ func (s *state) endInner(h *hold) *claim {
 	if inner.more.holds > 0 || inner.dead {
 		return nil
 	}
-	s.endShared(inner)
+	inner.endShared(s)
 	return inner
 }
 

@@ -170,7 +170,8 @@ func TestAReadThatIsOfferedIsNotHeld(t *testing.T) {
 			a.wait()
 			c.enqueue(a)
 			c.mu.Lock()
-			c.state.admitReaders(c.state.object(protocol.Kind(backend.Read), "x"), first.hold.claim)
+			c.state.object(protocol.Kind(backend.Read), "x").admitReaders(&c.state,
+				first.hold.claim)
 			c.unlock()
 			free("before the call returns")
 			over, cancel := context.WithCancel(t.Context())

@@ -584,7 +584,7 @@ func (c *Client) hasSuccessor(h *hold) bool {
 	}
 	s := c.lock()
 	defer c.unlock()
-	return s.successor(h) != nil
+	return h.successor(s) != nil
 }
 
 // releaseApart releases each hold in a request of its own.

@@ -328,7 +328,7 @@ func (c *Client) release(ctx context.Context, h *hold) error {
 			return err
 		}
 		s := c.lock()
-		h, err = s.plainShared(h.claim.object.key(), h.kind, v)
+		h, err = v.plainShared(s, h.claim.object.key(), h.kind)
 		c.mu.Unlock()
 		if h == nil {
 			return cmp.Or(err, errAgain)

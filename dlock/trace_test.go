@@ -425,7 +425,7 @@ func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
 		must(t, err)
 		c.mu.Lock()
 		o := c.state.object(protocol.Kind(backend.Read), "x")
-		a.handed = c.state.joinReaders(o, other.hold.claim, a)
+		a.handed = a.joinReaders(&c.state, o, other.hold.claim)
 		handed := a.handed
 		c.unlock()
 		must(t, c.giveUpHold(t.Context(), handed)) // as an unlock of the other does that finds it

@@ -106,7 +106,7 @@ func (cr *crowd) ring(s *state, _ instant) { delete(s.crowds, cr.key) }
 // once, or first lets other clients have turns. began is when the release began, and own is the
 // state of the store's message about it.
 func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own message) {
-	chain := cl.handed && began >= s.handoverEnd(cl) && cl.queue(s) != nil
+	chain := cl.handed && began >= cl.handoverEnd(s) && cl.queue(s) != nil
 	waiting := res.Waiting - s.absent(cl.object.key())
 	if waiting > 0 && res.Strangers > 0 {
 		waiting = max(waiting+besideStrangers(cl, res), 1)

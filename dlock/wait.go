@@ -298,7 +298,7 @@ func (s *state) expects(a *acquisition) bool {
 	if cl == nil || s.handover == 0 || !cl.passesTo(a) {
 		return false
 	}
-	now, until := s.now(), s.handoverEnd(cl)+shortestWait
+	now, until := s.now(), cl.handoverEnd(s)+shortestWait
 	if now >= until || !cl.passes(now) {
 		return false
 	}
