@@ -148,7 +148,7 @@ func (a *acquisition) mayTake(ctx context.Context) {
 func (c *Client) forgo(a *acquisition) {
 	s := c.lock()
 	defer c.unlock()
-	s.dequeue(a)
+	a.dequeue(s)
 	h := a.handed
 	switch {
 	case a.h == nil:
@@ -635,7 +635,7 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	}
 	a.h = h.grant(s, sent)
 	h.claim.caughtUp(s)
-	s.dequeue(a)
+	a.dequeue(s)
 	return 0, nil
 }
 

@@ -240,7 +240,7 @@ func (h *hold) install(s *state) {
 	if v := h.variable(); v != nil {
 		v.hold = h
 	}
-	s.join(h)
+	h.letPartyJoin(s)
 }
 
 // current returns p's hold of the given kind, or nil.
@@ -312,9 +312,9 @@ func (cl *claim) lose(s *state, w why) {
 	if s.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {
 		cl.takeBack(s) // otherwise the store would keep it for too long
 	}
-	s.wake(cl)
+	cl.wake(s)
 	if q := cl.object.line; q != nil {
-		s.lookAtLine(q)
+		q.lookAtLine(s)
 	}
 }
 
@@ -333,7 +333,7 @@ func (h *hold) endLost(s *state, w why) {
 		}
 		s.remember(h)
 	default:
-		s.leavePlaces(h.claim.object, v)
+		h.claim.object.leavePlaces(s, v)
 	}
 	if inner := h.endInner(s); inner != nil {
 		inner.takeBack(s)
@@ -379,10 +379,10 @@ func (h *hold) vacate(s *state) {
 		return
 	}
 	if o.queue != nil {
-		s.chooseLead(o.queue)
+		o.queue.chooseLead(s)
 	}
 	if o.line != nil {
-		s.returnPlaces(o.line, v)
+		o.line.returnPlaces(v)
 	}
 }
 

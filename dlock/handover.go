@@ -105,7 +105,7 @@ func (a *acquisition) inherit(s *state, cl *claim) {
 	heir := newHold(a.party, a.kind, cl).beginsLater(s.now())
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
 	cl.object.keep(heir) // first, since dequeue drops an object without a queue and holds
-	s.dequeue(a)
+	a.dequeue(s)
 	heir.install(s)
 	a.via = ViaHandover
 	a.hand(s, heir)
@@ -135,7 +135,7 @@ func (h *hold) lend(s *state) {
 	s.schedule(&cl.more.lent, cl.handoverEnd(s))
 	o.admitReaders(s, cl)
 	if q := o.queue; q != nil {
-		s.chooseLead(q)
+		q.chooseLead(s)
 	}
 }
 
@@ -264,7 +264,7 @@ func (c *Client) giveBackWrite(cl, written *claim) {
 	case err == nil && res.Outcome == backend.NotHeld:
 		cl.lose(s, gone)
 	case err == nil && res.Outcome == backend.Freed:
-		s.wake(cl)
+		cl.wake(s)
 	}
 	if written.Strays() || err != nil || res.Outcome == backend.Left {
 		written.takeBack(s)

@@ -170,7 +170,7 @@ func TestGrantThatIsOver(t *testing.T) {
 		c.mu.Lock()
 		q := c.state.objects[protocol.Locks]["a"].line
 		a := q.first
-		c.state.granted(q, a, c.now()-time.Minute, time.Second)
+		q.grant(&c.state, a, c.now()-time.Minute, time.Second)
 		if a.in != q || a.handed != nil {
 			t.Error("it has left the line")
 		}

@@ -41,11 +41,11 @@ type keeping struct {
 // A lineLook is an alarm task that looks at a line for all calls that wait in it.
 type lineLook struct{ *queue }
 
-func (l lineLook) ring(s *state, _ instant) { s.lookAtLine(l.queue) }
+func (l lineLook) ring(s *state, _ instant) { l.queue.lookAtLine(s) }
 
 // lookAtLine starts a look, which renews the places of all calls in a queue. If a look is under
 // way, another one follows it.
-func (s *state) lookAtLine(q *queue) {
+func (q *queue) lookAtLine(s *state) {
 	if q.looking {
 		q.soon = true
 		return
@@ -91,13 +91,13 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	q.looking = false
 	q.took(c.now()-sent, ctx.Err() != nil, err)
 	s.looked(claims, sent, place, err)
-	if !s.waits(q) {
+	if !q.waits(s) {
 		return
 	}
 	now := c.now()
 	if err != nil {
 		q.failure = err
-		s.reportLine(q, err)
+		q.reportFailure(s, err)
 		if backend.KindOf(err) == backend.Refused {
 			q.ask(claims) // each call ends with the error of its own attempt
 		}
@@ -111,14 +111,14 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 		if lease < 0 {
 			lease = keepInterval // not known to the store; the first renewal comes sooner than this
 		}
-		s.granted(q, a, sent, lease)
+		q.grant(s, a, sent, lease)
 	}
 	switch {
-	case !s.waits(q):
+	case !q.waits(s):
 	case q.soon:
-		s.lookAtLine(q)
+		q.lookAtLine(s)
 	default:
-		s.schedule(&q.look, s.nextKeep(q, res.Remaining))
+		s.schedule(&q.look, q.nextKeep(s, res.Remaining))
 	}
 }
 
@@ -179,7 +179,7 @@ func (s *state) looked(claims []*claim, sent instant, place time.Duration, err e
 }
 
 // waits reports whether a queue still has waiting calls.
-func (s *state) waits(q *queue) bool { return q.first != nil && !s.closed }
+func (q *queue) waits(s *state) bool { return q.first != nil && !s.closed }
 
 // waiting returns the waiting call with the given owner string, or nil.
 func (q *queue) waiting(owner string) *acquisition {
@@ -199,7 +199,7 @@ func (a *acquisition) ask() {
 
 // nextKeep returns when to look at a line again. remaining is how long the current hold lasts
 // without renewal; it is negative if unknown.
-func (s *state) nextKeep(q *queue, remaining time.Duration) instant {
+func (q *queue) nextKeep(s *state, remaining time.Duration) instant {
 	wait := keepInterval
 	if !s.notifies || q.subscribed == failing || q.subscribed == denied {
 		wait = q.looks.next(firstPoll, wait)
@@ -210,9 +210,9 @@ func (s *state) nextKeep(q *queue, remaining time.Duration) instant {
 	return s.now() + max(wait, shortestWait)
 }
 
-// reportLine occasionally logs that looks at a line fail. It logs nothing if all waiting calls have
-// bounded waits, since these return the error.
-func (s *state) reportLine(q *queue, err error) {
+// reportFailure occasionally logs that looks at a line fail. It logs nothing if all waiting calls
+// have bounded waits, since these return the error.
+func (q *queue) reportFailure(s *state, err error) {
 	now := s.now()
 	if now < q.report || s.closed {
 		return
@@ -227,17 +227,17 @@ func (s *state) reportLine(q *queue, err error) {
 }
 
 // placeTurn returns the next move of a call in line.
-func (s *state) placeTurn(q *queue, a *acquisition) move {
+func (a *acquisition) placeTurn(s *state, q *queue) move {
 	switch {
 	case !a.fresh, a.barred():
 	case a.h != nil && a.h.claim.noted: // an attempt could move the call to the end of the line
 		a.fresh = false
-		s.lookAtLine(q)
+		q.lookAtLine(s)
 	default:
 		a.fresh, a.trying = false, true
 		return toTry
 	}
-	s.watch(q, a)
+	q.watch(s, a)
 	return a.wait()
 }
 
@@ -249,22 +249,22 @@ func (a *acquisition) barred() bool {
 }
 
 // tookPlace records that the store has given a waiting call a place in line.
-func (s *state) tookPlace(q *queue, a *acquisition, remaining time.Duration) {
+func (a *acquisition) tookPlace(s *state, q *queue, remaining time.Duration) {
 	if a.barred() {
 		s.abandon(a)
 		return
 	}
 	q.failure = nil
 	if q.subscribed == unsubscribed && s.notifies {
-		s.subscribe(q)
+		q.subscribe(s)
 	}
 	switch {
 	case q.subscribed == standing && a.sent <= q.stood:
 		// The store may have granted the lock to this call before the subscription began, so that
 		// no notification comes. The last look didn't ask about this call, so look again.
-		s.lookAtLine(q)
+		q.lookAtLine(s)
 	case !q.looking:
-		s.hasten(&q.look, s.nextKeep(q, remaining))
+		s.hasten(&q.look, q.nextKeep(s, remaining))
 	}
 }
 
@@ -273,16 +273,16 @@ func (c *Client) granted(q *queue, g backend.Grant) {
 	s := c.lock()
 	defer c.unlock()
 	if a := q.waiting(g.Owner); a != nil && !s.closed {
-		s.granted(q, a, g.Since.Sub(c.epoch), g.Lease)
+		q.grant(s, a, g.Since.Sub(c.epoch), g.Lease)
 	} // otherwise it has been released already
 }
 
-// granted processes the store's grant of the lock to a waiting call, for the given lease. If the
-// call can renew that lease in time, it becomes the holder. Otherwise its place in line is lost, or
-// soon will be, and a look restores it. But if the store is so far away that later grants would
-// also come too late, the call asks for the lock with its own lease. Then the store may put it
-// ahead of all others.
-func (s *state) granted(q *queue, a *acquisition, since instant, lease time.Duration) {
+// grant processes the store's grant of the lock to a waiting call, for the given lease. If the call
+// can renew that lease in time, it becomes the holder. Otherwise its place in line is lost, or soon
+// will be, and a look restores it. But if the store is so far away that later grants would also
+// come too late, the call asks for the lock with its own lease. Then the store may put it ahead of
+// all others.
+func (q *queue) grant(s *state, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true
 	since, lease = min(since, s.now()), min(lease, longestLease)
 	end := since + protocol.Promised(lease)
@@ -291,22 +291,22 @@ func (s *state) granted(q *queue, a *acquisition, since instant, lease time.Dura
 	case a.barred():
 		s.abandon(a)
 	case lease <= 0 || since < s.struckAt || a.begunSince(s, since): // it may be the forced grant
-		s.lookAtLine(q)
+		q.lookAtLine(s)
 	case s.now()+q.trip >= end && q.far(lease):
 		a.h.claim.noted, a.late = false, true
 		a.h.claim.Stray()
 		a.ask()
 	case s.now() >= end:
-		s.lookAtLine(q)
+		q.lookAtLine(s)
 	default:
-		s.admit(a, since, lease)
+		a.admit(s, since, lease)
 	}
 }
 
 // admit makes a waiting call the holder of the lock, which the store has granted to it for a short
 // time. The lease that the call asked for counts from now. If it counted from the grant, it could
 // be over before the call learns of the grant.
-func (s *state) admit(a *acquisition, since instant, lease time.Duration) {
+func (a *acquisition) admit(s *state, since instant, lease time.Duration) {
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == live {
 		v.hold.lose(s, takenBy(a.h.claim.owner)) // a grant means that the old hold is gone
 		return
@@ -318,7 +318,7 @@ func (s *state) admit(a *acquisition, since instant, lease time.Duration) {
 		cl.Keep(s.now()+a.o.atLeast, since)
 	}
 	a.h = nil
-	s.dequeue(a)
+	a.dequeue(s)
 	a.via = ViaGranted
 	a.hand(s, h.grant(s, since))
 	if a.o.keeps {
@@ -329,7 +329,7 @@ func (s *state) admit(a *acquisition, since instant, lease time.Duration) {
 
 // leavePlaces gives up the places of the plain calls of a Locker whose hold is lost. None of these
 // calls can get the lock before the lost hold is unlocked.
-func (s *state) leavePlaces(o *object, v *variable) {
+func (o *object) leavePlaces(s *state, v *variable) {
 	if o.line == nil {
 		return
 	}
@@ -342,7 +342,7 @@ func (s *state) leavePlaces(o *object, v *variable) {
 
 // returnPlaces makes the plain calls of a Locker that was unlocked get a place in line again, if
 // they have none.
-func (s *state) returnPlaces(q *queue, v *variable) {
+func (q *queue) returnPlaces(v *variable) {
 	for a := q.first; a != nil; a = a.next {
 		if a.variable() == v && (a.h == nil || !a.h.claim.noted) && !a.trying {
 			a.ask()

@@ -309,7 +309,7 @@ func (c *Client) struck(l *Locker, kind protocol.Kind, mine []*claim) {
 		s.background(func(c *Client) { c.confirm(c.ctx, cl, (*claim).forced) })
 	}
 	if o := s.object(l.kind, l.name); o != nil && o.queue != nil {
-		s.wakeQueue(o.queue)
+		o.queue.wake(s)
 	}
 }
 

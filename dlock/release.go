@@ -335,7 +335,7 @@ func (c *Client) releasedLast(
 	case res.Outcome == backend.Kept:
 		s.kept(cl)
 	default:
-		s.wake(cl) // this client no longer holds the lock
+		cl.wake(s) // this client no longer holds the lock
 	}
 	h.vacate(s)
 	if cl.Strays() || err != nil && err != ErrLost {
@@ -375,7 +375,7 @@ func (s *state) kept(cl *claim) {
 	switch q := o.queue; {
 	case q == nil || q.lead == nil:
 	case cl.kind.Many():
-		s.wakeQueue(q) // the lead may not have asked yet
+		q.wake(s) // the lead may not have asked yet
 	default:
 		if q.again == 0 || over < q.again {
 			q.again = over // an attempt under way may predate this

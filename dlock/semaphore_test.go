@@ -567,7 +567,7 @@ func TestPermitsAreHandedToWhoIsAboutToAsk(t *testing.T) {
 		}
 		h := newHold(nobody, protocol.Kind(backend.Permits), a.h.claim)
 		c.mu.Lock()
-		c.state.dequeue(a)
+		a.dequeue(&c.state)
 		a.hand(&c.state, h)
 		c.mu.Unlock()
 		done := make(chan struct{})

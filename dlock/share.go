@@ -218,7 +218,7 @@ func (a *acquisition) joinReaders(s *state, o *object, cl *claim) *hold {
 		a.via = ViaReentry
 	}
 	o.addReader(h)
-	s.join(h)
+	h.letPartyJoin(s)
 	return h
 }
 
@@ -248,7 +248,7 @@ func (h *hold) grantShared(s *state, o *object) *hold {
 		o.reading.young = cl
 		o.admitReaders(s, cl)
 	}
-	s.joinParties(o.queue, func(a *acquisition) bool {
+	o.queue.joinParties(s, func(a *acquisition) bool {
 		return a.h != h && o.reader(a.party) != nil
 	})
 	return h
@@ -268,7 +268,7 @@ func (o *object) admitReaders(s *state, cl *claim) {
 		if a == nil || !a.kind.Shared() || !cl.suits(a) {
 			return
 		}
-		s.dequeue(a)
+		a.dequeue(s)
 		a.via = ViaJoined
 		h := a.joinReaders(s, o, cl)
 		if h.count == 1 {

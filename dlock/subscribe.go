@@ -26,7 +26,7 @@ const (
 
 // subscribe subscribes a queue to the releases of its lock. When the subscription begins, the queue
 // is woken, so an attempt always follows.
-func (s *state) subscribe(q *queue) {
+func (q *queue) subscribe(s *state) {
 	q.subscribed = subscribing
 	s.start(func(c *Client) { c.subscribe(q) })
 }
@@ -72,7 +72,7 @@ func (c *Client) told(q *queue) {
 	switch {
 	case *q.slot() != q:
 	case q.placed:
-		s.lookAtLine(q)
+		q.lookAtLine(s)
 	case q.releasing > 0:
 		// The message is about this client's own release, or came before the answer to that
 		// release. The answer is more precise, so the lead waits a moment for it.
@@ -81,7 +81,7 @@ func (c *Client) told(q *queue) {
 			q.hear(s, c.now()+shortestWait)
 		}
 	case !q.letPass(s):
-		s.wakeQueue(q)
+		q.wake(s)
 	}
 }
 
@@ -103,9 +103,9 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 	q.cancel = nil
 	switch {
 	case q.placed:
-		s.lookAtLine(q)
+		q.lookAtLine(s)
 	case q.lead == nil || !q.sitsOut(s): // otherwise the lead tries soon
-		s.wakeQueue(q)
+		q.wake(s)
 	}
 }
 
@@ -119,9 +119,9 @@ func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
 	retry := backend.KindOf(err) != backend.Refused
 	if q.subscribed == subscribing {
 		s.trace(func(c *Client) { c.subscriptionChanged(q, err) })
-		s.wakeQueue(q) // the lead must poll from now on
+		q.wake(s) // the lead must poll from now on
 		if q.placed {
-			s.lookAtLine(q)
+			q.lookAtLine(s)
 		}
 	}
 	q.subscribed = failing

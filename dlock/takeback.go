@@ -120,7 +120,7 @@ func (t *takeBack) tookBack(
 		s.schedule(&t.alarm, now)
 		return
 	case err == nil && res.Outcome == backend.Freed:
-		s.wake(cl)
+		cl.wake(s)
 	case err == nil && res.Outcome == backend.Kept:
 		s.kept(cl)
 	}

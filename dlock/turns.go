@@ -113,7 +113,7 @@ func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own m
 	}
 	switch {
 	case waiting > 0 && cl.secondTurn(s, res):
-		s.wake(cl)
+		cl.wake(s)
 	case waiting > 0 && own == toCome:
 		cl.standBack(s, waiting, res)
 	case waiting > 0:
@@ -124,7 +124,7 @@ func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own m
 		if res.Counted && res.Waiting == 0 {
 			s.dispel(cl.object.key())
 		}
-		s.wake(cl)
+		cl.wake(s)
 	}
 }
 
@@ -270,7 +270,7 @@ func (s *state) dispel(key lockKey) {
 // lead whose call has a short wait looks sooner.
 func (q *queue) hear(s *state, until instant) {
 	if q.subscribed == unsubscribed && s.notifies {
-		s.subscribe(q)
+		q.subscribe(s)
 	}
 	a := q.lead
 	if a.budget > 0 {

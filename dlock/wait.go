@@ -97,12 +97,12 @@ func (c *Client) enqueue(a *acquisition) bool {
 		}
 		o = s.open(a.h.claim.object)
 	}
-	if s.knownHeld(o, a) {
+	if o.knownHeld(s, a) {
 		a.answered = true // no need to ask the store
 	}
 	q := *o.waitsFor(a.kind)
 	if q == nil {
-		q = s.newQueue(o, a.kind)
+		q = o.newQueue(s, a.kind)
 	}
 	a.joined, a.trying = false, false
 	a.alarm.task = a
@@ -128,7 +128,7 @@ func (c *Client) enqueue(a *acquisition) bool {
 		return true
 	}
 	if q.lead == nil {
-		s.chooseLead(q)
+		q.chooseLead(s)
 	}
 	if q.lead != a && a.budget > 0 {
 		s.schedule(&a.alarm, c.now()+a.budget/newsShare)
@@ -137,7 +137,7 @@ func (c *Client) enqueue(a *acquisition) bool {
 }
 
 // newQueue returns an empty queue.
-func (s *state) newQueue(o *object, kind protocol.Kind) *queue {
+func (o *object) newQueue(s *state, kind protocol.Kind) *queue {
 	q := s.spare
 	if q == nil {
 		q = new(queue)
@@ -154,7 +154,7 @@ func (s *state) newQueue(o *object, kind protocol.Kind) *queue {
 
 // knownHeld reports whether this client itself holds the lock in a way that excludes a waiting
 // call.
-func (s *state) knownHeld(o *object, a *acquisition) bool {
+func (o *object) knownHeld(s *state, a *acquisition) bool {
 	if a.kind.Many() {
 		return o.exhausts(a)
 	}
@@ -174,7 +174,7 @@ func (s *state) knownHeld(o *object, a *acquisition) bool {
 }
 
 // dequeue removes an acquisition from its queue, if it is in one.
-func (s *state) dequeue(a *acquisition) {
+func (a *acquisition) dequeue(s *state) {
 	q := a.in
 	if q == nil {
 		return
@@ -197,16 +197,16 @@ func (s *state) dequeue(a *acquisition) {
 	s.unschedule(&a.alarm)
 	switch {
 	case q.first == nil:
-		s.dissolve(q)
+		q.dissolve(s)
 	default:
-		s.chooseLead(q)
+		q.chooseLead(s)
 	}
 }
 
 // chooseLead chooses the lead, and wakes a new one. A new lead waits before it tries if it is
 // likely to be handed the lock, if the store would refuse it, or if this client lets others have a
 // turn. Otherwise it tries at once.
-func (s *state) chooseLead(q *queue) {
+func (q *queue) chooseLead(s *state) {
 	if q.placed || q.lead != nil && q.lead.committed() {
 		return
 	}
@@ -222,7 +222,7 @@ func (s *state) chooseLead(q *queue) {
 		return
 	}
 	q.again = 0
-	a.fresh = !s.expects(a) && !s.wouldRefuse(q, a) && !q.sitsOut(s)
+	a.fresh = !a.expects(s) && !q.wouldRefuse(s, a) && !q.sitsOut(s)
 	if a.fresh || q.woken {
 		a.notify()
 	}
@@ -289,7 +289,7 @@ func (a *acquisition) parked() bool {
 
 // expects reports whether a holder in this client is likely to hand the lock over to a lead. If so,
 // the lead looks again when the hand-over time ends.
-func (s *state) expects(a *acquisition) bool {
+func (a *acquisition) expects(s *state) bool {
 	o := a.in.object
 	if a.kind.Many() {
 		return o.exhausts(a) // the client's own releases wake the call
@@ -308,7 +308,7 @@ func (s *state) expects(a *acquisition) bool {
 
 // wouldRefuse reports whether the store would refuse a new lead, as it has refused the last one. If
 // so, the new lead looks again when the last one would have.
-func (s *state) wouldRefuse(q *queue, a *acquisition) bool {
+func (q *queue) wouldRefuse(s *state, a *acquisition) bool {
 	if q.woken || !q.refusal.refuses(a) {
 		return false
 	}
@@ -339,7 +339,7 @@ func (a *acquisition) ring(s *state, now instant) {
 	case q.lead == a, q.placed:
 		a.fresh = true
 		a.notify()
-	case s.knownHeld(q.object, a):
+	case q.object.knownHeld(s, a):
 		a.answered = true // no need to ask the store
 	default:
 		q.inquire(a.seen)
@@ -347,7 +347,7 @@ func (a *acquisition) ring(s *state, now instant) {
 }
 
 // watch starts the alarm that reports a call that waits for longer than a lease.
-func (s *state) watch(q *queue, a *acquisition) {
+func (q *queue) watch(s *state, a *acquisition) {
 	if a.since == 0 {
 		a.since = a.began
 	}
@@ -367,7 +367,7 @@ func (q *queue) ring(s *state, now instant) {
 	switch {
 	case q.first.parked():
 		s.warn("waiting for longer than a lease for a Locker that is locked", "name", q.object.name)
-	case s.knownHeld(q.object, q.first):
+	case q.object.knownHeld(s, q.first):
 		s.warn("waiting for longer than a lease for a lock that this client holds itself", "name",
 			q.object.name)
 	default:
@@ -392,7 +392,7 @@ func (q *queue) slot() **queue {
 }
 
 // dissolve drops an empty queue.
-func (s *state) dissolve(q *queue) {
+func (q *queue) dissolve(s *state) {
 	*q.slot() = nil
 	q.object.tidy(s)
 	s.unschedule(&q.overdue)
@@ -413,25 +413,25 @@ func (s *state) dissolve(q *queue) {
 }
 
 // wake wakes the lead that waits for the lock of a claim, so that it tries.
-func (s *state) wake(cl *claim) {
+func (cl *claim) wake(s *state) {
 	if q := cl.queue(s); q != nil {
-		s.wakeQueue(q)
+		q.wake(s)
 	}
 }
 
-func (s *state) wakeQueue(q *queue) {
+func (q *queue) wake(s *state) {
 	q.woken, q.refusal = true, refusal{}
-	s.chooseLead(q)
+	q.chooseLead(s)
 	if q.lead != nil {
 		q.lead.notify()
 	}
 }
 
-// join removes all calls of the new hold's party from the queues, since they can re-enter.
-func (s *state) join(h *hold) {
+// letPartyJoin removes all calls of the new hold's party from the queues, since they can re-enter.
+func (h *hold) letPartyJoin(s *state) {
 	if h.variable() == nil {
 		for q := range h.claim.object.queues() {
-			s.joinParties(q, func(a *acquisition) bool {
+			q.joinParties(s, func(a *acquisition) bool {
 				return a.h != h && a.party == h.party
 			})
 		}
@@ -440,14 +440,14 @@ func (s *state) join(h *hold) {
 
 // joinParties removes from a queue the calls for which isIn returns true, since their parties have
 // acquired the lock, and wakes them.
-func (s *state) joinParties(q *queue, isIn func(*acquisition) bool) {
+func (q *queue) joinParties(s *state, isIn func(*acquisition) bool) {
 	if q == nil {
 		return
 	}
 	for a := q.first; a != nil && q.partners > 0; {
 		next := a.next
 		if a.partners && isIn(a) {
-			s.dequeue(a)
+			a.dequeue(s)
 			a.joined = true
 			a.notify()
 			if a.cut != nil {
@@ -457,7 +457,7 @@ func (s *state) joinParties(q *queue, isIn func(*acquisition) bool) {
 		a = next
 	}
 	if q.first != nil {
-		s.chooseLead(q)
+		q.chooseLead(s)
 	}
 }
 
@@ -486,15 +486,15 @@ func (c *Client) turn(a *acquisition) move {
 	}
 	q := a.in
 	if q.placed {
-		return s.placeTurn(q, a)
+		return a.placeTurn(s, q)
 	}
 	if q.lead != a || !a.fresh && !q.woken {
-		s.watch(q, a)
+		q.watch(s, a)
 		return a.wait()
 	}
 	// These flags are cleared before the attempt, never after it, so that any later event counts
 	// for the next attempt. A wake-up is stale if it comes from a release before the present hold.
-	stale, woken := !a.fresh && s.expects(a), q.woken
+	stale, woken := !a.fresh && a.expects(s), q.woken
 	a.fresh, q.woken = false, false
 	if stale {
 		return a.wait()
@@ -594,7 +594,7 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	a.answered, a.failure = true, nil
 	q := a.in
 	if q != nil && q.placed {
-		s.tookPlace(q, a, remaining)
+		a.tookPlace(s, q, remaining)
 		return
 	}
 	if q == nil || q.lead != a {
@@ -607,9 +607,9 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 	}
 	q.refused, q.failure = a.attempt, nil
 	if q.subscribed == unsubscribed && c.notifies {
-		s.subscribe(q)
+		q.subscribe(s)
 	}
-	s.schedule(&a.alarm, s.nextAttempt(q, a, remaining))
+	s.schedule(&a.alarm, q.nextAttempt(s, a, remaining))
 	if !q.woken {
 		q.refusal = refusal{a.o.permits, a.o.limit, a.alarm.at}
 	}
@@ -624,7 +624,7 @@ func (a *acquisition) exclude() {
 
 // nextAttempt returns when the lead looks again if nothing wakes it. The store has said that
 // someone else holds the lock for the remaining time.
-func (s *state) nextAttempt(q *queue, a *acquisition, remaining time.Duration) instant {
+func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) instant {
 	now := s.now()
 	wait, jitter := longestPause(a.o.lease), longestJitter
 	if place := a.placeLease(); place > 0 {
@@ -670,7 +670,7 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == lost {
 		a.failure = errNotUnlocked
 	}
-	s.dequeue(a)
+	a.dequeue(s)
 	c.unlock()
 	if over == ErrClosed {
 		c.leaveClosed(a)
@@ -704,7 +704,7 @@ func (c *Client) quit(a *acquisition, err error) error {
 	if a.handed != nil {
 		return nil
 	}
-	s.dequeue(a)
+	a.dequeue(s)
 	s.abandon(a)
 	return err
 }
