@@ -160,7 +160,7 @@ func (c *Client) forgo(a *acquisition) {
 	if h != nil {
 		s.background(func(c *Client) { c.release(context.Background(), h) })
 	}
-	s.abandon(a)
+	a.dropClaim(s)
 }
 
 // acquireInTime tries until the call has acquired the lock or can't go on.
@@ -231,7 +231,7 @@ func (c *Client) own(a *acquisition) (*hold, error) {
 			return a.bound, nil
 		}
 	}
-	h, err := s.own(a)
+	h, err := a.ownHold(s)
 	if h != nil || err != nil {
 		a.within = h
 		return h, err
@@ -243,9 +243,9 @@ func (c *Client) own(a *acquisition) (*hold, error) {
 	return nil, nil
 }
 
-// own returns the hold of a call's party, or nil. It returns an error if the party already holds
-// the lock as a kind that conflicts with the one that the call asks for.
-func (s *state) own(a *acquisition) (*hold, error) {
+// ownHold returns the hold of a call's party, or nil. It returns an error if the party already
+// holds the lock as a kind that conflicts with the one that the call asks for.
+func (a *acquisition) ownHold(s *state) (*hold, error) {
 	o := s.object(a.kind, a.name)
 	if h := o.current(s, a.kind, a.party); h != nil || o == nil {
 		return h, nil
@@ -483,23 +483,23 @@ func (c *Client) known(a *acquisition) error {
 func (c *Client) joins(a *acquisition) bool {
 	s := c.lock()
 	defer c.unlock()
-	return s.reenters(a)
+	return a.reenters(s)
 }
 
 // reads reports whether the call's party already holds the lock for reading, because another of its
 // calls was faster.
-func (s *state) reads(a *acquisition) bool {
+func (a *acquisition) reads(s *state) bool {
 	return a.kind.Shared() && a.variable() == nil &&
 		s.object(a.kind, a.name).current(s, a.kind, a.party) != nil
 }
 
 // reenters reports whether the call's party has a hold. The call either re-enters that hold or is
 // excluded by it.
-func (s *state) reenters(a *acquisition) bool {
+func (a *acquisition) reenters(s *state) bool {
 	if a.variable() != nil || a.kind.Many() {
 		return false
 	}
-	h, err := s.own(a)
+	h, err := a.ownHold(s)
 	return h != nil || err != nil
 }
 
@@ -553,7 +553,7 @@ func (c *Client) attempting(a *acquisition) attempt {
 	s := c.lock()
 	defer c.mu.Unlock()
 	if a.h == nil {
-		a.h = s.claimFor(a)
+		a.h = a.newClaim(s)
 	}
 	at := attempt{
 		h: a.h, lease: c.stored(a.o.asked()), sent: c.now(), forced: c.forced.Load(),
@@ -566,7 +566,7 @@ func (c *Client) attempting(a *acquisition) attempt {
 	at.h.claim.Sent(at.sent, at.lease)
 	s.attempts++
 	a.attempt, a.sent = s.attempts, at.sent
-	at.req = s.attemptRequest(a, at)
+	at.req = at.request(s, a)
 	return at
 }
 
@@ -614,11 +614,11 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	if h.claim.more != nil {
 		h.claim.more.token = res.Token
 	}
-	if err := s.unusable(a); err != nil {
+	if err := a.unusable(s); err != nil {
 		h.claim.Stray() // the store may keep the claim although no call uses it
 		return 0, err
 	}
-	if s.reads(a) {
+	if a.reads(s) {
 		h.claim.supersede(s)
 		h.claim.takeBack(s) // with two holds, an unlock wouldn't know which one to release
 		return 0, errAgain
@@ -640,7 +640,7 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 }
 
 // unusable returns an error if the client can't use the claim that the store has just granted.
-func (s *state) unusable(a *acquisition) error {
+func (a *acquisition) unusable(s *state) error {
 	switch v := a.variable(); {
 	case s.closed:
 		return ErrClosed
@@ -697,9 +697,9 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim, *st
 	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.Until()
 }
 
-// attemptRequest returns the acquiring request of an attempt. If the call may wait, the request
-// also registers the call as a waiting writer, or gives it a place in the line of a fair lock.
-func (s *state) attemptRequest(a *acquisition, at attempt) backend.AcquireRequest {
+// request returns the acquiring request of an attempt. If the call may wait, the request also
+// registers the call as a waiting writer, or gives it a place in the line of a fair lock.
+func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
 	req := at.h.claim.acquireRequest(at.lease, false)
 	switch {
 	case a.single():
@@ -730,9 +730,9 @@ const (
 	shortestPlace = 300 * time.Millisecond
 )
 
-// claimFor creates the claim that an acquisition asks for, with a new owner string. It returns the
+// newClaim creates the claim that an acquisition asks for, with a new owner string. It returns the
 // hold for that claim.
-func (s *state) claimFor(a *acquisition) *hold {
+func (a *acquisition) newClaim(s *state) *hold {
 	all := new(struct {
 		hold   hold
 		claim  claim
@@ -758,10 +758,10 @@ func (s *state) claimFor(a *acquisition) *hold {
 func (c *Client) abandon(a *acquisition) {
 	s := c.lock()
 	defer c.unlock()
-	s.abandon(a)
+	a.dropClaim(s)
 }
 
-func (s *state) abandon(a *acquisition) {
+func (a *acquisition) dropClaim(s *state) {
 	if a.h != nil {
 		a.h.claim.dead = true
 		if a.h.claim.Strays() || a.h.claim.noted {
@@ -809,24 +809,24 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 		if a.o.keeps {
 			cl.Keep(c.now()+a.o.atLeast, now)
 		}
-		s.prolong(h, now, lease, asked)
+		h.prolong(s, now, lease, asked)
 		return nil
 	}
-	return s.failReentry(h, asked, res, err)
+	return h.failReentry(s, asked, res, err)
 }
 
 // prolong records that the store granted a re-entry or a partial release. asked is the lease that
 // the request asked for, and lease is the one that the next renewal asks for.
-func (s *state) prolong(h *hold, sent instant, lease, asked time.Duration) {
+func (h *hold) prolong(s *state, sent instant, lease, asked time.Duration) {
 	cl := h.claim
 	cl.StepGranted(sent, lease, asked)
-	s.schedule(&cl.alarm, s.nextLook(cl, sent))
+	s.schedule(&cl.alarm, cl.nextLook(s, sent))
 }
 
 // failReentry returns the error of a re-entry that failed. It records what the answer says about
 // the hold.
-func (s *state) failReentry(
-	h *hold, lease time.Duration, res backend.AcquireResult, err error,
+func (h *hold) failReentry(
+	s *state, lease time.Duration, res backend.AcquireResult, err error,
 ) error {
 	cl := h.claim
 	if err != nil && backend.KindOf(err) == backend.Unknown || err == nil && res.Acquired {

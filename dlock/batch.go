@@ -205,7 +205,7 @@ func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 	}
 	for _, l := range all {
 		l.part.err = errPanicked // stays if something panics
-		l.d = s.depart(l.part.h, s.releases(l.part.h), now)
+		l.d = l.part.h.depart(s, l.part.h.releases(s), now)
 	}
 	return all, others
 }

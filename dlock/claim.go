@@ -173,7 +173,7 @@ func (h *hold) grant(s *state, sent instant) *hold {
 		}
 		h.install(s)
 	}
-	s.schedule(&cl.alarm, s.nextLook(cl, sent))
+	s.schedule(&cl.alarm, cl.nextLook(s, sent))
 	return h
 }
 
@@ -346,7 +346,7 @@ func (h *hold) forsake(s *state) {
 	h.tell(s, ErrClosed)
 	if h.told {
 		h.told = false
-		e := s.forsakenEvent(h)
+		e := h.forsakenEvent(s)
 		s.trace(func(c *Client) { c.traceRelease(context.Background(), e) })
 	}
 	s.unschedule(&h.claim.alarm)

@@ -239,7 +239,7 @@ func (c *Client) downgraded(
 	cl.more.other = written
 	cl.kind = read.kind
 	cl.Becomes(&read.Promise, &written.Promise, until)
-	s.schedule(&cl.alarm, max(s.nextLook(cl, sent), now))
+	s.schedule(&cl.alarm, max(cl.nextLook(s, sent), now))
 	if r := cl.object.reading; r != nil && r.lent == cl {
 		r.lent = nil
 	}
@@ -283,7 +283,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 	a.answered, a.failure = true, nil // this client held the lock, so no answer was needed
 	switch v := a.variable(); {
 	case h.state == forsaken:
-		s.leaveForsaken(h)
+		h.leaveForsaken(s)
 		return nil, ErrClosed
 	case over != nil:
 		if h.count == 1 {
@@ -298,7 +298,7 @@ func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
 		h.offered = false
 		return h, nil
 	case h.state == lost:
-		s.releaseLost(h)
+		h.releaseLost(s)
 	}
 	return nil, errAgain
 }

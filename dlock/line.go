@@ -251,7 +251,7 @@ func (a *acquisition) barred() bool {
 // tookPlace records that the store has given a waiting call a place in line.
 func (a *acquisition) tookPlace(s *state, q *queue, remaining time.Duration) {
 	if a.barred() {
-		s.abandon(a)
+		a.dropClaim(s)
 		return
 	}
 	q.failure = nil
@@ -289,7 +289,7 @@ func (q *queue) grant(s *state, a *acquisition, since instant, lease time.Durati
 	switch {
 	case a.barred() && a.trying: // the answer to its attempt decides
 	case a.barred():
-		s.abandon(a)
+		a.dropClaim(s)
 	case lease <= 0 || since < s.struckAt || a.begunSince(s, since): // it may be the forced grant
 		q.lookAtLine(s)
 	case s.now()+q.trip >= end && q.far(lease):
@@ -335,7 +335,7 @@ func (o *object) leavePlaces(s *state, v *variable) {
 	}
 	for a := o.line.first; a != nil; a = a.next {
 		if a.variable() == v && !a.trying {
-			s.abandon(a)
+			a.dropClaim(s)
 		}
 	}
 }

@@ -165,7 +165,7 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 					h := heldOf(c, "x")
 					c.mu.Unlock()
 					c.mu.Lock()
-					p := c.state.leavePart(h, c.now())
+					p := h.leavePart(&c.state, c.now())
 					c.unlock()
 					err := c.releasePart(context.Background(), p)
 					if err == nil {

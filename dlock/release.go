@@ -30,14 +30,14 @@ func (c *Client) releaseParty(ctx context.Context, l *Locker, p party) error {
 func (c *Client) latest(l *Locker, p party) *hold {
 	s := c.lock()
 	defer c.mu.Unlock()
-	if h := s.presentHold(l, p); h != nil && !h.offered {
+	if h := l.presentHold(s, p); h != nil && !h.offered {
 		return h
 	}
 	return s.lastLoss(l.lostKey(p))
 }
 
 // presentHold returns a party's hold on a Locker's lock, or nil. The hold may have expired.
-func (s *state) presentHold(l *Locker, p party) *hold {
+func (l *Locker) presentHold(s *state, p party) *hold {
 	o := s.object(l.kind, l.name)
 	if l.kind.Shared() || o == nil {
 		return o.reader(p)
@@ -86,7 +86,7 @@ func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
 		c.unlock()
 		return errAgain
 	case h.state == forsaken:
-		tell, before := s.departForsaken(h)
+		tell, before := h.departForsaken(s)
 		c.unlock()
 		if !tell {
 			return nil
@@ -96,15 +96,15 @@ func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
 		if h.state == live {
 			h.lose(s, h.claim.ranOut(s, now))
 		}
-		s.releaseLost(h)
+		h.releaseLost(s)
 		c.unlock()
 		return ErrLost
 	case h.count > 1:
-		p := s.leavePart(h, now)
+		p := h.leavePart(s, now)
 		c.unlock()
 		return c.releasePart(ctx, p)
 	default:
-		d := s.depart(h, s.releases(h), now)
+		d := h.depart(s, h.releases(s), now)
 		c.unlock()
 		return c.free(ctx, d)
 	}
@@ -185,7 +185,7 @@ func (c *Client) releaseLater(h *hold, why error) error {
 }
 
 // releaseLost performs one release of a hold that was lost.
-func (s *state) releaseLost(h *hold) {
+func (h *hold) releaseLost(s *state) {
 	h.count--
 	if h.count > 0 {
 		return
@@ -215,7 +215,7 @@ type partial struct {
 }
 
 // leavePart begins a partial release of a hold.
-func (s *state) leavePart(h *hold, now instant) partial {
+func (h *hold) leavePart(s *state, now instant) partial {
 	cl := h.claim
 	h.count--
 	lease, asked := cl.PartialRelease(now, h.count < h.renewedFrom)
@@ -251,14 +251,14 @@ func (c *Client) releasePart(ctx context.Context, p partial) error {
 		h.lose(s, gone) // the hold was lost before the re-entry, which began a new one
 		return ErrLost
 	}
-	s.prolong(h, p.began, p.lease, p.asked)
+	h.prolong(s, p.began, p.lease, p.asked)
 	return nil
 }
 
 // releases records the beginning of a hold's last release. From then on the owner string of the
 // hold isn't used for re-entries or renewals. releases returns the queue whose lead waits for the
 // answer, or nil.
-func (s *state) releases(h *hold) *queue {
+func (h *hold) releases(s *state) *queue {
 	h.state = released
 	h.count = 0
 	q := h.claim.postpone(s)
@@ -285,7 +285,7 @@ type departure struct {
 }
 
 // depart begins the last release of the claim of a hold.
-func (s *state) depart(h *hold, q *queue, now instant) departure {
+func (h *hold) depart(s *state, q *queue, now instant) departure {
 	cl := h.claim
 	cl.dead, cl.leaving = true, true
 	delete(s.troubles, cl)
@@ -333,7 +333,7 @@ func (c *Client) releasedLast(
 	case res.Outcome == backend.Freed:
 		cl.freed(s, began, res, own)
 	case res.Outcome == backend.Kept:
-		s.kept(cl)
+		cl.staysTaken(s)
 	default:
 		cl.wake(s) // this client no longer holds the lock
 	}
@@ -360,9 +360,9 @@ func (q *queue) released() message {
 	return own
 }
 
-// kept records that a claim was released but its lock stays taken for a while. Waiting calls look
-// again only after that time.
-func (s *state) kept(cl *claim) {
+// staysTaken records that a claim was released but its lock stays taken for a while. Waiting calls
+// look again only after that time.
+func (cl *claim) staysTaken(s *state) {
 	o := cl.present(s)
 	if o == nil {
 		return
@@ -469,7 +469,7 @@ func undrained(ctx context.Context, err error) error {
 
 // leaveForsaken decrements the count of a hold after Close, and reports whether the store must be
 // told.
-func (s *state) leaveForsaken(h *hold) (tell bool) {
+func (h *hold) leaveForsaken(s *state) (tell bool) {
 	h.count--
 	if h.count <= 0 {
 		h.state = released
@@ -481,9 +481,9 @@ func (s *state) leaveForsaken(h *hold) (tell bool) {
 
 // departForsaken begins one release of a hold after Close. It reports whether the store must be
 // told, and returns the claims that must be released before the hold's own.
-func (s *state) departForsaken(h *hold) (tell bool, before []*claim) {
+func (h *hold) departForsaken(s *state) (tell bool, before []*claim) {
 	cl := h.claim
-	tell = s.leaveForsaken(h)
+	tell = h.leaveForsaken(s)
 	if !tell || h.count > 0 {
 		return tell, nil
 	}

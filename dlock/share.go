@@ -176,7 +176,7 @@ func (c *Client) share(a *acquisition) (*hold, error) {
 	switch cl := a.joinable(s); {
 	case cl == nil:
 		return nil, nil
-	case s.reads(a):
+	case a.reads(s):
 		return nil, errAgain
 	default:
 		a.via = ViaJoined
@@ -323,14 +323,14 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 		c.unlock()
 		return errAgain
 	case h.state == forsaken:
-		tell, before := s.departForsaken(h)
+		tell, before := h.departForsaken(s)
 		c.unlock()
 		if !tell {
 			return nil
 		}
 		return c.releaseForsaken(ctx, h, before)
 	case !h.check(s):
-		s.releaseLost(h)
+		h.releaseLost(s)
 		c.unlock()
 		return ErrLost
 	}
@@ -387,7 +387,7 @@ func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
 	ctx, cancel := c.releaseContext(ctx, h, true)
 	defer cancel()
 	s := c.lock()
-	d := s.depart(h, q, c.now())
+	d := h.depart(s, q, c.now())
 	c.unlock()
 	err := c.free(ctx, d)
 	if err == ErrLost {
@@ -452,7 +452,7 @@ func (h *hold) endRenewal(s *state) {
 	cl, now := h.claim, s.now()
 	h.renewedFrom = 0
 	cl.EndRenewal(now)
-	s.schedule(&cl.alarm, s.nextLook(cl, now))
+	s.schedule(&cl.alarm, cl.nextLook(s, now))
 }
 
 // reenterShared re-enters a reader's hold. If the claim is renewed, that needs no request.
@@ -497,7 +497,7 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 		cl.Renew()
 		h.renewedFrom = h.count
 	}
-	s.prolong(h, now, lease, asked)
+	h.prolong(s, now, lease, asked)
 	return nil
 }
 
@@ -558,7 +558,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		inner.Want(a.o.lease, true)
 		h.renewedFrom = h.count
 	}
-	s.schedule(&inner.alarm, s.nextLook(inner, sent))
+	s.schedule(&inner.alarm, inner.nextLook(s, sent))
 	return h, nil
 }
 

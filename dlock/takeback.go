@@ -122,7 +122,7 @@ func (t *takeBack) tookBack(
 	case err == nil && res.Outcome == backend.Freed:
 		cl.wake(s)
 	case err == nil && res.Outcome == backend.Kept:
-		s.kept(cl)
+		cl.staysTaken(s)
 	}
 	if cl.TakenBack(sent, answered) {
 		cl.back = false

@@ -256,7 +256,7 @@ func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 		l := h.watchers.loss
 		return func() { c.traceLost(l) }
 	case h.state == forsaken:
-		forsaken := s.forsakenEvent(h)
+		forsaken := h.forsakenEvent(s)
 		return func() { c.traceRelease(context.Background(), forsaken) }
 	case h.state == released:
 		e.Via = ViaReentry // this call got another reader's hold instead
@@ -267,7 +267,7 @@ func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 }
 
 // forsakenEvent returns the event for a hold that wasn't released before Close.
-func (s *state) forsakenEvent(h *hold) ReleaseDone {
+func (h *hold) forsakenEvent(s *state) ReleaseDone {
 	return ReleaseDone{
 		Name: h.claim.object.name, Kind: backend.Kind(h.kind), HolderID: h.claim.owner,
 		Outcome: UnlockForsaken, Held: s.now() - h.since(), Err: ErrClosed,

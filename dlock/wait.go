@@ -87,13 +87,13 @@ func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 func (c *Client) enqueue(a *acquisition) bool {
 	s := c.lock()
 	defer c.unlock()
-	if s.reenters(a) {
+	if a.reenters(s) {
 		return false
 	}
 	o := s.object(a.kind, a.name)
 	if o == nil { // no other call has asked the store
 		if a.h == nil {
-			a.h = s.claimFor(a)
+			a.h = a.newClaim(s)
 		}
 		o = s.open(a.h.claim.object)
 	}
@@ -122,7 +122,7 @@ func (c *Client) enqueue(a *acquisition) bool {
 	}
 	if q.placed {
 		if a.h == nil {
-			a.h = s.claimFor(a)
+			a.h = a.newClaim(s)
 		}
 		a.fresh = true
 		return true
@@ -215,7 +215,7 @@ func (q *queue) chooseLead(s *state) {
 		return
 	}
 	if before != nil && !before.trying {
-		s.abandon(before) // its Locker is locked; it stops asking
+		before.dropClaim(s) // its Locker is locked; it stops asking
 	}
 	q.lead = a
 	if a == nil {
@@ -554,7 +554,7 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	defer c.unlock()
 	q := a.in
 	if q == nil || q.lead != a && !q.placed {
-		s.abandon(a) // it has a hold, or its Locker is locked
+		a.dropClaim(s) // it has a hold, or its Locker is locked
 		return false
 	}
 	a.answered = a.answered || q.refused > a.seen
@@ -705,6 +705,6 @@ func (c *Client) quit(a *acquisition, err error) error {
 		return nil
 	}
 	a.dequeue(s)
-	s.abandon(a)
+	a.dropClaim(s)
 	return err
 }

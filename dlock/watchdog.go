@@ -128,7 +128,7 @@ func (cl *claim) ring(s *state, now instant) {
 		cl.lose(s, cl.ranOut(s, now))
 	case cl.GoesOn() || cl.kind.Asserted():
 		s.alarms.batch = append(s.alarms.batch, cl)
-		s.schedule(&cl.alarm, s.next(cl, now, 6)) // in case there's no answer by then
+		s.schedule(&cl.alarm, cl.nextRenewal(s, now, 6)) // in case there's no answer by then
 	default:
 		s.schedule(&cl.alarm, cl.Until())
 	}
@@ -136,10 +136,10 @@ func (cl *claim) ring(s *state, now instant) {
 
 // nextLook returns when the watchdog next looks at a claim. sent is when the request that the store
 // granted was sent.
-func (s *state) nextLook(cl *claim, sent instant) instant {
+func (cl *claim) nextLook(s *state, sent instant) instant {
 	switch {
 	case cl.GoesOn():
-		return s.next(cl, sent, 3)
+		return cl.nextRenewal(s, sent, 3)
 	case cl.kind.Asserted():
 		return min(sent+s.lease/3, cl.Until())
 	default:
@@ -147,9 +147,9 @@ func (s *state) nextLook(cl *claim, sent instant) instant {
 	}
 }
 
-// next returns the time of the next renewal, about lease/part later than after. With part 3, that
-// is a third of a lease.
-func (s *state) next(cl *claim, after instant, part time.Duration) instant {
+// nextRenewal returns the time of the next renewal, about lease/part later than after. With part 3,
+// that is a third of a lease.
+func (cl *claim) nextRenewal(s *state, after instant, part time.Duration) instant {
 	most := cl.Lease()
 	if cl.kind.Asserted() {
 		most = s.lease // even if its own lease is longer
@@ -234,7 +234,7 @@ func (c *Client) renewed(
 		cl.foundGone(s)
 	case err != nil:
 		cl.troubled(s, why{err: err})
-		s.schedule(&cl.alarm, min(cl.alarm.at, s.next(cl, now, 16)))
+		s.schedule(&cl.alarm, min(cl.alarm.at, cl.nextRenewal(s, now, 16)))
 	case !res.Held:
 		cl.foundGone(s)
 	case now >= cl.Until():
@@ -242,7 +242,7 @@ func (c *Client) renewed(
 	default:
 		delete(s.troubles, cl)
 		cl.RenewalGranted(sent, lease)
-		s.schedule(&cl.alarm, max(s.nextLook(cl, sent), now))
+		s.schedule(&cl.alarm, max(cl.nextLook(s, sent), now))
 	}
 }
 

@@ -82,7 +82,7 @@ func TestRenewalsComeInTimeAndOnAGrid(t *testing.T) {
 			h.Want(test.lease, true)
 			cells := map[instant]bool{}
 			for sent := instant(0); sent < lease; sent += lease / 1000 {
-				at := s.nextLook(h, sent)
+				at := h.nextLook(s, sent)
 				cells[at] = true
 				if at <= sent || at > sent+lease/3 {
 					t.Fatalf("%s, lease %v: the renewal after a request at %v is due at %v", name,
