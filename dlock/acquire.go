@@ -13,6 +13,7 @@ import (
 
 // An acquisition is an acquiring call in progress.
 type acquisition struct {
+	client *Client
 	call
 	inquiry
 	waiting
@@ -80,16 +81,12 @@ func (c *Client) newAcquisition() *acquisition {
 // re-enter is gone, or because its party has acquired a hold in the meantime.
 var errAgain = errors.New("again")
 
-// acquire acquires the lock for a caller, waiting if necessary, or re-enters the caller's hold. The
-// error isn't wrapped in an [Error] yet.
-func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOptions) (h *hold, err error) {
-	return c.carryOut(ctx, c.newCall(ctx, l, who, o))
-}
-
 // newCall returns the acquisition for a caller's request.
-func (c *Client) newCall(ctx context.Context, l *Locker, who caller, o acquireOptions) *acquisition {
+func (l *Locker) newCall(ctx context.Context, who caller, o acquireOptions) *acquisition {
+	c := l.client
 	a := c.newAcquisition()
 	*a = acquisition{
+		client:  c,
 		call:    call{kind: l.kind, name: l.name, party: who.party, o: o, bound: who.hold, began: c.now(), excluded: who.excluded},
 		inquiry: inquiry{within: who.hold},
 		waiting: waiting{signal: a.signal},
@@ -99,34 +96,36 @@ func (c *Client) newCall(ctx context.Context, l *Locker, who caller, o acquireOp
 	return a
 }
 
-// carryOut acquires the lock for a call, and reports the outcome to the traces.
-func (c *Client) carryOut(ctx context.Context, a *acquisition) (h *hold, err error) {
+// carryOut acquires the lock for a call, waiting if necessary, or re-enters the caller's hold. It
+// reports the outcome to the traces. The error isn't wrapped in an [Error] yet.
+func (a *acquisition) carryOut(ctx context.Context) (h *hold, err error) {
 	over, told := false, false
-	ctx = c.begins(ctx, a)
-	defer func() { c.leaveCall(ctx, a, h, over, told) }()
-	h, err = c.acquireInTime(ctx, a)
+	ctx = a.client.begins(ctx, a)
+	defer func() { a.cleanUp(ctx, h, over, told) }()
+	h, err = a.acquireInTime(ctx)
 	over = true
-	c.acquired(ctx, a, h, err)
+	a.client.acquired(ctx, a, h, err)
 	told = true
 	return h, err
 }
 
-// leaveCall cleans up after a call. over and told say whether acquireInTime has returned and
-// whether the traces were called. If one of them is false, something panicked.
-func (c *Client) leaveCall(ctx context.Context, a *acquisition, h *hold, over, told bool) {
+// cleanUp cleans up after a call. over and told say whether acquireInTime has returned and whether
+// the traces were called. If one of them is false, something panicked.
+func (a *acquisition) cleanUp(ctx context.Context, h *hold, over, told bool) {
+	c := a.client
 	switch {
 	case !over: // a step panicked, or ended its goroutine
-		c.forgo(a)
+		a.forgo()
 		c.acquired(ctx, a, nil, errPanicked)
 	case !told && h != nil: // a Trace panicked, so the caller doesn't get its hold
-		c.letGo(h)
+		h.letGo(c)
 	default:
 		c.acquisitions.Put(a)
 	}
 }
 
 // letGo releases a hold that the caller will never receive.
-func (c *Client) letGo(h *hold) {
+func (h *hold) letGo(c *Client) {
 	s := c.lock()
 	defer c.unlock()
 	s.background(func(c *Client) { c.release(context.Background(), h) })
@@ -145,9 +144,9 @@ func (a *acquisition) mayTake(ctx context.Context) {
 }
 
 // forgo releases everything that a call holds or has asked for, after the call has panicked.
-func (c *Client) forgo(a *acquisition) {
-	s := c.lock()
-	defer c.unlock()
+func (a *acquisition) forgo() {
+	s := a.client.lock()
+	defer a.client.unlock()
 	a.dequeue(s)
 	h := a.handed
 	switch {
@@ -164,22 +163,23 @@ func (c *Client) forgo(a *acquisition) {
 }
 
 // acquireInTime tries until the call has acquired the lock or can't go on.
-func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, error) {
+func (a *acquisition) acquireInTime(ctx context.Context) (*hold, error) {
+	c := a.client
 	for {
 		if err := c.over(ctx); err != nil {
 			return nil, a.giveUp(err)
 		}
-		h, err := c.acquireOnce(ctx, a)
+		h, err := a.acquireOnce(ctx)
 		switch {
 		case err == nil:
 			return h, nil
 		case err == errAgain:
 			continue
-		case !c.retries(ctx, a, err):
-			return nil, c.final(a, err)
+		case !a.retries(ctx, err):
+			return nil, final(err)
 		}
 		a.fail(ctx.Err() != nil, err)
-		c.report(a, err)
+		a.reportFailure(err)
 		if !c.store.Pause(ctx, a.tries.next(firstBackoff, longestPause(a.o.lease))) {
 			return nil, a.giveUp(c.over(ctx))
 		}
@@ -190,8 +190,9 @@ func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, erro
 const firstBackoff = 50 * time.Millisecond
 
 // acquireOnce re-enters, joins or acquires the lock. If the call may wait, it waits for the lock.
-func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error) {
-	own, err := c.own(a)
+func (a *acquisition) acquireOnce(ctx context.Context) (*hold, error) {
+	c := a.client
+	own, err := a.own()
 	a.via = ViaStore
 	switch {
 	case err != nil:
@@ -203,13 +204,13 @@ func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error)
 		return own, c.reenterShared(ctx, own, a)
 	case own != nil:
 		a.via = ViaReentry
-		return own, c.reenter(ctx, own, a)
+		return own, a.reenter(ctx, own)
 	}
 	if h, err := c.share(a); h != nil || err != nil {
 		return h, err
 	}
 	if a.single() {
-		return c.tryNow(ctx, a)
+		return a.tryNow(ctx)
 	}
 	return c.queueUp(ctx, a)
 }
@@ -217,12 +218,12 @@ func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error)
 // own returns the party's hold on the lock, which the call can re-enter or read under. If there is
 // none, own returns nil, and the call must acquire the lock. It returns an error if the hold in the
 // caller's context has ended, or if the hold that the call wanted to re-enter was lost.
-func (c *Client) own(a *acquisition) (*hold, error) {
+func (a *acquisition) own() (*hold, error) {
 	if a.variable() != nil || a.kind.Many() {
 		return nil, nil
 	}
-	s := c.lock()
-	defer c.unlock()
+	s := a.client.lock()
+	defer a.client.unlock()
 	if a.bound != nil {
 		if !a.bound.check(s) {
 			return nil, a.bound.overError()
@@ -265,7 +266,7 @@ func (a *acquisition) ownHold(s *state) (*hold, error) {
 }
 
 // whyOver returns the error that says how h ended. It returns nil if h is nil or hasn't ended.
-func (c *Client) whyOver(h *hold) error {
+func (h *hold) whyOver(c *Client) error {
 	if h == nil {
 		return nil
 	}
@@ -290,19 +291,19 @@ func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
 // retries reports whether the call tries again after err. A call that mustn't wait does so only if
 // its context has ended or the client is closed. The next try then returns the context's error or
 // ErrClosed.
-func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
+func (a *acquisition) retries(ctx context.Context, err error) bool {
 	if isFinal(err) {
 		return false
 	}
 	if _, end := errors.AsType[endError](err); end {
 		return false
 	}
-	return backend.KindOf(err) != backend.Refused && (!a.single() || c.over(ctx) != nil)
+	return backend.KindOf(err) != backend.Refused && (!a.single() || a.client.over(ctx) != nil)
 }
 
 // final returns the error to report to the caller if the call ends with err. It wraps errors of the
 // store with ErrUnavailable.
-func (c *Client) final(a *acquisition, err error) error {
+func final(err error) error {
 	if isFinal(err) {
 		return err
 	}
@@ -426,32 +427,32 @@ const (
 	longestReport = time.Minute
 )
 
-// report occasionally logs the failed attempts of a call whose wait is unbounded.
-func (c *Client) report(a *acquisition, err error) {
-	now := c.now()
+// reportFailure occasionally logs the failed attempts of a call whose wait is unbounded.
+func (a *acquisition) reportFailure(err error) {
+	now := a.client.now()
 	if a.quiet || now < a.report {
 		return
 	}
 	a.report = now + a.reports.next(firstReport, longestReport)
-	c.warn("cannot lock yet", "name", a.name, "err", err)
+	a.client.warn("cannot lock yet", "name", a.name, "err", err)
 }
 
 // tryNow makes the single attempt of a call that doesn't wait. The call never enters the queue.
-func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
-	if err := c.known(a); err != nil {
+func (a *acquisition) tryNow(ctx context.Context) (*hold, error) {
+	if err := a.known(); err != nil {
 		return nil, err
 	}
-	_, err := c.attempt(ctx, a)
-	return c.tried(a, err)
+	_, err := a.tryOnce(ctx)
+	return a.tried(err)
 }
 
 // tried returns the result of the single attempt of a call that doesn't wait.
-func (c *Client) tried(a *acquisition, err error) (*hold, error) {
+func (a *acquisition) tried(err error) (*hold, error) {
 	if err == nil {
 		return a.h, nil
 	}
-	c.abandon(a)
-	if err == errHeld && c.joins(a) {
+	a.abandon()
+	if err == errHeld && a.joins() {
 		err = errAgain // another goroutine of the same party has acquired the lock
 	}
 	return nil, err
@@ -459,9 +460,9 @@ func (c *Client) tried(a *acquisition, err error) (*hold, error) {
 
 // known returns an error if the client knows, without asking the store, that the call can't have
 // the lock.
-func (c *Client) known(a *acquisition) error {
-	s := c.lock()
-	defer c.unlock()
+func (a *acquisition) known() error {
+	s := a.client.lock()
+	defer a.client.unlock()
 	var but party
 	if v := a.variable(); v == nil {
 		but = a.party
@@ -480,9 +481,9 @@ func (c *Client) known(a *acquisition) error {
 }
 
 // joins reports whether the call's party has acquired the lock in the meantime.
-func (c *Client) joins(a *acquisition) bool {
-	s := c.lock()
-	defer c.unlock()
+func (a *acquisition) joins() bool {
+	s := a.client.lock()
+	defer a.client.unlock()
 	return a.reenters(s)
 }
 
@@ -503,29 +504,29 @@ func (a *acquisition) reenters(s *state) bool {
 	return h != nil || err != nil
 }
 
-// attempt asks the store for the lock once. If the error is nil, the call has the lock. If it is
+// tryOnce asks the store for the lock once. If the error is nil, the call has the lock. If it is
 // errHeld, remaining is how long the current hold lasts without renewal.
-func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
-	at := c.attempting(a)
-	res, err := c.acquireStep(ctx, at.h.claim, a.o.lease, at.req)
-	return c.attempted(ctx, a, at, res, err)
+func (a *acquisition) tryOnce(ctx context.Context) (remaining time.Duration, err error) {
+	at := a.attempting()
+	res, err := at.h.claim.acquireStep(ctx, a.client, a.o.lease, at.req)
+	return a.attempted(ctx, at, res, err)
 }
 
 // acquireStep asks the store for a claim. The lease determines how long acquireStep waits for the
 // answer. An answer that comes later is passed to answeredLate.
-func (c *Client) acquireStep(
-	ctx context.Context, cl *claim, lease time.Duration, req backend.AcquireRequest,
+func (cl *claim) acquireStep(
+	ctx context.Context, c *Client, lease time.Duration, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
 	if c.store.Prompt() {
 		return steps.Do(ctx, c.store, backend.Session.Acquire, req)
 	}
-	late := func(res backend.AcquireResult, err error) { c.answeredLate(cl, res, err) }
+	late := func(res backend.AcquireResult, err error) { cl.answeredLate(c, res, err) }
 	return steps.DoWithin(ctx, c.store, steps.About(lease), late, backend.Session.Acquire, req)
 }
 
 // answeredLate records a grant that came after the caller had stopped waiting for it. If the claim
 // was given up by then, answeredLate starts to release it in the background.
-func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
+func (cl *claim) answeredLate(c *Client, res backend.AcquireResult, err error) {
 	if err != nil || !res.Acquired {
 		return
 	}
@@ -549,7 +550,8 @@ type attempt struct {
 }
 
 // attempting prepares an attempt, and records it as sent.
-func (c *Client) attempting(a *acquisition) attempt {
+func (a *acquisition) attempting() attempt {
+	c := a.client
 	s := c.lock()
 	defer c.mu.Unlock()
 	if a.h == nil {
@@ -572,17 +574,22 @@ func (c *Client) attempting(a *acquisition) attempt {
 
 // attempted processes the answer to an attempt. If the lock was granted, but this client has forced
 // a lock since the attempt was sent, it asks the store whether the claim still exists.
-func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res backend.AcquireResult, err error) (time.Duration, error) {
-	remaining, err := c.answered(a, at, res, err)
-	if err == nil && c.forced.Load() != at.forced {
-		c.confirm(ctx, at.h.claim, (*claim).forced)
+func (a *acquisition) attempted(
+	ctx context.Context, at attempt, res backend.AcquireResult, err error,
+) (time.Duration, error) {
+	remaining, err := a.conclude(at, res, err)
+	if err == nil && a.client.forced.Load() != at.forced {
+		at.h.claim.confirm(ctx, a.client, (*claim).forced)
 	}
 	return remaining, err
 }
 
-// answered processes the answer to an attempt. If it returns a nil error, the call has acquired
+// conclude processes the answer to an attempt. If it returns a nil error, the call has acquired
 // a.h, or was handed a.handed.
-func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
+func (a *acquisition) conclude(
+	at attempt, res backend.AcquireResult, err error,
+) (remaining time.Duration, _ error) {
+	c := a.client
 	h, sent := at.h, at.sent
 	s := c.lock()
 	defer c.unlock()
@@ -662,8 +669,8 @@ func (a *acquisition) unusable(s *state) error {
 
 // confirm asks the store whether a claim still exists, and calls lost if it doesn't. If the store
 // gives no answer, confirm keeps asking in the background.
-func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim, *state)) {
-	if c.confirmed(ctx, cl, lost) {
+func (cl *claim) confirm(ctx context.Context, c *Client, lost func(*claim, *state)) {
+	if cl.confirmOnce(ctx, c, lost) {
 		return
 	}
 	s := c.lock()
@@ -671,14 +678,14 @@ func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim, *stat
 	s.background(func(c *Client) {
 		var tries backoff
 		for c.store.Pause(c.ctx, tries.next(firstBackoff, longestPause(c.lease))) &&
-			!c.confirmed(c.ctx, cl, lost) {
+			!cl.confirmOnce(c.ctx, c, lost) {
 		}
 	})
 }
 
-// confirmed asks the store once whether a claim still exists, and calls lost if it doesn't. It
+// confirmOnce asks the store once whether a claim still exists, and calls lost if it doesn't. It
 // returns false if the store must be asked again.
-func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim, *state)) bool {
+func (cl *claim) confirmOnce(ctx context.Context, c *Client, lost func(*claim, *state)) bool {
 	c.mu.Lock()
 	req := cl.lookRequest()
 	c.unlock()
@@ -755,9 +762,9 @@ func (a *acquisition) newClaim(s *state) *hold {
 
 // abandon gives up the claim that an acquisition asked for but didn't get. The acquisition doesn't
 // ask for that claim again.
-func (c *Client) abandon(a *acquisition) {
-	s := c.lock()
-	defer c.unlock()
+func (a *acquisition) abandon() {
+	s := a.client.lock()
+	defer a.client.unlock()
 	a.dropClaim(s)
 }
 
@@ -773,7 +780,8 @@ func (a *acquisition) dropClaim(s *state) {
 
 // reenter increments the count of a hold, in the store and in the client. It first waits until no
 // other re-entry or release of the hold is under way.
-func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
+func (a *acquisition) reenter(ctx context.Context, h *hold) error {
+	c := a.client
 	a.answered = false // an earlier answer was about the previous holder
 	select {
 	case h.slot <- struct{}{}:
@@ -795,7 +803,7 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	cl.StepSent(now, asked, c.stored(asked))
 	c.unlock()
 
-	res, err := c.acquireStep(ctx, cl, lease, cl.acquireRequest(c.stored(asked), true))
+	res, err := cl.acquireStep(ctx, c, lease, cl.acquireRequest(c.stored(asked), true))
 
 	c.mu.Lock()
 	defer c.unlock()

@@ -20,7 +20,7 @@ type joint struct {
 	ctx  context.Context // for traces
 	at   attempt
 	h    *hold
-	over bool // over and told: see leaveCall
+	over bool // over and told: see cleanUp
 	told bool
 }
 
@@ -30,7 +30,7 @@ func (c *Client) attemptTogether(r *round, parts []*part) {
 	defer func() {
 		for i := range all {
 			if j := &all[i]; j.a != nil {
-				c.leaveCall(j.ctx, j.a, j.h, j.over, j.told)
+				j.a.cleanUp(j.ctx, j.h, j.over, j.told)
 			}
 		}
 	}()
@@ -47,7 +47,7 @@ func (c *Client) attemptTogether(r *round, parts []*part) {
 			continue
 		}
 		alone.Go(func() {
-			h, err := c.acquireInTime(j.ctx, j.a)
+			h, err := j.a.acquireInTime(j.ctx)
 			r.heard(err == nil)
 			c.jointOver(j, h, err)
 		})
@@ -61,37 +61,37 @@ func (c *Client) asksStore(ctx context.Context, a *acquisition) bool {
 	if c.over(ctx) != nil {
 		return false
 	}
-	own, err := c.own(a)
-	return own == nil && err == nil && !c.mayShare(a) && c.known(a) == nil
+	own, err := a.own()
+	return own == nil && err == nil && !c.mayShare(a) && a.known() == nil
 }
 
 // attemptBatch sends attempts in one batch, and ends each call with its result.
 func (c *Client) attemptBatch(r *round, sent []*joint) {
 	reqs := make([]backend.AcquireRequest, len(sent))
 	for i, j := range sent {
-		j.at = c.attempting(j.a)
+		j.at = j.a.attempting()
 		reqs[i] = j.at.req
 	}
 	heard := func(res backend.AcquireResult, err error) { r.heard(err == nil && res.Acquired) }
 	late := func(i int, res backend.AcquireResult, err error) {
-		c.answeredLate(sent[i].at.h.claim, res, err)
+		sent[i].at.h.claim.answeredLate(c, res, err)
 	}
 	reader := steps.Reader[backend.AcquireResult]{
 		Context: func(i int) context.Context { return sent[i].ctx }, Heard: heard, Late: late,
 	}
 	for i, got := range steps.Together(r, c.store, backend.Batcher.AcquireBatch, reqs, reader) {
 		j := sent[i]
-		_, err := c.attempted(j.ctx, j.a, j.at, got.Res, got.Err)
-		h, err := c.tried(j.a, err)
+		_, err := j.a.attempted(j.ctx, j.at, got.Res, got.Err)
+		h, err := j.a.tried(err)
 		switch {
 		case err == nil:
 		case err == errAgain:
-			h, err = c.acquireInTime(j.ctx, j.a)
-		case c.retries(j.ctx, j.a, err):
+			h, err = j.a.acquireInTime(j.ctx)
+		case j.a.retries(j.ctx, err):
 			j.a.fail(j.ctx.Err() != nil, err)
 			err = j.a.giveUp(c.over(j.ctx))
 		default:
-			err = c.final(j.a, err)
+			err = final(err)
 		}
 		c.jointOver(j, h, err)
 	}

@@ -273,7 +273,7 @@ func (c *Client) giveBackWrite(cl, written *claim) {
 
 // take accepts the hold that was handed to a waiting call.
 func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
-	c.abandon(a) // the call may have asked the store for a claim of its own
+	a.abandon() // the call may have asked the store for a claim of its own
 	over := c.over(ctx)
 	s := c.lock()
 	defer c.unlock()

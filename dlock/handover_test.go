@@ -418,7 +418,7 @@ func TestHandedAndLost(t *testing.T) {
 		h.lose(&c.state, gone)
 		c.unlock()
 		if _, err := c.take(ctx, &acquisition{
-			call: call{name: "x", party: h.party}, waiting: waiting{handed: h},
+			client: c, call: call{name: "x", party: h.party}, waiting: waiting{handed: h},
 		}); err != errAgain {
 			t.Errorf("taking what is lost: %v", err)
 		}

@@ -142,11 +142,10 @@ func TestGrantAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
 		l := c.Locker("a")
-		a := c.newCall(t.Context(), l, l.caller(t.Context()), acquireOptions{lease: c.lease})
-		at := c.attempting(a)
+		a := l.newCall(t.Context(), l.caller(t.Context()), acquireOptions{lease: c.lease})
+		at := a.attempting()
 		c.Close()
-		if _, err := c.answered(a, at, backend.AcquireResult{Acquired: true},
-			nil); err != ErrClosed {
+		if _, err := a.conclude(at, backend.AcquireResult{Acquired: true}, nil); err != ErrClosed {
 			t.Errorf("a grant to a closed client: %v", err)
 		}
 		if l.plain.hold != nil {

@@ -306,7 +306,7 @@ func (c *Client) struck(l *Locker, kind protocol.Kind, mine []*claim) {
 	}
 	o := s.object(l.kind, l.name)
 	for _, cl := range o.claims(kind) {
-		s.background(func(c *Client) { c.confirm(c.ctx, cl, (*claim).forced) })
+		s.background(func(c *Client) { cl.confirm(c.ctx, c, (*claim).forced) })
 	}
 	if o := s.object(l.kind, l.name); o != nil && o.queue != nil {
 		o.queue.wake(s)
@@ -368,7 +368,7 @@ func (l *Locker) acquire(
 	ctx context.Context, who caller, o acquireOptions, opts []AcquireOption,
 ) (*hold, error) {
 	if err := l.usable(ctx); err != nil {
-		return nil, both(err, l.client.whyOver(who.hold))
+		return nil, both(err, who.hold.whyOver(l.client))
 	}
 	o, err := l.options(o, opts)
 	if err != nil {
@@ -376,7 +376,7 @@ func (l *Locker) acquire(
 	}
 	ctx, cancel := waitContext(ctx, o)
 	defer cancel()
-	h, err := l.client.acquire(ctx, l, who, o)
+	h, err := l.newCall(ctx, who, o).carryOut(ctx)
 	if err == nil && who.party == party(l.plain) {
 		l.client.watchVariable(l)
 	}

@@ -205,7 +205,7 @@ func (cl *claim) foundGone(s *state) {
 
 // look asks the store, in the background, whether it still has a claim. If not, the claim ends.
 func (cl *claim) look(s *state) {
-	s.background(func(c *Client) { c.confirm(c.ctx, cl, (*claim).foundGone) })
+	s.background(func(c *Client) { cl.confirm(c.ctx, c, (*claim).foundGone) })
 }
 
 // inquiryPatience limits how long the store may take to say who holds a lost lock.

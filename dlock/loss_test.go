@@ -385,7 +385,7 @@ func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
 		r.hold.claim.foundGone(&c.state)
 		c.unlock()
 		a := c.newAcquisition()
-		*a = acquisition{call: call{
+		*a = acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: write.party,
 			o: acquireOptions{lease: DefaultLease},
 		}}

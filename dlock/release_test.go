@@ -25,7 +25,7 @@ func TestTakingWhatWasGivenBackLeavesTheClaimAlone(t *testing.T) {
 		defer other.Close()
 		l := c.Locker("x")
 		mustTry(t, l)
-		heir := &acquisition{call: call{
+		heir := &acquisition{client: c, call: call{
 			name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease},
 		}}
 		heir.wait()
@@ -63,7 +63,7 @@ func TestALateUnlockIsNotOneOfWhatIsBeingHandedOn(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		l := c.Locker("x")
 		mustTry(t, l)
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			name: "x", party: late.caller(owner).party, o: acquireOptions{lease: c.lease},
 		}}
 		a.wait()

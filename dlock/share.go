@@ -515,7 +515,7 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	inner.Sent(sent, lease)
 	c.unlock()
 
-	res, err := c.acquireStep(ctx, inner, a.o.lease, inner.acquireRequest(lease, false))
+	res, err := inner.acquireStep(ctx, c, a.o.lease, inner.acquireRequest(lease, false))
 
 	c.mu.Lock()
 	defer c.unlock()

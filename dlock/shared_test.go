@@ -115,7 +115,7 @@ func TestUnlockOfWhatIsOffered(t *testing.T) {
 			if err := l.LockContext(ctx); err != nil {
 				t.Fatal(err)
 			}
-			a := &acquisition{call: call{
+			a := &acquisition{client: c, call: call{
 				name: "x", party: l.caller(ctx).party, o: acquireOptions{lease: c.lease},
 			}}
 			if a.variable() == nil {
@@ -163,7 +163,7 @@ func TestAReadThatIsOfferedIsNotHeld(t *testing.T) {
 			}
 		}
 		for range 100 {
-			a := &acquisition{call: call{
+			a := &acquisition{client: c, call: call{
 				kind: protocol.Kind(backend.Read), name: "x", party: party(l.plain),
 				o: acquireOptions{lease: c.lease},
 			}}

@@ -49,7 +49,7 @@ func TestAPlainReadOfNobodyIsGivenBack(t *testing.T) {
 		time.Sleep(time.Second)
 		rw.RLock()
 		must(t, rw.Reader().UnlockContext(t.Context()))
-		c.letGo(first)
+		first.letGo(c)
 		synctest.Wait()
 		wantFree(t, other, "x")
 		empty(t, c)
@@ -174,11 +174,11 @@ func TestTheOtherSideIsGotMeanwhile(t *testing.T) {
 				backend.Read:  rw.Writer(),
 				backend.Write: rw.Reader(),
 			} {
-				a := &acquisition{call: call{
+				a := &acquisition{client: c, call: call{
 					kind: protocol.Kind(kind), name: "x", party: owner, partners: true,
 					o: acquireOptions{lease: c.lease},
 				}}
-				if h, err := c.own(a); h != nil || err != nil {
+				if h, err := a.own(); h != nil || err != nil {
 					t.Fatalf("before: %v, %v", h, err)
 				}
 				must(t, side.LockContext(ctx))
@@ -423,7 +423,7 @@ func TestNobodyJoinsAfterClose(t *testing.T) {
 	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw := c.RWLocker("x")
 		rw.RLock()
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}
@@ -441,11 +441,11 @@ func TestAnOwnerThatReadsByNowDoesNotJoin(t *testing.T) {
 	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw, owner := c.RWLocker("x"), NewOwner()
 		ctx := WithOwner(t.Context(), owner)
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: owner,
 			o: acquireOptions{lease: c.lease},
 		}}
-		if h, err := c.own(a); h != nil || err != nil {
+		if h, err := a.own(); h != nil || err != nil {
 			t.Fatalf("before: %v, %v", h, err)
 		}
 		must(t, rw.Reader().LockContext(ctx))
@@ -483,7 +483,7 @@ func TestForcedWhileTheLastReaderLeaves(t *testing.T) {
 		if ok, err := rw.Reader().ForceUnlock(t.Context()); !ok || err != nil {
 			t.Fatalf("ForceUnlock = %v, %v", ok, err)
 		}
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}
@@ -506,7 +506,7 @@ func TestAWriterGetsInWhileTheLastReaderLeaves(t *testing.T) {
 			t.Fatalf("ForceUnlock = %v, %v", ok, err)
 		}
 		mustTry(t, rw.Writer())
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}
@@ -627,7 +627,7 @@ func TestLetInAsTheClientIsClosed(t *testing.T) {
 		theirs := other.RWLocker("x")
 		theirs.Lock()
 		reader := wait(t.Context(), c.RWLocker("x").Reader())
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}

@@ -98,7 +98,7 @@ func (t *together) prepare(ctx context.Context, o acquireOptions, opts []Acquire
 	for _, p := range t.parts {
 		c := p.locker.client
 		if err := p.locker.usable(ctx); err != nil {
-			p.err = both(err, c.whyOver(p.who.hold))
+			p.err = both(err, p.who.hold.whyOver(c))
 			return p
 		}
 		if p.o, p.err = p.locker.options(o, opts); p.err != nil {
@@ -202,7 +202,7 @@ func (t *together) acquireInTime(ctx context.Context) *part {
 		}
 		a := failed.newCall(ctx, failed.o)
 		failed.inform(a)
-		if failed.h, failed.err = c.carryOut(ctx, a); failed.err != nil {
+		if failed.h, failed.err = a.carryOut(ctx); failed.err != nil {
 			return t.blame(failed)
 		}
 		failed.refused = false
@@ -226,7 +226,7 @@ func (t *together) blame(failed *part) *part {
 
 // newCall returns an acquisition for this part alone.
 func (p *part) newCall(ctx context.Context, o acquireOptions) *acquisition {
-	a := p.locker.client.newCall(ctx, p.locker, p.who, o)
+	a := p.locker.newCall(ctx, p.who, o)
 	if a.within == nil {
 		a.within = p.within
 	}
@@ -348,11 +348,11 @@ func (t *together) keptOut(ctx context.Context) bool {
 			continue // already held, or can be re-entered
 		}
 		c, a := p.locker.client, p.single(ctx)
-		if c.known(a) == nil {
+		if a.known() == nil {
 			c.acquisitions.Put(a)
 			continue
 		}
-		if p.h, p.err = c.carryOut(ctx, a); p.err != nil { // carryOut also tells the traces
+		if p.h, p.err = a.carryOut(ctx); p.err != nil { // carryOut also tells the traces
 			return true
 		}
 	}
@@ -421,7 +421,7 @@ func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
 // attempt makes the attempt at one part.
 func (r *round) attempt(p *part) {
 	p.err = errPanicked // stays if it panics
-	p.h, p.err = p.locker.client.carryOut(r, p.single(r))
+	p.h, p.err = p.single(r).carryOut(r)
 	r.heard(p.err == nil)
 }
 
@@ -468,9 +468,9 @@ func (p *part) settle(ctx context.Context) {
 	case cut:
 		p.err = p.cutShort(c.over(ctx))
 	case p.h == nil:
-	case c.whyOver(p.h) == nil:
+	case p.h.whyOver(c) == nil:
 	case p.h == p.within:
-		p.err = c.whyOver(p.h)
+		p.err = p.h.whyOver(c)
 	default:
 		p.err = unavailable(errBrief)
 	}
@@ -531,7 +531,7 @@ func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
 func (t *together) abandon() {
 	for _, p := range t.parts {
 		if p.h != nil {
-			p.locker.client.letGo(p.h)
+			p.h.letGo(p.locker.client)
 		}
 	}
 }

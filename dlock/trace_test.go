@@ -418,6 +418,7 @@ func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
 		// it.
 		a := c.newAcquisition()
 		*a = acquisition{
+			client: c,
 			call: call{kind: protocol.Kind(backend.Read), name: "x", party: party(lk.plain),
 				o: acquireOptions{lease: DefaultLease}}, waiting: waiting{signal: a.signal},
 		}

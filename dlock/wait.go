@@ -59,7 +59,7 @@ func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 	for {
 		switch c.turn(a) {
 		case toLeave:
-			c.abandon(a)
+			a.abandon()
 			return nil, errAgain
 		case toTake:
 			return c.take(ctx, a)
@@ -532,7 +532,7 @@ func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
 		return nil, c.quit(a, err)
 	}
 	if c.failed(a, ctx.Err() != nil, err) {
-		c.report(a, err)
+		a.reportFailure(err)
 	}
 	return nil, nil
 }
@@ -568,7 +568,7 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 // lock.
 func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
 	if (a.variable() != nil && !a.kind.Placed()) || c.store.Prompt() {
-		return c.attempt(ctx, a)
+		return a.tryOnce(ctx)
 	}
 	ctx, cancel := withCancelCause(ctx)
 	cut := func() { cancel(nil) }
@@ -583,7 +583,7 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 	if handed {
 		return 0, errAgain // the call was just handed a hold
 	}
-	return c.attempt(ctx, a)
+	return a.tryOnce(ctx)
 }
 
 // keptOut records that someone else holds the lock. It subscribes the queue to releases, and
@@ -675,7 +675,7 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	if over == ErrClosed {
 		c.leaveClosed(a)
 	}
-	c.abandon(a)
+	a.abandon()
 	return nil, a.giveUp(over)
 }
 
