@@ -191,28 +191,27 @@ const firstBackoff = 50 * time.Millisecond
 
 // acquireOnce re-enters, joins or acquires the lock. If the call may wait, it waits for the lock.
 func (a *acquisition) acquireOnce(ctx context.Context) (*hold, error) {
-	c := a.client
 	own, err := a.own()
 	a.via = ViaStore
 	switch {
 	case err != nil:
 		return nil, err
 	case own != nil && own.kind != a.kind:
-		return c.readUnder(ctx, own, a)
+		return a.readUnder(ctx, own)
 	case own != nil && a.kind.Shared():
 		a.via = ViaReentry
-		return own, c.reenterShared(ctx, own, a)
+		return own, a.reenterShared(ctx, own)
 	case own != nil:
 		a.via = ViaReentry
 		return own, a.reenter(ctx, own)
 	}
-	if h, err := c.share(a); h != nil || err != nil {
+	if h, err := a.share(); h != nil || err != nil {
 		return h, err
 	}
 	if a.single() {
 		return a.tryNow(ctx)
 	}
-	return c.queueUp(ctx, a)
+	return a.queueUp(ctx)
 }
 
 // own returns the party's hold on the lock, which the call can re-enter or read under. If there is

@@ -62,7 +62,7 @@ func (c *Client) asksStore(ctx context.Context, a *acquisition) bool {
 		return false
 	}
 	own, err := a.own()
-	return own == nil && err == nil && !c.mayShare(a) && a.known() == nil
+	return own == nil && err == nil && !a.mayShare() && a.known() == nil
 }
 
 // attemptBatch sends attempts in one batch, and ends each call with its result.

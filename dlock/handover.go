@@ -53,7 +53,7 @@ func (cl *claim) passesTo(a *acquisition) bool {
 
 // handOn hands the lock of a hold to the next call in the queue, instead of releasing it. It
 // returns false if there is no such call.
-func (c *Client) handOn(h *hold) bool {
+func (h *hold) handOn(c *Client) bool {
 	if h.kind.Shared() {
 		return false // readers share its claim
 	}
@@ -160,25 +160,25 @@ type lent struct{ *claim }
 
 // ring downgrades the write if readers of this client still share it, so that other clients can
 // also read.
-func (l lent) ring(s *state, _ instant) { s.background(func(c *Client) { c.downgrade(l.claim) }) }
+func (l lent) ring(s *state, _ instant) { s.background(func(c *Client) { l.claim.downgrade(c) }) }
 
 // downgrade turns a lent write into a read. It asks the store for a read under the same owner
 // string, and then releases the write.
-func (c *Client) downgrade(cl *claim) {
+func (cl *claim) downgrade(c *Client) {
 	read := &claim{object: cl.object, kind: protocol.Kind(backend.Read), owner: cl.owner,
 		more: new(more)}
 	read.Want(cl.Lease(), false)
 	var tries backoff
 	for {
-		sent, ok := c.mayDowngrade(cl, read)
+		sent, ok := cl.mayDowngrade(c, read)
 		if !ok {
 			return
 		}
 		res, err := steps.Do(c.ctx, c.store, backend.Session.Acquire,
 			read.acquireRequest(c.stored(cl.Lease()), false))
-		written, done := c.downgraded(cl, read, sent, res, err)
+		written, done := cl.downgraded(c, read, sent, res, err)
 		if written != nil {
-			c.giveBackWrite(cl, written)
+			cl.giveBackWrite(c, written)
 		}
 		if done || !c.store.Pause(c.ctx, tries.next(firstBackoff, longestPause(cl.Lease()))) {
 			return
@@ -188,7 +188,7 @@ func (c *Client) downgrade(cl *claim) {
 
 // mayDowngrade reports whether readers still share the lent write. If so, it records that the
 // request for the read is sent now.
-func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
+func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
 	s := c.lock()
 	defer c.unlock()
 	if cl.dead {
@@ -206,8 +206,8 @@ func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
 // downgraded processes the answer to a downgrade's request for a read. done says that no further
 // request is needed. If the store granted the read, downgraded returns the write, which the caller
 // must release.
-func (c *Client) downgraded(
-	cl, read *claim, sent instant, res backend.AcquireResult, err error,
+func (cl *claim) downgraded(
+	c *Client, read *claim, sent instant, res backend.AcquireResult, err error,
 ) (written *claim, done bool) {
 	s := c.lock()
 	defer c.unlock()
@@ -249,7 +249,7 @@ func (c *Client) downgraded(
 // giveBackWrite releases the write of a claim that was downgraded to a read. If the store no longer
 // has the write, the claim is lost: the write may have ended before the read was granted, and
 // another client may have written in between.
-func (c *Client) giveBackWrite(cl, written *claim) {
+func (cl *claim) giveBackWrite(c *Client, written *claim) {
 	lease := c.stored(written.Lease())
 	sent := c.now()
 	res, err := steps.Do(c.ctx, c.store, backend.Session.Release,
@@ -272,7 +272,8 @@ func (c *Client) giveBackWrite(cl, written *claim) {
 }
 
 // take accepts the hold that was handed to a waiting call.
-func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
+func (a *acquisition) take(ctx context.Context) (*hold, error) {
+	c := a.client
 	a.abandon() // the call may have asked the store for a claim of its own
 	over := c.over(ctx)
 	s := c.lock()

@@ -417,9 +417,9 @@ func TestHandedAndLost(t *testing.T) {
 		h := heldOf(c, "x")
 		h.lose(&c.state, gone)
 		c.unlock()
-		if _, err := c.take(ctx, &acquisition{
+		if _, err := (&acquisition{
 			client: c, call: call{name: "x", party: h.party}, waiting: waiting{handed: h},
-		}); err != errAgain {
+		}).take(ctx); err != errAgain {
 			t.Errorf("taking what is lost: %v", err)
 		}
 		if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {

@@ -127,7 +127,7 @@ func TestDowngradeAfterTheLease(t *testing.T) {
 		read := &claim{object: cl.object, kind: protocol.Kind(backend.Read), owner: cl.owner,
 			more: new(more)}
 		read.Want(cl.Lease(), false)
-		written, done := c.downgraded(cl, read, c.now(), backend.AcquireResult{Acquired: true}, nil)
+		written, done := cl.downgraded(c, read, c.now(), backend.AcquireResult{Acquired: true}, nil)
 		if written != nil || !done {
 			t.Errorf("it goes on: %v, %v", written, done)
 		}

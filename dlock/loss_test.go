@@ -389,7 +389,7 @@ func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
 			kind: protocol.Kind(backend.Read), name: "x", party: write.party,
 			o: acquireOptions{lease: DefaultLease},
 		}}
-		if _, err := c.readUnder(ctx, write, a); err != errAgain || r.Err() == nil {
+		if _, err := a.readUnder(ctx, write); err != errAgain || r.Err() == nil {
 			t.Errorf("read again: %v; the hold says %v", err, r.Err())
 		}
 		must(t, rw.Writer().UnlockContext(ctx))

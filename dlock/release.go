@@ -60,7 +60,7 @@ func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
 // releaseUntold performs one release of a hold, without reporting it to the traces. It returns
 // errAgain if the hold's last release has already begun.
 func (c *Client) releaseUntold(ctx context.Context, h *hold) error {
-	if c.handOn(h) {
+	if h.handOn(c) {
 		return nil
 	}
 	return c.releaseToStore(ctx, h)
@@ -69,7 +69,7 @@ func (c *Client) releaseUntold(ctx context.Context, h *hold) error {
 // releaseToStore performs one release of a hold that isn't handed over.
 func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
 	if h.kind.Shared() {
-		return c.releaseShared(ctx, h)
+		return h.releaseShared(ctx, c)
 	}
 	ctx, cancel := c.releaseContext(ctx, h, false)
 	defer cancel()
@@ -305,7 +305,7 @@ func (c *Client) depart(
 	err = errUnanswered // stays if a step panics
 	defer func() { c.releasedLast(d.h, d.q, d.began, freed, err) }()
 	if d.inner != nil {
-		c.drainShared(ctx, d.inner)
+		d.inner.drainShared(ctx, c)
 	}
 	res, failed := first()
 	freed, err = c.drainOn(ctx, d.h.claim, d.lease, d.ask, res, failed)

@@ -50,7 +50,7 @@ func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold
 
 // standing returns a valid hold for a call that acquired h. If another plain reader of the same
 // Locker has released h meanwhile, the call gets one of the Locker's other holds.
-func (c *Client) standing(h *hold) *hold {
+func (h *hold) standing(c *Client) *hold {
 	v := h.variable()
 	if v == nil || !h.kind.Shared() {
 		return h
@@ -167,12 +167,12 @@ func (o *object) isRead(s *state, but party) bool {
 
 // share returns a hold that joins the claim of other readers of this client. It returns nil if the
 // call must ask the store, and errAgain if the call's party is already reading.
-func (c *Client) share(a *acquisition) (*hold, error) {
+func (a *acquisition) share() (*hold, error) {
 	if !a.kind.Shared() {
 		return nil, nil
 	}
-	s := c.lock()
-	defer c.unlock()
+	s := a.client.lock()
+	defer a.client.unlock()
 	switch cl := a.joinable(s); {
 	case cl == nil:
 		return nil, nil
@@ -200,12 +200,12 @@ func (a *acquisition) joinable(s *state) *claim {
 }
 
 // mayShare reports whether a call may join other readers of this client.
-func (c *Client) mayShare(a *acquisition) bool {
+func (a *acquisition) mayShare() bool {
 	if !a.kind.Shared() {
 		return false
 	}
-	s := c.lock()
-	defer c.mu.Unlock()
+	s := a.client.lock()
+	defer a.client.mu.Unlock()
 	return a.joinable(s) != nil
 }
 
@@ -315,7 +315,7 @@ func (cl *claim) loseReaders(s *state, w why) {
 }
 
 // releaseShared performs one release of a reader's hold.
-func (c *Client) releaseShared(ctx context.Context, h *hold) error {
+func (h *hold) releaseShared(ctx context.Context, c *Client) error {
 	s := c.lock()
 	cl := h.claim
 	switch {
@@ -373,7 +373,7 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 	q := cl.postpone(s)
 	cl.endShared(s)
 	c.unlock()
-	return c.releaseRead(ctx, h, q)
+	return h.releaseRead(ctx, c, q)
 }
 
 // mayBeJoined reports whether a new reader could join a claim that has no holders left.
@@ -383,7 +383,7 @@ func (cl *claim) mayBeJoined(s *state) bool {
 }
 
 // releaseRead performs the last release of a shared claim whose last hold was h.
-func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
+func (h *hold) releaseRead(ctx context.Context, c *Client, q *queue) error {
 	ctx, cancel := c.releaseContext(ctx, h, true)
 	defer cancel()
 	s := c.lock()
@@ -433,7 +433,7 @@ func (h *hold) noticeFor() *notice {
 }
 
 // drainShared releases a shared claim that has ended.
-func (c *Client) drainShared(ctx context.Context, cl *claim) (err error) {
+func (cl *claim) drainShared(ctx context.Context, c *Client) (err error) {
 	err = errUnanswered // stays if the step panics
 	defer func() {
 		s := c.lock()
@@ -457,7 +457,8 @@ func (h *hold) endRenewal(s *state) {
 
 // reenterShared re-enters a reader's hold. If the claim is renewed, that needs no request.
 // Otherwise reenterShared first asks the store to keep the claim for longer.
-func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) error {
+func (a *acquisition) reenterShared(ctx context.Context, h *hold) error {
+	c := a.client
 	s := c.lock()
 	if !h.check(s) {
 		c.unlock()
@@ -504,7 +505,8 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 // readUnder acquires a read under the write of the same party. While the write lasts, all reads
 // under it share one claim, with the write's owner string. Each further read repeats the claim's
 // request.
-func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold, error) {
+func (a *acquisition) readUnder(ctx context.Context, w *hold) (*hold, error) {
+	c := a.client
 	s := c.lock()
 	inner, err := w.innerFor(s, a)
 	if err != nil {

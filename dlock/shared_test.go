@@ -123,15 +123,15 @@ func TestUnlockOfWhatIsOffered(t *testing.T) {
 				ctx = WithOwner(ctx, a.party.(Owner))
 			}
 			a.wait()
-			c.enqueue(a)
+			a.enqueue()
 			h := heldOf(c, "x")
-			if !c.handOn(h) {
+			if !h.handOn(c) {
 				t.Fatal("the hold isn't handed on")
 			}
 			if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {
 				t.Errorf("UnlockContext of what is offered = %v, want ErrNotHeld", err)
 			}
-			if _, err := c.take(ctx, a); err != nil {
+			if _, err := a.take(ctx); err != nil {
 				t.Fatal(err)
 			}
 			mustUnlock(t, ctx, l)
@@ -168,7 +168,7 @@ func TestAReadThatIsOfferedIsNotHeld(t *testing.T) {
 				o: acquireOptions{lease: c.lease},
 			}}
 			a.wait()
-			c.enqueue(a)
+			a.enqueue()
 			c.mu.Lock()
 			c.state.object(protocol.Kind(backend.Read), "x").admitReaders(&c.state,
 				first.hold.claim)
@@ -176,7 +176,7 @@ func TestAReadThatIsOfferedIsNotHeld(t *testing.T) {
 			free("before the call returns")
 			over, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, err := c.take(over, a); !errors.Is(err, context.Canceled) {
+			if _, err := a.take(over); !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
 			free("when the call has returned")

@@ -182,9 +182,9 @@ func TestTheOtherSideIsGotMeanwhile(t *testing.T) {
 					t.Fatalf("before: %v, %v", h, err)
 				}
 				must(t, side.LockContext(ctx))
-				if c.enqueue(a) {
+				if a.enqueue() {
 					t.Errorf("a %v waits for what its own party has", kind)
-					c.quit(a, nil)
+					a.quit(nil)
 				}
 				must(t, side.UnlockContext(ctx))
 			}
@@ -428,7 +428,7 @@ func TestNobodyJoinsAfterClose(t *testing.T) {
 			o: acquireOptions{lease: c.lease},
 		}}
 		c.Close()
-		if h, err := c.share(a); h != nil || err != nil {
+		if h, err := a.share(); h != nil || err != nil {
 			t.Error("somebody has joined who will never be told that the client is closed")
 		}
 		must(t, rw.Reader().UnlockContext(t.Context()))
@@ -451,7 +451,7 @@ func TestAnOwnerThatReadsByNowDoesNotJoin(t *testing.T) {
 		must(t, rw.Reader().LockContext(ctx))
 		time.Sleep(2 * c.handover) // nobody joins that any more
 		rw.RLock()
-		if h, err := c.share(a); h != nil || err != errAgain {
+		if h, err := a.share(); h != nil || err != errAgain {
 			t.Errorf("the owner has got another read: %v, %v", h, err)
 		}
 		must(t, rw.Reader().UnlockContext(ctx))
@@ -487,7 +487,7 @@ func TestForcedWhileTheLastReaderLeaves(t *testing.T) {
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}
-		if h, err := c.share(a); h != nil || err != nil {
+		if h, err := a.share(); h != nil || err != nil {
 			t.Error("somebody joins what this client itself has forced")
 		}
 		time.Sleep(2 * DefaultLease)
@@ -510,7 +510,7 @@ func TestAWriterGetsInWhileTheLastReaderLeaves(t *testing.T) {
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}
-		if h, err := c.share(a); h != nil || err != nil {
+		if h, err := a.share(); h != nil || err != nil {
 			t.Error("somebody reads beside a writer")
 		}
 		rw.Unlock()
@@ -632,14 +632,14 @@ func TestLetInAsTheClientIsClosed(t *testing.T) {
 			o: acquireOptions{lease: c.lease},
 		}}
 		a.wait()
-		c.enqueue(a)
+		a.enqueue()
 		theirs.Unlock()
 		reader.mustBeIn(t)
 		if a.handed == nil {
 			t.Fatal("not let in")
 		}
 		c.Close()
-		if h, err := c.take(t.Context(), a); !errors.Is(err, ErrClosed) {
+		if h, err := a.take(t.Context()); !errors.Is(err, ErrClosed) {
 			t.Errorf("after Close: %v, %v", h, err)
 		}
 		must(t, reader.leave())

@@ -461,7 +461,7 @@ func (p *part) settle(ctx context.Context) {
 	_, cut := errors.AsType[endError](p.err)
 	c := p.locker.client
 	if p.h != nil {
-		p.h = c.standing(p.h)
+		p.h = p.h.standing(c)
 	}
 	p.refused = isErrHeld(p.err) || p.refused && p.err != nil
 	switch {

@@ -367,7 +367,7 @@ func (c *Client) releaseTold(ctx context.Context, h *hold) (e ReleaseDone, tell 
 			c.traceRelease(ctx, e) // the caller can't, since this panics
 		}
 	}()
-	if handed = c.handOn(h); handed {
+	if handed = h.handOn(c); handed {
 		e.Err = nil
 	} else {
 		e.Err = c.explained(h, c.releaseToStore(ctx, h))

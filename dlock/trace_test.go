@@ -432,7 +432,7 @@ func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
 		must(t, c.giveUpHold(t.Context(), handed)) // as an unlock of the other does that finds it
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := c.take(over, a); err == nil {
+		if _, err := a.take(over); err == nil {
 			t.Fatal("taken")
 		}
 		synctest.Wait()

@@ -52,31 +52,31 @@ const (
 
 // queueUp waits in the queue. It returns when the lock was acquired or handed over, when another
 // call of the party has acquired it, or when the call can't go on.
-func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
-	if !c.enqueue(a) {
+func (a *acquisition) queueUp(ctx context.Context) (*hold, error) {
+	if !a.enqueue() {
 		return nil, errAgain
 	}
 	for {
-		switch c.turn(a) {
+		switch a.turn() {
 		case toLeave:
 			a.abandon()
 			return nil, errAgain
 		case toTake:
-			return c.take(ctx, a)
+			return a.take(ctx)
 		case toEnd:
-			return c.leave(ctx, a)
+			return a.leave(ctx)
 		case toTry:
 			if ctx.Err() != nil {
-				return c.leave(ctx, a) // the next lead tries
+				return a.leave(ctx) // the next lead tries
 			}
-			if h, err := c.tryInTurn(ctx, a); err != nil || h != nil {
+			if h, err := a.tryInTurn(ctx); err != nil || h != nil {
 				return h, err
 			}
 		case toWait:
 			select {
 			case <-a.signal:
 			case <-ctx.Done():
-				return c.leave(ctx, a)
+				return a.leave(ctx)
 			}
 		}
 	}
@@ -84,7 +84,8 @@ func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 
 // enqueue puts an acquisition at the end of its queue. It returns false if the party has acquired
 // the lock by now, and can re-enter.
-func (c *Client) enqueue(a *acquisition) bool {
+func (a *acquisition) enqueue() bool {
+	c := a.client
 	s := c.lock()
 	defer c.unlock()
 	if a.reenters(s) {
@@ -472,7 +473,8 @@ const (
 )
 
 // turn returns the next move of a waiting call.
-func (c *Client) turn(a *acquisition) move {
+func (a *acquisition) turn() move {
+	c := a.client
 	s := c.lock()
 	defer c.unlock()
 	a.trying = false
@@ -515,41 +517,42 @@ func (a *acquisition) wait() move {
 
 // tryInTurn makes the lead's next attempt. If it returns neither a hold nor an error, the call
 // keeps waiting.
-func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
-	remaining, err := c.attemptUntilJoined(ctx, a)
+func (a *acquisition) tryInTurn(ctx context.Context) (*hold, error) {
+	remaining, err := a.tryUntilJoined(ctx)
 	switch {
-	case c.wasHanded(a):
+	case a.wasHanded():
 		return nil, nil
 	case err == nil:
 		return a.h, nil
 	case err == errHeld:
 		a.tries.reset()
-		c.keptOut(a, remaining)
+		a.keptOut(remaining)
 		return nil, nil
 	case err == errAgain, err == errLate, err == ErrClosed, backend.KindOf(err) == backend.Refused:
 		// If the call goes on, it does so as a new acquisition, at the end of the queue. If it was
 		// just handed a hold, quit returns nil.
-		return nil, c.quit(a, err)
+		return nil, a.quit(err)
 	}
-	if c.failed(a, ctx.Err() != nil, err) {
+	if a.failed(ctx.Err() != nil, err) {
 		a.reportFailure(err)
 	}
 	return nil, nil
 }
 
 // wasHanded reports whether a call was handed the lock, or permits, during its own attempt.
-func (c *Client) wasHanded(a *acquisition) bool {
+func (a *acquisition) wasHanded() bool {
 	if !a.kind.Many() && !a.kind.Placed() {
 		return false
 	}
-	c.mu.Lock()
-	defer c.unlock()
+	a.client.mu.Lock()
+	defer a.client.unlock()
 	return a.handed != nil
 }
 
 // failed records that the lead's attempt failed, and schedules the next one. cut means that the
 // attempt was cut short. failed returns false if there is no next attempt.
-func (c *Client) failed(a *acquisition, cut bool, err error) bool {
+func (a *acquisition) failed(cut bool, err error) bool {
+	c := a.client
 	s := c.lock()
 	defer c.unlock()
 	q := a.in
@@ -564,9 +567,9 @@ func (c *Client) failed(a *acquisition, cut bool, err error) bool {
 	return true
 }
 
-// attemptUntilJoined makes an attempt, but gives it up if another call of the party acquires the
-// lock.
-func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
+// tryUntilJoined makes an attempt, but gives it up if another call of the party acquires the lock.
+func (a *acquisition) tryUntilJoined(ctx context.Context) (time.Duration, error) {
+	c := a.client
 	if (a.variable() != nil && !a.kind.Placed()) || c.store.Prompt() {
 		return a.tryOnce(ctx)
 	}
@@ -588,7 +591,8 @@ func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.D
 
 // keptOut records that someone else holds the lock. It subscribes the queue to releases, and
 // schedules the lead's next look.
-func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
+func (a *acquisition) keptOut(remaining time.Duration) {
+	c := a.client
 	s := c.lock()
 	defer c.unlock()
 	a.answered, a.failure = true, nil
@@ -648,12 +652,13 @@ func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) i
 }
 
 // leave ends the wait of a call that can't go on, and returns its error.
-func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
+func (a *acquisition) leave(ctx context.Context) (*hold, error) {
+	c := a.client
 	over := c.over(ctx)
 	s := c.lock()
 	if a.handed != nil {
 		c.unlock()
-		return c.take(ctx, a)
+		return a.take(ctx)
 	}
 	if q := a.in; q != nil && a.attempt == 0 && (a.failure == errNotUnlocked ||
 		q.refused > a.seen) {
@@ -673,7 +678,7 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 	a.dequeue(s)
 	c.unlock()
 	if over == ErrClosed {
-		c.leaveClosed(a)
+		a.leaveClosed()
 	}
 	a.abandon()
 	return nil, a.giveUp(over)
@@ -681,7 +686,8 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 
 // leaveClosed tells the store that a waiting call has ended because the client was closed.
 // Otherwise other clients would wait until the store forgets this one.
-func (c *Client) leaveClosed(a *acquisition) {
+func (a *acquisition) leaveClosed() {
+	c := a.client
 	c.mu.Lock()
 	var cl *claim
 	if a.h != nil && a.h.claim.noted {
@@ -698,9 +704,9 @@ func (c *Client) leaveClosed(a *acquisition) {
 
 // quit removes a call from the queue for good, and returns err. But if the call was just handed a
 // hold, it stays to take it, and quit returns nil.
-func (c *Client) quit(a *acquisition, err error) error {
-	s := c.lock()
-	defer c.unlock()
+func (a *acquisition) quit(err error) error {
+	s := a.client.lock()
+	defer a.client.unlock()
 	if a.handed != nil {
 		return nil
 	}
