@@ -100,11 +100,11 @@ func (l *Locker) newCall(ctx context.Context, who caller, o acquireOptions) *acq
 // reports the outcome to the traces. The error isn't wrapped in an [Error] yet.
 func (a *acquisition) carryOut(ctx context.Context) (h *hold, err error) {
 	over, told := false, false
-	ctx = a.client.begins(ctx, a)
+	ctx = a.begins(ctx)
 	defer func() { a.cleanUp(ctx, h, over, told) }()
 	h, err = a.acquireInTime(ctx)
 	over = true
-	a.client.acquired(ctx, a, h, err)
+	a.ends(ctx, h, err)
 	told = true
 	return h, err
 }
@@ -116,7 +116,7 @@ func (a *acquisition) cleanUp(ctx context.Context, h *hold, over, told bool) {
 	switch {
 	case !over: // a step panicked, or ended its goroutine
 		a.forgo()
-		c.acquired(ctx, a, nil, errPanicked)
+		a.ends(ctx, nil, errPanicked)
 	case !told && h != nil: // a Trace panicked, so the caller doesn't get its hold
 		h.letGo(c)
 	default:
@@ -128,7 +128,7 @@ func (a *acquisition) cleanUp(ctx context.Context, h *hold, over, told bool) {
 func (h *hold) letGo(c *Client) {
 	s := c.lock()
 	defer c.unlock()
-	s.background(func(c *Client) { c.release(context.Background(), h) })
+	s.background(func(c *Client) { h.release(context.Background(), c) })
 }
 
 // mayTake records how long the call may wait, if its wait is bounded.
@@ -157,7 +157,7 @@ func (a *acquisition) forgo() {
 		a.h.claim.Stray() // an attempt may have been sent
 	}
 	if h != nil {
-		s.background(func(c *Client) { c.release(context.Background(), h) })
+		s.background(func(c *Client) { h.release(context.Background(), c) })
 	}
 	a.dropClaim(s)
 }
@@ -631,7 +631,7 @@ func (a *acquisition) conclude(
 	}
 	if a.handed != nil {
 		spare := h.grant(s, sent) // the call needs only the hold that it was handed
-		s.background(func(c *Client) { c.release(c.ctx, spare) })
+		s.background(func(c *Client) { spare.release(c.ctx, c) })
 		a.h = nil
 		return 0, nil
 	}

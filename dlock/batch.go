@@ -41,7 +41,7 @@ func (c *Client) attemptTogether(r *round, parts []*part) {
 		p.err = errPanicked // stays if something panics
 		j := &all[i]
 		j.part, j.a, j.ctx = p, p.single(r), r
-		j.ctx = c.begins(r, j.a)
+		j.ctx = j.a.begins(r)
 		if c.asksStore(j.ctx, j.a) {
 			sent = append(sent, j)
 			continue
@@ -100,7 +100,7 @@ func (c *Client) attemptBatch(r *round, sent []*joint) {
 // jointOver records the result of a call, and reports it to the traces.
 func (c *Client) jointOver(j *joint, h *hold, err error) {
 	j.h, j.over = h, true
-	c.acquired(j.ctx, j.a, h, err)
+	j.a.ends(j.ctx, h, err)
 	j.told = true
 	j.part.h, j.part.err = h, err
 }
@@ -116,7 +116,7 @@ type leaver struct {
 // releaseBatch releases holds, in one batch where possible. Holds that can't be in the batch are
 // released by separate requests.
 func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
-	bounded, cancel := c.releaseContext(ctx, longest(ctx, parts), true)
+	bounded, cancel := longest(ctx, parts).releaseContext(ctx, c, true)
 	defer cancel()
 	all, others := c.leaveTogether(parts)
 	if len(all) == 0 {
@@ -133,7 +133,7 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	reqs := make([]backend.ReleaseRequest, len(all))
 	for i, l := range all {
 		defer c.hasLeft(ctx, l, quiet)
-		reqs[i] = c.lastRelease(l.part.h.claim, l.d.lease, l.d.ask)
+		reqs[i] = l.part.h.claim.lastRelease(c, l.d.lease, l.d.ask)
 	}
 	var slow sync.WaitGroup
 	defer slow.Wait()
@@ -143,7 +143,7 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	for i, got := range steps.Together(ctx, c.store, backend.Batcher.ReleaseBatch, reqs, reader) {
 		l := all[i]
 		finish := func() {
-			err := c.depart(ctx, l.d, func() (backend.ReleaseResult, error) {
+			err := l.d.carryOut(ctx, c, func() (backend.ReleaseResult, error) {
 				return got.Res, got.Err
 			})
 			l.over = true
@@ -164,7 +164,7 @@ func (c *Client) hasLeft(ctx context.Context, l *leaver, quiet bool) {
 		defer func() { <-h.slot }()
 	}
 	if !l.over { // something panicked
-		c.releasedLast(h, l.d.q, l.d.began, backend.ReleaseResult{}, errUnanswered)
+		l.d.released(c, backend.ReleaseResult{}, errUnanswered)
 		c.left(ctx, l, errPanicked, quiet)
 	}
 }
@@ -238,11 +238,11 @@ func (c *Client) left(ctx context.Context, l *leaver, err error, quiet bool) err
 	}
 	e := ReleaseDone{Name: h.claim.object.name, Kind: backend.Kind(h.kind), HolderID: h.claim.owner,
 		Held: l.d.began - l.since, Took: c.now() - l.d.began, Err: err}
-	switch tell := c.ended(h, &e, false); {
+	switch tell := h.setOutcome(c, &e, false); {
 	case !quiet:
 		return c.gaveUp(ctx, e, tell, debug)
 	case tell && e.Outcome != UnlockStillHeld && e.Outcome != UnlockAlreadyLost:
-		c.traceRelease(ctx, e)
+		c.traces.releaseDone(ctx, e)
 	}
 	return err
 }

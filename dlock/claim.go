@@ -347,7 +347,7 @@ func (h *hold) forsake(s *state) {
 	if h.told {
 		h.told = false
 		e := h.forsakenEvent(s)
-		s.trace(func(c *Client) { c.traceRelease(context.Background(), e) })
+		s.trace(func(c *Client) { c.traces.releaseDone(context.Background(), e) })
 	}
 	s.unschedule(&h.claim.alarm)
 }

@@ -24,7 +24,7 @@ type Client struct {
 	settings
 	store           *steps.Store
 	log             logbook
-	traces          []Trace
+	traces          traces
 	counts          counts
 	goroutineOwners bool
 	callers         *callers // nil unless WithCallers asks for them
@@ -75,7 +75,7 @@ func New(b backend.Backend, opts ...Option) *Client {
 	c.limits = c.store.Limits
 	c.notifies, c.inspects = c.store.Notifier != nil, c.store.Inspector != nil
 	if slices.ContainsFunc(c.traces, func(t Trace) bool { return t.StepDone != nil }) {
-		c.store.Observe = c.stepDone
+		c.store.Observe = c.traces.stepDone
 	}
 	c.ctx, c.releases = c.store.Context(), c.store.Patience(longestRelease)
 	return c

@@ -291,7 +291,7 @@ func (a *acquisition) take(ctx context.Context) (*hold, error) {
 			h.claim.Forgo(c.now()) // no call has accepted it yet
 			h.offered = true       // until it is released
 		}
-		s.background(func(c *Client) { c.release(context.Background(), h) }) // it may take long
+		s.background(func(c *Client) { h.release(context.Background(), c) }) // it may take long
 		return nil, a.giveUp(over)
 	case v != nil && h.count == 0 && a.kind.Shared():
 		return h, nil // another reader of the Locker released h instead of its own hold

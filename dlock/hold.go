@@ -104,7 +104,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	if d := h.inside.Load(); d != nil {
 		d.end()
 	}
-	return s.locker.wrap("release", s.locker.client.releaseWithin(ctx, s.hold))
+	return s.locker.wrap("release", s.hold.releaseWithin(ctx, s.locker.client))
 }
 
 // alreadyGiven is the error of a second Release.
@@ -326,13 +326,13 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 // giveBack only logs this. But if s.whole is set, it also releases the re-entries.
 func (s *stay) giveBack(ctx context.Context) error {
 	c := s.locker.client
-	err := c.releaseWithin(ctx, s.hold)
+	err := s.hold.releaseWithin(ctx, c)
 	if err != nil || !s.alone {
 		return err
 	}
 	left := c.reportLeft(s.hold, s.whole)
 	for ; s.whole && left > 0; left-- {
-		if err := c.releaseWithin(ctx, s.hold); err == ErrNotHeld {
+		if err := s.hold.releaseWithin(ctx, c); err == ErrNotHeld {
 			return nil // a goroutine of the function has just released it
 		} else if err != nil {
 			return err

@@ -421,9 +421,9 @@ func (l *Locker) unlock(ctx context.Context) error {
 func (l *Locker) unlockAs(ctx context.Context, who caller) error {
 	switch {
 	case who.hold != nil && who.hold.kind == l.kind:
-		return l.client.releaseWithin(ctx, who.hold)
+		return who.hold.releaseWithin(ctx, l.client)
 	case who.party != party(l.plain):
-		return l.client.releaseParty(ctx, l, who.party)
+		return l.releaseParty(ctx, who.party)
 	default:
 		return l.unlockPlain(ctx)
 	}
@@ -436,7 +436,7 @@ func (l *Locker) unlockPlain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := l.client.giveUpHold(ctx, h); err != errAgain {
+		if err := h.giveUp(ctx, l.client); err != errAgain {
 			return err
 		}
 		if !l.kind.Shared() {

@@ -260,7 +260,7 @@ func (h *hold) recordLoss(s *state, l *Loss) error {
 	s.lastLosses = append(s.lastLosses, l)
 	if h.told {
 		h.told = false
-		s.trace(func(c *Client) { c.traceLost(l) })
+		s.trace(func(c *Client) { c.traces.lost(l) })
 	}
 	return &Error{Op: "hold", Name: l.Name, Err: l}
 }

@@ -167,7 +167,7 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 					c.mu.Lock()
 					p := h.leavePart(&c.state, c.now())
 					c.unlock()
-					err := c.releasePart(context.Background(), p)
+					err := p.release(context.Background(), c)
 					if err == nil {
 						t.Errorf("another was inside since, and the partial unlock says nil")
 					}

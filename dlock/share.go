@@ -328,7 +328,7 @@ func (h *hold) releaseShared(ctx context.Context, c *Client) error {
 		if !tell {
 			return nil
 		}
-		return c.releaseForsaken(ctx, h, before)
+		return h.releaseForsaken(ctx, c, before)
 	case !h.check(s):
 		h.releaseLost(s)
 		c.unlock()
@@ -384,12 +384,12 @@ func (cl *claim) mayBeJoined(s *state) bool {
 
 // releaseRead performs the last release of a shared claim whose last hold was h.
 func (h *hold) releaseRead(ctx context.Context, c *Client, q *queue) error {
-	ctx, cancel := c.releaseContext(ctx, h, true)
+	ctx, cancel := h.releaseContext(ctx, c, true)
 	defer cancel()
 	s := c.lock()
 	d := h.depart(s, q, c.now())
 	c.unlock()
-	err := c.free(ctx, d)
+	err := d.free(ctx, c)
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
@@ -442,7 +442,7 @@ func (cl *claim) drainShared(ctx context.Context, c *Client) (err error) {
 			cl.takeBack(s)
 		}
 	}()
-	_, err = c.drain(ctx, cl, c.stored(cl.Lease()), false)
+	_, err = cl.drain(ctx, c, c.stored(cl.Lease()), false)
 	return err
 }
 

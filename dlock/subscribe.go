@@ -47,7 +47,7 @@ func (c *Client) subscribe(q *queue) {
 		req.Kind, req.Granted = backend.Fair, func(g backend.Grant) { c.granted(q, g) }
 	}
 	if len(c.traces) > 0 {
-		req.Changed = func(broken error) { c.subscriptionChanged(q, broken) }
+		req.Changed = func(broken error) { q.subscriptionChanged(c, broken) }
 	}
 	c.store.Go(func() {
 		var b backoff
@@ -96,7 +96,7 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 		return
 	}
 	if q.subscribed == failing {
-		s.trace(func(c *Client) { c.subscriptionChanged(q, nil) })
+		s.trace(func(c *Client) { q.subscriptionChanged(c, nil) })
 	}
 	q.sub, q.subscribed, q.stood = sub, standing, c.now()
 	s.later(q.cancel) // otherwise the context would outlive the call
@@ -118,7 +118,7 @@ func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
 	}
 	retry := backend.KindOf(err) != backend.Refused
 	if q.subscribed == subscribing {
-		s.trace(func(c *Client) { c.subscriptionChanged(q, err) })
+		s.trace(func(c *Client) { q.subscriptionChanged(c, err) })
 		q.wake(s) // the lead must poll from now on
 		if q.placed {
 			q.lookAtLine(s)

@@ -86,7 +86,7 @@ func (c *Client) releaseAgain(t *takeBack) {
 	defer cancel()
 	sent := c.now()
 	s := c.lock()
-	req := c.lastRelease(t.claim, c.stored(t.claim.Lease()), false) // with the latest Keep
+	req := t.claim.lastRelease(c, c.stored(t.claim.Lease()), false) // with the latest Keep
 	c.mu.Unlock()
 	res, err := steps.Do(ctx, c.store, backend.Session.Release, req)
 

@@ -594,9 +594,9 @@ func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
 		p.err = errPanicked // stays if it panics
 		tasks = append(tasks, func() {
 			if quiet {
-				p.err = c.release(ctx, p.h)
+				p.err = p.h.release(ctx, c)
 			} else {
-				p.err = c.giveUpHold(ctx, p.h)
+				p.err = p.h.giveUp(ctx, c)
 			}
 		})
 	}

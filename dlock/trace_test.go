@@ -429,7 +429,7 @@ func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
 		a.handed = a.joinReaders(&c.state, o, other.hold.claim)
 		handed := a.handed
 		c.unlock()
-		must(t, c.giveUpHold(t.Context(), handed)) // as an unlock of the other does that finds it
+		must(t, handed.giveUp(t.Context(), c)) // as an unlock of the other does that finds it
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := a.take(over); err == nil {

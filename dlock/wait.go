@@ -699,7 +699,7 @@ func (a *acquisition) leaveClosed() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
-	c.releaseOnce(ctx, cl, c.stored(cl.Lease()), true)
+	cl.releaseOnce(ctx, c, c.stored(cl.Lease()), true)
 }
 
 // quit removes a call from the queue for good, and returns err. But if the call was just handed a
