@@ -228,7 +228,7 @@ func (h *hold) goesWithOthers(now instant) bool {
 // left reports the outcome of a hold's release to the traces, and returns its error.
 func (c *Client) left(ctx context.Context, l *leaver, err error, quiet bool) error {
 	h := l.part.h
-	err = c.explained(h, err)
+	err = h.explained(c, err)
 	debug := !quiet && c.log.logger.Enabled(ctx, slog.LevelDebug)
 	if len(c.traces) == 0 && !debug {
 		if !quiet {

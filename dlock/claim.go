@@ -258,9 +258,9 @@ func (o *object) current(s *state, kind protocol.Kind, p party) *hold {
 	return h
 }
 
-// lossOf returns the error that says how a hold was lost, or nil if it wasn't lost. The contexts of
-// the hold end with this error as their cause.
-func (c *Client) lossOf(h *hold) error {
+// lossError returns the error that says how a hold was lost, or nil if it wasn't lost. The contexts
+// of the hold end with this error as their cause.
+func (h *hold) lossError(c *Client) error {
 	s := c.lock()
 	defer c.unlock()
 	if h.check(s) || h.state != lost {

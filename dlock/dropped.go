@@ -8,9 +8,9 @@ import "runtime"
 // mistake, so the client logs it once.
 
 // watchVariable makes the client notice when a Locker is dropped.
-func (c *Client) watchVariable(l *Locker) {
+func (l *Locker) watchVariable() {
 	if !l.plain.watched.Swap(true) {
-		runtime.AddCleanup(l, c.droppedVariable, l.plain)
+		runtime.AddCleanup(l, l.client.droppedVariable, l.plain)
 	}
 }
 

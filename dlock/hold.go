@@ -74,7 +74,7 @@ func (h *Hold) Context() context.Context {
 		return d
 	}
 	c := s.locker.client
-	d := c.inside(s.ctx, s.hold)
+	d := s.hold.inside(s.ctx, c)
 	d.watch = runtime.AddCleanup(d, c.droppedHold, s.hold)
 	if !h.inside.CompareAndSwap(nil, d) {
 		d.end()
@@ -124,7 +124,7 @@ func (h *Hold) Lost() <-chan struct{} {
 	if all := s.several(); all != nil {
 		return all.lost
 	}
-	return s.locker.client.lostChannel(s.hold)
+	return s.hold.lostChannel(s.locker.client)
 }
 
 // Err returns nil while the lock is held. Afterwards it says how the hold ended. After a loss it
@@ -306,7 +306,7 @@ func (l *Locker) enterAs(
 // run calls fn while the lock is held, and then releases the lock.
 func (s *stay) run(fn func(context.Context) error) (err error) {
 	l := s.locker
-	ctx := l.client.inside(s.ctx, s.hold)
+	ctx := s.hold.inside(s.ctx, l.client)
 	returned := false
 	defer func() {
 		ctx.end()
@@ -330,7 +330,7 @@ func (s *stay) giveBack(ctx context.Context) error {
 	if err != nil || !s.alone {
 		return err
 	}
-	left := c.reportLeft(s.hold, s.whole)
+	left := s.hold.reportLeft(c, s.whole)
 	for ; s.whole && left > 0; left-- {
 		if err := s.hold.releaseWithin(ctx, c); err == ErrNotHeld {
 			return nil // a goroutine of the function has just released it
@@ -344,7 +344,7 @@ func (s *stay) giveBack(ctx context.Context) error {
 // reportLeft returns how many unlocks of a hold are missing after its function has returned. It
 // logs that number, together with that of missing unlocks of reads under the write. It must be
 // called only if no other calls use the hold's party.
-func (c *Client) reportLeft(h *hold, released bool) (left int) {
+func (h *hold) reportLeft(c *Client, released bool) (left int) {
 	s := c.lock()
 	defer c.unlock()
 	if h.state == live {
@@ -391,7 +391,7 @@ func (d *holdContext) Err() error {
 	if err := d.Context.Err(); err != nil || d.id.client.now() < d.id.hold.claim.Until() {
 		return err
 	}
-	if err := d.id.client.lossOf(d.id.hold); err != nil {
+	if err := d.id.hold.lossError(d.id.client); err != nil {
 		d.line.cancel(err)
 	}
 	return d.Context.Err()
@@ -407,7 +407,7 @@ func (d *holdContext) Value(key any) any {
 }
 
 // inside returns a context for work under h.
-func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
+func (h *hold) inside(ctx context.Context, c *Client) *holdContext {
 	id := identity{party: h.party, client: c, hold: h, outer: identityOf(ctx)}
 	ctx, cancel := withCancelCause(ctx)
 	d := &holdContext{Context: ctx, id: id, line: &lifeline{cancel}}
@@ -445,7 +445,7 @@ func (h *hold) watched() *watchers {
 }
 
 // lostChannel returns a channel that is closed when a hold is lost or the client is closed.
-func (c *Client) lostChannel(h *hold) <-chan struct{} {
+func (h *hold) lostChannel(c *Client) <-chan struct{} {
 	s := c.lock()
 	defer c.unlock()
 	h.check(s)

@@ -67,7 +67,7 @@ func (c *Client) Holds() []HoldInfo {
 	now := c.now()
 	for h := range s.holds() {
 		if h.valid(now) && !h.offered {
-			all = append(all, c.infoLocked(h))
+			all = append(all, h.info(s, c.callers))
 		}
 	}
 	c.mu.Unlock()
@@ -75,13 +75,13 @@ func (c *Client) Holds() []HoldInfo {
 	return all
 }
 
-func (c *Client) infoLocked(h *hold) HoldInfo {
+func (h *hold) info(s *state, names *callers) HoldInfo {
 	cl := h.claim
 	permits, _ := cl.permits()
 	return HoldInfo{
 		Name: cl.object.name, Kind: backend.Kind(h.kind), HolderID: cl.owner,
-		By: called(h.party, h.kind), Caller: c.callers.at(h.site),
-		Since: c.epoch.Add(h.since()), Until: c.epoch.Add(cl.Until()), Renewed: cl.Renewed(), Lease: cl.Lease(),
+		By: called(h.party, h.kind), Caller: names.at(h.site),
+		Since: s.epoch.Add(h.since()), Until: s.epoch.Add(cl.Until()), Renewed: cl.Renewed(), Lease: cl.Lease(),
 		Count: int(h.count), Permits: permits, Token: cl.token(),
 	}
 }

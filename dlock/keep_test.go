@@ -34,7 +34,7 @@ func TestALateRenewalOfWhatStaysTaken(t *testing.T) {
 		c.mu.Lock()
 		cl.RenewalSent(sent, time.Hour, time.Hour)
 		c.mu.Unlock()
-		c.renewed(cl, cl.kind, sent, time.Hour, backend.RenewResult{Held: true}, nil)
+		cl.renewalAnswered(c, cl.kind, sent, time.Hour, backend.RenewResult{Held: true}, nil)
 		if left := time.Until(h.Until()); left > DefaultLease {
 			t.Errorf("believed in for %v, though a renewal for %v may come late", left,
 				DefaultLease)

@@ -56,7 +56,7 @@ func (q *queue) lookAtLine(s *state) {
 	}
 	q.looking, q.soon = true, false
 	s.unschedule(&q.look)
-	s.background(func(c *Client) { c.keepPlaces(q, claims) })
+	s.background(func(c *Client) { q.keepPlaces(c, claims) })
 }
 
 // claims returns the claims of the waiting calls that have a place.
@@ -72,7 +72,7 @@ func (q *queue) claims() []*claim {
 
 // keepPlaces makes one look, which renews the places of the given claims. It also schedules the
 // next look.
-func (c *Client) keepPlaces(q *queue, claims []*claim) {
+func (q *queue) keepPlaces(c *Client, claims []*claim) {
 	s := c.lock()
 	place, patience := q.placeLasts(), q.patience()
 	c.unlock()
@@ -269,7 +269,7 @@ func (a *acquisition) tookPlace(s *state, q *queue, remaining time.Duration) {
 }
 
 // granted is called when the store reports that it has given the lock to a call in line.
-func (c *Client) granted(q *queue, g backend.Grant) {
+func (q *queue) granted(c *Client, g backend.Grant) {
 	s := c.lock()
 	defer c.unlock()
 	if a := q.waiting(g.Owner); a != nil && !s.closed {

@@ -236,14 +236,14 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	c := l.client
 	for {
 		kind := l.storedKind()
-		mine := c.claimsOf(l, kind)
+		mine := l.claims(kind)
 		req := backend.ForceReleaseRequest{Kind: backend.Kind(kind), Name: l.name}
 		res, err := steps.Do(ctx, c.store, backend.Session.ForceRelease, req)
 		if err != nil {
 			return false, c.stepError(ctx, err)
 		}
 		if res.Released || !kind.Shared() { // otherwise readers of this client may share a write
-			c.struck(l, kind, mine)
+			l.struck(kind, mine)
 		}
 		if res.Released || l.storedKind() == kind {
 			return res.Released, nil
@@ -251,11 +251,11 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	}
 }
 
-// claimsOf returns this client's claims on a Locker's lock that end if the lock is forced as the
+// claims returns this client's claims on a Locker's lock that end if the lock is forced as the
 // given kind.
-func (c *Client) claimsOf(l *Locker, kind protocol.Kind) []*claim {
-	s := c.lock()
-	defer c.unlock()
+func (l *Locker) claims(kind protocol.Kind) []*claim {
+	s := l.client.lock()
+	defer l.client.unlock()
 	return s.object(l.kind, l.name).claims(kind)
 }
 
@@ -296,7 +296,8 @@ func (cl *claim) goesWith(kind protocol.Kind) bool {
 // which this client held before the request. The client may have acquired other claims before the
 // store carried out the request, which then ended those as well. So struck asks the store about
 // them.
-func (c *Client) struck(l *Locker, kind protocol.Kind, mine []*claim) {
+func (l *Locker) struck(kind protocol.Kind, mine []*claim) {
+	c := l.client
 	s := c.lock()
 	defer c.unlock()
 	c.forced.Add(1)
@@ -356,7 +357,7 @@ func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	if h := l.present(l.caller(ctx)); h != nil {
-		return l.client.lostChannel(h)
+		return h.lostChannel(l.client)
 	}
 	over := make(chan struct{})
 	close(over)
@@ -378,7 +379,7 @@ func (l *Locker) acquire(
 	defer cancel()
 	h, err := l.newCall(ctx, who, o).carryOut(ctx)
 	if err == nil && who.party == party(l.plain) {
-		l.client.watchVariable(l)
+		l.watchVariable()
 	}
 	return h, err
 }

@@ -195,7 +195,7 @@ func (cl *claim) foundGone(s *state) {
 	cl.Gone(s.now())
 	cl.troubled(s, why{reason: LossGone, had: had})
 	s.background(func(c *Client) {
-		w := c.whoHas(c.ctx, cl)
+		w := cl.whoHas(c.ctx, c)
 		w.had = had
 		s := c.lock()
 		defer c.unlock()
@@ -212,7 +212,7 @@ func (cl *claim) look(s *state) {
 const inquiryPatience = 100 * time.Millisecond
 
 // whoHas asks the store who holds the lock of a lost claim, and returns the reason for the loss.
-func (c *Client) whoHas(ctx context.Context, cl *claim) why {
+func (cl *claim) whoHas(ctx context.Context, c *Client) why {
 	if !c.inspects {
 		return gone
 	}
@@ -311,7 +311,7 @@ func (h *hold) ended() error {
 
 // explained returns the error of a release: the Loss, if err is ErrLost and the Loss is known, and
 // err otherwise.
-func (c *Client) explained(h *hold, err error) error {
+func (h *hold) explained(c *Client, err error) error {
 	if err != ErrLost {
 		return err
 	}
@@ -324,8 +324,8 @@ func (c *Client) explained(h *hold, err error) error {
 }
 
 // foundLost records a loss that was discovered by the last release of a hold.
-func (c *Client) foundLost(ctx context.Context, h *hold) {
-	w := c.whoHas(ctx, h.claim)
+func (h *hold) foundLost(ctx context.Context, c *Client) {
+	w := h.claim.whoHas(ctx, c)
 	s := c.lock()
 	defer c.unlock()
 	l := h.newLoss(s, w)

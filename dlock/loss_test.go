@@ -284,8 +284,8 @@ func TestWhatIsGoneIsGone(t *testing.T) {
 		cl, ctx := h.hold.claim, h.Context()
 		other.Locker("x").ForceUnlock(t.Context())
 		<-asked
-		c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, errSevered)
-		c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, nil)
+		cl.renewalAnswered(c, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, errSevered)
+		cl.renewalAnswered(c, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, nil)
 		<-ctx.Done()
 		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossGone ||
 			l.Unconfirmed > DefaultLease/2 {
@@ -309,7 +309,7 @@ func TestARenewalThatIsAnsweredTooLate(t *testing.T) {
 		sent := c.now()
 		time.Sleep(2 * time.Millisecond)
 		cl := h.hold.claim
-		c.renewed(cl, cl.kind, sent, cl.Lease(), backend.RenewResult{Held: true}, nil)
+		cl.renewalAnswered(c, cl.kind, sent, cl.Lease(), backend.RenewResult{Held: true}, nil)
 		if err := h.Err(); !errors.Is(err, ErrLost) {
 			t.Errorf("a millisecond after its lease: %v", err)
 		}

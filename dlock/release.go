@@ -310,7 +310,7 @@ func (d departure) carryOut(
 	res, failed := first()
 	freed, err = d.h.claim.drainOn(ctx, c, d.lease, d.ask, res, failed)
 	if err == ErrLost {
-		c.foundLost(ctx, d.h)
+		d.h.foundLost(ctx, c)
 	}
 	return err
 }

@@ -91,7 +91,7 @@ func TestTheContextOfWhatWasGivenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustUnlock(t, WithOwner(t.Context(), o), l) // another goroutine of the owner
-		ctx := c.inside(t.Context(), h)             // Do's second half
+		ctx := h.inside(t.Context(), c)             // Do's second half
 		defer ctx.end()
 		if ctx.Err() == nil || !errors.Is(context.Cause(ctx), ErrNotHeld) {
 			t.Errorf("Err() = %v, cause %v", ctx.Err(), context.Cause(ctx))

@@ -28,12 +28,12 @@ const (
 // is woken, so an attempt always follows.
 func (q *queue) subscribe(s *state) {
 	q.subscribed = subscribing
-	s.start(func(c *Client) { c.subscribe(q) })
+	s.start(func(c *Client) { q.listen(c) })
 }
 
-// subscribe asks the store for messages about a queue's lock, in the background. It is called
-// before the mutex is unlocked.
-func (c *Client) subscribe(q *queue) {
+// listen asks the store for messages about a queue's lock, in the background. It is called before
+// the mutex is unlocked.
+func (q *queue) listen(c *Client) {
 	if *q.slot() != q {
 		return // all its calls have left meanwhile
 	}
@@ -41,10 +41,10 @@ func (c *Client) subscribe(q *queue) {
 	q.cancel = cancel
 	req := backend.SubscribeRequest{Kind: q.object.family.Representative(), Name: q.object.name,
 		Wake: func(backend.Wakeup) {
-			c.told(q)
+			q.told(c)
 		}}
 	if q.placed {
-		req.Kind, req.Granted = backend.Fair, func(g backend.Grant) { c.granted(q, g) }
+		req.Kind, req.Granted = backend.Fair, func(g backend.Grant) { q.granted(c, g) }
 	}
 	if len(c.traces) > 0 {
 		req.Changed = func(broken error) { q.subscriptionChanged(c, broken) }
@@ -54,10 +54,10 @@ func (c *Client) subscribe(q *queue) {
 		for {
 			sub, err := c.store.Notifier.Subscribe(ctx, req)
 			if err == nil {
-				c.subscribed(ctx, q, sub)
+				q.subscriptionStands(ctx, c, sub)
 				return
 			}
-			if !c.unsubscribed(ctx, q, err) || !c.store.Pause(ctx,
+			if !q.subscriptionFailed(ctx, c, err) || !c.store.Pause(ctx,
 				b.next(firstBackoff, longestPause(c.lease))) {
 				return
 			}
@@ -66,7 +66,7 @@ func (c *Client) subscribe(q *queue) {
 }
 
 // told passes a wake-up from the store on to the calls of a queue.
-func (c *Client) told(q *queue) {
+func (q *queue) told(c *Client) {
 	s := c.lock()
 	defer c.unlock()
 	switch {
@@ -85,9 +85,9 @@ func (c *Client) told(q *queue) {
 	}
 }
 
-// subscribed records that a subscription is active. If no call is waiting any longer, it closes the
-// subscription.
-func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscription) {
+// subscriptionStands records that a subscription is active. If no call is waiting any longer, it
+// closes the subscription.
+func (q *queue) subscriptionStands(ctx context.Context, c *Client, sub backend.Subscription) {
 	over := ctx.Err() != nil
 	s := c.lock()
 	defer c.unlock()
@@ -109,8 +109,8 @@ func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscript
 	}
 }
 
-// unsubscribed records that a subscription failed, and reports whether to try again.
-func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
+// subscriptionFailed records that a subscription failed, and reports whether to try again.
+func (q *queue) subscriptionFailed(ctx context.Context, c *Client, err error) bool {
 	s := c.lock()
 	defer c.unlock()
 	if ctx.Err() != nil || *q.slot() != q {

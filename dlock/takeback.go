@@ -76,12 +76,12 @@ func (all *takeBacks) ring(s *state, now instant) {
 		t := all.first
 		all.first, t.next = t.next, nil
 		all.running++
-		s.background(func(c *Client) { c.releaseAgain(t) })
+		s.background(func(c *Client) { t.releaseAgain(c) })
 	}
 }
 
 // releaseAgain makes one attempt of a takeBack.
-func (c *Client) releaseAgain(t *takeBack) {
+func (t *takeBack) releaseAgain(c *Client) {
 	ctx, cancel := context.WithTimeout(c.ctx, t.patience.next(firstPatience, longestRelease))
 	defer cancel()
 	sent := c.now()

@@ -130,7 +130,7 @@ func (t *together) agree() {
 func (t *together) watchVariables() {
 	for _, p := range t.parts {
 		if p.who.party == party(p.locker.plain) {
-			p.locker.client.watchVariable(p.locker)
+			p.locker.watchVariable()
 		}
 	}
 }

@@ -296,7 +296,7 @@ func outcomeOf(ctx context.Context, err error) Outcome {
 func (h *hold) giveUp(ctx context.Context, c *Client) error {
 	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
 	if len(c.traces) == 0 && !debug {
-		err := c.explained(h, h.releaseUntold(ctx, c))
+		err := h.explained(c, h.releaseUntold(ctx, c))
 		if err != errAgain {
 			c.counts.released.Add(1)
 		}
@@ -374,7 +374,7 @@ func (h *hold) releaseTold(ctx context.Context, c *Client) (e ReleaseDone, tell 
 	if handed = h.handOn(c); handed {
 		e.Err = nil
 	} else {
-		e.Err = c.explained(h, h.releaseToStore(ctx, c))
+		e.Err = h.explained(c, h.releaseToStore(ctx, c))
 	}
 	return
 }

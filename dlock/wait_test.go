@@ -116,7 +116,7 @@ func TestASubscriptionThatFailsWhenNobodyWaits(t *testing.T) {
 			cancel()
 			<-w.in
 			q.subscribed = subscribing
-			c.unsubscribed(t.Context(), q, errMood)
+			q.subscriptionFailed(t.Context(), c, errMood)
 			mustUnlock(t, t.Context(), l)
 		}
 	})

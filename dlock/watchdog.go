@@ -174,20 +174,20 @@ func (s *state) renew(batch []*claim, sent instant) {
 		var failed failures
 		c.store.Renew(ctx, reqs, func(i int, res backend.RenewResult, err error) {
 			failed.add(batch[i], err)
-			c.renewed(batch[i], protocol.Kind(reqs[i].Kind), sent, leases[i], res, err)
+			batch[i].renewalAnswered(c, protocol.Kind(reqs[i].Kind), sent, leases[i], res, err)
 		})
 		c.roundDone(RenewDone{Locks: len(batch), Failed: len(failed.claims), Took: c.now() - sent,
 			Err: failed.first})
-		c.reportRenewals(&failed, len(batch), sent)
+		(&failed).report(c, len(batch), sent)
 	})
 }
 
-// reportRenewals logs which locks couldn't be renewed, and how much of their leases remains. sent
-// is when the requests were sent. The log leaves out locks that have ended or will end before their
-// next renewal. It also leaves out locks that were logged after sent, since many renewals fail at
-// once if a store hangs.
-func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
-	if len(failed.claims) == 0 || c.ctx.Err() != nil {
+// report logs which locks couldn't be renewed, and how much of their leases remains. sent is when
+// the requests were sent. The log leaves out locks that have ended or will end before their next
+// renewal. It also leaves out locks that were logged after sent, since many renewals fail at once
+// if a store hangs.
+func (f *failures) report(c *Client, of int, sent instant) {
+	if len(f.claims) == 0 || c.ctx.Err() != nil {
 		return
 	}
 	s := c.lock()
@@ -195,7 +195,7 @@ func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
 	const most = 10
 	var names []string
 	now, left, n := c.now(), time.Duration(math.MaxInt64), 0
-	for _, cl := range failed.claims {
+	for _, cl := range f.claims {
 		w := s.troubles[cl]
 		if cl.dead || w.err == nil || w.said > sent || cl.alarm.at >= cl.Until() {
 			continue
@@ -210,13 +210,13 @@ func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
 	}
 	if n > 0 {
 		s.warn("renewals failed and will be repeated", "failed", n, "of", of, "names", names,
-			"left", left, "err", failed.first)
+			"left", left, "err", f.first)
 	}
 }
 
-// renewed processes the answer to a renewal.
-func (c *Client) renewed(
-	cl *claim, kind protocol.Kind, sent instant, lease time.Duration, res backend.RenewResult,
+// renewalAnswered processes the answer to a renewal.
+func (cl *claim) renewalAnswered(
+	c *Client, kind protocol.Kind, sent instant, lease time.Duration, res backend.RenewResult,
 	err error,
 ) {
 	s := c.lock()
