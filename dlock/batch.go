@@ -25,7 +25,7 @@ type joint struct {
 }
 
 // attemptTogether makes one attempt at each of several locks of this client.
-func (c *Client) attemptTogether(r *round, parts []*part) {
+func (r *round) attemptTogether(c *Client, parts []*part) {
 	all := make([]joint, len(parts))
 	defer func() {
 		for i := range all {
@@ -42,23 +42,23 @@ func (c *Client) attemptTogether(r *round, parts []*part) {
 		j := &all[i]
 		j.part, j.a, j.ctx = p, p.single(r), r
 		j.ctx = j.a.begins(r)
-		if c.asksStore(j.ctx, j.a) {
+		if j.a.mustAsk(j.ctx) {
 			sent = append(sent, j)
 			continue
 		}
 		alone.Go(func() {
 			h, err := j.a.acquireInTime(j.ctx)
 			r.heard(err == nil)
-			c.jointOver(j, h, err)
+			j.finish(h, err)
 		})
 	}
-	c.attemptBatch(r, sent)
+	r.attemptBatch(c, sent)
 }
 
-// asksStore reports whether a call must ask the store. It returns false if the call has ended, if
-// it can re-enter or join a hold, or if the client knows that someone else holds the lock.
-func (c *Client) asksStore(ctx context.Context, a *acquisition) bool {
-	if c.over(ctx) != nil {
+// mustAsk reports whether a call must ask the store. It returns false if the call has ended, if it
+// can re-enter or join a hold, or if the client knows that someone else holds the lock.
+func (a *acquisition) mustAsk(ctx context.Context) bool {
+	if a.client.over(ctx) != nil {
 		return false
 	}
 	own, err := a.own()
@@ -66,7 +66,7 @@ func (c *Client) asksStore(ctx context.Context, a *acquisition) bool {
 }
 
 // attemptBatch sends attempts in one batch, and ends each call with its result.
-func (c *Client) attemptBatch(r *round, sent []*joint) {
+func (r *round) attemptBatch(c *Client, sent []*joint) {
 	reqs := make([]backend.AcquireRequest, len(sent))
 	for i, j := range sent {
 		j.at = j.a.attempting()
@@ -93,12 +93,12 @@ func (c *Client) attemptBatch(r *round, sent []*joint) {
 		default:
 			err = final(err)
 		}
-		c.jointOver(j, h, err)
+		j.finish(h, err)
 	}
 }
 
-// jointOver records the result of a call, and reports it to the traces.
-func (c *Client) jointOver(j *joint, h *hold, err error) {
+// finish records the result of a call, and reports it to the traces.
+func (j *joint) finish(h *hold, err error) {
 	j.h, j.over = h, true
 	j.a.ends(j.ctx, h, err)
 	j.told = true
@@ -132,7 +132,7 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	ctx = bounded
 	reqs := make([]backend.ReleaseRequest, len(all))
 	for i, l := range all {
-		defer c.hasLeft(ctx, l, quiet)
+		defer l.cleanUp(ctx, c, quiet)
 		reqs[i] = l.part.h.claim.lastRelease(c, l.d.lease, l.d.ask)
 	}
 	var slow sync.WaitGroup
@@ -147,7 +147,7 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 				return got.Res, got.Err
 			})
 			l.over = true
-			l.part.err = c.left(ctx, l, err, quiet)
+			l.part.err = l.report(ctx, c, err, quiet)
 		}
 		if got.Err == nil && (got.Res.Outcome == backend.Freed || got.Res.Outcome == backend.Kept) {
 			finish()
@@ -157,15 +157,15 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	}
 }
 
-// hasLeft cleans up after a hold's release in a batch.
-func (c *Client) hasLeft(ctx context.Context, l *leaver, quiet bool) {
+// cleanUp cleans up after a hold's release in a batch.
+func (l *leaver) cleanUp(ctx context.Context, c *Client, quiet bool) {
 	h := l.part.h
 	if h.slot != nil {
 		defer func() { <-h.slot }()
 	}
 	if !l.over { // something panicked
 		l.d.released(c, backend.ReleaseResult{}, errUnanswered)
-		c.left(ctx, l, errPanicked, quiet)
+		l.report(ctx, c, errPanicked, quiet)
 	}
 }
 
@@ -225,8 +225,8 @@ func (h *hold) goesWithOthers(now instant) bool {
 	}
 }
 
-// left reports the outcome of a hold's release to the traces, and returns its error.
-func (c *Client) left(ctx context.Context, l *leaver, err error, quiet bool) error {
+// report reports the outcome of a hold's release to the traces, and returns its error.
+func (l *leaver) report(ctx context.Context, c *Client, err error, quiet bool) error {
 	h := l.part.h
 	err = h.explained(c, err)
 	debug := !quiet && c.log.logger.Enabled(ctx, slog.LevelDebug)

@@ -141,13 +141,13 @@ func (t *together) watchVariables() {
 func (t *together) keep() {
 	for _, p := range t.parts {
 		if p.atLeast > 0 {
-			p.locker.client.keepFromNow(p.h, p.atLeast)
+			p.h.keepFromNow(p.locker.client, p.atLeast)
 		}
 	}
 }
 
 // keepFromNow makes the lock of a hold stay taken, and tells the store at once.
-func (c *Client) keepFromNow(h *hold, d time.Duration) {
+func (h *hold) keepFromNow(c *Client, d time.Duration) {
 	s := c.lock()
 	defer c.unlock()
 	if !h.check(s) {
@@ -327,7 +327,7 @@ func (t *together) round(ctx context.Context) *part {
 	}
 	var tasks []func()
 	for c, parts := range byClient(missing) {
-		tasks = append(tasks, c.tasks(r, parts)...)
+		tasks = append(tasks, r.tasks(c, parts)...)
 	}
 	atOnce(tasks)
 	r.over()
@@ -399,7 +399,7 @@ func atOnce(tasks []func()) {
 }
 
 // tasks returns the work of a round for the parts of one client, as tasks to be run concurrently.
-func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
+func (r *round) tasks(c *Client, parts []*part) (tasks []func()) {
 	switch {
 	case c.store.Prompt():
 		return []func(){func() {
@@ -410,7 +410,7 @@ func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
 			}
 		}}
 	case c.store.Batcher != nil && len(parts) > 1:
-		return []func(){func() { c.attemptTogether(r, parts) }}
+		return []func(){func() { r.attemptTogether(c, parts) }}
 	}
 	for _, p := range parts {
 		tasks = append(tasks, func() { r.attempt(p) })
@@ -552,7 +552,7 @@ func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool) {
 	var first, then []*part
 	for _, p := range slices.Backward(parts) { // the first lock last
-		if c.hasSuccessor(p.h) {
+		if p.h.hasSuccessor(c) {
 			then = append(then, p)
 		} else {
 			first = append(first, p)
@@ -578,7 +578,7 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 }
 
 // hasSuccessor reports whether a release would hand the hold over to another call.
-func (c *Client) hasSuccessor(h *hold) bool {
+func (h *hold) hasSuccessor(c *Client) bool {
 	if h.kind.Shared() {
 		return false
 	}
