@@ -52,7 +52,7 @@ func (n *notice) give() {
 // A claim is what an acquisition requests from the store, and what the store then grants, under one
 // owner string. Each outermost acquisition makes a new claim, so that a late request of an earlier
 // acquisition can't affect it. The holds of several parties may rest on one claim. Holds of readers
-// do so at the same time, and other holds one after the other (see [Client.handOn]).
+// do so at the same time, and other holds one after the other (see [hold.handOn]).
 type claim struct {
 	object *object
 	owner  string // in the store
