@@ -73,7 +73,7 @@ func (q *queue) claims() []*claim {
 // keepPlaces makes one look, which renews the places of the given claims. It also schedules the
 // next look.
 func (q *queue) keepPlaces(c *Client, claims []*claim) {
-	s := c.lock()
+	c.mu.Lock()
 	place, patience := q.placeLasts(), q.patience()
 	c.unlock()
 	req := backend.PlacesRequest{Kind: backend.Kind(claims[0].kind), Name: q.object.name,
@@ -86,7 +86,7 @@ func (q *queue) keepPlaces(c *Client, claims []*claim) {
 	sent := c.now()
 	res, err := steps.Do(ctx, c.store, steps.Of(c.store.Liner.KeepPlaces), req)
 
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	q.looking = false
 	q.took(c.now()-sent, ctx.Err() != nil, err)

@@ -85,12 +85,12 @@ func (t *takeBack) releaseAgain(c *Client) {
 	ctx, cancel := context.WithTimeout(c.ctx, t.patience.next(firstPatience, longestRelease))
 	defer cancel()
 	sent := c.now()
-	s := c.lock()
+	c.mu.Lock()
 	req := t.claim.lastRelease(c, c.stored(t.claim.Lease()), false) // with the latest Keep
 	c.mu.Unlock()
 	res, err := steps.Do(ctx, c.store, backend.Session.Release, req)
 
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if s.closed {
 		return
