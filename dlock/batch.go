@@ -133,7 +133,7 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	reqs := make([]backend.ReleaseRequest, len(all))
 	for i, l := range all {
 		defer l.cleanUp(ctx, c, quiet)
-		reqs[i] = l.part.h.claim.lastRelease(c, l.d.lease, l.d.ask)
+		reqs[i] = l.part.h.claim.lastRelease(&c.settings, l.d.lease, l.d.ask)
 	}
 	var slow sync.WaitGroup
 	defer slow.Wait()

@@ -47,7 +47,8 @@ func empty(t *testing.T, c *Client) {
 		"read-write locks":    len(c.state.objects[protocol.ReadWrites]),
 		"protocol.Semaphores": len(c.state.objects[protocol.Semaphores]),
 		"alarms":              len(c.state.alarms.heap),
-		"lost":                len(c.state.lost), "losses": len(c.state.losses), "ends": len(c.state.ends),
+		"lost":                len(c.state.lost), "losses": len(c.state.losses),
+		"ends":    len(c.state.ends),
 		"records": len(c.state.records),
 	} {
 		if n != 0 {

@@ -81,7 +81,8 @@ func (h *hold) info(s *state, names *callers) HoldInfo {
 	return HoldInfo{
 		Name: cl.object.name, Kind: backend.Kind(h.kind), HolderID: cl.owner,
 		By: called(h.party, h.kind), Caller: names.at(h.site),
-		Since: s.epoch.Add(h.since()), Until: s.epoch.Add(cl.Until()), Renewed: cl.Renewed(), Lease: cl.Lease(),
+		Since: s.epoch.Add(h.since()), Until: s.epoch.Add(cl.Until()), Renewed: cl.Renewed(),
+		Lease: cl.Lease(),
 		Count: int(h.count), Permits: permits, Token: cl.token(),
 	}
 }

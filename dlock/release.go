@@ -384,11 +384,11 @@ func (cl *claim) staysTaken(s *state) {
 // lastRelease returns the request for the last release of a claim. If the lock is to stay taken,
 // the request says so. The same applies when the release is repeated because the store's count was
 // higher.
-func (cl *claim) lastRelease(c *Client, lease time.Duration, ask bool) backend.ReleaseRequest {
+func (cl *claim) lastRelease(set *settings, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
-	if left := cl.Left(c.now()); left > 0 {
+	if left := cl.Left(set.now()); left > 0 {
 		req.Keep, req.AskWaiting = kept(left), false
-		req.Lease = max(lease, c.stored(left))
+		req.Lease = max(lease, set.stored(left))
 	}
 	return req
 }
@@ -405,7 +405,8 @@ func (cl *claim) drain(
 func (cl *claim) sendRelease(
 	ctx context.Context, c *Client, lease time.Duration, ask bool,
 ) (backend.ReleaseResult, error) {
-	return steps.Do(ctx, c.store, backend.Session.Release, cl.lastRelease(c, lease, ask))
+	req := cl.lastRelease(&c.settings, lease, ask)
+	return steps.Do(ctx, c.store, backend.Session.Release, req)
 }
 
 // drainOn continues drain after the first answer.
@@ -510,7 +511,7 @@ func (h *hold) releaseForsaken(ctx context.Context, c *Client, before []*claim) 
 func (cl *claim) releaseOnce(
 	ctx context.Context, c *Client, lease time.Duration, sent bool,
 ) (res backend.ReleaseResult, err error) {
-	req := cl.lastRelease(c, lease, false)
+	req := cl.lastRelease(&c.settings, lease, false)
 	res, err = steps.Last(ctx, c.store, backend.Session.Release, req)
 	if isDisplaced(err) {
 		res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil

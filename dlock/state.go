@@ -14,8 +14,8 @@ import (
 // What a rule decides to do is collected here, and [Client.unlock] carries it out.
 //
 // The client's mutex guards the state. [Client.lock] returns the state, so a function that is given
-// a *state runs with the mutex held. The mutex also guards what the tables refer to: objects,
-// queues, claims and holds, except for fields that say otherwise.
+// a *state, such as each method of state, runs with the mutex held. The mutex also guards what the
+// tables refer to: objects, queues, claims and holds, except for fields that say otherwise.
 type state struct {
 	*settings
 
@@ -103,8 +103,8 @@ func (s *state) later(end func()) { s.ends = append(s.ends, end) }
 // later.
 func (s *state) trace(tell func(*Client)) { s.tales = append(s.tales, tell) }
 
-// nextOwner returns a unique owner string for the next outermost acquisition. Stores split an
-// owner string at its last colon, so the note comes before that colon.
+// nextOwner returns a unique owner string for the next outermost acquisition. Stores split an owner
+// string at its last colon, so the note comes before that colon.
 func (s *state) nextOwner(note string) string {
 	s.number++
 	owner := make([]byte, 0, 64)
@@ -129,7 +129,8 @@ func (s *state) reportHeld() {
 		}
 	}
 	if len(names) > 0 {
-		s.warn("closed while locks are held: each ends with its lease, or when it is unlocked", "locks", held, "names", names)
+		s.warn("closed while locks are held: each ends with its lease, or when it is unlocked", "locks",
+			held, "names", names)
 	}
 }
 

@@ -31,8 +31,8 @@ func (q *queue) subscribe(s *state) {
 	s.start(func(c *Client) { q.listen(c) })
 }
 
-// listen asks the store for messages about a queue's lock, in the background. It is called before
-// the mutex is unlocked.
+// listen asks the store for messages about a queue's lock, in the background. It is called by
+// unlock, with the mutex held.
 func (q *queue) listen(c *Client) {
 	if *q.slot() != q {
 		return // all its calls have left meanwhile
@@ -40,9 +40,7 @@ func (q *queue) listen(c *Client) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	q.cancel = cancel
 	req := backend.SubscribeRequest{Kind: q.object.family.Representative(), Name: q.object.name,
-		Wake: func(backend.Wakeup) {
-			q.told(c)
-		}}
+		Wake: func(backend.Wakeup) { q.told(c) }}
 	if q.placed {
 		req.Kind, req.Granted = backend.Fair, func(g backend.Grant) { q.granted(c, g) }
 	}

@@ -86,7 +86,8 @@ func (t *takeBack) releaseAgain(c *Client) {
 	defer cancel()
 	sent := c.now()
 	c.mu.Lock()
-	req := t.claim.lastRelease(c, c.stored(t.claim.Lease()), false) // with the latest Keep
+	lease := c.stored(t.claim.Lease())
+	req := t.claim.lastRelease(&c.settings, lease, false) // with the latest Keep
 	c.mu.Unlock()
 	res, err := steps.Do(ctx, c.store, backend.Session.Release, req)
 

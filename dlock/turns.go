@@ -128,9 +128,9 @@ func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own m
 	}
 }
 
-// secondTurn reports whether this client takes a second turn at once. It does so every other time, if
-// several other clients wait and all of them are strangers. It never does so for a lock that can be
-// handed over.
+// secondTurn reports whether this client takes a second turn at once. It does so every other time,
+// if several other clients wait and all of them are strangers. It never does so for a lock that can
+// be handed over.
 func (cl *claim) secondTurn(s *state, res backend.ReleaseResult) bool {
 	cr := s.crowds[cl.object.key()]
 	if cl.kind.Passes() || cr == nil || res.Strangers < 2 || res.Strangers < res.Waiting ||

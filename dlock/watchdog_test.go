@@ -77,7 +77,8 @@ func TestRenewalsComeInTimeAndOnAGrid(t *testing.T) {
 			"a lock": {backend.Exclusive, lease},
 			"a read with a lease longer than the client's": {backend.Read, 100 * lease},
 		} {
-			s, h := &state{settings: &settings{lease: lease}}, &claim{kind: protocol.Kind(test.kind)}
+			s := &state{settings: &settings{lease: lease}}
+			h := &claim{kind: protocol.Kind(test.kind)}
 			h.Granted(time.Hour, test.lease)
 			h.Want(test.lease, true)
 			cells := map[instant]bool{}
