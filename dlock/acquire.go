@@ -13,6 +13,7 @@ import (
 
 // An acquisition is an acquiring call in progress.
 type acquisition struct {
+	client *Client
 	call
 	inquiry
 	waiting
@@ -80,16 +81,12 @@ func (c *Client) newAcquisition() *acquisition {
 // re-enter is gone, or because its party has acquired a hold in the meantime.
 var errAgain = errors.New("again")
 
-// acquire acquires the lock for a caller, waiting if necessary, or re-enters the caller's hold. The
-// error isn't wrapped in an [Error] yet.
-func (c *Client) acquire(ctx context.Context, l *Locker, who caller, o acquireOptions) (h *hold, err error) {
-	return c.carryOut(ctx, c.newCall(ctx, l, who, o))
-}
-
 // newCall returns the acquisition for a caller's request.
-func (c *Client) newCall(ctx context.Context, l *Locker, who caller, o acquireOptions) *acquisition {
+func (l *Locker) newCall(ctx context.Context, who caller, o acquireOptions) *acquisition {
+	c := l.client
 	a := c.newAcquisition()
 	*a = acquisition{
+		client:  c,
 		call:    call{kind: l.kind, name: l.name, party: who.party, o: o, bound: who.hold, began: c.now(), excluded: who.excluded},
 		inquiry: inquiry{within: who.hold},
 		waiting: waiting{signal: a.signal},
@@ -99,37 +96,39 @@ func (c *Client) newCall(ctx context.Context, l *Locker, who caller, o acquireOp
 	return a
 }
 
-// carryOut acquires the lock for a call, and reports the outcome to the traces.
-func (c *Client) carryOut(ctx context.Context, a *acquisition) (h *hold, err error) {
+// carryOut acquires the lock for a call, waiting if necessary, or re-enters the caller's hold. It
+// reports the outcome to the traces. The error isn't wrapped in an [Error] yet.
+func (a *acquisition) carryOut(ctx context.Context) (h *hold, err error) {
 	over, told := false, false
-	ctx = c.begins(ctx, a)
-	defer func() { c.leaveCall(ctx, a, h, over, told) }()
-	h, err = c.acquireInTime(ctx, a)
+	ctx = a.begins(ctx)
+	defer func() { a.cleanUp(ctx, h, over, told) }()
+	h, err = a.acquireInTime(ctx)
 	over = true
-	c.acquired(ctx, a, h, err)
+	a.ends(ctx, h, err)
 	told = true
 	return h, err
 }
 
-// leaveCall cleans up after a call. over and told say whether acquireInTime has returned and
-// whether the traces were called. If one of them is false, something panicked.
-func (c *Client) leaveCall(ctx context.Context, a *acquisition, h *hold, over, told bool) {
+// cleanUp cleans up after a call. over and told say whether acquireInTime has returned and whether
+// the traces were called. If one of them is false, something panicked.
+func (a *acquisition) cleanUp(ctx context.Context, h *hold, over, told bool) {
+	c := a.client
 	switch {
 	case !over: // a step panicked, or ended its goroutine
-		c.forgo(a)
-		c.acquired(ctx, a, nil, errPanicked)
+		a.forgo()
+		a.ends(ctx, nil, errPanicked)
 	case !told && h != nil: // a Trace panicked, so the caller doesn't get its hold
-		c.letGo(h)
+		h.letGo(c)
 	default:
 		c.acquisitions.Put(a)
 	}
 }
 
 // letGo releases a hold that the caller will never receive.
-func (c *Client) letGo(h *hold) {
-	c.mu.Lock()
+func (h *hold) letGo(c *Client) {
+	s := c.lock()
 	defer c.unlock()
-	c.backgroundLocked(func() { c.release(context.Background(), h) })
+	s.background(func(c *Client) { h.release(context.Background(), c) })
 }
 
 // mayTake records how long the call may wait, if its wait is bounded.
@@ -145,10 +144,10 @@ func (a *acquisition) mayTake(ctx context.Context) {
 }
 
 // forgo releases everything that a call holds or has asked for, after the call has panicked.
-func (c *Client) forgo(a *acquisition) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.dequeueLocked(a)
+func (a *acquisition) forgo() {
+	s := a.client.lock()
+	defer a.client.unlock()
+	a.dequeue(s)
 	h := a.handed
 	switch {
 	case a.h == nil:
@@ -158,28 +157,29 @@ func (c *Client) forgo(a *acquisition) {
 		a.h.claim.Stray() // an attempt may have been sent
 	}
 	if h != nil {
-		c.backgroundLocked(func() { c.release(context.Background(), h) })
+		s.background(func(c *Client) { h.release(context.Background(), c) })
 	}
-	c.abandonLocked(a)
+	a.dropClaim(s)
 }
 
 // acquireInTime tries until the call has acquired the lock or can't go on.
-func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, error) {
+func (a *acquisition) acquireInTime(ctx context.Context) (*hold, error) {
+	c := a.client
 	for {
 		if err := c.over(ctx); err != nil {
 			return nil, a.giveUp(err)
 		}
-		h, err := c.acquireOnce(ctx, a)
+		h, err := a.acquireOnce(ctx)
 		switch {
 		case err == nil:
 			return h, nil
 		case err == errAgain:
 			continue
-		case !c.retries(ctx, a, err):
-			return nil, c.final(a, err)
+		case !a.retries(ctx, err):
+			return nil, final(err)
 		}
 		a.fail(ctx.Err() != nil, err)
-		c.report(a, err)
+		a.reportFailure(err)
 		if !c.store.Pause(ctx, a.tries.next(firstBackoff, longestPause(a.o.lease))) {
 			return nil, a.giveUp(c.over(ctx))
 		}
@@ -190,74 +190,74 @@ func (c *Client) acquireInTime(ctx context.Context, a *acquisition) (*hold, erro
 const firstBackoff = 50 * time.Millisecond
 
 // acquireOnce re-enters, joins or acquires the lock. If the call may wait, it waits for the lock.
-func (c *Client) acquireOnce(ctx context.Context, a *acquisition) (*hold, error) {
-	own, err := c.own(a)
+func (a *acquisition) acquireOnce(ctx context.Context) (*hold, error) {
+	own, err := a.own()
 	a.via = ViaStore
 	switch {
 	case err != nil:
 		return nil, err
 	case own != nil && own.kind != a.kind:
-		return c.readUnder(ctx, own, a)
+		return a.readUnder(ctx, own)
 	case own != nil && a.kind.Shared():
 		a.via = ViaReentry
-		return own, c.reenterShared(ctx, own, a)
+		return own, a.reenterShared(ctx, own)
 	case own != nil:
 		a.via = ViaReentry
-		return own, c.reenter(ctx, own, a)
+		return own, a.reenter(ctx, own)
 	}
-	if h, err := c.share(a); h != nil || err != nil {
+	if h, err := a.share(); h != nil || err != nil {
 		return h, err
 	}
 	if a.single() {
-		return c.tryNow(ctx, a)
+		return a.tryNow(ctx)
 	}
-	return c.queueUp(ctx, a)
+	return a.queueUp(ctx)
 }
 
 // own returns the party's hold on the lock, which the call can re-enter or read under. If there is
 // none, own returns nil, and the call must acquire the lock. It returns an error if the hold in the
 // caller's context has ended, or if the hold that the call wanted to re-enter was lost.
-func (c *Client) own(a *acquisition) (*hold, error) {
+func (a *acquisition) own() (*hold, error) {
 	if a.variable() != nil || a.kind.Many() {
 		return nil, nil
 	}
-	c.mu.Lock()
-	defer c.unlock()
+	s := a.client.lock()
+	defer a.client.unlock()
 	if a.bound != nil {
-		if !c.checkLocked(a.bound) {
+		if !a.bound.check(s) {
 			return nil, a.bound.overError()
 		}
 		if a.bound.kind == a.kind {
 			return a.bound, nil
 		}
 	}
-	h, err := c.ownLocked(a)
+	h, err := a.ownHold(s)
 	if h != nil || err != nil {
 		a.within = h
 		return h, err
 	}
-	if h := a.within; h != nil && !c.checkLocked(h) && h.state == lost {
+	if h := a.within; h != nil && !h.check(s) && h.state == lost {
 		return nil, h.overError()
 	}
 	a.within = nil
 	return nil, nil
 }
 
-// ownLocked returns the hold of a call's party, or nil. It returns an error if the party already
+// ownHold returns the hold of a call's party, or nil. It returns an error if the party already
 // holds the lock as a kind that conflicts with the one that the call asks for.
-func (c *Client) ownLocked(a *acquisition) (*hold, error) {
-	o := c.objectLocked(a.kind, a.name)
-	if h := c.currentLocked(o, a.kind, a.party); h != nil || o == nil {
+func (a *acquisition) ownHold(s *state) (*hold, error) {
+	o := s.object(a.kind, a.name)
+	if h := o.current(s, a.kind, a.party); h != nil || o == nil {
 		return h, nil
 	}
 	alone := o.alone
 	switch {
-	case alone != nil && alone.party == a.party && c.checkLocked(alone):
+	case alone != nil && alone.party == a.party && alone.check(s):
 		if !a.kind.Shared() {
 			return nil, errOtherKind
 		}
 		return alone, nil
-	case !a.kind.Shared() && o.reader(a.party) != nil && c.checkLocked(o.reader(a.party)):
+	case !a.kind.Shared() && o.reader(a.party) != nil && o.reader(a.party).check(s):
 		return nil, ErrUpgrade
 	default:
 		return nil, nil
@@ -265,13 +265,13 @@ func (c *Client) ownLocked(a *acquisition) (*hold, error) {
 }
 
 // whyOver returns the error that says how h ended. It returns nil if h is nil or hasn't ended.
-func (c *Client) whyOver(h *hold) error {
+func (h *hold) whyOver(c *Client) error {
 	if h == nil {
 		return nil
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	if c.checkLocked(h) {
+	if h.check(s) {
 		return nil
 	}
 	return h.overError()
@@ -290,19 +290,19 @@ func (a *acquisition) single() bool { return a.o.bounded && a.o.wait == 0 }
 // retries reports whether the call tries again after err. A call that mustn't wait does so only if
 // its context has ended or the client is closed. The next try then returns the context's error or
 // ErrClosed.
-func (c *Client) retries(ctx context.Context, a *acquisition, err error) bool {
+func (a *acquisition) retries(ctx context.Context, err error) bool {
 	if isFinal(err) {
 		return false
 	}
 	if _, end := errors.AsType[endError](err); end {
 		return false
 	}
-	return backend.KindOf(err) != backend.Refused && (!a.single() || c.over(ctx) != nil)
+	return backend.KindOf(err) != backend.Refused && (!a.single() || a.client.over(ctx) != nil)
 }
 
 // final returns the error to report to the caller if the call ends with err. It wraps errors of the
 // store with ErrUnavailable.
-func (c *Client) final(a *acquisition, err error) error {
+func final(err error) error {
 	if isFinal(err) {
 		return err
 	}
@@ -426,32 +426,32 @@ const (
 	longestReport = time.Minute
 )
 
-// report occasionally logs the failed attempts of a call whose wait is unbounded.
-func (c *Client) report(a *acquisition, err error) {
-	now := c.now()
+// reportFailure occasionally logs the failed attempts of a call whose wait is unbounded.
+func (a *acquisition) reportFailure(err error) {
+	now := a.client.now()
 	if a.quiet || now < a.report {
 		return
 	}
 	a.report = now + a.reports.next(firstReport, longestReport)
-	c.warn("cannot lock yet", "name", a.name, "err", err)
+	a.client.warn("cannot lock yet", "name", a.name, "err", err)
 }
 
 // tryNow makes the single attempt of a call that doesn't wait. The call never enters the queue.
-func (c *Client) tryNow(ctx context.Context, a *acquisition) (*hold, error) {
-	if err := c.known(a); err != nil {
+func (a *acquisition) tryNow(ctx context.Context) (*hold, error) {
+	if err := a.known(); err != nil {
 		return nil, err
 	}
-	_, err := c.attempt(ctx, a)
-	return c.tried(a, err)
+	_, err := a.tryOnce(ctx)
+	return a.tried(err)
 }
 
 // tried returns the result of the single attempt of a call that doesn't wait.
-func (c *Client) tried(a *acquisition, err error) (*hold, error) {
+func (a *acquisition) tried(err error) (*hold, error) {
 	if err == nil {
 		return a.h, nil
 	}
-	c.abandon(a)
-	if err == errHeld && c.joins(a) {
+	a.abandon()
+	if err == errHeld && a.joins() {
 		err = errAgain // another goroutine of the same party has acquired the lock
 	}
 	return nil, err
@@ -459,17 +459,17 @@ func (c *Client) tried(a *acquisition, err error) (*hold, error) {
 
 // known returns an error if the client knows, without asking the store, that the call can't have
 // the lock.
-func (c *Client) known(a *acquisition) error {
-	c.mu.Lock()
-	defer c.unlock()
+func (a *acquisition) known() error {
+	s := a.client.lock()
+	defer a.client.unlock()
 	var but party
 	if v := a.variable(); v == nil {
 		but = a.party
-	} else if h := v.hold; h != nil && !c.checkLocked(h) && h.state == lost && v.hold == h {
+	} else if h := v.hold; h != nil && !h.check(s) && h.state == lost && v.hold == h {
 		return errNotUnlocked // can't happen to readers, whose v.hold is nil after a loss
 	}
-	o := c.objectLocked(a.kind, a.name)
-	switch held := c.heldLocked(o, a, but); {
+	o := s.object(a.kind, a.name)
+	switch held := o.excludes(s, a, but); {
 	case held && !a.kind.Many():
 		return errHeldHere
 	case held || a.kind.Many() && o != nil && o.queue != nil:
@@ -480,60 +480,60 @@ func (c *Client) known(a *acquisition) error {
 }
 
 // joins reports whether the call's party has acquired the lock in the meantime.
-func (c *Client) joins(a *acquisition) bool {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.reentersLocked(a)
+func (a *acquisition) joins() bool {
+	s := a.client.lock()
+	defer a.client.unlock()
+	return a.reenters(s)
 }
 
-// readsLocked reports whether the call's party already holds the lock for reading, because another
-// of its calls was faster.
-func (c *Client) readsLocked(a *acquisition) bool {
+// reads reports whether the call's party already holds the lock for reading, because another of its
+// calls was faster.
+func (a *acquisition) reads(s *state) bool {
 	return a.kind.Shared() && a.variable() == nil &&
-		c.currentLocked(c.objectLocked(a.kind, a.name), a.kind, a.party) != nil
+		s.object(a.kind, a.name).current(s, a.kind, a.party) != nil
 }
 
-// reentersLocked reports whether the call's party has a hold. The call either re-enters that hold
-// or is excluded by it.
-func (c *Client) reentersLocked(a *acquisition) bool {
+// reenters reports whether the call's party has a hold. The call either re-enters that hold or is
+// excluded by it.
+func (a *acquisition) reenters(s *state) bool {
 	if a.variable() != nil || a.kind.Many() {
 		return false
 	}
-	h, err := c.ownLocked(a)
+	h, err := a.ownHold(s)
 	return h != nil || err != nil
 }
 
-// attempt asks the store for the lock once. If the error is nil, the call has the lock. If it is
+// tryOnce asks the store for the lock once. If the error is nil, the call has the lock. If it is
 // errHeld, remaining is how long the current hold lasts without renewal.
-func (c *Client) attempt(ctx context.Context, a *acquisition) (remaining time.Duration, err error) {
-	at := c.attempting(a)
-	res, err := c.acquireStep(ctx, at.h.claim, a.o.lease, at.req)
-	return c.attempted(ctx, a, at, res, err)
+func (a *acquisition) tryOnce(ctx context.Context) (remaining time.Duration, err error) {
+	at := a.attempting()
+	res, err := at.h.claim.acquireStep(ctx, a.client, a.o.lease, at.req)
+	return a.attempted(ctx, at, res, err)
 }
 
 // acquireStep asks the store for a claim. The lease determines how long acquireStep waits for the
 // answer. An answer that comes later is passed to answeredLate.
-func (c *Client) acquireStep(
-	ctx context.Context, cl *claim, lease time.Duration, req backend.AcquireRequest,
+func (cl *claim) acquireStep(
+	ctx context.Context, c *Client, lease time.Duration, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
 	if c.store.Prompt() {
 		return steps.Do(ctx, c.store, backend.Session.Acquire, req)
 	}
-	late := func(res backend.AcquireResult, err error) { c.answeredLate(cl, res, err) }
+	late := func(res backend.AcquireResult, err error) { cl.answeredLate(c, res, err) }
 	return steps.DoWithin(ctx, c.store, steps.About(lease), late, backend.Session.Acquire, req)
 }
 
 // answeredLate records a grant that came after the caller had stopped waiting for it. If the claim
 // was given up by then, answeredLate starts to release it in the background.
-func (c *Client) answeredLate(cl *claim, res backend.AcquireResult, err error) {
+func (cl *claim) answeredLate(c *Client, res backend.AcquireResult, err error) {
 	if err != nil || !res.Acquired {
 		return
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	cl.StrayUntil(c.now())
 	if cl.dead && !cl.leaving {
-		c.takeBackLocked(cl)
+		cl.takeBack(s)
 	}
 }
 
@@ -549,11 +549,12 @@ type attempt struct {
 }
 
 // attempting prepares an attempt, and records it as sent.
-func (c *Client) attempting(a *acquisition) attempt {
-	c.mu.Lock()
+func (a *acquisition) attempting() attempt {
+	c := a.client
+	s := c.lock()
 	defer c.mu.Unlock()
 	if a.h == nil {
-		a.h = c.claimForLocked(a)
+		a.h = a.newClaim(s)
 	}
 	at := attempt{
 		h: a.h, lease: c.stored(a.o.asked()), sent: c.now(), forced: c.forced.Load(),
@@ -564,27 +565,32 @@ func (c *Client) attempting(a *acquisition) attempt {
 	}
 	a.late = false
 	at.h.claim.Sent(at.sent, at.lease)
-	c.attempts++
-	a.attempt, a.sent = c.attempts, at.sent
-	at.req = c.attemptRequestLocked(a, at)
+	s.attempts++
+	a.attempt, a.sent = s.attempts, at.sent
+	at.req = at.request(s, a)
 	return at
 }
 
 // attempted processes the answer to an attempt. If the lock was granted, but this client has forced
 // a lock since the attempt was sent, it asks the store whether the claim still exists.
-func (c *Client) attempted(ctx context.Context, a *acquisition, at attempt, res backend.AcquireResult, err error) (time.Duration, error) {
-	remaining, err := c.answered(a, at, res, err)
-	if err == nil && c.forced.Load() != at.forced {
-		c.confirm(ctx, at.h.claim, c.forcedLocked)
+func (a *acquisition) attempted(
+	ctx context.Context, at attempt, res backend.AcquireResult, err error,
+) (time.Duration, error) {
+	remaining, err := a.conclude(at, res, err)
+	if err == nil && a.client.forced.Load() != at.forced {
+		at.h.claim.confirm(ctx, a.client, (*claim).forced)
 	}
 	return remaining, err
 }
 
-// answered processes the answer to an attempt. If it returns a nil error, the call has acquired
+// conclude processes the answer to an attempt. If it returns a nil error, the call has acquired
 // a.h, or was handed a.handed.
-func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult, err error) (remaining time.Duration, _ error) {
+func (a *acquisition) conclude(
+	at attempt, res backend.AcquireResult, err error,
+) (remaining time.Duration, _ error) {
+	c := a.client
 	h, sent := at.h, at.sent
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if a.in != nil && a.in.placed && err == nil {
 		a.in.took(c.now()-sent, false, nil)
@@ -596,12 +602,12 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 			h.claim.Stray()
 			h.claim.Unanswered(a.o.asked())
 		}
-		if c.closed && backend.KindOf(err) == backend.Refused {
+		if s.closed && backend.KindOf(err) == backend.Refused {
 			err = both(ErrClosed, err) // the client has closed the session
 		}
 		return 0, err
 	case a.handed == h: // the notification of the grant came before this answer
-		if res.Acquired && c.checkLocked(h) {
+		if res.Acquired && h.check(s) {
 			h.claim.Granted(sent, a.o.asked())
 		}
 		return 0, nil
@@ -614,18 +620,18 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	if h.claim.more != nil {
 		h.claim.more.token = res.Token
 	}
-	if err := c.unusableLocked(a); err != nil {
+	if err := a.unusable(s); err != nil {
 		h.claim.Stray() // the store may keep the claim although no call uses it
 		return 0, err
 	}
-	if c.readsLocked(a) {
-		c.supersedeLocked(h.claim)
-		c.takeBackLocked(h.claim) // with two holds, an unlock wouldn't know which one to release
+	if a.reads(s) {
+		h.claim.supersede(s)
+		h.claim.takeBack(s) // with two holds, an unlock wouldn't know which one to release
 		return 0, errAgain
 	}
 	if a.handed != nil {
-		spare := c.grantLocked(h, sent) // the call needs only the hold that it was handed
-		c.backgroundLocked(func() { c.release(c.ctx, spare) })
+		spare := h.grant(s, sent) // the call needs only the hold that it was handed
+		s.background(func(c *Client) { spare.release(c.ctx, c) })
 		a.h = nil
 		return 0, nil
 	}
@@ -633,27 +639,26 @@ func (c *Client) answered(a *acquisition, at attempt, res backend.AcquireResult,
 	if a.o.keeps {
 		h.claim.Keep(c.now()+a.o.atLeast, sent)
 	}
-	a.h = c.grantLocked(h, sent)
-	c.caughtUpLocked(h.claim)
-	c.dequeueLocked(a)
+	a.h = h.grant(s, sent)
+	h.claim.caughtUp(s)
+	a.dequeue(s)
 	return 0, nil
 }
 
-// unusableLocked returns an error if the client can't use the claim that the store has just
-// granted.
-func (c *Client) unusableLocked(a *acquisition) error {
+// unusable returns an error if the client can't use the claim that the store has just granted.
+func (a *acquisition) unusable(s *state) error {
 	switch v := a.variable(); {
-	case c.closed:
+	case s.closed:
 		return ErrClosed
-	case !a.h.valid(c.now()):
+	case !a.h.valid(s.now()):
 		return errLate
 	case a.kind.Numbered() && a.h.claim.token() == 0:
 		return errNoToken
-	case c.overtakenLocked(a):
+	case a.overtaken(s):
 		return errAgain
 	case v != nil && v.hold != nil && v.hold.state != released && !a.kind.Shared():
 		if a.kind.Placed() {
-			c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // the store grants only a free lock
+			v.hold.lose(s, takenBy(a.h.claim.owner)) // the store grants only a free lock
 		}
 		return errAgain // another call locked the Locker in the meantime, and lost the lock
 	default:
@@ -663,28 +668,28 @@ func (c *Client) unusableLocked(a *acquisition) error {
 
 // confirm asks the store whether a claim still exists, and calls lost if it doesn't. If the store
 // gives no answer, confirm keeps asking in the background.
-func (c *Client) confirm(ctx context.Context, cl *claim, lost func(*claim)) {
-	if c.confirmed(ctx, cl, lost) {
+func (cl *claim) confirm(ctx context.Context, c *Client, lost func(*claim, *state)) {
+	if cl.confirmOnce(ctx, c, lost) {
 		return
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	c.backgroundLocked(func() {
+	s.background(func(c *Client) {
 		var tries backoff
 		for c.store.Pause(c.ctx, tries.next(firstBackoff, longestPause(c.lease))) &&
-			!c.confirmed(c.ctx, cl, lost) {
+			!cl.confirmOnce(c.ctx, c, lost) {
 		}
 	})
 }
 
-// confirmed asks the store once whether a claim still exists, and calls lost if it doesn't. It
+// confirmOnce asks the store once whether a claim still exists, and calls lost if it doesn't. It
 // returns false if the store must be asked again.
-func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bool {
+func (cl *claim) confirmOnce(ctx context.Context, c *Client, lost func(*claim, *state)) bool {
 	c.mu.Lock()
 	req := cl.lookRequest()
 	c.unlock()
 	res, err := steps.Do(ctx, c.store, backend.Session.Look, req)
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if backend.Kind(cl.kind) != req.Kind {
 		return false // the claim is a read now, but the answer is about the write
@@ -693,24 +698,23 @@ func (c *Client) confirmed(ctx context.Context, cl *claim, lost func(*claim)) bo
 		res, err = backend.LookResult{}, nil
 	}
 	if err == nil && res.Count == 0 && !cl.dead {
-		lost(cl)
+		lost(cl, s)
 	}
 	return err == nil || backend.KindOf(err) == backend.Refused || cl.dead || c.now() >= cl.Until()
 }
 
-// attemptRequestLocked returns the acquiring request of an attempt. If the call may wait, the
-// request also registers the call as a waiting writer, or gives it a place in the line of a fair
-// lock.
-func (c *Client) attemptRequestLocked(a *acquisition, at attempt) backend.AcquireRequest {
+// request returns the acquiring request of an attempt. If the call may wait, the request also
+// registers the call as a waiting writer, or gives it a place in the line of a fair lock.
+func (at attempt) request(s *state, a *acquisition) backend.AcquireRequest {
 	req := at.h.claim.acquireRequest(at.lease, false)
 	switch {
 	case a.single():
 	case a.kind.Family() == protocol.ReadWrites:
-		req.Waited, req.Place = c.now()-a.began, a.placeLease()
+		req.Waited, req.Place = s.now()-a.began, a.placeLease()
 	case a.kind.Placed():
 		req.Place = at.place
 		if at.late {
-			req.Waited = c.now() - a.began
+			req.Waited = s.now() - a.began
 		}
 	}
 	return req
@@ -732,21 +736,21 @@ const (
 	shortestPlace = 300 * time.Millisecond
 )
 
-// claimForLocked creates the claim that an acquisition asks for, with a new owner string. It
-// returns the hold for that claim.
-func (c *Client) claimForLocked(a *acquisition) *hold {
+// newClaim creates the claim that an acquisition asks for, with a new owner string. It returns the
+// hold for that claim.
+func (a *acquisition) newClaim(s *state) *hold {
 	all := new(struct {
 		hold   hold
 		claim  claim
 		object object
 	})
-	o := c.objectLocked(a.kind, a.name)
+	o := s.object(a.kind, a.name)
 	if o == nil {
 		o = &all.object
 		o.name, o.family = a.name, a.kind.Family()
 	}
 	cl := &all.claim
-	cl.object, cl.kind, cl.owner = o, a.kind, c.nextOwnerLocked(a.o.note)
+	cl.object, cl.kind, cl.owner = o, a.kind, s.nextOwner(a.o.note)
 	cl.Want(a.o.lease, !a.o.fixed)
 	if backend.Kind(a.kind) != backend.Exclusive {
 		cl.more = &more{permit: permit{many: a.o.permits, limit: a.o.limit}, noted: a.o.noted}
@@ -757,17 +761,17 @@ func (c *Client) claimForLocked(a *acquisition) *hold {
 
 // abandon gives up the claim that an acquisition asked for but didn't get. The acquisition doesn't
 // ask for that claim again.
-func (c *Client) abandon(a *acquisition) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.abandonLocked(a)
+func (a *acquisition) abandon() {
+	s := a.client.lock()
+	defer a.client.unlock()
+	a.dropClaim(s)
 }
 
-func (c *Client) abandonLocked(a *acquisition) {
+func (a *acquisition) dropClaim(s *state) {
 	if a.h != nil {
 		a.h.claim.dead = true
 		if a.h.claim.Strays() || a.h.claim.noted {
-			c.takeBackLocked(a.h.claim)
+			a.h.claim.takeBack(s)
 		}
 	}
 	a.h = nil
@@ -775,7 +779,8 @@ func (c *Client) abandonLocked(a *acquisition) {
 
 // reenter increments the count of a hold, in the store and in the client. It first waits until no
 // other re-entry or release of the hold is under way.
-func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
+func (a *acquisition) reenter(ctx context.Context, h *hold) error {
+	c := a.client
 	a.answered = false // an earlier answer was about the previous holder
 	select {
 	case h.slot <- struct{}{}:
@@ -785,8 +790,8 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	case <-c.ctx.Done():
 		return ErrClosed
 	}
-	c.mu.Lock()
-	if !c.checkLocked(h) {
+	s := c.lock()
+	if !h.check(s) {
 		c.unlock()
 		return errAgain
 	}
@@ -797,12 +802,12 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 	cl.StepSent(now, asked, c.stored(asked))
 	c.unlock()
 
-	res, err := c.acquireStep(ctx, cl, lease, cl.acquireRequest(c.stored(asked), true))
+	res, err := cl.acquireStep(ctx, c, lease, cl.acquireRequest(c.stored(asked), true))
 
 	c.mu.Lock()
 	defer c.unlock()
 	cl.StepOver()
-	if err == nil && res.Acquired && res.Count >= int(count) && c.checkLocked(h) {
+	if err == nil && res.Acquired && res.Count >= int(count) && h.check(s) {
 		h.count, h.offered = count, false
 		if !cl.Renewed() && !a.o.fixed {
 			cl.Renew()
@@ -811,23 +816,25 @@ func (c *Client) reenter(ctx context.Context, h *hold, a *acquisition) error {
 		if a.o.keeps {
 			cl.Keep(c.now()+a.o.atLeast, now)
 		}
-		c.prolongLocked(h, now, lease, asked)
+		h.prolong(s, now, lease, asked)
 		return nil
 	}
-	return c.failReentryLocked(h, asked, res, err)
+	return h.failReentry(s, asked, res, err)
 }
 
-// prolongLocked records that the store granted a re-entry or a partial release. asked is the lease
-// that the request asked for, and lease is the one that the next renewal asks for.
-func (c *Client) prolongLocked(h *hold, sent instant, lease, asked time.Duration) {
+// prolong records that the store granted a re-entry or a partial release. asked is the lease that
+// the request asked for, and lease is the one that the next renewal asks for.
+func (h *hold) prolong(s *state, sent instant, lease, asked time.Duration) {
 	cl := h.claim
 	cl.StepGranted(sent, lease, asked)
-	c.scheduleLocked(&cl.alarm, c.nextLook(cl, sent))
+	s.schedule(&cl.alarm, cl.nextLook(s, sent))
 }
 
-// failReentryLocked returns the error of a re-entry that failed. It records what the answer says
-// about the hold.
-func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.AcquireResult, err error) error {
+// failReentry returns the error of a re-entry that failed. It records what the answer says about
+// the hold.
+func (h *hold) failReentry(
+	s *state, lease time.Duration, res backend.AcquireResult, err error,
+) error {
 	cl := h.claim
 	if err != nil && backend.KindOf(err) == backend.Unknown || err == nil && res.Acquired {
 		cl.Stray()
@@ -842,11 +849,11 @@ func (c *Client) failReentryLocked(h *hold, lease time.Duration, res backend.Acq
 	// Either the store says that the hold is gone, or it expired in the meantime.
 	w := gone
 	if err != nil && !isDisplaced(err) {
-		w = c.ranOutLocked(cl, c.now())
+		w = cl.ranOut(s, s.now())
 	}
-	c.loseLocked(h, w)
+	h.lose(s, w)
 	if cl.Strays() {
-		c.takeBackLocked(cl)
+		cl.takeBack(s)
 	}
 	return h.overError()
 }

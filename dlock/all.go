@@ -309,7 +309,7 @@ func (l *Locker) toUnlock(who caller) (*hold, error) {
 	case who.party == party(l.plain):
 		return l.plainHold()
 	}
-	if h := l.client.latest(l, who.party); h != nil {
+	if h := l.latest(who.party); h != nil {
 		return h, nil
 	}
 	return nil, ErrNotHeld

@@ -20,17 +20,17 @@ type joint struct {
 	ctx  context.Context // for traces
 	at   attempt
 	h    *hold
-	over bool // over and told: see leaveCall
+	over bool // over and told: see cleanUp
 	told bool
 }
 
 // attemptTogether makes one attempt at each of several locks of this client.
-func (c *Client) attemptTogether(r *round, parts []*part) {
+func (r *round) attemptTogether(c *Client, parts []*part) {
 	all := make([]joint, len(parts))
 	defer func() {
 		for i := range all {
 			if j := &all[i]; j.a != nil {
-				c.leaveCall(j.ctx, j.a, j.h, j.over, j.told)
+				j.a.cleanUp(j.ctx, j.h, j.over, j.told)
 			}
 		}
 	}()
@@ -41,66 +41,66 @@ func (c *Client) attemptTogether(r *round, parts []*part) {
 		p.err = errPanicked // stays if something panics
 		j := &all[i]
 		j.part, j.a, j.ctx = p, p.single(r), r
-		j.ctx = c.begins(r, j.a)
-		if c.asksStore(j.ctx, j.a) {
+		j.ctx = j.a.begins(r)
+		if j.a.mustAsk(j.ctx) {
 			sent = append(sent, j)
 			continue
 		}
 		alone.Go(func() {
-			h, err := c.acquireInTime(j.ctx, j.a)
+			h, err := j.a.acquireInTime(j.ctx)
 			r.heard(err == nil)
-			c.jointOver(j, h, err)
+			j.finish(h, err)
 		})
 	}
-	c.attemptBatch(r, sent)
+	r.attemptBatch(c, sent)
 }
 
-// asksStore reports whether a call must ask the store. It returns false if the call has ended, if
-// it can re-enter or join a hold, or if the client knows that someone else holds the lock.
-func (c *Client) asksStore(ctx context.Context, a *acquisition) bool {
-	if c.over(ctx) != nil {
+// mustAsk reports whether a call must ask the store. It returns false if the call has ended, if it
+// can re-enter or join a hold, or if the client knows that someone else holds the lock.
+func (a *acquisition) mustAsk(ctx context.Context) bool {
+	if a.client.over(ctx) != nil {
 		return false
 	}
-	own, err := c.own(a)
-	return own == nil && err == nil && !c.mayShare(a) && c.known(a) == nil
+	own, err := a.own()
+	return own == nil && err == nil && !a.mayShare() && a.known() == nil
 }
 
 // attemptBatch sends attempts in one batch, and ends each call with its result.
-func (c *Client) attemptBatch(r *round, sent []*joint) {
+func (r *round) attemptBatch(c *Client, sent []*joint) {
 	reqs := make([]backend.AcquireRequest, len(sent))
 	for i, j := range sent {
-		j.at = c.attempting(j.a)
+		j.at = j.a.attempting()
 		reqs[i] = j.at.req
 	}
 	heard := func(res backend.AcquireResult, err error) { r.heard(err == nil && res.Acquired) }
 	late := func(i int, res backend.AcquireResult, err error) {
-		c.answeredLate(sent[i].at.h.claim, res, err)
+		sent[i].at.h.claim.answeredLate(c, res, err)
 	}
 	reader := steps.Reader[backend.AcquireResult]{
 		Context: func(i int) context.Context { return sent[i].ctx }, Heard: heard, Late: late,
 	}
 	for i, got := range steps.Together(r, c.store, backend.Batcher.AcquireBatch, reqs, reader) {
 		j := sent[i]
-		_, err := c.attempted(j.ctx, j.a, j.at, got.Res, got.Err)
-		h, err := c.tried(j.a, err)
+		_, err := j.a.attempted(j.ctx, j.at, got.Res, got.Err)
+		h, err := j.a.tried(err)
 		switch {
 		case err == nil:
 		case err == errAgain:
-			h, err = c.acquireInTime(j.ctx, j.a)
-		case c.retries(j.ctx, j.a, err):
+			h, err = j.a.acquireInTime(j.ctx)
+		case j.a.retries(j.ctx, err):
 			j.a.fail(j.ctx.Err() != nil, err)
 			err = j.a.giveUp(c.over(j.ctx))
 		default:
-			err = c.final(j.a, err)
+			err = final(err)
 		}
-		c.jointOver(j, h, err)
+		j.finish(h, err)
 	}
 }
 
-// jointOver records the result of a call, and reports it to the traces.
-func (c *Client) jointOver(j *joint, h *hold, err error) {
+// finish records the result of a call, and reports it to the traces.
+func (j *joint) finish(h *hold, err error) {
 	j.h, j.over = h, true
-	c.acquired(j.ctx, j.a, h, err)
+	j.a.ends(j.ctx, h, err)
 	j.told = true
 	j.part.h, j.part.err = h, err
 }
@@ -116,7 +116,7 @@ type leaver struct {
 // releaseBatch releases holds, in one batch where possible. Holds that can't be in the batch are
 // released by separate requests.
 func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
-	bounded, cancel := c.releaseContext(ctx, longest(ctx, parts), true)
+	bounded, cancel := longest(ctx, parts).releaseContext(ctx, c, true)
 	defer cancel()
 	all, others := c.leaveTogether(parts)
 	if len(all) == 0 {
@@ -132,8 +132,8 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	ctx = bounded
 	reqs := make([]backend.ReleaseRequest, len(all))
 	for i, l := range all {
-		defer c.hasLeft(ctx, l, quiet)
-		reqs[i] = c.lastRelease(l.part.h.claim, l.d.lease, l.d.ask)
+		defer l.cleanUp(ctx, c, quiet)
+		reqs[i] = l.part.h.claim.lastRelease(&c.settings, l.d.lease, l.d.ask)
 	}
 	var slow sync.WaitGroup
 	defer slow.Wait()
@@ -143,11 +143,11 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	for i, got := range steps.Together(ctx, c.store, backend.Batcher.ReleaseBatch, reqs, reader) {
 		l := all[i]
 		finish := func() {
-			err := c.depart(ctx, l.d, func() (backend.ReleaseResult, error) {
+			err := l.d.carryOut(ctx, c, func() (backend.ReleaseResult, error) {
 				return got.Res, got.Err
 			})
 			l.over = true
-			l.part.err = c.left(ctx, l, err, quiet)
+			l.part.err = l.report(ctx, c, err, quiet)
 		}
 		if got.Err == nil && (got.Res.Outcome == backend.Freed || got.Res.Outcome == backend.Kept) {
 			finish()
@@ -157,15 +157,15 @@ func (c *Client) releaseBatch(ctx context.Context, parts []*part, quiet bool) {
 	}
 }
 
-// hasLeft cleans up after a hold's release in a batch.
-func (c *Client) hasLeft(ctx context.Context, l *leaver, quiet bool) {
+// cleanUp cleans up after a hold's release in a batch.
+func (l *leaver) cleanUp(ctx context.Context, c *Client, quiet bool) {
 	h := l.part.h
 	if h.slot != nil {
 		defer func() { <-h.slot }()
 	}
 	if !l.over { // something panicked
-		c.releasedLast(h, l.d.q, l.d.began, backend.ReleaseResult{}, errUnanswered)
-		c.left(ctx, l, errPanicked, quiet)
+		l.d.released(c, backend.ReleaseResult{}, errUnanswered)
+		l.report(ctx, c, errPanicked, quiet)
 	}
 }
 
@@ -187,7 +187,7 @@ func longest(ctx context.Context, parts []*part) *hold {
 // leaveTogether begins the releases that can be sent in one batch, if there are at least two, and
 // returns them as all. The remaining holds are returned as others.
 func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	now := c.now()
 	for _, p := range parts {
@@ -205,7 +205,7 @@ func (c *Client) leaveTogether(parts []*part) (all []*leaver, others []*part) {
 	}
 	for _, l := range all {
 		l.part.err = errPanicked // stays if something panics
-		l.d = c.departLocked(l.part.h, c.releasesLocked(l.part.h), now)
+		l.d = l.part.h.depart(s, l.part.h.releases(s), now)
 	}
 	return all, others
 }
@@ -225,10 +225,10 @@ func (h *hold) goesWithOthers(now instant) bool {
 	}
 }
 
-// left reports the outcome of a hold's release to the traces, and returns its error.
-func (c *Client) left(ctx context.Context, l *leaver, err error, quiet bool) error {
+// report reports the outcome of a hold's release to the traces, and returns its error.
+func (l *leaver) report(ctx context.Context, c *Client, err error, quiet bool) error {
 	h := l.part.h
-	err = c.explained(h, err)
+	err = h.explained(c, err)
 	debug := !quiet && c.log.logger.Enabled(ctx, slog.LevelDebug)
 	if len(c.traces) == 0 && !debug {
 		if !quiet {
@@ -238,11 +238,11 @@ func (c *Client) left(ctx context.Context, l *leaver, err error, quiet bool) err
 	}
 	e := ReleaseDone{Name: h.claim.object.name, Kind: backend.Kind(h.kind), HolderID: h.claim.owner,
 		Held: l.d.began - l.since, Took: c.now() - l.d.began, Err: err}
-	switch tell := c.ended(h, &e, false); {
+	switch tell := h.setOutcome(c, &e, false); {
 	case !quiet:
 		return c.gaveUp(ctx, e, tell, debug)
 	case tell && e.Outcome != UnlockStillHeld && e.Outcome != UnlockAlreadyLost:
-		c.traceRelease(ctx, e)
+		c.traces.releaseDone(ctx, e)
 	}
 	return err
 }

@@ -39,8 +39,8 @@ func (m checked) Run() int {
 // checkTables prints where the tables of a client contradict each other, a few times. Those with
 // very many locks are looked at now and then.
 func checkTables(c *Client) {
-	size := len(c.alarms.heap)
-	for _, table := range c.objects {
+	size := len(c.state.alarms.heap)
+	for _, table := range c.state.objects {
 		size += len(table)
 	}
 	if size > 64 && rand.IntN(size/32) > 0 {
@@ -53,18 +53,18 @@ func checkTables(c *Client) {
 
 // check returns what speaks against the tables of a client between two events.
 func (c *Client) check(now instant) error {
-	if err := c.alarms.check(); err != nil {
+	if err := c.state.alarms.check(); err != nil {
 		return err
 	}
-	if c.closed {
+	if c.state.closed {
 		return nil // a closed client only gives back what it has
 	}
-	for cl := range c.troubles {
+	for cl := range c.state.troubles {
 		if cl.dead {
 			return fmt.Errorf("%q: a claim of %s is in trouble, and over", cl.object.name, cl.owner)
 		}
 	}
-	for f, table := range c.objects {
+	for f, table := range c.state.objects {
 		for name, o := range table {
 			if o.name != name || o.family != protocol.Family(f) || !o.listed {
 				return fmt.Errorf("%q is listed as %q", o.name, name)

@@ -52,7 +52,7 @@ func (n *notice) give() {
 // A claim is what an acquisition requests from the store, and what the store then grants, under one
 // owner string. Each outermost acquisition makes a new claim, so that a late request of an earlier
 // acquisition can't affect it. The holds of several parties may rest on one claim. Holds of readers
-// do so at the same time, and other holds one after the other (see [Client.handOn]).
+// do so at the same time, and other holds one after the other (see [hold.handOn]).
 type claim struct {
 	object *object
 	owner  string // in the store
@@ -155,33 +155,32 @@ func (h *hold) variable() *variable {
 	return v
 }
 
-// grantLocked records that the store has granted the claim of a hold. It returns the hold.
-func (c *Client) grantLocked(h *hold, sent instant) *hold {
+// grant records that the store has granted the claim of a hold. It returns the hold.
+func (h *hold) grant(s *state, sent instant) *hold {
 	cl := h.claim
 	cl.began = sent
 	cl.alarm.task = cl
-	cl.after = uint32(c.attempts)
-	c.supersedeLocked(cl)
-	o := c.openLocked(cl.object)
+	cl.after = uint32(s.attempts)
+	cl.supersede(s)
+	o := s.open(cl.object)
 	cl.object = o
 	if cl.kind.Shared() {
-		h = c.grantSharedLocked(o, h)
+		h = h.grantShared(s, o)
 	} else {
 		h.count = 1
 		if cl.Renewed() {
 			h.renewedFrom = 1
 		}
-		c.installLocked(h)
+		h.install(s)
 	}
-	c.scheduleLocked(&cl.alarm, c.nextLook(cl, sent))
+	s.schedule(&cl.alarm, cl.nextLook(s, sent))
 	return h
 }
 
-// supersedeLocked ends this client's claims that can't coexist with cl, which the store has just
-// granted.
-func (c *Client) supersedeLocked(cl *claim) {
-	for _, mine := range c.objectLocked(cl.kind, cl.object.name).rivals(cl) {
-		c.loseClaimLocked(mine, takenBy(cl.owner))
+// supersede ends this client's claims that can't coexist with cl, which the store has just granted.
+func (cl *claim) supersede(s *state) {
+	for _, mine := range s.object(cl.kind, cl.object.name).rivals(cl) {
+		mine.lose(s, takenBy(cl.owner))
 	}
 }
 
@@ -207,33 +206,33 @@ func (o *object) rivals(cl *claim) (all []*claim) {
 	return all
 }
 
-// overtakenLocked reports whether another attempt of this client also acquired the lock, and was
-// answered before a's attempt. The store may have granted either attempt first, so it is unknown
-// which of the two claims was lost. In that case overtakenLocked asks the store about the other
-// claim, and the caller must make a new attempt.
-func (c *Client) overtakenLocked(a *acquisition) (overtaken bool) {
-	now := c.now()
-	for _, mine := range c.objectLocked(a.kind, a.name).rivals(a.h.claim) {
+// overtaken reports whether another attempt of this client also acquired the lock, and was answered
+// before a's attempt. The store may have granted either attempt first, so it is unknown which of
+// the two claims was lost. In that case overtaken asks the store about the other claim, and the
+// caller must make a new attempt.
+func (a *acquisition) overtaken(s *state) (overtaken bool) {
+	now := s.now()
+	for _, mine := range s.object(a.kind, a.name).rivals(a.h.claim) {
 		if int32(mine.after-uint32(a.attempt)) >= 0 && !mine.dead && now < mine.Until() {
-			c.lookLocked(mine)
+			mine.look(s)
 			overtaken = true
 		}
 	}
 	return overtaken
 }
 
-// begunLocked reports whether this client has acquired the lock that a waits for, by an attempt
-// that was sent after since.
-func (c *Client) begunLocked(a *acquisition, since instant) bool {
-	now := c.now()
+// begunSince reports whether this client has acquired the lock that a waits for, by an attempt that
+// was sent after since.
+func (a *acquisition) begunSince(s *state, since instant) bool {
+	now := s.now()
 	return slices.ContainsFunc(a.in.object.rivals(a.h.claim), func(mine *claim) bool {
 		return mine.began > since && !mine.dead && now < mine.Until()
 	})
 }
 
-// installLocked adds a hold to the client's tables. Waiting calls of the same party can then
-// re-enter the hold, unless it is a hold of permits.
-func (c *Client) installLocked(h *hold) {
+// install adds a hold to the client's tables. Waiting calls of the same party can then re-enter the
+// hold, unless it is a hold of permits.
+func (h *hold) install(s *state) {
 	h.claim.object.keep(h)
 	if h.kind.Many() {
 		return
@@ -241,11 +240,11 @@ func (c *Client) installLocked(h *hold) {
 	if v := h.variable(); v != nil {
 		v.hold = h
 	}
-	c.joinLocked(h)
+	h.letPartyJoin(s)
 }
 
-// currentLocked returns p's hold of the given kind, or nil.
-func (c *Client) currentLocked(o *object, kind protocol.Kind, p party) *hold {
+// current returns p's hold of the given kind, or nil.
+func (o *object) current(s *state, kind protocol.Kind, p party) *hold {
 	if o == nil {
 		return nil
 	}
@@ -253,149 +252,148 @@ func (c *Client) currentLocked(o *object, kind protocol.Kind, p party) *hold {
 	if kind.Shared() {
 		h = o.reader(p)
 	}
-	if h == nil || h.party != p || h.kind != kind || !c.checkLocked(h) {
+	if h == nil || h.party != p || h.kind != kind || !h.check(s) {
 		return nil
 	}
 	return h
 }
 
-// lossOf returns the error that says how a hold was lost, or nil if it wasn't lost. The contexts of
-// the hold end with this error as their cause.
-func (c *Client) lossOf(h *hold) error {
-	c.mu.Lock()
+// lossError returns the error that says how a hold was lost, or nil if it wasn't lost. The contexts
+// of the hold end with this error as their cause.
+func (h *hold) lossError(c *Client) error {
+	s := c.lock()
 	defer c.unlock()
-	if c.checkLocked(h) || h.state != lost {
+	if h.check(s) || h.state != lost {
 		return nil
 	}
 	return h.ended()
 }
 
-// checkLocked reports whether a hold can be relied on now. It marks an expired hold as lost.
-func (c *Client) checkLocked(h *hold) bool {
-	now := c.now()
+// check reports whether a hold can be relied on now. It marks an expired hold as lost.
+func (h *hold) check(s *state) bool {
+	now := s.now()
 	if h.valid(now) {
 		return true
 	}
 	if h.state == live {
-		c.loseLocked(h, c.ranOutLocked(h.claim, now))
+		h.lose(s, h.claim.ranOut(s, now))
 	}
 	return false
 }
 
-// loseLocked marks a hold, and all others that share its claim, as lost. It notifies their
-// watchers.
-func (c *Client) loseLocked(h *hold, w why) {
+// lose marks a hold, and all others that share its claim, as lost. It notifies their watchers.
+func (h *hold) lose(s *state, w why) {
 	if h.state != live {
 		return
 	}
-	c.loseClaimLocked(h.claim, w)
+	h.claim.lose(s, w)
 }
 
-// loseClaimLocked marks a claim, and all holds that rest on it, as lost.
-func (c *Client) loseClaimLocked(cl *claim, w why) {
-	if cl.dead || c.closed { // Close has told its holders
+// lose marks a claim, and all holds that rest on it, as lost.
+func (cl *claim) lose(s *state, w why) {
+	if cl.dead || s.closed { // Close has told its holders
 		return
 	}
 	cl.dead = true
-	delete(c.troubles, cl)
-	c.unscheduleLocked(&cl.alarm)
-	before := c.counts.lost.Load()
+	delete(s.troubles, cl)
+	s.unschedule(&cl.alarm)
+	before := s.lostHolds.Load()
 	switch h := cl.object.alone; {
 	case h != nil && h.claim == cl:
-		c.loseHoldLocked(h, w)
+		h.endLost(s, w)
 	case cl.kind.Many():
-		c.loseHoldLocked(cl.more.holder, w)
+		cl.more.holder.endLost(s, w)
 	default:
-		c.loseReadersLocked(cl, w)
+		cl.loseReaders(s, w)
 	}
-	if c.counts.lost.Load() > before {
-		c.reportLossLocked(c.lastLosses[len(c.lastLosses)-1])
+	if s.lostHolds.Load() > before {
+		s.reportLoss(s.lastLosses[len(s.lastLosses)-1])
 	}
-	if c.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {
-		c.takeBackLocked(cl) // otherwise the store would keep it for too long
+	if s.stored(cl.Lease()) > cl.Lease() || cl.Outlives() {
+		cl.takeBack(s) // otherwise the store would keep it for too long
 	}
-	c.wakeLocked(cl)
+	cl.wake(s)
 	if q := cl.object.line; q != nil {
-		c.lookAtLineLocked(q)
+		q.lookAtLine(s)
 	}
 }
 
-// loseHoldLocked ends one hold on a claim that is lost.
-func (c *Client) loseHoldLocked(h *hold, w why) {
-	l := c.lossLocked(h, w)
+// endLost ends one hold on a claim that is lost.
+func (h *hold) endLost(s *state, w why) {
+	l := h.newLoss(s, w)
 	h.state = lost
-	c.dropLocked(h)
-	c.tellLocked(h, c.lostLocked(h, l))
+	h.drop(s)
+	h.tell(s, h.recordLoss(s, l))
 	switch v := h.variable(); {
 	case v == nil:
-		c.rememberLocked(h)
+		s.remember(h)
 	case h.kind.Shared():
 		if v.hold == h {
 			v.hold = nil // other readers of the Locker go on
 		}
-		c.rememberLocked(h)
+		s.remember(h)
 	default:
-		c.leavePlacesLocked(h.claim.object, v)
+		h.claim.object.leavePlaces(s, v)
 	}
-	if inner := c.endInnerLocked(h); inner != nil {
-		c.takeBackLocked(inner)
+	if inner := h.endInner(s); inner != nil {
+		inner.takeBack(s)
 	}
 }
 
-// forsakeLocked ends a hold because the client is closed.
-func (c *Client) forsakeLocked(h *hold) {
+// forsake ends a hold because the client is closed.
+func (h *hold) forsake(s *state) {
 	h.state = forsaken
-	c.tellLocked(h, ErrClosed)
+	h.tell(s, ErrClosed)
 	if h.told {
 		h.told = false
-		e := c.forsakenLocked(h)
-		c.traceLocked(func() { c.traceRelease(context.Background(), e) })
+		e := h.forsakenEvent(s)
+		s.trace(func(c *Client) { c.traces.releaseDone(context.Background(), e) })
 	}
-	c.unscheduleLocked(&h.claim.alarm)
+	s.unschedule(&h.claim.alarm)
 }
 
-// dropLocked removes a hold from the client's tables.
-func (c *Client) dropLocked(h *hold) {
+// drop removes a hold from the client's tables.
+func (h *hold) drop(s *state) {
 	o := h.claim.object
 	switch {
 	case h.kind.Shared():
-		c.forgetReaderLocked(o, h)
+		o.forgetReader(h)
 	case h.kind.Many():
-		c.forgetPermitsLocked(o, h)
+		o.forgetPermits(s, h)
 	case o.alone == h:
 		o.alone = nil
-		c.unscheduleLocked(&h.claim.alarm)
+		s.unschedule(&h.claim.alarm)
 	}
-	c.tidyLocked(o)
+	o.tidy(s)
 }
 
-// vacateLocked frees the Locker of a released hold for the next plain call.
-func (c *Client) vacateLocked(h *hold) {
+// vacate frees the Locker of a released hold for the next plain call.
+func (h *hold) vacate(s *state) {
 	v := h.variable()
 	if v == nil || v.hold != h {
 		return
 	}
 	v.hold = nil
-	o := c.presentLocked(h.claim)
+	o := h.claim.present(s)
 	if o == nil {
 		return
 	}
 	if o.queue != nil {
-		c.leadLocked(o.queue)
+		o.queue.chooseLead(s)
 	}
 	if o.line != nil {
-		c.returnLocked(o.line, v)
+		o.line.returnPlaces(v)
 	}
 }
 
-// tellLocked notifies everything that waits for the end of a hold, and ends the hold's contexts.
-func (c *Client) tellLocked(h *hold, cause error) {
-	h.noticeLocked()
-	c.endContextsLocked(h, cause)
+// tell notifies everything that waits for the end of a hold, and ends the hold's contexts.
+func (h *hold) tell(s *state, cause error) {
+	h.giveNotices()
+	h.endContexts(s, cause)
 }
 
-// noticeLocked closes the channels that report the end of a hold.
-func (h *hold) noticeLocked() {
+// giveNotices closes the channels that report the end of a hold.
+func (h *hold) giveNotices() {
 	if h.watchers == nil {
 		return
 	}
@@ -404,13 +402,13 @@ func (h *hold) noticeLocked() {
 	}
 }
 
-// endContextsLocked ends the contexts of a hold.
-func (c *Client) endContextsLocked(h *hold, cause error) {
+// endContexts ends the contexts of a hold.
+func (h *hold) endContexts(s *state, cause error) {
 	if h.watchers == nil {
 		return
 	}
 	for line := range h.watchers.contexts {
-		c.laterLocked(func() { line.cancel(cause) })
+		s.later(func() { line.cancel(cause) })
 	}
 	h.watchers.contexts = nil
 }
@@ -424,54 +422,53 @@ type lostKey struct {
 
 func (h *hold) lostKey() lostKey { return lostKey{h.claim.object.key(), h.kind, h.party} }
 
-// rememberLocked remembers a lost hold, so that its unlocks can return the loss.
-func (c *Client) rememberLocked(h *hold) {
+// remember remembers a lost hold, so that its unlocks can return the loss.
+func (s *state) remember(h *hold) {
 	key := h.lostKey()
-	c.lost[key] = append(c.lost[key], h)
-	c.losses = append(c.losses, h)
-	if len(c.losses) > maxLosses {
-		c.forgot = true
-		c.forgetLocked(c.losses[0])
+	s.lost[key] = append(s.lost[key], h)
+	s.losses = append(s.losses, h)
+	if len(s.losses) > maxLosses {
+		s.forgot = true
+		s.forget(s.losses[0])
 	}
-	c.scheduleLocked(&h.claim.alarm, c.now()+lossMemory*c.lease)
+	s.schedule(&h.claim.alarm, s.now()+lossMemory*s.lease)
 }
 
-// forgetAllLocked forgets all remembered holds on a claim.
-func (c *Client) forgetAllLocked(cl *claim) {
-	c.forgot = true
-	for i := len(c.losses) - 1; i >= 0; i-- {
-		if h := c.losses[i]; h.claim == cl {
-			c.forgetLocked(h)
+// forgetAll forgets all remembered holds on a claim.
+func (s *state) forgetAll(cl *claim) {
+	s.forgot = true
+	for i := len(s.losses) - 1; i >= 0; i-- {
+		if h := s.losses[i]; h.claim == cl {
+			s.forget(h)
 		}
 	}
 }
 
-// forgetLocked forgets a lost hold, so that a later unlock doesn't find it. If the hold is still to
-// be unlocked, the caller must set c.forgot.
-func (c *Client) forgetLocked(h *hold) {
-	if i := slices.Index(c.losses, h); i >= 0 {
-		c.losses = slices.Delete(c.losses, i, i+1)
+// forget forgets a lost hold, so that a later unlock doesn't find it. If the hold is still to be
+// unlocked, the caller must set s.forgot.
+func (s *state) forget(h *hold) {
+	if i := slices.Index(s.losses, h); i >= 0 {
+		s.losses = slices.Delete(s.losses, i, i+1)
 	}
-	if !slices.ContainsFunc(c.losses, func(x *hold) bool { return x.claim == h.claim }) {
-		c.unscheduleLocked(&h.claim.alarm)
+	if !slices.ContainsFunc(s.losses, func(x *hold) bool { return x.claim == h.claim }) {
+		s.unschedule(&h.claim.alarm)
 	}
 	if v := h.variable(); v != nil { // the Locker goes on remembering this loss
 		v.owed += int(h.count)
 		h.count = 0
 	}
 	key := h.lostKey()
-	left := slices.DeleteFunc(c.lost[key], func(x *hold) bool { return x == h })
+	left := slices.DeleteFunc(s.lost[key], func(x *hold) bool { return x == h })
 	if len(left) == 0 {
-		delete(c.lost, key)
+		delete(s.lost, key)
 	} else {
-		c.lost[key] = left
+		s.lost[key] = left
 	}
 }
 
-// lastLossLocked returns the latest lost hold with the given key that is still to be unlocked, or
-// nil.
-func (c *Client) lastLossLocked(key lostKey) *hold {
-	holds := c.lost[key]
+// lastLoss returns the latest lost hold with the given key that is still to be unlocked, or nil.
+func (s *state) lastLoss(key lostKey) *hold {
+	holds := s.lost[key]
 	if len(holds) == 0 {
 		return nil
 	}

@@ -4,12 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"iter"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,17 +21,14 @@ import (
 // holds. Calls that wait for the same lock share a queue. Most programs need one Client. It is safe
 // for concurrent use.
 type Client struct {
+	settings
 	store           *steps.Store
-	id              string
-	lease           time.Duration
-	handover        time.Duration
 	log             logbook
-	traces          []Trace
+	traces          traces
 	counts          counts
 	goroutineOwners bool
 	callers         *callers // nil unless WithCallers asks for them
 
-	epoch    time.Time       // instants count from this time, on the monotonic clock
 	ctx      context.Context // ends with Close, with cause ErrClosed
 	releases *steps.Patience // bounds releases that have no other limit
 
@@ -41,34 +36,10 @@ type Client struct {
 	forced       atomic.Uint64 // how many locks this client has forced
 
 	// The mutex is never held during I/O, a wait, or a call of the caller's code, such as the
-	// methods of its contexts. Functions whose names end in Locked require the mutex.
-	mu         sync.Mutex
-	closed     bool
-	number     uint64                                // of the last outermost acquisition
-	attempts   uint64                                // how many acquiring requests were sent
-	objects    [protocol.Families]map[string]*object // held or awaited locks, by family and name
-	struckAt   instant                               // when this client last forced a lock
-	lost       map[lostKey][]*hold                   // lost holds that weren't unlocked yet
-	losses     []*hold                               // the same holds, oldest first
-	troubles   map[*claim]why                        // why these claims may be lost
-	lastLosses []*Loss                               // oldest first
-	stalled    stall                                 // the last stall
-	forgot     bool                                  // whether some lost holds were forgotten
-	spare      *queue                                // for reuse
-	crowds     map[lockKey]*crowd                    // other clients that should get a lock first
-	streaks    streaks                               // the recent streaks
-	takeBacks  takeBacks
-	alarms     alarms      // by time
-	timer      *time.Timer // runs ring at the first alarm
-	armed      instant     // when the timer rings
-	polls      bool        // whether it was logged that the client polls instead of subscribing
-	ends       []func()    // end contexts and subscriptions; called after mu is unlocked
-	tales      []func()    // calls of traces, made after ends
-	records    []record    // log records, written after tales
+	// methods of its contexts.
+	mu    sync.Mutex
+	state state // use it only while mu is locked
 }
-
-// An instant is a time on the client's monotonic clock.
-type instant = time.Duration
 
 // New returns a client for the store b. Close it when it is no longer needed. New does no I/O. It
 // panics if b is nil or an option is invalid. A client id must not be empty. A lease must be at
@@ -78,17 +49,10 @@ func New(b backend.Backend, opts ...Option) *Client {
 		panic("dlock: New: the backend is nil")
 	}
 	c := &Client{
-		lease:    DefaultLease,
-		handover: DefaultHandover,
+		settings: settings{lease: DefaultLease, handover: DefaultHandover, epoch: time.Now()},
 		log:      logbook{logger: slog.Default()},
-		epoch:    time.Now(),
-		lost:     make(map[lostKey][]*hold),
-		crowds:   make(map[lockKey]*crowd),
-		streaks:  newStreaks(),
 	}
-	for f := range c.objects {
-		c.objects[f] = make(map[string]*object)
-	}
+	c.state.make(&c.settings, c.ring)
 	for _, opt := range opts {
 		if opt == nil {
 			panic("dlock: New: an option is nil")
@@ -100,15 +64,18 @@ func New(b backend.Backend, opts ...Option) *Client {
 	if c.id == "" {
 		c.id = newID()
 	} else {
-		c.number = mathrand.Uint64N(1 << 62) // clients with the same id need unique owner strings
+		// Clients with the same id need unique owner strings.
+		c.state.number = mathrand.Uint64N(1 << 62)
 	}
 	if least := b.Limits().MinLease; c.lease < least {
 		panic(fmt.Sprintf("dlock: New: the lease %v is shorter than the store's minimum of %v",
 			c.lease, least))
 	}
 	c.store = steps.Open(b, c.lease)
+	c.limits = c.store.Limits
+	c.notifies, c.inspects = c.store.Notifier != nil, c.store.Inspector != nil
 	if slices.ContainsFunc(c.traces, func(t Trace) bool { return t.StepDone != nil }) {
-		c.store.Observe = c.stepDone
+		c.store.Observe = c.traces.stepDone
 	}
 	c.ctx, c.releases = c.store.Context(), c.store.Patience(longestRelease)
 	return c
@@ -170,92 +137,28 @@ func (c *Client) FairLocker(name string) *Locker {
 // goroutines of this client have ended. If one of them is stuck in the store's client, Close waits
 // at most a second. It returns the error from closing the session. Further calls do nothing.
 func (c *Client) Close() error {
-	c.mu.Lock()
-	if c.closed {
+	s := c.lock()
+	if s.closed {
 		c.mu.Unlock()
 		return nil
 	}
-	c.closed = true
+	s.closed = true
 	c.store.Refuse(ErrClosed)
-	c.reportHeldLocked()
-	for h := range c.holdsLocked() {
-		c.forsakeLocked(h)
+	s.reportHeld()
+	for h := range s.holds() {
+		h.forsake(s)
 	}
-	if c.timer != nil {
-		c.timer.Stop()
+	if s.timer != nil {
+		s.timer.Stop()
 	}
 	c.unlock()
 	c.store.End(ErrClosed)
-	c.dismiss()
+	c.mu.Lock()
+	s.dismiss()
+	c.unlock()
 	err := c.store.Session.Close()
 	c.settle()
 	return err
-}
-
-// reportHeldLocked logs which locks are still held.
-func (c *Client) reportHeldLocked() {
-	const most = 10
-	var names []string
-	held := 0
-	for h := range c.holdsLocked() {
-		held++
-		if name := h.claim.object.name; h.valid(c.now()) && len(names) < most &&
-			!slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	if len(names) > 0 {
-		c.warnLocked("closed while locks are held: each ends with its lease, or when it is unlocked", "locks", held, "names", names)
-	}
-}
-
-// holdsLocked returns all holds of this client.
-func (c *Client) holdsLocked() iter.Seq[*hold] {
-	return func(yield func(*hold) bool) {
-		for _, table := range c.objects {
-			for _, o := range table {
-				for h := range o.holds() {
-					if !yield(h) {
-						return
-					}
-				}
-			}
-		}
-	}
-}
-
-// holds returns all holds on a lock.
-func (o *object) holds() iter.Seq[*hold] {
-	return func(yield func(*hold) bool) {
-		if o.alone != nil && !yield(o.alone) {
-			return
-		}
-		for _, h := range o.readers() {
-			if !yield(h) {
-				return
-			}
-		}
-		for h := range o.permitted() {
-			if !yield(h) {
-				return
-			}
-		}
-	}
-}
-
-// dismiss wakes all waiting calls, so that they see that the client is closed.
-func (c *Client) dismiss() {
-	c.mu.Lock()
-	defer c.unlock()
-	for _, table := range c.objects {
-		for _, o := range table {
-			for q := range o.queues() {
-				for a := q.first; a != nil; a = a.next {
-					a.notify()
-				}
-			}
-		}
-	}
 }
 
 // closePatience is how long Close waits for requests that hang in the store's client, and for a
@@ -278,67 +181,36 @@ func (c *Client) settle() {
 	}
 }
 
-// backgroundLocked runs f in a goroutine that Close waits for. It does nothing if the client is
-// closed.
-func (c *Client) backgroundLocked(f func()) {
-	if !c.closed {
-		c.store.Go(f)
-	}
-}
-
 // afterEvent is set in tests, to check the client's tables each time its mutex is unlocked.
 var afterEvent func(*Client)
 
-// unlock unlocks c.mu, and then does the work that was postponed until then. It ends contexts and
-// subscriptions first, then calls traces, and then writes log records.
+// lock locks c.mu, and returns what it guards.
+func (c *Client) lock() *state {
+	c.mu.Lock()
+	return &c.state
+}
+
+// unlock starts what was to run in the background, unlocks c.mu, and then does the work that was
+// postponed until then. It ends contexts and subscriptions first, then calls traces, and then
+// writes log records.
 func (c *Client) unlock() {
 	if afterEvent != nil {
 		afterEvent(c)
 	}
-	ends, tales, records := c.ends, c.tales, c.records
-	c.ends, c.tales, c.records = nil, nil, nil
+	s := &c.state
+	starts, ends, tales, records := s.starts, s.ends, s.tales, s.records
+	s.starts, s.ends, s.tales, s.records = nil, nil, nil, nil
+	for _, start := range starts {
+		start(c)
+	}
 	c.mu.Unlock()
 	for _, end := range ends {
 		end()
 	}
 	for _, tell := range tales {
-		tell()
+		tell(c)
 	}
 	c.log.add(records...)
-}
-
-// laterLocked arranges for end to be called once c.mu is unlocked.
-func (c *Client) laterLocked(end func()) { c.ends = append(c.ends, end) }
-
-// traceLocked arranges for tell to be called once c.mu is unlocked, after all functions passed to
-// laterLocked.
-func (c *Client) traceLocked(tell func()) { c.tales = append(c.tales, tell) }
-
-func (c *Client) now() instant { return time.Since(c.epoch) }
-
-// nextOwnerLocked returns a unique owner string for the next outermost acquisition. Stores split an
-// owner string at its last colon, so the note comes before that colon.
-func (c *Client) nextOwnerLocked(note string) string {
-	c.number++
-	owner := make([]byte, 0, 64)
-	owner = append(owner, c.id...)
-	if note != "" {
-		owner = append(append(owner, noteMark...), note...)
-	}
-	owner = append(owner, ':')
-	return string(strconv.AppendUint(owner, c.number, 10))
-}
-
-// stored returns the lease to request from the store if the caller wants the lease d.
-func (c *Client) stored(d time.Duration) time.Duration {
-	d = max(d, c.store.Limits.MinLease)
-	step := max(c.store.Limits.LeaseStep, time.Millisecond)
-	return (d + step - 1) / step * step
-}
-
-// kept rounds d up to whole milliseconds. d is the time for which a released lock must stay taken.
-func kept(d time.Duration) time.Duration {
-	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
 // newID returns a unique client id that says where the client runs.

@@ -8,35 +8,35 @@ import "runtime"
 // mistake, so the client logs it once.
 
 // watchVariable makes the client notice when a Locker is dropped.
-func (c *Client) watchVariable(l *Locker) {
+func (l *Locker) watchVariable() {
 	if !l.plain.watched.Swap(true) {
-		runtime.AddCleanup(l, c.droppedVariable, l.plain)
+		runtime.AddCleanup(l, l.client.droppedVariable, l.plain)
 	}
 }
 
 // droppedVariable logs that a Locker was dropped while its plain calls held the lock.
 func (c *Client) droppedVariable(v *variable) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if v.hold != nil {
-		c.reportDroppedLocked(v.hold, "a Locker was dropped while it is locked")
+		v.hold.reportDropped(s, "a Locker was dropped while it is locked")
 	}
 }
 
 // droppedHold logs that a Hold and its context were dropped without a release.
 func (c *Client) droppedHold(h *hold) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	c.reportDroppedLocked(h, "a Hold was dropped without a Release")
+	h.reportDropped(s, "a Hold was dropped without a Release")
 }
 
-// reportDroppedLocked logs a dropped hold. It doesn't read the clock, since cleanups run outside
-// the bubbles of testing/synctest, which have their own time.
-func (c *Client) reportDroppedLocked(h *hold, what string) {
-	if c.closed || h.state != live {
+// reportDropped logs a dropped hold. It doesn't read the clock, since cleanups run outside the
+// bubbles of testing/synctest, which have their own time.
+func (h *hold) reportDropped(s *state, what string) {
+	if s.closed || h.state != live {
 		return
 	}
 	cl := h.claim
-	c.warnLocked(what+": nobody can give the lock back", "name", cl.object.name, "kind",
-		cl.kind.String(), "holder", cl.owner, "fixed", !cl.Renewed())
+	s.warn(what+": nobody can give the lock back", "name", cl.object.name, "kind", cl.kind.String(),
+		"holder", cl.owner, "fixed", !cl.Renewed())
 }

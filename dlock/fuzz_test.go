@@ -131,7 +131,7 @@ func checkHolds(t *testing.T, c *Client, most int, lease time.Duration) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.unlock()
-	for h := range c.holdsLocked() {
+	for h := range c.state.holds() {
 		if left := h.claim.Until() - c.now(); left > max(lease, c.lease) {
 			t.Errorf("a hold is relied on for another %v", left)
 		}

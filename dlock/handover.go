@@ -18,12 +18,12 @@ import (
 // clients that don't hand locks over. While strangers wait, this client doesn't hand over either,
 // since it would get many turns for each of theirs. There is one exception: if several strangers
 // wait, and no other clients, the claim may be handed over once.
-func (c *Client) handoverEnd(cl *claim) instant {
-	cr := c.crowds[cl.object.key()]
+func (cl *claim) handoverEnd(s *state) instant {
+	cr := s.crowds[cl.object.key()]
 	if cr != nil && cr.strangers > 0 && (cl.handed || cr.mixed || cr.strangers == 1) {
 		return cl.began
 	}
-	return cl.began + c.handover
+	return cl.began + s.handover
 }
 
 // passing returns the claim that this client may hand over. It is the claim of an exclusive holder,
@@ -53,77 +53,77 @@ func (cl *claim) passesTo(a *acquisition) bool {
 
 // handOn hands the lock of a hold to the next call in the queue, instead of releasing it. It
 // returns false if there is no such call.
-func (c *Client) handOn(h *hold) bool {
+func (h *hold) handOn(c *Client) bool {
 	if h.kind.Shared() {
 		return false // readers share its claim
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	a := c.successorLocked(h)
+	a := h.successor(s)
 	if a == nil {
 		return false
 	}
 	h.state = released
 	h.count = 0
-	c.endContextsLocked(h, ErrNotHeld) // contexts are left only if fn unlocked too often
+	h.endContexts(s, ErrNotHeld) // contexts are left only if fn unlocked too often
 	if v := h.variable(); v != nil {
 		v.hold = nil
 	}
 	if a.kind.Shared() {
-		c.lendLocked(h)
+		h.lend(s)
 	} else {
-		c.inheritLocked(a, h.claim)
+		a.inherit(s, h.claim)
 	}
 	return true
 }
 
-// successorLocked returns the call to which a hold can be handed over, or nil if the hold must be
+// successor returns the call to which a hold can be handed over, or nil if the hold must be
 // released.
-func (c *Client) successorLocked(h *hold) *acquisition {
+func (h *hold) successor(s *state) *acquisition {
 	if h.count != 1 || len(h.slot) > 0 || h.state != live { // its owner still uses it, or it ended
 		return nil
 	}
-	return c.nextLocked(h.claim, h)
+	return h.claim.nextFor(s, h)
 }
 
-// nextLocked returns the call to which a claim can be handed over, or nil. h is the hold that is
+// nextFor returns the call to which a claim can be handed over, or nil. h is the hold that is
 // ending, if there is one.
-func (c *Client) nextLocked(cl *claim, h *hold) *acquisition {
-	q, now := c.queueLocked(cl), c.now()
-	if q == nil || now >= c.handoverEnd(cl) || !cl.passes(now) {
+func (cl *claim) nextFor(s *state, h *hold) *acquisition {
+	q, now := cl.queue(s), s.now()
+	if q == nil || now >= cl.handoverEnd(s) || !cl.passes(now) {
 		return nil
 	}
-	if a := q.nextLocked(h); a != nil && (!a.trying || a.kind.Many()) && cl.passesTo(a) {
+	if a := q.next(h); a != nil && (!a.trying || a.kind.Many()) && cl.passesTo(a) {
 		return a
 	}
 	return nil
 }
 
-// inheritLocked makes a waiting call the holder of a claim.
-func (c *Client) inheritLocked(a *acquisition, cl *claim) {
+// inherit makes a waiting call the holder of a claim.
+func (a *acquisition) inherit(s *state, cl *claim) {
 	cl.handed = true
-	heir := newHold(a.party, a.kind, cl).beginsLater(c.now())
+	heir := newHold(a.party, a.kind, cl).beginsLater(s.now())
 	heir.count, heir.renewedFrom, heir.offered = 1, 1, true
-	cl.object.keep(heir) // first, since dequeueLocked drops an object without a queue and holds
-	c.dequeueLocked(a)
-	c.installLocked(heir)
+	cl.object.keep(heir) // first, since dequeue drops an object without a queue and holds
+	a.dequeue(s)
+	heir.install(s)
 	a.via = ViaHandover
-	c.handLocked(a, heir)
+	a.hand(s, heir)
 }
 
-// handLocked passes a hold to a call that has left the queue. If an attempt of that call is under
-// way, its answer may never come. So the alarm ends such an attempt soon.
-func (c *Client) handLocked(a *acquisition, h *hold) {
+// hand passes a hold to a call that has left the queue. If an attempt of that call is under way,
+// its answer may never come. So the alarm ends such an attempt soon.
+func (a *acquisition) hand(s *state, h *hold) {
 	a.handed = h
 	a.notify()
 	if a.trying && a.cut != nil {
-		c.scheduleLocked(&a.alarm, c.now()+shortestWait)
+		s.schedule(&a.alarm, s.now()+shortestWait)
 	}
 }
 
-// lendLocked lets waiting readers share the write of h, without telling the store. If they are
-// still reading when the hand-over time ends, the write is downgraded to a read.
-func (c *Client) lendLocked(h *hold) {
+// lend lets waiting readers share the write of h, without telling the store. If they are still
+// reading when the hand-over time ends, the write is downgraded to a read.
+func (h *hold) lend(s *state) {
 	cl, o := h.claim, h.claim.object
 	cl.handed = true
 	o.alone = nil
@@ -132,26 +132,26 @@ func (c *Client) lendLocked(h *hold) {
 	}
 	o.reading.lent, o.reading.young = cl, cl
 	cl.more.lent.task = lent{cl}
-	c.scheduleLocked(&cl.more.lent, c.handoverEnd(cl))
-	c.admitReadersLocked(o, cl)
+	s.schedule(&cl.more.lent, cl.handoverEnd(s))
+	o.admitReaders(s, cl)
 	if q := o.queue; q != nil {
-		c.leadLocked(q)
+		q.chooseLead(s)
 	}
 }
 
-// passOnLocked is called when the last of the readers that share a write has left. If the next call
-// in the queue wants to write, passOnLocked hands the write to it and returns true.
-func (c *Client) passOnLocked(cl *claim) bool {
+// passOn is called when the last of the readers that share a write has left. If the next call in
+// the queue wants to write, passOn hands the write to it and returns true.
+func (cl *claim) passOn(s *state) bool {
 	if cl.kind.Shared() {
 		return false
 	}
-	a := c.nextLocked(cl, nil)
+	a := cl.nextFor(s, nil)
 	if a == nil || a.kind.Shared() {
 		return false
 	}
-	c.unscheduleLocked(&cl.more.lent)
+	s.unschedule(&cl.more.lent)
 	cl.object.retire(cl)
-	c.inheritLocked(a, cl)
+	a.inherit(s, cl)
 	return true
 }
 
@@ -160,25 +160,25 @@ type lent struct{ *claim }
 
 // ring downgrades the write if readers of this client still share it, so that other clients can
 // also read.
-func (l lent) ring(c *Client, _ instant) { c.backgroundLocked(func() { c.downgrade(l.claim) }) }
+func (l lent) ring(s *state, _ instant) { s.background(func(c *Client) { l.claim.downgrade(c) }) }
 
 // downgrade turns a lent write into a read. It asks the store for a read under the same owner
 // string, and then releases the write.
-func (c *Client) downgrade(cl *claim) {
+func (cl *claim) downgrade(c *Client) {
 	read := &claim{object: cl.object, kind: protocol.Kind(backend.Read), owner: cl.owner,
 		more: new(more)}
 	read.Want(cl.Lease(), false)
 	var tries backoff
 	for {
-		sent, ok := c.mayDowngrade(cl, read)
+		sent, ok := cl.mayDowngrade(c, read)
 		if !ok {
 			return
 		}
 		res, err := steps.Do(c.ctx, c.store, backend.Session.Acquire,
 			read.acquireRequest(c.stored(cl.Lease()), false))
-		written, done := c.downgraded(cl, read, sent, res, err)
+		written, done := cl.downgraded(c, read, sent, res, err)
 		if written != nil {
-			c.giveBackWrite(cl, written)
+			cl.giveBackWrite(c, written)
 		}
 		if done || !c.store.Pause(c.ctx, tries.next(firstBackoff, longestPause(cl.Lease()))) {
 			return
@@ -188,12 +188,12 @@ func (c *Client) downgrade(cl *claim) {
 
 // mayDowngrade reports whether readers still share the lent write. If so, it records that the
 // request for the read is sent now.
-func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
-	c.mu.Lock()
+func (cl *claim) mayDowngrade(c *Client, read *claim) (sent instant, ok bool) {
+	s := c.lock()
 	defer c.unlock()
 	if cl.dead {
 		if read.Strays() {
-			c.takeBackLocked(read)
+			read.takeBack(s)
 		}
 		return 0, false
 	}
@@ -206,10 +206,10 @@ func (c *Client) mayDowngrade(cl, read *claim) (sent instant, ok bool) {
 // downgraded processes the answer to a downgrade's request for a read. done says that no further
 // request is needed. If the store granted the read, downgraded returns the write, which the caller
 // must release.
-func (c *Client) downgraded(
-	cl, read *claim, sent instant, res backend.AcquireResult, err error,
+func (cl *claim) downgraded(
+	c *Client, read *claim, sent instant, res backend.AcquireResult, err error,
 ) (written *claim, done bool) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	granted := err == nil && res.Acquired
 	if err != nil && backend.KindOf(err) == backend.Unknown {
@@ -217,16 +217,16 @@ func (c *Client) downgraded(
 	}
 	now, until := c.now(), sent+protocol.Promised(cl.Lease())
 	switch {
-	case c.closed:
+	case s.closed:
 		return nil, true
 	case cl.dead, now >= cl.Until(), err == nil && !granted: // otherwise it would have been granted
 		w := gone
 		if err != nil || granted {
-			w = c.ranOutLocked(cl, now)
+			w = cl.ranOut(s, now)
 		}
-		c.loseClaimLocked(cl, w)
+		cl.lose(s, w)
 		if read.Strays() || granted {
-			c.takeBackLocked(read)
+			read.takeBack(s)
 		}
 		return nil, true
 	case !granted:
@@ -239,7 +239,7 @@ func (c *Client) downgraded(
 	cl.more.other = written
 	cl.kind = read.kind
 	cl.Becomes(&read.Promise, &written.Promise, until)
-	c.scheduleLocked(&cl.alarm, max(c.nextLook(cl, sent), now))
+	s.schedule(&cl.alarm, max(cl.nextLook(s, sent), now))
 	if r := cl.object.reading; r != nil && r.lent == cl {
 		r.lent = nil
 	}
@@ -249,12 +249,12 @@ func (c *Client) downgraded(
 // giveBackWrite releases the write of a claim that was downgraded to a read. If the store no longer
 // has the write, the claim is lost: the write may have ended before the read was granted, and
 // another client may have written in between.
-func (c *Client) giveBackWrite(cl, written *claim) {
+func (cl *claim) giveBackWrite(c *Client, written *claim) {
 	lease := c.stored(written.Lease())
 	sent := c.now()
 	res, err := steps.Do(c.ctx, c.store, backend.Session.Release,
 		written.releaseRequest(lease, false))
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	written.Sent(sent, lease)
 	if err == nil && res.Outcome != backend.Left {
@@ -262,59 +262,60 @@ func (c *Client) giveBackWrite(cl, written *claim) {
 	}
 	switch {
 	case err == nil && res.Outcome == backend.NotHeld:
-		c.loseClaimLocked(cl, gone)
+		cl.lose(s, gone)
 	case err == nil && res.Outcome == backend.Freed:
-		c.wakeLocked(cl)
+		cl.wake(s)
 	}
 	if written.Strays() || err != nil || res.Outcome == backend.Left {
-		c.takeBackLocked(written)
+		written.takeBack(s)
 	}
 }
 
 // take accepts the hold that was handed to a waiting call.
-func (c *Client) take(ctx context.Context, a *acquisition) (*hold, error) {
-	c.abandon(a) // the call may have asked the store for a claim of its own
+func (a *acquisition) take(ctx context.Context) (*hold, error) {
+	c := a.client
+	a.abandon() // the call may have asked the store for a claim of its own
 	over := c.over(ctx)
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	h := a.handed
 	a.handed = nil
-	c.unscheduleLocked(&a.alarm)
+	s.unschedule(&a.alarm)
 	a.answered, a.failure = true, nil // this client held the lock, so no answer was needed
 	switch v := a.variable(); {
 	case h.state == forsaken:
-		c.leaveForsakenLocked(h)
+		h.leaveForsaken(s)
 		return nil, ErrClosed
 	case over != nil:
 		if h.count == 1 {
 			h.claim.Forgo(c.now()) // no call has accepted it yet
 			h.offered = true       // until it is released
 		}
-		c.backgroundLocked(func() { c.release(context.Background(), h) }) // it may take long
+		s.background(func(c *Client) { h.release(context.Background(), c) }) // it may take long
 		return nil, a.giveUp(over)
 	case v != nil && h.count == 0 && a.kind.Shared():
 		return h, nil // another reader of the Locker released h instead of its own hold
-	case c.checkLocked(h):
+	case h.check(s):
 		h.offered = false
 		return h, nil
 	case h.state == lost:
-		c.releaseLostLocked(h)
+		h.releaseLost(s)
 	}
 	return nil, errAgain
 }
 
-// postponeLocked is called when the last release of a claim begins. It delays the next request of
-// the first call in the queue until the release is answered, for at most a third of the lease.
+// postpone is called when the last release of a claim begins. It delays the next request of the
+// first call in the queue until the release is answered, for at most a third of the lease.
 // Otherwise that call would be ahead of other clients, which wait for a notification from the
-// store. postponeLocked returns the queue.
-func (c *Client) postponeLocked(cl *claim) *queue {
-	q := c.queueLocked(cl)
+// store. postpone returns the queue.
+func (cl *claim) postpone(s *state) *queue {
+	q := cl.queue(s)
 	if q == nil {
 		return nil
 	}
 	q.releasing++
 	if a := q.lead; a != nil && a.alarm.place > 0 {
-		c.scheduleLocked(&a.alarm, max(a.alarm.at, c.now()+cl.Lease()/3))
+		s.schedule(&a.alarm, max(a.alarm.at, s.now()+cl.Lease()/3))
 	}
 	return q
 }

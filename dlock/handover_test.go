@@ -415,11 +415,11 @@ func TestHandedAndLost(t *testing.T) {
 		}
 		c.mu.Lock()
 		h := heldOf(c, "x")
-		c.loseLocked(h, gone)
+		h.lose(&c.state, gone)
 		c.unlock()
-		if _, err := c.take(ctx, &acquisition{
-			call: call{name: "x", party: h.party}, waiting: waiting{handed: h},
-		}); err != errAgain {
+		if _, err := (&acquisition{
+			client: c, call: call{name: "x", party: h.party}, waiting: waiting{handed: h},
+		}).take(ctx); err != errAgain {
 			t.Errorf("taking what is lost: %v", err)
 		}
 		if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {
@@ -673,7 +673,7 @@ func TestChainsDoNotStarveWhoPolls(t *testing.T) {
 		c, other := New(store, quiet()), New(store, quiet())
 		defer c.Close()
 		defer other.Close()
-		c.store.Notifier, other.store.Notifier = nil, nil
+		c.notifies, other.notifies = false, false
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {

@@ -43,11 +43,13 @@ func empty(t *testing.T, c *Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for table, n := range map[string]int{
-		"locks":               len(c.objects[protocol.Locks]),
-		"read-write locks":    len(c.objects[protocol.ReadWrites]),
-		"protocol.Semaphores": len(c.objects[protocol.Semaphores]), "alarms": len(c.alarms.heap),
-		"lost": len(c.lost), "losses": len(c.losses), "ends": len(c.ends),
-		"records": len(c.records),
+		"locks":               len(c.state.objects[protocol.Locks]),
+		"read-write locks":    len(c.state.objects[protocol.ReadWrites]),
+		"protocol.Semaphores": len(c.state.objects[protocol.Semaphores]),
+		"alarms":              len(c.state.alarms.heap),
+		"lost":                len(c.state.lost), "losses": len(c.state.losses),
+		"ends":    len(c.state.ends),
+		"records": len(c.state.records),
 	} {
 		if n != 0 {
 			t.Errorf("%d entries in the table of %s of an idle client", n, table)
@@ -57,7 +59,7 @@ func empty(t *testing.T, c *Client) {
 
 // heldOf returns the hold of a plain lock, or nil. The client's mutex is held.
 func heldOf(c *Client, name string) *hold {
-	if o := c.objectLocked(protocol.Kind(backend.Exclusive), name); o != nil {
+	if o := c.state.object(protocol.Kind(backend.Exclusive), name); o != nil {
 		return o.alone
 	}
 	return nil

@@ -21,8 +21,8 @@ import (
 // then: only calls that come look at what is due.
 func standStill(c *Client, d time.Duration) {
 	c.mu.Lock()
-	if c.timer != nil {
-		c.timer.Stop()
+	if c.state.timer != nil {
+		c.state.timer.Stop()
 	}
 	c.mu.Unlock()
 	time.Sleep(d)
@@ -127,7 +127,7 @@ func TestDowngradeAfterTheLease(t *testing.T) {
 		read := &claim{object: cl.object, kind: protocol.Kind(backend.Read), owner: cl.owner,
 			more: new(more)}
 		read.Want(cl.Lease(), false)
-		written, done := c.downgraded(cl, read, c.now(), backend.AcquireResult{Acquired: true}, nil)
+		written, done := cl.downgraded(c, read, c.now(), backend.AcquireResult{Acquired: true}, nil)
 		if written != nil || !done {
 			t.Errorf("it goes on: %v, %v", written, done)
 		}
@@ -142,11 +142,10 @@ func TestGrantAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(membackend.New(), quiet())
 		l := c.Locker("a")
-		a := c.newCall(t.Context(), l, l.caller(t.Context()), acquireOptions{lease: c.lease})
-		at := c.attempting(a)
+		a := l.newCall(t.Context(), l.caller(t.Context()), acquireOptions{lease: c.lease})
+		at := a.attempting()
 		c.Close()
-		if _, err := c.answered(a, at, backend.AcquireResult{Acquired: true},
-			nil); err != ErrClosed {
+		if _, err := a.conclude(at, backend.AcquireResult{Acquired: true}, nil); err != ErrClosed {
 			t.Errorf("a grant to a closed client: %v", err)
 		}
 		if l.plain.hold != nil {
@@ -168,9 +167,9 @@ func TestGrantThatIsOver(t *testing.T) {
 		go func() { got <- l.LockContext(context.Background()) }()
 		time.Sleep(2 * time.Minute)
 		c.mu.Lock()
-		q := c.objects[protocol.Locks]["a"].line
+		q := c.state.objects[protocol.Locks]["a"].line
 		a := q.first
-		c.grantedLocked(q, a, c.now()-time.Minute, time.Second)
+		q.grant(&c.state, a, c.now()-time.Minute, time.Second)
 		if a.in != q || a.handed != nil {
 			t.Error("it has left the line")
 		}

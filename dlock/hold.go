@@ -74,7 +74,7 @@ func (h *Hold) Context() context.Context {
 		return d
 	}
 	c := s.locker.client
-	d := c.inside(s.ctx, s.hold)
+	d := s.hold.inside(s.ctx, c)
 	d.watch = runtime.AddCleanup(d, c.droppedHold, s.hold)
 	if !h.inside.CompareAndSwap(nil, d) {
 		d.end()
@@ -104,7 +104,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	if d := h.inside.Load(); d != nil {
 		d.end()
 	}
-	return s.locker.wrap("release", s.locker.client.releaseWithin(ctx, s.hold))
+	return s.locker.wrap("release", s.hold.releaseWithin(ctx, s.locker.client))
 }
 
 // alreadyGiven is the error of a second Release.
@@ -124,7 +124,7 @@ func (h *Hold) Lost() <-chan struct{} {
 	if all := s.several(); all != nil {
 		return all.lost
 	}
-	return s.locker.client.lostChannel(s.hold)
+	return s.hold.lostChannel(s.locker.client)
 }
 
 // Err returns nil while the lock is held. Afterwards it says how the hold ended. After a loss it
@@ -143,10 +143,10 @@ func (h *Hold) Err() error {
 // called.
 func (l *Locker) stateOf(h *hold, given bool) error {
 	c := l.client
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	switch {
-	case c.checkLocked(h) && !given:
+	case h.check(s) && !given:
 		return nil
 	case h.state == live:
 		return l.wrap("hold", ErrNotHeld)
@@ -306,7 +306,7 @@ func (l *Locker) enterAs(
 // run calls fn while the lock is held, and then releases the lock.
 func (s *stay) run(fn func(context.Context) error) (err error) {
 	l := s.locker
-	ctx := l.client.inside(s.ctx, s.hold)
+	ctx := s.hold.inside(s.ctx, l.client)
 	returned := false
 	defer func() {
 		ctx.end()
@@ -326,13 +326,13 @@ func (s *stay) run(fn func(context.Context) error) (err error) {
 // giveBack only logs this. But if s.whole is set, it also releases the re-entries.
 func (s *stay) giveBack(ctx context.Context) error {
 	c := s.locker.client
-	err := c.releaseWithin(ctx, s.hold)
+	err := s.hold.releaseWithin(ctx, c)
 	if err != nil || !s.alone {
 		return err
 	}
-	left := c.reportLeft(s.hold, s.whole)
+	left := s.hold.reportLeft(c, s.whole)
 	for ; s.whole && left > 0; left-- {
-		if err := c.releaseWithin(ctx, s.hold); err == ErrNotHeld {
+		if err := s.hold.releaseWithin(ctx, c); err == ErrNotHeld {
 			return nil // a goroutine of the function has just released it
 		} else if err != nil {
 			return err
@@ -344,14 +344,14 @@ func (s *stay) giveBack(ctx context.Context) error {
 // reportLeft returns how many unlocks of a hold are missing after its function has returned. It
 // logs that number, together with that of missing unlocks of reads under the write. It must be
 // called only if no other calls use the hold's party.
-func (c *Client) reportLeft(h *hold, released bool) (left int) {
-	c.mu.Lock()
+func (h *hold) reportLeft(c *Client, released bool) (left int) {
+	s := c.lock()
 	defer c.unlock()
 	if h.state == live {
 		left = int(h.count)
 	}
 	all := left
-	if r := c.presentLocked(h.claim).reader(h.party); r != nil && r != h && r.state == live {
+	if r := h.claim.present(s).reader(h.party); r != nil && r != h && r.state == live {
 		all += int(r.count)
 	}
 	what := "a function has returned, and its lock stays held"
@@ -359,7 +359,7 @@ func (c *Client) reportLeft(h *hold, released bool) (left int) {
 		what = "a function has returned, and its lock is released"
 	}
 	if all > 0 {
-		c.warnLocked(what+": what it has re-entered isn't given back", "name", h.claim.object.name,
+		s.warn(what+": what it has re-entered isn't given back", "name", h.claim.object.name,
 			"kind", h.kind.String(), "holder", h.claim.owner, "count", all)
 	}
 	return left
@@ -391,7 +391,7 @@ func (d *holdContext) Err() error {
 	if err := d.Context.Err(); err != nil || d.id.client.now() < d.id.hold.claim.Until() {
 		return err
 	}
-	if err := d.id.client.lossOf(d.id.hold); err != nil {
+	if err := d.id.hold.lossError(d.id.client); err != nil {
 		d.line.cancel(err)
 	}
 	return d.Context.Err()
@@ -407,19 +407,19 @@ func (d *holdContext) Value(key any) any {
 }
 
 // inside returns a context for work under h.
-func (c *Client) inside(ctx context.Context, h *hold) *holdContext {
+func (h *hold) inside(ctx context.Context, c *Client) *holdContext {
 	id := identity{party: h.party, client: c, hold: h, outer: identityOf(ctx)}
 	ctx, cancel := withCancelCause(ctx)
 	d := &holdContext{Context: ctx, id: id, line: &lifeline{cancel}}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	t := h.watchedLocked()
+	t := h.watched()
 	if t.contexts == nil {
 		t.contexts = make(map[*lifeline]struct{})
 	}
 	t.contexts[d.line] = struct{}{}
 	if h.state != live {
-		c.endContextsLocked(h, h.ended())
+		h.endContexts(s, h.ended())
 	}
 	return d
 }
@@ -436,8 +436,8 @@ func (d *holdContext) end() {
 	}
 }
 
-// watchedLocked returns the watchers of a hold, and creates them if there are none.
-func (h *hold) watchedLocked() *watchers {
+// watched returns the watchers of a hold, and creates them if there are none.
+func (h *hold) watched() *watchers {
 	if h.watchers == nil {
 		h.watchers = new(watchers)
 	}
@@ -445,11 +445,11 @@ func (h *hold) watchedLocked() *watchers {
 }
 
 // lostChannel returns a channel that is closed when a hold is lost or the client is closed.
-func (c *Client) lostChannel(h *hold) <-chan struct{} {
-	c.mu.Lock()
+func (h *hold) lostChannel(c *Client) <-chan struct{} {
+	s := c.lock()
 	defer c.unlock()
-	c.checkLocked(h)
-	t := h.watchedLocked()
+	h.check(s)
+	t := h.watched()
 	if len(t.over) == 0 {
 		t.over = []*notice{h.noticeFor()}
 		if h.state == lost || h.state == forsaken {

@@ -62,12 +62,12 @@ type WaitInfo struct {
 
 // Holds returns the client's current holds, oldest first. It doesn't ask the store.
 func (c *Client) Holds() []HoldInfo {
-	c.mu.Lock()
+	s := c.lock()
 	var all []HoldInfo
 	now := c.now()
-	for h := range c.holdsLocked() {
+	for h := range s.holds() {
 		if h.valid(now) && !h.offered {
-			all = append(all, c.infoLocked(h))
+			all = append(all, h.info(s, c.callers))
 		}
 	}
 	c.mu.Unlock()
@@ -75,22 +75,23 @@ func (c *Client) Holds() []HoldInfo {
 	return all
 }
 
-func (c *Client) infoLocked(h *hold) HoldInfo {
+func (h *hold) info(s *state, names *callers) HoldInfo {
 	cl := h.claim
 	permits, _ := cl.permits()
 	return HoldInfo{
 		Name: cl.object.name, Kind: backend.Kind(h.kind), HolderID: cl.owner,
-		By: called(h.party, h.kind), Caller: c.callers.at(h.site),
-		Since: c.epoch.Add(h.since()), Until: c.epoch.Add(cl.Until()), Renewed: cl.Renewed(), Lease: cl.Lease(),
+		By: called(h.party, h.kind), Caller: names.at(h.site),
+		Since: s.epoch.Add(h.since()), Until: s.epoch.Add(cl.Until()), Renewed: cl.Renewed(),
+		Lease: cl.Lease(),
 		Count: int(h.count), Permits: permits, Token: cl.token(),
 	}
 }
 
 // Waits returns the client's calls that wait for a lock, oldest first. It doesn't ask the store.
 func (c *Client) Waits() []WaitInfo {
-	c.mu.Lock()
+	s := c.lock()
 	var all []WaitInfo
-	for _, table := range c.objects {
+	for _, table := range s.objects {
 		for _, o := range table {
 			for q := range o.queues() {
 				place := 0
@@ -155,7 +156,8 @@ func (c *Client) Stats() Stats {
 		FromStore: n.acquired[ViaStore].Load(), HandedOver: n.acquired[ViaHandover].Load(), Reentered: n.acquired[ViaReentry].Load(),
 		Joined: n.acquired[ViaJoined].Load(), Granted: n.acquired[ViaGranted].Load(),
 		NotAcquired: n.outcomes[OutcomeTimeout].Load(), Canceled: n.outcomes[OutcomeCanceled].Load(), Failed: n.outcomes[OutcomeFailed].Load(),
-		Released: n.released.Load(), Lost: n.lost.Load(), Renewed: n.renewed.Load(), NotRenewed: n.failed.Load(), Closed: c.ctx.Err() != nil,
+		Released: n.released.Load(), Lost: c.state.lostHolds.Load(),
+		Renewed: n.renewed.Load(), NotRenewed: n.failed.Load(), Closed: c.ctx.Err() != nil,
 	}
 }
 
@@ -213,7 +215,7 @@ func (c *Client) inspect(ctx context.Context, name string) (LockInfo, error) {
 	if err := c.over(ctx); err != nil {
 		return LockInfo{}, err
 	}
-	if c.store.Inspector == nil {
+	if !c.inspects {
 		return LockInfo{}, fmt.Errorf("%s can't say who has a lock: %w", c.store.Name,
 			errors.ErrUnsupported)
 	}

@@ -29,12 +29,12 @@ func TestALateRenewalOfWhatStaysTaken(t *testing.T) {
 		cl.RenewalSent(c.now(), cl.Lease(), cl.Lease()) // and no answer comes
 		c.mu.Unlock()
 		time.Sleep(time.Second)
-		c.keepFromNow(h.hold, time.Hour)
+		h.hold.keepFromNow(c, time.Hour)
 		sent := c.now()
 		c.mu.Lock()
 		cl.RenewalSent(sent, time.Hour, time.Hour)
 		c.mu.Unlock()
-		c.renewed(cl, cl.kind, sent, time.Hour, backend.RenewResult{Held: true}, nil)
+		cl.renewalAnswered(c, cl.kind, sent, time.Hour, backend.RenewResult{Held: true}, nil)
 		if left := time.Until(h.Until()); left > DefaultLease {
 			t.Errorf("believed in for %v, though a renewal for %v may come late", left,
 				DefaultLease)
@@ -57,7 +57,7 @@ func TestALateReentryOfWhatStaysTaken(t *testing.T) {
 		store.acquire.delay(time.Second, 0)
 		time.Sleep(time.Second)
 		again := wait(ctx, l)
-		c.keepFromNow(h.hold, time.Hour)
+		h.hold.keepFromNow(c, time.Hour)
 		must(t, <-again.in)
 		time.Sleep(2 * time.Second)
 		left, err := l.TTL(t.Context())

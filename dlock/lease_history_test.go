@@ -34,7 +34,7 @@ func beliefs(t *testing.T, view backend.Inspector, clients []*Client) {
 	t.Helper()
 	for n, c := range clients {
 		c.mu.Lock()
-		for _, table := range c.objects {
+		for _, table := range c.state.objects {
 			for name, o := range table {
 				holds := o.readers()
 				if o.alone != nil {

@@ -41,11 +41,11 @@ type keeping struct {
 // A lineLook is an alarm task that looks at a line for all calls that wait in it.
 type lineLook struct{ *queue }
 
-func (l lineLook) ring(c *Client, _ instant) { c.lookAtLineLocked(l.queue) }
+func (l lineLook) ring(s *state, _ instant) { l.queue.lookAtLine(s) }
 
-// lookAtLineLocked starts a look, which renews the places of all calls in a queue. If a look is
-// under way, another one follows it.
-func (c *Client) lookAtLineLocked(q *queue) {
+// lookAtLine starts a look, which renews the places of all calls in a queue. If a look is under
+// way, another one follows it.
+func (q *queue) lookAtLine(s *state) {
 	if q.looking {
 		q.soon = true
 		return
@@ -55,8 +55,8 @@ func (c *Client) lookAtLineLocked(q *queue) {
 		return // new calls make attempts of their own
 	}
 	q.looking, q.soon = true, false
-	c.unscheduleLocked(&q.look)
-	c.backgroundLocked(func() { c.keepPlaces(q, claims) })
+	s.unschedule(&q.look)
+	s.background(func(c *Client) { q.keepPlaces(c, claims) })
 }
 
 // claims returns the claims of the waiting calls that have a place.
@@ -72,7 +72,7 @@ func (q *queue) claims() []*claim {
 
 // keepPlaces makes one look, which renews the places of the given claims. It also schedules the
 // next look.
-func (c *Client) keepPlaces(q *queue, claims []*claim) {
+func (q *queue) keepPlaces(c *Client, claims []*claim) {
 	c.mu.Lock()
 	place, patience := q.placeLasts(), q.patience()
 	c.unlock()
@@ -86,22 +86,22 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 	sent := c.now()
 	res, err := steps.Do(ctx, c.store, steps.Of(c.store.Liner.KeepPlaces), req)
 
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	q.looking = false
 	q.took(c.now()-sent, ctx.Err() != nil, err)
-	c.lookedLocked(claims, sent, place, err)
-	if !c.waitsLocked(q) {
+	s.looked(claims, sent, place, err)
+	if !q.waits(s) {
 		return
 	}
 	now := c.now()
 	if err != nil {
 		q.failure = err
-		c.reportLineLocked(q, err)
+		q.reportFailure(s, err)
 		if backend.KindOf(err) == backend.Refused {
-			q.askLocked(claims) // each call ends with the error of its own attempt
+			q.ask(claims) // each call ends with the error of its own attempt
 		}
-		c.scheduleLocked(&q.look, now+q.fails.next(firstBackoff, keepInterval))
+		s.schedule(&q.look, now+q.fails.next(firstBackoff, keepInterval))
 		return
 	}
 	q.fails.reset()
@@ -111,14 +111,14 @@ func (c *Client) keepPlaces(q *queue, claims []*claim) {
 		if lease < 0 {
 			lease = keepInterval // not known to the store; the first renewal comes sooner than this
 		}
-		c.grantedLocked(q, a, sent, lease)
+		q.grant(s, a, sent, lease)
 	}
 	switch {
-	case !c.waitsLocked(q):
+	case !q.waits(s):
 	case q.soon:
-		c.lookAtLineLocked(q)
+		q.lookAtLine(s)
 	default:
-		c.scheduleLocked(&q.look, c.nextKeepLocked(q, res.Remaining))
+		s.schedule(&q.look, q.nextKeep(s, res.Remaining))
 	}
 }
 
@@ -147,8 +147,8 @@ func (q *queue) took(trip time.Duration, late bool, err error) {
 // late to be renewed.
 func (q *queue) far(lease time.Duration) bool { return q.trip >= protocol.Promised(lease)/2 }
 
-// askLocked makes the calls that wait for the given claims send requests of their own to the store.
-func (q *queue) askLocked(claims []*claim) {
+// ask makes the calls that wait for the given claims send requests of their own to the store.
+func (q *queue) ask(claims []*claim) {
 	for a := q.first; a != nil; a = a.next {
 		if a.h != nil && slices.Contains(claims, a.h.claim) {
 			a.h.claim.noted = false
@@ -158,28 +158,28 @@ func (q *queue) askLocked(claims []*claim) {
 	}
 }
 
-// lookedLocked records which places a look may have renewed in the store. If one of them belongs to
-// a call that has left the line in the meantime, lookedLocked starts to remove that place in the
+// looked records which places a look may have renewed in the store. If one of them belongs to a
+// call that has left the line in the meantime, looked starts to remove that place in the
 // background.
-func (c *Client) lookedLocked(claims []*claim, sent instant, place time.Duration, err error) {
+func (s *state) looked(claims []*claim, sent instant, place time.Duration, err error) {
 	unknown := err != nil && backend.KindOf(err) == backend.Unknown
 	for _, cl := range claims {
 		switch until := sent + place; {
 		case unknown:
 			cl.StrayUntil(until)
 		case cl.dead && err == nil:
-			cl.StrayUntil(c.now())
+			cl.StrayUntil(s.now())
 		default:
 			continue
 		}
 		if cl.dead && !cl.leaving {
-			c.takeBackLocked(cl)
+			cl.takeBack(s)
 		}
 	}
 }
 
-// waitsLocked reports whether a queue still has waiting calls.
-func (c *Client) waitsLocked(q *queue) bool { return q.first != nil && !c.closed }
+// waits reports whether a queue still has waiting calls.
+func (q *queue) waits(s *state) bool { return q.first != nil && !s.closed }
 
 // waiting returns the waiting call with the given owner string, or nil.
 func (q *queue) waiting(owner string) *acquisition {
@@ -197,47 +197,47 @@ func (a *acquisition) ask() {
 	a.notify()
 }
 
-// nextKeepLocked returns when to look at a line again. remaining is how long the current hold lasts
+// nextKeep returns when to look at a line again. remaining is how long the current hold lasts
 // without renewal; it is negative if unknown.
-func (c *Client) nextKeepLocked(q *queue, remaining time.Duration) instant {
+func (q *queue) nextKeep(s *state, remaining time.Duration) instant {
 	wait := keepInterval
-	if c.store.Notifier == nil || q.subscribed == failing || q.subscribed == denied {
+	if !s.notifies || q.subscribed == failing || q.subscribed == denied {
 		wait = q.looks.next(firstPoll, wait)
 	}
 	if remaining >= 0 && remaining < wait {
 		wait = remaining + endJitter
 	}
-	return c.now() + max(wait, shortestWait)
+	return s.now() + max(wait, shortestWait)
 }
 
-// reportLineLocked occasionally logs that looks at a line fail. It logs nothing if all waiting
-// calls have bounded waits, since these return the error.
-func (c *Client) reportLineLocked(q *queue, err error) {
-	now := c.now()
-	if now < q.report || c.ctx.Err() != nil {
+// reportFailure occasionally logs that looks at a line fail. It logs nothing if all waiting calls
+// have bounded waits, since these return the error.
+func (q *queue) reportFailure(s *state, err error) {
+	now := s.now()
+	if now < q.report || s.closed {
 		return
 	}
 	for a := q.first; a != nil; a = a.next {
 		if !a.quiet {
 			q.report = now + q.reports.next(firstReport, longestReport)
-			c.warnLocked("cannot lock yet", "name", q.object.name, "err", err)
+			s.warn("cannot lock yet", "name", q.object.name, "err", err)
 			return
 		}
 	}
 }
 
-// placeTurnLocked returns the next move of a call in line.
-func (c *Client) placeTurnLocked(q *queue, a *acquisition) move {
+// placeTurn returns the next move of a call in line.
+func (a *acquisition) placeTurn(s *state, q *queue) move {
 	switch {
 	case !a.fresh, a.barred():
 	case a.h != nil && a.h.claim.noted: // an attempt could move the call to the end of the line
 		a.fresh = false
-		c.lookAtLineLocked(q)
+		q.lookAtLine(s)
 	default:
 		a.fresh, a.trying = false, true
 		return toTry
 	}
-	c.watchLocked(q, a)
+	q.watch(s, a)
 	return a.wait()
 }
 
@@ -248,101 +248,101 @@ func (a *acquisition) barred() bool {
 	return v != nil && v.hold != nil && v.hold.state == lost
 }
 
-// placedLocked records that the store has given a waiting call a place in line.
-func (c *Client) placedLocked(q *queue, a *acquisition, remaining time.Duration) {
+// tookPlace records that the store has given a waiting call a place in line.
+func (a *acquisition) tookPlace(s *state, q *queue, remaining time.Duration) {
 	if a.barred() {
-		c.abandonLocked(a)
+		a.dropClaim(s)
 		return
 	}
 	q.failure = nil
-	if q.subscribed == unsubscribed && c.store.Notifier != nil {
-		c.subscribeLocked(q)
+	if q.subscribed == unsubscribed && s.notifies {
+		q.subscribe(s)
 	}
 	switch {
 	case q.subscribed == standing && a.sent <= q.stood:
 		// The store may have granted the lock to this call before the subscription began, so that
 		// no notification comes. The last look didn't ask about this call, so look again.
-		c.lookAtLineLocked(q)
+		q.lookAtLine(s)
 	case !q.looking:
-		c.hastenLocked(&q.look, c.nextKeepLocked(q, remaining))
+		s.hasten(&q.look, q.nextKeep(s, remaining))
 	}
 }
 
 // granted is called when the store reports that it has given the lock to a call in line.
-func (c *Client) granted(q *queue, g backend.Grant) {
-	c.mu.Lock()
+func (q *queue) granted(c *Client, g backend.Grant) {
+	s := c.lock()
 	defer c.unlock()
-	if a := q.waiting(g.Owner); a != nil && !c.closed {
-		c.grantedLocked(q, a, g.Since.Sub(c.epoch), g.Lease)
+	if a := q.waiting(g.Owner); a != nil && !s.closed {
+		q.grant(s, a, g.Since.Sub(c.epoch), g.Lease)
 	} // otherwise it has been released already
 }
 
-// grantedLocked processes the store's grant of the lock to a waiting call, for the given lease. If
-// the call can renew that lease in time, it becomes the holder. Otherwise its place in line is
-// lost, or soon will be, and a look restores it. But if the store is so far away that later grants
-// would also come too late, the call asks for the lock with its own lease. Then the store may put
-// it ahead of all others.
-func (c *Client) grantedLocked(q *queue, a *acquisition, since instant, lease time.Duration) {
+// grant processes the store's grant of the lock to a waiting call, for the given lease. If the call
+// can renew that lease in time, it becomes the holder. Otherwise its place in line is lost, or soon
+// will be, and a look restores it. But if the store is so far away that later grants would also
+// come too late, the call asks for the lock with its own lease. Then the store may put it ahead of
+// all others.
+func (q *queue) grant(s *state, a *acquisition, since instant, lease time.Duration) {
 	a.h.claim.noted = true
-	since, lease = min(since, c.now()), min(lease, longestLease)
+	since, lease = min(since, s.now()), min(lease, longestLease)
 	end := since + protocol.Promised(lease)
 	switch {
 	case a.barred() && a.trying: // the answer to its attempt decides
 	case a.barred():
-		c.abandonLocked(a)
-	case lease <= 0 || since < c.struckAt || c.begunLocked(a, since): // it may be the forced grant
-		c.lookAtLineLocked(q)
-	case c.now()+q.trip >= end && q.far(lease):
+		a.dropClaim(s)
+	case lease <= 0 || since < s.struckAt || a.begunSince(s, since): // it may be the forced grant
+		q.lookAtLine(s)
+	case s.now()+q.trip >= end && q.far(lease):
 		a.h.claim.noted, a.late = false, true
 		a.h.claim.Stray()
 		a.ask()
-	case c.now() >= end:
-		c.lookAtLineLocked(q)
+	case s.now() >= end:
+		q.lookAtLine(s)
 	default:
-		c.admitLocked(a, since, lease)
+		a.admit(s, since, lease)
 	}
 }
 
-// admitLocked makes a waiting call the holder of the lock, which the store has granted to it for a
-// short time. The lease that the call asked for counts from now. If it counted from the grant, it
-// could be over before the call learns of the grant.
-func (c *Client) admitLocked(a *acquisition, since instant, lease time.Duration) {
+// admit makes a waiting call the holder of the lock, which the store has granted to it for a short
+// time. The lease that the call asked for counts from now. If it counted from the grant, it could
+// be over before the call learns of the grant.
+func (a *acquisition) admit(s *state, since instant, lease time.Duration) {
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == live {
-		c.loseLocked(v.hold, takenBy(a.h.claim.owner)) // a grant means that the old hold is gone
+		v.hold.lose(s, takenBy(a.h.claim.owner)) // a grant means that the old hold is gone
 		return
 	}
 	h, cl := a.h, a.h.claim
 	cl.noted = false
-	cl.Given(since, lease, c.now()+protocol.Promised(a.o.lease))
+	cl.Given(since, lease, s.now()+protocol.Promised(a.o.lease))
 	if a.o.keeps {
-		cl.Keep(c.now()+a.o.atLeast, since)
+		cl.Keep(s.now()+a.o.atLeast, since)
 	}
 	a.h = nil
-	c.dequeueLocked(a)
+	a.dequeue(s)
 	a.via = ViaGranted
-	c.handLocked(a, c.grantLocked(h, since))
+	a.hand(s, h.grant(s, since))
 	if a.o.keeps {
-		c.hastenLocked(&cl.alarm, c.now()) // only a renewal tells the store about Keep
+		s.hasten(&cl.alarm, s.now()) // only a renewal tells the store about Keep
 	}
 	h.offered = true
 }
 
-// leavePlacesLocked gives up the places of the plain calls of a Locker whose hold is lost. None of
-// these calls can get the lock before the lost hold is unlocked.
-func (c *Client) leavePlacesLocked(o *object, v *variable) {
+// leavePlaces gives up the places of the plain calls of a Locker whose hold is lost. None of these
+// calls can get the lock before the lost hold is unlocked.
+func (o *object) leavePlaces(s *state, v *variable) {
 	if o.line == nil {
 		return
 	}
 	for a := o.line.first; a != nil; a = a.next {
 		if a.variable() == v && !a.trying {
-			c.abandonLocked(a)
+			a.dropClaim(s)
 		}
 	}
 }
 
-// returnLocked makes the plain calls of a Locker that was unlocked get a place in line again, if
+// returnPlaces makes the plain calls of a Locker that was unlocked get a place in line again, if
 // they have none.
-func (c *Client) returnLocked(q *queue, v *variable) {
+func (q *queue) returnPlaces(v *variable) {
 	for a := q.first; a != nil; a = a.next {
 		if a.variable() == v && (a.h == nil || !a.h.claim.noted) && !a.trying {
 			a.ask()

@@ -158,9 +158,9 @@ func (l *Locker) Unlock() {
 // forgotten. That is possible only if the plain calls act for an owner.
 func (l *Locker) mayHaveLost() bool {
 	c := l.client
-	c.mu.Lock()
+	s := c.lock()
 	defer c.mu.Unlock()
-	return c.forgot && l.self() != party(l.plain)
+	return s.forgot && l.self() != party(l.plain)
 }
 
 // LockContext waits until it acquires the lock, for as long as ctx and [Wait] allow. The lock is
@@ -236,14 +236,14 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	c := l.client
 	for {
 		kind := l.storedKind()
-		mine := c.claimsOf(l, kind)
+		mine := l.claims(kind)
 		req := backend.ForceReleaseRequest{Kind: backend.Kind(kind), Name: l.name}
 		res, err := steps.Do(ctx, c.store, backend.Session.ForceRelease, req)
 		if err != nil {
 			return false, c.stepError(ctx, err)
 		}
 		if res.Released || !kind.Shared() { // otherwise readers of this client may share a write
-			c.struck(l, kind, mine)
+			l.struck(kind, mine)
 		}
 		if res.Released || l.storedKind() == kind {
 			return res.Released, nil
@@ -251,17 +251,17 @@ func (l *Locker) force(ctx context.Context) (bool, error) {
 	}
 }
 
-// claimsOf returns this client's claims on a Locker's lock that end if the lock is forced as the
+// claims returns this client's claims on a Locker's lock that end if the lock is forced as the
 // given kind.
-func (c *Client) claimsOf(l *Locker, kind protocol.Kind) []*claim {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.claimsLocked(c.objectLocked(l.kind, l.name), kind)
+func (l *Locker) claims(kind protocol.Kind) []*claim {
+	s := l.client.lock()
+	defer l.client.unlock()
+	return s.object(l.kind, l.name).claims(kind)
 }
 
-// claimsLocked returns this client's claims on a lock that end if the lock is forced as the given
-// kind. Reads under a write end together with the write, and not when reads are forced.
-func (c *Client) claimsLocked(o *object, kind protocol.Kind) []*claim {
+// claims returns this client's claims on a lock that end if the lock is forced as the given kind.
+// Reads under a write end together with the write, and not when reads are forced.
+func (o *object) claims(kind protocol.Kind) []*claim {
 	var claims []*claim
 	if o != nil && kind.Many() {
 		for h := range o.permitted() {
@@ -296,25 +296,26 @@ func (cl *claim) goesWith(kind protocol.Kind) bool {
 // which this client held before the request. The client may have acquired other claims before the
 // store carried out the request, which then ended those as well. So struck asks the store about
 // them.
-func (c *Client) struck(l *Locker, kind protocol.Kind, mine []*claim) {
-	c.mu.Lock()
+func (l *Locker) struck(kind protocol.Kind, mine []*claim) {
+	c := l.client
+	s := c.lock()
 	defer c.unlock()
 	c.forced.Add(1)
-	c.struckAt = c.now()
+	s.struckAt = c.now()
 	for _, cl := range mine {
-		c.forcedLocked(cl)
+		cl.forced(s)
 	}
-	o := c.objectLocked(l.kind, l.name)
-	for _, cl := range c.claimsLocked(o, kind) {
-		c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.forcedLocked) })
+	o := s.object(l.kind, l.name)
+	for _, cl := range o.claims(kind) {
+		s.background(func(c *Client) { cl.confirm(c.ctx, c, (*claim).forced) })
 	}
-	if o := c.objectLocked(l.kind, l.name); o != nil && o.queue != nil {
-		c.wakeQueueLocked(o.queue)
+	if o := s.object(l.kind, l.name); o != nil && o.queue != nil {
+		o.queue.wake(s)
 	}
 }
 
-// forcedLocked ends a claim because this client has forced the lock.
-func (c *Client) forcedLocked(cl *claim) { c.loseClaimLocked(cl, why{reason: LossForced}) }
+// forced ends a claim because this client has forced the lock.
+func (cl *claim) forced(s *state) { cl.lose(s, why{reason: LossForced}) }
 
 // IsLocked asks the store whether the lock is held, in one round trip. Its errors are that of ctx,
 // [ErrClosed], [ErrConflict] and the store's. The other methods that ask the store have the same
@@ -356,7 +357,7 @@ func (l *Locker) HoldCount(ctx context.Context) (int, error) {
 func (l *Locker) Lost(ctx context.Context) <-chan struct{} {
 	l.mustBeMade()
 	if h := l.present(l.caller(ctx)); h != nil {
-		return l.client.lostChannel(h)
+		return h.lostChannel(l.client)
 	}
 	over := make(chan struct{})
 	close(over)
@@ -368,7 +369,7 @@ func (l *Locker) acquire(
 	ctx context.Context, who caller, o acquireOptions, opts []AcquireOption,
 ) (*hold, error) {
 	if err := l.usable(ctx); err != nil {
-		return nil, both(err, l.client.whyOver(who.hold))
+		return nil, both(err, who.hold.whyOver(l.client))
 	}
 	o, err := l.options(o, opts)
 	if err != nil {
@@ -376,9 +377,9 @@ func (l *Locker) acquire(
 	}
 	ctx, cancel := waitContext(ctx, o)
 	defer cancel()
-	h, err := l.client.acquire(ctx, l, who, o)
+	h, err := l.newCall(ctx, who, o).carryOut(ctx)
 	if err == nil && who.party == party(l.plain) {
-		l.client.watchVariable(l)
+		l.watchVariable()
 	}
 	return h, err
 }
@@ -421,9 +422,9 @@ func (l *Locker) unlock(ctx context.Context) error {
 func (l *Locker) unlockAs(ctx context.Context, who caller) error {
 	switch {
 	case who.hold != nil && who.hold.kind == l.kind:
-		return l.client.releaseWithin(ctx, who.hold)
+		return who.hold.releaseWithin(ctx, l.client)
 	case who.party != party(l.plain):
-		return l.client.releaseParty(ctx, l, who.party)
+		return l.releaseParty(ctx, who.party)
 	default:
 		return l.unlockPlain(ctx)
 	}
@@ -436,7 +437,7 @@ func (l *Locker) unlockPlain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := l.client.giveUpHold(ctx, h); err != errAgain {
+		if err := h.giveUp(ctx, l.client); err != errAgain {
 			return err
 		}
 		if !l.kind.Shared() {
@@ -452,11 +453,11 @@ func (l *Locker) unlockPlain(ctx context.Context) error {
 // calls unlocks first.
 func (l *Locker) plainHold() (*hold, error) {
 	c := l.client
-	c.mu.Lock()
+	s := c.lock()
 	defer c.mu.Unlock()
-	o := c.objectLocked(l.kind, l.name)
+	o := s.object(l.kind, l.name)
 	if l.kind.Shared() {
-		if h, err := c.plainSharedLocked(l.key(), l.kind, l.plain); h != nil || err != nil {
+		if h, err := l.plain.plainShared(s, l.key(), l.kind); h != nil || err != nil {
 			return h, err
 		}
 	} else if h := l.plain.hold; h != nil && !h.offered && h.state != released {
@@ -543,9 +544,9 @@ func (l *Locker) lent() *claim {
 		return nil
 	}
 	c := l.client
-	c.mu.Lock()
+	s := c.lock()
 	defer c.mu.Unlock()
-	if o := c.objectLocked(l.kind, l.name); o != nil && o.reading != nil {
+	if o := s.object(l.kind, l.name); o != nil && o.reading != nil {
 		return o.reading.lent
 	}
 	return nil
@@ -593,9 +594,9 @@ func (l *Locker) count(ctx context.Context) (int, error) {
 
 // asked returns the caller's valid hold, or nil, and a request that asks the store about that hold.
 func (l *Locker) asked(who caller) (*hold, backend.LookRequest) {
-	l.client.mu.Lock()
+	s := l.client.lock()
 	defer l.client.unlock()
-	h := l.presentLocked(who)
+	h := l.presentTo(s, who)
 	if h == nil {
 		return nil, backend.LookRequest{}
 	}
@@ -608,36 +609,36 @@ func (l *Locker) counted(
 	who caller, h *hold, kind protocol.Kind, res backend.LookResult,
 ) (n int, ok bool) {
 	c := l.client
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	switch {
-	case l.presentLocked(who) != h:
+	case l.presentTo(s, who) != h:
 		return 0, true
 	case h.claim.kind != kind:
 		return 0, false // the claim has been downgraded
 	case res.Count == 0:
 		return 0, true
 	default:
-		return c.objectLocked(l.kind, l.name).calls(h), true
+		return s.object(l.kind, l.name).calls(h), true
 	}
 }
 
 // present returns the valid hold of a caller, or nil.
 func (l *Locker) present(who caller) *hold {
-	l.client.mu.Lock()
+	s := l.client.lock()
 	defer l.client.unlock()
-	return l.presentLocked(who)
+	return l.presentTo(s, who)
 }
 
-func (l *Locker) presentLocked(who caller) *hold {
+func (l *Locker) presentTo(s *state, who caller) *hold {
 	if who.hold == nil || who.hold.kind != l.kind {
-		h := l.client.currentLocked(l.client.objectLocked(l.kind, l.name), l.kind, who.party)
+		h := s.object(l.kind, l.name).current(s, l.kind, who.party)
 		if h != nil && h.offered {
 			return nil // not yet accepted by the call that it was offered to
 		}
 		return h
 	}
-	if !l.client.checkLocked(who.hold) {
+	if !who.hold.check(s) {
 		return nil
 	}
 	return who.hold

@@ -136,11 +136,10 @@ func (c *Client) debug(msg string, args ...any) {
 	c.log.add(record{time.Now(), slog.LevelDebug, msg, args})
 }
 
-// warn logs a warning. If c.mu is held, use warnLocked instead.
+// warn logs a warning. With the mutex held, use the method of the state instead.
 func (c *Client) warn(msg string, args ...any) { c.log.add(warning(msg, args...)) }
 
-// warnLocked logs a warning once c.mu is unlocked, after all functions passed to laterLocked and
-// traceLocked.
-func (c *Client) warnLocked(msg string, args ...any) {
-	c.records = append(c.records, warning(msg, args...))
+// warn logs a warning once the mutex is unlocked, after all functions passed to later and trace.
+func (s *state) warn(msg string, args ...any) {
+	s.records = append(s.records, warning(msg, args...))
 }

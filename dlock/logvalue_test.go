@@ -36,7 +36,7 @@ func TestWhatIsLogged(t *testing.T) {
 		ctx := t.Context()
 		c := New(membackend.New(), WithClientID("me"), quiet())
 		defer c.Close()
-		c.number = 0 // so that holders are known
+		c.state.number = 0 // so that holders are known
 		began := time.Now()
 		loss := &Loss{
 			Name: "x", Kind: backend.Fenced, Holder: "me:1", Reason: LossTaken, Held: time.Second,

@@ -26,7 +26,7 @@ type lookout struct {
 func (c *Client) lookOut(ctx context.Context, req backend.SubscribeRequest) *lookout {
 	ctx, end := context.WithCancel(ctx)
 	w := &lookout{client: c, end: end, woken: make(chan struct{}, 1)}
-	if c.store.Notifier == nil {
+	if !c.notifies {
 		return w
 	}
 	req.Watches = true

@@ -124,10 +124,10 @@ var gone = why{reason: LossGone}
 // takenBy returns the reason for a loss if the store has given the lock to another owner.
 func takenBy(owner string) why { return why{reason: LossTaken, by: owner} }
 
-// ranOutLocked returns the reason why a claim has expired.
-func (c *Client) ranOutLocked(cl *claim, now instant) why {
-	w, known := c.troubles[cl]
-	stood := c.stoodStillLocked(cl, now)
+// ranOut returns the reason why a claim has expired.
+func (cl *claim) ranOut(s *state, now instant) why {
+	w, known := s.troubles[cl]
+	stood := cl.stoodStill(s, now)
 	switch {
 	case known && w.reason != LossExpired:
 		return w
@@ -148,73 +148,72 @@ const shortestStall = 10 * time.Millisecond
 // were due.
 type stall struct{ from, to instant }
 
-// stoodStillLocked returns the length of the stall during which a claim expired, or 0 if there was
-// no stall.
-func (c *Client) stoodStillLocked(cl *claim, now instant) time.Duration {
-	for _, s := range [...]stall{{c.alarms.nextLocked(now), now}, c.stalled} {
-		if s.from < cl.Until() && cl.Until() <= s.to && s.to-s.from >= cl.Effective()/8 {
-			return s.to - s.from
+// stoodStill returns the length of the stall during which a claim expired, or 0 if there was no
+// stall.
+func (cl *claim) stoodStill(s *state, now instant) time.Duration {
+	for _, st := range [...]stall{{s.alarms.next(now), now}, s.stalled} {
+		if st.from < cl.Until() && cl.Until() <= st.to && st.to-st.from >= cl.Effective()/8 {
+			return st.to - st.from
 		}
 	}
 	return 0
 }
 
-// nextLocked returns when the first alarm is due, or now if that is earlier.
-func (a *alarms) nextLocked(now instant) instant {
+// next returns when the first alarm is due, or now if that is earlier.
+func (a *alarms) next(now instant) instant {
 	if len(a.heap) == 0 {
 		return now
 	}
 	return min(a.heap[0].at, now)
 }
 
-// troubledLocked records why a claim is in danger: a renewal has failed, or the store no longer has
-// the claim. It doesn't overwrite LossGone.
-func (c *Client) troubledLocked(cl *claim, w why) {
-	if c.troubles[cl].reason == LossGone {
+// troubled records why a claim is in danger: a renewal has failed, or the store no longer has the
+// claim. It doesn't overwrite LossGone.
+func (cl *claim) troubled(s *state, w why) {
+	if s.troubles[cl].reason == LossGone {
 		return
 	}
-	if c.troubles == nil {
-		c.troubles = make(map[*claim]why)
+	if s.troubles == nil {
+		s.troubles = make(map[*claim]why)
 	}
-	w.said = c.troubles[cl].said
-	c.troubles[cl] = w
+	w.said = s.troubles[cl].said
+	s.troubles[cl] = w
 }
 
-// goneLocked ends a claim that, according to the store, is gone. From now on the claim isn't valid.
+// foundGone ends a claim that, according to the store, is gone. From now on the claim isn't valid.
 // Its holders are notified once the store has said who holds the lock now, or after
 // inquiryPatience.
-func (c *Client) goneLocked(cl *claim) {
-	if c.store.Inspector == nil || cl.kind.Many() {
-		c.loseClaimLocked(cl, gone)
+func (cl *claim) foundGone(s *state) {
+	if !s.inspects || cl.kind.Many() {
+		cl.lose(s, gone)
 		return
 	}
-	if c.troubles[cl].reason == LossGone {
+	if s.troubles[cl].reason == LossGone {
 		return // the store is being asked already
 	}
 	had := cl.Confirmed(cl.began)
-	cl.Gone(c.now())
-	c.troubledLocked(cl, why{reason: LossGone, had: had})
-	c.backgroundLocked(func() {
-		w := c.whoHas(c.ctx, cl)
+	cl.Gone(s.now())
+	cl.troubled(s, why{reason: LossGone, had: had})
+	s.background(func(c *Client) {
+		w := cl.whoHas(c.ctx, c)
 		w.had = had
-		c.mu.Lock()
+		s := c.lock()
 		defer c.unlock()
-		c.loseClaimLocked(cl, w)
+		cl.lose(s, w)
 	})
 }
 
-// lookLocked asks the store, in the background, whether it still has a claim. If not, the claim
-// ends.
-func (c *Client) lookLocked(cl *claim) {
-	c.backgroundLocked(func() { c.confirm(c.ctx, cl, c.goneLocked) })
+// look asks the store, in the background, whether it still has a claim. If not, the claim ends.
+func (cl *claim) look(s *state) {
+	s.background(func(c *Client) { cl.confirm(c.ctx, c, (*claim).foundGone) })
 }
 
 // inquiryPatience limits how long the store may take to say who holds a lost lock.
 const inquiryPatience = 100 * time.Millisecond
 
 // whoHas asks the store who holds the lock of a lost claim, and returns the reason for the loss.
-func (c *Client) whoHas(ctx context.Context, cl *claim) why {
-	if c.store.Inspector == nil {
+func (cl *claim) whoHas(ctx context.Context, c *Client) why {
+	if !c.inspects {
 		return gone
 	}
 	ctx, cancel := context.WithTimeout(ctx, inquiryPatience)
@@ -234,14 +233,14 @@ func (c *Client) whoHas(ctx context.Context, cl *claim) why {
 	return gone
 }
 
-// lossLocked describes the loss of a hold.
-func (c *Client) lossLocked(h *hold, w why) *Loss {
-	cl, now := h.claim, c.now()
+// newLoss describes the loss of a hold.
+func (h *hold) newLoss(s *state, w why) *Loss {
+	cl, now := h.claim, s.now()
 	unconfirmed := now - cmp.Or(w.had, cl.Confirmed(cl.began))
 	return &Loss{
 		Name: cl.object.name, Kind: backend.Kind(h.kind), Holder: cl.owner, Reason: w.reason,
 		Paused: w.paused, Err: w.err,
-		At:          c.epoch.Add(now),
+		At:          s.epoch.Add(now),
 		Held:        max(min(now, max(cl.Until(), h.since()))-h.since(), 0),
 		Unconfirmed: unconfirmed, Renewed: unconfirmed,
 		TakenBy: w.by, By: w.by,
@@ -251,23 +250,23 @@ func (c *Client) lossLocked(h *hold, w why) *Loss {
 // mostLosses is the number of losses that a client remembers for [Client.Losses].
 const mostLosses = 64
 
-// lostLocked records a loss. It returns the cause with which the hold's contexts end.
-func (c *Client) lostLocked(h *hold, l *Loss) error {
-	h.watchedLocked().loss = l
-	c.counts.lost.Add(1)
-	if len(c.lastLosses) == mostLosses {
-		c.lastLosses = slices.Delete(c.lastLosses, 0, 1)
+// recordLoss records a loss. It returns the cause with which the hold's contexts end.
+func (h *hold) recordLoss(s *state, l *Loss) error {
+	h.watched().loss = l
+	s.lostHolds.Add(1)
+	if len(s.lastLosses) == mostLosses {
+		s.lastLosses = slices.Delete(s.lastLosses, 0, 1)
 	}
-	c.lastLosses = append(c.lastLosses, l)
+	s.lastLosses = append(s.lastLosses, l)
 	if h.told {
 		h.told = false
-		c.traceLocked(func() { c.traceLost(l) })
+		s.trace(func(c *Client) { c.traces.lost(l) })
 	}
 	return &Error{Op: "hold", Name: l.Name, Err: l}
 }
 
-// reportLossLocked logs a loss as a warning, or at level info if a fixed lease has ended.
-func (c *Client) reportLossLocked(l *Loss) {
+// reportLoss logs a loss as a warning, or at level info if a fixed lease has ended.
+func (s *state) reportLoss(l *Loss) {
 	level := slog.LevelWarn
 	if l.Reason == LossLease {
 		level = slog.LevelInfo
@@ -282,7 +281,7 @@ func (c *Client) reportLossLocked(l *Loss) {
 	case l.Err != nil:
 		args = append(args, "err", l.Err)
 	}
-	c.records = append(c.records, record{time.Now(), level, "lock lost", args})
+	s.records = append(s.records, record{time.Now(), level, "lock lost", args})
 }
 
 // overError returns the error of a hold that has ended.
@@ -312,7 +311,7 @@ func (h *hold) ended() error {
 
 // explained returns the error of a release: the Loss, if err is ErrLost and the Loss is known, and
 // err otherwise.
-func (c *Client) explained(h *hold, err error) error {
+func (h *hold) explained(c *Client, err error) error {
 	if err != ErrLost {
 		return err
 	}
@@ -325,22 +324,22 @@ func (c *Client) explained(h *hold, err error) error {
 }
 
 // foundLost records a loss that was discovered by the last release of a hold.
-func (c *Client) foundLost(ctx context.Context, h *hold) {
-	w := c.whoHas(ctx, h.claim)
-	c.mu.Lock()
+func (h *hold) foundLost(ctx context.Context, c *Client) {
+	w := h.claim.whoHas(ctx, c)
+	s := c.lock()
 	defer c.unlock()
-	l := c.lossLocked(h, w)
-	c.lostLocked(h, l)
-	c.reportLossLocked(l)
+	l := h.newLoss(s, w)
+	h.recordLoss(s, l)
+	s.reportLoss(l)
 }
 
 // Losses returns the last 64 losses of this client, most recent first. They include expired fixed
 // leases.
 func (c *Client) Losses() []Loss {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.mu.Unlock()
-	losses := make([]Loss, 0, len(c.lastLosses))
-	for _, l := range slices.Backward(c.lastLosses) {
+	losses := make([]Loss, 0, len(s.lastLosses))
+	for _, l := range slices.Backward(s.lastLosses) {
 		losses = append(losses, *l)
 	}
 	return losses

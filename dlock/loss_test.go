@@ -61,7 +61,7 @@ func TestLossReasons(t *testing.T) {
 			lose: func(t *testing.T, store *script, c, other *Client) {
 				c.mu.Lock()
 				defer c.mu.Unlock()
-				c.timer.Stop() // nothing runs until the end of the pause
+				c.state.timer.Stop() // nothing runs until the end of the pause
 				time.AfterFunc(time.Minute, c.ring)
 			},
 			want: Loss{
@@ -90,7 +90,7 @@ func TestLossReasons(t *testing.T) {
 				other := New(store, quiet(), WithClientID("other"))
 				defer other.Close()
 				other.mu.Lock()
-				other.number = 0
+				other.state.number = 0
 				other.mu.Unlock()
 				h, err := c.Locker("x").Acquire(t.Context(), test.opts...)
 				must(t, err)
@@ -284,8 +284,8 @@ func TestWhatIsGoneIsGone(t *testing.T) {
 		cl, ctx := h.hold.claim, h.Context()
 		other.Locker("x").ForceUnlock(t.Context())
 		<-asked
-		c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, errSevered)
-		c.renewed(cl, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, nil)
+		cl.renewalAnswered(c, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, errSevered)
+		cl.renewalAnswered(c, cl.kind, c.now(), cl.Lease(), backend.RenewResult{}, nil)
 		<-ctx.Done()
 		if l, ok := errors.AsType[*Loss](context.Cause(ctx)); !ok || l.Reason != LossGone ||
 			l.Unconfirmed > DefaultLease/2 {
@@ -303,13 +303,13 @@ func TestARenewalThatIsAnsweredTooLate(t *testing.T) {
 		h, err := c.Locker("x").Acquire(t.Context())
 		must(t, err)
 		c.mu.Lock()
-		c.timer.Stop() // as in a process that is paused
+		c.state.timer.Stop() // as in a process that is paused
 		c.mu.Unlock()
 		time.Sleep(time.Until(h.Until()) - time.Millisecond)
 		sent := c.now()
 		time.Sleep(2 * time.Millisecond)
 		cl := h.hold.claim
-		c.renewed(cl, cl.kind, sent, cl.Lease(), backend.RenewResult{Held: true}, nil)
+		cl.renewalAnswered(c, cl.kind, sent, cl.Lease(), backend.RenewResult{Held: true}, nil)
 		if err := h.Err(); !errors.Is(err, ErrLost) {
 			t.Errorf("a millisecond after its lease: %v", err)
 		}
@@ -381,15 +381,15 @@ func TestAReadThatIsGoneIsNotRevived(t *testing.T) {
 		r, err := rw.Reader().Acquire(ctx)
 		must(t, err)
 		c.mu.Lock()
-		write := c.objectLocked(protocol.Kind(backend.Write), "x").alone
-		c.goneLocked(r.hold.claim)
+		write := c.state.object(protocol.Kind(backend.Write), "x").alone
+		r.hold.claim.foundGone(&c.state)
 		c.unlock()
 		a := c.newAcquisition()
-		*a = acquisition{call: call{
+		*a = acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: write.party,
 			o: acquireOptions{lease: DefaultLease},
 		}}
-		if _, err := c.readUnder(ctx, write, a); err != errAgain || r.Err() == nil {
+		if _, err := a.readUnder(ctx, write); err != errAgain || r.Err() == nil {
 			t.Errorf("read again: %v; the hold says %v", err, r.Err())
 		}
 		must(t, rw.Writer().UnlockContext(ctx))
@@ -510,8 +510,8 @@ func TestALockThatIsGivenBackDuringALookIsNotLost(t *testing.T) {
 		})
 		lookAt(c, "x")
 		synctest.Wait()
-		if len(c.Losses()) > 0 || len(c.troubles) > 0 {
-			t.Errorf("lost: %v, troubles: %v", c.Losses(), c.troubles)
+		if len(c.Losses()) > 0 || len(c.state.troubles) > 0 {
+			t.Errorf("lost: %v, troubles: %v", c.Losses(), c.state.troubles)
 		}
 	})
 }
@@ -523,8 +523,8 @@ func lookAt(c *Client, name string) {
 	for _, kind := range []backend.Kind{backend.Exclusive, backend.Write, backend.Read,
 		backend.Permits} {
 		kind := protocol.Kind(kind)
-		for _, cl := range c.claimsLocked(c.objectLocked(kind, name), kind) {
-			c.lookLocked(cl)
+		for _, cl := range c.state.object(kind, name).claims(kind) {
+			cl.look(&c.state)
 		}
 	}
 }
@@ -542,7 +542,7 @@ func TestLossesAreForgotten(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		c.mu.Lock()
-		kept := len(c.losses)
+		kept := len(c.state.losses)
 		c.mu.Unlock()
 		if kept != maxLosses {
 			t.Errorf("%d losses are remembered, not %d", kept, maxLosses)

@@ -21,19 +21,19 @@ type object struct {
 	line    *queue   // waiting calls with places in the store
 }
 
-// objectLocked returns the client's object for a lock, or nil if there is none.
-func (c *Client) objectLocked(kind protocol.Kind, name string) *object {
-	return c.objects[kind.Family()][name]
+// object returns the client's object for a lock, or nil if there is none.
+func (s *state) object(kind protocol.Kind, name string) *object {
+	return s.objects[kind.Family()][name]
 }
 
-// openLocked returns the client's object for o's lock. If there is none, it adds o to the client's
-// table, and returns o.
-func (c *Client) openLocked(o *object) *object {
-	if listed := c.objects[o.family][o.name]; listed != nil {
+// open returns the client's object for o's lock. If there is none, it adds o to the client's table,
+// and returns o.
+func (s *state) open(o *object) *object {
+	if listed := s.objects[o.family][o.name]; listed != nil {
 		return listed
 	}
 	o.listed = true
-	c.objects[o.family][o.name] = o
+	s.objects[o.family][o.name] = o
 	return o
 }
 
@@ -46,30 +46,30 @@ func (o *object) keep(h *hold) {
 	o.alone = h
 }
 
-// tidyLocked removes an object from the client's table if it has no holds and no waiting calls.
-func (c *Client) tidyLocked(o *object) {
+// tidy removes an object from the client's table if it has no holds and no waiting calls.
+func (o *object) tidy(s *state) {
 	if o.listed && o.alone == nil && o.reading == nil && o.out.first == nil && o.queue == nil &&
 		o.line == nil {
 		o.listed = false
-		delete(c.objects[o.family], o.name)
+		delete(s.objects[o.family], o.name)
 	}
 }
 
-// queueLocked returns the queue of calls that wait for a claim's lock without a place in the store,
-// or nil if there is none.
-func (c *Client) queueLocked(cl *claim) *queue {
-	if o := c.presentLocked(cl); o != nil {
+// queue returns the queue of calls that wait for a claim's lock without a place in the store, or
+// nil if there is none.
+func (cl *claim) queue(s *state) *queue {
+	if o := cl.present(s); o != nil {
 		return o.queue
 	}
 	return nil
 }
 
-// presentLocked returns the client's object for a claim's lock, or nil if there is none.
-func (c *Client) presentLocked(cl *claim) *object {
+// present returns the client's object for a claim's lock, or nil if there is none.
+func (cl *claim) present(s *state) *object {
 	if o := cl.object; o.listed {
 		return o
 	}
-	return c.objects[cl.object.family][cl.object.name]
+	return s.objects[cl.object.family][cl.object.name]
 }
 
 // is reports whether o is the object of the Locker's lock.
@@ -83,19 +83,19 @@ type lockKey struct {
 
 func (o *object) key() lockKey { return lockKey{o.family, o.name} }
 
-// heldLocked reports whether this client has a hold that excludes a. It ignores holds of one party,
+// excludes reports whether this client has a hold that excludes a. It ignores holds of one party,
 // unless they are of permits.
-func (c *Client) heldLocked(o *object, a *acquisition, but party) bool {
+func (o *object) excludes(s *state, a *acquisition, but party) bool {
 	if o == nil {
 		return false
 	}
 	if a.kind.Many() {
-		return c.exhaustedLocked(o, a)
+		return o.exhausted(s, a)
 	}
-	if h := o.alone; h != nil && h.party != but && c.checkLocked(h) {
+	if h := o.alone; h != nil && h.party != but && h.check(s) {
 		return true
 	}
-	return !a.kind.Shared() && c.readLocked(o, but)
+	return !a.kind.Shared() && o.isRead(s, but)
 }
 
 // waitsFor returns a pointer to the object's queue for calls of a kind.
@@ -114,6 +114,25 @@ func (o *object) queues() iter.Seq[*queue] {
 		}
 		if o.line != nil {
 			yield(o.line)
+		}
+	}
+}
+
+// holds returns all holds on a lock.
+func (o *object) holds() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		if o.alone != nil && !yield(o.alone) {
+			return
+		}
+		for _, h := range o.readers() {
+			if !yield(h) {
+				return
+			}
+		}
+		for h := range o.permitted() {
+			if !yield(h) {
+				return
+			}
 		}
 	}
 }

@@ -105,7 +105,7 @@ func (l *Locker) once(ctx context.Context, wrong error, keep time.Duration, fn f
 	return true, in.run(func(ctx context.Context) error {
 		err := fn(ctx)
 		if err == nil {
-			l.client.keep(h, keep)
+			h.keep(l.client, keep)
 		}
 		return err
 	})
@@ -205,7 +205,7 @@ func gaveUp(why, last error) error {
 }
 
 // keep makes the lock of a hold stay taken for d from now, even if the hold is released earlier.
-func (c *Client) keep(h *hold, d time.Duration) {
+func (h *hold) keep(c *Client, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cl := h.claim

@@ -269,7 +269,7 @@ func (c *Client) options(o acquireOptions, opts []AcquireOption) (acquireOptions
 	}
 	o.lease = o.lease.Truncate(time.Millisecond)
 	if !o.fixed {
-		o.lease = max(o.lease, c.store.Limits.MinLease)
+		o.lease = max(o.lease, c.limits.MinLease)
 	}
 	if o.keeps {
 		if err := checkKeep(o.atLeast); err != nil {

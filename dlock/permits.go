@@ -48,13 +48,13 @@ func (o *object) keepPermits(h *hold) {
 	cl.more.holder = h
 }
 
-// forgetPermitsLocked removes a hold whose permits were released or lost.
-func (c *Client) forgetPermitsLocked(o *object, h *hold) {
+// forgetPermits removes a hold whose permits were released or lost.
+func (o *object) forgetPermits(s *state, h *hold) {
 	m := h.claim.more
 	if m.holder != h {
 		return
 	}
-	c.unscheduleLocked(&h.claim.alarm)
+	s.unschedule(&h.claim.alarm)
 	if m.prev != nil {
 		m.prev.more.next = m.next
 	} else {
@@ -72,13 +72,13 @@ func (o *object) exhausts(a *acquisition) bool {
 	return o.out.first != nil && a.o.limit > 0 && o.out.permits+a.o.permits > a.o.limit
 }
 
-// exhaustedLocked is like exhausts, but first ends holds that have expired.
-func (c *Client) exhaustedLocked(o *object, a *acquisition) bool {
+// exhausted is like exhausts, but first ends holds that have expired.
+func (o *object) exhausted(s *state, a *acquisition) bool {
 	if !o.exhausts(a) {
 		return false
 	}
 	for h := range o.permitted() {
-		c.checkLocked(h)
+		h.check(s)
 	}
 	return o.exhausts(a)
 }

@@ -123,7 +123,7 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 				pause := func() {
 					c.mu.Lock()
 					// the process is paused: no timer runs before the answer is looked at
-					c.timer.Stop()
+					c.state.timer.Stop()
 					c.mu.Unlock()
 					time.Sleep(lease - 2*time.Millisecond)           // past the deadline
 					time.Sleep(3 * time.Millisecond)                 // past the store's lease
@@ -138,7 +138,7 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 						return
 					case s.req.Reentry && what == "re-entry":
 						c.mu.Lock()
-						c.timer.Stop()
+						c.state.timer.Stop()
 						c.mu.Unlock()
 						time.Sleep(50 * time.Millisecond) // the network is slow
 						pause()
@@ -165,9 +165,9 @@ func TestNoAnswerRevivesAHoldThatIsOver(t *testing.T) {
 					h := heldOf(c, "x")
 					c.mu.Unlock()
 					c.mu.Lock()
-					p := c.leavePartLocked(h, c.now())
+					p := h.leavePart(&c.state, c.now())
 					c.unlock()
-					err := c.releasePart(context.Background(), p)
+					err := p.release(context.Background(), c)
 					if err == nil {
 						t.Errorf("another was inside since, and the partial unlock says nil")
 					}

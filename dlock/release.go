@@ -14,31 +14,31 @@ import (
 const longestRelease = 5 * time.Second
 
 // releaseParty performs one release of p's latest hold on a Locker's lock.
-func (c *Client) releaseParty(ctx context.Context, l *Locker, p party) error {
+func (l *Locker) releaseParty(ctx context.Context, p party) error {
 	for {
-		h := c.latest(l, p)
+		h := l.latest(p)
 		if h == nil {
 			return ErrNotHeld
 		}
-		if err := c.giveUpHold(ctx, h); err != errAgain {
+		if err := h.giveUp(ctx, l.client); err != errAgain {
 			return err
 		}
 	}
 }
 
 // latest returns the hold that an unlock by p would release, or nil. The hold may be lost.
-func (c *Client) latest(l *Locker, p party) *hold {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if h := c.presentHoldLocked(l, p); h != nil && !h.offered {
+func (l *Locker) latest(p party) *hold {
+	s := l.client.lock()
+	defer l.client.mu.Unlock()
+	if h := l.presentHold(s, p); h != nil && !h.offered {
 		return h
 	}
-	return c.lastLossLocked(l.lostKey(p))
+	return s.lastLoss(l.lostKey(p))
 }
 
-// presentHoldLocked returns a party's hold on a Locker's lock, or nil. The hold may have expired.
-func (c *Client) presentHoldLocked(l *Locker, p party) *hold {
-	o := c.objectLocked(l.kind, l.name)
+// presentHold returns a party's hold on a Locker's lock, or nil. The hold may have expired.
+func (l *Locker) presentHold(s *state, p party) *hold {
+	o := s.object(l.kind, l.name)
 	if l.kind.Shared() || o == nil {
 		return o.reader(p)
 	}
@@ -50,8 +50,8 @@ func (c *Client) presentHoldLocked(l *Locker, p party) *hold {
 
 // releaseWithin performs one release of the hold of a Do or a Hold. ctx is the caller's context, or
 // a context of the hold.
-func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
-	if err := c.giveUpHold(ctx, h); err != errAgain {
+func (h *hold) releaseWithin(ctx context.Context, c *Client) error {
+	if err := h.giveUp(ctx, c); err != errAgain {
 		return err
 	}
 	return ErrNotHeld // the function released more than it took
@@ -59,54 +59,54 @@ func (c *Client) releaseWithin(ctx context.Context, h *hold) error {
 
 // releaseUntold performs one release of a hold, without reporting it to the traces. It returns
 // errAgain if the hold's last release has already begun.
-func (c *Client) releaseUntold(ctx context.Context, h *hold) error {
-	if c.handOn(h) {
+func (h *hold) releaseUntold(ctx context.Context, c *Client) error {
+	if h.handOn(c) {
 		return nil
 	}
-	return c.releaseToStore(ctx, h)
+	return h.releaseToStore(ctx, c)
 }
 
 // releaseToStore performs one release of a hold that isn't handed over.
-func (c *Client) releaseToStore(ctx context.Context, h *hold) error {
+func (h *hold) releaseToStore(ctx context.Context, c *Client) error {
 	if h.kind.Shared() {
-		return c.releaseShared(ctx, h)
+		return h.releaseShared(ctx, c)
 	}
-	ctx, cancel := c.releaseContext(ctx, h, false)
+	ctx, cancel := h.releaseContext(ctx, c, false)
 	defer cancel()
 	if h.slot != nil {
 		if !h.takeSlot(ctx) {
-			return c.releaseLater(h, unavailable(ended(ctx)))
+			return h.releaseLater(c, unavailable(ended(ctx)))
 		}
 		defer func() { <-h.slot }()
 	}
-	c.mu.Lock()
+	s := c.lock()
 	now := c.now()
 	switch {
 	case h.state == released, h.count <= 0:
 		c.unlock()
 		return errAgain
 	case h.state == forsaken:
-		tell, before := c.departForsakenLocked(h)
+		tell, before := h.departForsaken(s)
 		c.unlock()
 		if !tell {
 			return nil
 		}
-		return c.releaseForsaken(ctx, h, before)
+		return h.releaseForsaken(ctx, c, before)
 	case !h.valid(now):
 		if h.state == live {
-			c.loseLocked(h, c.ranOutLocked(h.claim, now))
+			h.lose(s, h.claim.ranOut(s, now))
 		}
-		c.releaseLostLocked(h)
+		h.releaseLost(s)
 		c.unlock()
 		return ErrLost
 	case h.count > 1:
-		p := c.leavePartLocked(h, now)
+		p := h.leavePart(s, now)
 		c.unlock()
-		return c.releasePart(ctx, p)
+		return p.release(ctx, c)
 	default:
-		d := c.departLocked(h, c.releasesLocked(h), now)
+		d := h.depart(s, h.releases(s), now)
 		c.unlock()
-		return c.free(ctx, d)
+		return d.free(ctx, c)
 	}
 }
 
@@ -137,14 +137,14 @@ func (h *hold) budget(now instant) time.Duration {
 
 // releaseContext returns a context for a release. The release goes ahead even if the caller's
 // context has ended, or is the context of the hold, which ends when the release begins.
-func (c *Client) releaseContext(
-	ctx context.Context, h *hold, last bool,
+func (h *hold) releaseContext(
+	ctx context.Context, c *Client, last bool,
 ) (context.Context, context.CancelFunc) {
 	budget := longestRelease
 	switch {
 	case ctx.Err() != nil:
 		ctx = withoutCancel(ctx)
-	case h.within(ctx) && (last || c.isLast(h)):
+	case h.within(ctx) && (last || h.isLast(c)):
 		if end, ok := ctx.Deadline(); ok {
 			budget = min(budget, time.Until(end))
 		}
@@ -161,7 +161,7 @@ func (c *Client) releaseContext(
 }
 
 // isLast reports whether the next release of a hold is its last.
-func (c *Client) isLast(h *hold) bool {
+func (h *hold) isLast(c *Client) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return h.count == 1
@@ -169,12 +169,12 @@ func (c *Client) isLast(h *hold) bool {
 
 // releaseLater continues an unlock in the background, where it waits for another step of its hold.
 // why is the reason why the caller stopped waiting.
-func (c *Client) releaseLater(h *hold, why error) error {
-	c.mu.Lock()
+func (h *hold) releaseLater(c *Client, why error) error {
+	s := c.lock()
 	defer c.unlock()
-	c.backgroundLocked(func() {
+	s.background(func(c *Client) {
 		// Only this hold is released. Its owner may have another hold of the lock by now.
-		if err := c.release(context.Background(), h); err != nil && err != errAgain {
+		if err := h.release(context.Background(), c); err != nil && err != errAgain {
 			c.warn("late unlock", "name", h.claim.object.name, "err", err)
 		}
 	})
@@ -184,16 +184,16 @@ func (c *Client) releaseLater(h *hold, why error) error {
 	return why
 }
 
-// releaseLostLocked performs one release of a hold that was lost.
-func (c *Client) releaseLostLocked(h *hold) {
+// releaseLost performs one release of a hold that was lost.
+func (h *hold) releaseLost(s *state) {
 	h.count--
 	if h.count > 0 {
 		return
 	}
-	c.forgetLocked(h)
-	c.vacateLocked(h)
+	s.forget(h)
+	h.vacate(s)
 	if h.leaves() {
-		c.takeBackLocked(h.claim)
+		h.claim.takeBack(s)
 	}
 }
 
@@ -214,33 +214,33 @@ type partial struct {
 	lease, asked time.Duration // see protocol.Promise.PartialRelease
 }
 
-// leavePartLocked begins a partial release of a hold.
-func (c *Client) leavePartLocked(h *hold, now instant) partial {
+// leavePart begins a partial release of a hold.
+func (h *hold) leavePart(s *state, now instant) partial {
 	cl := h.claim
 	h.count--
 	lease, asked := cl.PartialRelease(now, h.count < h.renewedFrom)
 	if h.count < h.renewedFrom {
 		h.renewedFrom = 0 // the remaining calls have a fixed lease
 	}
-	cl.StepSent(now, asked, c.stored(asked))
+	cl.StepSent(now, asked, s.stored(asked))
 	return partial{h, now, lease, asked}
 }
 
-// releasePart tells the store about a partial release. For the caller the release is complete, even
-// if the store fails. If the request wasn't carried out, the store's count is higher than the
+// release tells the store about a partial release. For the caller the release is complete, even if
+// the store fails. If the request wasn't carried out, the store's count is higher than the
 // client's. The last release makes up for the difference: see drain.
-func (c *Client) releasePart(ctx context.Context, p partial) error {
+func (p partial) release(ctx context.Context, c *Client) error {
 	h, cl := p.h, p.h.claim
 	req := cl.releaseRequest(c.stored(p.asked), false)
 	res, err := steps.Do(ctx, c.store, backend.Session.Release, req)
 
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	cl.StepOver()
 	switch {
 	case h.state == forsaken:
 		return nil
-	case !c.checkLocked(h):
+	case !h.check(s):
 		return ErrLost
 	case err != nil && !isDisplaced(err):
 		if backend.KindOf(err) == backend.Unknown {
@@ -248,104 +248,101 @@ func (c *Client) releasePart(ctx context.Context, p partial) error {
 		}
 		return nil
 	case res.Outcome != backend.Left:
-		c.loseLocked(h, gone) // the hold was lost before the re-entry, which began a new one
+		h.lose(s, gone) // the hold was lost before the re-entry, which began a new one
 		return ErrLost
 	}
-	c.prolongLocked(h, p.began, p.lease, p.asked)
+	h.prolong(s, p.began, p.lease, p.asked)
 	return nil
 }
 
-// releasesLocked records the beginning of a hold's last release. From then on the owner string of
-// the hold isn't used for re-entries or renewals. releasesLocked returns the queue whose lead waits
-// for the answer, or nil.
-func (c *Client) releasesLocked(h *hold) *queue {
+// releases records the beginning of a hold's last release. From then on the owner string of the
+// hold isn't used for re-entries or renewals. releases returns the queue whose lead waits for the
+// answer, or nil.
+func (h *hold) releases(s *state) *queue {
 	h.state = released
 	h.count = 0
-	q := c.postponeLocked(h.claim)
-	c.dropLocked(h)
-	c.endContextsLocked(h, ErrNotHeld) // some remain if fn released too often
+	q := h.claim.postpone(s)
+	h.drop(s)
+	h.endContexts(s, ErrNotHeld) // some remain if fn released too often
 	return q
 }
 
 // free performs the last release of a claim.
-func (c *Client) free(ctx context.Context, d departure) error {
-	return c.depart(ctx, d, func() (backend.ReleaseResult, error) {
-		return c.sendRelease(ctx, d.h.claim, d.lease, d.ask)
+func (d departure) free(ctx context.Context, c *Client) error {
+	return d.carryOut(ctx, c, func() (backend.ReleaseResult, error) {
+		return d.h.claim.sendRelease(ctx, c, d.lease, d.ask)
 	})
 }
 
 // A departure is the last release of a claim, in progress.
 type departure struct {
 	h     *hold
-	q     *queue // see releasedLast
+	q     *queue // in which calls waited when the release began, or nil if none did
 	began instant
 	lease time.Duration
 	ask   bool   // ask the store how many clients wait
 	inner *claim // the read to release first, or nil
 }
 
-// departLocked begins the last release of the claim of a hold.
-func (c *Client) departLocked(h *hold, q *queue, now instant) departure {
+// depart begins the last release of the claim of a hold.
+func (h *hold) depart(s *state, q *queue, now instant) departure {
 	cl := h.claim
 	cl.dead, cl.leaving = true, true
-	delete(c.troubles, cl)
-	d := departure{h: h, q: q, began: now, lease: c.stored(cl.Lease()),
-		ask: c.asksWhoWaitsLocked(cl, now)}
-	cl.Sent(now, max(d.lease, c.stored(cl.Left(now))))
-	d.inner = c.endInnerLocked(h)
+	delete(s.troubles, cl)
+	d := departure{h: h, q: q, began: now, lease: s.stored(cl.Lease()),
+		ask: cl.asksWhoWaits(s, now)}
+	cl.Sent(now, max(d.lease, s.stored(cl.Left(now))))
+	d.inner = h.endInner(s)
 	return d
 }
 
-// depart performs the last release of a claim. first sends the first request, unless it was already
-// sent, and returns the answer.
-func (c *Client) depart(
-	ctx context.Context, d departure, first func() (backend.ReleaseResult, error),
+// carryOut performs the last release of a claim. first sends the first request, unless it was
+// already sent, and returns the answer.
+func (d departure) carryOut(
+	ctx context.Context, c *Client, first func() (backend.ReleaseResult, error),
 ) (err error) {
 	freed := backend.ReleaseResult{}
 	err = errUnanswered // stays if a step panics
-	defer func() { c.releasedLast(d.h, d.q, d.began, freed, err) }()
+	defer func() { d.released(c, freed, err) }()
 	if d.inner != nil {
-		c.drainShared(ctx, d.inner)
+		d.inner.drainShared(ctx, c)
 	}
 	res, failed := first()
-	freed, err = c.drainOn(ctx, d.h.claim, d.lease, d.ask, res, failed)
+	freed, err = d.h.claim.drainOn(ctx, c, d.lease, d.ask, res, failed)
 	if err == ErrLost {
-		c.foundLost(ctx, d.h)
+		d.h.foundLost(ctx, c)
 	}
 	return err
 }
 
-// releasedLast is called after a last release, whatever its result. It decides when waiting calls
-// of this client ask for the lock. q is the queue in which calls already waited when the release
-// began, or nil if none did.
-func (c *Client) releasedLast(
-	h *hold, q *queue, began instant, res backend.ReleaseResult, err error,
-) {
-	c.mu.Lock()
+// released is called after a last release, whatever its result. It decides when waiting calls of
+// this client ask for the lock.
+func (d departure) released(c *Client, res backend.ReleaseResult, err error) {
+	s := c.lock()
 	defer c.unlock()
-	cl := h.claim
+	h, cl := d.h, d.h.claim
 	cl.leaving = false
 	own := unheard
-	if q != nil {
-		own = q.releasedLocked()
+	if d.q != nil {
+		own = d.q.released()
 	}
 	switch {
 	case res.Outcome == backend.Freed:
-		c.freedLocked(cl, began, res, own)
+		cl.freed(s, d.began, res, own)
 	case res.Outcome == backend.Kept:
-		c.keptLocked(cl)
+		cl.staysTaken(s)
 	default:
-		c.wakeLocked(cl) // this client no longer holds the lock
+		cl.wake(s) // this client no longer holds the lock
 	}
-	c.vacateLocked(h)
+	h.vacate(s)
 	if cl.Strays() || err != nil && err != ErrLost {
-		c.takeBackLocked(cl)
+		cl.takeBack(s)
 	}
 }
 
-// releasedLocked records that a last release is over. It returns the state of the store's message
-// about the release.
-func (q *queue) releasedLocked() message {
+// released records that a last release is over. It returns the state of the store's message about
+// the release.
+func (q *queue) released() message {
 	own := unheard
 	switch {
 	case q.heard:
@@ -360,65 +357,66 @@ func (q *queue) releasedLocked() message {
 	return own
 }
 
-// keptLocked records that a claim was released but its lock stays taken for a while. Waiting calls
+// staysTaken records that a claim was released but its lock stays taken for a while. Waiting calls
 // look again only after that time.
-func (c *Client) keptLocked(cl *claim) {
-	o := c.presentLocked(cl)
+func (cl *claim) staysTaken(s *state) {
+	o := cl.present(s)
 	if o == nil {
 		return
 	}
-	over := c.now() + kept(cl.Left(c.now())) + endJitter
+	over := s.now() + kept(cl.Left(s.now())) + endJitter
 	if q := o.line; q != nil {
 		q.soon = q.soon || q.looking // the current look may have missed it
-		c.hastenLocked(&q.look, over)
+		s.hasten(&q.look, over)
 	}
 	switch q := o.queue; {
 	case q == nil || q.lead == nil:
 	case cl.kind.Many():
-		c.wakeQueueLocked(q) // the lead may not have asked yet
+		q.wake(s) // the lead may not have asked yet
 	default:
 		if q.again == 0 || over < q.again {
 			q.again = over // an attempt under way may predate this
 		}
-		c.hastenLocked(&q.lead.alarm, over)
+		s.hasten(&q.lead.alarm, over)
 	}
 }
 
 // lastRelease returns the request for the last release of a claim. If the lock is to stay taken,
 // the request says so. The same applies when the release is repeated because the store's count was
 // higher.
-func (c *Client) lastRelease(cl *claim, lease time.Duration, ask bool) backend.ReleaseRequest {
+func (cl *claim) lastRelease(set *settings, lease time.Duration, ask bool) backend.ReleaseRequest {
 	req := cl.releaseRequest(lease, ask)
-	if left := cl.Left(c.now()); left > 0 {
+	if left := cl.Left(set.now()); left > 0 {
 		req.Keep, req.AskWaiting = kept(left), false
-		req.Lease = max(lease, c.stored(left))
+		req.Lease = max(lease, set.stored(left))
 	}
 	return req
 }
 
 // drain sends releases until the store has no hold left under the claim's owner string. It returns
 // the answer to the release that freed the lock.
-func (c *Client) drain(
-	ctx context.Context, cl *claim, lease time.Duration, ask bool,
+func (cl *claim) drain(
+	ctx context.Context, c *Client, lease time.Duration, ask bool,
 ) (freed backend.ReleaseResult, err error) {
-	res, err := c.sendRelease(ctx, cl, lease, ask)
-	return c.drainOn(ctx, cl, lease, ask, res, err)
+	res, err := cl.sendRelease(ctx, c, lease, ask)
+	return cl.drainOn(ctx, c, lease, ask, res, err)
 }
 
-func (c *Client) sendRelease(
-	ctx context.Context, cl *claim, lease time.Duration, ask bool,
+func (cl *claim) sendRelease(
+	ctx context.Context, c *Client, lease time.Duration, ask bool,
 ) (backend.ReleaseResult, error) {
-	return steps.Do(ctx, c.store, backend.Session.Release, c.lastRelease(cl, lease, ask))
+	req := cl.lastRelease(&c.settings, lease, ask)
+	return steps.Do(ctx, c.store, backend.Session.Release, req)
 }
 
 // drainOn continues drain after the first answer.
-func (c *Client) drainOn(
-	ctx context.Context, cl *claim, lease time.Duration, ask bool, res backend.ReleaseResult,
+func (cl *claim) drainOn(
+	ctx context.Context, c *Client, lease time.Duration, ask bool, res backend.ReleaseResult,
 	err error,
 ) (freed backend.ReleaseResult, _ error) {
 	var tries backoff
 	sent := false // whether an earlier release may have arrived
-	for ; ; res, err = c.sendRelease(ctx, cl, lease, ask) {
+	for ; ; res, err = cl.sendRelease(ctx, c, lease, ask) {
 		if isDisplaced(err) {
 			res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil
 		}
@@ -445,7 +443,7 @@ func (c *Client) drainOn(
 			return freed, unavailable(err)
 		case c.store.Pause(ctx, tries.next(firstBackoff, longestPause(lease))):
 		case ctx.Err() == nil: // the client is closed
-			return c.releaseOnce(ctx, cl, lease, sent)
+			return cl.releaseOnce(ctx, c, lease, sent)
 		default:
 			return freed, undrained(ctx, err)
 		}
@@ -467,28 +465,28 @@ func undrained(ctx context.Context, err error) error {
 	}
 }
 
-// leaveForsakenLocked decrements the count of a hold after Close, and reports whether the store
-// must be told.
-func (c *Client) leaveForsakenLocked(h *hold) (tell bool) {
+// leaveForsaken decrements the count of a hold after Close, and reports whether the store must be
+// told.
+func (h *hold) leaveForsaken(s *state) (tell bool) {
 	h.count--
 	if h.count <= 0 {
 		h.state = released
-		c.dropLocked(h)
-		c.vacateLocked(h)
+		h.drop(s)
+		h.vacate(s)
 	}
 	return !h.kind.Shared() || h.count <= 0 && h.leaves()
 }
 
-// departForsakenLocked begins one release of a hold after Close. It reports whether the store must
-// be told, and returns the claims that must be released before the hold's own.
-func (c *Client) departForsakenLocked(h *hold) (tell bool, before []*claim) {
+// departForsaken begins one release of a hold after Close. It reports whether the store must be
+// told, and returns the claims that must be released before the hold's own.
+func (h *hold) departForsaken(s *state) (tell bool, before []*claim) {
 	cl := h.claim
-	tell = c.leaveForsakenLocked(h)
+	tell = h.leaveForsaken(s)
 	if !tell || h.count > 0 {
 		return tell, nil
 	}
 	cl.dead = true
-	if inner := c.endInnerLocked(h); inner != nil {
+	if inner := h.endInner(s); inner != nil {
 		before = append(before, inner)
 	}
 	if cl.more != nil && cl.more.other != nil {
@@ -498,22 +496,22 @@ func (c *Client) departForsakenLocked(h *hold) (tell bool, before []*claim) {
 }
 
 // releaseForsaken releases a hold after Close, with one request for each claim.
-func (c *Client) releaseForsaken(ctx context.Context, h *hold, before []*claim) error {
-	ctx, cancel := c.releaseContext(ctx, h, true)
+func (h *hold) releaseForsaken(ctx context.Context, c *Client, before []*claim) error {
+	ctx, cancel := h.releaseContext(ctx, c, true)
 	defer cancel()
 	for _, side := range before {
-		c.releaseOnce(ctx, side, c.stored(side.Lease()), false)
+		side.releaseOnce(ctx, c, c.stored(side.Lease()), false)
 	}
-	_, err := c.releaseOnce(ctx, h.claim, c.stored(h.claim.Lease()), false)
+	_, err := h.claim.releaseOnce(ctx, c, c.stored(h.claim.Lease()), false)
 	return err
 }
 
 // releaseOnce sends one release, even if the client is closed. If sent is set, an earlier release
 // may have been carried out, so it isn't an error if the store has no hold.
-func (c *Client) releaseOnce(
-	ctx context.Context, cl *claim, lease time.Duration, sent bool,
+func (cl *claim) releaseOnce(
+	ctx context.Context, c *Client, lease time.Duration, sent bool,
 ) (res backend.ReleaseResult, err error) {
-	req := c.lastRelease(cl, lease, false)
+	req := cl.lastRelease(&c.settings, lease, false)
 	res, err = steps.Last(ctx, c.store, backend.Session.Release, req)
 	if isDisplaced(err) {
 		res, err = backend.ReleaseResult{Outcome: backend.NotHeld}, nil

@@ -25,18 +25,18 @@ func TestTakingWhatWasGivenBackLeavesTheClaimAlone(t *testing.T) {
 		defer other.Close()
 		l := c.Locker("x")
 		mustTry(t, l)
-		heir := &acquisition{call: call{
+		heir := &acquisition{client: c, call: call{
 			name: "x", party: NewOwner(), o: acquireOptions{lease: c.lease},
 		}}
 		heir.wait()
-		c.enqueue(heir)
+		heir.enqueue()
 		victim := wait(t.Context(), c.Locker("x"))
 		mustUnlock(t, t.Context(), l) // hands on to the heir ...
-		if !c.handOn(heir.handed) {   // ... who gives it back, in another goroutine
+		if !heir.handed.handOn(c) {   // ... who gives it back, in another goroutine
 			t.Fatal("not handed on")
 		}
 		victim.mustBeIn(t)
-		if h, err := c.take(t.Context(), heir); err != errAgain {
+		if h, err := heir.take(t.Context()); err != errAgain {
 			t.Errorf("taking what was given back: %v, %v", h, err)
 		}
 		time.Sleep(3 * DefaultLease)
@@ -63,16 +63,16 @@ func TestALateUnlockIsNotOneOfWhatIsBeingHandedOn(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		l := c.Locker("x")
 		mustTry(t, l)
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			name: "x", party: late.caller(owner).party, o: acquireOptions{lease: c.lease},
 		}}
 		a.wait()
-		c.enqueue(a)
+		a.enqueue()
 		mustUnlock(t, t.Context(), l)
 		if err := late.UnlockContext(owner); !errors.Is(err, ErrLost) {
 			t.Errorf("the unlock of what was lost: %v", err)
 		}
-		if h, err := c.take(owner, a); h == nil || err != nil {
+		if h, err := a.take(owner); h == nil || err != nil {
 			t.Errorf("what it was handed: %v, %v", h, err)
 		}
 		mustUnlock(t, owner, late)
@@ -91,7 +91,7 @@ func TestTheContextOfWhatWasGivenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustUnlock(t, WithOwner(t.Context(), o), l) // another goroutine of the owner
-		ctx := c.inside(t.Context(), h)             // Do's second half
+		ctx := h.inside(t.Context(), c)             // Do's second half
 		defer ctx.end()
 		if ctx.Err() == nil || !errors.Is(context.Cause(ctx), ErrNotHeld) {
 			t.Errorf("Err() = %v, cause %v", ctx.Err(), context.Cause(ctx))

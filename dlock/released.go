@@ -24,7 +24,7 @@ func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 		default:
 		}
 	}
-	if l.client.store.Notifier != nil {
+	if l.client.notifies {
 		l.client.listen(ctx, backend.SubscribeRequest{
 			Kind: l.kind.Family().Representative(), Name: l.name, Watches: true,
 			Wake: func(backend.Wakeup) { wake() },
@@ -36,9 +36,9 @@ func (l *Locker) Released(ctx context.Context) <-chan struct{} {
 // listen makes the store send messages about releases until ctx ends. It calls stands when the
 // store begins to send them. If subscribing fails, it tries again, unless the store refuses.
 func (c *Client) listen(ctx context.Context, req backend.SubscribeRequest, stands func()) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	c.backgroundLocked(func() {
+	s.background(func(c *Client) {
 		ctx, stop := c.store.UntilEnd(ctx)
 		defer stop()
 		var tries backoff

@@ -340,7 +340,7 @@ func TestPlainReadersThatOverlapAllTheTime(t *testing.T) {
 		}
 		n := 0
 		c.mu.Lock()
-		for h := range c.holdsLocked() {
+		for h := range c.state.holds() {
 			if h.watchers != nil {
 				n += len(h.watchers.over)
 			}
@@ -591,7 +591,7 @@ func TestPlainReadersOfOneLocker(t *testing.T) {
 	rw.Unlock()
 	for range 1000 { // takebacks
 		c.mu.Lock()
-		idle := len(c.alarms.heap) == 0
+		idle := len(c.state.alarms.heap) == 0
 		c.mu.Unlock()
 		if idle {
 			break

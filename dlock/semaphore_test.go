@@ -557,21 +557,22 @@ func TestPermitsAreHandedToWhoIsAboutToAsk(t *testing.T) {
 		defer c.Close()
 		defer close(hang)
 		a := c.newAcquisition()
+		a.client = c
 		a.call = call{
 			kind: protocol.Kind(backend.Permits), name: "x", party: nobody, o: acquireOptions{
 				lease: time.Minute, permits: 1, limit: 1,
 			},
 		}
-		if !c.enqueue(a) || c.turn(a) != toTry {
+		if !a.enqueue() || a.turn() != toTry {
 			t.Fatal("it doesn't try")
 		}
 		h := newHold(nobody, protocol.Kind(backend.Permits), a.h.claim)
 		c.mu.Lock()
-		c.dequeueLocked(a)
-		c.handLocked(a, h)
+		a.dequeue(&c.state)
+		a.hand(&c.state, h)
 		c.mu.Unlock()
 		done := make(chan struct{})
-		go func() { c.attemptUntilJoined(t.Context(), a); close(done) }()
+		go func() { a.tryUntilJoined(t.Context()); close(done) }()
 		select {
 		case <-done:
 		case <-time.After(time.Second):

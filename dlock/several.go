@@ -39,27 +39,27 @@ func (t *together) inside(ctx context.Context) *several {
 		end(cause)
 	}}
 	for _, p := range t.given {
-		p.locker.client.follow(p.h, s.line)
+		p.h.follow(p.locker.client, s.line)
 	}
 	return s
 }
 
 // follow makes the context of a lifeline end when a hold ends.
-func (c *Client) follow(h *hold, line *lifeline) {
-	c.mu.Lock()
+func (h *hold) follow(c *Client, line *lifeline) {
+	s := c.lock()
 	defer c.unlock()
-	t := h.watchedLocked()
+	t := h.watched()
 	if t.contexts == nil {
 		t.contexts = make(map[*lifeline]struct{})
 	}
 	t.contexts[line] = struct{}{}
 	if h.state != live {
-		c.endContextsLocked(h, h.ended())
+		h.endContexts(s, h.ended())
 	}
 }
 
 // unfollow undoes follow. It is called before the hold is released.
-func (c *Client) unfollow(h *hold, line *lifeline) {
+func (h *hold) unfollow(c *Client, line *lifeline) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if h.watchers != nil {
@@ -72,7 +72,7 @@ func (s *several) over() {
 	s.watch.Stop()
 	s.end(nil)
 	for _, p := range s.given {
-		p.locker.client.unfollow(p.h, s.line)
+		p.h.unfollow(p.locker.client, s.line)
 	}
 }
 
@@ -84,7 +84,7 @@ func (s *several) Err() error {
 	}
 	for _, p := range s.given {
 		if c := p.locker.client; c.now() >= p.h.claim.Until() {
-			if err := c.lossOf(p.h); err != nil {
+			if err := p.h.lossError(c); err != nil {
 				s.line.cancel(err)
 			}
 		}
@@ -126,7 +126,7 @@ func (t *together) run(ctx context.Context, fn func(context.Context) error) (err
 		for _, p := range t.parts {
 			p.notHeldAgain()
 			if p.err == nil && p.who.alone {
-				p.locker.client.reportLeft(p.h, false)
+				p.h.reportLeft(p.locker.client, false)
 			}
 			if p.err != nil && !returned {
 				p.locker.client.warn("unlock, after a panic", "name", p.locker.name, "err",

@@ -32,36 +32,36 @@ func (o *object) readers() []*hold {
 	return slices.AppendSeq(slices.Clone(o.reading.older), maps.Values(o.reading.holds))
 }
 
-// plainSharedLocked returns the hold that the next plain unlock of a reading Locker releases, or
-// nil. It can't know which of the Locker's readers unlocks. So it prefers a lost hold, and then the
-// hold that ends first. The other readers keep the holds that last longest. If the client has
-// forgotten a lost hold, plainSharedLocked returns ErrLost for it. So a late unlock of a lost hold
-// doesn't release a later one.
-func (c *Client) plainSharedLocked(key lockKey, kind protocol.Kind, v *variable) (*hold, error) {
-	if h := c.lastLossLocked(lostKey{key, kind, v}); h != nil {
+// plainShared returns the hold that the next plain unlock of a reading Locker releases, or nil. It
+// can't know which of the Locker's readers unlocks. So it prefers a lost hold, and then the hold
+// that ends first. The other readers keep the holds that last longest. If the client has forgotten
+// a lost hold, plainShared returns ErrLost for it. So a late unlock of a lost hold doesn't release
+// a later one.
+func (v *variable) plainShared(s *state, key lockKey, kind protocol.Kind) (*hold, error) {
+	if h := s.lastLoss(lostKey{key, kind, v}); h != nil {
 		return h, nil
 	}
 	if v.owed > 0 {
 		v.owed--
 		return nil, ErrLost
 	}
-	return c.objects[key.family][key.name].endsFirst(v), nil
+	return s.objects[key.family][key.name].endsFirst(v), nil
 }
 
 // standing returns a valid hold for a call that acquired h. If another plain reader of the same
 // Locker has released h meanwhile, the call gets one of the Locker's other holds.
-func (c *Client) standing(h *hold) *hold {
+func (h *hold) standing(c *Client) *hold {
 	v := h.variable()
 	if v == nil || !h.kind.Shared() {
 		return h
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if h.state != released {
 		return h
 	}
-	for _, theirs := range c.objects[protocol.ReadWrites][h.claim.object.name].readers() {
-		if theirs.party == h.party && c.checkLocked(theirs) {
+	for _, theirs := range s.objects[protocol.ReadWrites][h.claim.object.name].readers() {
+		if theirs.party == h.party && theirs.check(s) {
 			return theirs
 		}
 	}
@@ -106,9 +106,9 @@ func (o *object) calls(h *hold) int {
 	return n
 }
 
-// forgetReaderLocked removes a hold from the readers' holds. If h was its party's latest hold, the
+// forgetReader removes a hold from the readers' holds. If h was its party's latest hold, the
 // party's hold before h becomes the latest.
-func (c *Client) forgetReaderLocked(o *object, h *hold) {
+func (o *object) forgetReader(h *hold) {
 	r := o.reading
 	if r == nil {
 		return
@@ -121,7 +121,7 @@ func (c *Client) forgetReaderLocked(o *object, h *hold) {
 		for i, before := range slices.Backward(r.older) {
 			if before.party == h.party {
 				r.older = slices.Delete(r.older, i, i+1)
-				c.latestLocked(o, before)
+				o.makeLatest(before)
 				break
 			}
 		}
@@ -129,8 +129,8 @@ func (c *Client) forgetReaderLocked(o *object, h *hold) {
 	o.tidyReading()
 }
 
-// latestLocked makes a hold the latest of its party.
-func (c *Client) latestLocked(o *object, h *hold) {
+// makeLatest makes a hold the latest of its party.
+func (o *object) makeLatest(h *hold) {
 	o.reading.holds[h.party] = h
 	if v := h.variable(); v != nil {
 		v.hold = h
@@ -155,10 +155,10 @@ func (o *object) tidyReading() {
 	}
 }
 
-// readLocked reports whether there is a valid read hold, apart from those of one party.
-func (c *Client) readLocked(o *object, but party) bool {
+// isRead reports whether there is a valid read hold, apart from those of one party.
+func (o *object) isRead(s *state, but party) bool {
 	for _, h := range o.readers() {
-		if h.party != but && c.checkLocked(h) {
+		if h.party != but && h.check(s) {
 			return true
 		}
 	}
@@ -167,63 +167,63 @@ func (c *Client) readLocked(o *object, but party) bool {
 
 // share returns a hold that joins the claim of other readers of this client. It returns nil if the
 // call must ask the store, and errAgain if the call's party is already reading.
-func (c *Client) share(a *acquisition) (*hold, error) {
+func (a *acquisition) share() (*hold, error) {
 	if !a.kind.Shared() {
 		return nil, nil
 	}
-	c.mu.Lock()
-	defer c.unlock()
-	switch cl := c.sharedLocked(a); {
+	s := a.client.lock()
+	defer a.client.unlock()
+	switch cl := a.joinable(s); {
 	case cl == nil:
 		return nil, nil
-	case c.readsLocked(a):
+	case a.reads(s):
 		return nil, errAgain
 	default:
 		a.via = ViaJoined
-		h := c.joinReadersLocked(c.objectLocked(a.kind, a.name), cl, a)
+		h := a.joinReaders(s, s.object(a.kind, a.name), cl)
 		h.offered = false
 		return h, nil
 	}
 }
 
-// sharedLocked returns the claim that a reader may join, or nil.
-func (c *Client) sharedLocked(a *acquisition) *claim {
-	o := c.objectLocked(a.kind, a.name)
-	if c.closed || o == nil || o.reading == nil || o.queue != nil && o.queue.writers > 0 {
+// joinable returns the claim that a reader may join, or nil.
+func (a *acquisition) joinable(s *state) *claim {
+	o := s.object(a.kind, a.name)
+	if s.closed || o == nil || o.reading == nil || o.queue != nil && o.queue.writers > 0 {
 		return nil
 	}
-	cl, now := o.reading.young, c.now()
-	if cl == nil || now >= c.handoverEnd(cl) || !cl.passes(now) || !cl.suits(a) {
+	cl, now := o.reading.young, s.now()
+	if cl == nil || now >= cl.handoverEnd(s) || !cl.passes(now) || !cl.suits(a) {
 		return nil
 	}
 	return cl
 }
 
 // mayShare reports whether a call may join other readers of this client.
-func (c *Client) mayShare(a *acquisition) bool {
+func (a *acquisition) mayShare() bool {
 	if !a.kind.Shared() {
 		return false
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.sharedLocked(a) != nil
+	s := a.client.lock()
+	defer a.client.mu.Unlock()
+	return a.joinable(s) != nil
 }
 
-// joinReadersLocked adds a reading call to a claim, and returns its hold.
-func (c *Client) joinReadersLocked(o *object, cl *claim, a *acquisition) *hold {
+// joinReaders adds a reading call to a claim, and returns its hold.
+func (a *acquisition) joinReaders(s *state, o *object, cl *claim) *hold {
 	h := o.reader(a.party)
 	if h == nil || h.claim != cl {
-		h = newHold(a.party, protocol.Kind(backend.Read), cl).beginsLater(c.now())
+		h = newHold(a.party, protocol.Kind(backend.Read), cl).beginsLater(s.now())
 	} else {
 		a.via = ViaReentry
 	}
-	c.restLocked(o, h)
-	c.joinLocked(h)
+	o.addReader(h)
+	h.letPartyJoin(s)
 	return h
 }
 
-// restLocked adds a call to a reader's hold.
-func (c *Client) restLocked(o *object, h *hold) {
+// addReader adds a call to a reader's hold.
+func (o *object) addReader(h *hold) {
 	if o.reading == nil {
 		o.reading = &reading{holds: make(map[party]*hold)}
 	}
@@ -231,32 +231,32 @@ func (c *Client) restLocked(o *object, h *hold) {
 		if before != nil {
 			o.reading.older = append(o.reading.older, before)
 		}
-		c.latestLocked(o, h)
+		o.makeLatest(h)
 		h.claim.more.holds++
 	}
 	h.count++
 	h.claim.more.joins++
 }
 
-// grantSharedLocked turns a read that the store has just granted into a hold, and lets waiting
-// readers join.
-func (c *Client) grantSharedLocked(o *object, h *hold) *hold {
+// grantShared turns a read that the store has just granted into a hold, and lets waiting readers
+// join.
+func (h *hold) grantShared(s *state, o *object) *hold {
 	cl := h.claim
 	under := cl.retain()
-	c.restLocked(o, h)
+	o.addReader(h)
 	if under == nil && cl.Renewed() && !cl.more.noted {
 		o.reading.young = cl
-		c.admitReadersLocked(o, cl)
+		o.admitReaders(s, cl)
 	}
-	c.joinPartiesLocked(o.queue, func(a *acquisition) bool {
+	o.queue.joinParties(s, func(a *acquisition) bool {
 		return a.h != h && o.reader(a.party) != nil
 	})
 	return h
 }
 
-// admitReadersLocked lets waiting readers join a claim, up to the first waiting writer.
-func (c *Client) admitReadersLocked(o *object, cl *claim) {
-	if c.handover == 0 {
+// admitReaders lets waiting readers join a claim, up to the first waiting writer.
+func (o *object) admitReaders(s *state, cl *claim) {
+	if s.handover == 0 {
 		return
 	}
 	for q := o.queue; q != nil && q.first != nil; {
@@ -268,13 +268,13 @@ func (c *Client) admitReadersLocked(o *object, cl *claim) {
 		if a == nil || !a.kind.Shared() || !cl.suits(a) {
 			return
 		}
-		c.dequeueLocked(a)
+		a.dequeue(s)
 		a.via = ViaJoined
-		h := c.joinReadersLocked(o, cl, a)
+		h := a.joinReaders(s, o, cl)
 		if h.count == 1 {
 			h.offered = true
 		}
-		c.handLocked(a, h)
+		a.hand(s, h)
 		q = o.queue
 	}
 }
@@ -289,74 +289,74 @@ func (cl *claim) retain() *hold {
 	return cl.more.under
 }
 
-// endSharedLocked ends a shared claim that has no holds left. Its owner string isn't used again.
-func (c *Client) endSharedLocked(cl *claim) {
+// endShared ends a shared claim that has no holds left. Its owner string isn't used again.
+func (cl *claim) endShared(s *state) {
 	cl.dead = true
-	delete(c.troubles, cl)
-	c.unscheduleLocked(&cl.alarm)
-	c.unscheduleLocked(&cl.more.lent)
+	delete(s.troubles, cl)
+	s.unschedule(&cl.alarm)
+	s.unschedule(&cl.more.lent)
 	cl.object.retire(cl)
-	c.tidyLocked(cl.object)
+	cl.object.tidy(s)
 }
 
-// loseReadersLocked ends all holds of a shared claim that is lost.
-func (c *Client) loseReadersLocked(cl *claim, w why) {
+// loseReaders ends all holds of a shared claim that is lost.
+func (cl *claim) loseReaders(s *state, w why) {
 	o := cl.object
 	o.retire(cl)
 	if cl.more != nil {
-		c.unscheduleLocked(&cl.more.lent)
+		s.unschedule(&cl.more.lent)
 	}
 	for _, h := range o.readers() {
 		if h.claim == cl {
-			c.loseHoldLocked(h, w)
+			h.endLost(s, w)
 		}
 	}
-	c.tidyLocked(o)
+	o.tidy(s)
 }
 
 // releaseShared performs one release of a reader's hold.
-func (c *Client) releaseShared(ctx context.Context, h *hold) error {
-	c.mu.Lock()
+func (h *hold) releaseShared(ctx context.Context, c *Client) error {
+	s := c.lock()
 	cl := h.claim
 	switch {
 	case h.state == released, h.count <= 0:
 		c.unlock()
 		return errAgain
 	case h.state == forsaken:
-		tell, before := c.departForsakenLocked(h)
+		tell, before := h.departForsaken(s)
 		c.unlock()
 		if !tell {
 			return nil
 		}
-		return c.releaseForsaken(ctx, h, before)
-	case !c.checkLocked(h):
-		c.releaseLostLocked(h)
+		return h.releaseForsaken(ctx, c, before)
+	case !h.check(s):
+		h.releaseLost(s)
 		c.unlock()
 		return ErrLost
 	}
 	h.count--
 	if h.count > 0 {
 		if h.count < h.renewedFrom {
-			c.endRenewalLocked(h)
+			h.endRenewal(s)
 		}
 		c.unlock()
 		return nil
 	}
 	h.state = released
-	c.endContextsLocked(h, ErrNotHeld)
-	c.dropLocked(h)
-	c.bequeathLocked(h)
-	c.vacateLocked(h)
-	if !h.leaves() || c.passOnLocked(cl) {
+	h.endContexts(s, ErrNotHeld)
+	h.drop(s)
+	h.bequeath()
+	h.vacate(s)
+	if !h.leaves() || cl.passOn(s) {
 		c.unlock()
 		return nil
 	}
 	if cl.retain() != nil {
-		c.unscheduleLocked(&cl.alarm) // the read is released with the write
+		s.unschedule(&cl.alarm) // the read is released with the write
 		c.unlock()
 		return nil
 	}
-	if joins := cl.more.joins; c.mayBeJoinedLocked(cl) {
+	if joins := cl.more.joins; cl.mayBeJoined(s) {
 		c.unlock()
 		runtime.Gosched() // another goroutine may be about to join
 		c.mu.Lock()
@@ -365,47 +365,47 @@ func (c *Client) releaseShared(ctx context.Context, h *hold) error {
 			c.unlock()
 			return nil
 		case cl.dead:
-			c.takeBackLocked(cl) // the claim has been lost
+			cl.takeBack(s) // the claim has been lost
 			c.unlock()
 			return nil
 		}
 	}
-	q := c.postponeLocked(cl)
-	c.endSharedLocked(cl)
+	q := cl.postpone(s)
+	cl.endShared(s)
 	c.unlock()
-	return c.releaseRead(ctx, h, q)
+	return h.releaseRead(ctx, c, q)
 }
 
-// mayBeJoinedLocked reports whether a new reader could join a claim that has no holders left.
-func (c *Client) mayBeJoinedLocked(cl *claim) bool {
-	now, reading := c.now(), cl.object.reading
-	return now < c.handoverEnd(cl) && cl.passes(now) && reading != nil && reading.young == cl
+// mayBeJoined reports whether a new reader could join a claim that has no holders left.
+func (cl *claim) mayBeJoined(s *state) bool {
+	now, reading := s.now(), cl.object.reading
+	return now < cl.handoverEnd(s) && cl.passes(now) && reading != nil && reading.young == cl
 }
 
 // releaseRead performs the last release of a shared claim whose last hold was h.
-func (c *Client) releaseRead(ctx context.Context, h *hold, q *queue) error {
-	ctx, cancel := c.releaseContext(ctx, h, true)
+func (h *hold) releaseRead(ctx context.Context, c *Client, q *queue) error {
+	ctx, cancel := h.releaseContext(ctx, c, true)
 	defer cancel()
-	c.mu.Lock()
-	d := c.departLocked(h, q, c.now())
+	s := c.lock()
+	d := h.depart(s, q, c.now())
 	c.unlock()
-	err := c.free(ctx, d)
+	err := d.free(ctx, c)
 	if err == ErrLost {
 		c.mu.Lock()
 		defer c.unlock()
-		h.noticeLocked() // calls that began with h may still read
+		h.giveNotices() // calls that began with h may still read
 	}
 	return err
 }
 
-// bequeathLocked passes the notices of a released hold to another hold of its party, since calls
-// that watch these notices may still be reading.
-func (c *Client) bequeathLocked(h *hold) {
+// bequeath passes the notices of a released hold to another hold of its party, since calls that
+// watch these notices may still be reading.
+func (h *hold) bequeath() {
 	heir := h.claim.object.reader(h.party)
 	if h.watchers == nil || heir == nil {
 		return
 	}
-	t := heir.watchedLocked()
+	t := heir.watched()
 	for _, n := range h.watchers.over {
 		if !slices.Contains(t.over, n) {
 			t.over = append(t.over, n)
@@ -433,33 +433,34 @@ func (h *hold) noticeFor() *notice {
 }
 
 // drainShared releases a shared claim that has ended.
-func (c *Client) drainShared(ctx context.Context, cl *claim) (err error) {
+func (cl *claim) drainShared(ctx context.Context, c *Client) (err error) {
 	err = errUnanswered // stays if the step panics
 	defer func() {
-		c.mu.Lock()
+		s := c.lock()
 		defer c.unlock()
 		if cl.Strays() || err != nil && err != ErrLost {
-			c.takeBackLocked(cl)
+			cl.takeBack(s)
 		}
 	}()
-	_, err = c.drain(ctx, cl, c.stored(cl.Lease()), false)
+	_, err = cl.drain(ctx, c, c.stored(cl.Lease()), false)
 	return err
 }
 
-// endRenewalLocked ends the renewal that a reader's re-entry began, so that the claim has a fixed
-// lease again.
-func (c *Client) endRenewalLocked(h *hold) {
-	cl, now := h.claim, c.now()
+// endRenewal ends the renewal that a reader's re-entry began, so that the claim has a fixed lease
+// again.
+func (h *hold) endRenewal(s *state) {
+	cl, now := h.claim, s.now()
 	h.renewedFrom = 0
 	cl.EndRenewal(now)
-	c.scheduleLocked(&cl.alarm, c.nextLook(cl, now))
+	s.schedule(&cl.alarm, cl.nextLook(s, now))
 }
 
 // reenterShared re-enters a reader's hold. If the claim is renewed, that needs no request.
 // Otherwise reenterShared first asks the store to keep the claim for longer.
-func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) error {
-	c.mu.Lock()
-	if !c.checkLocked(h) {
+func (a *acquisition) reenterShared(ctx context.Context, h *hold) error {
+	c := a.client
+	s := c.lock()
+	if !h.check(s) {
 		c.unlock()
 		return errAgain
 	}
@@ -481,11 +482,11 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 	cl.StepOver()
 	switch {
 	case err == nil && !res.Held, isDisplaced(err):
-		c.loseLocked(h, gone)
+		h.lose(s, gone)
 	case err != nil && h.state == live:
 		return err
 	}
-	if !c.checkLocked(h) {
+	if !h.check(s) {
 		if h.state == released {
 			return errAgain // another call of the party released it
 		}
@@ -497,16 +498,17 @@ func (c *Client) reenterShared(ctx context.Context, h *hold, a *acquisition) err
 		cl.Renew()
 		h.renewedFrom = h.count
 	}
-	c.prolongLocked(h, now, lease, asked)
+	h.prolong(s, now, lease, asked)
 	return nil
 }
 
 // readUnder acquires a read under the write of the same party. While the write lasts, all reads
 // under it share one claim, with the write's owner string. Each further read repeats the claim's
 // request.
-func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold, error) {
-	c.mu.Lock()
-	inner, err := c.innerLocked(w, a)
+func (a *acquisition) readUnder(ctx context.Context, w *hold) (*hold, error) {
+	c := a.client
+	s := c.lock()
+	inner, err := w.innerFor(s, a)
 	if err != nil {
 		c.unlock()
 		return nil, err
@@ -515,12 +517,12 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	inner.Sent(sent, lease)
 	c.unlock()
 
-	res, err := c.acquireStep(ctx, inner, a.o.lease, inner.acquireRequest(lease, false))
+	res, err := inner.acquireStep(ctx, c, a.o.lease, inner.acquireRequest(lease, false))
 
 	c.mu.Lock()
 	defer c.unlock()
 	if now := c.now(); inner.more.holds > 0 && now >= inner.Until() {
-		c.loseClaimLocked(inner, c.ranOutLocked(inner, now)) // no answer could change that
+		inner.lose(s, inner.ranOut(s, now)) // no answer could change that
 	}
 	switch {
 	case err != nil:
@@ -528,17 +530,17 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 			inner.Stray()
 		}
 		if inner.dead && inner.Strays() {
-			c.takeBackLocked(inner) // the write has ended, and so must the read
+			inner.takeBack(s) // the write has ended, and so must the read
 		}
 		return nil, err
 	case !res.Acquired:
-		c.loseLocked(w, gone) // the store would grant a writer's read
+		w.lose(s, gone) // the store would grant a writer's read
 		return nil, errAgain
-	case c.closed:
+	case s.closed:
 		return nil, ErrClosed
 	case inner.dead:
 		inner.Stray()
-		c.takeBackLocked(inner) // the request may have followed the release
+		inner.takeBack(s) // the request may have followed the release
 		return nil, errAgain
 	}
 	inner.Granted(sent, a.o.lease)
@@ -547,10 +549,10 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 	}
 	first := inner.more.holds == 0
 	if first { // otherwise another read already uses the claim
-		inner.began, inner.after = sent, uint32(c.attempts)
+		inner.began, inner.after = sent, uint32(s.attempts)
 	}
 	inner.alarm.task = inner
-	h := c.joinReadersLocked(c.openLocked(inner.object), inner, a)
+	h := a.joinReaders(s, s.open(inner.object), inner)
 	switch {
 	case first:
 		inner.Want(a.o.lease, !a.o.fixed)
@@ -558,21 +560,21 @@ func (c *Client) readUnder(ctx context.Context, w *hold, a *acquisition) (*hold,
 		inner.Want(a.o.lease, true)
 		h.renewedFrom = h.count
 	}
-	c.scheduleLocked(&inner.alarm, c.nextLook(inner, sent))
+	s.schedule(&inner.alarm, inner.nextLook(s, sent))
 	return h, nil
 }
 
-// innerLocked returns the claim for the reads under a write. It creates the claim if there is none.
-func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
-	if !c.checkLocked(w) {
+// innerFor returns the claim for the reads under a write. It creates the claim if there is none.
+func (h *hold) innerFor(s *state, a *acquisition) (*claim, error) {
+	if !h.check(s) {
 		return nil, errAgain
 	}
-	inner := w.inner()
+	inner := h.inner()
 	if inner == nil {
-		inner = &claim{object: w.claim.object, kind: a.kind, owner: w.claim.owner,
-			more: &more{under: w}}
+		inner = &claim{object: h.claim.object, kind: a.kind, owner: h.claim.owner,
+			more: &more{under: h}}
 		inner.Want(a.o.lease, false)
-		w.claim.more.inner = inner
+		h.claim.more.inner = inner
 	}
 	if inner.dead {
 		return nil, ErrLost
@@ -580,9 +582,9 @@ func (c *Client) innerLocked(w *hold, a *acquisition) (*claim, error) {
 	return inner, nil
 }
 
-// endInnerLocked records that a write has ended. If its holder has read under it, and no longer
-// does, endInnerLocked returns the claim of those reads, which must be released with the write.
-func (c *Client) endInnerLocked(h *hold) *claim {
+// endInner records that a write has ended. If its holder has read under it, and no longer does,
+// endInner returns the claim of those reads, which must be released with the write.
+func (h *hold) endInner(s *state) *claim {
 	inner := h.inner()
 	if inner == nil {
 		return nil
@@ -591,7 +593,7 @@ func (c *Client) endInnerLocked(h *hold) *claim {
 	if inner.more.holds > 0 || inner.dead {
 		return nil
 	}
-	c.endSharedLocked(inner)
+	inner.endShared(s)
 	return inner
 }
 

@@ -115,7 +115,7 @@ func TestUnlockOfWhatIsOffered(t *testing.T) {
 			if err := l.LockContext(ctx); err != nil {
 				t.Fatal(err)
 			}
-			a := &acquisition{call: call{
+			a := &acquisition{client: c, call: call{
 				name: "x", party: l.caller(ctx).party, o: acquireOptions{lease: c.lease},
 			}}
 			if a.variable() == nil {
@@ -123,15 +123,15 @@ func TestUnlockOfWhatIsOffered(t *testing.T) {
 				ctx = WithOwner(ctx, a.party.(Owner))
 			}
 			a.wait()
-			c.enqueue(a)
+			a.enqueue()
 			h := heldOf(c, "x")
-			if !c.handOn(h) {
+			if !h.handOn(c) {
 				t.Fatal("the hold isn't handed on")
 			}
 			if err := l.UnlockContext(ctx); !errors.Is(err, ErrNotHeld) {
 				t.Errorf("UnlockContext of what is offered = %v, want ErrNotHeld", err)
 			}
-			if _, err := c.take(ctx, a); err != nil {
+			if _, err := a.take(ctx); err != nil {
 				t.Fatal(err)
 			}
 			mustUnlock(t, ctx, l)
@@ -163,19 +163,20 @@ func TestAReadThatIsOfferedIsNotHeld(t *testing.T) {
 			}
 		}
 		for range 100 {
-			a := &acquisition{call: call{
+			a := &acquisition{client: c, call: call{
 				kind: protocol.Kind(backend.Read), name: "x", party: party(l.plain),
 				o: acquireOptions{lease: c.lease},
 			}}
 			a.wait()
-			c.enqueue(a)
+			a.enqueue()
 			c.mu.Lock()
-			c.admitReadersLocked(c.objectLocked(protocol.Kind(backend.Read), "x"), first.hold.claim)
+			c.state.object(protocol.Kind(backend.Read), "x").admitReaders(&c.state,
+				first.hold.claim)
 			c.unlock()
 			free("before the call returns")
 			over, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, err := c.take(over, a); !errors.Is(err, context.Canceled) {
+			if _, err := a.take(over); !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
 			free("when the call has returned")

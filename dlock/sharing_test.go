@@ -49,7 +49,7 @@ func TestAPlainReadOfNobodyIsGivenBack(t *testing.T) {
 		time.Sleep(time.Second)
 		rw.RLock()
 		must(t, rw.Reader().UnlockContext(t.Context()))
-		c.letGo(first)
+		first.letGo(c)
 		synctest.Wait()
 		wantFree(t, other, "x")
 		empty(t, c)
@@ -174,17 +174,17 @@ func TestTheOtherSideIsGotMeanwhile(t *testing.T) {
 				backend.Read:  rw.Writer(),
 				backend.Write: rw.Reader(),
 			} {
-				a := &acquisition{call: call{
+				a := &acquisition{client: c, call: call{
 					kind: protocol.Kind(kind), name: "x", party: owner, partners: true,
 					o: acquireOptions{lease: c.lease},
 				}}
-				if h, err := c.own(a); h != nil || err != nil {
+				if h, err := a.own(); h != nil || err != nil {
 					t.Fatalf("before: %v, %v", h, err)
 				}
 				must(t, side.LockContext(ctx))
-				if c.enqueue(a) {
+				if a.enqueue() {
 					t.Errorf("a %v waits for what its own party has", kind)
-					c.quit(a, nil)
+					a.quit(nil)
 				}
 				must(t, side.UnlockContext(ctx))
 			}
@@ -423,12 +423,12 @@ func TestNobodyJoinsAfterClose(t *testing.T) {
 	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw := c.RWLocker("x")
 		rw.RLock()
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}
 		c.Close()
-		if h, err := c.share(a); h != nil || err != nil {
+		if h, err := a.share(); h != nil || err != nil {
 			t.Error("somebody has joined who will never be told that the client is closed")
 		}
 		must(t, rw.Reader().UnlockContext(t.Context()))
@@ -441,17 +441,17 @@ func TestAnOwnerThatReadsByNowDoesNotJoin(t *testing.T) {
 	onScript(t, func(t *testing.T, b *script, c, other *Client) {
 		rw, owner := c.RWLocker("x"), NewOwner()
 		ctx := WithOwner(t.Context(), owner)
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: owner,
 			o: acquireOptions{lease: c.lease},
 		}}
-		if h, err := c.own(a); h != nil || err != nil {
+		if h, err := a.own(); h != nil || err != nil {
 			t.Fatalf("before: %v, %v", h, err)
 		}
 		must(t, rw.Reader().LockContext(ctx))
 		time.Sleep(2 * c.handover) // nobody joins that any more
 		rw.RLock()
-		if h, err := c.share(a); h != nil || err != errAgain {
+		if h, err := a.share(); h != nil || err != errAgain {
 			t.Errorf("the owner has got another read: %v, %v", h, err)
 		}
 		must(t, rw.Reader().UnlockContext(ctx))
@@ -466,8 +466,8 @@ func TestAnOwnerThatReadsByNowDoesNotJoin(t *testing.T) {
 func lastLeaves(c *Client, rw *RWLocker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := c.objectLocked(protocol.Kind(backend.Read), rw.Name()).reader(party(rw.reader.plain))
-	c.dropLocked(h)
+	h := c.state.object(protocol.Kind(backend.Read), rw.Name()).reader(party(rw.reader.plain))
+	h.drop(&c.state)
 	rw.reader.plain.hold = nil
 	h.state = released
 	h.claim.more.holds--
@@ -483,11 +483,11 @@ func TestForcedWhileTheLastReaderLeaves(t *testing.T) {
 		if ok, err := rw.Reader().ForceUnlock(t.Context()); !ok || err != nil {
 			t.Fatalf("ForceUnlock = %v, %v", ok, err)
 		}
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}
-		if h, err := c.share(a); h != nil || err != nil {
+		if h, err := a.share(); h != nil || err != nil {
 			t.Error("somebody joins what this client itself has forced")
 		}
 		time.Sleep(2 * DefaultLease)
@@ -506,11 +506,11 @@ func TestAWriterGetsInWhileTheLastReaderLeaves(t *testing.T) {
 			t.Fatalf("ForceUnlock = %v, %v", ok, err)
 		}
 		mustTry(t, rw.Writer())
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}
-		if h, err := c.share(a); h != nil || err != nil {
+		if h, err := a.share(); h != nil || err != nil {
 			t.Error("somebody reads beside a writer")
 		}
 		rw.Unlock()
@@ -538,7 +538,7 @@ func TestAReaderComesAndGoesWhileTheLastReaderLeaves(t *testing.T) {
 			mustUnlock(t, other, l)
 		}}
 		c.mu.Lock()
-		h.hold.watchedLocked().contexts = map[*lifeline]struct{}{comesAndGoes: {}}
+		h.hold.watched().contexts = map[*lifeline]struct{}{comesAndGoes: {}}
 		c.mu.Unlock()
 		must(t, h.Release(t.Context()))
 		if !came {
@@ -627,19 +627,19 @@ func TestLetInAsTheClientIsClosed(t *testing.T) {
 		theirs := other.RWLocker("x")
 		theirs.Lock()
 		reader := wait(t.Context(), c.RWLocker("x").Reader())
-		a := &acquisition{call: call{
+		a := &acquisition{client: c, call: call{
 			kind: protocol.Kind(backend.Read), name: "x", party: NewOwner(),
 			o: acquireOptions{lease: c.lease},
 		}}
 		a.wait()
-		c.enqueue(a)
+		a.enqueue()
 		theirs.Unlock()
 		reader.mustBeIn(t)
 		if a.handed == nil {
 			t.Fatal("not let in")
 		}
 		c.Close()
-		if h, err := c.take(t.Context(), a); !errors.Is(err, ErrClosed) {
+		if h, err := a.take(t.Context()); !errors.Is(err, ErrClosed) {
 			t.Errorf("after Close: %v, %v", h, err)
 		}
 		must(t, reader.leave())

@@ -261,7 +261,7 @@ func (h *history) holds() (valid map[validHold]bool, waits bool) {
 	valid = make(map[validHold]bool)
 	for i, c := range h.clients {
 		c.mu.Lock()
-		for _, o := range c.objects[protocol.ReadWrites] {
+		for _, o := range c.state.objects[protocol.ReadWrites] {
 			waits = waits || waitsForStore(o)
 			holds := o.readers()
 			if o.alone != nil {
@@ -302,18 +302,18 @@ func (h *history) checkOthers() {
 		c.mu.Lock()
 		h.checkAlarms(c)
 		for _, f := range []protocol.Family{protocol.Locks, protocol.Semaphores} {
-			for _, o := range c.objects[f] {
+			for _, o := range c.state.objects[f] {
 				waits[o.key()] = waits[o.key()] || waitsForStore(o)
 			}
 		}
-		for name, o := range c.objects[protocol.Locks] {
+		for name, o := range c.state.objects[protocol.Locks] {
 			if o.alone != nil && o.alone.valid(c.now()) {
 				holders[name] = append(holders[name], validHold{
 					i, o.alone.party, o.alone.claim.owner, backend.Kind(o.alone.kind),
 				})
 			}
 		}
-		for _, o := range c.objects[protocol.Semaphores] {
+		for _, o := range c.state.objects[protocol.Semaphores] {
 			for x := range o.permitted() {
 				if x.valid(c.now()) {
 					permits += x.claim.more.many
@@ -348,7 +348,7 @@ func (h *history) checkOthers() {
 // checkAlarms looks whether a call that has returned, and may be another's by now, is to be woken.
 // The client's mutex is held.
 func (h *history) checkAlarms(c *Client) {
-	for i, x := range c.alarms.heap {
+	for i, x := range c.state.alarms.heap {
 		if x.place != i+1 {
 			h.Errorf("an alarm is at place %d, and says %d", i+1, x.place)
 		}
@@ -378,7 +378,7 @@ func (h *history) forgotten(err error) bool {
 	) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.forgot
+		return c.state.forgot
 	})
 }
 
@@ -797,7 +797,7 @@ func (h *history) nothingIsLeft() {
 func (h *history) stuck() {
 	for i, c := range h.clients {
 		c.mu.Lock()
-		for _, table := range c.objects {
+		for _, table := range c.state.objects {
 			for name, o := range table {
 				fmt.Printf("client %d, %s: alone %+v\n", i, name, o.alone)
 				for _, x := range o.readers() {

@@ -24,30 +24,38 @@ const (
 	standing // the subscription is active
 )
 
-// subscribeLocked subscribes a queue to the releases of its lock. When the subscription begins, the
-// queue is woken, so an attempt always follows.
-func (c *Client) subscribeLocked(q *queue) {
+// subscribe subscribes a queue to the releases of its lock. When the subscription begins, the queue
+// is woken, so an attempt always follows.
+func (q *queue) subscribe(s *state) {
+	q.subscribed = subscribing
+	s.start(func(c *Client) { q.listen(c) })
+}
+
+// listen asks the store for messages about a queue's lock, in the background. It is called by
+// unlock, with the mutex held.
+func (q *queue) listen(c *Client) {
+	if *q.slot() != q {
+		return // all its calls have left meanwhile
+	}
 	ctx, cancel := context.WithCancel(c.ctx)
-	q.subscribed, q.cancel = subscribing, cancel
+	q.cancel = cancel
 	req := backend.SubscribeRequest{Kind: q.object.family.Representative(), Name: q.object.name,
-		Wake: func(backend.Wakeup) {
-			c.told(q)
-		}}
+		Wake: func(backend.Wakeup) { q.told(c) }}
 	if q.placed {
-		req.Kind, req.Granted = backend.Fair, func(g backend.Grant) { c.granted(q, g) }
+		req.Kind, req.Granted = backend.Fair, func(g backend.Grant) { q.granted(c, g) }
 	}
 	if len(c.traces) > 0 {
-		req.Changed = func(broken error) { c.subscriptionChanged(q, broken) }
+		req.Changed = func(broken error) { q.subscriptionChanged(c, broken) }
 	}
-	c.backgroundLocked(func() {
+	c.store.Go(func() {
 		var b backoff
 		for {
 			sub, err := c.store.Notifier.Subscribe(ctx, req)
 			if err == nil {
-				c.subscribed(ctx, q, sub)
+				q.subscriptionStands(ctx, c, sub)
 				return
 			}
-			if !c.unsubscribed(ctx, q, err) || !c.store.Pause(ctx,
+			if !q.subscriptionFailed(ctx, c, err) || !c.store.Pause(ctx,
 				b.next(firstBackoff, longestPause(c.lease))) {
 				return
 			}
@@ -56,76 +64,76 @@ func (c *Client) subscribeLocked(q *queue) {
 }
 
 // told passes a wake-up from the store on to the calls of a queue.
-func (c *Client) told(q *queue) {
-	c.mu.Lock()
+func (q *queue) told(c *Client) {
+	s := c.lock()
 	defer c.unlock()
 	switch {
 	case *q.slot() != q:
 	case q.placed:
-		c.lookAtLineLocked(q)
+		q.lookAtLine(s)
 	case q.releasing > 0:
 		// The message is about this client's own release, or came before the answer to that
 		// release. The answer is more precise, so the lead waits a moment for it.
 		q.heard = true
 		if q.lead != nil {
-			c.hearLocked(q, c.now()+shortestWait)
+			q.hear(s, c.now()+shortestWait)
 		}
-	case !c.passLocked(q):
-		c.wakeQueueLocked(q)
+	case !q.letPass(s):
+		q.wake(s)
 	}
 }
 
-// subscribed records that a subscription is active. If no call is waiting any longer, it closes the
-// subscription.
-func (c *Client) subscribed(ctx context.Context, q *queue, sub backend.Subscription) {
+// subscriptionStands records that a subscription is active. If no call is waiting any longer, it
+// closes the subscription.
+func (q *queue) subscriptionStands(ctx context.Context, c *Client, sub backend.Subscription) {
 	over := ctx.Err() != nil
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	if over || *q.slot() != q {
-		c.laterLocked(sub.Close)
+		s.later(sub.Close)
 		return
 	}
 	if q.subscribed == failing {
-		c.traceLocked(func() { c.subscriptionChanged(q, nil) })
+		s.trace(func(c *Client) { q.subscriptionChanged(c, nil) })
 	}
 	q.sub, q.subscribed, q.stood = sub, standing, c.now()
-	c.laterLocked(q.cancel) // otherwise the context would outlive the call
+	s.later(q.cancel) // otherwise the context would outlive the call
 	q.cancel = nil
 	switch {
 	case q.placed:
-		c.lookAtLineLocked(q)
-	case q.lead == nil || !c.sitsOutLocked(q): // otherwise the lead tries soon
-		c.wakeQueueLocked(q)
+		q.lookAtLine(s)
+	case q.lead == nil || !q.sitsOut(s): // otherwise the lead tries soon
+		q.wake(s)
 	}
 }
 
-// unsubscribed records that a subscription failed, and reports whether to try again.
-func (c *Client) unsubscribed(ctx context.Context, q *queue, err error) bool {
-	c.mu.Lock()
+// subscriptionFailed records that a subscription failed, and reports whether to try again.
+func (q *queue) subscriptionFailed(ctx context.Context, c *Client, err error) bool {
+	s := c.lock()
 	defer c.unlock()
 	if ctx.Err() != nil || *q.slot() != q {
 		return false
 	}
 	retry := backend.KindOf(err) != backend.Refused
 	if q.subscribed == subscribing {
-		c.traceLocked(func() { c.subscriptionChanged(q, err) })
-		c.wakeQueueLocked(q) // the lead must poll from now on
+		s.trace(func(c *Client) { q.subscriptionChanged(c, err) })
+		q.wake(s) // the lead must poll from now on
 		if q.placed {
-			c.lookAtLineLocked(q)
+			q.lookAtLine(s)
 		}
 	}
 	q.subscribed = failing
 	if !retry {
 		q.subscribed = denied
-		c.reportPollingLocked(err)
+		s.reportPolling(err)
 	}
 	return retry
 }
 
-// reportPollingLocked logs once that the store refuses to notify this client.
-func (c *Client) reportPollingLocked(err error) {
-	if !c.polls {
-		c.polls = true
-		c.warnLocked("the store refuses to tell this client of releases: waiters poll", "err", err)
+// reportPolling logs once that the store refuses to notify this client.
+func (s *state) reportPolling(err error) {
+	if !s.polls {
+		s.polls = true
+		s.warn("the store refuses to tell this client of releases: waiters poll", "err", err)
 	}
 }

@@ -39,21 +39,21 @@ const (
 	longestIntermission = time.Second // the longest pause during an outage
 )
 
-// takeBackLocked starts releasing a claim in the background. The client must not ask for this claim
+// takeBack starts releasing a claim in the background. The client must not ask for this claim
 // again.
-func (c *Client) takeBackLocked(cl *claim) {
-	if cl.back || c.closed {
+func (cl *claim) takeBack(s *state) {
+	if cl.back || s.closed {
 		return
 	}
 	cl.back = true
 	t := &takeBack{claim: cl}
 	t.alarm.task = t
-	c.scheduleLocked(&t.alarm, c.now())
+	s.schedule(&t.alarm, s.now())
 }
 
 // ring puts the takeBack in line for its turn.
-func (t *takeBack) ring(c *Client, now instant) {
-	all := &c.takeBacks
+func (t *takeBack) ring(s *state, now instant) {
+	all := &s.takeBacks
 	switch {
 	case all.first == nil:
 		all.first, all.last = t, t
@@ -62,40 +62,41 @@ func (t *takeBack) ring(c *Client, now instant) {
 	default:
 		all.last.next, all.last = t, t
 	}
-	all.ring(c, now)
+	all.ring(s, now)
 }
 
 // ring starts the take-backs that are due, up to mostTakeBacks at a time.
-func (all *takeBacks) ring(c *Client, now instant) {
+func (all *takeBacks) ring(s *state, now instant) {
 	for all.first != nil && all.running < mostTakeBacks {
 		if now < all.resume {
 			all.alarm.task = all
-			c.scheduleLocked(&all.alarm, all.resume)
+			s.schedule(&all.alarm, all.resume)
 			return
 		}
 		t := all.first
 		all.first, t.next = t.next, nil
 		all.running++
-		c.backgroundLocked(func() { c.releaseAgain(t) })
+		s.background(func(c *Client) { t.releaseAgain(c) })
 	}
 }
 
 // releaseAgain makes one attempt of a takeBack.
-func (c *Client) releaseAgain(t *takeBack) {
+func (t *takeBack) releaseAgain(c *Client) {
 	ctx, cancel := context.WithTimeout(c.ctx, t.patience.next(firstPatience, longestRelease))
 	defer cancel()
 	sent := c.now()
 	c.mu.Lock()
-	req := c.lastRelease(t.claim, c.stored(t.claim.Lease()), false) // with the latest Keep
+	lease := c.stored(t.claim.Lease())
+	req := t.claim.lastRelease(&c.settings, lease, false) // with the latest Keep
 	c.mu.Unlock()
 	res, err := steps.Do(ctx, c.store, backend.Session.Release, req)
 
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	if c.closed {
+	if s.closed {
 		return
 	}
-	all, now := &c.takeBacks, c.now()
+	all, now := &s.takeBacks, c.now()
 	all.running--
 	answered := err == nil || backend.KindOf(err) == backend.Refused
 	switch {
@@ -105,32 +106,32 @@ func (c *Client) releaseAgain(t *takeBack) {
 	case now >= all.resume:
 		all.resume = now + all.failing.next(firstBackoff, longestIntermission)
 	}
-	c.tookBackLocked(t, sent, res, err, answered)
-	all.ring(c, now)
+	t.tookBack(s, sent, res, err, answered)
+	all.ring(s, now)
 }
 
-// tookBackLocked processes the answer to an attempt sent at the instant sent, and schedules the
-// next attempt if one is needed.
-func (c *Client) tookBackLocked(
-	t *takeBack, sent instant, res backend.ReleaseResult, err error, answered bool,
+// tookBack processes the answer to an attempt sent at the instant sent, and schedules the next
+// attempt if one is needed.
+func (t *takeBack) tookBack(
+	s *state, sent instant, res backend.ReleaseResult, err error, answered bool,
 ) {
-	cl, now := t.claim, c.now()
+	cl, now := t.claim, s.now()
 	switch {
 	case err == nil && res.Outcome == backend.Left:
-		c.scheduleLocked(&t.alarm, now)
+		s.schedule(&t.alarm, now)
 		return
 	case err == nil && res.Outcome == backend.Freed:
-		c.wakeLocked(cl)
+		cl.wake(s)
 	case err == nil && res.Outcome == backend.Kept:
-		c.keptLocked(cl)
+		cl.staysTaken(s)
 	}
 	if cl.TakenBack(sent, answered) {
 		cl.back = false
 		return
 	}
-	next := now + t.tries.next(firstBackoff, longestPause(c.stored(cl.Lease())))
+	next := now + t.tries.next(firstBackoff, longestPause(s.stored(cl.Lease())))
 	if sent < cl.Horizon() {
 		next = min(next, max(cl.Horizon(), now))
 	}
-	c.scheduleLocked(&t.alarm, next)
+	s.schedule(&t.alarm, next)
 }

@@ -98,7 +98,7 @@ func (t *together) prepare(ctx context.Context, o acquireOptions, opts []Acquire
 	for _, p := range t.parts {
 		c := p.locker.client
 		if err := p.locker.usable(ctx); err != nil {
-			p.err = both(err, c.whyOver(p.who.hold))
+			p.err = both(err, p.who.hold.whyOver(c))
 			return p
 		}
 		if p.o, p.err = p.locker.options(o, opts); p.err != nil {
@@ -130,7 +130,7 @@ func (t *together) agree() {
 func (t *together) watchVariables() {
 	for _, p := range t.parts {
 		if p.who.party == party(p.locker.plain) {
-			p.locker.client.watchVariable(p.locker)
+			p.locker.watchVariable()
 		}
 	}
 }
@@ -141,22 +141,22 @@ func (t *together) watchVariables() {
 func (t *together) keep() {
 	for _, p := range t.parts {
 		if p.atLeast > 0 {
-			p.locker.client.keepFromNow(p.h, p.atLeast)
+			p.h.keepFromNow(p.locker.client, p.atLeast)
 		}
 	}
 }
 
 // keepFromNow makes the lock of a hold stay taken, and tells the store at once.
-func (c *Client) keepFromNow(h *hold, d time.Duration) {
-	c.mu.Lock()
+func (h *hold) keepFromNow(c *Client, d time.Duration) {
+	s := c.lock()
 	defer c.unlock()
-	if !c.checkLocked(h) {
+	if !h.check(s) {
 		return
 	}
 	cl, now := h.claim, c.now()
 	cl.Lengthens(d)
 	cl.Keep(now+d, cl.Confirmed(cl.began))
-	c.hastenLocked(&cl.alarm, now)
+	s.hasten(&cl.alarm, now)
 }
 
 // waitContext returns a context that ends with the wait. If there are several clients, it also ends
@@ -202,7 +202,7 @@ func (t *together) acquireInTime(ctx context.Context) *part {
 		}
 		a := failed.newCall(ctx, failed.o)
 		failed.inform(a)
-		if failed.h, failed.err = c.carryOut(ctx, a); failed.err != nil {
+		if failed.h, failed.err = a.carryOut(ctx); failed.err != nil {
 			return t.blame(failed)
 		}
 		failed.refused = false
@@ -226,7 +226,7 @@ func (t *together) blame(failed *part) *part {
 
 // newCall returns an acquisition for this part alone.
 func (p *part) newCall(ctx context.Context, o acquireOptions) *acquisition {
-	a := p.locker.client.newCall(ctx, p.locker, p.who, o)
+	a := p.locker.newCall(ctx, p.who, o)
 	if a.within == nil {
 		a.within = p.within
 	}
@@ -327,7 +327,7 @@ func (t *together) round(ctx context.Context) *part {
 	}
 	var tasks []func()
 	for c, parts := range byClient(missing) {
-		tasks = append(tasks, c.tasks(r, parts)...)
+		tasks = append(tasks, r.tasks(c, parts)...)
 	}
 	atOnce(tasks)
 	r.over()
@@ -348,11 +348,11 @@ func (t *together) keptOut(ctx context.Context) bool {
 			continue // already held, or can be re-entered
 		}
 		c, a := p.locker.client, p.single(ctx)
-		if c.known(a) == nil {
+		if a.known() == nil {
 			c.acquisitions.Put(a)
 			continue
 		}
-		if p.h, p.err = c.carryOut(ctx, a); p.err != nil { // carryOut also tells the traces
+		if p.h, p.err = a.carryOut(ctx); p.err != nil { // carryOut also tells the traces
 			return true
 		}
 	}
@@ -399,7 +399,7 @@ func atOnce(tasks []func()) {
 }
 
 // tasks returns the work of a round for the parts of one client, as tasks to be run concurrently.
-func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
+func (r *round) tasks(c *Client, parts []*part) (tasks []func()) {
 	switch {
 	case c.store.Prompt():
 		return []func(){func() {
@@ -410,7 +410,7 @@ func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
 			}
 		}}
 	case c.store.Batcher != nil && len(parts) > 1:
-		return []func(){func() { c.attemptTogether(r, parts) }}
+		return []func(){func() { r.attemptTogether(c, parts) }}
 	}
 	for _, p := range parts {
 		tasks = append(tasks, func() { r.attempt(p) })
@@ -421,7 +421,7 @@ func (c *Client) tasks(r *round, parts []*part) (tasks []func()) {
 // attempt makes the attempt at one part.
 func (r *round) attempt(p *part) {
 	p.err = errPanicked // stays if it panics
-	p.h, p.err = p.locker.client.carryOut(r, p.single(r))
+	p.h, p.err = p.single(r).carryOut(r)
 	r.heard(p.err == nil)
 }
 
@@ -461,16 +461,16 @@ func (p *part) settle(ctx context.Context) {
 	_, cut := errors.AsType[endError](p.err)
 	c := p.locker.client
 	if p.h != nil {
-		p.h = c.standing(p.h)
+		p.h = p.h.standing(c)
 	}
 	p.refused = isErrHeld(p.err) || p.refused && p.err != nil
 	switch {
 	case cut:
 		p.err = p.cutShort(c.over(ctx))
 	case p.h == nil:
-	case c.whyOver(p.h) == nil:
+	case p.h.whyOver(c) == nil:
 	case p.h == p.within:
-		p.err = c.whyOver(p.h)
+		p.err = p.h.whyOver(c)
 	default:
 		p.err = unavailable(errBrief)
 	}
@@ -513,10 +513,10 @@ func (t *together) giveBack(ctx context.Context) {
 
 // letGoTogether releases holds without making the caller wait.
 func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
-	c.mu.Lock()
-	here := c.closed || c.store.Prompt() // otherwise release in the background
+	s := c.lock()
+	here := s.closed || c.store.Prompt() // otherwise release in the background
 	if !here {
-		c.backgroundLocked(func() { c.releaseTogether(ctx, parts, true) })
+		s.background(func(c *Client) { c.releaseTogether(ctx, parts, true) })
 	}
 	c.unlock()
 	if here {
@@ -531,7 +531,7 @@ func (c *Client) letGoTogether(ctx context.Context, parts []*part) {
 func (t *together) abandon() {
 	for _, p := range t.parts {
 		if p.h != nil {
-			p.locker.client.letGo(p.h)
+			p.h.letGo(p.locker.client)
 		}
 	}
 }
@@ -552,7 +552,7 @@ func releaseParts(ctx context.Context, parts []*part, quiet bool) {
 func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool) {
 	var first, then []*part
 	for _, p := range slices.Backward(parts) { // the first lock last
-		if c.hasSuccessor(p.h) {
+		if p.h.hasSuccessor(c) {
 			then = append(then, p)
 		} else {
 			first = append(first, p)
@@ -578,13 +578,13 @@ func (c *Client) releaseTogether(ctx context.Context, parts []*part, quiet bool)
 }
 
 // hasSuccessor reports whether a release would hand the hold over to another call.
-func (c *Client) hasSuccessor(h *hold) bool {
+func (h *hold) hasSuccessor(c *Client) bool {
 	if h.kind.Shared() {
 		return false
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	return c.successorLocked(h) != nil
+	return h.successor(s) != nil
 }
 
 // releaseApart releases each hold in a request of its own.
@@ -594,9 +594,9 @@ func (c *Client) releaseApart(ctx context.Context, parts []*part, quiet bool) {
 		p.err = errPanicked // stays if it panics
 		tasks = append(tasks, func() {
 			if quiet {
-				p.err = c.release(ctx, p.h)
+				p.err = p.h.release(ctx, c)
 			} else {
-				p.err = c.giveUpHold(ctx, p.h)
+				p.err = p.h.giveUp(ctx, c)
 			}
 		})
 	}

@@ -193,26 +193,30 @@ func WithTrace(t *Trace) Option {
 	}
 }
 
+// traces are the traces of a client, in the order of the options.
+type traces []Trace
+
 // counts holds the counters of [Client.Stats].
 type counts struct {
 	acquired        [vias]counter
 	outcomes        [Failed + 1]counter
-	released, lost  counter
+	released        counter
 	renewed, failed counter
 }
 
 // begins tells the traces that an acquiring call begins.
-func (c *Client) begins(ctx context.Context, a *acquisition) context.Context {
-	for i := range c.traces {
-		if f := c.traces[i].AcquireStart; f != nil {
+func (a *acquisition) begins(ctx context.Context) context.Context {
+	for i := range a.client.traces {
+		if f := a.client.traces[i].AcquireStart; f != nil {
 			ctx = f(ctx, AcquireStart{a.name, backend.Kind(a.kind), a.o.permits})
 		}
 	}
 	return ctx
 }
 
-// acquired reports the outcome of an acquiring call to the traces, the log and the counters.
-func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err error) {
+// ends reports the outcome of an acquiring call to the traces, the log and the counters.
+func (a *acquisition) ends(ctx context.Context, h *hold, err error) {
+	c := a.client
 	outcome := outcomeOf(ctx, err)
 	if c.counts.outcomes[outcome].Add(1); outcome == Acquired {
 		c.counts.acquired[a.via].Add(1)
@@ -232,7 +236,7 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 	}
 	end := func() {}
 	if h != nil {
-		e.HolderID, end = h.claim.owner, c.tell(h, &e)
+		e.HolderID, end = h.claim.owner, h.traceEnd(c, &e)
 	}
 	for i := range c.traces {
 		if f := c.traces[i].AcquireDone; f != nil {
@@ -245,19 +249,19 @@ func (c *Client) acquired(ctx context.Context, a *acquisition, h *hold, err erro
 	}
 }
 
-// tell makes sure that the end of a hold is reported to the traces. If the hold has already ended,
-// tell returns a function that reports the end.
-func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
-	c.mu.Lock()
+// traceEnd makes sure that the end of a hold is reported to the traces. If the hold has already
+// ended, traceEnd returns a function that reports the end.
+func (h *hold) traceEnd(c *Client, e *AcquireDone) (end func()) {
+	s := c.lock()
 	defer c.unlock()
 	switch {
 	case e.Via == ViaReentry:
 	case h.state == lost:
 		l := h.watchers.loss
-		return func() { c.traceLost(l) }
+		return func() { c.traces.lost(l) }
 	case h.state == forsaken:
-		forsaken := c.forsakenLocked(h)
-		return func() { c.traceRelease(context.Background(), forsaken) }
+		forsaken := h.forsakenEvent(s)
+		return func() { c.traces.releaseDone(context.Background(), forsaken) }
 	case h.state == released:
 		e.Via = ViaReentry // this call got another reader's hold instead
 	default:
@@ -266,11 +270,11 @@ func (c *Client) tell(h *hold, e *AcquireDone) (end func()) {
 	return func() {}
 }
 
-// forsakenLocked returns the event for a hold that wasn't released before Close.
-func (c *Client) forsakenLocked(h *hold) ReleaseDone {
+// forsakenEvent returns the event for a hold that wasn't released before Close.
+func (h *hold) forsakenEvent(s *state) ReleaseDone {
 	return ReleaseDone{
 		Name: h.claim.object.name, Kind: backend.Kind(h.kind), HolderID: h.claim.owner,
-		Outcome: UnlockForsaken, Held: c.now() - h.since(), Err: ErrClosed,
+		Outcome: UnlockForsaken, Held: s.now() - h.since(), Err: ErrClosed,
 	}
 }
 
@@ -288,17 +292,17 @@ func outcomeOf(ctx context.Context, err error) Outcome {
 	}
 }
 
-// giveUpHold performs one release of a hold on behalf of a caller, and reports the release.
-func (c *Client) giveUpHold(ctx context.Context, h *hold) error {
+// giveUp performs one release of a hold on behalf of a caller, and reports the release.
+func (h *hold) giveUp(ctx context.Context, c *Client) error {
 	debug := c.log.logger.Enabled(ctx, slog.LevelDebug)
 	if len(c.traces) == 0 && !debug {
-		err := c.explained(h, c.releaseUntold(ctx, h))
+		err := h.explained(c, h.releaseUntold(ctx, c))
 		if err != errAgain {
 			c.counts.released.Add(1)
 		}
 		return err
 	}
-	e, tell := c.releaseTold(ctx, h)
+	e, tell := h.releaseTold(ctx, c)
 	return c.gaveUp(ctx, e, tell, debug)
 }
 
@@ -309,7 +313,7 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 	}
 	c.counts.released.Add(1)
 	if tell {
-		c.traceRelease(ctx, e)
+		c.traces.releaseDone(ctx, e)
 	}
 	if debug {
 		c.debug("unlock", "name", e.Name, "kind", e.Kind.String(), "holder", e.HolderID, "outcome", e.Outcome.String(), "held", e.Held, "err", e.Err)
@@ -320,15 +324,15 @@ func (c *Client) gaveUp(ctx context.Context, e ReleaseDone, tell, debug bool) er
 // release performs one release of a hold on behalf of the client, not of a caller's unlock. Plain
 // readers of one Locker can't be told apart. If another of them has released this hold, release
 // releases one of their other holds. It returns errAgain if there is none.
-func (c *Client) release(ctx context.Context, h *hold) error {
+func (h *hold) release(ctx context.Context, c *Client) error {
 	for {
-		err := c.releaseQuietly(ctx, h)
+		err := h.releaseQuietly(ctx, c)
 		v := h.variable()
 		if err != errAgain || v == nil || !h.kind.Shared() {
 			return err
 		}
-		c.mu.Lock()
-		h, err = c.plainSharedLocked(h.claim.object.key(), h.kind, v)
+		s := c.lock()
+		h, err = v.plainShared(s, h.claim.object.key(), h.kind)
 		c.mu.Unlock()
 		if h == nil {
 			return cmp.Or(err, errAgain)
@@ -336,20 +340,20 @@ func (c *Client) release(ctx context.Context, h *hold) error {
 	}
 }
 
-func (c *Client) releaseQuietly(ctx context.Context, h *hold) error {
+func (h *hold) releaseQuietly(ctx context.Context, c *Client) error {
 	if len(c.traces) == 0 {
-		return c.releaseUntold(ctx, h)
+		return h.releaseUntold(ctx, c)
 	}
-	e, tell := c.releaseTold(ctx, h)
+	e, tell := h.releaseTold(ctx, c)
 	if tell && e.Outcome != StillHeld && e.Outcome != AlreadyLost {
-		c.traceRelease(ctx, e)
+		c.traces.releaseDone(ctx, e)
 	}
 	return e.Err
 }
 
 // releaseTold performs one release of a hold. It returns the event for the release, and whether the
 // traces must be told.
-func (c *Client) releaseTold(ctx context.Context, h *hold) (e ReleaseDone, tell bool) {
+func (h *hold) releaseTold(ctx context.Context, c *Client) (e ReleaseDone, tell bool) {
 	e = ReleaseDone{
 		Name: h.claim.object.name, Kind: backend.Kind(h.kind), HolderID: h.claim.owner,
 		Err: errPanicked,
@@ -363,31 +367,32 @@ func (c *Client) releaseTold(ctx context.Context, h *hold) (e ReleaseDone, tell 
 			return
 		}
 		e.Held, e.Took = began-since, c.now()-began
-		if tell = c.ended(h, &e, handed); tell && e.Err == errPanicked {
-			c.traceRelease(ctx, e) // the caller can't, since this panics
+		if tell = h.setOutcome(c, &e, handed); tell && e.Err == errPanicked {
+			c.traces.releaseDone(ctx, e) // the caller can't, since this panics
 		}
 	}()
-	if handed = c.handOn(h); handed {
+	if handed = h.handOn(c); handed {
 		e.Err = nil
 	} else {
-		e.Err = c.explained(h, c.releaseToStore(ctx, h))
+		e.Err = h.explained(c, h.releaseToStore(ctx, c))
 	}
 	return
 }
 
-func (c *Client) traceRelease(ctx context.Context, e ReleaseDone) {
-	for i := range c.traces {
-		if f := c.traces[i].ReleaseDone; f != nil {
+// releaseDone reports an unlock, or a hold that was left at Close.
+func (all traces) releaseDone(ctx context.Context, e ReleaseDone) {
+	for i := range all {
+		if f := all[i].ReleaseDone; f != nil {
 			f(ctx, e)
 		}
 	}
 }
 
-// ended sets the outcome of a hold's release, and reports whether to tell the traces. If Close has
-// already told them, it returns false. If several releases race, only one of them counts as the
+// setOutcome sets the outcome of a hold's release, and reports whether to tell the traces. If Close
+// has already told them, it returns false. If several releases race, only one of them counts as the
 // last.
-func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
-	c.mu.Lock()
+func (h *hold) setOutcome(c *Client, e *ReleaseDone, handed bool) bool {
+	s := c.lock()
 	defer c.unlock()
 	switch {
 	case errors.Is(e.Err, ErrLost):
@@ -395,7 +400,7 @@ func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 		return h.watchers != nil && h.watchers.loss != nil // otherwise Close has told them
 	case !h.told, h.state != released && (e.Err == nil || e.Err == errPanicked):
 		e.Outcome = StillHeld
-		return !c.closed
+		return !s.closed
 	case e.Err != nil:
 		e.Outcome = ReleaseFailed
 	case handed:
@@ -405,10 +410,10 @@ func (c *Client) ended(h *hold, e *ReleaseDone, handed bool) bool {
 	return true
 }
 
-// traceLost reports a loss to the traces.
-func (c *Client) traceLost(l *Loss) {
-	for i := range c.traces {
-		if f := c.traces[i].Lost; f != nil {
+// lost reports a loss.
+func (all traces) lost(l *Loss) {
+	for i := range all {
+		if f := all[i].Lost; f != nil {
 			f(l)
 		}
 	}
@@ -425,8 +430,8 @@ func (c *Client) roundDone(e RenewDone) {
 	}
 }
 
-// stepDone reports a step, and how long it took, to the traces.
-func (c *Client) stepDone(ctx context.Context, req any, took time.Duration, err error) {
+// stepDone reports a step, and how long it took.
+func (all traces) stepDone(ctx context.Context, req any, took time.Duration, err error) {
 	e := StepDone{Took: took, Err: err}
 	switch r := req.(type) {
 	case backend.AcquireRequest:
@@ -450,8 +455,8 @@ func (c *Client) stepDone(ctx context.Context, req any, took time.Duration, err 
 	case backend.ListRequest:
 		e.Op = "list"
 	}
-	for i := range c.traces {
-		if f := c.traces[i].StepDone; f != nil {
+	for i := range all {
+		if f := all[i].StepDone; f != nil {
 			f(ctx, e)
 		}
 	}
@@ -459,7 +464,7 @@ func (c *Client) stepDone(ctx context.Context, req any, took time.Duration, err 
 
 // subscriptionChanged reports to the traces that the subscription of a queue broke, or is active
 // again.
-func (c *Client) subscriptionChanged(q *queue, broken error) {
+func (q *queue) subscriptionChanged(c *Client, broken error) {
 	if len(c.traces) == 0 {
 		return
 	}

@@ -418,20 +418,21 @@ func TestTraceOfAReaderWhoGivesUp(t *testing.T) {
 		// it.
 		a := c.newAcquisition()
 		*a = acquisition{
+			client: c,
 			call: call{kind: protocol.Kind(backend.Read), name: "x", party: party(lk.plain),
 				o: acquireOptions{lease: DefaultLease}}, waiting: waiting{signal: a.signal},
 		}
 		other, err := c.RWLocker("x").Reader().Acquire(t.Context())
 		must(t, err)
 		c.mu.Lock()
-		o := c.objectLocked(protocol.Kind(backend.Read), "x")
-		a.handed = c.joinReadersLocked(o, other.hold.claim, a)
+		o := c.state.object(protocol.Kind(backend.Read), "x")
+		a.handed = a.joinReaders(&c.state, o, other.hold.claim)
 		handed := a.handed
 		c.unlock()
-		must(t, c.giveUpHold(t.Context(), handed)) // as an unlock of the other does that finds it
+		must(t, handed.giveUp(t.Context(), c)) // as an unlock of the other does that finds it
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := c.take(over, a); err == nil {
+		if _, err := a.take(over); err == nil {
 			t.Fatal("taken")
 		}
 		synctest.Wait()

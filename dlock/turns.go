@@ -28,28 +28,28 @@ const (
 	mostStreaks          = 128               // minimum remembered; the maximum is twice that
 )
 
-// asksWhoWaitsLocked reports whether a last release should ask the store how many other clients
-// wait for the lock. It should if others were waiting recently, after hand-overs, and occasionally
-// during a streak.
-func (c *Client) asksWhoWaitsLocked(cl *claim, now instant) bool {
+// asksWhoWaits reports whether a last release should ask the store how many other clients wait for
+// the lock. It should if others were waiting recently, after hand-overs, and occasionally during a
+// streak.
+func (cl *claim) asksWhoWaits(s *state, now instant) bool {
 	if cl.kind.Shared() || cl.kind.Placed() {
 		return false
 	}
 	key := cl.object.key()
-	s, known := c.streaks.of(key)
-	goesOn := known && cl.began-s.last <= longestPauseInStreak
+	st, known := s.streaks.of(key)
+	goesOn := known && cl.began-st.last <= longestPauseInStreak
 	if !goesOn {
-		s = streak{began: cl.began}
+		st = streak{began: cl.began}
 	}
-	s.turns++
-	since := now - s.began
-	long := goesOn && (since >= longStreak || since >= shortestWait && s.turns > shortStreak)
-	ask := c.crowds[key] != nil || cl.handed || long
+	st.turns++
+	since := now - st.began
+	long := goesOn && (since >= longStreak || since >= shortestWait && st.turns > shortStreak)
+	ask := s.crowds[key] != nil || cl.handed || long
 	if ask {
-		s.began = now
+		st.began = now
 	}
-	s.last = now
-	c.streaks.note(key, s)
+	st.last = now
+	s.streaks.note(key, st)
 	return ask
 }
 
@@ -87,7 +87,7 @@ type crowd struct {
 	strangers int  // strangers among them: see backend.ReleaseResult
 	mixed     bool // some waiting clients aren't strangers
 
-	second bool // second turn in a row: see goesOnLocked
+	second bool // second turn in a row: see secondTurn
 
 	vain   bool    // the awaited release never came
 	absent int     // counted clients that missed their turn
@@ -100,41 +100,41 @@ const (
 )
 
 // ring forgets a crowd.
-func (cr *crowd) ring(c *Client, _ instant) { delete(c.crowds, cr.key) }
+func (cr *crowd) ring(s *state, _ instant) { delete(s.crowds, cr.key) }
 
-// freedLocked decides, when a last release has freed the lock, whether this client asks for it
-// again at once, or first lets other clients have turns. began is when the release began, and own
-// is the state of the store's message about it.
-func (c *Client) freedLocked(cl *claim, began instant, res backend.ReleaseResult, own message) {
-	chain := cl.handed && began >= c.handoverEnd(cl) && c.queueLocked(cl) != nil
-	waiting := res.Waiting - c.absentLocked(cl.object.key())
+// freed decides, when a last release has freed the lock, whether this client asks for it again at
+// once, or first lets other clients have turns. began is when the release began, and own is the
+// state of the store's message about it.
+func (cl *claim) freed(s *state, began instant, res backend.ReleaseResult, own message) {
+	chain := cl.handed && began >= cl.handoverEnd(s) && cl.queue(s) != nil
+	waiting := res.Waiting - s.absent(cl.object.key())
 	if waiting > 0 && res.Strangers > 0 {
 		waiting = max(waiting+besideStrangers(cl, res), 1)
 	}
 	switch {
-	case waiting > 0 && c.goesOnLocked(cl, res):
-		c.wakeLocked(cl)
+	case waiting > 0 && cl.secondTurn(s, res):
+		cl.wake(s)
 	case waiting > 0 && own == toCome:
-		c.standBackLocked(cl, waiting, res)
+		cl.standBack(s, waiting, res)
 	case waiting > 0:
-		c.standBackLocked(cl, waiting-1, res)
+		cl.standBack(s, waiting-1, res)
 	case chain && own != heard:
-		c.standBackLocked(cl, 0, res) // can't count others: wait for a message
+		cl.standBack(s, 0, res) // can't count others: wait for a message
 	default:
 		if res.Counted && res.Waiting == 0 {
-			c.dispelLocked(cl.object.key())
+			s.dispel(cl.object.key())
 		}
-		c.wakeLocked(cl)
+		cl.wake(s)
 	}
 }
 
-// goesOnLocked reports whether this client takes a second turn at once. It does so every other
-// time, if several other clients wait and all of them are strangers. It never does so for a lock
-// that can be handed over.
-func (c *Client) goesOnLocked(cl *claim, res backend.ReleaseResult) bool {
-	cr := c.crowds[cl.object.key()]
+// secondTurn reports whether this client takes a second turn at once. It does so every other time,
+// if several other clients wait and all of them are strangers. It never does so for a lock that can
+// be handed over.
+func (cl *claim) secondTurn(s *state, res backend.ReleaseResult) bool {
+	cr := s.crowds[cl.object.key()]
 	if cl.kind.Passes() || cr == nil || res.Strangers < 2 || res.Strangers < res.Waiting ||
-		c.queueLocked(cl) == nil {
+		cl.queue(s) == nil {
 		return false
 	}
 	cr.second = !cr.second
@@ -161,30 +161,30 @@ func besideStrangers(cl *claim, res backend.ReleaseResult) (more int) {
 	return more
 }
 
-// absentLocked returns the number of waiting clients that this client ignores, because they didn't
-// take their earlier turns.
-func (c *Client) absentLocked(key lockKey) int {
-	if cr := c.crowds[key]; cr != nil && c.now() < cr.excuse {
+// absent returns the number of waiting clients that this client ignores, because they didn't take
+// their earlier turns.
+func (s *state) absent(key lockKey) int {
+	if cr := s.crowds[key]; cr != nil && s.now() < cr.excuse {
 		return cr.absent
 	}
 	return 0
 }
 
-// standBackLocked makes this client let a number of releases by others pass before it asks for the
-// lock again.
-func (c *Client) standBackLocked(cl *claim, releases int, res backend.ReleaseResult) {
+// standBack makes this client let a number of releases by others pass before it asks for the lock
+// again.
+func (cl *claim) standBack(s *state, releases int, res backend.ReleaseResult) {
 	key := cl.object.key()
-	cr := c.crowds[key]
+	cr := s.crowds[key]
 	if cr == nil {
 		cr = &crowd{key: key}
 		cr.alarm.task = cr
-		c.crowds[key] = cr
+		s.crowds[key] = cr
 	}
 	cr.skip = releases
 	if res.Counted {
 		cr.strangers, cr.mixed = res.Strangers, res.Strangers < res.Waiting
 	}
-	c.sitOutLocked(cr, c.queueLocked(cl))
+	cr.sitOut(s, cl.queue(s))
 }
 
 // A message is the state of the message that the store sends about this client's own release.
@@ -196,92 +196,92 @@ const (
 	heard                  // it has come
 )
 
-// sitOutLocked makes the queue's lead wait until it is this client's turn, or until shortestWait
-// has passed without news of the other clients.
-func (c *Client) sitOutLocked(cr *crowd, q *queue) {
-	now := c.now()
+// sitOut makes the queue's lead wait until it is this client's turn, or until shortestWait has
+// passed without news of the other clients.
+func (cr *crowd) sitOut(s *state, q *queue) {
+	now := s.now()
 	cr.until = now + shortestWait
-	c.scheduleLocked(&cr.alarm, now+longestCrowd)
+	s.schedule(&cr.alarm, now+longestCrowd)
 	if q == nil {
 		return
 	}
 	q.refusal = refusal{} // the store may now grant the request
 	if q.lead != nil {
-		c.hearLocked(q, cr.until)
+		q.hear(s, cr.until)
 	}
 }
 
-// sitsOutLocked reports whether a new lead must let other clients go first.
-func (c *Client) sitsOutLocked(q *queue) bool {
-	cr := c.crowds[q.object.key()]
-	if cr == nil || c.now() >= cr.until {
+// sitsOut reports whether a new lead must let other clients go first.
+func (q *queue) sitsOut(s *state) bool {
+	cr := s.crowds[q.object.key()]
+	if cr == nil || s.now() >= cr.until {
 		return false
 	}
-	c.hearLocked(q, cr.until)
+	q.hear(s, cr.until)
 	return true
 }
 
-// passLocked counts a release that the store has reported. It returns true if this client should
-// leave the lock to others.
-func (c *Client) passLocked(q *queue) bool {
-	cr := c.crowds[q.object.key()]
+// letPass counts a release that the store has reported. It returns true if this client should leave
+// the lock to others.
+func (q *queue) letPass(s *state) bool {
+	cr := s.crowds[q.object.key()]
 	if cr == nil || cr.skip == 0 {
 		return false
 	}
 	cr.skip--
 	q.again = 0 // others are having their turns
-	c.sitOutLocked(cr, q)
+	cr.sitOut(s, q)
 	return true
 }
 
-// triesLocked records that this client asks for the lock again, and no longer lets others go first.
-// woken reports whether a message has woken it.
-func (c *Client) triesLocked(key lockKey, woken bool) {
-	if cr := c.crowds[key]; cr != nil {
-		cr.vain = !woken && cr.until > 0 && c.now() >= cr.until
+// tries records that this client asks for the lock again, and no longer lets others go first. woken
+// reports whether a message has woken it.
+func (s *state) tries(key lockKey, woken bool) {
+	if cr := s.crowds[key]; cr != nil {
+		cr.vain = !woken && cr.until > 0 && s.now() >= cr.until
 		cr.until = 0
 	}
 }
 
-// caughtUpLocked records that this client acquired the lock. The clients that were to go first have
-// had their turns, or missed them.
-func (c *Client) caughtUpLocked(cl *claim) {
-	cr := c.crowds[cl.object.key()]
+// caughtUp records that this client acquired the lock. The clients that were to go first have had
+// their turns, or missed them.
+func (cl *claim) caughtUp(s *state) {
+	cr := s.crowds[cl.object.key()]
 	if cr == nil {
 		return
 	}
 	if cr.vain {
-		cr.absent, cr.excuse = cr.skip+1, c.now()+longestExcuse
+		cr.absent, cr.excuse = cr.skip+1, s.now()+longestExcuse
 	}
 	cr.skip, cr.until = 0, 0
 }
 
-// dispelLocked forgets a crowd.
-func (c *Client) dispelLocked(key lockKey) {
-	if cr := c.crowds[key]; cr != nil {
-		c.unscheduleLocked(&cr.alarm)
-		delete(c.crowds, key)
+// dispel forgets a crowd.
+func (s *state) dispel(key lockKey) {
+	if cr := s.crowds[key]; cr != nil {
+		s.unschedule(&cr.alarm)
+		delete(s.crowds, key)
 	}
 }
 
-// hearLocked makes the queue's lead look at the lock again when the store reports a release, but no
-// later than until. If the queue isn't subscribed, it subscribes, which also makes the lead look.
-// If the lead was to look earlier, it still does, so that this client's own releases don't delay
-// it. A lead whose call has a short wait looks sooner.
-func (c *Client) hearLocked(q *queue, until instant) {
-	if q.subscribed == unsubscribed && c.store.Notifier != nil {
-		c.subscribeLocked(q)
+// hear makes the queue's lead look at the lock again when the store reports a release, but no later
+// than until. If the queue isn't subscribed, it subscribes, which also makes the lead look. If the
+// lead was to look earlier, it still does, so that this client's own releases don't delay it. A
+// lead whose call has a short wait looks sooner.
+func (q *queue) hear(s *state, until instant) {
+	if q.subscribed == unsubscribed && s.notifies {
+		q.subscribe(s)
 	}
 	a := q.lead
 	if a.budget > 0 {
 		began := a.since
 		if began == 0 {
-			began = c.now() // the call has just come
+			began = s.now() // the call has just come
 		}
 		until = min(until, began+a.budget/newsShare)
 	}
 	if q.again == 0 || until < q.again {
 		q.again = until
 	}
-	c.scheduleLocked(&a.alarm, q.again)
+	s.schedule(&a.alarm, q.again)
 }

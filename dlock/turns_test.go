@@ -272,7 +272,7 @@ func lettingPass(t *testing.T, store backend.Backend, releases int) (holder *Loc
 	mustTry(t, holder)
 	w = wait(t.Context(), c.Locker("x"))
 	c.mu.Lock()
-	c.standBackLocked(&claim{object: &object{name: "x"}}, releases, backend.ReleaseResult{})
+	(&claim{object: &object{name: "x"}}).standBack(&c.state, releases, backend.ReleaseResult{})
 	c.unlock()
 	return holder, w
 }
@@ -353,7 +353,7 @@ func TestWhoIsAloneHardlyAsks(t *testing.T) {
 				if share := float64(asked) / float64(releases); share > test.share {
 					t.Errorf("%d of %d releases ask who waits", asked, releases)
 				}
-				if n := len(c.streaks.young) + len(c.streaks.old); n > 2*mostStreaks {
+				if n := len(c.state.streaks.young) + len(c.state.streaks.old); n > 2*mostStreaks {
 					t.Errorf("%d streaks are remembered", n)
 				}
 			})
@@ -525,7 +525,7 @@ func TestReleasesThatPassBesideStrangers(t *testing.T) {
 				key := lockKey{protocol.Kind(c.kind).Family(), "x"}
 				client.mu.Lock()
 				defer client.mu.Unlock()
-				cr := client.crowds[key]
+				cr := client.state.crowds[key]
 				if cr == nil {
 					t.Fatal("nobody is let pass")
 				}

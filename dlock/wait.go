@@ -52,31 +52,31 @@ const (
 
 // queueUp waits in the queue. It returns when the lock was acquired or handed over, when another
 // call of the party has acquired it, or when the call can't go on.
-func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
-	if !c.enqueue(a) {
+func (a *acquisition) queueUp(ctx context.Context) (*hold, error) {
+	if !a.enqueue() {
 		return nil, errAgain
 	}
 	for {
-		switch c.turn(a) {
+		switch a.turn() {
 		case toLeave:
-			c.abandon(a)
+			a.abandon()
 			return nil, errAgain
 		case toTake:
-			return c.take(ctx, a)
+			return a.take(ctx)
 		case toEnd:
-			return c.leave(ctx, a)
+			return a.leave(ctx)
 		case toTry:
 			if ctx.Err() != nil {
-				return c.leave(ctx, a) // the next lead tries
+				return a.leave(ctx) // the next lead tries
 			}
-			if h, err := c.tryInTurn(ctx, a); err != nil || h != nil {
+			if h, err := a.tryInTurn(ctx); err != nil || h != nil {
 				return h, err
 			}
 		case toWait:
 			select {
 			case <-a.signal:
 			case <-ctx.Done():
-				return c.leave(ctx, a)
+				return a.leave(ctx)
 			}
 		}
 	}
@@ -84,30 +84,31 @@ func (c *Client) queueUp(ctx context.Context, a *acquisition) (*hold, error) {
 
 // enqueue puts an acquisition at the end of its queue. It returns false if the party has acquired
 // the lock by now, and can re-enter.
-func (c *Client) enqueue(a *acquisition) bool {
-	c.mu.Lock()
+func (a *acquisition) enqueue() bool {
+	c := a.client
+	s := c.lock()
 	defer c.unlock()
-	if c.reentersLocked(a) {
+	if a.reenters(s) {
 		return false
 	}
-	o := c.objectLocked(a.kind, a.name)
+	o := s.object(a.kind, a.name)
 	if o == nil { // no other call has asked the store
 		if a.h == nil {
-			a.h = c.claimForLocked(a)
+			a.h = a.newClaim(s)
 		}
-		o = c.openLocked(a.h.claim.object)
+		o = s.open(a.h.claim.object)
 	}
-	if c.knownHeldLocked(o, a) {
+	if o.knownHeld(s, a) {
 		a.answered = true // no need to ask the store
 	}
 	q := *o.waitsFor(a.kind)
 	if q == nil {
-		q = c.newQueueLocked(o, a.kind)
+		q = o.newQueue(s, a.kind)
 	}
 	a.joined, a.trying = false, false
 	a.alarm.task = a
 	if a.seen == 0 {
-		a.seen = c.attempts
+		a.seen = s.attempts
 	}
 	a.in, a.prev, a.next = q, q.last, nil
 	if q.last != nil {
@@ -116,33 +117,33 @@ func (c *Client) enqueue(a *acquisition) bool {
 		q.first = a
 	}
 	q.last = a
-	q.countLocked(a, 1)
+	q.count(a, 1)
 	if q.refused > 0 {
 		a.exclude()
 	}
 	if q.placed {
 		if a.h == nil {
-			a.h = c.claimForLocked(a)
+			a.h = a.newClaim(s)
 		}
 		a.fresh = true
 		return true
 	}
 	if q.lead == nil {
-		c.leadLocked(q)
+		q.chooseLead(s)
 	}
 	if q.lead != a && a.budget > 0 {
-		c.scheduleLocked(&a.alarm, c.now()+a.budget/newsShare)
+		s.schedule(&a.alarm, c.now()+a.budget/newsShare)
 	}
 	return true
 }
 
-// newQueueLocked returns an empty queue.
-func (c *Client) newQueueLocked(o *object, kind protocol.Kind) *queue {
-	q := c.spare
+// newQueue returns an empty queue.
+func (o *object) newQueue(s *state, kind protocol.Kind) *queue {
+	q := s.spare
 	if q == nil {
 		q = new(queue)
 	}
-	c.spare = nil
+	s.spare = nil
 	*q = queue{object: o, placed: kind.Placed()}
 	if q.placed {
 		q.keeping = new(keeping)
@@ -152,13 +153,13 @@ func (c *Client) newQueueLocked(o *object, kind protocol.Kind) *queue {
 	return q
 }
 
-// knownHeldLocked reports whether this client itself holds the lock in a way that excludes a
-// waiting call.
-func (c *Client) knownHeldLocked(o *object, a *acquisition) bool {
+// knownHeld reports whether this client itself holds the lock in a way that excludes a waiting
+// call.
+func (o *object) knownHeld(s *state, a *acquisition) bool {
 	if a.kind.Many() {
 		return o.exhausts(a)
 	}
-	now := c.now()
+	now := s.now()
 	if o.alone != nil && o.alone.valid(now) {
 		return true
 	}
@@ -173,8 +174,8 @@ func (c *Client) knownHeldLocked(o *object, a *acquisition) bool {
 	return false
 }
 
-// dequeueLocked removes an acquisition from its queue, if it is in one.
-func (c *Client) dequeueLocked(a *acquisition) {
+// dequeue removes an acquisition from its queue, if it is in one.
+func (a *acquisition) dequeue(s *state) {
 	q := a.in
 	if q == nil {
 		return
@@ -193,44 +194,44 @@ func (c *Client) dequeueLocked(a *acquisition) {
 	if q.lead == a {
 		q.lead = nil
 	}
-	q.countLocked(a, -1)
-	c.unscheduleLocked(&a.alarm)
+	q.count(a, -1)
+	s.unschedule(&a.alarm)
 	switch {
 	case q.first == nil:
-		c.dissolveLocked(q)
+		q.dissolve(s)
 	default:
-		c.leadLocked(q)
+		q.chooseLead(s)
 	}
 }
 
-// leadLocked chooses the lead, and wakes a new one. A new lead waits before it tries if it is
+// chooseLead chooses the lead, and wakes a new one. A new lead waits before it tries if it is
 // likely to be handed the lock, if the store would refuse it, or if this client lets others have a
 // turn. Otherwise it tries at once.
-func (c *Client) leadLocked(q *queue) {
+func (q *queue) chooseLead(s *state) {
 	if q.placed || q.lead != nil && q.lead.committed() {
 		return
 	}
-	a, before := q.firstInLocked(), q.lead
+	a, before := q.firstIn(), q.lead
 	if a == before {
 		return
 	}
 	if before != nil && !before.trying {
-		c.abandonLocked(before) // its Locker is locked; it stops asking
+		before.dropClaim(s) // its Locker is locked; it stops asking
 	}
 	q.lead = a
 	if a == nil {
 		return
 	}
 	q.again = 0
-	a.fresh = !c.expectsLocked(a) && !c.refusedLocked(q, a) && !c.sitsOutLocked(q)
+	a.fresh = !a.expects(s) && !q.wouldRefuse(s, a) && !q.sitsOut(s)
 	if a.fresh || q.woken {
 		a.notify()
 	}
 }
 
-// nextLocked returns the first call, in order of arrival, whose Locker isn't locked. A Locker also
-// counts as unlocked if its hold is h, or is being released.
-func (q *queue) nextLocked(h *hold) *acquisition {
+// next returns the first call, in order of arrival, whose Locker isn't locked. A Locker also counts
+// as unlocked if its hold is h, or is being released.
+func (q *queue) next(h *hold) *acquisition {
 	for a := q.first; a != nil; a = a.next {
 		if v := a.variable(); v == nil || v.hold == nil || v.hold == h ||
 			v.hold.state == released || a.kind.Shared() {
@@ -247,10 +248,10 @@ func (a *acquisition) committed() bool {
 	return !a.parked() && (a.trying || a.h != nil && a.h.claim.Strays())
 }
 
-// firstInLocked returns the call that should be the lead. A parked call, whose Locker is locked,
-// can't be. Otherwise it is the first call, or else the current lead, or else the first call that
-// isn't parked. If all are parked, firstInLocked returns nil.
-func (q *queue) firstInLocked() *acquisition {
+// firstIn returns the call that should be the lead. A parked call, whose Locker is locked, can't
+// be. Otherwise it is the first call, or else the current lead, or else the first call that isn't
+// parked. If all are parked, firstIn returns nil.
+func (q *queue) firstIn() *acquisition {
 	switch v := q.first.variable(); {
 	case !q.first.parked():
 		return q.first
@@ -267,8 +268,8 @@ func (q *queue) firstInLocked() *acquisition {
 	return nil
 }
 
-// countLocked adds n, which is 1 or -1, to those counts of the queue that include a.
-func (q *queue) countLocked(a *acquisition, n int) {
+// count adds n, which is 1 or -1, to those counts of the queue that include a.
+func (q *queue) count(a *acquisition, n int) {
 	q.length += n
 	if a.partners {
 		q.partners += n
@@ -287,32 +288,32 @@ func (a *acquisition) parked() bool {
 	return v != nil && v.hold != nil && !a.kind.Shared()
 }
 
-// expectsLocked reports whether a holder in this client is likely to hand the lock over to a lead.
-// If so, the lead looks again when the hand-over time ends.
-func (c *Client) expectsLocked(a *acquisition) bool {
+// expects reports whether a holder in this client is likely to hand the lock over to a lead. If so,
+// the lead looks again when the hand-over time ends.
+func (a *acquisition) expects(s *state) bool {
 	o := a.in.object
 	if a.kind.Many() {
 		return o.exhausts(a) // the client's own releases wake the call
 	}
 	cl := o.passing()
-	if cl == nil || c.handover == 0 || !cl.passesTo(a) {
+	if cl == nil || s.handover == 0 || !cl.passesTo(a) {
 		return false
 	}
-	now, until := c.now(), c.handoverEnd(cl)+shortestWait
+	now, until := s.now(), cl.handoverEnd(s)+shortestWait
 	if now >= until || !cl.passes(now) {
 		return false
 	}
-	c.hastenLocked(&a.alarm, until)
+	s.hasten(&a.alarm, until)
 	return true
 }
 
-// refusedLocked reports whether the store would refuse a new lead, as it has refused the last one.
-// If so, the new lead looks again when the last one would have.
-func (c *Client) refusedLocked(q *queue, a *acquisition) bool {
+// wouldRefuse reports whether the store would refuse a new lead, as it has refused the last one. If
+// so, the new lead looks again when the last one would have.
+func (q *queue) wouldRefuse(s *state, a *acquisition) bool {
 	if q.woken || !q.refusal.refuses(a) {
 		return false
 	}
-	c.hastenLocked(&a.alarm, q.refusal.again)
+	s.hasten(&a.alarm, q.refusal.again)
 	return true
 }
 
@@ -320,9 +321,9 @@ func (c *Client) refusedLocked(q *queue, a *acquisition) bool {
 // finds out whether the lock is held, so that its error can say so.
 const newsShare = 4
 
-// inquireLocked makes the lead ask the store, unless the store has refused an attempt later than
-// number seen.
-func (q *queue) inquireLocked(seen uint64) {
+// inquire makes the lead ask the store, unless the store has refused an attempt later than number
+// seen.
+func (q *queue) inquire(seen uint64) {
 	if q.lead != nil && q.refused <= seen {
 		q.lead.fresh = true
 		q.lead.notify()
@@ -330,49 +331,48 @@ func (q *queue) inquireLocked(seen uint64) {
 }
 
 // ring makes a lead try again. For any other call, it finds out whether the lock is held.
-func (a *acquisition) ring(c *Client, now instant) {
+func (a *acquisition) ring(s *state, now instant) {
 	if a.handed != nil {
-		c.laterLocked(a.cut)
+		s.later(a.cut)
 		return
 	}
 	switch q := a.in; {
 	case q.lead == a, q.placed:
 		a.fresh = true
 		a.notify()
-	case c.knownHeldLocked(q.object, a):
+	case q.object.knownHeld(s, a):
 		a.answered = true // no need to ask the store
 	default:
-		q.inquireLocked(a.seen)
+		q.inquire(a.seen)
 	}
 }
 
-// watchLocked starts the alarm that reports a call that waits for longer than a lease.
-func (c *Client) watchLocked(q *queue, a *acquisition) {
+// watch starts the alarm that reports a call that waits for longer than a lease.
+func (q *queue) watch(s *state, a *acquisition) {
 	if a.since == 0 {
 		a.since = a.began
 	}
 	if q.overdue.task == nil {
 		q.overdue.task = q
-		c.scheduleLocked(&q.overdue, a.since+c.lease)
+		s.schedule(&q.overdue, a.since+s.lease)
 	}
 }
 
 // ring logs, once, that a call has waited for longer than a lease for a lock that this client
 // itself holds.
-func (q *queue) ring(c *Client, now instant) {
-	if began := q.first.since; began == 0 || now < began+c.lease {
-		c.scheduleLocked(&q.overdue, max(began, now-c.lease/2)+c.lease)
+func (q *queue) ring(s *state, now instant) {
+	if began := q.first.since; began == 0 || now < began+s.lease {
+		s.schedule(&q.overdue, max(began, now-s.lease/2)+s.lease)
 		return
 	}
 	switch {
 	case q.first.parked():
-		c.warnLocked("waiting for longer than a lease for a Locker that is locked", "name",
+		s.warn("waiting for longer than a lease for a Locker that is locked", "name", q.object.name)
+	case q.object.knownHeld(s, q.first):
+		s.warn("waiting for longer than a lease for a lock that this client holds itself", "name",
 			q.object.name)
-	case c.knownHeldLocked(q.object, q.first):
-		c.warnLocked("waiting for longer than a lease for a lock that this client holds itself",
-			"name", q.object.name)
 	default:
-		c.scheduleLocked(&q.overdue, now+c.lease)
+		s.schedule(&q.overdue, now+s.lease)
 	}
 }
 
@@ -392,73 +392,73 @@ func (q *queue) slot() **queue {
 	return &q.object.queue
 }
 
-// dissolveLocked drops an empty queue.
-func (c *Client) dissolveLocked(q *queue) {
+// dissolve drops an empty queue.
+func (q *queue) dissolve(s *state) {
 	*q.slot() = nil
-	c.tidyLocked(q.object)
-	c.unscheduleLocked(&q.overdue)
+	q.object.tidy(s)
+	s.unschedule(&q.overdue)
 	if q.placed {
-		c.unscheduleLocked(&q.look)
+		s.unschedule(&q.look)
 	}
 	q.lead = nil
 	if q.subscribed == unsubscribed && q.releasing == 0 && !q.placed {
-		c.spare = q // nothing else refers to it
+		s.spare = q // nothing else refers to it
 		return
 	}
 	if q.cancel != nil {
-		c.laterLocked(q.cancel)
+		s.later(q.cancel)
 	}
 	if q.sub != nil {
-		c.laterLocked(q.sub.Close)
+		s.later(q.sub.Close)
 	}
 }
 
-// wakeLocked wakes the lead that waits for the lock of a claim, so that it tries.
-func (c *Client) wakeLocked(cl *claim) {
-	if q := c.queueLocked(cl); q != nil {
-		c.wakeQueueLocked(q)
+// wake wakes the lead that waits for the lock of a claim, so that it tries.
+func (cl *claim) wake(s *state) {
+	if q := cl.queue(s); q != nil {
+		q.wake(s)
 	}
 }
 
-func (c *Client) wakeQueueLocked(q *queue) {
+func (q *queue) wake(s *state) {
 	q.woken, q.refusal = true, refusal{}
-	c.leadLocked(q)
+	q.chooseLead(s)
 	if q.lead != nil {
 		q.lead.notify()
 	}
 }
 
-// joinLocked removes all calls of the new hold's party from the queues, since they can re-enter.
-func (c *Client) joinLocked(h *hold) {
+// letPartyJoin removes all calls of the new hold's party from the queues, since they can re-enter.
+func (h *hold) letPartyJoin(s *state) {
 	if h.variable() == nil {
 		for q := range h.claim.object.queues() {
-			c.joinPartiesLocked(q, func(a *acquisition) bool {
+			q.joinParties(s, func(a *acquisition) bool {
 				return a.h != h && a.party == h.party
 			})
 		}
 	}
 }
 
-// joinPartiesLocked removes from a queue the calls for which isIn returns true, since their parties
-// have acquired the lock, and wakes them.
-func (c *Client) joinPartiesLocked(q *queue, isIn func(*acquisition) bool) {
+// joinParties removes from a queue the calls for which isIn returns true, since their parties have
+// acquired the lock, and wakes them.
+func (q *queue) joinParties(s *state, isIn func(*acquisition) bool) {
 	if q == nil {
 		return
 	}
 	for a := q.first; a != nil && q.partners > 0; {
 		next := a.next
 		if a.partners && isIn(a) {
-			c.dequeueLocked(a)
+			a.dequeue(s)
 			a.joined = true
 			a.notify()
 			if a.cut != nil {
-				c.laterLocked(a.cut)
+				s.later(a.cut)
 			}
 		}
 		a = next
 	}
 	if q.first != nil {
-		c.leadLocked(q)
+		q.chooseLead(s)
 	}
 }
 
@@ -473,8 +473,9 @@ const (
 )
 
 // turn returns the next move of a waiting call.
-func (c *Client) turn(a *acquisition) move {
-	c.mu.Lock()
+func (a *acquisition) turn() move {
+	c := a.client
+	s := c.lock()
 	defer c.unlock()
 	a.trying = false
 	switch {
@@ -487,22 +488,22 @@ func (c *Client) turn(a *acquisition) move {
 	}
 	q := a.in
 	if q.placed {
-		return c.placeTurnLocked(q, a)
+		return a.placeTurn(s, q)
 	}
 	if q.lead != a || !a.fresh && !q.woken {
-		c.watchLocked(q, a)
+		q.watch(s, a)
 		return a.wait()
 	}
 	// These flags are cleared before the attempt, never after it, so that any later event counts
 	// for the next attempt. A wake-up is stale if it comes from a release before the present hold.
-	stale, woken := !a.fresh && c.expectsLocked(a), q.woken
+	stale, woken := !a.fresh && a.expects(s), q.woken
 	a.fresh, q.woken = false, false
 	if stale {
 		return a.wait()
 	}
 	a.trying = true
 	q.again, q.refusal = 0, refusal{}
-	c.triesLocked(q.object.key(), woken)
+	s.tries(q.object.key(), woken)
 	return toTry
 }
 
@@ -516,86 +517,88 @@ func (a *acquisition) wait() move {
 
 // tryInTurn makes the lead's next attempt. If it returns neither a hold nor an error, the call
 // keeps waiting.
-func (c *Client) tryInTurn(ctx context.Context, a *acquisition) (*hold, error) {
-	remaining, err := c.attemptUntilJoined(ctx, a)
+func (a *acquisition) tryInTurn(ctx context.Context) (*hold, error) {
+	remaining, err := a.tryUntilJoined(ctx)
 	switch {
-	case c.wasHanded(a):
+	case a.wasHanded():
 		return nil, nil
 	case err == nil:
 		return a.h, nil
 	case err == errHeld:
 		a.tries.reset()
-		c.keptOut(a, remaining)
+		a.keptOut(remaining)
 		return nil, nil
 	case err == errAgain, err == errLate, err == ErrClosed, backend.KindOf(err) == backend.Refused:
 		// If the call goes on, it does so as a new acquisition, at the end of the queue. If it was
 		// just handed a hold, quit returns nil.
-		return nil, c.quit(a, err)
+		return nil, a.quit(err)
 	}
-	if c.failed(a, ctx.Err() != nil, err) {
-		c.report(a, err)
+	if a.failed(ctx.Err() != nil, err) {
+		a.reportFailure(err)
 	}
 	return nil, nil
 }
 
 // wasHanded reports whether a call was handed the lock, or permits, during its own attempt.
-func (c *Client) wasHanded(a *acquisition) bool {
+func (a *acquisition) wasHanded() bool {
 	if !a.kind.Many() && !a.kind.Placed() {
 		return false
 	}
-	c.mu.Lock()
-	defer c.unlock()
+	a.client.mu.Lock()
+	defer a.client.unlock()
 	return a.handed != nil
 }
 
 // failed records that the lead's attempt failed, and schedules the next one. cut means that the
 // attempt was cut short. failed returns false if there is no next attempt.
-func (c *Client) failed(a *acquisition, cut bool, err error) bool {
-	c.mu.Lock()
+func (a *acquisition) failed(cut bool, err error) bool {
+	c := a.client
+	s := c.lock()
 	defer c.unlock()
 	q := a.in
 	if q == nil || q.lead != a && !q.placed {
-		c.abandonLocked(a) // it has a hold, or its Locker is locked
+		a.dropClaim(s) // it has a hold, or its Locker is locked
 		return false
 	}
 	a.answered = a.answered || q.refused > a.seen
 	a.fail(cut, err)
 	q.failure = a.failure
-	c.scheduleLocked(&a.alarm, c.now()+a.tries.next(firstBackoff, longestPause(a.o.lease)))
+	s.schedule(&a.alarm, c.now()+a.tries.next(firstBackoff, longestPause(a.o.lease)))
 	return true
 }
 
-// attemptUntilJoined makes an attempt, but gives it up if another call of the party acquires the
-// lock.
-func (c *Client) attemptUntilJoined(ctx context.Context, a *acquisition) (time.Duration, error) {
+// tryUntilJoined makes an attempt, but gives it up if another call of the party acquires the lock.
+func (a *acquisition) tryUntilJoined(ctx context.Context) (time.Duration, error) {
+	c := a.client
 	if (a.variable() != nil && !a.kind.Placed()) || c.store.Prompt() {
-		return c.attempt(ctx, a)
+		return a.tryOnce(ctx)
 	}
 	ctx, cancel := withCancelCause(ctx)
 	cut := func() { cancel(nil) }
 	defer cut()
-	c.mu.Lock()
+	s := c.lock()
 	a.cut = cut
 	handed := a.handed != nil
 	if a.joined {
-		c.laterLocked(cut) // it joined after turn was called
+		s.later(cut) // it joined after turn was called
 	}
 	c.unlock()
 	if handed {
 		return 0, errAgain // the call was just handed a hold
 	}
-	return c.attempt(ctx, a)
+	return a.tryOnce(ctx)
 }
 
 // keptOut records that someone else holds the lock. It subscribes the queue to releases, and
 // schedules the lead's next look.
-func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
-	c.mu.Lock()
+func (a *acquisition) keptOut(remaining time.Duration) {
+	c := a.client
+	s := c.lock()
 	defer c.unlock()
 	a.answered, a.failure = true, nil
 	q := a.in
 	if q != nil && q.placed {
-		c.placedLocked(q, a, remaining)
+		a.tookPlace(s, q, remaining)
 		return
 	}
 	if q == nil || q.lead != a {
@@ -607,10 +610,10 @@ func (c *Client) keptOut(a *acquisition, remaining time.Duration) {
 		}
 	}
 	q.refused, q.failure = a.attempt, nil
-	if q.subscribed == unsubscribed && c.store.Notifier != nil {
-		c.subscribeLocked(q)
+	if q.subscribed == unsubscribed && c.notifies {
+		q.subscribe(s)
 	}
-	c.scheduleLocked(&a.alarm, c.nextAttemptLocked(q, a, remaining))
+	s.schedule(&a.alarm, q.nextAttempt(s, a, remaining))
 	if !q.woken {
 		q.refusal = refusal{a.o.permits, a.o.limit, a.alarm.at}
 	}
@@ -623,15 +626,15 @@ func (a *acquisition) exclude() {
 	}
 }
 
-// nextAttemptLocked returns when the lead looks again if nothing wakes it. The store has said that
+// nextAttempt returns when the lead looks again if nothing wakes it. The store has said that
 // someone else holds the lock for the remaining time.
-func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Duration) instant {
-	now := c.now()
+func (q *queue) nextAttempt(s *state, a *acquisition, remaining time.Duration) instant {
+	now := s.now()
 	wait, jitter := longestPause(a.o.lease), longestJitter
 	if place := a.placeLease(); place > 0 {
 		wait = min(wait, place/3)
 	}
-	if c.store.Notifier == nil || q.subscribed == failing || q.subscribed == denied {
+	if !s.notifies || q.subscribed == failing || q.subscribed == denied {
 		wait = a.polls.next(firstPoll, min(wait, longestPoll))
 	}
 	// If the lease may end before the look, the lead looks when the lease ends. Otherwise the lock
@@ -649,12 +652,13 @@ func (c *Client) nextAttemptLocked(q *queue, a *acquisition, remaining time.Dura
 }
 
 // leave ends the wait of a call that can't go on, and returns its error.
-func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
+func (a *acquisition) leave(ctx context.Context) (*hold, error) {
+	c := a.client
 	over := c.over(ctx)
-	c.mu.Lock()
+	s := c.lock()
 	if a.handed != nil {
 		c.unlock()
-		return c.take(ctx, a)
+		return a.take(ctx)
 	}
 	if q := a.in; q != nil && a.attempt == 0 && (a.failure == errNotUnlocked ||
 		q.refused > a.seen) {
@@ -664,25 +668,26 @@ func (c *Client) leave(ctx context.Context, a *acquisition) (*hold, error) {
 		a.failure = q.failure
 		a.answered = a.answered || q.refused > a.seen
 	}
-	if c.heldLocked(c.objectLocked(a.kind, a.name), a, nil) {
+	if s.object(a.kind, a.name).excludes(s, a, nil) {
 		a.answered, a.failure = true, nil // no need to ask the store
 		a.here = !a.kind.Many()
 	}
 	if v := a.variable(); v != nil && v.hold != nil && v.hold.state == lost {
 		a.failure = errNotUnlocked
 	}
-	c.dequeueLocked(a)
+	a.dequeue(s)
 	c.unlock()
 	if over == ErrClosed {
-		c.leaveClosed(a)
+		a.leaveClosed()
 	}
-	c.abandon(a)
+	a.abandon()
 	return nil, a.giveUp(over)
 }
 
 // leaveClosed tells the store that a waiting call has ended because the client was closed.
 // Otherwise other clients would wait until the store forgets this one.
-func (c *Client) leaveClosed(a *acquisition) {
+func (a *acquisition) leaveClosed() {
+	c := a.client
 	c.mu.Lock()
 	var cl *claim
 	if a.h != nil && a.h.claim.noted {
@@ -694,18 +699,18 @@ func (c *Client) leaveClosed(a *acquisition) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
-	c.releaseOnce(ctx, cl, c.stored(cl.Lease()), true)
+	cl.releaseOnce(ctx, c, c.stored(cl.Lease()), true)
 }
 
 // quit removes a call from the queue for good, and returns err. But if the call was just handed a
 // hold, it stays to take it, and quit returns nil.
-func (c *Client) quit(a *acquisition, err error) error {
-	c.mu.Lock()
-	defer c.unlock()
+func (a *acquisition) quit(err error) error {
+	s := a.client.lock()
+	defer a.client.unlock()
 	if a.handed != nil {
 		return nil
 	}
-	c.dequeueLocked(a)
-	c.abandonLocked(a)
+	a.dequeue(s)
+	a.dropClaim(s)
 	return err
 }

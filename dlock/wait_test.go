@@ -111,12 +111,12 @@ func TestASubscriptionThatFailsWhenNobodyWaits(t *testing.T) {
 			other := newLocker(c, l.kind, "x")
 			w := wait(ctx, other)
 			c.mu.Lock()
-			q := *c.objectLocked(l.kind, "x").waitsFor(l.kind)
+			q := *c.state.object(l.kind, "x").waitsFor(l.kind)
 			c.mu.Unlock()
 			cancel()
 			<-w.in
 			q.subscribed = subscribing
-			c.unsubscribed(t.Context(), q, errMood)
+			q.subscriptionFailed(t.Context(), c, errMood)
 			mustUnlock(t, t.Context(), l)
 		}
 	})

@@ -24,7 +24,7 @@ type alarm struct {
 
 // A task is work to be done when its alarm rings.
 type task interface {
-	ring(c *Client, now instant)
+	ring(s *state, now instant)
 }
 
 // alarms holds the alarms that are set, and implements [container/heap.Interface].
@@ -54,154 +54,154 @@ func (a *alarms) Pop() any {
 	return x
 }
 
-// scheduleLocked sets the time of an alarm, and replaces any earlier time.
-func (c *Client) scheduleLocked(a *alarm, at instant) {
+// schedule sets the time of an alarm, and replaces any earlier time.
+func (s *state) schedule(a *alarm, at instant) {
 	a.at = at
 	if a.place > 0 {
-		heap.Fix(&c.alarms, a.place-1)
+		heap.Fix(&s.alarms, a.place-1)
 	} else {
-		heap.Push(&c.alarms, a)
+		heap.Push(&s.alarms, a)
 	}
-	c.armLocked()
+	s.arm()
 }
 
-// hastenLocked makes an alarm ring at the instant at, unless it is already set to ring earlier.
-func (c *Client) hastenLocked(a *alarm, at instant) {
+// hasten makes an alarm ring at the instant at, unless it is already set to ring earlier.
+func (s *state) hasten(a *alarm, at instant) {
 	if a.place == 0 || at < a.at {
-		c.scheduleLocked(a, at)
+		s.schedule(a, at)
 	}
 }
 
-// unscheduleLocked cancels an alarm.
-func (c *Client) unscheduleLocked(a *alarm) {
+// unschedule cancels an alarm.
+func (s *state) unschedule(a *alarm) {
 	if a.place > 0 {
-		heap.Remove(&c.alarms, a.place-1)
+		heap.Remove(&s.alarms, a.place-1)
 	}
 }
 
-// armLocked sets the timer for the first alarm. It may ring too early, never too late.
-func (c *Client) armLocked() {
-	if len(c.alarms.heap) == 0 || c.closed {
+// arm sets the timer for the first alarm. It may ring too early, never too late.
+func (s *state) arm() {
+	if len(s.alarms.heap) == 0 || s.closed {
 		return
 	}
-	first := c.alarms.heap[0].at
+	first := s.alarms.heap[0].at
 	switch {
-	case c.timer == nil:
-		c.timer = time.AfterFunc(first-c.now(), c.ring)
-	case c.armed == 0 || first < c.armed:
-		c.timer.Reset(first - c.now())
+	case s.timer == nil:
+		s.timer = time.AfterFunc(first-s.now(), s.rings)
+	case s.armed == 0 || first < s.armed:
+		s.timer.Reset(first - s.now())
 	default:
 		return
 	}
-	c.armed = first
+	s.armed = first
 }
 
 // ring runs all tasks that are due.
 func (c *Client) ring() {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
-	if c.closed {
+	if s.closed {
 		return
 	}
-	c.armed = 0
+	s.armed = 0
 	now := c.now()
-	if due := c.alarms.nextLocked(now); now-due >= shortestStall {
-		c.stalled = stall{due, now}
+	if due := s.alarms.next(now); now-due >= shortestStall {
+		s.stalled = stall{due, now}
 	}
-	for len(c.alarms.heap) > 0 && c.alarms.heap[0].at <= now {
-		heap.Pop(&c.alarms).(*alarm).task.ring(c, now)
+	for len(s.alarms.heap) > 0 && s.alarms.heap[0].at <= now {
+		heap.Pop(&s.alarms).(*alarm).task.ring(s, now)
 	}
-	if batch := c.alarms.batch; len(batch) > 0 {
-		c.alarms.batch = nil
-		c.renewLocked(batch, now)
+	if batch := s.alarms.batch; len(batch) > 0 {
+		s.alarms.batch = nil
+		s.renew(batch, now)
 	}
-	c.armLocked()
+	s.arm()
 }
 
 // ring forgets the lost holds on a dead claim, ends an expired claim, and collects a claim that is
 // due for renewal.
-func (cl *claim) ring(c *Client, now instant) {
+func (cl *claim) ring(s *state, now instant) {
 	switch {
 	case cl.dead:
-		c.forgetAllLocked(cl)
+		s.forgetAll(cl)
 	case now >= cl.Until():
-		c.loseClaimLocked(cl, c.ranOutLocked(cl, now))
+		cl.lose(s, cl.ranOut(s, now))
 	case cl.GoesOn() || cl.kind.Asserted():
-		c.alarms.batch = append(c.alarms.batch, cl)
-		c.scheduleLocked(&cl.alarm, c.next(cl, now, 6)) // in case there's no answer by then
+		s.alarms.batch = append(s.alarms.batch, cl)
+		s.schedule(&cl.alarm, cl.nextRenewal(s, now, 6)) // in case there's no answer by then
 	default:
-		c.scheduleLocked(&cl.alarm, cl.Until())
+		s.schedule(&cl.alarm, cl.Until())
 	}
 }
 
 // nextLook returns when the watchdog next looks at a claim. sent is when the request that the store
 // granted was sent.
-func (c *Client) nextLook(cl *claim, sent instant) instant {
+func (cl *claim) nextLook(s *state, sent instant) instant {
 	switch {
 	case cl.GoesOn():
-		return c.next(cl, sent, 3)
+		return cl.nextRenewal(s, sent, 3)
 	case cl.kind.Asserted():
-		return min(sent+c.lease/3, cl.Until())
+		return min(sent+s.lease/3, cl.Until())
 	default:
 		return cl.Until()
 	}
 }
 
-// next returns the time of the next renewal, about lease/part later than after. With part 3, that
-// is a third of a lease.
-func (c *Client) next(cl *claim, after instant, part time.Duration) instant {
+// nextRenewal returns the time of the next renewal, about lease/part later than after. With part 3,
+// that is a third of a lease.
+func (cl *claim) nextRenewal(s *state, after instant, part time.Duration) instant {
 	most := cl.Lease()
 	if cl.kind.Asserted() {
-		most = c.lease // even if its own lease is longer
+		most = s.lease // even if its own lease is longer
 	}
 	return cl.Next(after, part, most)
 }
 
-// renewLocked starts the renewal of a batch.
-func (c *Client) renewLocked(batch []*claim, sent instant) {
+// renew starts the renewal of a batch.
+func (s *state) renew(batch []*claim, sent instant) {
 	reqs := make([]backend.RenewRequest, len(batch))
 	leases := make([]time.Duration, len(batch))
 	latest := sent
 	for i, cl := range batch {
 		lease, asked := cl.Renewal(sent)
-		leases[i], reqs[i] = lease, cl.renewRequest(c.stored(asked))
+		leases[i], reqs[i] = lease, cl.renewRequest(s.stored(asked))
 		cl.RenewalSent(sent, asked, reqs[i].Lease)
 		latest = max(latest, cl.Until())
 	}
-	c.backgroundLocked(func() {
+	s.background(func(c *Client) {
 		ctx, cancel := context.WithTimeout(c.ctx, latest-c.now())
 		defer cancel()
 		var failed failures
 		c.store.Renew(ctx, reqs, func(i int, res backend.RenewResult, err error) {
 			failed.add(batch[i], err)
-			c.renewed(batch[i], protocol.Kind(reqs[i].Kind), sent, leases[i], res, err)
+			batch[i].renewalAnswered(c, protocol.Kind(reqs[i].Kind), sent, leases[i], res, err)
 		})
 		c.roundDone(RenewDone{Locks: len(batch), Failed: len(failed.claims), Took: c.now() - sent,
 			Err: failed.first})
-		c.reportRenewals(&failed, len(batch), sent)
+		(&failed).report(c, len(batch), sent)
 	})
 }
 
-// reportRenewals logs which locks couldn't be renewed, and how much of their leases remains. sent
-// is when the requests were sent. The log leaves out locks that have ended or will end before their
-// next renewal. It also leaves out locks that were logged after sent, since many renewals fail at
-// once if a store hangs.
-func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
-	if len(failed.claims) == 0 || c.ctx.Err() != nil {
+// report logs which locks couldn't be renewed, and how much of their leases remains. sent is when
+// the requests were sent. The log leaves out locks that have ended or will end before their next
+// renewal. It also leaves out locks that were logged after sent, since many renewals fail at once
+// if a store hangs.
+func (f *failures) report(c *Client, of int, sent instant) {
+	if len(f.claims) == 0 || c.ctx.Err() != nil {
 		return
 	}
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	const most = 10
 	var names []string
 	now, left, n := c.now(), time.Duration(math.MaxInt64), 0
-	for _, cl := range failed.claims {
-		w := c.troubles[cl]
+	for _, cl := range f.claims {
+		w := s.troubles[cl]
 		if cl.dead || w.err == nil || w.said > sent || cl.alarm.at >= cl.Until() {
 			continue
 		}
 		w.said = now
-		c.troubles[cl] = w
+		s.troubles[cl] = w
 		n++
 		left = min(left, cl.Until()-now)
 		if len(names) < most {
@@ -209,40 +209,40 @@ func (c *Client) reportRenewals(failed *failures, of int, sent instant) {
 		}
 	}
 	if n > 0 {
-		c.warnLocked("renewals failed and will be repeated", "failed", n, "of", of, "names", names,
-			"left", left, "err", failed.first)
+		s.warn("renewals failed and will be repeated", "failed", n, "of", of, "names", names,
+			"left", left, "err", f.first)
 	}
 }
 
-// renewed processes the answer to a renewal.
-func (c *Client) renewed(
-	cl *claim, kind protocol.Kind, sent instant, lease time.Duration, res backend.RenewResult,
+// renewalAnswered processes the answer to a renewal.
+func (cl *claim) renewalAnswered(
+	c *Client, kind protocol.Kind, sent instant, lease time.Duration, res backend.RenewResult,
 	err error,
 ) {
-	c.mu.Lock()
+	s := c.lock()
 	defer c.unlock()
 	now := c.now()
 	if err == nil || backend.KindOf(err) != backend.Unknown {
 		cl.RenewalOver()
 	}
 	switch {
-	case cl.dead, c.closed:
+	case cl.dead, s.closed:
 		// The claim's last release has begun, or the claim was lost. No answer changes that.
 	case cl.kind != kind:
 		// The claim has been downgraded. The request was for the write, which is released.
 	case isDisplaced(err):
-		c.goneLocked(cl)
+		cl.foundGone(s)
 	case err != nil:
-		c.troubledLocked(cl, why{err: err})
-		c.scheduleLocked(&cl.alarm, min(cl.alarm.at, c.next(cl, now, 16)))
+		cl.troubled(s, why{err: err})
+		s.schedule(&cl.alarm, min(cl.alarm.at, cl.nextRenewal(s, now, 16)))
 	case !res.Held:
-		c.goneLocked(cl)
+		cl.foundGone(s)
 	case now >= cl.Until():
-		c.loseClaimLocked(cl, c.ranOutLocked(cl, now))
+		cl.lose(s, cl.ranOut(s, now))
 	default:
-		delete(c.troubles, cl)
+		delete(s.troubles, cl)
 		cl.RenewalGranted(sent, lease)
-		c.scheduleLocked(&cl.alarm, max(c.nextLook(cl, sent), now))
+		s.schedule(&cl.alarm, max(cl.nextLook(s, sent), now))
 	}
 }
 

@@ -61,7 +61,7 @@ func TestManyHoldsAreRenewedInFewBatchesWithoutAGoroutineEach(t *testing.T) {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if held := len(c.objects[protocol.Locks]); held != n {
+		if held := len(c.state.objects[protocol.Locks]); held != n {
 			t.Errorf("%d of %d holds were lost", n-held, n)
 		}
 	})
@@ -77,12 +77,13 @@ func TestRenewalsComeInTimeAndOnAGrid(t *testing.T) {
 			"a lock": {backend.Exclusive, lease},
 			"a read with a lease longer than the client's": {backend.Read, 100 * lease},
 		} {
-			c, h := &Client{lease: lease}, &claim{kind: protocol.Kind(test.kind)}
+			s := &state{settings: &settings{lease: lease}}
+			h := &claim{kind: protocol.Kind(test.kind)}
 			h.Granted(time.Hour, test.lease)
 			h.Want(test.lease, true)
 			cells := map[instant]bool{}
 			for sent := instant(0); sent < lease; sent += lease / 1000 {
-				at := c.nextLook(h, sent)
+				at := h.nextLook(s, sent)
 				cells[at] = true
 				if at <= sent || at > sent+lease/3 {
 					t.Fatalf("%s, lease %v: the renewal after a request at %v is due at %v", name,

@@ -1,0 +1,168 @@
+package dlock
+
+import (
+	"iter"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/seed951563bd/distsync/backend"
+	"github.com/seed951563bd/distsync/dlock/internal/protocol"
+)
+
+// A state is what a client knows of its locks. It has no store and no context, and does no I/O.
+// What a rule decides to do is collected here, and [Client.unlock] carries it out.
+//
+// The client's mutex guards the state. [Client.lock] returns the state, so a function that is given
+// a *state, such as each method of state, runs with the mutex held. The mutex also guards what the
+// tables refer to: objects, queues, claims and holds, except for fields that say otherwise.
+type state struct {
+	*settings
+
+	closed     bool
+	number     uint64                                // of the last outermost acquisition
+	attempts   uint64                                // how many acquiring requests were sent
+	objects    [protocol.Families]map[string]*object // held or awaited locks, by family and name
+	struckAt   instant                               // when this client last forced a lock
+	lost       map[lostKey][]*hold                   // lost holds that weren't unlocked yet
+	losses     []*hold                               // the same holds, oldest first
+	troubles   map[*claim]why                        // why these claims may be lost
+	lastLosses []*Loss                               // oldest first
+	lostHolds  counter                               // may be read without the mutex
+	stalled    stall                                 // the last stall
+	forgot     bool                                  // whether some lost holds were forgotten
+	spare      *queue                                // for reuse
+	crowds     map[lockKey]*crowd                    // other clients that should get a lock first
+	streaks    streaks                               // the recent streaks
+	takeBacks  takeBacks
+	alarms     alarms      // by time
+	timer      *time.Timer // calls rings at the first alarm
+	armed      instant     // when the timer rings
+	rings      func()      // called without the mutex
+	polls      bool        // whether it was logged that the client polls instead of subscribing
+
+	// What unlock does, in this order.
+	starts  []func(*Client) // start goroutines, before the mutex is unlocked
+	ends    []func()        // end contexts and subscriptions
+	tales   []func(*Client) // call traces
+	records []record        // are written to the log
+}
+
+// make makes the state of a new client.
+func (s *state) make(set *settings, rings func()) {
+	s.settings, s.rings = set, rings
+	s.lost = make(map[lostKey][]*hold)
+	s.crowds = make(map[lockKey]*crowd)
+	s.streaks = newStreaks()
+	for f := range s.objects {
+		s.objects[f] = make(map[string]*object)
+	}
+}
+
+// The settings of a client don't change after New, so they need no mutex.
+type settings struct {
+	id       string
+	lease    time.Duration
+	handover time.Duration
+	epoch    time.Time      // instants count from this time, on the monotonic clock
+	limits   backend.Limits // of the store
+	notifies bool           // whether the store can send messages
+	inspects bool           // whether the store can say who holds a lock
+}
+
+// An instant is a time on the client's monotonic clock.
+type instant = time.Duration
+
+func (set *settings) now() instant { return time.Since(set.epoch) }
+
+// stored returns the lease to request from the store if the caller wants the lease d.
+func (set *settings) stored(d time.Duration) time.Duration {
+	d = max(d, set.limits.MinLease)
+	step := max(set.limits.LeaseStep, time.Millisecond)
+	return (d + step - 1) / step * step
+}
+
+// start arranges for start to be called just before the mutex is unlocked. It may start goroutines,
+// and must do nothing else that takes time.
+func (s *state) start(start func(*Client)) {
+	if !s.closed {
+		s.starts = append(s.starts, start)
+	}
+}
+
+// background arranges for f to run in a goroutine that Close waits for. It does nothing if the
+// client is closed.
+func (s *state) background(f func(*Client)) {
+	s.start(func(c *Client) { c.store.Go(func() { f(c) }) })
+}
+
+// later arranges for end to be called once the mutex is unlocked.
+func (s *state) later(end func()) { s.ends = append(s.ends, end) }
+
+// trace arranges for tell to be called once the mutex is unlocked, after all functions passed to
+// later.
+func (s *state) trace(tell func(*Client)) { s.tales = append(s.tales, tell) }
+
+// nextOwner returns a unique owner string for the next outermost acquisition. Stores split an owner
+// string at its last colon, so the note comes before that colon.
+func (s *state) nextOwner(note string) string {
+	s.number++
+	owner := make([]byte, 0, 64)
+	owner = append(owner, s.id...)
+	if note != "" {
+		owner = append(append(owner, noteMark...), note...)
+	}
+	owner = append(owner, ':')
+	return string(strconv.AppendUint(owner, s.number, 10))
+}
+
+// reportHeld logs which locks are still held.
+func (s *state) reportHeld() {
+	const most = 10
+	var names []string
+	held := 0
+	for h := range s.holds() {
+		held++
+		if name := h.claim.object.name; h.valid(s.now()) && len(names) < most &&
+			!slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		s.warn("closed while locks are held: each ends with its lease, or when it is unlocked", "locks",
+			held, "names", names)
+	}
+}
+
+// holds returns all holds of this client.
+func (s *state) holds() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		for _, table := range s.objects {
+			for _, o := range table {
+				for h := range o.holds() {
+					if !yield(h) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// kept rounds d up to whole milliseconds. d is the time for which a released lock must stay taken.
+func kept(d time.Duration) time.Duration {
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+// dismiss wakes all waiting calls, so that they see that the client is closed.
+func (s *state) dismiss() {
+	for _, table := range s.objects {
+		for _, o := range table {
+			for q := range o.queues() {
+				for a := q.first; a != nil; a = a.next {
+					a.notify()
+				}
+			}
+		}
+	}
+}
