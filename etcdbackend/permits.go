@@ -155,23 +155,23 @@ func (s *session) acquirePermits(
 }
 
 // hasPermits records that an owner of this session acquired permits, and whether others hold some.
-// The session's next waiting call takes the last place in the line.
+// The session's next waiting call waits as the last.
 func (s *session) hasPermits(name string, others bool) {
 	if others {
 		s.others.add(name)
 	} else {
 		s.others.remove(name)
 	}
-	s.standAgain(name)
+	s.joinAgain(name)
 }
 
 // permits is a subscription's knowledge of a semaphore. Released permits go first to the clients
-// ahead in the line, and this client is woken if some are left.
+// that began to wait earlier, and this client is woken if some are left.
 type permits struct {
 	keys  []byte // prefix of the keys
 	free  int    // upper bound of released permits that weren't taken since
 	limit int    // the semaphore's limit, as last stated; 0: not known
-	due   bool   // a waiter must be woken after the turns of the sessions ahead
+	due   bool   // a waiter must be woken after the sessions ahead
 }
 
 // unknownPermits stands for an unknown number of released permits. It is more than all waiters are

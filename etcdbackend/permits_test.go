@@ -407,7 +407,7 @@ func TestPermitsWake(t *testing.T) {
 	first := wiretest.SubscribeTo(t, b.s, backend.Permits, "n")
 	second := wiretest.SubscribeTo(t, c.s, backend.Permits, "n")
 	for _, s := range []session{b.s, c.s} {
-		etcdbackend.Turn(s, time.Hour)
+		etcdbackend.Delay(s, time.Hour)
 	}
 	a.gets(backend.Permits, of(3, 3))
 	other := party{t, a.s, "another"}

@@ -19,16 +19,16 @@ type session struct {
 	alone   names // locks whose own key is the only one that the user may use
 	waits   waits
 	queues  queues
-	line    *line
+	waiters *waiters
 	keeper  *keeper
 	watcher *watcher
 }
 
 func newSession(st *store) *session {
 	s := &session{store: st, leases: newLeases(st), holds: newHolds(), keeper: newKeeper(st.lease)}
-	s.line = newLine(st, s.leases)
-	s.watcher = newWatcher(st.watch, s.line, st.options.checkEvery, func() {
-		s.line.keep(s.keeper)
+	s.waiters = newWaiters(st, s.leases)
+	s.watcher = newWatcher(st.watch, s.waiters, st.options.checkEvery, func() {
+		s.waiters.keep(s.keeper)
 	})
 	return s
 }
@@ -248,7 +248,7 @@ func (s *session) Release(
 		case keeps:
 			lease := key.lease
 			if done, key, err = s.keep(ctx, a, key, req.Keep); done {
-				s.standAgain(req.Name)
+				s.joinAgain(req.Name)
 				return backend.ReleaseResult{Outcome: backend.Kept},
 					afterwards(s.givenBack(ctx, id, lease, ttl))
 			}
@@ -292,25 +292,24 @@ func (s *session) givenBack(ctx context.Context, id holdID, attached, ttl int64)
 }
 
 // freed returns the answer to a release that freed the lock. If other calls of this client wait,
-// the session takes the last place in the line.
+// the session joins the waiting sessions as the last.
 func (s *session) freed(req backend.ReleaseRequest, done *pb.TxnResponse) backend.ReleaseResult {
 	res := backend.ReleaseResult{Outcome: backend.Freed}
 	if len(done.Responses) > 1 {
-		res.Counted, res.Waiting = true, s.line.others(req.Name,
+		res.Counted, res.Waiting = true, s.waiters.others(req.Name,
 			done.Responses[1].GetResponseRange().GetKvs())
 	}
 	if res.Waiting > 0 {
 		s.others.add(req.Name) // one of the waiting sessions will soon have the lock
 	}
-	s.standAgain(req.Name)
+	s.joinAgain(req.Name)
 	return res
 }
 
-// standAgain makes the session take the last place in the line for a lock, if it is subscribed and
-// has no place.
-func (s *session) standAgain(name string) {
-	if s.line.subscribed(name) {
-		s.leases.background(func(ctx context.Context) { s.line.stand(ctx, name) })
+// joinAgain makes the session the last that waits for a lock, if it is subscribed and has no key.
+func (s *session) joinAgain(name string) {
+	if s.waiters.subscribed(name) {
+		s.leases.background(func(ctx context.Context) { s.waiters.join(ctx, name) })
 	}
 }
 
@@ -498,20 +497,20 @@ func (s *session) put(
 		next.said = old.told()
 	}
 	ops := []*pb.RequestOp{s.store.put(id, next)}
-	var place []byte
+	var own []byte
 	if old.free() {
 		ops = append(ops, a.with...)
 		if id.role != readRole {
-			place = s.line.own(id.name)
+			own = s.waiters.own(id.name)
 		}
 	}
-	if place != nil {
-		ops = append(ops, del(place))
+	if own != nil {
+		ops = append(ops, del(own))
 	}
 	swapped, key, repeated, err := s.swapOnLease(ctx, a, old, ops, l, fresh)
-	if old.free() && id.role == lockRole && !a.fair && (place != nil || a.only != nil) &&
+	if old.free() && id.role == lockRole && !a.fair && (own != nil || a.only != nil) &&
 		refusedBeside(err) {
-		s.line.served(id.name, place) // the user can't have created that key
+		s.waiters.served(id.name, own) // the user can't have created that key
 		s.alone.add(id.name)
 		a.only, a.look = nil, nil
 		swapped, key, repeated, err = s.swapOnLease(ctx, a, old, ops[:1], l, fresh)
@@ -539,7 +538,7 @@ func (s *session) put(
 		return false, key, err
 	}
 	if done {
-		s.line.served(id.name, place)
+		s.waiters.served(id.name, own)
 		s.holds.wrote(id, key, l)
 		return true, key, nil
 	}
@@ -561,10 +560,10 @@ func (s *session) put(
 func (s *session) swapOnLease(
 	ctx context.Context, a *attempt, old record, ops []*pb.RequestOp, l lease, fresh bool,
 ) (done *pb.TxnResponse, key record, repeated bool, err error) {
-	for turn := range 3 {
+	for try := range 3 {
 		done, key, err = s.store.swap(ctx, a, old, ops...)
 		if !fresh || !errors.Is(err, errSilent.Err) {
-			return done, key, turn > 0, err
+			return done, key, try > 0, err
 		}
 	}
 	return done, key, true, err
@@ -654,7 +653,7 @@ func (s *session) outlived(ctx context.Context, id holdID, lease, ttl int64) {
 }
 
 func (s *session) Close() error {
-	s.leases.close(s.line.close())
+	s.leases.close(s.waiters.close())
 	s.keeper.close()
 	s.watcher.close()
 	return nil

@@ -30,7 +30,7 @@ import (
 // goroutine check makes sure that messages arrive. A stream is used until its first error.
 type watcher struct {
 	client     pb.WatchClient
-	line       *line
+	waiters    *waiters
 	checkEvery time.Duration
 	checked    func()          // called at each check of a stream
 	ctx        context.Context // ends with the session
@@ -66,11 +66,11 @@ type subscription struct {
 
 	// Guarded by the watcher's mutex.
 	watch  int64 // the id of the watch on the present stream; 0: none
-	stands bool  // the server has confirmed the watch
+	active bool  // the server has confirmed the watch
 	broken bool  // the subscriber was told that the subscription is broken
 	closed bool
 	answer chan error  // the result of Subscribe
-	later  *time.Timer // wakes after the turns of the sessions ahead; nil before its first use
+	later  *time.Timer // wakes after the sessions ahead; nil before its first use
 }
 
 const (
@@ -79,12 +79,12 @@ const (
 )
 
 func newWatcher(
-	client pb.WatchClient, ln *line, checkEvery time.Duration, checked func(),
+	client pb.WatchClient, ws *waiters, checkEvery time.Duration, checked func(),
 ) *watcher {
 	ctx, stop := context.WithCancel(context.Background())
 	return &watcher{
 		client:     client,
-		line:       ln,
+		waiters:    ws,
 		checkEvery: checkEvery,
 		checked:    checked,
 		ctx:        ctx,
@@ -107,14 +107,14 @@ type shared struct {
 }
 
 // Subscribe returns once the server has confirmed that it watches the lock's key. Wake is called
-// when the key is deleted, even by the end of its lease. Each waiter that is ahead in the line
+// when the key is deleted, even by the end of its lease. Each session that began to wait earlier
 // delays the call a little. If the lock is taken before the delay has passed, there is no call.
 //
 // For a read-write lock, the keys of readers and of notes are also watched. When a reader leaves,
 // Wake is called with that delay. When a write ends, Wake is called with that delay, or at once if
 // a call of this client waits to read. When a note ends, Wake is called at once.
 //
-// A subscriber that only watches isn't in the line. It is notified of every change of the keys,
+// A subscriber that only watches doesn't count as waiting. It is notified of every change of the keys,
 // without delay. For a semaphore, the keys of permits are watched: see [permits].
 func (s *session) Subscribe(
 	ctx context.Context, req backend.SubscribeRequest,
@@ -156,7 +156,7 @@ func (s *session) Subscribe(
 		return nil, err
 	}
 	if !sub.watches {
-		s.line.stand(ctx, req.Name)
+		s.waiters.join(ctx, req.Name)
 	}
 	return sub.wait(ctx)
 }
@@ -190,7 +190,7 @@ func (w *watcher) add(sub *subscription) error {
 	case sub.line != nil:
 		w.lineups[sub.name] = sub.line
 	case !sub.watches:
-		w.line.enter(sub.name)
+		w.waiters.enter(sub.name)
 	}
 	w.create(sub)
 	if !w.started {
@@ -224,7 +224,7 @@ func (sub *subscription) Close() {
 	case sub.line != nil && w.lineups[sub.name] == sub.line:
 		delete(w.lineups, sub.name)
 	case sub.line == nil && !sub.watches:
-		w.line.leave(sub.name)
+		w.waiters.leave(sub.name)
 	}
 	sub.stopWaiting()
 	if sub.watch == 0 {
@@ -407,11 +407,11 @@ func (w *watcher) received(res *pb.WatchResponse, served *bool) (wake func(), er
 		if sub.line != nil {
 			sub.line.begin(res.Header.GetRevision())
 		}
-		if sub.stands {
-			w.line.unknown(sub.name)
+		if sub.active {
+			w.waiters.unknown(sub.name)
 			return sub.tells(nil, sub.wake), nil // the subscriber may have missed an event
 		}
-		sub.stands = true
+		sub.active = true
 		sub.answer <- nil
 	case sub.line != nil:
 		return sub.line.changed(res.Events), nil
@@ -436,7 +436,7 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
 		case bytes.Equal(e.Kv.Key, sub.key):
 			if created(e) {
 				taken = rev
-				w.line.moved(sub.name, rev)
+				w.waiters.moved(sub.name, rev)
 			} else if !gone {
 				continue
 			}
@@ -452,7 +452,7 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
 				continue
 			}
 			if created(e) {
-				w.line.moved(sub.name, rev)
+				w.waiters.moved(sub.name, rev)
 			}
 			if sub.permits.changed(e); sub.permits.due {
 				inTurn = rev
@@ -473,7 +473,7 @@ func (w *watcher) changed(sub *subscription, events []*mvccpb.Event) func() {
 		return nil
 	}
 	sub.stopWaiting()
-	wait := w.line.courtesy(sub.name, inTurn)
+	wait := w.waiters.courtesy(sub.name, inTurn)
 	if wait == 0 {
 		sub.permits.told()
 		return sub.wake
@@ -494,7 +494,7 @@ func created(e *mvccpb.Event) bool {
 	return e.Type == mvccpb.PUT && e.Kv.CreateRevision == e.Kv.ModRevision
 }
 
-// stopWaiting cancels the wake-up that waits for the sessions ahead in the line. The caller must
+// stopWaiting cancels the wake-up that waits for the sessions ahead. The caller must
 // hold the watcher's mutex.
 func (sub *subscription) stopWaiting() {
 	if sub.later != nil {
@@ -512,7 +512,7 @@ func (w *watcher) canceled(sub *subscription, res *pb.WatchResponse) (wake func(
 	case isAny(refused.Err, staleToken):
 		// The stream belongs to an expired log-in. The next stream has a new one.
 		return nil, refused
-	case !sub.stands:
+	case !sub.active:
 		delete(w.subs, sub)
 		sub.answer <- refused
 	case !res.Created:
@@ -588,7 +588,7 @@ func (w *watcher) lost(err error, served bool) (tell []func()) {
 	}
 	for sub := range w.subs {
 		sub.watch = 0
-		if !sub.stands && !again {
+		if !sub.active && !again {
 			delete(w.subs, sub)
 			sub.answer <- w.failed
 			continue
