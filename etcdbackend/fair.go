@@ -22,26 +22,26 @@ import (
 // it holds the lock by its place, restored places go behind it. The transaction that creates a
 // place checks that the lock hasn't changed since it was seen.
 
-// A turn is a step's knowledge of a lock and its line.
-type turn struct {
-	rev  int64    // the revision of this state; 0 if not known
-	lock record   // the lock's key
-	line []record // the places, in order
+// A line is a step's knowledge of a lock and of the places in line for it.
+type line struct {
+	rev    int64    // the revision of this state; 0 if not known
+	lock   record   // the lock's key
+	places []record // in order
 }
 
-// holder returns the hold of the lock's holder. first reports whether the holder is the first in
+// holder returns the hold of the lock's holder. byPlace reports whether the holder is the first in
 // line, and holds the lock by its place.
-func (at turn) holder() (holder record, first bool) {
-	if at.lock.free() && len(at.line) > 0 {
-		return at.line[0], true
+func (at line) holder() (holder record, byPlace bool) {
+	if at.lock.free() && len(at.places) > 0 {
+		return at.places[0], true
 	}
 	return at.lock, false
 }
 
 // place returns an owner's place in line.
-func (at turn) place(owner string) record {
-	if i := slices.IndexFunc(at.line, func(r record) bool { return r.owner == owner }); i >= 0 {
-		return at.line[i]
+func (at line) place(owner string) record {
+	if i := slices.IndexFunc(at.places, func(r record) bool { return r.owner == owner }); i >= 0 {
+		return at.places[i]
 	}
 	return record{}
 }
@@ -58,8 +58,8 @@ func (r record) position() position { return position{r.created, r.front} }
 // inOrder sorts places. An owner that has come back goes before all that were in line at that time.
 // Owners that came back together keep their order. None of them goes before an owner that held the
 // lock by its place.
-func inOrder(line []record) {
-	slices.SortFunc(line, func(a, b record) int {
+func inOrder(places []record) {
+	slices.SortFunc(places, func(a, b record) int {
 		switch {
 		case a.front > 0 && b.front > 0:
 			return cmp.Or(cmp.Compare(b.created, a.created), cmp.Compare(a.front, b.front))
@@ -71,91 +71,92 @@ func inOrder(line []record) {
 			return cmp.Compare(a.created, b.created)
 		}
 	})
-	if len(line) == 0 || line[0].front == 0 {
+	if len(places) == 0 || places[0].front == 0 {
 		return
 	}
-	inside := slices.IndexFunc(line, func(r record) bool { return r.position() == line[0].behind })
-	if inside > 0 {
-		first := line[inside]
-		copy(line[1:], line[:inside])
-		line[0] = first
+	behind := places[0].behind
+	i := slices.IndexFunc(places, func(r record) bool { return r.position() == behind })
+	if i > 0 {
+		holder := places[i]
+		copy(places[1:], places[:i])
+		places[0] = holder
 	}
 }
 
-// turn reads the answer to a look at the lock's key and at all keys besides it.
-func (s *session) turn(id holdID, res *pb.TxnResponse) (at turn, err error) {
+// line reads the answer to a look at the lock's key and at all keys besides it.
+func (s *session) line(id holdID, res *pb.TxnResponse) (at line, err error) {
 	lock, err := ranged(res, 0)
 	if err != nil {
-		return turn{}, err
+		return line{}, err
 	}
 	if len(res.Responses) < 2 || res.Responses[1].GetResponseRange() == nil {
-		return turn{}, errShape
+		return line{}, errShape
 	}
 	at.rev = res.Header.GetRevision()
 	if at.lock, err = decode(lockRole, lock); err != nil {
-		return turn{}, err
+		return line{}, err
 	}
-	at.line, err = s.store.decodeAll(id.name, lineRole, res.Responses[1].GetResponseRange().Kvs)
-	inOrder(at.line)
-	if holder, first := at.holder(); first && err == nil {
-		s.queues.inherits(id.name, holder)
+	at.places, err = s.store.decodeAll(id.name, lineRole, res.Responses[1].GetResponseRange().Kvs)
+	inOrder(at.places)
+	if holder, byPlace := at.holder(); byPlace && err == nil {
+		s.places.timeLeft(id.name, holder)
 	}
 	return at, err
 }
 
-// lookAtTurn finds out which owner holds a lock, and which are in line. If the user may use only
-// the lock's key, lookAtTurn reads only that key.
-func (s *session) lookAtTurn(ctx context.Context, a *attempt) (turn, error) {
+// lookAtLine finds out which owner holds a lock, and which are in line. If the user may use only
+// the lock's key, lookAtLine reads only that key.
+func (s *session) lookAtLine(ctx context.Context, a *attempt) (line, error) {
 	if a.fair || !s.alone.has(a.id.name) {
 		res, err := s.store.look(ctx, a.ttl, rangeOp(s.store.key(a.id.name)),
 			s.store.beside(a.id.name).findOp(0))
 		switch {
 		case err == nil:
-			return s.turn(a.id, res)
+			return s.line(a.id, res)
 		case a.fair || !refusedBeside(err):
-			return turn{}, err
+			return line{}, err
 		}
 		s.alone.add(a.id.name)
 	}
 	key, err := s.store.read(ctx, a.id, a.ttl)
-	return turn{lock: key}, err
+	return line{lock: key}, err
 }
 
-// foundTurn returns the state that a refused attempt found. key is the lock's key in that state.
-func (s *session) foundTurn(ctx context.Context, a *attempt, key record) (turn, error) {
+// foundLine returns the state that a refused attempt found. key is the lock's key in that state.
+func (s *session) foundLine(ctx context.Context, a *attempt, key record) (line, error) {
 	switch {
 	case a.seen == nil || !a.fair &&
 		(!key.free() || len(a.seen.Responses) < 2 ||
 			a.seen.Responses[1].GetResponseRange().GetKvs() == nil):
-		return turn{lock: key}, nil
+		return line{lock: key}, nil
 	case a.fair:
-		return s.turn(a.id, a.seen)
+		return s.line(a.id, a.seen)
 	default:
-		return s.lookAtTurn(ctx, a) // the first in line holds it, and not all places were read
+		return s.lookAtLine(ctx, a) // the first in line holds it, and not all places were read
 	}
 }
 
-// takes makes an attempt take the lock only if there is no line or, if first is set, only while its
-// owner is the first in line.
-func (s *session) takes(a *attempt, at turn, first bool) {
+// takes makes an attempt take the lock only if there is no line or, if byPlace is set, only while
+// its owner is the first in line.
+func (s *session) takes(a *attempt, at line, byPlace bool) {
 	a.with = nil
 	switch {
-	case first:
-		place := s.store.keyOf(holdID{a.id.name, at.line[0].owner, lineRole})
-		a.only, a.with = same(place, at.line[0]), []*pb.RequestOp{del(place)}
+	case byPlace:
+		place := s.store.keyOf(holdID{a.id.name, at.places[0].owner, lineRole})
+		a.only, a.with = same(place, at.places[0]), []*pb.RequestOp{del(place)}
 	case a.fair || !s.alone.has(a.id.name):
 		a.only = []*pb.Compare{s.store.beside(a.id.name).empty()}
 	}
 }
 
-// stand puts an owner in line, if another owner still holds the lock as last seen. If not, stand
-// returns the state that it found.
-func (s *session) stand(
-	ctx context.Context, a *attempt, place time.Duration, at turn,
-) (stands bool, found turn, err error) {
+// takePlace puts an owner in line, if another owner still holds the lock as last seen. If not,
+// takePlace returns the state that it found.
+func (s *session) takePlace(
+	ctx context.Context, a *attempt, place time.Duration, at line,
+) (placed bool, found line, err error) {
 	owner := a.id.owner
-	q := s.queues.asks(a.id.name, owner, s.store.ttl(place), place)
-	l, err := s.placeLease(ctx, q)
+	set := s.places.asks(a.id.name, owner, s.store.ttl(place), place)
+	l, err := s.placeLease(ctx, set)
 	if err != nil {
 		return false, at, err
 	}
@@ -182,21 +183,21 @@ func (s *session) stand(
 	})
 	switch {
 	case gone(err):
-		s.queues.lost(q, l)
+		s.places.lost(set, l)
 		return false, at, nil
 	case err != nil:
-		s.queues.doubt(id.name, owner)
+		s.places.doubt(id.name, owner)
 		return false, at, err
 	case res.Succeeded, len(res.Responses) > 2 && res.Responses[2].GetResponseTxn().GetSucceeded():
 		rev := res.Header.GetRevision()
 		if next.rev = rev; was.free() {
 			next.created = rev
 		}
-		s.queues.stands(q, next)
-		s.queues.saw(q, begin, rev)
+		s.places.placed(set, next)
+		s.places.saw(set, begin, rev)
 		return true, at, nil
 	}
-	if found, err = s.turn(a.id, res); err != nil {
+	if found, err = s.line(a.id, res); err != nil {
 		return false, at, err
 	}
 	// a request without an answer may have put the place there
@@ -205,33 +206,33 @@ func (s *session) stand(
 
 // stillHeld returns the condition that another owner holds a lock. If there is a line, the
 // condition is that the line's last place exists, since that is least likely to be gone. Otherwise
-// it is that the lock's key hasn't changed. If the condition fails, stand accepts any other place
-// in line instead, but then the answer has all keys of the line.
-func (s *session) stillHeld(name string, at turn) []*pb.Compare {
-	if n := len(at.line); n > 0 {
-		last := at.line[n-1]
+// it is that the lock's key hasn't changed. If the condition fails, takePlace accepts any other
+// place in line instead, but then the answer has all places.
+func (s *session) stillHeld(name string, at line) []*pb.Compare {
+	if n := len(at.places); n > 0 {
+		last := at.places[n-1]
 		return same(s.store.keyOf(holdID{name, last.owner, lineRole}), last)
 	}
 	return same(s.store.key(name), at.lock)
 }
 
-// placeLease returns the lease for the places of a queue. The lease was granted or renewed within
+// placeLease returns the lease for the places of a set. The lease was granted or renewed within
 // the last second.
-func (s *session) placeLease(ctx context.Context, q *queue) (lease, error) {
+func (s *session) placeLease(ctx context.Context, set *placeSet) (lease, error) {
 	select {
-	case q.slot <- struct{}{}:
-		defer func() { <-q.slot }()
+	case set.slot <- struct{}{}:
+		defer func() { <-set.slot }()
 	case <-ctx.Done():
 		return lease{}, ended(ctx)
 	}
 	for {
-		l := s.queues.getLease(q)
+		l := s.places.getLease(set)
 		if l.id == 0 {
-			l, err := s.leases.get(ctx, q.ttl)
+			l, err := s.leases.get(ctx, set.ttl)
 			if err != nil {
 				return lease{}, err
 			}
-			s.queues.begin(q, l)
+			s.places.begin(set, l)
 			continue
 		}
 		begin := time.Now()
@@ -243,11 +244,11 @@ func (s *session) placeLease(ctx context.Context, q *queue) (lease, error) {
 		case err != nil:
 			return lease{}, notDone(err)
 		case granted == 0:
-			s.queues.lost(q, l)
+			s.places.lost(set, l)
 			s.leases.distrust()
 		default:
 			l.ttl, l.since = granted, begin
-			s.queues.begin(q, l)
+			s.places.begin(set, l)
 		}
 	}
 }
@@ -257,10 +258,10 @@ func (s *session) placeLease(ctx context.Context, q *queue) (lease, error) {
 func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record, err error) {
 	place := s.store.keyOf(holdID{id.name, id.owner, lineRole})
 	look := []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0)}
-	was, inside := s.queues.place(id.name, id.owner)
-	var at turn
+	was, holds := s.places.find(id.name, id.owner)
+	var at line
 	if was.free() {
-		if at, err = s.lookAtTurn(ctx, &attempt{id: id, fair: true}); err == nil {
+		if at, err = s.lookAtLine(ctx, &attempt{id: id, fair: true}); err == nil {
 			was = at.place(id.owner)
 		}
 	}
@@ -269,7 +270,7 @@ func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record,
 			Compare: same(place, was), Success: append(slices.Clone(look), del(place)),
 			Failure: look,
 		}
-		if inside {
+		if holds {
 			req.Compare = append(req.Compare, same(s.store.key(id.name), record{})...)
 			req.Success = []*pb.RequestOp{del(place)}
 		}
@@ -280,16 +281,16 @@ func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record,
 		if res, err = s.store.once(ctx, patience(0), req); err != nil {
 			break
 		}
-		if inside && res.Succeeded {
+		if holds && res.Succeeded {
 			s.left(ctx, id)
 			return true, record{}, nil
 		}
-		if at, err = s.turn(id, res); err == nil && res.Succeeded {
+		if at, err = s.line(id, res); err == nil && res.Succeeded {
 			s.left(ctx, id)
-			holder, first := at.holder()
-			return first && holder.owner == id.owner, at.lock, nil
+			holder, byPlace := at.holder()
+			return byPlace && holder.owner == id.owner, at.lock, nil
 		}
-		was, inside = at.place(id.owner), false
+		was, holds = at.place(id.owner), false
 	}
 	if err == nil {
 		s.left(ctx, id)
@@ -301,7 +302,7 @@ func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record,
 // again. If no other call of the session is in line, the end of the lease prevents that. Otherwise
 // the next KeepPlaces finds such a place, and deletes it.
 func (s *session) left(ctx context.Context, id holdID) {
-	l, suspect := s.queues.left(id.name, id.owner)
+	l, suspect := s.places.left(id.name, id.owner)
 	switch {
 	case l.id == 0:
 	case !suspect:
@@ -311,14 +312,14 @@ func (s *session) left(ctx context.Context, id holdID) {
 	}
 }
 
-// forceTurn frees a lock, whichever owner holds it. The line stays.
-func (s *session) forceTurn(
+// forceHolder frees a lock, whichever owner holds it. The line stays.
+func (s *session) forceHolder(
 	ctx context.Context, req backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
 	a := s.exclusively(idOf(req.Kind, req.Name, ""), 0, req.Kind)
-	at, err := s.lookAtTurn(ctx, a)
+	at, err := s.lookAtLine(ctx, a)
 	for err == nil {
-		holder, first := at.holder()
+		holder, byPlace := at.holder()
 		if holder.free() {
 			return backend.ForceReleaseResult{}, nil
 		}
@@ -327,7 +328,7 @@ func (s *session) forceTurn(
 		}
 		a.id.owner = holder.owner
 		key, compare := s.store.key(req.Name), same(s.store.key(req.Name), at.lock)
-		if first {
+		if byPlace {
 			key = s.store.keyOf(holdID{req.Name, holder.owner, lineRole})
 			compare = append(compare, same(key, holder)...)
 		}
@@ -338,14 +339,14 @@ func (s *session) forceTurn(
 			break
 		}
 		if res.Succeeded {
-			if !first {
+			if !byPlace {
 				if err := s.giveBack(ctx, a.id, holder.lease, 0); err != nil {
 					return backend.ForceReleaseResult{}, inDoubt(err)
 				}
 			}
 			return backend.ForceReleaseResult{Released: true}, nil
 		}
-		at, err = s.lookAtTurn(ctx, a)
+		at, err = s.lookAtLine(ctx, a)
 	}
 	return backend.ForceReleaseResult{}, err
 }
@@ -355,17 +356,17 @@ func (s *session) lookAtHolder(
 	ctx context.Context, req backend.LookRequest,
 ) (backend.LookResult, error) {
 	a := &attempt{id: idOf(req.Kind, req.Name, req.Owner), fair: req.Kind == backend.Fair}
-	at, err := s.lookAtTurn(ctx, a)
+	at, err := s.lookAtLine(ctx, a)
 	var last record
 	for err == nil {
-		holder, first := at.holder()
+		holder, byPlace := at.holder()
 		if holder.free() {
 			return backend.LookResult{}, nil
 		}
 		res := backend.LookResult{Held: true}
 		switch {
 		case holder.owner != req.Owner:
-		case first:
+		case byPlace:
 			res.Count = 1
 		default:
 			res.Count = holder.count
@@ -377,7 +378,7 @@ func (s *session) lookAtHolder(
 			return res, nil
 		}
 		if last = holder; err == nil {
-			at, err = s.lookAtTurn(ctx, a)
+			at, err = s.lookAtLine(ctx, a)
 		}
 	}
 	return backend.LookResult{}, err
@@ -386,35 +387,35 @@ func (s *session) lookAtHolder(
 // ends returns how long a lock is held. The time is negative if the hold never ends. over reports
 // whether the hold has ended, so that another may have begun.
 func (s *session) ends(
-	ctx context.Context, name string, at turn,
+	ctx context.Context, name string, at line,
 ) (remaining time.Duration, over bool, err error) {
-	holder, first := at.holder()
+	holder, byPlace := at.holder()
 	if holder.lease == 0 {
 		return -1, false, nil
 	}
 	left, _, err := s.store.remaining(ctx, holder.lease)
 	remaining = lasts(left)
-	if first {
-		remaining = min(remaining, s.queues.inherits(name, holder))
+	if byPlace {
+		remaining = min(remaining, s.places.timeLeft(name, holder))
 	}
 	return max(remaining, 0), left < 0, err
 }
 
-// heirTime is how long an heir may take to create the lock's key. An heir is the first in line
-// while that key doesn't exist, so it holds the lock. An heir that takes longer counts as dead.
-// Waiters count the time from when they first saw the heir. The heir itself counts from before it
-// could become one.
-const heirTime = 3 * time.Second
+// firstTime is how long the first in line may hold the lock by its place. In that time it creates
+// the lock's key. If it takes longer, it counts as dead. Waiters count the time from when they
+// first saw that it holds the lock. The owner itself counts from before it could hold it.
+const firstTime = 3 * time.Second
 
-// passOver removes the place of an heir that counts as dead. It reports whether there was one.
-func (s *session) passOver(ctx context.Context, name string, at turn) (dead bool, err error) {
-	heir, first := at.holder()
-	if !first || s.queues.inherits(name, heir) > 0 {
+// passOver removes the place of the first in line if that owner counts as dead. It reports whether
+// it does.
+func (s *session) passOver(ctx context.Context, name string, at line) (dead bool, err error) {
+	holder, byPlace := at.holder()
+	if !byPlace || s.places.timeLeft(name, holder) > 0 {
 		return false, nil
 	}
-	place := s.store.keyOf(holdID{name, heir.owner, lineRole})
+	place := s.store.keyOf(holdID{name, holder.owner, lineRole})
 	_, err = insist(ctx, patience(0), s.store.kv.Txn, &pb.TxnRequest{
-		Compare: append(same(s.store.key(name), at.lock), same(place, heir)...),
+		Compare: append(same(s.store.key(name), at.lock), same(place, holder)...),
 		Success: []*pb.RequestOp{del(place)},
 	})
 	if err != nil {
@@ -423,21 +424,21 @@ func (s *session) passOver(ctx context.Context, name string, at turn) (dead bool
 	return true, nil
 }
 
-// takeTurn replaces the place of the first in line with the lock's key, or renews the key if the
+// takeLock replaces the place of the first in line with the lock's key, or renews the key if the
 // owner already has it. It returns false if the owner doesn't hold the lock.
-func (s *session) takeTurn(ctx context.Context, id holdID, ttl int64) (held bool, err error) {
+func (s *session) takeLock(ctx context.Context, id holdID, ttl int64) (held bool, err error) {
 	a := s.exclusively(id, ttl, backend.Fair)
-	at, err := s.lookAtTurn(ctx, a)
+	at, err := s.lookAtLine(ctx, a)
 	for err == nil {
-		holder, first := at.holder()
+		holder, byPlace := at.holder()
 		if holder.free() || holder.owner != id.owner {
 			return false, nil
 		}
 		next := at.lock
-		if first {
+		if byPlace {
 			next.owner, next.count = id.owner, 1
 		}
-		s.takes(a, at, first)
+		s.takes(a, at, byPlace)
 		var done bool
 		var key record
 		if done, key, err = s.write(ctx, a, at.lock, next); done {
@@ -445,7 +446,7 @@ func (s *session) takeTurn(ctx context.Context, id holdID, ttl int64) (held bool
 			return true, nil
 		}
 		if err == nil {
-			at, err = s.foundTurn(ctx, a, key)
+			at, err = s.foundLine(ctx, a, key)
 		}
 	}
 	return false, err
@@ -459,26 +460,26 @@ func (s *session) KeepPlaces(
 		return backend.PlacesResult{}, err
 	}
 	a := &attempt{id: holdID{name: req.Name}, ttl: s.store.ttl(req.Place), fair: true}
-	var q *queue
+	var set *placeSet
 	for _, owner := range req.Owners {
-		q = s.queues.expect(req.Name, owner, a.ttl, req.Place)
+		set = s.places.expect(req.Name, owner, a.ttl, req.Place)
 	}
-	if q == nil {
+	if set == nil {
 		return backend.PlacesResult{}, nil
 	}
 	for {
-		l, err := s.placeLease(ctx, q)
+		l, err := s.placeLease(ctx, set)
 		if err != nil {
 			return backend.PlacesResult{}, err
 		}
 		begin := time.Now()
-		at, err := s.lookAtTurn(ctx, a)
+		at, err := s.lookAtLine(ctx, a)
 		if err != nil {
 			return backend.PlacesResult{}, notDone(err)
 		}
 		wrong, err := s.passOver(ctx, req.Name, at)
 		if err == nil && !wrong {
-			wrong, err = s.mend(ctx, q, l, req.Owners, at)
+			wrong, err = s.mend(ctx, set, l, req.Owners, at)
 		}
 		if err != nil {
 			return backend.PlacesResult{}, err
@@ -486,17 +487,17 @@ func (s *session) KeepPlaces(
 		if wrong {
 			continue
 		}
-		holder, first := at.holder()
-		if first && slices.Contains(req.Owners, holder.owner) {
+		holder, byPlace := at.holder()
+		if byPlace && slices.Contains(req.Owners, holder.owner) {
 			// It isn't known when other waiters will pass this owner over. So the owner takes the
 			// lock's key, with its own lease.
 			id := holdID{req.Name, holder.owner, lockRole}
-			if _, err := s.takeTurn(ctx, id, s.store.ttl(heirTime)); err != nil {
+			if _, err := s.takeLock(ctx, id, s.store.ttl(firstTime)); err != nil {
 				return backend.PlacesResult{}, err
 			}
 			continue
 		}
-		s.queues.saw(q, begin, at.rev)
+		s.places.saw(set, begin, at.rev)
 		remaining, _, err := s.ends(ctx, req.Name, at)
 		if err != nil {
 			remaining = -1
@@ -509,15 +510,15 @@ func (s *session) KeepPlaces(
 	}
 }
 
-// mend repairs the places of a queue. Afterwards each of the given owners has a place with the
-// queue's lease, and no other owner does. It reports whether it found anything to repair.
+// mend repairs the places of a set. Afterwards each of the given owners has a place with the set's
+// lease, and no other owner does. It reports whether it found anything to repair.
 func (s *session) mend(
-	ctx context.Context, q *queue, l lease, owners []string, at turn,
+	ctx context.Context, set *placeSet, l lease, owners []string, at line,
 ) (wrong bool, err error) {
-	name := q.name
+	name := set.name
 	m := menders{}
 	now := time.Now()
-	for i, place := range at.line {
+	for i, place := range at.places {
 		if i == 0 && at.lock.free() {
 			continue // the first in line holds the lock by this place, whose lease stays
 		}
@@ -528,12 +529,12 @@ func (s *session) mend(
 			next := place
 			next.lease = l.id
 			m = append(m, mending{same(key, place), s.store.put(id, next)})
-		case !wanted && place.lease == l.id && s.queues.over(name, place.owner, now):
+		case !wanted && place.lease == l.id && s.places.over(name, place.owner, now):
 			m = append(m, mending{same(key, place), del(key)})
 		}
 	}
 	if len(m) > 0 {
-		return true, s.mendAll(ctx, q, l, m)
+		return true, s.mendAll(ctx, set, l, m)
 	}
 	var back []string
 	for _, owner := range owners {
@@ -544,7 +545,7 @@ func (s *session) mend(
 	if len(back) == 0 {
 		return false, nil
 	}
-	return true, s.comeBack(ctx, q, l, back, at)
+	return true, s.comeBack(ctx, set, l, back, at)
 }
 
 // A mending is a change of a key, to be made unless the key has changed since it was seen.
@@ -561,14 +562,14 @@ const mostMended = 60
 
 // mendAll carries out all mendings, in transactions of at most mostMended keys. If a key has
 // changed since it was seen, mendAll stops, and the caller looks again.
-func (s *session) mendAll(ctx context.Context, q *queue, l lease, m menders) error {
+func (s *session) mendAll(ctx context.Context, set *placeSet, l lease, m menders) error {
 	for some := range slices.Chunk(m, mostMended) {
 		req := &pb.TxnRequest{}
 		for _, m := range some {
 			req.Compare = append(req.Compare, m.only...)
 			req.Success = append(req.Success, m.do)
 		}
-		if done, err := s.mendSome(ctx, q, l, req); err != nil || !done {
+		if done, err := s.mendSome(ctx, set, l, req); err != nil || !done {
 			return err
 		}
 	}
@@ -576,12 +577,12 @@ func (s *session) mendAll(ctx context.Context, q *queue, l lease, m menders) err
 }
 
 func (s *session) mendSome(
-	ctx context.Context, q *queue, l lease, req *pb.TxnRequest,
+	ctx context.Context, set *placeSet, l lease, req *pb.TxnRequest,
 ) (done bool, err error) {
 	res, err := insist(ctx, patience(l.ttl), s.store.kv.Txn, req)
 	switch {
 	case gone(err):
-		s.queues.lost(q, l)
+		s.places.lost(set, l)
 		return false, nil
 	case err != nil:
 		return false, inDoubt(err)
@@ -591,26 +592,29 @@ func (s *session) mendSome(
 
 // comeBack puts owners that lost their places before all others, except the first in line if it
 // holds the lock by its place.
-func (s *session) comeBack(ctx context.Context, q *queue, l lease, owners []string, at turn) error {
-	only := same(s.store.key(q.name), at.lock)
+func (s *session) comeBack(
+	ctx context.Context, set *placeSet, l lease, owners []string, at line,
+) error {
+	only := same(s.store.key(set.name), at.lock)
 	back := record{lease: l.id}
-	if holder, first := at.holder(); first {
+	if holder, byPlace := at.holder(); byPlace {
 		back.behind = holder.position()
-		only = append(only, same(s.store.keyOf(holdID{q.name, holder.owner, lineRole}), holder)...)
+		place := s.store.keyOf(holdID{set.name, holder.owner, lineRole})
+		only = append(only, same(place, holder)...)
 	} else if holder.free() {
-		only = append(only, s.store.beside(q.name).empty())
+		only = append(only, s.store.beside(set.name).empty())
 	}
 	// Each transaction puts its owners before those of the earlier ones. So the last owners are put
 	// first.
 	for n := len(owners); n > 0; n -= mostMended {
 		req := &pb.TxnRequest{Compare: slices.Clone(only)}
 		for i := max(n-mostMended, 0); i < n; i++ {
-			id := holdID{q.name, owners[i], lineRole}
+			id := holdID{set.name, owners[i], lineRole}
 			back.owner, back.front = owners[i], 1+i
 			req.Compare = append(req.Compare, same(s.store.keyOf(id), record{})...)
 			req.Success = append(req.Success, s.store.put(id, back))
 		}
-		if done, err := s.mendSome(ctx, q, l, req); err != nil || !done {
+		if done, err := s.mendSome(ctx, set, l, req); err != nil || !done {
 			return err // the lock has changed since it was seen
 		}
 	}

@@ -138,9 +138,9 @@ func TestFair(t *testing.T) {
 	nothingLeft(t, admin, a, b, c)
 }
 
-// TestHeirKeepsOthersOut: the first in line that was given the lock has it, whatever kind others
+// TestFirstKeepsOthersOut: the first in line that was given the lock has it, whatever kind others
 // ask for.
-func TestHeirKeepsOthersOut(t *testing.T) {
+func TestFirstKeepsOthersOut(t *testing.T) {
 	t.Parallel()
 	a, b, c, admin := parties(t)
 	for _, wanted := range []backend.Kind{backend.Read, backend.Write, backend.Permits} {
@@ -238,9 +238,9 @@ func TestStandsMeanwhile(t *testing.T) {
 	nothingLeft(t, admin, a, b)
 }
 
-// TestDeadHeir: a first in line that was given the lock, and died, keeps it for some three
+// TestDeadFirst: a first in line that was given the lock, and died, keeps it for some three
 // seconds; a dead place keeps nobody.
-func TestDeadHeir(t *testing.T) {
+func TestDeadFirst(t *testing.T) {
 	t.Parallel()
 	a, b, c, _ := parties(t)
 	heard := listen(t, c.s)
@@ -270,7 +270,7 @@ func TestDeadHeir(t *testing.T) {
 	heard.hears(carol)
 	close(stop)
 	keeping.Wait()
-	t.Logf("two dead heirs cost %v", time.Since(begin))
+	t.Logf("two that died first in line cost %v", time.Since(begin))
 	b.renews(backend.Fair, false)
 	b.releases(backend.Fair, backend.NotHeld)
 	c.renews(backend.Fair, true)

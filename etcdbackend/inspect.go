@@ -24,9 +24,9 @@ import (
 
 // A finding holds the keys that were found under one name.
 type finding struct {
-	name                 string
-	lock, write          record // both have the lock's own key, so one of them is free
-	line, permits, reads []record
+	name                   string
+	lock, write            record // both have the lock's own key, so one of them is free
+	places, permits, reads []record
 
 	more    int              // the number of holders whose keys weren't read
 	strange *mvccpb.KeyValue // a key in the range of the lock's keys that isn't the lock's
@@ -40,7 +40,7 @@ func (f *finding) add(as role, r record) {
 	case writeRole:
 		f.write = r
 	case lineRole:
-		f.line = append(f.line, r)
+		f.places = append(f.places, r)
 	case permitRole:
 		f.permits = append(f.permits, r)
 	case readRole:
@@ -112,8 +112,8 @@ func mayNotRead(err error, sp span) error {
 // A holding describes one holder.
 type holding struct {
 	record
-	kind backend.Kind
-	heir bool // it holds the lock as the first in line
+	kind    backend.Kind
+	byPlace bool // it holds the lock as the first in line
 }
 
 // holders returns the holders of the lock. They belong to one kind of lock, unless another program
@@ -125,7 +125,7 @@ func (f *finding) holders() (all []holding) {
 			all = append(all, holding{record: r, kind: kind})
 		}
 	}
-	switch inOrder(f.line); {
+	switch inOrder(f.places); {
 	case !f.lock.free():
 		add(backend.Exclusive, f.lock)
 	case !f.write.free():
@@ -135,17 +135,17 @@ func (f *finding) holders() (all []holding) {
 		add(backend.Read, f.reads...)
 	case len(f.permits) > 0:
 		add(backend.Permits, f.permits...)
-	case len(f.line) > 0:
-		heir := f.line[0]
-		heir.count = 1
-		all = append(all, holding{heir, backend.Exclusive, true})
+	case len(f.places) > 0:
+		first := f.places[0]
+		first.count = 1
+		all = append(all, holding{first, backend.Exclusive, true})
 	}
 	return all
 }
 
 // kinds returns the number of kinds of lock that the keys may belong to.
 func (f *finding) kinds() (n int) {
-	for _, is := range []bool{!f.lock.free() || len(f.line) > 0, !f.write.free() ||
+	for _, is := range []bool{!f.lock.free() || len(f.places) > 0, !f.write.free() ||
 		len(f.reads) > 0, len(f.permits) > 0} {
 		if is {
 			n++
@@ -190,12 +190,13 @@ func (s *session) reports(ctx context.Context, found []*finding) ([]report, erro
 
 func (s *session) report(f *finding, holders []holding, left []timeLeft) (r report) {
 	r.Name, r.More = f.name, f.more
-	line := f.line
+	places := f.places
 	for i, h := range holders {
 		remaining := lasts(left[i].seconds)
 		switch {
-		case h.heir:
-			remaining, line = max(min(remaining, s.queues.inherits(f.name, h.record)), 0), line[1:]
+		case h.byPlace:
+			remaining = max(min(remaining, s.places.timeLeft(f.name, h.record)), 0)
+			places = places[1:]
 		case h.lease == 0:
 			remaining = -1
 		}
@@ -208,7 +209,7 @@ func (s *session) report(f *finding, holders []holding, left []timeLeft) (r repo
 		}
 	}
 	if r.Kind == backend.Exclusive {
-		for _, p := range line[:min(len(line), backend.MostHolders)] {
+		for _, p := range places[:min(len(places), backend.MostHolders)] {
 			r.Line = append(r.Line, p.owner)
 		}
 	}

@@ -7,56 +7,55 @@ import (
 	"github.com/seed951563bd/distsync/backend"
 )
 
-// queues holds a session's owners that are in line, for all locks.
-type queues struct {
+// ownPlaces holds a session's places in line, for all locks.
+type ownPlaces struct {
 	mu  sync.Mutex // not held during a request or a callback
-	all map[string]map[int64]*queue
-	n   int // the number of queues so far
+	all map[string]map[int64]*placeSet
+	n   int // the number of sets so far
 
-	heirs map[string]heir // by lock name
+	firsts map[string]firstPlace // by lock name
 }
 
-// An heir holds a lock because it is the first in line. seen is when the session first saw that.
-type heir struct {
+// A firstPlace is a place that holds the lock. seen is when the session first saw that.
+type firstPlace struct {
 	position
 	seen time.Time
 }
 
-// inherits records that an owner holds the lock by its place. It returns how much of the heir's
-// time is left, as far as this session can tell.
-func (qs *queues) inherits(name string, place record) time.Duration {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	h, known := qs.heirs[name]
+// timeLeft records that an owner holds the lock by its place. It returns how much of firstTime is
+// left, as far as this session can tell.
+func (ps *ownPlaces) timeLeft(name string, place record) time.Duration {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	h, known := ps.firsts[name]
 	if !known || h.position != place.position() {
-		if qs.heirs == nil || len(qs.heirs) >= mostNames {
-			qs.heirs = make(map[string]heir)
+		if ps.firsts == nil || len(ps.firsts) >= mostNames {
+			ps.firsts = make(map[string]firstPlace)
 		}
-		h = heir{place.position(), time.Now()}
-		qs.heirs[name] = h
+		h = firstPlace{place.position(), time.Now()}
+		ps.firsts[name] = h
 	}
-	return heirTime - time.Since(h.seen)
+	return firstTime - time.Since(h.seen)
 }
 
-// A queue holds the owners in line for one lock whose places have the same ttl. These places share
-// one lease.
-type queue struct {
+// A placeSet holds the places in line for one lock that have the same ttl. They share one lease.
+type placeSet struct {
 	name string
 	ttl  int64
 	slot chan struct{} // taken while the lease is made or renewed
 
 	lease  lease // the lease of the places; id 0: none
 	doubt  bool  // a late request may yet create a place
-	owners map[string]*standing
+	owners map[string]*place
 	looks  []look // some of the last looks, oldest first
 }
 
-// standing is what the session knows of an owner in line.
-type standing struct {
-	until  time.Time
-	doubt  bool   // a request that creates the place has no answer
-	place  record // as last created or seen
-	inside bool   // when last seen, the owner held the lock by its place
+// A place is what the session knows of an owner in line.
+type place struct {
+	until time.Time
+	doubt bool   // a request that creates the place has no answer
+	key   record // as last created or seen
+	holds bool   // when last seen, the owner held the lock by its place
 }
 
 // A look is a request that found the lock held by another owner. sent is when the request was sent,
@@ -71,69 +70,69 @@ const (
 	looksApart = 100 * time.Millisecond
 )
 
-// asks records that an owner is or will be in line, for at least the duration place. If an earlier
+// asks records that an owner is or will be in line, for at least the duration lasts. If an earlier
 // call has recorded a later end, asks keeps that end.
-func (qs *queues) asks(name, owner string, ttl int64, place time.Duration) *queue {
-	qs.mu.Lock()
-	until := time.Now().Add(place)
-	for _, q := range qs.all[name] {
-		if o := q.owners[owner]; o != nil && o.until.After(until) {
-			qs.mu.Unlock()
-			return q
+func (ps *ownPlaces) asks(name, owner string, ttl int64, lasts time.Duration) *placeSet {
+	ps.mu.Lock()
+	until := time.Now().Add(lasts)
+	for _, set := range ps.all[name] {
+		if o := set.owners[owner]; o != nil && o.until.After(until) {
+			ps.mu.Unlock()
+			return set
 		}
 	}
-	qs.mu.Unlock()
-	return qs.expect(name, owner, ttl, place)
+	ps.mu.Unlock()
+	return ps.expect(name, owner, ttl, lasts)
 }
 
-// expect records that an owner is or will be in line, for the duration place.
-func (qs *queues) expect(name, owner string, ttl int64, place time.Duration) *queue {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	for other, q := range qs.all[name] {
-		if other != ttl && q.owners[owner] != nil {
-			delete(q.owners, owner)
+// expect records that an owner is or will be in line, for the duration lasts.
+func (ps *ownPlaces) expect(name, owner string, ttl int64, lasts time.Duration) *placeSet {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for other, set := range ps.all[name] {
+		if other != ttl && set.owners[owner] != nil {
+			delete(set.owners, owner)
 		}
 	}
-	q := qs.all[name][ttl]
-	if q == nil {
-		q = qs.add(name, ttl)
+	set := ps.all[name][ttl]
+	if set == nil {
+		set = ps.add(name, ttl)
 	}
-	o := q.owners[owner]
+	o := set.owners[owner]
 	if o == nil {
-		o = new(standing)
-		q.owners[owner] = o
+		o = new(place)
+		set.owners[owner] = o
 	}
-	if until := time.Now().Add(place); until.After(o.until) {
+	if until := time.Now().Add(lasts); until.After(o.until) {
 		o.until = until
 	}
-	return q
+	return set
 }
 
-// add adds a queue. It occasionally drops queues that can no longer have places. The caller must
-// hold qs.mu.
-func (qs *queues) add(name string, ttl int64) *queue {
-	if qs.n++; qs.n%firstSweep == 0 {
-		qs.sweep(time.Now())
+// add adds a set. It occasionally drops sets that can no longer have places. The caller must hold
+// ps.mu.
+func (ps *ownPlaces) add(name string, ttl int64) *placeSet {
+	if ps.n++; ps.n%firstSweep == 0 {
+		ps.sweep(time.Now())
 	}
-	if qs.all == nil {
-		qs.all = make(map[string]map[int64]*queue)
+	if ps.all == nil {
+		ps.all = make(map[string]map[int64]*placeSet)
 	}
-	if qs.all[name] == nil {
-		qs.all[name] = make(map[int64]*queue)
+	if ps.all[name] == nil {
+		ps.all[name] = make(map[int64]*placeSet)
 	}
-	q := &queue{
-		name: name, ttl: ttl, slot: make(chan struct{}, 1), owners: make(map[string]*standing),
+	set := &placeSet{
+		name: name, ttl: ttl, slot: make(chan struct{}, 1), owners: make(map[string]*place),
 	}
-	qs.all[name][ttl] = q
-	return q
+	ps.all[name][ttl] = set
+	return set
 }
 
-func (qs *queues) sweep(now time.Time) {
-	for name, some := range qs.all {
-		for ttl, q := range some {
-			over := now.Sub(q.lease.since) > keptFor(q.ttl)
-			for _, o := range q.owners {
+func (ps *ownPlaces) sweep(now time.Time) {
+	for name, some := range ps.all {
+		for ttl, set := range some {
+			over := now.Sub(set.lease.since) > keptFor(set.ttl)
+			for _, o := range set.owners {
 				over = over && now.After(o.until)
 			}
 			if over {
@@ -141,108 +140,108 @@ func (qs *queues) sweep(now time.Time) {
 			}
 		}
 		if len(some) == 0 {
-			delete(qs.all, name)
+			delete(ps.all, name)
 		}
 	}
 }
 
-func (qs *queues) getLease(q *queue) lease {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	return q.lease
+func (ps *ownPlaces) getLease(set *placeSet) lease {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return set.lease
 }
 
-// begin records a new or renewed lease of a queue.
-func (qs *queues) begin(q *queue, l lease) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	q.lease = l
+// begin records a new or renewed lease of a set.
+func (ps *ownPlaces) begin(set *placeSet, l lease) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	set.lease = l
 }
 
 // lost records that a lease has ended, and all places with it.
-func (qs *queues) lost(q *queue, l lease) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	if q.lease.id == l.id {
-		q.lease = lease{}
+func (ps *ownPlaces) lost(set *placeSet, l lease) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if set.lease.id == l.id {
+		set.lease = lease{}
 	}
 }
 
 // saw records a look that was sent at sent and found another owner holding the lock at rev.
-func (qs *queues) saw(q *queue, sent time.Time, rev int64) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	if n := len(q.looks); n > 0 && sent.Sub(q.looks[n-1].sent) < looksApart {
+func (ps *ownPlaces) saw(set *placeSet, sent time.Time, rev int64) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if n := len(set.looks); n > 0 && sent.Sub(set.looks[n-1].sent) < looksApart {
 		return
 	}
-	if q.looks = append(q.looks, look{sent, rev}); len(q.looks) > mostLooks {
-		q.looks = q.looks[1:]
+	if set.looks = append(set.looks, look{sent, rev}); len(set.looks) > mostLooks {
+		set.looks = set.looks[1:]
 	}
 }
 
 // doubt records that a late request may yet create a place.
-func (qs *queues) doubt(name, owner string) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	for _, q := range qs.all[name] {
-		if o := q.owners[owner]; o != nil {
+func (ps *ownPlaces) doubt(name, owner string) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, set := range ps.all[name] {
+		if o := set.owners[owner]; o != nil {
 			o.doubt = true
 		}
 	}
 }
 
-// over reports whether an owner should no longer be in line. It looks at all queues of the lock. If
-// a queue has ended, a newer queue may have taken over its lease, and may contain the owner.
-func (qs *queues) over(name, owner string, now time.Time) bool {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	for _, q := range qs.all[name] {
-		if o := q.owners[owner]; o != nil && !now.After(o.until) {
+// over reports whether an owner should no longer be in line. It looks at all sets of the lock. If a
+// set has ended, a newer one may have taken over its lease, and may contain the owner.
+func (ps *ownPlaces) over(name, owner string, now time.Time) bool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, set := range ps.all[name] {
+		if o := set.owners[owner]; o != nil && !now.After(o.until) {
 			return false
 		}
 	}
 	return true
 }
 
-// stands records a place that was created.
-func (qs *queues) stands(q *queue, place record) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	if o := q.owners[place.owner]; o != nil {
-		o.place, o.inside = place, false
+// placed records a place that was created.
+func (ps *ownPlaces) placed(set *placeSet, place record) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if o := set.owners[place.owner]; o != nil {
+		o.key, o.holds = place, false
 	}
 }
 
-// place returns an owner's place as last seen. inside reports whether the owner holds the lock by
+// find returns an owner's place as last seen. holds reports whether the owner holds the lock by
 // that place.
-func (qs *queues) place(name, owner string) (place record, inside bool) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	for _, q := range qs.all[name] {
-		if o := q.owners[owner]; o != nil {
-			return o.place, o.inside
+func (ps *ownPlaces) find(name, owner string) (key record, holds bool) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, set := range ps.all[name] {
+		if o := set.owners[owner]; o != nil {
+			return o.key, o.holds
 		}
 	}
 	return record{}, false
 }
 
-// left forgets a place. If it was the last in its queue, left returns the lease. suspect reports
+// left forgets a place. If it was the last in its set, left returns the lease. suspect reports
 // whether a late request may yet attach a place to that lease.
-func (qs *queues) left(name, owner string) (spare lease, suspect bool) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	for ttl, q := range qs.all[name] {
-		o := q.owners[owner]
+func (ps *ownPlaces) left(name, owner string) (spare lease, suspect bool) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for ttl, set := range ps.all[name] {
+		o := set.owners[owner]
 		if o == nil {
 			continue
 		}
-		q.doubt = q.doubt || o.doubt
-		if delete(q.owners, owner); len(q.owners) > 0 {
+		set.doubt = set.doubt || o.doubt
+		if delete(set.owners, owner); len(set.owners) > 0 {
 			continue
 		}
-		spare, suspect = q.lease, q.doubt
-		if delete(qs.all[name], ttl); len(qs.all[name]) == 0 {
-			delete(qs.all, name)
+		spare, suspect = set.lease, set.doubt
+		if delete(ps.all[name], ttl); len(ps.all[name]) == 0 {
+			delete(ps.all, name)
 		}
 	}
 	return spare, suspect
@@ -250,23 +249,23 @@ func (qs *queues) left(name, owner string) (spare lease, suspect bool) {
 
 // grant returns the grant for an owner that acquired the lock at revision rev. If the revision
 // isn't known, rev is 0. ok reports whether the owner belongs to this session.
-func (qs *queues) grant(name string, place record, rev int64) (g backend.Grant, ok bool) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	for _, q := range qs.all[name] {
-		o := q.owners[place.owner]
+func (ps *ownPlaces) grant(name string, place record, rev int64) (g backend.Grant, ok bool) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, set := range ps.all[name] {
+		o := set.owners[place.owner]
 		if o == nil {
 			continue
 		}
 		g = backend.Grant{Owner: place.owner, Since: time.Now()}
-		if q.lease.id != place.lease {
+		if set.lease.id != place.lease {
 			return g, true
 		}
-		for i := len(q.looks) - 1; i >= 0; i-- {
-			if q.looks[i].rev < rev {
-				end := q.lease.since.Add(time.Duration(q.lease.ttl) * time.Second)
-				g.Since, g.Lease = q.looks[i].sent, min(end.Sub(q.looks[i].sent), heirTime)
-				if o.place, o.inside = place, true; end.After(o.until) {
+		for i := len(set.looks) - 1; i >= 0; i-- {
+			if set.looks[i].rev < rev {
+				end := set.lease.since.Add(time.Duration(set.lease.ttl) * time.Second)
+				g.Since, g.Lease = set.looks[i].sent, min(end.Sub(set.looks[i].sent), firstTime)
+				if o.key, o.holds = place, true; end.After(o.until) {
 					o.until = end
 				}
 				break

@@ -108,7 +108,7 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 		id, ttl := b.id(r), b.store.ttl(b.reqs[r].Lease)
 		if kvs[i] == nil && b.reqs[r].Kind == backend.Fair {
 			b.apart(func() {
-				held, err := b.takeTurn(b.ctx, id, ttl)
+				held, err := b.takeLock(b.ctx, id, ttl)
 				b.done(r, held, err)
 			})
 			continue

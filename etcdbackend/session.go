@@ -18,7 +18,7 @@ type session struct {
 	others  names // locks that others held at the last look, so the next step looks first
 	alone   names // locks whose own key is the only one that the user may use
 	waits   waits
-	queues  queues
+	places  ownPlaces
 	waiters *waiters
 	keeper  *keeper
 	watcher *watcher
@@ -94,34 +94,34 @@ func (s *session) acquire(
 ) (backend.AcquireResult, error) {
 	id := idOf(req.Kind, req.Name, req.Owner)
 	a := s.exclusively(id, s.store.ttl(req.Lease), req.Kind)
-	at := turn{lock: s.holds.guess(id)}
+	at := line{lock: s.holds.guess(id)}
 	var last record // the last holder that was found with an ended lease
 	var told bool   // a message tells the waiter of the grant, so no next look is needed
 	var err error
 	if a.fair && at.lock.free() && req.Place > 0 {
 		// The watcher's line may be out of date. That does no harm, since the request for a place
 		// checks whether another owner still holds the lock.
-		known, ok := s.watcher.lineup(req.Name)
+		known, ok := s.watcher.line(req.Name)
 		if told = ok && known.place(req.Owner).free(); told {
 			at = known
 		}
 	}
 	if !told && at.lock.free() && s.looksFirst(a) {
-		at, err = s.beginTurn(ctx, a)
+		at, err = s.beginLine(ctx, a)
 	}
 	for err == nil {
-		holder, first := at.holder()
+		holder, byPlace := at.holder()
 		if !holder.free() && holder.owner != req.Owner {
 			s.others.add(req.Name)
 			var dead bool
 			if dead, err = s.passOver(ctx, req.Name, at); dead && err == nil {
-				at, err = s.lookAtTurn(ctx, a)
+				at, err = s.lookAtLine(ctx, a)
 			}
 			if dead || err != nil {
 				continue
 			}
-			if stands := !a.fair || req.Place <= 0 || holder.owner == keptOf(id).owner; !stands {
-				if stands, at, err = s.stand(ctx, a, req.Place, at); !stands {
+			if placed := !a.fair || req.Place <= 0 || holder.owner == keptOf(id).owner; !placed {
+				if placed, at, err = s.takePlace(ctx, a, req.Place, at); !placed {
 					continue
 				}
 			}
@@ -136,20 +136,20 @@ func (s *session) acquire(
 				return backend.AcquireResult{Remaining: remaining}, nil
 			}
 			last = holder
-			if at, err = s.lookAtTurn(ctx, a); err != nil {
+			if at, err = s.lookAtLine(ctx, a); err != nil {
 				return backend.AcquireResult{Remaining: -1}, nil
 			}
 			continue
 		}
 		next := at.lock
 		next.owner = req.Owner
-		if first {
+		if byPlace {
 			next.count = 1
 		}
 		if a.onlyUp = a.fair && !req.Reentry; !a.onlyUp || next.count == 0 {
 			next.count++
 		}
-		s.takes(a, at, first)
+		s.takes(a, at, byPlace)
 		var done bool
 		var key record
 		if done, key, err = s.write(ctx, a, at.lock, next); done {
@@ -162,20 +162,20 @@ func (s *session) acquire(
 			return res, nil
 		}
 		if err == nil {
-			at, err = s.foundTurn(ctx, a, key)
+			at, err = s.foundLine(ctx, a, key)
 		}
 	}
 	return backend.AcquireResult{}, err
 }
 
-// beginTurn makes the first look of an attempt. If the kind has no places, it reads only the lock's
+// beginLine makes the first look of an attempt. If the kind has no places, it reads only the lock's
 // key.
-func (s *session) beginTurn(ctx context.Context, a *attempt) (turn, error) {
+func (s *session) beginLine(ctx context.Context, a *attempt) (line, error) {
 	if a.fair {
-		return s.lookAtTurn(ctx, a)
+		return s.lookAtLine(ctx, a)
 	}
 	key, err := s.store.read(ctx, a.id, a.ttl)
-	return turn{lock: key}, err
+	return line{lock: key}, err
 }
 
 // looksFirst reports whether a look should precede an attempt, since the attempt would probably
@@ -215,7 +215,7 @@ func (s *session) Release(
 			// An owner that holds the lock by its place has no key yet that could be kept, so it
 			// first takes the lock's key. So does an owner that doesn't know yet that it holds the
 			// lock.
-			if done, err = s.takeTurn(ctx, id, ttl); done {
+			if done, err = s.takeLock(ctx, id, ttl); done {
 				key = s.holds.guess(id)
 			}
 		}
@@ -325,7 +325,7 @@ func (s *session) ForceRelease(
 	case backend.Permits:
 		return s.forcePermits(ctx, req.Name)
 	case backend.Exclusive, backend.Fenced, backend.Fair:
-		return s.forceTurn(ctx, req)
+		return s.forceHolder(ctx, req)
 	}
 	id := idOf(req.Kind, req.Name, "")
 	a := &attempt{id: id}

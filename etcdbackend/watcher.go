@@ -41,7 +41,7 @@ type watcher struct {
 	started  bool       // run was started
 	lastID   int64      // the last id of a watch; no id is used twice
 	subs     map[*subscription]struct{}
-	lineups  map[string]*lineup      // the lineup of the latest subscription, by lock name
+	lines    map[string]*watchedLine // of the latest subscription, by lock name
 	watches  map[int64]*subscription // the watches requested on the present stream, by id
 	queue    []*pb.WatchRequest      // to send on the present stream
 	asked    []int64                 // watches whose creation isn't answered yet, in order
@@ -56,11 +56,11 @@ type subscription struct {
 	watcher *watcher
 	name    string
 	key     []byte
-	end     []byte   // the end of the watched range; nil if only key is watched
-	shared  *shared  // only for a read-write lock
-	permits *permits // only for a semaphore
-	line    *lineup  // only for a fair lock
-	watches bool     // the subscriber only watches, and doesn't want the lock
+	end     []byte       // the end of the watched range; nil if only key is watched
+	shared  *shared      // only for a read-write lock
+	permits *permits     // only for a semaphore
+	line    *watchedLine // only for a fair lock
+	watches bool         // the subscriber only watches, and doesn't want the lock
 	wake    func()
 	changed func(broken error) // nil if the subscriber doesn't need it
 
@@ -91,7 +91,7 @@ func newWatcher(
 		stop:       stop,
 		kick:       make(chan struct{}, 1),
 		subs:       make(map[*subscription]struct{}),
-		lineups:    make(map[string]*lineup),
+		lines:      make(map[string]*watchedLine),
 		watches:    make(map[int64]*subscription),
 		heard:      true,
 	}
@@ -114,8 +114,8 @@ type shared struct {
 // Wake is called with that delay. When a write ends, Wake is called with that delay, or at once if
 // a call of this client waits to read. When a note ends, Wake is called at once.
 //
-// A subscriber that only watches doesn't count as waiting. It is notified of every change of the keys,
-// without delay. For a semaphore, the keys of permits are watched: see [permits].
+// A subscriber that only watches doesn't count as waiting. It is notified of every change of the
+// keys, without delay. For a semaphore, the keys of permits are watched: see [permits].
 func (s *session) Subscribe(
 	ctx context.Context, req backend.SubscribeRequest,
 ) (backend.Subscription, error) {
@@ -188,7 +188,7 @@ func (w *watcher) add(sub *subscription) error {
 	w.subs[sub] = struct{}{}
 	switch {
 	case sub.line != nil:
-		w.lineups[sub.name] = sub.line
+		w.lines[sub.name] = sub.line
 	case !sub.watches:
 		w.waiters.enter(sub.name)
 	}
@@ -221,8 +221,8 @@ func (sub *subscription) Close() {
 	delete(w.subs, sub)
 	sub.closed = true
 	switch {
-	case sub.line != nil && w.lineups[sub.name] == sub.line:
-		delete(w.lineups, sub.name)
+	case sub.line != nil && w.lines[sub.name] == sub.line:
+		delete(w.lines, sub.name)
 	case sub.line == nil && !sub.watches:
 		w.waiters.leave(sub.name)
 	}
@@ -583,7 +583,7 @@ func (w *watcher) lost(err error, served bool) (tell []func()) {
 	}
 	w.queue, w.asked, w.heard = nil, nil, true
 	clear(w.watches)
-	for _, l := range w.lineups {
+	for _, l := range w.lines {
 		l.loaded = false
 	}
 	for sub := range w.subs {
