@@ -61,9 +61,6 @@ func (b *Backend) Open() backend.Session {
 // etcd's default election timeout of a second, the shortest lease is 2 s: one and a half election
 // timeouts, rounded up.
 func (b *Backend) Limits() backend.Limits {
-	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: kinds,
+	return backend.Limits{MinLease: 2 * time.Second, LeaseStep: time.Second, Kinds: supported,
 		Keeps: true}
 }
-
-var kinds = backend.KindsOf(backend.Fenced, backend.Read, backend.Write, backend.Permits,
-	backend.Fair)

@@ -253,15 +253,36 @@ func (s *session) placeLease(ctx context.Context, set *placeSet) (lease, error) 
 	}
 }
 
+// leaveLine implements the release of an owner that hasn't the lock's key.
+func (s *session) leaveLine(
+	ctx context.Context, a *attempt, key record, keeps bool,
+) (now record, freed bool, err error) {
+	if keeps {
+		// An owner that holds the lock by its place has no key yet that could be kept, so it first
+		// takes the lock's key. So does an owner that doesn't know yet that it holds the lock.
+		taking := *a
+		done, err := s.takeLock(ctx, &taking)
+		if done {
+			key = s.holds.guess(a.id)
+		}
+		if err != nil || !key.free() && key.owner == a.id.owner {
+			return key, false, err
+		}
+	}
+	freed, key, err = s.leave(ctx, a)
+	return key, freed, err
+}
+
 // leave gives up an owner's place. freed reports whether the owner held the lock by that place. If
 // not, leave returns the lock's key.
-func (s *session) leave(ctx context.Context, id holdID) (freed bool, key record, err error) {
+func (s *session) leave(ctx context.Context, a *attempt) (freed bool, key record, err error) {
+	id := a.id
 	place := s.store.keyOf(holdID{id.name, id.owner, lineRole})
 	look := []*pb.RequestOp{rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0)}
 	was, holds := s.places.find(id.name, id.owner)
 	var at line
 	if was.free() {
-		if at, err = s.lookAtLine(ctx, &attempt{id: id, fair: true}); err == nil {
+		if at, err = s.lookAtLine(ctx, &attempt{id: id, traits: a.traits}); err == nil {
 			was = at.place(id.owner)
 		}
 	}
@@ -314,9 +335,8 @@ func (s *session) left(ctx context.Context, id holdID) {
 
 // forceHolder frees a lock, whichever owner holds it. The line stays.
 func (s *session) forceHolder(
-	ctx context.Context, req backend.ForceReleaseRequest,
+	ctx context.Context, a *attempt,
 ) (backend.ForceReleaseResult, error) {
-	a := s.exclusively(idOf(req.Kind, req.Name, ""), 0, req.Kind)
 	at, err := s.lookAtLine(ctx, a)
 	for err == nil {
 		holder, byPlace := at.holder()
@@ -327,9 +347,9 @@ func (s *session) forceHolder(
 			break
 		}
 		a.id.owner = holder.owner
-		key, compare := s.store.key(req.Name), same(s.store.key(req.Name), at.lock)
+		key, compare := s.store.key(a.id.name), same(s.store.key(a.id.name), at.lock)
 		if byPlace {
-			key = s.store.keyOf(holdID{req.Name, holder.owner, lineRole})
+			key = s.store.keyOf(holdID{a.id.name, holder.owner, lineRole})
 			compare = append(compare, same(key, holder)...)
 		}
 		var res *pb.TxnResponse
@@ -353,9 +373,8 @@ func (s *session) forceHolder(
 
 // lookAtHolder implements Look for the holder of a lock.
 func (s *session) lookAtHolder(
-	ctx context.Context, req backend.LookRequest,
+	ctx context.Context, a *attempt, req backend.LookRequest,
 ) (backend.LookResult, error) {
-	a := &attempt{id: idOf(req.Kind, req.Name, req.Owner), fair: req.Kind == backend.Fair}
 	at, err := s.lookAtLine(ctx, a)
 	var last record
 	for err == nil {
@@ -426,8 +445,9 @@ func (s *session) passOver(ctx context.Context, name string, at line) (dead bool
 
 // takeLock replaces the place of the first in line with the lock's key, or renews the key if the
 // owner already has it. It returns false if the owner doesn't hold the lock.
-func (s *session) takeLock(ctx context.Context, id holdID, ttl int64) (held bool, err error) {
-	a := s.exclusively(id, ttl, backend.Fair)
+func (s *session) takeLock(ctx context.Context, a *attempt) (held bool, err error) {
+	id := a.id
+	s.excludeOthers(a)
 	at, err := s.lookAtLine(ctx, a)
 	for err == nil {
 		holder, byPlace := at.holder()
@@ -456,10 +476,11 @@ func (s *session) takeLock(ctx context.Context, id holdID, ttl int64) (held bool
 func (s *session) KeepPlaces(
 	ctx context.Context, req backend.PlacesRequest,
 ) (backend.PlacesResult, error) {
-	if err := check(ctx, req.Kind); err != nil {
+	k, err := check(ctx, req.Kind)
+	if err != nil {
 		return backend.PlacesResult{}, err
 	}
-	a := &attempt{id: holdID{name: req.Name}, ttl: s.store.ttl(req.Place), fair: true}
+	a := k.attempt(req.Name, "", s.store.ttl(req.Place))
 	var set *placeSet
 	for _, owner := range req.Owners {
 		set = s.places.expect(req.Name, owner, a.ttl, req.Place)
@@ -491,8 +512,8 @@ func (s *session) KeepPlaces(
 		if byPlace && slices.Contains(req.Owners, holder.owner) {
 			// It isn't known when other waiters will pass this owner over. So the owner takes the
 			// lock's key, with its own lease.
-			id := holdID{req.Name, holder.owner, lockRole}
-			if _, err := s.takeLock(ctx, id, s.store.ttl(firstTime)); err != nil {
+			taking := k.attempt(req.Name, holder.owner, s.store.ttl(firstTime))
+			if _, err := s.takeLock(ctx, taking); err != nil {
 				return backend.PlacesResult{}, err
 			}
 			continue

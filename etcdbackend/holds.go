@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/seed951563bd/distsync/backend"
 )
 
 // A holdID identifies a hold or a note. An owner may hold several locks, and read a lock that it
@@ -14,8 +12,6 @@ type holdID struct {
 	name, owner string
 	role        role
 }
-
-func idOf(kind backend.Kind, name, owner string) holdID { return holdID{name, owner, roleOf(kind)} }
 
 // holds is a session's memory of its holds: the leases that the session granted for them, which
 // must be revoked when the holds are released, and their keys as they were last written.

@@ -106,7 +106,8 @@ func (s *session) noteLease(
 
 // endNote deletes the note of an owner that releases its write, or stops waiting for it. It returns
 // the lock's key, or a guess at it.
-func (s *session) endNote(ctx context.Context, id holdID, ttl int64) (key record, err error) {
+func (s *session) endNote(ctx context.Context, a *attempt) (key record, err error) {
+	id, ttl := a.id, a.ttl
 	lease := int64(0)
 	if key = s.holds.guess(id); key.free() {
 		res, err := s.store.look(ctx, ttl, rangeOp(s.store.keyOf(id)),

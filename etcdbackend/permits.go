@@ -59,12 +59,10 @@ func refused(err error) error {
 	return &backend.Error{Kind: backend.Refused, Err: fmt.Errorf("etcd: %w", err)}
 }
 
-// withPermits returns an attempt to acquire permits.
-func (s *session) withPermits(id holdID, ttl int64) *attempt {
-	return &attempt{
-		id: id, ttl: ttl, look: []*pb.RequestOp{
-			rangeOp(s.store.key(id.name)), s.store.beside(id.name).findOp(0),
-		},
+// seePermits makes an attempt read all permits.
+func (s *session) seePermits(a *attempt) {
+	a.look = []*pb.RequestOp{
+		rangeOp(s.store.key(a.id.name)), s.store.beside(a.id.name).findOp(0),
 	}
 }
 
@@ -99,10 +97,10 @@ func (s *session) stock(id holdID, res *pb.TxnResponse) (at stock, err error) {
 // acquirePermits assumes that no permits are acquired, unless there are signs to the contrary. If
 // the assumption is right, it needs one round trip.
 func (s *session) acquirePermits(
-	ctx context.Context, req backend.AcquireRequest,
+	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
-	id := idOf(req.Kind, req.Name, req.Owner)
-	a := s.withPermits(id, s.store.ttl(req.Lease))
+	id := a.id
+	s.seePermits(a)
 	a.tells = true
 	at := stock{mine: s.holds.guess(id)}
 	var err error
@@ -259,9 +257,10 @@ func leasesOf(holds []record) (leases []int64) {
 
 // forcePermits releases all acquired permits.
 func (s *session) forcePermits(
-	ctx context.Context, name string,
+	ctx context.Context, a *attempt,
 ) (backend.ForceReleaseResult, error) {
-	a := s.withPermits(holdID{name: name, role: permitRole}, 0)
+	name := a.id.name
+	s.seePermits(a)
 	at, err := s.countOut(ctx, a)
 	for err == nil {
 		if len(at.holds) == 0 {
@@ -292,9 +291,10 @@ func (s *session) forcePermits(
 }
 
 func (s *session) lookAtPermits(
-	ctx context.Context, req backend.LookRequest,
+	ctx context.Context, a *attempt, req backend.LookRequest,
 ) (backend.LookResult, error) {
-	at, err := s.countOut(ctx, s.withPermits(holdID{req.Name, req.Owner, permitRole}, 0))
+	s.seePermits(a)
+	at, err := s.countOut(ctx, a)
 	if err != nil {
 		return backend.LookResult{}, err
 	}

@@ -76,28 +76,27 @@ func (s *session) scene(id holdID, res *pb.TxnResponse) (at scene, err error) {
 	return at, nil
 }
 
-// exclusively returns an attempt to acquire a hold that excludes all other owners.
-func (s *session) exclusively(id holdID, ttl int64, kind backend.Kind) *attempt {
-	a := &attempt{id: id, ttl: ttl, fair: kind == backend.Fair}
+// excludeOthers makes an attempt acquire its hold only if no other owner has one.
+func (s *session) excludeOthers(a *attempt) {
 	limit := int64(0)
-	if id.role == lockRole && !a.fair {
+	if a.id.role == lockRole && !a.fair {
 		limit = 1
-		if s.alone.has(id.name) {
-			return a
+		if s.alone.has(a.id.name) {
+			return
 		}
 	}
-	beside := s.store.beside(id.name)
+	beside := s.store.beside(a.id.name)
 	a.only = []*pb.Compare{beside.empty()}
 	a.look = []*pb.RequestOp{beside.findOp(limit)}
-	return a
 }
 
 // conflicts returns an error if the name of a hold without a key is used for another kind of lock.
-func (s *session) conflicts(ctx context.Context, id holdID, ttl int64) error {
+func (s *session) conflicts(ctx context.Context, a *attempt) error {
+	id := a.id
 	if id.role == lockRole && s.alone.has(id.name) {
 		return nil
 	}
-	res, err := s.store.look(ctx, ttl, s.inTheWay(id)...)
+	res, err := s.store.look(ctx, a.ttl, s.inTheWay(id)...)
 	switch {
 	case id.role == lockRole && refusedBeside(err):
 		s.alone.add(id.name)
@@ -154,15 +153,20 @@ func (s *session) mistaken(ctx context.Context, a *attempt, key record) error {
 	if !key.free() || a.seen == nil {
 		return nil
 	}
-	return s.conflicts(ctx, a.id, a.ttl)
+	return s.conflicts(ctx, a)
+}
+
+// renewMissing implements the renewal of a hold that has no key.
+func (s *session) renewMissing(ctx context.Context, a *attempt) (held bool, err error) {
+	return false, s.conflicts(ctx, a)
 }
 
 // acquireWrite assumes that the lock is free, as acquire does.
 func (s *session) acquireWrite(
-	ctx context.Context, req backend.AcquireRequest,
+	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
-	id := idOf(req.Kind, req.Name, req.Owner)
-	a := s.exclusively(id, s.store.ttl(req.Lease), req.Kind)
+	id := a.id
+	s.excludeOthers(a)
 	at := scene{write: s.holds.guess(id)}
 	var err error
 	if at.write.free() && s.looksFirst(a) {
@@ -220,11 +224,10 @@ func (at scene) others(owner string) (leases []int64) {
 // acquireRead assumes that the lock has no writer and no notes, unless there are signs to the
 // contrary.
 func (s *session) acquireRead(
-	ctx context.Context, req backend.AcquireRequest,
+	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
-	id := idOf(req.Kind, req.Name, req.Owner)
+	id := a.id
 	w := s.waits.find(id, req.Waited)
-	a := &attempt{id: id, ttl: s.store.ttl(req.Lease)}
 	a.look = []*pb.RequestOp{
 		rangeOp(s.store.key(req.Name)),
 		s.store.all(req.Name, noteRole).findOp(0),
@@ -264,6 +267,12 @@ func (s *session) acquireRead(
 	return backend.AcquireResult{}, err
 }
 
+// heldRead returns the key of an owner that gives its read back, and so no longer waits for it.
+func (s *session) heldRead(ctx context.Context, a *attempt) (record, error) {
+	s.waits.end(a.id)
+	return s.find(ctx, a)
+}
+
 // keptOut reports whether a writer or a note keeps a reader out, and for how long.
 func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (time.Duration, bool) {
 	switch {
@@ -277,8 +286,12 @@ func (s *session) keptOut(ctx context.Context, id holdID, w wait, at scene) (tim
 }
 
 // forceReads ends all reads, unless there is a writer.
-func (s *session) forceReads(ctx context.Context, name string) (backend.ForceReleaseResult, error) {
-	a := s.exclusively(holdID{name: name, role: writeRole}, 0, backend.Write)
+func (s *session) forceReads(
+	ctx context.Context, a *attempt,
+) (backend.ForceReleaseResult, error) {
+	name := a.id.name
+	a = &attempt{id: writeOf(a.id)}
+	s.excludeOthers(a)
 	at, err := s.lookAround(ctx, a)
 	for err == nil {
 		if !at.write.free() || len(at.reads) == 0 {
@@ -329,10 +342,11 @@ func firstOf(errs []error) error {
 }
 
 func (s *session) lookAtReads(
-	ctx context.Context, req backend.LookRequest,
+	ctx context.Context, a *attempt, req backend.LookRequest,
 ) (backend.LookResult, error) {
-	at, err := s.lookAround(ctx,
-		s.exclusively(holdID{name: req.Name, role: writeRole}, 0, backend.Write))
+	a = &attempt{id: writeOf(a.id)}
+	s.excludeOthers(a)
+	at, err := s.lookAround(ctx, a)
 	if err != nil || len(at.reads) == 0 {
 		return backend.LookResult{}, err
 	}

@@ -52,7 +52,7 @@ func (s *session) RenewBatch(
 	b.running.Add(len(reqs))
 	all := make([]int, 0, len(reqs))
 	for i, req := range reqs {
-		if err := check(ctx, req.Kind); err != nil {
+		if _, err := check(ctx, req.Kind); err != nil {
 			b.done(i, false, err)
 			continue
 		}
@@ -82,7 +82,7 @@ func (b *batch) done(i int, held bool, err error) {
 func (b *batch) read(some []int) {
 	ids := make([]holdID, len(some))
 	for i, r := range some {
-		ids[i] = b.id(r)
+		ids[i] = b.attempt(r).id
 	}
 	kvs, err := b.store.readAll(b.ctx, ids, b.store.ttl(b.reqs[some[0]].Lease))
 	switch {
@@ -105,34 +105,30 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 	var asks []*ask
 	shortest := int64(0)
 	for i, r := range some {
-		id, ttl := b.id(r), b.store.ttl(b.reqs[r].Lease)
-		if kvs[i] == nil && b.reqs[r].Kind == backend.Fair {
+		a := b.attempt(r)
+		if kvs[i] == nil {
 			b.apart(func() {
-				held, err := b.takeLock(b.ctx, id, ttl)
+				held, err := b.kind(r).missing(b.session, b.ctx, a)
 				b.done(r, held, err)
 			})
 			continue
 		}
-		if kvs[i] == nil {
-			b.apart(func() { b.done(r, false, b.conflicts(b.ctx, id, ttl)) })
-			continue
-		}
-		key, err := b.own(id, kvs[i])
+		key, err := b.own(a.id, kvs[i])
 		if err != nil || key.free() {
 			b.done(r, false, err)
 			continue
 		}
-		part := id.role == permitRole && key.count != b.reqs[r].Permits
+		part := b.kind(r).trim != nil && key.count != b.reqs[r].Permits
 		if part || key.lease == 0 || b.keeper.closed() ||
-			id.role.onlyUp() && !b.lastsFor(id, key, ttl) {
-			b.rewrite(r, key, ttl)
+			a.onlyUp && !b.lastsFor(a.id, key, a.ttl) {
+			b.rewrite(r, a, key)
 			continue
 		}
 		asks = append(asks, &ask{lease: key.lease, answer: func(granted int64, err error) {
-			b.kept(r, key, ttl, granted, err)
+			b.kept(r, a, key, granted, err)
 		}})
-		if shortest == 0 || ttl < shortest {
-			shortest = ttl
+		if shortest == 0 || a.ttl < shortest {
+			shortest = a.ttl
 		}
 	}
 	b.mu.Lock()
@@ -144,8 +140,13 @@ func (b *batch) keep(some []int, kvs []*mvccpb.KeyValue) {
 	}
 }
 
-// id returns the hold to renew.
-func (b *batch) id(r int) holdID { return idOf(b.reqs[r].Kind, b.reqs[r].Name, b.reqs[r].Owner) }
+func (b *batch) kind(r int) *kind { return kindOf(b.reqs[r].Kind) }
+
+// attempt returns an attempt to renew a hold.
+func (b *batch) attempt(r int) *attempt {
+	req := b.reqs[r]
+	return b.kind(r).attempt(req.Name, req.Owner, b.store.ttl(req.Lease))
+}
 
 // own returns the record of a key if it is the key of a hold. Otherwise it returns a free record.
 func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
@@ -164,14 +165,14 @@ func (b *batch) own(id holdID, kv *mvccpb.KeyValue) (record, error) {
 }
 
 // kept answers a request, given the answer to the keep-alive of its lease.
-func (b *batch) kept(r int, key record, ttl, granted int64, err error) {
+func (b *batch) kept(r int, a *attempt, key record, granted int64, err error) {
 	switch {
 	case err != nil:
 		b.done(r, false, err)
-	case granted != ttl:
-		b.rewrite(r, key, ttl)
+	case granted != a.ttl:
+		b.rewrite(r, a, key)
 	default:
-		b.holds.renewed(b.id(r), key.lease, ttl, b.begin)
+		b.holds.renewed(a.id, key.lease, a.ttl, b.begin)
 		b.done(r, true, nil)
 	}
 }
@@ -179,13 +180,12 @@ func (b *batch) kept(r int, key record, ttl, granted int64, err error) {
 // rewrite renews a hold that may need another lease. It writes the hold's key, and attaches it to a
 // new lease if the old one has another length. It releases permits whose number isn't that of the
 // request. If the old lease has ended, it finds out whether the hold has also ended.
-func (b *batch) rewrite(r int, key record, ttl int64) {
+func (b *batch) rewrite(r int, a *attempt, key record) {
 	b.apart(func() {
-		a := &attempt{id: b.id(r), ttl: ttl}
 		var err error
 		for err == nil {
-			if a.id.role == permitRole {
-				if key, err = b.whole(b.ctx, a, key, b.reqs[r].Permits); err != nil {
+			if trim := b.kind(r).trim; trim != nil {
+				if key, err = trim(b.session, b.ctx, a, key, b.reqs[r].Permits); err != nil {
 					break
 				}
 			}

@@ -41,29 +41,30 @@ func (s *session) Capabilities() backend.Capabilities {
 	}
 }
 
-// check returns an error if a request must not be sent.
-func check(ctx context.Context, kind backend.Kind) error {
-	if !kinds.Has(kind) {
-		return backend.UnknownKind("etcd", kind)
+// check returns the entry for a kind, or an error if a request must not be sent.
+func check(ctx context.Context, kind backend.Kind) (*kind, error) {
+	k := kindOf(kind)
+	if k == nil {
+		return nil, backend.UnknownKind("etcd", kind)
 	}
-	return ended(ctx)
+	return k, ended(ctx)
 }
 
 // find returns the key that this session last wrote for a hold, as a guess. If there is none, it
 // reads the key. A guess suffices for a step that is carried out only if the key is still the same.
-func (s *session) find(ctx context.Context, id holdID, ttl int64) (record, error) {
-	if guess := s.holds.guess(id); !guess.free() {
+func (s *session) find(ctx context.Context, a *attempt) (record, error) {
+	if guess := s.holds.guess(a.id); !guess.free() {
 		return guess, nil
 	}
-	return s.read(ctx, id, ttl)
+	return s.read(ctx, a)
 }
 
 // read returns the key of a hold. If there is none, it checks that no lock of another kind uses the
 // name.
-func (s *session) read(ctx context.Context, id holdID, ttl int64) (record, error) {
-	key, err := s.store.read(ctx, id, ttl)
+func (s *session) read(ctx context.Context, a *attempt) (record, error) {
+	key, err := s.store.read(ctx, a.id, a.ttl)
 	if err == nil && key.free() {
-		err = s.conflicts(ctx, id, ttl)
+		err = s.conflicts(ctx, a)
 	}
 	return key, err
 }
@@ -71,29 +72,21 @@ func (s *session) read(ctx context.Context, id holdID, ttl int64) (record, error
 func (s *session) Acquire(
 	ctx context.Context, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
-	if err := check(ctx, req.Kind); err != nil {
+	k, err := check(ctx, req.Kind)
+	if err != nil {
 		return backend.AcquireResult{}, err
 	}
-	switch req.Kind {
-	case backend.Read:
-		return s.acquireRead(ctx, req)
-	case backend.Write:
-		return s.acquireWrite(ctx, req)
-	case backend.Permits:
-		return s.acquirePermits(ctx, req)
-	default:
-		return s.acquire(ctx, req)
-	}
+	return k.acquire(s, ctx, k.attempt(req.Name, req.Owner, s.store.ttl(req.Lease)), req)
 }
 
 // acquire assumes that the lock is free, unless there are signs to the contrary. If the assumption
 // is right, it acquires the lock in one round trip. It looks first if another held the lock at the
 // last look, or if a lease would have to be granted.
 func (s *session) acquire(
-	ctx context.Context, req backend.AcquireRequest,
+	ctx context.Context, a *attempt, req backend.AcquireRequest,
 ) (backend.AcquireResult, error) {
-	id := idOf(req.Kind, req.Name, req.Owner)
-	a := s.exclusively(id, s.store.ttl(req.Lease), req.Kind)
+	id := a.id
+	s.excludeOthers(a)
 	at := line{lock: s.holds.guess(id)}
 	var last record // the last holder that was found with an ended lease
 	var told bool   // a message tells the waiter of the grant, so no next look is needed
@@ -155,7 +148,7 @@ func (s *session) acquire(
 		if done, key, err = s.write(ctx, a, at.lock, next); done {
 			s.others.remove(req.Name)
 			res := backend.AcquireResult{Acquired: true, Count: key.count}
-			if req.Kind == backend.Fenced {
+			if a.token {
 				res.Token = uint64(key.created)
 			}
 			s.left(ctx, id)
@@ -187,41 +180,20 @@ func (s *session) looksFirst(a *attempt) bool {
 func (s *session) Release(
 	ctx context.Context, req backend.ReleaseRequest,
 ) (backend.ReleaseResult, error) {
-	if err := check(ctx, req.Kind); err != nil {
+	k, err := check(ctx, req.Kind)
+	if err != nil {
 		return backend.ReleaseResult{}, err
 	}
-	id, ttl := idOf(req.Kind, req.Name, req.Owner), s.store.ttl(req.Lease)
-	var key record
-	var err error
-	switch req.Kind {
-	case backend.Fair:
-		key = s.holds.guess(id)
-	case backend.Write:
-		key, err = s.endNote(ctx, id, ttl)
-	case backend.Read:
-		s.waits.end(id)
-		fallthrough
-	default:
-		key, err = s.find(ctx, id, ttl)
-	}
-	a := &attempt{id: id, ttl: ttl, fair: req.Kind == backend.Fair}
-	keeps := req.Keep > 0 && id.role != readRole
+	a := k.attempt(req.Name, req.Owner, s.store.ttl(req.Lease))
+	id, ttl, keeps := a.id, a.ttl, req.Keep > 0 && k.keeps
+	key, err := k.held(s, ctx, a)
 	for err == nil {
-		var done bool
-		if id.role == permitRole {
-			key, err = s.whole(ctx, a, key, req.Permits)
+		var done, freed bool
+		if k.trim != nil {
+			key, err = k.trim(s, ctx, a, key, req.Permits)
 		}
-		if a.fair && keeps && (key.free() || key.owner != req.Owner) {
-			// An owner that holds the lock by its place has no key yet that could be kept, so it
-			// first takes the lock's key. So does an owner that doesn't know yet that it holds the
-			// lock.
-			if done, err = s.takeLock(ctx, id, ttl); done {
-				key = s.holds.guess(id)
-			}
-		}
-		if err == nil && a.fair && (key.free() || key.owner != req.Owner) {
-			var freed bool
-			if freed, key, err = s.leave(ctx, id); freed && err == nil {
+		if k.leave != nil && (key.free() || key.owner != req.Owner) {
+			if key, freed, err = k.leave(s, ctx, a, key, keeps); freed {
 				return backend.ReleaseResult{Outcome: backend.Freed},
 					afterwards(s.giveBack(ctx, id, 0, ttl))
 			}
@@ -239,7 +211,7 @@ func (s *session) Release(
 				}
 			}
 			return backend.ReleaseResult{Outcome: backend.NotHeld}, s.mistaken(ctx, a, key)
-		case key.count > 1 && id.role != permitRole:
+		case key.count > 1 && k.trim == nil:
 			next := key
 			next.count--
 			if done, key, err = s.write(ctx, a, key, next); done {
@@ -259,7 +231,7 @@ func (s *session) Release(
 		default:
 			lease := key.lease
 			var ops []*pb.RequestOp
-			if req.AskWaiting && id.role != readRole && !a.fair {
+			if req.AskWaiting && k.polite {
 				ops = append(ops, s.store.someWaiting(req.Name))
 			}
 			var freed *pb.TxnResponse
@@ -267,7 +239,7 @@ func (s *session) Release(
 				if err = s.givenBack(ctx, id, lease, ttl); err != nil {
 					return backend.ReleaseResult{}, inDoubt(err)
 				}
-				if id.role == readRole || a.fair {
+				if !k.polite {
 					return backend.ReleaseResult{Outcome: backend.Freed}, nil
 				}
 				return s.freed(req, freed), nil
@@ -279,6 +251,11 @@ func (s *session) Release(
 		}
 	}
 	return backend.ReleaseResult{}, err
+}
+
+// guessed returns the key that this session last wrote for a hold.
+func (s *session) guessed(_ context.Context, a *attempt) (record, error) {
+	return s.holds.guess(a.id), nil
 }
 
 // givenBack reuses or revokes the leases of a hold that has just been released. attached is the
@@ -316,20 +293,27 @@ func (s *session) joinAgain(name string) {
 func (s *session) ForceRelease(
 	ctx context.Context, req backend.ForceReleaseRequest,
 ) (backend.ForceReleaseResult, error) {
-	if err := check(ctx, req.Kind); err != nil {
+	k, err := check(ctx, req.Kind)
+	if err != nil {
 		return backend.ForceReleaseResult{}, err
 	}
-	switch req.Kind {
-	case backend.Read:
-		return s.forceReads(ctx, req.Name)
-	case backend.Permits:
-		return s.forcePermits(ctx, req.Name)
-	case backend.Exclusive, backend.Fenced, backend.Fair:
-		return s.forceHolder(ctx, req)
+	return k.force(s, ctx, k.attempt(req.Name, "", 0))
+}
+
+func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
+	k, err := check(ctx, req.Kind)
+	if err != nil {
+		return backend.LookResult{}, err
 	}
-	id := idOf(req.Kind, req.Name, "")
-	a := &attempt{id: id}
-	key, err := s.read(ctx, id, 0)
+	return k.look(s, ctx, k.attempt(req.Name, req.Owner, 0), req)
+}
+
+// forceWrite ends a write, and the writer's read.
+func (s *session) forceWrite(
+	ctx context.Context, a *attempt,
+) (backend.ForceReleaseResult, error) {
+	id := a.id
+	key, err := s.read(ctx, a)
 	for err == nil {
 		if key.free() {
 			return backend.ForceReleaseResult{}, s.mistaken(ctx, a, key)
@@ -352,20 +336,10 @@ func (s *session) ForceRelease(
 	return backend.ForceReleaseResult{}, err
 }
 
-func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.LookResult, error) {
-	if err := check(ctx, req.Kind); err != nil {
-		return backend.LookResult{}, err
-	}
-	switch req.Kind {
-	case backend.Read:
-		return s.lookAtReads(ctx, req)
-	case backend.Permits:
-		return s.lookAtPermits(ctx, req)
-	case backend.Exclusive, backend.Fenced, backend.Fair:
-		return s.lookAtHolder(ctx, req)
-	}
-	id := idOf(req.Kind, req.Name, req.Owner)
-	key, err := s.read(ctx, id, 0)
+func (s *session) lookAtWrite(
+	ctx context.Context, a *attempt, req backend.LookRequest,
+) (backend.LookResult, error) {
+	key, err := s.read(ctx, a)
 	for err == nil {
 		if key.free() {
 			return backend.LookResult{}, nil
@@ -376,7 +350,7 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 		}
 		_, res.Kept = key.keptFrom()
 		var now record
-		if res.Remaining, now, err = s.remaining(ctx, id, key); err == nil && now == key {
+		if res.Remaining, now, err = s.remaining(ctx, a, key); err == nil && now == key {
 			return res, nil
 		}
 		key = now
@@ -388,14 +362,14 @@ func (s *session) Look(ctx context.Context, req backend.LookRequest) (backend.Lo
 // never ends. If the lease of key has ended, remaining reads the key again, since the key may have
 // been deleted, or moved to another lease.
 func (s *session) remaining(
-	ctx context.Context, id holdID, key record,
+	ctx context.Context, a *attempt, key record,
 ) (time.Duration, record, error) {
 	if key.lease == 0 {
 		return -1, key, nil
 	}
 	left, _, err := s.store.remaining(ctx, key.lease)
 	if err == nil && left < 0 {
-		key, err = s.read(ctx, id, 0)
+		key, err = s.read(ctx, a)
 	}
 	return lasts(left), key, err
 }
@@ -579,7 +553,7 @@ func (s *session) prolong(ctx context.Context, a *attempt, key record) (lease, e
 		return lease{}, nil
 	}
 	begin := time.Now()
-	if (a.onlyUp || id.role.onlyUp()) && !s.lastsFor(id, key, ttl) {
+	if a.onlyUp && !s.lastsFor(id, key, ttl) {
 		left, granted, err := s.store.remaining(ctx, key.lease)
 		switch {
 		case err != nil:

@@ -224,10 +224,9 @@ type attempt struct {
 	look []*pb.RequestOp // read after the key if the attempt is refused
 	seen *pb.TxnResponse // the answer to look
 
-	fair   bool // all keys besides the lock's key matter, and are read
-	onlyUp bool // it must not make the hold end sooner
-	tells  bool // it states the semaphore's limit
-	many   bool // it deletes many keys at once
+	traits
+	tells bool // it states the semaphore's limit
+	many  bool // it deletes many keys at once
 }
 
 // patience returns how long a member may be silent about a transaction.

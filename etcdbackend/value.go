@@ -31,22 +31,6 @@ func (r role) beside() bool { return r != lockRole && r != writeRole }
 // waits reports whether a role belongs to waiters, whose keys have no count.
 func (r role) waits() bool { return r == noteRole || r == lineRole }
 
-// onlyUp reports whether a hold of that role must never be shortened.
-func (r role) onlyUp() bool { return r == readRole || r == writeRole }
-
-func roleOf(kind backend.Kind) role {
-	switch kind {
-	case backend.Read:
-		return readRole
-	case backend.Write:
-		return writeRole
-	case backend.Permits:
-		return permitRole
-	default:
-		return lockRole
-	}
-}
-
 // A record is the contents of a hold's key. The zero value stands for a missing key.
 type record struct {
 	owner   string

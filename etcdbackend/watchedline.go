@@ -30,37 +30,23 @@ type watchedLine struct {
 	told   string          // the owner that was last reported as the holder
 }
 
-// subscribeFair returns once the server has confirmed that it watches the lock's key and all
-// places. After that the session looks at these keys.
-func (s *session) subscribeFair(
-	ctx context.Context, req backend.SubscribeRequest,
-) (backend.Subscription, error) {
-	key := s.store.key(req.Name)
-	l := &watchedLine{
-		session: s, name: req.Name, key: key, keys: s.store.keysOf(req.Name, lineRole),
-		granted: req.Granted,
-	}
-	sub := &subscription{
-		watcher: s.watcher, name: req.Name, key: key, end: after(append(s.store.key(req.Name), 1)),
-		line: l, answer: make(chan error, 1),
-		changed: req.Changed,
-		wake: func() {
-			s.others.remove(req.Name)
-			req.Wake(0)
+// watchLine makes a subscription watch the lock's key and all places. Once the server has confirmed
+// that, the session looks at these keys.
+func (s *session) watchLine(sub *subscription, req backend.SubscribeRequest) {
+	sub.line = &watchedLine{
+		session: s, name: req.Name, key: sub.key, keys: s.store.keysOf(req.Name, lineRole),
+		granted: req.Granted, wake: sub.wake,
+		load: func() {
+			s.leases.whileOpen(func(ctx context.Context) { s.lookAtWatched(ctx, sub) })
 		},
 	}
-	l.wake = sub.wake
-	l.load = func() { s.leases.whileOpen(func(ctx context.Context) { s.lookAtWatched(ctx, sub) }) }
-	if err := s.watcher.add(sub); err != nil {
-		return nil, err
-	}
-	return sub.wait(ctx)
 }
 
 // lookAtWatched looks at a lock until a look succeeds, or the subscription is closed.
 func (s *session) lookAtWatched(ctx context.Context, sub *subscription) {
+	a := &attempt{id: holdID{name: sub.name}, traits: traits{fair: true}}
 	for failures := 0; ; failures++ {
-		at, err := s.lookAtLine(ctx, &attempt{id: holdID{name: sub.name}, fair: true})
+		at, err := s.lookAtLine(ctx, a)
 		w := s.watcher
 		w.mu.Lock()
 		var tell func()

@@ -122,11 +122,9 @@ func (s *session) Subscribe(
 	if req.Kind == backend.Latch {
 		return s.subscribeLatch(ctx, req)
 	}
-	if err := check(ctx, req.Kind); err != nil {
+	k, err := check(ctx, req.Kind)
+	if err != nil {
 		return nil, err
-	}
-	if req.Kind == backend.Fair {
-		return s.subscribeFair(ctx, req)
 	}
 	sub := &subscription{
 		watcher: s.watcher, name: req.Name, key: s.store.key(req.Name), changed: req.Changed,
@@ -139,26 +137,32 @@ func (s *session) Subscribe(
 	if req.Watches {
 		sub.watches, sub.wake = true, func() { req.Wake(0) }
 	}
-	switch req.Kind {
-	case backend.Permits:
-		sub.end, sub.permits = append(s.store.key(req.Name), 2),
-			&permits{keys: s.store.keysOf(req.Name, permitRole)}
-	case backend.Read, backend.Write:
+	if k.watch != nil {
 		sub.end = append(s.store.key(req.Name), 2)
-		sub.shared = &shared{
-			reads:  s.store.keysOf(req.Name, readRole),
-			notes:  s.store.keysOf(req.Name, noteRole),
-			toRead: func() bool { return req.Kind == backend.Read || s.waits.any(req.Name) },
-		}
+		k.watch(s, sub, req)
 	}
-	err := s.watcher.add(sub)
-	if err != nil {
+	if err := s.watcher.add(sub); err != nil {
 		return nil, err
 	}
-	if !sub.watches {
+	if sub.polite() {
 		s.waiters.join(ctx, req.Name)
 	}
 	return sub.wait(ctx)
+}
+
+// polite reports whether the session waits as one of waiters.
+func (sub *subscription) polite() bool { return sub.line == nil && !sub.watches }
+
+func (s *session) watchShared(sub *subscription, req backend.SubscribeRequest) {
+	sub.shared = &shared{
+		reads:  s.store.keysOf(req.Name, readRole),
+		notes:  s.store.keysOf(req.Name, noteRole),
+		toRead: func() bool { return req.Kind == backend.Read || s.waits.any(req.Name) },
+	}
+}
+
+func (s *session) watchPermits(sub *subscription, req backend.SubscribeRequest) {
+	sub.permits = &permits{keys: s.store.keysOf(req.Name, permitRole)}
 }
 
 // wait waits for the server's answer.
@@ -189,7 +193,7 @@ func (w *watcher) add(sub *subscription) error {
 	switch {
 	case sub.line != nil:
 		w.lines[sub.name] = sub.line
-	case !sub.watches:
+	case sub.polite():
 		w.waiters.enter(sub.name)
 	}
 	w.create(sub)
@@ -223,7 +227,7 @@ func (sub *subscription) Close() {
 	switch {
 	case sub.line != nil && w.lines[sub.name] == sub.line:
 		delete(w.lines, sub.name)
-	case sub.line == nil && !sub.watches:
+	case sub.polite():
 		w.waiters.leave(sub.name)
 	}
 	sub.stopWaiting()
